@@ -1,1 +1,1 @@
-//! See the workspace design.
+//! Placeholder.
