@@ -1,0 +1,76 @@
+//! What an embedder implements, and two implementations of table memory.
+//!
+//! All traits are used through `&self`, so that two machines can live in one process.
+//!
+//! * [`TableMem`]: pages for page tables.
+//! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
+//! * [`HostTables`]: grows; a table's physical address is its host address.
+
+mod host;
+mod slab;
+mod word;
+
+pub use host::HostTables;
+pub use slab::SlabTables;
+pub use word::Word;
+
+use crate::addr::{PageSize, PhysAddr, PhysRange};
+use thiserror::Error;
+
+/// No page of table memory is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("out of table memory: a table of {bytes} bytes was wanted", bytes = size.bytes())]
+pub struct OutOfTableMemory {
+    /// Size of the table that was wanted.
+    pub size: PageSize,
+}
+
+/// Memory for page tables, reached by physical address.
+///
+/// *Implementer's duties.* A page handed out is aligned to its size, zeroed, and, if the walker
+/// does not snoop, written back to memory. It stays readable until it is freed. `table` returns the
+/// words of a live page; for an address that is not one it returns an empty slice, never memory
+/// that belongs to somebody else.
+///
+/// *Caller's duties.* Pages are freed once, with the size they were allocated with, after no walker
+/// and no CPU can reach them.
+pub trait TableMem<W: Word> {
+    /// A zeroed page of `size`.
+    ///
+    /// # Errors
+    /// [`OutOfTableMemory`] if there is none.
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory>;
+
+    /// Takes back a page of `size`.
+    fn free(&self, table: PhysAddr, size: PageSize);
+
+    /// The words of the page of `size` at `table`.
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[W];
+
+    /// Writes the cache lines that hold `bytes` back to memory, without waiting.
+    fn clean(&self, bytes: PhysRange) {
+        let _ = bytes;
+    }
+}
+
+impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
+    #[inline]
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        (**self).alloc(size)
+    }
+
+    #[inline]
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        (**self).free(table, size);
+    }
+
+    #[inline]
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
+        (**self).table(table, size)
+    }
+
+    #[inline]
+    fn clean(&self, bytes: PhysRange) {
+        (**self).clean(bytes);
+    }
+}

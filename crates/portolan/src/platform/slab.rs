@@ -1,0 +1,159 @@
+//! Table memory of fixed capacity with made-up physical addresses.
+//!
+//! Safe throughout. Because the addresses are not host addresses, whatever confuses the two fails
+//! at once. The free list is a lock-free stack with a tag against reuse between load and exchange.
+//! One size of page only; the words are of one width.
+
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use super::{OutOfTableMemory, TableMem, Word};
+use crate::addr::{PageSize, PhysAddr};
+
+const NIL: u32 = u32::MAX;
+
+/// A fixed number of table pages at consecutive physical addresses.
+#[derive(Debug)]
+pub struct SlabTables<W> {
+    base: u64,
+    page: PageSize,
+    /// Index of the first page's first word.
+    first: usize,
+    words: Box<[W]>,
+    next: Box<[AtomicU32]>,
+    /// Index of the first free page, and above it a tag that every change steps.
+    free: AtomicU64,
+    live: AtomicUsize,
+}
+
+impl<W: Word> SlabTables<W> {
+    /// `pages` pages of `page` bytes, the first at `base`, which is rounded down to a page.
+    pub fn new(base: PhysAddr, page: PageSize, pages: u32) -> Self {
+        let words = Self::zeroed(page, pages);
+        Self::over(words, 0, base.align_down(page), page, pages)
+    }
+
+    /// As [`SlabTables::new`], but each page's physical address is its host address.
+    pub(super) fn at_host_addresses(page: PageSize, pages: u32) -> Self {
+        let words = Self::zeroed(page, pages.saturating_add(1));
+        let host = words.as_ptr().addr() as u64;
+        let base = PhysAddr::new(host.next_multiple_of(page.bytes()));
+        let first = ((base.get() - host) >> W::LG2_BYTES) as usize;
+        Self::over(words, first, base, page, pages)
+    }
+
+    fn zeroed(page: PageSize, pages: u32) -> Box<[W]> {
+        let per_page = 1usize << (page.lg2() - W::LG2_BYTES);
+        (0..per_page * pages as usize).map(|_| W::new(0)).collect()
+    }
+
+    fn over(words: Box<[W]>, first: usize, base: PhysAddr, page: PageSize, pages: u32) -> Self {
+        let pages = pages.min(NIL - 1);
+        let next = |i: u32| AtomicU32::new(if i + 1 < pages { i + 1 } else { NIL });
+        Self {
+            base: base.get(),
+            page,
+            first,
+            words,
+            next: (0..pages).map(next).collect(),
+            free: AtomicU64::new(u64::from(if pages == 0 { NIL } else { 0 })),
+            live: AtomicUsize::new(0),
+        }
+    }
+
+    /// Number of pages handed out and not yet taken back.
+    pub fn live(&self) -> usize {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn words_at(&self, table: PhysAddr) -> &[W] {
+        let per_page = 1usize << (self.page.lg2() - W::LG2_BYTES);
+        let offset = (table.get().wrapping_sub(self.base) >> W::LG2_BYTES) as usize;
+        let start = self.first.wrapping_add(offset);
+        self.words
+            .get(start..)
+            .and_then(|rest| rest.get(..per_page))
+            .unwrap_or(&[])
+    }
+
+    fn step(tagged: u64, index: u32) -> u64 {
+        ((tagged >> 32).wrapping_add(1) << 32) | u64::from(index)
+    }
+}
+
+impl<W: Word> TableMem<W> for SlabTables<W> {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        if size > self.page {
+            return Err(OutOfTableMemory { size });
+        }
+        let mut head = self.free.load(Ordering::Acquire);
+        let index = loop {
+            let index = head as u32;
+            let Some(next) = self.next.get(index as usize) else {
+                return Err(OutOfTableMemory { size });
+            };
+            let new = Self::step(head, next.load(Ordering::Relaxed));
+            match self
+                .free
+                .compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => break index,
+                Err(now) => head = now,
+            }
+        };
+        self.live.fetch_add(1, Ordering::Relaxed);
+        let table = PhysAddr::new(self.base + (u64::from(index) << self.page.lg2()));
+        for word in self.words_at(table) {
+            word.store(0);
+        }
+        Ok(table)
+    }
+
+    fn free(&self, table: PhysAddr, _size: PageSize) {
+        let offset = table.get().wrapping_sub(self.base) >> self.page.lg2();
+        let Some(next) = usize::try_from(offset).ok().and_then(|i| self.next.get(i)) else {
+            return;
+        };
+        let mut head = self.free.load(Ordering::Acquire);
+        loop {
+            next.store(head as u32, Ordering::Relaxed);
+            let new = Self::step(head, offset as u32);
+            match self
+                .free
+                .compare_exchange_weak(head, new, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => break,
+                Err(now) => head = now,
+            }
+        }
+        self.live.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn table(&self, table: PhysAddr, _size: PageSize) -> &[W] {
+        self.words_at(table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hands_out_each_page_once_and_zeroed() {
+        let mem = SlabTables::<AtomicU64>::new(PhysAddr::new(0x8_0000_0000), PageSize::SIZE_4K, 3);
+        let size = PageSize::SIZE_4K;
+        let a = mem.alloc(size).unwrap();
+        let b = mem.alloc(size).unwrap();
+        let c = mem.alloc(size).unwrap();
+        assert!(a != b && b != c && a != c);
+        assert_eq!(mem.alloc(size), Err(OutOfTableMemory { size }));
+        Word::store(&mem.table(b, size)[7], 1);
+        mem.free(b, size);
+        assert_eq!(mem.live(), 2);
+        assert_eq!(mem.alloc(size), Ok(b));
+        assert!(mem.table(b, size).iter().all(|w| Word::load(w) == 0));
+        assert!(mem.table(PhysAddr::new(0), size).is_empty());
+    }
+}
