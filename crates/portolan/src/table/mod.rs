@@ -1,1 +1,207 @@
-//! Page tables.
+//! Page tables: one walker over many formats.
+//!
+//! Callers on different CPUs may work at once, without a lock, on ranges that do not overlap; an
+//! IOVA may be mapped again once the debt of its unmap has been synced and reclaimed.
+//!
+//! *How tables come and go.* A missing table is installed by one compare-exchange. The entry that
+//! points at a leaf table counts, in bits the hardware ignores, the table's live entries and those
+//! about to become live, so whoever takes the last one out can unlink the table in the same
+//! exchange. The unlinked table stays remembered in its parent's entry (*vacated*): until quiet the
+//! hardware's walk caches may still lead to it, so a map that needs a table there takes that very
+//! one back. Only [`PageTable::reclaim`] forgets it. Tables above leave when an unmap covers
+//! them whole, or through [`PageTable::prune`]; in both cases the caller owns all they span.
+//!
+//! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,
+//! counts are taken, and entries are checked, then entries are written.
+
+mod chain;
+mod dirty;
+mod error;
+pub mod format;
+mod map;
+mod pieces;
+mod query;
+mod reclaim;
+mod split;
+mod unmap;
+
+pub use error::{AccessError, DirtyError, MapError, SplitError, UnmapError};
+pub use format::Format;
+pub use query::{MappedRun, Mappings, Translation};
+pub use split::PendingSplit;
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use self::format::{Entry, LiveCount, span_lg2};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::inval::Gather;
+use crate::platform::{OutOfTableMemory, TableMem, Word};
+
+bitflags::bitflags! {
+    /// What a device may do, and what the memory is.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Access: u8 {
+        /// Read.
+        const READ = 1;
+        /// Write.
+        const WRITE = 2;
+        /// Fetch instructions.
+        const EXECUTE = 4;
+        /// The target is a device, not memory.
+        const DEVICE = 8;
+    }
+}
+
+/// A physically contiguous piece of a scatter list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// First address.
+    pub pa: PhysAddr,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// Page tables of one address space, in format `F` and memory `M`.
+#[derive(Debug)]
+pub struct PageTable<F: Format, M: TableMem<F::Word>> {
+    format: F,
+    mem: M,
+    root: PhysAddr,
+    pages: AtomicUsize,
+    /// Numbers the events of a leaf table being emptied.
+    vacancies: AtomicU64,
+}
+
+/// Where a walk down to an entry of some level ended.
+enum Walk<'t, W> {
+    /// At the entry.
+    At(&'t W, PhysAddr),
+    /// Above it, at an entry of this level that points at no table.
+    Stopped { level: u32, raw: u64 },
+}
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// An empty table: a root and nothing else.
+    ///
+    /// # Errors
+    /// If there is no memory for the root.
+    pub fn new(format: F, mem: M) -> Result<Self, OutOfTableMemory> {
+        let root = mem.alloc(F::GRANULE)?;
+        Ok(Self {
+            format,
+            mem,
+            root,
+            pages: AtomicUsize::new(1),
+            vacancies: AtomicU64::new(0),
+        })
+    }
+
+    /// Physical address of the root table.
+    pub fn root(&self) -> PhysAddr {
+        self.root
+    }
+
+    /// The format.
+    pub fn format(&self) -> &F {
+        &self.format
+    }
+
+    /// The memory that the tables live in.
+    pub fn memory(&self) -> &M {
+        &self.mem
+    }
+
+    /// Number of table pages, those that wait for quiet included.
+    pub fn pages(&self) -> usize {
+        self.pages.load(Ordering::Relaxed)
+    }
+
+    /// The addresses that can be mapped.
+    pub fn input_range(&self) -> IovaRange {
+        let size = PageSize::of_lg2(self.format.input_lg2());
+        IovaRange::page(Iova::new(0), size)
+    }
+
+    #[inline]
+    fn words(&self, table: PhysAddr) -> &[F::Word] {
+        self.mem.table(table, F::GRANULE)
+    }
+
+    #[inline]
+    fn index(iova: Iova, level: u32) -> usize {
+        ((iova.get() >> span_lg2::<F>(level)) & ((1 << F::INDEX_LG2) - 1)) as usize
+    }
+
+    /// What one entry of `level` spans.
+    #[inline]
+    fn span(level: u32) -> PageSize {
+        PageSize::of_lg2(span_lg2::<F>(level))
+    }
+
+    /// Walks from the root to the entry for `iova` in the table of `level`.
+    #[inline]
+    fn walk(&self, iova: Iova, level: u32) -> Walk<'_, F::Word> {
+        let mut table = self.root;
+        let mut at = self.format.levels() - 1;
+        loop {
+            let Some(word) = self.words(table).get(Self::index(iova, at)) else {
+                return Walk::Stopped { level: at, raw: 0 };
+            };
+            if at == level {
+                return Walk::At(word, table);
+            }
+            let raw = word.load();
+            let Entry::Table(next) = F::classify(raw, at) else {
+                return Walk::Stopped { level: at, raw };
+            };
+            table = next;
+            at -= 1;
+        }
+    }
+
+    #[inline]
+    fn counted() -> bool {
+        F::LIVE_COUNT == LiveCount::InEntry
+    }
+
+    /// Adds the lines of `count` entries from `index` of `table` to what is owed.
+    #[inline]
+    fn owe_lines(&self, gather: &mut Gather, table: PhysAddr, index: usize, count: usize) {
+        let first = table.get() + ((index as u64) << F::Word::LG2_BYTES);
+        let bytes = (count as u64) << F::Word::LG2_BYTES;
+        if let Some(range) = PhysRange::from_len(PhysAddr::new(first), bytes) {
+            if let Some(full) = gather.add_lines(range) {
+                self.mem.clean(full);
+            }
+        }
+    }
+
+    fn free_page(&self, table: PhysAddr) {
+        self.mem.free(table, F::GRANULE);
+        self.pages.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Frees the table at `table` of `level` and all below it.
+    fn free_tree(&self, table: PhysAddr, level: u32) {
+        if level > 0 {
+            for word in self.words(table) {
+                match F::classify(word.load(), level) {
+                    Entry::Table(next) => self.free_tree(next, level - 1),
+                    Entry::Vacated(next) | Entry::Broken(next) => self.free_page(next),
+                    Entry::Empty | Entry::Leaf(_) => {}
+                }
+            }
+        }
+        self.free_page(table);
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
+    /// Frees all tables; the hardware must no longer use them.
+    fn drop(&mut self) {
+        self.free_tree(self.root, self.format.levels() - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,292 @@
+//! The debt of one or more operations on one table, and the proof that it was paid.
+//!
+//! A gather lives on the stack and never allocates: spans that do not fit are merged with their
+//! nearest neighbour, which can only invalidate more than was asked.
+
+use arrayvec::ArrayVec;
+
+use super::Depth;
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+
+/// Spans kept apart before neighbours are merged.
+const SPANS: usize = 4;
+/// Runs of cache lines kept before they are cleaned on the spot.
+const LINES: usize = 4;
+/// Emptied leaf tables remembered in one gather.
+pub(crate) const VACATED: usize = 16;
+
+/// Addresses whose translations are owed an invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Which addresses.
+    pub range: IovaRange,
+    /// The smallest leaf among them.
+    pub leaf: PageSize,
+    /// Whether walk caches are concerned, because a table left the tree.
+    pub depth: Depth,
+}
+
+impl Span {
+    fn hull(self, other: Self) -> Self {
+        let leaf_only = self.depth == Depth::LeafOnly && other.depth == Depth::LeafOnly;
+        Self {
+            range: self.range.hull(other.range),
+            leaf: self.leaf.min(other.leaf),
+            depth: if leaf_only {
+                Depth::LeafOnly
+            } else {
+                Depth::AllLevels
+            },
+        }
+    }
+
+    /// Bytes between the two spans; 0 if they touch or overlap.
+    fn gap(self, other: Self) -> u64 {
+        let (low, high) = if self.range.start() <= other.range.start() {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        high.range
+            .start()
+            .get()
+            .saturating_sub(low.range.last().get().saturating_add(1))
+    }
+}
+
+/// A few spans, merged where they touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spans(ArrayVec<Span, SPANS>);
+
+impl Spans {
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Span] {
+        &self.0
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, span: Span) {
+        if let Some(last) = self.0.last_mut() {
+            if last.gap(span) == 0 {
+                *last = last.hull(span);
+                return;
+            }
+        }
+        if self.0.try_push(span).is_err() {
+            self.merge_nearest(span);
+        }
+    }
+
+    #[cold]
+    fn merge_nearest(&mut self, span: Span) {
+        let nearest = self.0.iter_mut().min_by_key(|kept| kept.gap(span));
+        if let Some(kept) = nearest {
+            *kept = kept.hull(span);
+        }
+    }
+}
+
+/// An emptied leaf table: the first address it spans, and the number of the event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Vacancy {
+    pub(crate) slot: Iova,
+    pub(crate) event: u64,
+}
+
+/// Table pages that left the tree, linked through their first words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TableChain {
+    pub(crate) ends: Option<(PhysAddr, PhysAddr)>,
+    pub(crate) pages: usize,
+}
+
+/// What one or more operations on one table owe the hardware.
+///
+/// Map and unmap add to it; [`plan`](super::plan) reads it; [`sync`](super::sync) consumes it.
+/// Dropping one leaks the table pages it holds and leaves stale translations in place.
+#[derive(Debug, Default)]
+#[must_use = "what is owed has to be synced"]
+pub struct Gather {
+    mapped: Spans,
+    unmapped: Spans,
+    lines: ArrayVec<PhysRange, LINES>,
+    cleaned_early: Cleaned,
+    pub(crate) tables: TableChain,
+    pub(crate) vacated: ArrayVec<Vacancy, VACATED>,
+}
+
+/// Whether some lines were cleaned before the plan, so that a barrier is owed for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Cleaned {
+    #[default]
+    Nothing,
+    Some,
+}
+
+impl Gather {
+    /// Nothing owed.
+    #[inline]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.mapped.as_slice().is_empty()
+            && self.unmapped.as_slice().is_empty()
+            && self.lines.is_empty()
+            && self.cleaned_early == Cleaned::Nothing
+            && !self.holds_tables()
+    }
+
+    /// What was mapped.
+    #[inline]
+    pub fn mapped(&self) -> &[Span] {
+        self.mapped.as_slice()
+    }
+
+    /// What was unmapped.
+    #[inline]
+    pub fn unmapped(&self) -> &[Span] {
+        self.unmapped.as_slice()
+    }
+
+    /// Cache lines of table memory to write back if the walker does not snoop.
+    #[inline]
+    pub fn lines(&self) -> &[PhysRange] {
+        &self.lines
+    }
+
+    /// Whether table pages wait for this debt to be paid.
+    #[inline]
+    pub fn holds_tables(&self) -> bool {
+        self.tables.pages != 0 || !self.vacated.is_empty()
+    }
+
+    /// Number of table pages that wait for this debt to be paid.
+    pub fn table_pages(&self) -> usize {
+        self.tables.pages + self.vacated.len()
+    }
+
+    pub(crate) fn cleaned_early(&self) -> Cleaned {
+        self.cleaned_early
+    }
+
+    #[inline]
+    pub(crate) fn add_mapped(&mut self, range: IovaRange, leaf: PageSize) {
+        self.mapped.add(Span {
+            range,
+            leaf,
+            depth: Depth::AllLevels,
+        });
+    }
+
+    #[inline]
+    pub(crate) fn add_unmapped(&mut self, range: IovaRange, leaf: PageSize, depth: Depth) {
+        self.unmapped.add(Span { range, leaf, depth });
+    }
+
+    /// Adds lines to clean; hands them back if there is no room, to be cleaned at once.
+    #[inline]
+    pub(crate) fn add_lines(&mut self, bytes: PhysRange) -> Option<PhysRange> {
+        if let Some(last) = self.lines.last_mut() {
+            let touches = last.last().get().saturating_add(1) >= bytes.start().get()
+                && bytes.last().get().saturating_add(1) >= last.start().get();
+            if touches {
+                *last = last.hull(bytes);
+                return None;
+            }
+        }
+        match self.lines.try_push(bytes) {
+            Ok(()) => None,
+            Err(full) => {
+                self.cleaned_early = Cleaned::Some;
+                Some(full.element())
+            }
+        }
+    }
+
+    /// Takes over the other's spans; its tables are the caller's to move.
+    pub(crate) fn add_spans(&mut self, other: &Self) {
+        for &span in other.mapped() {
+            self.mapped.add(span);
+        }
+        for &span in other.unmapped() {
+            self.unmapped.add(span);
+        }
+        if other.cleaned_early == Cleaned::Some {
+            self.cleaned_early = Cleaned::Some;
+        }
+    }
+
+    pub(crate) fn into_quiesced(self) -> Quiesced {
+        Quiesced {
+            tables: self.tables,
+            vacated: self.vacated,
+        }
+    }
+}
+
+/// Proof that a debt has been paid: the key that gives table pages back to their memory.
+#[derive(Debug)]
+#[must_use = "the table pages it holds come back through the table's `reclaim`"]
+pub struct Quiesced {
+    pub(crate) tables: TableChain,
+    pub(crate) vacated: ArrayVec<Vacancy, VACATED>,
+}
+
+impl Quiesced {
+    /// Number of table pages that can come back.
+    pub fn table_pages(&self) -> usize {
+        self.tables.pages + self.vacated.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, last: u64) -> IovaRange {
+        IovaRange::new(Iova::new(start), Iova::new(last)).unwrap()
+    }
+
+    #[test]
+    fn neighbours_merge_and_strangers_stay_apart() {
+        let mut gather = Gather::new();
+        gather.add_unmapped(range(0x1000, 0x1fff), PageSize::SIZE_4K, Depth::LeafOnly);
+        gather.add_unmapped(range(0x2000, 0x2fff), PageSize::SIZE_4K, Depth::AllLevels);
+        gather.add_unmapped(range(0x9000, 0x9fff), PageSize::SIZE_4K, Depth::LeafOnly);
+        assert_eq!(gather.unmapped().len(), 2);
+        assert_eq!(gather.unmapped()[0].range, range(0x1000, 0x2fff));
+        assert_eq!(gather.unmapped()[0].depth, Depth::AllLevels);
+        assert!(!gather.is_empty());
+    }
+
+    #[test]
+    fn a_full_gather_covers_all_the_same() {
+        let mut gather = Gather::new();
+        for i in 0..100u64 {
+            let at = range(i << 20, (i << 20) + 0xfff);
+            gather.add_unmapped(at, PageSize::SIZE_4K, Depth::LeafOnly);
+        }
+        for i in 0..100u64 {
+            let at = range(i << 20, (i << 20) + 0xfff);
+            assert!(
+                gather.unmapped().iter().any(|span| span.range.covers(at)),
+                "{i}"
+            );
+        }
+    }
+
+    #[test]
+    fn lines_that_do_not_fit_come_back() {
+        let mut gather = Gather::new();
+        let line = |i: u64| PhysRange::from_len(PhysAddr::new(i * 0x1000), 64).unwrap();
+        for i in 0..LINES as u64 {
+            assert_eq!(gather.add_lines(line(i)), None);
+        }
+        assert_eq!(gather.cleaned_early(), Cleaned::Nothing);
+        assert_eq!(gather.add_lines(line(99)), Some(line(99)));
+        assert_eq!(gather.cleaned_early(), Cleaned::Some);
+    }
+}

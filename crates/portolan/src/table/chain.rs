@@ -1,0 +1,115 @@
+//! Reserved and detached table pages, linked through their first words: no heap, no bound.
+
+use super::PageTable;
+use super::format::Format;
+use crate::addr::PhysAddr;
+use crate::inval::TableChain;
+use crate::platform::{OutOfTableMemory, TableMem, Word};
+use core::sync::atomic::Ordering;
+
+/// Pages set aside before the first visible write.
+pub(super) struct Reserve<'t, F: Format, M: TableMem<F::Word>> {
+    table: &'t PageTable<F, M>,
+    head: Option<PhysAddr>,
+}
+
+impl<'t, F: Format, M: TableMem<F::Word>> Reserve<'t, F, M> {
+    /// No pages.
+    pub(super) fn empty(table: &'t PageTable<F, M>) -> Self {
+        Self { table, head: None }
+    }
+
+    /// `pages` pages, all or none.
+    pub(super) fn of(table: &'t PageTable<F, M>, pages: u64) -> Result<Self, OutOfTableMemory> {
+        let mut reserve = Self::empty(table);
+        for _ in 0..pages {
+            let page = table.mem.alloc(F::GRANULE)?;
+            table.pages.fetch_add(1, Ordering::Relaxed);
+            reserve.push(page);
+        }
+        Ok(reserve)
+    }
+
+    fn push(&mut self, page: PhysAddr) {
+        if let (Some(first), Some(head)) = (self.table.words(page).first(), self.head) {
+            first.store(F::link(head));
+        }
+        self.head = Some(page);
+    }
+
+    /// A page, zeroed.
+    pub(super) fn pop(&mut self) -> Option<PhysAddr> {
+        let page = self.head?;
+        let first = self.table.words(page).first()?;
+        let raw = first.load();
+        self.head = (raw != 0).then(|| F::unlink(raw));
+        first.store(0);
+        Some(page)
+    }
+
+    /// Takes back a page that was not used.
+    pub(super) fn put_back(&mut self, page: PhysAddr) {
+        self.push(page);
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>> Drop for Reserve<'_, F, M> {
+    fn drop(&mut self) {
+        while let Some(page) = self.pop() {
+            self.table.free_page(page);
+        }
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// Adds a page that left the tree. Its first word becomes a link that the hardware takes for an
+    /// empty entry, so a walk that still comes by faults there at worst.
+    pub(super) fn detach(&self, chain: &mut TableChain, page: PhysAddr) {
+        let tail = match chain.ends {
+            None => page,
+            Some((head, tail)) => {
+                if let Some(first) = self.words(page).first() {
+                    first.store(F::link(head));
+                }
+                tail
+            }
+        };
+        if chain.ends.is_none() {
+            if let Some(first) = self.words(page).first() {
+                first.store(0);
+            }
+        }
+        chain.ends = Some((page, tail));
+        chain.pages += 1;
+    }
+
+    /// Moves all pages of `from` to `into`.
+    pub(super) fn join(&self, into: &mut TableChain, from: TableChain) {
+        let Some((head, tail)) = from.ends else {
+            return;
+        };
+        into.ends = match into.ends {
+            None => Some((head, tail)),
+            Some((old_head, old_tail)) => {
+                if let Some(first) = self.words(tail).first() {
+                    first.store(F::link(old_head));
+                }
+                Some((head, old_tail))
+            }
+        };
+        into.pages += from.pages;
+    }
+
+    /// Frees all pages of a chain.
+    pub(super) fn free_chain(&self, chain: TableChain) {
+        let mut next = chain.ends.map(|(head, _)| head);
+        for _ in 0..chain.pages {
+            let Some(page) = next else {
+                return;
+            };
+            let raw = self.words(page).first().map_or(0, Word::load);
+            next = (raw != 0).then(|| F::unlink(raw));
+            self.free_page(page);
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Harvesting dirty state: which pages a device wrote since the last harvest.
+
+use super::format::{DirtyTracking, Entry, Format};
+use super::{DirtyError, PageTable, Walk};
+use crate::addr::{IovaRange, PageSize};
+use crate::inval::{Depth, Gather};
+use crate::platform::{TableMem, Word};
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// Hands every leaf in `range` that was written through to `visit`, and marks it clean. Until
+    /// the debt added to `gather` is paid, a write through a cached translation may go unmarked.
+    ///
+    /// # Errors
+    /// If the format keeps no dirty state, or the range is too high.
+    pub fn harvest_dirty(
+        &self,
+        range: IovaRange,
+        gather: &mut Gather,
+        mut visit: impl FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        if self.format.dirty_tracking() == DirtyTracking::Off {
+            return Err(DirtyError::NotTracked);
+        }
+        if range.last().get() >> self.format.input_lg2() != 0 {
+            return Err(DirtyError::OutOfRange { range });
+        }
+        for run in self.mappings(range) {
+            if self.clean_leaf(run.range, run.size, gather) {
+                visit(run.range);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks one leaf clean; whether it was dirty.
+    fn clean_leaf(&self, range: IovaRange, size: PageSize, gather: &mut Gather) -> bool {
+        let Ok((_, level)) = self.entry_at(range.start()) else {
+            return false;
+        };
+        let Walk::At(word, table) = self.walk(range.start(), level) else {
+            return false;
+        };
+        let mut raw = word.load();
+        while self.format.is_dirty(raw) && matches!(F::classify(raw, level), Entry::Leaf(_)) {
+            match word.compare_exchange(raw, self.format.cleaned(raw)) {
+                Ok(_) => {
+                    self.owe_lines(gather, table, Self::index(range.start(), level), 1);
+                    let leaf = IovaRange::page(range.start(), size);
+                    gather.add_unmapped(leaf, size, Depth::LeafOnly);
+                    return true;
+                }
+                Err(now) => raw = now,
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,138 @@
+//! What can go wrong, one small error per operation.
+
+use super::Access;
+use crate::addr::{Iova, IovaRange, PhysAddr};
+use crate::platform::OutOfTableMemory;
+use thiserror::Error;
+
+/// The format cannot express an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the table format cannot express access {access:?}")]
+pub struct AccessError {
+    /// What was asked for.
+    pub access: Access,
+}
+
+/// Why nothing was mapped. The table is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum MapError {
+    /// No bytes.
+    #[error("nothing to map at {iova}")]
+    Empty {
+        /// Where.
+        iova: Iova,
+    },
+    /// The first address is not a multiple of the granule.
+    #[error("{iova} is not aligned to the granule")]
+    UnalignedIova {
+        /// The address.
+        iova: Iova,
+    },
+    /// A piece of memory does not begin or end at a multiple of the granule.
+    #[error("memory at {pa} of {bytes} bytes is not aligned to the granule")]
+    UnalignedMemory {
+        /// Its first address.
+        pa: PhysAddr,
+        /// Its length.
+        bytes: u64,
+    },
+    /// The addresses reach past what the table can translate.
+    #[error("the range from {iova} reaches past the table's input addresses")]
+    IovaOutOfRange {
+        /// First address.
+        iova: Iova,
+    },
+    /// Memory past what the format can point at.
+    #[error("memory at {pa} of {bytes} bytes is past the format's output addresses")]
+    MemoryOutOfRange {
+        /// First address.
+        pa: PhysAddr,
+        /// Length.
+        bytes: u64,
+    },
+    /// Something is mapped already.
+    #[error("{iova} is mapped already")]
+    AlreadyMapped {
+        /// An address that is.
+        iova: Iova,
+    },
+    /// The format cannot express the access.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// No memory for tables.
+    #[error(transparent)]
+    Memory(#[from] OutOfTableMemory),
+}
+
+/// Why nothing was unmapped. The table is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum UnmapError {
+    /// The range does not begin and end at the granule.
+    #[error("{start}..={last} is not aligned to the granule", start = range.start(), last = range.last())]
+    Unaligned {
+        /// The range.
+        range: IovaRange,
+    },
+    /// The range reaches past what the table can translate.
+    #[error("{start}..={last} is past the table's input addresses", start = range.start(), last = range.last())]
+    OutOfRange {
+        /// The range.
+        range: IovaRange,
+    },
+    /// Part of the range is not mapped.
+    #[error("{iova} is not mapped")]
+    NotMapped {
+        /// The first address that is not.
+        iova: Iova,
+    },
+    /// The range ends inside a block that can only be split through break-before-make: see
+    /// [`PageTable::split`](super::PageTable::split).
+    #[error("the block {start}..={last} has to be split first", start = block.start(), last = block.last())]
+    NeedsBreak {
+        /// The block.
+        block: IovaRange,
+    },
+    /// The block that holds the address is being split.
+    #[error("the block at {iova} is being split")]
+    Splitting {
+        /// The address.
+        iova: Iova,
+    },
+    /// No memory for the table that replaces a block.
+    #[error(transparent)]
+    Memory(#[from] OutOfTableMemory),
+}
+
+/// Why a block was not split. The table is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SplitError {
+    /// No block is mapped there.
+    #[error("no block is mapped at {iova}")]
+    NoBlock {
+        /// The address.
+        iova: Iova,
+    },
+    /// The entry changed meanwhile: someone else works on the block.
+    #[error("the block at {iova} is being changed by someone else")]
+    Contended {
+        /// The address.
+        iova: Iova,
+    },
+    /// No memory for the table that replaces the block.
+    #[error(transparent)]
+    Memory(#[from] OutOfTableMemory),
+}
+
+/// Why no dirty state was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DirtyError {
+    /// The format has none, or it is off.
+    #[error("the table format keeps no dirty state")]
+    NotTracked,
+    /// The range reaches past what the table can translate.
+    #[error("{start}..={last} is past the table's input addresses", start = range.start(), last = range.last())]
+    OutOfRange {
+        /// The range.
+        range: IovaRange,
+    },
+}

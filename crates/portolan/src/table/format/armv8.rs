@@ -1,0 +1,343 @@
+//! VMSAv8-64 tables, stage 1 and stage 2, with granules of 4, 16 and 64 KiB.
+//!
+//! Arm Architecture Reference Manual (DDI 0487), sections D8.3 (descriptor formats) and D8.4.6
+//! (hardware update of dirty state); SMMUv3 (IHI 0070) uses the same descriptors. Arm numbers
+//! levels from the root: its level 3 is level 0 here.
+//!
+//! Output addresses up to 48 bits, and up to 52 with the 64 KiB granule. Not supported: the
+//! contiguous hint, 52-bit addresses with the smaller granules, concatenated stage-2 roots, tables'
+//! access-flag updates (bit 10 of table entries stays clear).
+
+use core::sync::atomic::AtomicU64;
+
+use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule, decode_tag, encode_tag};
+use crate::addr::{PageSize, PageSizes, PhysAddr};
+use crate::table::{Access, AccessError};
+use thiserror::Error;
+
+const VALID: u64 = 1;
+const TABLE_OR_PAGE: u64 = 1 << 1;
+const ATTR_DEVICE: u64 = 1 << 2;
+const AP_UNPRIVILEGED: u64 = 1 << 6;
+const AP_READ_ONLY: u64 = 1 << 7;
+const SH_INNER: u64 = 0b11 << 8;
+const ACCESSED: u64 = 1 << 10;
+const NOT_GLOBAL: u64 = 1 << 11;
+const DIRTY_MANAGED: u64 = 1 << 51;
+const PXN: u64 = 1 << 53;
+const UXN: u64 = 1 << 54;
+
+const S2_NORMAL: u64 = 0b1111 << 2;
+const S2_DEVICE: u64 = 0b0001 << 2;
+const S2_READ: u64 = 1 << 6;
+const S2_WRITE: u64 = 1 << 7;
+const S2_XN: u64 = 1 << 54;
+
+/// Software marks in entries that are not valid.
+const VACATED: u64 = 1 << 8;
+const BROKEN: u64 = 1 << 9;
+
+/// The live count: eight bits at 9:2 and seven at 58:52, all ignored by the hardware.
+const LIVE_LOW: u64 = 0xff;
+const LIVE_LOW_SHIFT: u32 = 2;
+const LIVE_HIGH_SHIFT: u32 = 52;
+const LIVE_MASK: u64 = (LIVE_LOW << LIVE_LOW_SHIFT) | (0x7f << LIVE_HIGH_SHIFT);
+
+/// Widths and abilities common to both stages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Armv8Config {
+    /// Width of input addresses.
+    pub input_lg2: u32,
+    /// Width of output addresses.
+    pub output_lg2: u32,
+    /// How blocks are split: direct with break-before-make level 2 only.
+    pub split: SplitRule,
+    /// Whether the hardware updates dirty state.
+    pub dirty: DirtyTracking,
+}
+
+/// A width that the granule does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Armv8ConfigError {
+    /// Input addresses are too narrow for two levels or too wide for the granule.
+    #[error("input addresses of {0} bits do not fit the granule")]
+    Input(u32),
+    /// Output addresses are too wide for the granule.
+    #[error("output addresses of {0} bits do not fit the granule")]
+    Output(u32),
+}
+
+impl Armv8Config {
+    fn check(self, granule: u32) -> Result<Self, Armv8ConfigError> {
+        let widest = if granule == 16 { 52 } else { 48 };
+        let narrowest = granule + (granule - 3) + 1;
+        if self.input_lg2 < narrowest || self.input_lg2 > widest {
+            return Err(Armv8ConfigError::Input(self.input_lg2));
+        }
+        if self.output_lg2 <= granule || self.output_lg2 > widest {
+            return Err(Armv8ConfigError::Output(self.output_lg2));
+        }
+        Ok(self)
+    }
+}
+
+#[inline]
+const fn encode_address<const G: u32>(pa: u64) -> u64 {
+    if G == 16 {
+        (pa & 0x0000_ffff_ffff_0000) | ((pa >> 48) & 0xf) << 12
+    } else {
+        pa & 0x0000_ffff_ffff_ffff
+    }
+}
+
+#[inline]
+const fn decode_address<const G: u32>(raw: u64) -> PhysAddr {
+    let low = raw & 0x0000_ffff_ffff_ffff & !((1 << G) - 1);
+    PhysAddr::new(if G == 16 {
+        low | ((raw >> 12) & 0xf) << 48
+    } else {
+        low
+    })
+}
+
+#[inline]
+const fn encode_live(live: u32) -> u64 {
+    let live = live as u64;
+    (live & LIVE_LOW) << LIVE_LOW_SHIFT | ((live >> 8) & 0x7f) << LIVE_HIGH_SHIFT
+}
+
+macro_rules! stage {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        ///
+        /// `G` is the exponent of the granule: 12, 14 or 16.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name<const G: u32>(Armv8Config);
+
+        impl<const G: u32> $name<G> {
+            /// Tables of the given widths.
+            ///
+            /// # Errors
+            /// If the granule does not allow a width.
+            pub fn new(config: Armv8Config) -> Result<Self, Armv8ConfigError> {
+                config.check(G).map(Self)
+            }
+
+            /// The widths and abilities.
+            pub fn config(&self) -> Armv8Config {
+                self.0
+            }
+        }
+
+        impl<const G: u32> Format for $name<G> {
+            type Word = AtomicU64;
+            const GRANULE: PageSize = PageSize::of_lg2(G);
+            const INDEX_LG2: u32 = G - 3;
+            const LIVE_COUNT: LiveCount = LiveCount::InEntry;
+
+            #[inline]
+            fn levels(&self) -> u32 {
+                (self.0.input_lg2 - G).div_ceil(G - 3)
+            }
+
+            #[inline]
+            fn input_lg2(&self) -> u32 {
+                self.0.input_lg2
+            }
+
+            #[inline]
+            fn output_lg2(&self) -> u32 {
+                self.0.output_lg2
+            }
+
+            fn page_sizes(&self) -> PageSizes {
+                let block = PageSize::of_lg2(G + (G - 3));
+                let sizes = PageSizes::default().with(Self::GRANULE).with(block);
+                let giant = G == 12 && self.levels() > 2;
+                if giant { sizes.with(PageSize::SIZE_1G) } else { sizes }
+            }
+
+            fn split_rule(&self) -> SplitRule {
+                self.0.split
+            }
+
+            fn dirty_tracking(&self) -> DirtyTracking {
+                self.0.dirty
+            }
+
+            fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
+                let kind = if level == 0 { VALID | TABLE_OR_PAGE } else { VALID };
+                Ok(kind | ACCESSED | self.attributes(access)?)
+            }
+
+            #[inline]
+            fn leaf(template: u64, pa: PhysAddr) -> u64 {
+                template | encode_address::<G>(pa.get())
+            }
+
+            #[inline]
+            fn table(pa: PhysAddr, live: u32) -> u64 {
+                encode_address::<G>(pa.get()) | encode_live(live) | VALID | TABLE_OR_PAGE
+            }
+
+            #[inline]
+            fn vacated(pa: PhysAddr, tag: u64) -> u64 {
+                encode_address::<G>(pa.get()) | VACATED | encode_tag(tag)
+            }
+
+            #[inline]
+            fn tag(raw: u64) -> u64 {
+                decode_tag(raw)
+            }
+
+            fn demote(raw: u64, level: u32) -> u64 {
+                let address = encode_address::<G>(0x000f_ffff_ffff_ffff & !((1 << G) - 1));
+                let kind = if level == 1 { TABLE_OR_PAGE } else { 0 };
+                raw & !address | kind
+            }
+
+            #[inline]
+            fn broken(pa: PhysAddr) -> u64 {
+                encode_address::<G>(pa.get()) | BROKEN
+            }
+
+            #[inline]
+            fn live(raw: u64) -> u32 {
+                let low = (raw >> LIVE_LOW_SHIFT) & LIVE_LOW;
+                (low | ((raw >> LIVE_HIGH_SHIFT) & 0x7f) << 8) as u32
+            }
+
+            #[inline]
+            fn classify(raw: u64, level: u32) -> Entry {
+                if raw & VALID != 0 {
+                    let pa = decode_address::<G>(raw);
+                    if level > 0 && raw & TABLE_OR_PAGE != 0 {
+                        Entry::Table(pa)
+                    } else {
+                        Entry::Leaf(pa)
+                    }
+                } else if raw & VACATED != 0 {
+                    Entry::Vacated(decode_address::<G>(raw))
+                } else if raw & BROKEN != 0 {
+                    Entry::Broken(decode_address::<G>(raw))
+                } else {
+                    Entry::Empty
+                }
+            }
+
+            fn access(&self, raw: u64, _level: u32) -> Access {
+                self.decode_access(raw)
+            }
+
+            fn is_dirty(&self, raw: u64) -> bool {
+                raw & DIRTY_MANAGED != 0 && self.writable_now(raw)
+            }
+
+            fn cleaned(&self, raw: u64) -> u64 {
+                if raw & DIRTY_MANAGED == 0 { raw } else { self.without_write(raw) }
+            }
+        }
+    };
+}
+
+stage! {
+    /// Stage 1. A leaf that can be written can be read as well: the format has no write-only.
+    Armv8Stage1
+}
+stage! {
+    /// Stage 2.
+    Armv8Stage2
+}
+
+impl<const G: u32> Armv8Stage1<G> {
+    /// Memory attributes as a context descriptor's MAIR wants them: index 0 is normal write-back
+    /// memory, index 1 device memory (nGnRE).
+    pub const MAIR: u64 = 0x04ff;
+
+    fn attributes(&self, access: Access) -> Result<u64, AccessError> {
+        if !access.intersects(Access::READ | Access::WRITE) {
+            return Err(AccessError { access });
+        }
+        let mut raw = AP_UNPRIVILEGED | SH_INNER | NOT_GLOBAL;
+        if !access.contains(Access::EXECUTE) {
+            raw |= UXN | PXN;
+        }
+        if access.contains(Access::DEVICE) {
+            raw |= ATTR_DEVICE;
+        }
+        match (access.contains(Access::WRITE), self.0.dirty) {
+            (false, _) => raw |= AP_READ_ONLY,
+            (true, DirtyTracking::Hardware) => raw |= AP_READ_ONLY | DIRTY_MANAGED,
+            (true, DirtyTracking::Off) => {}
+        }
+        Ok(raw)
+    }
+
+    fn decode_access(&self, raw: u64) -> Access {
+        let mut access = Access::READ;
+        access.set(
+            Access::WRITE,
+            raw & AP_READ_ONLY == 0 || raw & DIRTY_MANAGED != 0,
+        );
+        access.set(Access::EXECUTE, raw & UXN == 0);
+        access.set(Access::DEVICE, raw & ATTR_DEVICE != 0);
+        access
+    }
+
+    fn writable_now(&self, raw: u64) -> bool {
+        raw & AP_READ_ONLY == 0
+    }
+
+    fn without_write(&self, raw: u64) -> u64 {
+        raw | AP_READ_ONLY
+    }
+}
+
+impl<const G: u32> Armv8Stage2<G> {
+    fn attributes(&self, access: Access) -> Result<u64, AccessError> {
+        if !access.intersects(Access::READ | Access::WRITE) {
+            return Err(AccessError { access });
+        }
+        let memory = if access.contains(Access::DEVICE) {
+            S2_DEVICE
+        } else {
+            S2_NORMAL
+        };
+        let mut raw = memory | SH_INNER;
+        if access.contains(Access::READ) {
+            raw |= S2_READ;
+        }
+        match (access.contains(Access::WRITE), self.0.dirty) {
+            (false, _) => {}
+            (true, DirtyTracking::Off) => raw |= S2_WRITE,
+            (true, DirtyTracking::Hardware) => raw |= DIRTY_MANAGED,
+        }
+        if !access.contains(Access::EXECUTE) {
+            raw |= S2_XN;
+        }
+        Ok(raw)
+    }
+
+    fn decode_access(&self, raw: u64) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::READ, raw & S2_READ != 0);
+        access.set(Access::WRITE, raw & (S2_WRITE | DIRTY_MANAGED) != 0);
+        access.set(Access::EXECUTE, raw & S2_XN == 0);
+        access.set(Access::DEVICE, raw & S2_NORMAL == S2_DEVICE);
+        access
+    }
+
+    fn writable_now(&self, raw: u64) -> bool {
+        raw & S2_WRITE != 0
+    }
+
+    fn without_write(&self, raw: u64) -> u64 {
+        raw & !S2_WRITE
+    }
+}
+
+const _: () = {
+    // Bit 10 of a table entry is the access flag where the hardware manages it.
+    assert!(LIVE_MASK & ACCESSED == 0);
+    assert!(LIVE_LOW << LIVE_LOW_SHIFT < ACCESSED);
+};

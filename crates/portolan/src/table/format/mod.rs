@@ -1,0 +1,148 @@
+//! Table formats: data and a few inlined functions each; the walker is elsewhere and knows none.
+//!
+//! A format names its levels from the leaf up: level 0 holds the smallest pages. Beside what the
+//! hardware reads, an entry that points at a leaf table counts in ignored bits how many of that
+//! table's entries are in use, and an entry that the hardware takes for empty may remember a table
+//! page: *vacated* (emptied, not yet quiet) or *broken* (a block that is being split).
+
+mod armv8;
+mod tegra;
+mod vtd;
+
+pub use armv8::{Armv8Config, Armv8ConfigError, Armv8Stage1, Armv8Stage2};
+pub use tegra::{Tegra, TegraMemory};
+pub use vtd::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
+
+use super::{Access, AccessError};
+use crate::addr::{PageSize, PageSizes, PhysAddr};
+use crate::platform::Word;
+
+/// Width of the tag in a vacated entry.
+pub const TAG_BITS: u32 = 17;
+
+/// Where 64-bit formats keep the tag: twelve bits from 52 and five from 3, none of which makes an
+/// entry present.
+#[inline]
+const fn encode_tag(tag: u64) -> u64 {
+    (tag & 0xfff) << 52 | ((tag >> 12) & 0x1f) << 3
+}
+
+#[inline]
+const fn decode_tag(raw: u64) -> u64 {
+    (raw >> 52) | ((raw >> 3) & 0x1f) << 12
+}
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Nothing.
+    Empty,
+    /// Nothing for the hardware; software remembers an emptied leaf table until it is quiet.
+    Vacated(PhysAddr),
+    /// Nothing for the hardware; software holds the table that will replace a broken block.
+    Broken(PhysAddr),
+    /// The next table.
+    Table(PhysAddr),
+    /// A translation.
+    Leaf(PhysAddr),
+}
+
+/// Whether table entries have room to count the live entries of the table they point at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveCount {
+    /// No room: leaf tables leave the tree only when an unmap covers them, or when pruned.
+    Absent,
+    /// In ignored bits.
+    InEntry,
+}
+
+/// How a block may be replaced by a table that translates the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SplitRule {
+    /// In one write.
+    Direct,
+    /// Through an invalid entry and an invalidation.
+    BreakBeforeMake,
+}
+
+/// Whether the hardware marks leaves that were written through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DirtyTracking {
+    /// It does not.
+    #[default]
+    Off,
+    /// It does.
+    Hardware,
+}
+
+/// One layout of page tables.
+pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
+    /// Width of an entry.
+    type Word: Word;
+    /// Size of a table, and the smallest page.
+    const GRANULE: PageSize;
+    /// Exponent of the number of entries of a table.
+    const INDEX_LG2: u32;
+    /// Where live entries are counted.
+    const LIVE_COUNT: LiveCount;
+
+    /// Number of levels, at least 2.
+    fn levels(&self) -> u32;
+    /// Width of input addresses in bits, at most 63.
+    fn input_lg2(&self) -> u32;
+    /// Width of output addresses in bits.
+    fn output_lg2(&self) -> u32;
+    /// The sizes of leaves.
+    fn page_sizes(&self) -> PageSizes;
+    /// How blocks are split.
+    fn split_rule(&self) -> SplitRule;
+    /// Whether dirty bits are kept.
+    fn dirty_tracking(&self) -> DirtyTracking;
+
+    /// A leaf entry of `level` with everything but its address.
+    ///
+    /// # Errors
+    /// If the format cannot express `access`.
+    fn template(&self, access: Access, level: u32) -> Result<u64, AccessError>;
+    /// The leaf entry for `pa`.
+    fn leaf(template: u64, pa: PhysAddr) -> u64;
+    /// The entry that points at the table `pa`, with its live count.
+    fn table(pa: PhysAddr, live: u32) -> u64;
+    /// The entry that remembers the emptied table `pa`, with the low [`TAG_BITS`] of `tag`; empty
+    /// for the hardware.
+    fn vacated(pa: PhysAddr, tag: u64) -> u64;
+    /// The tag of a vacated entry.
+    fn tag(raw: u64) -> u64;
+    /// What [`Format::template`] would be for a leaf one level below the leaf `raw` of `level`.
+    fn demote(raw: u64, level: u32) -> u64;
+    /// The entry that holds the table `pa` of a block being split; empty for the hardware.
+    fn broken(pa: PhysAddr) -> u64;
+    /// The live count of a table entry.
+    fn live(raw: u64) -> u32;
+    /// What `raw` says at `level`.
+    fn classify(raw: u64, level: u32) -> Entry;
+    /// What a leaf lets a device do.
+    fn access(&self, raw: u64, level: u32) -> Access;
+    /// Whether a leaf was written through since it was last cleaned.
+    fn is_dirty(&self, raw: u64) -> bool;
+    /// The leaf, as not written through.
+    fn cleaned(&self, raw: u64) -> u64;
+
+    /// A word that links detached tables; empty for the hardware, and never 0 for a real page.
+    #[inline]
+    fn link(pa: PhysAddr) -> u64 {
+        pa.get()
+    }
+
+    /// The address in a linking word.
+    #[inline]
+    fn unlink(raw: u64) -> PhysAddr {
+        PhysAddr::new(raw)
+    }
+}
+
+/// Exponent of what one entry of `level` spans.
+#[inline]
+pub const fn span_lg2<F: Format>(level: u32) -> u32 {
+    F::GRANULE.lg2() + level * F::INDEX_LG2
+}

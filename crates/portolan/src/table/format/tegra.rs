@@ -1,0 +1,157 @@
+//! Tegra SMMU tables: two levels of 32-bit entries.
+//!
+//! Tegra X1 Technical Reference Manual, section 17.5 (SMMU): 32-bit addresses, a page directory of
+//! 1,024 entries that each span 4 MiB, page tables of 1,024 entries of 4 KiB. Tegra30 to Tegra210.
+//!
+//! Entries have no room for a live count: a table leaves the tree when an unmap covers it or when
+//! it is pruned. Not supported: 4 MiB sections, non-secure attribute choice (always set).
+
+use core::sync::atomic::AtomicU32;
+
+use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule};
+use crate::addr::{PageSize, PageSizes, PhysAddr};
+use crate::table::{Access, AccessError};
+
+const READ: u64 = 1 << 31;
+const WRITE: u64 = 1 << 30;
+const NON_SECURE: u64 = 1 << 29;
+const NEXT: u64 = 1 << 28;
+const FRAME: u64 = (1 << 22) - 1;
+const ATTRIBUTES: u64 = READ | WRITE | NON_SECURE;
+
+/// The two-level format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tegra {
+    /// Whether the chip has 34-bit memory addresses (Tegra124 on) or 32-bit ones.
+    pub memory: TegraMemory,
+}
+
+/// Width of memory addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TegraMemory {
+    /// Tegra30 and Tegra114.
+    Bits32,
+    /// Tegra124 to Tegra210.
+    #[default]
+    Bits34,
+}
+
+impl Format for Tegra {
+    type Word = AtomicU32;
+    const GRANULE: PageSize = PageSize::SIZE_4K;
+    const INDEX_LG2: u32 = 10;
+    const LIVE_COUNT: LiveCount = LiveCount::Absent;
+
+    #[inline]
+    fn levels(&self) -> u32 {
+        2
+    }
+
+    #[inline]
+    fn input_lg2(&self) -> u32 {
+        32
+    }
+
+    #[inline]
+    fn output_lg2(&self) -> u32 {
+        match self.memory {
+            TegraMemory::Bits32 => 32,
+            TegraMemory::Bits34 => 34,
+        }
+    }
+
+    fn page_sizes(&self) -> PageSizes {
+        PageSizes::default().with(PageSize::SIZE_4K)
+    }
+
+    fn split_rule(&self) -> SplitRule {
+        SplitRule::Direct
+    }
+
+    fn dirty_tracking(&self) -> DirtyTracking {
+        DirtyTracking::Off
+    }
+
+    fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
+        let wanted = access.intersection(Access::READ | Access::WRITE);
+        if wanted.is_empty() || access.contains(Access::EXECUTE) {
+            return Err(AccessError { access });
+        }
+        let mut raw = NON_SECURE;
+        if access.contains(Access::READ) {
+            raw |= READ;
+        }
+        if access.contains(Access::WRITE) {
+            raw |= WRITE;
+        }
+        Ok(raw)
+    }
+
+    #[inline]
+    fn leaf(template: u64, pa: PhysAddr) -> u64 {
+        template | (pa.get() >> 12)
+    }
+
+    #[inline]
+    fn table(pa: PhysAddr, _live: u32) -> u64 {
+        (pa.get() >> 12) | ATTRIBUTES | NEXT
+    }
+
+    fn vacated(_pa: PhysAddr, _tag: u64) -> u64 {
+        0
+    }
+
+    fn tag(_raw: u64) -> u64 {
+        0
+    }
+
+    fn demote(raw: u64, _level: u32) -> u64 {
+        raw & !FRAME
+    }
+
+    fn broken(_pa: PhysAddr) -> u64 {
+        0
+    }
+
+    #[inline]
+    fn live(_raw: u64) -> u32 {
+        0
+    }
+
+    #[inline]
+    fn classify(raw: u64, level: u32) -> Entry {
+        let pa = PhysAddr::new((raw & FRAME) << 12);
+        if raw & (READ | WRITE) == 0 {
+            Entry::Empty
+        } else if level > 0 && raw & NEXT != 0 {
+            Entry::Table(pa)
+        } else {
+            Entry::Leaf(pa)
+        }
+    }
+
+    fn access(&self, raw: u64, _level: u32) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::READ, raw & READ != 0);
+        access.set(Access::WRITE, raw & WRITE != 0);
+        access
+    }
+
+    fn is_dirty(&self, _raw: u64) -> bool {
+        false
+    }
+
+    fn cleaned(&self, raw: u64) -> u64 {
+        raw
+    }
+
+    #[inline]
+    fn link(pa: PhysAddr) -> u64 {
+        pa.get() >> 12
+    }
+
+    #[inline]
+    fn unlink(raw: u64) -> PhysAddr {
+        PhysAddr::new(raw << 12)
+    }
+}

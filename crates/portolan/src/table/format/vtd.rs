@@ -1,0 +1,268 @@
+//! VT-d second-stage and first-stage tables.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1: sections 9.8 (second
+//! stage) and 9.7 (first stage, the x86-64 layout), 3.6 and 3.7. Intel's SS-PTE and FS-PTE level is
+//! level 0 here.
+//!
+//! 4 KiB granule with 2 MiB and 1 GiB pages. Not supported: memory types (EMT), snoop control,
+//! execute permission (requests to execute are refused by the format), supervisor pages. First-stage
+//! addresses must be canonical: only the lower half of the space is served.
+
+use core::sync::atomic::AtomicU64;
+
+use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule, decode_tag, encode_tag};
+use crate::addr::{PageSize, PageSizes, PhysAddr};
+use crate::table::{Access, AccessError};
+
+const READ: u64 = 1;
+const WRITE: u64 = 1 << 1;
+const EXECUTE: u64 = 1 << 2;
+const LARGE: u64 = 1 << 7;
+const S2_DIRTY: u64 = 1 << 9;
+
+const PRESENT: u64 = 1;
+const USER: u64 = 1 << 2;
+const WRITE_THROUGH: u64 = 1 << 3;
+const CACHE_DISABLE: u64 = 1 << 4;
+const ACCESSED: u64 = 1 << 5;
+const S1_DIRTY: u64 = 1 << 6;
+
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// The live count: bits 61:52 of entries that point at tables.
+const LIVE_SHIFT: u32 = 52;
+const LIVE_MASK: u64 = 0x3ff;
+/// Software marks in entries that are not present.
+const VACATED: u64 = 1 << 8;
+const BROKEN: u64 = 1 << 10;
+
+/// Number of levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VtdLevels {
+    /// 39-bit input addresses.
+    Three,
+    /// 48-bit input addresses.
+    Four,
+    /// 57-bit input addresses.
+    Five,
+}
+
+impl VtdLevels {
+    const fn count(self) -> u32 {
+        match self {
+            Self::Three => 3,
+            Self::Four => 4,
+            Self::Five => 5,
+        }
+    }
+}
+
+/// Number of levels of first-stage tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VtdFirstLevels {
+    /// 48-bit input addresses.
+    Four,
+    /// 57-bit input addresses.
+    Five,
+}
+
+impl VtdFirstLevels {
+    const fn count(self) -> u32 {
+        match self {
+            Self::Four => 4,
+            Self::Five => 5,
+        }
+    }
+}
+
+const fn sizes() -> PageSizes {
+    PageSizes::from_bits(0)
+        .with(PageSize::SIZE_4K)
+        .with(PageSize::SIZE_2M)
+        .with(PageSize::SIZE_1G)
+}
+
+#[inline]
+const fn classify(raw: u64, level: u32, present: u64) -> Entry {
+    let pa = PhysAddr::new(raw & ADDRESS);
+    if raw & present != 0 {
+        if level > 0 && raw & LARGE == 0 {
+            Entry::Table(pa)
+        } else {
+            Entry::Leaf(pa)
+        }
+    } else if raw & VACATED != 0 {
+        Entry::Vacated(pa)
+    } else if raw & BROKEN != 0 {
+        Entry::Broken(pa)
+    } else {
+        Entry::Empty
+    }
+}
+
+macro_rules! common {
+    ($dirty:expr, $top:literal) => {
+        type Word = AtomicU64;
+        const GRANULE: PageSize = PageSize::SIZE_4K;
+        const INDEX_LG2: u32 = 9;
+        const LIVE_COUNT: LiveCount = LiveCount::InEntry;
+
+        #[inline]
+        fn levels(&self) -> u32 {
+            self.levels.count()
+        }
+
+        #[inline]
+        fn input_lg2(&self) -> u32 {
+            12 + 9 * self.levels.count() - $top
+        }
+
+        #[inline]
+        fn output_lg2(&self) -> u32 {
+            self.output_lg2.min(52)
+        }
+
+        fn page_sizes(&self) -> PageSizes {
+            sizes()
+        }
+
+        fn split_rule(&self) -> SplitRule {
+            SplitRule::Direct
+        }
+
+        #[inline]
+        fn leaf(template: u64, pa: PhysAddr) -> u64 {
+            template | pa.get()
+        }
+
+        #[inline]
+        fn vacated(pa: PhysAddr, tag: u64) -> u64 {
+            pa.get() | VACATED | encode_tag(tag)
+        }
+
+        #[inline]
+        fn tag(raw: u64) -> u64 {
+            decode_tag(raw)
+        }
+
+        fn demote(raw: u64, level: u32) -> u64 {
+            raw & !ADDRESS & if level == 1 { !LARGE } else { !0 }
+        }
+
+        #[inline]
+        fn broken(pa: PhysAddr) -> u64 {
+            pa.get() | BROKEN
+        }
+
+        #[inline]
+        fn live(raw: u64) -> u32 {
+            ((raw >> LIVE_SHIFT) & LIVE_MASK) as u32
+        }
+
+        fn dirty_tracking(&self) -> DirtyTracking {
+            self.dirty
+        }
+
+        fn is_dirty(&self, raw: u64) -> bool {
+            self.dirty == DirtyTracking::Hardware && raw & $dirty != 0
+        }
+
+        fn cleaned(&self, raw: u64) -> u64 {
+            raw & !$dirty
+        }
+    };
+}
+
+/// Second-stage tables. Read and write permission are independent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VtdSecondStage {
+    /// Number of levels.
+    pub levels: VtdLevels,
+    /// Width of output addresses, at most 52.
+    pub output_lg2: u32,
+    /// Whether accessed and dirty bits are enabled (SSADE).
+    pub dirty: DirtyTracking,
+}
+
+impl Format for VtdSecondStage {
+    common!(S2_DIRTY, 0);
+
+    fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
+        let wanted = access.intersection(Access::READ | Access::WRITE);
+        if wanted.is_empty() || access.contains(Access::EXECUTE) {
+            return Err(AccessError { access });
+        }
+        let mut raw = if level > 0 { LARGE } else { 0 };
+        if access.contains(Access::READ) {
+            raw |= READ;
+        }
+        if access.contains(Access::WRITE) {
+            raw |= WRITE;
+        }
+        Ok(raw)
+    }
+
+    #[inline]
+    fn table(pa: PhysAddr, live: u32) -> u64 {
+        pa.get() | ((u64::from(live) & LIVE_MASK) << LIVE_SHIFT) | READ | WRITE
+    }
+
+    #[inline]
+    fn classify(raw: u64, level: u32) -> Entry {
+        classify(raw, level, READ | WRITE | EXECUTE)
+    }
+
+    fn access(&self, raw: u64, _level: u32) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::READ, raw & READ != 0);
+        access.set(Access::WRITE, raw & WRITE != 0);
+        access
+    }
+}
+
+/// First-stage tables: the x86-64 layout. A leaf that can be written can be read as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VtdFirstStage {
+    /// Number of levels.
+    pub levels: VtdFirstLevels,
+    /// Width of output addresses, at most 52.
+    pub output_lg2: u32,
+    /// Whether dirty bits are looked at.
+    pub dirty: DirtyTracking,
+}
+
+impl Format for VtdFirstStage {
+    common!(S1_DIRTY, 1);
+
+    fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
+        let wanted = access.intersection(Access::READ | Access::WRITE);
+        if wanted.is_empty() || access.contains(Access::EXECUTE) {
+            return Err(AccessError { access });
+        }
+        let mut raw = PRESENT | USER | ACCESSED | if level > 0 { LARGE } else { 0 };
+        if access.contains(Access::WRITE) {
+            raw |= WRITE;
+        }
+        if access.contains(Access::DEVICE) {
+            raw |= CACHE_DISABLE | WRITE_THROUGH;
+        }
+        Ok(raw)
+    }
+
+    #[inline]
+    fn table(pa: PhysAddr, live: u32) -> u64 {
+        let flags = PRESENT | WRITE | USER | ACCESSED;
+        pa.get() | ((u64::from(live) & LIVE_MASK) << LIVE_SHIFT) | flags
+    }
+
+    #[inline]
+    fn classify(raw: u64, level: u32) -> Entry {
+        classify(raw, level, PRESENT)
+    }
+
+    fn access(&self, raw: u64, _level: u32) -> Access {
+        let mut access = Access::READ;
+        access.set(Access::WRITE, raw & WRITE != 0);
+        access.set(Access::DEVICE, raw & CACHE_DISABLE != 0);
+        access
+    }
+}

@@ -1,0 +1,602 @@
+//! Mapping: check and reserve everything first, then write what cannot fail.
+
+use super::chain::Reserve;
+use super::format::{Entry, Format, span_lg2};
+use super::pieces::{Merged, Pieces, Shape};
+use super::{Access, MapError, PageTable, Segment, Walk};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use crate::inval::Gather;
+use crate::platform::{TableMem, Word};
+
+/// Highest number of levels of any format, and so the size of what is kept per level.
+const MAX_LEVELS: usize = 6;
+
+/// One mapping under way.
+struct Request {
+    range: IovaRange,
+    /// Leaf entries without address, by level; 0 where the format has no leaf.
+    templates: [u64; MAX_LEVELS],
+    /// The highest level whose leaf the longest run could fill.
+    top_leaf: u32,
+}
+
+/// Which shared leaf tables were entered: only the first and the last slot of a range can be
+/// another CPU's as well, so those two are remembered and for the rest the entry tells.
+#[derive(Clone, Copy, Default)]
+struct Entered {
+    first: Option<Iova>,
+    last: Option<Iova>,
+}
+
+impl Entered {
+    fn note(&mut self, slot: Iova, whole: IovaRange, first_slot: Iova) {
+        if slot == first_slot {
+            self.first = Some(slot);
+        }
+        if slot == whole.last() {
+            self.last = Some(slot);
+        }
+    }
+
+    fn has(self, slot: Iova) -> bool {
+        self.first == Some(slot) || self.last == Some(slot)
+    }
+}
+
+/// How an attempt to enter a leaf table ended.
+enum Enter {
+    /// The live count includes the new entries now; how many there were before.
+    Entered { table: PhysAddr, before: u32 },
+    /// There is no table: empty, or one that was emptied.
+    NoTable,
+    /// The range cannot be free.
+    Taken,
+}
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// Maps `bytes` bytes of memory from `pa` at `iova`.
+    ///
+    /// # Errors
+    /// See [`MapError`]; the table is as it was.
+    #[inline]
+    pub fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        gather: &mut Gather,
+    ) -> Result<IovaRange, MapError> {
+        self.map_sg(
+            iova,
+            core::iter::once(Segment { pa, bytes }),
+            access,
+            gather,
+        )
+    }
+
+    /// Maps a scatter list at consecutive addresses from `iova`, with the largest pages that
+    /// alignment and length of its physically contiguous runs allow. Adds what is owed after a map
+    /// to `gather`.
+    ///
+    /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
+    ///
+    /// *Ordering.* Entries are written with release ordering: a device that is told of the mapping
+    /// afterwards finds it, once the debt is paid where the hardware asks for that.
+    ///
+    /// # Errors
+    /// See [`MapError`]; the table is as it was.
+    #[inline]
+    pub fn map_sg<I>(
+        &self,
+        iova: Iova,
+        segments: I,
+        access: Access,
+        gather: &mut Gather,
+    ) -> Result<IovaRange, MapError>
+    where
+        I: Iterator<Item = Segment> + Clone,
+    {
+        let too_long = MapError::IovaOutOfRange { iova };
+        let output_lg2 = self.format.output_lg2();
+        let shape = Shape::of(segments.clone(), F::GRANULE, output_lg2, too_long)?;
+        if !iova.is_aligned(F::GRANULE) {
+            return Err(MapError::UnalignedIova { iova });
+        }
+        let input = 1u64 << self.format.input_lg2();
+        if shape.bytes == 0 {
+            return Err(MapError::Empty { iova });
+        }
+        if iova.get() >= input || shape.bytes > input - iova.get() {
+            return Err(too_long);
+        }
+        let range = IovaRange::from_len(iova, shape.bytes).ok_or(too_long)?;
+        let slot = Self::span(1);
+        if shape.longest < slot.bytes() && IovaRange::page(iova, slot).covers(range) {
+            let template = self.format.template(access, 0)?;
+            if self.map_in_slot(range, segments.clone(), template, gather)? {
+                return Ok(range);
+            }
+        }
+        let request = self.request(range, access, shape.longest)?;
+        if request.top_leaf == 0 {
+            self.map_pieces(&request, Pieces::new(segments), gather)?;
+        } else {
+            self.map_pieces(&request, Pieces::new(Merged::new(segments)), gather)?;
+        }
+        Ok(range)
+    }
+
+    fn request(&self, range: IovaRange, access: Access, longest: u64) -> Result<Request, MapError> {
+        let mut templates = [0; MAX_LEVELS];
+        let mut top_leaf = 0;
+        let sizes = self.format.page_sizes();
+        for level in 0..self.format.levels().min(MAX_LEVELS as u32) {
+            let size = Self::span(level);
+            if sizes.contains(size) {
+                templates[level as usize] = self.format.template(access, level)?;
+                if longest >= size.bytes() {
+                    top_leaf = level;
+                }
+            }
+        }
+        Ok(Request {
+            range,
+            templates,
+            top_leaf,
+        })
+    }
+
+    /// The common case: pages within one leaf table that exists. Returns whether it was that case.
+    #[inline]
+    fn map_in_slot<I: Iterator<Item = Segment>>(
+        &self,
+        range: IovaRange,
+        segments: I,
+        template: u64,
+        gather: &mut Gather,
+    ) -> Result<bool, MapError> {
+        let Walk::At(entry, _) = self.walk(range.start(), 1) else {
+            return Ok(false);
+        };
+        let count = range.pages(F::GRANULE) as u32;
+        let taken = MapError::AlreadyMapped {
+            iova: range.start(),
+        };
+        let (table, before) = match self.enter(entry, count) {
+            Enter::Entered { table, before } => (table, before),
+            Enter::NoTable => return Ok(false),
+            Enter::Taken => return Err(taken),
+        };
+        let index = Self::index(range.start(), 0);
+        let words = self
+            .words(table)
+            .get(index..index + count as usize)
+            .ok_or(taken)?;
+        if before != 0 || !Self::counted() {
+            if let Some(iova) = Self::first_live(words, range.start()) {
+                self.leave(entry, count);
+                return Err(MapError::AlreadyMapped { iova });
+            }
+        }
+        Pieces::new(segments).fill(words, F::GRANULE, |word, pa| {
+            word.store(F::leaf(template, pa))
+        });
+        self.owe_lines(gather, table, index, count as usize);
+        gather.add_mapped(range, F::GRANULE);
+        Ok(true)
+    }
+
+    /// The first address whose entry among `words` is not empty.
+    #[inline]
+    fn first_live(words: &[F::Word], start: Iova) -> Option<Iova> {
+        let live = words.iter().position(|word| word.load() != 0)?;
+        start.checked_add((live as u64) << F::GRANULE.lg2())
+    }
+
+    /// Announces `count` entries to come in the leaf table behind `entry`.
+    #[inline]
+    fn enter(&self, entry: &F::Word, count: u32) -> Enter {
+        let mut raw = entry.load();
+        loop {
+            let table = match F::classify(raw, 1) {
+                Entry::Table(table) => table,
+                Entry::Empty | Entry::Vacated(_) => return Enter::NoTable,
+                Entry::Leaf(_) | Entry::Broken(_) => return Enter::Taken,
+            };
+            if !Self::counted() {
+                return Enter::Entered { table, before: 0 };
+            }
+            let before = F::live(raw);
+            if before + count > 1 << F::INDEX_LG2 {
+                return Enter::Taken;
+            }
+            match entry.compare_exchange(raw, Self::with_live(raw, before + count)) {
+                Ok(_) => return Enter::Entered { table, before },
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    /// Takes back an announcement.
+    fn leave(&self, entry: &F::Word, count: u32) {
+        if !Self::counted() {
+            return;
+        }
+        let mut raw = entry.load();
+        while let Entry::Table(_) = F::classify(raw, 1) {
+            let left = F::live(raw).saturating_sub(count);
+            match entry.compare_exchange(raw, Self::with_live(raw, left)) {
+                Ok(_) => return,
+                Err(now) => raw = now,
+            }
+        }
+    }
+
+    /// The table entry `raw` with another live count; bits that the hardware sets stay.
+    #[inline]
+    pub(super) fn with_live(raw: u64, live: u32) -> u64 {
+        let none = PhysAddr::new(0);
+        let mask = F::table(none, u32::MAX) & !F::table(none, 0);
+        (raw & !mask) | (F::table(none, live) & mask)
+    }
+
+    fn map_pieces<I>(
+        &self,
+        request: &Request,
+        pieces: Pieces<I>,
+        gather: &mut Gather,
+    ) -> Result<(), MapError>
+    where
+        I: Iterator<Item = Segment> + Clone,
+    {
+        let mut entered = Entered::default();
+        let look = pieces.clone();
+        let mut reached = request.range.start();
+        let reserved = self
+            .reserve(request, look, &mut entered, &mut reached)
+            .and_then(|pages| Ok(Reserve::of(self, pages)?));
+        let mut reserve = match reserved {
+            Ok(reserve) => reserve,
+            Err(error) => {
+                self.unwind(request, reached, entered);
+                return Err(error);
+            }
+        };
+        self.commit(request, pieces, entered, &mut reserve, gather);
+        Ok(())
+    }
+
+    /// The highest level of leaf that fits at `iova`, and the level of the first entry on the way
+    /// that is in its place.
+    fn leaf_level(&self, request: &Request, iova: Iova, pa: PhysAddr, left: u64) -> u32 {
+        let mut level = request.top_leaf;
+        while level > 0 {
+            let size = Self::span(level);
+            let fits = request.templates[level as usize] != 0
+                && left >= size.bytes()
+                && iova.is_aligned(size)
+                && pa.is_aligned(size);
+            if fits {
+                let free = match self.walk(iova, level) {
+                    Walk::At(word, _) => F::classify(word.load(), level) == Entry::Empty,
+                    Walk::Stopped { .. } => true,
+                };
+                if free {
+                    return level;
+                }
+            }
+            level -= 1;
+        }
+        0
+    }
+
+    /// The part of the request from `iova` on within one leaf table.
+    fn slot(request: &Request, iova: Iova) -> IovaRange {
+        let last = IovaRange::page(iova, Self::span(1))
+            .last()
+            .min(request.range.last());
+        IovaRange::new(iova, last).unwrap_or(request.range)
+    }
+
+    /// First pass: enters the leaf tables that exist, checks that all is free, and counts the
+    /// tables that are missing. `reached` is where the pass stopped.
+    fn reserve<I: Iterator<Item = Segment>>(
+        &self,
+        request: &Request,
+        mut pieces: Pieces<I>,
+        entered: &mut Entered,
+        reached: &mut Iova,
+    ) -> Result<u64, MapError> {
+        let mut missing = Missing::default();
+        let mut at = Some(request.range.start());
+        while let Some(iova) = at.filter(|&iova| iova <= request.range.last()) {
+            *reached = iova;
+            let mut level = 0;
+            if request.top_leaf > 0 {
+                let (pa, left) = pieces.here();
+                level = self.leaf_level(request, iova, pa, left);
+            }
+            let covers = if level > 0 {
+                self.reserve_block(iova, level, &mut missing)?;
+                IovaRange::page(iova, Self::span(level))
+            } else {
+                let slot = Self::slot(request, iova);
+                self.reserve_slot(request, slot, entered, &mut missing)?;
+                slot
+            };
+            if request.top_leaf > 0 {
+                pieces.skip(covers.len_minus_one() + 1);
+            }
+            at = covers.last().checked_add(1);
+        }
+        Ok(missing.pages)
+    }
+
+    fn reserve_block(&self, iova: Iova, level: u32, missing: &mut Missing) -> Result<(), MapError> {
+        match self.walk(iova, level) {
+            Walk::At(..) => Ok(()),
+            Walk::Stopped {
+                level: stopped,
+                raw,
+            } => {
+                if F::classify(raw, stopped) != Entry::Empty {
+                    return Err(MapError::AlreadyMapped { iova });
+                }
+                missing.add::<F>(iova, level, stopped);
+                Ok(())
+            }
+        }
+    }
+
+    fn reserve_slot(
+        &self,
+        request: &Request,
+        slot: IovaRange,
+        entered: &mut Entered,
+        missing: &mut Missing,
+    ) -> Result<(), MapError> {
+        let iova = slot.start();
+        let entry = match self.walk(iova, 1) {
+            Walk::At(entry, _) => entry,
+            Walk::Stopped { level, raw } => {
+                if F::classify(raw, level) != Entry::Empty {
+                    return Err(MapError::AlreadyMapped { iova });
+                }
+                missing.add::<F>(iova, 0, level);
+                return Ok(());
+            }
+        };
+        let count = slot.pages(F::GRANULE) as u32;
+        match self.enter(entry, count) {
+            Enter::NoTable => {
+                missing.pages += 1;
+                Ok(())
+            }
+            Enter::Taken => Err(MapError::AlreadyMapped { iova }),
+            Enter::Entered { table, before } => {
+                let index = Self::index(iova, 0);
+                let words = self
+                    .words(table)
+                    .get(index..index + count as usize)
+                    .unwrap_or(&[]);
+                if before != 0 || !Self::counted() {
+                    if let Some(iova) = Self::first_live(words, iova) {
+                        self.leave(entry, count);
+                        return Err(MapError::AlreadyMapped { iova });
+                    }
+                }
+                entered.note(iova, request.range, request.range.start());
+                if slot.last() == request.range.last() {
+                    entered.last = Some(iova);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves the leaf tables that a first pass entered before it stopped at `reached`.
+    fn unwind(&self, request: &Request, reached: Iova, entered: Entered) {
+        let mut at = Some(request.range.start());
+        while let Some(iova) = at.filter(|&iova| iova <= reached && iova <= request.range.last()) {
+            let slot = Self::slot(request, iova);
+            if let Walk::At(entry, _) = self.walk(iova, 1) {
+                if self.was_entered(request, slot, entered, reached) {
+                    self.leave(entry, slot.pages(F::GRANULE) as u32);
+                }
+            }
+            at = slot.last().checked_add(1);
+        }
+    }
+
+    /// Whether the first pass entered the leaf table of `slot`, which has one now.
+    fn was_entered(
+        &self,
+        request: &Request,
+        slot: IovaRange,
+        entered: Entered,
+        reached: Iova,
+    ) -> bool {
+        let iova = slot.start();
+        let shared = iova == request.range.start() || slot.last() == request.range.last();
+        if shared {
+            entered.has(iova)
+        } else {
+            iova < reached
+        }
+    }
+
+    /// Second pass: writes. Nothing here can fail, since every table that could be missing was
+    /// reserved and every table that exists counts the entries to come.
+    fn commit<I: Iterator<Item = Segment>>(
+        &self,
+        request: &Request,
+        mut pieces: Pieces<I>,
+        entered: Entered,
+        reserve: &mut Reserve<'_, F, M>,
+        gather: &mut Gather,
+    ) {
+        let mut at = Some(request.range.start());
+        let mut leaf = Self::span(request.top_leaf);
+        while let Some(iova) = at.filter(|&iova| iova <= request.range.last()) {
+            let mut level = 0;
+            if request.top_leaf > 0 {
+                let (pa, left) = pieces.here();
+                level = self.leaf_level(request, iova, pa, left);
+                if level > 0 {
+                    let raw = F::leaf(request.templates[level as usize], pa);
+                    if let Some((word, table)) = self.reach(iova, level, reserve, gather) {
+                        word.store(raw);
+                        self.owe_lines(gather, table, Self::index(iova, level), 1);
+                    }
+                    pieces.skip(Self::span(level).bytes());
+                    at = IovaRange::page(iova, Self::span(level))
+                        .last()
+                        .checked_add(1);
+                }
+            }
+            if level == 0 {
+                let slot = Self::slot(request, iova);
+                let inside =
+                    slot.start() != request.range.start() && slot.last() != request.range.last();
+                let counted = inside || entered.has(iova);
+                self.commit_slot(request, slot, counted, &mut pieces, reserve, gather);
+                at = slot.last().checked_add(1);
+            }
+            leaf = leaf.min(Self::span(level));
+        }
+        gather.add_mapped(request.range, leaf);
+    }
+
+    fn commit_slot<I: Iterator<Item = Segment>>(
+        &self,
+        request: &Request,
+        slot: IovaRange,
+        counted: bool,
+        pieces: &mut Pieces<I>,
+        reserve: &mut Reserve<'_, F, M>,
+        gather: &mut Gather,
+    ) {
+        let count = slot.pages(F::GRANULE) as u32;
+        let Some((entry, parent)) = self.reach(slot.start(), 1, reserve, gather) else {
+            return;
+        };
+        let table = self.leaf_table(entry, parent, slot.start(), count, counted, reserve, gather);
+        let Some(table) = table else {
+            return;
+        };
+        let index = Self::index(slot.start(), 0);
+        let words = self
+            .words(table)
+            .get(index..index + count as usize)
+            .unwrap_or(&[]);
+        let template = request.templates[0];
+        pieces.fill(words, F::GRANULE, |word, pa| {
+            word.store(F::leaf(template, pa))
+        });
+        self.owe_lines(gather, table, index, count as usize);
+    }
+
+    /// The entry for `iova` in the table of `level`; installs tables on the way from the reserve.
+    fn reach(
+        &self,
+        iova: Iova,
+        level: u32,
+        reserve: &mut Reserve<'_, F, M>,
+        gather: &mut Gather,
+    ) -> Option<(&F::Word, PhysAddr)> {
+        let mut table = self.root;
+        let mut at = self.format.levels() - 1;
+        while at > level {
+            let index = Self::index(iova, at);
+            let word = self.words(table).get(index)?;
+            let raw = word.load();
+            table = match F::classify(raw, at) {
+                Entry::Table(next) => next,
+                _ => {
+                    let page = reserve.pop()?;
+                    match word.compare_exchange(raw, F::table(page, 0)) {
+                        Ok(_) => {
+                            self.owe_lines(gather, table, index, 1);
+                            page
+                        }
+                        Err(now) => {
+                            reserve.put_back(page);
+                            match F::classify(now, at) {
+                                Entry::Table(next) => next,
+                                _ => continue,
+                            }
+                        }
+                    }
+                }
+            };
+            at -= 1;
+        }
+        let word = self.words(table).get(Self::index(iova, level))?;
+        Some((word, table))
+    }
+
+    /// The leaf table behind `entry`, its live count raised by `count` unless the first pass did:
+    /// the one that is there, the one that was emptied and is not yet quiet, or a new one.
+    #[allow(clippy::too_many_arguments)]
+    fn leaf_table(
+        &self,
+        entry: &F::Word,
+        parent: PhysAddr,
+        iova: Iova,
+        count: u32,
+        counted: bool,
+        reserve: &mut Reserve<'_, F, M>,
+        gather: &mut Gather,
+    ) -> Option<PhysAddr> {
+        let mut raw = entry.load();
+        loop {
+            let (table, new, fresh) = match F::classify(raw, 1) {
+                Entry::Table(table) if counted || !Self::counted() => return Some(table),
+                Entry::Table(table) => (table, Self::with_live(raw, F::live(raw) + count), None),
+                Entry::Vacated(table) => (table, F::table(table, count), None),
+                Entry::Empty => {
+                    let page = reserve.pop()?;
+                    (page, F::table(page, count), Some(page))
+                }
+                Entry::Leaf(_) | Entry::Broken(_) => return None,
+            };
+            match entry.compare_exchange(raw, new) {
+                Ok(_) => {
+                    self.owe_lines(gather, parent, Self::index(iova, 1), 1);
+                    return Some(table);
+                }
+                Err(now) => {
+                    raw = now;
+                    if let Some(page) = fresh {
+                        reserve.put_back(page);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Counts missing tables, each once.
+#[derive(Default)]
+struct Missing {
+    pages: u64,
+    /// By level of table: the last address that a counted table spans.
+    spanned: [Option<Iova>; MAX_LEVELS],
+}
+
+impl Missing {
+    /// Notes that at `iova` tables of the levels from `lowest` to below `stopped` are missing.
+    fn add<F: Format>(&mut self, iova: Iova, lowest: u32, stopped: u32) {
+        for level in lowest..stopped {
+            let Some(spanned) = self.spanned.get_mut(level as usize) else {
+                return;
+            };
+            if spanned.is_none_or(|last| iova > last) {
+                self.pages += 1;
+                let span = PageSize::of_lg2(span_lg2::<F>(level + 1));
+                *spanned = Some(IovaRange::page(iova, span).last());
+            }
+        }
+    }
+}

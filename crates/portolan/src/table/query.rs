@@ -1,0 +1,121 @@
+//! Looking: one translation, or a cursor over what is mapped.
+
+use super::format::{Entry, Format};
+use super::{Access, PageTable};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use crate::platform::{TableMem, Word};
+
+/// Where an address leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translation {
+    /// The address behind the IOMMU.
+    pub pa: PhysAddr,
+    /// The size of the leaf.
+    pub size: PageSize,
+    /// What the leaf allows.
+    pub access: Access,
+}
+
+/// One leaf, as far as it lies in the range that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedRun {
+    /// Device addresses.
+    pub range: IovaRange,
+    /// Where the first of them leads.
+    pub pa: PhysAddr,
+    /// The size of the leaf.
+    pub size: PageSize,
+    /// What the leaf allows.
+    pub access: Access,
+}
+
+/// The leaves in a range, in order of address.
+#[derive(Debug)]
+pub struct Mappings<'t, F: Format, M: TableMem<F::Word>> {
+    table: &'t PageTable<F, M>,
+    at: Option<Iova>,
+    last: Iova,
+}
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// Where `iova` leads, if it is mapped.
+    #[inline]
+    pub fn translate(&self, iova: Iova) -> Option<Translation> {
+        let (raw, level) = self.entry_at(iova).ok()?;
+        let Entry::Leaf(pa) = F::classify(raw, level) else {
+            return None;
+        };
+        let size = Self::span(level);
+        let offset = iova.get() & (size.bytes() - 1);
+        let pa = PhysAddr::new(pa.get() + offset);
+        Some(Translation {
+            pa,
+            size,
+            access: self.format.access(raw, level),
+        })
+    }
+
+    /// The leaves in `range`, in order of address. What other CPUs change meanwhile is seen or not.
+    pub fn mappings(&self, range: IovaRange) -> Mappings<'_, F, M> {
+        let inside = range.intersection(self.input_range());
+        Mappings {
+            table: self,
+            at: inside.map(IovaRange::start),
+            last: inside.map_or(range.last(), IovaRange::last),
+        }
+    }
+
+    /// The leaf for `iova`: its value and level; or the level of the entry that leads nowhere.
+    pub(super) fn entry_at(&self, iova: Iova) -> Result<(u64, u32), u32> {
+        let mut table = self.root;
+        let mut level = self.format.levels() - 1;
+        if iova.get() >> self.format.input_lg2() != 0 {
+            return Err(level);
+        }
+        loop {
+            let word = self
+                .words(table)
+                .get(Self::index(iova, level))
+                .ok_or(level)?;
+            let raw = word.load();
+            match F::classify(raw, level) {
+                Entry::Leaf(_) => return Ok((raw, level)),
+                Entry::Table(next) if level > 0 => table = next,
+                _ => return Err(level),
+            }
+            level -= 1;
+        }
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>> Iterator for Mappings<'_, F, M> {
+    type Item = MappedRun;
+
+    fn next(&mut self) -> Option<MappedRun> {
+        while let Some(iova) = self.at.filter(|&iova| iova <= self.last) {
+            let found = self.table.entry_at(iova);
+            let level = match found {
+                Ok((_, level)) | Err(level) => level,
+            };
+            let size = PageTable::<F, M>::span(level);
+            let spanned = IovaRange::page(iova, size);
+            self.at = spanned.last().checked_add(1);
+            let Ok((raw, level)) = found else {
+                continue;
+            };
+            let Entry::Leaf(pa) = F::classify(raw, level) else {
+                continue;
+            };
+            let range = IovaRange::new(iova, spanned.last().min(self.last))?;
+            let pa = PhysAddr::new(pa.get() + (iova.get() - spanned.start().get()));
+            let access = self.table.format.access(raw, level);
+            return Some(MappedRun {
+                range,
+                pa,
+                size,
+                access,
+            });
+        }
+        None
+    }
+}

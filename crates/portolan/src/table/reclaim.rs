@@ -1,0 +1,120 @@
+//! Giving table pages back once they are quiet, and pruning.
+
+use core::sync::atomic::Ordering;
+
+use super::format::{Entry, Format, TAG_BITS};
+use super::{PageTable, Walk};
+use crate::addr::{Iova, IovaRange, PhysAddr};
+use crate::inval::{Depth, Gather, Quiesced, Vacancy};
+use crate::platform::{TableMem, Word};
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// Frees the table pages of a debt that has been paid. An emptied leaf table that a map took
+    /// back meanwhile stays.
+    pub fn reclaim(&self, quiesced: Quiesced) {
+        let Quiesced { tables, vacated } = quiesced;
+        for vacancy in vacated {
+            if let Some((entry, raw, table)) = self.still_vacated(vacancy) {
+                if entry.compare_exchange(raw, 0).is_ok() {
+                    self.free_page(table);
+                }
+            }
+        }
+        self.free_chain(tables);
+    }
+
+    /// The entry of an emptied leaf table, if it is still out of use since that very event.
+    ///
+    /// A table may have been taken back and emptied again, and its later debt may be open: the tag
+    /// tells the events apart. Where so many events have passed that it no longer can, the table
+    /// is linked again, empty as it is, and left to a later unmap or prune.
+    fn still_vacated(&self, vacancy: Vacancy) -> Option<(&F::Word, u64, PhysAddr)> {
+        let Walk::At(entry, _) = self.walk(vacancy.slot, 1) else {
+            return None;
+        };
+        let raw = entry.load();
+        let Entry::Vacated(table) = F::classify(raw, 1) else {
+            return None;
+        };
+        if F::tag(raw) != vacancy.event & ((1 << TAG_BITS) - 1) {
+            return None;
+        }
+        let passed = self
+            .vacancies
+            .load(Ordering::Relaxed)
+            .wrapping_sub(vacancy.event);
+        if passed > 1 << TAG_BITS {
+            let _ = entry.compare_exchange(raw, F::table(table, 0));
+            return None;
+        }
+        Some((entry, raw, table))
+    }
+
+    /// Detaches the empty tables that lie in `range` whole, which the caller must own. For what
+    /// small unmaps leave behind: upper tables, and leaf tables of formats without live counts.
+    ///
+    /// Returns the number of tables detached; they come back through `gather`.
+    pub fn prune(&self, range: IovaRange, gather: &mut Gather) -> usize {
+        let before = gather.tables.pages;
+        let mut input = self.input_range();
+        if let Some(inside) = input.intersection(range) {
+            input = inside;
+            self.prune_level(
+                self.root,
+                self.format.levels() - 1,
+                Iova::new(0),
+                input,
+                gather,
+            );
+        }
+        gather.tables.pages - before
+    }
+
+    /// Prunes below `table` of `level`, whose first address is `base`.
+    fn prune_level(
+        &self,
+        table: PhysAddr,
+        level: u32,
+        base: Iova,
+        range: IovaRange,
+        gather: &mut Gather,
+    ) {
+        let span = Self::span(level);
+        for (word, i) in self.words(table).iter().zip(0u64..) {
+            let Entry::Table(below) = F::classify(word.load(), level) else {
+                continue;
+            };
+            let spanned = IovaRange::page(Iova::new(base.get() + (i << span.lg2())), span);
+            if !spanned.overlaps(range) {
+                continue;
+            }
+            if level > 1 {
+                self.prune_level(below, level - 1, spanned.start(), range, gather);
+            }
+            if range.covers(spanned) && self.detach_if_empty(spanned.start(), level - 1, gather) {
+                let probe = IovaRange::page(spanned.start(), F::GRANULE);
+                gather.add_unmapped(probe, F::GRANULE, Depth::AllLevels);
+            }
+        }
+    }
+
+    /// Moves the debt `other` into `into`.
+    pub fn absorb(&self, into: &mut Gather, other: Gather) {
+        into.add_spans(&other);
+        for &lines in other.lines() {
+            if let Some(full) = into.add_lines(lines) {
+                self.mem.clean(full);
+            }
+        }
+        self.join(&mut into.tables, other.tables);
+        for &vacancy in &other.vacated {
+            if into.vacated.try_push(vacancy).is_ok() {
+                continue;
+            }
+            // The debt can remember no more: link the table again, empty as it is.
+            if let Some((entry, raw, table)) = self.still_vacated(vacancy) {
+                let _ = entry.compare_exchange(raw, F::table(table, 0));
+            }
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Unmapping: check and reserve everything first, then clear what cannot fail.
+
+use core::sync::atomic::Ordering;
+
+use super::chain::Reserve;
+use super::format::{Entry, Format, SplitRule};
+use super::{PageTable, UnmapError, Walk};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use crate::inval::{Depth, Gather, Vacancy};
+use crate::platform::{TableMem, Word};
+
+/// What became of a leaf table when entries were taken out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Release {
+    /// Others are in use.
+    Kept,
+    /// It was the last: the table is out of the tree until it is reclaimed or wanted again. The
+    /// number of the event.
+    Vacated(u64),
+}
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// Unmaps `range`, all of which must be mapped. A range that begins or ends inside a block
+    /// splits it, where the architecture lets a live block be replaced in one write. Tables that
+    /// become empty leave the tree. Adds what is owed after an unmap to `gather`.
+    ///
+    /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
+    ///
+    /// *Ordering.* A device may go on using the old translations until the debt is paid.
+    ///
+    /// # Errors
+    /// See [`UnmapError`]; the table is as it was.
+    #[inline]
+    pub fn unmap(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
+        let mask = F::GRANULE.bytes() - 1;
+        if range.start().get() & mask != 0 || range.last().get() & mask != mask {
+            return Err(UnmapError::Unaligned { range });
+        }
+        if range.last().get() >> self.format.input_lg2() != 0 {
+            return Err(UnmapError::OutOfRange { range });
+        }
+        if IovaRange::page(range.start(), Self::span(1)).covers(range) {
+            if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
+                if let Entry::Table(table) = F::classify(entry.load(), 1) {
+                    self.check_slot(entry, table, range)?;
+                    let depth = self.clear_slot(entry, parent, table, range, gather);
+                    gather.add_unmapped(range, F::GRANULE, depth);
+                    return Ok(());
+                }
+            }
+        }
+        self.unmap_pieces(range, gather)
+    }
+
+    #[cold]
+    fn unmap_pieces(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
+        let pages = self.check(range)?;
+        let mut reserve = Reserve::of(self, pages)?;
+        for inside in [Some(range.start()), range.last().checked_add(1)]
+            .into_iter()
+            .flatten()
+        {
+            self.split_directly(inside, &mut reserve, gather);
+        }
+        let mut leaf = PageSize::of_lg2(self.format.input_lg2());
+        let mut depth = Depth::LeafOnly;
+        let mut at = Some(range.start());
+        while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
+            let (cleared, size, reached) = self.clear_at(iova, range, gather);
+            leaf = leaf.min(size);
+            if reached == Depth::AllLevels {
+                depth = Depth::AllLevels;
+            }
+            if self.detach_upper(cleared.last(), range, gather) {
+                depth = Depth::AllLevels;
+            }
+            at = cleared.last().checked_add(1);
+        }
+        gather.add_unmapped(range, leaf, depth);
+        Ok(())
+    }
+
+    /// First pass: every address must be mapped; returns the pages that splitting blocks takes.
+    fn check(&self, range: IovaRange) -> Result<u64, UnmapError> {
+        let mut pages = 0;
+        let mut at = Some(range.start());
+        while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
+            let (level, raw) = match self.walk(iova, 1) {
+                Walk::At(entry, _) => {
+                    let raw = entry.load();
+                    if let Entry::Table(table) = F::classify(raw, 1) {
+                        let slot = Self::slot_of(iova, range);
+                        self.check_slot(entry, table, slot)?;
+                        at = slot.last().checked_add(1);
+                        continue;
+                    }
+                    (1, raw)
+                }
+                Walk::Stopped { level, raw } => (level, raw),
+            };
+            match F::classify(raw, level) {
+                Entry::Leaf(_) => {}
+                Entry::Broken(_) => return Err(UnmapError::Splitting { iova }),
+                _ => return Err(UnmapError::NotMapped { iova }),
+            }
+            let block = IovaRange::page(iova, Self::span(level));
+            let ends = [range.start(), range.last()];
+            let cut = block.start() < range.start() || range.last() < block.last();
+            if cut && self.format.split_rule() == SplitRule::BreakBeforeMake {
+                return Err(UnmapError::NeedsBreak { block });
+            }
+            if cut {
+                let count = ends.iter().filter(|&&end| block.contains(end)).count() as u64;
+                pages += count * u64::from(level);
+            }
+            at = block.last().checked_add(1);
+        }
+        Ok(pages)
+    }
+
+    fn slot_of(iova: Iova, range: IovaRange) -> IovaRange {
+        let slot = IovaRange::page(iova, Self::span(1));
+        IovaRange::new(iova, slot.last().min(range.last())).unwrap_or(slot)
+    }
+
+    /// Whether all entries of `slot` in the leaf table are in use.
+    #[inline]
+    fn check_slot(
+        &self,
+        entry: &F::Word,
+        table: PhysAddr,
+        slot: IovaRange,
+    ) -> Result<(), UnmapError> {
+        let count = slot.pages(F::GRANULE);
+        let all = 1u64 << F::INDEX_LG2;
+        if count == all && Self::counted() && u64::from(F::live(entry.load())) == all {
+            return Ok(());
+        }
+        let index = Self::index(slot.start(), 0);
+        let words = self
+            .words(table)
+            .get(index..index + count as usize)
+            .unwrap_or(&[]);
+        match words.iter().position(|word| word.load() == 0) {
+            None => Ok(()),
+            Some(hole) => {
+                let offset = (hole as u64) << F::GRANULE.lg2();
+                let iova = Iova::new(slot.start().get() + offset);
+                Err(UnmapError::NotMapped { iova })
+            }
+        }
+    }
+
+    /// Takes the entries of `slot` out of the leaf table behind `entry`.
+    #[inline]
+    fn clear_slot(
+        &self,
+        entry: &F::Word,
+        parent: PhysAddr,
+        table: PhysAddr,
+        slot: IovaRange,
+        gather: &mut Gather,
+    ) -> Depth {
+        let count = slot.pages(F::GRANULE);
+        let at = Self::index(slot.start(), 1);
+        if count == 1 << F::INDEX_LG2 {
+            // The caller owns all that the table spans: nobody else is in it.
+            entry.store(0);
+            self.owe_lines(gather, parent, at, 1);
+            self.detach(&mut gather.tables, table);
+            return Depth::AllLevels;
+        }
+        let index = Self::index(slot.start(), 0);
+        for word in self
+            .words(table)
+            .get(index..index + count as usize)
+            .unwrap_or(&[])
+        {
+            word.store(0);
+        }
+        self.owe_lines(gather, table, index, count as usize);
+        match self.release(entry, count as u32, gather) {
+            Release::Kept => Depth::LeafOnly,
+            Release::Vacated(event) => {
+                self.owe_lines(gather, parent, at, 1);
+                let slot = slot.start().align_down(Self::span(1));
+                // There was room when the table was vacated, and the gather is ours alone.
+                let _ = gather.vacated.try_push(Vacancy { slot, event });
+                Depth::AllLevels
+            }
+        }
+    }
+
+    /// Lowers the live count; unlinks the table with the last entry if the gather can remember it.
+    #[inline]
+    fn release(&self, entry: &F::Word, count: u32, gather: &Gather) -> Release {
+        if !Self::counted() {
+            return Release::Kept;
+        }
+        let mut raw = entry.load();
+        while let Entry::Table(table) = F::classify(raw, 1) {
+            let left = F::live(raw).saturating_sub(count);
+            let (new, done) = if left == 0 && !gather.vacated.is_full() {
+                let event = self.vacancies.fetch_add(1, Ordering::Relaxed);
+                (F::vacated(table, event), Release::Vacated(event))
+            } else {
+                (Self::with_live(raw, left), Release::Kept)
+            };
+            match entry.compare_exchange(raw, new) {
+                Ok(_) => return done,
+                Err(now) => raw = now,
+            }
+        }
+        Release::Kept
+    }
+
+    /// Clears the leaf or the part of a leaf table at `iova`; what that covered, with which leaves.
+    fn clear_at(
+        &self,
+        iova: Iova,
+        range: IovaRange,
+        gather: &mut Gather,
+    ) -> (IovaRange, PageSize, Depth) {
+        let mut level = self.format.levels() - 1;
+        let mut table = self.root;
+        loop {
+            let index = Self::index(iova, level);
+            let Some(word) = self.words(table).get(index) else {
+                return (range, F::GRANULE, Depth::AllLevels);
+            };
+            match F::classify(word.load(), level) {
+                Entry::Table(next) if level == 1 => {
+                    let slot = Self::slot_of(iova, range);
+                    let depth = self.clear_slot(word, table, next, slot, gather);
+                    return (slot, F::GRANULE, depth);
+                }
+                Entry::Table(next) => table = next,
+                _ => {
+                    word.store(0);
+                    self.owe_lines(gather, table, index, 1);
+                    let size = Self::span(level);
+                    return (IovaRange::page(iova, size), size, Depth::LeafOnly);
+                }
+            }
+            level -= 1;
+        }
+    }
+
+    /// Detaches the upper tables that end at `last` and lie in `range` whole, from below. They are
+    /// empty by now, unless a leaf table in them still waits for an earlier debt: then they stay.
+    fn detach_upper(&self, last: Iova, range: IovaRange, gather: &mut Gather) -> bool {
+        let mut detached = false;
+        for level in 1..self.format.levels() - 1 {
+            let spanned = IovaRange::page(last, Self::span(level + 1));
+            if spanned.last() != last || !range.covers(spanned) {
+                break;
+            }
+            if !self.detach_if_empty(spanned.start(), level, gather) {
+                break;
+            }
+            detached = true;
+        }
+        detached
+    }
+
+    /// Detaches the table of `level` that spans `iova` if it has no entries. The caller owns all
+    /// that it spans.
+    pub(super) fn detach_if_empty(&self, iova: Iova, level: u32, gather: &mut Gather) -> bool {
+        let Walk::At(entry, parent) = self.walk(iova, level + 1) else {
+            return false;
+        };
+        let Entry::Table(table) = F::classify(entry.load(), level + 1) else {
+            return false;
+        };
+        if self.words(table).iter().any(|word| word.load() != 0) {
+            return false;
+        }
+        entry.store(0);
+        self.owe_lines(gather, parent, Self::index(iova, level + 1), 1);
+        self.detach(&mut gather.tables, table);
+        true
+    }
+}
