@@ -9,6 +9,35 @@
 //! * [`table`]: page tables: one walker, one small file per format.
 //! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
 //!
+//! ```
+//! use core::sync::atomic::AtomicU64;
+//! use portolan::addr::{ContextId, Iova, PageSize, PhysAddr};
+//! use portolan::inval::{Gather, plan};
+//! use portolan::platform::SlabTables;
+//! use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+//! use portolan::table::{Access, PageTable};
+//! # use portolan::inval::*;
+//! # let caps = Capabilities { granule: PageSize::SIZE_4K, page: PageForm::Granule,
+//! #     range: RangeForm::PowerOfTwo { max_lg2_pages: 18 }, leaf_only: LeafOnly::Present,
+//! #     walker: Walker::Coherent, caching: Caching::PresentOnly, write_buffer: WriteBuffer::Absent };
+//! let dirty = DirtyTracking::Off;
+//! let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty };
+//! let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
+//! let table = PageTable::new(format, &memory)?;
+//!
+//! let mut owed = Gather::new();
+//! let iova = Iova::new(0xfff0_0000);
+//! let range = table.map(iova, PhysAddr::new(0x1234_5000), 0x3000, Access::READ, &mut owed)?;
+//! assert_eq!(table.translate(Iova::new(0xfff0_1008)).unwrap().pa, PhysAddr::new(0x1234_6008));
+//!
+//! let mut owed = Gather::new();
+//! table.unmap(range, &mut owed)?;
+//! let counts = plan(ContextId::new(7), &caps, &Quirks::default(), &owed).counts();
+//! assert_eq!((counts.range, counts.syncs), (1, 1));
+//! # drop(owed);
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
 //! Not here yet: IOVA allocation, DMA mappings, bounce pools and I/O page faults.
 #![no_std]
 #![forbid(unsafe_code)]
