@@ -42,7 +42,8 @@ impl Word for Checked {
     }
 
     fn compare_exchange(&self, old: u64, new: u64) -> Result<u64, u64> {
-        self.0.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+        self.0
+            .compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
     }
 }
 
@@ -99,7 +100,11 @@ impl Format for Tiny {
     }
     fn classify(raw: u64, level: u32) -> Entry {
         let pa = PhysAddr::new(raw & ADDRESS);
-        match (raw & VALID != 0, level > 0 && raw & TABLE != 0, raw & VACATED != 0) {
+        match (
+            raw & VALID != 0,
+            level > 0 && raw & TABLE != 0,
+            raw & VACATED != 0,
+        ) {
             (true, true, _) => Entry::Table(pa),
             (true, false, _) => Entry::Leaf(pa),
             (false, _, true) => Entry::Vacated(pa),
@@ -133,7 +138,9 @@ enum State {
 impl Watched {
     fn new(pages: usize) -> Self {
         Self {
-            pages: (0..pages).map(|_| [Checked::new(0), Checked::new(0)]).collect(),
+            pages: (0..pages)
+                .map(|_| [Checked::new(0), Checked::new(0)])
+                .collect(),
             state: Mutex::new(vec![State::Free; pages]),
         }
     }
@@ -146,7 +153,10 @@ impl Watched {
 impl TableMem<Checked> for Watched {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         let mut state = self.state.lock().unwrap();
-        let index = state.iter().position(|&s| s == State::Free).ok_or(OutOfTableMemory { size })?;
+        let index = state
+            .iter()
+            .position(|&s| s == State::Free)
+            .ok_or(OutOfTableMemory { size })?;
         state[index] = State::Live;
         Ok(PhysAddr::new((index as u64 + 1) * PAGE))
     }
@@ -160,7 +170,11 @@ impl TableMem<Checked> for Watched {
 
     fn table(&self, table: PhysAddr, _size: PageSize) -> &[Checked] {
         let index = Self::index(table);
-        assert_eq!(self.state.lock().unwrap()[index], State::Live, "page {index} reached late");
+        assert_eq!(
+            self.state.lock().unwrap()[index],
+            State::Live,
+            "page {index} reached late"
+        );
         &self.pages[index]
     }
 }
@@ -191,7 +205,9 @@ type Table = PageTable<Tiny, Watched>;
 fn map(table: &Table, page: u64) {
     let mut gather = Gather::new();
     let (iova, pa) = (Iova::new(page * PAGE), PhysAddr::new((page + 100) * PAGE));
-    table.map(iova, pa, PAGE, Access::READ, &mut gather).unwrap();
+    table
+        .map(iova, pa, PAGE, Access::READ, &mut gather)
+        .unwrap();
     assert_eq!(table.translate(iova).map(|t| t.pa), Some(pa));
 }
 
@@ -242,7 +258,10 @@ fn a_map_takes_back_the_table_that_another_cpu_empties() {
         let owed = unmap(&table, 0);
         pay(&table, owed);
         cpu.join().unwrap();
-        assert!(table.translate(Iova::new(PAGE)).is_some(), "a mapping was lost");
+        assert!(
+            table.translate(Iova::new(PAGE)).is_some(),
+            "a mapping was lost"
+        );
         assert!(table.translate(Iova::new(0)).is_none());
         assert_eq!(table.pages(), 2);
     });

@@ -51,6 +51,9 @@ pub trait TableMem<W: Word> {
     fn clean(&self, bytes: PhysRange) {
         let _ = bytes;
     }
+
+    /// Waits until everything cleaned before is in memory.
+    fn clean_barrier(&self) {}
 }
 
 impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
@@ -72,5 +75,10 @@ impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
     #[inline]
     fn clean(&self, bytes: PhysRange) {
         (**self).clean(bytes);
+    }
+
+    #[inline]
+    fn clean_barrier(&self) {
+        (**self).clean_barrier();
     }
 }

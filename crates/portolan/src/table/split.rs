@@ -135,6 +135,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     fn clean_table(&self, table: PhysAddr) {
         let page = crate::addr::PhysRange::page(table, F::GRANULE);
         self.mem.clean(page);
+        self.mem.clean_barrier();
     }
 
     fn wiped(&self, table: PhysAddr) -> PhysAddr {
