@@ -1,1 +1,17 @@
-//! Placeholder.
+//! Benchmarks of the page tables: the same scenarios for wall time, for instruction counts and for
+//! the command line.
+//!
+//! * [`scenarios`]: what is done: preparation, the operation, and the plain loop to compare with.
+//! * [`measure`]: repeated timing of a scenario, and the rows that come of it.
+//!
+//! One thread only; nothing here measures hardware.
+#![forbid(unsafe_code)]
+
+pub mod measure;
+mod plain;
+pub mod scenarios;
+mod workload;
+
+pub use measure::{BenchRow, run_all};
+pub use scenarios::{Scenario, all};
+pub use workload::{Failure, Workload};

@@ -1,0 +1,278 @@
+//! `instructions [NAME] [--check] [--json]`: instructions per unit of each scenario, under valgrind.
+//!
+//! The program runs itself under callgrind, which collects only inside [`measured`], once with
+//! some passes and once with twice as many: the difference is free of what happens once. Scenarios
+//! with cold caches are left out, since instruction counts do not depend on caches.
+//!
+//! Exit status: 0; 1 if `--check` found a budget exceeded; 2 for wrong usage; 3 without valgrind.
+#![forbid(unsafe_code)]
+
+use std::process::{Command, ExitCode};
+
+use comfy_table::{Cell, CellAlignment, Table};
+use portolan_bench::scenarios::Cache;
+use portolan_bench::{Scenario, Workload, all};
+use serde::Serialize;
+
+/// Passes of the shorter run.
+const PASSES: u32 = 4;
+
+/// The most instructions per unit that `--check` accepts.
+struct Budget {
+    name: &'static str,
+    instructions: f64,
+    reason: &'static str,
+}
+
+const MEASURED: &str = "a tenth above the count when it was set";
+
+const fn budget(name: &'static str, instructions: f64, reason: &'static str) -> Budget {
+    Budget {
+        name,
+        instructions,
+        reason,
+    }
+}
+
+const BUDGETS: &[Budget] = &[
+    budget("map_sg", 40.0, "the project's goal"),
+    budget("map_2m_as_pages", 40.0, "the project's goal"),
+    budget("map_page", 400.0, MEASURED),
+    budget("map_page_reused", 400.0, MEASURED),
+    budget("unmap_page", 400.0, MEASURED),
+    budget("unmap_page_alone", 400.0, MEASURED),
+    budget("page_cycle", 900.0, MEASURED),
+    budget("unmap_2m", 400.0, MEASURED),
+    budget("unmap_2m_reclaim", 600.0, MEASURED),
+];
+
+#[derive(Serialize)]
+struct Row {
+    name: &'static str,
+    unit: String,
+    instructions: f64,
+    plain_loop: f64,
+    budget: Option<f64>,
+    reason: Option<&'static str>,
+    recorded_elsewhere: Option<f64>,
+}
+
+#[derive(Serialize)]
+struct Document<'r> {
+    instructions: &'r [Row],
+}
+
+/// What a run of the program is for.
+enum Task {
+    Count,
+    Check,
+}
+
+enum Output {
+    Table,
+    Json,
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, name, which, passes] = args.as_slice() {
+        if flag == "--child" {
+            return child(name, which, passes);
+        }
+    }
+    let (mut task, mut output, mut name) = (Task::Count, Output::Table, String::new());
+    for arg in args {
+        match arg.as_str() {
+            "--check" => task = Task::Check,
+            "--json" => output = Output::Json,
+            other if !other.starts_with('-') && name.is_empty() => name = arg,
+            _ => {
+                eprintln!("usage: instructions [NAME] [--check] [--json]");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("SKIP: valgrind not found");
+        return ExitCode::from(3);
+    }
+    let rows = match count_all(&name) {
+        Ok(rows) => rows,
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let text = match output {
+        Output::Table => Ok(tabulate(&rows).to_string()),
+        Output::Json => serde_json::to_string_pretty(&Document {
+            instructions: &rows,
+        }),
+    };
+    match text {
+        Ok(text) => println!("{text}"),
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            return ExitCode::FAILURE;
+        }
+    }
+    match task {
+        Task::Count => ExitCode::SUCCESS,
+        Task::Check => check(&rows),
+    }
+}
+
+fn check(rows: &[Row]) -> ExitCode {
+    let mut status = ExitCode::SUCCESS;
+    for row in rows {
+        let Some(budget) = row.budget else {
+            eprintln!("instructions: {} has no budget", row.name);
+            status = ExitCode::FAILURE;
+            continue;
+        };
+        if row.instructions > budget {
+            let reason = row.reason.unwrap_or_default();
+            let (name, count) = (row.name, row.instructions);
+            eprintln!("instructions: {name}: {count:.1} is over {budget} ({reason})");
+            status = ExitCode::FAILURE;
+        }
+    }
+    status
+}
+
+fn tabulate(rows: &[Row]) -> Table {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
+    table.set_header([
+        "benchmark",
+        "unit",
+        "instructions",
+        "plain loop",
+        "budget",
+        "recorded elsewhere",
+    ]);
+    for row in rows {
+        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
+        let maybe = |x: Option<f64>| right(x.map_or(String::new(), |x| x.to_string()));
+        table.add_row(vec![
+            Cell::new(row.name),
+            Cell::new(&row.unit),
+            right(format!("{:.1}", row.instructions)),
+            right(format!("{:.1}", row.plain_loop)),
+            maybe(row.budget),
+            maybe(row.recorded_elsewhere),
+        ]);
+    }
+    table
+}
+
+fn count_all(name: &str) -> Result<Vec<Row>, String> {
+    let wanted = all()
+        .into_iter()
+        .filter(|s| s.cache == Cache::Hot && s.name.contains(name));
+    wanted.map(|scenario| count(&scenario)).collect()
+}
+
+fn count(scenario: &Scenario) -> Result<Row, String> {
+    let units = (scenario.make)().map_err(|e| e.to_string())?.units();
+    let budget = BUDGETS.iter().find(|budget| budget.name == scenario.name);
+    Ok(Row {
+        name: scenario.name,
+        unit: scenario.unit.replace("ns", "instructions"),
+        instructions: per_unit(scenario.name, OURS, units)?,
+        plain_loop: per_unit(scenario.name, LIMIT, units)?,
+        budget: budget.map(|budget| budget.instructions),
+        reason: budget.map(|budget| budget.reason),
+        recorded_elsewhere: scenario.recorded.and_then(|r| r.instructions),
+    })
+}
+
+/// Instructions per unit of the operation or the plain loop of the scenario `name`.
+fn per_unit(name: &str, which: &str, units: u64) -> Result<f64, String> {
+    let short = collected(name, which, PASSES)?;
+    let long = collected(name, which, 2 * PASSES)?;
+    let difference = long.checked_sub(short);
+    let difference = difference.ok_or("the longer run took fewer instructions")?;
+    Ok(difference as f64 / (f64::from(PASSES) * units as f64))
+}
+
+/// What callgrind counts in `passes` passes.
+fn collected(name: &str, which: &str, passes: u32) -> Result<u64, String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=*instructions*measured*")
+        .arg(program)
+        .args(["--child", name, which, &passes.to_string()])
+        .output()
+        .map_err(|e| e.to_string())?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("valgrind failed:\n{report}"));
+    }
+    parse(&report).ok_or(format!("no count from valgrind:\n{report}"))
+}
+
+/// The number in the line `==1234== Collected : 567`.
+fn parse(report: &str) -> Option<u64> {
+    let line = report.lines().find(|line| line.contains("Collected :"))?;
+    line.rsplit(' ').find(|word| !word.is_empty())?.parse().ok()
+}
+
+const OURS: &str = "ours";
+const LIMIT: &str = "limit";
+
+/// Runs one scenario, as the process that callgrind looks at.
+fn child(name: &str, which: &str, passes: &str) -> ExitCode {
+    let scenario = all().into_iter().find(|scenario| scenario.name == name);
+    let (Some(scenario), Ok(passes)) = (scenario, passes.parse::<u32>()) else {
+        return ExitCode::from(2);
+    };
+    let make = match which {
+        OURS => scenario.make,
+        LIMIT => scenario.make_limit,
+        _ => return ExitCode::from(2),
+    };
+    let run = || {
+        let mut work = make()?;
+        for _ in 0..passes {
+            work.prepare()?;
+            measured(&mut *work)?;
+        }
+        Ok::<(), portolan_bench::Failure>(())
+    };
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The only function in which callgrind collects.
+#[inline(never)]
+fn measured(work: &mut dyn Workload) -> Result<(), portolan_bench::Failure> {
+    let result = work.run();
+    // What follows the call keeps it from being the function's last, and so a jump.
+    std::hint::black_box(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_scenario_has_a_budget() {
+        for scenario in all().iter().filter(|s| s.cache == Cache::Hot) {
+            assert!(BUDGETS.iter().any(|budget| budget.name == scenario.name));
+        }
+    }
+
+    #[test]
+    fn finds_the_count() {
+        let report = "==7== Events    : Ir\n==7== Collected : 31415\n==7== \n";
+        assert_eq!(parse(report), Some(31415));
+        assert_eq!(parse("==7== nothing"), None);
+    }
+}
