@@ -1,1 +1,18 @@
-//! Placeholder.
+//! IOMMUs as in-process hardware: with every cache they have, a virtual clock, counters of every
+//! event, and a price for each.
+//!
+//! * [`decode`]: table walkers that share no code with the library's.
+//! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
+//!   fed through a command queue.
+//! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
+//! * [`device`]: devices that do DMA, remember where it went, and try again.
+//! * [`profile`]: machines, as the price of each event and where each price comes from.
+//! * [`clock`], [`counters`]: virtual time and what happened in it.
+//!
+//! Nothing here reads a wall clock or depends on the order of a hash map: equal calls give equal
+//! runs. `docs/model.md` says what is modelled and what is not.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod decode;
+pub mod profile;

@@ -1,0 +1,251 @@
+//! Table walkers that share nothing with the library's: one naive step a level, as hardware does it.
+//!
+//! Levels count from the leaf (0), whatever the architecture's manual does. Any content of a table is
+//! answered with a translation or a [`WalkFault`], never with a panic; a walk takes at most as many
+//! steps as the format has levels.
+
+mod armv8;
+mod format;
+mod memory;
+mod tegra;
+mod vtd;
+
+pub use format::{FormatError, TableFormat};
+pub use memory::{TableReader, WalkMemory};
+
+use portolan::addr::{Iova, PageSize, PhysAddr};
+
+/// Which accesses go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Permissions {
+    read: bool,
+    write: bool,
+}
+
+impl Permissions {
+    /// Reads and writes.
+    pub const ALL: Self = Self {
+        read: true,
+        write: true,
+    };
+    /// Neither.
+    pub const NONE: Self = Self {
+        read: false,
+        write: false,
+    };
+    /// Reads.
+    pub const READ: Self = Self {
+        read: true,
+        write: false,
+    };
+    /// Writes.
+    pub const WRITE: Self = Self {
+        read: false,
+        write: true,
+    };
+
+    /// Whether `access` goes through.
+    pub const fn allow(self, access: AccessKind) -> bool {
+        match access {
+            AccessKind::Read => self.read,
+            AccessKind::Write => self.write,
+        }
+    }
+
+    /// What goes through both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            read: self.read && other.read,
+            write: self.write && other.write,
+        }
+    }
+
+    /// What goes through either.
+    #[must_use]
+    pub const fn or(self, other: Self) -> Self {
+        Self {
+            read: self.read || other.read,
+            write: self.write || other.write,
+        }
+    }
+
+    /// These if `condition` holds, or else none.
+    const fn given(self, condition: bool) -> Self {
+        if condition { self } else { Self::NONE }
+    }
+}
+
+/// What a device wants to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AccessKind {
+    /// Read memory.
+    Read,
+    /// Write memory.
+    Write,
+}
+
+/// A table: where it starts and how it is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableRoot {
+    /// Its top page.
+    pub root: PhysAddr,
+    /// Its format.
+    pub format: TableFormat,
+}
+
+/// What one entry of a table says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// A table one level down; permissions apply to all below.
+    Table {
+        /// Where it is.
+        next: PhysAddr,
+        /// What the entry lets through.
+        permissions: Permissions,
+    },
+    /// A page or a block.
+    Leaf {
+        /// Where it starts.
+        pa: PhysAddr,
+        /// What the entry lets through.
+        permissions: Permissions,
+    },
+    /// Nothing.
+    Nothing,
+    /// An encoding that the architecture reserves or forbids here.
+    Bad,
+}
+
+/// A translation that a walk has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Leaf {
+    /// Where the page starts in memory.
+    pub pa: PhysAddr,
+    /// Its size.
+    pub size: PageSize,
+    /// What all levels together let through.
+    pub permissions: Permissions,
+}
+
+impl Leaf {
+    /// Where `iova`, which lies in the page, is in memory.
+    pub const fn address(self, iova: Iova) -> PhysAddr {
+        PhysAddr::new(self.pa.get() | (iova.get() & (self.size.bytes() - 1)))
+    }
+}
+
+/// Why a walk ended without a translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WalkFault {
+    /// The entry of this level is not present. An address beyond the table's width counts as not
+    /// present at the root.
+    NoTranslation {
+        /// Level of the entry.
+        level: u8,
+    },
+    /// The entry could not be read: no memory is there.
+    Unreadable {
+        /// Where the entry should be.
+        entry: PhysAddr,
+        /// Its level.
+        level: u8,
+    },
+    /// The entry is reserved or forbidden at this level.
+    BadEntry {
+        /// Its level.
+        level: u8,
+        /// Its value.
+        raw: u64,
+    },
+}
+
+/// Where a walk goes on: at a table of some level, with what the levels above let through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cursor {
+    /// The table.
+    pub table: PhysAddr,
+    /// Level of the table's entries.
+    pub level: u8,
+    /// What the levels above let through.
+    pub permissions: Permissions,
+}
+
+impl Cursor {
+    /// The start of a walk.
+    pub fn top(table: &TableRoot) -> Self {
+        Self {
+            table: table.root,
+            level: table.format.levels().saturating_sub(1),
+            permissions: Permissions::ALL,
+        }
+    }
+}
+
+/// What one step of a walk came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stepped {
+    /// One level down.
+    Down(Cursor),
+    /// At the end.
+    Found(Leaf),
+}
+
+/// Reads the entry for `iova` in the table at `at`.
+///
+/// # Errors
+/// [`WalkFault`] if it does not lead on.
+pub fn step<M: WalkMemory + ?Sized>(
+    memory: &M,
+    format: TableFormat,
+    at: Cursor,
+    iova: Iova,
+) -> Result<Stepped, WalkFault> {
+    let level = at.level;
+    if !format.holds(iova) {
+        return Err(WalkFault::NoTranslation { level });
+    }
+    let offset = format.index(iova, level) * format.entry_bytes();
+    let unreadable = |entry| WalkFault::Unreadable { entry, level };
+    let entry = at.table.checked_add(offset).ok_or(unreadable(at.table))?;
+    let raw = match format.entry_bytes() {
+        4 => memory.read_u32(entry).map(u64::from),
+        _ => memory.read_u64(entry),
+    };
+    let raw = raw.ok_or(unreadable(entry))?;
+    match format.decode(raw, level) {
+        Decoded::Table { next, permissions } => match level.checked_sub(1) {
+            Some(below) => Ok(Stepped::Down(Cursor {
+                table: next,
+                level: below,
+                permissions: at.permissions.and(permissions),
+            })),
+            None => Err(WalkFault::BadEntry { level, raw }),
+        },
+        Decoded::Leaf { pa, permissions } => Ok(Stepped::Found(Leaf {
+            pa,
+            size: format.span(level),
+            permissions: at.permissions.and(permissions),
+        })),
+        Decoded::Nothing => Err(WalkFault::NoTranslation { level }),
+        Decoded::Bad => Err(WalkFault::BadEntry { level, raw }),
+    }
+}
+
+/// Walks from the root, with no cache.
+///
+/// # Errors
+/// [`WalkFault`] if there is no translation.
+pub fn walk<M: WalkMemory + ?Sized>(
+    memory: &M,
+    table: &TableRoot,
+    iova: Iova,
+) -> Result<Leaf, WalkFault> {
+    let mut at = Cursor::top(table);
+    loop {
+        match step(memory, table.format, at, iova)? {
+            Stepped::Down(next) => at = next,
+            Stepped::Found(leaf) => return Ok(leaf),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Machine profiles: what an IOMMU can do, its caches, and the price of each event with its source.
+//!
+//! One TOML file a machine, in `data/machines`, embedded in the binary. Unknown keys are errors, and
+//! so is a price that is wanted and not there. The prices of [`Event`]s are nanoseconds.
+
+mod event;
+mod hardware;
+
+pub use event::{Event, MissingPrice, Price, Prices};
+pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits};
+
+use portolan::addr::PageSize;
+use portolan::inval::{Capabilities, Quirks};
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::decode::TableFormat;
+
+const BUILTIN: [(&str, &str); 4] = [
+    (
+        "sm8150",
+        include_str!("../../../../data/machines/sm8150.toml"),
+    ),
+    (
+        "tegra210",
+        include_str!("../../../../data/machines/tegra210.toml"),
+    ),
+    (
+        "xeon-vtd",
+        include_str!("../../../../data/machines/xeon-vtd.toml"),
+    ),
+    (
+        "grace",
+        include_str!("../../../../data/machines/grace.toml"),
+    ),
+];
+
+/// One machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Profile {
+    name: String,
+    title: String,
+    stands_for: String,
+    cpus: u32,
+    context: ContextKind,
+    format: TableFormat,
+    capabilities: Capabilities,
+    quirks: Quirks,
+    queue: QueueLimits,
+    caches: CacheSizes,
+    prices: Prices,
+}
+
+/// A profile that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ProfileError {
+    /// Not TOML, an unknown key, a key missing or of the wrong type.
+    #[error("the machine profile cannot be read: {0}")]
+    Toml(String),
+    /// A value that makes no sense.
+    #[error("the machine profile has no sensible `{key}`: {why}")]
+    Value {
+        /// Which key.
+        key: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// No profile has this name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("no machine is called `{name}`; there are: {known}")]
+pub struct UnknownMachine {
+    /// The name that was asked for.
+    pub name: String,
+    /// The names that there are, separated by commas.
+    pub known: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    title: String,
+    stands_for: String,
+    cpus: u32,
+    context: ContextKind,
+    format: hardware::FormatFile,
+    capabilities: hardware::CapabilitiesFile,
+    #[serde(default)]
+    quirks: hardware::QuirksFile,
+    queue: QueueLimits,
+    caches: CacheSizes,
+    prices: Prices,
+}
+
+impl Profile {
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// [`ProfileError`] with what is wrong and, for syntax, where.
+    pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
+        let file: File =
+            toml::from_str(text).map_err(|error| ProfileError::Toml(error.to_string()))?;
+        let value = |key, why: &str| ProfileError::Value {
+            key,
+            why: why.to_owned(),
+        };
+        if file.cpus == 0 {
+            return Err(value("cpus", "a machine has at least one"));
+        }
+        file.prices.check()?;
+        file.caches.check()?;
+        Ok(Self {
+            name: file.name,
+            title: file.title,
+            stands_for: file.stands_for,
+            cpus: file.cpus,
+            context: file.context,
+            format: file.format.check()?,
+            capabilities: file.capabilities.into(),
+            quirks: file.quirks.into(),
+            queue: file.queue.check()?,
+            caches: file.caches,
+            prices: file.prices,
+        })
+    }
+
+    /// The profiles that come with the program, in a fixed order.
+    ///
+    /// # Errors
+    /// [`ProfileError`] if an embedded file is wrong, which a test rules out.
+    pub fn builtin() -> Result<Vec<Self>, ProfileError> {
+        BUILTIN
+            .iter()
+            .map(|(_, text)| Self::from_toml(text))
+            .collect()
+    }
+
+    /// The names of the profiles that come with the program.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        BUILTIN.iter().map(|(name, _)| *name)
+    }
+
+    /// The profile called `name`.
+    ///
+    /// # Errors
+    /// [`LookupError::Unknown`], which lists the names that there are.
+    pub fn by_name(name: &str) -> Result<Self, LookupError> {
+        let Some((_, text)) = BUILTIN.iter().find(|(known, _)| *known == name) else {
+            let known = Self::names().collect::<Vec<_>>().join(", ");
+            return Err(UnknownMachine {
+                name: name.to_owned(),
+                known,
+            }
+            .into());
+        };
+        Ok(Self::from_toml(text)?)
+    }
+
+    /// Its name, as `--machine` takes it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is, in a few words.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Which published machine it stands for, and how far.
+    pub fn stands_for(&self) -> &str {
+        &self.stands_for
+    }
+
+    /// Number of CPUs.
+    pub fn cpus(&self) -> u32 {
+        self.cpus
+    }
+
+    /// What tags translations.
+    pub fn context(&self) -> ContextKind {
+        self.context
+    }
+
+    /// The tables that it walks.
+    pub fn format(&self) -> TableFormat {
+        self.format
+    }
+
+    /// What its invalidation can do.
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// What experience with it adds.
+    pub fn quirks(&self) -> Quirks {
+        self.quirks
+    }
+
+    /// Its command queue.
+    pub fn queue(&self) -> QueueLimits {
+        self.queue
+    }
+
+    /// Its caches, for the realistic temper.
+    pub fn caches(&self) -> CacheSizes {
+        self.caches.clone()
+    }
+
+    /// Smallest page.
+    pub fn granule(&self) -> PageSize {
+        self.capabilities.granule
+    }
+
+    /// Nanoseconds of one event.
+    ///
+    /// # Errors
+    /// [`MissingPrice`] with the machine and the event.
+    pub fn price(&self, event: Event) -> Result<f64, MissingPrice> {
+        self.quote(event).map(|price| price.ns)
+    }
+
+    /// The price of one event with its source.
+    ///
+    /// # Errors
+    /// [`MissingPrice`] with the machine and the event.
+    pub fn quote(&self, event: Event) -> Result<&Price, MissingPrice> {
+        self.prices.get(event).ok_or_else(|| MissingPrice {
+            machine: self.name.clone(),
+            event,
+        })
+    }
+
+    /// The prices that it has.
+    pub fn prices(&self) -> &Prices {
+        &self.prices
+    }
+}
+
+/// Why a profile was not found by name.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum LookupError {
+    /// There is none.
+    #[error(transparent)]
+    Unknown(#[from] UnknownMachine),
+    /// There is one, but it is wrong.
+    #[error(transparent)]
+    Wrong(#[from] ProfileError),
+}
