@@ -104,8 +104,12 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
         };
         self.live.fetch_add(1, Ordering::Relaxed);
         let table = PhysAddr::new(self.base + (u64::from(index) << self.page.lg2()));
-        for word in self.words_at(table) {
-            word.store(0);
+        // A chunk of constant length is cleared without a branch for each word.
+        for line in self.words_at(table).chunks(16) {
+            match <&[W; 16]>::try_from(line) {
+                Ok(line) => line.iter().for_each(|word| word.store(0)),
+                Err(_) => line.iter().for_each(|word| word.store(0)),
+            }
         }
         Ok(table)
     }

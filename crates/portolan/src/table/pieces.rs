@@ -14,8 +14,40 @@ pub(super) struct Shape {
 
 impl Shape {
     /// Checks every segment against the granule and the output width.
+    ///
+    /// The loop only gathers the bits of all addresses and lengths; where one is in doubt, a slower
+    /// second look says which segment is at fault, if any.
     #[inline]
     pub(super) fn of(
+        segments: impl Iterator<Item = Segment> + Clone,
+        granule: PageSize,
+        output_lg2: u32,
+        too_long: MapError,
+    ) -> Result<Self, MapError> {
+        let (mut bytes, mut bits) = (0u64, 0u64);
+        let (mut run, mut longest, mut next) = (0u64, 0u64, 0u64);
+        for segment in segments.clone() {
+            let (pa, len) = (segment.pa.get(), segment.bytes);
+            let end = pa.wrapping_add(len);
+            bits |= pa | len | end;
+            let Some(sum) = bytes.checked_add(len) else {
+                return Self::of_each(segments, granule, output_lg2, too_long);
+            };
+            bytes = sum;
+            run = if pa == next { run.wrapping_add(len) } else { len };
+            longest = longest.max(run);
+            next = end;
+        }
+        if bits & (granule.bytes() - 1) != 0 || bits >> output_lg2 != 0 {
+            return Self::of_each(segments, granule, output_lg2, too_long);
+        }
+        Ok(Self { bytes, longest })
+    }
+
+    /// As [`Shape::of`], segment by segment.
+    #[cold]
+    #[inline(never)]
+    fn of_each(
         segments: impl Iterator<Item = Segment>,
         granule: PageSize,
         output_lg2: u32,
@@ -107,19 +139,35 @@ impl<I: Iterator<Item = Segment>> Pieces<I> {
     ) {
         let size = page.bytes();
         let (mut pa, mut left) = (self.pa, self.left);
-        for word in words {
-            while left == 0 {
-                let Some(segment) = self.rest.next() else {
+        let mut words = words;
+        loop {
+            // What is left of the current piece.
+            let pages = (left >> page.lg2()).min(words.len() as u64);
+            let (now, later) = words.split_at(pages as usize);
+            for word in now {
+                write(word, PhysAddr::new(pa));
+                pa += size;
+            }
+            left -= pages * size;
+            words = later;
+            // Pieces of one page each need no place kept.
+            loop {
+                let Some((word, later)) = words.split_first() else {
                     (self.pa, self.left) = (pa, left);
                     return;
                 };
-                (pa, left) = (segment.pa.get(), segment.bytes);
+                let Some(segment) = self.rest.next() else {
+                    (self.pa, self.left) = (pa, 0);
+                    return;
+                };
+                if segment.bytes != size {
+                    (pa, left) = (segment.pa.get(), segment.bytes);
+                    break;
+                }
+                write(word, segment.pa);
+                words = later;
             }
-            write(word, PhysAddr::new(pa));
-            pa += size;
-            left -= size;
         }
-        (self.pa, self.left) = (pa, left);
     }
 }
 
