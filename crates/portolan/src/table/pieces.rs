@@ -34,7 +34,11 @@ impl Shape {
                 return Self::of_each(segments, granule, output_lg2, too_long);
             };
             bytes = sum;
-            run = if pa == next { run.wrapping_add(len) } else { len };
+            run = if pa == next {
+                run.wrapping_add(len)
+            } else {
+                len
+            };
             longest = longest.max(run);
             next = end;
         }
