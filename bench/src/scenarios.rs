@@ -7,8 +7,8 @@ use std::hint::black_box;
 
 use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer, plan, sync,
+    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Plan, Quirks, RangeForm,
+    Step, Walker, WriteBuffer, plan, sync,
 };
 use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
@@ -164,9 +164,16 @@ fn single_pages() -> Vec<Scenario> {
     };
     let unmap = Scenario {
         name: "unmap_page",
-        what: "unmap of one page with a new gather, planned, steps taken",
+        what: "unmap of one page with a new gather, planned, commands counted",
         recorded: linux(58.0, None),
-        make: || Ok(Box::new(Singles::new(Single::UnmapPlanned)?)),
+        make: || Ok(Box::new(Singles::new(Single::UnmapCounted)?)),
+        ..map
+    };
+    let steps = Scenario {
+        name: "unmap_page_steps",
+        what: "the same with every step of the plan taken",
+        recorded: None,
+        make: || Ok(Box::new(Singles::new(Single::UnmapSteps)?)),
         ..map
     };
     let alone = Scenario {
@@ -183,29 +190,36 @@ fn single_pages() -> Vec<Scenario> {
         make: || Ok(Box::new(Singles::new(Single::Cycle)?)),
         ..map
     };
-    vec![map, reused, unmap, alone, cycle]
+    vec![map, reused, alone, unmap, steps, cycle]
 }
 
 fn full_tables() -> Vec<Scenario> {
     let unmap = Scenario {
         name: "unmap_2m",
-        what: "unmap of 512 pages that fill a leaf table, planned, steps taken",
+        what: "unmap of 512 pages that fill a leaf table, planned, commands counted",
         size_bytes: BLOCK,
         unit: "ns per operation",
         cache: Cache::Hot,
         recorded: linux(138.0, None),
         limit: WALK,
-        make: || Ok(Box::new(Full::new(Reclaim::Later)?)),
+        make: || Ok(Box::new(Full::new(Finish::Counted)?)),
         make_limit: || Ok(Box::new(WalkStore::new(2, FULL_TABLES as usize, 1))),
+    };
+    let steps = Scenario {
+        name: "unmap_2m_steps",
+        what: "the same with every step of the plan taken",
+        recorded: None,
+        make: || Ok(Box::new(Full::new(Finish::Steps)?)),
+        ..unmap
     };
     let reclaim = Scenario {
         name: "unmap_2m_reclaim",
-        what: "the same with sync through a queue that does nothing, and reclaim",
+        what: "unmap of 512 pages that fill a leaf table, new gather, sync through a queue that does nothing, and reclaim",
         recorded: None,
-        make: || Ok(Box::new(Full::new(Reclaim::AtOnce)?)),
+        make: || Ok(Box::new(Full::new(Finish::Reclaimed)?)),
         ..unmap
     };
-    vec![unmap, reclaim]
+    vec![unmap, steps, reclaim]
 }
 
 /// Fills the caches with other data.
@@ -284,15 +298,26 @@ fn unmap_and_pay(table: &Table, range: IovaRange) -> Result<(), Failure> {
     pay(table, owed)
 }
 
-/// Plans what is owed and takes every step.
 #[inline]
-fn take_steps(owed: &Gather) {
-    let plan = plan(
+fn planned(owed: &Gather) -> Plan<'_> {
+    plan(
         black_box(CONTEXT),
         black_box(&CAPS),
         black_box(&QUIRKS),
         owed,
-    );
+    )
+}
+
+/// Plans what is owed and counts the commands.
+#[inline]
+fn count_commands(owed: &Gather) {
+    black_box(planned(owed).counts());
+}
+
+/// Plans what is owed and takes every step.
+#[inline]
+fn take_steps(owed: &Gather) {
+    let plan = planned(owed);
     for step in plan.steps() {
         black_box(&step);
     }
@@ -386,7 +411,8 @@ enum Single {
     Map,
     MapIntoOne,
     Unmap,
-    UnmapPlanned,
+    UnmapCounted,
+    UnmapSteps,
     Cycle,
 }
 
@@ -447,7 +473,10 @@ impl Workload for Singles {
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
-        let wanted = matches!(self.operation, Single::Unmap | Single::UnmapPlanned);
+        let wanted = matches!(
+            self.operation,
+            Single::Unmap | Single::UnmapCounted | Single::UnmapSteps
+        );
         match (self.mapped, wanted) {
             (false, true) => self.map_all()?,
             (true, false) => self.unmap_all()?,
@@ -467,13 +496,15 @@ impl Workload for Singles {
                 }
                 black_box(&owed);
             }
-            Single::Unmap | Single::UnmapPlanned => {
+            Single::Unmap | Single::UnmapCounted | Single::UnmapSteps => {
                 for i in 0..SINGLES {
                     let mut owed = Gather::new();
                     let range = black_box(IovaRange::page(Self::page(i), PageSize::SIZE_4K));
                     self.table.unmap(range, &mut owed)?;
-                    if self.operation == Single::UnmapPlanned {
-                        take_steps(&owed);
+                    match self.operation {
+                        Single::UnmapCounted => count_commands(&owed),
+                        Single::UnmapSteps => take_steps(&owed),
+                        _ => {}
                     }
                     black_box(&owed);
                 }
@@ -493,25 +524,29 @@ impl Workload for Singles {
     }
 }
 
-/// When the table pages come back.
+/// How far the unmap of a full table goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reclaim {
-    Later,
-    AtOnce,
+enum Finish {
+    /// The invalidation is planned and its commands counted.
+    Counted,
+    /// Each step of the plan is taken.
+    Steps,
+    /// The debt is synced and the table page given back.
+    Reclaimed,
 }
 
 struct Full {
     table: Table,
-    reclaim: Reclaim,
+    finish: Finish,
     owed: Vec<Gather>,
     mapped: bool,
 }
 
 impl Full {
-    fn new(reclaim: Reclaim) -> Result<Self, Failure> {
+    fn new(finish: Finish) -> Result<Self, Failure> {
         Ok(Self {
             table: table(FULL_TABLES as u32 + 64)?,
-            reclaim,
+            finish,
             owed: Vec::with_capacity(FULL_TABLES as usize),
             mapped: false,
         })
@@ -540,7 +575,7 @@ impl Workload for Full {
                 self.table.map(start, pa, BLOCK, access(), &mut owed)?;
             }
         }
-        if self.reclaim == Reclaim::Later {
+        if self.finish != Finish::Reclaimed {
             self.owed.resize_with(FULL_TABLES as usize, Gather::new);
         }
         self.mapped = true;
@@ -551,17 +586,16 @@ impl Workload for Full {
         if !self.mapped {
             return Err(Failure::NotPrepared);
         }
-        match self.reclaim {
-            Reclaim::Later => {
-                for (owed, i) in self.owed.iter_mut().zip(0u64..) {
-                    self.table.unmap(Self::block(i), owed)?;
-                    take_steps(owed);
-                }
+        if self.finish == Finish::Reclaimed {
+            for i in 0..FULL_TABLES {
+                unmap_and_pay(&self.table, Self::block(i))?;
             }
-            Reclaim::AtOnce => {
-                for i in 0..FULL_TABLES {
-                    unmap_and_pay(&self.table, Self::block(i))?;
-                }
+        }
+        for (owed, i) in self.owed.iter_mut().zip(0u64..) {
+            self.table.unmap(Self::block(i), owed)?;
+            match self.finish {
+                Finish::Counted => count_commands(owed),
+                Finish::Steps | Finish::Reclaimed => take_steps(owed),
             }
         }
         self.mapped = false;

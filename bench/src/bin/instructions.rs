@@ -40,9 +40,11 @@ const BUDGETS: &[Budget] = &[
     budget("map_page", 400.0, MEASURED),
     budget("map_page_reused", 400.0, MEASURED),
     budget("unmap_page", 400.0, MEASURED),
+    budget("unmap_page_steps", 400.0, MEASURED),
     budget("unmap_page_alone", 400.0, MEASURED),
     budget("page_cycle", 900.0, MEASURED),
     budget("unmap_2m", 400.0, MEASURED),
+    budget("unmap_2m_steps", 400.0, MEASURED),
     budget("unmap_2m_reclaim", 600.0, MEASURED),
 ];
 
