@@ -1,0 +1,136 @@
+//! Reading Linux DMA traces: lines, events, and the operations they add up to.
+//!
+//! Understood are the text forms of ftrace (`trace`, `trace_pipe`), `trace-cmd report` and
+//! `perf script`, plain or compressed with xz, zstd or gzip. Events: `dma:*`, `iommu:*`,
+//! `swiotlb:*`, `intel_iommu:*` as of Linux 6.12; others are counted. Not supported: binary
+//! `trace.dat` and `perf.data`.
+//!
+//! Memory is bounded by the mappings that are live, not by the length of the trace. Whatever a file
+//! holds is counted or reported, never trusted.
+
+mod event;
+mod line;
+mod pair;
+mod source;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+pub use pair::{Class, DeviceId, Direction, MapId, Op, OpKind, Piece};
+pub use source::{OpenError, open_bytes};
+pub use summary::{BadLine, Recorded, Summary};
+
+use std::io::Read;
+use std::path::Path;
+
+use line::Line;
+use pair::Pairing;
+use source::Lines;
+
+/// A trace being read.
+pub struct Reader {
+    lines: Lines,
+    pairing: Pairing,
+    summary: Summary,
+    ended: Ended,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    No,
+    Yes,
+}
+
+/// Opens a trace file, compressed or not, and looks at its beginning.
+///
+/// # Errors
+/// If the file cannot be read or is not a trace; the message says what to do.
+pub fn open(path: &Path) -> Result<Reader, OpenError> {
+    Reader::new(source::open_file(path)?)
+}
+
+/// Reads a trace from bytes already in memory, compressed or not.
+///
+/// # Errors
+/// If it is not a trace.
+pub fn from_bytes(bytes: &'static [u8]) -> Result<Reader, OpenError> {
+    Reader::new(open_bytes(Box::new(bytes))?)
+}
+
+impl Reader {
+    /// Reads a trace from `input`, uncompressed.
+    ///
+    /// # Errors
+    /// If it is not a trace.
+    pub fn new(input: Box<dyn Read>) -> Result<Self, OpenError> {
+        let lines = Lines::new(input)?;
+        let pairing = Pairing::new(lines.begins_with_dma_events());
+        Ok(Self {
+            lines,
+            pairing,
+            summary: Summary::default(),
+            ended: Ended::No,
+        })
+    }
+
+    /// The next operation; `None` at the end.
+    pub fn next_op(&mut self) -> Option<Op<'_>> {
+        while !self.pairing.has_pending() {
+            if self.ended == Ended::Yes {
+                return None;
+            }
+            if !self.read_line() {
+                self.ended = Ended::Yes;
+                self.pairing.finish(&mut self.summary);
+                if let Some(error) = self.lines.error() {
+                    self.summary.cut_after_line = Some(self.lines.number());
+                    self.summary.note_bad(self.lines.number() + 1, &error, b"");
+                }
+            }
+        }
+        self.pairing.take_pending(&mut self.summary)
+    }
+
+    /// What was read so far.
+    pub fn summary(&self) -> &Summary {
+        &self.summary
+    }
+
+    /// Uncompressed bytes read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.lines.bytes_read()
+    }
+
+    /// Reads one line into the pairing; false at the end.
+    fn read_line(&mut self) -> bool {
+        let Some(line) = self.lines.next_line() else {
+            return false;
+        };
+        self.summary.lines += 1;
+        match line::parse(line.bytes) {
+            Line::Blank => self.summary.header_lines += 1,
+            Line::Comment { overwritten } => {
+                self.summary.header_lines += 1;
+                self.summary.lost_events += overwritten;
+            }
+            Line::Lost(events) => {
+                self.summary.header_lines += 1;
+                self.summary.lost_events = self.summary.lost_events.saturating_add(events);
+            }
+            Line::Bad(reason) => self.summary.note_bad(line.number, reason, line.bytes),
+            Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
+                Ok(event) => {
+                    self.summary.note_event(&stamped);
+                    self.pairing
+                        .feed(line.number, &stamped, event, &mut self.summary);
+                }
+                Err(reason) => self.summary.note_bad(line.number, reason, line.bytes),
+            },
+        }
+        if line.too_long {
+            self.summary
+                .note_bad(line.number, "the line is longer than 1 MiB", line.bytes);
+        }
+        true
+    }
+}

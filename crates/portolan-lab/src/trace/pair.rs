@@ -1,0 +1,581 @@
+//! From events to operations: which unmap ends which map, and what memory a map is made of.
+//!
+//! * A page's unmap is found by device and DMA address, a scatter list's by device and list of
+//!   physical addresses, since its event has no DMA address. Where several are alike the oldest
+//!   goes first: an unmap may be printed after its address was given out again.
+//! * The `iommu:map` events before a `dma:*` event on the same CPU give the true pieces.
+//! * In a trace without `dma:*` events the `iommu:*` events themselves are the operations.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+use portolan::addr::PhysAddr;
+
+use super::event::{Event, List};
+use super::line::Stamped;
+use super::summary::Summary;
+
+/// Table pieces that wait for an operation to claim them.
+const MAX_PIECES: usize = 1 << 16;
+const PAGE: u64 = 4096;
+
+/// Whether a mapping is for one transfer or for the driver's lifetime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// `dma_map_*`.
+    Streaming,
+    /// `dma_alloc*`.
+    Coherent,
+}
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The device reads.
+    ToDevice,
+    /// The device writes.
+    FromDevice,
+    /// Both.
+    Both,
+    /// Neither.
+    None,
+}
+
+/// A mapping of the trace; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MapId(pub u64);
+
+/// A device of the trace: an index of [`Summary::devices`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u32);
+
+/// A physically contiguous piece of a mapping, to the byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First address.
+    pub pa: PhysAddr,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op<'r> {
+    /// Line number.
+    pub line: u64,
+    /// Time stamp.
+    pub time_ns: u64,
+    /// CPU.
+    pub cpu: u16,
+    /// Device.
+    pub device: DeviceId,
+    /// What was done.
+    pub kind: OpKind<'r>,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind<'r> {
+    /// A map.
+    Map {
+        /// Its name.
+        id: MapId,
+        /// Streaming or coherent.
+        class: Class,
+        /// Who writes.
+        direction: Direction,
+        /// Size of the operation.
+        bytes: u64,
+        /// Offset of the first byte in its page.
+        offset: u16,
+        /// The memory; whole pages where table events told.
+        pieces: &'r [Piece],
+        /// DMA address in the traced system.
+        dma: u64,
+        /// Bytes that were bounced for it.
+        bounced: u64,
+    },
+    /// The end of a map.
+    Unmap {
+        /// Which.
+        id: MapId,
+        /// Streaming or coherent.
+        class: Class,
+    },
+}
+
+enum Pending {
+    Map {
+        id: MapId,
+        class: Class,
+        direction: Direction,
+        bytes: u64,
+        dma: u64,
+        bounced: u64,
+    },
+    Unmap {
+        id: MapId,
+        class: Class,
+    },
+}
+
+/// A fast mixing hash for small keys; not for keys that an attacker picks to collide: those only
+/// slow the reading of their own trace.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    device: u32,
+    what: u64,
+}
+
+/// Mappings that are alike, oldest first.
+struct Alike {
+    first: u64,
+    more: VecDeque<u64>,
+}
+
+#[derive(Default)]
+struct Live(HashMap<Key, Alike, BuildHasherDefault<Mix>>);
+
+impl Live {
+    fn add(&mut self, key: Key, id: u64) {
+        let alike = || Alike {
+            first: id,
+            more: VecDeque::new(),
+        };
+        self.0
+            .entry(key)
+            .and_modify(|alike| alike.more.push_back(id))
+            .or_insert_with(alike);
+    }
+
+    fn take(&mut self, key: Key) -> Option<MapId> {
+        let alike = self.0.get_mut(&key)?;
+        let id = alike.first;
+        match alike.more.pop_front() {
+            Some(next) => alike.first = next,
+            None => {
+                self.0.remove(&key);
+            }
+        }
+        Some(MapId(id))
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    DmaEvents,
+    TableEvents,
+}
+
+/// The state of pairing.
+pub(super) struct Pairing {
+    source: Source,
+    next_id: u64,
+    live: u64,
+    pages: Live,
+    coherent: Live,
+    lists: Live,
+    /// Table pieces by first address, with their length and memory; where the pieces are the
+    /// operations, with the operation's number instead of the memory.
+    table: BTreeMap<u64, (u64, u64)>,
+    bounced: HashMap<u16, u64>,
+    devices: Vec<Box<[u8]>>,
+    pieces: Vec<Piece>,
+    pending: VecDeque<(u64, u64, u16, DeviceId, Pending)>,
+}
+
+impl Pairing {
+    pub(super) fn new(has_dma_events: bool) -> Self {
+        Self {
+            source: if has_dma_events {
+                Source::DmaEvents
+            } else {
+                Source::TableEvents
+            },
+            next_id: 0,
+            live: 0,
+            pages: Live::default(),
+            coherent: Live::default(),
+            lists: Live::default(),
+            table: BTreeMap::new(),
+            bounced: HashMap::new(),
+            devices: Vec::new(),
+            pieces: Vec::new(),
+            pending: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// The oldest operation that was not yet handed out.
+    pub(super) fn take_pending(&mut self, summary: &mut Summary) -> Option<Op<'_>> {
+        let (line, time_ns, cpu, device, pending) = self.pending.pop_front()?;
+        let kind = match pending {
+            Pending::Unmap { id, class } => {
+                match class {
+                    Class::Streaming => {
+                        summary.unmaps += 1;
+                        self.live = self.live.saturating_sub(1);
+                    }
+                    Class::Coherent => summary.coherent_frees += 1,
+                }
+                OpKind::Unmap { id, class }
+            }
+            Pending::Map {
+                id,
+                class,
+                direction,
+                bytes,
+                dma,
+                bounced,
+            } => {
+                match class {
+                    Class::Streaming => {
+                        summary.maps += 1;
+                        summary.bytes_mapped = summary.bytes_mapped.saturating_add(bytes);
+                        self.live += 1;
+                        summary.max_live = summary.max_live.max(self.live);
+                    }
+                    Class::Coherent => {
+                        summary.coherent_allocs += 1;
+                        summary.coherent_bytes = summary.coherent_bytes.saturating_add(bytes);
+                    }
+                }
+                let offset = (dma % PAGE) as u16;
+                let pieces = &self.pieces;
+                OpKind::Map {
+                    id,
+                    class,
+                    direction,
+                    bytes,
+                    offset,
+                    pieces,
+                    dma,
+                    bounced,
+                }
+            }
+        };
+        Some(Op {
+            line,
+            time_ns,
+            cpu,
+            device,
+            kind,
+        })
+    }
+
+    pub(super) fn feed(
+        &mut self,
+        line: u64,
+        stamped: &Stamped<'_>,
+        event: Event<'_>,
+        summary: &mut Summary,
+    ) {
+        let at = (line, stamped.time_ns, stamped.cpu);
+        match event {
+            Event::TableMap { iova, pa, bytes } => match self.source {
+                Source::DmaEvents => self.note_piece(iova, bytes, pa, summary),
+                Source::TableEvents => self.table_map(at, iova, pa, bytes, summary),
+            },
+            Event::TableUnmap { iova, bytes } => match self.source {
+                Source::DmaEvents => self.forget_pieces(iova, bytes, summary),
+                Source::TableEvents => self.table_unmap(at, iova, bytes, summary),
+            },
+            Event::Bounced { bytes } => {
+                summary.bounced_bytes = summary.bounced_bytes.saturating_add(bytes);
+                let sum = self.bounced.entry(stamped.cpu).or_default();
+                *sum = sum.saturating_add(bytes);
+            }
+            Event::Queued { first, second } => summary.note_queued(first, second),
+            Event::Failed => summary.failed_maps += 1,
+            Event::Other => {}
+            _ if self.source == Source::TableEvents => {}
+            Event::Map {
+                device,
+                class,
+                direction,
+                dma,
+                bytes,
+                pa,
+            } => {
+                let device = self.device(device, summary);
+                self.claim(dma, bytes);
+                if self.pieces.is_empty() {
+                    let pa = PhysAddr::new(pa.unwrap_or(dma));
+                    self.pieces.push(Piece { pa, bytes });
+                }
+                let key = Key {
+                    device: device.0,
+                    what: dma,
+                };
+                let live = match class {
+                    Class::Streaming => &mut self.pages,
+                    Class::Coherent => &mut self.coherent,
+                };
+                live.add(key, self.next_id);
+                self.push_map(at, device, class, direction, bytes, dma);
+            }
+            Event::MapSg {
+                device,
+                direction,
+                dma,
+                sizes,
+                pas,
+                cut,
+            } => {
+                let device = self.device(device, summary);
+                self.map_sg(at, device, direction, (dma, sizes, pas), cut, summary);
+            }
+            Event::Unmap { device, class, dma } => {
+                let device = self.device(device, summary);
+                let key = Key {
+                    device: device.0,
+                    what: dma,
+                };
+                let live = match class {
+                    Class::Streaming => &mut self.pages,
+                    Class::Coherent => &mut self.coherent,
+                };
+                let found = live.take(key);
+                self.push_unmap(at, device, class, found, summary);
+            }
+            Event::UnmapSg { device, pas } => {
+                let device = self.device(device, summary);
+                let found = self.lists.take(list_key(device, pas));
+                self.push_unmap(at, device, Class::Streaming, found, summary);
+            }
+        }
+    }
+
+    /// Closes the books at the end of the trace.
+    pub(super) fn finish(&mut self, summary: &mut Summary) {
+        summary.left_mapped = self.live;
+        if self.source == Source::DmaEvents {
+            summary.unclaimed_table_maps += self.table.len() as u64;
+        }
+        summary.finish();
+    }
+
+    fn device(&mut self, name: &[u8], summary: &mut Summary) -> DeviceId {
+        let known = self.devices.iter().position(|known| **known == *name);
+        let index = known.unwrap_or_else(|| {
+            self.devices.push(name.into());
+            summary.devices.push(name.escape_ascii().to_string());
+            self.devices.len() - 1
+        });
+        DeviceId(index as u32)
+    }
+
+    fn push_map(
+        &mut self,
+        (line, time_ns, cpu): (u64, u64, u16),
+        device: DeviceId,
+        class: Class,
+        direction: Direction,
+        bytes: u64,
+        dma: u64,
+    ) {
+        let id = MapId(self.next_id);
+        self.next_id += 1;
+        let bounced = self.bounced.remove(&cpu).unwrap_or(0);
+        let map = Pending::Map {
+            id,
+            class,
+            direction,
+            bytes,
+            dma,
+            bounced,
+        };
+        self.pending.push_back((line, time_ns, cpu, device, map));
+    }
+
+    fn push_unmap(
+        &mut self,
+        (line, time_ns, cpu): (u64, u64, u16),
+        device: DeviceId,
+        class: Class,
+        found: Option<MapId>,
+        summary: &mut Summary,
+    ) {
+        match found {
+            Some(id) => {
+                self.pending
+                    .push_back((line, time_ns, cpu, device, Pending::Unmap { id, class }));
+            }
+            None => summary.note_orphan(line),
+        }
+    }
+
+    fn map_sg(
+        &mut self,
+        at: (u64, u64, u16),
+        device: DeviceId,
+        direction: Direction,
+        (dma, sizes, pas): (List<'_>, List<'_>, List<'_>),
+        cut: bool,
+        summary: &mut Summary,
+    ) {
+        let bytes = sizes.iter().fold(0u64, u64::saturating_add);
+        let first = dma.iter().next().unwrap_or(0);
+        self.claim(first, bytes);
+        if cut {
+            summary.truncated_lists += 1;
+        }
+        if self.pieces.is_empty() && guess_pieces(&mut self.pieces, bytes, sizes, pas) {
+            summary.inexact_lists += 1;
+        }
+        self.lists.add(list_key(device, pas), self.next_id);
+        self.push_map(at, device, Class::Streaming, direction, bytes, first);
+    }
+
+    fn note_piece(&mut self, iova: u64, bytes: u64, pa: u64, summary: &mut Summary) {
+        if self.table.len() >= MAX_PIECES {
+            summary.unclaimed_table_maps += self.table.len() as u64;
+            self.table.clear();
+        }
+        if self.table.insert(iova, (bytes, pa)).is_some() {
+            summary.unclaimed_table_maps += 1;
+        }
+    }
+
+    fn forget_pieces(&mut self, iova: u64, bytes: u64, summary: &mut Summary) {
+        let last = iova.saturating_add(bytes - 1);
+        while let Some((&at, _)) = self.table.range(iova..=last).next() {
+            self.table.remove(&at);
+            summary.unclaimed_table_maps += 1;
+        }
+    }
+
+    /// Takes the table pieces that make up `bytes` bytes from `dma`, if all are there.
+    fn claim(&mut self, dma: u64, bytes: u64) {
+        self.pieces.clear();
+        let start = dma - dma % PAGE;
+        let last = dma.saturating_add(bytes - 1);
+        let mut at = start;
+        while at <= last {
+            let Some(&(length, pa)) = self.table.get(&at) else {
+                self.pieces.clear();
+                return;
+            };
+            self.pieces.push(Piece {
+                pa: PhysAddr::new(pa),
+                bytes: length,
+            });
+            let Some(next) = at.checked_add(length) else {
+                break;
+            };
+            at = next;
+        }
+        let mut at = start;
+        for piece in &self.pieces {
+            self.table.remove(&at);
+            at = at.saturating_add(piece.bytes);
+        }
+    }
+
+    fn table_map(
+        &mut self,
+        at: (u64, u64, u16),
+        iova: u64,
+        pa: u64,
+        bytes: u64,
+        summary: &mut Summary,
+    ) {
+        let device = self.device(b"iommu", summary);
+        self.pieces.clear();
+        self.pieces.push(Piece {
+            pa: PhysAddr::new(pa),
+            bytes,
+        });
+        self.table.insert(iova, (bytes, self.next_id));
+        self.push_map(at, device, Class::Streaming, Direction::Both, bytes, iova);
+    }
+
+    /// Ends every piece that begins in the range.
+    fn table_unmap(&mut self, at: (u64, u64, u16), iova: u64, bytes: u64, summary: &mut Summary) {
+        let device = self.device(b"iommu", summary);
+        let last = iova.saturating_add(bytes - 1);
+        let mut found = false;
+        while let Some((&start, &(_, id))) = self.table.range(iova..=last).next() {
+            self.table.remove(&start);
+            self.push_unmap(at, device, Class::Streaming, Some(MapId(id)), summary);
+            found = true;
+        }
+        if !found {
+            summary.note_orphan(at.0);
+        }
+    }
+}
+
+fn list_key(device: DeviceId, pas: List<'_>) -> Key {
+    let mut mix = Mix::default();
+    for pa in pas.iter() {
+        mix.write_u64(pa);
+    }
+    Key {
+        device: device.0,
+        what: mix.finish(),
+    }
+}
+
+/// Pieces from the lists of the event alone; whether lengths had to be guessed.
+fn guess_pieces(pieces: &mut Vec<Piece>, bytes: u64, sizes: List<'_>, pas: List<'_>) -> bool {
+    let count = pas.iter().count() as u64;
+    if count == 0 {
+        pieces.push(Piece {
+            pa: PhysAddr::new(0),
+            bytes,
+        });
+        return true;
+    }
+    if sizes.iter().count() as u64 == count {
+        let both = pas.iter().zip(sizes.iter()).filter(|&(_, bytes)| bytes > 0);
+        pieces.extend(both.map(|(pa, bytes)| Piece {
+            pa: PhysAddr::new(pa),
+            bytes,
+        }));
+        return false;
+    }
+    let mut left = bytes;
+    for (pa, i) in pas.iter().zip(1u64..) {
+        let step = if i == count {
+            left
+        } else {
+            left.min(PAGE - pa % PAGE)
+        };
+        if step > 0 {
+            pieces.push(Piece {
+                pa: PhysAddr::new(pa),
+                bytes: step,
+            });
+        }
+        left -= step;
+    }
+    count.checked_mul(PAGE) != Some(bytes)
+}

@@ -1,0 +1,235 @@
+//! Where lines come from: files and bytes, compressed or not, recognised by their first bytes.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Longest line that is looked at.
+const MAX_LINE: usize = 1 << 20;
+/// Bytes read at once, and looked ahead to learn which events a trace has.
+const CHUNK: usize = 4 << 20;
+
+const HOW_TO: &str = "record one with `trace-cmd record -e dma -e iommu -e swiotlb` and pass the \
+     output of `trace-cmd report`, or a copy of /sys/kernel/tracing/trace";
+
+/// Why a trace cannot be read at all.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The file cannot be opened or read.
+    #[error("cannot read {path}: {error}; check the path and its permissions")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// Nothing in it.
+    #[error("the trace is empty; {HOW_TO}")]
+    Empty,
+    /// Binary data.
+    #[error("the trace is binary data, not text; {HOW_TO}")]
+    Binary,
+    /// Compressed data that cannot be unpacked.
+    #[error("the trace cannot be unpacked: {0}; copy it again, or unpack it first")]
+    Packed(io::Error),
+    /// Text without a single line of a trace.
+    #[error("no line of it looks like a trace event; {HOW_TO}")]
+    NotATrace,
+}
+
+/// Opens `path`, unpacking if need be.
+pub(super) fn open_file(path: &Path) -> Result<Box<dyn Read>, OpenError> {
+    let failed = |error| OpenError::File {
+        path: path.to_owned(),
+        error,
+    };
+    let file = File::open(path).map_err(failed)?;
+    if file.metadata().map_err(failed)?.is_dir() {
+        return Err(failed(io::Error::other("it is a directory")));
+    }
+    open_bytes(Box::new(file))
+}
+
+/// Unpacks `input` if its first bytes say that it is xz, zstd or gzip.
+///
+/// # Errors
+/// If the unpacker cannot be set up.
+pub fn open_bytes(mut input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
+    let mut head = Vec::new();
+    input
+        .by_ref()
+        .take(6)
+        .read_to_end(&mut head)
+        .map_err(OpenError::Packed)?;
+    let whole = io::Cursor::new(head.clone()).chain(input);
+    Ok(match head.as_slice() {
+        [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(liblzma::read::XzDecoder::new(whole)),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            Box::new(zstd::stream::read::Decoder::new(whole).map_err(OpenError::Packed)?)
+        }
+        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
+        _ => Box::new(whole),
+    })
+}
+
+/// One line, without its end.
+pub(super) struct RawLine<'l> {
+    pub(super) number: u64,
+    pub(super) bytes: &'l [u8],
+    pub(super) too_long: bool,
+}
+
+/// Lines of a stream; a buffer of fixed size, whatever the stream holds.
+pub(super) struct Lines {
+    input: Box<dyn Read>,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    number: u64,
+    bytes_read: u64,
+    at_end: bool,
+    error: Option<io::Error>,
+}
+
+impl Lines {
+    /// Reads the beginning and checks that it is text with an event in it.
+    pub(super) fn new(input: Box<dyn Read>) -> Result<Self, OpenError> {
+        let mut lines = Self {
+            input,
+            buffer: vec![0; CHUNK + MAX_LINE],
+            start: 0,
+            end: 0,
+            number: 0,
+            bytes_read: 0,
+            at_end: false,
+            error: None,
+        };
+        lines.fill();
+        let head = &lines.buffer[..lines.end];
+        match (head.is_empty(), lines.error.take()) {
+            (true, Some(error)) => return Err(OpenError::Packed(error)),
+            (true, None) => return Err(OpenError::Empty),
+            (false, error) => lines.error = error,
+        }
+        if head.iter().all(u8::is_ascii_whitespace) {
+            return Err(OpenError::Empty);
+        }
+        let odd = head
+            .iter()
+            .filter(|&&b| b < 9 || (13 < b && b < 32) || b == 127)
+            .count();
+        if odd * 20 > head.len() {
+            return Err(OpenError::Binary);
+        }
+        let is_event = |line: &[u8]| matches!(super::line::parse(line), super::Line::Event(_));
+        if !head.split(|&b| b == b'\n').any(is_event) {
+            return Err(OpenError::NotATrace);
+        }
+        Ok(lines)
+    }
+
+    /// Whether an event of the `dma` system is in the beginning of the trace.
+    pub(super) fn begins_with_dma_events(&self) -> bool {
+        let head = &self.buffer[..self.end];
+        ["dma_map_", "dma_unmap_", "dma_alloc", "dma_free"]
+            .iter()
+            .any(|name| memchr::memmem::find(head, name.as_bytes()).is_some())
+    }
+
+    /// Number of the last line.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(super) fn bytes_read(&self) -> u64 {
+        self.bytes_read
+    }
+
+    /// What ended the stream early.
+    pub(super) fn error(&mut self) -> Option<String> {
+        self.error
+            .take()
+            .map(|error| format!("the stream breaks off: {error}"))
+    }
+
+    /// The next line; longer ones than the limit come cut.
+    pub(super) fn next_line(&mut self) -> Option<RawLine<'_>> {
+        let mut found = memchr::memchr(b'\n', &self.buffer[self.start..self.end]);
+        if found.is_none() && !self.at_end {
+            self.fill();
+            found = memchr::memchr(b'\n', &self.buffer[self.start..self.end]);
+        }
+        if self.start == self.end {
+            return None;
+        }
+        self.number += 1;
+        let start = self.start;
+        let (stop, too_long) = match found {
+            Some(length) => {
+                self.start += length + 1;
+                (start + length, length > MAX_LINE)
+            }
+            None if self.at_end => {
+                self.start = self.end;
+                (self.end, false)
+            }
+            None => {
+                self.skip_line();
+                return Some(RawLine {
+                    number: self.number,
+                    bytes: b"",
+                    too_long: true,
+                });
+            }
+        };
+        let bytes = &self.buffer[start..stop];
+        let bytes = bytes.strip_suffix(b"\r").unwrap_or(bytes);
+        Some(RawLine {
+            number: self.number,
+            bytes,
+            too_long,
+        })
+    }
+
+    /// Drops a line that does not fit the buffer.
+    fn skip_line(&mut self) {
+        loop {
+            if let Some(length) = memchr::memchr(b'\n', &self.buffer[self.start..self.end]) {
+                self.start += length + 1;
+                return;
+            }
+            self.start = self.end;
+            if self.at_end {
+                return;
+            }
+            self.fill();
+        }
+    }
+
+    /// Moves what is left to the front and fills the rest.
+    fn fill(&mut self) {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        while self.end < self.buffer.len() {
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Ok(0) => {
+                    self.at_end = true;
+                    return;
+                }
+                Ok(count) => {
+                    self.end += count;
+                    self.bytes_read += count as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.error = Some(error);
+                    self.at_end = true;
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What a trace held, counted while it was read.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::line::Stamped;
+
+/// Bad lines kept for the report; all are counted.
+const KEPT: usize = 20;
+/// Longest excerpt of a bad line.
+const EXCERPT: usize = 80;
+
+/// A line that could not be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BadLine {
+    /// Its number, from 1.
+    pub line: u64,
+    /// What is wrong.
+    pub reason: String,
+    /// How it begins.
+    pub excerpt: String,
+}
+
+/// Invalidations that the traced kernel itself queued (VT-d).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Recorded {
+    /// Page-selective ones by address mask.
+    pub page_masks: BTreeMap<u8, u64>,
+    /// Domain-selective.
+    pub domain: u64,
+    /// Global.
+    pub global: u64,
+    /// For device TLBs.
+    pub device: u64,
+}
+
+/// Counts of a whole trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Lines.
+    pub lines: u64,
+    /// Blank lines, comments and reports of lost events.
+    pub header_lines: u64,
+    /// Events.
+    pub events: u64,
+    /// Events by name.
+    pub events_by_name: BTreeMap<String, u64>,
+    /// Streaming map operations.
+    pub maps: u64,
+    /// Streaming unmap operations that found their map.
+    pub unmaps: u64,
+    /// Coherent allocations.
+    pub coherent_allocs: u64,
+    /// Coherent allocations given back.
+    pub coherent_frees: u64,
+    /// Sum of the sizes of the streaming maps.
+    pub bytes_mapped: u64,
+    /// Sum of the sizes of the coherent allocations.
+    pub coherent_bytes: u64,
+    /// Unmaps and frees without a map.
+    pub orphan_unmaps: u64,
+    /// Line numbers of the first of them.
+    pub orphan_lines: Vec<u64>,
+    /// Streaming maps still mapped at the end.
+    pub left_mapped: u64,
+    /// Most streaming mappings live at once.
+    pub max_live: u64,
+    /// Events that the recorder lost.
+    pub lost_events: u64,
+    /// Lines that could not be used.
+    pub bad_lines: u64,
+    /// The first of them.
+    pub first_bad: Vec<BadLine>,
+    /// Events with a time before their predecessor's.
+    pub out_of_order: u64,
+    /// Scatter lists of which not all was printed.
+    pub truncated_lists: u64,
+    /// Scatter lists whose pieces had to be guessed from the total.
+    pub inexact_lists: u64,
+    /// Mappings that the kernel refused.
+    pub failed_maps: u64,
+    /// Pieces mapped in tables that no operation claimed.
+    pub unclaimed_table_maps: u64,
+    /// Bytes bounced.
+    pub bounced_bytes: u64,
+    /// Names of the devices, in order of appearance.
+    pub devices: Vec<String>,
+    /// Highest CPU number plus one.
+    pub cpus: u16,
+    /// Time of the first event.
+    pub first_ns: Option<u64>,
+    /// Latest time of any event.
+    pub last_ns: u64,
+    /// After which line the stream broke off.
+    pub cut_after_line: Option<u64>,
+    /// What the traced kernel queued.
+    pub recorded: Recorded,
+    #[serde(skip)]
+    names: Vec<(Box<[u8]>, u64)>,
+}
+
+impl Summary {
+    pub(super) fn note_bad(&mut self, line: u64, reason: &str, bytes: &[u8]) {
+        self.bad_lines += 1;
+        if self.first_bad.len() < KEPT {
+            let cut = &bytes[..bytes.len().min(EXCERPT)];
+            let excerpt = cut
+                .escape_ascii()
+                .to_string()
+                .chars()
+                .take(EXCERPT)
+                .collect();
+            self.first_bad.push(BadLine {
+                line,
+                reason: reason.to_owned(),
+                excerpt,
+            });
+        }
+    }
+
+    pub(super) fn note_orphan(&mut self, line: u64) {
+        self.orphan_unmaps += 1;
+        if self.orphan_lines.len() < KEPT {
+            self.orphan_lines.push(line);
+        }
+    }
+
+    pub(super) fn note_event(&mut self, stamped: &Stamped<'_>) {
+        self.events += 1;
+        let known = self
+            .names
+            .iter()
+            .position(|(name, _)| **name == *stamped.name);
+        if let Some(at) = known {
+            self.names[at].1 += 1;
+        } else if self.names.len() < 1024 {
+            self.names.push((stamped.name.into(), 1));
+        }
+        self.cpus = self.cpus.max(stamped.cpu.saturating_add(1));
+        if stamped.time_ns < self.last_ns {
+            self.out_of_order += 1;
+        }
+        self.first_ns.get_or_insert(stamped.time_ns);
+        self.last_ns = self.last_ns.max(stamped.time_ns);
+    }
+
+    pub(super) fn note_queued(&mut self, first: u64, second: u64) {
+        match (first & 0xf, (first >> 4) & 0b11) {
+            (2, 1) => self.recorded.global += 1,
+            (2, 2) => self.recorded.domain += 1,
+            (2, 3) | (6, 3) => {
+                *self
+                    .recorded
+                    .page_masks
+                    .entry((second & 0x3f) as u8)
+                    .or_default() += 1;
+            }
+            (6, 2) => self.recorded.domain += 1,
+            (3 | 8, _) => self.recorded.device += 1,
+            _ => {}
+        }
+    }
+
+    pub(super) fn finish(&mut self) {
+        for (name, count) in self.names.drain(..) {
+            *self
+                .events_by_name
+                .entry(name.escape_ascii().to_string())
+                .or_default() += count;
+        }
+    }
+}
