@@ -4,6 +4,7 @@
 //! * [`decode`]: table walkers that share no code with the library's.
 //! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
 //!   fed through a command queue.
+//! * [`cache`]: one such cache.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
 //! * [`device`]: devices that do DMA, remember where it went, and try again.
 //! * [`profile`]: machines, as the price of each event and where each price comes from.
@@ -13,6 +14,11 @@
 //! runs. `docs/model.md` says what is modelled and what is not.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod clock;
+pub mod counters;
 pub mod decode;
+pub mod device;
+pub mod iommu;
 pub mod profile;
+pub mod tables;

@@ -1,0 +1,57 @@
+//! What happened: one number for each kind of event.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// Numbers of events since the start or the last reset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counters {
+    /// Accesses that the IOTLB answered, with a translation or with the absence of one.
+    pub iotlb_hits: u64,
+    /// Accesses that it did not answer.
+    pub iotlb_misses: u64,
+    /// Table entries read by walks.
+    pub walk_steps: u64,
+    /// Walks that a walk cache shortened.
+    pub walk_cache_hits: u64,
+    /// Accesses whose stream's configuration had to be read.
+    pub config_misses: u64,
+    /// Invalidations by kind.
+    pub invalidations: Invalidations,
+    /// Power-of-two range invalidations by exponent of their number of granules.
+    pub range_masks: BTreeMap<u8, u64>,
+    /// IOTLB entries that an invalidation dropped although the tables still say the same.
+    pub collateral: u64,
+    /// Completed syncs.
+    pub syncs: u64,
+    /// Times that a command found the queue full and waited for it to drain.
+    pub queue_drains: u64,
+    /// Cache lines written back.
+    pub cleaned_lines: u64,
+    /// Waits for lines written back.
+    pub clean_barriers: u64,
+    /// Flushes of the write buffer.
+    pub write_buffer_flushes: u64,
+    /// Accesses that faulted.
+    pub faults: u64,
+    /// Accesses that went through; one for each page of a transfer.
+    pub dma_accesses: u64,
+    /// Bytes that went through.
+    pub dma_bytes: u64,
+}
+
+/// Numbers of invalidations by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Invalidations {
+    /// By page.
+    pub page: u64,
+    /// By range.
+    pub range: u64,
+    /// By context.
+    pub context: u64,
+    /// Of everything.
+    pub global: u64,
+    /// Of configuration.
+    pub configuration: u64,
+}

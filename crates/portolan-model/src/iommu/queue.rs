@@ -1,0 +1,219 @@
+//! The command queue: steps in, invalidations out.
+//!
+//! A by-page or by-range invalidation drops every IOTLB entry that overlaps it, whatever its size.
+//! With [`Depth::AllLevels`] it drops walk-cache entries as well, and entries that remember the
+//! absence of a table; where leaf-only invalidation does not exist, every depth is that.
+
+use portolan::addr::{IovaRange, PageSize};
+use portolan::inval::{
+    Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step,
+};
+
+use super::{Iommu, Known, QueueError, State, Temper};
+use crate::cache::{Cache, Reach};
+use crate::decode::WalkMemory;
+use crate::tables::LINE;
+
+impl<M: WalkMemory> InvalidationQueue for Iommu<M> {
+    type Error = QueueError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), QueueError> {
+        // Devices and other CPUs come in between any two steps.
+        for step in steps {
+            self.carry_out(&mut self.lock(), step)?;
+        }
+        Ok(())
+    }
+}
+
+impl<M: WalkMemory> Iommu<M> {
+    fn carry_out(&self, state: &mut State, step: Step) -> Result<(), QueueError> {
+        let prices = &self.setup.prices;
+        match step {
+            Step::Clean(bytes) => {
+                let lines = bytes.pages(LINE);
+                state.counters.cleaned_lines += lines;
+                self.setup.clock.charge(prices.clean_line, lines);
+                self.memory.clean(bytes);
+            }
+            Step::CleanBarrier => state.counters.clean_barriers += 1,
+            Step::FlushWriteBuffer => {
+                state.counters.write_buffer_flushes += 1;
+                self.memory.drain_write_buffer();
+            }
+            Step::Invalidate(command) => self.submit(state, command)?,
+            Step::Sync => self.complete(state)?,
+        }
+        Ok(())
+    }
+
+    fn submit(&self, state: &mut State, command: Command) -> Result<(), QueueError> {
+        if !self.is_legal(command) {
+            return Err(QueueError::Illegal { command });
+        }
+        state.commands += 1;
+        if state.queued >= self.setup.queue.depth {
+            state.counters.queue_drains += 1;
+            state.queued = 0;
+        }
+        state.queued += 1;
+        self.setup
+            .clock
+            .charge(self.setup.prices.of_command(command), 1);
+        if state.injection.fail_command == Some(state.commands) {
+            return Err(QueueError::Failed {
+                ordinal: state.commands,
+                command,
+            });
+        }
+        count(state, command);
+        match self.setup.temper {
+            Temper::Adversarial => state.pending.push(command),
+            Temper::Realistic(_) => self.invalidate(state, command),
+        }
+        Ok(())
+    }
+
+    fn complete(&self, state: &mut State) -> Result<(), QueueError> {
+        state.syncs += 1;
+        if state.injection.stall_sync == Some(state.syncs) {
+            let waited_ns = self.setup.queue.deadline_ns;
+            self.setup.clock.advance_ns(waited_ns);
+            return Err(QueueError::TimedOut {
+                ordinal: state.syncs,
+                waited_ns,
+            });
+        }
+        self.setup.clock.charge(self.setup.prices.sync, 1);
+        state.counters.syncs += 1;
+        state.queued = 0;
+        for command in std::mem::take(&mut state.pending) {
+            self.invalidate(state, command);
+        }
+        Ok(())
+    }
+
+    /// Whether the hardware has the command, by its capabilities.
+    fn is_legal(&self, command: Command) -> bool {
+        let caps = &self.setup.capabilities;
+        match command {
+            Command::Page { iova, size, .. } => {
+                caps.page != PageForm::Absent && size >= caps.granule && iova.is_aligned(size)
+            }
+            Command::Range { run, granule, .. } => {
+                let fits = match (run, caps.range) {
+                    (
+                        Run::PowerOfTwo { start, lg2_pages },
+                        RangeForm::PowerOfTwo { max_lg2_pages },
+                    ) => {
+                        let lg2 = granule.lg2() + u32::from(lg2_pages);
+                        let low = 1u64.checked_shl(lg2).map_or(u64::MAX, |size| size - 1);
+                        lg2_pages <= max_lg2_pages && start.get() & low == 0
+                    }
+                    (
+                        Run::NumScale { start, num, scale },
+                        RangeForm::NumScale { max_num, max_scale },
+                    ) => {
+                        let in_field = (1..=max_num).contains(&num) && scale <= max_scale;
+                        in_field && start.is_aligned(granule)
+                    }
+                    _ => false,
+                };
+                fits && granule == caps.granule
+            }
+            Command::Context { .. } | Command::Global | Command::Configuration { .. } => true,
+        }
+    }
+
+    fn invalidate(&self, state: &mut State, command: Command) {
+        match command {
+            Command::Page {
+                context,
+                iova,
+                size,
+                depth,
+            } => {
+                let reach = Reach::Range(context, IovaRange::page(iova, size));
+                self.drop_translations(state, reach, depth);
+            }
+            Command::Range {
+                context,
+                run,
+                granule,
+                depth,
+            } => {
+                self.drop_translations(state, Reach::Range(context, run.range(granule)), depth);
+            }
+            Command::Context { context } => {
+                self.drop_translations(state, Reach::Context(context), Depth::AllLevels);
+            }
+            Command::Global => self.drop_translations(state, Reach::All, Depth::AllLevels),
+            Command::Configuration { context } => {
+                let State {
+                    configuration,
+                    streams,
+                    ..
+                } = state;
+                let points = |config: Option<super::StreamConfig>| {
+                    config.and_then(super::StreamConfig::context) == Some(context)
+                };
+                // By what is cached, and by what memory says now.
+                configuration.drop_where(
+                    Reach::All,
+                    |cached| points(cached.config) || points(streams.get(&cached.stream).copied()),
+                    |_, _| {},
+                );
+            }
+        }
+    }
+
+    fn drop_translations(&self, state: &mut State, reach: Reach, depth: Depth) {
+        let deep = match self.setup.capabilities.leaf_only {
+            LeafOnly::Absent => Depth::AllLevels,
+            LeafOnly::Present => depth,
+        };
+        let State {
+            iotlb,
+            walk,
+            tables,
+            counters,
+            ..
+        } = state;
+        let concerned = |known: &Known| match known {
+            Known::Present(_) => true,
+            Known::Absent { level } => *level == 0 || deep == Depth::AllLevels,
+        };
+        iotlb.drop_where(reach, concerned, |key, known| {
+            let Known::Present(leaf) = known else { return };
+            let table = tables.get(&key.context());
+            if self.still_holds(table, key.range().start(), &leaf) {
+                counters.collateral += 1;
+            }
+        });
+        if deep == Depth::AllLevels {
+            for cache in walk {
+                Cache::drop_where(cache, reach, |_| true, |_, _| {});
+            }
+        }
+    }
+}
+
+fn count(state: &mut State, command: Command) {
+    let counters = &mut state.counters;
+    let kinds = &mut counters.invalidations;
+    let kind = match command {
+        Command::Page { .. } => &mut kinds.page,
+        Command::Range { run, .. } => {
+            if let Run::PowerOfTwo { lg2_pages, .. } = run {
+                *counters.range_masks.entry(lg2_pages).or_default() += 1;
+            }
+            &mut kinds.range
+        }
+        Command::Context { .. } => &mut kinds.context,
+        Command::Global => &mut kinds.global,
+        Command::Configuration { .. } => &mut kinds.configuration,
+    };
+    *kind += 1;
+}
+
+const _: () = assert!(LINE.lg2() < PageSize::SIZE_4K.lg2());

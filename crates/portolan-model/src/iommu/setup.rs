@@ -1,0 +1,201 @@
+//! How an IOMMU is set up: what it can do, its temper, its queue, what its events cost.
+
+use std::sync::Arc;
+
+use portolan::addr::{ContextId, PageSize, StreamId};
+use portolan::inval::{
+    Caching, Capabilities, Command, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer,
+};
+use thiserror::Error;
+
+use crate::clock::VirtualClock;
+use crate::decode::TableRoot;
+use crate::profile::{CacheSizes, Event, MissingPrice, Profile, QueueLimits};
+
+/// How caches behave where the architecture leaves it open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Temper {
+    /// As badly as allowed: nothing is forgotten until told, what is cached is always used, and an
+    /// invalidation takes effect only at the sync that awaits it.
+    Adversarial,
+    /// As hardware does: of given sizes, least recently used out first, invalidations at once.
+    Realistic(CacheSizes),
+}
+
+/// What a stream's configuration says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamConfig {
+    /// No access goes through.
+    Blocked,
+    /// Device addresses are memory addresses.
+    Bypass,
+    /// Through a table.
+    Translate {
+        /// What tags its translations.
+        context: ContextId,
+        /// The table.
+        table: TableRoot,
+    },
+}
+
+impl StreamConfig {
+    /// The context that it points at.
+    pub fn context(self) -> Option<ContextId> {
+        match self {
+            Self::Translate { context, .. } => Some(context),
+            Self::Blocked | Self::Bypass => None,
+        }
+    }
+}
+
+/// Nanoseconds of the events that an IOMMU charges.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct CommandPrices {
+    /// [`Event::CmdPage`], also where the invalidation follows a map.
+    pub page: f64,
+    /// [`Event::CmdRange`].
+    pub range: f64,
+    /// [`Event::CmdContext`].
+    pub context: f64,
+    /// [`Event::CmdGlobal`].
+    pub global: f64,
+    /// [`Event::Sync`].
+    pub sync: f64,
+    /// [`Event::CleanLine`].
+    pub clean_line: f64,
+    /// [`Event::IotlbMissStep`]: not charged to the clock, since it is the device that waits.
+    pub miss_step: f64,
+}
+
+impl CommandPrices {
+    /// The prices of `profile`; those of what it cannot do are zero.
+    ///
+    /// # Errors
+    /// [`MissingPrice`] if one of the others is not there.
+    pub fn of(profile: &Profile) -> Result<Self, MissingPrice> {
+        let caps = profile.capabilities();
+        let given = |can, event| if can { profile.price(event) } else { Ok(0.0) };
+        Ok(Self {
+            page: given(caps.page != PageForm::Absent, Event::CmdPage)?,
+            range: given(caps.range != RangeForm::Absent, Event::CmdRange)?,
+            context: profile.price(Event::CmdContext)?,
+            global: profile.price(Event::CmdGlobal)?,
+            sync: profile.price(Event::Sync)?,
+            clean_line: given(caps.walker == Walker::NonCoherent, Event::CleanLine)?,
+            miss_step: profile.price(Event::IotlbMissStep)?,
+        })
+    }
+
+    pub(super) fn of_command(&self, command: Command) -> f64 {
+        match command {
+            Command::Page { .. } => self.page,
+            Command::Range { .. } => self.range,
+            Command::Context { .. } | Command::Configuration { .. } => self.context,
+            Command::Global => self.global,
+        }
+    }
+}
+
+/// All that an IOMMU is made from.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What it can do; commands beyond it are refused.
+    pub capabilities: Capabilities,
+    /// How its caches behave.
+    pub temper: Temper,
+    /// Its queue.
+    pub queue: QueueLimits,
+    /// What its events cost.
+    pub prices: CommandPrices,
+    /// The clock that they are charged to.
+    pub clock: Arc<VirtualClock>,
+}
+
+impl Setup {
+    /// An adversarial IOMMU that takes no time, with a queue of 256 commands and a deadline of a
+    /// second.
+    pub fn adversarial(capabilities: Capabilities) -> Self {
+        Self {
+            capabilities,
+            temper: Temper::Adversarial,
+            queue: QueueLimits {
+                depth: 256,
+                deadline_ns: 1_000_000_000,
+            },
+            prices: CommandPrices::default(),
+            clock: Arc::default(),
+        }
+    }
+
+    /// The IOMMU of a machine, with realistic caches.
+    ///
+    /// # Errors
+    /// [`MissingPrice`] if the profile lacks the price of something that it can do.
+    pub fn realistic(profile: &Profile) -> Result<Self, MissingPrice> {
+        Ok(Self {
+            capabilities: profile.capabilities(),
+            temper: Temper::Realistic(profile.caches()),
+            queue: profile.queue(),
+            prices: CommandPrices::of(profile)?,
+            clock: Arc::default(),
+        })
+    }
+
+    /// Everything that the types can express, with a coherent walker that caches what is present:
+    /// a starting point for tests.
+    pub fn able(granule: PageSize) -> Capabilities {
+        Capabilities {
+            granule,
+            page: PageForm::Granule,
+            range: RangeForm::PowerOfTwo { max_lg2_pages: 52 },
+            leaf_only: LeafOnly::Present,
+            walker: Walker::Coherent,
+            caching: Caching::PresentOnly,
+            write_buffer: WriteBuffer::Absent,
+        }
+    }
+}
+
+/// What is to go wrong, for tests of error paths. Numbers count from 1, over the IOMMU's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Injection {
+    /// The invalidation that is refused.
+    pub fail_command: Option<u64>,
+    /// The sync that does not complete.
+    pub stall_sync: Option<u64>,
+}
+
+/// A step that was not carried out; earlier ones were, later ones were not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum QueueError {
+    /// The hardware reported an error.
+    #[error("invalidation number {ordinal} failed: {command:?}")]
+    Failed {
+        /// Its number since the start, from 1.
+        ordinal: u64,
+        /// What it was.
+        command: Command,
+    },
+    /// The command is not one that the hardware has, by its capabilities.
+    #[error("this hardware has no such command: {command:?}")]
+    Illegal {
+        /// What it was.
+        command: Command,
+    },
+    /// A sync did not complete in time.
+    #[error("sync number {ordinal} did not complete in {waited_ns} ns")]
+    TimedOut {
+        /// Its number since the start, from 1.
+        ordinal: u64,
+        /// The deadline, which has passed in virtual time.
+        waited_ns: u64,
+    },
+}
+
+/// What the configuration cache holds of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CachedConfig {
+    pub(super) stream: StreamId,
+    /// Nothing only where the hardware caches absence too.
+    pub(super) config: Option<StreamConfig>,
+}
