@@ -17,6 +17,7 @@ const NIL: u32 = u32::MAX;
 pub struct SlabTables<W> {
     base: u64,
     page: PageSize,
+    words_per_page: usize,
     /// Index of the first page's first word.
     first: usize,
     words: Box<[W]>,
@@ -53,6 +54,7 @@ impl<W: Word> SlabTables<W> {
         Self {
             base: base.get(),
             page,
+            words_per_page: 1 << (page.lg2() - W::LG2_BYTES),
             first,
             words,
             next: (0..pages).map(next).collect(),
@@ -68,12 +70,11 @@ impl<W: Word> SlabTables<W> {
 
     #[inline]
     fn words_at(&self, table: PhysAddr) -> &[W] {
-        let per_page = 1usize << (self.page.lg2() - W::LG2_BYTES);
         let offset = (table.get().wrapping_sub(self.base) >> W::LG2_BYTES) as usize;
         let start = self.first.wrapping_add(offset);
         self.words
             .get(start..)
-            .and_then(|rest| rest.get(..per_page))
+            .and_then(|rest| rest.get(..self.words_per_page))
             .unwrap_or(&[])
     }
 

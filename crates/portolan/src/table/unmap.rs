@@ -42,8 +42,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if IovaRange::page(range.start(), Self::span(1)).covers(range) {
             if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
                 if let Entry::Table(table) = F::classify(entry.load(), 1) {
-                    self.check_slot(entry, table, range)?;
-                    let depth = self.clear_slot(entry, parent, table, range, gather);
+                    let words = self.slot_words(table, range);
+                    self.check_slot(entry, words, range)?;
+                    let depth = self.clear_slot(entry, parent, (table, words), range, gather);
                     gather.add_unmapped(range, F::GRANULE, depth);
                     return Ok(());
                 }
@@ -90,7 +91,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     let raw = entry.load();
                     if let Entry::Table(table) = F::classify(raw, 1) {
                         let slot = Self::slot_of(iova, range);
-                        self.check_slot(entry, table, slot)?;
+                        self.check_slot(entry, self.slot_words(table, slot), slot)?;
                         at = slot.last().checked_add(1);
                         continue;
                     }
@@ -123,12 +124,20 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         IovaRange::new(iova, slot.last().min(range.last())).unwrap_or(slot)
     }
 
-    /// Whether all entries of `slot` in the leaf table are in use.
+    /// The entries of `slot` in the leaf table.
+    #[inline]
+    fn slot_words(&self, table: PhysAddr, slot: IovaRange) -> &[F::Word] {
+        let index = Self::index(slot.start(), 0);
+        let count = slot.pages(F::GRANULE) as usize;
+        self.words(table).get(index..index + count).unwrap_or(&[])
+    }
+
+    /// Whether all entries of `slot`, `words` in its leaf table, are in use.
     #[inline]
     fn check_slot(
         &self,
         entry: &F::Word,
-        table: PhysAddr,
+        words: &[F::Word],
         slot: IovaRange,
     ) -> Result<(), UnmapError> {
         let count = slot.pages(F::GRANULE);
@@ -136,11 +145,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if count == all && Self::counted() && u64::from(F::live(entry.load())) == all {
             return Ok(());
         }
-        let index = Self::index(slot.start(), 0);
-        let words = self
-            .words(table)
-            .get(index..index + count as usize)
-            .unwrap_or(&[]);
         match words.iter().position(|word| word.load() == 0) {
             None => Ok(()),
             Some(hole) => {
@@ -151,13 +155,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Takes the entries of `slot` out of the leaf table behind `entry`.
+    /// Takes the entries of `slot`, with their words, out of the leaf table behind `entry`.
     #[inline]
     fn clear_slot(
         &self,
         entry: &F::Word,
         parent: PhysAddr,
-        table: PhysAddr,
+        (table, words): (PhysAddr, &[F::Word]),
         slot: IovaRange,
         gather: &mut Gather,
     ) -> Depth {
@@ -171,11 +175,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Depth::AllLevels;
         }
         let index = Self::index(slot.start(), 0);
-        for word in self
-            .words(table)
-            .get(index..index + count as usize)
-            .unwrap_or(&[])
-        {
+        for word in words {
             word.store(0);
         }
         self.owe_lines(gather, table, index, count as usize);
@@ -231,7 +231,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             match F::classify(word.load(), level) {
                 Entry::Table(next) if level == 1 => {
                     let slot = Self::slot_of(iova, range);
-                    let depth = self.clear_slot(word, table, next, slot, gather);
+                    let words = self.slot_words(next, slot);
+                    let depth = self.clear_slot(word, table, (next, words), slot, gather);
                     return (slot, F::GRANULE, depth);
                 }
                 Entry::Table(next) => table = next,
