@@ -7,9 +7,13 @@
 //! One thread only; nothing here measures hardware.
 #![forbid(unsafe_code)]
 
+mod full;
+mod lists;
 pub mod measure;
 mod plain;
+mod rig;
 pub mod scenarios;
+mod singles;
 mod workload;
 
 pub use measure::{BenchRow, run_all};

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::table::Segment;
 
-use crate::scenarios::{Cache, Evictor};
+use crate::rig::Evictor;
+use crate::scenarios::Cache;
 use crate::{Failure, Workload};
 
 const ENTRIES: usize = 512;
