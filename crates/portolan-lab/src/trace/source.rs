@@ -18,7 +18,7 @@ const HOW_TO: &str = "record one with `trace-cmd record -e dma -e iommu -e swiot
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The file cannot be opened or read.
-    #[error("cannot read {path}: {error}; check the path and its permissions")]
+    #[error("cannot read {}: {error}; check the path and its permissions", path.display())]
     File {
         /// Which file.
         path: PathBuf,
