@@ -1,1 +1,19 @@
-//! Placeholder.
+//! The `portolan` command as a library: traces, machine profiles, replay, reproduction, reports.
+//!
+//! * [`trace`]: reads DMA traces of Linux and pairs maps with unmaps.
+//! * [`replay`]: drives the library against the model with a trace, once per policy.
+//! * [`reproduce`]: recomputes published results.
+//! * [`machines`]: lists the machine profiles, and the library's table format for each.
+//! * [`cli`]: the command line.
+//!
+//! Not here: recording traces, and anything that needs the machine it runs on.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+mod display;
+pub mod iova;
+pub mod machines;
+pub mod replay;
+pub mod reproduce;
+mod rig;
+pub mod trace;

@@ -1,1 +1,8 @@
-fn main() {}
+//! The `portolan` command; see `portolan --help`.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    portolan_lab::cli::main()
+}

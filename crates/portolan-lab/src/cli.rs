@@ -1,0 +1,215 @@
+//! The command line: arguments, output, exit codes.
+//!
+//! Results go to standard output, progress and warnings to standard error. Exit codes: 0 all is
+//! well, 1 a check failed, 2 the input is wrong (clap's own for wrong usage).
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use portolan_model::profile::Profile;
+
+use crate::replay::{self, Policy};
+use crate::{machines, reproduce};
+
+/// Replays DMA traces under each invalidation policy, and recomputes published results.
+#[derive(Debug, Parser)]
+#[command(name = "portolan", version, about)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Drive the library against the model with the DMA activity of a trace, once per policy.
+    Replay(ReplayArgs),
+    /// Recompute a published table row by row.
+    Reproduce(ReproduceArgs),
+    /// List the machine profiles, their prices and sources.
+    Machines(MachinesArgs),
+}
+
+#[derive(Debug, Args)]
+struct ReplayArgs {
+    /// Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or .zst; a
+    /// bundled trace if absent.
+    trace: Option<PathBuf>,
+    /// Machine profile (see `portolan machines`).
+    #[arg(long, value_name = "NAME", default_value = replay::DEFAULT_MACHINE)]
+    machine: String,
+    /// Policy to replay; may be repeated. All if absent.
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<Policy>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Default for ReplayArgs {
+    fn default() -> Self {
+        Self {
+            trace: None,
+            machine: replay::DEFAULT_MACHINE.to_owned(),
+            policies: Vec::new(),
+            output: Output::default(),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+struct ReproduceArgs {
+    /// The published result.
+    result: Published,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Published {
+    /// Walk flush by context (Qualcomm SMMU, 2021).
+    WalkFlush,
+    /// Range flush (Tegra SMMU, 2015).
+    RangeFlush,
+}
+
+#[derive(Debug, Args)]
+struct MachinesArgs {
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Default, Args)]
+struct Output {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How a command ended, if it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Good,
+    CheckFailed,
+}
+
+/// Runs the command line of the process.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli
+        .command
+        .unwrap_or(Command::Replay(ReplayArgs::default())))
+    {
+        Ok(Outcome::Good) => ExitCode::SUCCESS,
+        Ok(Outcome::CheckFailed) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("portolan: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Outcome> {
+    match command {
+        Command::Replay(args) => replay_trace(args),
+        Command::Reproduce(args) => reproduce_result(&args),
+        Command::Machines(args) => list_machines(&args),
+    }
+}
+
+fn profile(name: &str) -> Result<Profile> {
+    Profile::by_name(name).context("no such machine profile can be used; see `portolan machines`")
+}
+
+fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
+    let profile = profile(&args.machine)?;
+    let mut policies = args.policies;
+    if policies.is_empty() {
+        policies = Policy::ALL.to_vec();
+    }
+    let report = replay::run_file(args.trace.as_deref(), &profile, &policies)?;
+    let text = match args.output.json {
+        true => json(&report)?,
+        false => replay::text(&report),
+    };
+    print(&text)?;
+    let faults: u64 = report
+        .policies
+        .iter()
+        .map(|policy| policy.device.faults)
+        .sum();
+    Ok(if faults == 0 {
+        Outcome::Good
+    } else {
+        Outcome::CheckFailed
+    })
+}
+
+fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
+    let result = match args.result {
+        Published::WalkFlush => reproduce::walk_flush()?,
+        Published::RangeFlush => reproduce::range_flush()?,
+    };
+    let text = match args.output.json {
+        true => json(&result)?,
+        false => reproduce::text(&result),
+    };
+    print(&text)?;
+    Ok(if result.holds() {
+        Outcome::Good
+    } else {
+        Outcome::CheckFailed
+    })
+}
+
+fn list_machines(args: &MachinesArgs) -> Result<Outcome> {
+    let profiles = Profile::builtin()?;
+    let text = match args.output.json {
+        true => {
+            let reports: Vec<_> = profiles.iter().map(machines::MachineReport::new).collect();
+            json(&serde_json::json!({ "machines": reports }))?
+        }
+        false => machines::text(&profiles),
+    };
+    print(&text)?;
+    Ok(Outcome::Good)
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<String> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    Ok(text)
+}
+
+/// Writes to standard output; a reader that has gone away (`| head`) is no error.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("standard output cannot be written"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn no_subcommand_is_a_replay() {
+        let cli = Cli::try_parse_from(["portolan"]).unwrap();
+        assert!(cli.command.is_none());
+        let cli = Cli::try_parse_from(["portolan", "replay", "--policy", "lazy"]).unwrap();
+        let Some(Command::Replay(args)) = cli.command else {
+            panic!("not a replay")
+        };
+        assert_eq!(args.policies, [Policy::Lazy]);
+        assert_eq!(args.machine, ReplayArgs::default().machine);
+    }
+}

@@ -1,0 +1,184 @@
+//! Machine profiles: their listing, and the library's table format for each.
+//!
+//! The profiles themselves are `data/machines/*.toml`, read by the model.
+
+use anyhow::{Result, bail};
+use portolan::inval::{Caching, PageForm, RangeForm, WalkFlush, Walker};
+use portolan::table::format::{
+    Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule, Tegra, TegraMemory,
+    VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+};
+use portolan_model::decode::TableFormat;
+use portolan_model::profile::{Price, Profile};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+use crate::display;
+
+/// Something to do with whichever table format a machine has.
+pub trait WithFormat {
+    /// What comes of it.
+    type Output;
+
+    /// Does it.
+    ///
+    /// # Errors
+    /// Its own.
+    fn run<F: Format>(self, format: F) -> Result<Self::Output>;
+}
+
+/// Runs `task` with the library's format that has the layout of `format`.
+///
+/// # Errors
+/// If the library has none, or the task's own.
+pub fn with_format<T: WithFormat>(format: TableFormat, task: T) -> Result<T::Output> {
+    let (granule, input, output) = (format.granule(), format.input_lg2(), format.output_lg2());
+    let config = Armv8Config {
+        input_lg2: input.into(),
+        output_lg2: output.into(),
+        split: SplitRule::BreakBeforeMake,
+        dirty: DirtyTracking::Off,
+    };
+    if TableFormat::armv8_stage1(granule, input, output) == Ok(format) {
+        return match granule.lg2() {
+            12 => task.run(Armv8Stage1::<12>::new(config)?),
+            14 => task.run(Armv8Stage1::<14>::new(config)?),
+            _ => task.run(Armv8Stage1::<16>::new(config)?),
+        };
+    }
+    if TableFormat::armv8_stage2(granule, input, output) == Ok(format) {
+        return match granule.lg2() {
+            12 => task.run(Armv8Stage2::<12>::new(config)?),
+            14 => task.run(Armv8Stage2::<14>::new(config)?),
+            _ => task.run(Armv8Stage2::<16>::new(config)?),
+        };
+    }
+    let dirty = DirtyTracking::Off;
+    let tegra = [(32, TegraMemory::Bits32), (34, TegraMemory::Bits34)];
+    for (output, memory) in tegra {
+        if TableFormat::tegra(output) == Ok(format) {
+            return task.run(Tegra { memory });
+        }
+    }
+    let second = [
+        (3, VtdLevels::Three),
+        (4, VtdLevels::Four),
+        (5, VtdLevels::Five),
+    ];
+    for (count, levels) in second {
+        if TableFormat::vtd_second_stage(count) == Ok(format) {
+            return task.run(VtdSecondStage {
+                levels,
+                output_lg2: output.into(),
+                dirty,
+            });
+        }
+    }
+    for (count, levels) in [(4, VtdFirstLevels::Four), (5, VtdFirstLevels::Five)] {
+        if TableFormat::vtd_first_stage(count) == Ok(format) {
+            return task.run(VtdFirstStage {
+                levels,
+                output_lg2: output.into(),
+                dirty,
+            });
+        }
+    }
+    bail!("the library has no table format with the layout of {format:?}")
+}
+
+/// A profile as `portolan machines --json` prints it.
+#[derive(Debug, Serialize)]
+pub struct MachineReport<'p> {
+    /// Name for `--machine`.
+    pub name: &'p str,
+    /// What it is.
+    pub title: &'p str,
+    /// Which published machine it stands for.
+    pub stands_for: &'p str,
+    /// Number of CPUs.
+    pub cpus: u32,
+    /// What its invalidation offers.
+    pub capabilities: Vec<String>,
+    /// Prices by event.
+    pub prices: BTreeMap<&'static str, &'p Price>,
+}
+
+impl<'p> MachineReport<'p> {
+    /// The report on `profile`.
+    pub fn new(profile: &'p Profile) -> Self {
+        let prices = profile
+            .prices()
+            .iter()
+            .map(|(event, price)| (event.name(), price));
+        Self {
+            name: profile.name(),
+            title: profile.title(),
+            stands_for: profile.stands_for(),
+            cpus: profile.cpus(),
+            capabilities: capabilities(profile),
+            prices: prices.collect(),
+        }
+    }
+}
+
+fn capabilities(profile: &Profile) -> Vec<String> {
+    let caps = profile.capabilities();
+    let format = profile.format();
+    let mut said = vec![format!(
+        "{} levels, {}-bit device addresses, {} pages",
+        format.levels(),
+        format.input_lg2(),
+        display::bytes(caps.granule.bytes())
+    )];
+    said.push(match caps.page {
+        PageForm::Absent => "no invalidation by page".to_owned(),
+        PageForm::Granule => "invalidation by page".to_owned(),
+    });
+    said.push(match caps.range {
+        RangeForm::Absent => "none by range".to_owned(),
+        RangeForm::PowerOfTwo { max_lg2_pages } => {
+            format!("by aligned power of two up to 2^{max_lg2_pages} pages")
+        }
+        RangeForm::NumScale { max_num, max_scale } => {
+            format!("by range of up to {max_num} * 2^{max_scale} pages")
+        }
+    });
+    if profile.quirks().walk_flush == WalkFlush::ByContext {
+        said.push("walk caches are flushed by context".to_owned());
+    }
+    if caps.caching == Caching::NotPresentToo {
+        said.push("entries that are not present are cached too".to_owned());
+    }
+    if caps.walker == Walker::NonCoherent {
+        said.push("table walks do not snoop".to_owned());
+    }
+    said
+}
+
+/// The profiles as text.
+pub fn text(profiles: &[Profile]) -> String {
+    let mut out = String::new();
+    for profile in profiles {
+        let report = MachineReport::new(profile);
+        out.push_str(&format!("{}: {}\n", report.name, report.title));
+        out.push_str(&format!("  {}\n", report.stands_for));
+        out.push_str(&format!(
+            "  {} CPUs; {}\n",
+            report.cpus,
+            report.capabilities.join("; ")
+        ));
+        let rows = report.prices.iter().map(|(event, price)| {
+            vec![
+                (*event).to_owned(),
+                format!("{:.1}", price.ns),
+                price.source.clone(),
+            ]
+        });
+        let table = display::table(&["event", "ns", "source"], &[1], rows.collect());
+        for line in table.lines() {
+            out.push_str(&format!("  {line}\n"));
+        }
+        out.push('\n');
+    }
+    out
+}

@@ -1,0 +1,330 @@
+//! One policy at work: the library's table and plan against one model IOMMU.
+//!
+//! Each lane allocates its own device addresses, since a lazy policy holds them longer. Nothing is
+//! allocated from the heap per operation once the maps have grown to the trace's depth.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use anyhow::{Result, anyhow};
+use portolan::addr::IovaRange;
+use portolan::inval::{Capabilities, Gather, Quiesced, Quirks};
+use portolan::platform::SlabTables;
+use portolan::table::{Access, Format, MapError, PageTable, Segment};
+use portolan_model::profile::Profile;
+
+use super::policy::{Fill, LazyBounds, LazyQueue, Policy};
+use super::report::{DeviceCounts, Exposed, Invalidations, PolicyReport, TimeByCause};
+
+use crate::iova::{Block, Space};
+use crate::rig::Rig;
+
+/// Device addresses are handed out below 2^32, as Linux does first.
+pub(super) const WINDOW_LG2: u32 = 32;
+
+/// Whether a map was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    Yes,
+    /// No room for it, or beyond what the format can express.
+    Rejected,
+}
+
+/// A policy, whatever its machine's table format.
+pub(super) trait Lane {
+    /// Maps `pieces`, whole pages of `bytes` bytes in all, as operation `id`, and lets the device
+    /// touch each page once.
+    fn map(&mut self, now_ns: u64, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken>;
+
+    /// Unmaps operation `id`; one that was rejected is passed over.
+    fn unmap(&mut self, now_ns: u64, id: u64) -> Result<()>;
+
+    /// Pays what is still owed and reports.
+    fn finish(&mut self) -> Result<PolicyReport>;
+}
+
+#[derive(Debug)]
+struct Live {
+    block: Block,
+    range: IovaRange,
+}
+
+/// Spreads consecutive numbers; the order of the map is never looked at.
+#[derive(Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = (self.0 ^ id)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    maps: u64,
+    unmaps: u64,
+    entries_mapped: u64,
+    entries_unmapped: u64,
+    table_unmaps: u64,
+    tables_freed: u64,
+    rejected: u64,
+    mapped_peak: u64,
+    pages_peak: usize,
+    exposed_bytes: u64,
+    exposed_ns: f64,
+}
+
+/// A lane over table format `F`.
+pub(super) struct FormatLane<'m, F: Format> {
+    policy: Policy,
+    table: PageTable<F, &'m SlabTables<F::Word>>,
+    rig: Rig<'m, F>,
+    caps: Capabilities,
+    map_quirks: Quirks,
+    unmap_quirks: Quirks,
+    space: Space,
+    live: HashMap<u64, Live, BuildHasherDefault<IdHasher>>,
+    lazy: LazyQueue,
+    tally: Tally,
+}
+
+/// Table pages that a lane can need at most: every table below the window's top, those that wait
+/// for quiet beside those that replace them, and the levels above.
+pub(super) fn table_pages<F: Format>() -> u32 {
+    let leaf_span_lg2 = F::GRANULE.lg2() + F::INDEX_LG2;
+    2 * (1 << WINDOW_LG2.saturating_sub(leaf_span_lg2)) + 64
+}
+
+impl<'m, F: Format> FormatLane<'m, F> {
+    pub(super) fn new(
+        policy: Policy,
+        profile: &Profile,
+        format: F,
+        memory: &'m SlabTables<F::Word>,
+    ) -> Result<Self> {
+        let table = PageTable::new(format, memory)?;
+        let rig = Rig::new(profile, memory, table.root())?;
+        let caps = profile.capabilities();
+        let window = WINDOW_LG2.min(format.input_lg2());
+        Ok(Self {
+            policy,
+            rig,
+            table,
+            caps,
+            map_quirks: policy.map_quirks(&caps, profile.quirks()),
+            unmap_quirks: policy.unmap_quirks(&caps, profile.quirks()),
+            space: Space::new(F::GRANULE, window),
+            live: HashMap::default(),
+            lazy: LazyQueue::new(LazyBounds::default()),
+            tally: Tally::default(),
+        })
+    }
+
+    fn pay(&self, quirks: &Quirks, gather: Gather) -> Result<Quiesced> {
+        self.rig.pay(&self.caps, quirks, gather)
+    }
+
+    /// Pays for all that the lazy queue holds, at trace time `now_ns`.
+    fn flush(&mut self, now_ns: u64) -> Result<()> {
+        let waited = self.lazy.age_ns(now_ns) as f64;
+        let before = self.rig.now_ns();
+        let gather = std::mem::take(&mut self.lazy.gather);
+        let quiet = self.pay(&self.unmap_quirks, gather)?;
+        self.exposed(self.lazy.bytes(), waited + self.rig.now_ns() - before);
+        for block in self.lazy.drain() {
+            self.space.free(block, &quiet);
+        }
+        self.table.reclaim(quiet);
+        Ok(())
+    }
+
+    /// Lets the lazy queue's timer fire if its time has come.
+    fn tick(&mut self, now_ns: u64) -> Result<()> {
+        match self.lazy.due_ns() {
+            Some(due) if due <= now_ns => self.flush(due),
+            _ => Ok(()),
+        }
+    }
+
+    fn exposed(&mut self, bytes: u64, ns: f64) {
+        self.tally.exposed_bytes = self.tally.exposed_bytes.max(bytes);
+        self.tally.exposed_ns = self.tally.exposed_ns.max(ns);
+    }
+
+    fn note_pages(&mut self) {
+        self.tally.pages_peak = self.tally.pages_peak.max(self.table.pages());
+    }
+
+    fn block(&mut self, now_ns: u64, granules: u64) -> Result<Option<Block>> {
+        if let Some(block) = self.space.alloc(granules) {
+            return Ok(Some(block));
+        }
+        if self.lazy.due_ns().is_some() {
+            self.flush(now_ns)?;
+        }
+        Ok(self.space.alloc(granules))
+    }
+
+    fn touch(&mut self, range: IovaRange) {
+        let mut at = Some(range.start());
+        while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
+            self.rig.touch(iova);
+            at = iova.checked_add(F::GRANULE.bytes());
+        }
+    }
+}
+
+impl<F: Format> Lane for FormatLane<'_, F> {
+    fn map(&mut self, now_ns: u64, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken> {
+        self.tick(now_ns)?;
+        let granules = bytes.div_ceil(F::GRANULE.bytes());
+        let Some(block) = self.block(now_ns, granules)? else {
+            self.tally.rejected += 1;
+            return Ok(Taken::Rejected);
+        };
+        let mut gather = Gather::new();
+        let access = Access::READ | Access::WRITE;
+        let list = pieces.iter().copied();
+        let range = match self.table.map_sg(block.start(), list, access, &mut gather) {
+            Ok(range) => range,
+            Err(error @ (MapError::AlreadyMapped { .. } | MapError::Memory(_))) => {
+                return Err(anyhow!(error).context("the library refused a map it should take"));
+            }
+            Err(_) => {
+                self.space.put_unused(block);
+                self.tally.rejected += 1;
+                return Ok(Taken::Rejected);
+            }
+        };
+        self.tally.maps += 1;
+        self.tally.entries_mapped += granules;
+        if !gather.is_empty() {
+            let quiet = self.pay(&self.map_quirks, gather)?;
+            self.table.reclaim(quiet);
+        }
+        self.note_pages();
+        self.live.insert(id, Live { block, range });
+        self.tally.mapped_peak = self.tally.mapped_peak.max(self.live.len() as u64);
+        self.touch(range);
+        Ok(Taken::Yes)
+    }
+
+    fn unmap(&mut self, now_ns: u64, id: u64) -> Result<()> {
+        self.tick(now_ns)?;
+        let Some(Live { block, range }) = self.live.remove(&id) else {
+            return Ok(());
+        };
+        let bytes = range.len_minus_one() + 1;
+        self.tally.unmaps += 1;
+        self.tally.entries_unmapped += range.pages(F::GRANULE);
+        if self.policy == Policy::Lazy {
+            let before = self.lazy.gather.table_pages();
+            self.table.unmap(range, &mut self.lazy.gather)?;
+            self.note_tables(self.lazy.gather.table_pages().saturating_sub(before));
+            return match self.lazy.push(block, bytes, now_ns) {
+                Fill::Room => Ok(()),
+                Fill::Full => self.flush(now_ns),
+            };
+        }
+        let mut gather = Gather::new();
+        self.table.unmap(range, &mut gather)?;
+        self.note_tables(gather.table_pages());
+        let before = self.rig.now_ns();
+        let quiet = self.pay(&self.unmap_quirks, gather)?;
+        self.exposed(bytes, self.rig.now_ns() - before);
+        self.space.free(block, &quiet);
+        self.table.reclaim(quiet);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<PolicyReport> {
+        if let Some(due) = self.lazy.due_ns() {
+            self.flush(due)?;
+        }
+        Ok(self.report())
+    }
+}
+
+impl<F: Format> FormatLane<'_, F> {
+    fn note_tables(&mut self, freed: usize) {
+        if freed > 0 {
+            self.tally.table_unmaps += 1;
+            self.tally.tables_freed += freed as u64;
+        }
+        self.note_pages();
+    }
+
+    fn report(&self) -> PolicyReport {
+        let tally = &self.tally;
+        let done = self.rig.counters();
+        let kinds = done.invalidations;
+        let cpu = self.rig.cpu();
+        let each = self.rig.commands();
+        let sum = |terms: &[(u64, f64)]| terms.iter().map(|(n, ns)| *n as f64 * ns).sum::<f64>();
+        let map = sum(&[
+            (tally.maps, cpu.map_call),
+            (tally.entries_mapped, cpu.entry),
+        ]);
+        let unmap = sum(&[
+            (tally.unmaps - tally.table_unmaps, cpu.unmap_call),
+            (tally.table_unmaps, cpu.unmap_call_tables),
+            (tally.entries_unmapped, cpu.entry),
+            (tally.tables_freed, cpu.table_free),
+        ]);
+        let invalidation = sum(&[
+            (kinds.page, each.page),
+            (kinds.range, each.range),
+            (kinds.context, each.context),
+            (kinds.global, each.global),
+            (done.cleaned_lines, each.clean_line),
+        ]);
+        let us = |ns: f64| ns / 1000.0;
+        let mut time_us = TimeByCause {
+            total: 0.0,
+            map: us(map),
+            unmap: us(unmap),
+            invalidation: us(invalidation),
+            sync_wait: us(done.syncs as f64 * each.sync),
+            device_stall: us(self.rig.stall_ns()),
+        };
+        time_us.total = time_us.cpu() + time_us.device_stall;
+        PolicyReport {
+            policy: self.policy.name().to_owned(),
+            operations: tally.maps + tally.unmaps,
+            invalidations: Invalidations {
+                page: kinds.page,
+                range: kinds.range,
+                context: kinds.context,
+                global: kinds.global,
+            },
+            masks: done.range_masks,
+            syncs: done.syncs,
+            time_us,
+            exposed: Exposed {
+                max_bytes: tally.exposed_bytes,
+                max_us: us(tally.exposed_ns),
+            },
+            table_pages_peak: tally.pages_peak as u64,
+            device: DeviceCounts {
+                accesses: done.dma_accesses + done.faults,
+                iotlb_misses: done.iotlb_misses,
+                walk_reads: done.walk_steps,
+                faults: done.faults,
+            },
+            rejected_maps: tally.rejected,
+            mapped_peak: tally.mapped_peak,
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Replay: what a machine's DMA activity costs under each invalidation policy.
+//!
+//! Each policy drives a real page table of the library against the model of one machine, in
+//! virtual time. `docs/replay.md` says what is counted and how.
+
+mod lane;
+mod policy;
+mod report;
+mod run;
+mod text;
+
+pub use policy::{LazyBounds, Policy};
+pub use report::{
+    DeviceCounts, Exposed, Invalidations, PolicyReport, ReplayReport, TimeByCause, TraceReport,
+};
+pub use run::{run, run_file};
+pub use text::text;
+
+/// The machine that replays run on if none is named.
+pub const DEFAULT_MACHINE: &str = "xeon-vtd";

@@ -1,0 +1,154 @@
+//! What a replay found, as data: the keys of `portolan replay --json`.
+//!
+//! Times are microseconds of virtual time. All counters can be recomputed from the trace alone but
+//! for the cache counters and the table pages.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The whole result of a replay.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReplayReport {
+    /// What the trace holds.
+    pub trace: TraceReport,
+    /// Name of the machine profile.
+    pub machine: String,
+    /// One entry for each policy, in the order asked for.
+    pub policies: Vec<PolicyReport>,
+    /// What the numbers say, in sentences.
+    pub findings: Vec<String>,
+}
+
+/// What the trace holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TraceReport {
+    /// Where it came from.
+    pub source: String,
+    /// Events of any kind that were read.
+    pub events: u64,
+    /// Streaming map operations, one for a whole scatter list.
+    pub maps: u64,
+    /// Streaming unmap operations that found their map.
+    pub unmaps: u64,
+    /// Sum of the sizes of the streaming map operations.
+    pub bytes_mapped: u64,
+    /// Unmaps whose map is not in the trace.
+    pub orphan_unmaps: u64,
+    /// Events that the kernel says it lost.
+    pub lost_events: u64,
+    /// Lines that could not be read.
+    pub bad_lines: u64,
+    /// Coherent allocations.
+    pub coherent_allocs: u64,
+    /// Coherent allocations given back.
+    pub coherent_frees: u64,
+    /// Operations still mapped where the trace ends.
+    pub left_mapped: u64,
+    /// Events with an earlier time than the one before.
+    pub out_of_order: u64,
+    /// Scatter lists of which the trace does not print all.
+    pub truncated_lists: u64,
+    /// Scatter lists whose pieces had to be guessed.
+    pub inexact_lists: u64,
+    /// Maps that the traced kernel refused.
+    pub failed_maps: u64,
+    /// Names of the devices.
+    pub devices: Vec<String>,
+    /// Maps that no policy could replay: too large for the window of device addresses, or beyond
+    /// what the table format can express.
+    pub rejected_maps: u64,
+}
+
+/// What one policy cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PolicyReport {
+    /// Name of the policy.
+    pub policy: String,
+    /// Maps and unmaps that were replayed, coherent ones included.
+    pub operations: u64,
+    /// Invalidation commands by kind.
+    pub invalidations: Invalidations,
+    /// Range commands by address mask (exponent of the number of pages).
+    pub masks: BTreeMap<u8, u64>,
+    /// Waits for completion.
+    pub syncs: u64,
+    /// Virtual time.
+    pub time_us: TimeByCause,
+    /// What the device could reach after it was unmapped.
+    pub exposed: Exposed,
+    /// Most pages of table memory in use at once.
+    pub table_pages_peak: u64,
+    /// What the device's accesses met.
+    pub device: DeviceCounts,
+    /// Maps that this policy could not replay.
+    pub rejected_maps: u64,
+    /// Largest number of operations mapped at once.
+    pub mapped_peak: u64,
+}
+
+/// Invalidation commands by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Invalidations {
+    /// Single pages.
+    pub page: u64,
+    /// Ranges.
+    pub range: u64,
+    /// Whole contexts.
+    pub context: u64,
+    /// Everything.
+    pub global: u64,
+}
+
+impl Invalidations {
+    /// All commands.
+    pub fn total(&self) -> u64 {
+        self.page + self.range + self.context + self.global
+    }
+}
+
+/// Virtual time by cause, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct TimeByCause {
+    /// All causes.
+    pub total: f64,
+    /// CPU: entries and tables, mapping.
+    pub map: f64,
+    /// CPU: entries and tables, unmapping.
+    pub unmap: f64,
+    /// CPU: submitting invalidations.
+    pub invalidation: f64,
+    /// CPU: waiting for invalidations to complete.
+    pub sync_wait: f64,
+    /// Device: waiting for translations that were not cached.
+    pub device_stall: f64,
+}
+
+impl TimeByCause {
+    /// CPU time.
+    pub fn cpu(&self) -> f64 {
+        self.map + self.unmap + self.invalidation + self.sync_wait
+    }
+}
+
+/// What stayed reachable after unmap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Exposed {
+    /// Most bytes at once.
+    pub max_bytes: u64,
+    /// Longest time from unmap to the end of the invalidation that covers it.
+    pub max_us: f64,
+}
+
+/// What the device's accesses met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceCounts {
+    /// Pages touched, once each for each mapping.
+    pub accesses: u64,
+    /// Accesses that the IOTLB did not hold.
+    pub iotlb_misses: u64,
+    /// Table entries read by walks.
+    pub walk_reads: u64,
+    /// Accesses that were refused; anything but 0 is a defect.
+    pub faults: u64,
+}

@@ -1,0 +1,356 @@
+//! One pass over a trace, each operation fed to every policy.
+//!
+//! Memory is bounded by what is mapped at once. All devices of a trace share one address space and
+//! one IOMMU.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{HumanBytes, HumanCount, ProgressBar};
+use portolan::addr::{PageSize, PhysAddr};
+use portolan::platform::SlabTables;
+use portolan::table::{Format, Segment};
+use portolan_model::profile::Profile;
+
+use super::lane::{FormatLane, Lane, Taken, WINDOW_LG2, table_pages};
+use super::policy::Policy;
+use super::report::{ReplayReport, TraceReport};
+use super::text::findings;
+use crate::machines::{WithFormat, with_format};
+use crate::trace::{self, OpKind, Piece, Reader, Summary};
+
+/// The trace that comes with the program, and its name.
+const BUNDLED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.mixed-sg-4j.trace.xz");
+const BUNDLED_NAME: &str = "bundled trace vtd-strict.mixed-sg-4j";
+/// Operations between two looks at the clock.
+const PACE: u64 = 1 << 14;
+/// Where table memory lies for the model; any place does.
+const TABLES_AT: u64 = 1 << 40;
+/// Memory for mappings whose place the trace does not tell: odd pages, so that they take single
+/// pages as scattered memory does.
+const UNKNOWN_AT: u64 = 0x1000_1000;
+
+/// Replays the trace at `path`, or the bundled one; warnings go to standard error.
+///
+/// # Errors
+/// If the trace cannot be read, or the machine lacks something that the replay needs.
+pub fn run_file(
+    path: Option<&Path>,
+    profile: &Profile,
+    policies: &[Policy],
+) -> Result<ReplayReport> {
+    let (mut reader, name) = match path {
+        Some(path) => {
+            let name = path.display().to_string();
+            let reader = trace::open(path).with_context(|| format!("trace {name}"))?;
+            (reader, name)
+        }
+        None => (trace::from_bytes(BUNDLED)?, BUNDLED_NAME.to_owned()),
+    };
+    let mut report = run(&mut reader, profile, policies)?;
+    report.trace.source = name;
+    for warning in warnings(reader.summary(), &report.trace) {
+        eprintln!("portolan: warning: {warning}");
+    }
+    Ok(report)
+}
+
+/// Replays what `reader` reads, once for each policy, in one pass.
+///
+/// # Errors
+/// If the library or the model refuses what it should take, or a price is missing.
+pub fn run(reader: &mut Reader, profile: &Profile, policies: &[Policy]) -> Result<ReplayReport> {
+    if policies.is_empty() {
+        bail!("no policy to replay");
+    }
+    let mut policies = policies.to_vec();
+    let mut seen = Vec::new();
+    policies.retain(|policy| {
+        !seen.contains(policy) && {
+            seen.push(*policy);
+            true
+        }
+    });
+    with_format(
+        profile.format(),
+        Task {
+            reader,
+            profile,
+            policies: &policies,
+        },
+    )
+}
+
+struct Task<'a> {
+    reader: &'a mut Reader,
+    profile: &'a Profile,
+    policies: &'a [Policy],
+}
+
+impl WithFormat for Task<'_> {
+    type Output = ReplayReport;
+
+    fn run<F: Format>(self, format: F) -> Result<ReplayReport> {
+        let Self {
+            reader,
+            profile,
+            policies,
+        } = self;
+        // Memory outside the format's reach would do for tables that only CPUs read.
+        let at = PhysAddr::new(TABLES_AT.min(1 << (format.output_lg2() - 1)));
+        let memories: Vec<_> = policies
+            .iter()
+            .map(|_| SlabTables::<F::Word>::new(at, F::GRANULE, table_pages::<F>()))
+            .collect();
+        let mut lanes = Vec::new();
+        for (policy, memory) in policies.iter().zip(&memories) {
+            lanes.push(FormatLane::new(*policy, profile, format, memory)?);
+        }
+        let rejected = drive(reader, F::GRANULE, &mut lanes)?;
+        let mut reports = Vec::new();
+        for lane in &mut lanes {
+            reports.push(lane.finish()?);
+        }
+        let trace = trace_report(reader.summary(), rejected);
+        let findings = findings(&trace, &reports);
+        Ok(ReplayReport {
+            trace,
+            machine: profile.name().to_owned(),
+            policies: reports,
+            findings,
+        })
+    }
+}
+
+/// Feeds all operations to all lanes; the number of maps that no lane took.
+fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Result<u64> {
+    let mut segments: Vec<Segment> = Vec::new();
+    let mut progress = Progress::new();
+    let mut rejected = 0;
+    // Time stamps of different CPUs may step back; policies see time that does not.
+    let mut now_ns = 0;
+    while let Some(op) = reader.next_op() {
+        now_ns = now_ns.max(op.time_ns);
+        match op.kind {
+            OpKind::Map {
+                id,
+                bytes,
+                offset,
+                pieces,
+                ..
+            } => {
+                let Some(padded) = pad(pieces, offset.into(), bytes, granule, &mut segments) else {
+                    rejected += 1;
+                    continue;
+                };
+                let mut taken = 0;
+                for lane in lanes.iter_mut() {
+                    let done = lane.map(now_ns, id.0, &segments, padded);
+                    let done = done.with_context(|| format!("map in line {}", op.line))?;
+                    taken += u32::from(done == Taken::Yes);
+                }
+                rejected += u64::from(taken == 0);
+            }
+            OpKind::Unmap { id, .. } => {
+                for lane in lanes.iter_mut() {
+                    let done = lane.unmap(now_ns, id.0);
+                    done.with_context(|| format!("unmap in line {}", op.line))?;
+                }
+            }
+        }
+        progress.step(reader);
+    }
+    progress.end();
+    Ok(rejected)
+}
+
+/// Fills `segments` with the whole pages of `pieces`, and with pages of unknown place for the bytes
+/// that no piece accounts for. Their sum, or `None` if that is nothing or too large for the window.
+fn pad(
+    pieces: &[Piece],
+    offset: u64,
+    bytes: u64,
+    granule: PageSize,
+    segments: &mut Vec<Segment>,
+) -> Option<u64> {
+    segments.clear();
+    let mask = granule.bytes() - 1;
+    let mut told = 0u64;
+    let mut padded = 0u64;
+    for piece in pieces.iter().filter(|piece| piece.bytes > 0) {
+        let start = piece.pa.get() & !mask;
+        let end = piece.pa.get().checked_add(piece.bytes)?.checked_add(mask)? & !mask;
+        segments.push(Segment {
+            pa: PhysAddr::new(start),
+            bytes: end - start,
+        });
+        padded = padded.checked_add(end - start)?;
+        told = told.checked_add(piece.bytes)?;
+    }
+    let wanted = bytes.checked_add(if segments.is_empty() { offset } else { 0 })?;
+    if told < wanted {
+        let missing = (wanted - told).checked_add(mask)? & !mask;
+        let pa = PhysAddr::new((UNKNOWN_AT + mask) & !mask);
+        segments.push(Segment { pa, bytes: missing });
+        padded = padded.checked_add(missing)?;
+    }
+    (padded > 0 && padded < 1 << WINDOW_LG2).then_some(padded)
+}
+
+fn trace_report(summary: &Summary, rejected_maps: u64) -> TraceReport {
+    TraceReport {
+        source: String::new(),
+        events: summary.events,
+        maps: summary.maps,
+        unmaps: summary.unmaps,
+        bytes_mapped: summary.bytes_mapped,
+        orphan_unmaps: summary.orphan_unmaps,
+        lost_events: summary.lost_events,
+        bad_lines: summary.bad_lines,
+        coherent_allocs: summary.coherent_allocs,
+        coherent_frees: summary.coherent_frees,
+        left_mapped: summary.left_mapped,
+        out_of_order: summary.out_of_order,
+        truncated_lists: summary.truncated_lists,
+        inexact_lists: summary.inexact_lists,
+        failed_maps: summary.failed_maps,
+        devices: summary.devices.clone(),
+        rejected_maps,
+    }
+}
+
+/// What a reader of the report should know about the trace.
+fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
+    let mut said = Vec::new();
+    for bad in &summary.first_bad {
+        said.push(format!(
+            "line {}: {}: `{}`",
+            bad.line, bad.reason, bad.excerpt
+        ));
+    }
+    let kept = summary.first_bad.len() as u64;
+    if summary.bad_lines > kept {
+        said.push(format!(
+            "{} more lines could not be used",
+            summary.bad_lines - kept
+        ));
+    }
+    if summary.orphan_unmaps > 0 {
+        let lines: Vec<_> = summary.orphan_lines.iter().map(u64::to_string).collect();
+        said.push(format!(
+            "{} unmaps have no map in the trace and were not replayed (lines {}{})",
+            summary.orphan_unmaps,
+            lines.join(", "),
+            if summary.orphan_unmaps > lines.len() as u64 {
+                ", ..."
+            } else {
+                ""
+            },
+        ));
+    }
+    if summary.lost_events > 0 {
+        said.push(format!(
+            "the recorder lost {} events; record again with a larger buffer_size_kb",
+            summary.lost_events
+        ));
+    }
+    if let Some(line) = summary.cut_after_line {
+        said.push(format!(
+            "the trace breaks off after line {line}; what came before was replayed"
+        ));
+    }
+    if trace.rejected_maps > 0 {
+        said.push(format!(
+            "{} maps are empty, larger than 4 GiB or beyond the machine's addresses, and were not \
+             replayed",
+            trace.rejected_maps
+        ));
+    }
+    said
+}
+
+/// A progress bar on a terminal, once a second has passed.
+struct Progress {
+    start: Instant,
+    operations: u64,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            start: Instant::now(),
+            operations: 0,
+            bar: None,
+        }
+    }
+
+    fn step(&mut self, reader: &Reader) {
+        self.operations += 1;
+        if !self.operations.is_multiple_of(PACE) {
+            return;
+        }
+        if self.bar.is_none()
+            && self.start.elapsed() > Duration::from_secs(1)
+            && std::io::stderr().is_terminal()
+        {
+            self.bar = Some(ProgressBar::new_spinner());
+        }
+        if let Some(bar) = &self.bar {
+            let read = HumanBytes(reader.bytes_read());
+            bar.set_message(format!(
+                "{} operations, {read} read",
+                HumanCount(self.operations)
+            ));
+            bar.tick();
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn padded(pieces: &[(u64, u64)], offset: u64, bytes: u64) -> Option<(u64, usize)> {
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|&(pa, bytes)| Piece {
+                pa: PhysAddr::new(pa),
+                bytes,
+            })
+            .collect();
+        let mut segments = Vec::new();
+        let sum = pad(&pieces, offset, bytes, PageSize::SIZE_4K, &mut segments)?;
+        Some((sum, segments.len()))
+    }
+
+    #[test]
+    fn pieces_are_padded_to_pages() {
+        assert_eq!(padded(&[(0x1840, 1522)], 0x840, 1522), Some((4096, 1)));
+        assert_eq!(padded(&[(0x1fff, 2)], 0xfff, 2), Some((8192, 1)));
+        assert_eq!(
+            padded(&[(0x1000, 4096), (0x9000, 100)], 0, 4196),
+            Some((8192, 2))
+        );
+        // Whole pages told by table events, for an operation of fewer bytes.
+        assert_eq!(padded(&[(0x1000, 4096)], 0x10, 20), Some((4096, 1)));
+    }
+
+    #[test]
+    fn what_is_not_told_is_made_up_and_what_overflows_is_refused() {
+        assert_eq!(padded(&[], 0x800, 4096), Some((8192, 1)));
+        assert_eq!(padded(&[(0x1000, 4096)], 0, 12288), Some((12288, 2)));
+        assert_eq!(padded(&[(u64::MAX - 10, 20)], 0, 20), None);
+        assert_eq!(padded(&[], 0, u64::MAX), None);
+        assert_eq!(padded(&[], 0, 1 << 32), None);
+        assert_eq!(padded(&[], 0, 0), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! A replay's report for people: one table, then what it says in sentences.
+
+use super::report::{PolicyReport, ReplayReport, TraceReport};
+use crate::display::{bytes, grouped, micros, table};
+
+/// The report as text.
+pub fn text(report: &ReplayReport) -> String {
+    let trace = &report.trace;
+    let mut out = format!(
+        "{}: {} events, {} maps of {}, {} unmaps, {} coherent allocations\nmachine {}\n\n",
+        trace.source,
+        grouped(trace.events),
+        grouped(trace.maps),
+        bytes(trace.bytes_mapped),
+        grouped(trace.unmaps),
+        grouped(trace.coherent_allocs),
+        report.machine,
+    );
+    let header = [
+        "policy",
+        "operations",
+        "page",
+        "range",
+        "context",
+        "syncs",
+        "map µs",
+        "unmap µs",
+        "invalidate µs",
+        "sync µs",
+        "stall µs",
+        "misses",
+        "exposed",
+        "for µs",
+        "tables",
+    ];
+    let rows = report.policies.iter().map(|p| {
+        vec![
+            p.policy.clone(),
+            grouped(p.operations),
+            grouped(p.invalidations.page),
+            grouped(p.invalidations.range),
+            grouped(p.invalidations.context + p.invalidations.global),
+            grouped(p.syncs),
+            micros(p.time_us.map),
+            micros(p.time_us.unmap),
+            micros(p.time_us.invalidation),
+            micros(p.time_us.sync_wait),
+            micros(p.time_us.device_stall),
+            grouped(p.device.iotlb_misses),
+            bytes(p.exposed.max_bytes),
+            micros(p.exposed.max_us),
+            grouped(p.table_pages_peak),
+        ]
+    });
+    let numbers: Vec<usize> = (1..header.len()).collect();
+    out.push_str(&table(&header, &numbers, rows.collect()));
+    out.push_str("\n\n");
+    for finding in &report.findings {
+        out.push_str(finding);
+        out.push('\n');
+    }
+    out
+}
+
+/// What the numbers say: the trace, what invalidation costs, and what to change.
+pub(super) fn findings(trace: &TraceReport, policies: &[PolicyReport]) -> Vec<String> {
+    let mut said = Vec::new();
+    let Some(first) = policies.first() else {
+        return said;
+    };
+    if trace.maps == 0 {
+        said.push("The trace maps nothing; record it while the device is at work.".to_owned());
+        return said;
+    }
+    said.push(format!(
+        "The trace maps {} at a time on average and holds at most {} mappings at once.",
+        bytes(trace.bytes_mapped / trace.maps),
+        grouped(first.mapped_peak),
+    ));
+    let mut strict: Vec<_> = policies.iter().filter(|p| p.policy != "lazy").collect();
+    // Of equals the one by range is named: it costs less as soon as mappings grow.
+    strict.sort_by_key(|p| p.policy != "strict-range");
+    strict.sort_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total));
+    if let [best, rest @ ..] = strict.as_slice() {
+        said.push(strict_finding(trace, best, rest.last().copied()));
+        if let Some(lazy) = policies.iter().find(|p| p.policy == "lazy") {
+            said.push(lazy_finding(best, lazy));
+        }
+    }
+    let faults: u64 = policies.iter().map(|p| p.device.faults).sum();
+    if faults > 0 {
+        said.push(format!(
+            "{faults} accesses to mapped memory were refused: this is a defect."
+        ));
+    }
+    said
+}
+
+fn strict_finding(
+    trace: &TraceReport,
+    best: &PolicyReport,
+    worst: Option<&PolicyReport>,
+) -> String {
+    let wait = best.time_us.invalidation + best.time_us.sync_wait;
+    let share = 100.0 * wait / best.time_us.cpu().max(f64::MIN_POSITIVE);
+    let unmaps = (trace.unmaps + trace.coherent_frees).max(1);
+    let mut said = format!(
+        "Of the strict policies {} costs least, {} µs in all; invalidating and waiting take {:.2} µs \
+         an unmap, {share:.0} % of the CPU time spent on mapping",
+        best.policy,
+        micros(best.time_us.total),
+        wait / unmaps as f64,
+    );
+    match worst {
+        Some(worst) => {
+            let times = worst.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE);
+            said.push_str(&format!(
+                "; {} takes {times:.2} times as long.",
+                worst.policy
+            ));
+        }
+        None => said.push('.'),
+    }
+    said
+}
+
+fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport) -> String {
+    let saved = 100.0 * (1.0 - lazy.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE));
+    let price = format!(
+        "leaves up to {} reachable for up to {} µs after unmap",
+        bytes(lazy.exposed.max_bytes),
+        micros(lazy.exposed.max_us),
+    );
+    if saved >= 10.0 {
+        format!(
+            "Lazy would save {saved:.0} % of that, with {} syncs instead of {}, but {price}: choose \
+             it where the device is trusted, and stay with {} where it is not.",
+            grouped(lazy.syncs),
+            grouped(best.syncs),
+            best.policy,
+        )
+    } else {
+        format!(
+            "Lazy would save {saved:.0} % of that and {price}: it is not worth it here; choose {}.",
+            best.policy,
+        )
+    }
+}

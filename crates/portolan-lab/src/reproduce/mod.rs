@@ -1,0 +1,146 @@
+//! Published results, recomputed: counts from the library run against the model, times from prices
+//! that are fitted on a named part of the rows and have to predict the rest.
+
+mod fit;
+mod measure;
+mod published;
+mod range_flush;
+mod rows;
+mod walk_flush;
+
+pub use fit::non_negative;
+pub use measure::{Events, Grouping, Way};
+pub use published::Direction;
+pub use rows::{Check, Counts, FittedPrice, Reproduction, Row};
+
+use anyhow::Result;
+use portolan::inval::Quirks;
+use portolan::table::Format;
+use portolan_model::profile::{Event, Profile};
+
+use crate::display;
+use crate::machines::{WithFormat, with_format};
+
+/// The machine's quirks, and the number of commands above which forgetting the whole context costs
+/// less, even if every entry of the IOTLB has to be walked for again.
+fn own_quirks(profile: &Profile) -> Result<Quirks> {
+    let quirks = profile.quirks();
+    let refill = f64::from(profile.caches().iotlb.entries) * profile.price(Event::IotlbMissStep)?;
+    let pages = (profile.price(Event::CmdContext)? + refill) / profile.price(Event::CmdPage)?;
+    // From there on; a price of zero for a page saturates.
+    let context_above = quirks.context_above.min(pages as u64);
+    Ok(Quirks {
+        context_above,
+        ..quirks
+    })
+}
+
+/// Recomputes walk flush by context.
+///
+/// # Errors
+/// If a profile or a published table is wrong, or the library refuses an operation.
+pub fn walk_flush() -> Result<Reproduction> {
+    struct Task<'p>(&'p Profile);
+    impl WithFormat for Task<'_> {
+        type Output = Reproduction;
+        fn run<F: Format>(self, format: F) -> Result<Reproduction> {
+            let profile = self.0;
+            let span = measure::table_span::<F>().bytes();
+            walk_flush::reproduce(profile, span, &mut |direction, bytes, way| {
+                measure::measure(profile, format, direction, bytes, way)
+            })
+        }
+    }
+    let profile = Profile::by_name(walk_flush::MACHINE)?;
+    with_format(profile.format(), Task(&profile))
+}
+
+/// Recomputes range flush.
+///
+/// # Errors
+/// If a profile or a published table is wrong, or the library refuses an operation.
+pub fn range_flush() -> Result<Reproduction> {
+    struct Task<'p>(&'p Profile);
+    impl WithFormat for Task<'_> {
+        type Output = Reproduction;
+        fn run<F: Format>(self, format: F) -> Result<Reproduction> {
+            let profile = self.0;
+            range_flush::reproduce(profile, &mut |direction, bytes, way| {
+                measure::measure(profile, format, direction, bytes, way)
+            })
+        }
+    }
+    let profile = Profile::by_name(range_flush::MACHINE)?;
+    with_format(profile.format(), Task(&profile))
+}
+
+/// A reproduction as text.
+pub fn text(result: &Reproduction) -> String {
+    let mut rows = Vec::new();
+    for row in &result.rows {
+        let size = display::bytes(row.size_bytes);
+        let published = match row.published_range {
+            Some([low, high]) => format!("{low:.0}..{high:.0}"),
+            None => row
+                .published
+                .map_or("-".to_owned(), |us| format!("{us:.3}")),
+        };
+        let kind = match (row.published, row.fitted) {
+            (None, _) => "",
+            (_, true) => "fitted",
+            (_, false) => "predicted",
+        };
+        rows.push(vec![
+            row.case.to_owned(),
+            row.size
+                .as_ref()
+                .map_or(size.clone(), |name| format!("{name} ({size})")),
+            row.variant.to_owned(),
+            published,
+            format!("{:.3}", row.computed),
+            row.error_pct
+                .map_or(String::new(), |error| format!("{error:+.1}")),
+            kind.to_owned(),
+            display::grouped(row.counts.page),
+            display::grouped(row.counts.range),
+            display::grouped(row.counts.context),
+            display::grouped(row.counts.sync),
+        ]);
+    }
+    let header = [
+        "case",
+        "size",
+        "variant",
+        "published µs",
+        "computed µs",
+        "error %",
+        "",
+        "by page",
+        "by range",
+        "by context",
+        "syncs",
+    ];
+    let mut out = format!("{} on {}\n\n", result.name, result.machine);
+    out.push_str(&display::table(&header, &[3, 4, 5, 7, 8, 9, 10], rows));
+    out.push_str("\n\nFitted prices\n\n");
+    let prices = result.prices.iter().map(|price| {
+        let ns = format!("{:.3}", price.ns);
+        vec![
+            price.case.to_owned(),
+            price.event.to_owned(),
+            ns,
+            price.fitted_on.to_owned(),
+        ]
+    });
+    out.push_str(&display::table(
+        &["case", "event", "ns", "fitted on"],
+        &[2],
+        prices.collect(),
+    ));
+    out.push_str("\n\n");
+    for check in &result.checks {
+        let verdict = if check.holds { "holds" } else { "FAILS" };
+        out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
+    }
+    out
+}

@@ -1,0 +1,149 @@
+//! The published tables, embedded, and their rows as numbers.
+//!
+//! The files keep their source in `#` comments; a malformed row is an error with its line number.
+
+use anyhow::{Context, Result, bail};
+
+/// `data/published/qcom-smmu-walk-flush.csv`.
+pub const WALK_FLUSH: &str = include_str!("../../../../data/published/qcom-smmu-walk-flush.csv");
+/// `data/published/tegra-range-flush.csv`.
+pub const RANGE_FLUSH: &str = include_str!("../../../../data/published/tegra-range-flush.csv");
+
+/// Map or unmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Mapping a scatter list.
+    Map,
+    /// Unmapping it.
+    Unmap,
+}
+
+impl Direction {
+    /// The name of the case in the published tables and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Map => "map",
+            Self::Unmap => "unmap",
+        }
+    }
+}
+
+/// One size of the walk-flush table; microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WalkFlushRow {
+    /// Bytes mapped and unmapped.
+    pub size_bytes: u64,
+    /// Map, before and after.
+    pub map: [f64; 2],
+    /// Unmap, before and after.
+    pub unmap: [f64; 2],
+}
+
+/// One sample of the range-flush table; microseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RangeFlushSample {
+    /// Map or unmap.
+    pub direction: Direction,
+    /// Size as published: `128K`, `4M`, `18M`.
+    pub size: String,
+    /// Flush after each page.
+    pub before: f64,
+    /// One flush at the end.
+    pub after: f64,
+}
+
+fn records(text: &str, columns: usize) -> Result<Vec<(u64, csv::StringRecord)>> {
+    let mut reader = csv::ReaderBuilder::new()
+        .comment(Some(b'#'))
+        .from_reader(text.as_bytes());
+    let mut rows = Vec::new();
+    for record in reader.records() {
+        let record = record.context("a published table is not CSV")?;
+        let line = record.position().map_or(0, |p| p.line());
+        if record.len() != columns {
+            bail!("line {line}: {} columns, {columns} wanted", record.len());
+        }
+        rows.push((line, record));
+    }
+    Ok(rows)
+}
+
+fn number(line: u64, text: &str) -> Result<f64> {
+    let value: f64 = text
+        .parse()
+        .with_context(|| format!("line {line}: `{text}` is not a number"))?;
+    if !value.is_finite() || value <= 0.0 {
+        bail!("line {line}: `{text}` is not a positive number");
+    }
+    Ok(value)
+}
+
+/// The rows of the walk-flush table.
+///
+/// # Errors
+/// A row that is not five positive numbers.
+pub fn walk_flush(text: &str) -> Result<Vec<WalkFlushRow>> {
+    let mut rows = Vec::new();
+    for (line, record) in records(text, 5)? {
+        let at = |i: usize| number(line, &record[i]);
+        rows.push(WalkFlushRow {
+            size_bytes: record[0]
+                .parse()
+                .with_context(|| format!("line {line}: `{}` is not a size", &record[0]))?,
+            map: [at(1)?, at(3)?],
+            unmap: [at(2)?, at(4)?],
+        });
+    }
+    Ok(rows)
+}
+
+/// The samples of the range-flush table.
+///
+/// # Errors
+/// A row that is not an operation, a size and two positive numbers.
+pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
+    let mut rows = Vec::new();
+    for (line, record) in records(text, 4)? {
+        rows.push(RangeFlushSample {
+            direction: match &record[0] {
+                "map" => Direction::Map,
+                "unmap" => Direction::Unmap,
+                other => bail!("line {line}: `{other}` is neither map nor unmap"),
+            },
+            size: record[1].to_owned(),
+            before: number(line, &record[2])?,
+            after: number(line, &record[3])?,
+        });
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn embedded_tables_are_read() {
+        let walk = walk_flush(WALK_FLUSH).unwrap();
+        assert_eq!(walk.len(), 8);
+        assert_eq!(walk[7].size_bytes, 32 << 20);
+        assert_eq!(walk[7].map, [4747.171, 4755.234]);
+        assert_eq!(walk[7].unmap, [1033.364, 51.797]);
+        let range = range_flush(RANGE_FLUSH).unwrap();
+        assert_eq!(range.len(), 24);
+        assert_eq!(range[23].size, "18M");
+        assert_eq!((range[23].before, range[23].after), (21764.0, 652.0));
+    }
+
+    #[test]
+    fn malformed_rows_are_errors() {
+        let text = "a,b,c,d\nmap,4M,1,2\nremap,4M,1,2\n";
+        let error = range_flush(text).unwrap_err().to_string();
+        assert!(
+            error.contains("line 3") && error.contains("remap"),
+            "{error}"
+        );
+        assert!(range_flush("a,b,c,d\nmap,4M,0,2\n").is_err());
+        assert!(walk_flush("a,b,c,d,e\n1,2,3,4,x\n").is_err());
+    }
+}

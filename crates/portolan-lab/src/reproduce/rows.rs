@@ -1,0 +1,96 @@
+//! What a reproduction found, as data: the keys of `portolan reproduce --json`.
+
+use serde::Serialize;
+
+/// A reproduction of one published table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Reproduction {
+    /// Name of the published result.
+    pub name: String,
+    /// Name of the machine profile.
+    pub machine: String,
+    /// Published and computed, row by row.
+    pub rows: Vec<Row>,
+    /// The prices that the fit found, and on what.
+    pub prices: Vec<FittedPrice>,
+    /// The bounds that predictions have to keep, and whether they do.
+    pub checks: Vec<Check>,
+}
+
+impl Reproduction {
+    /// Whether all bounds are kept.
+    pub fn holds(&self) -> bool {
+        self.checks.iter().all(|check| check.holds)
+    }
+}
+
+/// One latency.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// `map` or `unmap`.
+    pub case: &'static str,
+    /// `before`, `after` or `portolan`.
+    pub variant: &'static str,
+    /// Bytes mapped or unmapped.
+    pub size_bytes: u64,
+    /// The size as published, where that is not a number of bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<String>,
+    /// Always `latency_us`.
+    pub quantity: &'static str,
+    /// Published latency in microseconds (the median where several samples were published).
+    pub published: Option<f64>,
+    /// Smallest and largest published sample, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub published_range: Option<[f64; 2]>,
+    /// Computed latency in microseconds.
+    pub computed: f64,
+    /// `computed` against `published`, in per cent.
+    pub error_pct: Option<f64>,
+    /// Whether the prices were fitted on this row; otherwise it is predicted.
+    pub fitted: bool,
+    /// Commands that the library planned and the model carried out.
+    pub counts: Counts,
+}
+
+/// Invalidation commands and waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// By page.
+    pub page: u64,
+    /// By range.
+    pub range: u64,
+    /// By context.
+    pub context: u64,
+    /// Waits for completion.
+    pub sync: u64,
+}
+
+/// One price that a fit found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FittedPrice {
+    /// Map or unmap.
+    pub case: &'static str,
+    /// Which event.
+    pub event: &'static str,
+    /// Nanoseconds an event.
+    pub ns: f64,
+    /// The rows that it was fitted on.
+    pub fitted_on: &'static str,
+}
+
+/// A bound on predicted rows.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Check {
+    /// Which rows, and the bound.
+    pub what: String,
+    /// What was found.
+    pub found: String,
+    /// Whether the bound is kept.
+    pub holds: bool,
+}
+
+/// The relative error of `computed` in per cent.
+pub(crate) fn error_pct(computed: f64, published: f64) -> f64 {
+    (computed / published - 1.0) * 100.0
+}

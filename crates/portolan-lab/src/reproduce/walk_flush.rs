@@ -1,0 +1,215 @@
+//! Walk flush by context (Qualcomm SMMU, 2021): `qcom-smmu-walk-flush.csv` recomputed.
+//!
+//! *Before*: Linux maps page by page; unmaps page by page below the span of a leaf table, one
+//! command a page and one wait at the end; from there on one leaf table at a time, each with a
+//! command for each of its pages and a wait of its own. *After*: the same, but one command for the
+//! context for each table. *Portolan*: one `map_sg`, one `unmap`, one plan.
+//!
+//! What an unmap of whole tables costs beside its commands is fitted as one price for the table and
+//! its wait, since every table published had one; Portolan's several tables with one wait are
+//! priced by the profile's two prices.
+
+use anyhow::Result;
+use portolan::inval::{Preference, Quirks, WalkFlush};
+use portolan_model::profile::{Event, Profile};
+
+use super::fit;
+use super::measure::{Events, Grouping, Way};
+use super::published::{self, Direction};
+use super::rows::{Check, FittedPrice, Reproduction, Row, error_pct};
+
+/// The machine that the published figures come from.
+pub const MACHINE: &str = "sm8150";
+/// Rows up to this size are fitted, the others predicted.
+pub const FITTED_UP_TO: u64 = 12 << 20;
+/// No predicted row may be further off, in per cent.
+pub const BOUND_PCT: f64 = 5.0;
+
+const FITTED_ON: &str = "sizes up to 12 MiB, before and after";
+const MAP_PRICES: [Event; 2] = [Event::MapCall, Event::MapPage];
+const UNMAP_PRICES: [Event; 5] = [
+    Event::UnmapCall,
+    Event::UnmapPage,
+    Event::CmdPage,
+    Event::TableFree,
+    Event::UnmapCallTables,
+];
+
+/// The names under which the fitted prices are printed.
+fn price_name(event: Event) -> &'static str {
+    match event {
+        Event::CmdPage => "cmd_page = cmd_context",
+        Event::TableFree => "table_free + sync",
+        Event::UnmapCall => "unmap_call, its sync included",
+        other => other.name(),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Variant {
+    Before,
+    After,
+    Portolan,
+}
+
+impl Variant {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+            Self::Portolan => "portolan",
+        }
+    }
+
+    /// How this variant does an operation on `bytes` bytes.
+    fn way(self, direction: Direction, bytes: u64, table: u64, machine: Quirks) -> Way {
+        let walk_flush = match self {
+            Self::Before => WalkFlush::ByAddress,
+            Self::After => WalkFlush::ByContext,
+            Self::Portolan => {
+                return Way {
+                    grouping: Grouping::Whole,
+                    quirks: machine,
+                };
+            }
+        };
+        let quirks = Quirks {
+            walk_flush,
+            preference: Preference::ByPage,
+            ..Quirks::default()
+        };
+        let grouping = match direction {
+            Direction::Unmap if bytes >= table => Grouping::EachTable,
+            _ => Grouping::PagesTogether,
+        };
+        Way { grouping, quirks }
+    }
+}
+
+/// How often each fitted price is paid.
+fn paid(direction: Direction, events: &Events) -> Vec<f64> {
+    let whole = events.tables > 0;
+    let columns = match direction {
+        Direction::Map => vec![events.calls, events.single_pages],
+        Direction::Unmap => vec![
+            if whole { 0 } else { events.calls },
+            events.single_pages,
+            events.counts.page + events.counts.range + events.counts.context,
+            events.tables,
+            if whole { events.calls } else { 0 },
+        ],
+    };
+    columns.into_iter().map(|n| n as f64).collect()
+}
+
+fn dot(counts: &[f64], prices: &[f64]) -> f64 {
+    counts.iter().zip(prices).map(|(n, p)| n * p).sum()
+}
+
+/// Microseconds of Portolan's way: fitted prices, and the profile's for what was not published.
+fn ours(direction: Direction, events: &Events, us: &[f64], profile: &Profile) -> Result<f64> {
+    let price = |event| profile.price(event).map(|ns| ns / 1000.0);
+    let entries = events.run_pages as f64 * price(Event::PteWrite)?;
+    let mut counts = paid(direction, events);
+    if direction == Direction::Map {
+        return Ok(dot(&counts, us) + entries);
+    }
+    if events.tables == 0 {
+        return Ok(dot(&counts, us) + entries);
+    }
+    // Whole tables leave with one write each; the wait is paid once.
+    counts[3] = 0.0;
+    let tables = events.tables as f64 * price(Event::TableFree)?;
+    let waits = events.counts.sync as f64 * price(Event::Sync)?;
+    Ok(dot(&counts, us) + tables + waits)
+}
+
+/// Recomputes the table; `measure` runs one operation and says what it caused.
+///
+/// # Errors
+/// If the published table is malformed, a run fails or the profile lacks a price.
+pub fn reproduce(
+    profile: &Profile,
+    table_span: u64,
+    measure: &mut dyn FnMut(Direction, u64, Way) -> Result<Events>,
+) -> Result<Reproduction> {
+    let table = published::walk_flush(published::WALK_FLUSH)?;
+    let own = super::own_quirks(profile)?;
+    let mut rows = Vec::new();
+    let mut prices = Vec::new();
+    for direction in [Direction::Map, Direction::Unmap] {
+        let mut runs = Vec::new();
+        for row in &table {
+            for variant in [Variant::Before, Variant::After, Variant::Portolan] {
+                let way = variant.way(direction, row.size_bytes, table_span, own);
+                let events = measure(direction, row.size_bytes, way)?;
+                let [before, after] = match direction {
+                    Direction::Map => row.map,
+                    Direction::Unmap => row.unmap,
+                };
+                let published = match variant {
+                    Variant::Before => Some(before),
+                    Variant::After => Some(after),
+                    Variant::Portolan => None,
+                };
+                runs.push((row.size_bytes, variant, published, events));
+            }
+        }
+        let names: &[Event] = match direction {
+            Direction::Map => &MAP_PRICES,
+            Direction::Unmap => &UNMAP_PRICES,
+        };
+        let fitted = runs.iter().filter(|run| run.0 <= FITTED_UP_TO);
+        let (counts, values): (Vec<_>, Vec<_>) = fitted
+            .filter_map(|(_, _, published, events)| Some((paid(direction, events), (*published)?)))
+            .unzip();
+        let us = fit::non_negative(&counts, &values, names.len());
+        prices.extend(names.iter().zip(&us).map(|(event, us)| FittedPrice {
+            case: direction.name(),
+            event: price_name(*event),
+            ns: us * 1000.0,
+            fitted_on: FITTED_ON,
+        }));
+        for (size_bytes, variant, published, events) in runs {
+            let computed = match variant {
+                Variant::Portolan => ours(direction, &events, &us, profile)?,
+                _ => dot(&paid(direction, &events), &us),
+            };
+            rows.push(Row {
+                case: direction.name(),
+                variant: variant.name(),
+                size_bytes,
+                size: None,
+                quantity: "latency_us",
+                published,
+                published_range: None,
+                computed,
+                error_pct: published.map(|p| error_pct(computed, p)),
+                fitted: published.is_some() && size_bytes <= FITTED_UP_TO,
+                counts: events.counts,
+            });
+        }
+    }
+    let checks = vec![check(&rows)];
+    let name = "walk-flush".to_owned();
+    Ok(Reproduction {
+        name,
+        machine: profile.name().to_owned(),
+        rows,
+        prices,
+        checks,
+    })
+}
+
+fn check(rows: &[Row]) -> Check {
+    let predicted = rows
+        .iter()
+        .filter(|row| !row.fitted)
+        .filter_map(|row| row.error_pct);
+    let worst = predicted.map(f64::abs).fold(0.0, f64::max);
+    Check {
+        what: format!("no predicted row is off by more than {BOUND_PCT} %"),
+        found: format!("the worst is off by {worst:.1} %"),
+        holds: worst <= BOUND_PCT,
+    }
+}

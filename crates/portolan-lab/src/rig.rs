@@ -1,0 +1,124 @@
+//! One model IOMMU set up for a machine: where a policy's debts are paid, where its device's
+//! accesses go, and what that cost.
+//!
+//! Caches are of the machine's sizes. The walker reads table memory as it is: a walker that does
+//! not snoop is charged for the lines that have to be cleaned, but does not miss them here.
+
+use anyhow::{Result, anyhow};
+use portolan::addr::{ContextId, Iova, PhysAddr, StreamId};
+use portolan::inval::{Capabilities, Gather, Quiesced, Quirks, sync};
+use portolan::platform::SlabTables;
+use portolan::table::Format;
+use portolan_model::counters::Counters;
+use portolan_model::decode::{AccessKind, TableReader, TableRoot};
+use portolan_model::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
+use portolan_model::profile::{Event, Profile};
+
+const CONTEXT: ContextId = ContextId::new(1);
+const STREAM: StreamId = StreamId::new(1);
+
+/// What CPU work costs on a machine, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuPrices {
+    /// A call that maps.
+    pub(crate) map_call: f64,
+    /// A call that unmaps less than a whole table.
+    pub(crate) unmap_call: f64,
+    /// A call that takes whole tables out of the tree.
+    pub(crate) unmap_call_tables: f64,
+    /// An entry written or cleared in a run.
+    pub(crate) entry: f64,
+    /// A table page taken out of the tree and freed.
+    pub(crate) table_free: f64,
+}
+
+/// A model IOMMU over the tables in one memory.
+pub(crate) struct Rig<'m, F: Format> {
+    iommu: Iommu<TableReader<'m, F::Word, SlabTables<F::Word>>>,
+    cpu: CpuPrices,
+    commands: CommandPrices,
+}
+
+impl<'m, F: Format> Rig<'m, F> {
+    /// An IOMMU of the machine `profile` that walks the table at `root` in `memory`.
+    ///
+    /// # Errors
+    /// If the profile lacks a price.
+    pub(crate) fn new(
+        profile: &Profile,
+        memory: &'m SlabTables<F::Word>,
+        root: PhysAddr,
+    ) -> Result<Self> {
+        let cpu = CpuPrices {
+            map_call: profile.price(Event::MapCall)?,
+            unmap_call: profile.price(Event::UnmapCall)?,
+            unmap_call_tables: profile.price(Event::UnmapCallTables)?,
+            entry: profile.price(Event::PteWrite)?,
+            table_free: profile.price(Event::TableFree)?,
+        };
+        let setup = Setup::realistic(profile)?;
+        let commands = setup.prices;
+        let iommu = Iommu::new(setup, TableReader::new(memory, F::GRANULE));
+        let table = TableRoot {
+            root,
+            format: profile.format(),
+        };
+        iommu.attach(
+            STREAM,
+            StreamConfig::Translate {
+                context: CONTEXT,
+                table,
+            },
+        );
+        Ok(Self {
+            iommu,
+            cpu,
+            commands,
+        })
+    }
+
+    /// What CPU work costs.
+    pub(crate) fn cpu(&self) -> CpuPrices {
+        self.cpu
+    }
+
+    /// What commands cost.
+    pub(crate) fn commands(&self) -> CommandPrices {
+        self.commands
+    }
+
+    /// Virtual time of commands and waits, in nanoseconds.
+    pub(crate) fn now_ns(&self) -> f64 {
+        self.iommu.clock().now_exact_ns()
+    }
+
+    /// Pays a debt through the model's queue.
+    ///
+    /// # Errors
+    /// If the model refuses a command, which is a defect.
+    pub(crate) fn pay(
+        &self,
+        caps: &Capabilities,
+        quirks: &Quirks,
+        gather: Gather,
+    ) -> Result<Quiesced> {
+        sync(&self.iommu, CONTEXT, caps, quirks, gather)
+            .map_err(|failed| anyhow!("the model refused an invalidation: {}", failed.error))
+    }
+
+    /// Lets the device read at `iova`; a fault is counted by the model.
+    #[inline]
+    pub(crate) fn touch(&self, iova: Iova) {
+        let _ = self.iommu.translate(STREAM, iova, AccessKind::Read);
+    }
+
+    /// What happened.
+    pub(crate) fn counters(&self) -> Counters {
+        self.iommu.counters()
+    }
+
+    /// Nanoseconds that the device waited for walks.
+    pub(crate) fn stall_ns(&self) -> f64 {
+        self.iommu.stall_ns()
+    }
+}

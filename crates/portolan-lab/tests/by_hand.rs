@@ -1,0 +1,126 @@
+//! A trace of a few lines whose counters are worked out by hand, for all four policies.
+
+use portolan_lab::replay::{self, Invalidations, Policy, PolicyReport, ReplayReport};
+use portolan_lab::trace::Reader;
+use portolan_model::profile::{Event, Profile};
+
+/// Three pages in one list, one page with an offset, two pages that a small buffer touches; the last
+/// unmap comes 20 ms after the first, so that the lazy queue's timer fires in between.
+const TRACE: &str = "\
+# tracer: nop
+#
+ a-1 [000] ..... 1.000000: dma_map_sg: 0000:00:01.0 dir=TO_DEVICE nents=3/3 ents=1/1 dma_addrs={0xfff00000} sizes={0x3000} phys_addrs={0x10000,0x30000,0x50000} attrs=
+ a-1 [000] ..... 1.000100: dma_map_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffe00840 size=1522 phys_addr=70840 attrs=
+ a-1 [000] ..... 1.000200: dma_map_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffd00ff0 size=32 phys_addr=90ff0 attrs=
+ a-1 [000] ..... 1.001000: dma_unmap_sg: 0000:00:01.0 dir=TO_DEVICE phys_addrs={0x10000,0x30000,0x50000} attrs=
+ a-1 [000] ..... 1.002000: dma_unmap_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffe00840 size=1522 attrs=
+ a-1 [000] ..... 1.021000: dma_unmap_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffd00ff0 size=32 attrs=
+";
+
+fn run() -> (Profile, ReplayReport) {
+    let profile = Profile::by_name("xeon-vtd").unwrap();
+    let mut reader = Reader::new(Box::new(TRACE.as_bytes())).unwrap();
+    let report = replay::run(&mut reader, &profile, &Policy::ALL).unwrap();
+    (profile, report)
+}
+
+fn of(report: &ReplayReport, policy: Policy) -> &PolicyReport {
+    report
+        .policies
+        .iter()
+        .find(|p| p.policy == policy.name())
+        .unwrap()
+}
+
+#[test]
+fn trace_is_counted() {
+    let (_, report) = run();
+    let trace = &report.trace;
+    assert_eq!((trace.events, trace.maps, trace.unmaps), (6, 3, 3));
+    assert_eq!(trace.bytes_mapped, 3 * 4096 + 1522 + 32);
+    assert_eq!(
+        (trace.orphan_unmaps, trace.bad_lines, trace.left_mapped),
+        (0, 0, 0)
+    );
+}
+
+#[test]
+fn commands_by_policy() {
+    let (_, report) = run();
+    let none = Invalidations::default();
+    let page = of(&report, Policy::StrictPage);
+    assert_eq!(
+        page.invalidations,
+        Invalidations {
+            page: 3 + 1 + 2,
+            ..none
+        }
+    );
+    assert_eq!(page.syncs, 3);
+    let range = of(&report, Policy::StrictRange);
+    assert_eq!(range.invalidations, Invalidations { range: 3, ..none });
+    // Four pages for the three, one, two.
+    assert_eq!(range.masks, [(2, 1), (0, 1), (1, 1)].into());
+    assert_eq!(range.syncs, 3);
+    let context = of(&report, Policy::StrictContext);
+    assert_eq!(
+        (context.invalidations, context.syncs),
+        (Invalidations { context: 3, ..none }, 3)
+    );
+    // One when the timer fires at 1.011, one for what is left at the end.
+    let lazy = of(&report, Policy::Lazy);
+    assert_eq!(
+        (lazy.invalidations, lazy.syncs),
+        (Invalidations { context: 2, ..none }, 2)
+    );
+}
+
+#[test]
+fn device_and_exposure() {
+    let (profile, report) = run();
+    for policy in &report.policies {
+        assert_eq!(
+            (policy.operations, policy.mapped_peak),
+            (6, 3),
+            "{}",
+            policy.policy
+        );
+        assert_eq!(policy.device.accesses, 6, "{}", policy.policy);
+        assert_eq!(policy.device.faults, 0, "{}", policy.policy);
+        // Root, two levels below it, one leaf table.
+        assert_eq!(policy.table_pages_peak, 4, "{}", policy.policy);
+    }
+    let us = |events: &[(u64, Event)]| {
+        let price = |event: &Event| profile.price(*event).unwrap();
+        events
+            .iter()
+            .map(|(n, event)| *n as f64 * price(event))
+            .sum::<f64>()
+            / 1000.0
+    };
+    let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-3, "{a} is not {b}");
+    let page = of(&report, Policy::StrictPage);
+    assert_eq!(page.exposed.max_bytes, 3 * 4096);
+    close(
+        page.exposed.max_us,
+        us(&[(3, Event::CmdPage), (1, Event::Sync)]),
+    );
+    close(page.time_us.invalidation, us(&[(6, Event::CmdPage)]));
+    close(page.time_us.sync_wait, us(&[(3, Event::Sync)]));
+    close(
+        page.time_us.map,
+        us(&[(3, Event::MapCall), (6, Event::PteWrite)]),
+    );
+    let range = of(&report, Policy::StrictRange);
+    close(
+        range.exposed.max_us,
+        us(&[(1, Event::CmdRange), (1, Event::Sync)]),
+    );
+    let lazy = of(&report, Policy::Lazy);
+    // The list and the page wait together; the oldest waits the full 10 ms.
+    assert_eq!(lazy.exposed.max_bytes, 4 * 4096);
+    close(
+        lazy.exposed.max_us,
+        10_000.0 + us(&[(1, Event::CmdContext), (1, Event::Sync)]),
+    );
+}

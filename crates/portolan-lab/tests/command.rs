@@ -1,0 +1,174 @@
+//! The built command: exit codes, JSON keys, determinism, messages.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn portolan(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_portolan"))
+        .args(args)
+        .output()
+        .unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = portolan(args);
+    assert!(
+        output.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn scratch(name: &str, content: &[u8]) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, content).unwrap();
+    path
+}
+
+fn fails_with(args: &[&str], words: &[&str]) {
+    let output = portolan(args);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {message}");
+    for word in words {
+        assert!(
+            message.contains(word),
+            "{args:?}: `{word}` is not in: {message}"
+        );
+    }
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn plain_call_replays_the_bundled_trace_the_same_each_time() {
+    let first = portolan(&[]);
+    assert_eq!(first.status.code(), Some(0));
+    let text = String::from_utf8(first.stdout.clone()).unwrap();
+    for word in [
+        "vtd-strict.mixed-sg-4j",
+        "strict-page",
+        "strict-range",
+        "strict-context",
+        "lazy",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert_eq!(portolan(&["replay"]).stdout, first.stdout);
+    assert_eq!(
+        portolan(&["replay", "--json"]).stdout,
+        portolan(&["replay", "--json"]).stdout
+    );
+}
+
+#[test]
+fn replay_json_has_the_agreed_keys() {
+    let report = json(&[
+        "replay",
+        "--json",
+        "--policy",
+        "lazy",
+        "--policy",
+        "strict-range",
+    ]);
+    let trace = &report["trace"];
+    for key in [
+        "events",
+        "maps",
+        "unmaps",
+        "bytes_mapped",
+        "orphan_unmaps",
+        "lost_events",
+        "bad_lines",
+    ] {
+        assert!(trace[key].is_u64(), "{key}: {trace}");
+    }
+    assert_eq!(report["machine"], "xeon-vtd");
+    let policies = report["policies"].as_array().unwrap();
+    let names: Vec<_> = policies
+        .iter()
+        .map(|p| p["policy"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["lazy", "strict-range"]);
+    for policy in policies {
+        for kind in ["page", "range", "context", "global"] {
+            assert!(policy["invalidations"][kind].is_u64());
+        }
+        assert!(policy["syncs"].is_u64());
+        assert!(policy["time_us"]["total"].as_f64().unwrap() > 0.0);
+        assert!(policy["exposed"]["max_bytes"].is_u64());
+        assert!(policy["exposed"]["max_us"].as_f64().unwrap() > 0.0);
+        assert!(policy["table_pages_peak"].as_u64().unwrap() > 1);
+    }
+}
+
+#[test]
+fn reproduce_json_has_the_agreed_keys_and_keeps_its_bounds() {
+    for (name, machine) in [("walk-flush", "sm8150"), ("range-flush", "tegra210")] {
+        let report = json(&["reproduce", name, "--json"]);
+        assert_eq!(
+            (&report["name"], &report["machine"]),
+            (&name.into(), &machine.into())
+        );
+        for row in report["rows"].as_array().unwrap() {
+            assert!(row["case"].is_string() && row["variant"].is_string());
+            assert!(row["size_bytes"].is_u64() && row["fitted"].is_boolean());
+            assert_eq!(row["quantity"], "latency_us");
+            assert_eq!(row["published"].is_null(), row["variant"] == "portolan");
+            assert!(row["computed"].as_f64().unwrap() > 0.0);
+            for kind in ["page", "range", "context", "sync"] {
+                assert!(row["counts"][kind].is_u64());
+            }
+        }
+        for check in report["checks"].as_array().unwrap() {
+            assert_eq!(check["holds"], true, "{check}");
+        }
+    }
+}
+
+#[test]
+fn machines_are_listed_with_sources() {
+    let report = json(&["machines", "--json"]);
+    let machines = report["machines"].as_array().unwrap();
+    for name in ["sm8150", "tegra210", "xeon-vtd"] {
+        let machine = machines.iter().find(|m| m["name"] == name).unwrap();
+        for price in machine["prices"].as_object().unwrap().values() {
+            assert!(price["ns"].is_number() && !price["source"].as_str().unwrap().is_empty());
+        }
+    }
+    let text = String::from_utf8(portolan(&["machines"]).stdout).unwrap();
+    assert!(text.contains("sm8150") && text.contains("source"));
+}
+
+#[test]
+fn every_machine_replays() {
+    let report = json(&["machines", "--json"]);
+    for machine in report["machines"].as_array().unwrap() {
+        let name = machine["name"].as_str().unwrap();
+        let report = json(&["replay", "--json", "--machine", name]);
+        for policy in report["policies"].as_array().unwrap() {
+            assert_eq!(policy["device"]["faults"], 0, "{name}");
+            assert_eq!(policy["rejected_maps"], 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn wrong_input_exits_with_2_and_says_what_to_do() {
+    fails_with(
+        &["replay", "--machine", "pdp11"],
+        &["pdp11", "xeon-vtd", "portolan machines"],
+    );
+    fails_with(&["replay", "--policy", "loose"], &["loose", "strict-range"]);
+    fails_with(&["replay", "/nonexistent/trace"], &["/nonexistent/trace"]);
+    fails_with(
+        &["reproduce", "cold-fusion"],
+        &["cold-fusion", "walk-flush"],
+    );
+    fails_with(&["frobnicate"], &["frobnicate"]);
+    let empty = scratch("empty.trace", b"");
+    fails_with(&["replay", empty.to_str().unwrap()], &["empty"]);
+    let binary = scratch("binary.trace", &[0, 1, 2, 3, 255, 254, 7, 7, 7, 0, 0, 0]);
+    fails_with(&["replay", binary.to_str().unwrap()], &["binary"]);
+}
