@@ -87,7 +87,7 @@ fn lists() -> Vec<Scenario> {
     };
     let cold = Scenario {
         name: "map_sg_cold",
-        what: "the same, list and tables not in the caches",
+        what: "map_sg of 8192 scattered 4 KiB pages, list and tables not in the caches",
         cache: Cache::Cold,
         recorded: None,
         make: || Ok(Box::new(MapList::new(Cache::Cold)?)),
@@ -122,7 +122,7 @@ fn single_pages() -> Vec<Scenario> {
     };
     let reused = Scenario {
         name: "map_page_reused",
-        what: "the same into one gather that is kept",
+        what: "map of one page into a gather that is kept, neighbours mapped",
         recorded: None,
         make: || Ok(Box::new(Singles::new(Single::MapIntoOne)?)),
         ..map
@@ -136,7 +136,7 @@ fn single_pages() -> Vec<Scenario> {
     };
     let steps = Scenario {
         name: "unmap_page_steps",
-        what: "the same with every step of the plan taken",
+        what: "unmap of one page with a new gather, planned, every step taken",
         recorded: None,
         make: || Ok(Box::new(Singles::new(Single::UnmapSteps)?)),
         ..map
@@ -172,7 +172,7 @@ fn full_tables() -> Vec<Scenario> {
     };
     let steps = Scenario {
         name: "unmap_2m_steps",
-        what: "the same with every step of the plan taken",
+        what: "unmap of 512 pages that fill a leaf table, planned, every step taken",
         recorded: None,
         make: || Ok(Box::new(Full::new(Finish::Steps)?)),
         ..unmap
