@@ -1,1 +1,16 @@
-//! Placeholder.
+//! Naive oracles and the conformance scenarios: what referees the library.
+//!
+//! * [`oracle`], [`audit`], [`subject`]: what should be mapped, and the comparison with a whole table.
+//! * [`faults`]: table memory whose n-th allocation fails.
+//! * [`format`]: the formats by name.
+//! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
+//!
+//! Functions that check panic where the library is wrong, as tests do.
+#![forbid(unsafe_code)]
+
+pub mod audit;
+pub mod faults;
+pub mod format;
+pub mod oracle;
+pub mod subject;
+pub mod torture;

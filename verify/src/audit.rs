@@ -1,0 +1,173 @@
+//! The full audit of a table: against the oracle, through the library's cursor and through a decoder
+//! that shares nothing with it.
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::platform::{TableMem, Word};
+use portolan::table::format::{Entry, Format, LiveCount};
+use portolan::table::{Access, PageTable};
+use portolan_model::decode::{AccessKind, Decoded, Permissions, TableFormat};
+
+use crate::oracle::{Oracle, Piece, merged};
+
+/// Table pages that may be waiting for quiet outside of the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// None: all debts are paid and reclaimed.
+    Nothing,
+    /// At most so many.
+    AtMost(usize),
+}
+
+/// Most differences that one audit lists.
+const LISTED: usize = 8;
+
+/// Compares all of `table` with `oracle`; what differs, in words.
+pub fn audit<F: Format, M: TableMem<F::Word>>(
+    table: &PageTable<F, M>,
+    model: TableFormat,
+    oracle: &Oracle,
+    waiting: Waiting,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    let runs = table.mappings(table.input_range()).map(|run| Piece {
+        range: run.range,
+        pa: run.pa,
+        access: run.access,
+    });
+    let library = merged(runs);
+    compare("the cursor", &library, &merged(oracle.pieces()), &mut found);
+
+    let mut tree = Tree::<F, M>::new(table, model);
+    tree.walk(table.root(), model.levels() - 1, 0, Permissions::ALL);
+    let visible = |piece: Piece| Piece {
+        access: piece.access & (Access::READ | Access::WRITE),
+        ..piece
+    };
+    let wanted = merged(oracle.pieces().map(visible));
+    let leaves = std::mem::take(&mut tree.leaves);
+    compare("the decoder", &merged(leaves), &wanted, &mut found);
+    found.append(&mut tree.found);
+    check_pages(table.pages(), &tree, waiting, &mut found);
+    found.truncate(LISTED);
+    found
+}
+
+fn check_pages<F: Format, M: TableMem<F::Word>>(
+    pages: usize,
+    tree: &Tree<'_, F, M>,
+    waiting: Waiting,
+    found: &mut Vec<String>,
+) {
+    let (linked, marked) = (tree.linked, tree.marked);
+    let known = linked + marked;
+    match waiting {
+        Waiting::Nothing if pages != linked || marked != 0 => found.push(format!(
+            "{pages} table pages are counted, {linked} are reachable, {marked} more are marked, and \
+             nothing waits"
+        )),
+        Waiting::AtMost(most) if pages < known || pages > known + most => found.push(format!(
+            "{pages} table pages are counted, {linked} are reachable, {marked} more are marked, and \
+             at most {most} wait"
+        )),
+        _ => {}
+    }
+}
+
+fn compare(who: &str, found: &[Piece], wanted: &[Piece], out: &mut Vec<String>) {
+    for (has, want) in found.iter().zip(wanted) {
+        if has != want {
+            out.push(format!("{who} finds {has:x?}, the oracle has {want:x?}"));
+            return;
+        }
+    }
+    let common = found.len().min(wanted.len());
+    if let Some(more) = found.get(common) {
+        out.push(format!("{who} finds {more:x?}, where nothing is mapped"));
+    }
+    if let Some(less) = wanted.get(common) {
+        out.push(format!("{who} misses {less:x?}"));
+    }
+}
+
+/// Everything that can be reached from the root.
+struct Tree<'t, F: Format, M: TableMem<F::Word>> {
+    table: &'t PageTable<F, M>,
+    model: TableFormat,
+    leaves: Vec<Piece>,
+    found: Vec<String>,
+    /// Tables that the hardware can reach.
+    linked: usize,
+    /// Table pages that only software marks lead to.
+    marked: usize,
+}
+
+impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
+    fn new(table: &'t PageTable<F, M>, model: TableFormat) -> Self {
+        Self {
+            table,
+            model,
+            leaves: Vec::new(),
+            found: Vec::new(),
+            linked: 0,
+            marked: 0,
+        }
+    }
+
+    /// Visits the table at `at`, whose first address is `base`; returns its entries that are not 0.
+    fn walk(&mut self, at: PhysAddr, level: u8, base: u64, above: Permissions) -> u32 {
+        self.linked += 1;
+        let words = self.table.memory().table(at, self.model.granule());
+        if words.is_empty() {
+            self.found.push(format!("no table memory at {at}"));
+        }
+        let span = self.model.span(level);
+        let mut used = 0;
+        for (word, i) in words.iter().zip(0u64..) {
+            let raw = word.load();
+            if raw == 0 {
+                continue;
+            }
+            used += 1;
+            let iova = base + (i << span.lg2());
+            if !self.model.holds(Iova::new(iova)) {
+                self.found
+                    .push(format!("{raw:#x} past the input addresses at {iova:#x}"));
+                continue;
+            }
+            self.entry(raw, level, iova, span, above);
+        }
+        used
+    }
+
+    fn entry(&mut self, raw: u64, level: u8, iova: u64, span: PageSize, above: Permissions) {
+        match self.model.decode(raw, level) {
+            Decoded::Table { next, permissions } => {
+                let used = self.walk(next, level - 1, iova, above.and(permissions));
+                let counted = F::LIVE_COUNT == LiveCount::InEntry && level == 1;
+                if counted && F::live(raw) != used {
+                    let live = F::live(raw);
+                    self.found.push(format!(
+                        "the table for {iova:#x} has {used} entries and counts {live}"
+                    ));
+                }
+            }
+            Decoded::Leaf { pa, permissions } => {
+                let permissions = above.and(permissions);
+                let mut access = Access::empty();
+                access.set(Access::READ, permissions.allow(AccessKind::Read));
+                access.set(Access::WRITE, permissions.allow(AccessKind::Write));
+                let range = IovaRange::page(Iova::new(iova), span);
+                self.leaves.push(Piece { range, pa, access });
+            }
+            Decoded::Nothing => match F::classify(raw, u32::from(level)) {
+                Entry::Vacated(_) | Entry::Broken(_) if level > 0 => self.marked += 1,
+                _ => self
+                    .found
+                    .push(format!("{raw:#x} is left over at {iova:#x}, level {level}")),
+            },
+            Decoded::Bad => self.found.push(format!(
+                "{raw:#x} at {iova:#x}, level {level}, is reserved or forbidden"
+            )),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The formats under test, by name, each with its independent description.
+
+use std::fmt;
+use std::str::FromStr;
+
+use portolan::addr::PageSize;
+use portolan::table::Access;
+use portolan::table::format::{
+    Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule, Tegra, TegraMemory,
+    VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+};
+use portolan_model::decode::TableFormat;
+
+/// A format with a granule or a number of levels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FormatName {
+    /// VMSAv8-64 stage 1, 4 KiB, 48-bit input.
+    Armv8S1Granule4K,
+    /// VMSAv8-64 stage 1, 16 KiB, 47-bit input.
+    Armv8S1Granule16K,
+    /// VMSAv8-64 stage 1, 64 KiB, 52-bit input and output.
+    Armv8S1Granule64K,
+    /// VMSAv8-64 stage 2, 4 KiB, 39-bit input.
+    Armv8S2Granule4K,
+    /// VMSAv8-64 stage 2, 16 KiB, 48-bit input.
+    Armv8S2Granule16K,
+    /// VMSAv8-64 stage 2, 64 KiB, 42-bit input, two levels.
+    Armv8S2Granule64K,
+    /// VT-d second stage, 3 levels.
+    VtdSs3,
+    /// VT-d second stage, 4 levels.
+    VtdSs4,
+    /// VT-d second stage, 5 levels.
+    VtdSs5,
+    /// VT-d first stage, 4 levels.
+    VtdFs4,
+    /// VT-d first stage, 5 levels.
+    VtdFs5,
+    /// Tegra SMMU with 34-bit memory addresses.
+    Tegra,
+}
+
+/// What is done with a format whose type is known.
+pub trait Visitor {
+    /// The outcome.
+    type Output;
+
+    /// Does it; `model` describes the same format to the independent decoder.
+    fn visit<F: Format>(self, format: F, model: TableFormat) -> Self::Output;
+}
+
+impl FormatName {
+    /// Every one.
+    pub const ALL: [Self; 12] = [
+        Self::Armv8S1Granule4K,
+        Self::Armv8S1Granule16K,
+        Self::Armv8S1Granule64K,
+        Self::Armv8S2Granule4K,
+        Self::Armv8S2Granule16K,
+        Self::Armv8S2Granule64K,
+        Self::VtdSs3,
+        Self::VtdSs4,
+        Self::VtdSs5,
+        Self::VtdFs4,
+        Self::VtdFs5,
+        Self::Tegra,
+    ];
+
+    /// The name, as it is written on a command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Armv8S1Granule4K => "armv8-s1-4k",
+            Self::Armv8S1Granule16K => "armv8-s1-16k",
+            Self::Armv8S1Granule64K => "armv8-s1-64k",
+            Self::Armv8S2Granule4K => "armv8-s2-4k",
+            Self::Armv8S2Granule16K => "armv8-s2-16k",
+            Self::Armv8S2Granule64K => "armv8-s2-64k",
+            Self::VtdSs3 => "vtd-ss-3",
+            Self::VtdSs4 => "vtd-ss-4",
+            Self::VtdSs5 => "vtd-ss-5",
+            Self::VtdFs4 => "vtd-fs-4",
+            Self::VtdFs5 => "vtd-fs-5",
+            Self::Tegra => "tegra",
+        }
+    }
+
+    /// Whether the architecture knows break-before-make.
+    pub const fn may_need_break(self) -> bool {
+        use FormatName as N;
+        matches!(
+            self,
+            N::Armv8S1Granule4K
+                | N::Armv8S1Granule16K
+                | N::Armv8S1Granule64K
+                | N::Armv8S2Granule4K
+                | N::Armv8S2Granule16K
+                | N::Armv8S2Granule64K
+        )
+    }
+
+    /// The bit that the hardware changes in a leaf when it is written through, and the value that it
+    /// then has; `None` if the format keeps no dirty state.
+    pub const fn dirty_mark(self) -> Option<(u64, u64)> {
+        use FormatName as N;
+        match self {
+            // AP[2] is cleared.
+            N::Armv8S1Granule4K | N::Armv8S1Granule16K | N::Armv8S1Granule64K => Some((1 << 7, 0)),
+            // S2AP[1] is set.
+            N::Armv8S2Granule4K | N::Armv8S2Granule16K | N::Armv8S2Granule64K => {
+                Some((1 << 7, 1 << 7))
+            }
+            N::VtdSs3 | N::VtdSs4 | N::VtdSs5 => Some((1 << 9, 1 << 9)),
+            N::VtdFs4 | N::VtdFs5 => Some((1 << 6, 1 << 6)),
+            N::Tegra => None,
+        }
+    }
+
+    /// What a device can do where `access` was asked for; `None` if the format cannot say it.
+    pub fn effective(self, access: Access) -> Option<Access> {
+        let data = access.intersection(Access::READ | Access::WRITE);
+        if data.is_empty() {
+            return None;
+        }
+        match self {
+            Self::Armv8S1Granule4K | Self::Armv8S1Granule16K | Self::Armv8S1Granule64K => {
+                Some(access | Access::READ)
+            }
+            Self::Armv8S2Granule4K | Self::Armv8S2Granule16K | Self::Armv8S2Granule64K => {
+                Some(access)
+            }
+            _ if access.contains(Access::EXECUTE) => None,
+            Self::VtdFs4 | Self::VtdFs5 => Some(access | Access::READ),
+            _ => Some(data),
+        }
+    }
+
+    /// Calls `visitor` with the format.
+    pub fn visit<V: Visitor>(
+        self,
+        split: SplitRule,
+        dirty: DirtyTracking,
+        visitor: V,
+    ) -> V::Output {
+        let arm = |input_lg2, output_lg2| Armv8Config {
+            input_lg2,
+            output_lg2,
+            split,
+            dirty,
+        };
+        let second = |levels| VtdSecondStage {
+            levels,
+            output_lg2: 52,
+            dirty,
+        };
+        let first = |levels| VtdFirstStage {
+            levels,
+            output_lg2: 46,
+            dirty,
+        };
+        /// The formats' constructors refuse only widths that do not exist; these do.
+        fn known<T, E: fmt::Debug>(format: Result<T, E>) -> T {
+            format.expect("the widths in this file exist")
+        }
+        macro_rules! armv8 {
+            ($stage:ident, $model:ident, $lg2:literal, $input:literal, $output:literal) => {
+                visitor.visit(
+                    known($stage::<$lg2>::new(arm($input, $output))),
+                    known(TableFormat::$model(PageSize::of_lg2($lg2), $input, $output)),
+                )
+            };
+        }
+        let vtd_ss = |levels| known(TableFormat::vtd_second_stage(levels));
+        let vtd_fs = |levels| known(TableFormat::vtd_first_stage(levels));
+        match self {
+            Self::Armv8S1Granule4K => armv8!(Armv8Stage1, armv8_stage1, 12, 48, 48),
+            Self::Armv8S1Granule16K => armv8!(Armv8Stage1, armv8_stage1, 14, 47, 48),
+            Self::Armv8S1Granule64K => armv8!(Armv8Stage1, armv8_stage1, 16, 52, 52),
+            Self::Armv8S2Granule4K => armv8!(Armv8Stage2, armv8_stage2, 12, 39, 44),
+            Self::Armv8S2Granule16K => armv8!(Armv8Stage2, armv8_stage2, 14, 48, 48),
+            Self::Armv8S2Granule64K => armv8!(Armv8Stage2, armv8_stage2, 16, 42, 52),
+            Self::VtdSs3 => visitor.visit(second(VtdLevels::Three), vtd_ss(3)),
+            Self::VtdSs4 => visitor.visit(second(VtdLevels::Four), vtd_ss(4)),
+            Self::VtdSs5 => visitor.visit(second(VtdLevels::Five), vtd_ss(5)),
+            Self::VtdFs4 => visitor.visit(first(VtdFirstLevels::Four), vtd_fs(4)),
+            Self::VtdFs5 => visitor.visit(first(VtdFirstLevels::Five), vtd_fs(5)),
+            Self::Tegra => {
+                let memory = TegraMemory::Bits34;
+                visitor.visit(Tegra { memory }, known(TableFormat::tegra(34)))
+            }
+        }
+    }
+}
+
+impl fmt::Display for FormatName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// No format has this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownFormat(
+    /// The name.
+    pub String,
+);
+
+impl fmt::Display for UnknownFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = FormatName::ALL.map(FormatName::as_str).join(", ");
+        write!(
+            f,
+            "no table format is called `{}`; there are: {names}",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownFormat {}
+
+impl FromStr for FormatName {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.as_str() == name)
+            .ok_or_else(|| UnknownFormat(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_back() {
+        for name in FormatName::ALL {
+            assert_eq!(name.to_string().parse(), Ok(name));
+        }
+        assert!("armv9".parse::<FormatName>().is_err());
+    }
+}

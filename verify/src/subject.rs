@@ -1,0 +1,218 @@
+//! A table together with its oracle: each operation is done to both.
+
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::inval::{
+    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks,
+    RangeForm, Step, Walker, WriteBuffer, sync,
+};
+use portolan::platform::{SlabTables, TableMem};
+use portolan::table::format::Format;
+use portolan::table::{Access, MapError, PageTable, Segment, UnmapError};
+use portolan_model::decode::TableFormat;
+
+use crate::audit::{Waiting, audit};
+use crate::format::FormatName;
+use crate::oracle::Oracle;
+
+/// First physical address of table memory.
+pub const TABLES_AT: PhysAddr = PhysAddr::new(0x1_4000_0000);
+
+/// Table memory for a format, of `pages` pages.
+pub fn tables<F: Format>(pages: u32) -> SlabTables<F::Word> {
+    SlabTables::new(TABLES_AT, F::GRANULE, pages)
+}
+
+/// A queue that completes at once: for tests that look at tables only.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Prompt;
+
+impl InvalidationQueue for Prompt {
+    type Error = std::convert::Infallible;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
+        steps.for_each(drop);
+        Ok(())
+    }
+}
+
+/// Capabilities for [`Prompt`], which does not care.
+pub const fn any_capabilities(granule: PageSize) -> Capabilities {
+    Capabilities {
+        granule,
+        page: PageForm::Absent,
+        range: RangeForm::Absent,
+        leaf_only: LeafOnly::Absent,
+        walker: Walker::Coherent,
+        caching: Caching::PresentOnly,
+        write_buffer: WriteBuffer::Absent,
+    }
+}
+
+/// Pays a debt through [`Prompt`].
+pub fn pay(granule: PageSize, gather: Gather) -> Quiesced {
+    let caps = any_capabilities(granule);
+    let paid = sync(
+        &Prompt,
+        ContextId::new(1),
+        &caps,
+        &Quirks::default(),
+        gather,
+    );
+    match paid {
+        Ok(quiesced) => quiesced,
+        Err(failed) => match failed.error {},
+    }
+}
+
+/// A table with its oracle and what it owes.
+#[derive(Debug)]
+pub struct Subject<'m, F: Format, M: TableMem<F::Word>> {
+    /// Which format.
+    pub name: FormatName,
+    /// The format for the independent decoder.
+    pub model: TableFormat,
+    /// The table.
+    pub table: PageTable<F, &'m M>,
+    /// What should be mapped.
+    pub oracle: Oracle,
+    /// What is owed.
+    pub owed: Gather,
+}
+
+impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
+    /// An empty table in `memory`.
+    ///
+    /// # Panics
+    /// If there is no memory for the root.
+    pub fn new(name: FormatName, format: F, model: TableFormat, memory: &'m M) -> Self {
+        let table = PageTable::new(format, memory).expect("memory for the root");
+        Self {
+            name,
+            model,
+            table,
+            oracle: Oracle::new(),
+            owed: Gather::new(),
+        }
+    }
+
+    /// Maps a list in both.
+    ///
+    /// # Errors
+    /// What the table says; the oracle then stays as it was.
+    pub fn map_sg(&mut self, iova: Iova, list: &[Segment], access: Access) -> Result<(), MapError> {
+        let segments = list.iter().copied();
+        self.table.map_sg(iova, segments, access, &mut self.owed)?;
+        let effective = self.name.effective(access);
+        let effective = effective.expect("the table accepted the access");
+        let mut at = iova;
+        for segment in list {
+            let Some(range) = IovaRange::from_len(at, segment.bytes) else {
+                continue;
+            };
+            self.oracle.map(range, segment.pa, effective);
+            at = Iova::new(at.get() + segment.bytes);
+        }
+        Ok(())
+    }
+
+    /// Maps one piece in both.
+    ///
+    /// # Errors
+    /// As [`Subject::map_sg`].
+    pub fn map(&mut self, iova: u64, pa: u64, bytes: u64, access: Access) -> Result<(), MapError> {
+        let pa = PhysAddr::new(pa);
+        self.map_sg(Iova::new(iova), &[Segment { pa, bytes }], access)
+    }
+
+    /// Unmaps in both.
+    ///
+    /// # Errors
+    /// What the table says; the oracle then stays as it was.
+    pub fn unmap(&mut self, range: IovaRange) -> Result<(), UnmapError> {
+        self.table.unmap(range, &mut self.owed)?;
+        self.oracle.unmap(range);
+        Ok(())
+    }
+
+    /// Unmaps in both, splitting blocks through break-before-make where the table asks for it.
+    ///
+    /// # Panics
+    /// If a split that the table asked for fails.
+    ///
+    /// # Errors
+    /// As [`Subject::unmap`], but never [`UnmapError::NeedsBreak`].
+    pub fn unmap_with_breaks(&mut self, range: IovaRange) -> Result<(), UnmapError> {
+        loop {
+            match self.unmap(range) {
+                Err(UnmapError::NeedsBreak { block }) => {
+                    let mut broken = Gather::new();
+                    let at = block.start();
+                    let pending = self.table.split(at, &mut broken).expect("a block is there");
+                    assert_eq!(pending.block(), block);
+                    assert_eq!(self.table.translate(at), None, "translated while broken");
+                    assert_eq!(
+                        self.unmap(block),
+                        Err(UnmapError::Splitting { iova: at }),
+                        "a broken block can be unmapped"
+                    );
+                    let quiesced = pay(F::GRANULE, broken);
+                    self.table
+                        .complete_split(pending, &quiesced, &mut self.owed);
+                    self.table.reclaim(quiesced);
+                    self.audit(Waiting::AtMost(self.owed.table_pages()));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Compares table and oracle.
+    ///
+    /// # Panics
+    /// If they differ.
+    #[track_caller]
+    pub fn audit(&self, waiting: Waiting) {
+        let found = audit(&self.table, self.model, &self.oracle, waiting);
+        assert!(found.is_empty(), "{}: {found:#?}", self.name);
+    }
+
+    /// Compares table and oracle while the subject's own debt is open.
+    ///
+    /// # Panics
+    /// If they differ.
+    #[track_caller]
+    pub fn audit_open(&self) {
+        self.audit(Waiting::AtMost(self.owed.table_pages()));
+    }
+
+    /// Pays everything, takes empty tables out, and audits.
+    ///
+    /// # Panics
+    /// If table and oracle differ.
+    #[track_caller]
+    pub fn settle(&mut self) {
+        for _ in 0..2 {
+            self.table
+                .reclaim(pay(F::GRANULE, std::mem::take(&mut self.owed)));
+            self.table.prune(self.table.input_range(), &mut self.owed);
+        }
+        self.table
+            .reclaim(pay(F::GRANULE, std::mem::take(&mut self.owed)));
+        self.audit(Waiting::Nothing);
+        if self.oracle.is_empty() {
+            assert_eq!(self.table.pages(), 1, "{}: tables stayed", self.name);
+        }
+    }
+
+    /// Unmaps everything that the oracle knows, and settles.
+    ///
+    /// # Panics
+    /// If something cannot be unmapped or is left over.
+    #[track_caller]
+    pub fn clear(&mut self) {
+        while let Some(piece) = self.oracle.next_from(Iova::new(0)) {
+            self.unmap_with_breaks(piece.range).expect("it is mapped");
+        }
+        self.settle();
+    }
+}

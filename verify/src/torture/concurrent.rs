@@ -1,0 +1,257 @@
+//! Several CPUs at once in the same leaf tables.
+//!
+//! Each thread owns every n-th page of a few slots, so that all of them take entries in and out of
+//! the same tables: tables are emptied by one while another maps into them, taken back, reclaimed.
+//! Which interleavings happen is up to the machine; what each thread does follows from the seed.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::inval::Gather;
+use portolan::platform::TableMem;
+use portolan::table::format::{DirtyTracking, Format, SplitRule};
+use portolan::table::{Access, PageTable};
+use portolan_model::decode::TableFormat;
+
+use super::memory::Memory;
+use crate::audit::{Waiting, audit};
+use crate::format::{FormatName, Visitor};
+use crate::oracle::Oracle;
+use crate::subject::{any_capabilities, pay};
+
+/// Slots that the threads share.
+const SLOTS: u64 = 2;
+/// Pages that a thread owns in each slot.
+const OWNED: u64 = 6;
+/// Pages of table memory.
+const MEMORY_PAGES: u32 = 64;
+
+/// How a concurrent run went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConcurrentReport {
+    /// Which format.
+    pub format: FormatName,
+    /// What the threads' operations follow from.
+    pub seed: u64,
+    /// Operations of all threads.
+    pub operations: u64,
+    /// What was wrong.
+    pub violations: Vec<String>,
+}
+
+/// Runs `threads` threads of `operations` operations each on one table.
+pub fn concurrent(
+    format: FormatName,
+    seed: u64,
+    threads: u64,
+    operations: u64,
+) -> ConcurrentReport {
+    let run = Crowd {
+        seed,
+        threads: threads.max(1),
+        operations,
+    };
+    let violations = format.visit(SplitRule::Direct, DirtyTracking::Off, run);
+    ConcurrentReport {
+        format,
+        seed,
+        operations: run.threads * operations,
+        violations,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Crowd {
+    seed: u64,
+    threads: u64,
+    operations: u64,
+}
+
+impl Visitor for Crowd {
+    type Output = Vec<String>;
+
+    fn visit<F: Format>(self, format: F, model: TableFormat) -> Vec<String> {
+        let caps = any_capabilities(F::GRANULE);
+        let memory = Memory::<F>::new(&format, &caps, MEMORY_PAGES);
+        let mut found = match PageTable::new(format, &memory) {
+            Ok(table) => self.on(&table, model),
+            Err(error) => vec![error.to_string()],
+        };
+        if memory.live() != 0 || memory.wrong_frees() != 0 {
+            let (live, wrong) = (memory.live(), memory.wrong_frees());
+            found.push(format!("{live} pages stay, {wrong} were freed wrongly"));
+        }
+        found
+    }
+}
+
+impl Crowd {
+    fn on<F: Format, M: TableMem<F::Word> + Sync>(
+        self,
+        table: &PageTable<F, M>,
+        model: TableFormat,
+    ) -> Vec<String> {
+        let left: Vec<Result<BTreeMap<u64, u64>, String>> = std::thread::scope(|scope| {
+            let cpus: Vec<_> = (0..self.threads)
+                .map(|cpu| scope.spawn(move || Cpu::new(self, cpu, table).run()))
+                .collect();
+            cpus.into_iter()
+                .map(|cpu| {
+                    cpu.join()
+                        .unwrap_or_else(|_| Err("a thread panicked".to_owned()))
+                })
+                .collect()
+        });
+        let mut oracle = Oracle::new();
+        let mut found = Vec::new();
+        for cpu in left {
+            match cpu {
+                Ok(mapped) => {
+                    for (iova, pa) in mapped {
+                        let page = IovaRange::page(Iova::new(iova), F::GRANULE);
+                        oracle.map(page, PhysAddr::new(pa), Access::READ);
+                    }
+                }
+                Err(what) => found.push(what),
+            }
+        }
+        if !found.is_empty() {
+            return found;
+        }
+        found.extend(settled(table, model, &oracle));
+        for piece in oracle.pieces() {
+            let mut gather = Gather::new();
+            if let Err(error) = table.unmap(piece.range, &mut gather) {
+                found.push(format!("at the end: {error}"));
+            }
+            table.reclaim(pay(F::GRANULE, gather));
+        }
+        found.extend(settled(table, model, &Oracle::new()));
+        if table.pages() != 1 {
+            found.push(format!("{} table pages stay at the end", table.pages()));
+        }
+        found
+    }
+}
+
+/// Prunes, pays and audits.
+fn settled<F: Format, M: TableMem<F::Word>>(
+    table: &PageTable<F, M>,
+    model: TableFormat,
+    oracle: &Oracle,
+) -> Vec<String> {
+    let mut gather = Gather::new();
+    table.prune(table.input_range(), &mut gather);
+    table.reclaim(pay(F::GRANULE, gather));
+    audit(table, model, oracle, Waiting::Nothing)
+}
+
+/// One thread.
+struct Cpu<'t, F: Format, M: TableMem<F::Word>> {
+    crowd: Crowd,
+    number: u64,
+    table: &'t PageTable<F, M>,
+    rng: Rng,
+    /// What it has mapped: where each page leads.
+    mapped: BTreeMap<u64, u64>,
+    /// Debts not paid, with the pages that may not be mapped yet.
+    debts: Vec<(Gather, Vec<u64>)>,
+}
+
+impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
+    fn new(crowd: Crowd, number: u64, table: &'t PageTable<F, M>) -> Self {
+        Self {
+            crowd,
+            number,
+            table,
+            rng: Rng::with_seed(crowd.seed.wrapping_mul(31).wrapping_add(number)),
+            mapped: BTreeMap::new(),
+            debts: Vec::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<BTreeMap<u64, u64>, String> {
+        for _ in 0..self.crowd.operations {
+            let page = self.own_page();
+            if self.mapped.contains_key(&page) {
+                self.unmap(page)?;
+            } else if !self.debts.iter().any(|(_, pages)| pages.contains(&page)) {
+                self.map(page)?;
+            }
+            if self.rng.u8(..3) == 0 || self.debts.len() > 4 {
+                self.settle_one();
+            }
+            self.check()?;
+        }
+        while !self.debts.is_empty() {
+            self.settle_one();
+        }
+        Ok(self.mapped)
+    }
+
+    /// One of its pages: pages of all threads alternate within each slot.
+    fn own_page(&mut self) -> u64 {
+        let lg2 = F::GRANULE.lg2();
+        let slot = self.rng.u64(..SLOTS) << (lg2 + F::INDEX_LG2);
+        let page = self.rng.u64(..OWNED) * self.crowd.threads + self.number;
+        slot + (page << lg2)
+    }
+
+    fn map(&mut self, page: u64) -> Result<(), String> {
+        let pa = self.rng.u64(1..1 << 18) << F::GRANULE.lg2().min(14);
+        let pa = pa & !(F::GRANULE.bytes() - 1);
+        let mut gather = Gather::new();
+        let at = (Iova::new(page), PhysAddr::new(pa));
+        let bytes = F::GRANULE.bytes();
+        self.table
+            .map(at.0, at.1, bytes, Access::READ, &mut gather)
+            .map_err(|error| format!("cpu {}: {error}", self.number))?;
+        // Nothing is owed that this machine asks for.
+        self.table.reclaim(pay(F::GRANULE, gather));
+        self.mapped.insert(page, pa);
+        Ok(())
+    }
+
+    fn unmap(&mut self, page: u64) -> Result<(), String> {
+        let mut gather = Gather::new();
+        let range = IovaRange::page(Iova::new(page), F::GRANULE);
+        self.table
+            .unmap(range, &mut gather)
+            .map_err(|error| format!("cpu {}: {error}", self.number))?;
+        self.mapped.remove(&page);
+        match self.debts.last_mut() {
+            Some((debt, pages)) if self.rng.bool() => {
+                self.table.absorb(debt, gather);
+                pages.push(page);
+            }
+            _ => self.debts.push((gather, vec![page])),
+        }
+        Ok(())
+    }
+
+    fn settle_one(&mut self) {
+        if self.debts.is_empty() {
+            return;
+        }
+        let (gather, _) = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
+        self.table.reclaim(pay(F::GRANULE, gather));
+    }
+
+    /// All its own pages translate as they should.
+    fn check(&self) -> Result<(), String> {
+        for (&page, &pa) in &self.mapped {
+            let found = self
+                .table
+                .translate(Iova::new(page))
+                .map(|found| found.pa.get());
+            if found != Some(pa) {
+                return Err(format!(
+                    "cpu {}: {page:#x} leads to {found:x?} instead of {pa:#x}",
+                    self.number
+                ));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,145 @@
+//! Table memory for torture: late or not, fails when told, poisons what is freed, and notices pages
+//! that are freed twice.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::inval::{Capabilities, Walker, WriteBuffer};
+use portolan::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
+use portolan::table::Access;
+use portolan::table::format::Format;
+use portolan_model::decode::{TableReader, WalkMemory};
+use portolan_model::tables::{Lag, NonCoherentTables};
+
+use crate::subject::TABLES_AT;
+
+/// Where poisoned entries lead: nowhere that anything is mapped to.
+pub(super) const POISON: PhysAddr = PhysAddr::new(0x2_aaaa_0000);
+
+#[derive(Debug)]
+enum Kind<W> {
+    Coherent(SlabTables<W>),
+    Late(NonCoherentTables<W>),
+}
+
+/// The memory.
+#[derive(Debug)]
+pub(super) struct Memory<F: Format> {
+    kind: Kind<F::Word>,
+    live: Mutex<BTreeSet<PhysAddr>>,
+    wrong_frees: AtomicU64,
+    countdown: AtomicU64,
+    poison: u64,
+}
+
+impl<F: Format> Memory<F> {
+    /// As late as `caps` says, of `pages` pages.
+    pub(super) fn new(format: &F, caps: &Capabilities, pages: u32) -> Self {
+        let late = |lag| Kind::Late(NonCoherentTables::new(TABLES_AT, F::GRANULE, pages, lag));
+        let kind = match (caps.walker, caps.write_buffer) {
+            (Walker::NonCoherent, _) => late(Lag::CacheLines),
+            (_, WriteBuffer::MustFlush) => late(Lag::WriteBuffer),
+            _ => Kind::Coherent(SlabTables::new(TABLES_AT, F::GRANULE, pages)),
+        };
+        let poison = format.template(Access::READ | Access::WRITE, 0);
+        Self {
+            kind,
+            live: Mutex::default(),
+            wrong_frees: AtomicU64::new(0),
+            countdown: AtomicU64::new(0),
+            poison: poison.map_or(0, |template| F::leaf(template, POISON)),
+        }
+    }
+
+    /// Makes the `n`-th allocation from now on fail (from 1; 0 for none).
+    pub(super) fn fail_at(&self, n: u64) {
+        self.countdown.store(n, Ordering::Relaxed);
+    }
+
+    /// Pages handed out.
+    pub(super) fn live(&self) -> usize {
+        self.pages().len()
+    }
+
+    /// Pages freed that were not handed out.
+    pub(super) fn wrong_frees(&self) -> u64 {
+        self.wrong_frees.load(Ordering::Relaxed)
+    }
+
+    fn pages(&self) -> std::sync::MutexGuard<'_, BTreeSet<PhysAddr>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inner(&self) -> &dyn TableMem<F::Word> {
+        match &self.kind {
+            Kind::Coherent(slab) => slab,
+            Kind::Late(late) => late,
+        }
+    }
+}
+
+impl<F: Format> TableMem<F::Word> for Memory<F> {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        let left = self.countdown.load(Ordering::Relaxed);
+        if left > 0 {
+            self.countdown.store(left - 1, Ordering::Relaxed);
+            if left == 1 {
+                return Err(OutOfTableMemory { size });
+            }
+        }
+        let page = self.inner().alloc(size)?;
+        self.pages().insert(page);
+        Ok(page)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        if !self.pages().remove(&table) {
+            self.wrong_frees.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        for word in self.inner().table(table, size) {
+            word.store(self.poison);
+        }
+        self.inner().clean(PhysRange::page(table, size));
+        self.inner().free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[F::Word] {
+        match &self.kind {
+            Kind::Coherent(slab) => slab.table(table, size),
+            Kind::Late(late) => late.table(table, size),
+        }
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        self.inner().clean(bytes);
+    }
+}
+
+impl<F: Format> WalkMemory for Memory<F> {
+    fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
+        match &self.kind {
+            Kind::Coherent(slab) => TableReader::new(slab, F::GRANULE).read_u64(pa),
+            Kind::Late(late) => late.walker().read_u64(pa),
+        }
+    }
+
+    fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
+        match &self.kind {
+            Kind::Coherent(slab) => TableReader::new(slab, F::GRANULE).read_u32(pa),
+            Kind::Late(late) => late.walker().read_u32(pa),
+        }
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        self.inner().clean(bytes);
+    }
+
+    fn drain_write_buffer(&self) {
+        if let Kind::Late(late) = &self.kind {
+            late.walker().drain_write_buffer();
+        }
+    }
+}

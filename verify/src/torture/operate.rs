@@ -1,0 +1,377 @@
+//! The operations of a round: map, unmap with splits, and requests that have to be refused.
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::inval::Gather;
+use portolan::table::format::Format;
+use portolan::table::{Access, MapError, Segment, SplitError, UnmapError};
+
+use super::round::{Checked, Debt, Round};
+use super::sabotage::Side;
+
+/// Open map debts at most.
+const UNPAID: usize = 4;
+/// Open unmap debts at most.
+const DEBTS: usize = 8;
+/// Memory addresses used: below this and below what the format can point at.
+const MEMORY_LG2: u32 = 40;
+/// Pieces mapped from which on unmapping is preferred.
+const CROWDED: usize = 48;
+
+impl<F: Format> Round<'_, F> {
+    pub(super) fn map(&mut self) -> Checked {
+        if self.oracle.pieces().count() > CROWDED {
+            return self.unmap();
+        }
+        let Some((range, list)) = self.request() else {
+            return Ok(());
+        };
+        if !self.owed.is_free(range) || !self.quiet.is_free(range) {
+            return Ok(());
+        }
+        let access = [
+            Access::READ,
+            Access::READ | Access::WRITE,
+            Access::WRITE,
+            Access::READ | Access::WRITE | Access::DEVICE,
+        ][self.rng.usize(..4)];
+        let fail = if self.rng.u8(..32) == 0 {
+            self.rng.u64(1..=3)
+        } else {
+            0
+        };
+        let pages = self.table.pages();
+        let mut gather = Gather::new();
+        self.memory.fail_at(fail);
+        let outcome = self
+            .table
+            .map_sg(range.start(), list.iter().copied(), access, &mut gather);
+        self.memory.fail_at(0);
+        let free = self.oracle.is_free(range);
+        match outcome {
+            Ok(mapped) if free && mapped == range => self.note_map(range, &list, access, gather),
+            Err(MapError::AlreadyMapped { iova }) if !free => {
+                self.events.refused_maps += 1;
+                if self.oracle.find(iova).is_none() && !range.contains(iova) {
+                    return Err(format!("{iova} is named as taken and is not"));
+                }
+                self.unchanged(pages, &gather)
+            }
+            Err(MapError::Memory(_)) => {
+                self.events.out_of_memory += 1;
+                self.unchanged(pages, &gather)?;
+                self.drain()
+            }
+            other => Err(format!("mapping {range:x?} (free: {free}) gives {other:?}")),
+        }
+    }
+
+    fn unchanged(&mut self, pages: usize, gather: &Gather) -> Checked {
+        if self.table.pages() != pages || !gather.is_empty() {
+            let now = self.table.pages();
+            return Err(format!(
+                "a refused request left {now} pages of {pages}, and {gather:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn note_map(
+        &mut self,
+        range: IovaRange,
+        list: &[Segment],
+        access: Access,
+        gather: Gather,
+    ) -> Checked {
+        self.events.maps += 1;
+        let effective = self.plan.name.effective(access);
+        let effective = effective.ok_or("an access was accepted that cannot be expressed")?;
+        let mut at = range.start().get();
+        for segment in list {
+            if let Some(part) = IovaRange::from_len(Iova::new(at), segment.bytes) {
+                self.oracle.map(part, segment.pa, effective);
+                at += segment.bytes;
+            }
+        }
+        self.unpaid.push((gather, range));
+        if self.unpaid.len() > UNPAID || self.rng.u8(..4) != 0 {
+            self.pay_map(self.unpaid.len() - 1)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn pay_one_map(&mut self) -> Checked {
+        match self.unpaid.len() {
+            0 => Ok(()),
+            open => {
+                let at = self.rng.usize(..open);
+                self.pay_map(at)
+            }
+        }
+    }
+
+    fn pay_map(&mut self, at: usize) -> Checked {
+        let (gather, range) = self.unpaid.swap_remove(at);
+        let quiesced = self.pay(gather, Side::Map)?;
+        self.table.reclaim(quiesced);
+        self.visit(range)
+    }
+
+    /// A random place and length with a random list for it.
+    fn request(&mut self) -> Option<(IovaRange, Vec<Segment>)> {
+        let granule = self.granule();
+        let slot = self.model.span(1);
+        let large = self.large();
+        let window = self.windows[self.rng.usize(..self.windows.len())];
+        let (offset, bytes) = match self.rng.u8(..20) {
+            0 => (
+                self.rng.u64(..4) * slot.bytes(),
+                slot.bytes() * self.rng.u64(1..=2),
+            ),
+            1 => (self.rng.u64(..4) * slot.bytes(), large.bytes()),
+            2 => {
+                let pages = self.rng.u64(1..=(slot.bytes() >> granule.lg2()).min(600));
+                (self.random_page(4 * slot.bytes()), pages << granule.lg2())
+            }
+            _ => {
+                let pages = self.rng.u64(1..=12);
+                (self.random_page(2 * slot.bytes()), pages << granule.lg2())
+            }
+        };
+        let mut iova = window.checked_add(offset)?;
+        if bytes >= large.bytes() {
+            iova &= !(large.bytes() - 1);
+        }
+        let range = IovaRange::from_len(Iova::new(iova), bytes)?;
+        if !self.table.input_range().covers(range) {
+            return None;
+        }
+        Some((range, self.list(iova, bytes)))
+    }
+
+    fn random_page(&mut self, within: u64) -> u64 {
+        let lg2 = self.granule().lg2();
+        self.rng.u64(..within >> lg2) << lg2
+    }
+
+    /// The largest leaf, or a slot where there are no blocks.
+    fn large(&self) -> PageSize {
+        let sizes = self.table.format().page_sizes();
+        let largest = sizes.iter().last().unwrap_or(F::GRANULE);
+        largest.max(self.model.span(1))
+    }
+
+    /// A random list for `bytes` bytes: in one piece, cut into runs, or page by page.
+    fn list(&mut self, iova: u64, bytes: u64) -> Vec<Segment> {
+        let slot = self.model.span(1).bytes();
+        let pages = bytes >> self.granule().lg2();
+        let cut = self.rng.u8(..4);
+        if bytes >= slot && (cut != 0 || bytes > 2 * slot) {
+            // Aligned like the address, so that blocks fit.
+            let large = self.large().bytes();
+            let pa = self.random_memory(bytes + large) & !(large - 1) | iova & (large - 1);
+            return vec![segment(pa, bytes)];
+        }
+        let mut list = Vec::new();
+        let mut left = pages;
+        let mut next = self.random_memory(bytes);
+        while left > 0 {
+            let most = match cut {
+                0 => 1,
+                _ => left,
+            };
+            let run = self.rng.u64(1..=most);
+            let len = run << self.granule().lg2();
+            if self.rng.u8(..3) != 0 {
+                next = self.random_memory(len);
+            }
+            if self.rng.u8(..16) == 0 {
+                list.push(segment(self.random_memory(0), 0));
+            }
+            let top = 1u64 << self.memory_lg2();
+            if next + len > top {
+                next = self.random_memory(len);
+            }
+            list.push(segment(next, len));
+            next += len;
+            left -= run;
+        }
+        list
+    }
+
+    fn memory_lg2(&self) -> u32 {
+        self.table.format().output_lg2().min(MEMORY_LG2)
+    }
+
+    fn random_memory(&mut self, bytes: u64) -> u64 {
+        let lg2 = self.granule().lg2();
+        let top = (1u64 << self.memory_lg2()) - bytes;
+        self.rng.u64(..top >> lg2) << lg2
+    }
+
+    pub(super) fn unmap(&mut self) -> Checked {
+        let Some(range) = self.mapped_range() else {
+            return Ok(());
+        };
+        self.unmap_range(range)
+    }
+
+    /// A random range that is mapped: a piece, a part of one, or more than one.
+    fn mapped_range(&mut self) -> Option<IovaRange> {
+        let count = self.oracle.pieces().count();
+        if count == 0 {
+            return None;
+        }
+        let piece = self.oracle.pieces().nth(self.rng.usize(..count))?;
+        let mut range = piece.range;
+        let lg2 = self.granule().lg2();
+        match self.rng.u8(..4) {
+            0 => {
+                let pages = range.pages(self.granule());
+                let first = self.rng.u64(..pages);
+                let last = self.rng.u64(first..pages.min(first + 40));
+                let start = range.start().get() + (first << lg2);
+                range = IovaRange::from_len(Iova::new(start), (last - first + 1) << lg2)?;
+            }
+            1 => {
+                while let Some(next) = range.last().checked_add(1) {
+                    let Some(more) = self.oracle.find(next) else {
+                        break;
+                    };
+                    range = range.hull(more.range);
+                }
+            }
+            _ => {}
+        }
+        Some(range)
+    }
+
+    /// Unmaps a range that is mapped, through splits if need be.
+    pub(super) fn unmap_range(&mut self, range: IovaRange) -> Checked {
+        while let Some(at) = self
+            .unpaid
+            .iter()
+            .position(|(_, open)| open.overlaps(range))
+        {
+            self.pay_map(at)?;
+        }
+        let fail = if self.rng.u8(..32) == 0 { 1 } else { 0 };
+        let pages = self.table.pages();
+        let mut gather = Gather::new();
+        self.memory.fail_at(fail);
+        let outcome = self.table.unmap(range, &mut gather);
+        self.memory.fail_at(0);
+        match outcome {
+            Ok(()) => self.note_unmap(range, gather),
+            Err(UnmapError::NeedsBreak { block }) => {
+                self.unchanged(pages, &gather)?;
+                if self.break_block(block)? {
+                    self.unmap_range(range)?;
+                }
+                Ok(())
+            }
+            Err(UnmapError::Memory(_)) => {
+                self.events.out_of_memory += 1;
+                self.unchanged(pages, &gather)
+            }
+            Err(other) => Err(format!("unmapping {range:x?} gives {other:?}")),
+        }
+    }
+
+    fn note_unmap(&mut self, range: IovaRange, gather: Gather) -> Checked {
+        self.events.unmaps += 1;
+        self.oracle.unmap(range);
+        self.owed.map(range, PhysAddr::new(0), Access::empty());
+        let ranges = vec![range];
+        if self.rng.bool() && !self.debts.is_empty() {
+            let at = self.rng.usize(..self.debts.len());
+            if let Some(debt) = self.debts.get_mut(at) {
+                self.table.absorb(&mut debt.gather, gather);
+                debt.ranges.extend(ranges);
+            }
+        } else {
+            self.debts.push(Debt { gather, ranges });
+        }
+        if self.debts.len() > DEBTS {
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Splits `block` through break-before-make; whether there was memory for it.
+    fn break_block(&mut self, block: IovaRange) -> Checked<bool> {
+        let mut gather = Gather::new();
+        let pages = self.table.pages();
+        let pending = match self.table.split(block.start(), &mut gather) {
+            Ok(pending) => pending,
+            Err(SplitError::Memory(_)) => {
+                self.events.out_of_memory += 1;
+                self.unchanged(pages, &gather)?;
+                self.drain()?;
+                return Ok(false);
+            }
+            Err(other) => return Err(format!("splitting {block:x?} gives {other:?}")),
+        };
+        self.events.breaks += 1;
+        let quiesced = self.pay(gather, Side::Unmap)?;
+        self.must_fault(block.start())?;
+        self.must_fault(block.last())?;
+        let mut made = Gather::new();
+        self.table.complete_split(pending, &quiesced, &mut made);
+        self.table.reclaim(quiesced);
+        let quiesced = self.pay(made, Side::Map)?;
+        self.table.reclaim(quiesced);
+        self.visit(block)?;
+        Ok(true)
+    }
+
+    /// A request that has to be refused and must change nothing.
+    pub(super) fn refused(&mut self) -> Checked {
+        let pages = self.table.pages();
+        let mut gather = Gather::new();
+        let granule = self.granule().bytes();
+        let top = self.table.input_range().last();
+        let wild = Iova::new(self.rng.u64(..));
+        let inside = Iova::new(wild.get() & top.get()).align_down(self.granule());
+        let free = IovaRange::page(inside, self.granule());
+        let refused = match self.rng.u8(..5) {
+            0 => self
+                .table
+                .map(
+                    inside,
+                    PhysAddr::new(granule / 2),
+                    granule,
+                    Access::READ,
+                    &mut gather,
+                )
+                .is_err(),
+            1 => self
+                .table
+                .map(inside, PhysAddr::new(0), 0, Access::READ, &mut gather)
+                .is_err(),
+            2 => {
+                let last = top.align_down(self.granule());
+                let bytes = granule.saturating_mul(2);
+                self.table
+                    .map(last, PhysAddr::new(0), bytes, Access::READ, &mut gather)
+                    .is_err()
+            }
+            3 => {
+                let range = IovaRange::from_len(inside, granule / 2);
+                range.is_none_or(|range| self.table.unmap(range, &mut gather).is_err())
+            }
+            _ => self.oracle.find(inside).is_some() || self.table.unmap(free, &mut gather).is_err(),
+        };
+        self.events.refused_unmaps += 1;
+        if !refused {
+            return Err(format!("a senseless request at {inside} was accepted"));
+        }
+        self.unchanged(pages, &gather)
+    }
+}
+
+fn segment(pa: u64, bytes: u64) -> Segment {
+    Segment {
+        pa: PhysAddr::new(pa),
+        bytes,
+    }
+}

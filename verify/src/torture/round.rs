@@ -1,0 +1,325 @@
+//! One round: a machine, a table, a device, and random operations until all is taken down.
+
+use fastrand::Rng;
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, StreamId};
+use portolan::inval::{Capabilities, Gather, Quiesced, Quirks, sync};
+use portolan::table::PageTable;
+use portolan::table::format::Format;
+use portolan_model::decode::{TableFormat, TableRoot};
+use portolan_model::device::Device;
+use portolan_model::iommu::{Iommu, Setup, StreamConfig};
+
+use super::memory::Memory;
+use super::sabotage::{Saboteur, Side};
+use super::{Sabotage, TortureEvents, machine};
+use crate::audit::{Waiting, audit};
+use crate::format::FormatName;
+use crate::oracle::Oracle;
+
+const CONTEXT: ContextId = ContextId::new(7);
+const STREAM: StreamId = StreamId::new(3);
+/// Bytes of table memory in a round; small, so that it runs out now and then.
+const MEMORY: u64 = 6 << 20;
+/// Pages of table memory at least.
+const FEWEST_PAGES: u64 = 96;
+/// Places that the device remembers.
+const REMEMBERED: usize = 96;
+/// Places in the input addresses around which a round works.
+const WINDOWS: usize = 5;
+
+/// What is wrong, in words.
+pub(super) type Checked<T = ()> = Result<T, String>;
+
+/// What a round is to do.
+#[derive(Clone, Copy)]
+pub(super) struct Plan {
+    pub(super) name: FormatName,
+    pub(super) operations: u64,
+    pub(super) sabotage: Sabotage,
+}
+
+/// A debt after unmaps, with the addresses that it covers.
+pub(super) struct Debt {
+    pub(super) gather: Gather,
+    pub(super) ranges: Vec<IovaRange>,
+}
+
+/// A paid debt whose pages and addresses have not been given back.
+pub(super) struct Paid {
+    pub(super) quiesced: Quiesced,
+    pub(super) ranges: Vec<IovaRange>,
+}
+
+pub(super) struct Round<'a, F: Format> {
+    pub(super) plan: Plan,
+    pub(super) model: TableFormat,
+    pub(super) rng: &'a mut Rng,
+    pub(super) events: &'a mut TortureEvents,
+    pub(super) caps: Capabilities,
+    pub(super) quirks: Quirks,
+    pub(super) memory: &'a Memory<F>,
+    pub(super) table: &'a PageTable<F, &'a Memory<F>>,
+    pub(super) iommu: &'a Iommu<&'a Memory<F>>,
+    pub(super) device: Device<'a, &'a Memory<F>>,
+    /// What is mapped.
+    pub(super) oracle: Oracle,
+    /// Mapped, but the map's debt is open: not to be used yet.
+    pub(super) unpaid: Vec<(Gather, IovaRange)>,
+    /// Unmapped and not synced: the old translation may answer.
+    pub(super) owed: Oracle,
+    /// Synced and not reclaimed: nothing may answer, and nothing may be mapped yet.
+    pub(super) quiet: Oracle,
+    pub(super) debts: Vec<Debt>,
+    pub(super) paid: Vec<Paid>,
+    pub(super) windows: [u64; WINDOWS],
+}
+
+/// Runs a round and takes all down.
+pub(super) fn run<F: Format>(
+    format: F,
+    model: TableFormat,
+    plan: Plan,
+    rng: &mut Rng,
+    events: &mut TortureEvents,
+    tick: &mut dyn FnMut(u64),
+) -> Checked {
+    let caps = machine::capabilities(rng, F::GRANULE, plan.sabotage);
+    let quirks = machine::quirks(rng, plan.sabotage);
+    let pages = (MEMORY >> F::GRANULE.lg2()).max(FEWEST_PAGES) as u32;
+    let memory = Memory::<F>::new(&format, &caps, pages);
+    let outcome = {
+        let table = PageTable::new(format, &memory).map_err(|error| error.to_string())?;
+        let iommu = Iommu::new(Setup::adversarial(caps), &memory);
+        let root = TableRoot {
+            root: table.root(),
+            format: model,
+        };
+        let config = StreamConfig::Translate {
+            context: CONTEXT,
+            table: root,
+        };
+        iommu.attach(STREAM, config);
+        let windows = windows(rng, model);
+        let mut round = Round {
+            plan,
+            model,
+            rng,
+            events,
+            caps,
+            quirks,
+            memory: &memory,
+            table: &table,
+            iommu: &iommu,
+            device: Device::new(&iommu, STREAM, REMEMBERED),
+            oracle: Oracle::new(),
+            unpaid: Vec::new(),
+            owed: Oracle::new(),
+            quiet: Oracle::new(),
+            debts: Vec::new(),
+            paid: Vec::new(),
+            windows,
+        };
+        let outcome = round.all(tick);
+        let split = format.split_rule();
+        outcome.map_err(|what| format!("{what} ({caps:?}, {quirks:?}, {split:?})"))
+    };
+    outcome?;
+    match (memory.live(), memory.wrong_frees()) {
+        (0, 0) => Ok(()),
+        (live, wrong) => Err(format!(
+            "after the table is dropped {live} pages are live; {wrong} were freed wrongly"
+        )),
+    }
+}
+
+/// First addresses of the windows: both ends, and boundaries of random levels.
+fn windows(rng: &mut Rng, model: TableFormat) -> [u64; WINDOWS] {
+    let input = 1u64 << model.input_lg2();
+    let slot = model.span(1).bytes();
+    let mut windows = [0; WINDOWS];
+    windows[1] = input - 2 * slot;
+    for window in &mut windows[2..] {
+        let span = model.span(rng.u8(1..model.levels())).bytes().min(input / 2);
+        let boundary = rng.u64(1..=(input / span - 1).min(64)) * span;
+        *window = boundary - slot;
+    }
+    windows
+}
+
+impl<F: Format> Round<'_, F> {
+    fn all(&mut self, tick: &mut dyn FnMut(u64)) -> Checked {
+        let mut until_audit = self.rng.u64(1..=64);
+        for done in 1..=self.plan.operations {
+            self.operation()?;
+            tick(done);
+            until_audit -= 1;
+            if until_audit == 0 {
+                self.audit()?;
+                until_audit = self.rng.u64(1..=64);
+            }
+            if self.memory.wrong_frees() != 0 {
+                return Err("a table page was freed twice".to_owned());
+            }
+        }
+        self.take_down()
+    }
+
+    fn operation(&mut self) -> Checked {
+        match self.rng.u8(..100) {
+            0..=33 => self.map(),
+            34..=61 => self.unmap(),
+            62..=71 => self.sync_one(),
+            72..=77 => self.reclaim_one(),
+            78..=79 => self.absorb(),
+            80..=81 => self.prune(),
+            82..=83 => self.refused(),
+            84..=86 => self.pay_one_map(),
+            _ => self.use_live(),
+        }
+    }
+
+    /// Pays for `gather` through the IOMMU.
+    pub(super) fn pay(&mut self, gather: Gather, side: Side) -> Checked<Quiesced> {
+        let queue = Saboteur {
+            queue: self.iommu,
+            sabotage: self.plan.sabotage,
+            side,
+        };
+        self.events.syncs += 1;
+        sync(&queue, CONTEXT, &self.caps, &self.quirks, gather)
+            .map_err(|failed| format!("a plan cannot be carried out: {}", failed.error))
+    }
+
+    fn sync_one(&mut self) -> Checked {
+        if self.debts.is_empty() {
+            return Ok(());
+        }
+        let Debt { gather, ranges } = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
+        let quiesced = self.pay(gather, Side::Unmap)?;
+        for &range in &ranges {
+            self.owed.unmap(range);
+            self.quiet.map(
+                range,
+                portolan::addr::PhysAddr::new(0),
+                portolan::table::Access::empty(),
+            );
+        }
+        self.retry(&ranges)?;
+        self.paid.push(Paid { quiesced, ranges });
+        if self.rng.bool() {
+            self.reclaim_one()?;
+        }
+        Ok(())
+    }
+
+    fn reclaim_one(&mut self) -> Checked {
+        if self.paid.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.usize(..self.paid.len());
+        let Paid { quiesced, ranges } = self.paid.swap_remove(at);
+        let before = self.memory.live();
+        self.table.reclaim(quiesced);
+        self.events.reclaimed += before.saturating_sub(self.memory.live()) as u64;
+        for range in ranges {
+            self.quiet.unmap(range);
+        }
+        Ok(())
+    }
+
+    fn absorb(&mut self) -> Checked {
+        if self.debts.len() < 2 {
+            return Ok(());
+        }
+        let other = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
+        let at = self.rng.usize(..self.debts.len());
+        if let Some(debt) = self.debts.get_mut(at) {
+            self.table.absorb(&mut debt.gather, other.gather);
+            debt.ranges.extend(other.ranges);
+            self.events.absorbed += 1;
+        }
+        Ok(())
+    }
+
+    /// Prunes the whole table, which nobody else uses, and pays at once: what is mapped next may need
+    /// a table where one has left.
+    fn prune(&mut self) -> Checked {
+        let mut gather = Gather::new();
+        let all = self.table.input_range();
+        self.events.pruned += self.table.prune(all, &mut gather) as u64;
+        let quiesced = self.pay(gather, Side::Unmap)?;
+        self.table.reclaim(quiesced);
+        Ok(())
+    }
+
+    pub(super) fn audit(&mut self) -> Checked {
+        self.events.audits += 1;
+        let waiting = self
+            .debts
+            .iter()
+            .map(|debt| debt.gather.table_pages())
+            .chain(self.paid.iter().map(|paid| paid.quiesced.table_pages()))
+            .sum();
+        let waiting = if waiting == 0 {
+            Waiting::Nothing
+        } else {
+            Waiting::AtMost(waiting)
+        };
+        let mut found = audit(self.table, self.model, &self.oracle, waiting);
+        let (live, pages) = (self.memory.live(), self.table.pages());
+        if live != pages {
+            found.push(format!("{live} pages are allocated, {pages} are counted"));
+        }
+        match found.is_empty() {
+            true => Ok(()),
+            false => Err(found.join("; ")),
+        }
+    }
+
+    /// Pays everything, unmaps everything, prunes: only the root may stay.
+    fn take_down(&mut self) -> Checked {
+        self.memory.fail_at(0);
+        while let Some(piece) = self.oracle.next_from(Iova::new(0)) {
+            let before = self.oracle.pieces().count();
+            self.unmap_range(piece.range)?;
+            if self.oracle.pieces().count() == before {
+                // No memory for a split: give some back and go on.
+                self.drain()?;
+            }
+        }
+        self.drain()?;
+        self.audit()?;
+        self.prune()?;
+        self.audit()?;
+        let pages = self.table.pages();
+        if pages != 1 {
+            return Err(format!(
+                "{pages} table pages stay after everything is unmapped"
+            ));
+        }
+        let counts = self.iommu.counters().invalidations;
+        self.events.invalidations += counts.page + counts.range + counts.context;
+        Ok(())
+    }
+
+    pub(super) fn drain(&mut self) -> Checked {
+        while !self.unpaid.is_empty() {
+            self.pay_one_map()?;
+        }
+        while !self.debts.is_empty() {
+            self.sync_one()?;
+        }
+        while !self.paid.is_empty() {
+            self.reclaim_one()?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn granule(&self) -> PageSize {
+        F::GRANULE
+    }
+
+    pub(super) fn stream(&self) -> StreamId {
+        STREAM
+    }
+}

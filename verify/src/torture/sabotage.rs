@@ -1,0 +1,120 @@
+//! Ways to pay a debt wrongly, to prove that the adversarial model notices.
+
+use portolan::inval::{
+    Caching, Capabilities, Command, Depth, InvalidationQueue, LeafOnly, Step, Walker, WriteBuffer,
+};
+
+/// What is left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Nothing.
+    None,
+    /// The last invalidation of every plan.
+    LastCommand,
+    /// Every sync.
+    Sync,
+    /// Walk caches, also where tables left the tree.
+    WalkCaches,
+    /// Cleaning of cache lines.
+    Clean,
+    /// Flushing the write buffer.
+    WriteBuffer,
+    /// The invalidation after a map.
+    MapSide,
+    /// Everything: table pages and addresses are reused at once.
+    Quiet,
+}
+
+/// Which debt is paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Map,
+    Unmap,
+}
+
+impl Sabotage {
+    /// All that must be noticed.
+    pub const ALL: [Self; 7] = [
+        Self::LastCommand,
+        Self::Sync,
+        Self::WalkCaches,
+        Self::Clean,
+        Self::WriteBuffer,
+        Self::MapSide,
+        Self::Quiet,
+    ];
+
+    /// The capabilities under which leaving it out matters.
+    pub(super) fn concerns(self, caps: &mut Capabilities) {
+        match self {
+            Self::WalkCaches => caps.leaf_only = LeafOnly::Present,
+            Self::Clean => caps.walker = Walker::NonCoherent,
+            Self::WriteBuffer => {
+                caps.walker = Walker::Coherent;
+                caps.write_buffer = WriteBuffer::MustFlush;
+            }
+            Self::MapSide => caps.caching = Caching::NotPresentToo,
+            _ => {}
+        }
+    }
+}
+
+/// A queue that leaves something out on the way to another.
+pub(super) struct Saboteur<'q, Q> {
+    pub(super) queue: &'q Q,
+    pub(super) sabotage: Sabotage,
+    pub(super) side: Side,
+}
+
+impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
+    type Error = Q::Error;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
+        let side = self.side;
+        match self.sabotage {
+            Sabotage::None => self.queue.execute(steps),
+            Sabotage::Quiet => {
+                steps.for_each(drop);
+                Ok(())
+            }
+            Sabotage::LastCommand => {
+                let mut all: Vec<Step> = steps.collect();
+                let last = all
+                    .iter()
+                    .rposition(|step| matches!(step, Step::Invalidate(_)));
+                if let Some(last) = last {
+                    all.remove(last);
+                }
+                self.queue.execute(&mut all.into_iter())
+            }
+            Sabotage::Sync => self.only(steps, |step| !matches!(step, Step::Sync)),
+            Sabotage::Clean => self.only(steps, |step| !matches!(step, Step::Clean(_))),
+            Sabotage::WriteBuffer => self.only(steps, |step| *step != Step::FlushWriteBuffer),
+            Sabotage::MapSide => self.only(steps, |step| {
+                side == Side::Unmap || !matches!(step, Step::Invalidate(_))
+            }),
+            Sabotage::WalkCaches => self.queue.execute(&mut steps.map(shallow)),
+        }
+    }
+}
+
+impl<Q: InvalidationQueue> Saboteur<'_, Q> {
+    fn only(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        keep: impl Fn(&Step) -> bool,
+    ) -> Result<(), Q::Error> {
+        self.queue.execute(&mut steps.filter(|step| keep(step)))
+    }
+}
+
+fn shallow(step: Step) -> Step {
+    let Step::Invalidate(mut command) = step else {
+        return step;
+    };
+    match &mut command {
+        Command::Page { depth, .. } | Command::Range { depth, .. } => *depth = Depth::LeafOnly,
+        Command::Context { .. } | Command::Global | Command::Configuration { .. } => {}
+    }
+    Step::Invalidate(command)
+}

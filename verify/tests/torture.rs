@@ -1,0 +1,74 @@
+//! Random operations on every format against the oracle and the adversarial IOMMU.
+#![allow(missing_docs)]
+
+use portolan_verify::format::FormatName;
+use portolan_verify::torture::{Sabotage, concurrent, sabotaged, torture};
+
+const OPERATIONS: u64 = 20_000;
+
+fn seeds(n: u64) -> impl Iterator<Item = u64> {
+    1..=n
+}
+
+fn run(format: FormatName) {
+    for seed in seeds(1) {
+        println!("{format}: seed {seed}");
+        let report = torture(format, seed, OPERATIONS, &mut |_| {});
+        println!("{:?}", report.events);
+        assert_eq!(report.violations, Vec::<String>::new());
+        assert_eq!(report.operations, OPERATIONS);
+    }
+}
+
+macro_rules! each {
+    ($($test:ident: $name:literal),* $(,)?) => {
+        $(#[test]
+        fn $test() {
+            run($name.parse().unwrap());
+        })*
+    };
+}
+
+each! {
+    armv8_s1_4k: "armv8-s1-4k",
+    armv8_s1_16k: "armv8-s1-16k",
+    armv8_s1_64k: "armv8-s1-64k",
+    armv8_s2_4k: "armv8-s2-4k",
+    armv8_s2_16k: "armv8-s2-16k",
+    armv8_s2_64k: "armv8-s2-64k",
+    vtd_ss_3: "vtd-ss-3",
+    vtd_ss_4: "vtd-ss-4",
+    vtd_ss_5: "vtd-ss-5",
+    vtd_fs_4: "vtd-fs-4",
+    vtd_fs_5: "vtd-fs-5",
+    tegra: "tegra",
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let run = || torture(FormatName::VtdSs4, 77, 3_000, &mut |_| {});
+    assert_eq!(run(), run());
+}
+
+/// Whatever is left out of the payment of a debt, the adversarial model notices.
+#[test]
+fn every_sabotage_is_noticed() {
+    for sabotage in Sabotage::ALL {
+        for format in FormatName::ALL {
+            let report = sabotaged(format, 5, 40_000, sabotage, &mut |_| {});
+            println!("{sabotage:?} on {format}: {:?}", report.violations);
+            assert!(!report.violations.is_empty(), "{sabotage:?} on {format}");
+        }
+    }
+}
+
+#[test]
+fn cpus_share_leaf_tables() {
+    for format in FormatName::ALL {
+        for (seed, threads) in [(1, 2), (2, 3), (3, 4)] {
+            println!("{format}: seed {seed}, {threads} threads");
+            let report = concurrent(format, seed, threads, 2_000);
+            assert_eq!(report.violations, Vec::<String>::new(), "{format} {seed}");
+        }
+    }
+}
