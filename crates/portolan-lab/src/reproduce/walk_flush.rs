@@ -15,7 +15,7 @@ use portolan_model::profile::{Event, Profile};
 
 use super::fit;
 use super::measure::{Events, Grouping, Way};
-use super::published::{self, Direction};
+use super::published::{self, Direction, WalkFlushRow};
 use super::rows::{Check, FittedPrice, Reproduction, Row, error_pct};
 
 /// The machine that the published figures come from.
@@ -124,6 +124,33 @@ fn ours(direction: Direction, events: &Events, us: &[f64], profile: &Profile) ->
     Ok(dot(&counts, us) + tables + waits)
 }
 
+/// A size, how the operation was done, what was published for it, and what it caused.
+type Run = (u64, Variant, Option<f64>, Events);
+
+fn runs(
+    table: &[WalkFlushRow],
+    direction: Direction,
+    measure: &mut dyn FnMut(Variant, u64) -> Result<Events>,
+) -> Result<Vec<Run>> {
+    let mut runs = Vec::new();
+    for row in table {
+        let [before, after] = match direction {
+            Direction::Map => row.map,
+            Direction::Unmap => row.unmap,
+        };
+        let variants = [
+            (Variant::Before, Some(before)),
+            (Variant::After, Some(after)),
+            (Variant::Portolan, None),
+        ];
+        for (variant, published) in variants {
+            let events = measure(variant, row.size_bytes)?;
+            runs.push((row.size_bytes, variant, published, events));
+        }
+    }
+    Ok(runs)
+}
+
 /// Recomputes the table; `measure` runs one operation and says what it caused.
 ///
 /// # Errors
@@ -138,23 +165,14 @@ pub fn reproduce(
     let mut rows = Vec::new();
     let mut prices = Vec::new();
     for direction in [Direction::Map, Direction::Unmap] {
-        let mut runs = Vec::new();
-        for row in &table {
-            for variant in [Variant::Before, Variant::After, Variant::Portolan] {
-                let way = variant.way(direction, row.size_bytes, table_span, own);
-                let events = measure(direction, row.size_bytes, way)?;
-                let [before, after] = match direction {
-                    Direction::Map => row.map,
-                    Direction::Unmap => row.unmap,
-                };
-                let published = match variant {
-                    Variant::Before => Some(before),
-                    Variant::After => Some(after),
-                    Variant::Portolan => None,
-                };
-                runs.push((row.size_bytes, variant, published, events));
-            }
-        }
+        let mut way = |variant: Variant, bytes| {
+            measure(
+                direction,
+                bytes,
+                variant.way(direction, bytes, table_span, own),
+            )
+        };
+        let runs = runs(&table, direction, &mut way)?;
         let names: &[Event] = match direction {
             Direction::Map => &MAP_PRICES,
             Direction::Unmap => &UNMAP_PRICES,

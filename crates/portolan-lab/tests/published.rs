@@ -1,0 +1,122 @@
+//! The recomputed tables: exact command counts, bounds on predictions, and that the prices in the
+//! machine profiles are the ones that the fit finds.
+
+use portolan_lab::reproduce::{self, Counts, Reproduction, Row};
+use portolan_model::profile::{Event, Profile};
+
+const MIB: u64 = 1 << 20;
+
+fn row<'r>(of: &'r Reproduction, case: &str, variant: &str, bytes: u64) -> &'r Row {
+    let wanted = |r: &&Row| r.case == case && r.variant == variant && r.size_bytes == bytes;
+    of.rows.iter().find(wanted).unwrap()
+}
+
+fn counts(page: u64, context: u64, sync: u64) -> Counts {
+    Counts {
+        page,
+        range: 0,
+        context,
+        sync,
+    }
+}
+
+#[test]
+fn walk_flush_counts_of_32_mib() {
+    let result = reproduce::walk_flush().unwrap();
+    assert_eq!(
+        row(&result, "unmap", "before", 32 * MIB).counts,
+        counts(8192, 0, 16)
+    );
+    assert_eq!(
+        row(&result, "unmap", "after", 32 * MIB).counts,
+        counts(0, 16, 16)
+    );
+    assert_eq!(
+        row(&result, "unmap", "portolan", 32 * MIB).counts,
+        counts(0, 1, 1)
+    );
+    assert_eq!(
+        row(&result, "unmap", "before", MIB).counts,
+        counts(256, 0, 1)
+    );
+    for row in result.rows.iter().filter(|row| row.case == "map") {
+        assert_eq!(row.counts, Counts::default());
+    }
+}
+
+#[test]
+fn walk_flush_predicts_what_was_not_fitted() {
+    let result = reproduce::walk_flush().unwrap();
+    let predicted = result
+        .rows
+        .iter()
+        .filter(|row| !row.fitted && row.published.is_some());
+    let mut sizes: Vec<u64> = Vec::new();
+    for row in predicted {
+        assert!(row.error_pct.unwrap().abs() <= 5.0, "{row:?}");
+        sizes.push(row.size_bytes / MIB);
+    }
+    sizes.sort_unstable();
+    assert_eq!(sizes, [[16; 4], [24; 4], [32; 4]].concat());
+    assert!(result.holds());
+}
+
+#[test]
+fn range_flush_counts_and_predictions() {
+    let result = reproduce::range_flush().unwrap();
+    for case in ["map", "unmap"] {
+        let pages = 17 * MIB / 4096;
+        assert_eq!(
+            row(&result, case, "before", 17 * MIB).counts,
+            counts(pages, 0, pages)
+        );
+        assert_eq!(
+            row(&result, case, "after", 17 * MIB).counts,
+            counts(0, 1, 1)
+        );
+        let ours = row(&result, case, "portolan", 17 * MIB);
+        assert_eq!(ours.counts, counts(0, 1, 1));
+        assert!(
+            ours.computed < row(&result, case, "after", 17 * MIB).computed,
+            "{case}"
+        );
+    }
+    assert_eq!(result.checks.len(), 4);
+    assert!(result.holds());
+}
+
+#[test]
+fn profiles_carry_the_fitted_prices() {
+    let fitted = |result: &Reproduction, case: &str, event: &str| {
+        let price = result
+            .prices
+            .iter()
+            .find(|p| p.case == case && p.event.starts_with(event));
+        price.unwrap().ns
+    };
+    let close = |a: f64, b: f64| assert!((a - b).abs() < 0.01, "{a} is not {b}");
+    let walk = reproduce::walk_flush().unwrap();
+    let phone = Profile::by_name("sm8150").unwrap();
+    for event in [Event::MapCall, Event::MapPage] {
+        close(
+            phone.price(event).unwrap(),
+            fitted(&walk, "map", event.name()),
+        );
+    }
+    for event in [Event::UnmapCallTables, Event::UnmapPage, Event::CmdPage] {
+        close(
+            phone.price(event).unwrap(),
+            fitted(&walk, "unmap", event.name()),
+        );
+    }
+    let range = reproduce::range_flush().unwrap();
+    let board = Profile::by_name("tegra210").unwrap();
+    close(
+        board.price(Event::CmdPage).unwrap(),
+        fitted(&range, "unmap", "flush after unmap"),
+    );
+    close(
+        board.price(Event::CmdPageAfterMap).unwrap(),
+        fitted(&range, "map", "flush after map"),
+    );
+}
