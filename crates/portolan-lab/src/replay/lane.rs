@@ -47,6 +47,8 @@ pub(super) trait Lane {
 struct Live {
     block: Block,
     range: IovaRange,
+    /// Entries that translate it.
+    entries: u64,
 }
 
 /// Spreads consecutive numbers; the order of the map is never looked at.
@@ -177,6 +179,15 @@ impl<'m, F: Format> FormatLane<'m, F> {
         Ok(self.space.alloc(granules))
     }
 
+    /// Entries that translate `range`; fewer than its pages where there is room for blocks.
+    fn entries(&self, range: IovaRange) -> u64 {
+        let pages = range.pages(F::GRANULE);
+        if pages >> F::INDEX_LG2 == 0 {
+            return pages;
+        }
+        self.table.mappings(range).count() as u64
+    }
+
     fn touch(&mut self, range: IovaRange) {
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
@@ -209,13 +220,21 @@ impl<F: Format> Lane for FormatLane<'_, F> {
             }
         };
         self.tally.maps += 1;
-        self.tally.entries_mapped += granules;
+        let entries = self.entries(range);
+        self.tally.entries_mapped += entries;
         if !gather.is_empty() {
             let quiet = self.pay(&self.map_quirks, gather)?;
             self.table.reclaim(quiet);
         }
         self.note_pages();
-        self.live.insert(id, Live { block, range });
+        self.live.insert(
+            id,
+            Live {
+                block,
+                range,
+                entries,
+            },
+        );
         self.tally.mapped_peak = self.tally.mapped_peak.max(self.live.len() as u64);
         self.touch(range);
         Ok(Taken::Yes)
@@ -223,12 +242,17 @@ impl<F: Format> Lane for FormatLane<'_, F> {
 
     fn unmap(&mut self, now_ns: u64, id: u64) -> Result<()> {
         self.tick(now_ns)?;
-        let Some(Live { block, range }) = self.live.remove(&id) else {
+        let Some(Live {
+            block,
+            range,
+            entries,
+        }) = self.live.remove(&id)
+        else {
             return Ok(());
         };
         let bytes = range.len_minus_one() + 1;
         self.tally.unmaps += 1;
-        self.tally.entries_unmapped += range.pages(F::GRANULE);
+        self.tally.entries_unmapped += entries;
         if self.policy == Policy::Lazy {
             let before = self.lazy.gather.table_pages();
             self.table.unmap(range, &mut self.lazy.gather)?;

@@ -240,7 +240,7 @@ fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     if summary.orphan_unmaps > 0 {
         let lines: Vec<_> = summary.orphan_lines.iter().map(u64::to_string).collect();
         said.push(format!(
-            "{} unmaps have no map in the trace and were not replayed (lines {}{})",
+            "unmaps without a map in the trace, not replayed: {} (lines {}{})",
             summary.orphan_unmaps,
             lines.join(", "),
             if summary.orphan_unmaps > lines.len() as u64 {
