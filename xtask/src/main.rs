@@ -1,1 +1,41 @@
-fn main() {}
+//! `cargo xtask`: every check and test of the workspace.
+#![forbid(unsafe_code)]
+
+mod packages;
+mod steps;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND
+
+  test [--fast]   format, lints, docs, no_std gate, oldest compilers, all tests, instruction counts,
+                  tidy; --fast leaves out the compilers and the counts
+  tidy            structure and style only
+";
+
+fn main() -> ExitCode {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let good = match words.as_slice() {
+        ["test"] => steps::run(&root, steps::Extent::Whole),
+        ["test", "--fast"] => steps::run(&root, steps::Extent::Fast),
+        ["tidy"] => tidy::run(&root),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprint!("unknown command: {}\n\n{USAGE}", other.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
+}

@@ -1,0 +1,55 @@
+//! The Debian packages that some steps need.
+
+use std::process::{Command, Stdio};
+
+/// A package, the program by which its presence is told, and what needs it.
+pub struct Package {
+    /// Debian's name.
+    pub name: &'static str,
+    /// A program in it.
+    pub program: &'static str,
+    /// What cannot run without it.
+    pub needed_for: &'static str,
+}
+
+/// All of them.
+pub const PACKAGES: &[Package] = &[Package {
+    name: "valgrind",
+    program: "valgrind",
+    needed_for: "instruction counts",
+}];
+
+/// Whether `program` can be started.
+pub fn present(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Installs what is missing where that is allowed; names what stays missing.
+pub fn provide() -> Vec<&'static Package> {
+    let missing = || PACKAGES.iter().filter(|package| !present(package.program));
+    if missing().next().is_some() && may_install() {
+        let quiet = |arguments: &[&str]| {
+            let mut command = Command::new("apt-get");
+            command
+                .args(arguments)
+                .env("DEBIAN_FRONTEND", "noninteractive")
+                .stdout(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        quiet(&["update", "-qq"]);
+        let mut arguments = vec!["install", "-y", "-qq", "--no-install-recommends"];
+        arguments.extend(missing().map(|package| package.name));
+        quiet(&arguments);
+    }
+    missing().collect()
+}
+
+fn may_install() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    id.is_ok_and(|output| output.stdout.trim_ascii() == b"0") && present("apt-get")
+}

@@ -1,0 +1,273 @@
+//! The steps of `cargo xtask test`, and the table they end in.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::{packages, tidy};
+
+/// How much is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything.
+    Whole,
+    /// Without other compilers and without instruction counts.
+    Fast,
+}
+
+enum Outcome {
+    Pass,
+    Fail,
+    Skip(String),
+}
+
+struct Step<'s> {
+    name: &'static str,
+    run: Box<dyn FnOnce() -> Outcome + 's>,
+}
+
+/// Runs every step; whether none failed.
+pub fn run(root: &Path, extent: Extent) -> bool {
+    let mut results = Vec::new();
+    for Step { name, run } in steps(root, extent) {
+        println!("==> {name}");
+        let start = Instant::now();
+        let outcome = run();
+        results.push((name, outcome, start.elapsed()));
+    }
+    println!();
+    let (mut failed, mut skipped) = (0, 0);
+    for (name, outcome, took) in &results {
+        let (word, why) = match outcome {
+            Outcome::Pass => ("PASS", ""),
+            Outcome::Fail => ("FAIL", ""),
+            Outcome::Skip(why) => ("SKIP", why.as_str()),
+        };
+        failed += u32::from(matches!(outcome, Outcome::Fail));
+        skipped += u32::from(matches!(outcome, Outcome::Skip(_)));
+        println!("{word}  {name:<34} {:>7.1} s  {why}", took.as_secs_f64());
+    }
+    let passed = results.len() as u32 - failed - skipped;
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    failed == 0
+}
+
+fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
+    let cargo = move |arguments: &'static [&'static str]| {
+        Box::new(move || outcome(Command::new("cargo").args(arguments).current_dir(root)))
+    };
+    vec![
+        Step {
+            name: "Debian packages",
+            run: Box::new(provide),
+        },
+        Step {
+            name: "format",
+            run: cargo(&["fmt", "--all", "--check"]),
+        },
+        Step {
+            name: "lints",
+            run: Box::new(|| lints(root)),
+        },
+        Step {
+            name: "documentation",
+            run: Box::new(|| documentation(root)),
+        },
+        Step {
+            name: "library without std",
+            run: Box::new(|| no_std_gate(root)),
+        },
+        Step {
+            name: "library on its oldest compiler",
+            run: Box::new(move || {
+                oldest(
+                    root,
+                    extent,
+                    "crates/portolan/Cargo.toml",
+                    &["-p", "portolan"],
+                )
+            }),
+        },
+        Step {
+            name: "tools on their oldest compiler",
+            run: Box::new(move || oldest(root, extent, "Cargo.toml", &["--workspace"])),
+        },
+        Step {
+            name: "tests",
+            run: cargo(&["test", "--quiet", "--workspace", "--all-targets"]),
+        },
+        Step {
+            name: "documentation tests",
+            run: cargo(&["test", "--quiet", "--workspace", "--doc"]),
+        },
+        Step {
+            name: "torture",
+            run: Box::new(|| torture(root)),
+        },
+        Step {
+            name: "instruction counts",
+            run: Box::new(move || instructions(root, extent)),
+        },
+        Step {
+            name: "tidy",
+            run: Box::new(|| {
+                if tidy::run(root) {
+                    Outcome::Pass
+                } else {
+                    Outcome::Fail
+                }
+            }),
+        },
+    ]
+}
+
+fn outcome(command: &mut Command) -> Outcome {
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Pass,
+        Ok(_) => Outcome::Fail,
+        Err(error) => {
+            eprintln!("cannot start {command:?}: {error}");
+            Outcome::Fail
+        }
+    }
+}
+
+fn provide() -> Outcome {
+    let missing = packages::provide();
+    if missing.is_empty() {
+        return Outcome::Pass;
+    }
+    let list: Vec<String> = missing
+        .iter()
+        .map(|p| format!("{} (for {})", p.name, p.needed_for))
+        .collect();
+    Outcome::Skip(format!(
+        "not installed: {}; run apt-get install",
+        list.join(", ")
+    ))
+}
+
+fn lints(root: &Path) -> Outcome {
+    let arguments = [
+        "clippy",
+        "--quiet",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ];
+    outcome(Command::new("cargo").args(arguments).current_dir(root))
+}
+
+fn documentation(root: &Path) -> Outcome {
+    let mut command = Command::new("cargo");
+    command.args([
+        "doc",
+        "--quiet",
+        "--workspace",
+        "--no-deps",
+        "--document-private-items",
+    ]);
+    outcome(command.current_dir(root).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+/// Links the library into a program with a panic handler of its own: if anything in it pulled in
+/// std, the two would collide. Then checks that the gate does close on a library that does.
+fn no_std_gate(root: &Path) -> Outcome {
+    let build = |features: &[&str], errors: Stdio| {
+        let mut command = Command::new("cargo");
+        command
+            .args(["build", "--quiet"])
+            .args(features)
+            .stderr(errors);
+        command.current_dir(root.join("xtask/no_std_gate"));
+        outcome(command.env("CARGO_TARGET_DIR", root.join("target/no_std_gate")))
+    };
+    match build(&[], Stdio::inherit()) {
+        Outcome::Pass => {}
+        other => return other,
+    }
+    match build(&["--features", "with-std"], Stdio::null()) {
+        Outcome::Fail => Outcome::Pass,
+        _ => {
+            eprintln!("the gate lets a library with std through");
+            Outcome::Fail
+        }
+    }
+}
+
+fn oldest(root: &Path, extent: Extent, manifest: &str, what: &[&str]) -> Outcome {
+    if extent == Extent::Fast {
+        return Outcome::Skip("left out by --fast".to_owned());
+    }
+    let text = std::fs::read_to_string(root.join(manifest)).unwrap_or_default();
+    let line = text
+        .lines()
+        .find(|line| line.trim_start().starts_with("rust-version = "));
+    let Some(version) = line.and_then(|line| line.split('"').nth(1)) else {
+        eprintln!("{manifest} states no rust-version");
+        return Outcome::Fail;
+    };
+    let toolchain = format!("{version}.0");
+    let mut install = Command::new("rustup");
+    install.args(["toolchain", "install", &toolchain, "--profile", "minimal"]);
+    install.stdout(Stdio::null()).stderr(Stdio::null());
+    if !install.status().is_ok_and(|status| status.success()) {
+        return Outcome::Skip(format!(
+            "Rust {toolchain} is not here and cannot be installed"
+        ));
+    }
+    let mut command = Command::new("cargo");
+    command
+        .arg(format!("+{toolchain}"))
+        .args(["check", "--quiet"])
+        .args(what);
+    let target = root.join("target").join(format!("rust-{version}"));
+    // `cargo xtask` itself runs under another toolchain and says so to its children.
+    command
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .env_remove("CARGO")
+        .env_remove("RUSTC");
+    outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target))
+}
+
+/// 200,000 random operations over every format, in release, through the command.
+fn torture(root: &Path) -> Outcome {
+    let arguments = [
+        "run",
+        "--quiet",
+        "--release",
+        "--bin",
+        "portolan",
+        "--",
+        "torture",
+    ];
+    let mut command = Command::new("cargo");
+    command.args(arguments).args(["--operations", "200000"]);
+    outcome(command.current_dir(root))
+}
+
+fn instructions(root: &Path, extent: Extent) -> Outcome {
+    if extent == Extent::Fast {
+        return Outcome::Skip("left out by --fast".to_owned());
+    }
+    if !packages::present("valgrind") {
+        return Outcome::Skip("valgrind is not installed".to_owned());
+    }
+    let arguments = [
+        "run",
+        "--quiet",
+        "--release",
+        "-p",
+        "portolan-bench",
+        "--bin",
+        "instructions",
+    ];
+    outcome(
+        Command::new("cargo")
+            .args(arguments)
+            .args(["--", "--check"])
+            .current_dir(root),
+    )
+}

@@ -1,0 +1,86 @@
+//! Dependencies run one way.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::Finding;
+
+/// What each crate of the workspace may depend on.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("portolan", &[]),
+    ("portolan-hw", &["portolan"]),
+    ("portolan-model", &["portolan", "portolan-hw"]),
+    ("portolan-qemu", &["portolan", "portolan-hw"]),
+    ("portolan-linux", &["portolan", "portolan-hw"]),
+    ("portolan-verify", BACKENDS),
+    (
+        "portolan-lab",
+        &[
+            "portolan",
+            "portolan-hw",
+            "portolan-model",
+            "portolan-qemu",
+            "portolan-linux",
+            "portolan-verify",
+            "portolan-bench",
+        ],
+    ),
+    ("portolan-bench", BACKENDS),
+    ("xtask", &[]),
+];
+
+const BACKENDS: &[&str] = &[
+    "portolan",
+    "portolan-hw",
+    "portolan-model",
+    "portolan-qemu",
+    "portolan-linux",
+];
+
+pub(super) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
+    let mut command = Command::new("cargo");
+    command
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root);
+    let output = command.output()?;
+    anyhow::ensure!(output.status.success(), "cargo metadata failed");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+    Ok(findings(&metadata))
+}
+
+/// Dependencies for use, not those for tests.
+pub(super) fn findings(metadata: &serde_json::Value) -> Vec<Finding> {
+    let packages = metadata["packages"]
+        .as_array()
+        .map_or(&[][..], Vec::as_slice);
+    let ours: Vec<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
+    let mut found = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or("");
+        let allowed = ALLOWED
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map(|(_, allowed)| *allowed);
+        let finding = |what| Finding {
+            path: name.to_owned(),
+            rule: "arrows",
+            what,
+        };
+        let Some(allowed) = allowed else {
+            found.push(finding(
+                "is not in the table of allowed dependencies".to_owned(),
+            ));
+            continue;
+        };
+        let dependencies = package["dependencies"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
+        for dependency in dependencies.iter().filter(|d| d["kind"].is_null()) {
+            let on = dependency["name"].as_str().unwrap_or("");
+            if ours.contains(&on) && !allowed.contains(&on) {
+                found.push(finding(format!("must not depend on {on}")));
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,110 @@
+//! Structure and style, checked: what a reader of this workspace may rely on.
+//!
+//! Exceptions are written down with a reason in `tidy.toml`; one that is no longer needed fails.
+
+mod arrows;
+mod rules;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde::Deserialize;
+
+/// A finding: where and what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    path: String,
+    rule: &'static str,
+    what: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exceptions {
+    #[serde(default)]
+    exception: Vec<Exception>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Exception {
+    path: String,
+    rule: String,
+    reason: String,
+}
+
+/// Checks everything; whether nothing was found.
+pub fn run(root: &Path) -> bool {
+    match check(root) {
+        Ok(findings) => {
+            for finding in &findings {
+                eprintln!("{}: {}: {}", finding.path, finding.rule, finding.what);
+            }
+            findings.is_empty()
+        }
+        Err(error) => {
+            eprintln!("tidy cannot run: {error:#}");
+            false
+        }
+    }
+}
+
+fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
+    let listed = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root)
+        .output()?;
+    anyhow::ensure!(listed.status.success(), "git does not list the files");
+    let listed = String::from_utf8(listed.stdout)?;
+    let mut found = arrows::check(root)?;
+    for path in listed.split('\0').filter(|path| !path.is_empty()) {
+        let Ok(text) = std::fs::read_to_string(root.join(path)) else {
+            continue;
+        };
+        if path.ends_with(".rs") {
+            found.extend(rules::rust(path, &text));
+        }
+        if path.ends_with(".md") {
+            found.extend(rules::links(root, path, &text));
+        }
+        if [".rs", ".md", ".toml"]
+            .iter()
+            .any(|end| path.ends_with(end))
+        {
+            found.extend(rules::workplace(path, &text));
+        }
+    }
+    let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {
+        Ok(text) => toml::from_str(&text)?,
+        Err(_) => Exceptions::default(),
+    };
+    Ok(except(found, &exceptions))
+}
+
+/// Drops what is excepted, and adds the exceptions that nothing needs.
+fn except(found: Vec<Finding>, exceptions: &Exceptions) -> Vec<Finding> {
+    let mut used = BTreeSet::new();
+    let mut kept = Vec::new();
+    for finding in found {
+        let fits = |e: &&Exception| e.path == finding.path && e.rule == finding.rule;
+        match exceptions.exception.iter().find(fits) {
+            Some(exception) if !exception.reason.trim().is_empty() => {
+                used.insert((exception.path.clone(), exception.rule.clone()));
+            }
+            _ => kept.push(finding),
+        }
+    }
+    for exception in &exceptions.exception {
+        if !used.contains(&(exception.path.clone(), exception.rule.clone())) {
+            kept.push(Finding {
+                path: exception.path.clone(),
+                rule: "stale-exception",
+                what: format!("nothing needs the exception from {}", exception.rule),
+            });
+        }
+    }
+    kept
+}

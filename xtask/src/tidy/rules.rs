@@ -1,0 +1,203 @@
+//! The rules for one file.
+
+use std::path::Path;
+
+use super::Finding;
+
+/// Lines of a file.
+const MAX_FILE: usize = 600;
+/// Lines of a function.
+const MAX_FUNCTION: usize = 70;
+/// Lines of a test module inside a file.
+const MAX_TESTS: usize = 150;
+/// Columns, comments included.
+const MAX_COLUMN: usize = 120;
+
+/// Crates whose root must forbid unsafe code.
+const FORBID: &[&str] = &[
+    "crates/portolan/src/lib.rs",
+    "crates/portolan-model/src/lib.rs",
+    "crates/portolan-lab/src/lib.rs",
+    "verify/src/lib.rs",
+];
+
+/// Names that say nothing.
+const EMPTY_NAMES: &[&str] = &["util", "utils", "common", "misc", "helpers", "base"];
+
+/// Words for unfinished work, apart so that this file does not hold them.
+const MARKS: &[&str] = &[
+    concat!("todo", "!("),
+    concat!("unimplemented", "!("),
+    concat!("FIX", "ME"),
+];
+
+/// Vendors, which the library names in table formats only.
+const VENDORS: &[&str] = &[
+    "smmu", "intel", "amd", "qualcomm", "qcom", "tegra", "nvidia", "vtd",
+];
+
+/// Checks one Rust file.
+pub(super) fn rust(path: &str, text: &str) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut say = |rule, what: String| {
+        found.push(Finding {
+            path: path.to_owned(),
+            rule,
+            what,
+        })
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    if lines.len() > MAX_FILE {
+        say(
+            "file-length",
+            format!("{} lines, more than {MAX_FILE}", lines.len()),
+        );
+    }
+    if !lines
+        .iter()
+        .find(|line| !line.trim().is_empty())
+        .is_some_and(|l| l.starts_with("//!"))
+    {
+        say("header", "begins without a //! header".to_owned());
+    }
+    let stem = Path::new(path)
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or("");
+    if EMPTY_NAMES.contains(&stem) {
+        say("name", format!("a module called {stem} says nothing"));
+    }
+    if FORBID.contains(&path) && !text.contains("#![forbid(unsafe_code)]") {
+        say("forbid-unsafe", "does not forbid unsafe code".to_owned());
+    }
+    for (number, line) in (1usize..).zip(&lines) {
+        if line.chars().count() > MAX_COLUMN {
+            say(
+                "column",
+                format!("line {number} is longer than {MAX_COLUMN}"),
+            );
+        }
+        if MARKS.iter().any(|mark| line.contains(mark)) {
+            say("mark", format!("line {number} is unfinished"));
+        }
+        let code = code_of(line);
+        if path.starts_with("crates/portolan/src/") && !path.contains("/table/format/") {
+            if let Some(vendor) = names_vendor(&code) {
+                say("vendor", format!("line {number} names {vendor}"));
+            }
+        }
+        let above = &lines[number.saturating_sub(5)..number - 1];
+        if opens_unsafe(&code) && !above.iter().any(|l| l.contains("SAFETY:")) {
+            say("safety", format!("line {number} has no SAFETY line"));
+        }
+    }
+    for (start, length) in blocks(&lines, |code| code.contains("fn ") && !code.ends_with(';')) {
+        if length > MAX_FUNCTION {
+            say(
+                "function-length",
+                format!("line {start}: {length} lines, more than {MAX_FUNCTION}"),
+            );
+        }
+    }
+    for (start, length) in blocks(&lines, |code| code.trim_start().starts_with("mod tests {")) {
+        if length > MAX_TESTS {
+            say(
+                "tests-length",
+                format!("line {start}: {length} lines of tests in the file"),
+            );
+        }
+    }
+    found
+}
+
+fn opens_unsafe(code: &str) -> bool {
+    ["unsafe {", "unsafe impl"]
+        .iter()
+        .any(|opening| code.contains(opening))
+}
+
+fn names_vendor(code: &str) -> Option<&'static str> {
+    let lower = code.to_ascii_lowercase();
+    let words = || lower.split(|c: char| !c.is_ascii_alphanumeric());
+    VENDORS
+        .iter()
+        .copied()
+        .find(|vendor| words().any(|word| word == *vendor))
+}
+
+/// A line without its comment and without what stands in quotes.
+fn code_of(line: &str) -> String {
+    let mut code = String::new();
+    let mut rest = line.chars().peekable();
+    let mut quoted = None;
+    while let Some(c) = rest.next() {
+        match (quoted, c) {
+            (Some(_), '\\') => drop(rest.next()),
+            (Some(quote), c) if c == quote => quoted = None,
+            (Some(_), _) => {}
+            (None, '/') if rest.peek() == Some(&'/') => break,
+            (None, '"') => quoted = Some('"'),
+            (None, '\'') => {
+                // A character, or a lifetime.
+                let ahead: String = rest.clone().take(3).collect();
+                if ahead.starts_with('\\') || ahead.chars().nth(1) == Some('\'') {
+                    quoted = Some('\'');
+                }
+            }
+            (None, c) => code.push(c),
+        }
+    }
+    code.trim_end().to_owned()
+}
+
+/// Blocks in braces whose first line `opens`: line number and number of lines.
+fn blocks(lines: &[&str], opens: impl Fn(&str) -> bool) -> Vec<(usize, usize)> {
+    let codes: Vec<String> = lines.iter().map(|line| code_of(line)).collect();
+    let mut found = Vec::new();
+    for (start, _) in codes.iter().enumerate().filter(|(_, code)| opens(code)) {
+        let (mut depth, mut entered) = (0i64, false);
+        for (at, code) in codes.iter().enumerate().skip(start) {
+            for c in code.chars() {
+                depth += i64::from(c == '{') - i64::from(c == '}');
+                entered |= c == '{';
+            }
+            if (entered && depth <= 0) || (!entered && code.ends_with(';')) {
+                found.push((start + 1, at - start + 1));
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// Checks that relative links lead somewhere.
+pub(super) fn links(root: &Path, path: &str, text: &str) -> Vec<Finding> {
+    let folder = root.join(path);
+    let folder = folder.parent().unwrap_or(root);
+    let targets = text
+        .split("](")
+        .skip(1)
+        .filter_map(|rest| rest.split(')').next());
+    let local = targets.filter(|t| !t.contains("://") && !t.starts_with('#') && !t.is_empty());
+    let broken = local.filter(|t| !folder.join(t.split('#').next().unwrap_or(t)).exists());
+    let finding = |what| Finding {
+        path: path.to_owned(),
+        rule: "link",
+        what,
+    };
+    broken
+        .map(|target| finding(format!("{target} leads nowhere")))
+        .collect()
+}
+
+/// Paths of a developer's machine have no place in the project.
+pub(super) fn workplace(path: &str, text: &str) -> Vec<Finding> {
+    let paths = [concat!("/wo", "rk/"), concat!("../sha", "red")];
+    let named = paths.iter().filter(|p| text.contains(**p));
+    let finding = |what| Finding {
+        path: path.to_owned(),
+        rule: "workplace",
+        what,
+    };
+    named.map(|p| finding(format!("names {p}"))).collect()
+}

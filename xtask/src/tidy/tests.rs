@@ -1,0 +1,112 @@
+//! Each rule catches what it is for, and leaves the rest alone.
+
+use super::*;
+
+fn rules(path: &str, text: &str) -> Vec<&'static str> {
+    rules::rust(path, text)
+        .into_iter()
+        .map(|finding| finding.rule)
+        .collect()
+}
+
+const GOOD: &str = "//! Header.\n\nfn f() {\n    let c = '{';\n}\n";
+
+#[test]
+fn a_good_file_passes() {
+    assert!(rules("crates/x/src/walk.rs", GOOD).is_empty());
+}
+
+#[test]
+fn each_rule_catches_its_case() {
+    let long = format!("//! H\n{}", "\n".repeat(700));
+    let function = format!("//! H\nfn f() {{\n{}}}\n", "    g(\"}\");\n".repeat(80));
+    let tests = format!("//! H\nmod tests {{\n{}}}\n", "    // a\n".repeat(160));
+    let cases = [
+        ("crates/x/src/walk.rs", long, "file-length"),
+        ("crates/x/src/walk.rs", "fn f() {}\n".to_owned(), "header"),
+        ("crates/x/src/utils.rs", GOOD.to_owned(), "name"),
+        ("verify/src/lib.rs", GOOD.to_owned(), "forbid-unsafe"),
+        ("crates/x/src/walk.rs", function, "function-length"),
+        ("crates/x/src/walk.rs", tests, "tests-length"),
+        (
+            "crates/x/src/walk.rs",
+            format!("//! {}\n", "x".repeat(130)),
+            "column",
+        ),
+        (
+            "crates/x/src/walk.rs",
+            format!("{GOOD}// {}ME\n", "FIX"),
+            "mark",
+        ),
+        (
+            "crates/x/src/walk.rs",
+            format!("{GOOD}fn g() {{ {} {{ h() }} }}\n", "unsafe"),
+            "safety",
+        ),
+        (
+            "crates/portolan/src/walk.rs",
+            format!("{GOOD}fn intel() {{}}\n"),
+            "vendor",
+        ),
+    ];
+    for (path, text, rule) in cases {
+        assert_eq!(rules(path, &text), [rule], "{path}");
+    }
+}
+
+#[test]
+fn what_is_said_in_comments_and_strings_is_not_code() {
+    let text = format!("{GOOD}// SAFETY: none needed\nfn g() {{ unsafe {{ h() }} }} // intel\n");
+    assert!(rules("crates/portolan/src/walk.rs", &text).is_empty());
+}
+
+#[test]
+fn links_and_paths() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    assert!(rules::links(here, "x.md", "[a](Cargo.toml#b) [c](https://d.e) [f](#g)").is_empty());
+    assert_eq!(rules::links(here, "x.md", "[a](nothing.md)").len(), 1);
+    assert_eq!(
+        rules::workplace("x.md", concat!("see /wo", "rk/x")).len(),
+        1
+    );
+}
+
+#[test]
+fn arrows_run_one_way() {
+    let metadata = |name: &str, on: &str, kind: &str| {
+        serde_json::from_str::<serde_json::Value>(&format!(
+            r#"{{"packages":[{{"name":"{on}","dependencies":[]}},
+                {{"name":"{name}","dependencies":[{{"name":"{on}","kind":{kind}}}]}}]}}"#
+        ))
+        .unwrap()
+    };
+    let found = |name, on, kind| arrows::findings(&metadata(name, on, kind)).len();
+    assert_eq!(found("portolan-lab", "portolan-model", "null"), 0);
+    assert_eq!(found("portolan", "portolan-model", "null"), 1);
+    assert_eq!(found("portolan", "portolan-model", "\"dev\""), 0);
+    assert_eq!(found("stranger", "portolan", "null"), 1);
+}
+
+#[test]
+fn exceptions_need_a_reason_and_a_use() {
+    let found = || {
+        vec![Finding {
+            path: "a.rs".to_owned(),
+            rule: "header",
+            what: String::new(),
+        }]
+    };
+    let with = |path: &str, reason: &str| Exceptions {
+        exception: vec![Exception {
+            path: path.to_owned(),
+            rule: "header".to_owned(),
+            reason: reason.to_owned(),
+        }],
+    };
+    assert!(except(found(), &with("a.rs", "made by a tool")).is_empty());
+    assert_eq!(except(found(), &with("a.rs", " ")).len(), 2);
+    assert_eq!(
+        except(found(), &with("b.rs", "r"))[1].rule,
+        "stale-exception"
+    );
+}
