@@ -8,6 +8,8 @@ mod armv8;
 mod format;
 mod memory;
 mod tegra;
+#[cfg(test)]
+mod tests;
 mod vtd;
 
 pub use format::{FormatError, TableFormat};

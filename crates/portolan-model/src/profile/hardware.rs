@@ -180,7 +180,8 @@ words!(PreferenceWord => Preference { Fewest, ByPage, ByRange, ByContext });
 #[derive(Deserialize)]
 #[serde(tag = "form", rename_all = "kebab-case", deny_unknown_fields)]
 enum RangeFile {
-    Absent,
+    // Braces, so that unknown keys are errors here too.
+    Absent {},
     PowerOfTwo { max_lg2_pages: u8 },
     NumScale { max_num: u8, max_scale: u8 },
 }
@@ -204,7 +205,7 @@ impl From<CapabilitiesFile> for Capabilities {
             granule: file.granule,
             page: file.page.into(),
             range: match file.range {
-                RangeFile::Absent => RangeForm::Absent,
+                RangeFile::Absent {} => RangeForm::Absent,
                 RangeFile::PowerOfTwo { max_lg2_pages } => RangeForm::PowerOfTwo { max_lg2_pages },
                 RangeFile::NumScale { max_num, max_scale } => {
                     RangeForm::NumScale { max_num, max_scale }

@@ -5,6 +5,8 @@
 
 mod event;
 mod hardware;
+#[cfg(test)]
+mod tests;
 
 pub use event::{Event, MissingPrice, Price, Prices};
 pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits};

@@ -1,0 +1,157 @@
+//! The command queue: what is refused, what fails, what stalls, and what it all costs.
+
+use super::*;
+
+#[test]
+fn what_the_hardware_lacks_is_refused() {
+    let narrow = Capabilities {
+        page: PageForm::Absent,
+        range: RangeForm::PowerOfTwo { max_lg2_pages: 4 },
+        ..Setup::able(K4)
+    };
+    let scaled = Capabilities {
+        range: RangeForm::NumScale {
+            max_num: 32,
+            max_scale: 3,
+        },
+        ..Setup::able(K4)
+    };
+    let by = |num, scale, start| {
+        let run = Run::NumScale {
+            start: Iova::new(start),
+            num,
+            scale,
+        };
+        let depth = Depth::LeafOnly;
+        Step::Invalidate(Command::Range {
+            context: CTX,
+            run,
+            granule: K4,
+            depth,
+        })
+    };
+    let leaf = Depth::LeafOnly;
+    for (caps, step, legal) in [
+        (narrow, page(0, leaf), false),
+        (narrow, range(0x1_0000, 4, leaf), true),
+        (narrow, range(0x2_0000, 5, leaf), false),
+        (narrow, range(0x1000, 4, leaf), false),
+        (narrow, by(1, 0, 0), false),
+        (scaled, page(0x1001, leaf), false),
+        (scaled, by(32, 3, 0x1000), true),
+        (scaled, by(33, 3, 0), false),
+        (scaled, by(0, 0, 0), false),
+        (scaled, by(1, 4, 0), false),
+        (scaled, range(0, 0, leaf), false),
+        (Setup::able(K4), range(0, 255, leaf), false),
+    ] {
+        warm(Temper::Adversarial, caps, |iommu| {
+            let done = run(iommu, &[step, Step::Sync]);
+            let refused = matches!(done, Err(QueueError::Illegal { .. }));
+            assert_eq!(done.is_ok(), legal, "{step:?}");
+            assert_eq!(refused, !legal, "{step:?}");
+            assert_eq!(iommu.counters().syncs, u64::from(legal));
+        });
+    }
+}
+
+#[test]
+fn a_command_that_fails_changes_nothing() {
+    for temper in tempers() {
+        warm(temper, Setup::able(K4), |iommu| {
+            iommu.inject(Injection {
+                fail_command: Some(2),
+                stall_sync: None,
+            });
+            let steps = [
+                page(NEAR, Depth::LeafOnly),
+                page(FAR, Depth::LeafOnly),
+                Step::Sync,
+            ];
+            let failed = run(iommu, &steps).unwrap_err();
+            assert!(matches!(failed, QueueError::Failed { ordinal: 2, .. }));
+            assert_eq!(iommu.counters().syncs, 0);
+            run(iommu, &[Step::Sync]).unwrap();
+            assert_eq!(iommu.occupancy().iotlb, 3);
+            run(iommu, &steps).unwrap();
+            assert_eq!(iommu.occupancy().iotlb, 2);
+        });
+    }
+}
+
+#[test]
+fn a_sync_that_stalls_ends_at_the_deadline() {
+    warm(Temper::Adversarial, Setup::able(K4), |iommu| {
+        iommu.inject(Injection {
+            fail_command: None,
+            stall_sync: Some(1),
+        });
+        let steps = [page(NEAR, Depth::LeafOnly), Step::Sync];
+        let waited_ns = 1_000_000_000;
+        assert_eq!(
+            run(iommu, &steps),
+            Err(QueueError::TimedOut {
+                ordinal: 1,
+                waited_ns
+            })
+        );
+        assert_eq!(iommu.clock().now_ns(), waited_ns);
+        assert_eq!((iommu.occupancy().iotlb, iommu.occupancy().pending), (4, 1));
+        // What was pending completes with a later sync.
+        run(iommu, &[Step::Sync]).unwrap();
+        assert_eq!((iommu.occupancy().iotlb, iommu.occupancy().pending), (3, 0));
+    });
+}
+
+#[test]
+fn time_and_drains_are_accounted() {
+    let prices = CommandPrices {
+        page: 1.0,
+        range: 20.0,
+        context: 300.0,
+        global: 4000.0,
+        sync: 50_000.0,
+        clean_line: 0.5,
+        miss_step: 7.0,
+    };
+    let queue = QueueLimits {
+        depth: 2,
+        deadline_ns: 1,
+    };
+    let tables = Tables::new(slab());
+    let with = Setup {
+        prices,
+        queue,
+        ..setup(Temper::Adversarial)
+    };
+    let iommu = Iommu::new(with, TableReader::new(&tables.memory, K4));
+    let lines = PhysRange::from_len(PhysAddr::new(0x10_003f), 66).unwrap();
+    let steps = [
+        Step::Clean(lines),
+        page(0, Depth::LeafOnly),
+        range(0, 3, Depth::LeafOnly),
+        Step::Invalidate(Command::Context { context: CTX }),
+        Step::Invalidate(Command::Global),
+        Step::Invalidate(Command::Configuration { context: CTX }),
+        Step::Sync,
+    ];
+    run(&iommu, &steps).unwrap();
+    assert_eq!(iommu.clock().now_exact_ns(), 54_622.5);
+    let counters = iommu.counters();
+    assert_eq!(counters.cleaned_lines, 3);
+    assert_eq!(counters.queue_drains, 2);
+    assert_eq!(counters.range_masks.get(&3), Some(&1));
+    let kinds = counters.invalidations;
+    let all = [
+        kinds.page,
+        kinds.range,
+        kinds.context,
+        kinds.global,
+        kinds.configuration,
+    ];
+    assert_eq!(all, [1; 5]);
+    iommu.attach(DEV, tables.config(0));
+    pa(&iommu, DEV, NEAR).unwrap();
+    assert_eq!(iommu.stall_ns(), 21.0);
+    assert_eq!(iommu.clock().now_exact_ns(), 54_622.5);
+}

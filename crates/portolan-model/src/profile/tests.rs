@@ -1,0 +1,181 @@
+//! Profiles: those that come with the program, and those that are wrong.
+
+use portolan::inval::{Caching, RangeForm, WalkFlush, Walker};
+
+use super::*;
+use crate::iommu::{CommandPrices, Setup};
+
+fn sm8150() -> &'static str {
+    BUILTIN[0].1
+}
+
+#[test]
+fn the_builtin_ones_are_whole() {
+    let all = Profile::builtin().unwrap();
+    assert_eq!(all.len(), BUILTIN.len());
+    for (profile, name) in all.iter().zip(Profile::names()) {
+        assert_eq!(profile.name(), name);
+        assert_eq!(&Profile::by_name(name).unwrap(), profile);
+        assert!(!profile.title().is_empty() && !profile.stands_for().is_empty());
+        assert!(CommandPrices::of(profile).is_ok(), "{name}");
+        assert!(Setup::realistic(profile).is_ok(), "{name}");
+        let cpu = [
+            Event::MapCall,
+            Event::UnmapCall,
+            Event::UnmapCallTables,
+            Event::MapPage,
+            Event::PteWrite,
+            Event::UnmapPage,
+            Event::TableFree,
+        ];
+        for event in cpu {
+            assert!(profile.price(event).is_ok(), "{name} {event}");
+        }
+        let known = [
+            "fitted:",
+            "literature:",
+            "assumed:",
+            "derived:",
+            "published:",
+        ];
+        for (event, price) in profile.prices().iter() {
+            let begins = known.iter().any(|word| price.source.starts_with(word));
+            assert!(begins, "{name} {event}: {}", price.source);
+        }
+    }
+}
+
+#[test]
+fn says_what_the_hardware_can_do() {
+    let qcom = Profile::by_name("sm8150").unwrap();
+    assert_eq!(qcom.quirks().walk_flush, WalkFlush::ByContext);
+    assert_eq!(qcom.capabilities().range, RangeForm::Absent);
+    assert_eq!(qcom.granule(), PageSize::SIZE_4K);
+    assert_eq!(qcom.context(), ContextKind::Asid);
+    let tegra = Profile::by_name("tegra210").unwrap();
+    assert_eq!(tegra.capabilities().caching, Caching::NotPresentToo);
+    assert_eq!(tegra.capabilities().walker, Walker::NonCoherent);
+    assert_eq!(tegra.format(), TableFormat::tegra(34).unwrap());
+    let xeon = Profile::by_name("xeon-vtd").unwrap();
+    assert_eq!(
+        xeon.capabilities().range,
+        RangeForm::PowerOfTwo { max_lg2_pages: 18 }
+    );
+    let strict = xeon.price(Event::CmdRange).unwrap() + xeon.price(Event::Sync).unwrap();
+    assert!((strict - 2130.0 / 3.1).abs() < 0.01);
+    let grace = Profile::by_name("grace").unwrap();
+    let strict = grace.price(Event::CmdRange).unwrap() + grace.price(Event::Sync).unwrap();
+    assert!((strict - (1e9 / 2.8e6 - 1e9 / 16.4e6)).abs() < 0.01);
+    assert_eq!(grace.cpus(), 144);
+}
+
+#[test]
+fn an_unknown_name_is_answered_with_the_known_ones() {
+    let error = Profile::by_name("sm8151").unwrap_err();
+    assert!(matches!(&error, LookupError::Unknown(unknown) if unknown.name == "sm8151"));
+    let text = error.to_string();
+    assert!(Profile::names().all(|name| text.contains(name)), "{text}");
+}
+
+#[test]
+fn unknown_keys_are_errors() {
+    for (from, to) in [
+        ("cpus = 8", "cpus = 8\ncores = 8"),
+        (
+            "granule = \"4K\"\ninput",
+            "granule = \"4K\"\nstages = 1\ninput",
+        ),
+        ("[quirks]", "[quirks]\nwalk_flushes = 1"),
+        ("depth = 1", "depth = 1\nwidth = 1"),
+        ("[prices.sync]", "[prices.synch]"),
+        ("[prices.sync]", "[prices.sync]\nus = 1"),
+        ("{ form = \"absent\" }", "{ form = \"absent\", max = 3 }"),
+    ] {
+        let text = sm8150().replacen(from, to, 1);
+        assert_ne!(text, sm8150(), "{from}");
+        assert!(
+            matches!(Profile::from_toml(&text), Err(ProfileError::Toml(_))),
+            "{to}"
+        );
+    }
+}
+
+#[test]
+fn values_without_sense_are_errors() {
+    for (from, to, key) in [
+        ("cpus = 8", "cpus = 0", "cpus"),
+        ("depth = 1", "depth = 0", "queue.depth"),
+        ("ns = 500.0", "ns = -1.0", "sync"),
+        ("ns = 500.0", "ns = nan", "sync"),
+        ("input_lg2 = 39", "input_lg2 = 60", "format"),
+        (
+            "entries = 512, ways = 4",
+            "entries = 512, ways = 0",
+            "caches.iotlb",
+        ),
+        (
+            "entries = 64, ways = 4",
+            "entries = 65, ways = 4",
+            "caches.walk",
+        ),
+    ] {
+        let text = sm8150().replacen(from, to, 1);
+        match Profile::from_toml(&text) {
+            Err(ProfileError::Value { key: found, .. }) => assert_eq!(found, key),
+            other => panic!("{to}: {other:?}"),
+        }
+    }
+    for wrong in [
+        "\"4Q\"",
+        "\"3K\"",
+        "\"\"",
+        "\"K\"",
+        "4096",
+        "\"4294967295G\"",
+    ] {
+        let text = sm8150().replacen("granule = \"4K\"", &format!("granule = {wrong}"), 1);
+        assert!(Profile::from_toml(&text).is_err(), "{wrong}");
+    }
+    assert!(Profile::from_toml("").is_err());
+    assert!(Profile::from_toml("\u{0}\u{1}").is_err());
+}
+
+#[test]
+fn a_price_without_source_is_an_error() {
+    let text = sm8150().replacen(
+        "source = \"assumed: one read of memory\"",
+        "source = \" \"",
+        1,
+    );
+    let error = Profile::from_toml(&text).unwrap_err();
+    assert!(error.to_string().contains("iotlb_miss_step"), "{error}");
+}
+
+#[test]
+fn a_missing_price_is_named() {
+    let start = sm8150().find("[prices.sync]").unwrap();
+    let end = start + sm8150()[start..].find("\n\n").unwrap();
+    let text = format!("{}{}", &sm8150()[..start], &sm8150()[end..]);
+    let profile = Profile::from_toml(&text).unwrap();
+    let missing = profile.price(Event::Sync).unwrap_err();
+    assert_eq!(
+        missing,
+        MissingPrice {
+            machine: "sm8150".to_owned(),
+            event: Event::Sync
+        }
+    );
+    assert!(missing.to_string().contains("`sync`"));
+    assert_eq!(CommandPrices::of(&profile), Err(missing));
+    // What the hardware cannot do needs no price.
+    assert!(profile.price(Event::CmdRange).is_err());
+}
+
+#[test]
+fn events_have_the_names_of_the_files() {
+    for event in Event::ALL {
+        let text = format!("[{event}]\nns = 1.5\nsource = \"assumed: for this test\"");
+        let prices: Prices = toml::from_str(&text).unwrap();
+        assert_eq!(prices.get(event).map(|price| price.ns), Some(1.5));
+    }
+}
