@@ -302,7 +302,7 @@ fn a_table_where_no_memory_is() {
         Err(WalkFault::Unreadable { entry, level: 1 })
     );
     let table = TableRoot {
-        root: PhysAddr::new(u64::MAX & !0xfff),
+        root: PhysAddr::new(!0xfff),
         format,
     };
     let past = walk(&memory, &table, Iova::new(0x7f_ffff_ffff));

@@ -1,6 +1,6 @@
 //! An IOMMU: caches in front of table walks, and a command queue that invalidates them.
 //!
-//! Table memory is read through [`WalkMemory`](crate::decode::WalkMemory), whatever the walker can
+//! Table memory is read through [`WalkMemory`], whatever the walker can
 //! see of it. Streams are configured in memory that the IOMMU reads and caches; changing that memory
 //! drops nothing. All calls are through `&self` behind one lock, so several CPUs and devices can
 //! share it.

@@ -3,11 +3,14 @@
 //! Unbounded, it forgets nothing by itself. Of a given size, it replaces what of its set has been
 //! used least recently. Entries are found by any address that they span.
 
+mod sets;
+
 use std::collections::BTreeMap;
 
 use portolan::addr::{ContextId, Iova, IovaRange, PageSize};
 
 use crate::profile::CacheGeometry;
+use sets::Sets;
 
 /// What an entry is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,10 +75,7 @@ struct Entry<V> {
 #[derive(Clone, Debug)]
 enum Entries<V> {
     Unbounded(BTreeMap<Key, Entry<V>>),
-    Sets {
-        ways: usize,
-        slots: Vec<Option<Entry<V>>>,
-    },
+    Sized(Sets<V>),
 }
 
 /// A cache of `V`.
@@ -102,11 +102,8 @@ impl<V: Copy> Cache<V> {
     /// A cache of the given size with least-recently-used replacement. Where entries overlap, the
     /// smallest answers. A geometry without a whole set is taken as one entry.
     pub fn of_size(geometry: CacheGeometry) -> Self {
-        let ways = (geometry.ways as usize).max(1);
-        let sets = (geometry.entries as usize / ways).max(1);
-        let slots = vec![None; sets * ways];
         Self {
-            entries: Entries::Sets { ways, slots },
+            entries: Entries::Sized(Sets::new(geometry)),
             sizes: 0,
             held: 0,
             stamp: 0,
@@ -136,14 +133,9 @@ impl<V: Copy> Cache<V> {
                 hits.min_by_key(|entry| entry.stamp)
                     .map(|entry| entry.value)
             }
-            Entries::Sets { ways, slots } => {
+            Entries::Sized(sets) => {
                 for key in keys {
-                    let set = set_of(slots, *ways, key);
-                    let hit = slots[set]
-                        .iter_mut()
-                        .flatten()
-                        .find(|entry| entry.key == key);
-                    if let Some(entry) = hit {
+                    if let Some(entry) = sets.get_mut(key) {
                         entry.stamp = self.stamp;
                         return Some(entry.value);
                     }
@@ -167,21 +159,7 @@ impl<V: Copy> Cache<V> {
                 map.insert(key, entry);
                 self.held = map.len();
             }
-            Entries::Sets { ways, slots } => {
-                let set = set_of(slots, *ways, key);
-                let same = |slot: &&mut Option<Entry<V>>| slot.is_some_and(|old| old.key == key);
-                let place = match slots[set.clone()].iter_mut().find(same) {
-                    Some(place) => Some(place),
-                    // An empty slot has no stamp and comes first.
-                    None => slots[set]
-                        .iter_mut()
-                        .min_by_key(|slot| slot.map(|old| old.stamp)),
-                };
-                if let Some(place) = place {
-                    self.held += usize::from(place.is_none());
-                    *place = Some(entry);
-                }
-            }
+            Entries::Sized(sets) => self.held += sets.put(entry),
         }
     }
 
@@ -204,41 +182,38 @@ impl<V: Copy> Cache<V> {
                 }
                 self.held = map.len();
             }
-            Entries::Sets { ways, slots } => {
-                let mut clear = |slot: &mut Option<Entry<V>>| {
-                    let concerned =
-                        |entry: &mut Entry<V>| reach.concerns(entry.key) && which(&entry.value);
-                    if let Some(entry) = slot.take_if(concerned) {
-                        self.held -= 1;
-                        dropped(entry.key, entry.value);
-                    }
+            Entries::Sized(sets) => {
+                let concerned = |entry: &Entry<V>| reach.concerns(entry.key) && which(&entry.value);
+                let mut gone = |entry: Entry<V>| {
+                    self.held -= 1;
+                    dropped(entry.key, entry.value);
                 };
-                // A few pages: look at their sets. Otherwise at everything.
-                if let Reach::Range(context, range) = reach {
-                    let sets = slots.len() / *ways;
-                    let pages: u64 = Sizes(self.sizes)
-                        .map(|size| range.pages(size))
-                        .fold(0, u64::saturating_add);
-                    if pages < sets as u64 {
-                        for size in Sizes(self.sizes) {
+                let sizes = Sizes(self.sizes);
+                match reach {
+                    // A few pages: look at their sets. Otherwise at everything.
+                    Reach::Range(context, range)
+                        if pages_of_all(sizes, range) < sets.number() as u64 =>
+                    {
+                        for size in sizes {
                             let first = range.start().get() >> size.lg2();
                             for page in first..first + range.pages(size) {
-                                let key = Key {
-                                    context,
-                                    lg2: size.lg2() as u8,
-                                    page,
-                                };
-                                let set = set_of(slots, *ways, key);
-                                slots[set].iter_mut().for_each(&mut clear);
+                                let lg2 = size.lg2() as u8;
+                                sets.drop_in_set(Key { context, lg2, page }, concerned, &mut gone);
                             }
                         }
-                        return;
                     }
+                    _ => sets.drop_all(concerned, gone),
                 }
-                slots.iter_mut().for_each(clear);
             }
         }
     }
+}
+
+/// How many pages the range touches, of all the sizes together.
+fn pages_of_all(sizes: Sizes, range: IovaRange) -> u64 {
+    sizes
+        .map(|size| range.pages(size))
+        .fold(0, u64::saturating_add)
 }
 
 /// The sizes in a set, smallest first.
@@ -253,15 +228,6 @@ impl Iterator for Sizes {
         self.0 &= self.0 - 1;
         Some(size)
     }
-}
-
-fn set_of<V>(slots: &[Option<Entry<V>>], ways: usize, key: Key) -> std::ops::Range<usize> {
-    let sets = (slots.len() / ways) as u64;
-    let spread = key
-        .page
-        .wrapping_add(u64::from(key.context.get()).wrapping_mul(0x9e37_79b9));
-    let first = (spread % sets) as usize * ways;
-    first..first + ways
 }
 
 fn keys_within<V>(
