@@ -125,7 +125,7 @@ impl Default for Quirks {
         Self {
             walk_flush: WalkFlush::ByAddress,
             preference: Preference::Fewest,
-            context_above: u64::MAX,
+            context_above: 1 << 16,
             repeat: 1,
         }
     }

@@ -9,6 +9,8 @@ mod capability;
 mod command;
 mod gather;
 mod plan;
+mod runs;
+mod steps;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -20,6 +22,7 @@ pub use capability::{
 pub use command::{Command, Depth, Run, Step};
 pub use gather::{Gather, Quiesced, Span};
 pub use plan::{Plan, PlanCounts, plan};
+pub use steps::Steps;
 pub use sync::{InvalidationQueue, SyncFailed, sync};
 
 pub(crate) use gather::{TableChain, Vacancy};

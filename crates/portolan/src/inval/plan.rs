@@ -4,12 +4,9 @@
 //! no memory. Order of steps: cache lines are cleaned and the cleaning awaited, the write buffer is
 //! flushed, then the invalidations, then one sync.
 
-use super::gather::Cleaned;
-use super::{
-    Caching, Capabilities, Command, Depth, Gather, LeafOnly, PageForm, Preference, Quirks,
-    RangeForm, Run, Span, Step, WalkFlush, Walker, WriteBuffer,
-};
-use crate::addr::{ContextId, Iova, IovaRange, PageSize};
+use super::runs::count_runs;
+use super::{Caching, Capabilities, Depth, Gather, PageForm, Preference, Quirks, Span, WalkFlush};
+use crate::addr::{ContextId, PageSize};
 
 /// How many commands of each kind a plan has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +23,7 @@ pub struct PlanCounts {
 
 /// The form that a plan's invalidations take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(super) enum Form {
     Nothing,
     Page,
     Range,
@@ -36,12 +33,13 @@ enum Form {
 /// The steps that pay a debt.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'g> {
-    context: ContextId,
-    caps: Capabilities,
-    form: Form,
+    pub(super) context: ContextId,
+    pub(super) caps: Capabilities,
+    pub(super) form: Form,
+    pub(super) stride: Stride,
     commands: u64,
-    repeat: u8,
-    gather: &'g Gather,
+    pub(super) repeat: u8,
+    pub(super) gather: &'g Gather,
 }
 
 /// The steps that `gather` needs on hardware with `caps` and `quirks`, for translations tagged
@@ -58,6 +56,7 @@ pub fn plan<'g>(
         context,
         caps: *caps,
         form,
+        stride: Stride::of(quirks),
         commands,
         repeat: quirks.repeat.max(1),
         gather,
@@ -76,14 +75,19 @@ fn choose(caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> (Form, u64) 
     if walks && quirks.walk_flush == WalkFlush::ByContext {
         return (Form::Context, 1);
     }
+    let stride = Stride::of(quirks);
     let by_page = || match caps.page {
         PageForm::Absent => None,
         PageForm::Granule => {
-            let pages = spans().map(|span| span.range.pages(stride(caps, span)));
+            let pages = spans().map(|span| span.range.pages(stride.size(caps, span)));
             Some(pages.fold(0u64, u64::saturating_add))
         }
     };
-    let by_range = || spans().try_fold(0u64, |sum, span| Some(sum + count_runs(caps, span.range)?));
+    let by_range = || {
+        spans().try_fold(0u64, |sum, span| {
+            Some(sum.saturating_add(count_runs(caps, span.range)?))
+        })
+    };
     let found = match quirks.preference {
         Preference::ByContext => None,
         Preference::ByPage => by_page().map(|n| (Form::Page, n)),
@@ -113,88 +117,27 @@ fn owed<'g>(
     gather.unmapped().iter().chain(mapped).copied()
 }
 
-/// Distance between two by-page commands: one drops a whole leaf, however large.
-fn stride(caps: &Capabilities, span: Span) -> PageSize {
-    span.leaf.max(caps.granule)
+/// Distance between two by-page commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stride {
+    /// A granule, whatever the leaf.
+    Granule,
+    /// A leaf: one command drops all of it, however large.
+    Leaf,
 }
 
-fn count_runs(caps: &Capabilities, range: IovaRange) -> Option<u64> {
-    match caps.range {
-        RangeForm::Absent => None,
-        RangeForm::PowerOfTwo { max_lg2_pages } => {
-            (mask(caps.granule, range) <= u32::from(max_lg2_pages)).then_some(1)
-        }
-        RangeForm::NumScale { .. } => Some(Runs::new(caps, range).count() as u64),
-    }
-}
-
-/// Exponent of the smallest aligned power of two of granules that covers `range`.
-fn mask(granule: PageSize, range: IovaRange) -> u32 {
-    let differ = (range.start().get() ^ range.last().get()) >> granule.lg2();
-    64 - differ.leading_zeros()
-}
-
-/// The runs that cover one range.
-#[derive(Clone, Debug)]
-struct Runs {
-    granule: PageSize,
-    form: RangeForm,
-    at: u64,
-    pages: u64,
-}
-
-impl Runs {
-    fn new(caps: &Capabilities, range: IovaRange) -> Self {
-        let at = range.start().get() >> caps.granule.lg2();
-        Self {
-            granule: caps.granule,
-            form: caps.range,
-            at,
-            pages: range.pages(caps.granule),
+impl Stride {
+    fn of(quirks: &Quirks) -> Self {
+        match quirks.preference {
+            Preference::ByPage => Self::Granule,
+            _ => Self::Leaf,
         }
     }
 
-    fn address(&self, page: u64) -> Iova {
-        Iova::new(page << self.granule.lg2())
-    }
-}
-
-impl Iterator for Runs {
-    type Item = Run;
-
-    fn next(&mut self) -> Option<Run> {
-        if self.pages == 0 {
-            return None;
-        }
-        match self.form {
-            RangeForm::Absent => None,
-            RangeForm::PowerOfTwo { .. } => {
-                let lg2 = 64 - (self.at ^ (self.at + (self.pages - 1))).leading_zeros();
-                self.pages = 0;
-                let start = if lg2 >= 64 { 0 } else { self.at >> lg2 << lg2 };
-                Some(Run::PowerOfTwo {
-                    start: self.address(start),
-                    lg2_pages: lg2 as u8,
-                })
-            }
-            RangeForm::NumScale { max_num, max_scale } => {
-                let max_num = u64::from(max_num.clamp(1, 32));
-                let scale = self.pages.trailing_zeros().min(u32::from(max_scale));
-                let units = self.pages >> scale;
-                let num = if units <= max_num {
-                    units
-                } else {
-                    (units & 31).clamp(1, max_num)
-                };
-                let start = self.address(self.at);
-                self.at += num << scale;
-                self.pages -= num << scale;
-                Some(Run::NumScale {
-                    start,
-                    num: num as u8,
-                    scale: scale as u8,
-                })
-            }
+    pub(super) fn size(self, caps: &Capabilities, span: Span) -> PageSize {
+        match self {
+            Self::Granule => caps.granule,
+            Self::Leaf => span.leaf.max(caps.granule),
         }
     }
 }
@@ -221,63 +164,5 @@ impl<'g> Plan<'g> {
             Form::Context => counts.context = commands,
         }
         counts
-    }
-
-    /// The steps, in the order in which they have to be carried out.
-    pub fn steps(&self) -> impl Iterator<Item = Step> + use<'g> {
-        let lines = match self.caps.walker {
-            Walker::Coherent => &[],
-            Walker::NonCoherent => self.gather.lines(),
-        };
-        let early = self.gather.cleaned_early() == Cleaned::Some;
-        let barrier = !lines.is_empty() || (early && self.caps.walker == Walker::NonCoherent);
-        let flush = self.caps.write_buffer == WriteBuffer::MustFlush && !self.gather.is_empty();
-        let plan = *self;
-        let round = move |_| {
-            let sync = (plan.form != Form::Nothing).then_some(Step::Sync);
-            plan.commands().map(Step::Invalidate).chain(sync)
-        };
-        lines
-            .iter()
-            .map(|&bytes| Step::Clean(bytes))
-            .chain(barrier.then_some(Step::CleanBarrier))
-            .chain(flush.then_some(Step::FlushWriteBuffer))
-            .chain((0..self.repeat).flat_map(round))
-    }
-
-    fn commands(self) -> impl Iterator<Item = Command> + use<'g> {
-        let Self {
-            context,
-            caps,
-            form,
-            gather,
-            ..
-        } = self;
-        let depth = move |span: Span| match caps.leaf_only {
-            LeafOnly::Absent => Depth::AllLevels,
-            LeafOnly::Present => span.depth,
-        };
-        let whole = (form == Form::Context).then_some(Command::Context { context });
-        let spans = move |wanted| owed(&caps, gather).filter(move |_| form == wanted);
-        let pages = spans(Form::Page).flat_map(move |span| {
-            let size = stride(&caps, span);
-            let first = span.range.start().get() >> size.lg2();
-            let count = span.range.pages(size);
-            (first..first + count).map(move |page| Command::Page {
-                context,
-                iova: Iova::new(page << size.lg2()),
-                size,
-                depth: depth(span),
-            })
-        });
-        let runs = spans(Form::Range).flat_map(move |span| {
-            Runs::new(&caps, span.range).map(move |run| Command::Range {
-                context,
-                run,
-                granule: caps.granule,
-                depth: depth(span),
-            })
-        });
-        whole.into_iter().chain(pages).chain(runs)
     }
 }

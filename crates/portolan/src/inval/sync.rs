@@ -40,9 +40,7 @@ pub fn sync<Q: InvalidationQueue + ?Sized>(
     quirks: &Quirks,
     gather: Gather,
 ) -> Result<Quiesced, SyncFailed<Q::Error>> {
-    let mut steps = plan(context, caps, quirks, &gather).steps();
-    let done = queue.execute(&mut steps);
-    drop(steps);
+    let done = queue.execute(&mut plan(context, caps, quirks, &gather).steps());
     match done {
         Ok(()) => Ok(gather.into_quiesced()),
         Err(error) => Err(SyncFailed { error, gather }),

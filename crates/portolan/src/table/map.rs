@@ -445,7 +445,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 level = self.leaf_level(request, iova, pa, left);
                 if level > 0 {
                     let raw = F::leaf(request.templates[level as usize], pa);
-                    if let Some((word, table)) = self.reach(iova, level, reserve, gather) {
+                    if let Some((word, table)) = self.reach(iova, level, reserve) {
                         word.store(raw);
                         self.owe_lines(gather, table, Self::index(iova, level), 1);
                     }
@@ -478,10 +478,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         gather: &mut Gather,
     ) {
         let count = slot.pages(F::GRANULE) as u32;
-        let Some((entry, parent)) = self.reach(slot.start(), 1, reserve, gather) else {
+        let Some((entry, parent)) = self.reach(slot.start(), 1, reserve) else {
             return;
         };
-        let table = self.leaf_table(entry, parent, slot.start(), count, counted, reserve, gather);
+        let table = self.leaf_table(entry, parent, slot.start(), count, counted, reserve);
         let Some(table) = table else {
             return;
         };
@@ -503,7 +503,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         iova: Iova,
         level: u32,
         reserve: &mut Reserve<'_, F, M>,
-        gather: &mut Gather,
     ) -> Option<(&F::Word, PhysAddr)> {
         let mut table = self.root;
         let mut at = self.format.levels() - 1;
@@ -517,7 +516,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     let page = reserve.pop()?;
                     match word.compare_exchange(raw, F::table(page, 0)) {
                         Ok(_) => {
-                            self.owe_lines(gather, table, index, 1);
+                            self.publish(table, index);
                             page
                         }
                         Err(now) => {
@@ -538,7 +537,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The leaf table behind `entry`, its live count raised by `count` unless the first pass did:
     /// the one that is there, the one that was emptied and is not yet quiet, or a new one.
-    #[allow(clippy::too_many_arguments)]
     fn leaf_table(
         &self,
         entry: &F::Word,
@@ -547,7 +545,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         count: u32,
         counted: bool,
         reserve: &mut Reserve<'_, F, M>,
-        gather: &mut Gather,
     ) -> Option<PhysAddr> {
         let mut raw = entry.load();
         loop {
@@ -563,7 +560,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             };
             match entry.compare_exchange(raw, new) {
                 Ok(_) => {
-                    self.owe_lines(gather, parent, Self::index(iova, 1), 1);
+                    self.publish(parent, Self::index(iova, 1));
                     return Some(table);
                 }
                 Err(now) => {

@@ -176,6 +176,17 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
+    /// Cleans the line of an entry that has come to point at a table, at once: others may map in that
+    /// table and pay for their own entries long before the debt of this operation is paid.
+    #[cold]
+    fn publish(&self, table: PhysAddr, index: usize) {
+        let entry = table.get() + ((index as u64) << F::Word::LG2_BYTES);
+        if let Some(bytes) = PhysRange::from_len(PhysAddr::new(entry), 1 << F::Word::LG2_BYTES) {
+            self.mem.clean(bytes);
+            self.mem.clean_barrier();
+        }
+    }
+
     fn free_page(&self, table: PhysAddr) {
         self.mem.free(table, F::GRANULE);
         self.pages.fetch_sub(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     pub fn reclaim(&self, quiesced: Quiesced) {
         let Quiesced { tables, vacated } = quiesced;
         for vacancy in vacated {
-            if let Some((entry, raw, table)) = self.still_vacated(vacancy) {
+            if let Some((entry, _, raw, table)) = self.still_vacated(vacancy) {
                 if entry.compare_exchange(raw, 0).is_ok() {
                     self.free_page(table);
                 }
@@ -23,13 +23,14 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.free_chain(tables);
     }
 
-    /// The entry of an emptied leaf table, if it is still out of use since that very event.
+    /// The entry of an emptied leaf table with its own table, value and target, if it is still out
+    /// of use since that very event.
     ///
     /// A table may have been taken back and emptied again, and its later debt may be open: the tag
     /// tells the events apart. Where so many events have passed that it no longer can, the table
     /// is linked again, empty as it is, and left to a later unmap or prune.
-    fn still_vacated(&self, vacancy: Vacancy) -> Option<(&F::Word, u64, PhysAddr)> {
-        let Walk::At(entry, _) = self.walk(vacancy.slot, 1) else {
+    fn still_vacated(&self, vacancy: Vacancy) -> Option<(&F::Word, PhysAddr, u64, PhysAddr)> {
+        let Walk::At(entry, parent) = self.walk(vacancy.slot, 1) else {
             return None;
         };
         let raw = entry.load();
@@ -44,10 +45,17 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             .load(Ordering::Relaxed)
             .wrapping_sub(vacancy.event);
         if passed > 1 << TAG_BITS {
-            let _ = entry.compare_exchange(raw, F::table(table, 0));
+            self.link_again(entry, parent, vacancy.slot, raw, table);
             return None;
         }
-        Some((entry, raw, table))
+        Some((entry, parent, raw, table))
+    }
+
+    /// Links an emptied leaf table that nothing remembers any more.
+    fn link_again(&self, entry: &F::Word, parent: PhysAddr, slot: Iova, raw: u64, table: PhysAddr) {
+        if entry.compare_exchange(raw, F::table(table, 0)).is_ok() {
+            self.publish(parent, Self::index(slot, 1));
+        }
     }
 
     /// Detaches the empty tables that lie in `range` whole, which the caller must own. For what
@@ -112,8 +120,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 continue;
             }
             // The debt can remember no more: link the table again, empty as it is.
-            if let Some((entry, raw, table)) = self.still_vacated(vacancy) {
-                let _ = entry.compare_exchange(raw, F::table(table, 0));
+            if let Some((entry, parent, raw, table)) = self.still_vacated(vacancy) {
+                self.link_again(entry, parent, vacancy.slot, raw, table);
             }
         }
     }

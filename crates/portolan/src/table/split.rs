@@ -77,12 +77,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Splits every block that `inside` cuts, until it is the first address of an entry.
-    pub(super) fn split_directly(
-        &self,
-        inside: Iova,
-        reserve: &mut Reserve<'_, F, M>,
-        gather: &mut Gather,
-    ) {
+    pub(super) fn split_directly(&self, inside: Iova, reserve: &mut Reserve<'_, F, M>) {
         if inside.get() >> self.format.input_lg2() != 0 {
             return;
         }
@@ -101,7 +96,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 reserve.put_back(self.wiped(table));
                 continue;
             }
-            self.owe_lines(gather, parent, Self::index(inside, level), 1);
+            // Another debt may cover a part of the block and be paid first.
+            self.publish(parent, Self::index(inside, level));
         }
     }
 

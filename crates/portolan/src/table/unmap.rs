@@ -61,7 +61,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             .into_iter()
             .flatten()
         {
-            self.split_directly(inside, &mut reserve, gather);
+            self.split_directly(inside, &mut reserve);
         }
         let mut leaf = PageSize::of_lg2(self.format.input_lg2());
         let mut depth = Depth::LeafOnly;

@@ -1,0 +1,96 @@
+//! The runs of addresses that cover a range, in the form that the hardware's range command has.
+//!
+//! Power of two: one aligned run that may cover more. `num * 2^scale`: as many exact runs as it
+//! takes, the small ones first, so that what is left is a multiple of the next scale.
+
+use super::{Capabilities, RangeForm, Run};
+use crate::addr::{Iova, IovaRange, PageSize};
+
+/// Runs in one plan beyond which the whole context is cheaper on any hardware; also bounds the time
+/// it takes to count them.
+const MAX_RUNS: usize = 4096;
+
+/// How many runs cover `range`; `None` if they cannot, or are too many.
+pub(super) fn count_runs(caps: &Capabilities, range: IovaRange) -> Option<u64> {
+    match caps.range {
+        RangeForm::Absent => None,
+        RangeForm::PowerOfTwo { max_lg2_pages } => {
+            (mask(caps.granule, range) <= u32::from(max_lg2_pages)).then_some(1)
+        }
+        RangeForm::NumScale { .. } => {
+            let count = Runs::new(caps, range).take(MAX_RUNS + 1).count();
+            (count <= MAX_RUNS).then_some(count as u64)
+        }
+    }
+}
+
+/// Exponent of the smallest aligned power of two of granules that covers `range`.
+fn mask(granule: PageSize, range: IovaRange) -> u32 {
+    let differ = (range.start().get() ^ range.last().get()) >> granule.lg2();
+    64 - differ.leading_zeros()
+}
+
+/// The runs that cover one range.
+#[derive(Clone, Debug)]
+pub(super) struct Runs {
+    granule: PageSize,
+    form: RangeForm,
+    at: u64,
+    pages: u64,
+}
+
+impl Runs {
+    pub(super) fn new(caps: &Capabilities, range: IovaRange) -> Self {
+        let at = range.start().get() >> caps.granule.lg2();
+        Self {
+            granule: caps.granule,
+            form: caps.range,
+            at,
+            pages: range.pages(caps.granule),
+        }
+    }
+
+    fn address(&self, page: u64) -> Iova {
+        Iova::new(page << self.granule.lg2())
+    }
+}
+
+impl Iterator for Runs {
+    type Item = Run;
+
+    fn next(&mut self) -> Option<Run> {
+        if self.pages == 0 {
+            return None;
+        }
+        match self.form {
+            RangeForm::Absent => None,
+            RangeForm::PowerOfTwo { .. } => {
+                let lg2 = 64 - (self.at ^ (self.at + (self.pages - 1))).leading_zeros();
+                self.pages = 0;
+                let start = if lg2 >= 64 { 0 } else { self.at >> lg2 << lg2 };
+                Some(Run::PowerOfTwo {
+                    start: self.address(start),
+                    lg2_pages: lg2 as u8,
+                })
+            }
+            RangeForm::NumScale { max_num, max_scale } => {
+                let max_num = u64::from(max_num.clamp(1, 32));
+                let scale = self.pages.trailing_zeros().min(u32::from(max_scale));
+                let units = self.pages >> scale;
+                let num = match units & 31 {
+                    _ if units <= max_num => units,
+                    0 => max_num,
+                    rest => rest.min(max_num),
+                };
+                let start = self.address(self.at);
+                self.at += num << scale;
+                self.pages -= num << scale;
+                Some(Run::NumScale {
+                    start,
+                    num: num as u8,
+                    scale: scale as u8,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Structural entries reach a walker that does not snoop whatever debt is paid first.
+
+use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::sync::atomic::AtomicU64;
+
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::inval::Gather;
+use crate::platform::{OutOfTableMemory, SlabTables, TableMem, Word};
+use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use crate::table::{Access, PageTable};
+
+const PAGE: u64 = 0x1000;
+const BLOCK: u64 = 0x20_0000;
+
+/// Remembers which lines were cleaned on the spot.
+struct Cleaned {
+    slab: SlabTables<AtomicU64>,
+    lines: RefCell<Vec<PhysRange>>,
+}
+
+impl TableMem<AtomicU64> for Cleaned {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.slab.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.slab.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        self.slab.table(table, size)
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        self.lines.borrow_mut().push(bytes);
+    }
+}
+
+impl Cleaned {
+    fn new() -> Self {
+        Self {
+            slab: SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 64),
+            lines: RefCell::default(),
+        }
+    }
+
+    fn has(&self, entry: u64) -> bool {
+        let entry = PhysAddr::new(entry);
+        self.lines.borrow().iter().any(|line| line.contains(entry))
+    }
+}
+
+fn new(memory: &Cleaned) -> PageTable<VtdSecondStage, &Cleaned> {
+    let format = VtdSecondStage {
+        levels: VtdLevels::Three,
+        output_lg2: 46,
+        dirty: DirtyTracking::Off,
+    };
+    PageTable::new(format, memory).unwrap()
+}
+
+fn map(table: &PageTable<VtdSecondStage, &Cleaned>, iova: u64, bytes: u64) {
+    // The debt stays open; it holds no tables.
+    let mut owed = Gather::new();
+    let (iova, pa) = (Iova::new(iova), PhysAddr::new(iova + 0x4000_0000));
+    table.map(iova, pa, bytes, Access::READ, &mut owed).unwrap();
+}
+
+/// Where the entry for address 0 of the table below the root is.
+fn middle_entry(table: &PageTable<VtdSecondStage, &Cleaned>) -> u64 {
+    let root = table.memory().table(table.root(), PageSize::SIZE_4K);
+    Word::load(&root[0]) & !0xfff & !(0xfff << 52)
+}
+
+#[test]
+fn a_neighbour_finds_new_tables_before_their_debt_is_paid() {
+    let memory = Cleaned::new();
+    let table = new(&memory);
+    map(&table, 0, PAGE);
+    assert!(memory.has(table.root().get()), "the root's entry is late");
+    assert!(
+        memory.has(middle_entry(&table)),
+        "the middle's entry is late"
+    );
+}
+
+#[test]
+fn a_split_block_is_gone_before_its_debt_is_paid() {
+    let memory = Cleaned::new();
+    let table = new(&memory);
+    map(&table, 0, BLOCK);
+    memory.lines.borrow_mut().clear();
+    let mut owed = Gather::new();
+    let page = IovaRange::page(Iova::new(PAGE), PageSize::SIZE_4K);
+    table.unmap(page, &mut owed).unwrap();
+    assert!(
+        memory.has(middle_entry(&table)),
+        "the old block is still in memory"
+    );
+}
+
+#[test]
+fn a_table_that_no_debt_remembers_is_linked_for_the_walker_too() {
+    let memory = Cleaned::new();
+    let table = new(&memory);
+    // More emptied tables than one debt remembers.
+    let mut debts = Vec::new();
+    for slot in 0..20 {
+        map(&table, slot * BLOCK, PAGE);
+        let mut owed = Gather::new();
+        let page = IovaRange::page(Iova::new(slot * BLOCK), PageSize::SIZE_4K);
+        table.unmap(page, &mut owed).unwrap();
+        debts.push(owed);
+    }
+    memory.lines.borrow_mut().clear();
+    let mut all = Gather::new();
+    for owed in debts {
+        table.absorb(&mut all, owed);
+    }
+    let last = middle_entry(&table) + 8 * 19;
+    assert!(memory.has(last), "linked again, and not for the walker");
+}
