@@ -5,12 +5,18 @@
 //! * [`TableMem`]: pages for page tables.
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: grows; a table's physical address is its host address.
+//! * [`Mmio`]: the registers of a device.
+//! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
+mod clock;
 mod host;
+mod mmio;
 mod slab;
 mod word;
 
+pub use clock::{Clock, Nanos, poll};
 pub use host::HostTables;
+pub use mmio::Mmio;
 pub use slab::SlabTables;
 pub use word::Word;
 
@@ -57,6 +63,33 @@ pub trait TableMem<W: Word> {
 }
 
 impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
+    #[inline]
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        (**self).alloc(size)
+    }
+
+    #[inline]
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        (**self).free(table, size);
+    }
+
+    #[inline]
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
+        (**self).table(table, size)
+    }
+
+    #[inline]
+    fn clean(&self, bytes: PhysRange) {
+        (**self).clean(bytes);
+    }
+
+    #[inline]
+    fn clean_barrier(&self) {
+        (**self).clean_barrier();
+    }
+}
+
+impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for alloc::sync::Arc<M> {
     #[inline]
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         (**self).alloc(size)

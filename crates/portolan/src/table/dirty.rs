@@ -7,8 +7,9 @@ use crate::inval::{Depth, Gather};
 use crate::platform::{TableMem, Word};
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Hands every leaf in `range` that was written through to `visit`, and marks it clean. Until
-    /// the debt added to `gather` is paid, a write through a cached translation may go unmarked.
+    /// Hands every leaf in `range` that was written through to `visit`, and marks it clean; a leaf
+    /// that `range` cuts is handed over whole, since its mark stands for all of it. Until the debt
+    /// added to `gather` is paid, a write through a cached translation may go unmarked.
     ///
     /// # Errors
     /// If the format keeps no dirty state, or the range is too high.
@@ -25,8 +26,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Err(DirtyError::OutOfRange { range });
         }
         for run in self.mappings(range) {
-            if self.clean_leaf(run.range, run.size, gather) {
-                visit(run.range);
+            let leaf = IovaRange::page(run.range.start(), run.size);
+            if self.clean_leaf(leaf, run.size, gather) {
+                visit(leaf);
             }
         }
         Ok(())
@@ -45,8 +47,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             match word.compare_exchange(raw, self.format.cleaned(raw)) {
                 Ok(_) => {
                     self.owe_lines(gather, table, Self::index(range.start(), level), 1);
-                    let leaf = IovaRange::page(range.start(), size);
-                    gather.add_unmapped(leaf, size, Depth::LeafOnly);
+                    gather.add_unmapped(range, size, Depth::LeafOnly);
                     return true;
                 }
                 Err(now) => raw = now,

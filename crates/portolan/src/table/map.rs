@@ -166,7 +166,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let (table, before) = match self.enter(entry, count) {
             Enter::Entered { table, before } => (table, before),
             Enter::NoTable => return Ok(false),
-            Enter::Taken => return Err(taken),
+            Enter::Taken => return Err(self.already_mapped(range)),
         };
         let index = Self::index(range.start(), 0);
         let words = self
@@ -373,7 +373,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 missing.pages += 1;
                 Ok(())
             }
-            Enter::Taken => Err(MapError::AlreadyMapped { iova }),
+            Enter::Taken => Err(self.already_mapped(slot)),
             Enter::Entered { table, before } => {
                 let index = Self::index(iova, 0);
                 let words = self

@@ -68,8 +68,17 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     mem: M,
     root: PhysAddr,
     pages: AtomicUsize,
+    when_dropped: WhenDropped,
     /// Numbers the events of a leaf table being emptied.
     vacancies: AtomicU64,
+}
+
+/// What becomes of the table pages when the table is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhenDropped {
+    Free,
+    /// The hardware may still walk them.
+    Keep,
 }
 
 /// Where a walk down to an entry of some level ended.
@@ -92,6 +101,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             mem,
             root,
             pages: AtomicUsize::new(1),
+            when_dropped: WhenDropped::Free,
             vacancies: AtomicU64::new(0),
         })
     }
@@ -114,6 +124,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Number of table pages, those that wait for quiet included.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Leaves all table pages allocated for good when the table is dropped: for hardware that did
+    /// not say that it has stopped using them.
+    pub fn keep(&mut self) {
+        self.when_dropped = WhenDropped::Keep;
     }
 
     /// The addresses that can be mapped.
@@ -208,9 +224,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 }
 
 impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
-    /// Frees all tables; the hardware must no longer use them.
+    /// Frees all tables, unless [`PageTable::keep`] was called; the hardware must no longer use them.
     fn drop(&mut self) {
-        self.free_tree(self.root, self.format.levels() - 1);
+        if self.when_dropped == WhenDropped::Free {
+            self.free_tree(self.root, self.format.levels() - 1);
+        }
     }
 }
 

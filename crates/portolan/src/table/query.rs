@@ -1,7 +1,7 @@
 //! Looking: one translation, or a cursor over what is mapped.
 
 use super::format::{Entry, Format};
-use super::{Access, PageTable};
+use super::{Access, MapError, PageTable};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::platform::{TableMem, Word};
 
@@ -63,6 +63,14 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             at: inside.map(IovaRange::start),
             last: inside.map_or(range.last(), IovaRange::last),
         }
+    }
+
+    /// The error for a map of `range`, in which something is mapped.
+    #[cold]
+    pub(super) fn already_mapped(&self, range: IovaRange) -> MapError {
+        let first = self.mappings(range).next();
+        let iova = first.map_or(range.start(), |run| run.range.start());
+        MapError::AlreadyMapped { iova }
     }
 
     /// The leaf for `iova`: its value and level; or the level of the entry that leads nowhere.

@@ -105,15 +105,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 _ => return Err(UnmapError::NotMapped { iova }),
             }
             let block = IovaRange::page(iova, Self::span(level));
-            let ends = [range.start(), range.last()];
-            let cut = block.start() < range.start() || range.last() < block.last();
-            if cut && self.format.split_rule() == SplitRule::BreakBeforeMake {
+            let ends = [block.start() < range.start(), range.last() < block.last()];
+            let cuts = ends.into_iter().map(u64::from).sum::<u64>();
+            if cuts != 0 && self.format.split_rule() == SplitRule::BreakBeforeMake {
                 return Err(UnmapError::NeedsBreak { block });
             }
-            if cut {
-                let count = ends.iter().filter(|&&end| block.contains(end)).count() as u64;
-                pages += count * u64::from(level);
-            }
+            pages += cuts * u64::from(level);
             at = block.last().checked_add(1);
         }
         Ok(pages)

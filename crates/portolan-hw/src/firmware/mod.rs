@@ -1,0 +1,1 @@
+//! Firmware tables: DMAR, IORT, VIOT.

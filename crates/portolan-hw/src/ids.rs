@@ -1,0 +1,82 @@
+//! Identifiers given out and taken back: ASIDs, VMIDs, domain ids.
+//!
+//! A bitmap under a lock: identifiers are taken when a domain is made and given back when it is
+//! dropped, never while mapping.
+
+use alloc::vec::Vec;
+use spin::Mutex;
+
+/// A set of numbers from `first` to `last`, each given out at most once at a time.
+#[derive(Debug)]
+pub struct Ids {
+    first: u32,
+    last: u32,
+    used: Mutex<Vec<u64>>,
+}
+
+impl Ids {
+    /// All numbers from `first` to `last` are free. An empty set if `last` is below `first`.
+    pub fn new(first: u32, last: u32) -> Self {
+        Self {
+            first,
+            last,
+            used: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// The smallest free number.
+    pub fn take(&self) -> Option<u32> {
+        let mut used = self.used.lock();
+        let word = used.iter().position(|&word| word != u64::MAX);
+        let word = word.unwrap_or(used.len());
+        let bit = used.get(word).map_or(0, |word| word.trailing_ones());
+        let index = u32::try_from(word)
+            .ok()?
+            .checked_mul(64)?
+            .checked_add(bit)?;
+        let id = self
+            .first
+            .checked_add(index)
+            .filter(|&id| id <= self.last)?;
+        if word == used.len() {
+            used.push(0);
+        }
+        used[word] |= 1 << bit;
+        Some(id)
+    }
+
+    /// Takes `id` back. Numbers that are not out are left alone.
+    pub fn give_back(&self, id: u32) {
+        if let Some(index) = id.checked_sub(self.first) {
+            if let Some(word) = self.used.lock().get_mut(index as usize / 64) {
+                *word &= !(1 << (index % 64));
+            }
+        }
+    }
+
+    /// How many are out.
+    pub fn out(&self) -> u32 {
+        self.used.lock().iter().map(|word| word.count_ones()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ids;
+
+    #[test]
+    fn all_of_them_once_and_again() {
+        let ids = Ids::new(1, 130);
+        let all: alloc::vec::Vec<_> = core::iter::from_fn(|| ids.take()).collect();
+        assert_eq!(all, (1..=130).collect::<alloc::vec::Vec<_>>());
+        ids.give_back(77);
+        ids.give_back(0);
+        ids.give_back(5000);
+        assert_eq!((ids.out(), ids.take(), ids.take()), (129, Some(77), None));
+    }
+
+    #[test]
+    fn none_in_an_empty_set() {
+        assert_eq!(Ids::new(4, 3).take(), None);
+    }
+}

@@ -1,0 +1,25 @@
+//! Drivers of IOMMUs by their register interfaces.
+//!
+//! Each driver reaches the machine through the traits of `portolan::platform` alone: registers
+//! through `Mmio`, tables and queues through `TableMem`, time through `Clock`. All of them stand
+//! behind the traits of `portolan::unit`.
+//!
+//! * [`ids`]: identifiers given out and taken back.
+//! * [`smmuv3`]: Arm SMMU architecture v3.
+//! * [`vtd`]: Intel VT-d.
+//! * [`virtio`]: virtio-iommu.
+//! * [`amd`]: AMD-Vi.
+//! * [`firmware`]: the tables that say which units there are: DMAR, IORT, VIOT.
+//!
+//! A `spec` module holds layouts and nothing else.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod amd;
+pub mod firmware;
+pub mod ids;
+pub mod smmuv3;
+pub mod virtio;
+pub mod vtd;

@@ -1,0 +1,1 @@
+//! Arm SMMU architecture v3.

@@ -1,0 +1,53 @@
+//! Registers of a device, read and written by offset.
+
+/// The register window of one device.
+///
+/// *Implementer's duties.* Each access is one access of its width at `offset` bytes from the start
+/// of the window, little-endian on the bus, in program order with the others through the same
+/// instance. A write is made after all earlier writes to memory are visible to the device, and a
+/// read before all later reads of memory. An access outside the window, or to a device that is
+/// gone, reads all ones and writes nothing; it does not panic or wait.
+pub trait Mmio {
+    /// Reads four bytes.
+    fn read32(&self, offset: usize) -> u32;
+
+    /// Writes four bytes.
+    fn write32(&self, offset: usize, value: u32);
+
+    /// Reads eight bytes: in one access, or the low half first where the bus has no wider one.
+    fn read64(&self, offset: usize) -> u64 {
+        let low = self.read32(offset);
+        let high = self.read32(offset.wrapping_add(4));
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    /// Writes eight bytes: in one access, or the low half first where the bus has no wider one.
+    fn write64(&self, offset: usize, value: u64) {
+        self.write32(offset, value as u32);
+        self.write32(offset.wrapping_add(4), (value >> 32) as u32);
+    }
+}
+
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<R: Mmio + ?Sized> Mmio for $pointer {
+            fn read32(&self, offset: usize) -> u32 {
+                (**self).read32(offset)
+            }
+
+            fn write32(&self, offset: usize, value: u32) {
+                (**self).write32(offset, value);
+            }
+
+            fn read64(&self, offset: usize) -> u64 {
+                (**self).read64(offset)
+            }
+
+            fn write64(&self, offset: usize, value: u64) {
+                (**self).write64(offset, value);
+            }
+        }
+    )*};
+}
+
+forward!(&R, alloc::sync::Arc<R>);

@@ -1,0 +1,62 @@
+//! What a unit says of the accesses that it refused, in no vendor's encoding.
+//!
+//! Every field came from hardware: none of it is trusted to name something that exists.
+
+use crate::addr::{Iova, Pasid, StreamId};
+
+/// Which kind of access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultAccess {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+}
+
+/// Why it was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultReason {
+    /// Nothing is mapped there.
+    NotMapped,
+    /// Something is mapped, but not for this kind of access.
+    Permission,
+    /// The stream is blocked or not set up.
+    Blocked,
+    /// The address is wider than the tables translate or point at.
+    AddressSize,
+    /// The stream's configuration is malformed.
+    Configuration,
+    /// A page-table entry is malformed.
+    Table,
+    /// The unit could not read its own structures.
+    External,
+    /// Another, by the unit's own code.
+    Other {
+        /// The code.
+        code: u32,
+    },
+}
+
+/// One refused access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FaultRecord {
+    /// Who.
+    pub stream: StreamId,
+    /// In which of its address spaces, if it said.
+    pub pasid: Option<Pasid>,
+    /// Where, if the reason has an address; units may round it down to a page.
+    pub iova: Option<Iova>,
+    /// How, if known.
+    pub access: Option<FaultAccess>,
+    /// Why.
+    pub reason: FaultReason,
+}
+
+/// One thing that a unit has to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FaultEvent {
+    /// An access was refused.
+    Fault(FaultRecord),
+    /// Records were lost because there was no room for them.
+    Lost,
+}

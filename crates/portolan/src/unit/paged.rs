@@ -1,0 +1,180 @@
+//! A domain made of page tables, an identifier and a queue.
+
+use super::{Domain, DomainError, UnitError, UnmapFailed};
+use crate::addr::{ContextId, Iova, IovaRange, PhysAddr};
+use crate::inval::{Capabilities, Gather, InvalidationQueue, Quirks, Step, SyncFailed, plan, sync};
+use crate::platform::TableMem;
+use crate::table::format::Format;
+use crate::table::{Access, MapError, PageTable, Segment, Translation, UnmapError};
+
+/// Where identifiers come from and go back to: the unit's queue.
+pub trait ContextHome: InvalidationQueue<Error = UnitError> {
+    /// Invalidates everything that `context` tags, waits, and only then lets the identifier be
+    /// given out again. Whatever fails, the identifier stays out of use.
+    ///
+    /// # Errors
+    /// If the hardware did not complete.
+    fn retire(&self, context: ContextId) -> Result<(), UnitError>;
+}
+
+/// Page tables of format `F` in memory `M`, behind one identifier of the unit whose queue is `Q`.
+///
+/// When it is dropped, the identifier's translations are invalidated and its tables are freed. If
+/// the hardware does not complete that, the tables stay allocated for good.
+#[derive(Debug)]
+pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: ContextHome> {
+    table: PageTable<F, M>,
+    context: ContextId,
+    caps: Capabilities,
+    quirks: Quirks,
+    queue: Q,
+}
+
+/// Blocks to split in one unmap: the two that its ends may lie in.
+const SPLITS: usize = 2;
+
+impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> PagedDomain<F, M, Q> {
+    /// A domain over `table`. `context` is the caller's to give: it goes back through
+    /// [`ContextHome::retire`].
+    pub fn new(
+        table: PageTable<F, M>,
+        context: ContextId,
+        caps: Capabilities,
+        quirks: Quirks,
+        queue: Q,
+    ) -> Self {
+        Self {
+            table,
+            context,
+            caps,
+            quirks,
+            queue,
+        }
+    }
+
+    /// The page tables.
+    pub fn table(&self) -> &PageTable<F, M> {
+        &self.table
+    }
+
+    /// The identifier.
+    pub fn context(&self) -> ContextId {
+        self.context
+    }
+
+    /// The unit's queue.
+    pub fn queue(&self) -> &Q {
+        &self.queue
+    }
+
+    /// What the invalidation plan knows of the hardware.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    /// What it knows of the implementation.
+    pub fn quirks(&self) -> &Quirks {
+        &self.quirks
+    }
+
+    /// The steps that `owed` comes to.
+    pub fn steps(&self, owed: &Gather) -> impl Iterator<Item = Step> {
+        plan(self.context, &self.caps, &self.quirks, owed).steps()
+    }
+
+    /// Maps a scatter list at contiguous addresses from `iova`; see [`PageTable::map_sg`].
+    ///
+    /// # Errors
+    /// See [`MapError`]; nothing is mapped.
+    pub fn map_sg<I>(
+        &self,
+        iova: Iova,
+        segments: I,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, MapError>
+    where
+        I: Iterator<Item = Segment> + Clone,
+    {
+        self.table.map_sg(iova, segments, access, owed)
+    }
+
+    /// Replaces `block`, into which an end of `range` falls, by smaller pages, with an
+    /// invalidation in between. Accesses to the block fault meanwhile.
+    fn split(
+        &self,
+        block: IovaRange,
+        range: IovaRange,
+        owed: &mut Gather,
+    ) -> Result<(), UnmapFailed> {
+        // The end that falls inside the block is the one that has to become a page boundary.
+        let inside = if block.start() < range.start() {
+            range.start()
+        } else {
+            range.last()
+        };
+        let mut broken = Gather::new();
+        let pending = self.table.split(inside, &mut broken)?;
+        match sync(&self.queue, self.context, &self.caps, &self.quirks, broken) {
+            Ok(quiesced) => {
+                self.table.complete_split(pending, &quiesced, owed);
+                self.table.reclaim(quiesced);
+                Ok(())
+            }
+            Err(failed) => {
+                self.table.absorb(owed, failed.gather);
+                Err(failed.error.into())
+            }
+        }
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, M, Q> {
+    fn input_range(&self) -> IovaRange {
+        self.table.input_range()
+    }
+
+    #[inline]
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        Ok(self.table.map(iova, pa, bytes, access, owed)?)
+    }
+
+    #[inline]
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        // Each split makes the pages at one end of the range smaller by one level.
+        let most = SPLITS * self.table.format().levels() as usize;
+        for _ in 0..most {
+            match self.table.unmap(range, owed) {
+                Err(UnmapError::NeedsBreak { block }) => self.split(block, range, owed)?,
+                other => return Ok(other?),
+            }
+        }
+        Ok(self.table.unmap(range, owed)?)
+    }
+
+    fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>> {
+        let quiesced = sync(&self.queue, self.context, &self.caps, &self.quirks, owed)?;
+        self.table.reclaim(quiesced);
+        Ok(())
+    }
+
+    #[inline]
+    fn translate(&self, iova: Iova) -> Option<Translation> {
+        self.table.translate(iova)
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Drop for PagedDomain<F, M, Q> {
+    fn drop(&mut self) {
+        if self.queue.retire(self.context).is_err() {
+            self.table.keep();
+        }
+    }
+}
