@@ -21,10 +21,42 @@ pub enum Waiting {
 /// Most differences that one audit lists.
 const LISTED: usize = 8;
 
+/// Leaves whose dirty state the hardware keeps in their permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirtyManaged {
+    /// The bit that such a leaf has.
+    pub managed: u64,
+    /// The bit that the hardware changes with the first write.
+    pub mark: u64,
+    /// Its value from then on.
+    pub dirty: u64,
+}
+
+impl DirtyManaged {
+    /// What the hardware makes of a leaf that a device writes through.
+    fn written(self, raw: u64) -> u64 {
+        match raw & self.managed {
+            0 => raw,
+            _ => raw & !self.mark | self.dirty,
+        }
+    }
+}
+
 /// Compares all of `table` with `oracle`; what differs, in words.
 pub fn audit<F: Format, M: TableMem<F::Word>>(
     table: &PageTable<F, M>,
     model: TableFormat,
+    oracle: &Oracle,
+    waiting: Waiting,
+) -> Vec<String> {
+    audit_managed(table, model, None, oracle, waiting)
+}
+
+/// As [`audit`], where the hardware may keep dirty state in permissions.
+pub fn audit_managed<F: Format, M: TableMem<F::Word>>(
+    table: &PageTable<F, M>,
+    model: TableFormat,
+    managed: Option<DirtyManaged>,
     oracle: &Oracle,
     waiting: Waiting,
 ) -> Vec<String> {
@@ -37,7 +69,7 @@ pub fn audit<F: Format, M: TableMem<F::Word>>(
     let library = merged(runs);
     compare("the cursor", &library, &merged(oracle.pieces()), &mut found);
 
-    let mut tree = Tree::<F, M>::new(table, model);
+    let mut tree = Tree::<F, M>::new(table, model, managed);
     tree.walk(table.root(), model.levels() - 1, 0, Permissions::ALL);
     let visible = |piece: Piece| Piece {
         access: piece.access & (Access::READ | Access::WRITE),
@@ -93,6 +125,7 @@ fn compare(who: &str, found: &[Piece], wanted: &[Piece], out: &mut Vec<String>) 
 struct Tree<'t, F: Format, M: TableMem<F::Word>> {
     table: &'t PageTable<F, M>,
     model: TableFormat,
+    managed: Option<DirtyManaged>,
     leaves: Vec<Piece>,
     found: Vec<String>,
     /// Tables that the hardware can reach.
@@ -102,10 +135,11 @@ struct Tree<'t, F: Format, M: TableMem<F::Word>> {
 }
 
 impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
-    fn new(table: &'t PageTable<F, M>, model: TableFormat) -> Self {
+    fn new(table: &'t PageTable<F, M>, model: TableFormat, managed: Option<DirtyManaged>) -> Self {
         Self {
             table,
             model,
+            managed,
             leaves: Vec::new(),
             found: Vec::new(),
             linked: 0,
@@ -139,8 +173,16 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
         used
     }
 
+    /// What the entry lets a device do, a first write included.
+    fn decode(&self, raw: u64, level: u8) -> Decoded {
+        match (self.model.decode(raw, level), self.managed) {
+            (Decoded::Leaf { .. }, Some(managed)) => self.model.decode(managed.written(raw), level),
+            (decoded, _) => decoded,
+        }
+    }
+
     fn entry(&mut self, raw: u64, level: u8, iova: u64, span: PageSize, above: Permissions) {
-        match self.model.decode(raw, level) {
+        match self.decode(raw, level) {
             Decoded::Table { next, permissions } => {
                 let used = self.walk(next, level - 1, iova, above.and(permissions));
                 let counted = F::LIVE_COUNT == LiveCount::InEntry && level == 1;

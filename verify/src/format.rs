@@ -115,6 +115,16 @@ impl FormatName {
         }
     }
 
+    /// The bit of a leaf that hands its dirty state to the hardware: a clean leaf that has it can be
+    /// written all the same, though its permissions say otherwise.
+    pub const fn dirty_managed(self) -> Option<u64> {
+        match self.may_need_break() {
+            // DBM.
+            true => Some(1 << 51),
+            false => None,
+        }
+    }
+
     /// What a device can do where `access` was asked for; `None` if the format cannot say it.
     pub fn effective(self, access: Access) -> Option<Access> {
         let data = access.intersection(Access::READ | Access::WRITE);

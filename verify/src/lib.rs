@@ -3,12 +3,14 @@
 //! * [`oracle`], [`audit`], [`subject`]: what should be mapped, and the comparison with a whole table.
 //! * [`faults`]: table memory whose n-th allocation fails.
 //! * [`format`]: the formats by name.
+//! * [`contract`]: the same questions to every format.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
 //!
 //! Functions that check panic where the library is wrong, as tests do.
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod contract;
 pub mod faults;
 pub mod format;
 pub mod oracle;

@@ -6,11 +6,11 @@ use portolan::inval::{
     RangeForm, Step, Walker, WriteBuffer, sync,
 };
 use portolan::platform::{SlabTables, TableMem};
-use portolan::table::format::Format;
+use portolan::table::format::{DirtyTracking, Format};
 use portolan::table::{Access, MapError, PageTable, Segment, UnmapError};
 use portolan_model::decode::TableFormat;
 
-use crate::audit::{Waiting, audit};
+use crate::audit::{DirtyManaged, Waiting, audit_managed};
 use crate::format::FormatName;
 use crate::oracle::Oracle;
 
@@ -172,7 +172,16 @@ impl<'m, F: Format, M: TableMem<F::Word>> Subject<'m, F, M> {
     /// If they differ.
     #[track_caller]
     pub fn audit(&self, waiting: Waiting) {
-        let found = audit(&self.table, self.model, &self.oracle, waiting);
+        let on = self.table.format().dirty_tracking() == DirtyTracking::Hardware;
+        let bits = self.name.dirty_managed().zip(self.name.dirty_mark());
+        let managed = bits
+            .filter(|_| on)
+            .map(|(managed, (mark, dirty))| DirtyManaged {
+                managed,
+                mark,
+                dirty,
+            });
+        let found = audit_managed(&self.table, self.model, managed, &self.oracle, waiting);
         assert!(found.is_empty(), "{}: {found:#?}", self.name);
     }
 

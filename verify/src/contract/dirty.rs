@@ -1,0 +1,144 @@
+//! Dirty state: which leaves were written through, and a typed error where the format has none.
+
+use std::collections::BTreeSet;
+
+use portolan::addr::{Iova, IovaRange};
+use portolan::platform::{TableMem, Word};
+use portolan::table::format::{DirtyTracking, Format};
+use portolan::table::{Access, DirtyError};
+use portolan_model::decode::Decoded;
+
+use super::ground::{BOTH, Ground, range};
+
+impl<F: Format> Ground<'_, F> {
+    pub(super) fn dirty(&mut self) {
+        let on = self.format().dirty_tracking() == DirtyTracking::Hardware;
+        match self.subject.name.dirty_mark().filter(|_| on) {
+            Some(mark) => {
+                self.marks(mark);
+                self.marks_of_a_cut_block(mark);
+                self.mark_seen_in_part(mark);
+            }
+            None => {
+                let granule = F::GRANULE.bytes();
+                self.map(0, granule, granule, BOTH);
+                let all = self.subject.table.input_range();
+                let error = self.refused(|s| s.table.harvest_dirty(all, &mut s.owed, |_| ()));
+                assert_eq!(error, DirtyError::NotTracked);
+            }
+        }
+    }
+
+    /// Every second leaf of a row is written to.
+    fn marks(&mut self, mark: (u64, u64)) {
+        for leaf in self.leaves() {
+            let size = leaf.size.bytes();
+            for at in self.places(leaf, 6) {
+                for page in 0..6 {
+                    let access = if page < 4 { BOTH } else { Access::READ };
+                    // Apart in memory, so that they stay leaves of this size.
+                    self.map(at + page * size, (12 + 2 * page) * size, size, access);
+                }
+                assert_eq!(
+                    self.harvest(range(at, 6 * size)),
+                    [],
+                    "new leaves are clean"
+                );
+                let written = [range(at + size, size), range(at + 3 * size, size)];
+                for page in written {
+                    self.write(page.start(), mark);
+                }
+                self.subject.audit_open();
+                self.subject.settle();
+                assert_eq!(
+                    self.harvest(range(at, size)),
+                    [],
+                    "next to what was written"
+                );
+                assert_eq!(self.harvest(range(at, 6 * size)), written);
+                for page in written {
+                    let owed = self.subject.owed.unmapped();
+                    assert!(owed.iter().any(|span| span.range.covers(page)), "{owed:?}");
+                }
+                self.subject.audit_open();
+                assert_eq!(self.harvest(range(at, 6 * size)), [], "the second time");
+                self.write(written[0].start(), mark);
+                assert_eq!(self.harvest(range(at, 6 * size)), written[..1]);
+                self.subject.clear();
+            }
+        }
+        let past = [range(self.input(), 1), range(self.input() - 1, 2)];
+        for range in past {
+            let error = self.refused(|s| s.table.harvest_dirty(range, &mut s.owed, |_| ()));
+            assert_eq!(error, DirtyError::OutOfRange { range });
+        }
+    }
+
+    /// The pages of a block that was written to are as dirty as the block was.
+    fn marks_of_a_cut_block(&mut self, mark: (u64, u64)) {
+        let granule = F::GRANULE.bytes();
+        for leaf in self.blocks() {
+            let size = leaf.size.bytes();
+            self.map(size, 12 * size, size, BOTH);
+            self.write(Iova::new(size), mark);
+            let cut = self.subject.unmap_with_breaks(range(size, granule));
+            cut.expect("it is mapped");
+            let dirty = self.harvest(range(size, size));
+            let bytes: u64 = dirty.iter().map(|leaf| leaf.len_minus_one() + 1).sum();
+            assert_eq!(bytes, size - granule, "what is left of the block");
+            self.subject.clear();
+        }
+    }
+
+    /// A harvest of a part of a leaf may not forget the rest.
+    fn mark_seen_in_part(&mut self, mark: (u64, u64)) {
+        for leaf in self.leaves() {
+            let size = leaf.size.bytes();
+            self.map(size, 12 * size, size, BOTH);
+            self.write(Iova::new(size), mark);
+            let mut seen: BTreeSet<u64> = BTreeSet::new();
+            for part in [range(size, size / 2), range(size + size / 2, size / 2)] {
+                for leaf in self.harvest(part) {
+                    seen.extend([leaf.start().get(), leaf.last().get()]);
+                }
+            }
+            assert!(
+                seen.contains(&size),
+                "the first half of a leaf that was written to"
+            );
+            assert!(
+                seen.contains(&(2 * size - 1)),
+                "the last half of a leaf that was written to"
+            );
+            self.subject.clear();
+        }
+    }
+
+    #[track_caller]
+    fn harvest(&mut self, range: IovaRange) -> Vec<IovaRange> {
+        let mut found = Vec::new();
+        let (table, owed) = (&self.subject.table, &mut self.subject.owed);
+        let harvest = table.harvest_dirty(range, owed, |leaf| found.push(leaf));
+        harvest.expect("the format keeps dirty state");
+        found
+    }
+
+    /// Marks the leaf at `iova` as the hardware does for a write; found with the independent decoder.
+    fn write(&self, iova: Iova, (bit, value): (u64, u64)) {
+        let model = self.subject.model;
+        let mut table = self.subject.table.root();
+        for level in (0..model.levels()).rev() {
+            let words = self.memory.table(table, F::GRANULE);
+            let word = &words[model.index(iova, level) as usize];
+            let raw = word.load();
+            match model.decode(raw, level) {
+                Decoded::Table { next, .. } => table = next,
+                Decoded::Leaf { .. } => {
+                    word.store(raw & !bit | value);
+                    return;
+                }
+                other => panic!("{iova} leads to {other:?}"),
+            }
+        }
+    }
+}

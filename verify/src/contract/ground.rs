@@ -1,0 +1,157 @@
+//! What all checks stand on: a table with its oracle, and the comparison of before and after.
+
+use std::fmt::Debug;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::platform::SlabTables;
+use portolan::table::format::Format;
+use portolan::table::{Access, MappedRun};
+use portolan_model::decode::TableFormat;
+
+use crate::faults::FailingTables;
+use crate::format::FormatName;
+use crate::subject::{Subject, tables};
+
+/// Pages of table memory: more than any check needs.
+const MEMORY_PAGES: u32 = 64;
+
+/// Table memory whose n-th allocation can be made to fail.
+pub(super) type Memory<F> = FailingTables<SlabTables<<F as Format>::Word>>;
+
+/// Memory for one table.
+pub(super) fn memory<F: Format>() -> Memory<F> {
+    FailingTables::new(tables::<F>(MEMORY_PAGES))
+}
+
+/// The access that every format can express exactly.
+pub(super) const BOTH: Access = Access::READ.union(Access::WRITE);
+
+/// A leaf that the format can hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf {
+    /// Its size.
+    pub(super) size: PageSize,
+    /// The level of its table.
+    pub(super) level: u32,
+}
+
+/// All that a refused operation must leave alone.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Dump {
+    runs: Vec<MappedRun>,
+    pages: usize,
+    live: usize,
+}
+
+/// A table under test.
+pub(super) struct Ground<'m, F: Format> {
+    pub(super) subject: Subject<'m, F, Memory<F>>,
+    pub(super) memory: &'m Memory<F>,
+}
+
+impl<'m, F: Format> Ground<'m, F> {
+    pub(super) fn new(
+        name: FormatName,
+        format: F,
+        model: TableFormat,
+        memory: &'m Memory<F>,
+    ) -> Self {
+        let subject = Subject::new(name, format, model, memory);
+        Self { subject, memory }
+    }
+
+    /// The format.
+    pub(super) fn format(&self) -> F {
+        *self.subject.table.format()
+    }
+
+    /// Every leaf that the format can hold, smallest first.
+    pub(super) fn leaves(&self) -> Vec<Leaf> {
+        let levels = self.format().levels();
+        let sizes = self.format().page_sizes();
+        let leaves: Vec<Leaf> = (0..levels)
+            .map(|level| Leaf {
+                size: PageSize::of_lg2(F::GRANULE.lg2() + level * F::INDEX_LG2),
+                level,
+            })
+            .filter(|leaf| sizes.contains(leaf.size))
+            .collect();
+        assert_eq!(leaves.len(), sizes.iter().count(), "a size without a level");
+        leaves
+    }
+
+    /// Every leaf larger than the granule.
+    pub(super) fn blocks(&self) -> Vec<Leaf> {
+        let mut leaves = self.leaves();
+        leaves.retain(|leaf| leaf.level > 0);
+        leaves
+    }
+
+    /// The next smaller size than `leaf`, or its own.
+    pub(super) fn below(&self, leaf: Leaf) -> PageSize {
+        let sizes = self.leaves();
+        let smaller = sizes.iter().rev().find(|other| other.size < leaf.size);
+        smaller.map_or(leaf.size, |other| other.size)
+    }
+
+    /// Number of bytes that can be mapped.
+    pub(super) fn input(&self) -> u64 {
+        1 << self.format().input_lg2()
+    }
+
+    /// First address past all memory that the format can point at.
+    pub(super) fn output(&self) -> u64 {
+        1 << self.format().output_lg2()
+    }
+
+    /// Places for `leaves` leaves of `leaf` in a row: the bottom, the middle and the top.
+    pub(super) fn places(&self, leaf: Leaf, leaves: u64) -> [u64; 3] {
+        let bytes = leaf.size.bytes();
+        [0, self.input() / 2, self.input() - leaves * bytes]
+    }
+
+    /// All of the table.
+    pub(super) fn dump(&self) -> Dump {
+        let table = &self.subject.table;
+        Dump {
+            runs: table.mappings(table.input_range()).collect(),
+            pages: table.pages(),
+            live: self.memory.inner().live(),
+        }
+    }
+
+    /// Maps in table and oracle, and audits.
+    #[track_caller]
+    pub(super) fn map(&mut self, iova: u64, pa: u64, bytes: u64, access: Access) {
+        let mapped = self.subject.map(iova, pa, bytes, access);
+        mapped.unwrap_or_else(|error| panic!("{iova:#x} to {pa:#x}, {bytes:#x} bytes: {error}"));
+        self.subject.audit_open();
+    }
+
+    /// The error of an operation that must be refused, after which all must be as before.
+    #[track_caller]
+    pub(super) fn refused<T: Debug, E: Debug>(
+        &mut self,
+        act: impl FnOnce(&mut Subject<'m, F, Memory<F>>) -> Result<T, E>,
+    ) -> E {
+        let before = self.dump();
+        let open = std::mem::take(&mut self.subject.owed);
+        let error = act(&mut self.subject).expect_err("it was not refused");
+        let owed = std::mem::replace(&mut self.subject.owed, open);
+        assert!(owed.is_empty(), "{error:?}, and it owes {owed:?}");
+        assert_eq!(self.dump(), before, "{error:?}, and the table changed");
+        self.subject.audit_open();
+        error
+    }
+}
+
+/// The range of `bytes` bytes from `start`.
+#[track_caller]
+pub(super) fn range(start: u64, bytes: u64) -> IovaRange {
+    IovaRange::from_len(Iova::new(start), bytes).expect("a range in the address space")
+}
+
+/// The physical address.
+pub(super) fn pa(at: u64) -> PhysAddr {
+    PhysAddr::new(at)
+}

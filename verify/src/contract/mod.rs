@@ -1,0 +1,98 @@
+//! The contract of a table: the same questions to every format, at every level that can hold a leaf,
+//! for every way to split a block and to keep dirty state.
+//!
+//! Each [`Check`] is one promise of `portolan::table`. After every step the whole table is audited
+//! against the oracle, through the library's cursor and through the independent decoder.
+
+mod cut;
+mod dirty;
+mod ground;
+mod list;
+mod look;
+mod owed;
+mod quiet;
+mod refuse;
+mod starve;
+
+use portolan::table::format::{DirtyTracking, Format, SplitRule};
+use portolan_model::decode::TableFormat;
+
+use self::ground::{Ground, memory};
+use crate::format::{FormatName, Visitor};
+
+/// One promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Check {
+    /// One leaf of each size translates from its first byte to its last, and nothing beside it.
+    Translate,
+    /// Each access alone and together: what a device may do, or a typed error.
+    Access,
+    /// Lists: neighbours merge, and the largest pages that fit are used.
+    LargestPages,
+    /// Lists: consecutive device addresses, whatever the pieces and across tables.
+    Contiguous,
+    /// Unmaps of a whole block and of a part of it.
+    Cut,
+    /// Unmaps of a range with a hole.
+    Hole,
+    /// Maps that must be refused.
+    RefuseMap,
+    /// Unmaps and splits that must be refused.
+    RefuseUnmap,
+    /// Each allocation fails once.
+    Starve,
+    /// Dirty state, or a typed error.
+    Dirty,
+    /// Table pages come back after quiet, not before.
+    Quiet,
+    /// What a map and an unmap owe.
+    Owed,
+}
+
+/// Holds `format` to `check`, for every way to split and to keep dirty state that it knows.
+///
+/// # Panics
+/// If the library breaks the promise.
+pub fn hold(format: FormatName, check: Check) {
+    let splits: &[SplitRule] = match format.may_need_break() {
+        true => &[SplitRule::Direct, SplitRule::BreakBeforeMake],
+        false => &[SplitRule::Direct],
+    };
+    for &split in splits {
+        for dirty in [DirtyTracking::Off, DirtyTracking::Hardware] {
+            println!("{format}: {check:?}, {split:?}, dirty state {dirty:?}");
+            format.visit(split, dirty, Held { format, check });
+        }
+    }
+}
+
+struct Held {
+    format: FormatName,
+    check: Check,
+}
+
+impl Visitor for Held {
+    type Output = ();
+
+    fn visit<F: Format>(self, format: F, model: TableFormat) {
+        let memory = memory::<F>();
+        let mut ground = Ground::new(self.format, format, model, &memory);
+        match self.check {
+            Check::Translate => ground.translate(),
+            Check::Access => ground.access(),
+            Check::LargestPages => ground.largest_pages(),
+            Check::Contiguous => ground.contiguous(),
+            Check::Cut => ground.cut(),
+            Check::Hole => ground.hole(),
+            Check::RefuseMap => ground.refuse_map(),
+            Check::RefuseUnmap => ground.refuse_unmap(),
+            Check::Starve => ground.starve(),
+            Check::Dirty => ground.dirty(),
+            Check::Quiet => ground.quiet(),
+            Check::Owed => ground.owed(),
+        }
+        ground.subject.clear();
+        drop(ground);
+        assert_eq!(memory.inner().live(), 0, "table pages outlive the table");
+    }
+}

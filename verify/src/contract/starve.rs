@@ -1,0 +1,148 @@
+//! Each allocation of an operation fails once: the table stays as it was, and the operation can be
+//! repeated.
+
+use std::fmt::Debug;
+
+use portolan::addr::Iova;
+use portolan::inval::Gather;
+use portolan::platform::OutOfTableMemory;
+use portolan::table::format::{Format, SplitRule};
+use portolan::table::{MapError, Segment, SplitError, UnmapError};
+
+use super::ground::{BOTH, Ground, Memory, pa, range};
+use crate::faults::Fired;
+use crate::subject::{Subject, pay};
+
+/// More allocations than any operation here makes.
+const ENDLESS: u64 = 100;
+
+impl<'m, F: Format> Ground<'m, F> {
+    pub(super) fn starve(&mut self) {
+        let granule = F::GRANULE.bytes();
+        for leaf in self.leaves() {
+            let size = leaf.size.bytes();
+            let levels = u64::from(self.format().levels());
+            for at in self.places(leaf, 4) {
+                // Every table between the root and the leaf is missing.
+                let needed = levels - 1 - u64::from(leaf.level);
+                let made = self.sweep_map(at, &[(12 * size, size)]);
+                assert_eq!(made, needed, "{size:#x} bytes at {at:#x}");
+                self.subject.clear();
+                // Neighbours of the range, so that some tables exist.
+                self.map(at + 3 * size, 12 * size, size, BOTH);
+                self.sweep_map(at, &[(20 * size, size + granule), (30 * size, granule)]);
+                self.subject.clear();
+            }
+            // Over the border of a table.
+            let table = size << F::INDEX_LG2;
+            if table < self.input() {
+                let list = [
+                    (20 * size, size),
+                    (30 * size, granule),
+                    (22 * size, granule),
+                ];
+                let made = self.sweep_map(table - size, &list);
+                assert!(made > 0, "two tables were not asked for");
+                self.subject.clear();
+            }
+        }
+        self.starve_cuts();
+    }
+
+    /// Maps a list with every allocation failing in turn; how many allocations there are.
+    #[track_caller]
+    fn sweep_map(&mut self, at: u64, list: &[(u64, u64)]) -> u64 {
+        let list: Vec<Segment> = list
+            .iter()
+            .map(|&(to, bytes)| Segment { pa: pa(to), bytes })
+            .collect();
+        self.sweep(
+            |s| s.map_sg(Iova::new(at), &list, BOTH),
+            |error| matches!(error, MapError::Memory(OutOfTableMemory { size }) if *size == F::GRANULE),
+        )
+    }
+
+    /// Repeats `act` with the first, second, ... allocation failing until it succeeds.
+    #[track_caller]
+    fn sweep<T: Debug, E: Debug>(
+        &mut self,
+        act: impl Fn(&mut Subject<'m, F, Memory<F>>) -> Result<T, E>,
+        expected: impl Fn(&E) -> bool,
+    ) -> u64 {
+        let memory = self.memory;
+        for n in 1..ENDLESS {
+            memory.fail_at(n);
+            let before = self.dump();
+            let open = std::mem::take(&mut self.subject.owed);
+            let outcome = act(&mut self.subject);
+            let owed = std::mem::replace(&mut self.subject.owed, open);
+            match (memory.disarm(), outcome) {
+                (Fired::Yes, Err(error)) => {
+                    assert!(expected(&error), "allocation {n}: {error:?}");
+                    assert!(owed.is_empty(), "allocation {n}: {owed:?}");
+                    assert_eq!(self.dump(), before, "allocation {n}");
+                    self.subject.audit_open();
+                }
+                (Fired::No, Ok(_)) => {
+                    self.subject.table.absorb(&mut self.subject.owed, owed);
+                    self.subject.audit_open();
+                    return n - 1;
+                }
+                (fired, outcome) => panic!("allocation {n}, failed {fired:?}: {outcome:?}"),
+            }
+        }
+        panic!("more than {ENDLESS} allocations")
+    }
+
+    fn starve_cuts(&mut self) {
+        let granule = F::GRANULE.bytes();
+        let memory_error = |error: &UnmapError| matches!(error, UnmapError::Memory(_));
+        for leaf in self.blocks() {
+            let size = leaf.size.bytes();
+            if self.format().split_rule() == SplitRule::BreakBeforeMake {
+                self.map(size, 12 * size, size, BOTH);
+                self.starve_break(Iova::new(size));
+                self.subject.clear();
+                continue;
+            }
+            let level = u64::from(leaf.level);
+            for (part, splits) in [
+                (range(size, granule), level),
+                (range(2 * size - granule, granule), level),
+                // Both ends cut the same block.
+                (range(size + granule, granule), 2 * level),
+                // The end of one block and the beginning of the next.
+                (range(2 * size - granule, 2 * granule), 2 * level),
+            ] {
+                self.map(size, 12 * size, 2 * size, BOTH);
+                let made = self.sweep(|s| s.unmap(part), memory_error);
+                assert!(
+                    level <= made && made <= splits,
+                    "{part:x?}: {made} allocations"
+                );
+                self.subject.clear();
+            }
+        }
+    }
+
+    /// The one allocation of a split through break-before-make fails.
+    fn starve_break(&mut self, at: Iova) {
+        self.memory.fail_at(1);
+        let error = self.refused(|s| {
+            let mut gather = Gather::new();
+            let split = s.table.split(at, &mut gather);
+            assert!(gather.is_empty(), "a split that failed owes {gather:?}");
+            split
+        });
+        assert!(matches!(error, SplitError::Memory(_)), "{error}");
+        assert_eq!(self.memory.disarm(), Fired::Yes);
+        let mut gather = Gather::new();
+        let pending = self.subject.table.split(at, &mut gather);
+        let pending = pending.expect("there is memory again");
+        let quiesced = pay(F::GRANULE, gather);
+        let table = &self.subject.table;
+        table.complete_split(pending, &quiesced, &mut self.subject.owed);
+        table.reclaim(quiesced);
+        self.subject.audit_open();
+    }
+}
