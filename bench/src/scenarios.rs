@@ -179,7 +179,8 @@ fn full_tables() -> Vec<Scenario> {
     };
     let reclaim = Scenario {
         name: "unmap_2m_reclaim",
-        what: "unmap of 512 pages that fill a leaf table, new gather, sync through a queue that does nothing, and reclaim",
+        what: "unmap of 512 pages that fill a leaf table, new gather, sync through a queue that does \
+               nothing, and reclaim",
         recorded: None,
         make: || Ok(Box::new(Full::new(Finish::Reclaimed)?)),
         ..unmap

@@ -13,11 +13,23 @@ pub struct Package {
 }
 
 /// All of them.
-pub const PACKAGES: &[Package] = &[Package {
-    name: "valgrind",
-    program: "valgrind",
-    needed_for: "instruction counts",
-}];
+pub const PACKAGES: &[Package] = &[
+    Package {
+        name: "valgrind",
+        program: "valgrind",
+        needed_for: "instruction counts",
+    },
+    Package {
+        name: "qemu-system-x86",
+        program: "qemu-system-x86_64",
+        needed_for: "VT-d, virtio-iommu and AMD-Vi on QEMU",
+    },
+    Package {
+        name: "qemu-system-arm",
+        program: "qemu-system-aarch64",
+        needed_for: "SMMUv3 on QEMU",
+    },
+];
 
 /// Whether `program` can be started.
 pub fn present(program: &str) -> bool {

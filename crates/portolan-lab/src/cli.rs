@@ -10,9 +10,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_model::profile::Profile;
+use portolan_verify::format::FormatName;
 
 use crate::replay::{self, Policy};
-use crate::{machines, reproduce};
+use crate::{bench, machines, reproduce, torture};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -30,6 +31,10 @@ enum Command {
     Reproduce(ReproduceArgs),
     /// List the machine profiles, their prices and sources.
     Machines(MachinesArgs),
+    /// Do random operations on every table format against an oracle and the adversarial model.
+    Torture(TortureArgs),
+    /// Measure the library's operations on this machine.
+    Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -80,6 +85,30 @@ struct MachinesArgs {
     output: Output,
 }
 
+#[derive(Debug, Args)]
+struct TortureArgs {
+    /// Random operations, shared out evenly over the formats.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    operations: u64,
+    /// Where the random operations come from; chosen and printed if absent.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Table format; may be repeated. All if absent.
+    #[arg(long = "format", value_name = "FORMAT")]
+    formats: Vec<FormatName>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct BenchArgs {
+    /// Measures only what has this in its name.
+    #[arg(default_value = "")]
+    name: String,
+    #[command(flatten)]
+    output: Output,
+}
+
 #[derive(Debug, Default, Args)]
 struct Output {
     /// Print one JSON object.
@@ -115,6 +144,8 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Replay(args) => replay_trace(args),
         Command::Reproduce(args) => reproduce_result(&args),
         Command::Machines(args) => list_machines(&args),
+        Command::Torture(args) => run_torture(&args),
+        Command::Bench(args) => run_bench(&args),
     }
 }
 
@@ -171,6 +202,37 @@ fn list_machines(args: &MachinesArgs) -> Result<Outcome> {
             json(&serde_json::json!({ "machines": reports }))?
         }
         false => machines::text(&profiles),
+    };
+    print(&text)?;
+    Ok(Outcome::Good)
+}
+
+fn run_torture(args: &TortureArgs) -> Result<Outcome> {
+    let formats = match args.formats.as_slice() {
+        [] => &FormatName::ALL[..],
+        some => some,
+    };
+    let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
+    // Said before anything can go wrong.
+    eprintln!("seed {seed}");
+    let report = torture::run(formats, seed, args.operations);
+    let text = match args.output.json {
+        true => json(&report)?,
+        false => torture::text(&report),
+    };
+    print(&text)?;
+    Ok(if report.holds() {
+        Outcome::Good
+    } else {
+        Outcome::CheckFailed
+    })
+}
+
+fn run_bench(args: &BenchArgs) -> Result<Outcome> {
+    let report = bench::measure(&args.name)?;
+    let text = match args.output.json {
+        true => json(&report)?,
+        false => bench::text(&report),
     };
     print(&text)?;
     Ok(Outcome::Good)

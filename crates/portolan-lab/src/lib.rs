@@ -9,6 +9,7 @@
 //! Not here: recording traces, and anything that needs the machine it runs on.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cli;
 mod display;
 pub mod iova;
@@ -16,4 +17,5 @@ pub mod machines;
 pub mod replay;
 pub mod reproduce;
 mod rig;
+pub mod torture;
 pub mod trace;

@@ -9,9 +9,12 @@ use portolan_model::profile::{Event, Profile};
 const TRACE: &str = "\
 # tracer: nop
 #
- a-1 [000] ..... 1.000000: dma_map_sg: 0000:00:01.0 dir=TO_DEVICE nents=3/3 ents=1/1 dma_addrs={0xfff00000} sizes={0x3000} phys_addrs={0x10000,0x30000,0x50000} attrs=
- a-1 [000] ..... 1.000100: dma_map_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffe00840 size=1522 phys_addr=70840 attrs=
- a-1 [000] ..... 1.000200: dma_map_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffd00ff0 size=32 phys_addr=90ff0 attrs=
+ a-1 [000] ..... 1.000000: dma_map_sg: 0000:00:01.0 dir=TO_DEVICE nents=3/3 ents=1/1 \
+    dma_addrs={0xfff00000} sizes={0x3000} phys_addrs={0x10000,0x30000,0x50000} attrs=
+ a-1 [000] ..... 1.000100: dma_map_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffe00840 \
+    size=1522 phys_addr=70840 attrs=
+ a-1 [000] ..... 1.000200: dma_map_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffd00ff0 \
+    size=32 phys_addr=90ff0 attrs=
  a-1 [000] ..... 1.001000: dma_unmap_sg: 0000:00:01.0 dir=TO_DEVICE phys_addrs={0x10000,0x30000,0x50000} attrs=
  a-1 [000] ..... 1.002000: dma_unmap_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffe00840 size=1522 attrs=
  a-1 [000] ..... 1.021000: dma_unmap_page: 0000:00:01.0 dir=FROM_DEVICE dma_addr=ffd00ff0 size=32 attrs=

@@ -147,7 +147,7 @@ impl Visitor for Run<'_> {
         let progress = self.progress;
         let mut tick = |n: u64| {
             operations = n;
-            if (done + n) % PROGRESS == 0 {
+            if (done + n).is_multiple_of(PROGRESS) {
                 progress(done + n);
             }
         };

@@ -8,7 +8,7 @@ extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
-use portolan as _;
+use portolan_hw as _;
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;

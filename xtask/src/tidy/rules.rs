@@ -81,25 +81,35 @@ pub(super) fn rust(path: &str, text: &str) -> Vec<Finding> {
             say("mark", format!("line {number} is unfinished"));
         }
         let code = code_of(line);
-        if path.starts_with("crates/portolan/src/") && !path.contains("/table/format/") {
-            if let Some(vendor) = names_vendor(&code) {
-                say("vendor", format!("line {number} names {vendor}"));
-            }
+        let general = path.starts_with("crates/portolan/src/") && !path.contains("/table/format/");
+        if let Some(vendor) = names_vendor(&code).filter(|_| general) {
+            say("vendor", format!("line {number} names {vendor}"));
         }
         let above = &lines[number.saturating_sub(5)..number - 1];
         if opens_unsafe(&code) && !above.iter().any(|l| l.contains("SAFETY:")) {
             say("safety", format!("line {number} has no SAFETY line"));
         }
     }
-    for (start, length) in blocks(&lines, |code| code.contains("fn ") && !code.ends_with(';')) {
+    found.extend(long_blocks(path, &lines));
+    found
+}
+
+fn long_blocks(path: &str, lines: &[&str]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut say = |rule, what: String| {
+        found.push(Finding {
+            path: path.to_owned(),
+            rule,
+            what,
+        })
+    };
+    for (start, length) in blocks(lines, |code| code.contains("fn ") && !code.ends_with(';')) {
         if length > MAX_FUNCTION {
-            say(
-                "function-length",
-                format!("line {start}: {length} lines, more than {MAX_FUNCTION}"),
-            );
+            let what = format!("line {start}: {length} lines, more than {MAX_FUNCTION}");
+            say("function-length", what);
         }
     }
-    for (start, length) in blocks(&lines, |code| code.trim_start().starts_with("mod tests {")) {
+    for (start, length) in blocks(lines, |code| code.trim_start().starts_with("mod tests {")) {
         if length > MAX_TESTS {
             say(
                 "tests-length",

@@ -155,7 +155,7 @@ fn lost(line: &[u8]) -> Option<u64> {
     if !says(b"EVENTS") || !(says(b"LOST") || says(b"DROPPED")) {
         return None;
     }
-    let numbers = upper.split(|b| !b.is_ascii_digit()).filter_map(decimal);
+    let mut numbers = upper.split(|b| !b.is_ascii_digit()).filter_map(decimal);
     // The CPU, where it is named, comes first.
-    Some(numbers.last().unwrap_or(1))
+    Some(numbers.next_back().unwrap_or(1))
 }

@@ -191,6 +191,13 @@ enum Source {
     TableEvents,
 }
 
+fn key_of(device: DeviceId, dma: u64) -> Key {
+    Key {
+        device: device.0,
+        what: dma,
+    }
+}
+
 /// The state of pairing.
 pub(super) struct Pairing {
     source: Source,
@@ -290,6 +297,31 @@ impl Pairing {
         })
     }
 
+    fn live_of(&mut self, class: Class) -> &mut Live {
+        match class {
+            Class::Streaming => &mut self.pages,
+            Class::Coherent => &mut self.coherent,
+        }
+    }
+
+    fn map_one(
+        &mut self,
+        at: (u64, u64, u16),
+        device: DeviceId,
+        (class, direction): (Class, Direction),
+        (dma, bytes): (u64, u64),
+        pa: Option<u64>,
+    ) {
+        self.claim(dma, bytes);
+        if self.pieces.is_empty() {
+            let pa = PhysAddr::new(pa.unwrap_or(dma));
+            self.pieces.push(Piece { pa, bytes });
+        }
+        let id = self.next_id;
+        self.live_of(class).add(key_of(device, dma), id);
+        self.push_map(at, device, class, direction, bytes, dma);
+    }
+
     pub(super) fn feed(
         &mut self,
         line: u64,
@@ -325,21 +357,7 @@ impl Pairing {
                 pa,
             } => {
                 let device = self.device(device, summary);
-                self.claim(dma, bytes);
-                if self.pieces.is_empty() {
-                    let pa = PhysAddr::new(pa.unwrap_or(dma));
-                    self.pieces.push(Piece { pa, bytes });
-                }
-                let key = Key {
-                    device: device.0,
-                    what: dma,
-                };
-                let live = match class {
-                    Class::Streaming => &mut self.pages,
-                    Class::Coherent => &mut self.coherent,
-                };
-                live.add(key, self.next_id);
-                self.push_map(at, device, class, direction, bytes, dma);
+                self.map_one(at, device, (class, direction), (dma, bytes), pa);
             }
             Event::MapSg {
                 device,
@@ -354,15 +372,7 @@ impl Pairing {
             }
             Event::Unmap { device, class, dma } => {
                 let device = self.device(device, summary);
-                let key = Key {
-                    device: device.0,
-                    what: dma,
-                };
-                let live = match class {
-                    Class::Streaming => &mut self.pages,
-                    Class::Coherent => &mut self.coherent,
-                };
-                let found = live.take(key);
+                let found = self.live_of(class).take(key_of(device, dma));
                 self.push_unmap(at, device, class, found, summary);
             }
             Event::UnmapSg { device, pas } => {

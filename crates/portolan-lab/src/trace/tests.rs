@@ -97,10 +97,13 @@ fn what_the_kernel_queued_is_read_too() {
 const FTRACE: &str = "\
 # tracer: nop
 # entries-in-buffer/entries-written: 4/6   #P:4
- a b [7] c-12      [001] d..1.     1.000001: map: IOMMU: iova=0x0000000000001000 - 0x0000000000003000 paddr=0x0000000000100000 size=8192
- a b [7] c-12      [001] d..1.     1.000002: dma_map_page: 0000:00:01.0 dir=TO_DEVICE dma_addr=1010 size=5000 phys_addr=100010 attrs=
+ a b [7] c-12      [001] d..1.     1.000001: map: IOMMU: iova=0x0000000000001000 - \
+    0x0000000000003000 paddr=0x0000000000100000 size=8192
+ a b [7] c-12      [001] d..1.     1.000002: dma_map_page: 0000:00:01.0 dir=TO_DEVICE \
+    dma_addr=1010 size=5000 phys_addr=100010 attrs=
 CPU:2 [LOST 9 EVENTS]
-          <idle>-0 [003] ..s1.     1.000003: unmap: IOMMU: iova=0x0000000000001000 - 0x0000000000003000 size=8192 unmapped_size=8192
+          <idle>-0 [003] ..s1.     1.000003: unmap: IOMMU: iova=0x0000000000001000 - \
+    0x0000000000003000 size=8192 unmapped_size=8192
           <idle>-0 [003] ..s1.     1.000004: dma_unmap_page: 0000:00:01.0 dir=TO_DEVICE dma_addr=1010 size=5000 attrs=
 ";
 

@@ -339,6 +339,22 @@ fn covered(command: Command, granule: PageSize) -> IovaRange {
     }
 }
 
+fn all_covered(owed: IovaRange, commands: &[IovaRange]) {
+    let mut at = Some(owed.start());
+    while let Some(iova) = at.filter(|&iova| iova <= owed.last()) {
+        let by = commands.iter().find(|c| c.contains(iova));
+        at = by.expect("an address is left out").last().checked_add(1);
+    }
+}
+
+fn by_one_no_larger_than_needed(owed: IovaRange, commands: &[IovaRange]) {
+    let by = commands.iter().find(|c| c.covers(owed));
+    let by = by.expect("one command");
+    let middle = by.start().get() + by.len_minus_one() / 2;
+    let (first, last) = (owed.start().get(), owed.last().get());
+    assert!(by.len_minus_one() < 0x1000 || (first <= middle && middle < last));
+}
+
 #[test]
 fn random_debts_are_covered_and_exact_forms_cover_no_more() {
     let seed = 0x9a11_0c8d_u64;
@@ -382,25 +398,9 @@ fn random_debts_are_covered_and_exact_forms_cover_no_more() {
         let is_range = |step: &Step| matches!(step, Step::Invalidate(Command::Range { .. }));
         let by_range = found.iter().any(is_range);
         for span in gather.unmapped() {
-            let mut at = span.range.start();
-            while at <= span.range.last() {
-                let by = commands
-                    .iter()
-                    .find(|c| c.contains(at))
-                    .expect("an address is left out");
-                at = match by.last().checked_add(1) {
-                    Some(next) => next,
-                    None => break,
-                };
-            }
+            all_covered(span.range, &commands);
             if let (RangeForm::PowerOfTwo { .. }, true) = (form, by_range) {
-                let by = commands
-                    .iter()
-                    .find(|c| c.covers(span.range))
-                    .expect("one command");
-                let middle = by.start().get() + by.len_minus_one() / 2;
-                let (first, last) = (span.range.start().get(), span.range.last().get());
-                assert!(by.len_minus_one() < 0x1000 || (first <= middle && middle < last));
+                by_one_no_larger_than_needed(span.range, &commands);
             }
         }
         if let (RangeForm::NumScale { .. }, true) = (form, by_range) {
