@@ -87,7 +87,8 @@ fn cycle(iova: Iova, pa: PhysAddr, bytes: u64) -> Option<u64> {
 
     let mut owed = Gather::new();
     let range = table.map(iova, pa, bytes, Access::READ, &mut owed).ok()?;
-    sync(&queue, context, &CAPABILITIES, &quirks, owed).ok()?;
+    let quiet = sync(&queue, context, &CAPABILITIES, &quirks, owed).ok()?;
+    table.reclaim(quiet);
     table.translate(iova)?;
 
     let mut owed = Gather::new();
