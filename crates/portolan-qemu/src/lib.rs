@@ -1,0 +1,4 @@
+//! QEMU's IOMMU models, driven from this process.
+#![deny(unsafe_code)]
+
+pub mod qtest;
