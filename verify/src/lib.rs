@@ -4,6 +4,7 @@
 //! * [`faults`]: table memory whose n-th allocation fails.
 //! * [`format`]: the formats by name.
 //! * [`contract`]: the same questions to every format.
+//! * [`count`]: what a replay of a trace must count.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
 //!
 //! Functions that check panic where the library is wrong, as tests do.
@@ -11,6 +12,7 @@
 
 pub mod audit;
 pub mod contract;
+pub mod count;
 pub mod faults;
 pub mod format;
 pub mod oracle;
