@@ -40,12 +40,12 @@ const BUDGETS: &[Budget] = &[
     budget("map_page", 350.0, MEASURED),
     budget("map_page_reused", 475.0, MEASURED),
     budget("unmap_page", 550.0, MEASURED),
-    budget("unmap_page_steps", 1600.0, MEASURED),
+    budget("unmap_page_steps", 950.0, MEASURED),
     budget("unmap_page_alone", 320.0, MEASURED),
-    budget("page_cycle", 3100.0, MEASURED),
+    budget("page_cycle", 1950.0, MEASURED),
     budget("unmap_2m", 500.0, MEASURED),
-    budget("unmap_2m_steps", 1500.0, MEASURED),
-    budget("unmap_2m_reclaim", 1950.0, MEASURED),
+    budget("unmap_2m_steps", 900.0, MEASURED),
+    budget("unmap_2m_reclaim", 1400.0, MEASURED),
 ];
 
 #[derive(Serialize)]
