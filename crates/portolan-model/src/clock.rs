@@ -1,6 +1,9 @@
 //! Virtual time.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::platform::{Clock, Nanos};
 
 /// A clock that stands still until somebody moves it.
 ///
@@ -45,6 +48,50 @@ impl VirtualClock {
         let _ = self
             .picoseconds
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step);
+    }
+}
+
+/// A step that somebody takes while others wait.
+pub trait Tick: Send + Sync {
+    /// Called whenever a waiter relaxes.
+    fn tick(&self);
+}
+
+/// A [`VirtualClock`] for drivers: each look between two polls takes a time of its own, and lets
+/// hardware go on.
+#[derive(Debug)]
+pub struct PollingClock<T> {
+    clock: Arc<VirtualClock>,
+    relax_ns: u64,
+    hardware: T,
+}
+
+impl<T: Tick> PollingClock<T> {
+    /// Moves `clock` by `relax_ns`, which counts at least 1, whenever a waiter relaxes, and then
+    /// lets `hardware` go on.
+    pub fn new(clock: Arc<VirtualClock>, relax_ns: u64, hardware: T) -> Self {
+        Self {
+            clock,
+            relax_ns: relax_ns.max(1),
+            hardware,
+        }
+    }
+}
+
+impl<T: Tick> Clock for PollingClock<T> {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.clock.now_ns())
+    }
+
+    fn relax(&self) {
+        self.clock.advance_ns(self.relax_ns);
+        self.hardware.tick();
+    }
+}
+
+impl<T: Tick + ?Sized> Tick for Arc<T> {
+    fn tick(&self) {
+        (**self).tick();
     }
 }
 

@@ -6,6 +6,7 @@
 //!   fed through a command queue.
 //! * [`cache`]: one such cache.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
+//! * [`memory`]: all of a machine's memory, for the register interfaces.
 //! * [`device`]: devices that do DMA, remember where it went, and try again.
 //! * [`profile`]: machines, as the price of each event and where each price comes from.
 //! * [`clock`], [`counters`]: virtual time and what happened in it.
@@ -20,5 +21,6 @@ pub mod counters;
 pub mod decode;
 pub mod device;
 pub mod iommu;
+pub mod memory;
 pub mod profile;
 pub mod tables;

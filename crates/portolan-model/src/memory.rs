@@ -1,0 +1,358 @@
+//! The memory of one machine, as CPUs and as hardware see it.
+//!
+//! Queues, tables and buffers share one range of physical addresses. Hardware that snoops sees each
+//! write at once; hardware that does not sees what was cleaned, or what left its write buffer.
+//! Hardware's own writes are seen by both sides at once: that a CPU has to discard a stale line
+//! before it reads them is not modelled.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::platform::{OutOfTableMemory, TableMem};
+
+use crate::decode::WalkMemory;
+use crate::tables::{LINE, Lag};
+
+const PAGE: PageSize = PageSize::SIZE_4K;
+const WORDS: usize = 512;
+
+/// When hardware that does not snoop sees what a CPU wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visibility {
+    /// At once.
+    AtOnce,
+    /// Once something has been done.
+    Late(Lag),
+}
+
+/// A range of physical memory, with an allocator of power-of-two blocks of it.
+#[derive(Debug)]
+pub struct ModelMemory {
+    base: u64,
+    words: Box<[AtomicU64]>,
+    /// What hardware that does not snoop reads; empty where all is visible at once.
+    late: Box<[AtomicU64]>,
+    visibility: Visibility,
+    /// Of each page, whether it is handed out.
+    taken: Mutex<Vec<PageState>>,
+    reads_of_free: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageState {
+    /// Never handed out.
+    Unused,
+    Taken,
+    Freed,
+}
+
+impl ModelMemory {
+    /// `pages` pages of 4 KiB from `base`, which is rounded down to a page.
+    pub fn new(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
+        let zeroed = |words: usize| (0..words).map(|_| AtomicU64::new(0)).collect();
+        let words = pages as usize * WORDS;
+        let late = match visibility {
+            Visibility::AtOnce => 0,
+            Visibility::Late(_) => words,
+        };
+        Self {
+            base: base.align_down(PAGE).get(),
+            words: zeroed(words),
+            late: zeroed(late),
+            visibility,
+            taken: Mutex::new(vec![PageState::Unused; pages as usize]),
+            reads_of_free: AtomicU64::new(0),
+        }
+    }
+
+    /// Number of 4 KiB pages handed out and not yet taken back.
+    pub fn live(&self) -> usize {
+        let taken = self.pages();
+        taken
+            .iter()
+            .filter(|page| **page == PageState::Taken)
+            .count()
+    }
+
+    /// How often hardware has read a word of a page that was handed out and taken back: after the
+    /// release of a table this has to stay as it is.
+    pub fn reads_of_freed_pages(&self) -> u64 {
+        self.reads_of_free.load(Ordering::Relaxed)
+    }
+
+    /// When hardware that does not snoop sees what a CPU wrote.
+    pub fn visibility(&self) -> Visibility {
+        self.visibility
+    }
+
+    /// Memory as hardware sees it that snoops.
+    pub fn snooped(&self) -> Snooped<'_> {
+        Snooped { memory: self }
+    }
+
+    /// Brings every write to where hardware sees it.
+    pub fn write_back_all(&self) {
+        for (to, from) in self.late.iter().zip(&self.words) {
+            to.store(from.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+
+    /// Copies bytes out, as a device or a CPU sees them; returns whether all of them exist.
+    #[must_use]
+    pub fn read(&self, pa: PhysAddr, bytes: &mut [u8]) -> Option<()> {
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            let at = pa.checked_add(i as u64)?;
+            let word = self.words.get(self.index(at)?)?.load(Ordering::Acquire);
+            *byte = word.to_le_bytes()[(at.get() & 7) as usize];
+        }
+        Some(())
+    }
+
+    /// Copies bytes in, seen by all at once; `None` from the first that does not exist.
+    #[must_use]
+    pub fn write(&self, pa: PhysAddr, bytes: &[u8]) -> Option<()> {
+        for (i, byte) in bytes.iter().enumerate() {
+            let at = pa.checked_add(i as u64)?;
+            let shift = 8 * (at.get() & 7);
+            self.change(at, 0xff << shift, u64::from(*byte) << shift)?;
+        }
+        Some(())
+    }
+
+    /// Writes an aligned four bytes, in one access, seen by all at once.
+    #[must_use]
+    pub fn write_u32(&self, pa: PhysAddr, value: u32) -> Option<()> {
+        let shift = 8 * (pa.get() & 4);
+        self.change(pa, 0xffff_ffff << shift, u64::from(value) << shift)
+    }
+
+    /// Writes an aligned eight bytes, in one access, seen by all at once.
+    #[must_use]
+    pub fn write_u64(&self, pa: PhysAddr, value: u64) -> Option<()> {
+        self.change(pa, u64::MAX, value)
+    }
+
+    fn change(&self, pa: PhysAddr, mask: u64, bits: u64) -> Option<()> {
+        let index = self.index(pa)?;
+        for side in [
+            Some(&self.words),
+            (!self.late.is_empty()).then_some(&self.late),
+        ] {
+            let Some(words) = side else { continue };
+            let word = words.get(index)?;
+            word.fetch_and(!mask | bits, Ordering::AcqRel);
+            word.fetch_or(bits, Ordering::AcqRel);
+        }
+        Some(())
+    }
+
+    fn index(&self, pa: PhysAddr) -> Option<usize> {
+        let offset = pa.get().checked_sub(self.base)?;
+        usize::try_from(offset / 8).ok()
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Vec<PageState>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hardware_read(&self, words: &[AtomicU64], pa: PhysAddr) -> Option<u64> {
+        let index = self.index(pa)?;
+        let word = words.get(index)?.load(Ordering::Acquire);
+        if self.pages().get(index / WORDS) == Some(&PageState::Freed) {
+            self.reads_of_free.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(word)
+    }
+
+    fn late_words(&self) -> &[AtomicU64] {
+        match self.visibility {
+            Visibility::AtOnce => &self.words,
+            Visibility::Late(_) => &self.late,
+        }
+    }
+
+    fn write_back(&self, bytes: PhysRange) {
+        let first = bytes.start().align_down(LINE).get().max(self.base) - self.base;
+        let last = (bytes.last().get() | (LINE.bytes() - 1)).saturating_sub(self.base);
+        for index in first / 8..=(last / 8).min(self.late.len() as u64) {
+            let index = index as usize;
+            if let (Some(from), Some(to)) = (self.words.get(index), self.late.get(index)) {
+                to.store(from.load(Ordering::Acquire), Ordering::Release);
+            }
+        }
+    }
+
+    /// First page of a free block of `count` pages, aligned in physical addresses.
+    fn find(&self, pages: &[PageState], count: usize) -> Option<usize> {
+        let base = (self.base / PAGE.bytes()) as usize;
+        let mut first = base.next_multiple_of(count) - base;
+        while first + count <= pages.len() {
+            let block = &pages[first..first + count];
+            if block.iter().all(|page| *page != PageState::Taken) {
+                return Some(first);
+            }
+            first += count;
+        }
+        None
+    }
+}
+
+impl TableMem<AtomicU64> for ModelMemory {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        let full = OutOfTableMemory { size };
+        let count = usize::try_from(size.bytes().div_ceil(PAGE.bytes())).map_err(|_| full)?;
+        let mut pages = self.pages();
+        let first = self.find(&pages, count).ok_or(full)?;
+        pages[first..first + count].fill(PageState::Taken);
+        drop(pages);
+        let range = first * WORDS..(first + count) * WORDS;
+        for words in [&self.words, &self.late] {
+            for word in words.get(range.clone()).unwrap_or(&[]) {
+                word.store(0, Ordering::Release);
+            }
+        }
+        Ok(PhysAddr::new(self.base + (first as u64) * PAGE.bytes()))
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        let Some(first) = self.index(table).map(|index| index / WORDS) else {
+            return;
+        };
+        let count = size.bytes().div_ceil(PAGE.bytes()) as usize;
+        let mut pages = self.pages();
+        if let Some(block) = pages.get_mut(first..first.saturating_add(count)) {
+            block.fill(PageState::Freed);
+        }
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        let Some(first) = self.index(table) else {
+            return &[];
+        };
+        let end = first.checked_add((size.bytes() / 8) as usize);
+        end.and_then(|end| self.words.get(first..end))
+            .unwrap_or(&[])
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        if self.visibility == Visibility::Late(Lag::CacheLines) {
+            self.write_back(bytes);
+        }
+    }
+}
+
+impl WalkMemory for ModelMemory {
+    fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
+        let word = |pa| self.hardware_read(self.late_words(), pa);
+        crate::decode::read_u64(3, pa, word)
+    }
+
+    fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
+        let word = |pa| self.hardware_read(self.late_words(), pa);
+        crate::decode::read_u32(3, pa, word)
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        TableMem::clean(self, bytes);
+    }
+
+    fn drain_write_buffer(&self) {
+        if self.visibility == Visibility::Late(Lag::WriteBuffer) {
+            self.write_back_all();
+        }
+    }
+}
+
+/// [`ModelMemory`] as hardware sees it that snoops, whatever the others see.
+#[derive(Clone, Copy, Debug)]
+pub struct Snooped<'a> {
+    memory: &'a ModelMemory,
+}
+
+impl WalkMemory for Snooped<'_> {
+    fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
+        let word = |pa| self.memory.hardware_read(&self.memory.words, pa);
+        crate::decode::read_u64(3, pa, word)
+    }
+
+    fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
+        let word = |pa| self.memory.hardware_read(&self.memory.words, pa);
+        crate::decode::read_u32(3, pa, word)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory(visibility: Visibility) -> ModelMemory {
+        ModelMemory::new(PhysAddr::new(0x4000_3000), 64, visibility)
+    }
+
+    #[test]
+    fn blocks_are_aligned_zeroed_and_apart() {
+        let mem = memory(Visibility::AtOnce);
+        let big = mem.alloc(PageSize::SIZE_64K).unwrap();
+        let small = mem.alloc(PageSize::SIZE_4K).unwrap();
+        assert!(big.is_aligned(PageSize::SIZE_64K));
+        assert_eq!((big.get(), small.get()), (0x4001_0000, 0x4000_3000));
+        assert_eq!(mem.live(), 17);
+        assert_eq!(mem.table(big, PageSize::SIZE_64K).len(), 8192);
+        mem.table(big, PageSize::SIZE_64K)[5].store(7, Ordering::Release);
+        mem.free(big, PageSize::SIZE_64K);
+        assert_eq!(
+            mem.snooped().read_u64(PhysAddr::new(big.get() + 40)),
+            Some(7)
+        );
+        assert_eq!(mem.reads_of_freed_pages(), 1);
+        let again = mem.alloc(PageSize::SIZE_64K).unwrap();
+        assert_eq!(again, big);
+        assert_eq!(
+            mem.table(big, PageSize::SIZE_4K)[5].load(Ordering::Acquire),
+            0
+        );
+        let whole = PageSize::SIZE_1G;
+        assert_eq!(mem.alloc(whole), Err(OutOfTableMemory { size: whole }));
+        assert!(mem.table(PhysAddr::new(0), PageSize::SIZE_4K).is_empty());
+        assert!(mem.table(big, PageSize::of_lg2(63)).is_empty());
+    }
+
+    #[test]
+    fn a_line_is_late_until_cleaned_and_hardware_writes_are_not() {
+        let mem = memory(Visibility::Late(Lag::CacheLines));
+        let page = mem.alloc(PAGE).unwrap();
+        mem.table(page, PAGE)[9].store(3, Ordering::Release);
+        let at = PhysAddr::new(page.get() + 72);
+        assert_eq!(
+            (mem.read_u64(at), mem.snooped().read_u64(at)),
+            (Some(0), Some(3))
+        );
+        TableMem::clean(&mem, PhysRange::from_len(at, 8).unwrap());
+        assert_eq!(mem.read_u64(at), Some(3));
+        assert_eq!(mem.write_u32(PhysAddr::new(at.get() + 4), 0xabcd), Some(()));
+        assert_eq!(mem.read_u64(at), Some(0xabcd_0000_0003));
+        assert_eq!(mem.write_u64(PhysAddr::new(8), 1), None);
+    }
+
+    #[test]
+    fn a_write_buffer_is_drained_as_a_whole_and_bytes_go_in_and_out() {
+        let mem = memory(Visibility::Late(Lag::WriteBuffer));
+        let page = mem.alloc(PAGE).unwrap();
+        mem.table(page, PAGE)[0].store(3, Ordering::Release);
+        TableMem::clean(&mem, PhysRange::page(page, PAGE));
+        assert_eq!(mem.read_u64(page), Some(0));
+        mem.drain_write_buffer();
+        assert_eq!(mem.read_u64(page), Some(3));
+        let odd = PhysAddr::new(page.get() + 6);
+        assert_eq!(mem.write(odd, &[1, 2, 3, 4]), Some(()));
+        let mut back = [0; 4];
+        assert_eq!(mem.read(odd, &mut back), Some(()));
+        assert_eq!(
+            (back, mem.read_u64(page)),
+            ([1, 2, 3, 4], Some(0x0201_0000_0000_0003))
+        );
+        let end = PhysAddr::new(0x4000_3000 + 64 * 4096 - 2);
+        assert_eq!(mem.read(end, &mut back), None);
+    }
+}
