@@ -253,10 +253,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             if spanned.last() != last || !range.covers(spanned) {
                 break;
             }
-            if !self.detach_if_empty(spanned.start(), level, gather) {
-                break;
-            }
-            detached = true;
+            // Where a block was, there is no table to detach, but there may be one above.
+            detached |= self.detach_if_empty(spanned.start(), level, gather);
         }
         detached
     }
