@@ -22,7 +22,37 @@ impl<F: Format> Ground<'_, F> {
                 self.emptied(all, &backwards);
             }
         }
+        self.whole_tables();
         self.taken_back();
+    }
+
+    /// Unmaps all that a table spans, of every level, so that it leaves the tree as a whole.
+    fn whole_tables(&mut self) {
+        for leaf in self.leaves() {
+            let size = leaf.size.bytes();
+            let table = size << F::INDEX_LG2;
+            if table >= self.input() {
+                continue;
+            }
+            // Out of step in memory, so that it takes leaves of this size and no larger ones.
+            for at in [table, self.input() - table] {
+                self.subject
+                    .map(at, size, table, BOTH)
+                    .expect("all is free");
+                self.subject.settle();
+                let live = self.memory.inner().live();
+                self.subject.unmap(range(at, table)).expect("all is mapped");
+                self.subject.audit_open();
+                assert!(
+                    self.subject.owed.table_pages() > 0,
+                    "no table waits for quiet"
+                );
+                let now = self.memory.inner().live();
+                assert_eq!(now, live, "a table page came back before quiet");
+                self.subject.settle();
+                assert_eq!(self.memory.inner().live(), 1);
+            }
+        }
     }
 
     /// Unmaps all in the given steps: nothing comes back until the debt is paid, then everything.

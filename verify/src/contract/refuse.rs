@@ -17,6 +17,7 @@ impl<F: Format> Ground<'_, F> {
         self.subject.clear();
         self.refuse_overlaps();
         self.refuse_in_a_full_table();
+        self.refuse_over_a_border();
     }
 
     #[track_caller]
@@ -139,6 +140,22 @@ impl<F: Format> Ground<'_, F> {
         self.refuse_overlap(range(table - 2 * granule, 2 * granule), 4 * table);
         self.refuse_overlap(range(table - 2 * granule, table), 4 * table + granule);
         self.subject.clear();
+    }
+
+    /// The request begins in one leaf table, where there is room, and is refused in another.
+    fn refuse_over_a_border(&mut self) {
+        let granule = F::GRANULE.bytes();
+        let table = granule << F::INDEX_LG2;
+        for tables in 1..4 {
+            let last = tables * table;
+            self.map(table - 4 * granule, 0, granule, BOTH);
+            self.map(last + granule, granule, granule, BOTH);
+            let request = range(table - 2 * granule, last - table + 4 * granule);
+            for to in [8 * table, 8 * table + granule, 8 * table - 2 * granule] {
+                self.refuse_overlap(request, to);
+            }
+            self.subject.clear();
+        }
     }
 
     pub(super) fn refuse_unmap(&mut self) {

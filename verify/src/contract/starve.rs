@@ -44,6 +44,13 @@ impl<'m, F: Format> Ground<'m, F> {
                 let made = self.sweep_map(table - size, &list);
                 assert!(made > 0, "two tables were not asked for");
                 self.subject.clear();
+                // Only one of the two exists, and other entries are in use in it.
+                for neighbour in [table - 4 * size, table + 3 * size] {
+                    self.map(neighbour, 12 * size, size, BOTH);
+                    let made = self.sweep_map(table - size, &list);
+                    assert!(made > 0, "a table was not asked for");
+                    self.subject.clear();
+                }
             }
         }
         self.starve_cuts();
