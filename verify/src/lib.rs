@@ -2,8 +2,9 @@
 //!
 //! * [`oracle`], [`audit`], [`subject`]: what should be mapped, and the comparison with a whole table.
 //! * [`faults`]: table memory whose n-th allocation fails.
-//! * [`format`]: the formats by name.
+//! * [`mod@format`]: the formats by name.
 //! * [`contract`]: the same questions to every format.
+//! * [`conformance`]: scenarios for every unit, whoever made it.
 //! * [`count`]: what a replay of a trace must count.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
 //!
@@ -11,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod conformance;
 pub mod contract;
 pub mod count;
 pub mod faults;

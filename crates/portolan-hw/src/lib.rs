@@ -4,12 +4,9 @@
 //! through `Mmio`, tables and queues through `TableMem`, time through `Clock`. All of them stand
 //! behind the traits of `portolan::unit`.
 //!
-//! * [`ids`]: identifiers given out and taken back.
-//! * [`smmuv3`]: Arm SMMU architecture v3.
-//! * [`vtd`]: Intel VT-d.
-//! * [`virtio`]: virtio-iommu.
-//! * [`amd`]: AMD-Vi.
-//! * [`firmware`]: the tables that say which units there are: DMAR, IORT, VIOT.
+//! [`ids`] gives identifiers out and takes them back; [`smmuv3`] drives the Arm SMMU architecture
+//! v3, [`vtd`] Intel VT-d, [`virtio`] virtio-iommu and [`amd`] AMD-Vi; [`firmware`] reads the tables
+//! that say which units there are (DMAR, IORT, VIOT).
 //!
 //! A `spec` module holds layouts and nothing else.
 #![no_std]

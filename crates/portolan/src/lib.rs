@@ -8,7 +8,7 @@
 //! * [`platform`]: what an embedder implements.
 //! * [`table`]: page tables: one walker, one small file per format.
 //! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
-//! * [`unit`]: what every IOMMU driver offers: domains, attachments, faults.
+//! * [`mod@unit`]: what every IOMMU driver offers: domains, attachments, faults.
 //!
 //! ```
 //! use core::sync::atomic::AtomicU64;

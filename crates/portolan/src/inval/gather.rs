@@ -102,7 +102,7 @@ pub(crate) struct TableChain {
 
 /// What one or more operations on one table owe the hardware.
 ///
-/// Map and unmap add to it; [`plan`](super::plan) reads it; [`sync`](super::sync) consumes it.
+/// Map and unmap add to it; [`plan`](super::plan()) reads it; [`sync`](super::sync()) consumes it.
 /// Dropping one leaks the table pages it holds and leaves stale translations in place.
 #[derive(Debug, Default)]
 #[must_use = "what is owed has to be synced"]

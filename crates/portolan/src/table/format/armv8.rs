@@ -40,8 +40,8 @@ const BROKEN: u64 = 1 << 9;
 /// The live count: eight bits at 9:2 and seven at 58:52, all ignored by the hardware.
 const LIVE_LOW: u64 = 0xff;
 const LIVE_LOW_SHIFT: u32 = 2;
+const LIVE_HIGH: u64 = 0x7f;
 const LIVE_HIGH_SHIFT: u32 = 52;
-const LIVE_MASK: u64 = (LIVE_LOW << LIVE_LOW_SHIFT) | (0x7f << LIVE_HIGH_SHIFT);
 
 /// Widths and abilities common to both stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ const fn decode_address<const G: u32>(raw: u64) -> PhysAddr {
 #[inline]
 const fn encode_live(live: u32) -> u64 {
     let live = live as u64;
-    (live & LIVE_LOW) << LIVE_LOW_SHIFT | ((live >> 8) & 0x7f) << LIVE_HIGH_SHIFT
+    (live & LIVE_LOW) << LIVE_LOW_SHIFT | ((live >> 8) & LIVE_HIGH) << LIVE_HIGH_SHIFT
 }
 
 macro_rules! stage {
@@ -204,7 +204,7 @@ macro_rules! stage {
             #[inline]
             fn live(raw: u64) -> u32 {
                 let low = (raw >> LIVE_LOW_SHIFT) & LIVE_LOW;
-                (low | ((raw >> LIVE_HIGH_SHIFT) & 0x7f) << 8) as u32
+                (low | ((raw >> LIVE_HIGH_SHIFT) & LIVE_HIGH) << 8) as u32
             }
 
             #[inline]
@@ -338,6 +338,7 @@ impl<const G: u32> Armv8Stage2<G> {
 
 const _: () = {
     // Bit 10 of a table entry is the access flag where the hardware manages it.
-    assert!(LIVE_MASK & ACCESSED == 0);
+    let live = (LIVE_LOW << LIVE_LOW_SHIFT) | (LIVE_HIGH << LIVE_HIGH_SHIFT);
+    assert!(live & ACCESSED == 0);
     assert!(LIVE_LOW << LIVE_LOW_SHIFT < ACCESSED);
 };

@@ -1,0 +1,218 @@
+//! One device, one domain: what is mapped is reached, what is not is refused and said so.
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::table::Access;
+use portolan::unit::{
+    Attach, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError,
+};
+
+use super::{Has, Machine, Outcome, Verdict, drain, expect, fail, must, needs};
+
+/// Where scenarios map; not where interrupts or windows are on any machine.
+pub(super) const BASE: Iova = Iova::new(0x1_4000_0000);
+const EVENTS: u64 = 4096;
+
+/// A device attached to a domain.
+pub(super) struct Attached<M: Machine> {
+    pub(super) domain: Arc<M::Domain>,
+    pub(super) device: StreamId,
+}
+
+impl<M: Machine> Attached<M> {
+    /// The first device on a new domain.
+    pub(super) fn new(machine: &M) -> Result<Self, Outcome> {
+        Self::with(machine, machine.devices()[0])
+    }
+
+    pub(super) fn with(machine: &M, device: StreamId) -> Result<Self, Outcome> {
+        let domain: Result<_, UnitError> = machine.domain();
+        let domain = must("making a domain", domain)?;
+        must("attaching", machine.unit().attach(device, &domain))?;
+        Ok(Self { domain, device })
+    }
+
+    /// Maps and pays at once.
+    pub(super) fn map(&self, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) -> Verdict {
+        let mut owed = Gather::new();
+        must(
+            "mapping",
+            self.domain.map(iova, pa, bytes, access, &mut owed),
+        )?;
+        self.sync(owed)
+    }
+
+    /// Unmaps and owes.
+    pub(super) fn unmap(&self, iova: Iova, bytes: u64) -> Result<Gather, Outcome> {
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(iova, bytes).ok_or_else(|| fail("empty range"))?;
+        must("unmapping", self.domain.unmap(range, &mut owed))?;
+        Ok(owed)
+    }
+
+    pub(super) fn sync(&self, owed: Gather) -> Verdict {
+        must(
+            "syncing",
+            self.domain.sync(owed).map_err(|failed| failed.error),
+        )
+    }
+
+    /// Whether a write of the device arrives at `pa`.
+    pub(super) fn reaches(&self, machine: &M, iova: Iova, pa: PhysAddr) -> bool {
+        let value = machine.peek(pa).wrapping_add(0x5eed) & 0xffff;
+        machine.device_write(self.device, iova, value);
+        machine.peek(pa) == value
+    }
+
+    pub(super) fn must_reach(&self, machine: &M, iova: Iova, pa: PhysAddr) -> Verdict {
+        if self.reaches(machine, iova, pa) {
+            return Ok(());
+        }
+        let events = drain(machine, EVENTS)?;
+        Err(fail(format!(
+            "a write to {iova} did not arrive at {pa}: {events:?}"
+        )))
+    }
+
+    /// A write must not arrive at `pa`, and the unit must say who was refused what and why.
+    pub(super) fn must_fault(
+        &self,
+        machine: &M,
+        iova: Iova,
+        pa: PhysAddr,
+        reasons: &[FaultReason],
+    ) -> Verdict {
+        drain(machine, EVENTS)?;
+        if self.reaches(machine, iova, pa) {
+            return Err(fail(format!("a write to {iova} arrived at {pa}")));
+        }
+        let abilities = machine.abilities();
+        if abilities.records != Has::Yes {
+            return Ok(());
+        }
+        let events = drain(machine, EVENTS)?;
+        let fits = |record: &FaultRecord| {
+            let page = |iova: Iova| iova.get() >> 12;
+            let told = abilities.reasons == Has::Yes;
+            record.stream == self.device
+                && record.iova.is_none_or(|at| page(at) == page(iova))
+                && record
+                    .access
+                    .is_none_or(|access| access == FaultAccess::Write)
+                && (!told || reasons.contains(&record.reason))
+        };
+        let found = events.iter().any(|event| match event {
+            FaultEvent::Fault(record) => fits(record),
+            FaultEvent::Lost => false,
+        });
+        if found {
+            Ok(())
+        } else {
+            let (device, wanted) = (self.device, reasons);
+            Err(fail(format!(
+                "no record of {device:?} writing {iova} for {wanted:?}: {events:?}"
+            )))
+        }
+    }
+}
+
+pub(super) const RW: Access = Access::READ.union(Access::WRITE);
+pub(super) const PAGE: u64 = PageSize::SIZE_4K.bytes();
+
+pub(super) fn mapped_access_succeeds<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(PAGE);
+    on.map(BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, BASE, pa)?;
+    expect("faults", drain(machine, EVENTS)?, Vec::new())
+}
+
+pub(super) fn unmapped_access_faults<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(PAGE);
+    on.map(BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, BASE, pa)?;
+    let owed = on.unmap(BASE, PAGE)?;
+    on.sync(owed)?;
+    on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])
+}
+
+pub(super) fn read_only_refuses_writes<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(PAGE);
+    on.map(BASE, pa, PAGE, Access::READ)?;
+    machine.poke(pa, 77);
+    if machine.abilities().reads == Has::Yes {
+        expect("read", machine.device_read(on.device, BASE), Some(77))?;
+    }
+    on.must_fault(machine, BASE, pa, &[FaultReason::Permission])
+}
+
+pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
+    needs(machine.abilities().reads)?;
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(PAGE);
+    let mut owed = Gather::new();
+    if on
+        .domain
+        .map(BASE, pa, PAGE, Access::WRITE, &mut owed)
+        .is_err()
+    {
+        on.sync(owed)?;
+        return Err(Outcome::Skip(
+            "the table format has no write-only".to_owned(),
+        ));
+    }
+    on.sync(owed)?;
+    on.must_reach(machine, BASE, pa)?;
+    expect("read", machine.device_read(on.device, BASE), None)
+}
+
+pub(super) fn page_ends_are_exact<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(4 * PAGE);
+    let at = |pages: u64| PhysAddr::new(pa.get() + pages * PAGE);
+    let iova = |bytes: u64| Iova::new(BASE.get() + bytes);
+    on.map(iova(PAGE), at(1), 2 * PAGE, RW)?;
+    let last = PhysAddr::new(at(3).get() - 4);
+    on.must_reach(machine, iova(PAGE), at(1))?;
+    on.must_reach(machine, iova(3 * PAGE - 4), last)?;
+    on.must_fault(
+        machine,
+        iova(PAGE - 4),
+        PhysAddr::new(at(1).get() - 4),
+        &[FaultReason::NotMapped],
+    )?;
+    on.must_fault(machine, iova(3 * PAGE), at(3), &[FaultReason::NotMapped])
+}
+
+pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
+    needs(machine.abilities().blocks)?;
+    let on = Attached::new(machine)?;
+    let bytes = PageSize::SIZE_2M.bytes();
+    let pa = machine.memory(bytes);
+    on.map(BASE, pa, bytes, RW)?;
+    let size = on
+        .domain
+        .translate(BASE)
+        .map(|translation| translation.size);
+    expect("leaf size", size, Some(PageSize::SIZE_2M))?;
+    let page = |n: u64| {
+        (
+            Iova::new(BASE.get() + n * PAGE),
+            PhysAddr::new(pa.get() + n * PAGE),
+        )
+    };
+    let (iova, target) = page(100);
+    on.must_reach(machine, iova, target)?;
+    let owed = on.unmap(iova, PAGE)?;
+    on.sync(owed)?;
+    on.must_fault(machine, iova, target, &[FaultReason::NotMapped])?;
+    for n in [0, 99, 101, 511] {
+        let (iova, target) = page(n);
+        on.must_reach(machine, iova, target)?;
+    }
+    Ok(())
+}

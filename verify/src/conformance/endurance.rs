@@ -1,0 +1,116 @@
+//! Many operations, full queues and commands that are refused.
+
+use std::collections::BTreeMap;
+
+use fastrand::Rng;
+use portolan::addr::{Iova, PhysAddr};
+use portolan::unit::{FaultEvent, FaultReason, UnitError};
+
+use super::basic::{Attached, BASE, PAGE, RW};
+use super::{Machine, Outcome, Verdict, drain, fail};
+
+const EVENTS: u64 = 1 << 17;
+const OPERATIONS: u32 = 1000;
+const SEED: u64 = 0x1009_5eed;
+/// Pages in play.
+const PAGES: u64 = 64;
+
+pub(super) fn queue_wraps<M: Machine>(machine: &M) -> Verdict {
+    let Some(entries) = machine.queue_entries() else {
+        return Err(Outcome::Skip("the unit has no command queue".to_owned()));
+    };
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(PAGE);
+    // Each round submits an invalidation and a sync at least: three times round.
+    for round in 0..2 * entries {
+        on.map(BASE, pa, PAGE, RW)?;
+        if round % 32 == 0 {
+            on.must_reach(machine, BASE, pa)?;
+        }
+        let owed = on.unmap(BASE, PAGE)?;
+        on.sync(owed)?;
+        if round % 32 == 0 {
+            on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
+    let Some(room) = machine.fault_room() else {
+        return Err(Outcome::Skip("the unit keeps no fault records".to_owned()));
+    };
+    let on = Attached::new(machine)?;
+    let other = Attached::with(machine, machine.devices()[1])?;
+    let pa = machine.memory(PAGE);
+    for n in 0..room + 8 {
+        let iova = Iova::new(BASE.get() + n * PAGE);
+        on.reaches(machine, iova, pa);
+        other.reaches(machine, iova, pa);
+    }
+    let events = drain(machine, EVENTS)?;
+    if !events.contains(&FaultEvent::Lost) {
+        return Err(fail(format!(
+            "{} records and no word of those lost",
+            events.len()
+        )));
+    }
+    // Afterwards all is as before.
+    on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])?;
+    on.map(BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, BASE, pa)
+}
+
+pub(super) fn refused_command_recovers<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(PAGE);
+    on.map(BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, BASE, pa)?;
+    for _ in 0..3 {
+        match machine.bad_command() {
+            None => return Err(Outcome::Skip("no way to send a bad command".to_owned())),
+            Some(Err(UnitError::Refused { .. })) => {}
+            Some(other) => return Err(fail(format!("a bad command gave {other:?}"))),
+        }
+        let owed = on.unmap(BASE, PAGE)?;
+        on.sync(owed)?;
+        on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])?;
+        on.map(BASE, pa, PAGE, RW)?;
+        on.must_reach(machine, BASE, pa)?;
+    }
+    Ok(())
+}
+
+/// Maps, unmaps and accesses at random, against a map of what should be reachable.
+pub(super) fn random_operations<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let mut rng = Rng::with_seed(SEED);
+    let memory = machine.memory(PAGES * PAGE);
+    let mut mapped: BTreeMap<u64, u64> = BTreeMap::new();
+    for step in 0..OPERATIONS {
+        let slot = rng.u64(0..PAGES);
+        let iova = Iova::new(BASE.get() + slot * PAGE);
+        let outcome = if let Some(&page) = mapped.get(&slot) {
+            let pa = PhysAddr::new(memory.get() + page * PAGE);
+            if rng.bool() {
+                on.must_reach(machine, iova, pa)
+            } else {
+                mapped.remove(&slot);
+                let owed = on.unmap(iova, PAGE)?;
+                on.sync(owed)?;
+                on.must_fault(machine, iova, pa, &[FaultReason::NotMapped])
+            }
+        } else {
+            let page = rng.u64(0..PAGES);
+            let pa = PhysAddr::new(memory.get() + page * PAGE);
+            mapped.insert(slot, page);
+            on.map(iova, pa, PAGE, RW)?;
+            on.must_reach(machine, iova, pa)
+        };
+        outcome.map_err(|outcome| match outcome {
+            Outcome::Fail(why) => fail(format!("seed {SEED:#x}, step {step}: {why}")),
+            other => other,
+        })?;
+    }
+    Ok(())
+}

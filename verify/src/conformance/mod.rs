@@ -1,0 +1,215 @@
+//! What every IOMMU has to do, whoever made it: scenarios written once against `portolan::unit` and
+//! run on every machine that implements [`Machine`].
+//!
+//! A scenario that could pass without the unit doing anything first shows that the unit does
+//! something: a stale entry has to be there before an invalidation is said to have removed it.
+//! Where a machine lacks what a scenario needs, the scenario is skipped, with the reason.
+
+mod basic;
+mod configuration;
+mod endurance;
+mod stale;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::unit::{Attach, Domain, FaultEvent, Unit as _, UnitError};
+
+/// Whether a unit does something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Has {
+    /// It does.
+    Yes,
+    /// It does not, and why.
+    No(&'static str),
+}
+
+/// What scenarios have to know of a machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Abilities {
+    /// It keeps translations until told, so that a missing invalidation can be seen.
+    pub caches: Has,
+    /// One page's invalidation leaves other pages' entries in the cache.
+    pub page_exact: Has,
+    /// One domain's invalidation leaves other domains' entries in the cache.
+    pub domain_exact: Has,
+    /// Refused accesses are recorded.
+    pub records: Has,
+    /// Records name the kind of access and tell missing from forbidden.
+    pub reasons: Has,
+    /// Streams can be passed through.
+    pub pass_through: Has,
+    /// Blocks of 2 MiB can be mapped.
+    pub blocks: Has,
+    /// Devices can read.
+    pub reads: Has,
+}
+
+/// A machine with a unit, memory and two devices behind the unit.
+pub trait Machine {
+    /// An address space of the unit.
+    type Domain: Domain;
+    /// The unit's driver.
+    type Unit: Attach<Self::Domain>;
+
+    /// The driver.
+    fn unit(&self) -> &Self::Unit;
+
+    /// An empty address space of 39 bits or more.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn domain(&self) -> Result<Arc<Self::Domain>, UnitError>;
+
+    /// What can be asked of it.
+    fn abilities(&self) -> Abilities;
+
+    /// The two devices.
+    fn devices(&self) -> [StreamId; 2];
+
+    /// Has a device write four bytes. Returns when it has, or was refused.
+    fn device_write(&self, device: StreamId, iova: Iova, value: u32);
+
+    /// Has a device read four bytes; `None` if it was refused. Called only where devices read.
+    fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32>;
+
+    /// A zeroed, aligned block of `bytes` (a power of two) of memory that nothing else uses.
+    fn memory(&self, bytes: u64) -> PhysAddr;
+
+    /// Reads four bytes as the CPU does.
+    fn peek(&self, pa: PhysAddr) -> u32;
+
+    /// Writes four bytes as the CPU does.
+    fn poke(&self, pa: PhysAddr, value: u32);
+
+    /// Entries of the command queue, if it has one.
+    fn queue_entries(&self) -> Option<u64>;
+
+    /// Fault records kept before they are lost, if records are kept.
+    fn fault_room(&self) -> Option<u64>;
+
+    /// Submits something that the unit has to refuse, as a driver with a bug would. `None` if the
+    /// machine has no way to; the driver's answer otherwise.
+    fn bad_command(&self) -> Option<Result<(), UnitError>>;
+
+    /// Commands that the driver has submitted, by kind.
+    fn submitted(&self) -> BTreeMap<String, u64>;
+
+    /// Commands that somebody else saw, by the same names, if anybody looks.
+    fn witnessed(&self) -> Option<BTreeMap<String, u64>>;
+}
+
+/// How a scenario ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As it has to.
+    Pass,
+    /// Not as it has to: what was expected and what came.
+    Fail(String),
+    /// It does not apply, and why.
+    Skip(String),
+}
+
+/// What a scenario returns: `Ok`, or why it ended early.
+pub type Verdict = Result<(), Outcome>;
+
+type Run<M> = fn(&M) -> Verdict;
+
+/// One scenario.
+pub struct Scenario<M: Machine> {
+    /// What it is called.
+    pub name: &'static str,
+    run: Run<M>,
+}
+
+impl<M: Machine> Scenario<M> {
+    /// Runs it on a machine that no scenario has used before.
+    pub fn run(&self, machine: &M) -> Outcome {
+        match (self.run)(machine) {
+            Ok(()) => Outcome::Pass,
+            Err(outcome) => outcome,
+        }
+    }
+}
+
+/// All scenarios.
+pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
+    let all: [(&'static str, Run<M>); 19] = [
+        ("mapped-access-succeeds", basic::mapped_access_succeeds),
+        ("unmapped-access-faults", basic::unmapped_access_faults),
+        ("read-only-refuses-writes", basic::read_only_refuses_writes),
+        ("write-only-refuses-reads", basic::write_only_refuses_reads),
+        ("page-ends-are-exact", basic::page_ends_are_exact),
+        (
+            "block-split-keeps-the-rest",
+            basic::block_split_keeps_the_rest,
+        ),
+        ("stale-until-sync", stale::stale_until_sync),
+        ("other-page-stays-stale", stale::other_page_stays_stale),
+        ("other-domain-stays-stale", stale::other_domain_stays_stale),
+        (
+            "remapped-goes-to-the-new-page",
+            stale::remapped_goes_to_the_new_page,
+        ),
+        ("identifier-reuse-forgets", stale::identifier_reuse_forgets),
+        (
+            "never-attached-is-blocked",
+            configuration::never_attached_is_blocked,
+        ),
+        ("attach-block-attach", configuration::attach_block_attach),
+        ("domain-to-domain", configuration::domain_to_domain),
+        (
+            "pass-through-to-paging",
+            configuration::pass_through_to_paging,
+        ),
+        ("queue-wraps", endurance::queue_wraps),
+        ("fault-room-overflows", endurance::fault_room_overflows),
+        (
+            "refused-command-recovers",
+            endurance::refused_command_recovers,
+        ),
+        ("random-operations", endurance::random_operations),
+    ];
+    all.into_iter()
+        .map(|(name, run)| Scenario { name, run })
+        .collect()
+}
+
+/// Ends a scenario as failed.
+fn fail(what: impl Into<String>) -> Outcome {
+    Outcome::Fail(what.into())
+}
+
+/// Turns a driver's error into a failed scenario.
+fn must<T, E: core::fmt::Display>(what: &str, result: Result<T, E>) -> Result<T, Outcome> {
+    result.map_err(|error| fail(format!("{what}: {error}")))
+}
+
+/// Ends a scenario as skipped unless the machine has something.
+fn needs(has: Has) -> Verdict {
+    match has {
+        Has::Yes => Ok(()),
+        Has::No(why) => Err(Outcome::Skip(why.to_owned())),
+    }
+}
+
+fn expect<T: PartialEq + core::fmt::Debug>(what: &str, found: T, wanted: T) -> Verdict {
+    if found == wanted {
+        Ok(())
+    } else {
+        Err(fail(format!("{what}: {found:?} instead of {wanted:?}")))
+    }
+}
+
+/// Everything that the unit has to say, up to `limit` events.
+fn drain<M: Machine>(machine: &M, limit: u64) -> Result<Vec<FaultEvent>, Outcome> {
+    let mut events = Vec::new();
+    for _ in 0..limit {
+        match must("reading faults", machine.unit().next_fault())? {
+            Some(event) => events.push(event),
+            None => return Ok(events),
+        }
+    }
+    Err(fail(format!("more than {limit} fault events")))
+}
