@@ -243,6 +243,21 @@ impl Qtest {
         })
     }
 
+    /// Changes the longest wait for an answer.
+    ///
+    /// # Errors
+    /// [`QtestError::Socket`] if it cannot be set, as for zero.
+    pub fn set_limit(&self, limit: Duration) -> Result<(), QtestError> {
+        let mut link = self.lock();
+        let stream = &link.stream;
+        let set = stream
+            .set_read_timeout(Some(limit))
+            .and_then(|()| stream.set_write_timeout(Some(limit)));
+        set.map_err(|e| QtestError::Socket(e.kind()))?;
+        link.limit = limit;
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }

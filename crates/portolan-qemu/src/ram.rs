@@ -220,7 +220,7 @@ impl GuestRam {
     pub fn fill(&self, at: PhysAddr, bytes: u64, value: u8) -> Result<(), OutsideRam> {
         let outside = OutsideRam { address: at, bytes };
         let count = usize::try_from(bytes).map_err(|_| outside)?;
-        if count % 8 == 0 && at.get() % 8 == 0 {
+        if count.is_multiple_of(8) && at.get().is_multiple_of(8) {
             for word in self.words64(at, count / 8)? {
                 word.store(u64::from_ne_bytes([value; 8]), Ordering::Release);
             }

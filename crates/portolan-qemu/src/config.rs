@@ -1,0 +1,370 @@
+//! What a machine consists of, as QEMU's arguments.
+//!
+//! Two machines: q35 (x86) and virt (aarch64). The CPU never runs and there is no firmware.
+
+use portolan::addr::{PhysAddr, PhysRange};
+
+/// Slot of the first device on the root bus; the ones below are for the IOMMU.
+const FIRST_SLOT: u8 = 4;
+
+/// The machine's family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Architecture {
+    /// q35.
+    X86,
+    /// virt.
+    Aarch64,
+}
+
+impl Architecture {
+    /// The program, and the environment variable that names another one.
+    pub const fn program(self) -> (&'static str, &'static str) {
+        match self {
+            Self::X86 => ("qemu-system-x86_64", "PORTOLAN_QEMU_X86"),
+            Self::Aarch64 => ("qemu-system-aarch64", "PORTOLAN_QEMU_ARM"),
+        }
+    }
+
+    /// Guest-physical address of the first byte of RAM.
+    pub const fn ram_base(self) -> PhysAddr {
+        match self {
+            Self::X86 => PhysAddr::new(0),
+            Self::Aarch64 => PhysAddr::new(0x4000_0000),
+        }
+    }
+
+    /// RAM that nothing else uses: above x86's first MiB, and above virt's device tree.
+    pub(crate) const fn free_ram(self) -> Option<PhysRange> {
+        let skipped = match self {
+            Self::X86 => 0x10_0000,
+            Self::Aarch64 => 0x20_0000,
+        };
+        let start = PhysAddr::new(self.ram_base().get() + skipped);
+        PhysRange::new(start, PhysAddr::new(u64::MAX))
+    }
+}
+
+/// Width of the addresses that VT-d translates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum VtdWidth {
+    /// 39 bits: three levels.
+    Bits39,
+    /// 48 bits: three and four levels.
+    Bits48,
+}
+
+/// What QEMU's VT-d has on request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum VtdFeature {
+    /// CAP.CM.
+    CachingMode,
+    /// Scalable mode, second level.
+    Scalable,
+    /// Scalable mode, first level instead of second. From QEMU 10.0 on.
+    FirstLevel,
+    /// ECAP.DT.
+    DeviceIotlb,
+    /// Interrupt remapping.
+    InterruptRemapping,
+}
+
+/// QEMU's VT-d.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Vtd {
+    width: VtdWidth,
+    features: Vec<VtdFeature>,
+}
+
+impl Vtd {
+    /// Legacy mode and nothing else.
+    pub const fn new(width: VtdWidth) -> Self {
+        let features = Vec::new();
+        Self { width, features }
+    }
+
+    /// Adds a feature.
+    #[must_use]
+    pub fn with(mut self, feature: VtdFeature) -> Self {
+        self.features.push(feature);
+        self
+    }
+
+    /// Whether it has a feature.
+    pub fn has(&self, feature: VtdFeature) -> bool {
+        self.features.contains(&feature)
+    }
+
+    fn argument(&self) -> String {
+        let bits = match self.width {
+            VtdWidth::Bits39 => 39,
+            VtdWidth::Bits48 => 48,
+        };
+        let mut text = format!("intel-iommu,aw-bits={bits}");
+        let switch = |feature| if self.has(feature) { "on" } else { "off" };
+        text += &format!(",caching-mode={}", switch(VtdFeature::CachingMode));
+        text += &format!(",device-iotlb={}", switch(VtdFeature::DeviceIotlb));
+        text += &format!(",intremap={}", switch(VtdFeature::InterruptRemapping));
+        if self.has(VtdFeature::Scalable) || self.has(VtdFeature::FirstLevel) {
+            text += ",x-scalable-mode=on";
+        }
+        if self.has(VtdFeature::FirstLevel) {
+            text += ",x-flts=on";
+        }
+        text
+    }
+}
+
+/// The machine's IOMMU.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Iommu {
+    /// None: devices reach all memory.
+    None,
+    /// Intel VT-d; x86 only.
+    Vtd(Vtd),
+    /// Arm SMMUv3; aarch64 only. Stage 1, and from QEMU 10.0 on stage 2.
+    Smmuv3,
+    /// virtio-iommu over PCI, in slot 1; both machines.
+    Virtio,
+    /// AMD-Vi; x86 only.
+    Amd,
+}
+
+impl Iommu {
+    /// Where its registers are, if they are at a fixed address: base and size in bytes.
+    pub const fn registers(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::None | Self::Virtio => None,
+            Self::Vtd(_) => Some((0xfed9_0000, 0x1000)),
+            Self::Smmuv3 => Some((0x0905_0000, 0x2_0000)),
+            Self::Amd => Some((0xfed8_0000, 0x4000)),
+        }
+    }
+
+    /// Whether the machine can have it.
+    pub const fn fits(&self, architecture: Architecture) -> bool {
+        match self {
+            Self::None | Self::Virtio => true,
+            Self::Vtd(_) | Self::Amd => matches!(architecture, Architecture::X86),
+            Self::Smmuv3 => matches!(architecture, Architecture::Aarch64),
+        }
+    }
+
+    fn machine_option(&self) -> &'static str {
+        match self {
+            Self::Smmuv3 => ",iommu=smmuv3",
+            _ => "",
+        }
+    }
+
+    fn device(&self) -> Option<String> {
+        match self {
+            Self::None | Self::Smmuv3 => None,
+            Self::Vtd(vtd) => Some(vtd.argument()),
+            Self::Virtio => Some("virtio-iommu-pci,addr=01.0,disable-legacy=on".to_owned()),
+            Self::Amd => Some("amd-iommu".to_owned()),
+        }
+    }
+
+    /// Traces that count its commands and faults.
+    pub(crate) fn traces(&self) -> &'static [&'static str] {
+        match self {
+            Self::None => &[],
+            Self::Vtd(_) => &["vtd_inv_desc*", "vtd_dmar_fault", "vtd_irq_generate"],
+            Self::Smmuv3 => &[
+                "smmuv3_cmdq_opcode",
+                "smmuv3_*range_inval",
+                "smmuv3_record_event",
+            ],
+            Self::Virtio => &[
+                "virtio_iommu_attach",
+                "virtio_iommu_detach",
+                "virtio_iommu_map",
+                "virtio_iommu_unmap",
+                "virtio_iommu_report_fault",
+            ],
+            Self::Amd => &[
+                "amdvi_*_inval",
+                "amdvi_completion_wait",
+                "amdvi_prefetch_pages",
+                "amdvi_ppr_exec",
+                "amdvi_page_fault",
+                "amdvi_command_error",
+            ],
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Edu,
+    Nvme(u64),
+    VirtioBlk(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    RootBus,
+    RootPort,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ats {
+    Absent,
+    Present,
+}
+
+/// A device that does DMA. Devices take the slots of the root bus from 4 on, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    kind: Kind,
+    place: Place,
+    ats: Ats,
+}
+
+impl Device {
+    const fn of(kind: Kind) -> Self {
+        let (place, ats) = (Place::RootBus, Ats::Absent);
+        Self { kind, place, ats }
+    }
+
+    /// QEMU's educational device, with a 64-bit DMA mask.
+    pub const fn edu() -> Self {
+        Self::of(Kind::Edu)
+    }
+
+    /// An NVMe controller with one namespace of `bytes` bytes.
+    pub const fn nvme(bytes: u64) -> Self {
+        Self::of(Kind::Nvme(bytes))
+    }
+
+    /// A modern virtio block device of `bytes` bytes that obeys the IOMMU.
+    pub const fn virtio_blk(bytes: u64) -> Self {
+        Self::of(Kind::VirtioBlk(bytes))
+    }
+
+    /// The same behind a root port of its own, which has the slot instead.
+    #[must_use]
+    pub const fn behind_port(mut self) -> Self {
+        self.place = Place::RootPort;
+        self
+    }
+
+    /// The same with the ATS capability, which only a virtio device behind a port can show.
+    #[must_use]
+    pub const fn with_ats(mut self) -> Self {
+        self.ats = Ats::Present;
+        self
+    }
+
+    /// Size of its disk in bytes, if it has one.
+    pub const fn disk_bytes(&self) -> Option<u64> {
+        match self.kind {
+            Kind::Edu => None,
+            Kind::Nvme(bytes) | Kind::VirtioBlk(bytes) => Some(bytes),
+        }
+    }
+
+    /// Arguments of device number `index`, whose disk is the inherited descriptor `disk`.
+    fn arguments(&self, index: u8, disk: Option<i32>) -> Vec<String> {
+        let slot = FIRST_SLOT.saturating_add(index);
+        let mut arguments = Vec::new();
+        let mut push = |name: &str, value: String| {
+            arguments.push(name.to_owned());
+            arguments.push(value);
+        };
+        if let Some(disk) = disk {
+            let file = format!("if=none,format=raw,id=disk{index},file=/proc/self/fd/{disk}");
+            push("-drive", format!("{file},file.locking=off"));
+        }
+        let at = match self.place {
+            Place::RootBus => format!("addr={slot:02x}.0"),
+            Place::RootPort => {
+                let port = format!("pcie-root-port,id=port{index},addr={slot:02x}.0");
+                push("-device", format!("{port},chassis={slot},slot={slot}"));
+                format!("bus=port{index},addr=00.0")
+            }
+        };
+        let mut device = match self.kind {
+            Kind::Edu => "edu,dma_mask=0xffffffffffffffff".to_owned(),
+            Kind::Nvme(_) => format!("nvme,drive=disk{index},serial=disk{index}"),
+            Kind::VirtioBlk(_) => {
+                format!("virtio-blk-pci,drive=disk{index},disable-legacy=on,iommu_platform=on")
+            }
+        };
+        if self.ats == Ats::Present {
+            device += ",ats=on";
+        }
+        push("-device", format!("{device},{at}"));
+        arguments
+    }
+}
+
+/// Descriptors that QEMU inherits, by number.
+pub(crate) struct Inherited {
+    pub(crate) ram: i32,
+    pub(crate) qtest: i32,
+    pub(crate) trace: i32,
+    /// One for each device that has a disk, in order.
+    pub(crate) disks: Vec<i32>,
+}
+
+/// What to build; see [`crate::machine::Builder`].
+#[derive(Clone, Debug)]
+pub(crate) struct Config {
+    pub(crate) architecture: Architecture,
+    pub(crate) iommu: Iommu,
+    pub(crate) memory_mib: u32,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) traces: Vec<String>,
+    pub(crate) extra: Vec<String>,
+}
+
+impl Config {
+    pub(crate) fn arguments(&self, fds: &Inherited) -> Vec<String> {
+        let machine = match self.architecture {
+            Architecture::X86 => "q35",
+            Architecture::Aarch64 => "virt",
+        };
+        let quiet = "-nodefaults -display none -vga none -serial none -monitor none -nic none";
+        let mut arguments: Vec<String> = quiet.split(' ').map(str::to_owned).collect();
+        let mut push = |name: &str, value: String| {
+            arguments.push(name.to_owned());
+            arguments.push(value);
+        };
+        let (mib, ram, qtest) = (self.memory_mib, fds.ram, fds.qtest);
+        push("-accel", "tcg".to_owned());
+        push("-m", format!("{mib}M"));
+        let option = self.iommu.machine_option();
+        push("-M", format!("{machine},memory-backend=ram{option}"));
+        let backend = format!("memory-backend-file,id=ram,size={mib}M,share=on");
+        push("-object", format!("{backend},mem-path=/proc/self/fd/{ram}"));
+        push("-chardev", format!("socket,id=qtest,fd={qtest}"));
+        push(
+            "-object",
+            "qtest,id=server,chardev=qtest,log=none".to_owned(),
+        );
+        push("-D", format!("/proc/self/fd/{}", fds.trace));
+        if self.architecture == Architecture::Aarch64 {
+            push("-cpu", "cortex-a57".to_owned());
+        }
+        if let Some(device) = self.iommu.device() {
+            push("-device", device);
+        }
+        let default = self
+            .iommu
+            .traces()
+            .iter()
+            .map(|pattern| (*pattern).to_owned());
+        for pattern in default.chain(self.traces.iter().cloned()) {
+            push("-trace", format!("enable={pattern}"));
+        }
+        arguments.push("-S".to_owned());
+        let mut disks = fds.disks.iter().copied();
+        for (index, device) in (0u8..).zip(&self.devices) {
+            let disk = device.disk_bytes().and_then(|_| disks.next());
+            arguments.extend(device.arguments(index, disk));
+        }
+        arguments.extend(self.extra.iter().cloned());
+        arguments
+    }
+}

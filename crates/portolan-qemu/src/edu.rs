@@ -1,0 +1,127 @@
+//! QEMU's educational device, as a source of four-byte DMA writes.
+//!
+//! Its own DMA engine needs a running clock, which a stopped machine does not have. Its MSI does
+//! not: raising the interrupt writes four bytes at the message's address through the IOMMU, at
+//! once. Of those bytes only the low 16 bits are free; the high ones are zero.
+
+use portolan::addr::Iova;
+use thiserror::Error;
+
+use crate::mmio::Registers;
+use crate::pci::{Function, Pci, PciError};
+use crate::qtest::{Batch, QtestError};
+
+/// Vendor and device.
+pub const ID: (u16, u16) = (0x1234, 0x11e8);
+
+const MSI: u8 = 0x05;
+const INTERRUPT_RAISE: u64 = 0x60;
+const INTERRUPT_ACKNOWLEDGE: u64 = 0x64;
+const IDENTIFICATION: u64 = 0;
+
+/// Why there was no write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum EduError {
+    /// QEMU did not answer.
+    #[error(transparent)]
+    Qtest(#[from] QtestError),
+    /// No such device, or not as expected.
+    #[error(transparent)]
+    Pci(#[from] PciError),
+    /// The address is not a multiple of four.
+    #[error("{iova} is not a multiple of 4")]
+    Unaligned {
+        /// The address.
+        iova: Iova,
+    },
+    /// The address is in the window of interrupt messages, where nothing is memory.
+    #[error("{iova} is an interrupt message, not memory")]
+    Message {
+        /// The address.
+        iova: Iova,
+    },
+}
+
+/// The device, with DMA enabled.
+#[derive(Clone, Debug)]
+pub struct Edu {
+    function: Function,
+    registers: Registers,
+    msi: u16,
+}
+
+impl Edu {
+    /// The first one of the machine.
+    ///
+    /// # Errors
+    /// [`EduError::Pci`] if there is none.
+    pub fn find(pci: &Pci) -> Result<Self, EduError> {
+        Self::new(pci.first(ID.0, ID.1)?)
+    }
+
+    /// Takes over a device: enables its DMA and its MSI.
+    ///
+    /// # Errors
+    /// [`EduError`].
+    pub fn new(function: &Function) -> Result<Self, EduError> {
+        let registers = function.bar(0)?;
+        let msi = function.capability(MSI)?;
+        function.enable()?;
+        // Enable one vector.
+        let control = function.read16(msi + 2)?;
+        function.write16(msi + 2, control & !0x70 | 1)?;
+        let function = function.clone();
+        Ok(Self {
+            function,
+            registers,
+            msi,
+        })
+    }
+
+    /// Its place on the bus.
+    pub fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// Version and magic: the low byte is 0xed.
+    ///
+    /// # Errors
+    /// [`QtestError`].
+    pub fn identification(&self) -> Result<u32, QtestError> {
+        self.function
+            .qtest()
+            .read32(self.registers.base() + IDENTIFICATION)
+    }
+
+    /// Has the device write `value`, zero-extended, as four bytes at `iova`.
+    ///
+    /// The write is over, or blocked, when this returns; the device does not say which. One send.
+    ///
+    /// # Errors
+    /// [`EduError::Unaligned`]; [`EduError::Message`] for 0xfee00000 to 0xfeefffff, which x86 takes
+    /// for interrupts; [`EduError::Qtest`].
+    pub fn dma_write32(&self, iova: Iova, value: u16) -> Result<(), EduError> {
+        if !iova.get().is_multiple_of(4) {
+            return Err(EduError::Unaligned { iova });
+        }
+        if iova.get() >> 20 == 0xfee {
+            return Err(EduError::Message { iova });
+        }
+        let mut batch = Batch::new();
+        self.append_dma_write32(&mut batch, iova, value);
+        self.function.qtest().submit(&batch)?;
+        Ok(())
+    }
+
+    /// Adds the commands of [`Edu::dma_write32`] to a batch, unchecked.
+    pub fn append_dma_write32(&self, batch: &mut Batch, iova: Iova, value: u16) {
+        let config = |offset| self.function.config_address(self.msi + offset);
+        let base = self.registers.base();
+        batch
+            .write32(config(4), iova.get() as u32)
+            .write32(config(8), (iova.get() >> 32) as u32)
+            .write16(config(0xc), value)
+            .write32(base + INTERRUPT_RAISE, 1)
+            .write32(base + INTERRUPT_ACKNOWLEDGE, 1);
+    }
+}

@@ -1,0 +1,19 @@
+//! Starting a machine, or saying why not.
+
+use portolan_qemu::config::Architecture;
+use portolan_qemu::machine::{Builder, Machine};
+
+/// Both machines.
+pub const BOTH: [Architecture; 2] = [Architecture::X86, Architecture::Aarch64];
+
+/// The machine; `None`, with a line that says so, where QEMU is missing.
+pub fn start(builder: &Builder) -> Option<Machine> {
+    match builder.start() {
+        Ok(machine) => Some(machine),
+        Err(error) => {
+            let reason = error.skip().unwrap_or_else(|| panic!("{error}"));
+            println!("SKIP: {reason}");
+            None
+        }
+    }
+}
