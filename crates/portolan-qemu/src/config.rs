@@ -131,6 +131,9 @@ pub enum Iommu {
 
 impl Iommu {
     /// Where its registers are, if they are at a fixed address: base and size in bytes.
+    ///
+    /// QEMU's SMMUv3 gives zero for a read of eight bytes at a pair of registers of four, as the
+    /// identification registers are; VT-d gives zero for reads of one and two bytes.
     pub const fn registers(&self) -> Option<(u64, u64)> {
         match self {
             Self::None | Self::Virtio => None,

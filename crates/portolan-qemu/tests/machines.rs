@@ -99,7 +99,7 @@ fn registers_of_each_iommu_answer() {
         };
         let registers = machine.iommu_registers().unwrap();
         assert_eq!(
-            registers.read64(offset) & mask,
+            registers.read32(offset) & mask,
             value,
             "{:?}",
             machine.iommu()

@@ -1,0 +1,381 @@
+//! A minimal driver of QEMU's NVMe controller: real reads and writes through the IOMMU.
+//!
+//! NVM Express 1.4: registers (section 3.1), queues (4.1), PRPs (4.3), Identify (5.15), Create I/O
+//! queues (5.3, 5.4), Read and Write (6.9, 6.15). One pair of admin queues and one of I/O queues,
+//! of [`ENTRIES`] entries, polled; one command at a time. No interrupts, no SGLs, one namespace.
+//!
+//! A command whose DMA is blocked may still complete without error: compare the data. A blocked
+//! fetch from a submission queue sets CSTS.CFS, which is reported as [`NvmeError::Fatal`]; a
+//! blocked write of a completion shows as [`NvmeError::TimedOut`]. After either
+//! [`Nvme::start`] resets the controller.
+
+use std::time::Duration;
+
+use portolan::addr::Iova;
+use portolan::platform::Mmio;
+use thiserror::Error;
+
+use crate::dma::{Direction, DmaArea, poll};
+use crate::mmio::Registers;
+use crate::pci::{Function, PciError};
+use crate::qtest::QtestError;
+use crate::ram::{GuestRam, OutsideRam};
+
+/// Vendor and device.
+pub const ID: (u16, u16) = (0x1b36, 0x0010);
+/// Entries of each queue: what a page of submissions holds.
+pub const ENTRIES: u16 = 64;
+/// Bytes of a block of QEMU's namespace.
+pub const BLOCK: u64 = 512;
+/// Bytes of a page, which is what one PRP entry stands for.
+pub const PAGE: u64 = 4096;
+
+const CC: usize = 0x14;
+const CSTS: usize = 0x1c;
+const AQA: usize = 0x24;
+const ASQ: usize = 0x28;
+const ACQ: usize = 0x30;
+const DOORBELLS: usize = 0x1000;
+const CC_ENABLE: u32 = 1;
+/// Entries of 64 and 16 bytes.
+const CC_ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
+const CSTS_READY: u32 = 1;
+const CSTS_FATAL: u32 = 2;
+const SUBMISSION_BYTES: u64 = 64;
+const COMPLETION_BYTES: u64 = 16;
+
+const CREATE_SUBMISSION: u8 = 0x01;
+const CREATE_COMPLETION: u8 = 0x05;
+const IDENTIFY: u8 = 0x06;
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+const ADMIN: usize = 0;
+const IO: usize = 1;
+
+/// Why a command did not succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NvmeError {
+    /// QEMU did not answer.
+    #[error(transparent)]
+    Qtest(#[from] QtestError),
+    /// Not the expected device.
+    #[error(transparent)]
+    Pci(#[from] PciError),
+    /// A queue is not in guest RAM.
+    #[error(transparent)]
+    Ram(#[from] OutsideRam),
+    /// The controller did not become ready, or did not complete a command, in time.
+    #[error("no completion within {limit:?}")]
+    TimedOut {
+        /// The time it had.
+        limit: Duration,
+    },
+    /// CSTS.CFS: the controller could not reach a queue.
+    #[error("the controller reports a fatal error (CSTS {csts:#x})")]
+    Fatal {
+        /// The status register.
+        csts: u32,
+    },
+    /// The command completed with an error.
+    #[error("status {status:#x}")]
+    Status {
+        /// Status field without the phase bit: code type in bits 10:8, code in bits 7:0.
+        status: u16,
+    },
+    /// A completion of no command that was sent.
+    #[error("completion of command {command}, sent was {wanted}")]
+    Stray {
+        /// What the completion names.
+        command: u16,
+        /// What was sent.
+        wanted: u16,
+    },
+    /// No block, or more than 65536.
+    #[error("{blocks} blocks are not a transfer")]
+    Length {
+        /// Number of blocks.
+        blocks: u32,
+    },
+}
+
+/// Memory of the queues: a page each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmeQueues {
+    /// Admin submissions.
+    pub admin_submission: DmaArea,
+    /// Admin completions.
+    pub admin_completion: DmaArea,
+    /// I/O submissions.
+    pub io_submission: DmaArea,
+    /// I/O completions.
+    pub io_completion: DmaArea,
+}
+
+/// Where the data of a command is, for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prp {
+    /// Within one page; may begin anywhere in it.
+    One(Iova),
+    /// Reaches into a second page; the second address is a multiple of the page.
+    Two(Iova, Iova),
+    /// First page, and a page with the addresses of all others, of eight bytes each.
+    List(Iova, Iova),
+}
+
+impl Prp {
+    fn entries(self) -> (u64, u64) {
+        match self {
+            Self::One(first) => (first.get(), 0),
+            Self::Two(first, second) | Self::List(first, second) => (first.get(), second.get()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    number: u16,
+    submission: DmaArea,
+    completion: DmaArea,
+    tail: u16,
+    head: u16,
+    /// Phase bit of new completions.
+    phase: u16,
+}
+
+impl Queue {
+    const fn new(number: u16, submission: DmaArea, completion: DmaArea) -> Self {
+        Self {
+            number,
+            submission,
+            completion,
+            tail: 0,
+            head: 0,
+            phase: 1,
+        }
+    }
+}
+
+/// A running controller.
+#[derive(Debug)]
+pub struct Nvme {
+    registers: Registers,
+    ram: GuestRam,
+    queues: [Queue; 2],
+    limit: Duration,
+    next: u16,
+}
+
+impl Nvme {
+    /// Resets the controller, gives it the queues, and creates the I/O queues.
+    ///
+    /// `limit` is the longest wait for a reset and for each command.
+    ///
+    /// # Errors
+    /// [`NvmeError`]. The controller is left as it is; starting again resets it.
+    pub fn start(
+        function: &Function,
+        ram: &GuestRam,
+        memory: &NvmeQueues,
+        limit: Duration,
+    ) -> Result<Self, NvmeError> {
+        let registers = function.bar(0)?;
+        function.enable()?;
+        let areas = [
+            memory.admin_submission,
+            memory.admin_completion,
+            memory.io_submission,
+            memory.io_completion,
+        ];
+        for area in areas {
+            ram.fill(area.phys, PAGE, 0)?;
+        }
+        let queues = [
+            Queue::new(0, memory.admin_submission, memory.admin_completion),
+            Queue::new(1, memory.io_submission, memory.io_completion),
+        ];
+        let ram = ram.clone();
+        let mut nvme = Self {
+            registers,
+            ram,
+            queues,
+            limit,
+            next: 0,
+        };
+        nvme.reset(memory)?;
+        nvme.create_io(memory)?;
+        Ok(nvme)
+    }
+
+    fn reset(&self, memory: &NvmeQueues) -> Result<(), NvmeError> {
+        self.registers.write32(CC, 0);
+        self.wait_ready(0)?;
+        let last = u32::from(ENTRIES - 1);
+        self.registers.write32(AQA, last << 16 | last);
+        self.registers
+            .write64(ASQ, memory.admin_submission.iova.get());
+        self.registers
+            .write64(ACQ, memory.admin_completion.iova.get());
+        self.registers.write32(CC, CC_ENTRY_SIZES | CC_ENABLE);
+        self.wait_ready(CSTS_READY)
+    }
+
+    fn create_io(&mut self, memory: &NvmeQueues) -> Result<(), NvmeError> {
+        let last = u32::from(ENTRIES - 1);
+        let (number, contiguous) = (1, 1);
+        let mut completion = Submission::new(CREATE_COMPLETION);
+        completion.prp1 = memory.io_completion.iova.get();
+        completion.words = [last << 16 | number, contiguous, 0];
+        self.execute(ADMIN, completion)?;
+        let mut submission = Submission::new(CREATE_SUBMISSION);
+        submission.prp1 = memory.io_submission.iova.get();
+        submission.words = [last << 16 | number, number << 16 | contiguous, 0];
+        self.execute(ADMIN, submission)
+    }
+
+    fn wait_ready(&self, wanted: u32) -> Result<(), NvmeError> {
+        let limit = self.limit;
+        let ready = poll(limit, || {
+            let csts = self.status()?;
+            if wanted != 0 && csts & CSTS_FATAL != 0 {
+                return Err(NvmeError::Fatal { csts });
+            }
+            Ok((csts & CSTS_READY == wanted).then_some(()))
+        })?;
+        ready.ok_or(NvmeError::TimedOut { limit })
+    }
+
+    /// The status register CSTS.
+    ///
+    /// # Errors
+    /// [`QtestError`].
+    pub fn status(&self) -> Result<u32, QtestError> {
+        self.registers
+            .qtest()
+            .read32(self.registers.base() + CSTS as u64)
+    }
+
+    /// Has the device write its 4096 bytes of identification at `data`, the start of a page.
+    ///
+    /// # Errors
+    /// [`NvmeError`].
+    pub fn identify(&mut self, data: Iova) -> Result<(), NvmeError> {
+        let mut command = Submission::new(IDENTIFY);
+        command.prp1 = data.get();
+        command.words = [1, 0, 0];
+        self.execute(ADMIN, command)
+    }
+
+    /// Reads or writes `blocks` blocks of 512 bytes from block `first` of namespace 1.
+    ///
+    /// # Errors
+    /// [`NvmeError::Status`] for blocks past the end; otherwise as said.
+    pub fn transfer(
+        &mut self,
+        direction: Direction,
+        first: u64,
+        blocks: u32,
+        data: Prp,
+    ) -> Result<(), NvmeError> {
+        if !(1..=0x1_0000).contains(&blocks) {
+            return Err(NvmeError::Length { blocks });
+        }
+        let mut command = Submission::new(match direction {
+            Direction::ToDevice => WRITE,
+            Direction::FromDevice => READ,
+        });
+        command.namespace = 1;
+        (command.prp1, command.prp2) = data.entries();
+        command.words = [first as u32, (first >> 32) as u32, blocks - 1];
+        self.execute(IO, command)
+    }
+
+    /// Submits one command and waits for its completion.
+    fn execute(&mut self, index: usize, command: Submission) -> Result<(), NvmeError> {
+        self.next = self.next.wrapping_add(1);
+        let id = self.next;
+        let Some(queue) = self.queues.get_mut(index) else {
+            return Ok(());
+        };
+        let at = queue
+            .submission
+            .phys_at(u64::from(queue.tail) * SUBMISSION_BYTES)?;
+        for (word, value) in self.ram.words64(at, 8)?.iter().zip(command.encode(id)) {
+            word.store(value, std::sync::atomic::Ordering::Release);
+        }
+        queue.tail = (queue.tail + 1) % ENTRIES;
+        let queue = *queue;
+        let doorbell = DOORBELLS + 8 * usize::from(queue.number);
+        self.registers.write32(doorbell, queue.tail.into());
+
+        let at = queue
+            .completion
+            .phys_at(u64::from(queue.head) * COMPLETION_BYTES + 12)?;
+        let limit = self.limit;
+        let done = poll(limit, || {
+            let word = self.ram.read32(at)?;
+            if word >> 16 & 1 == queue.phase.into() {
+                return Ok(Some(word));
+            }
+            // This also lets QEMU's main loop run on.
+            let csts = self.status()?;
+            if csts & CSTS_FATAL != 0 {
+                return Err(NvmeError::Fatal { csts });
+            }
+            Ok(None)
+        })?;
+        let word = done.ok_or(NvmeError::TimedOut { limit })?;
+        self.consume(index, doorbell);
+        let (command, status) = (word as u16, (word >> 17) as u16);
+        if command != id {
+            return Err(NvmeError::Stray {
+                command,
+                wanted: id,
+            });
+        }
+        // Without the bits More and Do Not Retry.
+        match status & 0x7ff {
+            0 => Ok(()),
+            status => Err(NvmeError::Status { status }),
+        }
+    }
+
+    fn consume(&mut self, index: usize, doorbell: usize) {
+        let Some(queue) = self.queues.get_mut(index) else {
+            return;
+        };
+        queue.head = (queue.head + 1) % ENTRIES;
+        if queue.head == 0 {
+            queue.phase ^= 1;
+        }
+        self.registers.write32(doorbell + 4, queue.head.into());
+    }
+}
+
+/// A submission queue entry, as far as it is used.
+struct Submission {
+    opcode: u8,
+    namespace: u32,
+    prp1: u64,
+    prp2: u64,
+    /// Command words 10 to 12.
+    words: [u32; 3],
+}
+
+impl Submission {
+    const fn new(opcode: u8) -> Self {
+        Self {
+            opcode,
+            namespace: 0,
+            prp1: 0,
+            prp2: 0,
+            words: [0; 3],
+        }
+    }
+
+    fn encode(&self, id: u16) -> [u64; 8] {
+        let [w10, w11, w12] = self.words.map(u64::from);
+        let head = u64::from(self.opcode) | u64::from(id) << 16;
+        let head = head | u64::from(self.namespace) << 32;
+        [head, 0, 0, self.prp1, self.prp2, w10 | w11 << 32, w12, 0]
+    }
+}
