@@ -4,6 +4,8 @@
 //! * [`decode`]: table walkers that share no code with the library's.
 //! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
 //!   fed through a command queue.
+//! * [`smmuv3`]: such hardware behind its registers, queues and tables, for drivers.
+//! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
 //! * [`cache`]: one such cache.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
 //! * [`memory`]: all of a machine's memory, for the register interfaces.
@@ -20,7 +22,10 @@ pub mod clock;
 pub mod counters;
 pub mod decode;
 pub mod device;
+pub mod inject;
 pub mod iommu;
 pub mod memory;
 pub mod profile;
+pub mod smmuv3;
+mod stage;
 pub mod tables;

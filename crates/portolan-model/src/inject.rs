@@ -1,0 +1,113 @@
+//! What is to go wrong with a unit behind registers, and what its driver did that it must not.
+
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use thiserror::Error;
+
+use crate::decode::AccessKind;
+
+/// Whether queues drain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Drain {
+    /// They do.
+    #[default]
+    Runs,
+    /// Nothing in them is looked at.
+    Never,
+}
+
+/// When commands take effect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// As soon as the driver says that they are there.
+    #[default]
+    AtOnce,
+    /// So many virtual nanoseconds later.
+    After(u64),
+}
+
+/// What is to go wrong. Numbers count from 1, over the unit's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RegisterFaults {
+    /// Whether queues drain.
+    pub drain: Drain,
+    /// The command that is refused, with the unit's code for why.
+    pub refuse: Option<(u64, u32)>,
+    /// The register access from which on all reads are ones and all writes are lost.
+    pub gone_from: Option<u64>,
+    /// Whether control registers take effect: with [`Drain::Never`] no acknowledgement comes.
+    pub control: Drain,
+}
+
+/// What a driver did that it must not do, whether or not harm came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Violation {
+    /// Wrote a register that must not change while what it describes is in use.
+    WrittenInUse {
+        /// Its offset.
+        offset: usize,
+    },
+    /// Put the tail of a queue where more would be in it than fit.
+    QueueOverrun {
+        /// What was written.
+        tail: u64,
+    },
+    /// Turned translation on before all caches were invalidated, whose contents after reset are
+    /// unknown.
+    EnabledUnclean,
+    /// Changed more than one thing at once where only one may change.
+    SeveralAtOnce {
+        /// Offset of the register.
+        offset: usize,
+        /// What was written.
+        value: u64,
+    },
+    /// Accessed a register with a width or at an offset that it does not have.
+    BadAccess {
+        /// Where.
+        offset: usize,
+    },
+}
+
+/// One piece of a transfer: within one page of 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Where it is for the device.
+    pub iova: Iova,
+    /// Where in memory.
+    pub pa: PhysAddr,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// An access that did not go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[error("{access:?} of {iova} by stream {} was refused with {code:#x}", stream.get())]
+pub struct DmaFault {
+    /// Who.
+    pub stream: StreamId,
+    /// In which address space, if it said.
+    pub pasid: Option<Pasid>,
+    /// Where.
+    pub iova: Iova,
+    /// How.
+    pub access: AccessKind,
+    /// The architecture's number for why: an SMMUv3 event, a VT-d fault reason. Zero where the
+    /// access is refused without a record.
+    pub code: u32,
+}
+
+/// Splits a transfer at boundaries of 4 KiB; stops at the top of the space.
+pub(crate) fn pieces(iova: Iova, bytes: u64) -> impl Iterator<Item = (Iova, u64)> {
+    let mut left = bytes;
+    let mut next = Some(iova);
+    std::iter::from_fn(move || {
+        let at = next?;
+        if left == 0 {
+            return None;
+        }
+        let piece = left.min(0x1000 - (at.get() & 0xfff));
+        left -= piece;
+        next = at.checked_add(piece);
+        Some((at, piece))
+    })
+}

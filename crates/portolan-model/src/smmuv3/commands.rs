@@ -1,0 +1,195 @@
+//! Commands: two words in, what they ask for out. Section 4.
+//!
+//! Fields that the architecture reserves are ignored, as hardware may.
+
+use portolan::addr::{Iova, IovaRange, PhysAddr};
+
+use super::SmmuIdentification;
+use crate::stage::Drops;
+
+/// Kinds of commands, by the architecture's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum CommandKind {
+    PrefetchConfig,
+    PrefetchAddr,
+    CfgiSte,
+    CfgiSteRange,
+    CfgiCd,
+    CfgiCdAll,
+    CfgiVmsPidm,
+    TlbiNhAll,
+    TlbiNhAsid,
+    TlbiNhVa,
+    TlbiNhVaa,
+    TlbiEl2All,
+    TlbiEl2Asid,
+    TlbiEl2Va,
+    TlbiEl2Vaa,
+    TlbiS12Vmall,
+    TlbiS2Ipa,
+    TlbiNsnhAll,
+    AtcInv,
+    PriResp,
+    Resume,
+    StallTerm,
+    Sync,
+}
+
+/// How a sync tells that it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    Nothing,
+    Message { at: PhysAddr, data: u32 },
+}
+
+/// What an invalidation drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Invalidate {
+    Stream { sid: u32, leaf_only: bool },
+    Streams { first: u32, last: u32 },
+    Descriptor { sid: u32, ssid: u32 },
+    Descriptors { sid: u32 },
+    Asid { vmid: u16, asid: u16 },
+    Vmid1 { vmid: u16 },
+    Va { vmid: u16, asid: u16, what: Span },
+    Vaa { vmid: u16, what: Span },
+    Vmid { vmid: u16 },
+    Ipa { vmid: u16, what: Span },
+    Everything,
+}
+
+/// Addresses and levels of an invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub range: IovaRange,
+    pub drops: Drops,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Nothing,
+    Invalidate(Invalidate),
+    Sync(Signal),
+}
+
+/// What a command asks for; `None` if there is no such command here.
+pub(super) fn decode(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Effect)> {
+    use CommandKind as K;
+    let [w0, w1] = words;
+    let sid = (w0 >> 32) as u32;
+    let ssid = (w0 >> 12 & 0xf_ffff) as u32;
+    let vmid = (w0 >> 32) as u16;
+    let asid = (w0 >> 48) as u16;
+    let (stage1, stage2) = (id.has(0, 1), id.has(0, 0));
+    let hypervisor = id.has(0, 9);
+    let vmid = if stage2 { vmid } else { 0 };
+    let vmid = if id.has(0, 18) { vmid } else { vmid & 0xff };
+    let asid = if id.has(0, 12) { asid } else { asid & 0xff };
+    let drop = |kind, what| Some((kind, Effect::Invalidate(what)));
+    match w0 & 0xff {
+        0x01 => Some((K::PrefetchConfig, Effect::Nothing)),
+        0x02 => Some((K::PrefetchAddr, Effect::Nothing)),
+        0x03 => {
+            let leaf_only = w1 & 1 != 0;
+            drop(K::CfgiSte, Invalidate::Stream { sid, leaf_only })
+        }
+        0x04 => {
+            let lg2 = (w1 & 0x1f) + 1;
+            let mask = ((1u64 << lg2) - 1) as u32;
+            let (first, last) = (sid & !mask, sid | mask);
+            drop(K::CfgiSteRange, Invalidate::Streams { first, last })
+        }
+        0x05 if stage1 => drop(K::CfgiCd, Invalidate::Descriptor { sid, ssid }),
+        0x06 if stage1 => drop(K::CfgiCdAll, Invalidate::Descriptors { sid }),
+        0x07 => Some((K::CfgiVmsPidm, Effect::Nothing)),
+        0x10 if stage1 => drop(K::TlbiNhAll, Invalidate::Vmid1 { vmid }),
+        0x11 if stage1 => drop(K::TlbiNhAsid, Invalidate::Asid { vmid, asid }),
+        0x12 if stage1 => {
+            let what = span(words, id)?;
+            drop(K::TlbiNhVa, Invalidate::Va { vmid, asid, what })
+        }
+        0x13 if stage1 => {
+            let what = span(words, id)?;
+            drop(K::TlbiNhVaa, Invalidate::Vaa { vmid, what })
+        }
+        0x20 if hypervisor => Some((K::TlbiEl2All, Effect::Nothing)),
+        0x21 if hypervisor => Some((K::TlbiEl2Asid, Effect::Nothing)),
+        0x22 if hypervisor => Some((K::TlbiEl2Va, Effect::Nothing)),
+        0x23 if hypervisor => Some((K::TlbiEl2Vaa, Effect::Nothing)),
+        0x28 if stage2 => drop(K::TlbiS12Vmall, Invalidate::Vmid { vmid }),
+        0x2a if stage2 => {
+            let what = span(words, id)?;
+            drop(K::TlbiS2Ipa, Invalidate::Ipa { vmid, what })
+        }
+        0x30 => drop(K::TlbiNsnhAll, Invalidate::Everything),
+        0x40 if id.has(0, 10) => Some((K::AtcInv, Effect::Nothing)),
+        0x41 if id.has(0, 16) => Some((K::PriResp, Effect::Nothing)),
+        0x44 => Some((K::Resume, Effect::Nothing)),
+        0x45 => Some((K::StallTerm, Effect::Nothing)),
+        0x46 => {
+            let signal = match w0 >> 12 & 3 {
+                0 | 2 => Signal::Nothing,
+                1 => {
+                    let at = w1 & 0x000f_ffff_ffff_fffc;
+                    if at == 0 || !id.has(0, 13) {
+                        Signal::Nothing
+                    } else {
+                        let at = PhysAddr::new(at);
+                        Signal::Message {
+                            at,
+                            data: (w0 >> 32) as u32,
+                        }
+                    }
+                }
+                _ => return None,
+            };
+            Some((K::Sync, Effect::Sync(signal)))
+        }
+        _ => None,
+    }
+}
+
+/// The addresses of a TLB invalidation by address. `None` if the fields contradict each other.
+fn span(words: [u64; 2], id: &SmmuIdentification) -> Option<Span> {
+    let [w0, w1] = words;
+    let address = w1 & !0xfff;
+    let granule = match w1 >> 10 & 3 {
+        0 => None,
+        1 => Some(12),
+        2 => Some(14),
+        _ => Some(16),
+    };
+    let level = w1 >> 8 & 3;
+    let (number, scale) = (w0 >> 12 & 0x1f, w0 >> 20 & 0x1f);
+    // Without range invalidation the fields do not exist.
+    let Some(granule) = granule.filter(|_| id.has(3, 10)) else {
+        let range = IovaRange::new(Iova::new(address), Iova::new(address | 0xfff))?;
+        return Some(Span {
+            range,
+            drops: drops(w1, None),
+        });
+    };
+    if number == 0 && scale == 0 && level == 0 {
+        return None;
+    }
+    let pages = u128::from(number + 1) << scale;
+    let start = address >> granule << granule;
+    let last = u128::from(start) + (pages << granule) - 1;
+    let last = u64::try_from(last).unwrap_or(u64::MAX);
+    let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
+    // Levels count from the root in the command, from the leaf here.
+    let level = (level != 0).then(|| (3 - level) as u8);
+    Some(Span {
+        range,
+        drops: drops(w1, level),
+    })
+}
+
+fn drops(w1: u64, level: Option<u8>) -> Drops {
+    if w1 & 1 != 0 {
+        Drops::Leaves { level }
+    } else {
+        Drops::All { level }
+    }
+}

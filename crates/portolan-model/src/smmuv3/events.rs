@@ -1,0 +1,170 @@
+//! Event records and the event queue: sections 7.2 and 7.3.
+
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+
+use super::registers::Registers;
+use super::{EventRecord, SmmuRegisters, State};
+use crate::decode::AccessKind;
+use crate::inject::DmaFault;
+
+pub(super) const BAD_STREAM: u8 = 0x02;
+pub(super) const STE_FETCH: u8 = 0x03;
+pub(super) const BAD_STE: u8 = 0x04;
+pub(super) const STREAM_DISABLED: u8 = 0x06;
+pub(super) const BAD_SUBSTREAM: u8 = 0x08;
+pub(super) const CD_FETCH: u8 = 0x09;
+pub(super) const BAD_CD: u8 = 0x0a;
+pub(super) const WALK_ABORT: u8 = 0x0b;
+pub(super) const TRANSLATION: u8 = 0x10;
+pub(super) const ADDRESS_SIZE: u8 = 0x11;
+pub(super) const ACCESS: u8 = 0x12;
+pub(super) const PERMISSION: u8 = 0x13;
+
+/// Which stage refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AtStage {
+    One,
+    /// With the address between the stages.
+    Two(u64),
+}
+
+/// What the access was for that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    Descriptor,
+    Table,
+    Input,
+}
+
+/// Why an access is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// Without a word.
+    Silent,
+    /// With an event that has no address.
+    Configuration { code: u8 },
+    /// With the address of what could not be read.
+    Fetch { code: u8, at: PhysAddr },
+    /// In translation.
+    Translation {
+        code: u8,
+        stage: AtStage,
+        class: Class,
+    },
+    /// In translation, of a context that does not record it.
+    Unrecorded { code: u8 },
+}
+
+impl Refusal {
+    fn code(self) -> u8 {
+        match self {
+            Self::Silent => 0,
+            Self::Configuration { code }
+            | Self::Fetch { code, .. }
+            | Self::Translation { code, .. }
+            | Self::Unrecorded { code } => code,
+        }
+    }
+
+    fn record(
+        self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<EventRecord> {
+        let substream = pasid.map_or(0, |pasid| 1 << 11 | u64::from(pasid.get()) << 12);
+        let first = u64::from(self.code()) | substream | u64::from(stream.get()) << 32;
+        let read = match access {
+            AccessKind::Read => 1 << 35,
+            AccessKind::Write => 0,
+        };
+        let words = match self {
+            Self::Silent | Self::Unrecorded { .. } => return None,
+            Self::Configuration { .. } => [first, 0, 0, 0],
+            Self::Fetch { at, .. } => [first, 0, 0, at.get() & 0x000f_ffff_ffff_fff8],
+            Self::Translation { stage, class, code } => {
+                let (second, ipa) = match stage {
+                    AtStage::One => (0, 0),
+                    AtStage::Two(ipa) => (1 << 39, ipa & 0x000f_ffff_ffff_f000),
+                };
+                let class = match class {
+                    Class::Descriptor => 0,
+                    Class::Table => 1,
+                    Class::Input => 2,
+                } << 40;
+                let class = if code == WALK_ABORT { 1 << 40 } else { class };
+                [first, read | second | class, iova.get(), ipa]
+            }
+        };
+        Some(EventRecord { words })
+    }
+}
+
+impl SmmuRegisters {
+    /// Records a refusal and returns what the device is told.
+    pub(super) fn refuse(
+        &self,
+        state: &mut State,
+        refusal: Refusal,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> DmaFault {
+        state.counts.faults += 1;
+        let hidden = refusal.code() == BAD_STREAM && state.registers.cr2 & 2 == 0;
+        let record = refusal.record(stream, pasid, iova, access);
+        if let Some(record) = record.filter(|_| !hidden) {
+            state.events.push(record);
+            self.append(state, record);
+        }
+        DmaFault {
+            stream,
+            pasid,
+            iova,
+            access,
+            code: refusal.code().into(),
+        }
+    }
+
+    fn append(&self, state: &mut State, record: EventRecord) {
+        let Registers {
+            cr0,
+            eventq_base,
+            eventq_prod,
+            eventq_cons,
+            ..
+        } = &mut state.registers;
+        if *cr0 & 1 << 2 == 0 {
+            state.counts.lost_events += 1;
+            return;
+        }
+        let most = self.setup.identification.field(1, 16, 5);
+        let lg2 = ((*eventq_base & 0x1f) as u32).min(most);
+        let mask = (1u32 << lg2) - 1;
+        let wrap = 1u32 << lg2;
+        let (prod, cons) = (*eventq_prod, *eventq_cons);
+        let full = prod & mask == cons & mask && (prod ^ cons) & wrap != 0;
+        if full {
+            state.counts.lost_events += 1;
+            // The overflow flag differs from its acknowledgement until software copies it.
+            if (prod ^ cons) >> 31 == 0 {
+                *eventq_prod ^= 1 << 31;
+            }
+            return;
+        }
+        let base = *eventq_base & 0x000f_ffff_ffff_ffe0;
+        let mut written = Some(());
+        for (i, word) in record.words.iter().enumerate() {
+            let at = base + u64::from(prod & mask) * 32 + 8 * i as u64;
+            written = written.and(self.memory.write_u64(PhysAddr::new(at), *word));
+        }
+        if written.is_none() {
+            state.registers.raise(1 << 2);
+            return;
+        }
+        let next = prod.wrapping_add(1) & (mask | wrap);
+        *eventq_prod = prod & 1 << 31 | next;
+    }
+}

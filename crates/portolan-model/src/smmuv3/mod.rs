@@ -1,0 +1,192 @@
+//! An SMMUv3 behind its registers.
+//!
+//! Arm System Memory Management Unit Architecture Specification, SMMU architecture version 3 (IHI
+//! 0070), issue F: sections 3.5 (queues), 4 (commands), 5 (structures), 6 (registers) and 7
+//! (events), of the non-secure programming interface. Written from the architecture, with no code
+//! of the driver's.
+//!
+//! Modelled: linear and two-level stream tables and context-descriptor tables; stage 1, stage 2 and
+//! both; substreams; caches of stream table entries and context descriptors that keep what they hold
+//! until told, malformed and absent ones included; translation and walk caches tagged by ASID and
+//! VMID, global entries apart; range and level fields of TLB invalidations as hints that are taken
+//! at their word; event queue with overflow; queue errors.
+//!
+//! Not modelled: secure and realm interfaces, EL2 and EL3 streams, stalls, ATS and page requests
+//! (their commands are accepted and counted), interrupts other than the message of a sync, hardware
+//! update of access and dirty flags, the upper half of addresses (TTB1), ECMDQ.
+
+mod commands;
+mod entries;
+mod events;
+mod queue;
+mod registers;
+mod setup;
+#[cfg(test)]
+mod tests;
+mod translate;
+
+pub use commands::CommandKind;
+pub use setup::{EventRecord, SmmuCounts, SmmuIdentification, SmmuSetup};
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{Iova, Pasid, StreamId};
+
+use crate::clock::{Tick, VirtualClock};
+use crate::decode::AccessKind;
+use crate::inject::{DmaFault, Piece, RegisterFaults, Violation, pieces};
+use crate::memory::ModelMemory;
+use crate::stage::Stage;
+use commands::Invalidate;
+use entries::{ContextDescriptor, StreamTableEntry};
+use registers::Registers;
+
+/// An SMMUv3 over the memory of a machine.
+#[derive(Debug)]
+pub struct SmmuRegisters {
+    memory: Arc<ModelMemory>,
+    setup: SmmuSetup,
+    state: Mutex<State>,
+}
+
+/// What is cached of a structure: its contents, or the event that reading it ends in.
+type Cached<T> = Result<T, events::Refusal>;
+
+#[derive(Debug)]
+struct State {
+    registers: Registers,
+    faults: RegisterFaults,
+    accesses: u64,
+    /// Commands taken from the queue.
+    consumed: u64,
+    /// Virtual nanoseconds from which on the queue is looked at.
+    ready_at: u64,
+    /// Invalidations that take effect at the next sync.
+    pending: Vec<Invalidate>,
+    entries: BTreeMap<u32, Cached<StreamTableEntry>>,
+    /// First-level descriptors of the stream table.
+    spans: BTreeMap<u64, u64>,
+    descriptors: BTreeMap<(u32, u32), Cached<ContextDescriptor>>,
+    stage1: Stage,
+    /// First-stage leaves that are global.
+    globals: Stage,
+    stage2: Stage,
+    counts: SmmuCounts,
+    events: Vec<EventRecord>,
+    violations: Vec<Violation>,
+    /// Whether all configuration and all translations have been invalidated since the start.
+    cleaned: (Invalidated, Invalidated),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Invalidated {
+    NotYet,
+    Done,
+}
+
+impl SmmuRegisters {
+    /// An SMMU after reset.
+    pub fn new(setup: SmmuSetup, memory: Arc<ModelMemory>) -> Self {
+        let state = State {
+            registers: Registers::reset(&setup.identification),
+            faults: RegisterFaults::default(),
+            accesses: 0,
+            consumed: 0,
+            ready_at: 0,
+            pending: Vec::new(),
+            entries: BTreeMap::new(),
+            spans: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            stage1: Stage::new(&setup.temper),
+            globals: Stage::new(&setup.temper),
+            stage2: Stage::new(&setup.temper),
+            counts: SmmuCounts::default(),
+            events: Vec::new(),
+            violations: Vec::new(),
+            cleaned: (Invalidated::NotYet, Invalidated::NotYet),
+        };
+        let state = Mutex::new(state);
+        Self {
+            memory,
+            setup,
+            state,
+        }
+    }
+
+    /// The memory that it reads.
+    pub fn memory(&self) -> &Arc<ModelMemory> {
+        &self.memory
+    }
+
+    /// The clock by which its queue is slow.
+    pub fn clock(&self) -> &Arc<VirtualClock> {
+        &self.setup.clock
+    }
+
+    /// Sets what is to go wrong from now on.
+    pub fn inject(&self, faults: RegisterFaults) {
+        self.lock().faults = faults;
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> SmmuCounts {
+        let state = self.lock();
+        let mut counts = state.counts.clone();
+        counts.walk_steps = state.stage1.walk_steps + state.stage2.walk_steps;
+        counts
+    }
+
+    /// Every event so far, recorded or lost, oldest first.
+    pub fn events(&self) -> Vec<EventRecord> {
+        self.lock().events.clone()
+    }
+
+    /// What the driver did that it must not do.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.lock().violations.clone()
+    }
+
+    /// Register accesses so far.
+    pub fn accesses(&self) -> u64 {
+        self.lock().accesses
+    }
+
+    /// Entries in all translation caches.
+    pub fn cached_translations(&self) -> usize {
+        let state = self.lock();
+        state.stage1.len() + state.stage2.len() + state.globals.len()
+    }
+
+    /// Lets a device access `bytes` bytes at `iova`: where each piece of it goes.
+    ///
+    /// # Errors
+    /// The first [`DmaFault`]; nothing of the transfer counts as done.
+    pub fn dma(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+        bytes: u64,
+    ) -> Result<Vec<Piece>, DmaFault> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        let mut done = Vec::new();
+        for (iova, bytes) in pieces(iova, bytes) {
+            let pa = self.access(&mut state, stream, pasid, iova, access)?;
+            done.push(Piece { iova, pa, bytes });
+        }
+        Ok(done)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Tick for SmmuRegisters {
+    fn tick(&self) {
+        self.go_on(&mut self.lock());
+    }
+}

@@ -1,0 +1,155 @@
+//! The command queue: sections 3.5 and 4.
+
+use portolan::addr::{ContextId, PhysAddr};
+
+use super::commands::{Effect, Invalidate, Signal, decode};
+use super::registers::CMDQ_ERROR;
+use super::{Invalidated, SmmuRegisters, State};
+use crate::cache::Reach;
+use crate::decode::WalkMemory;
+use crate::inject::Drain;
+use crate::iommu::Temper;
+use crate::stage::Drops;
+
+const ERROR_ILLEGAL: u32 = 1;
+const ERROR_ABORT: u32 = 2;
+
+impl SmmuRegisters {
+    /// Carries out the commands whose time has come.
+    pub(super) fn go_on(&self, state: &mut State) {
+        if state.faults.drain == Drain::Never || self.setup.clock.now_ns() < state.ready_at {
+            return;
+        }
+        let most = self.setup.identification.field(1, 21, 5);
+        let lg2 = ((state.registers.cmdq_base & 0x1f) as u32).min(most);
+        let (mask, positions) = ((1u32 << lg2) - 1, (2u32 << lg2) - 1);
+        // Once around at most, whatever the pointers say.
+        for _ in 0..=positions {
+            let registers = &state.registers;
+            let at = registers.cmdq_cons & positions;
+            let idle = at == registers.cmdq_prod & positions;
+            if idle || !registers.commands_enabled() || registers.is_raised(CMDQ_ERROR) {
+                return;
+            }
+            let base = registers.cmdq_base & 0x000f_ffff_ffff_ffe0;
+            let entry = base + u64::from(at & mask) * 16;
+            match self.carry_out(state, entry) {
+                Ok(()) => state.registers.cmdq_cons = (at + 1) & positions,
+                Err(code) => {
+                    state.registers.cmdq_cons = at | (code & 0x7f) << 24;
+                    state.registers.raise(CMDQ_ERROR);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn carry_out(&self, state: &mut State, entry: u64) -> Result<(), u32> {
+        let read = |at| self.memory.read_u64(PhysAddr::new(at)).ok_or(ERROR_ABORT);
+        let words = [read(entry)?, read(entry + 8)?];
+        state.consumed += 1;
+        if let Some((ordinal, code)) = state.faults.refuse
+            && ordinal == state.consumed
+        {
+            return Err(code);
+        }
+        let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;
+        match effect {
+            Effect::Nothing => {}
+            Effect::Invalidate(what) => match self.setup.temper {
+                Temper::Adversarial => state.pending.push(what),
+                Temper::Realistic(_) => invalidate(state, what),
+            },
+            Effect::Sync(signal) => {
+                for what in std::mem::take(&mut state.pending) {
+                    invalidate(state, what);
+                }
+                if let Signal::Message { at, data } = signal
+                    && self.memory.write_u32(at, data).is_none()
+                {
+                    // The sync is complete; only its message is lost.
+                    state.registers.raise(1 << 4);
+                }
+            }
+        }
+        *state.counts.commands.entry(kind).or_default() += 1;
+        Ok(())
+    }
+}
+
+fn stage1_context(vmid: u16, asid: u16) -> ContextId {
+    super::translate::stage1_tag(vmid, asid).context
+}
+
+fn invalidate(state: &mut State, what: Invalidate) {
+    let every = Drops::All { level: None };
+    match what {
+        Invalidate::Stream { sid, leaf_only } => {
+            drop_streams(state, sid, sid);
+            if !leaf_only {
+                state.spans.clear();
+            }
+        }
+        Invalidate::Streams { first, last } => {
+            drop_streams(state, first, last);
+            state.spans.clear();
+            if (first, last) == (0, u32::MAX) {
+                state.cleaned.0 = Invalidated::Done;
+            }
+        }
+        Invalidate::Descriptor { sid, ssid } => {
+            state.descriptors.remove(&(sid, ssid));
+        }
+        Invalidate::Descriptors { sid } => state.descriptors.retain(|key, _| key.0 != sid),
+        Invalidate::Asid { vmid, asid } => {
+            let reach = Reach::Context(stage1_context(vmid, asid));
+            state.stage1.invalidate(reach, None, every);
+        }
+        Invalidate::Va { vmid, asid, what } => {
+            let reach = Reach::Range(stage1_context(vmid, asid), what.range);
+            state.stage1.invalidate(reach, None, what.drops);
+            let reach = Reach::Range(ContextId::new(vmid.into()), what.range);
+            state.globals.invalidate(reach, None, what.drops);
+        }
+        Invalidate::Vaa { vmid, what } => {
+            let owner = vmid.into();
+            state
+                .stage1
+                .invalidate_range_of_owner(what.range, owner, what.drops);
+            let reach = Reach::Range(ContextId::new(owner), what.range);
+            state.globals.invalidate(reach, None, what.drops);
+        }
+        Invalidate::Vmid1 { vmid } => drop_stage1(state, vmid),
+        Invalidate::Vmid { vmid } => {
+            drop_stage1(state, vmid);
+            let reach = Reach::Context(ContextId::new(vmid.into()));
+            state.stage2.invalidate(reach, None, every);
+        }
+        Invalidate::Ipa { vmid, what } => {
+            // What both stages together came to stays, as it may.
+            let reach = Reach::Range(ContextId::new(vmid.into()), what.range);
+            state.stage2.invalidate(reach, None, what.drops);
+        }
+        Invalidate::Everything => {
+            for stage in [&mut state.stage1, &mut state.globals, &mut state.stage2] {
+                stage.invalidate(Reach::All, None, every);
+            }
+            state.cleaned.1 = Invalidated::Done;
+        }
+    }
+}
+
+fn drop_stage1(state: &mut State, vmid: u16) {
+    let every = Drops::All { level: None };
+    let owner = Some(vmid.into());
+    state.stage1.invalidate(Reach::All, owner, every);
+    state.globals.invalidate(Reach::All, owner, every);
+}
+
+/// An entry goes, and the context descriptors that were read through it.
+fn drop_streams(state: &mut State, first: u32, last: u32) {
+    state.entries.retain(|sid, _| !(first..=last).contains(sid));
+    state
+        .descriptors
+        .retain(|(sid, _), _| !(first..=last).contains(sid));
+}

@@ -1,0 +1,267 @@
+//! The register file: section 6.3.
+
+use portolan::platform::Mmio;
+
+use super::{Invalidated, SmmuIdentification, SmmuRegisters, State};
+use crate::inject::{Drain, Pace, Violation};
+
+/// The contents of the registers.
+#[derive(Debug)]
+pub(super) struct Registers {
+    pub idr: [u32; 6],
+    pub iidr: u32,
+    pub aidr: u32,
+    pub cr0: u32,
+    pub cr0ack: u32,
+    pub cr1: u32,
+    pub cr2: u32,
+    pub gbpa: u32,
+    pub irq_ctrl: u32,
+    pub irq_ctrlack: u32,
+    pub gerror: u32,
+    pub gerrorn: u32,
+    pub strtab_base: u64,
+    pub strtab_base_cfg: u32,
+    pub cmdq_base: u64,
+    pub cmdq_prod: u32,
+    pub cmdq_cons: u32,
+    pub eventq_base: u64,
+    pub eventq_prod: u32,
+    pub eventq_cons: u32,
+    pub priq_base: u64,
+    pub priq_prod: u32,
+    pub priq_cons: u32,
+    /// Message addresses and data of the interrupts, by offset: kept, not used.
+    pub messages: [u32; 0x40],
+}
+
+pub(super) const CMDQ_ERROR: u32 = 1 << 0;
+
+const ENABLE: u32 = 1 << 0;
+const CMDQ_ENABLE: u32 = 1 << 3;
+const CR0_BITS: u32 = 0b1_1111 | 0b111 << 6;
+/// Two pages of 64 KiB.
+const WINDOW: usize = 0x2_0000;
+
+impl Registers {
+    pub(super) fn reset(id: &SmmuIdentification) -> Self {
+        Self {
+            idr: id.idr,
+            iidr: id.iidr,
+            aidr: id.aidr,
+            cr0: 0,
+            cr0ack: 0,
+            cr1: 0,
+            cr2: 0,
+            gbpa: 0,
+            irq_ctrl: 0,
+            irq_ctrlack: 0,
+            gerror: 0,
+            gerrorn: 0,
+            strtab_base: 0,
+            strtab_base_cfg: 0,
+            cmdq_base: 0,
+            cmdq_prod: 0,
+            cmdq_cons: 0,
+            eventq_base: 0,
+            eventq_prod: 0,
+            eventq_cons: 0,
+            priq_base: 0,
+            priq_prod: 0,
+            priq_cons: 0,
+            messages: [0; 0x40],
+        }
+    }
+
+    /// Makes an error active, unless it is.
+    pub(super) fn raise(&mut self, error: u32) {
+        if (self.gerror ^ self.gerrorn) & error == 0 {
+            self.gerror ^= error;
+        }
+    }
+
+    /// Whether an error is active.
+    pub(super) fn is_raised(&self, error: u32) -> bool {
+        (self.gerror ^ self.gerrorn) & error != 0
+    }
+
+    pub(super) fn enabled(&self) -> bool {
+        self.cr0 & ENABLE != 0
+    }
+
+    pub(super) fn commands_enabled(&self) -> bool {
+        self.cr0 & CMDQ_ENABLE != 0
+    }
+
+    fn read(&self, offset: usize) -> Option<u32> {
+        let low = |value: u64| value as u32;
+        let high = |value: u64| (value >> 32) as u32;
+        Some(match offset {
+            0x00..=0x14 => *self.idr.get(offset / 4)?,
+            0x18 => self.iidr,
+            0x1c => self.aidr,
+            0x20 => self.cr0,
+            0x24 => self.cr0ack,
+            0x28 => self.cr1,
+            0x2c => self.cr2,
+            0x40 => 0,
+            0x44 => self.gbpa,
+            0x48 => 0,
+            0x50 => self.irq_ctrl,
+            0x54 => self.irq_ctrlack,
+            0x60 => self.gerror,
+            0x64 => self.gerrorn,
+            0x80 => low(self.strtab_base),
+            0x84 => high(self.strtab_base),
+            0x88 => self.strtab_base_cfg,
+            0x90 => low(self.cmdq_base),
+            0x94 => high(self.cmdq_base),
+            0x98 => self.cmdq_prod,
+            0x9c => self.cmdq_cons,
+            0xa0 => low(self.eventq_base),
+            0xa4 => high(self.eventq_base),
+            0xc0 => low(self.priq_base),
+            0xc4 => high(self.priq_base),
+            // The queue pointers are on the second page; the first page's places for them are
+            // aliases on some implementations only.
+            0x1_00a8 => self.eventq_prod,
+            0x1_00ac => self.eventq_cons,
+            0x1_00c8 => self.priq_prod,
+            0x1_00cc => self.priq_cons,
+            0x68..=0x74 | 0xb0..=0xbc | 0xd0..=0xdc => *self.messages.get(offset / 4)?,
+            _ => return None,
+        })
+    }
+}
+
+fn set_half(word: &mut u64, offset: usize, value: u32) {
+    let shift = 8 * (offset as u32 & 4);
+    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
+}
+
+impl SmmuRegisters {
+    /// Counts an access; `None` if the device is gone or the access is no access.
+    fn arrive(&self, state: &mut State, offset: usize, bytes: usize) -> Option<()> {
+        state.accesses += 1;
+        if state
+            .faults
+            .gone_from
+            .is_some_and(|from| state.accesses >= from)
+        {
+            return None;
+        }
+        if !offset.is_multiple_of(bytes) || offset >= WINDOW {
+            state.violations.push(Violation::BadAccess { offset });
+            return None;
+        }
+        self.go_on(state);
+        Some(())
+    }
+
+    fn write(&self, state: &mut State, offset: usize, value: u32) {
+        let enabled = state.registers.enabled();
+        let queue = state.registers.commands_enabled();
+        let events = state.registers.cr0 & 1 << 2 != 0;
+        let in_use = match offset {
+            0x80..=0x88 | 0x2c => enabled,
+            0x90..=0x94 => queue,
+            0x28 => enabled || queue || events,
+            0xa0..=0xa4 | 0x1_00a8 => events,
+            _ => false,
+        };
+        if in_use {
+            state.violations.push(Violation::WrittenInUse { offset });
+            return;
+        }
+        let registers = &mut state.registers;
+        match offset {
+            0x20 => self.write_cr0(state, value & CR0_BITS),
+            0x28 => registers.cr1 = value,
+            0x2c => registers.cr2 = value,
+            // Only a write with the update bit takes effect, and the bit reads as zero once it has.
+            0x44 if value >> 31 == 1 => registers.gbpa = value & !(1 << 31),
+            0x50 => {
+                registers.irq_ctrl = value & 0b111;
+                if state.faults.control == Drain::Runs {
+                    registers.irq_ctrlack = value & 0b111;
+                }
+            }
+            0x64 => registers.gerrorn = value,
+            0x80 | 0x84 => set_half(&mut registers.strtab_base, offset, value),
+            0x88 => registers.strtab_base_cfg = value,
+            0x90 | 0x94 => set_half(&mut registers.cmdq_base, offset, value),
+            0x98 => self.write_cmdq_prod(state, value),
+            0x9c => {
+                if queue {
+                    state.violations.push(Violation::WrittenInUse { offset });
+                } else {
+                    registers.cmdq_cons = value;
+                }
+            }
+            0xa0 | 0xa4 => set_half(&mut registers.eventq_base, offset, value),
+            0xc0 | 0xc4 => set_half(&mut registers.priq_base, offset, value),
+            0x1_00a8 => registers.eventq_prod = value,
+            0x1_00ac => registers.eventq_cons = value,
+            0x1_00c8 => registers.priq_prod = value,
+            0x1_00cc => registers.priq_cons = value,
+            0x68..=0x74 | 0xb0..=0xbc | 0xd0..=0xdc => {
+                if let Some(message) = registers.messages.get_mut(offset / 4) {
+                    *message = value;
+                }
+            }
+            0x44 => {}
+            _ => state.violations.push(Violation::BadAccess { offset }),
+        }
+        self.go_on(state);
+    }
+
+    fn write_cr0(&self, state: &mut State, value: u32) {
+        let turned_on = value & !state.registers.cr0;
+        let clean = (Invalidated::Done, Invalidated::Done);
+        if turned_on & ENABLE != 0 && state.cleaned != clean {
+            state.violations.push(Violation::EnabledUnclean);
+        }
+        state.registers.cr0 = value;
+        if state.faults.control == Drain::Runs {
+            state.registers.cr0ack = value;
+        }
+    }
+
+    fn write_cmdq_prod(&self, state: &mut State, value: u32) {
+        let most = self.setup.identification.field(1, 21, 5);
+        let lg2 = ((state.registers.cmdq_base & 0x1f) as u32).min(most);
+        let positions = (2u32 << lg2) - 1;
+        let filled = value.wrapping_sub(state.registers.cmdq_cons) & positions;
+        if value & !positions != 0 || filled > 1 << lg2 {
+            let tail = value.into();
+            state.violations.push(Violation::QueueOverrun { tail });
+        }
+        state.registers.cmdq_prod = value & positions;
+        if let Pace::After(ns) = self.setup.pace {
+            state.ready_at = self.setup.clock.now_ns().saturating_add(ns);
+        }
+    }
+}
+
+impl Mmio for SmmuRegisters {
+    fn read32(&self, offset: usize) -> u32 {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset, 4).is_none() {
+            return u32::MAX;
+        }
+        match state.registers.read(offset) {
+            Some(value) => value,
+            None => {
+                state.violations.push(Violation::BadAccess { offset });
+                0
+            }
+        }
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset, 4).is_some() {
+            self.write(&mut state, offset, value);
+        }
+    }
+}

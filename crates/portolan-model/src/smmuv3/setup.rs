@@ -1,0 +1,147 @@
+//! How an SMMU is set up, and what it tells of itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::CommandKind;
+use crate::clock::VirtualClock;
+use crate::inject::Pace;
+use crate::iommu::Temper;
+
+/// The identification registers, as a driver reads them and as the model behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmmuIdentification {
+    /// `IDR0` to `IDR5`.
+    pub idr: [u32; 6],
+    /// `IIDR`.
+    pub iidr: u32,
+    /// `AIDR`: 3.1 is 1, 3.2 is 2, and so on.
+    pub aidr: u32,
+}
+
+impl Default for SmmuIdentification {
+    /// Both stages, AArch64 tables of all three granules, coherent, 16-bit ASIDs and VMIDs,
+    /// messages of syncs, two-level tables, 32-bit streams, 20-bit substreams, queues of 2^8
+    /// commands and 2^7 events, range invalidation, 48-bit addresses.
+    fn default() -> Self {
+        let (both_stages, aarch64, coherent) = (0b11, 0b10 << 2, 1 << 4);
+        let (asid16, msi, vmid16, cd2l) = (1 << 12, 1 << 13, 1 << 18, 1 << 19);
+        let (little_endian, terminates, two_level) = (0b10 << 21, 0b01 << 24, 1 << 27);
+        let idr0 = both_stages
+            | aarch64
+            | coherent
+            | asid16
+            | msi
+            | vmid16
+            | cd2l
+            | little_endian
+            | terminates
+            | two_level;
+        let (sid, ssid, events, commands) = (32, 20 << 6, 7 << 16, 8 << 21);
+        let range = 1 << 10;
+        let (bits48, granules) = (0b101, 0b111 << 4);
+        Self {
+            idr: [
+                idr0,
+                sid | ssid | events | commands,
+                0,
+                range,
+                0,
+                bits48 | granules,
+            ],
+            iidr: 0,
+            aidr: 2,
+        }
+    }
+}
+
+impl SmmuIdentification {
+    /// The bits of `IDRn` from `low`, so many of them.
+    pub(super) fn field(&self, n: usize, low: u32, bits: u32) -> u32 {
+        let register = self.idr.get(n).copied().unwrap_or(0);
+        (register >> low) & ((1u32 << bits) - 1)
+    }
+
+    /// Whether bit `bit` of `IDRn` is set.
+    pub(super) fn has(&self, n: usize, bit: u32) -> bool {
+        self.field(n, bit, 1) == 1
+    }
+
+    /// Width of output addresses.
+    pub(super) fn output_lg2(&self) -> u8 {
+        match self.field(5, 0, 3) {
+            0 => 32,
+            1 => 36,
+            2 => 40,
+            3 => 42,
+            4 => 44,
+            5 => 48,
+            _ => 52,
+        }
+    }
+}
+
+/// All that an SMMU is made from.
+#[derive(Clone, Debug)]
+pub struct SmmuSetup {
+    /// What it is.
+    pub identification: SmmuIdentification,
+    /// How its caches behave.
+    pub temper: Temper,
+    /// How fast its queue is.
+    pub pace: Pace,
+    /// The clock by which it is slow.
+    pub clock: Arc<VirtualClock>,
+}
+
+impl Default for SmmuSetup {
+    /// Adversarial, able, and fast.
+    fn default() -> Self {
+        Self {
+            identification: SmmuIdentification::default(),
+            temper: Temper::Adversarial,
+            pace: Pace::AtOnce,
+            clock: Arc::default(),
+        }
+    }
+}
+
+/// Numbers of what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SmmuCounts {
+    /// Commands carried out, by kind; a refused one is not.
+    pub commands: BTreeMap<CommandKind, u64>,
+    /// Translations answered by a cache.
+    pub hits: u64,
+    /// Translations that needed a walk.
+    pub misses: u64,
+    /// Table entries read.
+    pub walk_steps: u64,
+    /// Stream table entries and context descriptors read.
+    pub configuration_reads: u64,
+    /// Accesses that went through.
+    pub accesses: u64,
+    /// Accesses that did not.
+    pub faults: u64,
+    /// Events that found no room.
+    pub lost_events: u64,
+}
+
+/// An event, as its record's four words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventRecord {
+    /// The words, lowest first.
+    pub words: [u64; 4],
+}
+
+impl EventRecord {
+    /// Which event.
+    pub fn code(&self) -> u32 {
+        (self.words[0] & 0xff) as u32
+    }
+
+    /// Whose.
+    pub fn stream(&self) -> u32 {
+        (self.words[0] >> 32) as u32
+    }
+}
