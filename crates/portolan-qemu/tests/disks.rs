@@ -60,7 +60,7 @@ fn nvme_identifies_itself_and_moves_blocks() {
     for architecture in BOTH {
         let builder = Builder::new(architecture).device(Device::nvme(DISK));
         let Some(machine) = start(&builder) else {
-            return;
+            continue;
         };
         let pci = machine.pci().unwrap();
         let function = pci.first(nvme::ID.0, nvme::ID.1).unwrap();
@@ -150,7 +150,7 @@ fn virtio_blk_moves_sectors() {
         let device = Device::virtio_blk(DISK);
         for device in [device, device.behind_port().with_ats()] {
             let Some(machine) = start(&Builder::new(architecture).device(device)) else {
-                return;
+                continue;
             };
             let pci = machine.pci().unwrap();
             let function = pci.first(virtio_pci::VENDOR, virtio_blk::DEVICE).unwrap();
@@ -187,7 +187,7 @@ fn virtio_iommu_answers_requests() {
     for architecture in BOTH {
         let builder = Builder::new(architecture).iommu(Iommu::Virtio);
         let Some(machine) = start(&builder) else {
-            return;
+            continue;
         };
         let pci = machine.pci().unwrap();
         let function = pci.first(virtio_pci::VENDOR, virtio_pci::IOMMU).unwrap();

@@ -1,5 +1,7 @@
 //! Starting a machine, or saying why not.
 
+use std::io::Write;
+
 use portolan_qemu::config::Architecture;
 use portolan_qemu::machine::{Builder, Machine};
 
@@ -12,7 +14,8 @@ pub fn start(builder: &Builder) -> Option<Machine> {
         Ok(machine) => Some(machine),
         Err(error) => {
             let reason = error.skip().unwrap_or_else(|| panic!("{error}"));
-            println!("SKIP: {reason}");
+            // Not by a macro, whose lines are kept back when a test passes.
+            let _ = writeln!(std::io::stderr(), "SKIP: {reason}");
             None
         }
     }
