@@ -120,7 +120,7 @@ impl Counts {
         self.of(descriptor.key())
     }
 
-    /// VT-d descriptors of all types.
+    /// VT-d descriptors of all types that are traced.
     pub fn vtd_descriptors(&self) -> u64 {
         self.starting("vtd_inv_desc ")
     }
@@ -201,7 +201,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// VT-d's descriptor types, as far as QEMU traces them.
+    /// VT-d's descriptor types, as far as QEMU traces them: it does not those for the PASID cache.
     VtdDescriptor {
         /// Context cache.
         ContextCache = "vtd_inv_desc context-cache",
@@ -211,10 +211,8 @@ kinds! {
         DeviceIotlb = "vtd_inv_desc device",
         /// Interrupt entry cache.
         InterruptEntry = "vtd_inv_desc iec",
-        /// PASID-selective IOTLB; later releases than 7.2.
+        /// PASID-based IOTLB; 10.0 traces it, 7.2 does not.
         PasidIotlb = "vtd_inv_desc p-iotlb",
-        /// PASID cache; later releases than 7.2.
-        PasidCache = "vtd_inv_desc pasid-cache",
         /// Wait.
         Wait = "vtd_inv_desc wait",
     }

@@ -10,7 +10,7 @@ use portolan::platform::Mmio;
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
 use portolan_qemu::edu::{Edu, EduError};
 use portolan_qemu::fw_cfg::{self, ACPI_TABLES};
-use portolan_qemu::machine::{Builder, Machine, StartError};
+use portolan_qemu::machine::{self, Builder, Machine, StartError};
 use portolan_qemu::pci::FunctionId;
 use portolan_qemu::qtest::QtestError;
 use portolan_qemu::trace::{VtdDescriptor, VtdInvalidation};
@@ -266,4 +266,85 @@ fn disks_are_read_and_written_from_outside() {
     assert_eq!((&text, disk.bytes()), (b"text", 1 << 20));
     assert!(disk.write(disk.bytes() - 1, b"xx").is_err());
     assert!(disk.read(disk.bytes(), &mut text).is_err());
+}
+
+/// Runs the descriptors of 256 bits each, and a wait for each to be finished.
+fn run_wide(machine: &Machine, descriptors: &[u64]) {
+    let registers = machine.iommu_registers().unwrap();
+    let queue = machine.tables().alloc(PageSize::SIZE_4K).unwrap();
+    for (at, descriptor) in (0..).zip(descriptors) {
+        let at = queue.checked_add(32 * at).unwrap();
+        machine.ram().write64(at, *descriptor).unwrap();
+    }
+    // Root table pointer with scalable mode, then the queue with wide descriptors.
+    registers.write64(0x20, queue.get() | 1 << 10);
+    registers.write32(0x18, 1 << 30);
+    registers.write64(0x90, queue.get() | 1 << 11);
+    registers.write32(0x18, 1 << 26);
+    registers.write64(0x88, (descriptors.len() as u64) << 5);
+    assert_eq!(
+        registers.read64(0x80),
+        registers.read64(0x88),
+        "the queue is not empty"
+    );
+}
+
+#[test]
+fn first_level_has_its_own_descriptors() {
+    let iommu = Iommu::Vtd(Vtd::new(VtdWidth::Bits48).with(VtdFeature::FirstLevel));
+    let Some(machine) = start(&Builder::new(Architecture::X86).iommu(iommu)) else {
+        return;
+    };
+    // ECAP.FLTS, and not ECAP.SLTS.
+    let ecap = machine.iommu_registers().unwrap().read64(0x10);
+    assert_eq!(ecap >> 46 & 3, 0b10, "{ecap:#x}");
+    // PASID cache, all; IOTLB of PASID 5 in domain 1.
+    run_wide(&machine, &[0x37, 0x5_0001_0026]);
+    let counts = machine.trace().counts().unwrap();
+    assert_eq!(counts.vtd(VtdDescriptor::PasidIotlb), 1, "{counts:?}");
+    // The PASID cache's are not traced.
+    assert_eq!(counts.vtd_descriptors(), 1, "{counts:?}");
+}
+
+/// Reads the fault record of VT-d: address, source, and whether there is one.
+fn vtd_fault(machine: &Machine) -> (u64, u64, bool) {
+    let registers = machine.iommu_registers().unwrap();
+    let (address, rest) = (registers.read64(0x220), registers.read64(0x228));
+    (address, rest & 0xffff, rest >> 63 == 1)
+}
+
+#[test]
+fn translation_blocks_what_is_not_mapped() {
+    let iommu = Iommu::Vtd(Vtd::new(VtdWidth::Bits48));
+    let builder = Builder::new(Architecture::X86)
+        .iommu(iommu)
+        .device(Device::edu());
+    let Some(machine) = start(&builder) else {
+        return;
+    };
+    let edu = Edu::find(&machine.pci().unwrap()).unwrap();
+    let registers = machine.iommu_registers().unwrap();
+    let [root, target] = [(); 2].map(|()| machine.tables().alloc(PageSize::SIZE_4K).unwrap());
+    edu.dma_write32(Iova::new(target.get()), 1).unwrap();
+    assert_eq!(machine.ram().read32(target), Ok(1));
+    // An empty root table, taken over, and translation on.
+    registers.write64(0x20, root.get());
+    registers.write32(0x18, 1 << 30);
+    registers.write32(0x18, 1 << 31);
+    assert_eq!(registers.read32(0x1c) >> 30, 3);
+    edu.dma_write32(Iova::new(target.get()), 2).unwrap();
+    assert_eq!(machine.ram().read32(target), Ok(1));
+    let source = edu.function().stream().get().into();
+    assert_eq!(vtd_fault(&machine), (target.get(), source, true));
+    assert!(machine.trace().counts().unwrap().of("vtd_dmar_fault") > 0);
+}
+
+#[test]
+fn versions_are_told() {
+    for architecture in BOTH {
+        match machine::version(architecture) {
+            Ok(version) => assert!(version.major >= 7, "{version:?}"),
+            Err(error) => assert!(error.skip().is_some(), "{error}"),
+        }
+    }
 }
