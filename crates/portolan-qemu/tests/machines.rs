@@ -8,11 +8,11 @@ use std::time::Duration;
 use portolan::addr::{Iova, PageSize};
 use portolan::platform::Mmio;
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
-use portolan_qemu::edu::{Edu, EduError};
+use portolan_qemu::edu::{self, Edu, EduError};
 use portolan_qemu::fw_cfg::{self, ACPI_TABLES};
 use portolan_qemu::machine::{self, Builder, Machine, StartError};
 use portolan_qemu::pci::FunctionId;
-use portolan_qemu::qtest::QtestError;
+use portolan_qemu::qtest::{IrqLevel, QtestError};
 use portolan_qemu::trace::{VtdDescriptor, VtdInvalidation};
 
 use support::{BOTH, start};
@@ -347,4 +347,24 @@ fn versions_are_told() {
             Err(error) => assert!(error.skip().is_some(), "{error}"),
         }
     }
+}
+
+#[test]
+fn interrupts_are_intercepted() {
+    let builder = Builder::new(Architecture::X86).device(Device::edu());
+    let Some(machine) = start(&builder) else {
+        return;
+    };
+    machine.qtest().irq_intercept_in("ioapic").unwrap();
+    let pci = machine.pci().unwrap();
+    let function = pci.first(edu::ID.0, edu::ID.1).unwrap();
+    function.enable().unwrap();
+    // Without MSI the device uses its pin.
+    let registers = function.bar(0).unwrap();
+    registers.write32(0x60, 1);
+    let raised = machine.qtest().take_irqs();
+    registers.write32(0x64, 1);
+    let lowered = machine.qtest().take_irqs();
+    let levels = [&raised, &lowered].map(|irqs| irqs.events.front().map(|event| event.level));
+    assert_eq!(levels, [Some(IrqLevel::Raised), Some(IrqLevel::Lowered)]);
 }
