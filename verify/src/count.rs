@@ -207,8 +207,10 @@ mod tests {
     #[test]
     fn counts_by_hand() {
         let text = "# a comment
- fio-1 [000] ..... 1.000001: dma_map_page: d dir=TO_DEVICE dma_addr=fff80 size=256 phys_addr=4f80 attrs=
- fio-1 [001] ..... 1.000002: dma_map_sg: d dir=TO_DEVICE nents=3/3 ents=1/1 dma_addrs={0x9000} sizes={0x3000} phys_addrs={0x1000,0x4000,0x7000} attrs=
+ fio-1 [000] ..... 1.000001: dma_map_page: d dir=TO_DEVICE dma_addr=fff80 size=256 \
+    phys_addr=4f80 attrs=
+ fio-1 [001] ..... 1.000002: dma_map_sg: d dir=TO_DEVICE nents=3/3 ents=1/1 \
+    dma_addrs={0x9000} sizes={0x3000} phys_addrs={0x1000,0x4000,0x7000} attrs=
  fio-1 [001] ..... 1.000003: dma_unmap_sg: d dir=TO_DEVICE phys_addrs={0x1000,0x4000,0x7000} attrs=
  fio-1 [001] ..... 1.000004: dma_unmap_page: d dir=TO_DEVICE dma_addr=fff80 size=256 attrs=
  fio-1 [001] ..... 1.000005: dma_unmap_page: d dir=TO_DEVICE dma_addr=fff80 size=256 attrs=

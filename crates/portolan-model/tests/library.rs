@@ -49,57 +49,71 @@ fn life<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
         let quiet = sync(&iommu, CONTEXT, &caps, &quirks, gather).expect("the model refused");
         table.reclaim(quiet);
     };
-    // What the root holds has to reach memory first, as after any allocation.
-    let (read, both) = (Access::READ, Access::READ | Access::WRITE);
     let leaf_table = granule << F::INDEX_LG2;
     let start = START.next_multiple_of(leaf_table);
     for round in 0..3u64 {
         let at = Iova::new(start + round * granule);
-        assert!(device.read(at, 8).is_err(), "{layout:?}");
-        // Pages into one leaf table and the next, and a block where the format has one.
-        let bytes = leaf_table + 3 * granule;
-        let pa = PhysAddr::new(MEMORY + round * granule);
-        let mut gather = Gather::new();
-        table.map(at, pa, bytes, both, &mut gather).unwrap();
         let far = Iova::new(start + 4 * leaf_table);
-        table
-            .map(far, PhysAddr::new(MEMORY), leaf_table, read, &mut gather)
-            .unwrap();
-        pay(gather);
-        let last = Iova::new(at.get() + bytes - 8);
-        assert_eq!(device.write(at, 8).unwrap()[0].pa, pa, "{layout:?}");
-        assert_eq!(
-            device.write(last, 8).unwrap()[0].pa.get(),
-            pa.get() + bytes - 8
-        );
-        assert_eq!(device.read(far, granule).unwrap()[0].pa.get(), MEMORY);
-        let denied = iommu.translate(STREAM, far, AccessKind::Write);
-        assert!(denied.is_err(), "{layout:?}");
-        assert!(
-            device
-                .try_stale(|place| table.translate(place.iova).is_some())
-                .is_empty()
-        );
-
-        let mut gather = Gather::new();
-        table
-            .unmap(IovaRange::from_len(at, bytes).unwrap(), &mut gather)
-            .unwrap();
-        assert!(
-            !device.try_stale(|_| false).is_empty(),
-            "{layout:?}: nothing was cached"
-        );
-        pay(gather);
-        let stale = device.try_stale(|place| table.translate(place.iova).is_some());
-        assert_eq!(stale, [], "{layout:?}");
-        let mut gather = Gather::new();
-        table
-            .unmap(IovaRange::from_len(far, leaf_table).unwrap(), &mut gather)
-            .unwrap();
-        pay(gather);
-        assert_eq!(device.try_stale(|_| false), [], "{layout:?}");
+        assert!(device.read(at, 8).is_err(), "{layout:?}");
+        let pa = PhysAddr::new(MEMORY + round * granule);
+        let bytes = leaf_table + 3 * granule;
+        reach(&table, &iommu, &mut device, (at, pa, bytes), far, &pay);
+        leave(&table, &mut device, (at, bytes), far, &pay);
         device.forget();
     }
+}
+
+/// Maps pages into one leaf table and the next, and a block where the format has one, and reaches
+/// all of it, and no more.
+fn reach<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
+    table: &PageTable<F, M>,
+    iommu: &Iommu<W>,
+    device: &mut Device<'_, W>,
+    (at, pa, bytes): (Iova, PhysAddr, u64),
+    far: Iova,
+    pay: &impl Fn(Gather),
+) {
+    let (read, both) = (Access::READ, Access::READ | Access::WRITE);
+    let (granule, leaf_table) = (F::GRANULE.bytes(), F::GRANULE.bytes() << F::INDEX_LG2);
+    let mut gather = Gather::new();
+    table.map(at, pa, bytes, both, &mut gather).unwrap();
+    let block = PhysAddr::new(MEMORY);
+    table
+        .map(far, block, leaf_table, read, &mut gather)
+        .unwrap();
+    pay(gather);
+    let last = Iova::new(at.get() + bytes - 8);
+    assert_eq!(device.write(at, 8).unwrap()[0].pa, pa);
+    let end = device.write(last, 8).unwrap()[0].pa;
+    assert_eq!(end.get(), pa.get() + bytes - 8);
+    assert_eq!(device.read(far, granule).unwrap()[0].pa.get(), MEMORY);
+    assert!(iommu.translate(STREAM, far, AccessKind::Write).is_err());
+    let stale = device.try_stale(|place| table.translate(place.iova).is_some());
+    assert!(stale.is_empty());
+}
+
+/// Unmaps: reached until synced, and not after.
+fn leave<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
+    table: &PageTable<F, M>,
+    device: &mut Device<'_, W>,
+    (at, bytes): (Iova, u64),
+    far: Iova,
+    pay: &impl Fn(Gather),
+) {
+    let leaf_table = F::GRANULE.bytes() << F::INDEX_LG2;
+    let mut gather = Gather::new();
+    let range = IovaRange::from_len(at, bytes).unwrap();
+    table.unmap(range, &mut gather).unwrap();
+    let cached = !device.try_stale(|_| false).is_empty();
+    assert!(cached, "nothing was cached");
+    pay(gather);
+    let stale = device.try_stale(|place| table.translate(place.iova).is_some());
+    assert_eq!(stale, []);
+    let mut gather = Gather::new();
+    let range = IovaRange::from_len(far, leaf_table).unwrap();
+    table.unmap(range, &mut gather).unwrap();
+    pay(gather);
+    assert_eq!(device.try_stale(|_| false), []);
 }
 
 fn capabilities(granule: PageSize) -> Vec<(Capabilities, Quirks)> {

@@ -58,6 +58,8 @@ pub struct TraceReport {
     /// Maps that no policy could replay: too large for the window of device addresses, or beyond
     /// what the table format can express.
     pub rejected_maps: u64,
+    /// Lines of the first of them.
+    pub rejected_lines: Vec<u64>,
 }
 
 /// What one policy cost.

@@ -26,6 +26,8 @@ const BUNDLED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.mixed-
 const BUNDLED_NAME: &str = "bundled trace vtd-strict.mixed-sg-4j";
 /// Operations between two looks at the clock.
 const PACE: u64 = 1 << 14;
+/// Line numbers kept of what was rejected.
+const KEPT_LINES: usize = 20;
 /// Where table memory lies for the model; any place does.
 const TABLES_AT: u64 = 1 << 40;
 /// Memory for mappings whose place the trace does not tell: odd pages, so that they take single
@@ -124,11 +126,27 @@ impl WithFormat for Task<'_> {
     }
 }
 
-/// Feeds all operations to all lanes; the number of maps that no lane took.
-fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Result<u64> {
+/// Maps that no lane took.
+#[derive(Default)]
+struct Rejected {
+    maps: u64,
+    first_lines: Vec<u64>,
+}
+
+impl Rejected {
+    fn note(&mut self, line: u64) {
+        self.maps += 1;
+        if self.first_lines.len() < KEPT_LINES {
+            self.first_lines.push(line);
+        }
+    }
+}
+
+/// Feeds all operations to all lanes; the maps that no lane took.
+fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Result<Rejected> {
     let mut segments: Vec<Segment> = Vec::new();
     let mut progress = Progress::new();
-    let mut rejected = 0;
+    let mut rejected = Rejected::default();
     // Time stamps of different CPUs may step back; policies see time that does not.
     let mut now_ns = 0;
     while let Some(op) = reader.next_op() {
@@ -142,7 +160,7 @@ fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Re
                 ..
             } => {
                 let Some(padded) = pad(pieces, offset.into(), bytes, granule, &mut segments) else {
-                    rejected += 1;
+                    rejected.note(op.line);
                     continue;
                 };
                 let mut taken = 0;
@@ -151,7 +169,9 @@ fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Re
                     let done = done.with_context(|| format!("map in line {}", op.line))?;
                     taken += u32::from(done == Taken::Yes);
                 }
-                rejected += u64::from(taken == 0);
+                if taken == 0 {
+                    rejected.note(op.line);
+                }
             }
             OpKind::Unmap { id, .. } => {
                 for lane in lanes.iter_mut() {
@@ -199,7 +219,7 @@ fn pad(
     (padded > 0 && padded < 1 << WINDOW_LG2).then_some(padded)
 }
 
-fn trace_report(summary: &Summary, rejected_maps: u64) -> TraceReport {
+fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
     TraceReport {
         source: String::new(),
         events: summary.events,
@@ -217,8 +237,19 @@ fn trace_report(summary: &Summary, rejected_maps: u64) -> TraceReport {
         inexact_lists: summary.inexact_lists,
         failed_maps: summary.failed_maps,
         devices: summary.devices.clone(),
-        rejected_maps,
+        rejected_maps: rejected.maps,
+        rejected_lines: rejected.first_lines,
     }
+}
+
+/// The first lines of `total`.
+fn lines(first: &[u64], total: u64) -> String {
+    let numbers: Vec<_> = first.iter().map(u64::to_string).collect();
+    let more = match total > first.len() as u64 {
+        true => ", ...",
+        false => "",
+    };
+    format!("lines {}{more}", numbers.join(", "))
 }
 
 /// What a reader of the report should know about the trace.
@@ -238,22 +269,25 @@ fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
         ));
     }
     if summary.orphan_unmaps > 0 {
-        let lines: Vec<_> = summary.orphan_lines.iter().map(u64::to_string).collect();
         said.push(format!(
-            "unmaps without a map in the trace, not replayed: {} (lines {}{})",
+            "unmaps without a map in the trace, not replayed: {} ({})",
             summary.orphan_unmaps,
-            lines.join(", "),
-            if summary.orphan_unmaps > lines.len() as u64 {
-                ", ..."
-            } else {
-                ""
-            },
+            lines(&summary.orphan_lines, summary.orphan_unmaps),
+        ));
+    }
+    if summary.out_of_order > 0 {
+        said.push(format!(
+            "events that are earlier than one before them, taken in the order of the lines: {} ({})",
+            summary.out_of_order,
+            lines(&summary.out_of_order_lines, summary.out_of_order),
         ));
     }
     if summary.lost_events > 0 {
+        let kept = summary.lost_lines.len() as u64;
         said.push(format!(
-            "the recorder lost {} events; record again with a larger buffer_size_kb",
-            summary.lost_events
+            "the recorder lost {} events ({}); record again with a larger buffer_size_kb",
+            summary.lost_events,
+            lines(&summary.lost_lines, kept),
         ));
     }
     if let Some(line) = summary.cut_after_line {
@@ -264,8 +298,9 @@ fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
     if trace.rejected_maps > 0 {
         said.push(format!(
             "{} maps are empty, larger than 4 GiB or beyond the machine's addresses, and were not \
-             replayed",
-            trace.rejected_maps
+             replayed ({})",
+            trace.rejected_maps,
+            lines(&trace.rejected_lines, trace.rejected_maps),
         ));
     }
     said

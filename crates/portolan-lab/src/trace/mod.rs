@@ -111,16 +111,16 @@ impl Reader {
             Line::Blank => self.summary.header_lines += 1,
             Line::Comment { overwritten } => {
                 self.summary.header_lines += 1;
-                self.summary.lost_events += overwritten;
+                self.summary.note_lost(line.number, overwritten);
             }
             Line::Lost(events) => {
                 self.summary.header_lines += 1;
-                self.summary.lost_events = self.summary.lost_events.saturating_add(events);
+                self.summary.note_lost(line.number, events);
             }
             Line::Bad(reason) => self.summary.note_bad(line.number, reason, line.bytes),
             Line::Event(stamped) => match event::parse(stamped.name, stamped.fields) {
                 Ok(event) => {
-                    self.summary.note_event(&stamped);
+                    self.summary.note_event(line.number, &stamped);
                     self.pairing
                         .feed(line.number, &stamped, event, &mut self.summary);
                 }

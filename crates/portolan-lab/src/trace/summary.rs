@@ -68,12 +68,16 @@ pub struct Summary {
     pub max_live: u64,
     /// Events that the recorder lost.
     pub lost_events: u64,
+    /// Lines that say so, the first of them.
+    pub lost_lines: Vec<u64>,
     /// Lines that could not be used.
     pub bad_lines: u64,
     /// The first of them.
     pub first_bad: Vec<BadLine>,
     /// Events with a time before their predecessor's.
     pub out_of_order: u64,
+    /// Lines of the first of them.
+    pub out_of_order_lines: Vec<u64>,
     /// Scatter lists of which not all was printed.
     pub truncated_lists: u64,
     /// Scatter lists whose pieces had to be guessed from the total.
@@ -126,7 +130,14 @@ impl Summary {
         }
     }
 
-    pub(super) fn note_event(&mut self, stamped: &Stamped<'_>) {
+    pub(super) fn note_lost(&mut self, line: u64, events: u64) {
+        self.lost_events = self.lost_events.saturating_add(events);
+        if events > 0 && self.lost_lines.len() < KEPT {
+            self.lost_lines.push(line);
+        }
+    }
+
+    pub(super) fn note_event(&mut self, line: u64, stamped: &Stamped<'_>) {
         self.events += 1;
         let known = self
             .names
@@ -140,6 +151,9 @@ impl Summary {
         self.cpus = self.cpus.max(stamped.cpu.saturating_add(1));
         if stamped.time_ns < self.last_ns {
             self.out_of_order += 1;
+            if self.out_of_order_lines.len() < KEPT {
+                self.out_of_order_lines.push(line);
+            }
         }
         self.first_ns.get_or_insert(stamped.time_ns);
         self.last_ns = self.last_ns.max(stamped.time_ns);
