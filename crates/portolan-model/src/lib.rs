@@ -4,7 +4,7 @@
 //! * [`decode`]: table walkers that share no code with the library's.
 //! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
 //!   fed through a command queue.
-//! * [`smmuv3`]: such hardware behind its registers, queues and tables, for drivers.
+//! * [`smmuv3`], [`vtd`]: such hardware behind its registers, queues and tables, for drivers.
 //! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
 //! * [`cache`]: one such cache.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
@@ -29,3 +29,4 @@ pub mod profile;
 pub mod smmuv3;
 mod stage;
 pub mod tables;
+pub mod vtd;

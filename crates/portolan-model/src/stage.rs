@@ -27,7 +27,6 @@ pub(crate) struct Held<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     Present { leaf: Leaf, level: u8 },
-    #[allow(dead_code)] // Only where absence is cached.
     Absent { level: u8 },
 }
 

@@ -1,0 +1,254 @@
+//! Invalidation requests: descriptors and register commands in, what they ask for out. Sections
+//! 6.5.1, 6.5.2, 11.4.5 and 11.4.8.
+
+use portolan::addr::{Iova, IovaRange, PhysAddr};
+
+use super::VtdIdentification;
+use crate::stage::Drops;
+
+/// Kinds of descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DescriptorKind {
+    /// Context cache.
+    ContextCache,
+    /// Translations of domains.
+    Iotlb,
+    /// A device's own translations.
+    DeviceTlb,
+    /// Interrupt entries.
+    InterruptEntries,
+    /// A wait.
+    Wait,
+    /// Translations of a PASID.
+    PasidIotlb,
+    /// PASID entries.
+    PasidCache,
+    /// A device's own translations of a PASID.
+    PasidDeviceTlb,
+    /// The answer to page requests.
+    PageResponse,
+}
+
+/// What an invalidation drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Invalidate {
+    Contexts,
+    ContextsOf {
+        domain: u16,
+    },
+    /// Of the sources that agree with `source` outside of `mask`.
+    Context {
+        domain: u16,
+        source: u16,
+        mask: u16,
+    },
+    Pasids,
+    PasidsOf {
+        domain: u16,
+    },
+    Pasid {
+        domain: u16,
+        pasid: u32,
+    },
+    Translations,
+    TranslationsOf {
+        domain: u16,
+    },
+    Pages {
+        domain: u16,
+        range: IovaRange,
+        drops: Drops,
+    },
+    FirstStage {
+        domain: u16,
+        pasid: u32,
+    },
+    FirstStagePages {
+        domain: u16,
+        pasid: u32,
+        range: IovaRange,
+        drops: Drops,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Nothing,
+    Invalidate(Invalidate),
+    /// With the status to write, if any.
+    Wait {
+        status: Option<(PhysAddr, u32)>,
+        interrupt: Interrupt,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupt {
+    Wanted,
+    NotWanted,
+}
+
+/// `IQERCD.IQEI`: why a descriptor was refused.
+pub(super) mod error {
+    pub const TAIL: u8 = 1;
+    pub const UNREADABLE: u8 = 2;
+    pub const TYPE: u8 = 3;
+    pub const RESERVED: u8 = 4;
+    pub const WIDTH: u8 = 5;
+}
+
+fn field(word: u64, low: u32, bits: u32) -> u64 {
+    (word >> low) & ((1 << bits) - 1)
+}
+
+fn function_mask(encoding: u64) -> u16 {
+    [0, 0b100, 0b110, 0b111][(encoding & 3) as usize]
+}
+
+/// The pages of an address with mask, and how deep, as they stand in a descriptor's second word and
+/// in the address register.
+fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
+    let mask = field(word, 0, 6);
+    if mask > id.cap(48, 6) {
+        return None;
+    }
+    let low = (1u64 << (12 + mask).min(63)) - 1;
+    let start = word & !low;
+    let range = IovaRange::new(Iova::new(start), Iova::new(start | low))?;
+    let level = None;
+    let drops = match field(word, 6, 1) {
+        1 => Drops::Leaves { level },
+        _ => Drops::All { level },
+    };
+    Some((range, drops))
+}
+
+/// What a descriptor asks for.
+pub(super) fn descriptor(
+    words: [u64; 4],
+    id: &VtdIdentification,
+) -> Result<(DescriptorKind, Effect), u8> {
+    use DescriptorKind as K;
+    let [low, high, ..] = words;
+    if words[2] != 0 || words[3] != 0 {
+        return Err(error::RESERVED);
+    }
+    let domain = field(low, 16, 16) as u16;
+    let pasid = field(low, 32, 20) as u32;
+    let granularity = field(low, 4, 2);
+    let scalable = id.ecap(43, 1) == 1;
+    let drop = |kind, what| Ok((kind, Effect::Invalidate(what)));
+    match field(low, 0, 4) | field(low, 9, 3) << 4 {
+        1 => {
+            let source = field(low, 32, 16) as u16;
+            let mask = function_mask(field(low, 48, 2));
+            let what = contexts(granularity, domain, source, mask).ok_or(error::RESERVED)?;
+            drop(K::ContextCache, what)
+        }
+        2 => {
+            let what = translations(granularity, domain, high, id).ok_or(error::RESERVED)?;
+            drop(K::Iotlb, what)
+        }
+        3 if id.ecap(2, 1) == 1 => Ok((K::DeviceTlb, Effect::Nothing)),
+        4 if id.ecap(3, 1) == 1 => Ok((K::InterruptEntries, Effect::Nothing)),
+        5 => {
+            let at = PhysAddr::new(high & !3);
+            let data = (low >> 32) as u32;
+            let status = (field(low, 5, 1) == 1).then_some((at, data));
+            let interrupt = match field(low, 4, 1) {
+                1 => Interrupt::Wanted,
+                _ => Interrupt::NotWanted,
+            };
+            Ok((K::Wait, Effect::Wait { status, interrupt }))
+        }
+        6 if scalable => {
+            let what = match granularity {
+                2 => Invalidate::FirstStage { domain, pasid },
+                3 => {
+                    let (range, drops) = pages(high, id).ok_or(error::RESERVED)?;
+                    Invalidate::FirstStagePages {
+                        domain,
+                        pasid,
+                        range,
+                        drops,
+                    }
+                }
+                _ => return Err(error::RESERVED),
+            };
+            drop(K::PasidIotlb, what)
+        }
+        7 if scalable => {
+            let what = match granularity {
+                0 => Invalidate::PasidsOf { domain },
+                1 => Invalidate::Pasid { domain, pasid },
+                3 => Invalidate::Pasids,
+                _ => return Err(error::RESERVED),
+            };
+            drop(K::PasidCache, what)
+        }
+        8 if scalable && id.ecap(2, 1) == 1 => Ok((K::PasidDeviceTlb, Effect::Nothing)),
+        9 if id.ecap(29, 1) == 1 => Ok((K::PageResponse, Effect::Nothing)),
+        _ => Err(error::TYPE),
+    }
+}
+
+fn contexts(granularity: u64, domain: u16, source: u16, mask: u16) -> Option<Invalidate> {
+    match granularity {
+        1 => Some(Invalidate::Contexts),
+        2 => Some(Invalidate::ContextsOf { domain }),
+        3 => Some(Invalidate::Context {
+            domain,
+            source,
+            mask,
+        }),
+        _ => None,
+    }
+}
+
+fn translations(
+    granularity: u64,
+    domain: u16,
+    address: u64,
+    id: &VtdIdentification,
+) -> Option<Invalidate> {
+    match granularity {
+        1 => Some(Invalidate::Translations),
+        2 => Some(Invalidate::TranslationsOf { domain }),
+        // A unit that does not have it does more.
+        3 if id.cap(39, 1) == 0 => Some(Invalidate::TranslationsOf { domain }),
+        3 => {
+            let (range, drops) = pages(address, id)?;
+            Some(Invalidate::Pages {
+                domain,
+                range,
+                drops,
+            })
+        }
+        _ => None,
+    }
+}
+
+/// What the context command register asks for.
+pub(super) fn context_command(value: u64) -> Option<Invalidate> {
+    let mask = function_mask(field(value, 32, 2));
+    contexts(
+        field(value, 61, 2),
+        value as u16,
+        field(value, 16, 16) as u16,
+        mask,
+    )
+}
+
+/// What the two IOTLB registers ask for.
+pub(super) fn iotlb_command(
+    value: u64,
+    address: u64,
+    id: &VtdIdentification,
+) -> Option<Invalidate> {
+    translations(
+        field(value, 60, 2),
+        field(value, 32, 16) as u16,
+        address,
+        id,
+    )
+}

@@ -1,0 +1,204 @@
+//! Root, context and PASID entries: words in, what they say out. Section 9.
+
+use portolan::addr::PhysAddr;
+
+use super::VtdIdentification;
+use super::faults::{Refusal, reason};
+use crate::decode::TableFormat;
+
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// What a context entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ContextEntry {
+    Legacy {
+        domain: u16,
+        through: Through,
+    },
+    Scalable {
+        directory: PhysAddr,
+        /// Exponent of the number of PASIDs.
+        pasid_lg2: u32,
+        /// The PASID of requests that have none.
+        default: u32,
+        /// What requests with a PASID of their own are refused with, if they are.
+        refused: Option<Refusal>,
+        records: Records,
+    },
+}
+
+/// What a PASID entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PasidEntry {
+    pub domain: u16,
+    pub through: Through,
+    pub walk: Walk,
+    pub records: Records,
+}
+
+/// How the tables of a PASID entry are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Walk {
+    Snoops,
+    DoesNotSnoop,
+}
+
+/// Whether faults are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Records {
+    Faults,
+    Nothing,
+}
+
+/// A table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Table {
+    pub format: TableFormat,
+    pub root: PhysAddr,
+}
+
+/// What accesses go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Through {
+    Nothing,
+    Second(Table),
+    First(Table),
+    Both { first: Table, second: Table },
+}
+
+fn field(word: u64, low: u32, bits: u32) -> u64 {
+    (word >> low) & ((1 << bits) - 1)
+}
+
+pub(super) fn records(fault_disable: u64) -> Records {
+    match fault_disable {
+        0 => Records::Faults,
+        _ => Records::Nothing,
+    }
+}
+
+/// Where the context table of a root entry of legacy mode is.
+pub(super) fn root(words: [u64; 2]) -> Result<PhysAddr, Refusal> {
+    if words[0] & 1 == 0 {
+        return Err(Refusal::recorded(reason::ROOT_ABSENT));
+    }
+    if words[0] & !ADDRESS & !1 != 0 || words[1] != 0 {
+        return Err(Refusal::recorded(reason::ROOT_RESERVED));
+    }
+    Ok(PhysAddr::new(words[0] & ADDRESS))
+}
+
+/// Where the context table of one half of a root entry of scalable mode is.
+pub(super) fn scalable_root(word: u64) -> Result<PhysAddr, Refusal> {
+    if word & 1 == 0 {
+        return Err(Refusal::recorded(reason::SM_ROOT_ABSENT));
+    }
+    if word & !ADDRESS & !1 != 0 {
+        return Err(Refusal::recorded(reason::SM_ROOT_RESERVED));
+    }
+    Ok(PhysAddr::new(word & ADDRESS))
+}
+
+/// A second stage of the width that is encoded, if the unit has it.
+fn second(width: u64, pointer: u64, id: &VtdIdentification) -> Option<Table> {
+    let supported = id.cap(8, 5) >> width & 1 == 1;
+    let format = TableFormat::vtd_second_stage(width as u8 + 2).ok()?;
+    let root = PhysAddr::new(pointer & ADDRESS);
+    supported.then_some(Table { format, root })
+}
+
+/// What a context entry of legacy mode says.
+pub(super) fn context(words: [u64; 2], id: &VtdIdentification) -> Result<ContextEntry, Refusal> {
+    let [low, high] = words;
+    let recorded = records(field(low, 1, 1));
+    let refusal = |reason| Refusal { reason, recorded };
+    if low & 1 == 0 {
+        return Err(refusal(reason::CONTEXT_ABSENT));
+    }
+    let domain = field(high, 8, 16) as u16;
+    let domain_bits = 4 + 2 * id.cap(0, 3);
+    let wide = u64::from(domain) >> domain_bits.min(16) != 0;
+    if field(low, 4, 8) != 0 || field(high, 7, 1) != 0 || high >> 24 != 0 || wide {
+        return Err(refusal(reason::CONTEXT_RESERVED));
+    }
+    let second = || second(field(high, 0, 3), low, id).ok_or(refusal(reason::CONTEXT_INVALID));
+    let through = match field(low, 2, 2) {
+        0 => Through::Second(second()?),
+        1 if id.ecap(2, 1) == 1 => Through::Second(second()?),
+        2 if id.ecap(6, 1) == 1 => Through::Nothing,
+        _ => return Err(refusal(reason::CONTEXT_INVALID)),
+    };
+    Ok(ContextEntry::Legacy { domain, through })
+}
+
+/// What a context entry of scalable mode says.
+pub(super) fn scalable_context(words: [u64; 4]) -> Result<ContextEntry, Refusal> {
+    let [low, high, ..] = words;
+    let recorded = records(field(low, 1, 1));
+    let refusal = |reason| Refusal { reason, recorded };
+    if low & 1 == 0 {
+        return Err(refusal(reason::SM_CONTEXT_ABSENT));
+    }
+    if field(low, 5, 4) != 0 || high >> 21 != 0 || words[2] != 0 || words[3] != 0 {
+        return Err(refusal(reason::SM_CONTEXT_RESERVED));
+    }
+    let refused = match field(low, 3, 1) {
+        0 => Some(refusal(reason::SM_PASID_DISABLED)),
+        _ => None,
+    };
+    Ok(ContextEntry::Scalable {
+        directory: PhysAddr::new(low & ADDRESS),
+        pasid_lg2: field(low, 9, 3) as u32 + 7 + 6,
+        default: field(high, 0, 20) as u32,
+        refused,
+        records: recorded,
+    })
+}
+
+/// What a PASID entry says.
+pub(super) fn pasid(words: [u64; 8], id: &VtdIdentification) -> Result<PasidEntry, Refusal> {
+    let [low, high, third, ..] = words;
+    let recorded = records(field(low, 1, 1));
+    let refusal = |reason| Refusal { reason, recorded };
+    if low & 1 == 0 {
+        return Err(refusal(reason::SM_PASID_ABSENT));
+    }
+    let invalid = refusal(reason::SM_PASID_INVALID);
+    let five = match field(third, 2, 2) {
+        0 => false,
+        1 if id.cap(60, 1) == 1 => true,
+        _ => return Err(invalid),
+    };
+    let levels = if five { 5 } else { 4 };
+    let first = || -> Result<Table, Refusal> {
+        let format = TableFormat::vtd_first_stage(levels).map_err(|_| invalid)?;
+        let root = PhysAddr::new(third & ADDRESS);
+        Ok(Table { format, root })
+    };
+    let second = || second(field(low, 2, 3), low, id).ok_or(invalid);
+    let (has_first, has_second) = (id.ecap(47, 1) == 1, id.ecap(46, 1) == 1);
+    let through = match field(low, 6, 3) {
+        1 if has_first => Through::First(first()?),
+        2 if has_second => Through::Second(second()?),
+        3 if id.ecap(26, 1) == 1 => Through::Both {
+            first: first()?,
+            second: second()?,
+        },
+        4 if id.ecap(6, 1) == 1 => Through::Nothing,
+        _ => return Err(invalid),
+    };
+    let snoops = field(high, 23, 1) == 1;
+    if snoops && id.ecap(48, 1) == 0 {
+        return Err(refusal(reason::SM_PASID_RESERVED));
+    }
+    Ok(PasidEntry {
+        domain: field(high, 0, 16) as u16,
+        through,
+        walk: if snoops {
+            Walk::Snoops
+        } else {
+            Walk::DoesNotSnoop
+        },
+        records: recorded,
+    })
+}

@@ -1,0 +1,128 @@
+//! Fault reasons and the fault records: sections 7.1 to 7.3.
+
+use portolan::addr::{Iova, Pasid, StreamId};
+
+use super::entries::Records;
+use super::{State, VtdFault, VtdRegisters};
+use crate::decode::AccessKind;
+use crate::inject::DmaFault;
+
+/// The specification's numbers.
+pub(super) mod reason {
+    pub const ROOT_ABSENT: u8 = 0x01;
+    pub const CONTEXT_ABSENT: u8 = 0x02;
+    pub const CONTEXT_INVALID: u8 = 0x03;
+    pub const BEYOND_WIDTH: u8 = 0x04;
+    pub const WRITE: u8 = 0x05;
+    pub const READ: u8 = 0x06;
+    pub const TABLE_UNREADABLE: u8 = 0x07;
+    pub const ROOT_UNREADABLE: u8 = 0x08;
+    pub const CONTEXT_UNREADABLE: u8 = 0x09;
+    pub const ROOT_RESERVED: u8 = 0x0a;
+    pub const CONTEXT_RESERVED: u8 = 0x0b;
+    pub const TABLE_RESERVED: u8 = 0x0c;
+    pub const REQUEST_BLOCKED: u8 = 0x0d;
+    pub const SM_ROOT_POINTER: u8 = 0x30;
+    pub const SM_ROOT_UNREADABLE: u8 = 0x38;
+    pub const SM_ROOT_ABSENT: u8 = 0x39;
+    pub const SM_ROOT_RESERVED: u8 = 0x3a;
+    pub const SM_CONTEXT_UNREADABLE: u8 = 0x40;
+    pub const SM_CONTEXT_ABSENT: u8 = 0x41;
+    pub const SM_CONTEXT_RESERVED: u8 = 0x42;
+    pub const SM_PASID_DISABLED: u8 = 0x45;
+    pub const SM_PASID_TOO_LARGE: u8 = 0x46;
+    pub const SM_DIRECTORY_UNREADABLE: u8 = 0x50;
+    pub const SM_DIRECTORY_ABSENT: u8 = 0x51;
+    pub const SM_PASID_UNREADABLE: u8 = 0x58;
+    pub const SM_PASID_ABSENT: u8 = 0x59;
+    pub const SM_PASID_RESERVED: u8 = 0x5a;
+    pub const SM_PASID_INVALID: u8 = 0x5b;
+    pub const FIRST_UNREADABLE: u8 = 0x70;
+    pub const FIRST_ABSENT: u8 = 0x71;
+    pub const FIRST_RESERVED: u8 = 0x72;
+    pub const SECOND_UNREADABLE: u8 = 0x78;
+    pub const SECOND_PERMISSION: u8 = 0x79;
+    pub const SECOND_RESERVED: u8 = 0x7a;
+    pub const NOT_CANONICAL: u8 = 0x80;
+    pub const SECOND_BEYOND: u8 = 0x84;
+    pub const SM_WRITE: u8 = 0x85;
+    pub const SM_READ: u8 = 0x86;
+}
+
+/// Why an access is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub reason: u8,
+    pub recorded: Records,
+}
+
+impl Refusal {
+    pub(super) fn recorded(reason: u8) -> Self {
+        let recorded = Records::Faults;
+        Self { reason, recorded }
+    }
+}
+
+/// `FSTS.PFO`: a fault found no room.
+pub(super) const OVERFLOW: u32 = 1;
+/// Bit 127 of a record.
+pub(super) const PENDING: u64 = 1 << 63;
+
+impl VtdRegisters {
+    /// Records a refusal and returns what the device is told.
+    pub(super) fn refuse(
+        &self,
+        state: &mut State,
+        refusal: Refusal,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> DmaFault {
+        state.counts.faults += 1;
+        if refusal.recorded == Records::Faults {
+            let read = match access {
+                AccessKind::Read => 1 << 62,
+                AccessKind::Write => 0,
+            };
+            // Bit 31 of the upper word says that there is a PASID.
+            let pasid = pasid.map_or(0, |pasid| 1 << 31 | u64::from(pasid.get() & 0xf_ffff) << 40);
+            let source = u64::from(stream.get() & 0xffff);
+            let high = u64::from(refusal.reason) << 32 | read | pasid | source;
+            let words = [iova.get() & !0xfff, high];
+            state.records.push(VtdFault { words });
+            self.record(state, [words[0], words[1] | PENDING]);
+        }
+        DmaFault {
+            stream,
+            pasid,
+            iova,
+            access,
+            code: refusal.reason.into(),
+        }
+    }
+
+    fn record(&self, state: &mut State, words: [u64; 2]) {
+        let registers = &mut state.registers;
+        let next = registers.next_record;
+        let overflown = registers.fsts & OVERFLOW != 0;
+        let quiet = registers
+            .records
+            .iter()
+            .all(|record| record[1] & PENDING == 0);
+        let number = registers.records.len();
+        match registers.records.get_mut(next) {
+            Some(record) if record[1] & PENDING == 0 && !overflown => {
+                *record = words;
+                if quiet {
+                    registers.first_pending = next as u32;
+                }
+                registers.next_record = (next + 1) % number;
+            }
+            _ => {
+                registers.fsts |= OVERFLOW;
+                state.counts.lost_faults += 1;
+            }
+        }
+    }
+}

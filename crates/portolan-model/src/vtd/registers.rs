@@ -1,0 +1,283 @@
+//! The register file: section 11.4.
+
+use portolan::platform::Mmio;
+
+use super::faults::{OVERFLOW, PENDING};
+use super::{Invalidated, State, VtdIdentification, VtdRegisters};
+use crate::decode::WalkMemory;
+use crate::inject::{Drain, Pace, Violation};
+
+/// The contents of the registers.
+#[derive(Debug)]
+pub(super) struct Registers {
+    pub version: u32,
+    pub cap: u64,
+    pub ecap: u64,
+    pub gsts: u32,
+    /// As written.
+    pub rtaddr: u64,
+    /// As in use since the last set-root command.
+    pub root: u64,
+    pub ccmd: u64,
+    pub fsts: u32,
+    pub iqh: u64,
+    pub iqt: u64,
+    pub iqa: u64,
+    pub ics: u32,
+    pub iqercd: u64,
+    pub iva: u64,
+    pub iotlb: u64,
+    pub records: Vec<[u64; 2]>,
+    pub next_record: usize,
+    pub first_pending: u32,
+    /// Control, data and addresses of the interrupts, and what else is kept and not used, by
+    /// offset.
+    pub kept: [u32; 0x40],
+}
+
+const TE: u32 = 1 << 31;
+const SRTP: u32 = 1 << 30;
+const WBF: u32 = 1 << 27;
+const QIE: u32 = 1 << 26;
+const IRE: u32 = 1 << 25;
+const SIRTP: u32 = 1 << 24;
+/// Commands that stay; the others happen once.
+const LASTING: u32 = TE | 1 << 28 | QIE | IRE | 1 << 23;
+const WINDOW: usize = 0x1000;
+/// `FSTS.IQE`.
+pub(super) const QUEUE_ERROR: u32 = 1 << 4;
+/// `FSTS.ITE`.
+pub(super) const TIME_OUT: u32 = 1 << 6;
+/// `FSTS.IQE`, `ICE` and `ITE`: nothing is fetched while one is set.
+pub(super) const QUEUE_ERRORS: u32 = QUEUE_ERROR | 1 << 5 | TIME_OUT;
+
+impl Registers {
+    pub(super) fn reset(id: &VtdIdentification) -> Self {
+        Self {
+            version: id.version,
+            cap: id.cap,
+            ecap: id.ecap,
+            gsts: 0,
+            rtaddr: 0,
+            root: 0,
+            ccmd: 0,
+            fsts: 0,
+            iqh: 0,
+            iqt: 0,
+            iqa: 0,
+            ics: 0,
+            iqercd: 0,
+            iva: 0,
+            iotlb: 0,
+            records: vec![[0; 2]; id.records()],
+            next_record: 0,
+            first_pending: 0,
+            kept: [0; 0x40],
+        }
+    }
+
+    pub(super) fn translates(&self) -> bool {
+        self.gsts & TE != 0
+    }
+
+    pub(super) fn queue_enabled(&self) -> bool {
+        self.gsts & QIE != 0
+    }
+
+    fn fsts(&self) -> u32 {
+        let pending = self.records.iter().any(|record| record[1] & PENDING != 0);
+        let (pending, index) = match pending {
+            true => (1 << 1, self.first_pending << 8),
+            false => (0, 0),
+        };
+        self.fsts | pending | index
+    }
+}
+
+/// Half of a word by the offset of the access.
+fn half(word: u64, offset: usize) -> u32 {
+    (word >> (8 * (offset as u32 & 4))) as u32
+}
+
+fn set_half(word: &mut u64, offset: usize, value: u32) {
+    let shift = 8 * (offset as u32 & 4);
+    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
+}
+
+impl VtdRegisters {
+    /// Counts an access; `None` if the device is gone or the access is no access.
+    fn arrive(&self, state: &mut State, offset: usize) -> Option<()> {
+        state.accesses += 1;
+        if state
+            .faults
+            .gone_from
+            .is_some_and(|from| state.accesses >= from)
+        {
+            return None;
+        }
+        if !offset.is_multiple_of(4) || offset >= WINDOW {
+            state.violations.push(Violation::BadAccess { offset });
+            return None;
+        }
+        self.go_on(state);
+        Some(())
+    }
+
+    /// Which word of which fault record is at an offset.
+    fn record_at(&self, offset: usize) -> Option<(usize, usize)> {
+        let id = &self.setup.identification;
+        let within = offset.checked_sub(id.records_at())?;
+        let index = within / 16;
+        (index < id.records()).then_some((index, within % 16 / 8))
+    }
+
+    fn read(&self, state: &mut State, offset: usize) -> u32 {
+        let registers = &state.registers;
+        let iotlb = self.setup.identification.invalidate_at();
+        if let Some((index, word)) = self.record_at(offset) {
+            return registers
+                .records
+                .get(index)
+                .map_or(0, |record| half(record[word], offset));
+        }
+        match offset {
+            0x00 => registers.version,
+            0x08 | 0x0c => half(registers.cap, offset),
+            0x10 | 0x14 => half(registers.ecap, offset),
+            0x18 => 0,
+            0x1c => registers.gsts,
+            0x20 | 0x24 => half(registers.rtaddr, offset),
+            0x28 | 0x2c => half(registers.ccmd, offset),
+            0x34 => registers.fsts(),
+            0x80 | 0x84 => half(registers.iqh, offset),
+            0x88 | 0x8c => half(registers.iqt, offset),
+            0x90 | 0x94 => half(registers.iqa, offset),
+            0x9c => registers.ics,
+            0xb0 | 0xb4 => half(registers.iqercd, offset),
+            _ if offset & !7 == iotlb => half(registers.iva, offset),
+            _ if offset & !7 == iotlb + 8 => half(registers.iotlb, offset),
+            0x38..=0x44 | 0xa0..=0xac => registers.kept[offset / 4],
+            0x64..=0x7c | 0xb8..=0xfc => registers.kept[offset / 4],
+            _ => {
+                state.violations.push(Violation::BadAccess { offset });
+                0
+            }
+        }
+    }
+
+    fn write(&self, state: &mut State, offset: usize, value: u32) {
+        let registers = &mut state.registers;
+        let iotlb = self.setup.identification.invalidate_at();
+        let queued = registers.queue_enabled();
+        if let Some((index, word)) = self.record_at(offset) {
+            // One bit is cleared by writing it; all else is the unit's.
+            let clears = word == 1 && offset & 4 != 0 && value >> 31 == 1;
+            if let Some(record) = registers.records.get_mut(index).filter(|_| clears) {
+                record[1] &= !PENDING;
+            }
+            return;
+        }
+        match offset {
+            0x18 => self.command(state, value),
+            0x20 | 0x24 => set_half(&mut registers.rtaddr, offset, value),
+            0x28 | 0x2c => {
+                set_half(&mut registers.ccmd, offset, value);
+                self.through_registers(state, offset, 0x2c, value);
+            }
+            0x34 => registers.fsts &= !(value & (OVERFLOW | QUEUE_ERRORS)),
+            0x88 | 0x8c => {
+                set_half(&mut registers.iqt, offset, value);
+                if offset == 0x88 {
+                    self.wait_for_pace(state);
+                }
+            }
+            0x90 | 0x94 if queued => state.violations.push(Violation::WrittenInUse { offset }),
+            0x90 | 0x94 => {
+                set_half(&mut registers.iqa, offset, value);
+                registers.iqt = 0;
+                registers.iqh = 0;
+            }
+            0x9c => registers.ics &= !(value & 1),
+            _ if offset & !7 == iotlb => set_half(&mut registers.iva, offset, value),
+            _ if offset & !7 == iotlb + 8 => {
+                set_half(&mut registers.iotlb, offset, value);
+                self.through_registers(state, offset, iotlb + 12, value);
+            }
+            0x38..=0x44 | 0xa0..=0xac => registers.kept[offset / 4] = value,
+            0x64..=0x7c | 0xb8..=0xfc => registers.kept[offset / 4] = value,
+            _ => state.violations.push(Violation::BadAccess { offset }),
+        }
+        self.go_on(state);
+    }
+
+    fn wait_for_pace(&self, state: &mut State) {
+        if let Pace::After(ns) = self.setup.pace {
+            state.ready_at = self.setup.clock.now_ns().saturating_add(ns);
+        }
+    }
+
+    /// A request through registers begins with the upper half of its command.
+    fn through_registers(&self, state: &mut State, offset: usize, upper: usize, value: u32) {
+        if offset != upper || value >> 31 == 0 {
+            return;
+        }
+        if state.registers.queue_enabled() {
+            state.violations.push(Violation::WrittenInUse { offset });
+        }
+        self.wait_for_pace(state);
+    }
+
+    fn command(&self, state: &mut State, value: u32) {
+        let registers = &mut state.registers;
+        let wanted = value & LASTING;
+        let changed = (registers.gsts & LASTING) ^ wanted;
+        let once = value & !LASTING;
+        if changed.count_ones() + once.count_ones() > 1 {
+            let offset = 0x18;
+            let value = value.into();
+            state
+                .violations
+                .push(Violation::SeveralAtOnce { offset, value });
+        }
+        if state.faults.control == Drain::Never {
+            // What happens once is seen to be under way.
+            registers.gsts |= once & WBF;
+            registers.gsts &= !(once & (SRTP | SIRTP));
+            return;
+        }
+        if changed & TE & wanted != 0 && state.cleaned != (Invalidated::Done, Invalidated::Done) {
+            state.violations.push(Violation::EnabledUnclean);
+        }
+        if changed & QIE & !wanted != 0 {
+            registers.iqh = 0;
+        }
+        registers.gsts = registers.gsts & !LASTING | wanted;
+        if once & SRTP != 0 {
+            registers.root = registers.rtaddr;
+            registers.gsts |= SRTP;
+            state.cleaned = (Invalidated::NotYet, Invalidated::NotYet);
+        }
+        registers.gsts |= once & SIRTP;
+        if once & WBF != 0 {
+            state.counts.write_buffer_flushes += 1;
+            self.memory.drain_write_buffer();
+        }
+    }
+}
+
+impl Mmio for VtdRegisters {
+    fn read32(&self, offset: usize) -> u32 {
+        let mut state = self.lock();
+        match self.arrive(&mut state, offset) {
+            Some(()) => self.read(&mut state, offset),
+            None => u32::MAX,
+        }
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset).is_some() {
+            self.write(&mut state, offset, value);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! How a unit is set up, and what it tells of itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::DescriptorKind;
+use crate::clock::VirtualClock;
+use crate::inject::Pace;
+use crate::iommu::Temper;
+
+/// The identification registers, as a driver reads them and as the model behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VtdIdentification {
+    /// `VER_REG`.
+    pub version: u32,
+    /// `CAP_REG`.
+    pub cap: u64,
+    /// `ECAP_REG`.
+    pub ecap: u64,
+}
+
+/// `CAP.RWBF`.
+const RWBF: u64 = 1 << 4;
+/// `CAP.CM`.
+const CM: u64 = 1 << 7;
+/// `ECAP.C`.
+const COHERENT: u64 = 1;
+/// `ECAP.QI`.
+const QI: u64 = 1 << 1;
+
+impl Default for VtdIdentification {
+    /// Legacy mode: 16-bit domains, 3 and 4 levels, 48 bits, large pages, by-page invalidation of up
+    /// to 2^18 pages, four fault records, coherent, queued invalidation, pass-through.
+    fn default() -> Self {
+        let (domains, levels, width) = (6, 0b0110 << 8, 47 << 16);
+        let (records_at, large, psi) = (0x22 << 24, 0b11 << 34, 1 << 39);
+        let (records, mask) = (3 << 40, 18 << 48);
+        let pass_through = 1 << 6;
+        let invalidate_at = 0x2c << 8;
+        Self {
+            version: 0x10,
+            cap: domains | levels | width | records_at | large | psi | records | mask,
+            ecap: COHERENT | QI | pass_through | invalidate_at,
+        }
+    }
+}
+
+impl VtdIdentification {
+    /// The default with scalable mode: both stages, nesting, 20-bit PASIDs, coherent walks, 1 GiB
+    /// first-stage pages.
+    #[must_use]
+    pub fn scalable() -> Self {
+        let base = Self::default();
+        let (nest, pss, pasid) = (1 << 26, 19 << 35, 1 << 40);
+        let (smts, second, first, coherent) = (1 << 43, 1 << 46, 1 << 47, 1 << 48);
+        Self {
+            cap: base.cap | 1 << 56,
+            ecap: base.ecap | nest | pss | pasid | smts | second | first | coherent,
+            ..base
+        }
+    }
+
+    /// With `CAP.CM`: absence is cached.
+    #[must_use]
+    pub fn caching_mode(self) -> Self {
+        let cap = self.cap | CM;
+        Self { cap, ..self }
+    }
+
+    /// With `CAP.RWBF`: drivers have to flush the write buffer.
+    #[must_use]
+    pub fn write_buffer(self) -> Self {
+        let cap = self.cap | RWBF;
+        Self { cap, ..self }
+    }
+
+    /// Without `ECAP.C`: drivers have to clean what they write.
+    #[must_use]
+    pub fn not_coherent(self) -> Self {
+        let ecap = self.ecap & !COHERENT;
+        Self { ecap, ..self }
+    }
+
+    /// Without `ECAP.QI`: there are registers only.
+    #[must_use]
+    pub fn without_queue(self) -> Self {
+        let ecap = self.ecap & !QI;
+        Self { ecap, ..self }
+    }
+
+    pub(super) fn cap(&self, low: u32, bits: u32) -> u64 {
+        (self.cap >> low) & ((1 << bits) - 1)
+    }
+
+    pub(super) fn ecap(&self, low: u32, bits: u32) -> u64 {
+        (self.ecap >> low) & ((1 << bits) - 1)
+    }
+
+    pub(super) fn caches_absence(&self) -> bool {
+        self.cap & CM != 0
+    }
+
+    /// Offset of the fault records.
+    pub(super) fn records_at(&self) -> usize {
+        self.cap(24, 10) as usize * 16
+    }
+
+    /// Number of the fault records.
+    pub(super) fn records(&self) -> usize {
+        self.cap(40, 8) as usize + 1
+    }
+
+    /// Offset of the two registers that invalidate translations.
+    pub(super) fn invalidate_at(&self) -> usize {
+        self.ecap(8, 10) as usize * 16
+    }
+}
+
+/// All that a unit is made from.
+#[derive(Clone, Debug)]
+pub struct VtdSetup {
+    /// What it is.
+    pub identification: VtdIdentification,
+    /// How its caches behave.
+    pub temper: Temper,
+    /// How fast it carries requests out.
+    pub pace: Pace,
+    /// The clock by which it is slow.
+    pub clock: Arc<VirtualClock>,
+}
+
+impl Default for VtdSetup {
+    /// Adversarial, in legacy mode, and fast.
+    fn default() -> Self {
+        Self {
+            identification: VtdIdentification::default(),
+            temper: Temper::Adversarial,
+            pace: Pace::AtOnce,
+            clock: Arc::default(),
+        }
+    }
+}
+
+/// Numbers of what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VtdCounts {
+    /// Descriptors carried out, by kind; a refused one is not.
+    pub descriptors: BTreeMap<DescriptorKind, u64>,
+    /// Invalidations through registers, of contexts and of translations.
+    pub through_registers: (u64, u64),
+    /// Flushes of the write buffer.
+    pub write_buffer_flushes: u64,
+    /// Translations answered by a cache.
+    pub hits: u64,
+    /// Translations that needed a walk.
+    pub misses: u64,
+    /// Table entries read.
+    pub walk_steps: u64,
+    /// Context and PASID entries read.
+    pub configuration_reads: u64,
+    /// Accesses that went through.
+    pub accesses: u64,
+    /// Accesses that did not.
+    pub faults: u64,
+    /// Faults that found no room.
+    pub lost_faults: u64,
+}
+
+/// A fault, as its record's two words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VtdFault {
+    /// The words, lowest first.
+    pub words: [u64; 2],
+}
+
+impl VtdFault {
+    /// Why.
+    pub fn reason(&self) -> u8 {
+        (self.words[1] >> 32) as u8
+    }
+
+    /// Whose.
+    pub fn source(&self) -> u16 {
+        self.words[1] as u16
+    }
+}

@@ -1,0 +1,420 @@
+//! From a source, a PASID and an address to memory: sections 3.4 to 3.8.
+
+use portolan::addr::{ContextId, Iova, PageSize, Pasid, PhysAddr, StreamId};
+
+use super::entries::{
+    ContextEntry, PasidEntry, Records, Table, Through, Walk, context, pasid as pasid_entry,
+    records, root, scalable_context, scalable_root,
+};
+use super::faults::{Refusal, reason};
+use super::{Cached, State, VtdRegisters};
+use crate::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkFault, WalkMemory};
+use crate::inject::DmaFault;
+use crate::stage::{Ended, Found, Known, Stage, Tag};
+
+/// How a stream's accesses are translated.
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    domain: u16,
+    pasid: u32,
+    through: Through,
+    walk: Walk,
+    records: Records,
+    mode: Mode,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Legacy,
+    Scalable,
+}
+
+impl Path {
+    fn refusal(&self, legacy: u8, scalable: u8) -> Refusal {
+        let reason = match self.mode {
+            Mode::Legacy => legacy,
+            Mode::Scalable => scalable,
+        };
+        let recorded = self.records;
+        Refusal { reason, recorded }
+    }
+
+    /// What an access that the second stage does not allow is refused with.
+    fn denied(&self, access: AccessKind) -> Refusal {
+        let legacy = match access {
+            AccessKind::Read => reason::READ,
+            AccessKind::Write => reason::WRITE,
+        };
+        self.refusal(legacy, reason::SECOND_PERMISSION)
+    }
+
+    /// What an access that the first stage does not allow is refused with.
+    fn first_denied(&self, access: AccessKind) -> Refusal {
+        match access {
+            AccessKind::Read => self.refusal(reason::READ, reason::SM_READ),
+            AccessKind::Write => self.refusal(reason::WRITE, reason::SM_WRITE),
+        }
+    }
+
+    fn second_tag(&self) -> Tag {
+        let owner = u32::from(self.domain);
+        let context = ContextId::new(owner);
+        Tag { context, owner }
+    }
+}
+
+impl VtdRegisters {
+    /// Where one address goes; what does not go through is recorded.
+    pub(super) fn access(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Result<PhysAddr, DmaFault> {
+        let found = self.translate(state, stream, pasid, iova, access);
+        found
+            .inspect(|_| state.counts.accesses += 1)
+            .map_err(|refusal| self.refuse(state, refusal, stream, pasid, iova, access))
+    }
+
+    fn translate(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Result<PhysAddr, Refusal> {
+        if !state.registers.translates() {
+            return Ok(PhysAddr::new(iova.get()));
+        }
+        let path = self.path(state, stream.get() as u16, pasid)?;
+        match path.through {
+            Through::Nothing => {
+                let width = self.setup.identification.cap(16, 6) as u32 + 1;
+                if iova.get().checked_shr(width).unwrap_or(0) != 0 {
+                    return Err(path.refusal(reason::BEYOND_WIDTH, reason::SECOND_BEYOND));
+                }
+                Ok(PhysAddr::new(iova.get()))
+            }
+            Through::Second(table) => {
+                let leaf = self.second(state, &path, table, iova, access)?;
+                Ok(leaf.address(iova))
+            }
+            Through::First(first) => self.first(state, &path, first, None, iova, access),
+            Through::Both { first, second } => {
+                self.first(state, &path, first, Some(second), iova, access)
+            }
+        }
+    }
+
+    fn path(&self, state: &mut State, source: u16, pasid: Option<Pasid>) -> Result<Path, Refusal> {
+        match self.context(state, source)? {
+            ContextEntry::Legacy { domain, through } => {
+                if pasid.is_some() {
+                    return Err(Refusal::recorded(reason::REQUEST_BLOCKED));
+                }
+                Ok(Path {
+                    domain,
+                    pasid: 0,
+                    through,
+                    walk: Walk::DoesNotSnoop,
+                    records: Records::Faults,
+                    mode: Mode::Legacy,
+                })
+            }
+            ContextEntry::Scalable {
+                directory,
+                pasid_lg2,
+                default,
+                refused,
+                records,
+            } => {
+                let pasid = match (pasid, refused) {
+                    (None, _) => default,
+                    (Some(_), Some(refusal)) => return Err(refusal),
+                    (Some(pasid), None) => pasid.get(),
+                };
+                if pasid >> pasid_lg2 != 0 {
+                    let reason = reason::SM_PASID_TOO_LARGE;
+                    return Err(Refusal {
+                        reason,
+                        recorded: records,
+                    });
+                }
+                let entry = self.pasid(state, source, pasid, directory)?;
+                Ok(Path {
+                    domain: entry.domain,
+                    pasid,
+                    through: entry.through,
+                    walk: entry.walk,
+                    records: entry.records,
+                    mode: Mode::Scalable,
+                })
+            }
+        }
+    }
+
+    fn words<const N: usize>(&self, at: PhysAddr) -> Option<[u64; N]> {
+        let mut words = [0; N];
+        for (i, word) in words.iter_mut().enumerate() {
+            *word = self.memory.read_u64(at.checked_add(8 * i as u64)?)?;
+        }
+        Some(words)
+    }
+
+    /// Whether what was read is cached: an entry always, a refusal in caching mode, tagged by
+    /// domain 0.
+    fn caches<T>(&self, entry: &Result<T, Refusal>) -> bool {
+        entry.is_ok() || self.setup.identification.caches_absence()
+    }
+
+    /// The context entry of a source, cached or from memory.
+    fn context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
+        if let Some(cached) = state.contexts.get(&source) {
+            return cached.entry;
+        }
+        let entry = self.read_context(state, source);
+        if self.caches(&entry) {
+            let domain = match entry {
+                Ok(ContextEntry::Legacy { domain, .. }) => Some(domain),
+                Ok(ContextEntry::Scalable { .. }) => None,
+                Err(_) => Some(0),
+            };
+            state.contexts.insert(source, Cached { entry, domain });
+        }
+        entry
+    }
+
+    fn read_context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
+        state.counts.configuration_reads += 1;
+        let id = &self.setup.identification;
+        let table = state.registers.root & !0xfff;
+        let entry = table + u64::from(source >> 8) * 16;
+        let entry = PhysAddr::new(entry);
+        let function = u64::from(source & 0xff);
+        let unreadable = Refusal::recorded;
+        match state.registers.root >> 10 & 3 {
+            0 => {
+                let words = self.words(entry);
+                let contexts = root(words.ok_or(unreadable(reason::ROOT_UNREADABLE))?)?;
+                let at = PhysAddr::new(contexts.get() + function * 16);
+                let words = self.words(at);
+                context(words.ok_or(unreadable(reason::CONTEXT_UNREADABLE))?, id)
+            }
+            1 if id.ecap(43, 1) == 1 => {
+                let [low, high] = self
+                    .words(entry)
+                    .ok_or(unreadable(reason::SM_ROOT_UNREADABLE))?;
+                let contexts = scalable_root(if function < 128 { low } else { high })?;
+                let at = PhysAddr::new(contexts.get() + (function & 0x7f) * 32);
+                let words = self.words(at);
+                scalable_context(words.ok_or(unreadable(reason::SM_CONTEXT_UNREADABLE))?)
+            }
+            // Abort: nothing goes through and nothing is said.
+            3 => Err(Refusal {
+                reason: 0,
+                recorded: Records::Nothing,
+            }),
+            _ => Err(Refusal::recorded(reason::SM_ROOT_POINTER)),
+        }
+    }
+
+    /// The PASID entry of a source, cached or from memory.
+    fn pasid(
+        &self,
+        state: &mut State,
+        source: u16,
+        pasid: u32,
+        directory: PhysAddr,
+    ) -> Result<PasidEntry, Refusal> {
+        if let Some(cached) = state.pasids.get(&(source, pasid)) {
+            return cached.entry;
+        }
+        let entry = self.read_pasid(state, pasid, directory);
+        if self.caches(&entry) {
+            let domain = Some(entry.map_or(0, |entry| entry.domain));
+            let cached = Cached { entry, domain };
+            state.pasids.insert((source, pasid), cached);
+        }
+        entry
+    }
+
+    fn read_pasid(
+        &self,
+        state: &mut State,
+        pasid: u32,
+        directory: PhysAddr,
+    ) -> Result<PasidEntry, Refusal> {
+        state.counts.configuration_reads += 1;
+        let wide = u64::from(pasid);
+        let at = PhysAddr::new(directory.get() + (wide >> 6) * 8);
+        let unreadable = Refusal::recorded(reason::SM_DIRECTORY_UNREADABLE);
+        let word = self.memory.read_u64(at).ok_or(unreadable)?;
+        if word & 1 == 0 {
+            let recorded = records(word >> 1 & 1);
+            let reason = reason::SM_DIRECTORY_ABSENT;
+            return Err(Refusal { reason, recorded });
+        }
+        let table = word & 0x000f_ffff_ffff_f000;
+        let words = self.words(PhysAddr::new(table + (wide & 0x3f) * 64));
+        let unreadable = Refusal::recorded(reason::SM_PASID_UNREADABLE);
+        pasid_entry(words.ok_or(unreadable)?, &self.setup.identification)
+    }
+
+    /// Walks with the caches of `stage`, reading memory as the path does.
+    fn walk<E>(
+        &self,
+        stage: &mut Stage,
+        path: &Path,
+        tag: Tag,
+        table: Table,
+        at: Iova,
+        locate: impl FnMut(PhysAddr) -> Result<PhysAddr, E>,
+    ) -> Result<Found, Ended<E>> {
+        let Table { format, root } = table;
+        let top = Cursor::top(&TableRoot { root, format });
+        match path.walk {
+            Walk::Snoops => stage.walk(&self.memory.snooped(), tag, format, top, at, locate),
+            Walk::DoesNotSnoop => stage.walk(&*self.memory, tag, format, top, at, locate),
+        }
+    }
+
+    /// The second stage's leaf for an address, which allows the access.
+    fn second(
+        &self,
+        state: &mut State,
+        path: &Path,
+        table: Table,
+        at: Iova,
+        access: AccessKind,
+    ) -> Result<Leaf, Refusal> {
+        let id = &self.setup.identification;
+        let width = (id.cap(16, 6) as u32 + 1).min(table.format.input_lg2().into());
+        if at.get().checked_shr(width).unwrap_or(0) != 0 {
+            return Err(path.refusal(reason::BEYOND_WIDTH, reason::SECOND_BEYOND));
+        }
+        let tag = path.second_tag();
+        let known = match state.second.lookup(tag.context, at) {
+            Some(known) => {
+                state.counts.hits += 1;
+                known
+            }
+            None => {
+                state.counts.misses += 1;
+                self.second_from_memory(state, path, tag, table, at)?
+            }
+        };
+        match known {
+            Known::Present { leaf, .. } if leaf.permissions.allow(access) => Ok(leaf),
+            _ => Err(path.denied(access)),
+        }
+    }
+
+    fn second_from_memory(
+        &self,
+        state: &mut State,
+        path: &Path,
+        tag: Tag,
+        table: Table,
+        at: Iova,
+    ) -> Result<Known, Refusal> {
+        let reserved = path.refusal(reason::TABLE_RESERVED, reason::SECOND_RESERVED);
+        let walk = self.walk(&mut state.second, path, tag, table, at, Ok::<_, WalkFault>);
+        let (known, size) = match walk {
+            Ok(found) => {
+                // Bit 0 is for 2 MiB, bit 1 for 1 GiB.
+                let large = self.setup.identification.cap(34, 2) << 1 | 1;
+                if large >> found.level & 1 == 0 {
+                    return Err(reserved);
+                }
+                let (leaf, level) = (found.leaf, found.level);
+                (Known::Present { leaf, level }, leaf.size)
+            }
+            Err(Ended::Here(fault) | Ended::Locating(fault)) => match fault {
+                WalkFault::NoTranslation { level } => {
+                    (Known::Absent { level }, table.format.span(level))
+                }
+                WalkFault::Unreadable { .. } => {
+                    let (legacy, scalable) = (reason::TABLE_UNREADABLE, reason::SECOND_UNREADABLE);
+                    return Err(path.refusal(legacy, scalable));
+                }
+                WalkFault::BadEntry { .. } => return Err(reserved),
+            },
+        };
+        let present = matches!(known, Known::Present { .. });
+        if present || self.setup.identification.caches_absence() {
+            state.second.insert(tag, at, size, known);
+        }
+        Ok(known)
+    }
+
+    /// Where an address of a first stage goes, with a second below it or without.
+    fn first(
+        &self,
+        state: &mut State,
+        path: &Path,
+        table: Table,
+        second: Option<Table>,
+        at: Iova,
+        access: AccessKind,
+    ) -> Result<PhysAddr, Refusal> {
+        let refused = |scalable| path.refusal(scalable, scalable);
+        if !table.format.holds(at) {
+            return Err(refused(reason::NOT_CANONICAL));
+        }
+        let owner = u32::from(path.domain);
+        let context = state.first_tag(path.domain, path.pasid);
+        let tag = Tag { context, owner };
+        if let Some(Known::Present { leaf, .. }) = state.first.lookup(context, at) {
+            state.counts.hits += 1;
+            return match leaf.permissions.allow(access) {
+                true => Ok(leaf.address(at)),
+                false => Err(path.first_denied(access)),
+            };
+        }
+        state.counts.misses += 1;
+        // The walk needs its own caches and those of the second stage at once.
+        let temper = &self.setup.temper;
+        let mut caches = std::mem::replace(&mut state.first, Stage::new(temper));
+        let walk = self.walk(&mut caches, path, tag, table, at, |entry| {
+            let Some(second) = second else {
+                return Ok(entry);
+            };
+            let ipa = Iova::new(entry.get());
+            let leaf = self.second(state, path, second, ipa, AccessKind::Read)?;
+            Ok(leaf.address(ipa))
+        });
+        state.first = caches;
+        let found = walk.map_err(|ended| match ended {
+            Ended::Locating(refusal) => refusal,
+            Ended::Here(WalkFault::NoTranslation { .. }) => refused(reason::FIRST_ABSENT),
+            Ended::Here(WalkFault::Unreadable { .. }) => refused(reason::FIRST_UNREADABLE),
+            Ended::Here(WalkFault::BadEntry { .. }) => refused(reason::FIRST_RESERVED),
+        })?;
+        let mut leaf = found.leaf;
+        let giant = leaf.size == PageSize::SIZE_1G;
+        if giant && self.setup.identification.cap(56, 1) == 0 {
+            return Err(refused(reason::FIRST_RESERVED));
+        }
+        if !leaf.permissions.allow(access) {
+            return Err(path.first_denied(access));
+        }
+        if let Some(second) = second {
+            let ipa = Iova::new(leaf.address(at).get());
+            let below = self.second(state, path, second, ipa, access)?;
+            let size = leaf.size.min(below.size);
+            leaf = Leaf {
+                pa: below.address(ipa).align_down(size),
+                size,
+                permissions: leaf.permissions.and(below.permissions),
+            };
+        }
+        let level = found.level;
+        let known = Known::Present { leaf, level };
+        state.first.insert(tag, at, leaf.size, known);
+        Ok(leaf.address(at))
+    }
+}
