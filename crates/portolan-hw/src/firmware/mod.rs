@@ -1,1 +1,81 @@
-//! Firmware tables: DMAR, IORT, VIOT.
+//! The tables in which firmware says which IOMMUs there are, read from byte slices.
+//!
+//! [`sdt`] has the common header and the walk over tables, [`dmar`] Intel's DMA remapping table,
+//! [`iort`] Arm's I/O remapping table and [`viot`] the table of virtio-iommu. [`pci`] has what they
+//! share: requester identifiers.
+//!
+//! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every
+//! walk ends, and what is wrong is said with its offset in the table. Structures of unknown kind are
+//! passed over and counted. Not supported: finding the tables (the embedder has them from its
+//! loader), AMD's IVRS, device trees.
+
+mod bytes;
+pub mod dmar;
+pub mod iort;
+pub mod pci;
+pub mod sdt;
+pub mod viot;
+
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod golden;
+
+use thiserror::Error;
+
+/// What is wrong with a table. Offsets are in bytes from the start of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum TableError {
+    /// Bytes are missing.
+    #[error("{needed} bytes at offset {offset:#x} reach past the end")]
+    Truncated {
+        /// Where the bytes should be.
+        offset: usize,
+        /// How many.
+        needed: usize,
+    },
+    /// A structure says that it is shorter than it has to be.
+    #[error("the structure at offset {offset:#x} says it has {length} bytes")]
+    Length {
+        /// Where the structure is.
+        offset: usize,
+        /// What it says.
+        length: usize,
+    },
+    /// Another table than the one wanted.
+    #[error("signature {found:?} instead of {wanted:?}")]
+    Signature {
+        /// What is there.
+        found: [u8; 4],
+        /// What was wanted.
+        wanted: [u8; 4],
+    },
+    /// The bytes do not add up to zero.
+    #[error("the bytes add up to {sum:#x} instead of 0")]
+    Checksum {
+        /// What they add up to.
+        sum: u8,
+    },
+    /// A structure points at something that is not one, or not of the kind that it has to be.
+    #[error("the structure at offset {offset:#x} refers to {target:#x}, where there is none")]
+    Reference {
+        /// Where the structure is.
+        offset: usize,
+        /// What it refers to.
+        target: u32,
+    },
+    /// References lead round in a circle, or through more structures than the table has.
+    #[error("references from offset {offset:#x} do not end")]
+    Loop {
+        /// Where the first structure is.
+        offset: usize,
+    },
+    /// A number makes no sense.
+    #[error("{value:#x} at offset {offset:#x} makes no sense")]
+    Nonsense {
+        /// Where the number is.
+        offset: usize,
+        /// The number.
+        value: u64,
+    },
+}

@@ -1,0 +1,285 @@
+//! DMAR: Intel's remapping units, reserved memory and what reports where.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, chapter 8. All structure
+//! types up to SIDP (8.1 to 8.9). Not supported: hot-plug additions through ACPI methods (8.10).
+
+use portolan::addr::{PhysAddr, PhysRange};
+
+use super::TableError;
+use super::bytes::Bytes;
+use super::pci::Segment;
+use super::sdt::Sdt;
+
+mod scope;
+
+pub use scope::{PathStep, Scope, ScopeKind, Scopes};
+
+/// Signature of the table.
+pub const SIGNATURE: [u8; 4] = *b"DMAR";
+
+/// Where the structures begin.
+const STRUCTURES: usize = 48;
+/// Bytes of type and length.
+const HEAD: usize = 4;
+
+/// The table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dmar<'a> {
+    bytes: Bytes<'a>,
+    address_lg2: u32,
+    flags: u8,
+}
+
+impl<'a> Dmar<'a> {
+    /// The table at the start of `data`.
+    ///
+    /// # Errors
+    /// [`TableError`] of the header; structures are checked as they are walked.
+    pub fn parse(data: &'a [u8]) -> Result<Self, TableError> {
+        let bytes = Sdt::parse_as(data, SIGNATURE)?.bytes();
+        bytes.part(0, STRUCTURES)?;
+        Ok(Self {
+            bytes,
+            // The field holds the width less one.
+            address_lg2: u32::from(bytes.u8(36)?) + 1,
+            flags: bytes.u8(37)?,
+        })
+    }
+
+    /// Width of the addresses that devices can reach, in bits.
+    pub fn address_lg2(&self) -> u32 {
+        self.address_lg2
+    }
+
+    /// The flags: bit 0 interrupt remapping, 1 no x2APIC, 2 DMA protection wanted by firmware.
+    pub fn flags(&self) -> u8 {
+        self.flags
+    }
+
+    /// The structures, in order.
+    pub fn structures(&self) -> Structures<'a> {
+        Structures {
+            rest: self.bytes.from(STRUCTURES),
+            unknown: 0,
+        }
+    }
+}
+
+/// Which devices of the segment a unit serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// All that no other unit of the segment names.
+    Remaining,
+    /// Those in its scopes.
+    Named,
+}
+
+/// Whether all root ports of a segment report translation services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ports {
+    /// All.
+    All,
+    /// Those in the scopes.
+    Named,
+}
+
+/// A remapping unit (8.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit<'a> {
+    /// Which devices it serves.
+    pub serves: Serves,
+    /// The segment.
+    pub segment: Segment,
+    /// Its registers.
+    pub registers: PhysRange,
+    /// The devices; with [`Serves::Remaining`], interrupt controllers and timers only.
+    pub scopes: Scopes<'a>,
+}
+
+/// Memory that devices go on using (8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved<'a> {
+    /// The segment.
+    pub segment: Segment,
+    /// The memory.
+    pub range: PhysRange,
+    /// The devices that use it.
+    pub scopes: Scopes<'a>,
+}
+
+/// Root ports that pass translation requests on (8.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootPorts<'a> {
+    /// Which.
+    pub ports: Ports,
+    /// The segment.
+    pub segment: Segment,
+    /// The ports.
+    pub scopes: Scopes<'a>,
+}
+
+/// Which memory is near a unit (8.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Affinity {
+    /// The unit, by its register base.
+    pub unit: PhysAddr,
+    /// The proximity domain, as in SRAT.
+    pub proximity: u32,
+}
+
+/// A device of the ACPI name space (8.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedDevice<'a> {
+    /// The number that scopes refer to it by.
+    pub number: u8,
+    /// Its path in the name space.
+    pub name: &'a [u8],
+}
+
+/// Devices of a segment for which something holds (8.8 SATC, 8.9 SIDP).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Devices<'a> {
+    /// The flags; bit 0 of SATC says that translation services have to be on.
+    pub flags: u8,
+    /// The segment.
+    pub segment: Segment,
+    /// The devices.
+    pub scopes: Scopes<'a>,
+}
+
+/// One structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Structure<'a> {
+    /// DRHD.
+    Unit(Unit<'a>),
+    /// RMRR.
+    Reserved(Reserved<'a>),
+    /// ATSR.
+    RootPorts(RootPorts<'a>),
+    /// RHSA.
+    Affinity(Affinity),
+    /// ANDD.
+    NamedDevice(NamedDevice<'a>),
+    /// SATC: integrated devices with an address translation cache.
+    TranslationCaches(Devices<'a>),
+    /// SIDP: integrated devices with properties of their own.
+    Properties(Devices<'a>),
+}
+
+/// The structures of a table. One that says a length that cannot be ends the walk with an error; one
+/// whose contents are wrong is an error, and the walk goes on behind it.
+#[derive(Clone, Debug)]
+pub struct Structures<'a> {
+    rest: Bytes<'a>,
+    unknown: u32,
+}
+
+impl Structures<'_> {
+    /// How many structures of unknown type were passed over so far.
+    pub fn unknown(&self) -> u32 {
+        self.unknown
+    }
+}
+
+impl<'a> Iterator for Structures<'a> {
+    type Item = Result<Structure<'a>, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.rest.len() > 0 {
+            let cut = self.rest.u16(2).and_then(|length| {
+                let length = usize::from(length);
+                self.rest.structure(length, HEAD)
+            });
+            let structure = match cut {
+                Ok(structure) => structure,
+                Err(error) => {
+                    self.rest = self.rest.from(self.rest.len());
+                    return Some(Err(error));
+                }
+            };
+            self.rest = self.rest.from(structure.len());
+            match parse(structure) {
+                Ok(Some(known)) => return Some(Ok(known)),
+                Ok(None) => self.unknown = self.unknown.saturating_add(1),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+}
+
+/// The structure; `None` if its type is unknown.
+fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
+    let kind = bytes.u16(0)?;
+    let fixed = match kind {
+        0 => 16,
+        1 => 24,
+        2 | 4..=6 => 8,
+        3 => 20,
+        _ => return Ok(None),
+    };
+    bytes.structure(bytes.len(), fixed)?;
+    let segment = Segment::new(bytes.u16(6)?);
+    let scopes = Scopes::new(bytes.from(fixed));
+    let flags = bytes.u8(4)?;
+    Ok(Some(match kind {
+        0 => Structure::Unit(unit(bytes, scopes)?),
+        1 => Structure::Reserved(Reserved {
+            segment,
+            range: range(bytes, bytes.u64(8)?, bytes.u64(16)?)?,
+            scopes,
+        }),
+        2 => Structure::RootPorts(RootPorts {
+            ports: if flags & 1 != 0 {
+                Ports::All
+            } else {
+                Ports::Named
+            },
+            segment,
+            scopes,
+        }),
+        3 => Structure::Affinity(Affinity {
+            unit: PhysAddr::new(bytes.u64(8)?),
+            proximity: bytes.u32(16)?,
+        }),
+        4 => Structure::NamedDevice(NamedDevice {
+            number: bytes.u8(7)?,
+            name: bytes.name(8),
+        }),
+        5 => Structure::TranslationCaches(Devices {
+            flags,
+            segment,
+            scopes,
+        }),
+        _ => Structure::Properties(Devices {
+            flags: 0,
+            segment,
+            scopes,
+        }),
+    }))
+}
+
+fn unit<'a>(bytes: Bytes<'a>, scopes: Scopes<'a>) -> Result<Unit<'a>, TableError> {
+    let base = bytes.u64(8)?;
+    // The size is 2^n pages of 4 KiB; tables of before revision 4 have 0 there.
+    let pages = 1u64 << (bytes.u8(5)? & 0xf);
+    let last = base.saturating_add((pages << 12) - 1);
+    Ok(Unit {
+        serves: if bytes.u8(4)? & 1 != 0 {
+            Serves::Remaining
+        } else {
+            Serves::Named
+        },
+        segment: Segment::new(bytes.u16(6)?),
+        registers: range(bytes, base, last)?,
+        scopes,
+    })
+}
+
+/// The range at offset 8 of a structure.
+fn range(bytes: Bytes<'_>, start: u64, last: u64) -> Result<PhysRange, TableError> {
+    PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).ok_or(TableError::Nonsense {
+        offset: bytes.offset().saturating_add(8),
+        value: start,
+    })
+}

@@ -1,0 +1,135 @@
+//! Device scopes: which devices a structure of the table means, by their path from a bus.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 8.3.1.
+
+use super::super::TableError;
+use super::super::bytes::Bytes;
+use super::super::pci::RequesterId;
+
+/// Bytes of a scope before its path.
+const FIXED: usize = 6;
+
+/// What a scope names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScopeKind {
+    /// One function.
+    Endpoint,
+    /// A bridge and everything behind it.
+    Bridge,
+    /// An interrupt controller, by its APIC identifier.
+    IoApic,
+    /// A timer that signals by message, by its number.
+    Timer,
+    /// A device of the ACPI name space, by its number in a named-device structure.
+    Named,
+}
+
+/// A device and a function on whatever bus the step before led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathStep {
+    /// Device.
+    pub device: u8,
+    /// Function.
+    pub function: u8,
+}
+
+/// One device, or one bridge with all behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope<'a> {
+    /// What it names.
+    pub kind: ScopeKind,
+    /// The number that [`ScopeKind::IoApic`], [`ScopeKind::Timer`] and [`ScopeKind::Named`] have.
+    pub enumeration: u8,
+    /// The bus on which the path begins.
+    pub start_bus: u8,
+    path: &'a [u8],
+}
+
+impl<'a> Scope<'a> {
+    /// The path: bridges, and the device at its end.
+    pub fn path(&self) -> impl ExactSizeIterator<Item = PathStep> + use<'a> {
+        self.path.chunks_exact(2).map(|step| PathStep {
+            device: step.first().copied().unwrap_or(0),
+            function: step.last().copied().unwrap_or(0),
+        })
+    }
+
+    /// The requester at the end of the path. `secondary_bus` says which bus a bridge leads to now,
+    /// for a path that passes one.
+    ///
+    /// `None` if the path is empty, names a device or function that cannot be, or leads through a
+    /// bridge that `secondary_bus` does not know.
+    pub fn requester(
+        &self,
+        mut secondary_bus: impl FnMut(RequesterId) -> Option<u8>,
+    ) -> Option<RequesterId> {
+        let mut bus = self.start_bus;
+        let mut at = None;
+        for step in self.path() {
+            if let Some(bridge) = at {
+                bus = secondary_bus(bridge)?;
+            }
+            if step.device > 31 || step.function > 7 {
+                return None;
+            }
+            at = Some(RequesterId::of(bus, step.device, step.function));
+        }
+        at
+    }
+}
+
+/// The scopes of a structure. A wrong length ends the walk with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scopes<'a> {
+    rest: Bytes<'a>,
+    unknown: u32,
+}
+
+impl<'a> Scopes<'a> {
+    pub(super) fn new(rest: Bytes<'a>) -> Self {
+        Self { rest, unknown: 0 }
+    }
+
+    /// How many scopes of unknown type were passed over so far.
+    pub fn unknown(&self) -> u32 {
+        self.unknown
+    }
+
+    fn cut(&mut self) -> Result<Option<Scope<'a>>, TableError> {
+        let length = usize::from(self.rest.u8(1)?);
+        let scope = self.rest.structure(length, FIXED)?;
+        self.rest = self.rest.from(length);
+        let kind = match scope.u8(0)? {
+            1 => ScopeKind::Endpoint,
+            2 => ScopeKind::Bridge,
+            3 => ScopeKind::IoApic,
+            4 => ScopeKind::Timer,
+            5 => ScopeKind::Named,
+            _ => return Ok(None),
+        };
+        Ok(Some(Scope {
+            kind,
+            enumeration: scope.u8(4)?,
+            start_bus: scope.u8(5)?,
+            path: scope.from(FIXED).as_slice(),
+        }))
+    }
+}
+
+impl<'a> Iterator for Scopes<'a> {
+    type Item = Result<Scope<'a>, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.rest.len() > 0 {
+            match self.cut() {
+                Ok(Some(scope)) => return Some(Ok(scope)),
+                Ok(None) => self.unknown = self.unknown.saturating_add(1),
+                Err(error) => {
+                    self.rest = self.rest.from(self.rest.len());
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,181 @@
+//! Random and mutated tables: every walk ends, nothing panics, errors point into the table.
+//!
+//! Seeds are printed; `PORTOLAN_SEED` takes one.
+
+extern crate std;
+
+use std::println;
+use std::vec::Vec;
+
+use fastrand::Rng;
+use portolan::addr::StreamId;
+
+use super::TableError;
+use super::dmar::{Dmar, Structure};
+use super::golden::{dmar_bytes, iort_bytes, reseal, table, viot_bytes};
+use super::iort::{Body, Iort};
+use super::pci::{RequesterId, Segment};
+use super::sdt::{Sdt, Tables};
+use super::viot::Viot;
+
+const ROUNDS: u32 = 20_000;
+
+fn rng() -> Rng {
+    let seed = std::env::var("PORTOLAN_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("PORTOLAN_SEED={seed}");
+    Rng::with_seed(seed)
+}
+
+/// Whether what is said to be wrong is in a table of `bytes`.
+fn inside(error: TableError, bytes: usize) {
+    let offset = match error {
+        TableError::Truncated { offset, .. }
+        | TableError::Length { offset, .. }
+        | TableError::Reference { offset, .. }
+        | TableError::Loop { offset }
+        | TableError::Nonsense { offset, .. } => offset,
+        TableError::Signature { .. } | TableError::Checksum { .. } => 0,
+    };
+    // A mapping's array or a table's first node may be said to be anywhere.
+    assert!(
+        offset <= bytes
+            || matches!(
+                error,
+                TableError::Truncated { .. } | TableError::Reference { .. }
+            ),
+        "{error:?} in {bytes} bytes"
+    );
+}
+
+/// Reads everything that there is; returns how many things that were.
+fn read_all(bytes: &[u8]) -> usize {
+    let mut read = 0;
+    let mut see = |error| inside(error, bytes.len());
+    for found in Tables::new(bytes) {
+        read += found
+            .map_err(&mut see)
+            .map_or(0, |(_, sdt)| sdt.as_slice().len());
+    }
+    let _ = Sdt::parse(bytes).map_err(&mut see);
+    if let Ok(dmar) = Dmar::parse(bytes).map_err(&mut see) {
+        for structure in dmar.structures() {
+            let scopes = match structure.map_err(&mut see) {
+                Ok(Structure::Unit(unit)) => unit.scopes,
+                Ok(Structure::Reserved(reserved)) => reserved.scopes,
+                Ok(Structure::RootPorts(ports)) => ports.scopes,
+                Ok(Structure::TranslationCaches(devices) | Structure::Properties(devices)) => {
+                    devices.scopes
+                }
+                _ => continue,
+            };
+            for scope in scopes.flatten() {
+                read += usize::from(scope.requester(|bridge| Some(bridge.bus())).is_some());
+            }
+        }
+    }
+    if let Ok(iort) = Iort::parse(bytes).map_err(&mut see) {
+        for node in iort.nodes() {
+            let Ok(node) = node.map_err(&mut see) else {
+                continue;
+            };
+            match node.body {
+                Body::ItsGroup(its) => read += its.ids().count(),
+                Body::ReservedMemory(reserved) => read += reserved.ranges().flatten().count(),
+                _ => {}
+            }
+            let _ = iort.resolve_from(&node, 0x100).map_err(&mut see);
+        }
+        let found = iort.resolve(Segment::new(2), RequesterId::new(0x42));
+        let _ = found.map_err(&mut see);
+    }
+    if let Ok(viot) = Viot::parse(bytes).map_err(&mut see) {
+        read += viot.nodes().flatten().count();
+        let found = viot.resolve(Segment::new(2), RequesterId::new(0x123));
+        let _ = found.map_err(&mut see);
+    }
+    read
+}
+
+#[test]
+fn random_bytes() {
+    let mut rng = rng();
+    for _ in 0..ROUNDS {
+        let signature = rng
+            .choice([*b"DMAR", *b"IORT", *b"VIOT", *b"XSDT"])
+            .unwrap();
+        // Small numbers make structures that go on for a while.
+        let most = rng.choice([3, 40, 255]).unwrap();
+        let body: Vec<u8> = (0..rng.usize(..200)).map(|_| rng.u8(..=most)).collect();
+        read_all(&table(signature, &body));
+        read_all(&body);
+    }
+}
+
+#[test]
+fn mutated_tables() {
+    let mut rng = rng();
+    let tables = [dmar_bytes(), iort_bytes(), viot_bytes()];
+    let mut survived = 0;
+    for _ in 0..ROUNDS {
+        let mut bytes = tables[rng.usize(..tables.len())].clone();
+        for _ in 0..rng.usize(1..5) {
+            let at = rng.usize(10..bytes.len());
+            bytes[at] = match rng.u8(..4) {
+                0 => 0,
+                1 => u8::MAX,
+                2 => bytes[at] ^ 1 << rng.u8(..8),
+                _ => rng.u8(..),
+            };
+        }
+        reseal(&mut bytes);
+        survived += usize::from(read_all(&bytes) > 0);
+    }
+    // The checksum is made anew: most tables are still read.
+    assert!(survived > ROUNDS as usize / 2, "{survived}");
+}
+
+/// Each table cut at each byte: by the slice, and by its own length.
+#[test]
+fn truncated_tables() {
+    for whole in [dmar_bytes(), iort_bytes(), viot_bytes()] {
+        for end in 0..whole.len() {
+            read_all(&whole[..end]);
+            assert!(Sdt::parse(&whole[..end]).is_err(), "{end}");
+            let mut short = whole.clone();
+            short[4..8].copy_from_slice(&(end as u32).to_le_bytes());
+            reseal(&mut short);
+            read_all(&short);
+        }
+    }
+}
+
+/// Every reference of every node redirected to every node: circles of all lengths end.
+#[test]
+fn looping_tables() {
+    let whole = iort_bytes();
+    let iort = Iort::parse(&whole).unwrap();
+    let offsets: Vec<usize> = iort.nodes().map(|node| node.unwrap().offset).collect();
+    let mut loops = 0;
+    for &to in &offsets {
+        let mut bytes = whole.clone();
+        for &from in &offsets {
+            let mappings = u32::from_le_bytes(whole[from + 8..from + 12].try_into().unwrap());
+            let array = u32::from_le_bytes(whole[from + 12..from + 16].try_into().unwrap());
+            for i in 0..mappings as usize {
+                let at = from + array as usize + 20 * i + 12;
+                bytes[at..at + 4].copy_from_slice(&(to as u32).to_le_bytes());
+            }
+        }
+        reseal(&mut bytes);
+        let iort = Iort::parse(&bytes).unwrap();
+        let found = iort.resolve(Segment::new(9), RequesterId::new(0x10));
+        match found {
+            Err(TableError::Loop { .. }) => loops += 1,
+            Ok(Some(found)) => assert_eq!(found.stream, StreamId::new(0x10)),
+            Ok(None) | Err(_) => {}
+        }
+    }
+    assert!(loops >= 1);
+}

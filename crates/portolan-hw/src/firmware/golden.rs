@@ -1,0 +1,367 @@
+//! Tables written by hand from the specifications, byte by byte, and what is read from them.
+
+extern crate std;
+
+use std::vec;
+use std::vec::Vec;
+
+use portolan::addr::{PhysAddr, StreamId};
+
+use super::TableError;
+use super::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
+use super::iort::{Body, Iort};
+use super::pci::{RequesterId, Segment};
+use super::sdt::{Sdt, Tables};
+use super::viot::{self, Viot};
+
+/// A table with its length and checksum made.
+pub(super) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 36];
+    bytes[..4].copy_from_slice(&signature);
+    bytes[8] = 1;
+    bytes[10..16].copy_from_slice(b"HANDMA");
+    bytes.extend_from_slice(body);
+    seal(&mut bytes);
+    bytes
+}
+
+/// Makes length and checksum right.
+pub(super) fn seal(bytes: &mut [u8]) {
+    let length = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+    reseal(bytes);
+}
+
+/// Makes the checksum right, whatever the length says.
+pub(super) fn reseal(bytes: &mut [u8]) {
+    bytes[9] = 0;
+    let said = u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
+    let summed = &bytes[..said.min(bytes.len())];
+    let sum = summed.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte));
+    bytes[9] = sum.wrapping_neg();
+}
+
+#[rustfmt::skip]
+pub(super) fn dmar_bytes() -> Vec<u8> {
+    table(dmar::SIGNATURE, &[
+        // 39 bits, interrupt remapping; reserved.
+        38, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        // DRHD, segment 1, 0xfed9_1000, two pages; a bridge path 1c.0 -> 2.3; an I/O APIC.
+        0, 0, 32, 0, 0, 1, 1, 0, 0, 0x10, 0xd9, 0xfe, 0, 0, 0, 0,
+        1, 10, 0, 0, 0, 5, 0x1c, 0, 2, 3,
+        3, 6, 0, 0, 8, 0xf0,
+        // Of unknown type.
+        0x99, 0, 6, 0, 0xff, 0xff,
+        // RMRR: 0x7c00_0000 to 0x7c0f_ffff, 0:14.0.
+        1, 0, 32, 0, 0, 0, 0, 0,
+        0, 0, 0, 0x7c, 0, 0, 0, 0, 0xff, 0xff, 0x0f, 0x7c, 0, 0, 0, 0,
+        1, 8, 0, 0, 0, 0, 0x14, 0,
+        // ATSR for all ports.
+        2, 0, 8, 0, 1, 0, 0, 0,
+        // RHSA: 0xfed9_0000 in domain 3.
+        3, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0xd9, 0xfe, 0, 0, 0, 0, 3, 0, 0, 0,
+        // ANDD 7.
+        4, 0, 13, 0, 0, 0, 0, 7, b'\\', b'_', b'S', b'B', 0,
+        // SATC with a scope of unknown type, SIDP.
+        5, 0, 14, 0, 1, 0, 0, 0, 0x77, 6, 0, 0, 0, 0,
+        6, 0, 16, 0, 0, 0, 0, 0, 1, 8, 0, 0, 0, 3, 1, 1,
+    ])
+}
+
+#[test]
+fn dmar_by_hand() {
+    let bytes = dmar_bytes();
+    let dmar = Dmar::parse(&bytes).unwrap();
+    assert_eq!((dmar.address_lg2(), dmar.flags()), (39, 1));
+    let mut structures = dmar.structures();
+    let Some(Ok(Structure::Unit(unit))) = structures.next() else {
+        panic!("no unit");
+    };
+    assert_eq!(
+        (unit.serves, unit.segment),
+        (Serves::Named, Segment::new(1))
+    );
+    assert_eq!(unit.registers.start(), PhysAddr::new(0xfed9_1000));
+    assert_eq!(unit.registers.last(), PhysAddr::new(0xfed9_2fff));
+    let scopes: Vec<_> = unit.scopes.map(Result::unwrap).collect();
+    assert_eq!(scopes[0].kind, ScopeKind::Endpoint);
+    let path: Vec<_> = scopes[0].path().collect();
+    let step = |device, function| PathStep { device, function };
+    assert_eq!(path, [step(0x1c, 0), step(2, 3)]);
+    let secondary = |bridge| (bridge == RequesterId::of(5, 0x1c, 0)).then_some(9);
+    let there = scopes[0].requester(secondary);
+    assert_eq!(there, Some(RequesterId::of(9, 2, 3)));
+    assert_eq!(scopes[0].requester(|_| None), None);
+    assert_eq!(
+        (scopes[1].kind, scopes[1].enumeration),
+        (ScopeKind::IoApic, 8)
+    );
+    assert_eq!(scopes[1].requester(|_| None), None);
+
+    let Some(Ok(Structure::Reserved(reserved))) = structures.next() else {
+        panic!("no reserved memory");
+    };
+    assert_eq!(structures.unknown(), 1);
+    assert_eq!(reserved.range.last(), PhysAddr::new(0x7c0f_ffff));
+    let mut scopes = reserved.scopes;
+    let device = scopes.next().unwrap().unwrap().requester(|_| None);
+    assert_eq!(device, Some(RequesterId::new(0xa0)));
+
+    let rest: Vec<_> = structures.by_ref().map(Result::unwrap).collect();
+    assert!(matches!(rest[0], Structure::RootPorts(p) if p.ports == dmar::Ports::All));
+    assert!(matches!(rest[1], Structure::Affinity(a) if a.proximity == 3));
+    assert!(matches!(rest[2], Structure::NamedDevice(d) if d.number == 7 && d.name == b"\\_SB"));
+    let Structure::TranslationCaches(mut caches) = rest[3] else {
+        panic!("no SATC");
+    };
+    assert_eq!((caches.flags, caches.scopes.next()), (1, None));
+    assert_eq!(caches.scopes.unknown(), 1);
+    assert!(matches!(rest[4], Structure::Properties(p) if p.scopes.count() == 1));
+    assert_eq!((rest.len(), structures.unknown()), (5, 1));
+}
+
+#[test]
+fn dmar_says_what_is_wrong_and_where() {
+    let good = dmar_bytes();
+    let errors = |bytes: &[u8]| -> Vec<_> {
+        let structures = Dmar::parse(bytes).unwrap().structures();
+        structures.filter_map(Result::err).collect()
+    };
+    // A structure without a length, which would be found for ever.
+    let mut bytes = good.clone();
+    bytes[50] = 0;
+    reseal(&mut bytes);
+    let (offset, length) = (48, 0);
+    assert_eq!(errors(&bytes), [TableError::Length { offset, length }]);
+    // One past the end.
+    let mut bytes = good.clone();
+    bytes[51] = 0x7f;
+    reseal(&mut bytes);
+    let (offset, needed) = (48, 0x7f20);
+    assert_eq!(errors(&bytes), [TableError::Truncated { offset, needed }]);
+    // Reserved memory that ends before it begins; the rest is still read.
+    let mut bytes = good.clone();
+    bytes[86 + 19] = 0;
+    reseal(&mut bytes);
+    let (offset, value) = (86 + 8, 0x7c00_0000);
+    assert_eq!(errors(&bytes), [TableError::Nonsense { offset, value }]);
+    assert_eq!(Dmar::parse(&bytes).unwrap().structures().count(), 7);
+    // A flipped bit.
+    let mut bytes = good.clone();
+    bytes[60] ^= 4;
+    let sum = 4;
+    assert!(
+        Dmar::parse(&bytes) == Err(TableError::Checksum { sum })
+            || Dmar::parse(&bytes) == Err(TableError::Checksum { sum: 252 })
+    );
+    let (found, wanted) = (*b"DMAR", *b"VIOT");
+    let other = Err(TableError::Signature { found, wanted });
+    assert_eq!(Viot::parse(&good).map(|_| ()), other);
+}
+
+/// Words of 32 bits as bytes.
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A node: type and revision, the words after the common part, and its mappings.
+fn node(kind: u8, revision: u8, body: &[u32], mappings: &[[u32; 5]]) -> Vec<u8> {
+    let body = words(body);
+    let length = 16 + body.len() + 20 * mappings.len();
+    let mut bytes = vec![kind, length as u8, 0, revision, 0, 0, 0, 0];
+    bytes.extend(words(&[mappings.len() as u32, 16 + body.len() as u32]));
+    bytes.extend(body);
+    bytes.extend(mappings.iter().flat_map(|mapping| words(mapping)));
+    bytes
+}
+
+const ITS: u32 = 48;
+const SMMU: u32 = ITS + 24;
+const PARENT: u32 = SMMU + 16 + 52 + 20;
+const ROOT: u32 = PARENT + 16 + 13 * 4 + 20;
+const NAMED: u32 = ROOT + 16 + 24 + 60;
+const LOOPED: u32 = NAMED + 16 + 20 + 20;
+
+/// An ITS, two SMMUs, a root complex, a named component, a loop, RMR, PMCG.
+pub(super) fn iort_bytes() -> Vec<u8> {
+    let mut body = words(&[9, 48, 0]);
+    body.extend(node(0, 1, &[1, 4], &[]));
+    let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
+    body.extend(node(4, 4, &smmu, &[[0, 0xffff, 0, ITS, 0]]));
+    let second = [0x906_0000, 0, 0x1_0000, 0, 3, 2, 60, 0, 0, 0, 0, 0, 0];
+    body.extend(node(3, 0, &second, &[[0, 0xffff, 0, ITS, 0]]));
+    let root = [3, 0, 0, 2, 48, 0];
+    let mappings = [
+        [0, 0xff, 0x1000, SMMU, 0],
+        [0x100, 0xff, 0, PARENT, 0],
+        [0x200, 0xff, 0x200, ITS, 0],
+    ];
+    body.extend(node(2, 3, &root, &mappings));
+    // Flags, memory, 40 bits, "\_SB.X".
+    let named = [
+        0x15,
+        0,
+        0,
+        40 | 0x5c << 8 | 0x5f << 16 | 0x53 << 24,
+        0x582e42,
+    ];
+    body.extend(node(1, 4, &named, &[[0, 0, 77, SMMU, 1]]));
+    // A root complex that leads to itself.
+    body.extend(node(2, 0, &[0, 0, 0, 9], &[[0, 0xffff, 0, LOOPED, 0]]));
+    let reserved = [1, 1, 28, 0x8000_0000, 0, 0x20_0000, 0, 0];
+    body.extend(node(6, 3, &reserved, &[]));
+    body.extend(node(5, 2, &[0x907_0000, 0, 33, SMMU, 0x908_0000, 0], &[]));
+    body.extend(node(200, 0, &[1, 2], &[]));
+    table(super::iort::SIGNATURE, &body)
+}
+
+#[test]
+fn iort_by_hand() {
+    let bytes = iort_bytes();
+    let iort = Iort::parse(&bytes).unwrap();
+    let mut walk = iort.nodes();
+    let nodes: Vec<_> = walk.by_ref().map(Result::unwrap).collect();
+    assert_eq!((nodes.len(), walk.unknown()), (8, 1));
+    let offsets: Vec<_> = nodes.iter().take(6).map(|n| n.offset as u32).collect();
+    assert_eq!(offsets, [ITS, SMMU, PARENT, ROOT, NAMED, LOOPED]);
+    assert!(matches!(nodes[0].body, Body::ItsGroup(its) if its.ids().eq([4])));
+    let Body::SmmuV3(smmu) = nodes[1].body else {
+        panic!("no SMMUv3");
+    };
+    assert_eq!(smmu.base, PhysAddr::new(0x905_0000));
+    assert_eq!((smmu.interrupts.event, smmu.interrupts.sync), (106, 108));
+    assert_eq!((smmu.proximity, smmu.device_mapping), (Some(2), None));
+    assert!(matches!(nodes[2].body, Body::Smmu(s) if s.model == 3 && s.flags == 2));
+    assert!(matches!(nodes[3].body, Body::RootComplex(r) if r.address_lg2 == 48));
+    let Body::NamedComponent(named) = nodes[4].body else {
+        panic!("no named component");
+    };
+    assert_eq!((named.address_lg2, named.name), (40, &b"\\_SB.X"[..]));
+    let Body::ReservedMemory(reserved) = nodes[6].body else {
+        panic!("no reserved memory");
+    };
+    let (_, range) = reserved.ranges().next().unwrap().unwrap();
+    assert_eq!(range.last(), PhysAddr::new(0x801f_ffff));
+    assert!(matches!(nodes[7].body, Body::CounterGroup(c) if c.counted == SMMU));
+}
+
+#[test]
+fn iort_identifiers_are_followed() {
+    let bytes = iort_bytes();
+    let iort = Iort::parse(&bytes).unwrap();
+    let of = |segment, id| iort.resolve(Segment::new(segment), RequesterId::new(id));
+    let at = |segment, id| {
+        let found = of(segment, id).unwrap().unwrap();
+        (found.unit.offset as u32, found.stream)
+    };
+    assert_eq!(at(2, 0x42), (SMMU, StreamId::new(0x1042)));
+    assert_eq!(at(2, 0x1ff), (PARENT, StreamId::new(0xff)));
+    // Straight to interrupts, not mapped, of no segment.
+    assert_eq!(of(2, 0x210), Ok(None));
+    assert_eq!(of(2, 0x300), Ok(None));
+    assert_eq!(of(1, 0), Ok(None));
+    let offset = LOOPED as usize;
+    assert_eq!(of(9, 0), Err(TableError::Loop { offset }));
+    let named = iort.nodes().nth(4).unwrap().unwrap();
+    let found = iort.resolve_from(&named, 5).unwrap().unwrap();
+    assert_eq!((found.unit.offset as u32, found.stream.get()), (SMMU, 77));
+}
+
+#[test]
+fn iort_references_to_nothing() {
+    let good = iort_bytes();
+    let segment = Segment::new(2);
+    for target in [0, 47, SMMU + 1, LOOPED + 4096, u32::MAX] {
+        let mut bytes = good.clone();
+        let at = ROOT as usize + 16 + 24 + 12;
+        bytes[at..at + 4].copy_from_slice(&target.to_le_bytes());
+        reseal(&mut bytes);
+        let iort = Iort::parse(&bytes).unwrap();
+        let found = iort.resolve(segment, RequesterId::new(1));
+        assert!(found.is_err(), "{target:#x} gave {found:?}");
+    }
+    // Mappings past the end of their node.
+    let mut bytes = good.clone();
+    bytes[ROOT as usize + 8] = 200;
+    reseal(&mut bytes);
+    let iort = Iort::parse(&bytes).unwrap();
+    let errors = iort.nodes().filter_map(Result::err);
+    let (offset, needed) = (ROOT as usize + 40, 4000);
+    assert!(errors.eq([TableError::Truncated { offset, needed }]));
+    // More nodes than there is room for.
+    let mut bytes = good;
+    bytes[36] = 10;
+    reseal(&mut bytes);
+    let iort = Iort::parse(&bytes).unwrap();
+    assert_eq!(iort.nodes().filter(Result::is_err).count(), 1);
+}
+
+#[rustfmt::skip]
+pub(super) fn viot_bytes() -> Vec<u8> {
+    table(viot::SIGNATURE, &[
+        5, 0, 48, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        // At 48: the unit 0:1.0.
+        3, 0, 16, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        // At 64: another, by registers.
+        4, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0x0a, 0, 0, 0, 0,
+        // Unknown.
+        9, 0, 4, 0,
+        // Segments 2 and 3, 0x100 to 0x1ff, from endpoint 0x1000 on, of the first.
+        1, 0, 24, 0, 0, 0x10, 0, 0, 2, 0, 3, 0, 0, 1, 0xff, 1, 48, 0, 0, 0, 0, 0, 0, 0,
+        // Endpoint 9 at 0x0b00_0000, of the second.
+        2, 0, 24, 0, 9, 0, 0, 0, 0, 0, 0, 0x0b, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0,
+    ])
+}
+
+#[test]
+fn viot_by_hand() {
+    let bytes = viot_bytes();
+    let viot = Viot::parse(&bytes).unwrap();
+    let mut walk = viot.nodes();
+    assert_eq!((walk.by_ref().count(), walk.unknown()), (4, 1));
+    let of = |segment, id| viot.resolve(Segment::new(segment), RequesterId::new(id));
+    let unit = viot::Unit::Pci {
+        segment: Segment::new(0),
+        requester: RequesterId::of(0, 1, 0),
+    };
+    assert_eq!(of(2, 0x123), Ok(Some((unit, StreamId::new(0x1023)))));
+    assert_eq!(of(3, 0x1ff), Ok(Some((unit, StreamId::new(0x1_10ff)))));
+    assert_eq!((of(2, 0xff), of(4, 0x100)), (Ok(None), Ok(None)));
+    let second = viot.unit(64).unwrap();
+    let base = PhysAddr::new(0x0a00_0000);
+    assert_eq!(second, viot::Unit::Mmio { base });
+    for offset in [0, 47, 80, 84, 4000, u16::MAX] {
+        assert!(viot.unit(offset).is_err(), "{offset}");
+    }
+}
+
+#[test]
+fn many_tables_in_a_row() {
+    let mut all = vec![0; 3];
+    all.extend(viot_bytes());
+    all.extend([0; 13]);
+    // A table without a checksum.
+    let mut facs = table(*b"FACS", &[1, 2, 3]);
+    facs[9] ^= 1;
+    all.extend(facs);
+    let dmar = all.len();
+    all.extend(dmar_bytes());
+    let mut tables = Tables::new(&all);
+    let found: Vec<_> = tables
+        .by_ref()
+        .map(|found| found.map(|(at, sdt)| (at, sdt.signature())))
+        .collect();
+    assert_eq!(found, [Ok((3, *b"VIOT")), Ok((dmar, *b"DMAR"))]);
+    assert_eq!(tables.damaged(), 1);
+    all.extend(*b"XSDT\x10\0\0\0");
+    assert_eq!(Tables::new(&all).filter(Result::is_err).count(), 1);
+
+    let xsdt = table(*b"XSDT", &[0, 0x10, 0, 0, 1, 0, 0, 0, 7]);
+    let sdt = Sdt::parse(&xsdt).unwrap();
+    let entries = sdt.entries().unwrap();
+    assert!(entries.eq([PhysAddr::new(0x1_0000_1000)]));
+    let rsdt = table(*b"RSDT", &[0, 0x10, 0, 0, 1, 0, 0, 0]);
+    let sdt = Sdt::parse(&rsdt).unwrap();
+    assert_eq!(sdt.entries().unwrap().count(), 2);
+    assert!(Sdt::parse(&viot_bytes()).unwrap().entries().is_err());
+}

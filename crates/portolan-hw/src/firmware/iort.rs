@@ -1,0 +1,126 @@
+//! IORT: Arm's SMMUs, what is behind them and by which identifiers.
+//!
+//! Arm I/O Remapping Table (DEN0049), revision E.f, chapter 3. Node types 0 to 6. Identifiers are
+//! followed by [`Iort::resolve`]. Not supported: interrupt arrays of an SMMUv1 or v2.
+
+mod mapping;
+mod node;
+
+pub use mapping::{Mapping, Mappings, Resolved, Single};
+pub use node::{
+    Body, CounterGroup, Interrupts, ItsGroup, ItsIds, MemoryRange, MemoryRanges, NamedComponent,
+    Node, ReservedMemory, RootComplex, Smmu, SmmuV3,
+};
+
+use super::TableError;
+use super::bytes::Bytes;
+use super::sdt::Sdt;
+
+/// Signature of the table.
+pub const SIGNATURE: [u8; 4] = *b"IORT";
+
+/// Where the fixed part of the table ends.
+const FIXED: usize = 48;
+/// Bytes of the part that all nodes have.
+const NODE_HEAD: usize = 16;
+
+/// The table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Iort<'a> {
+    bytes: Bytes<'a>,
+    count: u32,
+    first: usize,
+}
+
+impl<'a> Iort<'a> {
+    /// The table at the start of `data`.
+    ///
+    /// # Errors
+    /// [`TableError`] of the header; nodes are checked as they are walked.
+    pub fn parse(data: &'a [u8]) -> Result<Self, TableError> {
+        let bytes = Sdt::parse_as(data, SIGNATURE)?.bytes();
+        bytes.part(0, FIXED)?;
+        let first = bytes.u32(40)?;
+        match usize::try_from(first) {
+            Ok(offset) if offset >= FIXED => Ok(Self {
+                bytes,
+                count: bytes.u32(36)?,
+                first: offset,
+            }),
+            _ => Err(TableError::Nonsense {
+                offset: 40,
+                value: first.into(),
+            }),
+        }
+    }
+
+    /// The nodes, in order.
+    pub fn nodes(&self) -> Nodes<'a> {
+        Nodes {
+            rest: self.bytes.from(self.first),
+            left: self.count,
+            unknown: 0,
+        }
+    }
+
+    /// The node at `target`, which the structure at `from` refers to.
+    ///
+    /// # Errors
+    /// [`TableError::Reference`] if there is none, or what is wrong with it.
+    pub fn node_at(&self, from: usize, target: u32) -> Result<Node<'a>, TableError> {
+        let none = TableError::Reference {
+            offset: from,
+            target,
+        };
+        let at = usize::try_from(target).map_err(|_| none)?;
+        if at < self.first || at >= self.bytes.len() {
+            return Err(none);
+        }
+        node::parse(cut(self.bytes.from(at))?)?.ok_or(none)
+    }
+}
+
+/// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an
+/// error; one whose contents are wrong is an error, and the walk goes on behind it.
+#[derive(Clone, Debug)]
+pub struct Nodes<'a> {
+    rest: Bytes<'a>,
+    left: u32,
+    unknown: u32,
+}
+
+impl Nodes<'_> {
+    /// How many nodes of unknown type were passed over so far.
+    pub fn unknown(&self) -> u32 {
+        self.unknown
+    }
+}
+
+impl<'a> Iterator for Nodes<'a> {
+    type Item = Result<Node<'a>, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(left) = self.left.checked_sub(1) {
+            let bytes = match cut(self.rest) {
+                Ok(bytes) => bytes,
+                Err(error) => {
+                    self.left = 0;
+                    return Some(Err(error));
+                }
+            };
+            self.left = left;
+            self.rest = self.rest.from(bytes.len());
+            match node::parse(bytes) {
+                Ok(Some(node)) => return Some(Ok(node)),
+                Ok(None) => self.unknown = self.unknown.saturating_add(1),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+}
+
+/// The node at the start of `rest`.
+fn cut(rest: Bytes<'_>) -> Result<Bytes<'_>, TableError> {
+    rest.structure(rest.u16(1)?.into(), NODE_HEAD)
+}

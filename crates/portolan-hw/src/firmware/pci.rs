@@ -1,0 +1,61 @@
+//! Requester identifiers: segment, bus, device and function of a PCI function.
+
+use portolan::addr::StreamId;
+
+/// Bus, device and function as a requester puts them on the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequesterId(u16);
+
+impl RequesterId {
+    /// The identifier from its sixteen bits.
+    pub const fn new(raw: u16) -> Self {
+        Self(raw)
+    }
+
+    /// The identifier of `function` (0 to 7) of `device` (0 to 31) on `bus`; higher bits of the two
+    /// are dropped.
+    pub const fn of(bus: u8, device: u8, function: u8) -> Self {
+        Self((bus as u16) << 8 | ((device & 0x1f) as u16) << 3 | (function & 7) as u16)
+    }
+
+    /// The sixteen bits.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// Bus.
+    pub const fn bus(self) -> u8 {
+        (self.0 >> 8) as u8
+    }
+
+    /// Device.
+    pub const fn device(self) -> u8 {
+        (self.0 >> 3 & 0x1f) as u8
+    }
+
+    /// Function.
+    pub const fn function(self) -> u8 {
+        (self.0 & 7) as u8
+    }
+
+    /// The stream of a unit that names streams by requester identifier.
+    pub const fn stream(self) -> StreamId {
+        StreamId::new(self.0 as u32)
+    }
+}
+
+/// A group of up to 256 buses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Segment(u16);
+
+impl Segment {
+    /// The segment of this number.
+    pub const fn new(raw: u16) -> Self {
+        Self(raw)
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}

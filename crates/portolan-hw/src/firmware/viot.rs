@@ -1,0 +1,246 @@
+//! VIOT: virtio-iommu devices and what they serve.
+//!
+//! ACPI specification 6.5, section 5.2.34. All node types.
+
+use portolan::addr::{PhysAddr, StreamId};
+
+use super::TableError;
+use super::bytes::Bytes;
+use super::pci::{RequesterId, Segment};
+use super::sdt::Sdt;
+
+/// Signature of the table.
+pub const SIGNATURE: [u8; 4] = *b"VIOT";
+
+/// Where the fixed part of the table ends.
+const FIXED: usize = 48;
+/// Bytes of a node's type and length.
+const HEAD: usize = 4;
+
+/// The table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Viot<'a> {
+    bytes: Bytes<'a>,
+    count: u16,
+    first: usize,
+}
+
+/// A virtio-iommu device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Behind the PCI transport.
+    Pci {
+        /// Its segment.
+        segment: Segment,
+        /// Its place there.
+        requester: RequesterId,
+    },
+    /// Behind the MMIO transport.
+    Mmio {
+        /// Its registers.
+        base: PhysAddr,
+    },
+}
+
+/// PCI functions and the endpoint identifiers that they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciRange {
+    /// Endpoint of the first function.
+    pub endpoint: StreamId,
+    /// First segment.
+    pub first_segment: Segment,
+    /// Last segment.
+    pub last_segment: Segment,
+    /// First function, in each segment.
+    pub first: RequesterId,
+    /// Last function, in each segment.
+    pub last: RequesterId,
+    /// Offset of the unit's node.
+    pub unit: u16,
+}
+
+impl PciRange {
+    /// The endpoint of a function, if it is in the range.
+    pub fn endpoint_of(&self, segment: Segment, requester: RequesterId) -> Option<StreamId> {
+        let inside = (self.first_segment..=self.last_segment).contains(&segment)
+            && (self.first..=self.last).contains(&requester);
+        if !inside {
+            return None;
+        }
+        let segments = u32::from(segment.get().checked_sub(self.first_segment.get())?);
+        let functions = u32::from(requester.get().checked_sub(self.first.get())?);
+        let above = (segments << 16).checked_add(functions)?;
+        self.endpoint.get().checked_add(above).map(StreamId::new)
+    }
+}
+
+/// A device that is not of PCI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MmioEndpoint {
+    /// Its endpoint.
+    pub endpoint: StreamId,
+    /// Its registers, which name it.
+    pub base: PhysAddr,
+    /// Offset of the unit's node.
+    pub unit: u16,
+}
+
+/// One node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// PCI functions.
+    PciRange(PciRange),
+    /// Another device.
+    MmioEndpoint(MmioEndpoint),
+    /// A unit.
+    Unit(Unit),
+}
+
+impl<'a> Viot<'a> {
+    /// The table at the start of `data`.
+    ///
+    /// # Errors
+    /// [`TableError`] of the header; nodes are checked as they are walked.
+    pub fn parse(data: &'a [u8]) -> Result<Self, TableError> {
+        let bytes = Sdt::parse_as(data, SIGNATURE)?.bytes();
+        bytes.part(0, FIXED)?;
+        let first = bytes.u16(38)?;
+        if usize::from(first) < FIXED {
+            return Err(TableError::Nonsense {
+                offset: 38,
+                value: first.into(),
+            });
+        }
+        Ok(Self {
+            bytes,
+            count: bytes.u16(36)?,
+            first: first.into(),
+        })
+    }
+
+    /// The nodes with their offsets, in order.
+    pub fn nodes(&self) -> Nodes<'a> {
+        Nodes {
+            rest: self.bytes.from(self.first),
+            left: self.count,
+            unknown: 0,
+        }
+    }
+
+    /// The unit whose node is at `offset`.
+    ///
+    /// # Errors
+    /// [`TableError::Reference`] if there is none, or what is wrong with it.
+    pub fn unit(&self, offset: u16) -> Result<Unit, TableError> {
+        let none = TableError::Reference {
+            offset: usize::from(offset),
+            target: offset.into(),
+        };
+        if usize::from(offset) < self.first {
+            return Err(none);
+        }
+        match cut(self.bytes.from(offset.into())).and_then(parse)? {
+            Some(Node::Unit(unit)) => Ok(unit),
+            _ => Err(none),
+        }
+    }
+
+    /// The unit that serves a PCI function, and the function's endpoint there. `None` if no unit
+    /// does.
+    ///
+    /// # Errors
+    /// What is wrong with a node on the way, or with the unit's.
+    pub fn resolve(
+        &self,
+        segment: Segment,
+        requester: RequesterId,
+    ) -> Result<Option<(Unit, StreamId)>, TableError> {
+        for node in self.nodes() {
+            if let (_, Node::PciRange(range)) = node? {
+                if let Some(endpoint) = range.endpoint_of(segment, requester) {
+                    return Ok(Some((self.unit(range.unit)?, endpoint)));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an
+/// error; one whose contents are wrong is an error, and the walk goes on behind it.
+#[derive(Clone, Debug)]
+pub struct Nodes<'a> {
+    rest: Bytes<'a>,
+    left: u16,
+    unknown: u32,
+}
+
+impl Nodes<'_> {
+    /// How many nodes of unknown type were passed over so far.
+    pub fn unknown(&self) -> u32 {
+        self.unknown
+    }
+}
+
+impl Iterator for Nodes<'_> {
+    /// The node and its offset in the table.
+    type Item = Result<(usize, Node), TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(left) = self.left.checked_sub(1) {
+            let node = match cut(self.rest) {
+                Ok(node) => node,
+                Err(error) => {
+                    self.left = 0;
+                    return Some(Err(error));
+                }
+            };
+            self.left = left;
+            self.rest = self.rest.from(node.len());
+            match parse(node) {
+                Ok(Some(known)) => return Some(Ok((node.offset(), known))),
+                Ok(None) => self.unknown = self.unknown.saturating_add(1),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+}
+
+/// The node at the start of `rest`.
+fn cut(rest: Bytes<'_>) -> Result<Bytes<'_>, TableError> {
+    rest.structure(rest.u16(2)?.into(), HEAD)
+}
+
+/// The node; `None` if its type is unknown.
+fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
+    let kind = node.u8(0)?;
+    let fixed = match kind {
+        1 | 2 => 24,
+        3 | 4 => 16,
+        _ => return Ok(None),
+    };
+    node.structure(node.len(), fixed)?;
+    Ok(Some(match kind {
+        1 => Node::PciRange(PciRange {
+            endpoint: StreamId::new(node.u32(4)?),
+            first_segment: Segment::new(node.u16(8)?),
+            last_segment: Segment::new(node.u16(10)?),
+            first: RequesterId::new(node.u16(12)?),
+            last: RequesterId::new(node.u16(14)?),
+            unit: node.u16(16)?,
+        }),
+        2 => Node::MmioEndpoint(MmioEndpoint {
+            endpoint: StreamId::new(node.u32(4)?),
+            base: PhysAddr::new(node.u64(8)?),
+            unit: node.u16(16)?,
+        }),
+        3 => Node::Unit(Unit::Pci {
+            segment: Segment::new(node.u16(4)?),
+            requester: RequesterId::new(node.u16(6)?),
+        }),
+        _ => Node::Unit(Unit::Mmio {
+            base: PhysAddr::new(node.u64(8)?),
+        }),
+    }))
+}
