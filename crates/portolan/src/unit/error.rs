@@ -42,6 +42,9 @@ pub enum UnitError {
     /// It reads as all ones: removed, or without power.
     #[error("the unit is gone")]
     Gone,
+    /// It was disabled, or stopped because of an error of its own.
+    #[error("the unit has stopped")]
+    Stopped,
     /// It says of itself what cannot be.
     #[error("register {offset:#x} holds {value:#x}, which makes no sense")]
     Nonsense {
