@@ -102,8 +102,11 @@ impl<'m, F: Format> Rig<'m, F> {
         quirks: &Quirks,
         gather: Gather,
     ) -> Result<Quiesced> {
-        sync(&self.iommu, CONTEXT, caps, quirks, gather)
-            .map_err(|failed| anyhow!("the model refused an invalidation: {}", failed.error))
+        let paid = match gather.unmapped() {
+            [] => sync(&self.iommu.map_side(), CONTEXT, caps, quirks, gather),
+            _ => sync(&self.iommu, CONTEXT, caps, quirks, gather),
+        };
+        paid.map_err(|failed| anyhow!("the model refused an invalidation: {}", failed.error))
     }
 
     /// Lets the device read at `iova`; a fault is counted by the model.

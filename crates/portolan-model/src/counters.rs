@@ -46,6 +46,8 @@ pub struct Counters {
 pub struct Invalidations {
     /// By page.
     pub page: u64,
+    /// Of those, the ones that a map alone owed.
+    pub page_after_map: u64,
     /// By range.
     pub range: u64,
     /// By context.

@@ -308,7 +308,8 @@ impl<F: Format> FormatLane<'_, F> {
             (tally.tables_freed, cpu.table_free),
         ]);
         let invalidation = sum(&[
-            (kinds.page, each.page),
+            (kinds.page - kinds.page_after_map, each.page),
+            (kinds.page_after_map, each.page_after_map),
             (kinds.range, each.range),
             (kinds.context, each.context),
             (kinds.global, each.global),

@@ -13,7 +13,8 @@ mod tests;
 mod translate;
 
 pub use fault::{Fault, FaultKind};
-pub use setup::{CommandPrices, Injection, QueueError, Setup, StreamConfig, Temper};
+pub use queue::MapSide;
+pub use setup::{CommandPrices, Injection, Owed, QueueError, Setup, StreamConfig, Temper};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

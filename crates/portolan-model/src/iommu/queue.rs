@@ -9,7 +9,7 @@ use portolan::inval::{
     Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step,
 };
 
-use super::{Iommu, Known, QueueError, State, Temper};
+use super::{Iommu, Known, Owed, QueueError, State, Temper};
 use crate::cache::{Cache, Reach};
 use crate::decode::WalkMemory;
 use crate::tables::LINE;
@@ -18,16 +18,40 @@ impl<M: WalkMemory> InvalidationQueue for Iommu<M> {
     type Error = QueueError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), QueueError> {
-        // Devices and other CPUs come in between any two steps.
-        for step in steps {
-            self.carry_out(&mut self.lock(), step)?;
-        }
-        Ok(())
+        self.run(steps, Owed::AfterUnmap)
+    }
+}
+
+/// An [`Iommu`]'s queue, for debts of maps alone.
+#[derive(Debug)]
+pub struct MapSide<'i, M> {
+    iommu: &'i Iommu<M>,
+}
+
+impl<M: WalkMemory> InvalidationQueue for MapSide<'_, M> {
+    type Error = QueueError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), QueueError> {
+        self.iommu.run(steps, Owed::AfterMap)
     }
 }
 
 impl<M: WalkMemory> Iommu<M> {
-    fn carry_out(&self, state: &mut State, step: Step) -> Result<(), QueueError> {
+    /// The queue for debts of maps alone: the same, but by-page invalidations have the price of
+    /// those that follow a map.
+    pub fn map_side(&self) -> MapSide<'_, M> {
+        MapSide { iommu: self }
+    }
+
+    fn run(&self, steps: &mut dyn Iterator<Item = Step>, owed: Owed) -> Result<(), QueueError> {
+        // Devices and other CPUs come in between any two steps.
+        for step in steps {
+            self.carry_out(&mut self.lock(), step, owed)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&self, state: &mut State, step: Step, owed: Owed) -> Result<(), QueueError> {
         let prices = &self.setup.prices;
         match step {
             Step::Clean(bytes) => {
@@ -41,13 +65,13 @@ impl<M: WalkMemory> Iommu<M> {
                 state.counters.write_buffer_flushes += 1;
                 self.memory.drain_write_buffer();
             }
-            Step::Invalidate(command) => self.submit(state, command)?,
+            Step::Invalidate(command) => self.submit(state, command, owed)?,
             Step::Sync => self.complete(state)?,
         }
         Ok(())
     }
 
-    fn submit(&self, state: &mut State, command: Command) -> Result<(), QueueError> {
+    fn submit(&self, state: &mut State, command: Command, owed: Owed) -> Result<(), QueueError> {
         if !self.is_legal(command) {
             return Err(QueueError::Illegal { command });
         }
@@ -59,14 +83,14 @@ impl<M: WalkMemory> Iommu<M> {
         state.queued += 1;
         self.setup
             .clock
-            .charge(self.setup.prices.of_command(command), 1);
+            .charge(self.setup.prices.of_command(command, owed), 1);
         if state.injection.fail_command == Some(state.commands) {
             return Err(QueueError::Failed {
                 ordinal: state.commands,
                 command,
             });
         }
-        count(state, command);
+        count(state, command, owed);
         match self.setup.temper {
             Temper::Adversarial => state.pending.push(command),
             Temper::Realistic(_) => self.invalidate(state, command),
@@ -198,11 +222,16 @@ impl<M: WalkMemory> Iommu<M> {
     }
 }
 
-fn count(state: &mut State, command: Command) {
+fn count(state: &mut State, command: Command, owed: Owed) {
     let counters = &mut state.counters;
     let kinds = &mut counters.invalidations;
     let kind = match command {
-        Command::Page { .. } => &mut kinds.page,
+        Command::Page { .. } => {
+            if owed == Owed::AfterMap {
+                kinds.page_after_map += 1;
+            }
+            &mut kinds.page
+        }
         Command::Range { run, .. } => {
             if let Run::PowerOfTwo { lg2_pages, .. } = run {
                 *counters.range_masks.entry(lg2_pages).or_default() += 1;

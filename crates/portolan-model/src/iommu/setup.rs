@@ -48,11 +48,22 @@ impl StreamConfig {
     }
 }
 
+/// What a debt came from, where the hardware's price depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owed {
+    /// Maps alone.
+    AfterMap,
+    /// Unmaps, perhaps among others.
+    AfterUnmap,
+}
+
 /// Nanoseconds of the events that an IOMMU charges.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CommandPrices {
-    /// [`Event::CmdPage`], also where the invalidation follows a map.
+    /// [`Event::CmdPage`].
     pub page: f64,
+    /// [`Event::CmdPageAfterMap`], or [`Event::CmdPage`] where the profile has no other price.
+    pub page_after_map: f64,
     /// [`Event::CmdRange`].
     pub range: f64,
     /// [`Event::CmdContext`].
@@ -75,8 +86,10 @@ impl CommandPrices {
     pub fn of(profile: &Profile) -> Result<Self, MissingPrice> {
         let caps = profile.capabilities();
         let given = |can, event| if can { profile.price(event) } else { Ok(0.0) };
+        let page = given(caps.page != PageForm::Absent, Event::CmdPage)?;
         Ok(Self {
-            page: given(caps.page != PageForm::Absent, Event::CmdPage)?,
+            page,
+            page_after_map: profile.price(Event::CmdPageAfterMap).unwrap_or(page),
             range: given(caps.range != RangeForm::Absent, Event::CmdRange)?,
             context: profile.price(Event::CmdContext)?,
             global: profile.price(Event::CmdGlobal)?,
@@ -86,7 +99,14 @@ impl CommandPrices {
         })
     }
 
-    pub(super) fn of_command(&self, command: Command) -> f64 {
+    pub(super) fn of_command(&self, command: Command, owed: Owed) -> f64 {
+        match (command, owed) {
+            (Command::Page { .. }, Owed::AfterMap) => self.page_after_map,
+            (command, _) => self.of_other(command),
+        }
+    }
+
+    fn of_other(&self, command: Command) -> f64 {
         match command {
             Command::Page { .. } => self.page,
             Command::Range { .. } => self.range,

@@ -420,7 +420,7 @@ fn nothing_that_is_written_is_fatal() {
             seed ^= seed << 13;
             seed ^= seed >> 7;
             seed ^= seed << 17;
-            let offset = (seed >> 20) as usize % 0x400 & !3;
+            let offset = ((seed >> 20) as usize % 0x400) & !3;
             bench.vtd.write32(offset, seed as u32);
             let _ = bench.vtd.read32(offset);
             let _ = bench.dma(Some(seed as u32 >> 12), seed, AccessKind::Write);

@@ -107,6 +107,7 @@ fn a_sync_that_stalls_ends_at_the_deadline() {
 fn time_and_drains_are_accounted() {
     let prices = CommandPrices {
         page: 1.0,
+        page_after_map: 0.25,
         range: 20.0,
         context: 300.0,
         global: 4000.0,
@@ -154,4 +155,13 @@ fn time_and_drains_are_accounted() {
     pa(&iommu, DEV, NEAR).unwrap();
     assert_eq!(iommu.stall_ns(), 21.0);
     assert_eq!(iommu.clock().now_exact_ns(), 54_622.5);
+    // What a map alone owes has a price of its own.
+    let after_map = [page(0, Depth::LeafOnly), page(0x1000, Depth::LeafOnly)];
+    iommu
+        .map_side()
+        .execute(&mut after_map.into_iter())
+        .unwrap();
+    assert_eq!(iommu.clock().now_exact_ns(), 54_623.0);
+    let kinds = iommu.counters().invalidations;
+    assert_eq!((kinds.page, kinds.page_after_map), (3, 2));
 }
