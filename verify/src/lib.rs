@@ -4,6 +4,7 @@
 //! * [`faults`]: table memory whose n-th allocation fails.
 //! * [`mod@format`]: the formats by name.
 //! * [`contract`]: the same questions to every format.
+//! * [`backend`]: machines to run those on.
 //! * [`conformance`]: scenarios for every unit, whoever made it.
 //! * [`count`]: what a replay of a trace must count.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
@@ -12,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod backend;
 pub mod conformance;
 pub mod contract;
 pub mod count;

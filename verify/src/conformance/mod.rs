@@ -8,7 +8,10 @@
 mod basic;
 mod configuration;
 mod endurance;
+mod rig;
 mod stale;
+
+pub use rig::{Host, Rig};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

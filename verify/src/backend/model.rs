@@ -1,0 +1,112 @@
+//! The model's memory, and devices that are nothing but a stream number.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan::platform::TableMem;
+use portolan_model::decode::AccessKind;
+use portolan_model::memory::ModelMemory;
+use portolan_model::smmuv3::SmmuRegisters;
+use portolan_model::vtd::VtdRegisters;
+
+use crate::conformance::Host;
+
+/// A unit of the model that devices can be behind.
+pub trait Behind {
+    /// Where an access goes, if anywhere.
+    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr>;
+
+    /// Commands carried out, by kind.
+    fn commands(&self) -> BTreeMap<String, u64>;
+}
+
+impl Behind for SmmuRegisters {
+    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
+        let pieces = self.dma(device, None, iova, kind, 4).ok()?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    fn commands(&self) -> BTreeMap<String, u64> {
+        let counts = self.counts().commands.into_iter();
+        counts
+            .map(|(kind, count)| (format!("{kind:?}"), count))
+            .collect()
+    }
+}
+
+impl Behind for VtdRegisters {
+    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
+        let pieces = self.dma(device, None, iova, kind, 4).ok()?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    fn commands(&self) -> BTreeMap<String, u64> {
+        let counts = self.counts().descriptors.into_iter();
+        counts
+            .map(|(kind, count)| (format!("{kind:?}"), count))
+            .collect()
+    }
+}
+
+/// Memory and devices around a unit of the model.
+pub struct ModelHost<B> {
+    unit: Arc<B>,
+    memory: Arc<ModelMemory>,
+    devices: [StreamId; 2],
+    witness: fn(BTreeMap<String, u64>) -> BTreeMap<String, u64>,
+}
+
+impl<B: Behind> ModelHost<B> {
+    /// Two devices behind `unit`. `witness` renames what the model counts to the driver's names.
+    pub fn new(
+        unit: Arc<B>,
+        memory: Arc<ModelMemory>,
+        devices: [StreamId; 2],
+        witness: fn(BTreeMap<String, u64>) -> BTreeMap<String, u64>,
+    ) -> Self {
+        Self {
+            unit,
+            memory,
+            devices,
+            witness,
+        }
+    }
+}
+
+impl<B: Behind> Host for ModelHost<B> {
+    fn devices(&self) -> [StreamId; 2] {
+        self.devices
+    }
+
+    fn device_write(&self, device: StreamId, iova: Iova, value: u32) {
+        if let Some(pa) = self.unit.access(device, iova, AccessKind::Write) {
+            let _ = self.memory.write_u32(pa, value);
+        }
+    }
+
+    fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {
+        let pa = self.unit.access(device, iova, AccessKind::Read)?;
+        Some(self.peek(pa))
+    }
+
+    fn memory(&self, bytes: u64) -> PhysAddr {
+        let lg2 = bytes.max(1).next_power_of_two().trailing_zeros();
+        let block = TableMem::alloc(&*self.memory, PageSize::of_lg2(lg2));
+        block.unwrap_or(PhysAddr::new(0))
+    }
+
+    fn peek(&self, pa: PhysAddr) -> u32 {
+        let mut bytes = [0xff; 4];
+        let _ = self.memory.read(pa, &mut bytes);
+        u32::from_le_bytes(bytes)
+    }
+
+    fn poke(&self, pa: PhysAddr, value: u32) {
+        let _ = self.memory.write_u32(pa, value);
+    }
+
+    fn witnessed(&self) -> Option<BTreeMap<String, u64>> {
+        Some((self.witness)(self.unit.commands()))
+    }
+}

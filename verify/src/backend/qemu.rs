@@ -1,0 +1,99 @@
+//! QEMU's memory, and two of its `edu` devices, which write by message-signalled interrupt.
+
+use std::collections::BTreeMap;
+
+use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan_qemu::edu::Edu;
+use portolan_qemu::machine::{Builder, Machine};
+use portolan_qemu::trace::Counts;
+
+use crate::conformance::{Host, Outcome};
+
+/// Picks from QEMU's own counts those that drivers count too, by the drivers' names.
+pub type Witness = fn(&Counts) -> BTreeMap<String, u64>;
+
+/// A running QEMU.
+pub struct QemuHost {
+    machine: Machine,
+    devices: [Edu; 2],
+    witness: Option<Witness>,
+}
+
+fn fail(what: &str, error: impl core::fmt::Display) -> Outcome {
+    Outcome::Fail(format!("{what}: {error}"))
+}
+
+impl QemuHost {
+    /// Starts the machine that `builder` describes, which has two `edu` devices. `witness` picks
+    /// from QEMU's own counts those that drivers count too.
+    ///
+    /// # Errors
+    /// [`Outcome::Skip`] where there is no such QEMU, [`Outcome::Fail`] if it does not start.
+    pub fn start(builder: &Builder, witness: Option<Witness>) -> Result<Self, Outcome> {
+        let machine = builder.start().map_err(|error| match error.skip() {
+            Some(why) => Outcome::Skip(why),
+            None => fail("starting QEMU", error),
+        })?;
+        let pci = machine
+            .pci()
+            .map_err(|error| fail("looking at PCI", error))?;
+        let mut edus = Vec::new();
+        for function in pci.find(0x1234, 0x11e8) {
+            edus.push(Edu::new(function).map_err(|error| fail("taking over edu", error))?);
+        }
+        let devices = <[Edu; 2]>::try_from(edus)
+            .map_err(|found| Outcome::Fail(format!("{} edu devices, not 2", found.len())))?;
+        Ok(Self {
+            machine,
+            devices,
+            witness,
+        })
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl Host for QemuHost {
+    fn devices(&self) -> [StreamId; 2] {
+        self.devices.each_ref().map(|edu| edu.function().stream())
+    }
+
+    fn device_write(&self, device: StreamId, iova: Iova, value: u32) {
+        let edu = self
+            .devices
+            .iter()
+            .find(|edu| edu.function().stream() == device);
+        // A device that fails writes nothing, which the scenario sees.
+        let _ = edu.map(|edu| edu.dma_write32(iova, value as u16));
+    }
+
+    fn device_read(&self, _device: StreamId, _iova: Iova) -> Option<u32> {
+        None
+    }
+
+    fn memory(&self, bytes: u64) -> PhysAddr {
+        let lg2 = bytes.max(1).next_power_of_two().trailing_zeros();
+        let block = self.machine.tables().alloc(PageSize::of_lg2(lg2));
+        block.unwrap_or(PhysAddr::new(0))
+    }
+
+    fn peek(&self, pa: PhysAddr) -> u32 {
+        self.machine.ram().read32(pa).unwrap_or(u32::MAX)
+    }
+
+    fn poke(&self, pa: PhysAddr, value: u32) {
+        let _ = self.machine.ram().write32(pa, value);
+    }
+
+    fn witnessed(&self) -> Option<BTreeMap<String, u64>> {
+        let witness = self.witness?;
+        self.machine
+            .trace()
+            .counts()
+            .ok()
+            .map(|counts| witness(&counts))
+    }
+}

@@ -1,0 +1,117 @@
+//! A machine put together from a driver and a host.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::unit::{Attach, Domain, UnitError};
+
+use super::{Abilities, Machine};
+
+/// What of a machine is no driver's affair: memory and devices.
+pub trait Host {
+    /// The two devices.
+    fn devices(&self) -> [StreamId; 2];
+
+    /// See [`Machine::device_write`].
+    fn device_write(&self, device: StreamId, iova: Iova, value: u32);
+
+    /// See [`Machine::device_read`].
+    fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32>;
+
+    /// See [`Machine::memory`].
+    fn memory(&self, bytes: u64) -> PhysAddr;
+
+    /// See [`Machine::peek`].
+    fn peek(&self, pa: PhysAddr) -> u32;
+
+    /// See [`Machine::poke`].
+    fn poke(&self, pa: PhysAddr, value: u32);
+
+    /// See [`Machine::witnessed`].
+    fn witnessed(&self) -> Option<BTreeMap<String, u64>>;
+}
+
+/// What a unit answered to a bad command, if there is a way to send one.
+type Refusal = Option<Result<(), UnitError>>;
+
+/// A driver, a host, and what only the two together know.
+pub struct Rig<U, D, H> {
+    /// The driver.
+    pub unit: U,
+    /// The machine around it.
+    pub host: H,
+    /// What can be asked of the two.
+    pub abilities: Abilities,
+    /// Makes an address space.
+    pub domain: fn(&U) -> Result<Arc<D>, UnitError>,
+    /// See [`Machine::queue_entries`].
+    pub queue_entries: Option<u64>,
+    /// See [`Machine::fault_room`].
+    pub fault_room: Option<u64>,
+    /// See [`Machine::bad_command`].
+    pub bad_command: fn(&U) -> Refusal,
+    /// See [`Machine::submitted`].
+    pub submitted: fn(&U) -> BTreeMap<String, u64>,
+}
+
+impl<U: Attach<D>, D: Domain, H: Host> Machine for Rig<U, D, H> {
+    type Domain = D;
+    type Unit = U;
+
+    fn unit(&self) -> &U {
+        &self.unit
+    }
+
+    fn domain(&self) -> Result<Arc<D>, UnitError> {
+        (self.domain)(&self.unit)
+    }
+
+    fn abilities(&self) -> Abilities {
+        self.abilities
+    }
+
+    fn devices(&self) -> [StreamId; 2] {
+        self.host.devices()
+    }
+
+    fn device_write(&self, device: StreamId, iova: Iova, value: u32) {
+        self.host.device_write(device, iova, value);
+    }
+
+    fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {
+        self.host.device_read(device, iova)
+    }
+
+    fn memory(&self, bytes: u64) -> PhysAddr {
+        self.host.memory(bytes)
+    }
+
+    fn peek(&self, pa: PhysAddr) -> u32 {
+        self.host.peek(pa)
+    }
+
+    fn poke(&self, pa: PhysAddr, value: u32) {
+        self.host.poke(pa, value);
+    }
+
+    fn queue_entries(&self) -> Option<u64> {
+        self.queue_entries
+    }
+
+    fn fault_room(&self) -> Option<u64> {
+        self.fault_room
+    }
+
+    fn bad_command(&self) -> Refusal {
+        (self.bad_command)(&self.unit)
+    }
+
+    fn submitted(&self) -> BTreeMap<String, u64> {
+        (self.submitted)(&self.unit)
+    }
+
+    fn witnessed(&self) -> Option<BTreeMap<String, u64>> {
+        self.host.witnessed()
+    }
+}
