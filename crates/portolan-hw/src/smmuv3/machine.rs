@@ -1,0 +1,130 @@
+//! Registers, table memory and time of one unit, and what is done with them everywhere.
+
+use super::features::Has;
+use super::spec::reg;
+use core::sync::atomic::{AtomicU64, Ordering};
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::platform::{Clock, Mmio, Nanos, OutOfTableMemory, TableMem, poll};
+use portolan::unit::{Awaited, UnitError};
+use spin::Mutex;
+
+/// A block of table memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub at: PhysAddr,
+    pub size: PageSize,
+}
+
+/// What the driver stands on.
+#[derive(Debug)]
+pub(super) struct Machine<R, M, C> {
+    pub registers: R,
+    pub mem: M,
+    pub clock: C,
+    /// Longest wait for anything.
+    pub limit: Nanos,
+    /// Whether the unit reads memory through the processors' caches.
+    pub coherent: Has,
+    /// Global errors as they were last acknowledged.
+    seen: Mutex<u32>,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Machine<R, M, C> {
+    pub fn new(registers: R, mem: M, clock: C, limit: Nanos, coherent: Has) -> Self {
+        let seen = Mutex::new(registers.read32(reg::GERRORN));
+        Self {
+            registers,
+            mem,
+            clock,
+            limit,
+            coherent,
+            seen,
+        }
+    }
+
+    /// A register that never reads as all ones.
+    pub fn read(&self, offset: usize) -> Result<u32, UnitError> {
+        match self.registers.read32(offset) {
+            u32::MAX => Err(UnitError::Gone),
+            value => Ok(value),
+        }
+    }
+
+    /// Looks until `look` finds something.
+    pub fn wait<T>(
+        &self,
+        awaited: Awaited,
+        mut look: impl FnMut() -> Result<Option<T>, UnitError>,
+    ) -> Result<T, UnitError> {
+        poll(&self.clock, self.limit, || look().transpose())
+            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+    }
+
+    /// Writes `value` and waits until `ack` says that it has taken effect.
+    pub fn control(&self, offset: usize, ack: usize, value: u32) -> Result<(), UnitError> {
+        self.registers.write32(offset, value);
+        self.wait(Awaited::Control, || {
+            Ok((self.read(ack)? == value).then_some(()))
+        })
+    }
+
+    /// Global errors that were not acknowledged yet.
+    pub fn errors(&self) -> Result<u32, UnitError> {
+        let now = self.read(reg::GERROR)?;
+        Ok((now ^ *self.seen.lock()) & reg::gerror::ALL)
+    }
+
+    /// Acknowledges the errors of `mask`.
+    pub fn acknowledge(&self, mask: u32) -> Result<(), UnitError> {
+        let now = self.read(reg::GERROR)?;
+        let mut seen = self.seen.lock();
+        *seen = *seen & !mask | now & mask;
+        self.registers.write32(reg::GERRORN, *seen);
+        Ok(())
+    }
+
+    /// Zeroed memory of `2^lg2` bytes, aligned to its size, at least a page of 4 KiB.
+    pub fn alloc(&self, lg2: u32) -> Result<Block, UnitError> {
+        let size = PageSize::from_lg2(lg2.max(12)).ok_or(UnitError::Unsupported)?;
+        let at = self.mem.alloc(size)?;
+        // The address fields of all structures end at bit 51.
+        if at.get() >> 52 != 0 || !at.is_aligned(size) {
+            self.mem.free(at, size);
+            return Err(OutOfTableMemory { size }.into());
+        }
+        Ok(Block { at, size })
+    }
+
+    pub fn free(&self, block: Block) {
+        self.mem.free(block.at, block.size);
+    }
+
+    /// A word of a block; zero outside it.
+    pub fn load(&self, block: Block, word: usize) -> u64 {
+        let words = self.mem.table(block.at, block.size);
+        words
+            .get(word)
+            .map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Writes a word of a block, and its cache line back if the unit does not snoop.
+    pub fn store(&self, block: Block, word: usize, value: u64) {
+        let words = self.mem.table(block.at, block.size);
+        if let Some(at) = words.get(word) {
+            at.store(value, Ordering::Release);
+            let address = block.at.checked_add(word as u64 * 8);
+            let bytes = address.and_then(|at| PhysRange::from_len(at, 8));
+            if let (Has::No, Some(bytes)) = (self.coherent, bytes) {
+                self.mem.clean(bytes);
+            }
+        }
+    }
+
+    /// What was stored before is visible to the unit before what is stored or written after.
+    pub fn barrier(&self) {
+        core::sync::atomic::fence(Ordering::Release);
+        if self.coherent == Has::No {
+            self.mem.clean_barrier();
+        }
+    }
+}

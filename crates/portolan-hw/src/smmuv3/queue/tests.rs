@@ -1,0 +1,199 @@
+//! Wrap, lack of room, refusals, messages, several producers, and units that stand still.
+
+extern crate std;
+
+use super::*;
+use crate::smmuv3::mock::{Memory, Mock, Ticks, memory, mock};
+use crate::smmuv3::spec::command::op;
+use portolan::platform::Nanos;
+
+type Queue = CommandQueue<Mock, Memory, Ticks>;
+
+const ENTRIES_LG2: u32 = 3;
+
+fn queue(messages: Has) -> (Mock, Queue) {
+    let mem = memory(8);
+    let unit = mock(&mem);
+    let limit = Nanos::from_millis(10);
+    let machine = Machine::new(unit.clone(), mem, Ticks::default(), limit, Has::Yes);
+    let queue = Queue::new(Arc::new(machine), ENTRIES_LG2, messages).unwrap();
+    queue.install();
+    queue.machine.registers.write32(reg::CR0, reg::cr0::CMDQEN);
+    (unit, queue)
+}
+
+/// A command that can be told from others.
+fn numbered(number: u64) -> Words {
+    [op::TLBI_NH_VA, number << 12]
+}
+
+fn run(queue: &Queue, commands: impl IntoIterator<Item = Words>) -> Result<(), UnitError> {
+    queue.run(&mut commands.into_iter())
+}
+
+#[test]
+fn order_is_kept_over_many_wraps() {
+    for messages in [Has::No, Has::Yes] {
+        for pace in [None, Some(1), Some(3)] {
+            let (unit, queue) = queue(messages);
+            unit.script.lock().pace = pace;
+            let mut next = 0;
+            for size in (0..40).chain([200]) {
+                run(&queue, (next..next + size).map(numbered)).unwrap();
+                next += size;
+            }
+            let log = unit.take_log();
+            let numbers = log.iter().filter(|words| words[0] == op::TLBI_NH_VA);
+            assert!(numbers.map(|words| words[1] >> 12).eq(0..next));
+            let counts = queue.counters().read();
+            assert_eq!(counts.total(), log.len() as u64);
+            assert_eq!(counts.of(command::CommandKind::Address), next);
+            // One sync for each batch, also for the first, which is empty.
+            assert_eq!(counts.of(command::CommandKind::Sync), 41);
+        }
+    }
+}
+
+#[test]
+fn a_unit_that_stands_still_ends_the_wait() {
+    let (unit, queue) = queue(Has::No);
+    unit.script.lock().pace = Some(0);
+    let waited = |awaited| move |e: &UnitError| matches!(e, UnitError::TimedOut { awaited: a, .. } if *a == awaited);
+    let error = run(&queue, [numbered(1)]).unwrap_err();
+    assert!(waited(Awaited::Completion)(&error), "{error:?}");
+    let error = run(&queue, (0..20).map(numbered)).unwrap_err();
+    assert!(waited(Awaited::QueueRoom)(&error), "{error:?}");
+    // It goes on: what was written is still carried out, and new commands too.
+    unit.script.lock().pace = Some(2);
+    assert_eq!(run(&queue, [numbered(3)]), Ok(()));
+}
+
+#[test]
+fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
+    for pace in [None, Some(1)] {
+        let (unit, queue) = queue(Has::No);
+        {
+            let mut script = unit.script.lock();
+            script.pace = pace;
+            script.refuse.push((op::TLBI_NH_ASID, error::ILL, 2));
+        }
+        let bad = [numbered(1), [op::TLBI_NH_ASID, 0], numbered(2)];
+        let refused = UnitError::Refused { code: error::ILL };
+        assert_eq!(run(&queue, bad), Err(refused));
+        let codes = unit.take_codes();
+        assert_eq!(codes, [op::TLBI_NH_VA, op::SYNC, op::TLBI_NH_VA, op::SYNC]);
+        assert_eq!(run(&queue, [numbered(3)]), Ok(()));
+        assert_eq!(run(&queue, bad), Err(refused));
+        assert_eq!(run(&queue, bad), Ok(()));
+    }
+}
+
+#[test]
+fn a_silent_device_is_reported_to_all_behind_it() {
+    let (unit, queue) = queue(Has::No);
+    unit.script
+        .lock()
+        .refuse
+        .push((op::SYNC, error::ATC_INV_SYNC, 1));
+    let code = error::ATC_INV_SYNC;
+    let device = [op::ATC_INV, 52];
+    assert_eq!(run(&queue, [device]), Err(UnitError::Refused { code }));
+    assert_eq!(unit.take_codes(), [op::ATC_INV, op::SYNC]);
+    assert_eq!(run(&queue, [device]), Ok(()));
+}
+
+#[test]
+fn an_aborted_fetch_is_tried_again() {
+    let (unit, queue) = queue(Has::No);
+    unit.script
+        .lock()
+        .refuse
+        .push((op::TLBI_NH_VA, error::ABT, 3));
+    assert_eq!(run(&queue, [numbered(1)]), Ok(()));
+    unit.script
+        .lock()
+        .refuse
+        .push((op::TLBI_NH_VA, error::ABT, u32::MAX));
+    let error = run(&queue, [numbered(1)]).unwrap_err();
+    assert!(matches!(error, UnitError::TimedOut { .. }), "{error:?}");
+}
+
+#[test]
+fn many_refusals_lose_none() {
+    let (unit, queue) = queue(Has::No);
+    let count = FAILURES as u32 * 2;
+    unit.script
+        .lock()
+        .refuse
+        .push((op::TLBI_NH_ASID, error::ILL, count));
+    let bad = (0..count).map(|_| [op::TLBI_NH_ASID, 0]);
+    assert_eq!(
+        run(&queue, bad),
+        Err(UnitError::Refused { code: error::ILL })
+    );
+    assert_eq!(run(&queue, [numbered(0)]), Ok(()));
+}
+
+#[test]
+fn a_unit_that_is_gone_or_lies_is_found_out() {
+    let (unit, queue) = queue(Has::No);
+    unit.script.lock().pace = Some(0);
+    unit.script.lock().gone = true;
+    assert_eq!(run(&queue, [numbered(1)]), Err(UnitError::Gone));
+    {
+        let mut script = unit.script.lock();
+        script.gone = false;
+        script.registers.insert(reg::CMDQ_CONS, 9);
+    }
+    let error = run(&queue, [numbered(1)]).unwrap_err();
+    let offset = reg::CMDQ_CONS;
+    assert_eq!(error, UnitError::Nonsense { offset, value: 9 });
+}
+
+#[test]
+fn service_failure_and_disabling_end_it() {
+    let (unit, queue) = queue(Has::No);
+    unit.script
+        .lock()
+        .refuse
+        .push((op::TLBI_NH_VA, error::ILL, 1));
+    unit.raise(reg::gerror::SFM);
+    assert_eq!(run(&queue, [numbered(1)]), Err(UnitError::Stopped));
+    assert_eq!(run(&queue, [numbered(1)]), Err(UnitError::Stopped));
+    queue.set_off();
+    assert_eq!(run(&queue, [numbered(1)]), Ok(()));
+    assert_eq!(queue.running(), Err(UnitError::Stopped));
+}
+
+#[test]
+fn several_producers_share_one_queue() {
+    const PRODUCERS: u64 = 4;
+    const BATCHES: u64 = 200;
+    for messages in [Has::No, Has::Yes] {
+        let (unit, mut queue) = queue(messages);
+        let limit = Nanos::from_millis(1_000_000);
+        let machine = Arc::get_mut(&mut queue.machine).unwrap();
+        machine.limit = limit;
+        unit.script.lock().pace = Some(2);
+        std::thread::scope(|scope| {
+            for producer in 0..PRODUCERS {
+                let queue = &queue;
+                scope.spawn(move || {
+                    for batch in 0..BATCHES {
+                        let number = |i| numbered(producer << 32 | batch * 5 + i);
+                        run(queue, (0..5).map(number)).unwrap();
+                    }
+                });
+            }
+        });
+        let log = unit.take_log();
+        for producer in 0..PRODUCERS {
+            let own = log.iter().filter(|w| w[0] == op::TLBI_NH_VA);
+            let own = own.map(|w| w[1] >> 12).filter(|n| n >> 32 == producer);
+            assert!(own.map(|n| n & 0xffff_ffff).eq(0..BATCHES * 5));
+        }
+        let counts = queue.counters().read();
+        assert_eq!(counts.total(), log.len() as u64);
+        assert!(counts.of(command::CommandKind::Sync) <= PRODUCERS * BATCHES);
+    }
+}

@@ -1,0 +1,321 @@
+//! What a unit and its domains share: the queue, the identifiers, and who has to be told.
+//!
+//! Steps of plans become commands here. After translations were invalidated, devices with
+//! translations of their own are told (IHI 0070, section 3.9.1: first the unit, a sync, then the
+//! device, a sync); under a second stage with first stages on top, what was combined of both is
+//! dropped as well (section 3.17).
+
+use super::command::{self, CommandCounts};
+use super::context::Tag;
+use super::features::{Features, Has};
+use super::machine::Machine;
+use super::queue::CommandQueue;
+use super::spec::command::Words;
+use crate::ids::Ids;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::iter::once;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use portolan::addr::{ContextId, IovaRange, PageSize, Pasid, StreamId};
+use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::unit::{ContextHome, UnitError};
+use spin::Mutex;
+
+/// A device with translations of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    pub stream: StreamId,
+    pub pasid: Option<Pasid>,
+}
+
+/// Sets by tag that are empty most of the time.
+#[derive(Debug)]
+pub(super) struct Registry<T> {
+    entries: AtomicUsize,
+    by_tag: Mutex<BTreeMap<Tag, Vec<T>>>,
+}
+
+impl<T: Copy + PartialEq> Registry<T> {
+    fn new() -> Self {
+        Self {
+            entries: AtomicUsize::new(0),
+            by_tag: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    pub fn add(&self, tag: Tag, value: T) {
+        let mut by_tag = self.by_tag.lock();
+        by_tag.entry(tag).or_default().push(value);
+        self.entries.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Removes one such entry.
+    pub fn remove(&self, tag: Tag, value: T) {
+        let mut by_tag = self.by_tag.lock();
+        let Some(values) = by_tag.get_mut(&tag) else {
+            return;
+        };
+        if let Some(at) = values.iter().position(|v| *v == value) {
+            values.swap_remove(at);
+            self.entries.fetch_sub(1, Ordering::SeqCst);
+        }
+        if values.is_empty() {
+            by_tag.remove(&tag);
+        }
+    }
+
+    fn of(&self, tag: Tag) -> Vec<T> {
+        if self.entries.load(Ordering::SeqCst) == 0 {
+            return Vec::new();
+        }
+        self.by_tag.lock().get(&tag).cloned().unwrap_or_default()
+    }
+}
+
+/// What a unit and its domains share.
+#[derive(Debug)]
+pub(super) struct Shared<R, M: TableMem<AtomicU64>, C> {
+    pub machine: Arc<Machine<R, M, C>>,
+    pub queue: CommandQueue<R, M, C>,
+    pub features: Features,
+    pub asids: Ids,
+    pub vmids: Ids,
+    /// Devices with translations of their own.
+    pub remotes: Registry<Remote>,
+    /// Streams with first stages of a guest's over one of our second stages.
+    pub nested: Registry<StreamId>,
+}
+
+/// The unit's queue, as domains hold it.
+pub struct SmmuQueue<R, M: TableMem<AtomicU64>, C>(pub(super) Arc<Shared<R, M, C>>);
+
+impl<R, M: TableMem<AtomicU64>, C> Clone for SmmuQueue<R, M, C> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<R, M: TableMem<AtomicU64>, C> core::fmt::Debug for SmmuQueue<R, M, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SmmuQueue").finish_non_exhaustive()
+    }
+}
+
+impl<R, M: TableMem<AtomicU64>, C> Shared<R, M, C> {
+    pub fn new(
+        machine: Arc<Machine<R, M, C>>,
+        queue: CommandQueue<R, M, C>,
+        features: Features,
+    ) -> Self {
+        Self {
+            machine,
+            queue,
+            features,
+            asids: Ids::new(1, (1 << features.asid_lg2) - 1),
+            // VMID 0 tags the first stages that have no second.
+            vmids: Ids::new(1, (1 << features.vmid_lg2) - 1),
+            remotes: Registry::new(),
+            nested: Registry::new(),
+        }
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
+    /// Commands, a sync, and the wait for it.
+    pub fn run<const N: usize>(&self, commands: [Words; N]) -> Result<(), UnitError> {
+        self.queue.run(&mut commands.into_iter())
+    }
+
+    pub fn counts(&self) -> CommandCounts {
+        self.queue.counters().read()
+    }
+
+    /// Has devices that use `tag` forget `range`, or everything.
+    fn tell_remotes(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), UnitError> {
+        let remotes = self.remotes.of(tag);
+        if remotes.is_empty() {
+            return Ok(());
+        }
+        let mut commands = remotes.iter().map(|remote| {
+            // Under a guest's first stage the device knows other addresses than ours.
+            let nested = self.nested.of(tag).contains(&remote.stream);
+            let range = range.filter(|_| !nested);
+            command::invalidate_device(remote.stream, remote.pasid, range)
+        });
+        self.queue.run(&mut commands)
+    }
+}
+
+/// What a round of commands touched.
+#[derive(Clone, Copy, Debug)]
+enum Touched {
+    Nothing,
+    /// Addresses of a context, by address.
+    Range(Tag, IovaRange),
+    /// All of a context.
+    All(Tag),
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    NotYet,
+    /// With a sync.
+    Sync,
+    /// There are no more steps.
+    Exhausted,
+    /// With a step that means nothing here.
+    Bad,
+}
+
+/// The commands up to the next sync.
+struct Round<'a, R, M: TableMem<AtomicU64>, C> {
+    shared: &'a Shared<R, M, C>,
+    steps: &'a mut dyn Iterator<Item = Step>,
+    touched: Touched,
+    ended: Ended,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Round<'_, R, M, C> {
+    fn touch(&mut self, tag: Tag, range: Option<IovaRange>) {
+        self.touched = match (self.touched, range) {
+            (Touched::Nothing, Some(range)) => Touched::Range(tag, range),
+            (Touched::Range(of, old), Some(range)) if of == tag => {
+                Touched::Range(tag, old.hull(range))
+            }
+            _ => Touched::All(tag),
+        };
+    }
+
+    fn command(&mut self, command: Command) -> Option<Words> {
+        let ranged = self.shared.features.range;
+        Some(match command {
+            Command::Page {
+                context,
+                iova,
+                size,
+                depth,
+            } => {
+                let tag = Tag::of(context)?;
+                self.touch(tag, Some(IovaRange::page(iova, size)));
+                command::invalidate_page(tag, iova, size, depth, ranged)
+            }
+            Command::Range {
+                context,
+                run,
+                granule,
+                depth,
+            } => {
+                // A granule that has no code, or a unit without ranges.
+                let known = [12, 14, 16].contains(&granule.lg2()) && ranged == Has::Yes;
+                let tag = Tag::of(context).filter(|_| known)?;
+                self.touch(tag, Some(run.range(granule)));
+                command::invalidate_run(tag, run, granule, depth)
+            }
+            Command::Context { context } => {
+                let tag = Tag::of(context)?;
+                self.touch(tag, None);
+                command::invalidate_tag(tag)
+            }
+            Command::Global => command::invalidate_everything(),
+            Command::Configuration { .. } => command::config_everything(),
+        })
+    }
+
+    /// What a second stage with first stages on top has to add.
+    fn combined(&mut self) -> Option<Words> {
+        match self.touched {
+            Touched::Range(tag @ Tag::Vmid(vmid), _) if !self.shared.nested.of(tag).is_empty() => {
+                Some(command::invalidate_first_stages(vmid.get()))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Iterator for Round<'_, R, M, C> {
+    type Item = Words;
+
+    fn next(&mut self) -> Option<Words> {
+        while self.ended == Ended::NotYet {
+            match self.steps.next() {
+                Some(Step::Clean(bytes)) => self.shared.machine.mem.clean(bytes),
+                Some(Step::CleanBarrier) => self.shared.machine.mem.clean_barrier(),
+                // There is no such buffer.
+                Some(Step::FlushWriteBuffer) => {}
+                Some(Step::Invalidate(command)) => match self.command(command) {
+                    Some(words) => return Some(words),
+                    None => self.ended = Ended::Bad,
+                },
+                Some(Step::Sync) => {
+                    self.ended = Ended::Sync;
+                    return self.combined();
+                }
+                None => {
+                    self.ended = Ended::Exhausted;
+                    return self.combined();
+                }
+            }
+        }
+        None
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuQueue<R, M, C> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        loop {
+            let mut round = Round {
+                shared: &self.0,
+                steps: &mut *steps,
+                touched: Touched::Nothing,
+                ended: Ended::NotYet,
+            };
+            let first = round.next();
+            if first.is_none() && round.ended == Ended::Exhausted {
+                return Ok(());
+            }
+            self.0
+                .queue
+                .run(&mut first.into_iter().chain(&mut round).fuse())?;
+            let (touched, ended) = (round.touched, round.ended);
+            match touched {
+                Touched::Nothing => {}
+                Touched::Range(tag, range) => self.0.tell_remotes(tag, Some(range))?,
+                Touched::All(tag) => self.0.tell_remotes(tag, None)?,
+            }
+            match ended {
+                Ended::Bad => return Err(UnitError::Unsupported),
+                Ended::Exhausted => return Ok(()),
+                Ended::Sync | Ended::NotYet => {}
+            }
+        }
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for SmmuQueue<R, M, C> {
+    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+        let tag = Tag::of(context).ok_or(UnitError::Unsupported)?;
+        self.0
+            .queue
+            .run(&mut once(command::invalidate_tag(tag)))?;
+        match tag {
+            Tag::Asid(asid) => self.0.asids.give_back(asid.get().into()),
+            Tag::Vmid(vmid) => self.0.vmids.give_back(vmid.get().into()),
+        }
+        Ok(())
+    }
+}
+
+/// Exponents of the granules that the architecture has, for `G`.
+pub(super) const fn granule_code(granule: PageSize) -> u64 {
+    use super::spec::cd::granule;
+    match granule.lg2() {
+        14 => granule::SIZE_16K,
+        16 => granule::SIZE_64K,
+        _ => granule::SIZE_4K,
+    }
+}

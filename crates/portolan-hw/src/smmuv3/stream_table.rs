@@ -1,0 +1,158 @@
+//! The stream table: linear, or of two levels with second-level tables made on demand.
+//!
+//! IHI 0070, sections 3.3.1, 5.1 and 6.3.24 (STRTAB_BASE_CFG).
+
+use super::features::{Features, Has};
+use super::machine::{Block, Machine};
+use super::spec::{reg, ste};
+use alloc::collections::BTreeMap;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::StreamId;
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::unit::{AttachError, UnitError};
+use spin::Mutex;
+
+/// Exponent of the number of streams of a second-level table: 16 KiB.
+const SPLIT: u32 = 8;
+
+/// What a stream that was never named meets, and one that is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// Its accesses are aborted and recorded (an invalid entry).
+    Recorded,
+    /// Its accesses are aborted without a record.
+    Silent,
+}
+
+impl Blocking {
+    /// The entry.
+    pub(super) fn entry(self) -> ste::Ste {
+        let mut entry = [0; ste::WORDS];
+        if self == Self::Silent {
+            ste::V.set(&mut entry, 1);
+            ste::CONFIG.set(&mut entry, ste::config::ABORT);
+        }
+        entry
+    }
+}
+
+/// Where an entry lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub block: Block,
+    /// Its first word.
+    pub word: usize,
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct StreamTable {
+    lg2: u32,
+    base: Block,
+    blocking: Blocking,
+    /// Second-level tables by the upper bits; `None` for a linear table.
+    second: Option<Mutex<BTreeMap<u32, Block>>>,
+}
+
+impl StreamTable {
+    /// A table of `2^lg2` streams, all blocked.
+    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        machine: &Machine<R, M, C>,
+        features: &Features,
+        lg2: u32,
+        blocking: Blocking,
+    ) -> Result<Self, UnitError> {
+        let two_level = features.two_level_streams == Has::Yes && lg2 > SPLIT;
+        let base = if two_level {
+            machine.alloc(lg2 - SPLIT + 3)?
+        } else {
+            machine.alloc(lg2 + ste::LG2_BYTES)?
+        };
+        let table = Self {
+            lg2,
+            base,
+            blocking,
+            second: two_level.then(|| Mutex::new(BTreeMap::new())),
+        };
+        if !two_level {
+            table.block_all(machine, base);
+        }
+        Ok(table)
+    }
+
+    fn block_all<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &self,
+        machine: &Machine<R, M, C>,
+        block: Block,
+    ) {
+        let entry = self.blocking.entry();
+        if entry[0] == 0 {
+            return;
+        }
+        let words = 1usize << (block.size.lg2() - 3);
+        for word in (0..words).step_by(ste::WORDS) {
+            machine.store(block, word, entry[0]);
+        }
+    }
+
+    /// Gives the unit the table; it must be disabled.
+    pub fn install<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(&self, machine: &Machine<R, M, C>) {
+        let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
+        if self.second.is_some() {
+            config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
+        }
+        let base = reg::BASE_ALLOCATE.at(1) | self.base.at.get();
+        machine.barrier();
+        machine.registers.write64(reg::STRTAB_BASE, base);
+        machine
+            .registers
+            .write32(reg::STRTAB_BASE_CFG, config as u32);
+    }
+
+    /// Where the entry of `stream` lies. Its table is made if it is not there; until the stream's
+    /// cached configuration is invalidated the unit need not see it.
+    pub fn place<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &self,
+        machine: &Machine<R, M, C>,
+        stream: StreamId,
+    ) -> Result<Place, AttachError> {
+        let index = stream.get();
+        if u64::from(index) >> self.lg2 != 0 {
+            return Err(AttachError::NoSuchStream { stream });
+        }
+        let Some(second) = &self.second else {
+            let word = index as usize * ste::WORDS;
+            return Ok(Place {
+                block: self.base,
+                word,
+            });
+        };
+        let mut second = second.lock();
+        let upper = index >> SPLIT;
+        let block = match second.get(&upper) {
+            Some(&block) => block,
+            None => {
+                let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
+                self.block_all(machine, block);
+                let mut descriptor = [block.at.get()];
+                ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
+                machine.barrier();
+                machine.store(self.base, upper as usize, descriptor[0]);
+                second.insert(upper, block);
+                block
+            }
+        };
+        let word = (index & ((1 << SPLIT) - 1)) as usize * ste::WORDS;
+        Ok(Place { block, word })
+    }
+
+    /// Gives the memory back. The unit must be disabled.
+    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(&self, machine: &Machine<R, M, C>) {
+        if let Some(second) = &self.second {
+            for (_, block) in core::mem::take(&mut *second.lock()) {
+                machine.free(block);
+            }
+        }
+        machine.free(self.base);
+    }
+}
