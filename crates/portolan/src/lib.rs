@@ -7,6 +7,7 @@
 //! * [`addr`]: addresses, inclusive ranges, page sizes and identifiers as types of their own.
 //! * [`platform`]: what an embedder implements.
 //! * [`table`]: page tables: one walker, one small file per format.
+//! * [`iova`]: addresses for mappings.
 //! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
 //! * [`mod@unit`]: what every IOMMU driver offers: domains, attachments, faults.
 //!
@@ -39,7 +40,7 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! Not here yet: IOVA allocation, DMA mappings, bounce pools and I/O page faults.
+//! Not here yet: address caches, DMA mappings, bounce pools and I/O page faults.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -47,6 +48,7 @@ extern crate alloc;
 
 pub mod addr;
 pub mod inval;
+pub mod iova;
 pub mod platform;
 pub mod table;
 pub mod unit;

@@ -1,0 +1,264 @@
+//! Contiguous ranges of one address space.
+
+use super::tree::{Fit, Gap, GapTree};
+use crate::addr::{Iova, IovaRange, PageSize};
+use thiserror::Error;
+
+/// What is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Bytes; rounded up to granules.
+    pub bytes: u64,
+    /// Alignment of the first address; at least the granule.
+    pub align: PageSize,
+    /// The highest address that the device can use.
+    pub limit: Iova,
+}
+
+/// Why no range was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum IovaError {
+    /// No bytes.
+    #[error("an empty range was asked for")]
+    Empty,
+    /// No free range is large enough, aligned and low enough.
+    #[error("no free range of {bytes} bytes below {limit}")]
+    Full {
+        /// What was asked for.
+        bytes: u64,
+        /// The device's limit.
+        limit: Iova,
+    },
+    /// No memory for the allocator's own records.
+    #[error("no memory to record a range")]
+    Memory,
+}
+
+/// Why a range was not taken back or set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FreeError {
+    /// Its ends are not at granules, or beyond the space.
+    #[error("{start}..={last} is not of this space", start = range.start(), last = range.last())]
+    Foreign {
+        /// The range.
+        range: IovaRange,
+    },
+    /// A part of it is free already.
+    #[error("a part of {start}..={last} is free already", start = range.start(), last = range.last())]
+    Free {
+        /// The range.
+        range: IovaRange,
+    },
+    /// No memory for the allocator's own records: the range stays out of use.
+    #[error("no memory to record a range")]
+    Memory,
+}
+
+/// Gives out ranges of an address space, each from the highest place where it fits.
+///
+/// *Cost.* Each call visits O(log n) of n free ranges, whatever is asked for.
+///
+/// *Alignment.* A request aligned to the granule finds every free range that is long enough. One
+/// with a greater alignment finds every free range that holds an aligned block of its size rounded up to a
+/// power of two, or that is longer by the alignment; it may miss one that fits by chance.
+#[derive(Debug)]
+pub struct RangeAllocator {
+    granule: PageSize,
+    space: Gap,
+    gaps: GapTree,
+    free_pages: u64,
+}
+
+impl RangeAllocator {
+    /// All of `space` is free, as far as it consists of whole granules.
+    ///
+    /// # Errors
+    /// [`IovaError::Empty`] if no granule fits in it, [`IovaError::Memory`].
+    pub fn new(space: IovaRange, granule: PageSize) -> Result<Self, IovaError> {
+        let lg2 = granule.lg2();
+        let mask = granule.bytes() - 1;
+        let first = space
+            .start()
+            .get()
+            .checked_add(mask)
+            .ok_or(IovaError::Empty)?
+            >> lg2;
+        // The first page that does not lie in it whole.
+        let end = match space.last().get().checked_add(1) {
+            Some(end) => end >> lg2,
+            None => (u64::MAX >> lg2) + u64::from(lg2 > 0),
+        };
+        let last = end.checked_sub(1).filter(|&last| last >= first);
+        let space = Gap {
+            first,
+            last: last.ok_or(IovaError::Empty)?,
+        };
+        let mut gaps = GapTree::default();
+        gaps.prepare().map_err(|_| IovaError::Memory)?;
+        gaps.insert(space);
+        Ok(Self {
+            granule,
+            space,
+            gaps,
+            free_pages: space.last - space.first + 1,
+        })
+    }
+
+    /// Free granules.
+    pub fn free_pages(&self) -> u64 {
+        self.free_pages
+    }
+
+    /// Free ranges, neighbours merged.
+    pub fn fragments(&self) -> usize {
+        self.gaps.len()
+    }
+
+    /// Gives out a range.
+    ///
+    /// # Errors
+    /// See [`IovaError`]; nothing is given out.
+    pub fn alloc(&mut self, request: Request) -> Result<IovaRange, IovaError> {
+        if request.bytes == 0 {
+            return Err(IovaError::Empty);
+        }
+        let lg2 = self.granule.lg2();
+        let pages_less_one = (request.bytes - 1) >> lg2;
+        let align_lg2 = request.align.lg2().saturating_sub(lg2);
+        let full = IovaError::Full {
+            bytes: request.bytes,
+            limit: request.limit,
+        };
+        // The first page that the device cannot use whole.
+        let below = match request.limit.get().checked_add(1) {
+            Some(end) => end >> lg2,
+            None => self.space.last.saturating_add(1),
+        };
+        let found = self.find(pages_less_one, align_lg2, below).ok_or(full)?;
+        self.gaps.prepare().map_err(|_| IovaError::Memory)?;
+        let (gap, first) = found;
+        let last = first + pages_less_one;
+        self.gaps.remove(gap.first);
+        if gap.first < first {
+            self.gaps.insert(Gap {
+                first: gap.first,
+                last: first - 1,
+            });
+        }
+        if last < gap.last {
+            self.gaps.insert(Gap {
+                first: last + 1,
+                last: gap.last,
+            });
+        }
+        self.free_pages -= pages_less_one + 1;
+        self.range(first, last).ok_or(full)
+    }
+
+    /// The highest place found: the gap and the first page.
+    fn find(&self, pages_less_one: u64, align_lg2: u32, below: u64) -> Option<(Gap, u64)> {
+        let align = |page: u64| page >> align_lg2 << align_lg2;
+        let place = |gap: Gap| {
+            let last = gap.last.min(below.checked_sub(1)?);
+            let first = align(last.checked_sub(pages_less_one)?);
+            (first >= gap.first).then_some((gap, first))
+        };
+        // The one gap that the limit may cut.
+        let cut = below
+            .checked_sub(1)
+            .and_then(|last| self.gaps.at_or_below(last))
+            .filter(|gap| gap.last >= below)
+            .and_then(place);
+        let order = u64::BITS - pages_less_one.leading_zeros();
+        let by_order = Fit::Order(order.max(align_lg2) as u8);
+        let slack = (1u64.checked_shl(align_lg2)? - 1).checked_add(pages_less_one);
+        let by_order = self.gaps.highest(by_order, below).and_then(place);
+        let by_length = slack.and_then(|pages| self.gaps.highest(Fit::Length(pages), below));
+        let by_length = by_length.and_then(place);
+        [cut, by_order, by_length]
+            .into_iter()
+            .flatten()
+            .max_by_key(|&(_, first)| first)
+    }
+
+    /// Takes `range` out of what can be given out: a reserved region. Parts that are out already
+    /// stay so.
+    ///
+    /// # Errors
+    /// [`FreeError::Memory`]; parts may be set aside already.
+    pub fn reserve(&mut self, range: IovaRange) -> Result<(), FreeError> {
+        let lg2 = self.granule.lg2();
+        let (first, last) = (range.start().get() >> lg2, range.last().get() >> lg2);
+        let mut from = last;
+        // From the top down, one gap at a time.
+        while let Some(gap) = self.gaps.at_or_below(from).filter(|gap| gap.last >= first) {
+            self.gaps.prepare().map_err(|_| FreeError::Memory)?;
+            self.gaps.remove(gap.first);
+            self.free_pages -= gap.last.min(last) - gap.first.max(first) + 1;
+            if gap.first < first {
+                self.gaps.insert(Gap {
+                    first: gap.first,
+                    last: first - 1,
+                });
+            }
+            if gap.last > last {
+                self.gaps.insert(Gap {
+                    first: last + 1,
+                    last: gap.last,
+                });
+            }
+            match gap.first.checked_sub(1) {
+                Some(next) if gap.first > first => from = next,
+                _ => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back a range, whole or a part of one that was given out or set aside. For addresses
+    /// that devices used: only once the invalidation that covers them has completed.
+    ///
+    /// # Errors
+    /// See [`FreeError`]; nothing is taken back.
+    pub fn free(&mut self, range: IovaRange) -> Result<(), FreeError> {
+        let lg2 = self.granule.lg2();
+        let mask = self.granule.bytes() - 1;
+        let (mut first, mut last) = (range.start().get() >> lg2, range.last().get() >> lg2);
+        let whole = range.start().get() & mask == 0 && range.last().get() & mask == mask;
+        if !whole || first < self.space.first || last > self.space.last {
+            return Err(FreeError::Foreign { range });
+        }
+        let before = self.gaps.at_or_below(last);
+        if before.is_some_and(|gap| gap.last >= first) {
+            return Err(FreeError::Free { range });
+        }
+        self.gaps.prepare().map_err(|_| FreeError::Memory)?;
+        self.free_pages += last - first + 1;
+        if let Some(gap) = before.filter(|gap| gap.last.checked_add(1) == Some(first)) {
+            self.gaps.remove(gap.first);
+            first = gap.first;
+        }
+        let after = self.gaps.above(last);
+        if let Some(gap) = after.filter(|gap| last.checked_add(1) == Some(gap.first)) {
+            self.gaps.remove(gap.first);
+            last = gap.last;
+        }
+        self.gaps.insert(Gap { first, last });
+        Ok(())
+    }
+
+    fn range(&self, first: u64, last: u64) -> Option<IovaRange> {
+        let lg2 = self.granule.lg2();
+        let end = (last << lg2) | (self.granule.bytes() - 1);
+        IovaRange::new(Iova::new(first << lg2), Iova::new(end))
+    }
+
+    /// Nodes looked at since the last call.
+    #[cfg(test)]
+    pub(super) fn take_steps(&self) -> usize {
+        self.gaps.steps.take()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,322 @@
+//! Free ranges in a balanced tree that knows the largest below each node.
+//!
+//! An AVL tree keyed by first page, in an arena. Each node keeps, of its subtree, the greatest length
+//! and the order of the greatest naturally aligned block, so that a search never turns into a
+//! subtree without a fit. Every operation visits a number of nodes bounded by a small multiple of
+//! the height, which is below 1.45 log2(n + 2).
+
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+/// A free range, in pages, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gap {
+    pub first: u64,
+    pub last: u64,
+}
+
+impl Gap {
+    /// Pages, less one: the whole space has 2^64 of them at most.
+    fn length(self) -> u64 {
+        self.last - self.first
+    }
+
+    /// Order of the greatest aligned block inside; a page, of order 0, always is.
+    fn order(self) -> u8 {
+        let mut best = 0;
+        for order in (0..64u32).rev() {
+            let size_less_one = (1u64 << order) - 1;
+            let Some(rounded) = self.first.checked_add(size_less_one) else {
+                continue;
+            };
+            let first = rounded & !size_less_one;
+            if first <= self.last && self.last - first >= size_less_one {
+                best = order as u8;
+                break;
+            }
+        }
+        best
+    }
+}
+
+type Link = Option<NonZeroU32>;
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    gap: Gap,
+    left: Link,
+    right: Link,
+    height: u8,
+    order: u8,
+    /// Greatest of the subtree.
+    longest: u64,
+    /// Greatest of the subtree.
+    greatest_order: u8,
+}
+
+/// What makes a gap fit for certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// So many pages, less one.
+    Length(u64),
+    /// An aligned block of this order.
+    Order(u8),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct GapTree {
+    nodes: Vec<Node>,
+    spare: Vec<NonZeroU32>,
+    root: Link,
+    count: usize,
+    #[cfg(test)]
+    pub steps: core::cell::Cell<usize>,
+}
+
+impl GapTree {
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Makes room for one more gap, so that the next [`GapTree::insert`] does not allocate.
+    ///
+    /// # Errors
+    /// If the heap has none.
+    pub fn prepare(&mut self) -> Result<(), alloc::collections::TryReserveError> {
+        if self.spare.is_empty() {
+            self.nodes.try_reserve(1)?;
+        }
+        // Every node may become spare.
+        let missing = (self.nodes.len() + 1).saturating_sub(self.spare.capacity());
+        if missing > 0 {
+            self.spare
+                .try_reserve(self.nodes.len() + 1 - self.spare.len())?;
+        }
+        Ok(())
+    }
+
+    fn node(&self, link: NonZeroU32) -> &Node {
+        #[cfg(test)]
+        self.steps.set(self.steps.get() + 1);
+        &self.nodes[link.get() as usize - 1]
+    }
+
+    fn node_mut(&mut self, link: NonZeroU32) -> &mut Node {
+        &mut self.nodes[link.get() as usize - 1]
+    }
+
+    /// The gap with the greatest first page that is not above `page`.
+    pub fn at_or_below(&self, page: u64) -> Option<Gap> {
+        let (mut at, mut found) = (self.root, None);
+        while let Some(link) = at {
+            let node = self.node(link);
+            if node.gap.first <= page {
+                found = Some(node.gap);
+                at = node.right;
+            } else {
+                at = node.left;
+            }
+        }
+        found
+    }
+
+    /// The gap with the smallest first page that is above `page`.
+    pub fn above(&self, page: u64) -> Option<Gap> {
+        let (mut at, mut found) = (self.root, None);
+        while let Some(link) = at {
+            let node = self.node(link);
+            if node.gap.first > page {
+                found = Some(node.gap);
+                at = node.left;
+            } else {
+                at = node.right;
+            }
+        }
+        found
+    }
+
+    /// The highest gap below `below` that fits for certain.
+    pub fn highest(&self, fit: Fit, below: u64) -> Option<Gap> {
+        self.search(self.root, fit, below)
+    }
+
+    fn search(&self, at: Link, fit: Fit, below: u64) -> Option<Gap> {
+        let node = self.node(at?);
+        let subtree = match fit {
+            Fit::Length(length) => node.longest >= length,
+            Fit::Order(order) => node.greatest_order >= order,
+        };
+        if !subtree {
+            return None;
+        }
+        if node.gap.last >= below {
+            // All to the right lies higher still.
+            return self.search(node.left, fit, below);
+        }
+        let fits = match fit {
+            Fit::Length(length) => node.gap.length() >= length,
+            Fit::Order(order) => node.order >= order,
+        };
+        // The left side lies below `below` whole, so a fit that it is said to have is a fit.
+        self.search(node.right, fit, below)
+            .or(fits.then_some(node.gap))
+            .or_else(|| self.search(node.left, fit, below))
+    }
+
+    /// Adds a gap that touches and overlaps none.
+    pub fn insert(&mut self, gap: Gap) {
+        let node = Node {
+            gap,
+            left: None,
+            right: None,
+            height: 1,
+            order: gap.order(),
+            longest: gap.length(),
+            greatest_order: gap.order(),
+        };
+        let link = if let Some(link) = self.spare.pop() {
+            *self.node_mut(link) = node;
+            link
+        } else {
+            self.nodes.push(node);
+            // As many nodes as there are pages between mappings; 2^32 of them do not fit in memory.
+            NonZeroU32::new(self.nodes.len() as u32).unwrap_or(NonZeroU32::MIN)
+        };
+        self.count += 1;
+        self.root = Some(self.put(self.root, link, gap.first));
+    }
+
+    fn put(&mut self, at: Link, new: NonZeroU32, first: u64) -> NonZeroU32 {
+        let Some(here) = at else {
+            return new;
+        };
+        let node = *self.node(here);
+        if first < node.gap.first {
+            let left = self.put(node.left, new, first);
+            self.node_mut(here).left = Some(left);
+        } else {
+            let right = self.put(node.right, new, first);
+            self.node_mut(here).right = Some(right);
+        }
+        self.balanced(here)
+    }
+
+    /// Takes out the gap that begins at `first`, if there is one.
+    pub fn remove(&mut self, first: u64) -> Option<Gap> {
+        let (root, taken) = self.take(self.root, first);
+        self.root = root;
+        let link = taken?;
+        self.count -= 1;
+        self.spare.push(link);
+        Some(self.node(link).gap)
+    }
+
+    fn take(&mut self, at: Link, first: u64) -> (Link, Link) {
+        let Some(here) = at else {
+            return (None, None);
+        };
+        let node = *self.node(here);
+        if first == node.gap.first {
+            let rest = match (node.left, node.right) {
+                (None, other) | (other, None) => other,
+                (left, Some(right)) => {
+                    let (rest, lowest) = self.take_lowest(right);
+                    let next = self.node_mut(lowest);
+                    (next.left, next.right) = (left, rest);
+                    Some(self.balanced(lowest))
+                }
+            };
+            return (rest, Some(here));
+        }
+        let taken = if first < node.gap.first {
+            let (left, taken) = self.take(node.left, first);
+            self.node_mut(here).left = left;
+            taken
+        } else {
+            let (right, taken) = self.take(node.right, first);
+            self.node_mut(here).right = right;
+            taken
+        };
+        (Some(self.balanced(here)), taken)
+    }
+
+    fn take_lowest(&mut self, here: NonZeroU32) -> (Link, NonZeroU32) {
+        let node = *self.node(here);
+        let Some(left) = node.left else {
+            return (node.right, here);
+        };
+        let (rest, lowest) = self.take_lowest(left);
+        self.node_mut(here).left = rest;
+        (Some(self.balanced(here)), lowest)
+    }
+
+    fn height(&self, at: Link) -> u8 {
+        at.map_or(0, |link| self.node(link).height)
+    }
+
+    fn refresh(&mut self, here: NonZeroU32) {
+        let node = *self.node(here);
+        let (mut height, mut longest, mut order) = (0, node.gap.length(), node.order);
+        for side in [node.left, node.right].into_iter().flatten() {
+            let side = self.node(side);
+            height = height.max(side.height);
+            longest = longest.max(side.longest);
+            order = order.max(side.greatest_order);
+        }
+        let node = self.node_mut(here);
+        node.height = height + 1;
+        (node.longest, node.greatest_order) = (longest, order);
+    }
+
+    /// Restores balance and sums at a node whose subtrees are sound.
+    fn balanced(&mut self, here: NonZeroU32) -> NonZeroU32 {
+        let node = *self.node(here);
+        let (left, right) = (self.height(node.left), self.height(node.right));
+        match (node.left, node.right) {
+            (Some(child), _) if left > right + 1 => {
+                let child_node = *self.node(child);
+                if self.height(child_node.right) > self.height(child_node.left) {
+                    let turned = self.turn_left(child);
+                    self.node_mut(here).left = Some(turned);
+                }
+                self.turn_right(here)
+            }
+            (_, Some(child)) if right > left + 1 => {
+                let child_node = *self.node(child);
+                if self.height(child_node.left) > self.height(child_node.right) {
+                    let turned = self.turn_right(child);
+                    self.node_mut(here).right = Some(turned);
+                }
+                self.turn_left(here)
+            }
+            _ => {
+                self.refresh(here);
+                here
+            }
+        }
+    }
+
+    fn turn_right(&mut self, here: NonZeroU32) -> NonZeroU32 {
+        let Some(top) = self.node(here).left else {
+            return here;
+        };
+        let inner = self.node(top).right;
+        self.node_mut(here).left = inner;
+        self.node_mut(top).right = Some(here);
+        self.refresh(here);
+        self.refresh(top);
+        top
+    }
+
+    fn turn_left(&mut self, here: NonZeroU32) -> NonZeroU32 {
+        let Some(top) = self.node(here).right else {
+            return here;
+        };
+        let inner = self.node(top).left;
+        self.node_mut(here).right = inner;
+        self.node_mut(top).left = Some(here);
+        self.refresh(here);
+        self.refresh(top);
+        top
+    }
+}
