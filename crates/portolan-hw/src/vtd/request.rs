@@ -1,0 +1,316 @@
+//! What is asked of the unit, and the descriptors that ask it.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
+//! 7.6.1.
+
+use super::counts::Kind;
+use super::features::{Features, Has};
+use super::spec::Bits;
+use super::spec::descriptor::{
+    self as d, AM, DID, GRANULARITY, IH, PASID, TYPE, Words, context, device_tlb, iotlb, kind,
+    pasid_cache, pasid_device_tlb, pasid_iotlb, response,
+};
+
+/// Whether only leaves changed, so that walk caches may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hint {
+    LeavesOnly,
+    AllLevels,
+}
+
+impl Hint {
+    pub(super) const fn bit(self) -> u64 {
+        match self {
+            Self::LeavesOnly => 1,
+            Self::AllLevels => 0,
+        }
+    }
+}
+
+/// Part of the context cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Contexts {
+    All,
+    Device { domain: u16, stream: u16 },
+}
+
+/// Part of the IOTLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Iotlb {
+    All,
+    Domain {
+        domain: u16,
+    },
+    /// `start` is aligned to `2^lg2_pages` pages.
+    Pages {
+        domain: u16,
+        start: u64,
+        lg2_pages: u8,
+        hint: Hint,
+    },
+}
+
+/// Pages of a PASID, or all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    All,
+    Pages {
+        start: u64,
+        lg2_pages: u8,
+        hint: Hint,
+    },
+}
+
+/// A device with a TLB of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceTlb {
+    /// Invalidations that it takes at a time, 1 to 32 (its ATS capability, where 0 stands for 32).
+    pub depth: u8,
+    /// Requester id of its physical function: its own, unless it is a virtual function.
+    pub physical: u16,
+}
+
+/// Answer to a page-request group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// All pages are there now.
+    Success,
+    /// The request cannot be served; the device may try again.
+    Invalid,
+    /// The device is to stop asking.
+    Failure,
+}
+
+/// One command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    Contexts(Contexts),
+    Iotlb(Iotlb),
+    PasidIotlb {
+        domain: u16,
+        pasid: u32,
+        extent: Extent,
+    },
+    PasidCacheAll,
+    PasidCache {
+        domain: u16,
+        pasid: u32,
+    },
+    /// `pasid`: of requests with one; the extent's hint is of no use to a device.
+    DeviceTlb {
+        stream: u16,
+        device: DeviceTlb,
+        pasid: Option<u32>,
+        extent: Extent,
+    },
+    Response {
+        stream: u16,
+        pasid: Option<u32>,
+        group: u16,
+        answer: Answer,
+    },
+}
+
+impl Request {
+    pub(super) fn kind(self) -> Kind {
+        match self {
+            Self::Contexts(Contexts::All) => Kind::ContextGlobal,
+            Self::Contexts(Contexts::Device { .. }) => Kind::ContextDevice,
+            Self::Iotlb(Iotlb::All) => Kind::IotlbGlobal,
+            Self::Iotlb(Iotlb::Domain { .. }) => Kind::IotlbDomain,
+            Self::Iotlb(Iotlb::Pages { .. }) => Kind::IotlbPages,
+            Self::PasidIotlb { .. } => Kind::PasidIotlb,
+            Self::PasidCacheAll | Self::PasidCache { .. } => Kind::PasidCache,
+            Self::DeviceTlb { .. } => Kind::DeviceTlb,
+            Self::Response { .. } => Kind::Response,
+        }
+    }
+
+    pub(super) fn words(self, features: &Features) -> Words {
+        match self {
+            Self::Contexts(what) => contexts(what),
+            Self::Iotlb(what) => iotlb_words(what, features),
+            Self::PasidIotlb {
+                domain,
+                pasid,
+                extent,
+            } => {
+                let low = TYPE.at(kind::PASID_IOTLB) | DID.at(domain.into());
+                let low = low | PASID.at(pasid.into());
+                match extent {
+                    Extent::All => [low | GRANULARITY.at(pasid_iotlb::ALL), 0],
+                    Extent::Pages {
+                        start,
+                        lg2_pages,
+                        hint,
+                    } => {
+                        let fields = AM.at(lg2_pages.into()) | IH.at(hint.bit());
+                        [low | GRANULARITY.at(pasid_iotlb::PAGES), start | fields]
+                    }
+                }
+            }
+            Self::PasidCacheAll => {
+                let low = TYPE.at(kind::PASID_CACHE);
+                [low | GRANULARITY.at(pasid_cache::GLOBAL), 0]
+            }
+            Self::PasidCache { domain, pasid } => {
+                let low = TYPE.at(kind::PASID_CACHE) | GRANULARITY.at(pasid_cache::PASID);
+                [low | DID.at(domain.into()) | PASID.at(pasid.into()), 0]
+            }
+            Self::DeviceTlb {
+                stream,
+                device,
+                pasid,
+                extent,
+            } => device_words(stream, device, pasid, extent),
+            Self::Response {
+                stream,
+                pasid,
+                group,
+                answer,
+            } => response_words(stream, pasid, group, answer),
+        }
+    }
+}
+
+fn contexts(what: Contexts) -> Words {
+    let low = TYPE.at(kind::CONTEXT);
+    match what {
+        Contexts::All => [low | GRANULARITY.at(1), 0],
+        Contexts::Device { domain, stream } => {
+            let fields = DID.at(domain.into()) | context::SID.at(stream.into());
+            [low | GRANULARITY.at(3) | fields, 0]
+        }
+    }
+}
+
+fn iotlb_words(what: Iotlb, features: &Features) -> Words {
+    let drain = |flag, bits: Bits| bits.at(features.has.contains(flag).into());
+    let low = TYPE.at(kind::IOTLB)
+        | drain(Has::DRAIN_WRITES, iotlb::DW)
+        | drain(Has::DRAIN_READS, iotlb::DR);
+    match what {
+        Iotlb::All => [low | GRANULARITY.at(1), 0],
+        Iotlb::Domain { domain } => [low | GRANULARITY.at(2) | DID.at(domain.into()), 0],
+        Iotlb::Pages {
+            domain,
+            start,
+            lg2_pages,
+            hint,
+        } => {
+            let fields = AM.at(lg2_pages.into()) | IH.at(hint.bit());
+            [low | GRANULARITY.at(3) | DID.at(domain.into()), start | fields]
+        }
+    }
+}
+
+/// Address and size as a device TLB takes them: below the lowest zero bit from 12 up all bits are
+/// ones, and twice as many pages as that number are meant (10.3.1 of the PCI Express base
+/// specification).
+fn device_address(extent: Extent, size: u64) -> u64 {
+    match extent {
+        // Everything: all bits from 12 up but the top one.
+        Extent::All => (u64::MAX >> 1) & !0xfff | size,
+        Extent::Pages {
+            start, lg2_pages, ..
+        } => match lg2_pages {
+            0 => start,
+            51.. => device_address(Extent::All, size),
+            lg2 => {
+                let base = start >> (12 + lg2) << (12 + lg2);
+                base | ((1 << (lg2 - 1)) - 1) << 12 | size
+            }
+        },
+    }
+}
+
+fn device_words(stream: u16, device: DeviceTlb, pasid: Option<u32>, extent: Extent) -> Words {
+    let depth = u64::from(device.depth % 32);
+    let (low, high) = (u64::from(device.physical & 0xf), u64::from(device.physical >> 4));
+    match pasid {
+        None => {
+            use device_tlb as f;
+            let word = TYPE.at(kind::DEVICE_TLB) | f::SID.at(stream.into()) | f::DEPTH.at(depth);
+            let physical = f::PFSID_LOW.at(low) | f::PFSID_HIGH.at(high);
+            [word | physical, device_address(extent, f::SIZE)]
+        }
+        Some(pasid) => {
+            use pasid_device_tlb as f;
+            let word = TYPE.at(kind::PASID_DEVICE_TLB) | f::SID.at(stream.into());
+            let word = word | f::DEPTH.at(depth) | PASID.at(pasid.into());
+            let physical = f::PFSID_LOW.at(low) | f::PFSID_HIGH.at(high);
+            [word | physical, device_address(extent, f::SIZE)]
+        }
+    }
+}
+
+fn response_words(stream: u16, pasid: Option<u32>, group: u16, answer: Answer) -> Words {
+    let code = match answer {
+        Answer::Success => 0,
+        Answer::Invalid => 1,
+        Answer::Failure => 15,
+    };
+    let word = TYPE.at(kind::RESPONSE) | response::RID.at(stream.into());
+    let word = word | response::CODE.at(code);
+    let pasid = pasid.map_or(0, |pasid| {
+        response::PASID_PRESENT.mask() | PASID.at(pasid.into())
+    });
+    let high = response::LAST.mask() | response::GROUP.at(group.into());
+    [word | pasid, high]
+}
+
+/// A wait that writes `data` to `address` once everything before it is done.
+pub(super) fn wait_words(address: u64, data: u32) -> Words {
+    let word = TYPE.at(kind::WAIT) | d::wait::SW.mask() | d::wait::FN.mask();
+    [word | d::wait::DATA.at(data.into()), address]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAP: u64 = 0x00d2_008c_222f_0606;
+    const ECAP: u64 = 0x00f0_0f4a;
+
+    fn words(request: Request) -> Words {
+        request.words(&Features::check(CAP, ECAP).unwrap())
+    }
+
+    #[test]
+    fn golden_words() {
+        let hint = Hint::LeavesOnly;
+        let pages = Iotlb::Pages { domain: 0x1234, start: 0x20_0000, lg2_pages: 9, hint };
+        assert_eq!(words(Request::Iotlb(pages)), [0x1234_00f2, 0x20_0049]);
+        assert_eq!(words(Request::Iotlb(Iotlb::All)), [0xd2, 0]);
+        let domain = Iotlb::Domain { domain: 7 };
+        assert_eq!(words(Request::Iotlb(domain)), [0x7_00e2, 0]);
+        assert_eq!(words(Request::Contexts(Contexts::All)), [0x11, 0]);
+        let device = Contexts::Device { domain: 2, stream: 0x0100 };
+        assert_eq!(words(Request::Contexts(device)), [0x0100_0002_0031, 0]);
+        assert_eq!(words(Request::PasidCacheAll), [0x37, 0]);
+        let cache = Request::PasidCache { domain: 3, pasid: 5 };
+        assert_eq!(words(cache), [0x5_0003_0017, 0]);
+        assert_eq!(wait_words(0x1000, 7), [0x7_0000_0065, 0x1000]);
+    }
+
+    #[test]
+    fn golden_words_of_pasids_and_devices() {
+        let of = |extent| words(Request::PasidIotlb { domain: 1, pasid: 5, extent });
+        assert_eq!(of(Extent::All), [0x5_0001_0026, 0]);
+        let hint = Hint::AllLevels;
+        let pages = Extent::Pages { start: 0x4000, lg2_pages: 2, hint };
+        assert_eq!(of(pages), [0x5_0001_0036, 0x4002]);
+        let device = DeviceTlb { depth: 32, physical: 0x0123 };
+        let (stream, all) = (0x0124, Extent::All);
+        let of = |pasid, extent| words(Request::DeviceTlb { stream, device, pasid, extent });
+        assert_eq!(of(None, all), [0x0120_0124_0000_3003, 0x7fff_ffff_ffff_f001]);
+        assert_eq!(of(None, pages)[1], 0x5001);
+        assert_eq!(of(Some(5), pages), [0x0120_0005_0124_3008, 0x5800]);
+        let one = Extent::Pages { start: 0x7000, lg2_pages: 0, hint };
+        assert_eq!(of(None, one)[1], 0x7000);
+        let answer = Answer::Invalid;
+        let (pasid, group) = (Some(5), 3);
+        let response = Request::Response { stream, pasid, group, answer };
+        assert_eq!(words(response), [0x5_0124_1019, 0x1c]);
+    }
+}

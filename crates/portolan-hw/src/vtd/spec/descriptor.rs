@@ -1,0 +1,130 @@
+//! Invalidation descriptors (6.5.2) and the page-group response (7.6.1) of revision 4.1.
+//!
+//! A descriptor of 128 bits is two words; one of 256 bits has two more, which all kinds here leave
+//! zero.
+
+use super::Bits;
+
+/// The first two words of a descriptor.
+pub type Words = [u64; 2];
+
+/// Word 0 of all: what it is.
+pub const TYPE: Bits = Bits::new(0, 4);
+/// Word 0 of invalidations: granularity.
+pub const GRANULARITY: Bits = Bits::new(4, 2);
+/// Word 0 of most: domain.
+pub const DID: Bits = Bits::new(16, 16);
+/// Word 0 of those that name one: PASID.
+pub const PASID: Bits = Bits::new(32, 20);
+/// Word 1 of IOTLB invalidations: address mask, an exponent of pages.
+pub const AM: Bits = Bits::new(0, 6);
+/// Word 1 of IOTLB invalidations: leaves only.
+pub const IH: Bits = Bits::new(6, 1);
+
+/// Values of [`TYPE`].
+pub mod kind {
+    /// Context cache.
+    pub const CONTEXT: u64 = 1;
+    /// IOTLB.
+    pub const IOTLB: u64 = 2;
+    /// Device TLB.
+    pub const DEVICE_TLB: u64 = 3;
+    /// Wait.
+    pub const WAIT: u64 = 5;
+    /// PASID-based IOTLB.
+    pub const PASID_IOTLB: u64 = 6;
+    /// PASID cache.
+    pub const PASID_CACHE: u64 = 7;
+    /// PASID-based device TLB.
+    pub const PASID_DEVICE_TLB: u64 = 8;
+    /// Page-group response.
+    pub const RESPONSE: u64 = 9;
+}
+
+/// Context cache (6.5.2.1). Granularity 1: global, 2: domain, 3: device.
+pub mod context {
+    use super::Bits;
+    /// Word 0: source.
+    pub const SID: Bits = Bits::new(32, 16);
+}
+
+/// IOTLB (6.5.2.3). Granularity 1: global, 2: domain, 3: pages.
+pub mod iotlb {
+    use super::Bits;
+    /// Word 0: drain writes.
+    pub const DW: Bits = Bits::new(6, 1);
+    /// Word 0: drain reads.
+    pub const DR: Bits = Bits::new(7, 1);
+}
+
+/// PASID-based IOTLB (6.5.2.4). Granularity 2: all of the PASID, 3: pages.
+pub mod pasid_iotlb {
+    /// All of the PASID.
+    pub const ALL: u64 = 2;
+    /// Pages.
+    pub const PAGES: u64 = 3;
+}
+
+/// PASID cache (6.5.2.2). Granularity 0: domain, 1: PASID, 3: global.
+pub mod pasid_cache {
+    /// A PASID of a domain.
+    pub const PASID: u64 = 1;
+    /// All.
+    pub const GLOBAL: u64 = 3;
+}
+
+/// Device TLB (6.5.2.5). Word 1 has the address in place.
+pub mod device_tlb {
+    use super::Bits;
+    /// Word 0: physical function, low four bits.
+    pub const PFSID_LOW: Bits = Bits::new(12, 4);
+    /// Word 0: invalidations that the device takes at a time, 0 for 32.
+    pub const DEPTH: Bits = Bits::new(16, 5);
+    /// Word 0: source.
+    pub const SID: Bits = Bits::new(32, 16);
+    /// Word 0: physical function, high twelve bits.
+    pub const PFSID_HIGH: Bits = Bits::new(52, 12);
+    /// Word 1: more than a page; the lowest zero address bit from 12 tells how many.
+    pub const SIZE: u64 = 1;
+}
+
+/// PASID-based device TLB (6.5.2.6). Word 1 has the address in place.
+pub mod pasid_device_tlb {
+    use super::Bits;
+    /// Word 0: invalidations that the device takes at a time, 0 for 32.
+    pub const DEPTH: Bits = Bits::new(4, 5);
+    /// Word 0: physical function, low four bits.
+    pub const PFSID_LOW: Bits = Bits::new(12, 4);
+    /// Word 0: source.
+    pub const SID: Bits = Bits::new(16, 16);
+    /// Word 0: physical function, high twelve bits.
+    pub const PFSID_HIGH: Bits = Bits::new(52, 12);
+    /// Word 1: more than a page.
+    pub const SIZE: u64 = 1 << 11;
+}
+
+/// Wait (6.5.2.8). Word 1 is the address of the status.
+pub mod wait {
+    use super::Bits;
+    /// Word 0: write the status.
+    pub const SW: Bits = Bits::new(5, 1);
+    /// Word 0: everything before completes before anything after begins.
+    pub const FN: Bits = Bits::new(6, 1);
+    /// Word 0: what to write.
+    pub const DATA: Bits = Bits::new(32, 32);
+}
+
+/// Page-group response (7.6.1).
+pub mod response {
+    use super::Bits;
+    /// Word 0: there is a PASID.
+    pub const PASID_PRESENT: Bits = Bits::new(4, 1);
+    /// Word 0: answer: 0 success, 1 invalid request, 15 failure.
+    pub const CODE: Bits = Bits::new(12, 4);
+    /// Word 0: source.
+    pub const RID: Bits = Bits::new(16, 16);
+    /// Word 1: the group's last request was seen.
+    pub const LAST: Bits = Bits::new(2, 1);
+    /// Word 1: group.
+    pub const GROUP: Bits = Bits::new(3, 9);
+}
