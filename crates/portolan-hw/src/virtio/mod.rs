@@ -1,1 +1,31 @@
 //! virtio-iommu.
+//!
+//! Virtual I/O Device (VIRTIO) 1.2, section 5.13. [`transport`] is what an embedder implements: a
+//! request queue, an event queue and the configuration; [`spec`] has the layouts. [`Viommu`] drives
+//! one device, [`VirtioDomain`] is an address space of it.
+//!
+//! The device keeps no translation after an unmap has completed: a domain waits for each request, so
+//! nothing is ever owed to it. It checks alignment and overlaps itself, since devices are lax there.
+//!
+//! Not supported: page tables in guest memory (a feature of later drafts), several requests under way
+//! at once, merging the mappings of one call.
+
+mod answer;
+mod device;
+mod domain;
+mod intervals;
+mod probe;
+pub mod spec;
+pub mod transport;
+mod unit;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use device::{Config, Counts};
+pub use domain::VirtioDomain;
+pub use probe::{ReservedKind, ReservedRegion};
+pub use transport::Transport;
+pub use unit::Viommu;

@@ -1,0 +1,175 @@
+//! The device as the unit and its domains share it: what it can do, requests, identifiers, counts.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use alloc::vec;
+use alloc::vec::Vec;
+use portolan::addr::{Iova, IovaRange, PageSizes};
+use portolan::platform::{Clock, Nanos};
+use portolan::unit::UnitError;
+
+use super::answer::{self, UNWRITTEN};
+use super::spec::{self, Request, config};
+use super::transport::Transport;
+use crate::ids::Ids;
+
+/// Most bytes of properties that are asked for, whatever the device says.
+const MOST_PROPERTY_BYTES: usize = 1 << 16;
+
+/// What the embedder decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long an operation may wait for another CPU's on the same addresses.
+    pub turn_limit: Nanos,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            turn_limit: Nanos::from_millis(1000),
+        }
+    }
+}
+
+/// Requests sent so far, whatever became of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// ATTACH.
+    pub attach: u64,
+    /// DETACH.
+    pub detach: u64,
+    /// MAP.
+    pub map: u64,
+    /// UNMAP.
+    pub unmap: u64,
+    /// PROBE.
+    pub probe: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Device<T, C> {
+    pub(super) transport: T,
+    pub(super) clock: C,
+    pub(super) limits: Config,
+    pub(super) features: u64,
+    pub(super) page_sizes: PageSizes,
+    pub(super) input: IovaRange,
+    pub(super) domains: Ids,
+    probe_bytes: usize,
+    /// By type of request, from 1.
+    counts: [AtomicU64; 5],
+}
+
+fn nonsense(offset: usize, value: u64) -> UnitError {
+    UnitError::Nonsense { offset, value }
+}
+
+impl<T: Transport, C: Clock> Device<T, C> {
+    /// Reads the configuration and turns pass-through of endpoints without a domain off.
+    pub(super) fn start(transport: T, clock: C, limits: Config) -> Result<Self, UnitError> {
+        let features = transport.features();
+        if features & spec::F_MAP_UNMAP == 0 {
+            return Err(UnitError::Unsupported);
+        }
+        let mask = transport.config64(config::PAGE_SIZE_MASK)?;
+        let page_sizes = PageSizes::from_bits(mask);
+        match mask {
+            u64::MAX if features == u64::MAX => return Err(UnitError::Gone),
+            0 => return Err(nonsense(config::PAGE_SIZE_MASK, 0)),
+            _ => {}
+        }
+        let has = |feature| features & feature != 0;
+        let input = if has(spec::F_INPUT_RANGE) {
+            let start = transport.config64(config::INPUT_RANGE_START)?;
+            let last = transport.config64(config::INPUT_RANGE_END)?;
+            IovaRange::new(Iova::new(start), Iova::new(last))
+                .ok_or(nonsense(config::INPUT_RANGE_END, last))?
+        } else {
+            IovaRange::new(Iova::new(0), Iova::new(u64::MAX)).ok_or(UnitError::Unsupported)?
+        };
+        let (first, last) = if has(spec::F_DOMAIN_RANGE) {
+            let first = transport.config32(config::DOMAIN_RANGE_START)?;
+            let last = transport.config32(config::DOMAIN_RANGE_END)?;
+            if last < first {
+                return Err(nonsense(config::DOMAIN_RANGE_END, last.into()));
+            }
+            (first, last)
+        } else {
+            (0, u32::MAX)
+        };
+        let probe_bytes = if has(spec::F_PROBE) {
+            let said = transport.config32(config::PROBE_SIZE)?;
+            let bytes = usize::try_from(said).ok();
+            bytes
+                .filter(|&bytes| bytes <= MOST_PROPERTY_BYTES)
+                .ok_or(nonsense(config::PROBE_SIZE, said.into()))?
+        } else {
+            0
+        };
+        if has(spec::F_BYPASS_CONFIG) {
+            let now = transport.set_config8(config::BYPASS, 0)?;
+            if now != 0 {
+                return Err(nonsense(config::BYPASS, now.into()));
+            }
+        }
+        Ok(Self {
+            transport,
+            clock,
+            limits,
+            features,
+            page_sizes,
+            input,
+            domains: Ids::new(first, last),
+            probe_bytes,
+            counts: Default::default(),
+        })
+    }
+
+    fn count(&self, request: Request) {
+        let kind = request.encode().as_slice().first().map(|kind| kind - 1);
+        let counter = kind.and_then(|kind| self.counts.get(usize::from(kind)));
+        if let Some(counter) = counter {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let [attach, detach, map, unmap, probe] =
+            [0, 1, 2, 3, 4].map(|at| self.counts.get(at).map_or(0, |c| c.load(Ordering::Relaxed)));
+        Counts {
+            attach,
+            detach,
+            map,
+            unmap,
+            probe,
+        }
+    }
+
+    /// Sends a request without properties and waits for it.
+    pub(super) fn send(&self, request: Request) -> Result<(), UnitError> {
+        let mut answer = [UNWRITTEN; spec::TAIL_BYTES];
+        self.count(request);
+        let encoded = request.encode();
+        self.transport.request(encoded.as_slice(), &mut answer)?;
+        answer::status(&answer)
+    }
+
+    /// Asks for the properties of an endpoint.
+    pub(super) fn probe(&self, endpoint: u32) -> Result<Vec<u8>, UnitError> {
+        if self.features & spec::F_PROBE == 0 {
+            return Err(UnitError::Unsupported);
+        }
+        let request = Request::Probe { endpoint };
+        let bytes = self.probe_bytes.saturating_add(spec::TAIL_BYTES);
+        let mut answer = vec![0; bytes];
+        if let Some(status) = answer.get_mut(self.probe_bytes) {
+            *status = UNWRITTEN;
+        }
+        self.count(request);
+        let encoded = request.encode();
+        self.transport.request(encoded.as_slice(), &mut answer)?;
+        answer::status(&answer)?;
+        answer.truncate(self.probe_bytes);
+        Ok(answer)
+    }
+}

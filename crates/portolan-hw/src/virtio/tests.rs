@@ -1,0 +1,476 @@
+//! The driver on a device in memory: layouts, states, failures of each request, random operations.
+
+extern crate std;
+
+use std::println;
+use std::sync::Arc;
+use std::vec;
+use std::vec::Vec;
+
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::platform::Nanos;
+use portolan::table::{Access, MapError, UnmapError};
+use portolan::unit::{
+    Attach, AttachError, Domain, DomainError, FaultAccess, FaultEvent, FaultReason, Unit,
+    UnitError, UnmapFailed,
+};
+
+use super::fake::{Failure, Fake, Ticks};
+use super::{Config, ReservedKind, Viommu, VirtioDomain};
+
+type Driver<'a> = Viommu<&'a Fake, Ticks>;
+type Space<'a> = VirtioDomain<&'a Fake, Ticks>;
+
+const A: StreamId = StreamId::new(8);
+const B: StreamId = StreamId::new(16);
+const RW: Access = Access::READ.union(Access::WRITE);
+
+fn start(fake: &Fake) -> Driver<'_> {
+    let turn_limit = Nanos::from_millis(1);
+    Viommu::start(fake, Ticks::default(), Config { turn_limit }).unwrap()
+}
+
+fn map(domain: &Space, iova: u64, pa: u64, bytes: u64) -> Result<IovaRange, DomainError> {
+    let (iova, pa) = (Iova::new(iova), PhysAddr::new(pa));
+    domain.map(iova, pa, bytes, RW, &mut Gather::new())
+}
+
+fn unmap(domain: &Space, start: u64, last: u64) -> Result<(), UnmapFailed> {
+    let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
+    domain.unmap(range, &mut Gather::new())
+}
+
+#[rustfmt::skip]
+#[test]
+fn requests_by_hand() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    assert_eq!(fake.state().config[36], 0);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    map(&domain, 0x1_0000_2000, 0x30_0000_4000, 0x3000).unwrap();
+    unmap(&domain, 0x1_0000_2000, 0x1_0000_4fff).unwrap();
+    unit.block(A).unwrap();
+    unit.pass_through(A).unwrap();
+    unit.reserved(A).unwrap();
+    let mut probe = vec![5, 0, 0, 0, 8, 0, 0, 0];
+    probe.resize(72, 0);
+    let want: [&[u8]; 6] = [
+        &[1, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[3, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 0, 0, 1, 0, 0, 0, 0xff, 0x4f, 0, 0, 1, 0, 0, 0,
+            0, 0x40, 0, 0, 0x30, 0, 0, 0, 3, 0, 0, 0],
+        &[4, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 0, 0, 1, 0, 0, 0, 0xff, 0x4f, 0, 0, 1, 0, 0, 0,
+            0, 0, 0, 0],
+        &[2, 0, 0, 0, 1, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[1, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+        &probe,
+    ];
+    assert_eq!(fake.state().seen, want);
+    let counts = unit.counts();
+    assert_eq!((counts.attach, counts.detach, counts.probe), (2, 1, 1));
+    assert_eq!((counts.map, counts.unmap), (1, 1));
+}
+
+#[test]
+fn mappings_wait_for_an_endpoint_and_outlive_it() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    map(&domain, 0x1000, 0x8000, 0x2000).unwrap();
+    assert!(fake.state().seen.is_empty());
+    unit.attach(A, &domain).unwrap();
+    assert_eq!(fake.state().reach(8, 0x2010, 2), Some(0x9010));
+    unit.attach(B, &domain).unwrap();
+    unit.block(A).unwrap();
+    assert_eq!(fake.state().reach(8, 0x2010, 2), None);
+    assert_eq!(fake.state().reach(16, 0x2010, 2), Some(0x9010));
+    unit.block(B).unwrap();
+    // Nobody is there: the device has forgotten the domain, the driver has not.
+    assert!(fake.state().domains.is_empty());
+    unmap(&domain, 0x1000, 0x1fff).unwrap();
+    map(&domain, 0x5000, 0x5000, 0x1000).unwrap();
+    unit.attach(B, &domain).unwrap();
+    let reach = |iova| fake.state().reach(16, iova, 1);
+    assert_eq!(
+        (reach(0x1000), reach(0x2000), reach(0x5fff)),
+        (None, Some(0x9000), Some(0x5fff))
+    );
+    assert_eq!(
+        domain.translate(Iova::new(0x2fff)).unwrap().pa.get(),
+        0x9fff
+    );
+}
+
+#[test]
+fn an_endpoint_moves_and_its_old_domain_goes() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let (first, second) = (unit.domain().unwrap(), unit.domain().unwrap());
+    map(&first, 0, 0x1000, 0x1000).unwrap();
+    map(&second, 0, 0x2000, 0x1000).unwrap();
+    unit.attach(A, &first).unwrap();
+    unit.attach(A, &second).unwrap();
+    unit.attach(A, &second).unwrap();
+    assert_eq!(unit.counts().attach, 2);
+    assert_eq!(fake.state().reach(8, 0, 1), Some(0x2000));
+    assert_eq!(Arc::strong_count(&first), 1);
+    let id = first.id();
+    drop(first);
+    assert_eq!(unit.domain().unwrap().id(), id);
+    unit.pass_through(A).unwrap();
+    assert_eq!(fake.state().reach(8, 0x77, 1), Some(0x77));
+    unit.attach(A, &second).unwrap();
+    assert_eq!(fake.state().reach(8, 0, 1), Some(0x2000));
+    drop(unit);
+    assert!(fake.state().used().is_empty());
+    assert_eq!(Arc::strong_count(&second), 1);
+}
+
+#[test]
+fn unmapping_a_part_makes_the_rest_anew() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    map(&domain, 0, 0x10000, 0x4000).unwrap();
+    map(&domain, 0x4000, 0x30000, 0x4000).unwrap();
+    unmap(&domain, 0x3000, 0x4fff).unwrap();
+    let reach = |iova| fake.state().reach(8, iova, 1);
+    assert_eq!((reach(0x2fff), reach(0x3000)), (Some(0x12fff), None));
+    assert_eq!((reach(0x4fff), reach(0x5000)), (None, Some(0x31000)));
+    unmap(&domain, 0x1000, 0x1fff).unwrap();
+    let reach = |iova| fake.state().reach(8, iova, 1);
+    assert_eq!((reach(0xfff), reach(0x1000)), (Some(0x10fff), None));
+    assert_eq!(reach(0x2000), Some(0x12000));
+    // The device does not take the upper piece back.
+    fake.state().failures = [None, Some(Failure::Status(8))].into();
+    let refused = UnitError::Refused { code: 8 };
+    assert_eq!(unmap(&domain, 0x5000, 0x5fff), Err(refused.into()));
+    assert_eq!(fake.state().reach(8, 0x6000, 1), None);
+    assert_eq!(domain.translate(Iova::new(0x6000)), None);
+}
+
+#[test]
+fn the_driver_checks_what_devices_do_not() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    map(&domain, 0x4000, 0, 0x2000).unwrap();
+    let seen = fake.state().seen.len();
+    let why = |iova, pa, bytes| match map(&domain, iova, pa, bytes) {
+        Err(DomainError::Map(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    let (iova, pa) = (Iova::new, PhysAddr::new);
+    assert_eq!(why(0, 0, 0), MapError::Empty { iova: iova(0) });
+    assert_eq!(why(1, 0, 4096), MapError::UnalignedIova { iova: iova(1) });
+    let unaligned = |at, bytes| MapError::UnalignedMemory { pa: pa(at), bytes };
+    assert_eq!(why(0, 2, 4096), unaligned(2, 4096));
+    assert_eq!(why(0, 0, 4095), unaligned(0, 4095));
+    let mapped = MapError::AlreadyMapped { iova: iova(0x4000) };
+    assert_eq!(why(0x3000, 0, 0x10000), mapped);
+    let mapped = MapError::AlreadyMapped { iova: iova(0x5000) };
+    assert_eq!(why(0x5000, 0, 0x1000), mapped);
+    let top = 0xffff_ffff_f000;
+    assert_eq!(
+        why(top, 0, 0x2000),
+        MapError::IovaOutOfRange { iova: iova(top) }
+    );
+    let (at, bytes) = (u64::MAX & !0xfff, 0x2000);
+    assert_eq!(
+        why(0, at, bytes),
+        MapError::MemoryOutOfRange { pa: pa(at), bytes }
+    );
+    for access in [
+        Access::empty(),
+        Access::EXECUTE | Access::READ,
+        Access::DEVICE,
+    ] {
+        let done = domain.map(iova(0), pa(0), 4096, access, &mut Gather::new());
+        assert!(matches!(done, Err(DomainError::Map(MapError::Access(_)))));
+    }
+    let not = |at| Err(UnmapError::NotMapped { iova: iova(at) }.into());
+    assert_eq!(unmap(&domain, 0x4000, 0x6fff), not(0x6000));
+    assert_eq!(unmap(&domain, 0x3000, 0x4fff), not(0x3000));
+    let failed = unmap(&domain, 0x4000, 0x4ffe);
+    assert!(matches!(
+        failed,
+        Err(UnmapFailed::Unmap(UnmapError::Unaligned { .. }))
+    ));
+    assert_eq!(fake.state().seen.len(), seen);
+    let stranger = StreamId::new(9);
+    let none = Err(AttachError::NoSuchStream { stream: stranger });
+    assert_eq!(unit.attach(stranger, &domain), none);
+    assert_eq!(
+        (unit.block(stranger), unit.pass_through(stranger)),
+        (none, none)
+    );
+    let other = Fake::new();
+    let other = start(&other);
+    assert_eq!(other.attach(A, &domain), Err(AttachError::Mismatch));
+}
+
+#[test]
+fn domains_run_out() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let all: Vec<_> = core::iter::from_fn(|| unit.domain().ok()).collect();
+    assert_eq!(all.len(), 9);
+    assert_eq!(unit.domain().map(|_| ()), Err(UnitError::OutOfContexts));
+}
+
+#[test]
+fn a_lost_attach_keeps_both_domains() {
+    for failure in [Failure::Lost, Failure::Silent] {
+        let fake = Fake::new();
+        let unit = start(&fake);
+        let (old, new) = (unit.domain().unwrap(), unit.domain().unwrap());
+        map(&old, 0, 0x1000, 0x1000).unwrap();
+        unit.attach(A, &old).unwrap();
+        fake.state().failures.push_back(Some(failure));
+        assert!(unit.attach(A, &new).is_err());
+        let held = (Arc::strong_count(&old), Arc::strong_count(&new));
+        assert_eq!(held, (2, 2), "{failure:?}");
+        unit.block(A).unwrap();
+        assert!(fake.state().used().is_empty());
+        assert_eq!((Arc::strong_count(&old), Arc::strong_count(&new)), (1, 1));
+        unit.attach(A, &old).unwrap();
+        assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+    }
+}
+
+#[test]
+fn a_lost_map_is_not_given_away() {
+    for failure in [Failure::Lost, Failure::Silent, Failure::Gone] {
+        let fake = Fake::new();
+        let unit = start(&fake);
+        let domain = unit.domain().unwrap();
+        unit.attach(A, &domain).unwrap();
+        fake.state().failures.push_back(Some(failure));
+        assert!(matches!(
+            map(&domain, 0, 0, 4096),
+            Err(DomainError::Unit(_))
+        ));
+        assert_eq!(domain.translate(Iova::new(0)), None);
+        let iova = Iova::new(0);
+        let mapped = MapError::AlreadyMapped { iova }.into();
+        assert_eq!(map(&domain, 0, 0, 4096), Err(mapped));
+        // It can be unmapped, and is then free again.
+        unmap(&domain, 0, 4095).unwrap();
+        map(&domain, 0, 0x5000, 4096).unwrap();
+        assert_eq!(fake.state().reach(8, 0, 1), Some(0x5000));
+        fake.state().failures.push_back(Some(failure));
+        assert!(unmap(&domain, 0, 4095).is_err());
+        assert!(map(&domain, 0, 0, 4096).is_err(), "{failure:?}");
+        unmap(&domain, 0, 4095).unwrap();
+        assert_eq!(fake.state().reach(8, 0, 1), None);
+    }
+}
+
+#[test]
+fn a_domain_in_doubt_keeps_its_number() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    let id = domain.id();
+    unit.attach(A, &domain).unwrap();
+    fake.state().failures.push_back(Some(Failure::Lost));
+    assert!(map(&domain, 0, 0, 4096).is_err());
+    unit.block(A).unwrap();
+    drop(domain);
+    assert_ne!(unit.domain().unwrap().id(), id);
+}
+
+#[test]
+fn refusals_leave_things_as_they_were() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    map(&domain, 0, 0x1000, 0x1000).unwrap();
+    unit.attach(A, &domain).unwrap();
+    for (failure, code) in [(Failure::Status(3), 3), (Failure::Status(200), 200)] {
+        let refused = UnitError::Refused { code };
+        fake.state().failures.push_back(Some(failure));
+        assert_eq!(map(&domain, 0x4000, 0, 4096), Err(refused.into()));
+        assert_eq!(domain.translate(Iova::new(0x4000)), None);
+        fake.state().failures.push_back(Some(failure));
+        assert_eq!(unmap(&domain, 0, 4095), Err(refused.into()));
+        assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+        assert!(domain.translate(Iova::new(0)).is_some());
+        fake.state().failures.push_back(Some(failure));
+        assert_eq!(unit.block(A), Err(refused.into()));
+    }
+    fake.state().failures.push_back(Some(Failure::Unwritten));
+    let error = map(&domain, 0x4000, 0, 4096).unwrap_err();
+    assert!(matches!(
+        error,
+        DomainError::Unit(UnitError::Nonsense { .. })
+    ));
+    // The first mapping is refused when the domain comes to life: the endpoint is blocked.
+    unit.block(A).unwrap();
+    fake.state().failures = [None, Some(Failure::Status(3))].into();
+    assert!(unit.attach(A, &domain).is_err());
+    assert!(fake.state().used().is_empty());
+    unit.attach(A, &domain).unwrap();
+    assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+}
+
+#[test]
+fn nonsense_in_the_configuration() {
+    let with = |change: &dyn Fn(&mut super::fake::State)| {
+        let fake = Fake::new();
+        change(&mut fake.state());
+        let started = Viommu::start(&fake, Ticks::default(), Config::default());
+        started.map(|_| ()).unwrap_err()
+    };
+    let offset = |error| match error {
+        UnitError::Nonsense { offset, .. } => offset,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(with(&|s| s.features = 0), UnitError::Unsupported);
+    assert_eq!(offset(with(&|s| s.config[..8].fill(0))), 0);
+    assert_eq!(offset(with(&|s| s.config[14] = 1)), 16);
+    assert_eq!(offset(with(&|s| s.config[24] = 10)), 28);
+    assert_eq!(offset(with(&|s| s.config[34] = 1)), 32);
+    let gone = with(&|s| {
+        s.features = u64::MAX;
+        s.config.fill(0xff);
+    });
+    assert_eq!(gone, UnitError::Gone);
+}
+
+#[test]
+fn reserved_addresses() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    // An unknown property, the message window, one of unknown kind, the end.
+    let mut list = vec![9, 0, 2, 0, 1, 2];
+    list.extend([1, 0, 20, 0, 1, 0, 0, 0, 0, 0, 0xe0, 0xfe, 0, 0, 0, 0]);
+    list.extend([0xff, 0xff, 0xef, 0xfe, 0, 0, 0, 0]);
+    fake.state().properties = list.clone();
+    let found = unit.reserved(A).unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].kind, ReservedKind::Messages);
+    assert_eq!(found[0].range.start(), Iova::new(0xfee0_0000));
+    assert_eq!(found[0].range.last(), Iova::new(0xfeef_ffff));
+    // One that is longer than what is there, and one that is too short.
+    for (at, length) in [(8, 200), (8, 19)] {
+        fake.state().properties = list.clone();
+        fake.state().properties[at] = length;
+        let error = unit.reserved(A).unwrap_err();
+        assert!(matches!(
+            error,
+            AttachError::Unit(UnitError::Nonsense { .. })
+        ));
+    }
+    let seed = fastrand::u64(..);
+    println!("PORTOLAN_SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for _ in 0..2000 {
+        fake.state().properties = (0..64).map(|_| rng.u8(..4)).collect();
+        let _ = unit.reserved(A);
+    }
+}
+
+#[test]
+fn faults_say_who_where_and_why() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    let at = Iova::new(0x1000);
+    let mut owed = Gather::new();
+    domain
+        .map(at, PhysAddr::new(0), 4096, Access::READ, &mut owed)
+        .unwrap();
+    unit.attach(A, &domain).unwrap();
+    let mut next = |reason: u8, flags: u32, endpoint: u32, address: u64, written| {
+        let mut bytes = [0; 24];
+        bytes[0] = reason;
+        bytes[4..8].copy_from_slice(&flags.to_le_bytes());
+        bytes[8..12].copy_from_slice(&endpoint.to_le_bytes());
+        bytes[16..].copy_from_slice(&address.to_le_bytes());
+        fake.state().faults.push_back((bytes, written));
+        unit.next_fault()
+    };
+    let record = |event| match event {
+        Ok(Some(FaultEvent::Fault(record))) => record,
+        other => panic!("{other:?}"),
+    };
+    let blocked = record(next(1, 0x102, 16, 0x2004, 24));
+    assert_eq!((blocked.stream, blocked.reason), (B, FaultReason::Blocked));
+    assert_eq!(blocked.access, Some(FaultAccess::Write));
+    assert_eq!(blocked.iova, Some(Iova::new(0x2004)));
+    let missing = record(next(2, 0x101, 8, 0x2004, 24));
+    assert_eq!(missing.reason, FaultReason::NotMapped);
+    let forbidden = record(next(2, 0x102, 8, 0x1004, 24));
+    assert_eq!(forbidden.reason, FaultReason::Permission);
+    let unknown = record(next(77, 0, u32::MAX, u64::MAX, 24));
+    assert_eq!(unknown.reason, FaultReason::Other { code: 77 });
+    assert_eq!((unknown.iova, unknown.access), (None, None));
+    assert!(next(2, 0, 8, 0, 23).is_err());
+    assert_eq!(unit.next_fault(), Ok(None));
+}
+
+/// Random operations with random failures; the device reaches what the driver says it does.
+#[test]
+fn random_operations() {
+    const PAGES: u64 = 24;
+    let seed = std::env::var("PORTOLAN_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("PORTOLAN_SEED={seed}");
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domains: Vec<_> = (0..3).map(|_| unit.domain().unwrap()).collect();
+    // By endpoint: its domain.
+    let mut places: [Option<usize>; 2] = [None; 2];
+    for round in 0..20_000 {
+        if rng.u8(..10) == 0 {
+            let status = Failure::Status(rng.u8(1..=8).max(1));
+            fake.state().failures = [Some(status)].into();
+        } else {
+            fake.state().failures.clear();
+        }
+        let (which, start) = (rng.usize(..3), rng.u64(..PAGES));
+        let count = rng.u64(1..6).min(PAGES - start);
+        let (stream, place) = match rng.bool() {
+            true => (A, 0),
+            false => (B, 1),
+        };
+        match rng.u8(..8) {
+            0..=2 => drop(map(
+                &domains[which],
+                start << 12,
+                rng.u64(..64) << 12,
+                count << 12,
+            )),
+            3..=5 => drop(unmap(
+                &domains[which],
+                start << 12,
+                ((start + count) << 12) - 1,
+            )),
+            6 => match unit.attach(stream, &domains[which]) {
+                Ok(()) => places[place] = Some(which),
+                Err(_) if fake.state().endpoints[&stream.get()].is_none() => places[place] = None,
+                Err(_) => {}
+            },
+            _ => {
+                if unit.block(stream).is_ok() {
+                    places[place] = None;
+                }
+            }
+        }
+        for (stream, at) in [(A, places[0]), (B, places[1])] {
+            for page in 0..PAGES {
+                let iova = page << 12 | 0x18;
+                let reached = fake.state().reach(stream.get(), iova, 1);
+                let said = at.and_then(|at| domains[at].translate(Iova::new(iova)));
+                let said = said.map(|found| found.pa.get());
+                assert_eq!(reached, said, "round {round}, {stream:?}, {iova:#x}");
+            }
+        }
+    }
+}

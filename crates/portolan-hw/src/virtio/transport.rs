@@ -1,0 +1,51 @@
+//! What the driver needs of a virtio transport.
+//!
+//! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.2 (queues) and 5.13.5 (initialisation).
+
+use super::spec::FAULT_BYTES;
+use portolan::unit::UnitError;
+
+/// A virtio-iommu device whose features are negotiated and whose queues run: `DRIVER_OK` is set.
+///
+/// *Implementer's duties.* Methods may be called from several CPUs at once. Each returns within a
+/// limit of the implementer's, whatever the device does; buffers of a request that was given up are
+/// not reused until the device has returned them. A device that needs a reset, or is gone, is
+/// [`UnitError::Gone`].
+pub trait Transport {
+    /// The features that both sides accepted; accept
+    /// [`DRIVER_FEATURES`](super::spec::DRIVER_FEATURES) as far as they are offered.
+    fn features(&self) -> u64;
+
+    /// Reads 4 bytes of the configuration.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`].
+    fn config32(&self, offset: usize) -> Result<u32, UnitError>;
+
+    /// Reads 8 bytes of the configuration, of one generation.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`].
+    fn config64(&self, offset: usize) -> Result<u64, UnitError>;
+
+    /// Writes 1 byte of the configuration and reads it back.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`].
+    fn set_config8(&self, offset: usize, value: u8) -> Result<u8, UnitError>;
+
+    /// Sends `request` over queue 0, waits, and fills `answer` with what the device wrote. What it
+    /// did not write is left as it was.
+    ///
+    /// # Errors
+    /// [`UnitError::TimedOut`] with [`Completion`](portolan::unit::Awaited::Completion): the device
+    /// may still carry it out later. [`UnitError::Gone`].
+    fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), UnitError>;
+
+    /// The next record of queue 1 and how many of its bytes the device wrote. The buffer goes back
+    /// to the device.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`].
+    fn next_fault(&self) -> Result<Option<([u8; FAULT_BYTES], usize)>, UnitError>;
+}

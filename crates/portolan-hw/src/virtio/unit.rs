@@ -1,0 +1,295 @@
+//! The unit: which endpoint is where.
+//!
+//! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3 (attach), 5.13.6.4 (detach), 5.13.6.7 (probe)
+//! and 5.13.6.8 (faults).
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+use portolan::addr::{PageSizes, StreamId};
+use portolan::platform::Clock;
+use portolan::table::Access;
+use portolan::unit::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit, UnitError,
+};
+use spin::Mutex;
+
+use super::answer::{self, NO_SUCH};
+use super::device::{Config, Counts, Device};
+use super::domain::VirtioDomain;
+use super::probe::{self, ReservedRegion};
+use super::spec::{self, Request};
+use super::transport::Transport;
+
+/// Where an endpoint is, or may be.
+enum Place<T: Transport, C: Clock> {
+    /// The domain that passes through.
+    Bypass(u32),
+    /// A domain.
+    Domain(Arc<VirtioDomain<T, C>>),
+}
+
+impl<T: Transport, C: Clock> Place<T, C> {
+    fn id(&self) -> u32 {
+        match self {
+            Self::Bypass(id) => *id,
+            Self::Domain(domain) => domain.id(),
+        }
+    }
+
+    fn gained(&self) {
+        if let Self::Domain(domain) = self {
+            domain.gained_endpoint();
+        }
+    }
+
+    fn lost(&self) {
+        if let Self::Domain(domain) = self {
+            domain.lost_endpoint();
+        }
+    }
+}
+
+/// All places where an endpoint may be: none if it is blocked, more than one only after the device
+/// did not answer.
+type Places<T, C> = Vec<Place<T, C>>;
+
+/// One virtio-iommu.
+///
+/// Endpoints without a domain are blocked. Moving an endpoint takes a lock that is held while the
+/// device answers; mapping does not. When the unit is dropped its endpoints are detached; domains of
+/// endpoints that the device does not detach are kept for good.
+pub struct Viommu<T: Transport, C: Clock> {
+    device: Arc<Device<T, C>>,
+    bypass: Option<u32>,
+    streams: Mutex<BTreeMap<u32, Places<T, C>>>,
+}
+
+impl<T: Transport, C: Clock> fmt::Debug for Viommu<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Viommu")
+            .field("page_sizes", &self.device.page_sizes)
+            .field("input", &self.device.input)
+            .field("bypass", &self.bypass)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Transport, C: Clock> Viommu<T, C> {
+    /// Takes over a device that runs. Endpoints that have no domain are blocked from here on.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] if it cannot map, [`UnitError::Nonsense`] if its configuration
+    /// makes no sense, or what the transport says.
+    pub fn start(transport: T, clock: C, config: Config) -> Result<Self, UnitError> {
+        let device = Device::start(transport, clock, config)?;
+        let bypass = if device.features & spec::F_BYPASS_CONFIG != 0 {
+            device.domains.take()
+        } else {
+            None
+        };
+        Ok(Self {
+            device: Arc::new(device),
+            bypass,
+            streams: Mutex::new(BTreeMap::new()),
+        })
+    }
+
+    /// An empty address space.
+    ///
+    /// # Errors
+    /// [`UnitError::OutOfContexts`].
+    pub fn domain(&self) -> Result<Arc<VirtioDomain<T, C>>, UnitError> {
+        VirtioDomain::new(self.device.clone()).map(Arc::new)
+    }
+
+    /// The page sizes of the device; the smallest is the granule of mappings.
+    pub fn page_sizes(&self) -> PageSizes {
+        self.device.page_sizes
+    }
+
+    /// Addresses that must not be mapped for `stream`.
+    ///
+    /// # Errors
+    /// [`AttachError::NoSuchStream`]; [`UnitError::Unsupported`] if the device cannot tell.
+    pub fn reserved(&self, stream: StreamId) -> Result<Vec<ReservedRegion>, AttachError> {
+        match self.device.probe(stream.get()) {
+            Ok(properties) => Ok(probe::reserved(&properties)?),
+            Err(NO_SUCH) => Err(AttachError::NoSuchStream { stream }),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Requests sent so far.
+    pub fn counts(&self) -> Counts {
+        self.device.counts()
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &T {
+        &self.device.transport
+    }
+
+    /// Moves `stream` to `place`, which it leaves the others for.
+    fn attach_to(
+        &self,
+        stream: StreamId,
+        place: Place<T, C>,
+        places: &mut Places<T, C>,
+    ) -> Result<(), AttachError> {
+        let flags = match place {
+            Place::Bypass(_) => spec::ATTACH_BYPASS,
+            Place::Domain(_) => 0,
+        };
+        let sent = self.device.send(Request::Attach {
+            domain: place.id(),
+            endpoint: stream.get(),
+            flags,
+        });
+        match sent {
+            Ok(()) => {
+                place.gained();
+                for old in places.drain(..) {
+                    old.lost();
+                }
+                places.push(place);
+                Ok(())
+            }
+            Err(NO_SUCH) => Err(AttachError::NoSuchStream { stream }),
+            Err(error @ (UnitError::TimedOut { .. } | UnitError::Gone)) => {
+                place.gained();
+                places.push(place);
+                Err(error.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Detaches `stream` from wherever it may be.
+    fn detach(&self, stream: StreamId, places: &mut Places<T, C>) -> Result<(), AttachError> {
+        let sure = places.len() == 1;
+        let mut failed = Ok(());
+        for place in places.iter() {
+            let sent = self.device.send(Request::Detach {
+                domain: place.id(),
+                endpoint: stream.get(),
+            });
+            match sent {
+                // Where the endpoint may be, it may also not be.
+                Err(UnitError::Refused { .. }) if !sure => {}
+                sent => failed = failed.and(sent),
+            }
+        }
+        failed?;
+        for old in places.drain(..) {
+            old.lost();
+        }
+        Ok(())
+    }
+
+    /// Tells a missing mapping from a forbidden access, as the domain is now.
+    fn refine(&self, record: &mut FaultRecord) {
+        let (FaultReason::NotMapped, Some(iova)) = (record.reason, record.iova) else {
+            return;
+        };
+        let streams = self.streams.lock();
+        let places = streams.get(&record.stream.get()).map(Vec::as_slice);
+        let Some([Place::Domain(domain)]) = places else {
+            return;
+        };
+        let Some(found) = domain.translate(iova) else {
+            return;
+        };
+        let wanted = match record.access {
+            Some(FaultAccess::Read) => Access::READ,
+            Some(FaultAccess::Write) => Access::WRITE,
+            None => Access::READ | Access::WRITE,
+        };
+        if !found.access.contains(wanted) {
+            record.reason = FaultReason::Permission;
+        }
+    }
+}
+
+impl<T: Transport, C: Clock> Unit for Viommu<T, C> {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        let mut streams = self.streams.lock();
+        match streams.get_mut(&stream.get()) {
+            Some(places) => {
+                self.detach(stream, places)?;
+                streams.remove(&stream.get());
+                Ok(())
+            }
+            None if self.device.features & spec::F_PROBE != 0 => self.reserved(stream).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        let id = self.bypass.ok_or(UnitError::Unsupported)?;
+        let mut streams = self.streams.lock();
+        let places = streams.entry(stream.get()).or_default();
+        if matches!(places.as_slice(), [Place::Bypass(_)]) {
+            return Ok(());
+        }
+        let done = self.attach_to(stream, Place::Bypass(id), places);
+        if places.is_empty() {
+            streams.remove(&stream.get());
+        }
+        done
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        let Some((bytes, written)) = self.device.transport.next_fault()? else {
+            return Ok(None);
+        };
+        let mut record = answer::fault(&bytes, written)?;
+        self.refine(&mut record);
+        Ok(Some(FaultEvent::Fault(record)))
+    }
+}
+
+impl<T: Transport, C: Clock> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
+    /// Between the move and the last of the mappings that were made before the domain had an
+    /// endpoint, accesses to those still to come fault.
+    fn attach(
+        &self,
+        stream: StreamId,
+        domain: &Arc<VirtioDomain<T, C>>,
+    ) -> Result<(), AttachError> {
+        if !domain.is_of(&self.device) {
+            return Err(AttachError::Mismatch);
+        }
+        let mut streams = self.streams.lock();
+        let places = streams.entry(stream.get()).or_default();
+        let there = matches!(places.as_slice(), [Place::Domain(at)] if Arc::ptr_eq(at, domain));
+        let done = if there {
+            Ok(())
+        } else {
+            let place = Place::Domain(domain.clone());
+            self.attach_to(stream, place, places).and_then(|()| {
+                domain.replay().or_else(|error| {
+                    self.detach(stream, places)?;
+                    Err(error.into())
+                })
+            })
+        };
+        if places.is_empty() {
+            streams.remove(&stream.get());
+        }
+        done
+    }
+}
+
+impl<T: Transport, C: Clock> Drop for Viommu<T, C> {
+    fn drop(&mut self) {
+        let streams = core::mem::take(self.streams.get_mut());
+        for (stream, mut places) in streams {
+            if self.detach(StreamId::new(stream), &mut places).is_err() {
+                core::mem::forget(places);
+            }
+        }
+    }
+}
