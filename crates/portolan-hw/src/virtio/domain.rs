@@ -347,9 +347,11 @@ impl<T: Transport, C: Clock> Domain for VirtioDomain<T, C> {
             }
         }
         // Every piece has its try, whatever becomes of the others.
-        let made = pieces.into_iter().map(|piece| self.establish(piece));
-        let failed = made.fold(Ok(()), |all, one| all.and(one));
-        Ok(failed?)
+        let mut failed = None;
+        for piece in pieces {
+            failed = failed.or(self.establish(piece).err());
+        }
+        failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Nothing is owed to a domain of this kind: a debt that is not empty is another's and comes

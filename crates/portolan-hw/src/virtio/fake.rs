@@ -38,14 +38,17 @@ pub enum Failure {
     Gone,
 }
 
+/// By first address: last address, memory, flags.
+type Mappings = BTreeMap<u64, (u64, u64, u32)>;
+
 #[derive(Debug, Default)]
 pub struct State {
     pub features: u64,
     pub config: Vec<u8>,
     /// Domain of each endpoint.
     pub endpoints: BTreeMap<u32, Option<u32>>,
-    /// By domain: whether it passes through, and first to last address, memory, flags.
-    pub domains: BTreeMap<u32, (bool, BTreeMap<u64, (u64, u64, u32)>)>,
+    /// By domain: whether it passes through, and its mappings.
+    pub domains: BTreeMap<u32, (bool, Mappings)>,
     /// What the next requests come to; one each.
     pub failures: VecDeque<Option<Failure>>,
     pub faults: VecDeque<([u8; 24], usize)>,

@@ -74,6 +74,8 @@ pub const RESV_RESERVED: u8 = 0;
 /// Kind of reserved addresses: writes are message-signalled interrupts.
 pub const RESV_MSI: u8 = 1;
 
+/// Fault: the device does not say why.
+pub const R_UNKNOWN: u8 = 0;
 /// Fault: the endpoint has no domain.
 pub const R_DOMAIN: u8 = 1;
 /// Fault: no mapping, or not for this kind of access.

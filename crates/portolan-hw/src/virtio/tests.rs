@@ -178,7 +178,7 @@ fn the_driver_checks_what_devices_do_not() {
         why(top, 0, 0x2000),
         MapError::IovaOutOfRange { iova: iova(top) }
     );
-    let (at, bytes) = (u64::MAX & !0xfff, 0x2000);
+    let (at, bytes) = (!0xfff, 0x2000);
     assert_eq!(
         why(0, at, bytes),
         MapError::MemoryOutOfRange { pa: pa(at), bytes }
@@ -385,7 +385,7 @@ fn faults_say_who_where_and_why() {
         .map(at, PhysAddr::new(0), 4096, Access::READ, &mut owed)
         .unwrap();
     unit.attach(A, &domain).unwrap();
-    let mut next = |reason: u8, flags: u32, endpoint: u32, address: u64, written| {
+    let next = |reason: u8, flags: u32, endpoint: u32, address: u64, written| {
         let mut bytes = [0; 24];
         bytes[0] = reason;
         bytes[4..8].copy_from_slice(&flags.to_le_bytes());

@@ -189,14 +189,21 @@ impl<T: Transport, C: Clock> Viommu<T, C> {
         Ok(())
     }
 
-    /// Tells a missing mapping from a forbidden access, as the domain is now.
+    /// Says more exactly why, by what the driver knows now: which endpoints have no domain, and
+    /// whether a mapping is missing or forbids the access.
     fn refine(&self, record: &mut FaultRecord) {
+        const UNKNOWN: FaultReason = FaultReason::Other {
+            code: spec::R_UNKNOWN as u32,
+        };
+        let streams = self.streams.lock();
+        let places = streams.get(&record.stream.get());
+        if places.is_none() && record.reason == UNKNOWN {
+            record.reason = FaultReason::Blocked;
+        }
         let (FaultReason::NotMapped, Some(iova)) = (record.reason, record.iova) else {
             return;
         };
-        let streams = self.streams.lock();
-        let places = streams.get(&record.stream.get()).map(Vec::as_slice);
-        let Some([Place::Domain(domain)]) = places else {
+        let Some([Place::Domain(domain)]) = places.map(Vec::as_slice) else {
             return;
         };
         let Some(found) = domain.translate(iova) else {
