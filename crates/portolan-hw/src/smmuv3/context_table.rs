@@ -17,9 +17,13 @@ use portolan::unit::UnitError;
 #[derive(Debug)]
 enum Form {
     /// Two places in turn; which one is in use.
-    Single { current: usize },
+    Single {
+        current: usize,
+    },
     Linear,
-    TwoLevel { second: BTreeMap<u32, Block> },
+    TwoLevel {
+        second: BTreeMap<u32, Block>,
+    },
 }
 
 /// The descriptors of one stream.
@@ -84,13 +88,6 @@ impl ContextTable {
                 machine.store(self.block, first + word, *value);
             }
             machine.barrier();
-        }
-    }
-
-    /// Undoes [`ContextTable::flip`].
-    pub fn flip_back(&mut self) {
-        if let Form::Single { current } = &mut self.form {
-            *current ^= 1;
         }
     }
 

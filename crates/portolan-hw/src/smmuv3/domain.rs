@@ -154,7 +154,13 @@ where
         .unwrap_or_else(|| shared.features.capabilities(F::GRANULE));
     let queue = SmmuQueue(shared.clone());
     let (context, quirks) = (tag.context(), options.quirks);
-    Ok(PagedDomain::new(table, context, capabilities, quirks, queue))
+    Ok(PagedDomain::new(
+        table,
+        context,
+        capabilities,
+        quirks,
+        queue,
+    ))
 }
 
 /// Cacheability and shareability of walks.

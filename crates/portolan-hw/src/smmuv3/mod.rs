@@ -1,10 +1,43 @@
-//! Arm SMMU architecture v3.
-pub mod command;
-pub mod context;
-pub mod features;
+//! Arm SMMU architecture v3 (IHI 0070): the non-secure programming interface, versions 3.0 to 3.2.
+//!
+//! * [`Smmu::enable`] takes a unit over; [`Features`] is what it says of itself.
+//! * [`Smmu::first_stage`] and [`Smmu::second_stage`] make domains; streams are moved through the
+//!   traits of `portolan::unit`, substreams and nested streams by methods of [`Smmu`].
+//! * [`update`] computes how live entries change; [`spec`] holds layouts only.
+//!
+//! Not supported: stalls (a stalled access is aborted), broadcast invalidation by processors,
+//! secure and realm state, 32-bit and big-endian tables, preset tables and queues, interrupts by
+//! message (other than syncs'), enhanced command queues, MPAM, virtual machine structures.
+
+mod attach;
+mod command;
+mod context;
+mod context_table;
+mod domain;
+mod faults;
+mod features;
 mod machine;
 #[cfg(test)]
 mod mock;
+mod page_requests;
 mod queue;
+mod records;
+mod shared;
 pub mod spec;
+mod stream;
+mod stream_table;
+#[cfg(test)]
+mod tests;
+mod unit;
 pub mod update;
+
+pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
+pub use command::{CommandCounts, CommandKind};
+pub use context::Tag;
+pub use domain::{DomainOptions, FirstStage, SecondStage};
+pub use faults::GlobalErrors;
+pub use features::{Features, Has, StallModel, TableUpdate};
+pub use page_requests::{PageRequest, PageRequestEvent, PageRequestFlags, PageResponse};
+pub use shared::SmmuQueue;
+pub use stream_table::Blocking;
+pub use unit::{Config, Smmu, Want, WhenDisabled};

@@ -159,6 +159,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> CommandQueue<R, M, C> {
         &self.counters
     }
 
+    /// From now on commands are carried out.
+    pub fn set_running(&self) {
+        self.state.store(RUNNING, Ordering::Release);
+    }
+
+    /// Looks how far the unit is, and puts it back to work if it stopped at a command.
+    pub fn service(&self) -> Result<(), UnitError> {
+        self.observe(&mut self.ring.lock())
+    }
+
     /// From now on nothing has to be invalidated: the unit is disabled, and forgets everything
     /// when it is enabled.
     pub fn set_off(&self) {
@@ -175,14 +185,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> CommandQueue<R, M, C> {
         match self.state.load(Ordering::Acquire) {
             RUNNING => Ok(()),
             _ => Err(UnitError::Stopped),
-        }
-    }
-
-    /// Gives the memory back. The unit must be disabled.
-    pub fn release(&self) {
-        self.machine.free(self.block);
-        if let Some(messages) = self.messages {
-            self.machine.free(messages);
         }
     }
 
@@ -442,6 +444,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> CommandQueue<R, M, C> {
             self.failed.fetch_add(1, Ordering::Release);
         }
         self.machine.acknowledge(reg::gerror::CMDQ)
+    }
+}
+
+impl<R, M: TableMem<AtomicU64>, C> Drop for CommandQueue<R, M, C> {
+    /// Gives the memory back if the unit is known to be disabled.
+    fn drop(&mut self) {
+        if *self.state.get_mut() == OFF {
+            for block in [Some(self.block), self.messages].into_iter().flatten() {
+                self.machine.mem.free(block.at, block.size);
+            }
+        }
     }
 }
 

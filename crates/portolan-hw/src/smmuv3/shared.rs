@@ -299,9 +299,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuQueue<
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for SmmuQueue<R, M, C> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let tag = Tag::of(context).ok_or(UnitError::Unsupported)?;
-        self.0
-            .queue
-            .run(&mut once(command::invalidate_tag(tag)))?;
+        self.0.queue.run(&mut once(command::invalidate_tag(tag)))?;
         match tag {
             Tag::Asid(asid) => self.0.asids.give_back(asid.get().into()),
             Tag::Vmid(vmid) => self.0.vmids.give_back(vmid.get().into()),

@@ -25,6 +25,8 @@ pub mod op {
     pub const TLBI_NH_ASID: u64 = 0x11;
     /// Non-secure stage 1, by address.
     pub const TLBI_NH_VA: u64 = 0x12;
+    /// Non-secure stage 1, by address whatever the ASID.
+    pub const TLBI_NH_VAA: u64 = 0x13;
     /// EL2, everything.
     pub const TLBI_EL2_ALL: u64 = 0x20;
     /// Both stages, everything of a VMID.

@@ -94,6 +94,8 @@ pub mod config {
 pub mod s1fmt {
     /// One table.
     pub const LINEAR: u64 = 0;
+    /// Two levels, the second of 4 KiB.
+    pub const TWO_LEVEL_4K: u64 = 1;
     /// Two levels, the second of 64 KiB.
     pub const TWO_LEVEL_64K: u64 = 2;
 }

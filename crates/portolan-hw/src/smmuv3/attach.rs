@@ -1,0 +1,336 @@
+//! The unit behind the traits of the core, and what only this architecture has: substreams and
+//! first stages of a guest's over second stages of ours.
+//!
+//! IHI 0070, sections 3.4 (stages), 3.9 (substreams) and 5.2 (entries).
+
+use super::context::Tag;
+use super::domain::{self, FirstStage, SecondStage};
+use super::features::{Has, StallModel};
+use super::shared::{Shared, SmmuQueue};
+use super::spec::command::{self as layout, Words, op};
+use super::spec::{Field, ste};
+use super::stream::{Attached, Target, first_stage_entry};
+use super::unit::Smmu;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::table::format::Format;
+use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for Smmu<R, M, C> {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        let target = Target {
+            entry: self.config.blocking.entry(),
+            descriptor: None,
+            attached: Attached::default(),
+        };
+        self.switch(stream, target)
+    }
+
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        let mut entry = [0; ste::WORDS];
+        ste::V.set(&mut entry, 1);
+        ste::CONFIG.set(&mut entry, ste::config::BYPASS);
+        ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
+        let target = Target {
+            entry,
+            descriptor: None,
+            attached: Attached::default(),
+        };
+        self.switch(stream, target)
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        self.next_event()
+    }
+}
+
+/// Whether a domain is of this unit, and its tag.
+fn tag_of<F, R, M, C>(
+    shared: &Arc<Shared<R, M, C>>,
+    domain: &PagedDomain<F, M, SmmuQueue<R, M, C>>,
+) -> Result<Tag, AttachError>
+where
+    F: Format<Word = AtomicU64>,
+    M: TableMem<AtomicU64>,
+    SmmuQueue<R, M, C>: ContextHome,
+{
+    let own = Arc::ptr_eq(&domain.queue().0, shared);
+    let tag = Tag::of(domain.context()).filter(|_| own);
+    tag.ok_or(AttachError::Mismatch)
+}
+
+impl<const G: u32, R, M, C> Attach<FirstStage<G, R, M, C>> for Smmu<R, M, C>
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    fn attach(
+        &self,
+        stream: StreamId,
+        domain: &Arc<FirstStage<G, R, M, C>>,
+    ) -> Result<(), AttachError> {
+        let (descriptor, attached) = self.first(domain)?;
+        let mut entry = [0; ste::WORDS];
+        first_stage_entry(&mut entry, self.shared.features.coherent);
+        let descriptor = Some(descriptor);
+        self.switch(
+            stream,
+            Target {
+                entry,
+                descriptor,
+                attached,
+            },
+        )
+    }
+}
+
+impl<const G: u32, R, M, C> Attach<SecondStage<G, R, M, C>> for Smmu<R, M, C>
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    fn attach(
+        &self,
+        stream: StreamId,
+        domain: &Arc<SecondStage<G, R, M, C>>,
+    ) -> Result<(), AttachError> {
+        let (entry, attached) = self.second(domain)?;
+        self.switch(
+            stream,
+            Target {
+                entry,
+                descriptor: None,
+                attached,
+            },
+        )
+    }
+}
+
+/// Form of a guest's context descriptor table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GuestFormat {
+    /// One table.
+    Linear,
+    /// Two levels, the second of 4 KiB.
+    TwoLevel4K,
+    /// Two levels, the second of 64 KiB.
+    TwoLevel64K,
+}
+
+/// What becomes of accesses without a substream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithoutSubstream {
+    /// They are terminated.
+    Terminate,
+    /// They skip the first stage.
+    Bypass,
+    /// They use the first descriptor.
+    First,
+}
+
+/// A guest's context descriptors, at an address that the second stage translates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestContexts {
+    /// First address, a multiple of 64.
+    pub table: Iova,
+    /// Form.
+    pub format: GuestFormat,
+    /// Exponent of the number of descriptors.
+    pub lg2: u32,
+    /// Accesses without a substream.
+    pub without: WithoutSubstream,
+}
+
+impl<R, M, C> Smmu<R, M, C>
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    fn first<const G: u32>(
+        &self,
+        domain: &Arc<FirstStage<G, R, M, C>>,
+    ) -> Result<(super::spec::cd::Cd, Attached), AttachError> {
+        let tag = tag_of(&self.shared, domain)?;
+        let Tag::Asid(asid) = tag else {
+            return Err(AttachError::Mismatch);
+        };
+        let table = domain.table();
+        let features = &self.shared.features;
+        let descriptor = domain::descriptor(features, table.format(), table.root(), asid);
+        let attached = Attached {
+            tag: Some(tag),
+            hold: Some(domain.clone()),
+            nested: false,
+        };
+        Ok((descriptor, attached))
+    }
+
+    fn second<const G: u32>(
+        &self,
+        domain: &Arc<SecondStage<G, R, M, C>>,
+    ) -> Result<(ste::Ste, Attached), AttachError> {
+        let tag = tag_of(&self.shared, domain)?;
+        let Tag::Vmid(vmid) = tag else {
+            return Err(AttachError::Mismatch);
+        };
+        let table = domain.table();
+        let mut entry = [0; ste::WORDS];
+        ste::V.set(&mut entry, 1);
+        ste::CONFIG.set(&mut entry, ste::config::STAGE2);
+        ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
+        let (format, root) = (table.format(), table.root());
+        domain::describe_second_stage(&mut entry, &self.shared.features, format, root, vmid);
+        let attached = Attached {
+            tag: Some(tag),
+            hold: Some(domain.clone()),
+            nested: false,
+        };
+        Ok((entry, attached))
+    }
+
+    /// Lets a substream of `stream` reach memory through `domain`. The stream's other substreams,
+    /// and its accesses without one, stay where they are. See [`Smmu::enable_pasids`].
+    ///
+    /// # Errors
+    /// As [`Attach::attach`]; [`AttachError::Mismatch`] also for substream 0, for one out of range
+    /// and for a stream without substreams.
+    pub fn attach_pasid<const G: u32>(
+        &self,
+        stream: StreamId,
+        pasid: Pasid,
+        domain: &Arc<FirstStage<G, R, M, C>>,
+    ) -> Result<(), AttachError> {
+        let (descriptor, attached) = self.first(domain)?;
+        self.switch_pasid(stream, pasid, &descriptor, attached)
+    }
+
+    /// Blocks a substream. Guarantees as [`Unit::block`].
+    ///
+    /// # Errors
+    /// As [`Smmu::attach_pasid`].
+    pub fn detach_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.switch_pasid(stream, pasid, &[0; 8], Attached::default())
+    }
+
+    /// Has a guest's own first stage translate the stream's accesses to addresses that `domain`
+    /// translates on. The guest's descriptors and tables are reached through `domain` as well. What
+    /// the guest invalidates has to be passed on by [`Smmu::guest_commands`].
+    ///
+    /// # Errors
+    /// As [`Attach::attach`]; [`UnitError::Unsupported`] if the unit has not both stages, or not as
+    /// many substreams.
+    pub fn attach_nested<const G: u32>(
+        &self,
+        stream: StreamId,
+        domain: &Arc<SecondStage<G, R, M, C>>,
+        guest: &GuestContexts,
+    ) -> Result<(), AttachError> {
+        let features = &self.shared.features;
+        let two_level = guest.format != GuestFormat::Linear;
+        let missing = features.stage1 == Has::No
+            || guest.lg2 > features.pasid_lg2
+            || (two_level && features.two_level_cd == Has::No);
+        if missing {
+            return Err(UnitError::Unsupported.into());
+        }
+        if guest.table.get() & 0x3f != 0 || guest.table.get() >> 52 != 0 {
+            return Err(AttachError::Mismatch);
+        }
+        let (mut entry, mut attached) = self.second(domain)?;
+        attached.nested = true;
+        first_stage_entry(&mut entry, features.coherent);
+        ste::S1CONTEXTPTR.set(&mut entry, guest.table.get() >> 6);
+        ste::S1CDMAX.set(&mut entry, guest.lg2.into());
+        let format = match guest.format {
+            GuestFormat::Linear => ste::s1fmt::LINEAR,
+            GuestFormat::TwoLevel4K => ste::s1fmt::TWO_LEVEL_4K,
+            GuestFormat::TwoLevel64K => ste::s1fmt::TWO_LEVEL_64K,
+        };
+        ste::S1FMT.set(&mut entry, format);
+        let without = match guest.without {
+            WithoutSubstream::Terminate => ste::s1dss::TERMINATE,
+            WithoutSubstream::Bypass => ste::s1dss::BYPASS,
+            WithoutSubstream::First => ste::s1dss::SSID0,
+        };
+        ste::S1DSS.set(&mut entry, without);
+        if features.stalls == StallModel::Either {
+            ste::S1STALLD.set(&mut entry, 1);
+        }
+        self.switch(
+            stream,
+            Target {
+                entry,
+                descriptor: None,
+                attached,
+            },
+        )
+    }
+
+    /// Carries out invalidations of a guest's own first stage, in its encoding, and waits. Stream
+    /// and VMID are replaced by the real ones; bits without a meaning are dropped. Accepted are
+    /// CFGI_CD, CFGI_CD_ALL, TLBI_NH_ALL, _ASID, _VA, _VAA and ATC_INV.
+    ///
+    /// # Errors
+    /// [`AttachError::Mismatch`] if the stream is not nested; [`UnitError::Unsupported`] for any
+    /// other command, with nothing done.
+    pub fn guest_commands(&self, stream: StreamId, commands: &[Words]) -> Result<(), AttachError> {
+        self.with_stream(stream, |state, _| {
+            let vmid = match (state.main.nested, state.main.tag) {
+                (true, Some(Tag::Vmid(vmid))) => vmid.get(),
+                _ => return Err(AttachError::Mismatch),
+            };
+            let range = self.shared.features.range;
+            let checked: Option<Vec<Words>> = commands
+                .iter()
+                .map(|words| guest_command(words, stream, vmid, range))
+                .collect();
+            let checked = checked.ok_or(UnitError::Unsupported)?;
+            Ok(self.shared.queue.run(&mut checked.into_iter())?)
+        })
+    }
+}
+
+/// A guest's command with the real identifiers; `None` if it may not give it.
+fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Option<Words> {
+    const CONFIG: &[Field] = &[layout::SSV, layout::SSID, layout::CFGI_LEAF];
+    const ADDRESS: &[Field] = &[layout::TLBI_ASID, layout::TLBI_LEAF, layout::TLBI_ADDRESS];
+    const RANGE: &[Field] = &[
+        layout::TLBI_NUM,
+        layout::TLBI_SCALE,
+        layout::TLBI_TTL,
+        layout::TLBI_TG,
+    ];
+    const DEVICE: &[Field] = &[
+        layout::SSV,
+        layout::SSID,
+        layout::ATC_GLOBAL,
+        layout::ATC_SIZE,
+        layout::ATC_ADDRESS,
+    ];
+    let code = layout::OP.get(words);
+    let (fields, more, identifier, value): (_, &[Field], _, u64) = match code {
+        op::CFGI_CD => (CONFIG, &[], layout::SID, stream.get().into()),
+        op::CFGI_CD_ALL => (&[][..], &[], layout::SID, stream.get().into()),
+        op::ATC_INV => (DEVICE, &[], layout::SID, stream.get().into()),
+        op::TLBI_NH_ALL => (&[][..], &[], layout::TLBI_VMID, vmid.into()),
+        op::TLBI_NH_ASID => (&ADDRESS[..1], &[], layout::TLBI_VMID, vmid.into()),
+        op::TLBI_NH_VA | op::TLBI_NH_VAA => {
+            let more = if range == Has::Yes { RANGE } else { &[] };
+            (ADDRESS, more, layout::TLBI_VMID, vmid.into())
+        }
+        _ => return None,
+    };
+    let mut clean = [0; layout::WORDS];
+    layout::OP.set(&mut clean, code);
+    for field in fields.iter().chain(more) {
+        field.set(&mut clean, field.get(words));
+    }
+    identifier.set(&mut clean, value);
+    Some(clean)
+}

@@ -1,0 +1,137 @@
+//! Events and global errors.
+//!
+//! IHI 0070, sections 7.3 (event records) and 7.5 (global errors). Every type is decoded; the field
+//! values are the device's and are not trusted to name anything.
+
+use super::command;
+use super::records::Next;
+use super::spec::{event, reg};
+use super::unit::Smmu;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
+
+bitflags::bitflags! {
+    /// Global errors that were found and acknowledged.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct GlobalErrors: u32 {
+        /// The command queue stopped; it was put to work again.
+        const COMMAND_QUEUE = reg::gerror::CMDQ;
+        /// An event could not be written.
+        const EVENT_QUEUE = reg::gerror::EVENTQ_ABT;
+        /// A page request could not be written.
+        const PAGE_REQUEST_QUEUE = reg::gerror::PRIQ_ABT;
+        /// The message of a sync could not be written: its waiters look at the index as well.
+        const SYNC_MESSAGE = reg::gerror::MSI_CMDQ_ABT;
+        /// An interrupt message for events could not be written.
+        const EVENT_MESSAGE = reg::gerror::MSI_EVENTQ_ABT;
+        /// An interrupt message for page requests could not be written.
+        const PAGE_REQUEST_MESSAGE = reg::gerror::MSI_PRIQ_ABT;
+        /// An interrupt message for global errors could not be written.
+        const ERROR_MESSAGE = reg::gerror::MSI_GERROR_ABT;
+        /// The unit has stopped for good.
+        const SERVICE_FAILURE = reg::gerror::SFM;
+    }
+}
+
+/// A record of the event queue in the core's terms.
+pub(super) fn decode(words: &event::Event) -> FaultRecord {
+    use event::kind;
+    let code = event::TYPE.get(words) as u8;
+    let reason = match code {
+        kind::TRANSLATION => FaultReason::NotMapped,
+        kind::PERMISSION => FaultReason::Permission,
+        kind::ADDR_SIZE => FaultReason::AddressSize,
+        kind::ACCESS | kind::TLB_CONFLICT => FaultReason::Table,
+        kind::BAD_STREAMID | kind::BAD_STE | kind::STREAM_DISABLED => FaultReason::Blocked,
+        kind::BAD_ATS_TREQ | kind::TRANSL_FORBIDDEN => FaultReason::Blocked,
+        kind::BAD_SUBSTREAMID | kind::BAD_CD | kind::CFG_CONFLICT => FaultReason::Configuration,
+        kind::STE_FETCH | kind::CD_FETCH | kind::WALK_EABT | kind::VMS_FETCH => {
+            FaultReason::External
+        }
+        _ => FaultReason::Other { code: code.into() },
+    };
+    let has_address = matches!(
+        code,
+        kind::UUT
+            | kind::BAD_ATS_TREQ
+            | kind::TRANSL_FORBIDDEN
+            | kind::WALK_EABT
+            | kind::TRANSLATION
+            ..=kind::PERMISSION | kind::TLB_CONFLICT | kind::CFG_CONFLICT | kind::PAGE_REQUEST
+    );
+    // Those that carry an address carry the kind of access, but for some requests.
+    let has_access = matches!(
+        code,
+        kind::WALK_EABT | kind::TRANSLATION
+            ..=kind::PERMISSION | kind::TLB_CONFLICT | kind::TRANSL_FORBIDDEN
+    );
+    let access = match event::RNW.get(words) {
+        0 => FaultAccess::Write,
+        _ => FaultAccess::Read,
+    };
+    let pasid = Pasid::new(event::SSID.get(words) as u32);
+    FaultRecord {
+        stream: StreamId::new(event::SID.get(words) as u32),
+        pasid: (event::SSV.get(words) != 0).then_some(pasid),
+        iova: has_address.then(|| Iova::new(event::ADDRESS.get(words))),
+        access: has_access.then_some(access),
+        reason,
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
+    /// The oldest event, see [`portolan::unit::Unit::next_fault`].
+    pub(super) fn next_event(&self) -> Result<Option<FaultEvent>, UnitError> {
+        let machine = &*self.shared.machine;
+        let next = self.events.lock().next(machine)?;
+        match next {
+            Next::Record(words) => {
+                let record = decode(&words);
+                if event::STALL.get(&words) != 0 {
+                    // Nothing is set up to stall; what does nevertheless ends here.
+                    let tag = event::STAG.get(&words) as u16;
+                    self.shared
+                        .run([command::resume_abort(record.stream, tag)])?;
+                }
+                Ok(Some(FaultEvent::Fault(record)))
+            }
+            Next::Lost => Ok(Some(FaultEvent::Lost)),
+            Next::Nothing => {
+                let errors = machine.errors()?;
+                if errors & reg::gerror::SFM != 0 {
+                    return Err(UnitError::Stopped);
+                }
+                if errors & reg::gerror::EVENTQ_ABT == 0 {
+                    return Ok(None);
+                }
+                machine.acknowledge(reg::gerror::EVENTQ_ABT)?;
+                Ok(Some(FaultEvent::Lost))
+            }
+        }
+    }
+
+    /// Looks for global errors, deals with them and acknowledges them, for the handler of their
+    /// interrupt. A stopped command queue is put to work again; who waits for the refused command
+    /// is told. After [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are
+    /// left for [`portolan::unit::Unit::next_fault`] to report.
+    ///
+    /// # Errors
+    /// If the unit is gone.
+    pub fn service_errors(&self) -> Result<GlobalErrors, UnitError> {
+        let machine = &*self.shared.machine;
+        let errors = machine.errors()?;
+        if errors & reg::gerror::SFM != 0 {
+            self.shared.queue.set_stopped();
+        } else if errors & reg::gerror::CMDQ != 0 {
+            self.shared.queue.service()?;
+        }
+        // What fault readers and the queue acknowledge themselves, and what never goes.
+        let kept = reg::gerror::SFM | reg::gerror::CMDQ | reg::gerror::EVENTQ_ABT;
+        if errors & !kept != 0 {
+            machine.acknowledge(errors & !kept)?;
+        }
+        Ok(GlobalErrors::from_bits_truncate(errors))
+    }
+}

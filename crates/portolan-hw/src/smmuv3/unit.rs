@@ -1,0 +1,337 @@
+//! The unit: taken over, enabled, and disabled again.
+//!
+//! IHI 0070, sections 3.11 (reset, enable and initialisation) and 6.3.9 (CR0). Accesses are aborted
+//! before the unit is enabled and, unless asked otherwise, after it is disabled.
+
+use super::command::{self, CommandCounts};
+use super::domain::{self, DomainOptions, FirstStage, SecondStage};
+use super::features::{Features, Has};
+use super::machine::Machine;
+use super::queue::CommandQueue;
+use super::records::Records;
+use super::shared::{Shared, SmmuQueue};
+use super::spec::{event, reg};
+use super::stream::Streams;
+use super::stream_table::{Blocking, StreamTable};
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
+use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::unit::{Awaited, UnitError};
+use spin::Mutex;
+
+/// Whether something is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// No.
+    No,
+    /// If the unit has it.
+    IfThere,
+}
+
+/// What becomes of accesses while the unit is disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenDisabled {
+    /// They are aborted.
+    Abort,
+    /// They pass through.
+    Bypass,
+}
+
+/// How a unit is to be run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Longest wait for anything that the unit has to do.
+    pub limit: Nanos,
+    /// Exponent of the number of streams, if the unit has as many.
+    pub stream_lg2: u32,
+    /// Exponent of the number of commands in the queue, if the unit allows as many.
+    pub command_queue_lg2: u32,
+    /// Exponent of the number of events, if the unit allows as many.
+    pub event_queue_lg2: u32,
+    /// Exponent of the number of page requests, if the unit allows as many.
+    pub page_request_queue_lg2: u32,
+    /// What blocked streams meet.
+    pub blocking: Blocking,
+    /// Syncs that write messages. Only where the unit writes memory coherently.
+    pub messages: Want,
+    /// Page requests.
+    pub page_requests: Want,
+    /// Wired interrupts for events, page requests and global errors.
+    pub interrupts: Want,
+    /// After [`Smmu::disable`].
+    pub when_disabled: WhenDisabled,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limit: Nanos::from_millis(1_000),
+            stream_lg2: 16,
+            command_queue_lg2: 8,
+            event_queue_lg2: 7,
+            page_request_queue_lg2: 7,
+            blocking: Blocking::Recorded,
+            messages: Want::IfThere,
+            page_requests: Want::No,
+            interrupts: Want::No,
+            when_disabled: WhenDisabled::Abort,
+        }
+    }
+}
+
+/// A unit that is enabled.
+///
+/// Streams are moved through the traits of `portolan::unit` and the methods here. When it is
+/// dropped it is disabled as by [`Smmu::disable`]; if that fails, all memory that the hardware may
+/// still use stays allocated for good.
+///
+/// *Locking.* No lock is held across a wait. Calls that move the same stream take turns.
+#[derive(Debug)]
+pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+    pub(super) shared: Arc<Shared<R, M, C>>,
+    pub(super) table: StreamTable,
+    pub(super) streams: Streams,
+    pub(super) config: Config,
+    pub(super) events: Mutex<Records>,
+    pub(super) requests: Option<Mutex<Records>>,
+    power: Mutex<Power>,
+}
+
+/// What is known of the unit's enables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Power {
+    On,
+    Off,
+    /// It did not answer when it was to be disabled.
+    Unknown,
+}
+
+impl<R, M, C> Smmu<R, M, C>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+    C: Clock,
+{
+    /// Takes the unit over and enables it, with all streams blocked. Whatever it was doing ends:
+    /// it is disabled first, and forgets everything.
+    ///
+    /// # Errors
+    /// See [`Features::read`]; [`UnitError::Memory`] before anything is changed;
+    /// [`UnitError::TimedOut`] if it does not follow, and then it is left disabled if it can be.
+    pub fn enable(registers: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+        let features = Features::read(&registers)?;
+        let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
+        let unit = Self::prepare(Arc::new(machine), features, config)?;
+        // From here on a failure drops the unit, which disables it.
+        *unit.power.lock() = Power::On;
+        unit.switch_on()?;
+        Ok(unit)
+    }
+
+    /// Allocates everything.
+    fn prepare(
+        machine: Arc<Machine<R, M, C>>,
+        features: Features,
+        config: Config,
+    ) -> Result<Self, UnitError> {
+        let messages = match (config.messages, features.msi, features.coherent) {
+            (Want::IfThere, Has::Yes, Has::Yes) => Has::Yes,
+            _ => Has::No,
+        };
+        let lg2 = config.command_queue_lg2.min(features.command_queue_lg2);
+        let queue = CommandQueue::new(machine.clone(), lg2.max(1), messages)?;
+        // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
+        queue.set_off();
+        let shared = Arc::new(Shared::new(machine.clone(), queue, features));
+        let lg2 = config.stream_lg2.min(features.stream_lg2);
+        let table = StreamTable::new(&machine, &features, lg2, config.blocking)?;
+        let lg2 = config.event_queue_lg2.min(features.event_queue_lg2);
+        let events = Records::new(
+            &machine,
+            lg2,
+            event::LG2_BYTES,
+            reg::EVENTQ_PROD,
+            reg::EVENTQ_CONS,
+        );
+        let events = events.inspect_err(|_| table.release(&machine))?;
+        let requests = match (config.page_requests, features.pri) {
+            (Want::IfThere, Has::Yes) => {
+                let lg2 = config
+                    .page_request_queue_lg2
+                    .min(features.page_request_queue_lg2);
+                let bytes = event::PAGE_REQUEST_LG2_BYTES;
+                let records = Records::new(&machine, lg2, bytes, reg::PRIQ_PROD, reg::PRIQ_CONS);
+                let records = records.inspect_err(|_| {
+                    table.release(&machine);
+                    events.release(&machine);
+                })?;
+                Some(Mutex::new(records))
+            }
+            _ => None,
+        };
+        Ok(Self {
+            shared,
+            table,
+            streams: Streams::default(),
+            config,
+            events: Mutex::new(events),
+            requests,
+            power: Mutex::new(Power::Off),
+        })
+    }
+
+    fn switch_on(&self) -> Result<(), UnitError> {
+        let machine = &*self.shared.machine;
+        let features = &self.shared.features;
+        self.set_bypass(WhenDisabled::Abort)?;
+        // Translation ends first, the queues after it.
+        let before = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
+        let control = |value| machine.control(reg::CR0, reg::CR0ACK, value);
+        control(before & !reg::cr0::SMMUEN)?;
+        control(0)?;
+        machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
+        let attributes = match features.coherent {
+            Has::Yes => reg::cr1::WRITE_BACK,
+            Has::No => reg::cr1::NON_CACHEABLE,
+        };
+        machine.registers.write32(reg::CR1, attributes);
+        let control2 = reg::cr2::RECINVSID | reg::cr2::PTM;
+        machine.registers.write32(reg::CR2, control2);
+        self.table.install(machine);
+        self.shared.queue.install();
+        self.events.lock().install(machine, reg::EVENTQ_BASE);
+        if let Some(requests) = &self.requests {
+            requests.lock().install(machine, reg::PRIQ_BASE);
+        }
+        machine.acknowledge(machine.errors()?)?;
+        let mut enables = reg::cr0::CMDQEN;
+        control(enables)?;
+        self.shared.queue.set_running();
+        let mut forget = [command::config_everything(); 3];
+        forget[1] = command::invalidate_everything();
+        forget[2] = command::invalidate_hyp();
+        let count = 2 + usize::from(features.hyp.yes());
+        self.shared.queue.run(&mut forget.into_iter().take(count))?;
+        enables |= reg::cr0::EVENTQEN;
+        if self.requests.is_some() {
+            enables |= reg::cr0::PRIQEN;
+        }
+        if features.ats == Has::Yes {
+            enables |= reg::cr0::ATSCHK;
+        }
+        control(enables)?;
+        if self.config.interrupts == Want::IfThere {
+            let mut lines = reg::irq::GERROR | reg::irq::EVENTQ;
+            if self.requests.is_some() {
+                lines |= reg::irq::PRIQ;
+            }
+            machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, lines)?;
+        }
+        control(enables | reg::cr0::SMMUEN)
+    }
+
+    /// What happens to accesses while the unit is disabled. Units may ignore it.
+    fn set_bypass(&self, when: WhenDisabled) -> Result<(), UnitError> {
+        let machine = &*self.shared.machine;
+        let settled = || {
+            machine.wait(Awaited::Control, || {
+                let value = machine.read(reg::GBPA)?;
+                Ok((value & reg::gbpa::UPDATE == 0).then_some(value))
+            })
+        };
+        let rest = settled()? & !reg::gbpa::ABORT;
+        let value = match when {
+            WhenDisabled::Abort => rest | reg::gbpa::ABORT,
+            WhenDisabled::Bypass => rest,
+        };
+        let value = value | reg::gbpa::UPDATE;
+        machine.registers.write32(reg::GBPA, value);
+        settled().map(drop)
+    }
+
+    /// Disables the unit. From then on streams cannot be moved, accesses meet
+    /// [`Config::when_disabled`], and domains can be dropped.
+    ///
+    /// # Errors
+    /// If the unit does not follow: what it may still use is then kept for good.
+    pub fn disable(&self) -> Result<(), UnitError> {
+        let mut power = self.power.lock();
+        if *power == Power::Off {
+            return Ok(());
+        }
+        // Whoever comes from now on is refused.
+        self.shared.queue.set_stopped();
+        *power = Power::Unknown;
+        let machine = &*self.shared.machine;
+        // The lock only keeps other callers of this method out; they wait no longer than this.
+        let enabled = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
+        machine.control(reg::CR0, reg::CR0ACK, enabled & !reg::cr0::SMMUEN)?;
+        machine.control(reg::CR0, reg::CR0ACK, 0)?;
+        machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
+        if self.config.when_disabled == WhenDisabled::Bypass {
+            self.set_bypass(WhenDisabled::Bypass)?;
+        }
+        *power = Power::Off;
+        self.shared.queue.set_off();
+        Ok(())
+    }
+
+    /// What the unit can do.
+    pub fn features(&self) -> &Features {
+        &self.shared.features
+    }
+
+    /// Commands written to the queue so far.
+    pub fn counts(&self) -> CommandCounts {
+        self.shared.counts()
+    }
+
+    /// The unit's queue.
+    pub fn queue(&self) -> SmmuQueue<R, M, C> {
+        SmmuQueue(self.shared.clone())
+    }
+}
+
+impl<R, M, C> Smmu<R, M, C>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64> + Clone,
+    C: Clock,
+{
+    /// An empty first-stage domain with a granule of `2^G` bytes.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`], [`UnitError::OutOfContexts`] or [`UnitError::Memory`].
+    pub fn first_stage<const G: u32>(
+        &self,
+        options: &DomainOptions,
+    ) -> Result<FirstStage<G, R, M, C>, UnitError> {
+        domain::first_stage(&self.shared, options)
+    }
+
+    /// An empty second-stage domain with a granule of `2^G` bytes.
+    ///
+    /// # Errors
+    /// As [`Smmu::first_stage`].
+    pub fn second_stage<const G: u32>(
+        &self,
+        options: &DomainOptions,
+    ) -> Result<SecondStage<G, R, M, C>, UnitError> {
+        domain::second_stage(&self.shared, options)
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for Smmu<R, M, C> {
+    fn drop(&mut self) {
+        if self.disable().is_err() {
+            return;
+        }
+        let machine = &*self.shared.machine;
+        self.streams.release(machine);
+        self.table.release(machine);
+        self.events.lock().release(machine);
+        if let Some(requests) = &self.requests {
+            requests.lock().release(machine);
+        }
+    }
+}

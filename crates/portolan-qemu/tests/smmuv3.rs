@@ -1,0 +1,399 @@
+//! The SMMUv3 driver on QEMU's model of the hardware: access, staleness, faults, and as many
+//! commands as QEMU counts.
+
+mod support;
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::{Gather, Preference, Quirks};
+use portolan::table::Access;
+use portolan::table::format::Format;
+use portolan::unit::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit, UnitError,
+};
+use portolan_hw::smmuv3::{
+    Blocking, CommandCounts, CommandKind, Config, DomainOptions, FirstStage, Has, Smmu,
+};
+use portolan_qemu::config::{Architecture, Device, Iommu};
+use portolan_qemu::edu::Edu;
+use portolan_qemu::guest_tables::GuestTables;
+use portolan_qemu::machine::{Builder, Machine};
+use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::trace::{Counts, SmmuCommand};
+use support::start;
+
+type Driver = Smmu<Registers, GuestTables, HostClock>;
+type First<const G: u32> = FirstStage<G, Registers, GuestTables, HostClock>;
+
+struct Bench {
+    machine: Machine,
+    edu: Edu,
+    stream: StreamId,
+}
+
+impl Bench {
+    fn new() -> Option<Self> {
+        let builder = Builder::new(Architecture::Aarch64)
+            .iommu(Iommu::Smmuv3)
+            .device(Device::edu());
+        let machine = start(&builder)?;
+        let edu = Edu::find(&machine.pci().unwrap()).unwrap();
+        let stream = edu.function().stream();
+        Some(Self {
+            machine,
+            edu,
+            stream,
+        })
+    }
+
+    fn driver(&self, config: Config) -> Driver {
+        let registers = self.machine.iommu_registers().unwrap();
+        let tables = self.machine.tables().clone();
+        Driver::enable(registers, tables, HostClock::new(), config).unwrap()
+    }
+
+    /// Whether a write of the device at `iova` arrives at `pa`.
+    fn reaches(&self, iova: u64, pa: PhysAddr) -> bool {
+        let ram = self.machine.ram();
+        ram.write32(pa, 0).unwrap();
+        self.edu.dma_write32(Iova::new(iova), 0x5a5a).unwrap();
+        ram.read32(pa).unwrap() == 0x5a5a
+    }
+
+    /// A block of memory for buffers.
+    fn buffer(&self, size: PageSize) -> PhysAddr {
+        self.machine.tables().alloc(size).unwrap()
+    }
+
+    /// The one fault there is.
+    fn fault(&self, driver: &Driver) -> FaultRecord {
+        let Some(FaultEvent::Fault(record)) = driver.next_fault().unwrap() else {
+            panic!("no fault was recorded");
+        };
+        assert_eq!(driver.next_fault(), Ok(None));
+        assert_eq!(record.stream, self.stream);
+        record
+    }
+
+    fn same_counts(&self, driver: &Driver) {
+        same_counts(&driver.counts(), &self.machine.trace().counts().unwrap());
+    }
+}
+
+/// The driver and QEMU count the same commands.
+fn same_counts(ours: &CommandCounts, theirs: &Counts) {
+    let pairs = [
+        (CommandKind::ConfigStream, SmmuCommand::CfgiSte),
+        (CommandKind::ConfigStreams, SmmuCommand::CfgiSteRange),
+        (CommandKind::ConfigContext, SmmuCommand::CfgiCd),
+        (CommandKind::ConfigContexts, SmmuCommand::CfgiCdAll),
+        (CommandKind::FirstStageOfVmid, SmmuCommand::TlbiNhAll),
+        (CommandKind::Asid, SmmuCommand::TlbiNhAsid),
+        (CommandKind::Address, SmmuCommand::TlbiNhVa),
+        (CommandKind::Hyp, SmmuCommand::TlbiEl2All),
+        (CommandKind::Vmid, SmmuCommand::TlbiS12Vmall),
+        (CommandKind::IntermediateAddress, SmmuCommand::TlbiS2Ipa),
+        (CommandKind::Everything, SmmuCommand::TlbiNsnhAll),
+        (CommandKind::Sync, SmmuCommand::Sync),
+    ];
+    for (kind, key) in pairs {
+        assert_eq!(ours.of(kind), theirs.smmu(key), "{kind:?}");
+    }
+    assert_eq!(ours.total(), theirs.smmu_commands());
+    assert_ne!(ours.total(), 0);
+}
+
+fn map<F, D: Domain>(domain: &Arc<D>, iova: u64, pa: PhysAddr, bytes: u64) -> F
+where
+    F: From<IovaRange>,
+{
+    let mut owed = Gather::new();
+    let access = Access::READ | Access::WRITE;
+    let range = domain
+        .map(Iova::new(iova), pa, bytes, access, &mut owed)
+        .unwrap();
+    domain.sync(owed).unwrap();
+    range.into()
+}
+
+/// One granule: reached, stale after the unmap, blocked after the sync, and reported.
+fn one_granule<const G: u32>(bench: &Bench, driver: &Driver, options: &DomainOptions) {
+    let domain: Arc<First<G>> = Arc::new(driver.first_stage::<G>(options).unwrap());
+    driver.attach(bench.stream, &domain).unwrap();
+    let page = PageSize::of_lg2(G);
+    let buffer = bench.buffer(page);
+    let iova = 0x12_3456_0000;
+    let range: IovaRange = map(&domain, iova, buffer, page.bytes());
+    assert!(bench.reaches(iova, buffer));
+    let mut owed = Gather::new();
+    domain.unmap(range, &mut owed).unwrap();
+    assert!(bench.reaches(iova, buffer), "nothing was stale");
+    domain.sync(owed).unwrap();
+    assert!(!bench.reaches(iova + 0x124, buffer));
+    let record = bench.fault(driver);
+    assert_eq!(record.reason, FaultReason::NotMapped);
+    assert_eq!(record.access, Some(FaultAccess::Write));
+    assert_eq!(record.iova, Some(Iova::new(iova + 0x124)));
+    assert_eq!(record.pasid, None);
+    driver.block(bench.stream).unwrap();
+    bench.machine.tables().free(buffer, page);
+}
+
+#[test]
+fn unmapped_is_blocked_after_the_sync_in_every_granule() {
+    let Some(bench) = Bench::new() else { return };
+    let before = bench.machine.tables().live();
+    for preference in [
+        Preference::Fewest,
+        Preference::ByPage,
+        Preference::ByContext,
+    ] {
+        let driver = bench.driver(Config::default());
+        let mut options = DomainOptions::default();
+        options.quirks = Quirks {
+            preference,
+            ..Quirks::default()
+        };
+        one_granule::<12>(&bench, &driver, &options);
+        one_granule::<14>(&bench, &driver, &options);
+        one_granule::<16>(&bench, &driver, &options);
+        options.input_lg2 = Some(39);
+        one_granule::<12>(&bench, &driver, &options);
+        // The driver is made three times: only the sum can be compared, and only the last counts.
+        drop(driver);
+    }
+    assert_eq!(bench.machine.tables().live(), before, "memory was lost");
+    assert_eq!(bench.machine.tables().refused(), 0);
+}
+
+/// Unmaps `pages` pages, all of them cached as far as the hardware has room.
+fn unmap_many(bench: &Bench, driver: &Driver, preference: Preference, pages: u64) -> CommandCounts {
+    let mut options = DomainOptions::default();
+    options.quirks = Quirks {
+        preference,
+        ..Quirks::default()
+    };
+    let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(&options).unwrap());
+    driver.attach(bench.stream, &domain).unwrap();
+    let buffer = bench.buffer(PageSize::SIZE_4K);
+    let start = 0x1_0000_3000;
+    for page in 0..pages {
+        let _: IovaRange = map(&domain, start + page * 0x1000, buffer, 0x1000);
+    }
+    let at = |page: u64| start + page * 0x1000;
+    assert!((0..pages).all(|page| bench.reaches(at(page), buffer)));
+    let before = driver.counts();
+    let range = IovaRange::from_len(Iova::new(start), pages * 0x1000).unwrap();
+    let mut owed = Gather::new();
+    domain.unmap(range, &mut owed).unwrap();
+    assert!(bench.reaches(at(pages / 2), buffer));
+    domain.sync(owed).unwrap();
+    let counts = driver.counts().since(&before);
+    for page in 0..pages {
+        assert!(!bench.reaches(at(page), buffer), "{preference:?} {page}");
+        assert_eq!(bench.fault(driver).reason, FaultReason::NotMapped);
+    }
+    driver.block(bench.stream).unwrap();
+    bench.machine.tables().free(buffer, PageSize::SIZE_4K);
+    counts
+}
+
+#[test]
+fn ranges_reach_every_page_with_few_commands() {
+    let Some(bench) = Bench::new() else { return };
+    let driver = bench.driver(Config::default());
+    // Not a power of two, and not aligned.
+    const PAGES: u64 = 77;
+    let few = unmap_many(&bench, &driver, Preference::Fewest, PAGES);
+    let each = unmap_many(&bench, &driver, Preference::ByPage, PAGES);
+    let whole = unmap_many(&bench, &driver, Preference::ByContext, PAGES);
+    assert_eq!(each.of(CommandKind::Address), PAGES);
+    assert_eq!((whole.of(CommandKind::Asid), whole.total()), (1, 2));
+    if driver.features().range == Has::Yes {
+        assert!(few.of(CommandKind::Address) <= 4, "{few:?}");
+    }
+    for counts in [few, each, whole] {
+        assert_eq!(counts.of(CommandKind::Sync), 1);
+    }
+    bench.same_counts(&driver);
+}
+
+#[test]
+fn a_stream_moves_between_domains_bypass_and_nothing() {
+    let Some(bench) = Bench::new() else { return };
+    let driver = bench.driver(Config::default());
+    let (one, two) = (
+        bench.buffer(PageSize::SIZE_4K),
+        bench.buffer(PageSize::SIZE_4K),
+    );
+    let iova = 0x7000;
+    let domain = |buffer| {
+        let options = DomainOptions::default();
+        let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(&options).unwrap());
+        let _: IovaRange = map(&domain, iova, buffer, 0x1000);
+        domain
+    };
+    let (first, second) = (domain(one), domain(two));
+    // Never named.
+    assert!(!bench.reaches(iova, one));
+    assert_eq!(bench.fault(&driver).reason, FaultReason::Blocked);
+    for _ in 0..3 {
+        driver.attach(bench.stream, &first).unwrap();
+        assert!(bench.reaches(iova, one));
+        driver.attach(bench.stream, &second).unwrap();
+        assert!(bench.reaches(iova, two) && !bench.reaches(iova, one));
+        driver.pass_through(bench.stream).unwrap();
+        assert!(bench.reaches(one.get(), one));
+        driver.attach(bench.stream, &second).unwrap();
+        assert!(bench.reaches(iova, two));
+        driver.block(bench.stream).unwrap();
+        assert!(!bench.reaches(iova, two));
+        assert_eq!(bench.fault(&driver).reason, FaultReason::Blocked);
+    }
+    bench.same_counts(&driver);
+    // Memory is reused: the identifier as well.
+    let tag = first.context();
+    drop(first);
+    let again = domain(two);
+    assert_eq!(again.context(), tag);
+    driver.attach(bench.stream, &again).unwrap();
+    assert!(bench.reaches(iova, two) && !bench.reaches(iova, one));
+}
+
+#[test]
+fn read_only_memory_is_not_written() {
+    let Some(bench) = Bench::new() else { return };
+    let driver = bench.driver(Config::default());
+    let options = DomainOptions::default();
+    let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(&options).unwrap());
+    driver.attach(bench.stream, &domain).unwrap();
+    let buffer = bench.buffer(PageSize::SIZE_4K);
+    let mut owed = Gather::new();
+    let iova = Iova::new(0x9000);
+    domain
+        .map(iova, buffer, 0x1000, Access::READ, &mut owed)
+        .unwrap();
+    domain.sync(owed).unwrap();
+    assert!(!bench.reaches(0x9000, buffer));
+    let record = bench.fault(&driver);
+    assert_eq!(record.reason, FaultReason::Permission);
+    assert_eq!(record.iova, Some(iova));
+}
+
+#[test]
+fn a_full_event_queue_says_that_events_were_lost() {
+    let Some(bench) = Bench::new() else { return };
+    let config = Config {
+        event_queue_lg2: 2,
+        ..Config::default()
+    };
+    let driver = bench.driver(config);
+    let buffer = bench.buffer(PageSize::SIZE_4K);
+    for _ in 0..8 {
+        assert!(!bench.reaches(0x4000, buffer));
+    }
+    let mut faults = 0;
+    loop {
+        match driver.next_fault().unwrap() {
+            Some(FaultEvent::Fault(_)) => faults += 1,
+            Some(FaultEvent::Lost) => break,
+            None => panic!("nothing was lost"),
+        }
+    }
+    assert!((3..=4).contains(&faults), "{faults}");
+    assert_eq!(driver.next_fault(), Ok(None));
+    // And it goes on.
+    assert!(!bench.reaches(0x4000, buffer));
+    assert_eq!(bench.fault(&driver).reason, FaultReason::Blocked);
+}
+
+#[test]
+fn silent_blocking_linear_tables_and_streams_out_of_range() {
+    let Some(bench) = Bench::new() else { return };
+    let config = Config {
+        stream_lg2: 8,
+        blocking: Blocking::Silent,
+        ..Config::default()
+    };
+    let driver = bench.driver(config);
+    let buffer = bench.buffer(PageSize::SIZE_4K);
+    assert!(!bench.reaches(buffer.get(), buffer));
+    assert_eq!(driver.next_fault(), Ok(None));
+    let stream = StreamId::new(0x100);
+    let outside = AttachError::NoSuchStream { stream };
+    assert_eq!(driver.pass_through(stream), Err(outside));
+    driver.pass_through(bench.stream).unwrap();
+    assert!(bench.reaches(buffer.get(), buffer));
+    bench.same_counts(&driver);
+}
+
+#[test]
+fn a_disabled_unit_lets_go_of_everything() {
+    let Some(bench) = Bench::new() else { return };
+    let before = bench.machine.tables().live();
+    let driver = bench.driver(Config::default());
+    let options = DomainOptions::default();
+    let domain: Arc<First<16>> = Arc::new(driver.first_stage::<16>(&options).unwrap());
+    driver.attach(bench.stream, &domain).unwrap();
+    driver.disable().unwrap();
+    let stopped = AttachError::Unit(UnitError::Stopped);
+    assert_eq!(driver.block(bench.stream), Err(stopped));
+    drop(driver);
+    // The domain lives longer than its unit.
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(Iova::new(0x10000), 0x10000).unwrap();
+    let access = Access::READ;
+    domain
+        .map(
+            range.start(),
+            PhysAddr::new(0x10000),
+            0x10000,
+            access,
+            &mut owed,
+        )
+        .unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    domain.sync(owed).unwrap();
+    assert_eq!(domain.table().format().levels(), 3);
+    drop(domain);
+    assert_eq!(bench.machine.tables().live(), before);
+}
+
+#[test]
+fn a_queue_of_few_commands_wraps() {
+    let Some(bench) = Bench::new() else { return };
+    let config = Config {
+        command_queue_lg2: 2,
+        ..Config::default()
+    };
+    let driver = bench.driver(config);
+    let counts = unmap_many(&bench, &driver, Preference::ByPage, 50);
+    assert_eq!(counts.of(CommandKind::Address), 50);
+    bench.same_counts(&driver);
+}
+
+#[test]
+fn a_second_stage_where_there_is_one() {
+    let Some(bench) = Bench::new() else { return };
+    let driver = bench.driver(Config::default());
+    let options = DomainOptions::default();
+    let domain = driver.second_stage::<12>(&options);
+    if driver.features().stage2 == Has::No {
+        assert_eq!(domain.err(), Some(UnitError::Unsupported));
+        println!("SKIP: this QEMU's SMMUv3 has no stage 2");
+        return;
+    }
+    let domain = Arc::new(domain.unwrap());
+    driver.attach(bench.stream, &domain).unwrap();
+    let buffer = bench.buffer(PageSize::SIZE_4K);
+    let range: IovaRange = map(&domain, 0x8000, buffer, 0x1000);
+    assert!(bench.reaches(0x8000, buffer));
+    let mut owed = Gather::new();
+    domain.unmap(range, &mut owed).unwrap();
+    assert!(bench.reaches(0x8000, buffer));
+    domain.sync(owed).unwrap();
+    assert!(!bench.reaches(0x8000, buffer));
+    assert_eq!(bench.fault(&driver).reason, FaultReason::NotMapped);
+    bench.same_counts(&driver);
+}
