@@ -6,8 +6,8 @@ use std::str::FromStr;
 use portolan::addr::PageSize;
 use portolan::table::Access;
 use portolan::table::format::{
-    Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule, Tegra, TegraMemory,
-    VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
+    Tegra, TegraMemory, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 use portolan_model::decode::TableFormat;
 
@@ -36,6 +36,10 @@ pub enum FormatName {
     VtdFs4,
     /// VT-d first stage, 5 levels.
     VtdFs5,
+    /// AMD-Vi version 1, 3 levels.
+    AmdV1Levels3,
+    /// AMD-Vi version 1, 4 levels.
+    AmdV1Levels4,
     /// Tegra SMMU with 34-bit memory addresses.
     Tegra,
 }
@@ -51,7 +55,7 @@ pub trait Visitor {
 
 impl FormatName {
     /// Every one.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Armv8S1Granule4K,
         Self::Armv8S1Granule16K,
         Self::Armv8S1Granule64K,
@@ -63,6 +67,8 @@ impl FormatName {
         Self::VtdSs5,
         Self::VtdFs4,
         Self::VtdFs5,
+        Self::AmdV1Levels3,
+        Self::AmdV1Levels4,
         Self::Tegra,
     ];
 
@@ -80,6 +86,8 @@ impl FormatName {
             Self::VtdSs5 => "vtd-ss-5",
             Self::VtdFs4 => "vtd-fs-4",
             Self::VtdFs5 => "vtd-fs-5",
+            Self::AmdV1Levels3 => "amd-v1-3",
+            Self::AmdV1Levels4 => "amd-v1-4",
             Self::Tegra => "tegra",
         }
     }
@@ -111,7 +119,7 @@ impl FormatName {
             }
             N::VtdSs3 | N::VtdSs4 | N::VtdSs5 => Some((1 << 9, 1 << 9)),
             N::VtdFs4 | N::VtdFs5 => Some((1 << 6, 1 << 6)),
-            N::Tegra => None,
+            N::AmdV1Levels3 | N::AmdV1Levels4 | N::Tegra => None,
         }
     }
 
@@ -167,6 +175,10 @@ impl FormatName {
             output_lg2: 46,
             dirty,
         };
+        let amd = |levels| AmdV1 {
+            levels,
+            output_lg2: 52,
+        };
         /// The formats' constructors refuse only widths that do not exist; these do.
         fn known<T, E: fmt::Debug>(format: Result<T, E>) -> T {
             format.expect("the widths in this file exist")
@@ -193,6 +205,12 @@ impl FormatName {
             Self::VtdSs5 => visitor.visit(second(VtdLevels::Five), vtd_ss(5)),
             Self::VtdFs4 => visitor.visit(first(VtdFirstLevels::Four), vtd_fs(4)),
             Self::VtdFs5 => visitor.visit(first(VtdFirstLevels::Five), vtd_fs(5)),
+            Self::AmdV1Levels3 => {
+                visitor.visit(amd(AmdLevels::Three), known(TableFormat::amd_v1(3)))
+            }
+            Self::AmdV1Levels4 => {
+                visitor.visit(amd(AmdLevels::Four), known(TableFormat::amd_v1(4)))
+            }
             Self::Tegra => {
                 let memory = TegraMemory::Bits34;
                 visitor.visit(Tegra { memory }, known(TableFormat::tegra(34)))

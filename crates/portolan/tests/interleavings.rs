@@ -80,7 +80,7 @@ impl Format for Tiny {
     fn leaf(template: u64, pa: PhysAddr) -> u64 {
         template | pa.get()
     }
-    fn table(pa: PhysAddr, live: u32) -> u64 {
+    fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
         pa.get() | VALID | TABLE | (u64::from(live) & 0xff) << 56
     }
     fn vacated(pa: PhysAddr, tag: u64) -> u64 {

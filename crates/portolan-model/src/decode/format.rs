@@ -3,7 +3,7 @@
 use portolan::addr::{Iova, PageSize};
 use thiserror::Error;
 
-use super::{Decoded, armv8, tegra, vtd};
+use super::{Decoded, amd, armv8, tegra, vtd};
 
 /// A table format with its widths, made by the functions below, which check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +22,7 @@ enum Kind {
     VtdSecondStage,
     VtdFirstStage,
     Tegra,
+    AmdV1,
 }
 
 /// Widths that a format does not have.
@@ -138,6 +139,17 @@ impl TableFormat {
         })
     }
 
+    /// AMD-Vi host tables of 3, 4 or 5 levels, with addresses of 52 bits.
+    ///
+    /// # Errors
+    /// [`FormatError::Levels`].
+    pub fn amd_v1(levels: u8) -> Result<Self, FormatError> {
+        Ok(Self {
+            kind: Kind::AmdV1,
+            ..Self::vtd_second_stage(levels)?
+        })
+    }
+
     /// Smallest page, which is the size of a table too.
     pub fn granule(&self) -> PageSize {
         self.granule
@@ -190,6 +202,7 @@ impl TableFormat {
             Kind::Armv8Stage2 => armv8::stage2(granule, self.output_lg2, raw, level),
             Kind::VtdSecondStage => vtd::second_stage(raw, level),
             Kind::VtdFirstStage => vtd::first_stage(raw, level),
+            Kind::AmdV1 => amd::entry(raw, level),
             Kind::Tegra => tegra::entry(self.output_lg2, raw, level),
         }
     }

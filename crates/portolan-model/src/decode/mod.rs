@@ -4,6 +4,7 @@
 //! answered with a translation or a [`WalkFault`], never with a panic; a walk takes at most as many
 //! steps as the format has levels.
 
+mod amd;
 mod armv8;
 mod format;
 mod memory;

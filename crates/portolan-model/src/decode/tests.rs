@@ -332,6 +332,7 @@ fn every_content_is_answered() {
         }
     }
     formats.extend((3..=5).map(|levels| TableFormat::vtd_second_stage(levels).unwrap()));
+    formats.extend((3..=5).map(|levels| TableFormat::amd_v1(levels).unwrap()));
     formats.extend((4..=5).map(|levels| TableFormat::vtd_first_stage(levels).unwrap()));
     /// Memory everywhere, with the same content in every entry.
     struct Same(u64);
@@ -401,4 +402,30 @@ fn words_of_either_width_read_the_same() {
         Some(0x1122_3344_5566_7788)
     );
     assert_eq!(wide.read_u32(PhysAddr::new(0x10_000c)), Some(0x1122_3344));
+}
+
+#[test]
+fn amd_v1() {
+    let format = TableFormat::amd_v1(4).unwrap();
+    assert_eq!((format.levels(), format.input_lg2()), (4, 48));
+    let pa = PhysAddr::new(0x12_3456_7000);
+    let table = |raw, level| format.decode(raw, level);
+    let next = Decoded::Table {
+        next: pa,
+        permissions: Permissions::ALL,
+    };
+    assert_eq!(table(0x6000_0012_3456_7601, 3), next);
+    // Ignored bits, among them 63.
+    assert_eq!(table(0xe000_0012_3456_77df, 3), next);
+    // The next level is not the next, and reserved bits.
+    assert_eq!(table(0x6000_0012_3456_7601, 2), Decoded::Bad);
+    assert_eq!(table(0x7000_0012_3456_7601, 3), Decoded::Bad);
+    let leaf = Decoded::Leaf {
+        pa,
+        permissions: Permissions::READ,
+    };
+    assert_eq!(table(0x3800_0012_3456_7001, 0), leaf);
+    assert_eq!(table(0x3800_0012_3456_7001, 1), Decoded::Bad);
+    assert_eq!(table(0x3010_0012_3456_7001, 0), Decoded::Bad);
+    assert_eq!(table(0x3800_0012_3456_7000, 0), Decoded::Nothing);
 }

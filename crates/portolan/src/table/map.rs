@@ -237,8 +237,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     pub(super) fn with_live(raw: u64, live: u32) -> u64 {
         let none = PhysAddr::new(0);
-        let mask = F::table(none, u32::MAX) & !F::table(none, 0);
-        (raw & !mask) | (F::table(none, live) & mask)
+        let mask = F::table(none, u32::MAX, 1) & !F::table(none, 0, 1);
+        (raw & !mask) | (F::table(none, live, 1) & mask)
     }
 
     fn map_pieces<I>(
@@ -514,7 +514,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 Entry::Table(next) => next,
                 _ => {
                     let page = reserve.pop()?;
-                    match word.compare_exchange(raw, F::table(page, 0)) {
+                    match word.compare_exchange(raw, F::table(page, 0, at)) {
                         Ok(_) => {
                             self.publish(table, index);
                             page
@@ -551,10 +551,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let (table, new, fresh) = match F::classify(raw, 1) {
                 Entry::Table(table) if counted || !Self::counted() => return Some(table),
                 Entry::Table(table) => (table, Self::with_live(raw, F::live(raw) + count), None),
-                Entry::Vacated(table) => (table, F::table(table, count), None),
+                Entry::Vacated(table) => (table, F::table(table, count, 1), None),
                 Entry::Empty => {
                     let page = reserve.pop()?;
-                    (page, F::table(page, count), Some(page))
+                    (page, F::table(page, count, 1), Some(page))
                 }
                 Entry::Leaf(_) | Entry::Broken(_) => return None,
             };

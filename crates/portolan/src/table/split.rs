@@ -70,7 +70,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if let Walk::At(word, parent) = self.walk(block.start(), level) {
             let live = if level == 1 { 1 << F::INDEX_LG2 } else { 0 };
             // Nobody else changes a broken entry.
-            word.store(F::table(table, live));
+            word.store(F::table(table, live, level));
             self.owe_lines(gather, parent, Self::index(block.start(), level), 1);
             gather.add_mapped(block, Self::span(level - 1));
         }
@@ -92,7 +92,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let live = if level == 1 { 1 << F::INDEX_LG2 } else { 0 };
             // A walker that does not snoop must find the table filled as soon as it finds it.
             self.clean_table(table);
-            if word.compare_exchange(raw, F::table(table, live)).is_err() {
+            if word.compare_exchange(raw, F::table(table, live, level)).is_err() {
                 reserve.put_back(self.wiped(table));
                 continue;
             }

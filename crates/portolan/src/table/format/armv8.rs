@@ -176,7 +176,7 @@ macro_rules! stage {
             }
 
             #[inline]
-            fn table(pa: PhysAddr, live: u32) -> u64 {
+            fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
                 encode_address::<G>(pa.get()) | encode_live(live) | VALID | TABLE_OR_PAGE
             }
 

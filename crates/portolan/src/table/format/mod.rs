@@ -5,10 +5,12 @@
 //! table's entries are in use, and an entry that the hardware takes for empty may remember a table
 //! page: *vacated* (emptied, not yet quiet) or *broken* (a block that is being split).
 
+mod amd;
 mod armv8;
 mod tegra;
 mod vtd;
 
+pub use amd::{AmdLevels, AmdV1};
 pub use armv8::{Armv8Config, Armv8ConfigError, Armv8Stage1, Armv8Stage2};
 pub use tegra::{Tegra, TegraMemory};
 pub use vtd::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
@@ -106,8 +108,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn template(&self, access: Access, level: u32) -> Result<u64, AccessError>;
     /// The leaf entry for `pa`.
     fn leaf(template: u64, pa: PhysAddr) -> u64;
-    /// The entry that points at the table `pa`, with its live count.
-    fn table(pa: PhysAddr, live: u32) -> u64;
+    /// The entry of `level` that points at the table `pa`, with its live count; the count's bits are
+    /// the same whatever the address.
+    fn table(pa: PhysAddr, live: u32, level: u32) -> u64;
     /// The entry that remembers the emptied table `pa`, with the low [`TAG_BITS`] of `tag`; empty
     /// for the hardware.
     fn vacated(pa: PhysAddr, tag: u64) -> u64;

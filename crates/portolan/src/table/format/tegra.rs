@@ -93,7 +93,7 @@ impl Format for Tegra {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, _live: u32) -> u64 {
+    fn table(pa: PhysAddr, _live: u32, _level: u32) -> u64 {
         (pa.get() >> 12) | ATTRIBUTES | NEXT
     }
 

@@ -202,7 +202,7 @@ impl Format for VtdSecondStage {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, live: u32) -> u64 {
+    fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
         pa.get() | ((u64::from(live) & LIVE_MASK) << LIVE_SHIFT) | READ | WRITE
     }
 
@@ -249,7 +249,7 @@ impl Format for VtdFirstStage {
     }
 
     #[inline]
-    fn table(pa: PhysAddr, live: u32) -> u64 {
+    fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
         let flags = PRESENT | WRITE | USER | ACCESSED;
         pa.get() | ((u64::from(live) & LIVE_MASK) << LIVE_SHIFT) | flags
     }

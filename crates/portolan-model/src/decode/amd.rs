@@ -1,0 +1,39 @@
+//! AMD-Vi host table entries (version 1).
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.3: bit 0
+//! present, 11:9 the level of what the entry points at (AMD's level 1 is 0 here), 61 readable, 62
+//! writable, 60:52 reserved where a table follows, 58:52 in a leaf. Permissions of all levels combine.
+//! Skipped levels and sizes in the address (next level 7) count as bad entries: the library writes
+//! neither.
+
+use portolan::addr::PhysAddr;
+
+use super::{Decoded, Permissions};
+
+/// What an entry says.
+pub(super) fn entry(raw: u64, level: u8) -> Decoded {
+    if raw & 1 == 0 {
+        return Decoded::Nothing;
+    }
+    let readable = Permissions::READ.given(raw & (1 << 61) != 0);
+    let permissions = readable.or(Permissions::WRITE.given(raw & (1 << 62) != 0));
+    let pa = raw & 0x000f_ffff_ffff_f000;
+    let next = (raw >> 9 & 7) as u8;
+    if next == 0 {
+        let span = 12 + 9 * u32::from(level);
+        if raw >> 52 & 0x7f != 0 || pa & ((1 << span) - 1) != 0 {
+            return Decoded::Bad;
+        }
+        return Decoded::Leaf {
+            pa: PhysAddr::new(pa),
+            permissions,
+        };
+    }
+    if next != level || raw >> 52 & 0x1ff != 0 {
+        return Decoded::Bad;
+    }
+    Decoded::Table {
+        next: PhysAddr::new(pa),
+        permissions,
+    }
+}

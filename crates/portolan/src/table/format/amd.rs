@@ -1,0 +1,225 @@
+//! AMD-Vi host page tables (version 1, `AmdV1`).
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10: section 2.2.3 (I/O
+//! page tables for host translations). AMD's level 1 is level 0 here. Each entry names in its
+//! next-level field the level of what it points at, so that a table's entry depends on where it
+//! is.
+//!
+//! 4 KiB granule with 2 MiB, 1 GiB and 512 GiB pages. Not supported: sizes in between (next level
+//! 7), skipped levels, accessed and dirty bits, execute permission (refused), version 2 tables (the
+//! x86-64 layout).
+//!
+//! Entries that point at tables have nine ignored bits (8:1 and 63), one too few to tell 0 to 512
+//! live entries apart: there is no live count.
+
+use core::sync::atomic::AtomicU64;
+
+use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule, decode_tag, encode_tag};
+use crate::addr::{PageSize, PageSizes, PhysAddr};
+use crate::table::{Access, AccessError};
+
+const PRESENT: u64 = 1;
+/// The next-level field, bits 11:9; zero in a leaf.
+const NEXT_SHIFT: u32 = 9;
+const NEXT: u64 = 7 << NEXT_SHIFT;
+/// The next level of a leaf whose size is in its address bits.
+const OTHER_SIZE: u64 = 7 << NEXT_SHIFT;
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// Accesses snoop whatever the device says.
+const FORCE_COHERENT: u64 = 1 << 60;
+const READ: u64 = 1 << 61;
+const WRITE: u64 = 1 << 62;
+/// Software marks in entries that are not present.
+const VACATED: u64 = 1 << 8;
+const BROKEN: u64 = 1 << 10;
+
+/// Number of levels: the paging mode of a device-table entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AmdLevels {
+    /// 39-bit input addresses.
+    Three,
+    /// 48-bit input addresses.
+    Four,
+    /// 57-bit input addresses.
+    Five,
+}
+
+impl AmdLevels {
+    /// The number.
+    pub const fn count(self) -> u32 {
+        match self {
+            Self::Three => 3,
+            Self::Four => 4,
+            Self::Five => 5,
+        }
+    }
+}
+
+/// AMD-Vi host tables. Read and write permission are independent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmdV1 {
+    /// Number of levels.
+    pub levels: AmdLevels,
+    /// Width of output addresses, at most 52.
+    pub output_lg2: u32,
+}
+
+impl Format for AmdV1 {
+    type Word = AtomicU64;
+    const GRANULE: PageSize = PageSize::SIZE_4K;
+    const INDEX_LG2: u32 = 9;
+    const LIVE_COUNT: LiveCount = LiveCount::Absent;
+
+    #[inline]
+    fn levels(&self) -> u32 {
+        self.levels.count()
+    }
+
+    #[inline]
+    fn input_lg2(&self) -> u32 {
+        12 + 9 * self.levels.count()
+    }
+
+    #[inline]
+    fn output_lg2(&self) -> u32 {
+        self.output_lg2.min(52)
+    }
+
+    fn page_sizes(&self) -> PageSizes {
+        (0..self.levels.count()).fold(PageSizes::default(), |sizes, level| {
+            sizes.with(PageSize::of_lg2(12 + 9 * level.min(3)))
+        })
+    }
+
+    fn split_rule(&self) -> SplitRule {
+        SplitRule::Direct
+    }
+
+    fn dirty_tracking(&self) -> DirtyTracking {
+        DirtyTracking::Off
+    }
+
+    fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
+        let wanted = access.intersection(Access::READ | Access::WRITE);
+        if wanted.is_empty() || access.contains(Access::EXECUTE) {
+            return Err(AccessError { access });
+        }
+        let mut raw = PRESENT;
+        if access.contains(Access::READ) {
+            raw |= READ;
+        }
+        if access.contains(Access::WRITE) {
+            raw |= WRITE;
+        }
+        if !access.contains(Access::DEVICE) {
+            raw |= FORCE_COHERENT;
+        }
+        Ok(raw)
+    }
+
+    #[inline]
+    fn leaf(template: u64, pa: PhysAddr) -> u64 {
+        template | pa.get()
+    }
+
+    #[inline]
+    fn table(pa: PhysAddr, _live: u32, level: u32) -> u64 {
+        let next = (u64::from(level) << NEXT_SHIFT) & NEXT;
+        pa.get() | next | PRESENT | READ | WRITE
+    }
+
+    #[inline]
+    fn vacated(pa: PhysAddr, tag: u64) -> u64 {
+        pa.get() | VACATED | encode_tag(tag)
+    }
+
+    #[inline]
+    fn tag(raw: u64) -> u64 {
+        decode_tag(raw)
+    }
+
+    fn demote(raw: u64, _level: u32) -> u64 {
+        raw & !ADDRESS
+    }
+
+    #[inline]
+    fn broken(pa: PhysAddr) -> u64 {
+        pa.get() | BROKEN
+    }
+
+    fn live(_raw: u64) -> u32 {
+        0
+    }
+
+    #[inline]
+    fn classify(raw: u64, level: u32) -> Entry {
+        let pa = PhysAddr::new(raw & ADDRESS);
+        if raw & PRESENT != 0 {
+            if level > 0 && raw & NEXT != 0 && raw & NEXT != OTHER_SIZE {
+                Entry::Table(pa)
+            } else {
+                Entry::Leaf(pa)
+            }
+        } else if raw & VACATED != 0 {
+            Entry::Vacated(pa)
+        } else if raw & BROKEN != 0 {
+            Entry::Broken(pa)
+        } else {
+            Entry::Empty
+        }
+    }
+
+    fn access(&self, raw: u64, _level: u32) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::READ, raw & READ != 0);
+        access.set(Access::WRITE, raw & WRITE != 0);
+        access.set(Access::DEVICE, raw & FORCE_COHERENT == 0);
+        access
+    }
+
+    fn is_dirty(&self, _raw: u64) -> bool {
+        false
+    }
+
+    fn cleaned(&self, raw: u64) -> u64 {
+        raw
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_by_hand() {
+        let pa = PhysAddr::new(0x12_3456_7000);
+        // A page directory pointer table of level 3 is pointed at from level 4.
+        assert_eq!(AmdV1::table(pa, 7, 3), 0x6000_0012_3456_7601);
+        assert_eq!(AmdV1::table(pa, 0, 1), 0x6000_0012_3456_7201);
+        let format = AmdV1 {
+            levels: AmdLevels::Four,
+            output_lg2: 48,
+        };
+        let read = format.template(Access::READ, 0).unwrap();
+        assert_eq!(AmdV1::leaf(read, pa), 0x3000_0012_3456_7001);
+        let both = Access::READ | Access::WRITE | Access::DEVICE;
+        let both = format.template(both, 1).unwrap();
+        let block = AmdV1::leaf(both, PhysAddr::new(0x4000_0000));
+        assert_eq!(block, 0x6000_0000_4000_0001);
+        assert_eq!(
+            AmdV1::classify(block, 1),
+            Entry::Leaf(PhysAddr::new(0x4000_0000))
+        );
+        assert_eq!(AmdV1::classify(AmdV1::table(pa, 0, 1), 1), Entry::Table(pa));
+        assert_eq!(AmdV1::classify(AmdV1::broken(pa), 1), Entry::Broken(pa));
+        let vacated = AmdV1::vacated(pa, 0x1_5555);
+        assert_eq!(AmdV1::classify(vacated, 1), Entry::Vacated(pa));
+        assert_eq!((vacated & PRESENT, AmdV1::tag(vacated)), (0, 0x1_5555));
+        assert_eq!(AmdV1::demote(block, 1), both);
+        assert_eq!(format.input_lg2(), 48);
+        assert_eq!(
+            format.page_sizes().bits(),
+            1 << 12 | 1 << 21 | 1 << 30 | 1 << 39
+        );
+    }
+}
