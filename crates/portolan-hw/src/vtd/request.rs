@@ -199,7 +199,10 @@ fn iotlb_words(what: Iotlb, features: &Features) -> Words {
             hint,
         } => {
             let fields = AM.at(lg2_pages.into()) | IH.at(hint.bit());
-            [low | GRANULARITY.at(3) | DID.at(domain.into()), start | fields]
+            [
+                low | GRANULARITY.at(3) | DID.at(domain.into()),
+                start | fields,
+            ]
         }
     }
 }
@@ -226,7 +229,10 @@ fn device_address(extent: Extent, size: u64) -> u64 {
 
 fn device_words(stream: u16, device: DeviceTlb, pasid: Option<u32>, extent: Extent) -> Words {
     let depth = u64::from(device.depth % 32);
-    let (low, high) = (u64::from(device.physical & 0xf), u64::from(device.physical >> 4));
+    let (low, high) = (
+        u64::from(device.physical & 0xf),
+        u64::from(device.physical >> 4),
+    );
     match pasid {
         None => {
             use device_tlb as f;
@@ -279,38 +285,81 @@ mod tests {
     #[test]
     fn golden_words() {
         let hint = Hint::LeavesOnly;
-        let pages = Iotlb::Pages { domain: 0x1234, start: 0x20_0000, lg2_pages: 9, hint };
+        let pages = Iotlb::Pages {
+            domain: 0x1234,
+            start: 0x20_0000,
+            lg2_pages: 9,
+            hint,
+        };
         assert_eq!(words(Request::Iotlb(pages)), [0x1234_00f2, 0x20_0049]);
         assert_eq!(words(Request::Iotlb(Iotlb::All)), [0xd2, 0]);
         let domain = Iotlb::Domain { domain: 7 };
         assert_eq!(words(Request::Iotlb(domain)), [0x7_00e2, 0]);
         assert_eq!(words(Request::Contexts(Contexts::All)), [0x11, 0]);
-        let device = Contexts::Device { domain: 2, stream: 0x0100 };
+        let device = Contexts::Device {
+            domain: 2,
+            stream: 0x0100,
+        };
         assert_eq!(words(Request::Contexts(device)), [0x0100_0002_0031, 0]);
         assert_eq!(words(Request::PasidCacheAll), [0x37, 0]);
-        let cache = Request::PasidCache { domain: 3, pasid: 5 };
+        let cache = Request::PasidCache {
+            domain: 3,
+            pasid: 5,
+        };
         assert_eq!(words(cache), [0x5_0003_0017, 0]);
         assert_eq!(wait_words(0x1000, 7), [0x7_0000_0065, 0x1000]);
     }
 
     #[test]
     fn golden_words_of_pasids_and_devices() {
-        let of = |extent| words(Request::PasidIotlb { domain: 1, pasid: 5, extent });
+        let of = |extent| {
+            words(Request::PasidIotlb {
+                domain: 1,
+                pasid: 5,
+                extent,
+            })
+        };
         assert_eq!(of(Extent::All), [0x5_0001_0026, 0]);
         let hint = Hint::AllLevels;
-        let pages = Extent::Pages { start: 0x4000, lg2_pages: 2, hint };
+        let pages = Extent::Pages {
+            start: 0x4000,
+            lg2_pages: 2,
+            hint,
+        };
         assert_eq!(of(pages), [0x5_0001_0036, 0x4002]);
-        let device = DeviceTlb { depth: 32, physical: 0x0123 };
+        let device = DeviceTlb {
+            depth: 32,
+            physical: 0x0123,
+        };
         let (stream, all) = (0x0124, Extent::All);
-        let of = |pasid, extent| words(Request::DeviceTlb { stream, device, pasid, extent });
-        assert_eq!(of(None, all), [0x0120_0124_0000_3003, 0x7fff_ffff_ffff_f001]);
+        let of = |pasid, extent| {
+            words(Request::DeviceTlb {
+                stream,
+                device,
+                pasid,
+                extent,
+            })
+        };
+        assert_eq!(
+            of(None, all),
+            [0x0120_0124_0000_3003, 0x7fff_ffff_ffff_f001]
+        );
         assert_eq!(of(None, pages)[1], 0x5001);
         assert_eq!(of(Some(5), pages), [0x0120_0005_0124_3008, 0x5800]);
-        let one = Extent::Pages { start: 0x7000, lg2_pages: 0, hint };
+        let one = Extent::Pages {
+            start: 0x7000,
+            lg2_pages: 0,
+            hint,
+        };
         assert_eq!(of(None, one)[1], 0x7000);
         let answer = Answer::Invalid;
         let (pasid, group) = (Some(5), 3);
-        let response = Request::Response { stream, pasid, group, answer };
+        let response = Request::Response {
+            stream,
+            pasid,
+            group,
+            answer,
+        };
         assert_eq!(words(response), [0x5_0124_1019, 0x1c]);
     }
 }

@@ -12,8 +12,8 @@ use super::spec::entry::P;
 /// Words of the longest entry.
 pub const MAX_WORDS: usize = 8;
 
-/// Steps of the longest plan: all words and the present bit, two publications, two invalidations.
-const MAX_STEPS: usize = MAX_WORDS + 5;
+/// Steps of the longest plan: all words, the first twice more, three publications, two invalidations.
+const MAX_STEPS: usize = MAX_WORDS + 6;
 
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,9 +145,15 @@ mod tests {
     fn the_present_bit_is_published_after_the_rest() {
         let steps = plan(&[0, 0], &[0x5001, 0x201]);
         let wanted = [
-            Update::Write { word: 1, value: 0x201 },
+            Update::Write {
+                word: 1,
+                value: 0x201,
+            },
             Update::Publish,
-            Update::Write { word: 0, value: 0x5001 },
+            Update::Write {
+                word: 0,
+                value: 0x5001,
+            },
             Update::Publish,
             Update::ForgetAbsence,
         ];

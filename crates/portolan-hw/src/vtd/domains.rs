@@ -1,0 +1,148 @@
+//! Domains of a unit: second stage, first stage, and one nested in the other.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.5 to 3.8.
+//! Each domain has a domain identifier of its own, nested ones too: no two tables share a tag.
+
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
+
+use portolan::inval::{Capabilities, Quirks, Walker};
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::table::PageTable;
+use portolan::table::format::{
+    DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+};
+use portolan::unit::{PagedDomain, UnitError};
+
+use super::attach::Kept;
+use super::core::{Stage, VtdQueue, context_id, split_id};
+use super::features::Has;
+use super::structures::Mode;
+use super::unit::{Parent, Vtd};
+
+/// A domain with second-stage tables.
+pub type SecondDomain<R, M, C> = PagedDomain<VtdSecondStage, M, VtdQueue<R, M, C>>;
+/// A domain with first-stage tables.
+pub type FirstDomain<R, M, C> = PagedDomain<VtdFirstStage, M, VtdQueue<R, M, C>>;
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
+    /// Whether page walks have to be told what changed.
+    fn walker(&self) -> Walker {
+        let snoops = match self.config.mode {
+            Mode::Legacy => Has::SNOOPS,
+            Mode::Scalable => Has::SCALABLE_SNOOPS,
+        };
+        match self.features().has.contains(snoops) {
+            true => Walker::Coherent,
+            false => Walker::NonCoherent,
+        }
+    }
+
+    /// What the plans of second-stage domains know of the hardware.
+    pub fn second_capabilities(&self) -> Capabilities {
+        self.features().second_capabilities(self.walker())
+    }
+
+    /// What the plans of first-stage domains know of the hardware.
+    pub fn first_capabilities(&self) -> Capabilities {
+        self.features().first_capabilities(self.walker())
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Clock> Vtd<R, M, C> {
+    /// An empty domain with second-stage tables of the depth that covers all addresses.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] without second stage, or without its pages of 2 MiB and 1 GiB;
+    /// [`UnitError::OutOfContexts`], [`UnitError::Memory`].
+    pub fn second_stage(&self) -> Result<SecondDomain<R, M, C>, UnitError> {
+        let levels = self.features().best_second_levels();
+        let levels = levels.ok_or(UnitError::Unsupported)?;
+        self.second_stage_as(levels, self.second_capabilities(), self.config.quirks)
+    }
+
+    /// As [`Vtd::second_stage`], with everything chosen by the caller.
+    ///
+    /// # Errors
+    /// As there; and [`UnitError::Unsupported`] for a depth that the unit does not have.
+    pub fn second_stage_as(
+        &self,
+        levels: VtdLevels,
+        caps: Capabilities,
+        quirks: Quirks,
+    ) -> Result<SecondDomain<R, M, C>, UnitError> {
+        let has = self.features().has;
+        let mode = self.config.mode == Mode::Legacy || has.contains(Has::SCALABLE_SECOND);
+        let deep = self.features().second_levels().any(|has| has == levels);
+        if !mode || !deep || !has.contains(Has::SECOND_2M | Has::SECOND_1G) {
+            return Err(UnitError::Unsupported);
+        }
+        let format = VtdSecondStage {
+            levels,
+            output_lg2: self.config.output_lg2,
+            dirty: DirtyTracking::Off,
+        };
+        let table = PageTable::new(format, self.core.mem.clone())?;
+        let context = context_id(self.core.take_id()?, Stage::Second);
+        Ok(PagedDomain::new(table, context, caps, quirks, self.queue()))
+    }
+
+    /// An empty domain with first-stage tables.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] outside scalable mode, or without such tables or their pages of
+    /// 1 GiB; [`UnitError::OutOfContexts`], [`UnitError::Memory`].
+    pub fn first_stage(&self, levels: VtdFirstLevels) -> Result<FirstDomain<R, M, C>, UnitError> {
+        let scalable = self.config.mode == Mode::Scalable;
+        let large = self.features().has.contains(Has::FIRST_1G);
+        if !scalable || !large || !self.features().has_first(levels) {
+            return Err(UnitError::Unsupported);
+        }
+        let format = VtdFirstStage {
+            levels,
+            output_lg2: self.config.output_lg2,
+            dirty: DirtyTracking::Off,
+        };
+        let table = PageTable::new(format, self.core.mem.clone())?;
+        let id = self.core.take_id()?;
+        // Who had the identifier before may have been nested.
+        let before = self.known.lock().parents.remove(&id);
+        drop(before);
+        let context = context_id(id, Stage::First);
+        let caps = self.first_capabilities();
+        let quirks = self.config.quirks;
+        Ok(PagedDomain::new(table, context, caps, quirks, self.queue()))
+    }
+
+    /// A first stage whose addresses, those of its tables included, `parent` translates: `parent`
+    /// has to map table memory at its own addresses. It is kept alive until its
+    /// child's identifier is given out again, or the unit goes.
+    ///
+    /// # Errors
+    /// As [`Vtd::first_stage`]; also without nested translation, or if `parent` is another unit's.
+    pub fn nested(
+        &self,
+        levels: VtdFirstLevels,
+        parent: &Arc<SecondDomain<R, M, C>>,
+    ) -> Result<FirstDomain<R, M, C>, UnitError>
+    where
+        R: Send + Sync + 'static,
+        M: Send + Sync + 'static,
+        C: Send + Sync + 'static,
+    {
+        let ours = Arc::ptr_eq(&parent.queue().0, &self.core);
+        if !ours || !self.features().has.contains(Has::NESTED) {
+            return Err(UnitError::Unsupported);
+        }
+        let domain = self.first_stage(levels)?;
+        let (id, _) = split_id(domain.context());
+        self.core.tag(parent.context(), |tag| tag.nested.push(id));
+        let parent = Parent {
+            root: parent.table().root().get(),
+            levels: parent.table().format().levels,
+            _kept: Kept(parent.clone()),
+        };
+        self.known.lock().parents.insert(id, parent);
+        Ok(domain)
+    }
+}

@@ -1,0 +1,126 @@
+//! Primary faults: records read one at a time, oldest first.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.1 to 7.3,
+//! 11.4.5 and 11.4.14. A record is given back by writing 1 to its F bit and to nothing else;
+//! overflow by writing 1 to PFO and to nothing else, so that no error of the queue is lost with it.
+//! Fault interrupts and advanced fault logging are not used.
+
+use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::platform::{Clock, Mmio};
+use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
+use spin::Mutex;
+
+use super::control::Control;
+use super::spec::record::{FAULT_BYTES, fault, reason};
+use super::spec::reg::{self, fsts};
+
+/// Where the next record is expected; nowhere before the first.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    next: Mutex<Option<usize>>,
+}
+
+impl Reader {
+    /// Gives back all that was recorded before, unread.
+    pub(super) fn discard<R: Mmio, C: Clock>(
+        &self,
+        control: &Control<R, C>,
+    ) -> Result<(), UnitError> {
+        for _ in 0..=control.features.fault_count {
+            if self.next(control)?.is_none() {
+                break;
+            }
+        }
+        control
+            .regs
+            .write32(reg::FSTS, fsts::IQE | fsts::ICE | fsts::ITE);
+        Ok(())
+    }
+
+    /// The oldest record, or that some were lost.
+    pub(super) fn next<R: Mmio, C: Clock>(
+        &self,
+        control: &Control<R, C>,
+    ) -> Result<Option<FaultEvent>, UnitError> {
+        let mut next = self.next.lock();
+        let (regs, features) = (&control.regs, &control.features);
+        let status = regs.read32(reg::FSTS);
+        if status == u32::MAX {
+            return Err(UnitError::Gone);
+        }
+        if status & fsts::PPF != 0 {
+            let count = features.fault_count;
+            let first = fsts::FRI.of(status.into()) as usize;
+            let start = next.unwrap_or(first) % count;
+            for index in (0..count).map(|step| (start + step) % count) {
+                let at = features.faults + index * FAULT_BYTES;
+                let high = regs.read64(at + 8);
+                if high == u64::MAX {
+                    return Err(UnitError::Gone);
+                }
+                if fault::F.of(high) == 1 {
+                    let low = regs.read64(at);
+                    regs.write32(at + fault::F_OFFSET, 1 << 31);
+                    *next = Some((index + 1) % count);
+                    return Ok(Some(FaultEvent::Fault(decode(low, high))));
+                }
+            }
+        }
+        if status & fsts::PFO != 0 {
+            regs.write32(reg::FSTS, fsts::PFO);
+            return Ok(Some(FaultEvent::Lost));
+        }
+        Ok(None)
+    }
+}
+
+fn decode(low: u64, high: u64) -> FaultRecord {
+    let code = fault::REASON.of(high) as u8;
+    let access = match (fault::T1.of(high), fault::T2.of(high)) {
+        (0, 0) => Some(FaultAccess::Write),
+        (1, 0) => Some(FaultAccess::Read),
+        _ => None,
+    };
+    let reason = explain(code);
+    let placed = matches!(
+        reason,
+        FaultReason::NotMapped
+            | FaultReason::Permission
+            | FaultReason::AddressSize
+            | FaultReason::Table
+            | FaultReason::Blocked
+    );
+    FaultRecord {
+        stream: StreamId::new(fault::SID.of(high) as u32),
+        pasid: (fault::PP.of(high) == 1).then(|| Pasid::new(fault::PASID.of(high) as u32)),
+        iova: placed.then(|| Iova::new(low & !0xfff)),
+        access,
+        reason,
+    }
+}
+
+/// What the unit's own code says. Legacy mode has one code for a page that is not there and one
+/// without permission ([`reason::READ`], [`reason::WRITE`]); whoever knows the tables tells more.
+fn explain(code: u8) -> FaultReason {
+    use reason as r;
+    match code {
+        r::ROOT_ABSENT | r::CONTEXT_ABSENT | r::CONTEXT_BLOCKS => FaultReason::Blocked,
+        r::SCALABLE_ROOT_ABSENT | r::SCALABLE_CONTEXT_ABSENT => FaultReason::Blocked,
+        r::DIRECTORY_ABSENT | r::PASID_ABSENT => FaultReason::Blocked,
+        r::WRITE | r::READ | r::SCALABLE_WRITE | r::SCALABLE_READ | r::SUPERVISOR => {
+            FaultReason::Permission
+        }
+        r::FIRST_ABSENT | r::SECOND_ABSENT => FaultReason::NotMapped,
+        r::BEYOND_WIDTH | r::SECOND_BEYOND | r::NOT_CANONICAL => FaultReason::AddressSize,
+        r::TABLE_RESERVED | r::FIRST_RESERVED | r::SECOND_RESERVED => FaultReason::Table,
+        r::TABLE_ACCESS | r::ROOT_ACCESS | r::CONTEXT_ACCESS => FaultReason::External,
+        r::SCALABLE_ROOT_ACCESS | r::SCALABLE_CONTEXT_ACCESS => FaultReason::External,
+        r::DIRECTORY_ACCESS | r::FIRST_ACCESS | r::SECOND_ACCESS => FaultReason::External,
+        r::CONTEXT_INVALID | r::ROOT_RESERVED | r::CONTEXT_RESERVED => FaultReason::Configuration,
+        r::SCALABLE_ROOT_RESERVED => FaultReason::Configuration,
+        r::SCALABLE_CONTEXT_ACCESS..=r::SCALABLE_CONTEXT_LAST => FaultReason::Configuration,
+        // Earlier revisions have one code for all that is wrong with a PASID entry.
+        r::PASID_ACCESS..=r::PASID_LAST => FaultReason::Configuration,
+        code => FaultReason::Other { code: code.into() },
+    }
+}

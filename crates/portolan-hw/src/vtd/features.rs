@@ -1,0 +1,374 @@
+//! What a unit says it can do: version, capabilities, extended capabilities.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 11.4.1 to
+//! 11.4.3. What cannot be is refused with the register and its value; what is reserved is ignored.
+
+use portolan::addr::PageSize;
+use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::platform::Mmio;
+use portolan::table::format::{VtdFirstLevels, VtdLevels};
+use portolan::unit::UnitError;
+
+use super::spec::{Bits, reg, reg::cap, reg::ecap};
+
+bitflags::bitflags! {
+    /// What a unit has.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Has: u32 {
+        /// Queued invalidation.
+        const QUEUE = 1;
+        /// Device TLBs.
+        const DEVICE_TLB = 1 << 1;
+        /// Interrupt remapping.
+        const INTERRUPT_REMAPPING = 1 << 2;
+        /// Pass-through.
+        const PASS_THROUGH = 1 << 3;
+        /// Nested translation.
+        const NESTED = 1 << 4;
+        /// Page requests.
+        const PAGE_REQUESTS = 1 << 5;
+        /// PASIDs.
+        const PASID = 1 << 6;
+        /// Scalable mode, which includes queued invalidation.
+        const SCALABLE = 1 << 7;
+        /// Second stage in scalable mode.
+        const SCALABLE_SECOND = 1 << 8;
+        /// First stage.
+        const FIRST = 1 << 9;
+        /// First stage with five levels.
+        const FIRST_FIVE = 1 << 10;
+        /// First-stage pages of 1 GiB.
+        const FIRST_1G = 1 << 11;
+        /// Second-stage pages of 2 MiB.
+        const SECOND_2M = 1 << 12;
+        /// Second-stage pages of 1 GiB.
+        const SECOND_1G = 1 << 13;
+        /// Structures are snooped, and legacy page walks.
+        const SNOOPS = 1 << 14;
+        /// Page walks in scalable mode can snoop.
+        const SCALABLE_SNOOPS = 1 << 15;
+        /// Entries that are not present are cached.
+        const CACHING_MODE = 1 << 16;
+        /// A write buffer that has to be flushed.
+        const WRITE_BUFFER = 1 << 17;
+        /// Protected memory regions.
+        const PROTECTED_MEMORY = 1 << 18;
+        /// Page-selective invalidation.
+        const PAGE_SELECTIVE = 1 << 19;
+        /// Drain of writes.
+        const DRAIN_WRITES = 1 << 20;
+        /// Drain of reads.
+        const DRAIN_READS = 1 << 21;
+        /// Setting the root table pointer invalidates all that hangs on it.
+        const ROOT_INVALIDATES = 1 << 22;
+        /// Setting the interrupt table pointer invalidates all that hangs on it.
+        const INTERRUPT_ROOT_INVALIDATES = 1 << 23;
+    }
+}
+
+/// Where the bits of the flags are.
+const CAP_FLAGS: [(Has, Bits); 13] = [
+    (Has::WRITE_BUFFER, cap::RWBF),
+    (Has::PROTECTED_MEMORY, cap::PLMR),
+    (Has::PROTECTED_MEMORY, cap::PHMR),
+    (Has::CACHING_MODE, cap::CM),
+    (Has::PAGE_SELECTIVE, cap::PSI),
+    (Has::DRAIN_WRITES, cap::DWD),
+    (Has::DRAIN_READS, cap::DRD),
+    (Has::FIRST_1G, cap::FS1GP),
+    (Has::FIRST_FIVE, cap::FS5LP),
+    (Has::INTERRUPT_ROOT_INVALIDATES, cap::ESIRTPS),
+    (Has::ROOT_INVALIDATES, cap::ESRTPS),
+    (Has::SECOND_2M, cap::SS2M),
+    (Has::SECOND_1G, cap::SS1G),
+];
+
+const ECAP_FLAGS: [(Has, Bits); 12] = [
+    (Has::SNOOPS, ecap::C),
+    (Has::QUEUE, ecap::QI),
+    (Has::DEVICE_TLB, ecap::DT),
+    (Has::INTERRUPT_REMAPPING, ecap::IR),
+    (Has::PASS_THROUGH, ecap::PT),
+    (Has::NESTED, ecap::NEST),
+    (Has::PAGE_REQUESTS, ecap::PRS),
+    (Has::PASID, ecap::PASID),
+    (Has::SCALABLE, ecap::SMTS),
+    (Has::SCALABLE_SECOND, ecap::SSTS),
+    (Has::FIRST, ecap::FSTS),
+    (Has::SCALABLE_SNOOPS, ecap::SMPWC),
+];
+
+/// End of the registers at fixed places, which those at discovered ones may not overlap.
+const FIXED_END: usize = 0xf0;
+/// Narrowest address width that makes sense: that of one leaf of the largest size.
+const MIN_WIDTH: u32 = 30;
+/// Widest: five levels.
+const MAX_WIDTH: u32 = 57;
+
+/// What was discovered, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// Flags.
+    pub has: Has,
+    /// Width of domain identifiers in bits.
+    pub domain_bits: u32,
+    /// Width of PASIDs in bits; 0 without.
+    pub pasid_bits: u32,
+    /// Width of the addresses that devices may use, in bits.
+    pub width: u32,
+    /// Largest address mask of an invalidation, an exponent of pages.
+    pub max_mask: u8,
+    /// Offset of the fault records.
+    pub faults: usize,
+    /// Their number.
+    pub fault_count: usize,
+    /// Offset of the IOTLB registers.
+    pub iotlb: usize,
+    /// Supported second-stage levels, as `CAP.SAGAW` has them.
+    pub(super) agaw: u8,
+}
+
+fn nonsense(offset: usize, value: u64) -> UnitError {
+    UnitError::Nonsense { offset, value }
+}
+
+impl Features {
+    /// Reads and checks the identification registers. Changes nothing.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`], or [`UnitError::Nonsense`] with the register.
+    pub fn read(regs: &impl Mmio) -> Result<Self, UnitError> {
+        let version = regs.read32(reg::VER);
+        let (cap_word, ecap_word) = (regs.read64(reg::CAP), regs.read64(reg::ECAP));
+        if version == u32::MAX || cap_word == u64::MAX || ecap_word == u64::MAX {
+            return Err(UnitError::Gone);
+        }
+        if reg::ver::MAJOR.of(version.into()) == 0 {
+            return Err(nonsense(reg::VER, version.into()));
+        }
+        Self::check(cap_word, ecap_word)
+    }
+
+    /// Checks the two capability registers.
+    ///
+    /// # Errors
+    /// [`UnitError::Nonsense`].
+    pub fn check(cap_word: u64, ecap_word: u64) -> Result<Self, UnitError> {
+        let has = flags(cap_word, ecap_word);
+        let field = |bits: Bits| bits.of(cap_word);
+        let features = Self {
+            has,
+            domain_bits: 4 + 2 * field(cap::ND) as u32,
+            pasid_bits: match has.contains(Has::PASID) {
+                true => ecap::PSS.of(ecap_word) as u32 + 1,
+                false => 0,
+            },
+            width: field(cap::MGAW) as u32 + 1,
+            max_mask: field(cap::MAMV).min(52) as u8,
+            faults: field(cap::FRO) as usize * 16,
+            fault_count: field(cap::NFR) as usize + 1,
+            iotlb: ecap::IRO.of(ecap_word) as usize * 16,
+            agaw: (field(cap::SAGAW) & 0b1110) as u8,
+        };
+        let faults_end = features.faults + features.fault_count * 16;
+        let apart = faults_end <= features.iotlb || features.iotlb + 16 <= features.faults;
+        if features.domain_bits > 16
+            || !(MIN_WIDTH..=MAX_WIDTH).contains(&features.width)
+            || features.faults < FIXED_END
+            || (features.agaw == 0 && !has.contains(Has::FIRST))
+        {
+            return Err(nonsense(reg::CAP, cap_word));
+        }
+        if features.pasid_bits > 20 || features.iotlb < FIXED_END || !apart {
+            return Err(nonsense(reg::ECAP, ecap_word));
+        }
+        Ok(features)
+    }
+
+    /// The second-stage depths that the unit has, from the smallest.
+    pub fn second_levels(&self) -> impl Iterator<Item = VtdLevels> + use<> {
+        let agaw = self.agaw;
+        [VtdLevels::Three, VtdLevels::Four, VtdLevels::Five]
+            .into_iter()
+            .filter(move |&levels| agaw >> width_code(levels) & 1 == 1)
+    }
+
+    /// The smallest second-stage depth that covers all addresses, or the largest that there is.
+    pub fn best_second_levels(&self) -> Option<VtdLevels> {
+        let covers = |levels: &VtdLevels| 30 + 9 * width_code(*levels) as u32 >= self.width;
+        self.second_levels()
+            .find(covers)
+            .or(self.second_levels().last())
+    }
+
+    /// Whether the unit has first-stage tables of `levels`.
+    pub fn has_first(&self, levels: VtdFirstLevels) -> bool {
+        let needed = match levels {
+            VtdFirstLevels::Four => Has::FIRST,
+            VtdFirstLevels::Five => Has::FIRST | Has::FIRST_FIVE,
+        };
+        self.has.contains(needed)
+    }
+
+    /// What the invalidation plan needs to know, for second-stage tables.
+    pub fn second_capabilities(&self, walker: Walker) -> Capabilities {
+        let caching = match self.has.contains(Has::CACHING_MODE) {
+            true => Caching::NotPresentToo,
+            false => Caching::PresentOnly,
+        };
+        self.capabilities(walker, caching)
+    }
+
+    /// What the invalidation plan needs to know, for first-stage tables: what they do not map is
+    /// not cached, caching mode or not (6.1).
+    pub fn first_capabilities(&self, walker: Walker) -> Capabilities {
+        self.capabilities(walker, Caching::PresentOnly)
+    }
+
+    fn capabilities(&self, walker: Walker, caching: Caching) -> Capabilities {
+        let max_lg2_pages = self.max_mask;
+        let (page, range, leaf_only) = match self.has.contains(Has::PAGE_SELECTIVE) {
+            true => (
+                PageForm::Granule,
+                RangeForm::PowerOfTwo { max_lg2_pages },
+                LeafOnly::Present,
+            ),
+            false => (PageForm::Absent, RangeForm::Absent, LeafOnly::Absent),
+        };
+        Capabilities {
+            granule: PageSize::SIZE_4K,
+            page,
+            range,
+            leaf_only,
+            walker,
+            caching,
+            write_buffer: match self.has.contains(Has::WRITE_BUFFER) {
+                true => WriteBuffer::MustFlush,
+                false => WriteBuffer::Absent,
+            },
+        }
+    }
+}
+
+fn flags(cap_word: u64, ecap_word: u64) -> Has {
+    let mut has = Has::empty();
+    for (flag, bit) in CAP_FLAGS {
+        has.set(flag, has.contains(flag) || bit.of(cap_word) != 0);
+    }
+    for (flag, bit) in ECAP_FLAGS {
+        has.set(flag, bit.of(ecap_word) != 0);
+    }
+    // Scalable mode hangs on the queue (6.5), and the rest of it on scalable mode.
+    if !has.contains(Has::SCALABLE | Has::QUEUE) {
+        has.remove(Has::SCALABLE | Has::SCALABLE_SECOND | Has::FIRST | Has::PASID | Has::NESTED);
+    }
+    if !has.contains(Has::QUEUE) {
+        has.remove(Has::DEVICE_TLB);
+    }
+    if !has.contains(Has::DEVICE_TLB | Has::SCALABLE) {
+        has.remove(Has::PAGE_REQUESTS);
+    }
+    if !has.contains(Has::FIRST | Has::SCALABLE_SECOND) {
+        has.remove(Has::NESTED);
+    }
+    has
+}
+
+/// The depth as `CAP.SAGAW` numbers its bits and entries encode it: 1 for three levels.
+pub(super) const fn width_code(levels: VtdLevels) -> u64 {
+    match levels {
+        VtdLevels::Three => 1,
+        VtdLevels::Four => 2,
+        VtdLevels::Five => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::println;
+
+    /// As QEMU 7.2 has them with 48 bits, and with scalable mode.
+    const CAP: u64 = 0x00d2_008c_222f_0606;
+    const ECAP: u64 = 0x00f0_0f4a;
+    const SCALABLE: u64 = 0x4800_80f0_0f4a;
+
+    #[test]
+    fn qemu_is_understood() {
+        let f = Features::check(CAP, ECAP).unwrap();
+        assert_eq!((f.domain_bits, f.width, f.max_mask), (16, 48, 18));
+        assert_eq!((f.faults, f.fault_count, f.iotlb), (0x220, 1, 0xf0));
+        assert!(
+            f.has
+                .contains(Has::QUEUE | Has::PASS_THROUGH | Has::PAGE_SELECTIVE)
+        );
+        assert!(
+            f.has
+                .contains(Has::SECOND_2M | Has::SECOND_1G | Has::DRAIN_READS)
+        );
+        assert!(
+            !f.has
+                .intersects(Has::SCALABLE | Has::SNOOPS | Has::CACHING_MODE)
+        );
+        assert!(f.second_levels().eq([VtdLevels::Three, VtdLevels::Four]));
+        assert_eq!(f.best_second_levels(), Some(VtdLevels::Four));
+        let narrow = Features::check(0x00d2_008c_2226_0206, ECAP).unwrap();
+        assert_eq!(narrow.best_second_levels(), Some(VtdLevels::Three));
+        let f = Features::check(CAP, SCALABLE).unwrap();
+        assert!(f.has.contains(Has::SCALABLE | Has::SCALABLE_SECOND));
+    }
+
+    #[test]
+    fn each_nonsense_names_its_register() {
+        let of = |cap_word, ecap_word| Features::check(cap_word, ecap_word).unwrap_err();
+        let cap_cases = [
+            CAP | 7,
+            CAP & !(0x1f << 8),
+            CAP & !(0x3f << 16),
+            CAP | 0x3f << 16,
+            CAP & !(0x3ff << 24),
+        ];
+        for value in cap_cases {
+            assert_eq!(of(value, ECAP), nonsense(reg::CAP, value));
+        }
+        let pasid = SCALABLE | 1 << 40 | 0x1f << 35;
+        let low = ECAP & !(0x3ff << 8);
+        for value in [low, low | 0x22 << 8, pasid] {
+            assert_eq!(of(CAP, value), nonsense(reg::ECAP, value));
+        }
+    }
+
+    #[test]
+    fn no_register_value_panics() {
+        let seed = 0x7d5_eed;
+        println!("seed {seed:#x}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..100_000 {
+            if let Ok(f) = Features::check(random.u64(..), random.u64(..)) {
+                assert!(f.best_second_levels().is_some() || f.has.contains(Has::FIRST));
+            }
+        }
+    }
+
+    #[test]
+    fn caching_mode_concerns_second_stage_only() {
+        let f = Features::check(CAP | 1 << 7, SCALABLE).unwrap();
+        let (second, first) = (
+            f.second_capabilities(Walker::Coherent),
+            f.first_capabilities(Walker::Coherent),
+        );
+        assert_eq!(second.caching, Caching::NotPresentToo);
+        assert_eq!(first.caching, Caching::PresentOnly);
+    }
+
+    #[test]
+    fn without_page_selection_everything_is_by_domain() {
+        let f = Features::check(CAP & !(1 << 39), ECAP).unwrap();
+        let caps = f.second_capabilities(Walker::Coherent);
+        assert_eq!(
+            (caps.page, caps.range),
+            (PageForm::Absent, RangeForm::Absent)
+        );
+    }
+}

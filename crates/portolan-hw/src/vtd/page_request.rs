@@ -1,0 +1,196 @@
+//! Page requests of devices: read raw, one at a time, and answered by group.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.4 to 7.7 and
+//! 11.4.11. Private data is handed on as it is. Interrupts are not used.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::platform::{Clock, Mmio, TableMem, Word};
+use portolan::table::Access;
+use portolan::unit::UnitError;
+
+use super::features::Has;
+use super::request::{Answer, Request};
+use super::spec::record::{REQUEST_LG2, REQUEST_WORDS, request};
+use super::spec::reg::{self, prs, queue};
+use super::structures::Mode;
+use super::unit::Vtd;
+
+/// What a device asks for. All of it comes from the device: nothing is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Who.
+    pub stream: StreamId,
+    /// In which of its address spaces.
+    pub pasid: Option<Pasid>,
+    /// Which page.
+    pub page: Iova,
+    /// To do what.
+    pub access: Access,
+    /// Its group.
+    pub group: u16,
+    /// Whether more of the group follow.
+    pub place: Place,
+    /// Private data.
+    pub private: [u64; 2],
+}
+
+/// Place of a request in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Others follow.
+    Within,
+    /// The last: the group is to be answered.
+    Last,
+}
+
+/// What the page-request queue holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageEvent {
+    /// A request.
+    Request(PageRequest),
+    /// A descriptor that is no page request.
+    Unknown {
+        /// Its first word.
+        word: u64,
+    },
+    /// Requests were lost; the unit answered them itself.
+    Lost,
+}
+
+/// Where the queue is, and how large: 0 until there is one.
+#[derive(Debug, Default)]
+pub(super) struct PageQueue {
+    /// Address and exponent of pages, as the register has them; 0 for none.
+    address: AtomicU64,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
+    /// Sets up a page-request queue of `2^lg2_pages` pages (7 at most), to be read with
+    /// [`Vtd::next_page_request`]. Devices whose TLB is used may send requests from their next
+    /// attachment on.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] outside scalable mode, without page requests, or if there is a
+    /// queue already; [`UnitError::Memory`].
+    pub fn read_page_requests(&self, lg2_pages: u32) -> Result<(), UnitError> {
+        let control = &self.core.control;
+        let scalable = self.config.mode == Mode::Scalable;
+        if !scalable || !control.features.has.contains(Has::PAGE_REQUESTS) || lg2_pages > 7 {
+            return Err(UnitError::Unsupported);
+        }
+        let size = PageSize::of_lg2(12 + lg2_pages);
+        let base = self.core.mem.alloc(size)?;
+        let address = base.get() | queue::SIZE.at(lg2_pages.into());
+        let (none, relaxed) = (Ordering::AcqRel, Ordering::Acquire);
+        let first = self
+            .requests
+            .address
+            .compare_exchange(0, address, none, relaxed);
+        if first.is_err() {
+            self.core.mem.free(base, size);
+            return Err(UnitError::Unsupported);
+        }
+        control.regs.write64(reg::PQH, 0);
+        control.regs.write64(reg::PQT, 0);
+        control.regs.write64(reg::PQA, address);
+        control.regs.write32(reg::PRS, prs::PPR | prs::PRO);
+        Ok(())
+    }
+
+    /// Whether there is a queue.
+    pub(super) fn page_requests_are_read(&self) -> bool {
+        self.requests.address.load(Ordering::Acquire) != 0
+    }
+
+    /// The oldest request. For one caller at a time.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] without a queue, [`UnitError::Gone`], or
+    /// [`UnitError::Nonsense`] if the tail is outside it.
+    pub fn next_page_request(&self) -> Result<Option<PageEvent>, UnitError> {
+        let address = self.requests.address.load(Ordering::Acquire);
+        if address == 0 {
+            return Err(UnitError::Unsupported);
+        }
+        let regs = &self.core.control.regs;
+        let size = PageSize::of_lg2(12 + queue::SIZE.of(address) as u32);
+        let base = PhysAddr::new(address).align_down(PageSize::SIZE_4K);
+        let (head, tail) = (regs.read64(reg::PQH), regs.read64(reg::PQT));
+        if head == u64::MAX || tail == u64::MAX {
+            return Err(UnitError::Gone);
+        }
+        let (head, tail) = (queue::OFFSET.of(head), queue::OFFSET.of(tail));
+        for (offset, value) in [(reg::PQH, head), (reg::PQT, tail)] {
+            if value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {
+                return Err(UnitError::Nonsense { offset, value });
+            }
+        }
+        if head == tail {
+            let status = regs.read32(reg::PRS);
+            if status & prs::PRO == 0 {
+                return Ok(None);
+            }
+            // Only with room again does the unit take what comes.
+            regs.write32(reg::PRS, prs::PRO);
+            return Ok(Some(PageEvent::Lost));
+        }
+        let mut words = [0; REQUEST_WORDS];
+        let table = self.core.mem.table(base, size);
+        let slot = table.iter().skip(head as usize / 8);
+        for (value, word) in words.iter_mut().zip(slot) {
+            *value = Word::load(word);
+        }
+        let next = (head + (1 << REQUEST_LG2)) & (size.bytes() - 1);
+        regs.write64(reg::PQH, next);
+        Ok(Some(decode(words)))
+    }
+
+    /// Answers the group `group` of `stream`, and waits until the unit has taken the answer.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] without a queue; else as any command.
+    pub fn answer_page_group(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        group: u16,
+        answer: Answer,
+    ) -> Result<(), UnitError> {
+        if !self.page_requests_are_read() {
+            return Err(UnitError::Unsupported);
+        }
+        let stream = u16::try_from(stream.get()).map_err(|_| UnitError::Unsupported)?;
+        let response = Request::Response {
+            stream,
+            pasid: pasid.map(Pasid::get),
+            group,
+            answer,
+        };
+        self.core.run(&[&[response]])
+    }
+}
+
+fn decode(words: [u64; REQUEST_WORDS]) -> PageEvent {
+    let [who, what, first, second] = words;
+    if request::TYPE.of(who) != 1 {
+        return PageEvent::Unknown { word: who };
+    }
+    let mut access = Access::empty();
+    access.set(Access::READ, request::READ.of(what) == 1);
+    access.set(Access::WRITE, request::WRITE.of(what) == 1);
+    let named = request::PASID_PRESENT.of(who) == 1;
+    PageEvent::Request(PageRequest {
+        stream: StreamId::new(request::RID.of(who) as u32),
+        pasid: named.then(|| Pasid::new(request::PASID.of(who) as u32)),
+        page: Iova::new(what & !0xfff),
+        access,
+        group: request::GROUP.of(what) as u16,
+        place: match request::LAST.of(what) {
+            0 => Place::Within,
+            _ => Place::Last,
+        },
+        private: [first, second],
+    })
+}

@@ -1,0 +1,249 @@
+//! Root, context and PASID tables: made on demand, changed by plans, never freed while the unit
+//! may read them.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4 and 9.1 to
+//! 9.6. Legacy: a root entry for each bus, a table of 256 contexts. Scalable: two tables of 128
+//! contexts for each bus, a directory of PASID tables for each device.
+
+use alloc::collections::BTreeMap;
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::platform::{Clock, Mmio, OutOfTableMemory, TableMem, Word};
+use portolan::unit::UnitError;
+
+use super::core::Core;
+use super::features::Has;
+use super::request::Request;
+use super::spec::ADDRESS;
+use super::spec::entry::{self, P};
+use super::update::{MAX_WORDS, Update, plan};
+
+const PAGE: PageSize = PageSize::SIZE_4K;
+
+/// How devices are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Requester id to second stage.
+    Legacy,
+    /// Requester id and PASID to either stage, or both.
+    Scalable,
+}
+
+/// Where an entry is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct At {
+    table: PhysAddr,
+    size: PageSize,
+    first: usize,
+    words: usize,
+}
+
+impl At {
+    /// Number of its words.
+    pub(super) fn words(self) -> usize {
+        self.words
+    }
+}
+
+/// What hardware has to forget on the way from one entry to another, in stages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forget<'a> {
+    pub(super) old: &'a [&'a [Request]],
+    pub(super) absence: &'a [&'a [Request]],
+}
+
+/// The tables of a unit. All methods are for one caller at a time.
+#[derive(Debug)]
+pub(super) struct Structures {
+    pub(super) root: PhysAddr,
+    pub(super) mode: Mode,
+    /// Context tables by word of the root table.
+    contexts: BTreeMap<usize, PhysAddr>,
+    /// PASID directories by device.
+    directories: BTreeMap<u16, PhysAddr>,
+    directory_size: PageSize,
+    /// PASID tables by device and index.
+    pasids: BTreeMap<(u16, u32), PhysAddr>,
+}
+
+impl Structures {
+    /// An empty root table; PASIDs of up to `pasid_bits`.
+    pub(super) fn new<M: TableMem<AtomicU64>>(
+        mem: &M,
+        mode: Mode,
+        pasid_bits: u32,
+    ) -> Result<Self, OutOfTableMemory> {
+        // Eight bytes for each table of 64 entries; a page at least, by which it is aligned.
+        let lg2 = pasid_bits.clamp(6, 20) - entry::PASID_TABLE_LG2 + 3;
+        Ok(Self {
+            root: mem.alloc(PAGE)?,
+            mode,
+            contexts: BTreeMap::new(),
+            directories: BTreeMap::new(),
+            directory_size: PageSize::of_lg2(lg2.max(PAGE.lg2())),
+            pasids: BTreeMap::new(),
+        })
+    }
+
+    /// Gives everything back. The unit must have stopped reading it.
+    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+        mem.free(self.root, PAGE);
+        let tables = self.contexts.values().chain(self.pasids.values());
+        tables.for_each(|&table| mem.free(table, PAGE));
+        let directories = self.directories.values();
+        directories.for_each(|&table| mem.free(table, self.directory_size));
+        self.contexts.clear();
+        self.pasids.clear();
+        self.directories.clear();
+    }
+
+    /// The exponent of the directory's entries, less seven, as a context entry has it.
+    pub(super) fn directory_code(&self) -> u64 {
+        u64::from(self.directory_size.lg2() - 3 - 7)
+    }
+
+    /// The context entry of `stream`, with the table that holds it.
+    pub(super) fn context<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &mut self,
+        core: &Core<R, M, C>,
+        stream: u16,
+    ) -> Result<At, UnitError> {
+        let (bus, function) = (usize::from(stream >> 8), usize::from(stream & 0xff));
+        let (half, index, words) = match self.mode {
+            Mode::Legacy => (0, function, entry::CONTEXT_WORDS),
+            Mode::Scalable => (function >> 7, function & 0x7f, entry::SCALABLE_WORDS),
+        };
+        let word = bus * entry::ROOT_WORDS + half;
+        let table = match self.contexts.get(&word) {
+            Some(&table) => table,
+            None => self.hang(core, self.root, PAGE, word)?,
+        };
+        self.contexts.insert(word, table);
+        Ok(At {
+            table,
+            size: PAGE,
+            first: index * words,
+            words,
+        })
+    }
+
+    /// The PASID directory of `stream`.
+    pub(super) fn directory<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &mut self,
+        core: &Core<R, M, C>,
+        stream: u16,
+    ) -> Result<PhysAddr, UnitError> {
+        if let Some(&directory) = self.directories.get(&stream) {
+            return Ok(directory);
+        }
+        let directory = core.mem.alloc(self.directory_size)?;
+        self.directories.insert(stream, directory);
+        Ok(directory)
+    }
+
+    /// The entry of `pasid` in the directory of `stream`, with the table that holds it.
+    pub(super) fn pasid<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &mut self,
+        core: &Core<R, M, C>,
+        stream: u16,
+        pasid: u32,
+    ) -> Result<At, UnitError> {
+        let directory = self.directory(core, stream)?;
+        let index = pasid >> entry::PASID_TABLE_LG2;
+        let table = match self.pasids.get(&(stream, index)) {
+            Some(&table) => table,
+            None => self.hang(core, directory, self.directory_size, index as usize)?,
+        };
+        self.pasids.insert((stream, index), table);
+        let slot = pasid as usize & ((1 << entry::PASID_TABLE_LG2) - 1);
+        Ok(At {
+            table,
+            size: PAGE,
+            first: slot * entry::PASID_WORDS,
+            words: entry::PASID_WORDS,
+        })
+    }
+
+    /// Hangs a new table on one word of an upper one. That it was not there before is forgotten
+    /// with the entry that is about to be written in it.
+    fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &self,
+        core: &Core<R, M, C>,
+        upper: PhysAddr,
+        size: PageSize,
+        word: usize,
+    ) -> Result<PhysAddr, UnitError> {
+        let at = At {
+            table: upper,
+            size,
+            first: word,
+            words: 1,
+        };
+        // Whoever tried before may have failed after the table was hung up.
+        let now = read(core, at)[0];
+        if now & P != 0 {
+            return Ok(PhysAddr::new(now & ADDRESS));
+        }
+        let table = core.mem.alloc(PAGE)?;
+        let new = [table.get() & ADDRESS | P];
+        let nothing = Forget {
+            old: &[],
+            absence: &[],
+        };
+        // If this fails, the table stays where it hangs, and is found there.
+        change(core, at, &new, nothing)?;
+        Ok(table)
+    }
+}
+
+/// What the entry holds now; words beyond its own are zero.
+pub(super) fn read<R, M: TableMem<AtomicU64>, C>(core: &Core<R, M, C>, at: At) -> [u64; MAX_WORDS] {
+    let mut words = [0; MAX_WORDS];
+    let table = core.mem.table(at.table, at.size);
+    for (value, word) in words
+        .iter_mut()
+        .zip(table.iter().skip(at.first))
+        .take(at.words)
+    {
+        *value = Word::load(word);
+    }
+    words
+}
+
+/// Changes an entry to `new`, step by step.
+///
+/// On an error an entry that was present is absent, and hardware may still use what it kept of it.
+pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    core: &Core<R, M, C>,
+    at: At,
+    new: &[u64],
+    forget: Forget<'_>,
+) -> Result<(), UnitError> {
+    let old = read(core, at);
+    let table = core.mem.table(at.table, at.size);
+    let entry = table.get(at.first..at.first + at.words).unwrap_or(&[]);
+    if entry.len() != new.len() {
+        return Err(UnitError::Unsupported);
+    }
+    let has = core.control.features.has;
+    for step in plan(&old[..at.words], new) {
+        match step {
+            Update::Write { word, value } => Word::store(&entry[word], value),
+            Update::Publish => {
+                if !has.contains(Has::SNOOPS) {
+                    let start = PhysAddr::new(at.table.get() + at.first as u64 * 8);
+                    if let Some(bytes) = PhysRange::from_len(start, at.words as u64 * 8) {
+                        core.mem.clean(bytes);
+                    }
+                    core.mem.clean_barrier();
+                }
+                core.control.flush_write_buffer()?;
+            }
+            Update::ForgetOld => core.run(forget.old)?,
+            Update::ForgetAbsence if has.contains(Has::CACHING_MODE) => core.run(forget.absence)?,
+            Update::ForgetAbsence => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,337 @@
+//! A unit: taking it over, making domains for it, letting go of it.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.14 and 6.6
+//! to 6.8, 11.4.4. Several units are several instances; nothing is shared between them.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::{PhysRange, StreamId};
+use portolan::inval::Quirks;
+use portolan::platform::{Clock, Mmio, Nanos, TableMem, poll};
+use portolan::table::format::VtdLevels;
+use portolan::unit::{Awaited, UnitError};
+use spin::Mutex;
+
+use super::attach::{Home, Kept};
+use super::control::{Control, Switch, Turn};
+use super::core::{Core, VtdQueue, Way};
+use super::counts::Counts;
+use super::direct::Direct;
+use super::fault::Reader;
+use super::features::{Features, Has};
+use super::page_request::PageQueue;
+use super::request::{Contexts, DeviceTlb, Iotlb, Request};
+use super::ring::{Ring, Width};
+use super::spec::reg::{self, command, fsts, queue, root_mode};
+use super::structures::{Mode, Structures};
+use crate::ids::Ids;
+
+/// How a unit is to be driven.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long to wait for the hardware, each time.
+    pub limit: Nanos,
+    /// Pages of the invalidation queue as an exponent, 7 at most.
+    pub queue_lg2_pages: u32,
+    /// How devices are found. [`UnitError::Unsupported`] if the unit cannot.
+    pub mode: Mode,
+    /// How invalidations are submitted.
+    pub invalidation: Invalidation,
+    /// Width of physical addresses in bits.
+    pub output_lg2: u32,
+    /// Widest PASID that will be used, in bits; cut off at what the unit has.
+    pub pasid_bits: u32,
+    /// What the invalidation plans are to know beyond the hardware's own word.
+    pub quirks: Quirks,
+    /// Memory that devices go on reaching at its own addresses, whatever else they reach: what
+    /// firmware lists as reserved (RMRR).
+    pub reserved: Vec<Reserved>,
+}
+
+/// How invalidations are submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidation {
+    /// Through the queue if there is one, else through registers.
+    Best,
+    /// Through registers, in legacy mode only.
+    Registers,
+}
+
+/// Memory that a device reaches at its own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The device.
+    pub stream: StreamId,
+    /// The memory.
+    pub memory: PhysRange,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limit: Nanos::from_millis(1000),
+            queue_lg2_pages: 0,
+            mode: Mode::Legacy,
+            invalidation: Invalidation::Best,
+            output_lg2: 52,
+            pasid_bits: 13,
+            quirks: Quirks::default(),
+            reserved: Vec::new(),
+        }
+    }
+}
+
+/// A first stage on top of a second: whom it hangs on.
+#[derive(Clone, Debug)]
+pub(super) struct Parent {
+    pub(super) root: u64,
+    pub(super) levels: VtdLevels,
+    /// Held, not read.
+    pub(super) _kept: Kept,
+}
+
+/// What the unit remembers of streams and domains.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Where each stream, and PASID of it, is.
+    pub(super) homes: BTreeMap<(u16, u32), Home>,
+    /// Device TLBs that may be used.
+    pub(super) devices: BTreeMap<u16, DeviceTlb>,
+    /// What nested first stages hang on, by domain identifier.
+    pub(super) parents: BTreeMap<u16, Parent>,
+    /// What the hardware may still reach after a failure, by stream and PASID.
+    pub(super) limbo: Vec<((u16, u32), Home)>,
+}
+
+impl Drop for Known {
+    /// What the hardware may still reach is never freed.
+    fn drop(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.homes));
+        core::mem::forget(core::mem::take(&mut self.limbo));
+        core::mem::forget(core::mem::take(&mut self.parents));
+    }
+}
+
+/// One IOMMU with VT-d's registers `R`, tables in memory `M`, and clock `C`.
+///
+/// *Locking.* Streams are moved one at a time; whoever waits for that waits no longer than the
+/// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
+/// freed: neither its own tables nor, if it does not follow, the domains of its streams.
+#[derive(Debug)]
+pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+    pub(super) core: Arc<Core<R, M, C>>,
+    pub(super) config: Config,
+    pub(super) moves: Turn,
+    pub(super) structures: Mutex<Structures>,
+    pub(super) known: Mutex<Known>,
+    pub(super) faults: Reader,
+    pub(super) requests: PageQueue,
+}
+
+/// Domain identifier of streams that pass through. Identifier 0 is left alone: with caching mode
+/// it tags what is not present (6.1).
+pub(super) const PASS: u16 = 1;
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
+    /// Takes the unit over: every stream is blocked. Translation that firmware left on is turned
+    /// off first, and so are its queue and its protected memory regions.
+    ///
+    /// # Errors
+    /// See [`UnitError`]. Memory that the hardware may have been told of is then not freed.
+    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+        let features = Features::read(&regs)?;
+        let scalable = config.mode == Mode::Scalable;
+        if scalable && !features.has.contains(Has::SCALABLE) {
+            return Err(UnitError::Unsupported);
+        }
+        let queued = features.has.contains(Has::QUEUE) && config.invalidation == Invalidation::Best;
+        if scalable && !queued {
+            return Err(UnitError::Unsupported);
+        }
+        let bits = config.pasid_bits.min(features.pasid_bits);
+        let mut structures = Structures::new(&mem, config.mode, bits)?;
+        let width = if scalable {
+            Width::Bits256
+        } else {
+            Width::Bits128
+        };
+        let way = match queued {
+            true => match Ring::new(&mem, config.queue_lg2_pages, width) {
+                Ok(ring) => Way::Ring(ring),
+                Err(error) => {
+                    structures.free(&mem);
+                    return Err(error.into());
+                }
+            },
+            false => Way::Direct(Direct::default()),
+        };
+        let last = (1u32 << features.domain_bits) - 1;
+        let core = Core {
+            control: Control::new(regs, clock, config.limit, features),
+            mem,
+            way,
+            ids: Ids::new(u32::from(PASS) + 1, last),
+            tags: Mutex::new(BTreeMap::new()),
+        };
+        if let Err(error) = quiet(&core.control) {
+            structures.free(&core.mem);
+            if let Way::Ring(ring) = &core.way {
+                ring.free(&core.mem);
+            }
+            return Err(error);
+        }
+        let unit = Self {
+            core: Arc::new(core),
+            config,
+            moves: Turn::default(),
+            structures: Mutex::new(structures),
+            known: Mutex::new(Known::default()),
+            faults: Reader::default(),
+            requests: PageQueue::default(),
+        };
+        unit.start()?;
+        Ok(unit)
+    }
+
+    /// From a quiet unit to one that blocks everything.
+    fn start(&self) -> Result<(), UnitError> {
+        let control = &self.core.control;
+        self.faults.discard(control)?;
+        if let Way::Ring(ring) = &self.core.way {
+            control.regs.write64(reg::IQT, 0);
+            control.regs.write64(reg::IQA, ring.address());
+            control.switch(command::QIE, Switch::On)?;
+        }
+        let (root, mode) = {
+            let structures = self.structures.lock();
+            (structures.root.get(), structures.mode)
+        };
+        let mode = match mode {
+            Mode::Legacy => root_mode::LEGACY,
+            Mode::Scalable => root_mode::SCALABLE,
+        };
+        control.flush_write_buffer()?;
+        control.set_root(root | mode)?;
+        if !control.features.has.contains(Has::ROOT_INVALIDATES) {
+            self.forget_everything()?;
+        }
+        control.switch(command::TE, Switch::On)?;
+        control.unprotect_memory()
+    }
+
+    /// Invalidates all that hangs on the root table (6.6).
+    fn forget_everything(&self) -> Result<(), UnitError> {
+        let pasids: &[Request] = match self.config.mode {
+            Mode::Legacy => &[],
+            Mode::Scalable => &[Request::PasidCacheAll],
+        };
+        let contexts = [Request::Contexts(Contexts::All)];
+        self.core
+            .run(&[&contexts, pasids, &[Request::Iotlb(Iotlb::All)]])
+    }
+
+    /// What the unit can do.
+    pub fn features(&self) -> &Features {
+        &self.core.control.features
+    }
+
+    /// A handle to its invalidations.
+    pub fn queue(&self) -> VtdQueue<R, M, C> {
+        VtdQueue(Arc::clone(&self.core))
+    }
+
+    /// Commands submitted so far.
+    pub fn counts(&self) -> Counts {
+        self.core.control.counters.read()
+    }
+
+    /// Memory that `stream` goes on reaching at its own addresses.
+    pub fn reserved(&self, stream: StreamId) -> impl Iterator<Item = PhysRange> + '_ {
+        let of = move |reserved: &&Reserved| reserved.stream == stream;
+        self.config.reserved.iter().filter(of).map(|r| r.memory)
+    }
+
+    /// Says that `stream` has a TLB of its own, to be used from its next attachment on.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] if the unit has no part for them.
+    pub fn use_device_tlb(&self, stream: StreamId, device: DeviceTlb) -> Result<(), UnitError> {
+        let stream = u16::try_from(stream.get()).map_err(|_| UnitError::Unsupported)?;
+        let queued = matches!(self.core.way, Way::Ring(_));
+        if !queued || !self.features().has.contains(Has::DEVICE_TLB) {
+            return Err(UnitError::Unsupported);
+        }
+        self.known.lock().devices.insert(stream, device);
+        Ok(())
+    }
+
+    /// Turns translation and the queue off and frees the unit's own tables: from now on devices
+    /// reach all memory, untranslated. For handing the machine over.
+    ///
+    /// # Errors
+    /// If the hardware does not follow. What it may use then stays allocated.
+    pub fn release(self) -> Result<(), UnitError> {
+        let control = &self.core.control;
+        control.switch(command::TE, Switch::Off)?;
+        self.forget_everything()?;
+        let (homes, limbo, parents) = {
+            let mut known = self.known.lock();
+            let homes = core::mem::take(&mut known.homes);
+            let limbo = core::mem::take(&mut known.limbo);
+            (homes, limbo, core::mem::take(&mut known.parents))
+        };
+        // While the queue is on, by which domains that nobody else holds say good-bye.
+        drop((homes, limbo, parents));
+        if let Way::Ring(ring) = &self.core.way {
+            let drained = || match ring.drained(control) {
+                Ok(false) => None,
+                Ok(true) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            };
+            let awaited = Awaited::Completion;
+            poll(&control.clock, control.limit, drained)
+                .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
+            control.switch(command::QIE, Switch::Off)?;
+        }
+        self.structures.lock().free(&self.core.mem);
+        let core = Arc::clone(&self.core);
+        drop(self);
+        // Domains that are still held keep the ring: they will find it off.
+        if let Some(core) = Arc::into_inner(core) {
+            if let Way::Ring(ring) = &core.way {
+                ring.free(&core.mem);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for Vtd<R, M, C> {
+    fn drop(&mut self) {
+        // A failure leaves what it concerns in limbo, which is kept.
+        let _ = self.block_all();
+    }
+}
+
+/// Stops whatever firmware left running: translation, then its queue, once that is empty.
+fn quiet<R: Mmio, C: Clock>(control: &Control<R, C>) -> Result<(), UnitError> {
+    control.switch(command::TE, Switch::Off)?;
+    if control.status()? & command::QIE == 0 {
+        return Ok(());
+    }
+    // Errors of before keep the queue from draining.
+    let errors = fsts::IQE | fsts::ICE | fsts::ITE;
+    control.regs.write32(reg::FSTS, errors);
+    let regs = &control.regs;
+    let empty = || match (regs.read64(reg::IQH), regs.read64(reg::IQT)) {
+        (u64::MAX, _) | (_, u64::MAX) => Some(Err(UnitError::Gone)),
+        (head, tail) => (queue::OFFSET.of(head) == queue::OFFSET.of(tail)).then_some(Ok(())),
+    };
+    let awaited = Awaited::Completion;
+    poll(&control.clock, control.limit, empty)
+        .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
+    control.switch(command::QIE, Switch::Off)
+}
