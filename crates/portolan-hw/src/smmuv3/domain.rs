@@ -23,6 +23,9 @@ pub type FirstStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage1<G>, M, Smmu
 /// A second-stage domain with a granule of `2^G` bytes.
 pub type SecondStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage2<G>, M, SmmuQueue<R, M, C>>;
 
+/// A domain over tables of format `F`.
+type Over<F, R, M, C> = PagedDomain<F, M, SmmuQueue<R, M, C>>;
+
 /// What a domain is to be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DomainOptions {
@@ -140,7 +143,7 @@ fn domain<F, R, M, C>(
     format: F,
     tag: Tag,
     options: &DomainOptions,
-) -> Result<PagedDomain<F, M, SmmuQueue<R, M, C>>, UnitError>
+) -> Result<Over<F, R, M, C>, UnitError>
 where
     F: Format<Word = AtomicU64>,
     R: Mmio,

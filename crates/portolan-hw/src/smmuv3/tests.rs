@@ -1,1 +1,489 @@
-//! Tests.
+//! The unit on a scripted one: every kind of entry by hand, moves that fail, who is told what.
+
+use super::mock::{FULL, MSI, Memory, Mock, Ticks, memory, mock};
+use super::spec::command::{error, op};
+use super::spec::reg;
+use super::*;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::platform::Nanos;
+use portolan::table::Access;
+use portolan::unit::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Unit, UnitError,
+};
+
+type Driver = Smmu<Mock, Memory, Ticks>;
+type First = FirstStage<12, Mock, Memory, Ticks>;
+type Second = SecondStage<12, Mock, Memory, Ticks>;
+
+const STREAM: StreamId = StreamId::new(0x1234);
+const OPTIONS: fn() -> DomainOptions = DomainOptions::default;
+
+fn config() -> Config {
+    Config {
+        limit: Nanos::from_millis(10),
+        page_requests: Want::IfThere,
+        ..Config::default()
+    }
+}
+
+fn setup() -> (Memory, Mock, Driver) {
+    let mem = memory(64);
+    let unit = mock(&mem);
+    let driver = Smmu::enable(unit.clone(), mem.clone(), Ticks::default(), config()).unwrap();
+    (mem, unit, driver)
+}
+
+fn first(driver: &Driver) -> Arc<First> {
+    Arc::new(driver.first_stage::<12>(&OPTIONS()).unwrap())
+}
+
+fn second(driver: &Driver) -> Arc<Second> {
+    Arc::new(driver.second_stage::<12>(&OPTIONS()).unwrap())
+}
+
+/// Maps and unmaps a page at `iova`, and gives what that owes.
+fn debt(domain: &impl Domain, iova: u64) -> Gather {
+    let access = Access::READ | Access::WRITE;
+    let mut owed = Gather::new();
+    let range = domain
+        .map(
+            Iova::new(iova),
+            PhysAddr::new(0x5000),
+            0x1000,
+            access,
+            &mut owed,
+        )
+        .unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    owed
+}
+
+#[test]
+fn enabled_in_order_and_disabled_without_loss() {
+    let (mem, unit, driver) = setup();
+    let codes = unit.take_codes();
+    assert_eq!(codes, [op::CFGI_STE_RANGE, op::TLBI_NSNH_ALL, op::SYNC]);
+    let registers = unit.script.lock().registers.clone();
+    assert_eq!(registers[&reg::CR0], reg::cr0::ALL);
+    assert_eq!(registers[&reg::CR1], 0xd75);
+    assert_eq!(registers[&reg::STRTAB_BASE_CFG], 1 << 16 | 8 << 6 | 16);
+    assert_eq!(registers[&reg::GBPA], reg::gbpa::ABORT);
+    assert_eq!(
+        unit.entry(STREAM.get()),
+        None,
+        "no table before it is needed"
+    );
+    driver.attach(STREAM, &first(&driver)).unwrap();
+    driver.enable_pasids(StreamId::new(1), 12).unwrap();
+    driver
+        .attach_pasid(StreamId::new(1), Pasid::new(0xfff), &first(&driver))
+        .unwrap();
+    drop(driver);
+    assert_eq!(mem.live(), 0);
+    assert_eq!(unit.script.lock().registers[&reg::CR0], 0);
+}
+
+#[test]
+fn nothing_is_kept_if_memory_runs_out() {
+    for pages in 0..12 {
+        let mem = memory(pages);
+        let made = Smmu::enable(mock(&mem), mem.clone(), Ticks::default(), config());
+        if let Ok(driver) = made {
+            let domain = driver.first_stage::<12>(&OPTIONS()).map(Arc::new);
+            let attached = domain.map(|domain| driver.attach(STREAM, &domain));
+            drop((attached, driver));
+        }
+        assert_eq!(mem.live(), 0, "{pages}");
+    }
+}
+
+#[test]
+fn a_unit_that_is_deaf_or_gone_is_an_error() {
+    let mem = memory(64);
+    let unit = mock(&mem);
+    unit.script.lock().deaf = true;
+    unit.script
+        .lock()
+        .registers
+        .insert(reg::CR0ACK, reg::cr0::SMMUEN);
+    let made = Smmu::enable(unit, mem.clone(), Ticks::default(), config());
+    assert!(matches!(made, Err(UnitError::TimedOut { .. })));
+    let unit = mock(&mem);
+    unit.script.lock().gone = true;
+    let made = Smmu::enable(unit, mem, Ticks::default(), config());
+    assert_eq!(made.err(), Some(UnitError::Gone));
+}
+
+#[test]
+fn entries_and_descriptors_by_hand() {
+    let (_mem, unit, driver) = setup();
+    let domain = first(&driver);
+    driver.attach(STREAM, &domain).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!(entry[0] & 0xf800_0000_0000_003f, 0xb);
+    assert_eq!(entry[1..4], [1 << 44 | 1 << 27 | 0xd4, 0, 0]);
+    let descriptor = unit.descriptor(&entry, 0).unwrap();
+    // ASID 1, ASET, A, R, AA64, 48 bits, V, EPD1, inner shareable write-back, T0SZ 16.
+    assert_eq!(descriptor[0], 0x0001_e205_c000_3510);
+    let root = domain.table().root().get();
+    assert_eq!(descriptor[1..4], [root, 0, 0x04ff]);
+    driver.pass_through(STREAM).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!(entry[..4], [9, 1 << 44, 0, 0]);
+    let domain = second(&driver);
+    driver.attach(STREAM, &domain).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    let root = domain.table().root().get();
+    assert_eq!(entry[..2], [0xd, 1 << 44]);
+    assert_eq!(entry[2..4], [0x046d_3590_0000_0001, root]);
+    driver.block(STREAM).unwrap();
+    assert_eq!(unit.entry(STREAM.get()), Some([0; 8]));
+}
+
+#[test]
+fn moving_between_first_stages_is_one_word() {
+    let (_mem, unit, driver) = setup();
+    let (one, two) = (first(&driver), first(&driver));
+    driver.attach(STREAM, &one).unwrap();
+    let before = unit.entry(STREAM.get()).unwrap();
+    unit.take_log();
+    driver.attach(STREAM, &two).unwrap();
+    let after = unit.entry(STREAM.get()).unwrap();
+    assert_eq!(before[1..], after[1..]);
+    assert_ne!(before[0], after[0]);
+    let old = unit.descriptor(&before, 0).unwrap();
+    let new = unit.descriptor(&after, 0).unwrap();
+    assert_eq!(old[1], one.table().root().get());
+    assert_eq!(new[1], two.table().root().get());
+    let codes = unit.take_codes();
+    assert_eq!(codes, [op::CFGI_STE, op::CFGI_CD_ALL, op::SYNC]);
+}
+
+#[test]
+fn domains_of_another_unit_and_streams_out_of_range_are_refused() {
+    let (_mem, _unit, driver) = setup();
+    let (_other_mem, _other_unit, other) = setup();
+    let domain = first(&other);
+    assert_eq!(driver.attach(STREAM, &domain), Err(AttachError::Mismatch));
+    let stream = StreamId::new(1 << 16);
+    let outside = Err(AttachError::NoSuchStream { stream });
+    assert_eq!(driver.block(stream), outside);
+    let mut options = OPTIONS();
+    options.input_lg2 = Some(49);
+    let wide = driver.first_stage::<12>(&options);
+    assert_eq!(wide.err(), Some(UnitError::Unsupported));
+}
+
+#[test]
+fn substreams_have_their_own_descriptors() {
+    for lg2 in [4, 12] {
+        let (_mem, unit, driver) = setup();
+        let pasid = Pasid::new((1 << lg2) - 1);
+        driver.enable_pasids(STREAM, lg2).unwrap();
+        let domain = first(&driver);
+        driver.attach_pasid(STREAM, pasid, &domain).unwrap();
+        let entry = unit.entry(STREAM.get()).unwrap();
+        // Accesses without a substream stay blocked.
+        assert_eq!(entry[1] & 3, 0);
+        assert_eq!(entry[0] >> 59, u64::from(lg2));
+        let root = |pasid: u32| {
+            let entry = unit.entry(STREAM.get()).unwrap();
+            let descriptor = unit.descriptor(&entry, pasid)?;
+            (descriptor[0] >> 31 & 1 != 0).then_some(descriptor[1])
+        };
+        assert_eq!(root(pasid.get()), Some(domain.table().root().get()));
+        let main = first(&driver);
+        driver.attach(STREAM, &main).unwrap();
+        assert_eq!(root(0), Some(main.table().root().get()));
+        assert_eq!(unit.entry(STREAM.get()).unwrap()[1] & 3, 2);
+        driver.pass_through(STREAM).unwrap();
+        assert_eq!(
+            (root(0), unit.entry(STREAM.get()).unwrap()[1] & 3),
+            (None, 1)
+        );
+        assert_eq!(root(pasid.get()), Some(domain.table().root().get()));
+        unit.take_log();
+        driver.detach_pasid(STREAM, pasid).unwrap();
+        assert_eq!(root(pasid.get()), None);
+        assert_eq!(unit.take_codes()[..2], [op::CFGI_CD, op::SYNC]);
+        let zero = driver.attach_pasid(STREAM, Pasid::new(0), &domain);
+        assert_eq!(zero, Err(AttachError::Mismatch));
+        let over = driver.attach_pasid(STREAM, Pasid::new(1 << lg2), &domain);
+        assert_eq!(over, Err(AttachError::Mismatch));
+    }
+}
+
+#[test]
+fn devices_with_translations_are_told_after_the_unit() {
+    let (_mem, unit, driver) = setup();
+    driver.enable_ats(STREAM).unwrap();
+    let domain = first(&driver);
+    driver.attach(STREAM, &domain).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!(entry[1] >> 28 & 3, 1);
+    unit.take_log();
+    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    let log = unit.take_log();
+    let codes: Vec<_> = log.iter().map(|words| words[0] & 0xff).collect();
+    assert_eq!(codes, [op::TLBI_NH_VA, op::SYNC, op::ATC_INV, op::SYNC]);
+    assert_eq!(log[2], [0x1234_0000_0040, 0x7000]);
+    // A device that does not answer: the debt comes back.
+    unit.script
+        .lock()
+        .refuse
+        .push((op::SYNC, error::ATC_INV_SYNC, 1));
+    let failed = domain.sync(debt(&*domain, 0x9000)).unwrap_err();
+    let code = error::ATC_INV_SYNC;
+    assert_eq!(failed.error, UnitError::Refused { code });
+    domain.sync(failed.gather).unwrap();
+    unit.take_log();
+    // When it moves away it forgets everything, and is not told any more.
+    driver.block(STREAM).unwrap();
+    assert!(unit.take_log().contains(&[0x1234_0000_0040, 52]));
+    domain.sync(debt(&*domain, 0xb000)).unwrap();
+    assert_eq!(unit.take_codes(), [op::TLBI_NH_VA, op::SYNC]);
+}
+
+#[test]
+fn a_guest_s_first_stage_over_ours() {
+    let (_mem, unit, driver) = setup();
+    let domain = second(&driver);
+    let guest = GuestContexts {
+        table: Iova::new(0x8000_0040),
+        format: GuestFormat::Linear,
+        lg2: 0,
+        without: WithoutSubstream::First,
+    };
+    let commands = [[op::TLBI_NH_ASID | 0xff << 32 | 7 << 48, u64::MAX]];
+    let refused = driver.guest_commands(STREAM, &commands);
+    assert_eq!(refused, Err(AttachError::Mismatch));
+    driver.attach_nested(STREAM, &domain, &guest).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!(entry[0], 0x8000_0040 | 0xf);
+    assert_eq!(entry[3], domain.table().root().get());
+    unit.take_log();
+    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    let log = unit.take_log();
+    assert_eq!(log[0], [0x1_0000_002a, 0x7000]);
+    assert_eq!(log[1..], [[0x1_0000_0010, 0], [op::SYNC, 0]]);
+    driver.guest_commands(STREAM, &commands).unwrap();
+    let own = [op::TLBI_NH_ASID | 1 << 32 | 7 << 48, 0];
+    assert_eq!(unit.take_log(), [own, [op::SYNC, 0]]);
+    for code in [
+        op::CFGI_STE,
+        op::TLBI_NSNH_ALL,
+        op::TLBI_S2_IPA,
+        op::SYNC,
+        0xff,
+    ] {
+        let refused = driver.guest_commands(STREAM, &[[op::TLBI_NH_ALL, 0], [code, 0]]);
+        assert_eq!(refused, Err(UnitError::Unsupported.into()));
+    }
+    assert!(unit.take_log().is_empty());
+    driver.block(STREAM).unwrap();
+    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    assert_eq!(
+        unit.take_codes()
+            .iter()
+            .filter(|c| **c == op::TLBI_NH_ALL)
+            .count(),
+        0
+    );
+}
+
+#[test]
+fn a_move_that_fails_blocks_and_keeps_both_domains() {
+    let (mem, unit, driver) = setup();
+    let (one, two) = (first(&driver), first(&driver));
+    driver.attach(STREAM, &one).unwrap();
+    unit.script.lock().pace = Some(0);
+    let failed = driver.attach(STREAM, &two).unwrap_err();
+    assert!(matches!(
+        failed,
+        AttachError::Unit(UnitError::TimedOut { .. })
+    ));
+    assert_eq!(unit.entry(STREAM.get()).unwrap()[0], 0);
+    let (weak_one, weak_two) = (Arc::downgrade(&one), Arc::downgrade(&two));
+    drop((one, two));
+    assert!(weak_one.upgrade().is_some() && weak_two.upgrade().is_some());
+    unit.script.lock().pace = Some(8);
+    let three = first(&driver);
+    driver.attach(STREAM, &three).unwrap();
+    assert!(weak_one.upgrade().is_none() && weak_two.upgrade().is_none());
+    drop((three, driver));
+    assert_eq!(mem.live(), 0);
+}
+
+#[test]
+fn identifiers_come_back_only_when_they_are_quiet() {
+    let (_mem, unit, driver) = setup();
+    let tag = first(&driver).context();
+    assert_eq!(first(&driver).context(), tag);
+    unit.script
+        .lock()
+        .refuse
+        .push((op::TLBI_NH_ASID, error::ILL, 1));
+    drop(first(&driver));
+    assert_ne!(first(&driver).context(), tag);
+    let (one, two) = (second(&driver), first(&driver));
+    assert_ne!(one.context(), two.context(), "one space for both kinds");
+}
+
+#[test]
+fn every_event_is_decoded() {
+    let (_mem, unit, driver) = setup();
+    assert_eq!(driver.next_fault(), Ok(None));
+    unit.record([0x1234_0000_0010, 1 << 35, 0xdead_b123, 0]);
+    unit.record([0x1234_abcd_e813, 0, 0xffff_ffff_f000, 0]);
+    let Ok(Some(FaultEvent::Fault(one))) = driver.next_fault() else {
+        panic!("no fault");
+    };
+    assert_eq!((one.stream, one.pasid), (STREAM, None));
+    assert_eq!(one.iova, Some(Iova::new(0xdead_b123)));
+    assert_eq!(one.access, Some(FaultAccess::Read));
+    assert_eq!(one.reason, FaultReason::NotMapped);
+    let Ok(Some(FaultEvent::Fault(two))) = driver.next_fault() else {
+        panic!("no fault");
+    };
+    assert_eq!(two.pasid, Some(Pasid::new(0xabcde)));
+    assert_eq!(two.reason, FaultReason::Permission);
+    assert_eq!(two.access, Some(FaultAccess::Write));
+    for code in 0..=0xff {
+        let record = faults::decode(&[code, u64::MAX, u64::MAX, u64::MAX]);
+        let known = matches!(code, 2..=0xb | 0x10..=0x13 | 0x20 | 0x21 | 0x25);
+        let other = matches!(record.reason, FaultReason::Other { .. });
+        assert_eq!(known, !other, "{code:#x}");
+        let addressed = matches!(code, 1 | 5 | 7 | 0xb | 0x10..=0x13 | 0x20 | 0x21 | 0x24);
+        assert_eq!(record.iova.is_some(), addressed, "{code:#x}");
+    }
+    // An access that stalled nevertheless is ended.
+    unit.take_log();
+    unit.record([0x1234_0000_0010, 1 << 31 | 0x77, 0, 0]);
+    assert!(driver.next_fault().unwrap().is_some());
+    assert_eq!(unit.take_log()[0], [0x1234_0000_2044, 0x77]);
+}
+
+#[test]
+fn overflow_is_told_after_what_was_kept() {
+    let (_mem, unit, driver) = setup();
+    for round in 0..3 {
+        // The mock's event queue has 2^4 entries.
+        for event in 0..18 {
+            unit.record([0x10 | event << 32, 0, 0, 0]);
+        }
+        for event in 0..16 {
+            let Ok(Some(FaultEvent::Fault(record))) = driver.next_fault() else {
+                panic!("lost too early in round {round}");
+            };
+            assert_eq!(record.stream.get(), event);
+        }
+        assert_eq!(driver.next_fault(), Ok(Some(FaultEvent::Lost)));
+        assert_eq!(driver.next_fault(), Ok(None));
+    }
+    unit.raise(reg::gerror::EVENTQ_ABT);
+    assert_eq!(driver.next_fault(), Ok(Some(FaultEvent::Lost)));
+    assert_eq!(driver.next_fault(), Ok(None));
+    unit.script.lock().registers.insert(reg::EVENTQ_PROD, 1);
+    // The index stands at 16 of 32.
+    let lie = driver.next_fault();
+    assert!(matches!(lie, Err(UnitError::Nonsense { .. })), "{lie:?}");
+}
+
+#[test]
+fn page_requests_come_and_are_answered() {
+    let (_mem, unit, driver) = setup();
+    unit.record([
+        0x7_1234 | 5 << 32 | 1 << 60 | 1 << 61 | 1 << 62 | 1 << 63,
+        0x9_9000 | 0x101,
+    ]);
+    unit.record([0x1234 | 1 << 60, 0x1000]);
+    let Ok(Some(PageRequestEvent::Request(request))) = driver.next_page_request() else {
+        panic!("no request");
+    };
+    let flags = PageRequestFlags::READ | PageRequestFlags::WRITE | PageRequestFlags::LAST;
+    assert_eq!(request.flags, flags);
+    assert_eq!((request.group, request.iova), (0x101, Iova::new(0x9_9000)));
+    assert_eq!(request.stream, StreamId::new(0x7_1234));
+    assert_eq!(request.pasid, Some(Pasid::new(5)));
+    let next = driver.next_page_request().unwrap();
+    let Some(PageRequestEvent::Request(request)) = next else {
+        panic!("no request");
+    };
+    assert_eq!((request.pasid, request.group), (None, 0));
+    assert_eq!(driver.next_page_request(), Ok(None));
+    unit.take_log();
+    let pasid = Some(Pasid::new(5));
+    driver
+        .respond(STREAM, pasid, 0x101, PageResponse::Success)
+        .unwrap();
+    assert_eq!(unit.take_log()[0], [0x1234_0000_5841, 0x2101]);
+    for _ in 0..17 {
+        unit.record([0x1234, 0]);
+    }
+    let mut lost = 0;
+    while let Some(event) = driver.next_page_request().unwrap() {
+        lost += u32::from(event == PageRequestEvent::Lost);
+    }
+    assert_eq!(lost, 1);
+}
+
+#[test]
+fn global_errors_are_served() {
+    let (_mem, unit, driver) = setup();
+    assert_eq!(driver.service_errors(), Ok(GlobalErrors::empty()));
+    let some = GlobalErrors::SYNC_MESSAGE | GlobalErrors::PAGE_REQUEST_QUEUE;
+    unit.raise(some.bits());
+    assert_eq!(driver.service_errors(), Ok(some));
+    assert_eq!(driver.service_errors(), Ok(GlobalErrors::empty()));
+    unit.raise(reg::gerror::SFM);
+    let stopped = AttachError::Unit(UnitError::Stopped);
+    assert_eq!(driver.service_errors(), Ok(GlobalErrors::SERVICE_FAILURE));
+    assert_eq!(driver.block(STREAM), Err(stopped));
+    assert_eq!(driver.next_fault(), Err(UnitError::Stopped));
+}
+
+#[test]
+fn syncs_write_messages_where_the_unit_can() {
+    let mem = memory(64);
+    let unit = mock(&mem);
+    unit.script
+        .lock()
+        .registers
+        .insert(reg::IDR0, FULL[0].1 | MSI);
+    let driver = Smmu::enable(unit.clone(), mem, Ticks::default(), config()).unwrap();
+    let domain = first(&driver);
+    for page in 0..1_000 {
+        domain.sync(debt(&*domain, page << 12)).unwrap();
+    }
+    let log = unit.take_log();
+    let syncs = log.iter().filter(|words| words[0] & 0xff == op::SYNC);
+    assert!(syncs.clone().all(|words| words[0] & 0x3000 == 0x1000));
+    assert_eq!(driver.counts().of(CommandKind::Sync), syncs.count() as u64);
+    assert_eq!(driver.counts().total(), log.len() as u64);
+}
+
+#[test]
+fn ranges_of_a_unit_that_has_none_are_refused() {
+    let mem = memory(64);
+    let unit = mock(&mem);
+    unit.script.lock().registers.insert(reg::IDR3, 0);
+    let driver = Smmu::enable(unit.clone(), mem, Ticks::default(), config()).unwrap();
+    let domain = first(&driver);
+    let access = Access::READ;
+    let range = IovaRange::from_len(Iova::new(0x1000), 0x5000).unwrap();
+    let mut owed = Gather::new();
+    domain
+        .map(range.start(), PhysAddr::new(0), 0x5000, access, &mut owed)
+        .unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    unit.take_log();
+    domain.sync(owed).unwrap();
+    let log = unit.take_log();
+    assert_eq!(log.len(), 6);
+    for (page, words) in log[..5].iter().enumerate() {
+        assert_eq!(words[1], (page as u64 + 1) << 12);
+    }
+}

@@ -102,6 +102,8 @@ pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
 enum Power {
     On,
     Off,
+    /// Somebody is disabling it.
+    Changing,
     /// It did not answer when it was to be disabled.
     Unknown,
 }
@@ -253,27 +255,40 @@ where
     /// [`Config::when_disabled`], and domains can be dropped.
     ///
     /// # Errors
-    /// If the unit does not follow: what it may still use is then kept for good.
+    /// If the unit does not follow: what it may still use is then kept until another call succeeds,
+    /// or for good. [`UnitError::Stopped`] while somebody else is at it.
     pub fn disable(&self) -> Result<(), UnitError> {
-        let mut power = self.power.lock();
-        if *power == Power::Off {
-            return Ok(());
+        {
+            let mut power = self.power.lock();
+            match *power {
+                Power::Off => return Ok(()),
+                Power::Changing => return Err(UnitError::Stopped),
+                Power::On | Power::Unknown => *power = Power::Changing,
+            }
         }
         // Whoever comes from now on is refused.
         self.shared.queue.set_stopped();
-        *power = Power::Unknown;
+        let result = self.switch_off();
+        *self.power.lock() = match result {
+            Ok(()) => Power::Off,
+            Err(_) => Power::Unknown,
+        };
+        if result.is_ok() {
+            self.shared.queue.set_off();
+        }
+        result
+    }
+
+    fn switch_off(&self) -> Result<(), UnitError> {
         let machine = &*self.shared.machine;
-        // The lock only keeps other callers of this method out; they wait no longer than this.
         let enabled = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
         machine.control(reg::CR0, reg::CR0ACK, enabled & !reg::cr0::SMMUEN)?;
         machine.control(reg::CR0, reg::CR0ACK, 0)?;
         machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
-        if self.config.when_disabled == WhenDisabled::Bypass {
-            self.set_bypass(WhenDisabled::Bypass)?;
+        match self.config.when_disabled {
+            WhenDisabled::Bypass => self.set_bypass(WhenDisabled::Bypass),
+            WhenDisabled::Abort => Ok(()),
         }
-        *power = Power::Off;
-        self.shared.queue.set_off();
-        Ok(())
     }
 
     /// What the unit can do.

@@ -85,16 +85,16 @@ impl EntryPlan {
             plan.manner = Manner::Interrupted;
             plan.write(&mut now, 0, old[0] & !valid);
             plan.forget();
-            for word in 1..WORDS {
-                plan.write(&mut now, word, new[word]);
+            for (word, &value) in new.iter().enumerate().skip(1) {
+                plan.write(&mut now, word, value);
             }
             plan.forget();
             plan.write(&mut now, 0, new[0]);
             plan.forget();
             return plan;
         }
-        for word in 0..WORDS {
-            plan.write(&mut now, word, early[word]);
+        for (word, &value) in early.iter().enumerate() {
+            plan.write(&mut now, word, value);
         }
         plan.forget();
         // One word carries the change; what it leaves without meaning follows.
@@ -102,8 +102,8 @@ impl EntryPlan {
             plan.write(&mut now, word, new[word]);
         }
         plan.forget();
-        for word in 0..WORDS {
-            plan.write(&mut now, word, new[word]);
+        for (word, &value) in new.iter().enumerate() {
+            plan.write(&mut now, word, value);
         }
         plan.forget();
         plan

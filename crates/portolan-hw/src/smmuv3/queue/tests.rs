@@ -180,7 +180,7 @@ fn several_producers_share_one_queue() {
                 let queue = &queue;
                 scope.spawn(move || {
                     for batch in 0..BATCHES {
-                        let number = |i| numbered(producer << 32 | batch * 5 + i);
+                        let number = |i| numbered((producer << 32) + batch * 5 + i);
                         run(queue, (0..5).map(number)).unwrap();
                     }
                 });
