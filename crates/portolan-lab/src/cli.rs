@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_model::profile::Profile;
+use portolan_verify::backend::BackendGroup;
 use portolan_verify::format::FormatName;
 
 use crate::replay::{self, Policy};
-use crate::{bench, machines, reproduce, torture};
+use crate::{bench, check, machines, reproduce, torture};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -33,6 +34,8 @@ enum Command {
     Machines(MachinesArgs),
     /// Do random operations on every table format against an oracle and the adversarial model.
     Torture(TortureArgs),
+    /// Run the conformance scenarios on a model or on QEMU.
+    Check(CheckArgs),
     /// Measure the library's operations on this machine.
     Bench(BenchArgs),
 }
@@ -101,6 +104,15 @@ struct TortureArgs {
 }
 
 #[derive(Debug, Args)]
+struct CheckArgs {
+    /// Whose IOMMU; may be repeated. Those of the model if absent.
+    #[arg(long = "backend", value_name = "BACKEND")]
+    backends: Vec<BackendGroup>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
 struct BenchArgs {
     /// Measures only what has this in its name.
     #[arg(default_value = "")]
@@ -145,6 +157,7 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Reproduce(args) => reproduce_result(&args),
         Command::Machines(args) => list_machines(&args),
         Command::Torture(args) => run_torture(&args),
+        Command::Check(args) => run_check(&args),
         Command::Bench(args) => run_bench(&args),
     }
 }
@@ -222,6 +235,40 @@ fn run_torture(args: &TortureArgs) -> Result<Outcome> {
     };
     print(&text)?;
     Ok(if report.holds() {
+        Outcome::Good
+    } else {
+        Outcome::CheckFailed
+    })
+}
+
+fn run_check(args: &CheckArgs) -> Result<Outcome> {
+    let models = [BackendGroup::models()];
+    let backends = match args.backends.as_slice() {
+        [] => &models[..],
+        some => some,
+    };
+    let mut reports = Vec::new();
+    for backend in backends {
+        let report = check::run(backend, &mut |on, line| {
+            if !args.output.json {
+                // A reader that has gone away ends the output and not the check.
+                let _ = print(&format!("{on}  {line}\n"));
+            }
+        });
+        if !args.output.json {
+            print(&check::totals(&report))?;
+        }
+        reports.push(report);
+    }
+    let good = reports.iter().all(check::Report::holds);
+    if args.output.json {
+        // One backend is one object, as the others' output is.
+        match reports.as_slice() {
+            [one] => print(&json(one)?)?,
+            several => print(&json(&serde_json::json!({ "backends": several }))?)?,
+        }
+    }
+    Ok(if good {
         Outcome::Good
     } else {
         Outcome::CheckFailed

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod check;
 pub mod cli;
 mod display;
 pub mod iova;

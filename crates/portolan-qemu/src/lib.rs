@@ -70,6 +70,7 @@
 //! * [`mmio`], [`ram`], [`guest_tables`], [`dma`]: registers, memory, and addresses for devices.
 //! * [`pci`]: enumeration, BARs, capabilities; [`virtio_pci`], [`virtqueue`]: the transport, for a
 //!   virtio-iommu driver too.
+//! * [`viommu`]: the virtio-iommu, as its driver wants it.
 //! * [`edu`], [`nvme`], [`virtio_blk`]: devices; [`fw_cfg`]: ACPI tables; [`trace`]: counts.
 //!
 //! Linux only. Interrupts can be intercepted ([`qtest::Qtest::irq_intercept_in`]); a running clock
@@ -96,6 +97,7 @@ mod process;
 pub mod qtest;
 pub mod ram;
 pub mod trace;
+pub mod viommu;
 pub mod virtio_blk;
 pub mod virtio_pci;
 pub mod virtqueue;

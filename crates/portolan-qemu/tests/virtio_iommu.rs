@@ -1,8 +1,6 @@
 //! The virtio-iommu driver on QEMU's device, on both machines.
 
 mod support;
-#[path = "support/viommu.rs"]
-mod viommu;
 
 use std::sync::Arc;
 
@@ -18,9 +16,9 @@ use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::HostClock;
 use portolan_qemu::trace::VirtioRequest;
+use portolan_qemu::viommu::PciTransport;
 
 use support::{BOTH, start};
-use viommu::PciTransport;
 
 type Driver = Viommu<PciTransport, HostClock>;
 type Space = VirtioDomain<PciTransport, HostClock>;
@@ -49,7 +47,7 @@ impl Rig {
             // A scan gives out addresses anew: there is one only.
             let pci = machine.pci().unwrap();
             let edu = Edu::find(&pci).unwrap();
-            let transport = PciTransport::start(&machine, &pci);
+            let transport = PciTransport::start(&machine, &pci).unwrap();
             let unit = Viommu::start(transport, HostClock::new(), Config::default()).unwrap();
             let page = machine.tables().alloc(PageSize::SIZE_4K).unwrap();
             run(&Self {

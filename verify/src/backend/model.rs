@@ -17,8 +17,20 @@ pub trait Behind {
     /// Where an access goes, if anywhere.
     fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr>;
 
-    /// Commands carried out, by kind.
+    /// Commands carried out, by the kinds' names in the specification.
     fn commands(&self) -> BTreeMap<String, u64>;
+}
+
+/// `TlbiNhVa` as `TLBI_NH_VA`.
+fn specified(name: &str) -> String {
+    let mut out = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !out.is_empty() {
+            out.push('_');
+        }
+        out.extend(letter.to_uppercase());
+    }
+    out
 }
 
 impl Behind for SmmuRegisters {
@@ -30,7 +42,7 @@ impl Behind for SmmuRegisters {
     fn commands(&self) -> BTreeMap<String, u64> {
         let counts = self.counts().commands.into_iter();
         counts
-            .map(|(kind, count)| (format!("{kind:?}"), count))
+            .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
             .collect()
     }
 }
@@ -44,7 +56,7 @@ impl Behind for VtdRegisters {
     fn commands(&self) -> BTreeMap<String, u64> {
         let counts = self.counts().descriptors.into_iter();
         counts
-            .map(|(kind, count)| (format!("{kind:?}"), count))
+            .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
             .collect()
     }
 }
@@ -54,22 +66,20 @@ pub struct ModelHost<B> {
     unit: Arc<B>,
     memory: Arc<ModelMemory>,
     devices: [StreamId; 2],
-    witness: fn(BTreeMap<String, u64>) -> BTreeMap<String, u64>,
 }
 
 impl<B: Behind> ModelHost<B> {
-    /// Two devices behind `unit`. `witness` renames what the model counts to the driver's names.
-    pub fn new(
-        unit: Arc<B>,
-        memory: Arc<ModelMemory>,
-        devices: [StreamId; 2],
-        witness: fn(BTreeMap<String, u64>) -> BTreeMap<String, u64>,
-    ) -> Self {
+    /// The unit.
+    pub fn unit(&self) -> &B {
+        &self.unit
+    }
+
+    /// Two devices behind `unit`.
+    pub fn new(unit: Arc<B>, memory: Arc<ModelMemory>, devices: [StreamId; 2]) -> Self {
         Self {
             unit,
             memory,
             devices,
-            witness,
         }
     }
 }
@@ -107,6 +117,6 @@ impl<B: Behind> Host for ModelHost<B> {
     }
 
     fn witnessed(&self) -> Option<BTreeMap<String, u64>> {
-        Some((self.witness)(self.unit.commands()))
+        Some(self.unit.commands())
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine};
+use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::Counts;
 
 use crate::conformance::{Host, Outcome};
@@ -15,6 +16,7 @@ pub type Witness = fn(&Counts) -> BTreeMap<String, u64>;
 /// A running QEMU.
 pub struct QemuHost {
     machine: Machine,
+    pci: Pci,
     devices: [Edu; 2],
     witness: Option<Witness>,
 }
@@ -45,9 +47,15 @@ impl QemuHost {
             .map_err(|found| Outcome::Fail(format!("{} edu devices, not 2", found.len())))?;
         Ok(Self {
             machine,
+            pci,
             devices,
             witness,
         })
+    }
+
+    /// What is on the bus.
+    pub fn pci(&self) -> &Pci {
+        &self.pci
     }
 
     /// The machine.

@@ -154,18 +154,17 @@ pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
     needs(machine.abilities().reads)?;
     let on = Attached::new(machine)?;
     let pa = machine.memory(PAGE);
+    let none = || Outcome::Skip("the table format has no write-only".to_owned());
     let mut owed = Gather::new();
-    if on
-        .domain
-        .map(BASE, pa, PAGE, Access::WRITE, &mut owed)
-        .is_err()
-    {
-        on.sync(owed)?;
-        return Err(Outcome::Skip(
-            "the table format has no write-only".to_owned(),
-        ));
-    }
+    let mapped = on.domain.map(BASE, pa, PAGE, Access::WRITE, &mut owed);
     on.sync(owed)?;
+    let found = on
+        .domain
+        .translate(BASE)
+        .map(|translation| translation.access);
+    if mapped.is_err() || found.is_some_and(|access| access.contains(Access::READ)) {
+        return Err(none());
+    }
     on.must_reach(machine, BASE, pa)?;
     expect("read", machine.device_read(on.device, BASE), None)
 }

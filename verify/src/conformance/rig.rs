@@ -50,7 +50,7 @@ pub struct Rig<U, D, H> {
     /// See [`Machine::fault_room`].
     pub fault_room: Option<u64>,
     /// See [`Machine::bad_command`].
-    pub bad_command: fn(&U) -> Refusal,
+    pub bad_command: fn(&U, &H) -> Refusal,
     /// See [`Machine::submitted`].
     pub submitted: fn(&U) -> BTreeMap<String, u64>,
 }
@@ -104,7 +104,7 @@ impl<U: Attach<D>, D: Domain, H: Host> Machine for Rig<U, D, H> {
     }
 
     fn bad_command(&self) -> Refusal {
-        (self.bad_command)(&self.unit)
+        (self.bad_command)(&self.unit, &self.host)
     }
 
     fn submitted(&self) -> BTreeMap<String, u64> {

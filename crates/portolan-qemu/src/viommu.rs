@@ -1,19 +1,20 @@
-//! The virtio transport of a virtio-iommu device of QEMU's, as the driver wants it.
+//! The virtio transport of a virtio-iommu device of QEMU's, as the driver in `portolan-hw` wants it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::dma::{Direction, DmaArea};
+use crate::machine::Machine;
+use crate::pci::{Pci, PciError};
+use crate::ram::GuestRam;
+use crate::virtio_pci::{self, LiveQueue, VirtioError, VirtioPci};
+use crate::virtqueue::Segment;
 use portolan::addr::{PageSize, PhysAddr};
-use portolan::platform::{Mmio, Nanos};
+use portolan::platform::{Mmio, Nanos, OutOfTableMemory};
 use portolan::unit::{Awaited, UnitError};
 use portolan_hw::virtio::Transport;
 use portolan_hw::virtio::spec::{DRIVER_FEATURES, FAULT_BYTES};
-use portolan_qemu::dma::{Direction, DmaArea};
-use portolan_qemu::machine::Machine;
-use portolan_qemu::pci::Pci;
-use portolan_qemu::ram::GuestRam;
-use portolan_qemu::virtio_pci::{self, LiveQueue, VirtioError, VirtioPci};
-use portolan_qemu::virtqueue::Segment;
+use thiserror::Error;
 
 const LIMIT: Duration = Duration::from_secs(5);
 /// Buffers for faults, and their distance.
@@ -22,11 +23,13 @@ const STRIDE: u64 = 32;
 /// Where in its page an answer begins.
 const ANSWER: u64 = 2048;
 
+#[derive(Debug)]
 struct Requests {
     queue: LiveQueue,
     page: PhysAddr,
 }
 
+#[derive(Debug)]
 struct Faults {
     queue: LiveQueue,
     page: PhysAddr,
@@ -34,7 +37,22 @@ struct Faults {
     buffers: Vec<(u16, u64)>,
 }
 
+/// Why the device was not started.
+#[derive(Debug, Error)]
+pub enum TransportError {
+    /// It is not on the bus.
+    #[error(transparent)]
+    Pci(#[from] PciError),
+    /// It does not do as virtio devices do.
+    #[error(transparent)]
+    Virtio(#[from] VirtioError),
+    /// No guest memory is left for its queues.
+    #[error(transparent)]
+    Memory(#[from] OutOfTableMemory),
+}
+
 /// A running device.
+#[derive(Debug)]
 pub struct PciTransport {
     virtio: VirtioPci,
     ram: GuestRam,
@@ -48,10 +66,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn buffer(page: PhysAddr, offset: u64, bytes: usize, direction: Direction) -> Segment {
-    let at = page.checked_add(offset).unwrap();
+    // Offsets and lengths stay within a page.
+    let at = PhysAddr::new(page.get().saturating_add(offset));
     Segment {
         iova: DmaArea::identity(at).iova,
-        bytes: u32::try_from(bytes).unwrap(),
+        bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         direction,
     }
 }
@@ -68,44 +87,49 @@ fn failed(error: VirtioError) -> UnitError {
 
 impl PciTransport {
     /// Finds the device on the scanned bus and starts it.
-    pub fn start(machine: &Machine, pci: &Pci) -> Self {
-        let function = pci.first(virtio_pci::VENDOR, virtio_pci::IOMMU).unwrap();
-        let virtio = VirtioPci::new(function, LIMIT).unwrap();
-        let features = virtio.negotiate(0, DRIVER_FEATURES).unwrap();
-        let page = || machine.tables().alloc(PageSize::SIZE_4K).unwrap();
-        let queue = |index| {
-            let area = DmaArea::identity(page());
-            virtio.queue(index, machine.ram(), area).unwrap()
+    ///
+    /// # Errors
+    /// [`TransportError`].
+    pub fn start(machine: &Machine, pci: &Pci) -> Result<Self, TransportError> {
+        let function = pci.first(virtio_pci::VENDOR, virtio_pci::IOMMU)?;
+        let virtio = VirtioPci::new(function, LIMIT)?;
+        let features = virtio.negotiate(0, DRIVER_FEATURES)?;
+        let page = || machine.tables().alloc(PageSize::SIZE_4K);
+        let queue = |index| -> Result<LiveQueue, TransportError> {
+            let area = DmaArea::identity(page()?);
+            Ok(virtio.queue(index, machine.ram(), area)?)
         };
         let requests = Requests {
-            queue: queue(0),
-            page: page(),
+            queue: queue(0)?,
+            page: page()?,
         };
         let mut faults = Faults {
-            queue: queue(1),
-            page: page(),
+            queue: queue(1)?,
+            page: page()?,
             buffers: Vec::new(),
         };
-        virtio.driver_ok().unwrap();
+        virtio.driver_ok()?;
         for index in 0..u64::from(BUFFERS) {
             faults.offer(index * STRIDE);
         }
         virtio.notify(&faults.queue);
-        Self {
+        Ok(Self {
             virtio,
             ram: machine.ram().clone(),
             features,
             requests: Mutex::new(requests),
             faults: Mutex::new(faults),
-        }
+        })
     }
 }
 
 impl Faults {
     fn offer(&mut self, offset: u64) {
         let one = buffer(self.page, offset, FAULT_BYTES, Direction::FromDevice);
-        let head = self.queue.ring.push(&[one]).unwrap();
-        self.buffers.push((head, offset));
+        // A ring that is broken takes no buffer, and the next look at it says so.
+        if let Ok(head) = self.queue.ring.push(&[one]) {
+            self.buffers.push((head, offset));
+        }
     }
 }
 

@@ -1,0 +1,85 @@
+//! The conformance scenarios on one backend.
+
+use std::fmt::Write as _;
+
+use portolan_verify::backend::{BackendGroup, BackendName, Line};
+use portolan_verify::conformance::Outcome;
+use serde::Serialize;
+
+/// How the scenarios ended.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Which backend.
+    pub backend: String,
+    /// Each scenario.
+    pub scenarios: Vec<Scenario>,
+    /// How many passed.
+    pub passed: usize,
+    /// How many failed.
+    pub failed: usize,
+    /// How many did not apply; they count as nothing else.
+    pub skipped: usize,
+}
+
+/// One scenario's end.
+#[derive(Debug, Serialize)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// The backend that it ran on, where the report is of several.
+    pub on: &'static str,
+    /// `pass`, `fail` or `skip`.
+    pub result: &'static str,
+    /// Why, if it did not pass.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+}
+
+impl Report {
+    /// Whether none failed.
+    pub fn holds(&self) -> bool {
+        self.failed == 0
+    }
+}
+
+/// Runs all scenarios on each backend of `group`; `progress` is told of each.
+pub fn run(group: &BackendGroup, progress: &mut dyn FnMut(BackendName, &Line)) -> Report {
+    let mut scenarios = Vec::new();
+    for &backend in &group.members {
+        let lines = backend.run(&mut |line| progress(backend, line));
+        scenarios.extend(lines.into_iter().map(|line| scenario(backend, line)));
+    }
+    let count = |result| scenarios.iter().filter(|s| s.result == result).count();
+    Report {
+        backend: group.name.clone(),
+        passed: count("pass"),
+        failed: count("fail"),
+        skipped: count("skip"),
+        scenarios,
+    }
+}
+
+fn scenario(backend: BackendName, line: Line) -> Scenario {
+    let (result, reason) = match line.outcome {
+        Outcome::Pass => ("pass", None),
+        Outcome::Fail(why) => ("fail", Some(why)),
+        Outcome::Skip(why) => ("skip", Some(why)),
+    };
+    Scenario {
+        name: line.name,
+        on: backend.as_str(),
+        result,
+        reason,
+    }
+}
+
+/// The totals for people; the lines were printed as they came.
+pub fn totals(report: &Report) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{}: {} passed, {} failed, {} skipped",
+        report.backend, report.passed, report.failed, report.skipped
+    );
+    out
+}

@@ -1,0 +1,402 @@
+//! The VT-d driver on QEMU's VT-d: real DMA through it, and QEMU's own count of its commands.
+
+mod support;
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::inval::{Gather, Preference, Quirks};
+use portolan::platform::Nanos;
+use portolan::table::Access;
+use portolan::table::format::VtdLevels;
+use portolan::unit::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Unit, UnitError,
+};
+use portolan_hw::vtd::{Config, Invalidation, Mode, Reserved, SecondDomain, Vtd as Driver};
+use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
+use portolan_qemu::edu::Edu;
+use portolan_qemu::guest_tables::GuestTables;
+use portolan_qemu::machine::{Builder, Machine};
+use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::trace::{Counts, VtdDescriptor as D, VtdInvalidation as I};
+
+use support::start;
+
+type Unit_ = Driver<Registers, GuestTables, HostClock>;
+type Second = SecondDomain<Registers, GuestTables, HostClock>;
+
+const PAGE: u64 = 4096;
+const BASE: Iova = Iova::new(0x4000_0000);
+
+/// A machine with an edu, the driver, and a buffer.
+struct Ground {
+    unit: Unit_,
+    edu: Edu,
+    buffer: PhysAddr,
+    machine: Machine,
+}
+
+impl Ground {
+    fn new(vtd: Vtd, config: Config) -> Option<Self> {
+        let builder = Builder::new(Architecture::X86)
+            .iommu(Iommu::Vtd(vtd))
+            .device(Device::edu());
+        let machine = start(&builder)?;
+        let edu = Edu::find(&machine.pci().unwrap()).unwrap();
+        let unit = enable(&machine, config).unwrap();
+        let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
+        Some(Self {
+            unit,
+            edu,
+            buffer,
+            machine,
+        })
+    }
+
+    fn stream(&self) -> StreamId {
+        self.edu.function().stream()
+    }
+
+    fn page(&self, n: u64) -> PhysAddr {
+        PhysAddr::new(self.buffer.get() + n * PAGE)
+    }
+
+    /// Writes through the device; whether the write came to page `n` of the buffer.
+    fn reaches(&self, iova: Iova, n: u64) -> bool {
+        let ram = self.machine.ram();
+        ram.write32(self.page(n), 0xdead).unwrap();
+        self.edu.dma_write32(iova, 0x1234).unwrap();
+        ram.read32(self.page(n)) == Ok(0x1234)
+    }
+
+    /// The device's access is refused, and the record says who, where and why.
+    fn faults(&self, iova: Iova, n: u64, reason: FaultReason) {
+        while self.unit.next_fault().unwrap().is_some() {}
+        assert!(!self.reaches(iova, n), "{iova:?} is reached");
+        let Some(FaultEvent::Fault(record)) = self.unit.next_fault().unwrap() else {
+            panic!("no record of {iova:?}");
+        };
+        assert_eq!(record.stream, self.stream());
+        assert_eq!(record.reason, reason, "{record:?}");
+        assert_eq!(record.access, Some(FaultAccess::Write), "{record:?}");
+        if reason != FaultReason::Configuration {
+            assert_eq!(record.iova, Some(iova.align_down(PageSize::SIZE_4K)));
+        }
+        while self.unit.next_fault().unwrap().is_some() {}
+    }
+
+    fn map(&self, domain: &Second, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
+        let mut owed = Gather::new();
+        domain.map(iova, pa, bytes, access, &mut owed).unwrap();
+        domain.sync(owed).unwrap();
+    }
+
+    fn counts(&self) -> Counts {
+        self.machine.trace().counts().unwrap()
+    }
+}
+
+fn enable(machine: &Machine, config: Config) -> Result<Unit_, UnitError> {
+    let registers = machine.iommu_registers().unwrap();
+    let tables = machine.tables().clone();
+    Driver::enable(registers, tables, HostClock::new(), config)
+}
+
+fn rw() -> Access {
+    Access::READ | Access::WRITE
+}
+
+fn at(iova: Iova, bytes: u64) -> Iova {
+    Iova::new(iova.get() + bytes)
+}
+
+fn scalable() -> Config {
+    let mode = Mode::Scalable;
+    Config {
+        mode,
+        ..Config::default()
+    }
+}
+
+fn registers() -> Config {
+    let invalidation = Invalidation::Registers;
+    Config {
+        invalidation,
+        ..Config::default()
+    }
+}
+
+/// All the ways in which QEMU 7.2 can be driven.
+fn grounds() -> impl Iterator<Item = Ground> {
+    let wide = || Vtd::new(VtdWidth::Bits48);
+    let cases = [
+        (wide(), Config::default()),
+        (Vtd::new(VtdWidth::Bits39), Config::default()),
+        (wide().with(VtdFeature::CachingMode), Config::default()),
+        (wide(), registers()),
+        (wide().with(VtdFeature::CachingMode), registers()),
+        (wide().with(VtdFeature::Scalable), scalable()),
+        (
+            wide()
+                .with(VtdFeature::Scalable)
+                .with(VtdFeature::CachingMode),
+            scalable(),
+        ),
+    ];
+    cases
+        .into_iter()
+        .filter_map(|(vtd, config)| Ground::new(vtd, config))
+}
+
+/// Each kind of descriptor was executed as often as it was submitted.
+fn same_counts(ground: &Ground) {
+    let (ours, qemu) = (ground.unit.counts(), ground.counts());
+    let pairs = [
+        (ours.context_global, qemu.vtd_invalidation(I::ContextGlobal)),
+        (
+            ours.context_device,
+            qemu.vtd_invalidation(I::ContextDevices),
+        ),
+        (ours.iotlb_global, qemu.vtd_invalidation(I::IotlbGlobal)),
+        (ours.iotlb_domain, qemu.vtd_invalidation(I::IotlbDomain)),
+        (ours.iotlb_pages, qemu.vtd_invalidation(I::IotlbPages)),
+        (ours.wait + ours.replaced, qemu.vtd(D::Wait)),
+        (ours.device_tlb, qemu.vtd(D::DeviceIotlb)),
+    ];
+    for (kind, (ours, qemu)) in pairs.into_iter().enumerate() {
+        assert_eq!(ours, qemu, "kind {kind}: {ours} submitted, {qemu} executed");
+    }
+}
+
+#[test]
+fn mapped_is_reached_and_unmapped_is_not() {
+    for ground in grounds() {
+        let stream = ground.stream();
+        ground.faults(BASE, 0, FaultReason::Blocked);
+        let domain = Arc::new(ground.unit.second_stage().unwrap());
+        ground.unit.attach(stream, &domain).unwrap();
+        ground.faults(BASE, 0, FaultReason::NotMapped);
+        ground.map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
+        assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(BASE, PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        // Until it is paid for, the old translation is there.
+        assert!(ground.reaches(BASE, 0));
+        domain.sync(owed).unwrap();
+        ground.faults(BASE, 0, FaultReason::NotMapped);
+        assert!(ground.reaches(at(BASE, PAGE), 1));
+        ground.map(&domain, BASE, ground.page(2), PAGE, Access::READ);
+        ground.faults(BASE, 2, FaultReason::Permission);
+        same_counts_of_queue(&ground);
+    }
+}
+
+/// As [`same_counts`], where there is a queue: through registers QEMU traces other lines.
+fn same_counts_of_queue(ground: &Ground) {
+    if ground.unit.counts().wait > 0 {
+        same_counts(ground);
+    }
+}
+
+#[test]
+fn streams_move_between_domains_and_pass_through() {
+    for ground in grounds() {
+        let stream = ground.stream();
+        let [a, b] = [(); 2].map(|()| Arc::new(ground.unit.second_stage().unwrap()));
+        ground.map(&a, BASE, ground.page(0), PAGE, rw());
+        ground.map(&b, BASE, ground.page(1), PAGE, rw());
+        for _ in 0..3 {
+            ground.unit.attach(stream, &a).unwrap();
+            assert!(ground.reaches(BASE, 0));
+            ground.unit.attach(stream, &b).unwrap();
+            assert!(!ground.reaches(BASE, 0) && ground.reaches(BASE, 1));
+            ground.unit.pass_through(stream).unwrap();
+            assert!(ground.reaches(Iova::new(ground.page(2).get()), 2));
+            ground.unit.attach(stream, &a).unwrap();
+            assert!(ground.reaches(BASE, 0));
+            ground.faults(Iova::new(ground.page(2).get()), 2, FaultReason::NotMapped);
+            ground.unit.block(stream).unwrap();
+            let blocked = match ground.unit.counts().pasid_cache {
+                0 => FaultReason::Blocked,
+                // QEMU 7.2 has one code for all that is wrong with a PASID entry.
+                _ => FaultReason::Configuration,
+            };
+            ground.faults(BASE, 0, blocked);
+        }
+        drop(a);
+        let again = Arc::new(ground.unit.second_stage().unwrap());
+        ground.unit.attach(stream, &again).unwrap();
+        ground.faults(BASE, 0, FaultReason::NotMapped);
+        same_counts_of_queue(&ground);
+    }
+}
+
+#[test]
+fn blocks_are_split_and_large_pages_go() {
+    for ground in grounds() {
+        let domain = Arc::new(ground.unit.second_stage().unwrap());
+        ground.unit.attach(ground.stream(), &domain).unwrap();
+        let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
+        ground.map(&domain, BASE, large, 2 << 20, rw());
+        let ram = ground.machine.ram();
+        let write = |page: u64| {
+            ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
+            let at = large.checked_add(page * PAGE).unwrap();
+            let there = ram.read32(at) == Ok(7);
+            ram.write32(at, 0).unwrap();
+            there
+        };
+        assert!(write(0) && write(3) && write(511));
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(at(BASE, 3 * PAGE), PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        domain.sync(owed).unwrap();
+        assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
+    }
+}
+
+#[test]
+fn the_queue_wraps_and_every_command_is_counted() {
+    let quirks = Quirks {
+        preference: Preference::ByPage,
+        context_above: u64::MAX,
+        ..Quirks::default()
+    };
+    let Some(ground) = Ground::new(Vtd::new(VtdWidth::Bits48), Config::default()) else {
+        return;
+    };
+    let caps = ground.unit.second_capabilities();
+    let domain = ground.unit.second_stage_as(VtdLevels::Four, caps, quirks);
+    let domain = Arc::new(domain.unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    let before = ground.unit.counts().iotlb_pages;
+    for _ in 0..3 {
+        ground.map(&domain, BASE, PhysAddr::new(0x10_0000), 256 * PAGE, rw());
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(BASE, 256 * PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        domain.sync(owed).unwrap();
+    }
+    assert_eq!(ground.unit.counts().iotlb_pages - before, 3 * 256);
+    same_counts(&ground);
+}
+
+#[test]
+fn reserved_memory_stays_reachable() {
+    let builder = Builder::new(Architecture::X86)
+        .iommu(Iommu::Vtd(Vtd::new(VtdWidth::Bits48)))
+        .device(Device::edu());
+    let Some(machine) = start(&builder) else {
+        return;
+    };
+    let edu = Edu::find(&machine.pci().unwrap()).unwrap();
+    let page = machine.tables().alloc(PageSize::SIZE_4K).unwrap();
+    let memory = PhysRange::page(page, PageSize::SIZE_4K);
+    let stream = edu.function().stream();
+    let reserved = vec![Reserved { stream, memory }];
+    let config = Config {
+        reserved,
+        ..Config::default()
+    };
+    let unit = enable(&machine, config).unwrap();
+    let domain = Arc::new(unit.second_stage().unwrap());
+    unit.attach(stream, &domain).unwrap();
+    edu.dma_write32(Iova::new(page.get()), 5).unwrap();
+    assert_eq!(machine.ram().read32(page), Ok(5));
+    // Where something else is in its place, the stream is not moved.
+    let taken = Arc::new(unit.second_stage().unwrap());
+    let mut owed = Gather::new();
+    let other = PhysAddr::new(0x1000);
+    let iova = Iova::new(page.get());
+    taken.map(iova, other, PAGE, rw(), &mut owed).unwrap();
+    taken.sync(owed).unwrap();
+    assert_eq!(unit.attach(stream, &taken), Err(AttachError::Mismatch));
+    edu.dma_write32(iova, 6).unwrap();
+    assert_eq!(machine.ram().read32(page), Ok(6));
+}
+
+#[test]
+fn a_unit_left_on_is_taken_over() {
+    let Some(ground) = Ground::new(Vtd::new(VtdWidth::Bits48), Config::default()) else {
+        return;
+    };
+    let domain = Arc::new(ground.unit.second_stage().unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    assert!(ground.reaches(BASE, 0));
+    // As another kernel would, without a word from the first.
+    let Ground {
+        unit,
+        edu,
+        buffer,
+        machine,
+    } = ground;
+    let next = enable(&machine, Config::default()).unwrap();
+    std::mem::forget((unit, domain));
+    let ground = Ground {
+        unit: next,
+        edu,
+        buffer,
+        machine,
+    };
+    ground.faults(BASE, 0, FaultReason::Blocked);
+}
+
+#[test]
+fn dropping_blocks_and_releasing_opens() {
+    let Some(ground) = Ground::new(Vtd::new(VtdWidth::Bits48), Config::default()) else {
+        return;
+    };
+    let live = ground.machine.tables().live();
+    let domain = Arc::new(ground.unit.second_stage().unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    let Ground {
+        unit,
+        edu,
+        buffer,
+        machine,
+    } = ground;
+    drop(unit);
+    machine.ram().write32(buffer, 1).unwrap();
+    edu.dma_write32(BASE, 2).unwrap();
+    assert_eq!(machine.ram().read32(buffer), Ok(1));
+    drop(domain);
+    // The context table is all that came and stayed.
+    assert_eq!(machine.tables().live(), live + 1);
+    let before = machine.tables().live();
+    let unit = enable(&machine, Config::default()).unwrap();
+    unit.release().unwrap();
+    assert_eq!(machine.tables().live(), before);
+    edu.dma_write32(Iova::new(buffer.get()), 3).unwrap();
+    assert_eq!(machine.ram().read32(buffer), Ok(3));
+}
+
+#[test]
+fn a_unit_that_is_gone_is_an_error_at_once() {
+    let limit = Nanos::from_millis(200);
+    let config = Config {
+        limit,
+        ..Config::default()
+    };
+    let Some(ground) = Ground::new(Vtd::new(VtdWidth::Bits48), config) else {
+        return;
+    };
+    let domain = Arc::new(ground.unit.second_stage().unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    ground.machine.kill();
+    let gone = UnitError::Gone;
+    assert_eq!(ground.unit.next_fault(), Err(gone));
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(BASE, PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    assert_eq!(domain.sync(owed).unwrap_err().error, gone);
+    let blocked = ground.unit.block(ground.stream());
+    assert_eq!(blocked, Err(AttachError::Unit(gone)));
+    let registers = ground.machine.iommu_registers().unwrap();
+    let tables = ground.machine.tables().clone();
+    let again = Driver::enable(registers, tables, HostClock::new(), Config::default());
+    assert_eq!(again.err(), Some(gone));
+}
