@@ -240,6 +240,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
                 stages[0].push(Request::Contexts(context));
             }
             Mode::Scalable => {
+                if home.context.is_none() {
+                    // QEMU notices the end of pass-through with the context cache only.
+                    let context = Contexts::Device { domain, stream };
+                    stages[0].push(Request::Contexts(context));
+                }
                 stages[0].push(Request::PasidCache { domain, pasid });
                 let extent = Extent::All;
                 stages[1].push(Request::PasidIotlb {
