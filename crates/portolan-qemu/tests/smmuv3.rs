@@ -5,22 +5,26 @@
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
-use portolan::inval::{Gather, Preference, Quirks};
+use portolan::inval::{Gather, Preference, Quirks, RangeForm, WalkFlush};
+use portolan::platform::Mmio;
 use portolan::table::Access;
 use portolan::table::format::Format;
 use portolan::unit::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit, UnitError,
 };
 use portolan_hw::smmuv3::{
-    Blocking, CommandCounts, CommandKind, Config, DomainOptions, FirstStage, Has, Smmu,
+    Blocking, CommandCounts, CommandKind, Config, DomainOptions, FirstStage, GlobalErrors, Has,
+    Smmu, spec::reg,
 };
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::ram::GuestRam;
 use portolan_qemu::trace::{Counts, SmmuCommand};
 use support::start;
 
@@ -399,4 +403,112 @@ fn a_second_stage_where_there_is_one() {
     assert!(!bench.reaches(0x8000, buffer));
     assert_eq!(bench.fault(&driver).reason, FaultReason::NotMapped);
     bench.same_counts(&driver);
+}
+
+/// Registers that spoil the command before the last when they are told to, on its way to the unit.
+#[derive(Clone)]
+struct Spoiling {
+    registers: Registers,
+    ram: GuestRam,
+    armed: Arc<AtomicBool>,
+}
+
+impl Mmio for Spoiling {
+    fn read32(&self, offset: usize) -> u32 {
+        self.registers.read32(offset)
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        if offset == reg::CMDQ_PROD && self.armed.swap(false, Ordering::Relaxed) {
+            let base = self.registers.read64(reg::CMDQ_BASE);
+            let entries = 1u64 << (base & 0x1f);
+            let slot = u64::from(value).wrapping_sub(2) & (entries - 1);
+            let at = PhysAddr::new((base & 0x000f_ffff_ffff_ffe0) + slot * 16);
+            self.ram.write64(at, 0xff).unwrap();
+        }
+        self.registers.write32(offset, value);
+    }
+}
+
+#[test]
+fn a_refused_command_is_reported_and_the_queue_goes_on() {
+    let Some(bench) = Bench::new() else { return };
+    let armed = Arc::new(AtomicBool::new(false));
+    let registers = Spoiling {
+        registers: bench.machine.iommu_registers().unwrap(),
+        ram: bench.machine.ram().clone(),
+        armed: armed.clone(),
+    };
+    let tables = bench.machine.tables().clone();
+    let driver = Smmu::enable(registers, tables, HostClock::new(), Config::default()).unwrap();
+    let options = DomainOptions::default();
+    let domain = Arc::new(driver.first_stage::<12>(&options).unwrap());
+    driver.attach(bench.stream, &domain).unwrap();
+    let buffer = bench.buffer(PageSize::SIZE_4K);
+    for round in 0..5 {
+        let range = map(&domain, 0xa000, buffer, 0x1000);
+        assert!(bench.reaches(0xa000, buffer));
+        let mut owed = Gather::new();
+        domain.unmap(range, &mut owed).unwrap();
+        armed.store(true, Ordering::Relaxed);
+        let failed = domain.sync(owed).unwrap_err();
+        // Illegal command.
+        assert_eq!(failed.error, UnitError::Refused { code: 1 }, "{round}");
+        assert!(bench.reaches(0xa000, buffer), "nothing was stale");
+        domain.sync(failed.gather).unwrap();
+        assert!(!bench.reaches(0xa000, buffer));
+        while driver.next_fault().unwrap().is_some() {}
+    }
+    assert_eq!(driver.service_errors(), Ok(GlobalErrors::empty()));
+}
+
+/// Commands, without the sync, of one unmap of `bytes` in pages of 4 KiB.
+fn commands_of_unmap(bench: &Bench, driver: &Driver, bytes: u64, options: &DomainOptions) -> u64 {
+    let domain: Arc<First<12>> = Arc::new(driver.first_stage::<12>(options).unwrap());
+    driver.attach(bench.stream, &domain).unwrap();
+    let buffer = bench.buffer(PageSize::SIZE_4K);
+    let start = 0x4000_0000;
+    for page in 0..bytes >> 12 {
+        map(&domain, start + (page << 12), buffer, 0x1000);
+    }
+    assert!(bench.reaches(start, buffer) && bench.reaches(start + bytes - 0x1000, buffer));
+    let range = IovaRange::from_len(Iova::new(start), bytes).unwrap();
+    let mut owed = Gather::new();
+    domain.unmap(range, &mut owed).unwrap();
+    let (ours, theirs) = (driver.counts(), bench.machine.trace().mark().unwrap());
+    domain.sync(owed).unwrap();
+    let ours = driver.counts().since(&ours);
+    let theirs = bench.machine.trace().counts_since(theirs).unwrap();
+    same_counts(&ours, &theirs);
+    assert!(!bench.reaches(start, buffer) && !bench.reaches(start + bytes - 0x1000, buffer));
+    while driver.next_fault().unwrap().is_some() {}
+    driver.block(bench.stream).unwrap();
+    bench.machine.tables().free(buffer, PageSize::SIZE_4K);
+    ours.total() - ours.of(CommandKind::Sync)
+}
+
+#[test]
+fn commands_of_large_unmaps_by_policy() {
+    let Some(bench) = Bench::new() else { return };
+    let driver = bench.driver(Config::default());
+    let ranged = DomainOptions::default();
+    let mut capabilities = driver.features().capabilities(PageSize::SIZE_4K);
+    capabilities.range = RangeForm::Absent;
+    let paged = DomainOptions {
+        capabilities: Some(capabilities),
+        ..ranged
+    };
+    let flush = |options: DomainOptions| DomainOptions {
+        quirks: Quirks {
+            walk_flush: WalkFlush::ByContext,
+            ..Quirks::default()
+        },
+        ..options
+    };
+    for mib in [4u64, 32] {
+        let count = |options| commands_of_unmap(&bench, &driver, mib << 20, &options);
+        assert_eq!(count(ranged), 1, "{mib} MiB by range");
+        assert_eq!(count(paged), mib << 8, "{mib} MiB by page");
+        assert_eq!(count(flush(paged)), 1, "{mib} MiB by context");
+    }
 }

@@ -38,6 +38,8 @@ pub(super) struct Script {
     pub pace: Option<u32>,
     /// Operation codes refused, with the code and how often.
     pub refuse: Vec<(u64, u32, u32)>,
+    /// After so many more commands one is refused as illegal.
+    pub refuse_after: Option<u32>,
     /// Everything reads as all ones.
     pub gone: bool,
     /// Writes to CR0 are never acknowledged.
@@ -110,9 +112,18 @@ impl Script {
             let words = [read(0), read(1)];
             let code = command::OP.get(&words);
             let refused = self.refuse.iter_mut().find(|r| r.0 == code && r.2 != 0);
-            if let Some(refused) = refused {
+            let by_kind = refused.map(|refused| {
                 refused.2 -= 1;
-                let error = refused.1;
+                refused.1
+            });
+            let by_number = match self.refuse_after.take() {
+                Some(0) => Some(command::error::ILL),
+                left => {
+                    self.refuse_after = left.map(|left| left - 1);
+                    None
+                }
+            };
+            if let Some(error) = by_kind.or(by_number) {
                 self.set(reg::CMDQ_CONS, cons | error << 24);
                 let errors = self.get(reg::GERROR);
                 self.set(reg::GERROR, errors ^ reg::gerror::CMDQ);

@@ -318,6 +318,43 @@ fn a_move_that_fails_blocks_and_keeps_both_domains() {
 }
 
 #[test]
+fn whichever_command_is_refused_the_next_move_works() {
+    let mut refusals = 0;
+    for number in 0..12 {
+        let (mem, unit, driver) = setup();
+        let (one, two) = (first(&driver), second(&driver));
+        driver.enable_ats(STREAM).unwrap();
+        driver.attach(STREAM, &one).unwrap();
+        unit.script.lock().refuse_after = Some(number);
+        let moved = driver.attach(STREAM, &two);
+        let refused = AttachError::Unit(UnitError::Refused { code: error::ILL });
+        let hit = unit.script.lock().refuse_after.take().is_none();
+        let entry = unit.entry(STREAM.get()).unwrap();
+        match moved {
+            // A refused sync was replaced by another, so nothing is missing.
+            Ok(()) => assert_eq!(entry[3], two.table().root().get(), "{number}"),
+            Err(error) => {
+                assert_eq!((error, hit, entry[0]), (refused, true, 0), "{number}");
+                refusals += 1;
+            }
+        }
+        driver.attach(STREAM, &one).unwrap();
+        domain_is_told(&unit, &*one);
+        drop((one, two, driver));
+        assert_eq!(mem.live(), 0, "{number}");
+    }
+    assert!(refusals >= 4, "{refusals}");
+}
+
+/// The unit, and once the one device.
+fn domain_is_told(unit: &Mock, domain: &impl Domain) {
+    unit.take_log();
+    domain.sync(debt(domain, 0x7000)).unwrap();
+    let codes = unit.take_codes();
+    assert_eq!(codes, [op::TLBI_NH_VA, op::SYNC, op::ATC_INV, op::SYNC]);
+}
+
+#[test]
 fn identifiers_come_back_only_when_they_are_quiet() {
     let (_mem, unit, driver) = setup();
     let tag = first(&driver).context();
