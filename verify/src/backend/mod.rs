@@ -1,6 +1,6 @@
 //! Machines to run the conformance scenarios on.
 //!
-//! [`BackendName`] names them. [`smmuv3`], [`virtio`]: those drivers.
+//! [`BackendName`] names them. [`smmuv3`], [`vtd`], [`virtio`]: those drivers.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
 //! [`run`] runs every scenario, each on a machine of its own, and compares what drivers submitted
 //! with what somebody else counted.
@@ -10,6 +10,7 @@ mod named;
 pub mod qemu;
 pub mod smmuv3;
 pub mod virtio;
+pub mod vtd;
 
 pub use named::{BackendGroup, BackendName, NoSuchBackend};
 

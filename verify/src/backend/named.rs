@@ -3,42 +3,67 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Line, run, smmuv3, virtio};
+use super::vtd::Kind;
+use super::{Line, run, smmuv3, virtio, vtd};
 
-/// A machine that the scenarios can run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BackendName {
+macro_rules! backends {
+    ($($(#[$doc:meta])* $name:ident = $text:literal: $run:expr;)*) => {
+        /// A machine that the scenarios can run on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum BackendName {$($(#[$doc])* $name,)*}
+
+        impl BackendName {
+            /// Every one.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// The name.
+            pub const fn as_str(self) -> &'static str {
+                match self {$(Self::$name => $text,)*}
+            }
+
+            /// Runs all scenarios, and tells `progress` of each.
+            pub fn run(self, progress: &mut dyn FnMut(&Line)) -> Vec<Line> {
+                match self {$(Self::$name => run($run, progress),)*}
+            }
+        }
+    };
+}
+
+backends! {
     /// The model's SMMUv3.
-    ModelSmmuv3,
+    ModelSmmuv3 = "model:smmuv3": smmuv3::on_model;
+    /// The model's VT-d in legacy mode.
+    ModelVtd = "model:vtd": || vtd::second_on_model(Kind::Plain);
+    /// The same, caching absence.
+    ModelVtdCachingMode = "model:vtd-caching-mode": || vtd::second_on_model(Kind::CachingMode);
+    /// The same, with a write buffer.
+    ModelVtdWriteBuffer = "model:vtd-write-buffer": || vtd::second_on_model(Kind::WriteBuffer);
+    /// The same, not snooping.
+    ModelVtdNotCoherent = "model:vtd-not-coherent": || vtd::second_on_model(Kind::NotCoherent);
+    /// The same, invalidated through registers.
+    ModelVtdRegisters = "model:vtd-registers": || vtd::second_on_model(Kind::Registers);
+    /// The model's VT-d in scalable mode, second stage.
+    ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable);
+    /// The model's VT-d in scalable mode, first stage.
+    ModelVtdFirstStage = "model:vtd-first-stage": vtd::first_on_model;
     /// QEMU's SMMUv3.
-    QemuSmmuv3,
+    QemuSmmuv3 = "qemu:smmuv3": smmuv3::on_qemu;
+    /// QEMU's VT-d in legacy mode, caching mode on.
+    QemuVtd = "qemu:vtd": vtd::legacy_on_qemu;
+    /// QEMU's VT-d in scalable mode, second stage.
+    QemuVtdScalable = "qemu:vtd-scalable": vtd::scalable_on_qemu;
+    /// QEMU's VT-d in scalable mode, first stage.
+    QemuVtdFirstStage = "qemu:vtd-first-stage": vtd::first_on_qemu;
     /// QEMU's virtio-iommu.
-    QemuVirtio,
+    QemuVirtio = "qemu:virtio-iommu": virtio::on_qemu;
 }
 
 impl BackendName {
-    /// Every one.
-    pub const ALL: [Self; 3] = [Self::ModelSmmuv3, Self::QemuSmmuv3, Self::QemuVirtio];
-
     /// Those of the model, which need nothing installed.
-    pub const MODELS: [Self; 1] = [Self::ModelSmmuv3];
-
-    /// The name.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ModelSmmuv3 => "model:smmuv3",
-            Self::QemuSmmuv3 => "qemu:smmuv3",
-            Self::QemuVirtio => "qemu:virtio-iommu",
-        }
-    }
-
-    /// Runs all scenarios, and tells `progress` of each.
-    pub fn run(self, progress: &mut dyn FnMut(&Line)) -> Vec<Line> {
-        match self {
-            Self::ModelSmmuv3 => run(smmuv3::on_model, progress),
-            Self::QemuSmmuv3 => run(smmuv3::on_qemu, progress),
-            Self::QemuVirtio => run(virtio::on_qemu, progress),
-        }
+    pub fn models() -> Vec<Self> {
+        let all = Self::ALL.iter().copied();
+        all.filter(|one| one.as_str().starts_with("model:"))
+            .collect()
     }
 }
 
@@ -70,7 +95,7 @@ impl FromStr for BackendName {
     type Err = NoSuchBackend;
 
     fn from_str(name: &str) -> Result<Self, NoSuchBackend> {
-        let found = Self::ALL.into_iter().find(|one| one.as_str() == name);
+        let found = Self::ALL.iter().copied().find(|one| one.as_str() == name);
         found.ok_or_else(|| NoSuchBackend(name.to_owned()))
     }
 }
@@ -89,7 +114,7 @@ impl BackendGroup {
     pub fn models() -> Self {
         Self {
             name: "model".to_owned(),
-            members: BackendName::MODELS.to_vec(),
+            members: BackendName::models(),
         }
     }
 }
@@ -115,10 +140,10 @@ mod tests {
     #[test]
     fn names_read_back() {
         for one in BackendName::ALL {
-            assert_eq!(one.as_str().parse(), Ok(one));
+            assert_eq!(one.as_str().parse(), Ok(*one));
         }
         let all: BackendGroup = "model".parse().expect("the model");
-        assert_eq!(all.members, BackendName::MODELS);
+        assert_eq!(all.members, BackendName::models());
         assert!("qemu".parse::<BackendGroup>().is_err());
     }
 }
