@@ -50,6 +50,11 @@ id! {
     ContextId: u32
 }
 
+id! {
+    /// A CPU, counted from 0.
+    CpuId: u32
+}
+
 impl From<Asid> for ContextId {
     fn from(id: Asid) -> Self {
         Self(id.0.into())

@@ -6,15 +6,18 @@
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: grows; a table's physical address is its host address.
 //! * [`Mmio`]: the registers of a device.
+//! * [`Cpus`]: CPUs, and the words and locks that they share.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
 mod clock;
+mod cpus;
 mod host;
 mod mmio;
 mod slab;
 mod word;
 
 pub use clock::{Clock, Nanos, poll};
+pub use cpus::{Cpus, Lock, SharedWord, SpinCpus};
 pub use host::HostTables;
 pub use mmio::Mmio;
 pub use slab::SlabTables;

@@ -92,7 +92,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let live = if level == 1 { 1 << F::INDEX_LG2 } else { 0 };
             // A walker that does not snoop must find the table filled as soon as it finds it.
             self.clean_table(table);
-            if word.compare_exchange(raw, F::table(table, live, level)).is_err() {
+            if word
+                .compare_exchange(raw, F::table(table, live, level))
+                .is_err()
+            {
                 reserve.put_back(self.wiped(table));
                 continue;
             }

@@ -1,0 +1,61 @@
+//! The driver on a scripted unit.
+
+mod audit;
+mod mock;
+mod queue;
+mod scalable;
+
+use alloc::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::platform::Nanos;
+use portolan::table::Access;
+use portolan::unit::{Attach, Domain};
+
+use super::{Config, Mode, SecondDomain};
+use mock::{CAP, Mock, Unit};
+
+const PAGE: u64 = 4096;
+const BASE: Iova = Iova::new(0x4000_0000);
+const STREAM: StreamId = StreamId::new(0x0108);
+
+type Second = SecondDomain<Mock, Mock, Mock>;
+
+fn config(mode: Mode) -> Config {
+    Config {
+        mode,
+        limit: Nanos::from_millis(10),
+        ..Config::default()
+    }
+}
+
+fn legacy() -> Config {
+    config(Mode::Legacy)
+}
+
+/// A unit with one stream attached to one domain, and an empty log.
+fn attached(mock: &Mock, config: Config) -> (Unit, Arc<Second>) {
+    let unit = mock.enable(config).unwrap();
+    let domain = Arc::new(unit.second_stage().unwrap());
+    unit.attach(STREAM, &domain).unwrap();
+    mock.take();
+    (unit, domain)
+}
+
+fn map(domain: &impl Domain, pages: u64) -> Gather {
+    let mut owed = Gather::new();
+    let access = Access::READ | Access::WRITE;
+    let pa = PhysAddr::new(0x1000);
+    domain
+        .map(BASE, pa, pages * PAGE, access, &mut owed)
+        .unwrap();
+    owed
+}
+
+fn unmap(domain: &impl Domain, pages: u64) -> Gather {
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(BASE, pages * PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    owed
+}

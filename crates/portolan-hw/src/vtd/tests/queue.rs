@@ -1,0 +1,194 @@
+//! The queue: wrap, errors at any point, and a unit that never drains.
+
+use alloc::sync::Arc;
+use alloc::vec;
+
+use portolan::addr::StreamId;
+use portolan::inval::{Preference, Quirks};
+use portolan::table::format::VtdLevels;
+use portolan::unit::{Attach, AttachError, Awaited, Domain, Unit as _, UnitError};
+
+use super::mock::{CAP, ECAP, Event, Mock, Wrong};
+use super::{STREAM, attached, legacy, map, unmap};
+use crate::vtd::spec::descriptor::kind;
+use crate::vtd::spec::reg::{self, fsts};
+use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
+
+#[test]
+fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {
+    let mock = Mock::new(CAP, ECAP);
+    let (unit, _) = attached(&mock, legacy());
+    let quirks = Quirks {
+        preference: Preference::ByPage,
+        context_above: u64::MAX,
+        ..Quirks::default()
+    };
+    let caps = unit.second_capabilities();
+    let domain = unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap();
+    domain.sync(map(&domain, 512)).unwrap();
+    for pages in [512, 3, 253, 256, 255] {
+        domain.sync(map(&domain, pages)).err();
+        domain.sync(unmap(&domain, pages)).unwrap();
+        if pages != 512 {
+            continue;
+        }
+    }
+    let tails = mock.take().into_iter().filter_map(|event| match event {
+        Event::Register(reg::IQT, tail) => Some(tail),
+        _ => None,
+    });
+    let tails: vec::Vec<_> = tails.collect();
+    assert!(tails.iter().all(|tail| *tail < 4096), "{tails:x?}");
+    assert!(tails.windows(2).filter(|two| two[1] < two[0]).count() >= 3);
+}
+
+#[test]
+fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
+    for which in [kind::IOTLB, kind::WAIT] {
+        let mock = Mock::new(CAP, ECAP);
+        let (unit, domain) = attached(&mock, legacy());
+        domain.sync(map(&*domain, 4)).unwrap();
+        let owed = unmap(&*domain, 4);
+        mock.wrong(Wrong::Refuse(which, 1));
+        let failed = domain.sync(owed).unwrap_err();
+        let code = refusal::DESCRIPTOR | 3;
+        assert_eq!(failed.error, UnitError::Refused { code });
+        assert_eq!(mock.reg(reg::FSTS) as u32 & fsts::IQE, 0);
+        assert_eq!(mock.reg(reg::IQH), mock.reg(reg::IQT));
+        // The debt is still owed, and can be paid.
+        domain.sync(failed.gather).unwrap();
+        assert_eq!(unit.counts().replaced, 1);
+    }
+}
+
+#[test]
+fn a_unit_that_refuses_everything_ends_in_time() {
+    let mock = Mock::new(CAP, ECAP);
+    let (_unit, domain) = attached(&mock, legacy());
+    domain.sync(map(&*domain, 1)).unwrap();
+    let owed = unmap(&*domain, 1);
+    mock.wrong(Wrong::Refuse(kind::WAIT, u32::MAX));
+    let failed = domain.sync(owed).unwrap_err();
+    assert!(matches!(failed.error, UnitError::Refused { .. }));
+    mock.wrong(Wrong::Nothing);
+    domain.sync(failed.gather).unwrap();
+}
+
+#[test]
+fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
+    let mock = Mock::new(CAP, ECAP);
+    let (unit, domain) = attached(&mock, legacy());
+    mock.wrong(Wrong::Stuck);
+    let timed_out = |error, of| match error {
+        UnitError::TimedOut { awaited, .. } => awaited == of,
+        _ => false,
+    };
+    let AttachError::Unit(error) = unit.block(STREAM).unwrap_err() else {
+        panic!("not the unit's fault");
+    };
+    assert!(timed_out(error, Awaited::Completion));
+    // The entry is absent, and the domain is kept.
+    let context = mock.word(mock.reg(reg::RTADDR) + 16) & !0xfff;
+    assert_eq!(mock.word(context + 8 * 16), 0);
+    assert_eq!(Arc::strong_count(&domain), 2);
+    // Once it drains again, what was left over is settled first.
+    mock.wrong(Wrong::Nothing);
+    unit.attach(STREAM, &domain).unwrap();
+    assert_eq!(Arc::strong_count(&domain), 2);
+    unit.block(STREAM).unwrap();
+    assert_eq!(Arc::strong_count(&domain), 1);
+    // A full queue is an error too.
+    mock.wrong(Wrong::Stuck);
+    let mut last = None;
+    for _ in 0..300 {
+        last = unit.block(STREAM).err().or(last);
+        last = unit.attach(STREAM, &domain).err().or(last);
+    }
+    assert!(matches!(
+        last,
+        Some(AttachError::Unit(UnitError::TimedOut { .. }))
+    ));
+}
+
+#[test]
+fn a_device_that_times_out_is_told_and_others_go_on() {
+    let mock = Mock::new(CAP, ECAP | 1 << 2);
+    let unit = mock.enable(legacy()).unwrap();
+    let device = DeviceTlb {
+        depth: 4,
+        physical: STREAM.get() as u16,
+    };
+    unit.use_device_tlb(STREAM, device).unwrap();
+    let domain = Arc::new(unit.second_stage().unwrap());
+    unit.attach(STREAM, &domain).unwrap();
+    domain.sync(map(&*domain, 1)).unwrap();
+    let owed = unmap(&*domain, 1);
+    mock.wrong(Wrong::DeviceTimesOut);
+    let failed = domain.sync(owed).unwrap_err();
+    let code = refusal::DEVICE_TLB;
+    assert_eq!(failed.error, UnitError::Refused { code });
+    assert_eq!(mock.reg(reg::FSTS), 0);
+    domain.sync(failed.gather).unwrap();
+}
+
+#[test]
+fn a_completion_error_is_cleared_and_harms_nobody() {
+    let mock = Mock::new(CAP, ECAP);
+    let (_unit, domain) = attached(&mock, legacy());
+    domain.sync(map(&*domain, 1)).unwrap();
+    mock.set(reg::FSTS, (fsts::ICE | fsts::PFO).into());
+    mock.wrong(Wrong::Refuse(kind::IOTLB, 1));
+    let failed = domain.sync(unmap(&*domain, 1)).unwrap_err();
+    assert!(matches!(failed.error, UnitError::Refused { .. }));
+    // Overflow of faults is nobody's business here.
+    assert_eq!(mock.reg(reg::FSTS), fsts::PFO.into());
+}
+
+#[test]
+fn a_unit_that_goes_away_is_an_error_at_each_call() {
+    let mock = Mock::new(CAP, ECAP);
+    let (unit, domain) = attached(&mock, legacy());
+    domain.sync(map(&*domain, 1)).unwrap();
+    let owed = unmap(&*domain, 1);
+    mock.wrong(Wrong::Gone);
+    assert_eq!(unit.next_fault(), Err(UnitError::Gone));
+    assert_eq!(mock.enable(legacy()).err(), Some(UnitError::Gone));
+    let gone = AttachError::Unit(UnitError::Gone);
+    assert_eq!(unit.block(STREAM), Err(gone));
+    mock.wrong(Wrong::Nothing);
+    domain.sync(owed).unwrap();
+}
+
+#[test]
+fn registers_serve_without_a_queue_and_not_beside_one() {
+    let mock = Mock::new(CAP, ECAP & !2);
+    let (unit, domain) = attached(&mock, legacy());
+    domain.sync(map(&*domain, 1)).unwrap();
+    assert!(mock.take().is_empty() || unit.counts().wait == 0);
+    domain.sync(unmap(&*domain, 1)).unwrap();
+    let log = mock.take();
+    // Address with leaf hint, then page-selective with both drains.
+    let id = domain.context().get();
+    let command = 1 << 63 | 3 << 60 | 3 << 48 | u64::from(id) << 32;
+    assert!(log.contains(&Event::Register(0xf8, command)), "{log:x?}");
+    assert!(log.iter().any(|event| matches!(event, Event::Register(0xf0, a) if a >> 12 == 0x40000)));
+    // Somebody turned the queue on.
+    mock.set(reg::GSTS, mock.reg(reg::GSTS) | 1 << 26);
+    domain.sync(map(&*domain, 1)).unwrap();
+    let failed = domain.sync(unmap(&*domain, 1)).unwrap_err();
+    assert_eq!(failed.error, UnitError::Unsupported);
+}
+
+#[test]
+fn streams_are_requester_ids() {
+    let mock = Mock::new(CAP, ECAP);
+    let invalidation = Invalidation::Registers;
+    let config = Config {
+        invalidation,
+        ..legacy()
+    };
+    let unit = mock.enable(config).unwrap();
+    let stream = StreamId::new(0x1_0000);
+    let refused = Err(AttachError::NoSuchStream { stream });
+    assert_eq!(unit.block(stream), refused);
+}

@@ -1,0 +1,232 @@
+//! CPUs, and what they share: words and locks.
+//!
+//! Everything in the library that CPUs contend for is made of these, so that the same code runs on
+//! bare hardware, under a model checker that explores interleavings, and on processors in virtual
+//! time that charge each transfer of a cache line.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Clock, Nanos};
+use crate::addr::CpuId;
+
+/// A word that CPUs share, of 64 bits.
+pub trait SharedWord: Send + Sync + 'static {
+    /// A word that holds `value`.
+    fn new(value: u64) -> Self;
+
+    /// Reads it.
+    fn load(&self, order: Ordering) -> u64;
+
+    /// Writes it.
+    fn store(&self, value: u64, order: Ordering);
+
+    /// Replaces it, and returns what it held.
+    fn swap(&self, value: u64, order: Ordering) -> u64;
+
+    /// Replaces `old` by `new` in one step; may fail for no reason.
+    ///
+    /// # Errors
+    /// The value that was there.
+    fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64>;
+
+    /// Adds, wrapping around, and returns what it held.
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
+
+    /// Clears all bits that `mask` lacks, and returns what it held.
+    fn fetch_and(&self, mask: u64, order: Ordering) -> u64;
+
+    /// Sets the bits of `mask`, and returns what it held.
+    fn fetch_or(&self, mask: u64, order: Ordering) -> u64;
+}
+
+/// A lock around a `T`. Whoever holds it does not wait for anything but memory.
+pub trait Lock<T>: Send + Sync {
+    /// A lock that nobody holds.
+    fn new(value: T) -> Self;
+
+    /// Waits for the lock, and holds it during `f`.
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
+
+    /// Holds the lock during `f` if nobody else holds it.
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R>;
+
+    /// The value of a lock that nobody can reach any more.
+    fn into_inner(self) -> T
+    where
+        Self: Sized;
+}
+
+/// The CPUs that call the library.
+///
+/// *Implementer's duties.* [`current`](Self::current) is below [`count`](Self::count). It may be
+/// out of date as soon as it returns: the library uses it to choose memory that is near, and
+/// relies on nothing else.
+pub trait Cpus: Clock + Send + Sync + 'static {
+    /// Words that CPUs share.
+    type Word: SharedWord;
+    /// Locks that CPUs share. In a kernel: with interrupts off while held, if drivers map from
+    /// interrupt handlers.
+    type Lock<T: Send>: Lock<T>;
+
+    /// How many CPUs there are; at least 1.
+    fn count(&self) -> usize;
+
+    /// The CPU that calls.
+    fn current(&self) -> CpuId;
+
+    /// The time, where a caller can do with a cheap one that is late by up to a millisecond.
+    fn coarse_now(&self) -> Nanos {
+        self.now()
+    }
+}
+
+impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
+    type Word = P::Word;
+    type Lock<T: Send> = P::Lock<T>;
+
+    #[inline]
+    fn count(&self) -> usize {
+        (**self).count()
+    }
+
+    #[inline]
+    fn current(&self) -> CpuId {
+        (**self).current()
+    }
+
+    #[inline]
+    fn coarse_now(&self) -> Nanos {
+        (**self).coarse_now()
+    }
+}
+
+impl SharedWord for AtomicU64 {
+    #[inline]
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+
+    #[inline]
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.swap(value, order)
+    }
+
+    #[inline]
+    fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.compare_exchange_weak(old, new, success, failure)
+    }
+
+    #[inline]
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.fetch_add(value, order)
+    }
+
+    #[inline]
+    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
+        self.fetch_and(mask, order)
+    }
+
+    #[inline]
+    fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
+        self.fetch_or(mask, order)
+    }
+}
+
+impl<T: Send> Lock<T> for spin::Mutex<T> {
+    fn new(value: T) -> Self {
+        Self::new(value)
+    }
+
+    #[inline]
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut self.lock())
+    }
+
+    #[inline]
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.try_lock().map(|mut held| f(&mut held))
+    }
+
+    fn into_inner(self) -> T {
+        self.into_inner()
+    }
+}
+
+/// CPUs with spinning locks, each named by the embedder's `current`, with the embedder's clock.
+#[derive(Debug)]
+pub struct SpinCpus<C, F> {
+    count: usize,
+    clock: C,
+    current: F,
+}
+
+impl<C: Clock, F: Fn() -> CpuId> SpinCpus<C, F> {
+    /// `count` CPUs, of which `current` names the caller's; a number too high counts from the
+    /// start again.
+    pub fn new(count: usize, clock: C, current: F) -> Self {
+        let count = count.max(1);
+        Self {
+            count,
+            clock,
+            current,
+        }
+    }
+}
+
+impl<C: Clock, F> Clock for SpinCpus<C, F> {
+    #[inline]
+    fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    #[inline]
+    fn relax(&self) {
+        self.clock.relax();
+    }
+}
+
+impl<C, F> Cpus for SpinCpus<C, F>
+where
+    C: Clock + Send + Sync + 'static,
+    F: Fn() -> CpuId + Send + Sync + 'static,
+{
+    type Word = AtomicU64;
+    type Lock<T: Send> = spin::Mutex<T>;
+
+    #[inline]
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    #[inline]
+    fn current(&self) -> CpuId {
+        let cpu = (self.current)();
+        if (cpu.get() as usize) < self.count {
+            cpu
+        } else {
+            CpuId::new(cpu.get() % self.count as u32)
+        }
+    }
+}
