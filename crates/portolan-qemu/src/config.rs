@@ -17,6 +17,9 @@ pub enum Architecture {
 }
 
 impl Architecture {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::X86, Self::Aarch64];
+
     /// The program, and the environment variable that names another one.
     pub const fn program(self) -> (&'static str, &'static str) {
         match self {

@@ -14,7 +14,7 @@ use portolan_qemu::virtio_blk::{self, Piece, VirtioBlk};
 use portolan_qemu::virtio_pci::{self, VirtioPci};
 use portolan_qemu::virtqueue::Segment;
 
-use support::{BOTH, start};
+use support::start;
 
 const DISK: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ fn disk_bytes(machine: &Machine, offset: u64, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn nvme_identifies_itself_and_moves_blocks() {
-    for architecture in BOTH {
+    for architecture in Architecture::ALL {
         let builder = Builder::new(architecture).device(Device::nvme(DISK));
         let Some(machine) = start(&builder) else {
             continue;
@@ -146,7 +146,7 @@ fn nvme_queues_wrap_and_errors_are_typed() {
 
 #[test]
 fn virtio_blk_moves_sectors() {
-    for architecture in BOTH {
+    for architecture in Architecture::ALL {
         let device = Device::virtio_blk(DISK);
         for device in [device, device.behind_port().with_ats()] {
             let Some(machine) = start(&Builder::new(architecture).device(device)) else {
@@ -184,7 +184,7 @@ fn virtio_blk_moves_sectors() {
 
 #[test]
 fn virtio_iommu_answers_requests() {
-    for architecture in BOTH {
+    for architecture in Architecture::ALL {
         let builder = Builder::new(architecture).iommu(Iommu::Virtio);
         let Some(machine) = start(&builder) else {
             continue;

@@ -12,7 +12,7 @@ use portolan_qemu::edu::Edu;
 use portolan_qemu::fw_cfg::{self, ACPI_TABLES};
 use portolan_qemu::machine::{Builder, Machine};
 
-use support::{BOTH, start};
+use support::start;
 
 fn table(machine: &Machine, signature: [u8; 4]) -> Vec<u8> {
     let all = fw_cfg::read(machine, ACPI_TABLES).unwrap();
@@ -105,7 +105,7 @@ fn iort_without_smmu_leads_to_none() {
 
 #[test]
 fn viot_of_virtio_iommu() {
-    for architecture in BOTH {
+    for architecture in Architecture::ALL {
         let builder = Builder::new(architecture)
             .iommu(Iommu::Virtio)
             .device(Device::edu());

@@ -15,7 +15,7 @@ use portolan_qemu::pci::FunctionId;
 use portolan_qemu::qtest::{IrqLevel, QtestError};
 use portolan_qemu::trace::{VtdDescriptor, VtdInvalidation};
 
-use support::{BOTH, start};
+use support::start;
 
 /// Whether a process is there and not merely waiting to be reaped.
 fn alive(id: u32) -> bool {
@@ -42,7 +42,7 @@ fn edu_writes(machine: &Machine) {
 
 #[test]
 fn edu_writes_to_ram_without_iommu() {
-    for architecture in BOTH {
+    for architecture in Architecture::ALL {
         let builder = Builder::new(architecture).device(Device::edu());
         let Some(machine) = start(&builder) else {
             continue;
@@ -54,7 +54,7 @@ fn edu_writes_to_ram_without_iommu() {
 
 #[test]
 fn a_device_behind_a_port_is_found_and_reached() {
-    for architecture in BOTH {
+    for architecture in Architecture::ALL {
         let builder = Builder::new(architecture)
             .device(Device::edu().behind_port())
             .device(Device::virtio_blk(1 << 20).behind_port().with_ats());
@@ -341,7 +341,7 @@ fn translation_blocks_what_is_not_mapped() {
 
 #[test]
 fn versions_are_told() {
-    for architecture in BOTH {
+    for architecture in Architecture::ALL {
         match machine::version(architecture) {
             Ok(version) => assert!(version.major >= 7, "{version:?}"),
             Err(error) => assert!(error.skip().is_some(), "{error}"),

@@ -18,7 +18,7 @@ use portolan_qemu::mmio::HostClock;
 use portolan_qemu::trace::VirtioRequest;
 use portolan_qemu::viommu::PciTransport;
 
-use support::{BOTH, start};
+use support::start;
 
 type Driver = Viommu<PciTransport, HostClock>;
 type Space = VirtioDomain<PciTransport, HostClock>;
@@ -37,7 +37,7 @@ struct Rig {
 impl Rig {
     /// One for each machine that there is.
     fn each(mut run: impl FnMut(&Self)) {
-        for architecture in BOTH {
+        for architecture in Architecture::ALL {
             let builder = Builder::new(architecture)
                 .iommu(Iommu::Virtio)
                 .device(Device::edu());

@@ -54,10 +54,15 @@ impl Behind for VtdRegisters {
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {
-        let counts = self.counts().descriptors.into_iter();
-        counts
+        let counts = self.counts();
+        let (contexts, translations) = counts.through_registers;
+        let mut all: BTreeMap<String, u64> = (counts.descriptors.into_iter())
             .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
-            .collect()
+            .collect();
+        for (name, count) in [("CONTEXT_CACHE", contexts), ("IOTLB", translations)] {
+            *all.entry(name.to_owned()).or_default() += count;
+        }
+        all
     }
 }
 

@@ -136,11 +136,7 @@ fn model<D>(
             Kind::Registers => |_, _| None,
             _ => refused,
         },
-        submitted: match kind {
-            // The model counts what it takes from a queue.
-            Kind::Registers => |_| BTreeMap::new(),
-            _ => by_type,
-        },
+        submitted: by_type,
     })
 }
 

@@ -127,24 +127,23 @@ pub(super) fn decode(words: [u64; 2], id: &SmmuIdentification) -> Option<(Comman
         0x41 if id.has(0, 16) => Some((K::PriResp, Effect::Nothing)),
         0x44 => Some((K::Resume, Effect::Nothing)),
         0x45 => Some((K::StallTerm, Effect::Nothing)),
-        0x46 => {
-            let signal = match w0 >> 12 & 3 {
-                0 | 2 => Signal::Nothing,
-                1 => {
-                    let at = w1 & 0x000f_ffff_ffff_fffc;
-                    if at == 0 || !id.has(0, 13) {
-                        Signal::Nothing
-                    } else {
-                        let at = PhysAddr::new(at);
-                        Signal::Message {
-                            at,
-                            data: (w0 >> 32) as u32,
-                        }
-                    }
-                }
-                _ => return None,
-            };
-            Some((K::Sync, Effect::Sync(signal)))
+        0x46 => Some((K::Sync, Effect::Sync(signal(words, id)?))),
+        _ => None,
+    }
+}
+
+/// How a sync tells of its completion. `None` if it is a way that does not exist.
+fn signal([w0, w1]: [u64; 2], id: &SmmuIdentification) -> Option<Signal> {
+    match w0 >> 12 & 3 {
+        0 | 2 => Some(Signal::Nothing),
+        1 => {
+            let at = w1 & 0x000f_ffff_ffff_fffc;
+            if at == 0 || !id.has(0, 13) {
+                return Some(Signal::Nothing);
+            }
+            let at = PhysAddr::new(at);
+            let data = (w0 >> 32) as u32;
+            Some(Signal::Message { at, data })
         }
         _ => None,
     }

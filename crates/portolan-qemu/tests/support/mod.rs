@@ -2,11 +2,7 @@
 
 use std::io::Write;
 
-use portolan_qemu::config::Architecture;
 use portolan_qemu::machine::{Builder, Machine};
-
-/// Both machines.
-pub const BOTH: [Architecture; 2] = [Architecture::X86, Architecture::Aarch64];
 
 /// The machine; `None`, with a line that says so, where QEMU is missing.
 pub fn start(builder: &Builder) -> Option<Machine> {
