@@ -11,7 +11,7 @@ use portolan::unit::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit,
 };
 use portolan_hw::virtio::{Config, ReservedKind, Viommu, VirtioDomain};
-use portolan_qemu::config::{Device, Iommu};
+use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine};
 use portolan_qemu::mmio::HostClock;
@@ -207,7 +207,7 @@ fn the_message_window_is_reserved() {
         for region in &found {
             assert!(region.range.start().get() & 0xfff == 0, "{region:?}");
         }
-        if rig.machine.architecture() == portolan_qemu::config::Architecture::X86 {
+        if rig.machine.architecture() == Architecture::X86 {
             assert_eq!(found.len(), 1);
             assert_eq!(found[0].kind, ReservedKind::Messages);
             assert_eq!(found[0].range.start(), Iova::new(0xfee0_0000));
