@@ -11,7 +11,7 @@ use core::fmt;
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{Gather, SyncFailed};
 use portolan::platform::{Clock, Nanos, poll};
-use portolan::table::{Access, AccessError, MapError, Translation, UnmapError};
+use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
 use portolan::unit::{Awaited, Domain, DomainError, UnitError, UnmapFailed};
 use spin::Mutex;
 
@@ -194,11 +194,6 @@ impl<T: Transport, C: Clock> VirtioDomain<T, C> {
         poll(&self.device.clock, self.device.limits.turn_limit, look)
     }
 
-    fn granule(&self) -> PageSize {
-        let smallest = self.device.page_sizes.smallest();
-        smallest.unwrap_or(PageSize::SIZE_4K)
-    }
-
     /// The mapping that is asked for, not yet in the map.
     fn checked(
         &self,
@@ -300,6 +295,53 @@ fn turn(waited: Nanos) -> UnitError {
 impl<T: Transport, C: Clock> Domain for VirtioDomain<T, C> {
     fn input_range(&self) -> IovaRange {
         self.device.input
+    }
+
+    fn granule(&self) -> PageSize {
+        let smallest = self.device.page_sizes.smallest();
+        smallest.unwrap_or(PageSize::SIZE_4K)
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        Some(access)
+    }
+
+    fn map_sg<I>(
+        &self,
+        iova: Iova,
+        segments: I,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError>
+    where
+        I: Iterator<Item = Segment> + Clone,
+    {
+        let mut mapped: Option<IovaRange> = None;
+        for segment in segments {
+            let past = MapError::IovaOutOfRange { iova };
+            let at = match mapped {
+                Some(range) => range.last().checked_add(1).ok_or(past),
+                None => Ok(iova),
+            };
+            let one = at
+                .map_err(DomainError::from)
+                .and_then(|at| self.map(at, segment.pa, segment.bytes, access, owed));
+            match (one, mapped) {
+                (Ok(one), before) => mapped = Some(before.map_or(one, |range| range.hull(one))),
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(range)) => {
+                    // What the device does not take back it keeps, in doubt, and the unit says so.
+                    let _ = self.unmap(range, owed);
+                    return Err(error);
+                }
+            }
+        }
+        mapped.ok_or(MapError::Empty { iova }.into())
+    }
+
+    /// Debts of this kind of domain are empty.
+    fn absorb(&self, _into: &mut Gather, from: Gather) {
+        drop(from);
     }
 
     fn map(

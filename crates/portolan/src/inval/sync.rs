@@ -28,7 +28,7 @@ pub struct SyncFailed<E> {
     pub gather: Gather,
 }
 
-/// Pays what `gather` owes through `queue`.
+/// Pays what `gather` owes through `queue`, which is left alone if the plan has no steps.
 ///
 /// # Errors
 /// [`SyncFailed`] with the debt if the queue failed: nothing may be reused yet.
@@ -40,7 +40,12 @@ pub fn sync<Q: InvalidationQueue + ?Sized>(
     quirks: &Quirks,
     gather: Gather,
 ) -> Result<Quiesced, SyncFailed<Q::Error>> {
-    let done = queue.execute(&mut plan(context, caps, quirks, &gather).steps());
+    let mut steps = plan(context, caps, quirks, &gather).steps().peekable();
+    let done = match steps.peek() {
+        Some(_) => queue.execute(&mut steps),
+        None => Ok(()),
+    };
+    drop(steps);
     match done {
         Ok(()) => Ok(gather.into_quiesced()),
         Err(error) => Err(SyncFailed { error, gather }),

@@ -15,9 +15,9 @@ pub use error::{AttachError, Awaited, DomainError, UnitError, UnmapFailed};
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord};
 pub use paged::{ContextHome, PagedDomain};
 
-use crate::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use crate::inval::{Gather, SyncFailed};
-use crate::table::{Access, Translation};
+use crate::table::{Access, Segment, Translation};
 use alloc::sync::Arc;
 
 /// One I/O address space.
@@ -26,6 +26,30 @@ use alloc::sync::Arc;
 pub trait Domain {
     /// The addresses that can be mapped.
     fn input_range(&self) -> IovaRange;
+
+    /// The smallest page: what ranges are aligned to.
+    fn granule(&self) -> PageSize;
+
+    /// The least access that can be granted and includes `access`; `None` if there is none.
+    fn grants(&self, access: Access) -> Option<Access>;
+
+    /// Maps a scatter list, each piece whole granules, at contiguous addresses from `iova`.
+    ///
+    /// # Errors
+    /// See [`DomainError`]; nothing is mapped.
+    fn map_sg<I>(
+        &self,
+        iova: Iova,
+        segments: I,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError>
+    where
+        I: Iterator<Item = Segment> + Clone,
+        Self: Sized;
+
+    /// Moves the debt `from` into the debt `into`.
+    fn absorb(&self, into: &mut Gather, from: Gather);
 
     /// Maps `bytes` from `pa` at `iova`. What has to happen before a device uses the mapping is
     /// added to `owed`.

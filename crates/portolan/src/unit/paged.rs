@@ -1,11 +1,11 @@
 //! A domain made of page tables, an identifier and a queue.
 
 use super::{Domain, DomainError, UnitError, UnmapFailed};
-use crate::addr::{ContextId, Iova, IovaRange, PhysAddr};
+use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Capabilities, Gather, InvalidationQueue, Quirks, Step, SyncFailed, plan, sync};
 use crate::platform::TableMem;
 use crate::table::format::Format;
-use crate::table::{Access, MapError, PageTable, Segment, Translation, UnmapError};
+use crate::table::{Access, PageTable, Segment, Translation, UnmapError};
 
 /// Where identifiers come from and go back to: the unit's queue.
 pub trait ContextHome: InvalidationQueue<Error = UnitError> {
@@ -82,23 +82,6 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> PagedDomain<F, M, Q> {
         plan(self.context, &self.caps, &self.quirks, owed).steps()
     }
 
-    /// Maps a scatter list at contiguous addresses from `iova`; see [`PageTable::map_sg`].
-    ///
-    /// # Errors
-    /// See [`MapError`]; nothing is mapped.
-    pub fn map_sg<I>(
-        &self,
-        iova: Iova,
-        segments: I,
-        access: Access,
-        owed: &mut Gather,
-    ) -> Result<IovaRange, MapError>
-    where
-        I: Iterator<Item = Segment> + Clone,
-    {
-        self.table.map_sg(iova, segments, access, owed)
-    }
-
     /// Replaces `block`, into which an end of `range` falls, by smaller pages, with an
     /// invalidation in between. Accesses to the block fault meanwhile.
     fn split(
@@ -132,6 +115,35 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> PagedDomain<F, M, Q> {
 impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, M, Q> {
     fn input_range(&self) -> IovaRange {
         self.table.input_range()
+    }
+
+    fn granule(&self) -> PageSize {
+        F::GRANULE
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        let format = self.table.format();
+        // A first stage may have no way to withhold reads.
+        [access, access | Access::READ]
+            .into_iter()
+            .find(|access| format.template(*access, 0).is_ok())
+    }
+
+    fn map_sg<I>(
+        &self,
+        iova: Iova,
+        segments: I,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError>
+    where
+        I: Iterator<Item = Segment> + Clone,
+    {
+        Ok(self.table.map_sg(iova, segments, access, owed)?)
+    }
+
+    fn absorb(&self, into: &mut Gather, from: Gather) {
+        self.table.absorb(into, from);
     }
 
     #[inline]
