@@ -7,6 +7,8 @@
 //! Not here yet: per-CPU magazines and their depot, chunks.
 
 mod ranges;
+mod space;
 mod tree;
 
 pub use ranges::{FreeError, IovaError, RangeAllocator, Request};
+pub use space::{IovaOptions, IovaSpace};

@@ -6,9 +6,11 @@
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: grows; a table's physical address is its host address.
 //! * [`Mmio`]: the registers of a device.
+//! * [`DataCache`]: maintenance for devices that do not snoop.
 //! * [`Cpus`]: CPUs, and the words and locks that they share.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
+mod cache;
 mod clock;
 mod cpus;
 mod host;
@@ -16,6 +18,7 @@ mod mmio;
 mod slab;
 mod word;
 
+pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use cpus::{Cpus, Lock, SharedWord, SpinCpus};
 pub use host::HostTables;

@@ -1,0 +1,93 @@
+//! Memory that the CPU and a device share as long as it lives.
+
+use core::sync::atomic::AtomicU64;
+
+use super::Constraints;
+use super::error::{MapError, RetireError};
+use super::space::{DmaRange, Handle};
+use crate::addr::{Iova, PageSize, PhysAddr, PhysRange};
+use crate::platform::TableMem;
+use crate::table::Access;
+
+/// Memory for descriptor rings and the like, mapped for reading and writing.
+///
+/// The memory comes from `M`; for a device that does not snoop that has to be memory which the CPU
+/// does not cache. Dropping it unmaps it, waits whatever the policy, and frees it; if the hardware
+/// does not complete, the memory is never freed and
+/// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
+pub struct CoherentMemory<H: Handle, M: TableMem<AtomicU64>> {
+    space: H,
+    memory: M,
+    pa: PhysAddr,
+    size: PageSize,
+    range: Option<DmaRange>,
+}
+
+impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
+    /// Zeroed memory of `size`, which is rounded up to whole pages of the space.
+    ///
+    /// # Errors
+    /// See [`MapError`]; without memory it is that of a table.
+    pub fn new(
+        space: H,
+        memory: M,
+        size: PageSize,
+        constraints: &Constraints,
+    ) -> Result<Self, MapError> {
+        let size = size.max(space.granule());
+        let unmapped = |error| MapError::Domain(crate::table::MapError::Memory(error).into());
+        let pa = memory.alloc(size).map_err(unmapped)?;
+        let bytes = PhysRange::page(pa, size);
+        let access = Access::READ | Access::WRITE;
+        match space.map_range(bytes, access, constraints) {
+            Ok((range, _)) => Ok(Self {
+                space,
+                memory,
+                pa,
+                size,
+                range: Some(range),
+            }),
+            Err(error @ MapError::Unit(_)) => {
+                // It may have been reachable for a moment: the hardware does not say.
+                space.count_dropped(size.bytes());
+                Err(error)
+            }
+            Err(error) => {
+                memory.free(pa, size);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where the device sees it.
+    pub fn iova(&self) -> Iova {
+        let range = self.range.as_ref();
+        range.map_or(Iova::new(0), |range| range.addresses().start())
+    }
+
+    /// What the CPU sees of it: words that the device may change at any time.
+    pub fn words(&self) -> &[AtomicU64] {
+        self.memory.table(self.pa, self.size)
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.size.bytes()
+    }
+
+    fn release(&mut self) -> Result<(), RetireError> {
+        let Some(range) = self.range.take() else {
+            return Ok(());
+        };
+        self.space.take_down(range).map_err(|(error, _)| error)
+    }
+}
+
+impl<H: Handle, M: TableMem<AtomicU64>> Drop for CoherentMemory<H, M> {
+    fn drop(&mut self) {
+        match self.release() {
+            Ok(()) => self.memory.free(self.pa, self.size),
+            Err(_) => self.space.count_dropped(self.size.bytes()),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Which policy to use, and why.
+//!
+//! [`default_policy`] is a pure function of what is known of the device, the IOMMU and the driver. Its
+//! reason is a sentence for whoever asks why their machine does what it does.
+
+use super::{Policy, Trust};
+use crate::inval::Caching;
+
+/// Which tables translate a device's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// First-stage tables. Under a virtual IOMMU the hardware walks the guest's own.
+    First,
+    /// Second-stage tables. Under a virtual IOMMU with caching mode the hypervisor shadows them.
+    Second,
+}
+
+/// Whether a device keeps translations of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceTlb {
+    /// It asks the IOMMU each time.
+    Absent,
+    /// It does, and has to be told of every unmap as well.
+    Present,
+}
+
+/// What one invalidation costs beside the work of the IOMMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exits {
+    /// Nothing: the queue is the hardware's.
+    None,
+    /// An exit to the hypervisor.
+    Expensive,
+}
+
+/// What a driver does with its buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Buffers {
+    /// It hands them over and gets them back when they are quiet.
+    Owned,
+    /// It keeps them, and may reuse one as soon as an unmap has returned.
+    Kept,
+}
+
+/// What an administrator asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wish {
+    /// Nothing.
+    None,
+    /// No window, whatever it costs.
+    Strict,
+    /// Speed, with a bounded window.
+    Lazy,
+}
+
+/// What a decision is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Facts {
+    /// How far the device is trusted.
+    pub trust: Trust,
+    /// Which tables.
+    pub stage: Stage,
+    /// Whether absence is cached: under a virtual IOMMU, whether the hypervisor shadows tables.
+    pub caching: Caching,
+    /// Whether the device caches.
+    pub device_tlb: DeviceTlb,
+    /// What an invalidation costs.
+    pub exits: Exits,
+    /// What the driver does with its buffers.
+    pub buffers: Buffers,
+    /// What was asked for.
+    pub wish: Wish,
+}
+
+/// A policy and the reason for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The policy.
+    pub policy: Policy,
+    /// Why, as a sentence.
+    pub reason: &'static str,
+}
+
+/// The policy for `facts`.
+///
+/// Lazy is never chosen where it would leave a window to a device that is not trusted, nor where
+/// second-stage tables are shadowed: there every mapping is a notification already, and the whole
+/// context, which a flush queue invalidates, is what a hypervisor takes longest to follow.
+pub const fn default_policy(facts: &Facts) -> Decision {
+    let shadowed =
+        matches!(facts.caching, Caching::NotPresentToo) && matches!(facts.stage, Stage::Second);
+    let (policy, reason) = match (facts.buffers, facts.trust, facts.wish) {
+        (Buffers::Owned, _, Wish::None | Wish::Lazy) => (
+            Policy::Retired,
+            "The driver hands its buffers over, so they can wait for a common invalidation: \
+             there is no window, and no unmap waits on its own.",
+        ),
+        (Buffers::Owned | Buffers::Kept, _, Wish::Strict) => (
+            Policy::Strict,
+            "Strict was asked for: each unmap waits for its own invalidation.",
+        ),
+        (Buffers::Kept, Trust::Untrusted, _) => (
+            Policy::Strict,
+            "The device is not trusted and the driver may reuse a buffer at once: any window \
+             would be open to an attack.",
+        ),
+        (Buffers::Kept, Trust::Trusted, _) if shadowed => (
+            Policy::Strict,
+            "Caching mode with second-stage tables: the hypervisor shadows them, has to be told \
+             of every mapping anyway, and would have to follow the whole context at each flush.",
+        ),
+        (Buffers::Kept, Trust::Trusted, Wish::Lazy) => match facts.caching {
+            Caching::NotPresentToo => (
+                Policy::Lazy,
+                "Lazy was asked for, and caching mode does not forbid it: first-stage tables are \
+                 walked by the hardware and not shadowed.",
+            ),
+            Caching::PresentOnly => (
+                Policy::Lazy,
+                "Lazy was asked for, the device is trusted, and nothing shadows the tables.",
+            ),
+        },
+        (Buffers::Kept, Trust::Trusted, Wish::None) => match (facts.exits, facts.device_tlb) {
+            (Exits::Expensive, _) => (
+                Policy::Lazy,
+                "Each invalidation is an exit to the hypervisor, the device is trusted, and the \
+                 tables are not shadowed: one exit for many unmaps, within the bounds.",
+            ),
+            (Exits::None, DeviceTlb::Present) => (
+                Policy::Strict,
+                "The device keeps translations of its own, which a window would leave to it for \
+                 as long as it likes: strict, and one sync covers both caches.",
+            ),
+            (Exits::None, DeviceTlb::Absent) => (
+                Policy::Strict,
+                "Invalidations go straight to the hardware and can be combined between CPUs: \
+                 safety costs little here. Lazy can be asked for.",
+            ),
+        },
+    };
+    Decision { policy, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINUX: Facts = Facts {
+        trust: Trust::Trusted,
+        stage: Stage::Second,
+        caching: Caching::PresentOnly,
+        device_tlb: DeviceTlb::Absent,
+        exits: Exits::None,
+        buffers: Buffers::Kept,
+        wish: Wish::Lazy,
+    };
+
+    fn all() -> impl Iterator<Item = Facts> {
+        let bits = 0..(1u32 << 6) * 3;
+        bits.map(|n| {
+            let bit = |i: u32| n >> i & 1 != 0;
+            Facts {
+                trust: [Trust::Trusted, Trust::Untrusted][usize::from(bit(0))],
+                stage: [Stage::First, Stage::Second][usize::from(bit(1))],
+                caching: [Caching::PresentOnly, Caching::NotPresentToo][usize::from(bit(2))],
+                device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][usize::from(bit(3))],
+                exits: [Exits::None, Exits::Expensive][usize::from(bit(4))],
+                buffers: [Buffers::Owned, Buffers::Kept][usize::from(bit(5))],
+                wish: [Wish::None, Wish::Strict, Wish::Lazy][(n >> 6) as usize],
+            }
+        })
+    }
+
+    #[test]
+    fn no_window_is_left_to_the_untrusted_nor_where_tables_are_shadowed() {
+        for facts in all() {
+            let decision = default_policy(&facts);
+            if decision.policy == Policy::Lazy {
+                assert_eq!(facts.trust, Trust::Trusted);
+                assert_eq!(facts.buffers, Buffers::Kept);
+                assert_ne!(facts.wish, Wish::Strict);
+                let shadowed =
+                    (facts.stage, facts.caching) == (Stage::Second, Caching::NotPresentToo);
+                assert!(!shadowed);
+            }
+            assert!(decision.reason.ends_with('.'));
+        }
+    }
+
+    #[test]
+    fn caching_mode_forces_strict_only_where_tables_are_shadowed() {
+        let policy = |facts| default_policy(&facts).policy;
+        let caching = Caching::NotPresentToo;
+        assert_eq!(policy(LINUX), Policy::Lazy);
+        assert_eq!(policy(Facts { caching, ..LINUX }), Policy::Strict);
+        let stage = Stage::First;
+        let first = Facts {
+            caching,
+            stage,
+            ..LINUX
+        };
+        assert_eq!(policy(first), Policy::Lazy);
+        let wish = Wish::Strict;
+        assert_eq!(policy(Facts { wish, ..first }), Policy::Strict);
+        let trust = Trust::Untrusted;
+        assert_eq!(policy(Facts { trust, ..first }), Policy::Strict);
+        let buffers = Buffers::Owned;
+        assert_eq!(policy(Facts { buffers, ..first }), Policy::Retired);
+    }
+}

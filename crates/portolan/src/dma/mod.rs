@@ -1,0 +1,40 @@
+//! What a device driver calls: buffers in, addresses out, and buffers back once they are safe.
+//!
+//! * [`DmaSpace`]: a domain with addresses to give out, and a [`Policy`] of invalidation.
+//! * [`Device`]: a stream with its [`Constraints`], translated, passed through or blocked.
+//! * [`Mapping`] → [`Retired`] → the buffer: who holds which cannot touch what a device may still
+//!   reach. [`DmaSpace::map_range`] and [`DmaSpace::unmap_range`] are for drivers that keep their
+//!   buffers themselves.
+//! * [`Reservation`]: addresses first, pieces later, one sync for all.
+//! * [`CoherentMemory`]: memory for rings, mapped as long as it lives.
+//!
+//! Not here: copies of what must not be reachable in place, and I/O page faults.
+
+mod buffer;
+mod coherent;
+mod constraints;
+mod default;
+mod device;
+mod direction;
+mod error;
+mod mapping;
+mod pending;
+mod policy;
+mod reservation;
+mod space;
+
+pub use buffer::{Buffer, DmaSegment, DmaSegments, Unowned};
+pub use coherent::CoherentMemory;
+pub use constraints::{Coherency, Constraints, Trust};
+pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};
+pub use device::{Device, NotMapped};
+pub use direction::{Bidirectional, Direction, Fills, FromDevice, ToDevice};
+pub use error::{DeviceError, MapError, RetireError, SpaceError};
+pub use mapping::{Mapping, NotReclaimed, NotRetired, NotUnmapped, Reclaim, Retired, reclaim_all};
+pub use pending::Bounds;
+pub use policy::Policy;
+pub use reservation::{LinkError, Reservation};
+pub use space::{DmaRange, DmaSpace, Handle, Quarantine, SpaceOptions};
+
+#[cfg(test)]
+mod tests;

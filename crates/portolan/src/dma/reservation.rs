@@ -1,0 +1,163 @@
+//! Addresses first, pieces later, one sync for all of them.
+
+use thiserror::Error;
+
+use super::error::{MapError, RetireError};
+use super::space::{DmaSpace, Handle};
+use super::{Constraints, Direction, Trust};
+use crate::addr::{Iova, IovaRange, PhysRange};
+use crate::inval::Gather;
+use crate::unit::{Domain as _, DomainError, UnitError};
+
+/// Why a piece was not linked. Those linked before are as they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum LinkError {
+    /// It does not fit into what is left.
+    #[error("{wanted} bytes do not fit into the {left} that are left")]
+    NoRoom {
+        /// Bytes of whole pages that it needs.
+        wanted: u64,
+        /// Bytes left.
+        left: u64,
+    },
+    /// It shares a page with memory that an untrusted device must not reach.
+    #[error("{start}..={last} does not fill its pages, and the device is not trusted",
+        start = piece.start(), last = piece.last())]
+    SubPage {
+        /// The piece.
+        piece: PhysRange,
+    },
+    /// The tables.
+    #[error(transparent)]
+    Domain(#[from] DomainError),
+}
+
+/// A range of addresses into which pieces are linked one after the other.
+///
+/// Pieces can be reached once [`Reservation::sync`] has returned. Dropping a reservation without
+/// [`Reservation::unlink`] leaves linked pieces mapped, its addresses out of use, and is counted
+/// by [`DmaSpace::quarantine`]; one without linked pieces gives its addresses back.
+#[must_use = "pieces stay linked"]
+pub struct Reservation<H: Handle> {
+    space: H,
+    range: Option<IovaRange>,
+    /// Bytes linked, from the start.
+    linked: u64,
+    owed: Gather,
+    trust: Trust,
+}
+
+/// What the compiler knows to be there until the value is consumed or dropped.
+const PRESENT: &str = "taken only when the value is consumed";
+
+impl<H: Handle> Reservation<H> {
+    /// Sets aside addresses for pieces of `bytes` bytes in all, each rounded up to whole pages.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn new(space: H, bytes: u64, constraints: &Constraints) -> Result<Self, MapError> {
+        if let Some(error) = space.failure() {
+            return Err(error.into());
+        }
+        let granule = space.granule().bytes();
+        let bytes = bytes
+            .checked_next_multiple_of(granule)
+            .ok_or(MapError::TooLong)?;
+        let range = space.allocate(bytes, constraints)?;
+        Ok(Self {
+            space,
+            range: Some(range),
+            linked: 0,
+            owed: Gather::new(),
+            trust: constraints.trust,
+        })
+    }
+
+    /// All its addresses.
+    pub fn addresses(&self) -> IovaRange {
+        self.range.expect(PRESENT)
+    }
+
+    /// Links `memory` behind what is linked already, in direction `Dir`, and returns where its
+    /// first byte lies. It can be reached after the next [`Reservation::sync`].
+    ///
+    /// # Errors
+    /// See [`LinkError`].
+    pub fn link<Dir: Direction>(&mut self, memory: PhysRange) -> Result<Iova, LinkError> {
+        let granule = self.space.granule();
+        let inside = memory.start().get() & (granule.bytes() - 1);
+        let after = memory.last().get().wrapping_add(1) & (granule.bytes() - 1);
+        if self.trust == Trust::Untrusted && (inside | after) != 0 {
+            return Err(LinkError::SubPage { piece: memory });
+        }
+        let range = self.addresses();
+        // A range is never the whole of 64 bits: the allocator hands out none of that size.
+        let left = range.len_minus_one().saturating_add(1) - self.linked;
+        let wanted = memory.pages(granule).saturating_mul(granule.bytes());
+        if wanted > left {
+            return Err(LinkError::NoRoom { wanted, left });
+        }
+        let at = Iova::new(range.start().get() + self.linked);
+        let access = self.space.granted(Dir::ACCESS);
+        let pa = memory.start().align_down(granule);
+        self.space
+            .domain()
+            .map(at, pa, wanted, access, &mut self.owed)?;
+        self.linked += wanted;
+        Ok(Iova::new(at.get() | inside))
+    }
+
+    /// Makes everything linked so far reachable.
+    ///
+    /// # Errors
+    /// If the hardware did not complete; what is owed stays owed, and the space is broken.
+    pub fn sync(&mut self) -> Result<(), UnitError> {
+        let owed = core::mem::take(&mut self.owed);
+        let synced = self.space.domain().sync(owed);
+        synced.map_err(|failed| {
+            self.owed = failed.gather;
+            self.space.fail(failed.error);
+            failed.error
+        })
+    }
+
+    /// Unmaps everything that is linked and gives the addresses back, with one invalidation for all of
+    /// it; under [`Policy::Lazy`](super::Policy::Lazy) that is paid later.
+    ///
+    /// # Errors
+    /// With the reservation, as it was, if nothing was unmapped. After [`RetireError::Unit`] the
+    /// addresses stay out of use.
+    #[allow(clippy::result_large_err)] // The debt travels back whole, without a heap.
+    pub fn unlink(mut self) -> Result<(), (RetireError, Option<Self>)> {
+        let range = self.addresses();
+        let Some(mapped) = IovaRange::from_len(range.start(), self.linked) else {
+            return Ok(());
+        };
+        let owed = core::mem::take(&mut self.owed);
+        if !owed.is_empty() {
+            self.space.owe(owed);
+        }
+        match self.space.retire_mapped(mapped, range) {
+            Err(error) => Err((error, Some(self))),
+            Ok(ticket) => {
+                self.range = None;
+                self.space.finish(ticket).map_err(|error| (error, None))
+            }
+        }
+    }
+}
+
+impl<H: Handle> Drop for Reservation<H> {
+    fn drop(&mut self) {
+        let Some(range) = self.range.take() else {
+            return;
+        };
+        if self.linked == 0 {
+            self.space.give_back(&[range]);
+            return;
+        }
+        let owed = core::mem::take(&mut self.owed);
+        DmaSpace::owe(&self.space, owed);
+        self.space.count_dropped(self.linked);
+    }
+}

@@ -1,0 +1,149 @@
+//! Hardware that does not complete, and memory and addresses that run out.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::rig::{Pages, Rig, Setup, TIMED_OUT, range};
+use crate::addr::{PhysAddr, PhysRange, StreamId};
+use crate::dma::{Constraints, Device, MapError, Policy, RetireError, ToDevice};
+use crate::inval::Caching;
+use crate::iova::IovaError;
+use crate::table::Access;
+use crate::unit::{Domain as _, DomainError};
+
+fn page(number: u64) -> PhysRange {
+    PhysRange::from_len(PhysAddr::new(number << 12), 0x1000).unwrap()
+}
+
+#[test]
+fn a_buffer_whose_invalidation_never_completes_stays_retired() {
+    let rig = Rig::policy(Policy::Retired);
+    let unit = rig.hardware.clone();
+    let stream = StreamId::new(3);
+    let space = rig.space.clone();
+    let device = Device::translated(unit, stream, space, Constraints::default()).unwrap();
+    let alive = Arc::new(AtomicUsize::new(0));
+    let map = |at| device.map::<ToDevice, _>(Pages::new(&alive, &[(at, 0x1000)]));
+    let retired = map(0x1000).ok().unwrap().retire().ok().unwrap();
+    rig.set_broken(1);
+    let failed = retired.wait().err().unwrap();
+    assert_eq!(failed.error, RetireError::Unit(TIMED_OUT));
+    assert_eq!(rig.space.failure(), Some(TIMED_OUT));
+    assert_eq!(*rig.hardware.blocked.lock(), [stream]);
+    let refused = map(0x2000).err().unwrap();
+    assert_eq!(refused.error, MapError::Unit(TIMED_OUT));
+    drop(refused);
+    assert_eq!(alive.load(Ordering::Relaxed), 1);
+    assert_eq!(rig.space.recover(), Err(RetireError::Unit(TIMED_OUT)));
+    let syncs = rig.syncs();
+    // A space that is known to be broken does not wait for the hardware again.
+    let failed = failed.retired.wait().err().unwrap();
+    assert_eq!(rig.syncs(), syncs);
+    rig.set_broken(0);
+    rig.space.recover().unwrap();
+    assert_eq!(rig.space.failure(), None);
+    assert!(failed.retired.wait().is_ok());
+    assert_eq!(rig.space.waiting(), (0, 0));
+    assert!(map(0x2000).ok().unwrap().unmap().is_ok());
+}
+
+#[test]
+fn strict_unmaps_that_fail_keep_their_addresses() {
+    let rig = Rig::policy(Policy::Strict);
+    let constraints = Constraints::default();
+    let map = |number| {
+        let mapped = rig
+            .space
+            .map_range(page(number), Access::READ, &constraints);
+        mapped.unwrap().0
+    };
+    let (one, two) = (map(1), map(2));
+    rig.set_broken(1);
+    let (error, left) = rig.space.unmap_range(one).unwrap_err();
+    assert_eq!((error, left), (RetireError::Unit(TIMED_OUT), None));
+    assert_eq!(rig.space.waiting().0, 1);
+    rig.set_broken(0);
+    rig.space.recover().unwrap();
+    assert_eq!(rig.space.waiting().0, 0);
+    rig.space.unmap_range(two).unwrap();
+}
+
+#[test]
+fn a_map_whose_sync_fails_is_taken_away_again() {
+    let rig = Rig::new(&Setup {
+        caching: Caching::NotPresentToo,
+        ..Setup::default()
+    });
+    rig.set_broken(1);
+    let constraints = Constraints::default();
+    let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
+    assert_eq!(mapped.unwrap_err(), MapError::Unit(TIMED_OUT));
+    assert_eq!(rig.space.waiting().0, 1);
+    rig.set_broken(0);
+    rig.space.recover().unwrap();
+    assert_eq!(rig.space.waiting().0, 0);
+    let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
+    assert!(mapped.is_ok());
+}
+
+#[test]
+fn addresses_that_wait_are_made_quiet_before_a_map_fails_for_want_of_them() {
+    let rig = Rig::new(&Setup {
+        policy: Policy::Lazy,
+        window: range(0x10_0000, 0x10_3fff),
+        ..Setup::default()
+    });
+    let constraints = Constraints::default();
+    let map = |number| {
+        rig.space
+            .map_range(page(number), Access::READ, &constraints)
+    };
+    for round in 0..10 {
+        let held: Vec<_> = (0..4)
+            .map(|number| map(round * 4 + number).unwrap())
+            .collect();
+        let full = map(99).unwrap_err();
+        assert!(
+            matches!(full, MapError::Iova(IovaError::Full { .. })),
+            "{full}"
+        );
+        for (range, _) in held {
+            rig.space.unmap_range(range).unwrap();
+        }
+    }
+    assert_eq!(rig.syncs(), 9);
+}
+
+#[test]
+fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
+    let mut enough = 0;
+    for table_pages in 1..8 {
+        let rig = Rig::new(&Setup {
+            table_pages,
+            ..Setup::default()
+        });
+        let constraints = Constraints::default();
+        let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
+        match mapped {
+            Ok((range, _)) => {
+                enough += 1;
+                rig.space.unmap_range(range).unwrap();
+            }
+            Err(error) => {
+                assert_eq!(enough, 0);
+                assert!(matches!(
+                    error,
+                    MapError::Domain(DomainError::Map(crate::table::MapError::Memory(_)))
+                ));
+                assert_eq!(rig.space.domain().table().pages(), 1);
+            }
+        }
+        // Whatever happened, the addresses are free.
+        let whole = range(0x10_0000, 0xffff_ffff);
+        assert_eq!(rig.space.reserve(whole), Ok(()), "{table_pages} pages");
+        let at = rig.space.domain().translate(whole.start());
+        assert_eq!(at, None);
+    }
+    assert!(enough > 0);
+}

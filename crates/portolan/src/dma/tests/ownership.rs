@@ -1,0 +1,257 @@
+//! Who holds a buffer when, and what is never freed.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::future::Future;
+use core::pin::pin;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::task::{Context, Poll, Waker};
+use spin::Mutex;
+
+use super::rig::{Hardware, Pages, Rig, Setup, Space};
+use crate::addr::{Iova, PageSize, PhysRange, StreamId};
+use crate::dma::{
+    Bidirectional, Coherency, CoherentMemory, Constraints, Device, FromDevice, MapError, Policy,
+    Reservation, RetireError, ToDevice, Trust, reclaim_all,
+};
+use crate::platform::DataCache;
+use crate::table::Access;
+use crate::unit::Domain as _;
+
+fn device(rig: &Rig, constraints: Constraints) -> Device<Arc<Space>> {
+    let unit: Arc<Hardware> = rig.hardware.clone();
+    let stream = StreamId::new(7);
+    Device::translated(unit, stream, rig.space.clone(), constraints).unwrap()
+}
+
+fn alive() -> Arc<AtomicUsize> {
+    Arc::new(AtomicUsize::new(0))
+}
+
+#[test]
+fn a_buffer_comes_back_when_it_is_quiet() {
+    let rig = Rig::policy(Policy::Strict);
+    let device = device(&rig, Constraints::default());
+    let alive = alive();
+    let buffer = Pages::new(&alive, &[(0x5800, 0x300), (0x9000, 0x1000)]);
+    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let segments: Vec<_> = mapping.segments().collect();
+    assert_eq!(segments.len(), 2);
+    assert_eq!(segments[0].bytes.get(), 0x300);
+    let found = rig.space.domain().translate(segments[0].iova).unwrap();
+    assert_eq!((found.pa.get(), found.access), (0x5800, Access::READ));
+    let at = segments[1].iova;
+    let retired = mapping.retire().ok().unwrap();
+    assert_eq!(rig.space.domain().translate(at), None);
+    assert_eq!(rig.syncs(), 0);
+    let retired = retired.poll().err().unwrap();
+    let buffer = retired.wait().ok().unwrap();
+    assert_eq!((rig.syncs(), buffer.first().get()), (1, 0x5800));
+    drop(buffer);
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn many_retired_buffers_are_reclaimed_by_one_sync() {
+    let rig = Rig::policy(Policy::Retired);
+    let device = device(&rig, Constraints::default());
+    let alive = alive();
+    let one = |i: u64| {
+        let buffer = Pages::new(&alive, &[(i << 12, 0x1000)]);
+        device.map::<FromDevice, _>(buffer).ok().unwrap()
+    };
+    let mappings: Vec<_> = (0..100).map(one).collect();
+    let retire = |mapping: crate::dma::Mapping<_, _, FromDevice>| mapping.retire().ok().unwrap();
+    let retired: Vec<_> = mappings.into_iter().map(retire).collect();
+    let mut buffers = Vec::new();
+    let all = reclaim_all(retired, |buffer| buffers.push(buffer), |_| unreachable!());
+    assert_eq!((all, buffers.len(), rig.syncs()), (Ok(()), 100, 1));
+}
+
+#[test]
+fn a_future_lets_others_join_and_then_pays() {
+    let rig = Rig::policy(Policy::Retired);
+    let device = device(&rig, Constraints::default());
+    let alive = alive();
+    let retire = |at| {
+        let buffer = Pages::new(&alive, &[(at, 0x1000)]);
+        let mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+        mapping.retire().ok().unwrap()
+    };
+    let mut first = pin!(retire(0x1000).reclaim());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(first.as_mut().poll(&mut context).is_pending());
+    let second = retire(0x2000);
+    assert!(matches!(
+        first.as_mut().poll(&mut context),
+        Poll::Ready(Ok(_))
+    ));
+    assert!(second.poll().is_ok());
+    assert_eq!(rig.syncs(), 1);
+}
+
+#[test]
+fn dropped_mappings_and_retired_buffers_are_never_freed_and_counted() {
+    let rig = Rig::policy(Policy::Retired);
+    let device = device(&rig, Constraints::default());
+    let alive = alive();
+    let map = |at| {
+        let buffer = Pages::new(&alive, &[(at, 0x1000)]);
+        device.map::<ToDevice, _>(buffer).ok().unwrap()
+    };
+    let mapping = map(0x1000);
+    let iova = mapping.iova();
+    drop(mapping);
+    assert!(rig.space.domain().translate(iova).is_some());
+    drop(map(0x2000).retire().ok().unwrap());
+    assert_eq!(alive.load(Ordering::Relaxed), 2);
+    let lost = rig.space.quarantine();
+    assert_eq!((lost.dropped, lost.bytes), (2, 0x2000));
+    // One that is quiet when it is dropped is freed.
+    let retired = map(0x3000).retire().ok().unwrap();
+    rig.space.flush().unwrap();
+    drop(retired);
+    assert_eq!(alive.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn an_untrusted_device_gets_whole_pages_only() {
+    let rig = Rig::policy(Policy::Strict);
+    let untrusted = Constraints {
+        trust: Trust::Untrusted,
+        ..Constraints::default()
+    };
+    let device = device(&rig, untrusted);
+    let alive = alive();
+    let buffer = Pages::new(&alive, &[(0x1000, 0x1000), (0x2000, 0xfff)]);
+    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    assert!(matches!(refused.error, MapError::SubPage { .. }));
+    drop(refused);
+    let buffer = Pages::new(&alive, &[(0x1000, 0x2000)]);
+    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    drop(mapping.unmap().ok().unwrap());
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn untranslated_devices_reach_memory_below_their_limit_and_blocked_ones_none() {
+    let rig = Rig::policy(Policy::Strict);
+    let unit = rig.hardware.clone();
+    let narrow = Constraints::default().address_bits(32);
+    let stream = StreamId::new(9);
+    let device = Device::<Arc<Space>>::identity(unit.clone(), stream, narrow).unwrap();
+    let alive = alive();
+    let low = Pages::new(&alive, &[(0x8000_0010, 0x20)]);
+    let mapping = device.map::<ToDevice, _>(low).ok().unwrap();
+    assert_eq!(mapping.iova(), Iova::new(0x8000_0010));
+    assert!(mapping.unmap().is_ok());
+    let high = Pages::new(&alive, &[(0xffff_f000, 0x2000)]);
+    let refused = device.map::<ToDevice, _>(high).err().unwrap();
+    assert!(matches!(refused.error, MapError::AboveLimit { .. }));
+    let device = Device::<Arc<Space>>::blocked(unit, stream, narrow).unwrap();
+    let low = Pages::new(&alive, &[(0x1000, 0x1000)]);
+    let refused = device.map::<ToDevice, _>(low).err().unwrap();
+    assert_eq!(refused.error, MapError::Blocked);
+    drop(device);
+    assert_eq!(*rig.hardware.blocked.lock(), [stream, stream]);
+}
+
+#[derive(Default)]
+struct Noted(Mutex<Vec<(char, PhysRange)>>);
+
+impl DataCache for Noted {
+    fn clean(&self, memory: PhysRange) {
+        self.0.lock().push(('c', memory));
+    }
+
+    fn invalidate(&self, memory: PhysRange) {
+        self.0.lock().push(('i', memory));
+    }
+}
+
+#[test]
+fn caches_are_maintained_for_a_device_that_does_not_snoop() {
+    let rig = Rig::policy(Policy::Strict);
+    let cache = Arc::new(Noted::default());
+    let constraints = Constraints {
+        coherency: Coherency::NotCoherent,
+        ..Constraints::default()
+    };
+    let device = device(&rig, constraints).with_cache(cache.clone());
+    let alive = alive();
+    let kinds = || {
+        let noted = core::mem::take(&mut *cache.0.lock());
+        noted.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
+    };
+    let buffer = Pages::new(&alive, &[(0x1000, 0x100)]);
+    let mut mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
+    assert_eq!(kinds(), ['c']);
+    mapping.for_cpu();
+    assert_eq!(kinds(), ['i']);
+    mapping.sync_for_device();
+    let buffer = mapping.unmap().ok().unwrap();
+    assert_eq!(kinds(), ['c', 'i']);
+    let mut mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    mapping.for_cpu();
+    assert!(mapping.unmap().is_ok());
+    assert_eq!(kinds(), ['c']);
+}
+
+#[test]
+fn pieces_are_linked_one_after_the_other_and_synced_once() {
+    let rig = Rig::new(&Setup {
+        caching: crate::inval::Caching::NotPresentToo,
+        ..Setup::default()
+    });
+    let constraints = Constraints::default();
+    let space = rig.space.clone();
+    let mut reserved = Reservation::new(space, 0x5000, &constraints).unwrap();
+    let start = reserved.addresses().start().get();
+    let piece = |at, bytes| PhysRange::from_len(crate::addr::PhysAddr::new(at), bytes).unwrap();
+    let first = reserved.link::<ToDevice>(piece(0x1080, 0x2000)).unwrap();
+    assert_eq!(first.get(), start + 0x80);
+    let second = reserved.link::<FromDevice>(piece(0x9000, 0x1000)).unwrap();
+    assert_eq!(second.get(), start + 0x3000);
+    let full = reserved.link::<ToDevice>(piece(0x1_0000, 0x2000));
+    assert!(matches!(
+        full,
+        Err(crate::dma::LinkError::NoRoom {
+            wanted: 0x2000,
+            left: 0x1000
+        })
+    ));
+    assert_eq!(rig.syncs(), 0);
+    reserved.sync().unwrap();
+    assert_eq!(rig.syncs(), 1);
+    assert!(rig.space.domain().translate(second).is_some());
+    reserved.unlink().ok().unwrap();
+    assert_eq!(rig.syncs(), 2);
+    assert_eq!(rig.space.domain().translate(second), None);
+    assert_eq!(rig.space.waiting(), (0, 0));
+}
+
+#[test]
+fn coherent_memory_is_freed_when_it_is_quiet() {
+    let rig = Rig::policy(Policy::Lazy);
+    let constraints = Constraints::default();
+    let size = PageSize::SIZE_4K;
+    let ring = CoherentMemory::new(rig.space.clone(), rig.memory.clone(), size, &constraints);
+    let ring = ring.unwrap();
+    ring.words()[3].store(7, Ordering::Relaxed);
+    assert!(rig.space.domain().translate(ring.iova()).is_some());
+    drop(ring);
+    assert_eq!(rig.syncs(), 1);
+}
+
+#[test]
+fn a_range_of_another_space_is_refused() {
+    let one = Rig::policy(Policy::Strict);
+    let other = Rig::policy(Policy::Lazy);
+    let memory = PhysRange::from_len(crate::addr::PhysAddr::new(0x4000), 0x1000).unwrap();
+    let constraints = Constraints::default();
+    let mapped = one.space.map_range(memory, Access::READ, &constraints);
+    let (range, _) = mapped.unwrap();
+    let (error, range) = other.space.unmap_range(range).unwrap_err();
+    assert_eq!(error, RetireError::OtherSpace);
+    one.space.unmap_range(range.unwrap()).unwrap();
+}

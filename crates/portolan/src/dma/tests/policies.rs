@@ -1,0 +1,100 @@
+//! What each policy pays, and when.
+
+use super::rig::{Rig, Setup};
+use crate::addr::{PhysAddr, PhysRange};
+use crate::dma::{Bounds, Constraints, DmaRange, Policy};
+use crate::platform::Nanos;
+use crate::table::Access;
+use crate::unit::Domain as _;
+
+fn map(rig: &Rig, page: u64, bytes: u64) -> DmaRange {
+    let memory = PhysRange::from_len(PhysAddr::new(page << 12), bytes).unwrap();
+    let constraints = Constraints::default();
+    rig.space
+        .map_range(memory, Access::READ, &constraints)
+        .unwrap()
+        .0
+}
+
+#[test]
+fn strict_pays_for_each_and_retired_for_each_that_waits() {
+    for policy in [Policy::Strict, Policy::Retired] {
+        let rig = Rig::policy(policy);
+        for page in 0..10 {
+            let range = map(&rig, page, 0x1000);
+            rig.space.unmap_range(range).unwrap();
+        }
+        assert_eq!((rig.syncs(), rig.space.waiting()), (10, (0, 0)));
+    }
+}
+
+fn lazy(bounds: Bounds) -> Rig {
+    Rig::new(&Setup {
+        policy: Policy::Lazy,
+        bounds,
+        ..Setup::default()
+    })
+}
+
+#[test]
+fn lazy_flushes_when_its_entries_are_full() {
+    let rig = lazy(Bounds {
+        entries: 8,
+        ..Bounds::default()
+    });
+    for page in 0..80 {
+        let range = map(&rig, page, 0x1000);
+        let addresses = range.addresses();
+        rig.space.unmap_range(range).unwrap();
+        assert_eq!(rig.space.domain().translate(addresses.start()), None);
+        assert!(rig.space.waiting().0 < 8);
+    }
+    assert_eq!(rig.syncs(), 10);
+}
+
+#[test]
+fn lazy_flushes_when_its_bytes_are_full() {
+    let rig = lazy(Bounds {
+        bytes: 0x1_0000,
+        ..Bounds::default()
+    });
+    for page in 0..16 {
+        let range = map(&rig, page, 0x4000);
+        rig.space.unmap_range(range).unwrap();
+        assert!(rig.space.waiting().1 < 0x1_0000);
+    }
+    assert_eq!(rig.syncs(), 4);
+}
+
+#[test]
+fn lazy_flushes_what_is_old() {
+    let rig = lazy(Bounds {
+        age: Nanos::new(1000),
+        ..Bounds::default()
+    });
+    rig.space.unmap_range(map(&rig, 1, 0x1000)).unwrap();
+    rig.pass(999);
+    rig.space.tick().unwrap();
+    assert_eq!(rig.syncs(), 0);
+    rig.pass(1);
+    rig.space.tick().unwrap();
+    assert_eq!((rig.syncs(), rig.space.waiting()), (1, (0, 0)));
+    rig.space.unmap_range(map(&rig, 1, 0x1000)).unwrap();
+    rig.pass(1000);
+    // Without a timer, the next unmap looks.
+    rig.space.unmap_range(map(&rig, 2, 0x1000)).unwrap();
+    assert_eq!((rig.syncs(), rig.space.waiting()), (2, (0, 0)));
+}
+
+#[test]
+fn addresses_are_not_reused_before_they_are_quiet() {
+    let rig = lazy(Bounds::default());
+    let first = map(&rig, 1, 0x1000);
+    let addresses = first.addresses();
+    rig.space.unmap_range(first).unwrap();
+    let held: alloc::vec::Vec<_> = (0..64).map(|page| map(&rig, page, 0x1000)).collect();
+    assert!(held.iter().all(|range| range.addresses() != addresses));
+    for range in held {
+        rig.space.unmap_range(range).unwrap();
+    }
+}

@@ -1,0 +1,228 @@
+//! A space, its queue, its clock and its devices.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use spin::Mutex;
+
+use crate::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use crate::dma::{Bounds, Buffer, DmaSpace, Policy, SpaceOptions};
+use crate::inval::{
+    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
+    WriteBuffer,
+};
+use crate::platform::{Clock, Nanos, SlabTables, SpinCpus};
+use crate::table::PageTable;
+use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use crate::unit::{
+    Attach, AttachError, Awaited, ContextHome, FaultEvent, PagedDomain, Unit, UnitError,
+};
+
+/// A queue that counts, and that fails while `broken` is not 0.
+#[derive(Debug, Default)]
+pub(super) struct Hardware {
+    pub syncs: AtomicU64,
+    pub broken: AtomicU64,
+    pub blocked: Mutex<Vec<StreamId>>,
+    now: AtomicU64,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Queue(pub Arc<Hardware>);
+
+pub(super) const TIMED_OUT: UnitError = UnitError::TimedOut {
+    awaited: Awaited::Completion,
+    waited: Nanos::new(1),
+};
+
+impl InvalidationQueue for Queue {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        assert!(steps.count() > 0);
+        self.0.syncs.fetch_add(1, Ordering::Relaxed);
+        match self.0.broken.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(TIMED_OUT),
+        }
+    }
+}
+
+impl ContextHome for Queue {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        match self.0.broken.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            _ => Err(TIMED_OUT),
+        }
+    }
+}
+
+/// A clock that the test moves.
+#[derive(Clone, Debug)]
+pub(super) struct Hand(Arc<Hardware>);
+
+impl Clock for Hand {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.now.load(Ordering::Relaxed))
+    }
+
+    fn relax(&self) {
+        self.0.now.fetch_add(1_000_000, Ordering::Relaxed);
+    }
+}
+
+pub(super) type Cpus = Arc<SpinCpus<Hand, fn() -> CpuId>>;
+pub(super) type Memory = Arc<SlabTables<AtomicU64>>;
+pub(super) type Domain = PagedDomain<VtdSecondStage, Memory, Queue>;
+pub(super) type Space = DmaSpace<Domain, Cpus>;
+
+/// A unit that only notes what is asked of it.
+impl Unit for Hardware {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.blocked.lock().push(stream);
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        Ok(None)
+    }
+}
+
+impl Attach<Domain> for Hardware {
+    fn attach(&self, _stream: StreamId, _domain: &Arc<Domain>) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+pub(super) struct Rig {
+    pub hardware: Arc<Hardware>,
+    pub memory: Memory,
+    pub space: Arc<Space>,
+}
+
+pub(super) struct Setup {
+    pub policy: Policy,
+    pub bounds: Bounds,
+    pub table_pages: u32,
+    pub window: IovaRange,
+    pub caching: Caching,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            policy: Policy::Strict,
+            bounds: Bounds::default(),
+            table_pages: 64,
+            window: range(0x10_0000, 0xffff_ffff),
+            caching: Caching::PresentOnly,
+        }
+    }
+}
+
+pub(super) fn range(start: u64, last: u64) -> IovaRange {
+    IovaRange::new(Iova::new(start), Iova::new(last)).unwrap()
+}
+
+impl Rig {
+    pub fn new(setup: &Setup) -> Self {
+        let hardware = Arc::new(Hardware::default());
+        let memory = SlabTables::new(
+            PhysAddr::new(0x8000_0000),
+            PageSize::SIZE_4K,
+            setup.table_pages,
+        );
+        let memory = Arc::new(memory);
+        let format = VtdSecondStage {
+            levels: VtdLevels::Four,
+            output_lg2: 46,
+            dirty: DirtyTracking::Off,
+        };
+        let table = PageTable::new(format, memory.clone()).unwrap();
+        let caps = Capabilities {
+            granule: PageSize::SIZE_4K,
+            page: PageForm::Granule,
+            range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
+            leaf_only: LeafOnly::Present,
+            walker: Walker::Coherent,
+            caching: setup.caching,
+            write_buffer: WriteBuffer::Absent,
+        };
+        let queue = Queue(hardware.clone());
+        let context = ContextId::new(1);
+        let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue);
+        let hand = Hand(hardware.clone());
+        let cpus: Cpus = Arc::new(SpinCpus::new(2, hand, || CpuId::new(0)));
+        let options = SpaceOptions {
+            window: setup.window,
+            policy: setup.policy,
+            bounds: setup.bounds,
+            ..SpaceOptions::default()
+        };
+        let space = DmaSpace::new(Arc::new(domain), cpus, &options).unwrap();
+        Self {
+            hardware,
+            memory,
+            space: Arc::new(space),
+        }
+    }
+
+    pub fn policy(policy: Policy) -> Self {
+        Self::new(&Setup {
+            policy,
+            ..Setup::default()
+        })
+    }
+
+    pub fn syncs(&self) -> u64 {
+        self.hardware.syncs.load(Ordering::Relaxed)
+    }
+
+    pub fn set_broken(&self, broken: u64) {
+        self.hardware.broken.store(broken, Ordering::Relaxed);
+    }
+
+    pub fn pass(&self, nanos: u64) {
+        self.hardware.now.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+/// A buffer that says how many of its kind are alive.
+#[derive(Debug)]
+pub(super) struct Pages {
+    pieces: Vec<PhysRange>,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Pages {
+    pub fn new(alive: &Arc<AtomicUsize>, pieces: &[(u64, u64)]) -> Self {
+        alive.fetch_add(1, Ordering::Relaxed);
+        let piece = |&(start, bytes)| PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
+        Self {
+            pieces: pieces.iter().map(piece).collect(),
+            alive: alive.clone(),
+        }
+    }
+
+    pub fn first(&self) -> PhysAddr {
+        self.pieces[0].start()
+    }
+}
+
+impl Buffer for Pages {
+    type Pieces<'b> = core::iter::Copied<core::slice::Iter<'b, PhysRange>>;
+
+    fn pieces(&self) -> Self::Pieces<'_> {
+        self.pieces.iter().copied()
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}

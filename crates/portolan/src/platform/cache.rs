@@ -1,0 +1,15 @@
+//! The CPU's data caches, for devices that do not snoop.
+
+use crate::addr::PhysRange;
+
+/// Maintenance of data caches by physical address.
+///
+/// *Implementer's duties.* When a call returns, it has taken effect for all CPUs. Lines at the ends
+/// of a range that hold other data as well are written back before they are dropped.
+pub trait DataCache: Send + Sync {
+    /// Writes lines back to memory.
+    fn clean(&self, memory: PhysRange);
+
+    /// Drops lines, so that the next read comes from memory.
+    fn invalidate(&self, memory: PhysRange);
+}
