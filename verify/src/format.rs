@@ -148,6 +148,8 @@ impl FormatName {
             }
             _ if access.contains(Access::EXECUTE) => None,
             Self::VtdFs4 | Self::VtdFs5 => Some(access | Access::READ),
+            // The force-coherent bit of a leaf keeps the kind of memory.
+            Self::AmdV1Levels3 | Self::AmdV1Levels4 => Some(access),
             _ => Some(data),
         }
     }

@@ -13,7 +13,7 @@ const UNPAID: usize = 4;
 /// Open unmap debts at most.
 const DEBTS: usize = 8;
 /// Memory addresses used: below this and below what the format can point at.
-const MEMORY_LG2: u32 = 40;
+const MEMORY_LG2: u32 = 42;
 /// Pieces mapped from which on unmapping is preferred.
 const CROWDED: usize = 48;
 
