@@ -19,11 +19,11 @@ use portolan::unit::{
 
 use super::core::{Remote, VtdQueue, split_id};
 use super::features::{Has, width_code};
-use super::request::{Contexts, Extent, Iotlb, Request};
+use super::request::{Contexts, DeviceTlb, Extent, Iotlb, Request};
 use super::spec::ADDRESS;
 use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
 use super::structures::{At, Forget, Mode, change};
-use super::unit::{PASS, Vtd};
+use super::unit::{Known, PASS, Vtd};
 
 /// A domain that is kept alive.
 #[derive(Clone)]
@@ -68,6 +68,26 @@ enum Target {
 
 /// PASID of requests without one.
 const RID_PASID: u32 = 0;
+
+/// The device TLB of a stream, as far as it concerns one PASID.
+fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
+    Remote {
+        stream,
+        pasid: (pasid != RID_PASID).then_some(pasid),
+        device,
+    }
+}
+
+impl Known {
+    /// The device TLB of a stream, if it may be used once the home at `key` is left: not while
+    /// another PASID is attached whose domain does not know of it.
+    fn usable_device(&self, (stream, pasid): (u16, u32)) -> Option<DeviceTlb> {
+        let device = self.devices.get(&stream).copied()?;
+        let mut others = self.homes.range((stream, 0)..=(stream, u32::MAX));
+        let told = others.all(|((_, other), home)| *other == pasid || home.remote.is_some());
+        told.then_some(device)
+    }
+}
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
     /// Blocks all streams.
@@ -116,21 +136,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
         self.settle(key)?;
         let (old, new) = {
             let known = self.known.lock();
-            let device = known.devices.get(&sid).copied();
-            let device = device.filter(|_| !matches!(target, Target::Pass));
-            let pasid = (pasid != RID_PASID).then_some(pasid);
-            let remote = device.map(|device| Remote {
-                stream: sid,
-                pasid,
-                device,
-            });
+            let device = known.usable_device(key);
+            // With a legacy entry that passes through, device TLBs get nothing.
+            let legacy = self.config.mode == Mode::Legacy;
+            let device = device.filter(|_| !(legacy && matches!(target, Target::Pass)));
+            let remote = device.map(|device| remote(key, device));
             (known.homes.get(&key).cloned(), target.home(remote))
         };
         if old.is_none() && new.is_none() {
             return Ok(());
         }
         let words = self.words(&target, new.as_ref())?;
-        let at = self.entry(sid, pasid)?;
+        let at = self.entry(key)?;
         if let Some(home) = &new {
             self.note(home, pasid);
         }
@@ -234,6 +251,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
         };
         let domain = home.id;
         let mut stages: [Vec<Request>; 3] = Default::default();
+        // Whether or not it was used for `home`: it may be from now on, while `home` is left.
+        let device = self.known.lock().devices.get(&stream).copied();
+        let device = device.map(|device| remote((stream, pasid), device));
         match self.config.mode {
             Mode::Legacy => {
                 let context = Contexts::Device { domain, stream };
@@ -255,8 +275,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
             }
         }
         stages[1].push(Request::Iotlb(Iotlb::Domain { domain }));
-        let remote = home.remote.map(|remote| remote.forget(Extent::All));
-        stages[2].extend(remote);
+        let remote = home.remote.or(device);
+        stages[2].extend(remote.map(|remote| remote.forget(Extent::All)));
         stages
     }
 
@@ -273,8 +293,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
         stages
     }
 
-    /// The entry that decides about `stream` and `pasid`, made if there is none.
-    fn entry(&self, stream: u16, pasid: u32) -> Result<At, UnitError> {
+    /// The entry that decides about a stream and a PASID, made if there is none.
+    fn entry(&self, key: (u16, u32)) -> Result<At, UnitError> {
+        let (stream, pasid) = key;
         let mut structures = self.structures.lock();
         let context = structures.context(&self.core, stream)?;
         if structures.mode == Mode::Legacy {
@@ -287,7 +308,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
         let has = self.features().has;
         let flag = |condition: bool, bit: u64| if condition { bit } else { 0 };
         let known = self.known.lock();
-        let device = known.devices.contains_key(&stream);
+        let device = known.usable_device(key).is_some();
+        let stale = known.stale.contains(&stream);
         drop(known);
         let requests = device && self.page_requests_are_read();
         let words = [
@@ -307,7 +329,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
             old: &[&context_cache, &[Request::PasidCacheAll], &[all]],
             absence: &[&context_cache],
         };
-        change(&self.core, context, &words, forget)?;
+        if stale {
+            self.core.run(forget.old)?;
+            self.known.lock().stale.remove(&stream);
+        }
+        if let Err(error) = change(&self.core, context, &words, forget) {
+            self.known.lock().stale.insert(stream);
+            return Err(error);
+        }
         Ok(at)
     }
 
@@ -350,7 +379,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
                 };
                 (kind, *root, width_code(*levels))
             }
-            Target::Pass => (t::PASS, 0, self.widest()),
+            Target::Pass => match self.widest() {
+                0 => return Err(UnitError::Unsupported.into()),
+                width => (t::PASS, 0, width),
+            },
             Target::Blocked | Target::First { .. } => return Err(AttachError::Mismatch),
         };
         words[0] = root & ADDRESS | context::TT.at(kind);
@@ -432,7 +464,7 @@ impl Target {
                 return Some(Home {
                     id: PASS,
                     context: None,
-                    remote: None,
+                    remote,
                     kept: None,
                 });
             }

@@ -8,7 +8,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{ContextId, PageSize};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
@@ -88,6 +88,8 @@ pub(super) struct Core<R, M, C> {
     pub(super) way: Way,
     pub(super) ids: Ids,
     pub(super) tags: Mutex<BTreeMap<u32, Arc<Tag>>>,
+    /// Translation is off for good, and everything was invalidated: nothing is owed any more.
+    pub(super) released: AtomicBool,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Core<R, M, C> {
@@ -104,6 +106,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Core<R, M, C> {
 
     /// Carries out `stages` one after another, each complete before the next begins, and waits.
     pub(super) fn run(&self, stages: &[&[Request]]) -> Result<(), UnitError> {
+        if self.released.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let mut sending = Sending::new(self);
         let result = sending.all(stages);
         sending.leave(result)
@@ -193,9 +198,15 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Clock> Sending<'a, R, M, C> {
         let Way::Ring(ring) = &self.core.way else {
             return result;
         };
-        match (ring.leave(self.owner), result) {
-            (Some(code), Ok(())) => Err(UnitError::Refused { code }),
-            (_, result) => result,
+        match result {
+            Ok(()) => match ring.leave(self.owner) {
+                Some(code) => Err(UnitError::Refused { code }),
+                None => Ok(()),
+            },
+            Err(error) => {
+                ring.abandon(self.owner);
+                Err(error)
+            }
         }
     }
 }
@@ -383,6 +394,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for VtdQueue<R
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        if self.0.released.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let mut paying = Paying {
             sending: Sending::new(&self.0),
             remote: Vec::new(),

@@ -59,7 +59,12 @@ impl Reader {
                     return Err(UnitError::Gone);
                 }
                 if fault::F.of(high) == 1 {
+                    // Where a read is two, the first may have been before the record was whole.
+                    let high = regs.read64(at + 8);
                     let low = regs.read64(at);
+                    if high == u64::MAX {
+                        return Err(UnitError::Gone);
+                    }
                     regs.write32(at + fault::F_OFFSET, 1 << 31);
                     *next = Some((index + 1) % count);
                     return Ok(Some(FaultEvent::Fault(decode(low, high))));
@@ -110,12 +115,18 @@ fn explain(code: u8) -> FaultReason {
         r::WRITE | r::READ | r::SCALABLE_WRITE | r::SCALABLE_READ | r::SUPERVISOR => {
             FaultReason::Permission
         }
-        r::FIRST_ABSENT | r::SECOND_ABSENT => FaultReason::NotMapped,
+        r::SECOND_PERMISSION | r::EXECUTE => FaultReason::Permission,
+        r::FIRST_ABSENT => FaultReason::NotMapped,
         r::BEYOND_WIDTH | r::SECOND_BEYOND | r::NOT_CANONICAL => FaultReason::AddressSize,
+        r::BEYOND_UNIT => FaultReason::AddressSize,
         r::TABLE_RESERVED | r::FIRST_RESERVED | r::SECOND_RESERVED => FaultReason::Table,
         r::TABLE_ACCESS | r::ROOT_ACCESS | r::CONTEXT_ACCESS => FaultReason::External,
         r::SCALABLE_ROOT_ACCESS | r::SCALABLE_CONTEXT_ACCESS => FaultReason::External,
         r::DIRECTORY_ACCESS | r::FIRST_ACCESS | r::SECOND_ACCESS => FaultReason::External,
+        r::FIRST_ROOT_ACCESS => FaultReason::External,
+        r::FIRST_BEYOND | r::NESTED_TABLE..=r::NESTED_TABLE_LAST => FaultReason::Table,
+        r::ROOT_POINTER..=r::ROOT_POINTER_LAST => FaultReason::Configuration,
+        r::DIRECTORY_RESERVED | r::SECOND_ROOT => FaultReason::Configuration,
         r::CONTEXT_INVALID | r::ROOT_RESERVED | r::CONTEXT_RESERVED => FaultReason::Configuration,
         r::SCALABLE_ROOT_RESERVED => FaultReason::Configuration,
         r::SCALABLE_CONTEXT_ACCESS..=r::SCALABLE_CONTEXT_LAST => FaultReason::Configuration,

@@ -63,6 +63,8 @@ bitflags::bitflags! {
         const ROOT_INVALIDATES = 1 << 22;
         /// Setting the interrupt table pointer invalidates all that hangs on it.
         const INTERRUPT_ROOT_INVALIDATES = 1 << 23;
+        /// Invalidation through registers.
+        const REGISTERS = 1 << 24;
     }
 }
 
@@ -100,6 +102,8 @@ const ECAP_FLAGS: [(Has, Bits); 12] = [
 
 /// End of the registers at fixed places, which those at discovered ones may not overlap.
 const FIXED_END: usize = 0xf0;
+/// Last major version with invalidation through registers (6.5).
+const LAST_WITH_REGISTERS: u64 = 6;
 /// Narrowest address width that makes sense: that of one leaf of the largest size.
 const MIN_WIDTH: u32 = 30;
 /// Widest: five levels.
@@ -143,13 +147,17 @@ impl Features {
         if version == u32::MAX || cap_word == u64::MAX || ecap_word == u64::MAX {
             return Err(UnitError::Gone);
         }
-        if reg::ver::MAJOR.of(version.into()) == 0 {
+        let major = reg::ver::MAJOR.of(version.into());
+        if major == 0 {
             return Err(nonsense(reg::VER, version.into()));
         }
-        Self::check(cap_word, ecap_word)
+        let mut features = Self::check(cap_word, ecap_word)?;
+        let registers = major <= LAST_WITH_REGISTERS;
+        features.has.set(Has::REGISTERS, registers);
+        Ok(features)
     }
 
-    /// Checks the two capability registers.
+    /// Checks the two capability registers, of a unit whose version has [`Has::REGISTERS`].
     ///
     /// # Errors
     /// [`UnitError::Nonsense`].
@@ -251,7 +259,7 @@ impl Features {
 }
 
 fn flags(cap_word: u64, ecap_word: u64) -> Has {
-    let mut has = Has::empty();
+    let mut has = Has::REGISTERS;
     for (flag, bit) in CAP_FLAGS {
         has.set(flag, has.contains(flag) || bit.of(cap_word) != 0);
     }

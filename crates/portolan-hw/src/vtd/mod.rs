@@ -14,6 +14,8 @@ mod request;
 mod ring;
 pub mod spec;
 mod structures;
+#[cfg(test)]
+mod tests;
 mod unit;
 mod update;
 

@@ -10,6 +10,7 @@ use portolan::platform::{Clock, Mmio, TableMem, Word};
 use portolan::table::Access;
 use portolan::unit::UnitError;
 
+use super::control::Control;
 use super::features::Has;
 use super::request::{Answer, Request};
 use super::spec::record::{REQUEST_LG2, REQUEST_WORDS, request};
@@ -66,6 +67,28 @@ pub(super) struct PageQueue {
     address: AtomicU64,
 }
 
+impl PageQueue {
+    /// Gives the queue's memory back. Translation must be off.
+    pub(super) fn free<R: Mmio, C: Clock>(
+        &self,
+        control: &Control<R, C>,
+        mem: &impl TableMem<AtomicU64>,
+    ) {
+        let address = self.address.swap(0, Ordering::AcqRel);
+        if address != 0 {
+            control.regs.write64(reg::PQA, 0);
+            let (base, size) = place(address);
+            mem.free(base, size);
+        }
+    }
+}
+
+/// Start and size of the queue that a register value describes.
+fn place(address: u64) -> (PhysAddr, PageSize) {
+    let size = PageSize::of_lg2(12 + queue::SIZE.of(address) as u32);
+    (PhysAddr::new(address).align_down(PageSize::SIZE_4K), size)
+}
+
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
     /// Sets up a page-request queue of `2^lg2_pages` pages (7 at most), to be read with
     /// [`Vtd::next_page_request`]. Devices whose TLB is used may send requests from their next
@@ -115,8 +138,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
             return Err(UnitError::Unsupported);
         }
         let regs = &self.core.control.regs;
-        let size = PageSize::of_lg2(12 + queue::SIZE.of(address) as u32);
-        let base = PhysAddr::new(address).align_down(PageSize::SIZE_4K);
+        let (base, size) = place(address);
         let (head, tail) = (regs.read64(reg::PQH), regs.read64(reg::PQT));
         if head == u64::MAX || tail == u64::MAX {
             return Err(UnitError::Gone);

@@ -243,6 +243,16 @@ impl Ring {
         code
     }
 
+    /// As [`Ring::leave`], after a failure: what is still queued of `owner` is nobody's.
+    pub(super) fn abandon(&self, owner: Owner) -> Option<u32> {
+        let mut state = self.state.lock();
+        for of in state.owners.iter_mut().filter(|of| **of == owner) {
+            *of = NOBODY;
+        }
+        drop(state);
+        self.leave(owner)
+    }
+
     fn done<M: TableMem<AtomicU64>>(&self, mem: &M, ticket: Ticket) -> bool {
         let slot = self.slot(ticket.0) as usize;
         let Some(word) = mem.table(self.status, self.status_size).get(slot) else {

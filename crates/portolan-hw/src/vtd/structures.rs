@@ -117,9 +117,13 @@ impl Structures {
         let word = bus * entry::ROOT_WORDS + half;
         let table = match self.contexts.get(&word) {
             Some(&table) => table,
-            None => self.hang(core, self.root, PAGE, word)?,
+            None => {
+                let table = core.mem.alloc(PAGE)?;
+                self.contexts.insert(word, table);
+                table
+            }
         };
-        self.contexts.insert(word, table);
+        hang(core, (self.root, PAGE), word, table)?;
         Ok(At {
             table,
             size: PAGE,
@@ -153,9 +157,18 @@ impl Structures {
         let index = pasid >> entry::PASID_TABLE_LG2;
         let table = match self.pasids.get(&(stream, index)) {
             Some(&table) => table,
-            None => self.hang(core, directory, self.directory_size, index as usize)?,
+            None => {
+                let table = core.mem.alloc(PAGE)?;
+                self.pasids.insert((stream, index), table);
+                table
+            }
         };
-        self.pasids.insert((stream, index), table);
+        hang(
+            core,
+            (directory, self.directory_size),
+            index as usize,
+            table,
+        )?;
         let slot = pasid as usize & ((1 << entry::PASID_TABLE_LG2) - 1);
         Ok(At {
             table,
@@ -164,37 +177,27 @@ impl Structures {
             words: entry::PASID_WORDS,
         })
     }
+}
 
-    /// Hangs a new table on one word of an upper one. That it was not there before is forgotten
-    /// with the entry that is about to be written in it.
-    fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
-        &self,
-        core: &Core<R, M, C>,
-        upper: PhysAddr,
-        size: PageSize,
-        word: usize,
-    ) -> Result<PhysAddr, UnitError> {
-        let at = At {
-            table: upper,
-            size,
-            first: word,
-            words: 1,
-        };
-        // Whoever tried before may have failed after the table was hung up.
-        let now = read(core, at)[0];
-        if now & P != 0 {
-            return Ok(PhysAddr::new(now & ADDRESS));
-        }
-        let table = core.mem.alloc(PAGE)?;
-        let new = [table.get() & ADDRESS | P];
-        let nothing = Forget {
-            old: &[],
-            absence: &[],
-        };
-        // If this fails, the table stays where it hangs, and is found there.
-        change(core, at, &new, nothing)?;
-        Ok(table)
-    }
+/// Hangs a table on one word of an upper one, unless it hangs there. That it was not there before
+/// is forgotten with the entry that is about to be written in it.
+fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    core: &Core<R, M, C>,
+    (upper, size): (PhysAddr, PageSize),
+    word: usize,
+    table: PhysAddr,
+) -> Result<(), UnitError> {
+    let at = At {
+        table: upper,
+        size,
+        first: word,
+        words: 1,
+    };
+    let nothing = Forget {
+        old: &[],
+        absence: &[],
+    };
+    change(core, at, &[table.get() & ADDRESS | P], nothing)
 }
 
 /// What the entry holds now; words beyond its own are zero.

@@ -3,10 +3,10 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.14 and 6.6
 //! to 6.8, 11.4.4. Several units are several instances; nothing is shared between them.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{PhysRange, StreamId};
 use portolan::inval::Quirks;
@@ -104,11 +104,16 @@ pub(super) struct Known {
     pub(super) parents: BTreeMap<u16, Parent>,
     /// What the hardware may still reach after a failure, by stream and PASID.
     pub(super) limbo: Vec<((u16, u32), Home)>,
+    /// Streams of which the unit may have kept an old scalable context entry after a failure.
+    pub(super) stale: BTreeSet<u16>,
 }
 
 impl Drop for Known {
     /// What the hardware may still reach is never freed.
     fn drop(&mut self) {
+        if self.homes.is_empty() && self.limbo.is_empty() {
+            return;
+        }
         core::mem::forget(core::mem::take(&mut self.homes));
         core::mem::forget(core::mem::take(&mut self.limbo));
         core::mem::forget(core::mem::take(&mut self.parents));
@@ -142,13 +147,26 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
     /// # Errors
     /// See [`UnitError`]. Memory that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+        let unit = Self::prepare(regs, mem, clock, config)?;
+        unit.translate()?;
+        Ok(unit)
+    }
+
+    /// As [`Vtd::enable`], but does not turn translation on yet: devices reach all memory until
+    /// [`Vtd::translate`]. Streams attached in between are never blocked, which those with
+    /// reserved memory ([`Config::reserved`]) may not survive.
+    ///
+    /// # Errors
+    /// As [`Vtd::enable`].
+    pub fn prepare(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let features = Features::read(&regs)?;
         let scalable = config.mode == Mode::Scalable;
         if scalable && !features.has.contains(Has::SCALABLE) {
             return Err(UnitError::Unsupported);
         }
         let queued = features.has.contains(Has::QUEUE) && config.invalidation == Invalidation::Best;
-        if scalable && !queued {
+        let registers = features.has.contains(Has::REGISTERS) && !scalable;
+        if !queued && !registers {
             return Err(UnitError::Unsupported);
         }
         let bits = config.pasid_bits.min(features.pasid_bits);
@@ -175,6 +193,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
             way,
             ids: Ids::new(u32::from(PASS) + 1, last),
             tags: Mutex::new(BTreeMap::new()),
+            released: AtomicBool::new(false),
         };
         if let Err(error) = quiet(&core.control) {
             structures.free(&core.mem);
@@ -196,7 +215,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
         Ok(unit)
     }
 
-    /// From a quiet unit to one that blocks everything.
+    /// From a quiet unit to one that is about to block everything.
     fn start(&self) -> Result<(), UnitError> {
         let control = &self.core.control;
         self.faults.discard(control)?;
@@ -218,6 +237,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
         if !control.features.has.contains(Has::ROOT_INVALIDATES) {
             self.forget_everything()?;
         }
+        Ok(())
+    }
+
+    /// Turns translation on, and then protected memory regions off. Does nothing if it is on.
+    ///
+    /// # Errors
+    /// If the hardware does not follow.
+    pub fn translate(&self) -> Result<(), UnitError> {
+        let control = &self.core.control;
         control.switch(command::TE, Switch::On)?;
         control.unprotect_memory()
     }
@@ -296,10 +324,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
                 .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
             control.switch(command::QIE, Switch::Off)?;
         }
+        self.core.released.store(true, Ordering::Release);
+        self.requests.free(control, &self.core.mem);
         self.structures.lock().free(&self.core.mem);
         let core = Arc::clone(&self.core);
         drop(self);
-        // Domains that are still held keep the ring: they will find it off.
+        // While domains are still held so is the ring, in which one of them may be writing.
         if let Some(core) = Arc::into_inner(core) {
             if let Way::Ring(ring) = &core.way {
                 ring.free(&core.mem);

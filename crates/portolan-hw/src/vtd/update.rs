@@ -56,7 +56,8 @@ pub fn plan(old: &[u64], new: &[u64]) -> Plan {
             plan.push(Update::Write { word, value });
         }
     }
-    if present {
+    let rest_changed = matches!(plan.last(), Some(Update::Write { word: 1.., .. }));
+    if present && rest_changed {
         // The words are in memory before the bit that makes them count.
         plan.push(Update::Publish);
     }
@@ -96,7 +97,7 @@ mod tests {
             .flat_map(|words| {
                 let make = move |present: u64, fill: u64| {
                     (0..words as u64)
-                        .map(|w| (fill << 12) * (w + 1) | if w == 0 { present } else { 0 })
+                        .map(|w| ((fill << 12) * (w + 1)) | if w == 0 { present } else { 0 })
                         .collect::<Vec<_>>()
                 };
                 [make(0, 0), make(1, 3), make(1, 5), make(0, 9), make(1, 0)]

@@ -64,10 +64,16 @@ pub mod reason {
     pub const SCALABLE_CONTEXT_ABSENT: u8 = 0x41;
     /// Scalable context entry malformed: last reason.
     pub const SCALABLE_CONTEXT_LAST: u8 = 0x4f;
+    /// The root table's address, or its mode, does not fit the request: first and last reason.
+    pub const ROOT_POINTER: u8 = 0x30;
+    /// As [`ROOT_POINTER`].
+    pub const ROOT_POINTER_LAST: u8 = 0x32;
     /// PASID directory entry unreadable.
     pub const DIRECTORY_ACCESS: u8 = 0x50;
     /// PASID directory entry not present.
     pub const DIRECTORY_ABSENT: u8 = 0x51;
+    /// Reserved bit set in a PASID directory entry.
+    pub const DIRECTORY_RESERVED: u8 = 0x52;
     /// PASID table entry unreadable.
     pub const PASID_ACCESS: u8 = 0x58;
     /// PASID table entry not present.
@@ -80,16 +86,30 @@ pub mod reason {
     pub const FIRST_ABSENT: u8 = 0x71;
     /// First-stage entry malformed.
     pub const FIRST_RESERVED: u8 = 0x72;
+    /// Root of the first stage unreadable.
+    pub const FIRST_ROOT_ACCESS: u8 = 0x73;
+    /// First-stage table beyond the second stage's width.
+    pub const FIRST_BEYOND: u8 = 0x74;
+    /// The second stage does not let the first stage's tables be reached: first and last reason.
+    pub const NESTED_TABLE: u8 = 0x75;
+    /// As [`NESTED_TABLE`].
+    pub const NESTED_TABLE_LAST: u8 = 0x77;
     /// Second-stage entry unreadable.
     pub const SECOND_ACCESS: u8 = 0x78;
-    /// Second-stage entry not present.
-    pub const SECOND_ABSENT: u8 = 0x79;
+    /// Second-stage entry without permission; one that is not present has none.
+    pub const SECOND_PERMISSION: u8 = 0x79;
     /// Second-stage entry malformed.
     pub const SECOND_RESERVED: u8 = 0x7a;
+    /// Root of the second stage malformed.
+    pub const SECOND_ROOT: u8 = 0x7b;
     /// First-stage address not canonical.
     pub const NOT_CANONICAL: u8 = 0x80;
     /// First-stage entry of a supervisor.
     pub const SUPERVISOR: u8 = 0x81;
+    /// Execute without permission.
+    pub const EXECUTE: u8 = 0x82;
+    /// Address beyond what the unit can look up.
+    pub const BEYOND_UNIT: u8 = 0x83;
     /// Second-stage address beyond the width.
     pub const SECOND_BEYOND: u8 = 0x84;
     /// Write without permission.

@@ -10,7 +10,7 @@ use portolan::unit::UnitError;
 use spin::Mutex;
 
 use crate::vtd::spec::descriptor::{TYPE, Words, kind};
-use crate::vtd::spec::reg::{self, ccmd, command, fsts, iotlb};
+use crate::vtd::spec::reg::{self, ccmd, command, ecap, fsts, iotlb};
 use crate::vtd::{Config, Vtd};
 
 pub const CAP: u64 = 0x00d2_008c_222f_0606;
@@ -62,6 +62,8 @@ pub struct Machine {
     pub state: Mutex<State>,
     pub slab: SlabTables<AtomicU64>,
     time: AtomicU64,
+    /// Allocations until one fails; none with 0.
+    pub fail_in: AtomicU64,
 }
 
 /// A handle to the machine: registers, memory and clock in one.
@@ -91,6 +93,7 @@ impl Mock {
             state: Mutex::new(state),
             slab: SlabTables::new(PhysAddr::new(0x10_0000_0000), PageSize::SIZE_4K, 64),
             time: AtomicU64::new(0),
+            fail_in: AtomicU64::new(0),
         }))
     }
 
@@ -99,7 +102,11 @@ impl Mock {
     }
 
     pub fn wrong(&self, wrong: Wrong) {
-        self.0.state.lock().wrong = wrong;
+        let mut state = self.0.state.lock();
+        state.wrong = wrong;
+        if state.get(reg::GSTS) as u32 & command::QIE != 0 {
+            self.run_queue(&mut state);
+        }
     }
 
     /// What was asked since the last time.
@@ -126,12 +133,18 @@ impl Mock {
 
     /// A word of memory.
     pub fn word(&self, at: u64) -> u64 {
-        let table = self.0.slab.table(PhysAddr::new(at & !0xfff), PageSize::SIZE_4K);
+        let table = self
+            .0
+            .slab
+            .table(PhysAddr::new(at & !0xfff), PageSize::SIZE_4K);
         table.get((at & 0xfff) as usize / 8).map_or(0, Word::load)
     }
 
     fn store(&self, at: u64, value: u64) {
-        let table = self.0.slab.table(PhysAddr::new(at & !0xfff), PageSize::SIZE_4K);
+        let table = self
+            .0
+            .slab
+            .table(PhysAddr::new(at & !0xfff), PageSize::SIZE_4K);
         if let Some(word) = table.get((at & 0xfff) as usize / 8) {
             Word::store(word, value);
         }
@@ -162,7 +175,7 @@ impl Mock {
                     state.wrong = Wrong::Nothing;
                     state.aborting = true;
                     state.put(reg::FSTS, status | u64::from(fsts::ITE));
-                    state.put(reg::IQH, (head + 1) % slots << lg2);
+                    state.put(reg::IQH, ((head + 1) % slots) << lg2);
                     return;
                 }
                 _ => {}
@@ -172,7 +185,7 @@ impl Mock {
                 let old = self.word(words[1]) & !0xffff_ffff;
                 self.store(words[1], old | words[0] >> 32);
             }
-            state.put(reg::IQH, (head + 1) % slots << lg2);
+            state.put(reg::IQH, ((head + 1) % slots) << lg2);
         }
     }
 
@@ -189,8 +202,12 @@ impl Mock {
     }
 
     fn written(&self, state: &mut State, offset: usize, value: u64) {
+        if state.wrong == Wrong::Gone {
+            return;
+        }
         state.log.push(Event::Register(offset, value));
         let low = value as u32;
+        let iotlb_at = ecap::IRO.of(state.get(reg::ECAP)) as usize * 16;
         match offset {
             reg::GCMD => Self::command(state, low),
             reg::FSTS => {
@@ -205,7 +222,7 @@ impl Mock {
                     self.run_queue(state);
                 }
             }
-            reg::CCMD | 0xf8 => {
+            _ if offset == reg::CCMD || offset == iotlb_at + 8 => {
                 let on = state.get(reg::GSTS) as u32 & command::QIE != 0;
                 let value = match (offset, on) {
                     (_, true) => value,
@@ -265,6 +282,11 @@ impl Mmio for Mock {
 
 impl TableMem<AtomicU64> for Mock {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        match self.0.fail_in.load(Ordering::Relaxed) {
+            0 => {}
+            1 => return Err(OutOfTableMemory { size }),
+            more => self.0.fail_in.store(more - 1, Ordering::Relaxed),
+        }
         self.0.slab.alloc(size)
     }
 

@@ -1,9 +1,8 @@
 //! The driver on a scripted unit.
 
-mod audit;
+mod forgotten;
 mod mock;
 mod queue;
-mod scalable;
 
 use alloc::sync::Arc;
 
@@ -14,7 +13,7 @@ use portolan::table::Access;
 use portolan::unit::{Attach, Domain};
 
 use super::{Config, Mode, SecondDomain};
-use mock::{CAP, Mock, Unit};
+use mock::{Mock, Unit};
 
 const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);

@@ -25,13 +25,9 @@ fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {
     };
     let caps = unit.second_capabilities();
     let domain = unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap();
-    domain.sync(map(&domain, 512)).unwrap();
-    for pages in [512, 3, 253, 256, 255] {
-        domain.sync(map(&domain, pages)).err();
+    for pages in [511, 3, 253, 256, 255] {
+        domain.sync(map(&domain, pages)).unwrap();
         domain.sync(unmap(&domain, pages)).unwrap();
-        if pages != 512 {
-            continue;
-        }
     }
     let tails = mock.take().into_iter().filter_map(|event| match event {
         Event::Register(reg::IQT, tail) => Some(tail),
@@ -171,7 +167,10 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
     let id = domain.context().get();
     let command = 1 << 63 | 3 << 60 | 3 << 48 | u64::from(id) << 32;
     assert!(log.contains(&Event::Register(0xf8, command)), "{log:x?}");
-    assert!(log.iter().any(|event| matches!(event, Event::Register(0xf0, a) if a >> 12 == 0x40000)));
+    assert!(
+        log.iter()
+            .any(|event| matches!(event, Event::Register(0xf0, a) if a >> 12 == 0x40000))
+    );
     // Somebody turned the queue on.
     mock.set(reg::GSTS, mock.reg(reg::GSTS) | 1 << 26);
     domain.sync(map(&*domain, 1)).unwrap();
