@@ -8,6 +8,7 @@
 //! * [`platform`]: what an embedder implements.
 //! * [`table`]: page tables: one walker, one small file per format.
 //! * [`iova`]: addresses for mappings.
+//! * [`bounce`]: memory that devices can reach, lent out by the slot.
 //! * [`dma`]: what a device driver calls: mappings that own their buffers.
 //! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
 //! * [`mod@unit`]: what every IOMMU driver offers: domains, attachments, faults.
@@ -41,13 +42,14 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! Not here yet: bounce pools and I/O page faults.
+//! Not here yet: copies to and from bounce pools, and I/O page faults.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
 pub mod addr;
+pub mod bounce;
 pub mod dma;
 pub mod inval;
 pub mod iova;

@@ -1,0 +1,174 @@
+//! Runs of free slots in words of 64.
+
+/// What is looked for: `count` free slots from one whose number is `phase` more than a multiple of
+/// `stride`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Want {
+    /// At least 1.
+    pub count: u32,
+    /// A power of two.
+    pub stride: u32,
+    /// Below `stride`.
+    pub phase: u32,
+}
+
+/// Slots in a word.
+pub(super) const WORD: u32 = 64;
+
+/// The lowest `count` bits.
+pub(super) const fn ones(count: u32) -> u64 {
+    match count {
+        0 => 0,
+        1..=63 => (1 << count) - 1,
+        _ => u64::MAX,
+    }
+}
+
+impl Want {
+    /// The slots of a word that begins at a multiple of 64 where a run may begin.
+    const fn starts(self) -> u64 {
+        if self.stride >= WORD {
+            return if self.phase < WORD {
+                1 << self.phase
+            } else {
+                0
+            };
+        }
+        let mut starts = 1u64;
+        let mut step = self.stride;
+        while step < WORD {
+            starts |= starts << step;
+            step *= 2;
+        }
+        starts << self.phase
+    }
+
+    /// Where in the word number `word` a run may begin.
+    #[inline]
+    pub(super) const fn starts_in(self, word: u32) -> u64 {
+        if self.stride == 1 {
+            return u64::MAX;
+        }
+        if self.stride <= WORD {
+            return self.starts();
+        }
+        let inside = (word * WORD) & (self.stride - 1);
+        let begins = self.phase & !(WORD - 1);
+        if inside == begins {
+            1 << (self.phase & (WORD - 1))
+        } else {
+            0
+        }
+    }
+
+    /// The first number, from `at` on, where a run may begin.
+    pub(super) const fn align_up(self, at: u32) -> u32 {
+        let above = at.wrapping_sub(self.phase) & (self.stride - 1);
+        if above == 0 {
+            at
+        } else {
+            at + (self.stride - above)
+        }
+    }
+
+    /// The first slot of a run that lies in one word, if `free` has one.
+    #[inline]
+    pub(super) const fn find(self, free: u64, word: u32) -> Option<u32> {
+        let mut begins = free & self.starts_in(word);
+        if self.count > 1 {
+            let mut runs = free;
+            let mut length = 1;
+            while length < self.count {
+                let step = if length < self.count - length {
+                    length
+                } else {
+                    self.count - length
+                };
+                runs &= if step >= WORD { 0 } else { runs >> step };
+                length += step;
+            }
+            begins &= runs;
+        }
+        if begins == 0 {
+            None
+        } else {
+            Some(begins.trailing_zeros())
+        }
+    }
+}
+
+/// The longest run of set bits in `words`, and how many are set.
+pub(super) fn survey(words: impl Iterator<Item = u64>) -> (u32, u32) {
+    let (mut longest, mut total, mut run) = (0, 0, 0u32);
+    for word in words {
+        total += word.count_ones();
+        let mut left = WORD;
+        let mut rest = word;
+        while left > 0 {
+            let set = rest.trailing_ones().min(left);
+            run += set;
+            longest = longest.max(run);
+            if set == left {
+                break;
+            }
+            rest >>= set;
+            left -= set;
+            let clear = rest.trailing_zeros().min(left);
+            run = 0;
+            rest = if clear >= WORD { 0 } else { rest >> clear };
+            left -= clear;
+        }
+    }
+    (longest, total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bit by bit.
+    fn naive(want: Want, free: u64, word: u32) -> Option<u32> {
+        (0..WORD).find(|&at| {
+            let number = word * WORD + at;
+            number % want.stride == want.phase
+                && at + want.count <= WORD
+                && (at..at + want.count).all(|bit| free >> bit & 1 != 0)
+        })
+    }
+
+    #[test]
+    fn runs_are_found_where_a_bit_by_bit_search_finds_them() {
+        let mut state = 0x1234_5678_9abc_def1u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for _ in 0..20_000 {
+            let free = random() | random() | random();
+            let stride = 1 << (random() % 9);
+            let want = Want {
+                count: 1 + (random() % 64) as u32,
+                stride,
+                phase: (random() % u64::from(stride)) as u32,
+            };
+            let word = (random() % 8) as u32;
+            assert_eq!(
+                want.find(free, word),
+                naive(want, free, word),
+                "{want:?} {free:#x}"
+            );
+            let up = want.align_up(word);
+            assert!(up >= word && up % stride == want.phase && up - word < stride);
+        }
+    }
+
+    #[test]
+    fn surveys_count_runs_across_words() {
+        assert_eq!(survey([u64::MAX, 1].into_iter()), (65, 65));
+        assert_eq!(survey([1 << 63, 0b11].into_iter()), (3, 3));
+        assert_eq!(survey([0b1011, 0].into_iter()), (2, 3));
+        assert_eq!(survey([0, 0].into_iter()), (0, 0));
+    }
+}

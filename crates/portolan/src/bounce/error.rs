@@ -1,0 +1,112 @@
+//! What can go wrong, with what the reader needs to put it right.
+
+use thiserror::Error;
+
+use crate::addr::{PageSize, PhysAddr, PhysRange};
+
+/// Why there is no pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PoolError {
+    /// The memory does not hold 64 slots for each area, or is not aligned to that.
+    #[error("{bytes} bytes at {start} do not make {areas} areas of 64 slots of {slot} bytes: \
+             set fewer areas, or a size that is a multiple of {wanted}",
+        start = memory.start(), bytes = memory.len_minus_one() + 1, slot = slot.bytes())]
+    Shape {
+        /// The memory.
+        memory: PhysRange,
+        /// Areas asked for.
+        areas: u32,
+        /// Size of a slot.
+        slot: PageSize,
+        /// What its size has to be a multiple of.
+        wanted: u64,
+    },
+    /// Memory for the pool's own records.
+    #[error("no memory for the pool's own records")]
+    Memory,
+}
+
+/// Why no slots were taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum TakeError {
+    /// No bytes.
+    #[error("an empty buffer was asked for")]
+    Empty,
+    /// More than an area holds, whatever is free.
+    #[error(
+        "{bytes} bytes were asked for, and an area of the pool holds {most}: set fewer areas, \
+             or a larger pool"
+    )]
+    TooLong {
+        /// Bytes, with offset and alignment.
+        bytes: u64,
+        /// The most that can be asked for.
+        most: u64,
+    },
+    /// No address of the pool has the alignment.
+    #[error("an alignment of {align} was asked for, and areas are aligned to {most}",
+        align = align.bytes(), most = most.bytes())]
+    Alignment {
+        /// What was asked for.
+        align: PageSize,
+        /// What can be.
+        most: PageSize,
+    },
+    /// The pool lies where the device cannot reach.
+    #[error(
+        "the pool ends at {last}, and the device reaches up to {limit}: set aside a pool below \
+             that"
+    )]
+    AboveLimit {
+        /// Last address of the pool.
+        last: PhysAddr,
+        /// The device's highest.
+        limit: PhysAddr,
+    },
+    /// Nothing that fits is free.
+    #[error(
+        "no run of {wanted} slots: of {slots} slots {used} are in use, the longest free run is \
+             {longest} (looked first in area {area} of {areas}): set a larger pool"
+    )]
+    Full {
+        /// Slots asked for.
+        wanted: u32,
+        /// Slots of the pool.
+        slots: u32,
+        /// Slots in use.
+        used: u32,
+        /// The longest free run in any area.
+        longest: u32,
+        /// The caller's own area.
+        area: u32,
+        /// Number of areas.
+        areas: u32,
+    },
+}
+
+/// Why slots were not given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum GiveError {
+    /// They are not of this pool.
+    #[error("{at} is not the beginning of a buffer of this pool")]
+    Foreign {
+        /// The address.
+        at: PhysAddr,
+    },
+    /// They are free already.
+    #[error("slot {slot} is free already")]
+    AlreadyFree {
+        /// The first slot.
+        slot: u32,
+    },
+    /// They were taken with another size.
+    #[error("slot {slot} begins a buffer of {taken} slots, not of {given}")]
+    OtherSize {
+        /// The first slot.
+        slot: u32,
+        /// As taken.
+        taken: u32,
+        /// As given.
+        given: u32,
+    },
+}

@@ -1,0 +1,16 @@
+//! Bounce-buffer pools: memory that a device can reach, lent out by the slot.
+//!
+//! [`Pool`] finds and returns slots; [`Strategy`] chooses how, from Linux's first design to one
+//! without locks, so that each step can be measured in the same code.
+
+mod bits;
+mod error;
+mod locked;
+mod lockfree;
+mod pool;
+
+pub use error::{GiveError, PoolError, TakeError};
+pub use pool::{Need, Pool, PoolOptions, PoolUse, Slots, Strategy};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,430 @@
+//! A pool of slots: areas, homes of CPUs, and where in the pool a buffer may lie.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
+
+use super::bits::{WORD, Want};
+use super::error::{GiveError, PoolError, TakeError};
+use super::locked::{Bits, List, Order};
+use super::lockfree::LockFree;
+use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::platform::{Cpus, Lock, SharedWord};
+
+/// How free slots are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Strategy {
+    /// One lock and one area, whatever is asked for; a number a slot that says how many are free
+    /// from there on; next fit.
+    OneLock,
+    /// The same with a lock for each area.
+    AreaLocks,
+    /// A lock and a bitmap for each area; next fit.
+    AreaBitmaps,
+    /// The same, the run that was freed last first.
+    RecentFirst,
+    /// Bitmaps without locks, the word that was freed last first.
+    #[default]
+    LockFree,
+}
+
+impl Strategy {
+    /// All, each with what the one before it lacks.
+    pub const ALL: [Self; 5] = [
+        Self::OneLock,
+        Self::AreaLocks,
+        Self::AreaBitmaps,
+        Self::RecentFirst,
+        Self::LockFree,
+    ];
+
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneLock => "one-lock",
+            Self::AreaLocks => "area-locks",
+            Self::AreaBitmaps => "area-bitmaps",
+            Self::RecentFirst => "recent-first",
+            Self::LockFree => "lock-free",
+        }
+    }
+}
+
+/// How a pool is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Size of a slot.
+    pub slot: PageSize,
+    /// Areas; a power of two, or rounded up to one.
+    pub areas: u32,
+    /// How slots are found.
+    pub strategy: Strategy,
+}
+
+impl PoolOptions {
+    /// Slots of 2 KiB, an area for each CPU, no locks.
+    pub fn for_cpus(cpus: &impl Cpus) -> Self {
+        Self {
+            slot: PageSize::of_lg2(11),
+            areas: u32::try_from(cpus.count()).unwrap_or(1 << 16),
+            strategy: Strategy::default(),
+        }
+    }
+}
+
+/// What a buffer in the pool has to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Alignment of the first slot, and of the length that is taken: whole pages, where others must
+    /// not share them.
+    pub align: PageSize,
+    /// Address whose lowest bits the buffer's has to share.
+    pub like: PhysAddr,
+    /// How many of those bits, as a size; up to the alignment of areas.
+    pub keep: PageSize,
+    /// The highest address that the device reaches.
+    pub limit: PhysAddr,
+}
+
+impl Need {
+    /// `bytes`, anywhere.
+    pub const fn bytes(bytes: u64) -> Self {
+        Self {
+            bytes,
+            align: PageSize::of_lg2(0),
+            like: PhysAddr::new(0),
+            keep: PageSize::of_lg2(0),
+            limit: PhysAddr::new(u64::MAX),
+        }
+    }
+}
+
+/// A buffer in the pool. Not a number that can be copied: it is given back once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "slots that are dropped stay taken"]
+pub struct Slots {
+    first: u32,
+    count: u32,
+    data: PhysRange,
+    pool: PhysAddr,
+}
+
+impl Slots {
+    /// Where the bytes asked for lie.
+    pub fn data(&self) -> PhysRange {
+        self.data
+    }
+}
+
+/// How full a pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolUse {
+    /// All slots.
+    pub slots: u32,
+    /// Those in use now, as counted one area after the other.
+    pub used: u32,
+    /// The most in use at any time at which an area was counted: whenever a search had to leave
+    /// its own area, and here.
+    pub high_water: u32,
+    /// The longest free run.
+    pub longest_free: u32,
+}
+
+enum Kind<P: Cpus> {
+    List(P::Lock<List>),
+    Bits(P::Lock<Bits>),
+    Free(LockFree<P::Word>),
+}
+
+/// Two cache lines, since some processors fetch pairs of them.
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// Slots of one piece of memory, shared by CPUs.
+///
+/// Each CPU has a home area, where it looks first; the others follow in order, each once.
+pub struct Pool<P: Cpus> {
+    cpus: P,
+    memory: PhysRange,
+    slot: PageSize,
+    /// Slots of an area; a power of two times 64.
+    area_slots: u32,
+    areas: Box<[Apart<Kind<P>>]>,
+    /// How many slots the buffer that begins at each slot has; 0 where none begins.
+    taken: Box<[P::Word]>,
+    high_water: P::Word,
+}
+
+impl<P: Cpus> Pool<P> {
+    /// A pool of `memory`, all of it free.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub fn new(cpus: P, memory: PhysRange, options: PoolOptions) -> Result<Self, PoolError> {
+        let slot = options.slot;
+        let areas = match options.strategy {
+            Strategy::OneLock => 1,
+            _ => options.areas.clamp(1, 1 << 16).next_power_of_two(),
+        };
+        let bytes = memory.len_minus_one().saturating_add(1);
+        let wanted = (u64::from(areas) * u64::from(WORD)) << slot.lg2();
+        let shape = PoolError::Shape {
+            memory,
+            areas,
+            slot,
+            wanted,
+        };
+        let slots = u32::try_from(bytes >> slot.lg2()).map_err(|_| shape)?;
+        let aligned = memory.start().get() % slot.bytes() == 0;
+        if bytes % wanted != 0 || !aligned || slots == 0 || slots > 1 << 30 {
+            return Err(shape);
+        }
+        let area_slots = slots / areas;
+        let pool = Self::build(options.strategy, areas, area_slots, slots);
+        let (areas, taken) = pool.map_err(|_| PoolError::Memory)?;
+        Ok(Self {
+            cpus,
+            memory,
+            slot,
+            area_slots,
+            areas,
+            taken,
+            high_water: SharedWord::new(0),
+        })
+    }
+
+    #[allow(clippy::type_complexity)] // Two boxes, named where they end up.
+    fn build(
+        strategy: Strategy,
+        areas: u32,
+        area_slots: u32,
+        slots: u32,
+    ) -> Result<(Box<[Apart<Kind<P>>]>, Box<[P::Word]>), alloc::collections::TryReserveError> {
+        let words = area_slots / WORD;
+        let mut all = Vec::new();
+        all.try_reserve_exact(areas as usize)?;
+        for _ in 0..areas {
+            all.push(Apart(match strategy {
+                Strategy::OneLock | Strategy::AreaLocks => {
+                    Kind::List(Lock::new(List::new(area_slots)?))
+                }
+                Strategy::AreaBitmaps => Kind::Bits(Lock::new(Bits::new(words, Order::Next)?)),
+                Strategy::RecentFirst => Kind::Bits(Lock::new(Bits::new(words, Order::Recent)?)),
+                Strategy::LockFree => Kind::Free(LockFree::new(words)?),
+            }));
+        }
+        let mut taken = Vec::new();
+        taken.try_reserve_exact(slots as usize)?;
+        taken.extend((0..slots).map(|_| P::Word::new(0)));
+        Ok((all.into_boxed_slice(), taken.into_boxed_slice()))
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> PhysRange {
+        self.memory
+    }
+
+    /// The largest alignment that can be asked for.
+    fn most_align(&self) -> PageSize {
+        let start = self.memory.start().get();
+        let area = u64::from(self.area_slots) << self.slot.lg2();
+        PageSize::of_lg2((start | area).trailing_zeros().min(63))
+    }
+
+    /// Takes slots for `need`.
+    ///
+    /// # Errors
+    /// See [`TakeError`]; nothing is taken.
+    #[inline]
+    pub fn take(&self, need: &Need) -> Result<Slots, TakeError> {
+        let (want, inside) = self.want(need)?;
+        let areas = self.areas.len();
+        let home = self.cpus.current().get() as usize & (areas - 1);
+        let found = match self.take_in(home, want) {
+            Some(first) => Some(first),
+            None => self.steal(home, want),
+        };
+        let first = found.ok_or_else(|| self.full(want.count, home))?;
+        self.taken[first as usize].store(want.count.into(), Relaxed);
+        let at = self.memory.start().get() + (u64::from(first) << self.slot.lg2()) + inside;
+        // Not empty, and inside the pool.
+        let data = PhysRange::from_len(PhysAddr::new(at), need.bytes).ok_or(TakeError::Empty)?;
+        Ok(Slots {
+            first,
+            count: want.count,
+            data,
+            pool: self.memory.start(),
+        })
+    }
+
+    /// The run for `need`, and the offset of its data in the first slot.
+    #[inline]
+    fn want(&self, need: &Need) -> Result<(Want, u64), TakeError> {
+        if need.bytes == 0 {
+            return Err(TakeError::Empty);
+        }
+        if self.memory.last().get() > need.limit.get() {
+            let (last, limit) = (self.memory.last(), need.limit);
+            return Err(TakeError::AboveLimit { last, limit });
+        }
+        let stride = need.align.max(need.keep).max(self.slot);
+        if stride > self.slot && stride > self.most_align() {
+            let most = self.most_align();
+            return Err(TakeError::Alignment {
+                align: stride,
+                most,
+            });
+        }
+        let kept = need.like.get() & (need.keep.bytes() - 1);
+        // What is shared is below the alignment of the first slot where pages are not shared.
+        let begin = kept & !(need.align.max(self.slot).bytes() - 1);
+        let inside = kept - begin;
+        let unit = need.align.max(self.slot).bytes();
+        let most = u64::from(self.area_slots) << self.slot.lg2();
+        let bytes = need.bytes.checked_add(inside);
+        let bytes = bytes.and_then(|bytes| bytes.checked_next_multiple_of(unit));
+        let bytes = bytes.unwrap_or(u64::MAX);
+        if bytes > most {
+            return Err(TakeError::TooLong { bytes, most });
+        }
+        let lg2 = self.slot.lg2();
+        let want = Want {
+            count: (bytes >> lg2) as u32,
+            stride: (stride.bytes() >> lg2) as u32,
+            phase: (begin >> lg2) as u32,
+        };
+        Ok((want, inside))
+    }
+
+    #[inline]
+    fn take_in(&self, area: usize, want: Want) -> Option<u32> {
+        let local = match &self.areas[area].0 {
+            Kind::Free(area) => area.take(want),
+            Kind::List(area) => area.with(|area| area.take(want)),
+            Kind::Bits(area) => area.with(|area| area.take(want)),
+        }?;
+        Some(area as u32 * self.area_slots + local)
+    }
+
+    /// Looks in the other areas, each once.
+    #[cold]
+    fn steal(&self, home: usize, want: Want) -> Option<u32> {
+        self.note_use();
+        let areas = self.areas.len();
+        (1..areas).find_map(|step| self.take_in((home + step) & (areas - 1), want))
+    }
+
+    #[cold]
+    fn full(&self, wanted: u32, home: usize) -> TakeError {
+        let used = self.in_use();
+        TakeError::Full {
+            wanted,
+            slots: used.slots,
+            used: used.used,
+            longest: used.longest_free,
+            area: home as u32,
+            areas: self.areas.len() as u32,
+        }
+    }
+
+    /// Gives slots back. The device must not reach them any more.
+    ///
+    /// # Errors
+    /// See [`GiveError`]; nothing is given back.
+    #[inline]
+    pub fn give(&self, slots: Slots) -> Result<(), GiveError> {
+        if slots.pool != self.memory.start() {
+            let at = slots.data.start();
+            return Err(GiveError::Foreign { at });
+        }
+        self.give_run(slots.first, slots.count)
+    }
+
+    /// Gives back the slots of a buffer of `bytes` at `at`, for callers that keep addresses only.
+    ///
+    /// # Errors
+    /// See [`GiveError`]; nothing is given back.
+    pub fn give_at(&self, at: PhysAddr, bytes: u64) -> Result<(), GiveError> {
+        let first = self.slot_of(at).ok_or(GiveError::Foreign { at })?;
+        let inside = at.get() & (self.slot.bytes() - 1);
+        let slots = bytes.saturating_add(inside).div_ceil(self.slot.bytes());
+        let given = u32::try_from(slots).unwrap_or(u32::MAX);
+        self.give_run(first, given)
+    }
+
+    /// The slot that holds `at`.
+    fn slot_of(&self, at: PhysAddr) -> Option<u32> {
+        let above = at.get().checked_sub(self.memory.start().get())?;
+        let inside = self.memory.contains(at);
+        inside.then_some((above >> self.slot.lg2()) as u32)
+    }
+
+    #[inline]
+    fn give_run(&self, first: u32, given: u32) -> Result<(), GiveError> {
+        let word = &self.taken[first as usize];
+        let taken = word.load(Relaxed) as u32;
+        if taken == 0 {
+            return Err(GiveError::AlreadyFree { slot: first });
+        }
+        if taken != given {
+            return Err(GiveError::OtherSize {
+                slot: first,
+                taken,
+                given,
+            });
+        }
+        word.store(0, Relaxed);
+        let (area, local) = (first / self.area_slots, first % self.area_slots);
+        match &self.areas[area as usize].0 {
+            Kind::Free(area) => area.give(local, given),
+            Kind::List(area) => area.with(|area| area.give(local, given)),
+            Kind::Bits(area) => area.with(|area| area.give(local, given)),
+        }
+    }
+
+    /// Whether `at` lies in a slot that is taken.
+    pub fn is_taken(&self, at: PhysAddr) -> bool {
+        let Some(slot) = self.slot_of(at) else {
+            return false;
+        };
+        let (area, local) = (slot / self.area_slots, slot % self.area_slots);
+        match &self.areas[area as usize].0 {
+            Kind::Free(area) => area.is_taken(local, 1),
+            Kind::List(area) => area.with(|area| area.is_taken(local, 1)),
+            Kind::Bits(area) => area.with(|area| area.is_taken(local, 1)),
+        }
+    }
+
+    /// How full the pool is. Counts each area in turn.
+    pub fn in_use(&self) -> PoolUse {
+        let (mut longest_free, mut free) = (0, 0);
+        for area in &self.areas {
+            let (longest, total) = match &area.0 {
+                Kind::Free(area) => area.survey(),
+                Kind::List(area) => area.with(|area| area.survey()),
+                Kind::Bits(area) => area.with(|area| area.survey()),
+            };
+            longest_free = longest_free.max(longest);
+            free += total;
+        }
+        let slots = self.area_slots * self.areas.len() as u32;
+        let used = slots - free.min(slots);
+        let before = self.high_water.load(Relaxed) as u32;
+        let high_water = before.max(used);
+        if high_water != before {
+            self.high_water.store(high_water.into(), Relaxed);
+        }
+        PoolUse {
+            slots,
+            used,
+            high_water,
+            longest_free,
+        }
+    }
+
+    fn note_use(&self) {
+        let _ = self.in_use();
+    }
+}
