@@ -52,6 +52,10 @@ pub struct State {
     pub regs: Vec<u32>,
     pub log: Vec<Event>,
     pub wrong: Wrong,
+    /// Where to look, and for how many words, at every event.
+    watch: Option<(u64, u64)>,
+    /// What was there.
+    seen: Vec<(Event, Vec<u64>)>,
     /// Commands that changed more than one bit.
     pub violations: u32,
     aborting: bool,
@@ -86,6 +90,8 @@ impl Mock {
             regs,
             log: Vec::new(),
             wrong: Wrong::Nothing,
+            watch: None,
+            seen: Vec::new(),
             violations: 0,
             aborting: false,
         };
@@ -106,6 +112,26 @@ impl Mock {
         state.wrong = wrong;
         if state.get(reg::GSTS) as u32 & command::QIE != 0 {
             self.run_queue(&mut state);
+        }
+    }
+
+    /// From now on looks at `words` words from `at` whenever something happens.
+    pub fn watch(&self, at: u64, words: u64) {
+        let mut state = self.0.state.lock();
+        state.watch = Some((at, words));
+        state.seen.clear();
+    }
+
+    /// What was seen, and when.
+    pub fn seen(&self) -> Vec<(Event, Vec<u64>)> {
+        core::mem::take(&mut self.0.state.lock().seen)
+    }
+
+    fn note(&self, state: &mut State, event: Event) {
+        state.log.push(event);
+        if let Some((at, words)) = state.watch {
+            let words = (0..words).map(|n| self.word(at + 8 * n)).collect();
+            state.seen.push((event, words));
         }
     }
 
@@ -140,7 +166,8 @@ impl Mock {
         table.get((at & 0xfff) as usize / 8).map_or(0, Word::load)
     }
 
-    fn store(&self, at: u64, value: u64) {
+    /// Writes one.
+    pub fn store(&self, at: u64, value: u64) {
         let table = self
             .0
             .slab
@@ -180,7 +207,7 @@ impl Mock {
                 }
                 _ => {}
             }
-            state.log.push(Event::Descriptor(words));
+            self.note(state, Event::Descriptor(words));
             if is == kind::WAIT && !core::mem::take(&mut state.aborting) {
                 let old = self.word(words[1]) & !0xffff_ffff;
                 self.store(words[1], old | words[0] >> 32);
@@ -205,7 +232,7 @@ impl Mock {
         if state.wrong == Wrong::Gone {
             return;
         }
-        state.log.push(Event::Register(offset, value));
+        self.note(state, Event::Register(offset, value));
         let low = value as u32;
         let iotlb_at = ecap::IRO.of(state.get(reg::ECAP)) as usize * 16;
         match offset {
@@ -299,11 +326,11 @@ impl TableMem<AtomicU64> for Mock {
     }
 
     fn clean(&self, bytes: PhysRange) {
-        self.0.state.lock().log.push(Event::Clean(bytes));
+        self.note(&mut self.0.state.lock(), Event::Clean(bytes));
     }
 
     fn clean_barrier(&self) {
-        self.0.state.lock().log.push(Event::Barrier);
+        self.note(&mut self.0.state.lock(), Event::Barrier);
     }
 }
 

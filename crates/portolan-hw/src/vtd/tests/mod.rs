@@ -1,8 +1,11 @@
 //! The driver on a scripted unit.
 
+mod entries;
+mod faults;
 mod forgotten;
 mod mock;
 mod queue;
+mod teardown;
 
 use alloc::sync::Arc;
 

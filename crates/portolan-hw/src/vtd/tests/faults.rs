@@ -1,0 +1,196 @@
+//! Fault records and page requests, with overflow.
+
+use alloc::vec::Vec;
+
+use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::table::Access;
+use portolan::unit::{Domain as _, FaultAccess, FaultEvent, FaultReason, Unit as _, UnitError};
+
+use super::mock::{CAP, ECAP, Mock, SCALABLE};
+use super::{BASE, STREAM, attached, config, legacy, map};
+use crate::vtd::spec::reg::{self, fsts, prs};
+use crate::vtd::{Answer, Mode, PageEvent, Place};
+
+/// With four fault records instead of one.
+const FOUR_RECORDS: u64 = 3 << 40;
+const READ: u64 = 1 << 62;
+const PENDING: u64 = 1 << 63;
+
+fn record(mock: &Mock, index: usize, address: u64, word: u64) {
+    mock.set(0x220 + 16 * index, address);
+    mock.set(0x228 + 16 * index, word | PENDING);
+    let status = mock.reg(reg::FSTS) as u32 | fsts::PPF;
+    mock.set(reg::FSTS, status.into());
+}
+
+fn first_record(mock: &Mock, index: u64) {
+    mock.set(reg::FSTS, mock.reg(reg::FSTS) & 0xff | index << 8);
+}
+
+fn next(unit: &super::Unit) -> Option<(u32, FaultReason)> {
+    match unit.next_fault().unwrap()? {
+        FaultEvent::Fault(record) => Some((record.stream.get(), record.reason)),
+        FaultEvent::Lost => Some((u32::MAX, FaultReason::Blocked)),
+    }
+}
+
+#[test]
+fn records_are_read_oldest_first_around_the_end_and_overflow_comes_last() {
+    let mock = Mock::new(CAP | FOUR_RECORDS, ECAP);
+    let (unit, _domain) = attached(&mock, legacy());
+    for (index, stream) in [(2, 5), (3, 6), (0, 7)] {
+        record(&mock, index, 0x1000, 2 << 32 | stream);
+    }
+    first_record(&mock, 2);
+    let status = mock.reg(reg::FSTS) | u64::from(fsts::PFO);
+    mock.set(reg::FSTS, status);
+    let streams: Vec<_> = (0..4).filter_map(|_| next(&unit)).map(|of| of.0).collect();
+    assert_eq!(streams, [5, 6, 7, u32::MAX]);
+    assert_eq!(next(&unit), None);
+    assert_eq!(mock.reg(reg::FSTS) & 3, 0);
+    // The next one is expected behind the last, whatever the index says.
+    record(&mock, 1, 0x1000, 2 << 32 | 8);
+    assert_eq!(next(&unit), Some((8, FaultReason::Blocked)));
+}
+
+#[test]
+fn fields_of_a_record() {
+    let mock = Mock::new(CAP, ECAP);
+    let (unit, domain) = attached(&mock, legacy());
+    let stream = u64::from(STREAM.get());
+    let pasid = 0xabcde_u64 << 40 | 1 << 31;
+    record(&mock, 0, 0x7000, READ | pasid | 6 << 32 | stream);
+    let Ok(Some(FaultEvent::Fault(fault))) = unit.next_fault() else {
+        panic!("no record");
+    };
+    assert_eq!(fault.stream, STREAM);
+    assert_eq!(fault.pasid, Some(Pasid::new(0xabcde)));
+    assert_eq!(fault.iova, Some(Iova::new(0x7000)));
+    assert_eq!(fault.access, Some(FaultAccess::Read));
+    // Which of the two it was the tables tell.
+    domain.sync(map(&*domain, 1)).unwrap();
+    let write = 5 << 32 | stream;
+    record(&mock, 0, BASE.get(), write);
+    assert_eq!(next(&unit).unwrap().1, FaultReason::Permission);
+    record(&mock, 0, BASE.get() + 0x1000, write);
+    assert_eq!(next(&unit).unwrap().1, FaultReason::NotMapped);
+    // Neither read nor write.
+    for odd in [1 << 28, READ | 1 << 28] {
+        record(&mock, 0, 0x7000, odd | write);
+        let Ok(Some(FaultEvent::Fault(fault))) = unit.next_fault() else {
+            panic!("no record");
+        };
+        assert_eq!(fault.access, None);
+    }
+}
+
+#[test]
+fn every_reason_has_a_meaning_or_its_number() {
+    let mock = Mock::new(CAP, ECAP);
+    let (unit, _domain) = attached(&mock, legacy());
+    let mut other = Vec::new();
+    for code in 0..=0xff_u64 {
+        record(&mock, 0, 0x7000, code << 32 | 0x42);
+        match next(&unit) {
+            Some((0x42, FaultReason::Other { code: of })) => {
+                assert_eq!(u64::from(of), code);
+                other.push(code);
+            }
+            Some((0x42, _)) => {}
+            lost => panic!("{code:#x}: {lost:?}"),
+        }
+    }
+    // Those of interrupts are not ours.
+    assert!((0x20..0x30).all(|code| other.contains(&code)));
+    for (code, reason) in [
+        (0x1, FaultReason::Blocked),
+        (0x2, FaultReason::Blocked),
+        (0x3, FaultReason::Configuration),
+        (0x4, FaultReason::AddressSize),
+        (0x5, FaultReason::Permission),
+        (0x6, FaultReason::Permission),
+        (0x7, FaultReason::External),
+        (0xc, FaultReason::Table),
+        (0x39, FaultReason::Blocked),
+        (0x41, FaultReason::Blocked),
+        (0x51, FaultReason::Blocked),
+        (0x59, FaultReason::Blocked),
+        (0x71, FaultReason::NotMapped),
+        (0x79, FaultReason::Permission),
+        (0x80, FaultReason::AddressSize),
+        (0x85, FaultReason::Permission),
+    ] {
+        record(&mock, 0, 0x7000, code << 32 | 0x42);
+        assert_eq!(next(&unit), Some((0x42, reason)), "{code:#x}");
+    }
+}
+
+#[test]
+fn what_was_recorded_before_is_not_reported() {
+    let mock = Mock::new(CAP | FOUR_RECORDS, ECAP);
+    for index in 0..4 {
+        record(&mock, index, 0x1000, 2 << 32 | 9);
+    }
+    let status = mock.reg(reg::FSTS) | u64::from(fsts::PFO | fsts::IQE);
+    mock.set(reg::FSTS, status);
+    let unit = mock.enable(legacy()).unwrap();
+    assert_eq!(next(&unit), None);
+    assert_eq!(mock.reg(reg::FSTS) & 0x73, 0);
+}
+
+#[test]
+fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
+    let mock = Mock::new(CAP, SCALABLE);
+    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    assert_eq!(unit.next_page_request(), Err(UnitError::Unsupported));
+    let early = unit.answer_page_group(STREAM, None, 1, Answer::Success);
+    assert_eq!(early, Err(UnitError::Unsupported));
+    unit.read_page_requests(0).unwrap();
+    assert_eq!(unit.read_page_requests(0), Err(UnitError::Unsupported));
+    let queue = mock.reg(reg::PQA);
+    assert_eq!(queue & 0xfff, 0);
+    assert_eq!(unit.next_page_request(), Ok(None));
+    // The last slot and the first.
+    mock.set(reg::PQH, 0xfe0);
+    let stream = u64::from(STREAM.get());
+    mock.store(queue + 0xfe0, 1 | 1 << 8 | stream << 16 | 5 << 32);
+    mock.store(queue + 0xfe8, 0x7000 | 3 | 9 << 3);
+    mock.store(queue + 0xff0, 0x11);
+    mock.store(queue + 0xff8, 0x22);
+    mock.store(queue, 0x7f);
+    mock.set(reg::PQT, 0x20);
+    mock.set(reg::PRS, (prs::PRO | prs::PPR).into());
+    let Ok(Some(PageEvent::Request(request))) = unit.next_page_request() else {
+        panic!("no request");
+    };
+    assert_eq!(request.stream, StreamId::new(0x0108));
+    assert_eq!(request.pasid, Some(Pasid::new(5)));
+    assert_eq!(request.page, Iova::new(0x7000));
+    assert_eq!(request.access, Access::READ | Access::WRITE);
+    assert_eq!((request.group, request.place), (9, Place::Within));
+    assert_eq!(request.private, [0x11, 0x22]);
+    assert_eq!(mock.reg(reg::PQH), 0);
+    let unknown = PageEvent::Unknown { word: 0x7f };
+    assert_eq!(unit.next_page_request(), Ok(Some(unknown)));
+    assert_eq!(unit.next_page_request(), Ok(Some(PageEvent::Lost)));
+    assert_eq!(mock.reg(reg::PRS) as u32 & prs::PRO, 0);
+    assert_eq!(unit.next_page_request(), Ok(None));
+    mock.take();
+    let pasid = Some(Pasid::new(5));
+    unit.answer_page_group(STREAM, pasid, 9, Answer::Success)
+        .unwrap();
+    assert_eq!(mock.descriptors(), [[0x5_0108_0019, 0x4c]]);
+}
+
+#[test]
+fn a_page_request_tail_outside_the_queue_is_nonsense() {
+    let mock = Mock::new(CAP, SCALABLE);
+    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    unit.read_page_requests(0).unwrap();
+    for value in [0x1000, 0x7ffe0, 0x10] {
+        mock.set(reg::PQT, value);
+        let offset = reg::PQT;
+        let nonsense = Err(UnitError::Nonsense { offset, value });
+        assert_eq!(unit.next_page_request(), nonsense);
+    }
+}
