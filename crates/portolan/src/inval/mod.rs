@@ -3,9 +3,11 @@
 //! Map and unmap never flush: they add to a [`Gather`]. [`plan()`] turns a gather into the cheapest
 //! correct list of [`Step`]s; carrying them out with [`sync()`] yields [`Quiesced`], without which no
 //! table page comes back. After a map other things are owed than after an unmap, and the gather
-//! keeps the two apart.
+//! keeps the two apart. [`Combined`] puts one submitter before many callers.
 
+mod batch;
 mod capability;
+mod combine;
 mod command;
 mod gather;
 mod plan;
@@ -19,6 +21,7 @@ pub use capability::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
 };
+pub use combine::{CombineOptions, Combined};
 pub use command::{Command, Depth, Run, Step};
 pub use gather::{Gather, Quiesced, Span};
 pub use plan::{Plan, PlanCounts, plan};

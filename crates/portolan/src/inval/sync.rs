@@ -19,6 +19,14 @@ pub trait InvalidationQueue {
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error>;
 }
 
+impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
+    type Error = Q::Error;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
+        (**self).execute(steps)
+    }
+}
+
 /// A sync that failed: why, and the debt, which is still owed.
 #[derive(Debug)]
 pub struct SyncFailed<E> {

@@ -17,6 +17,12 @@ pub trait ContextHome: InvalidationQueue<Error = UnitError> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError>;
 }
 
+impl<Q: ContextHome + ?Sized> ContextHome for alloc::sync::Arc<Q> {
+    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+        (**self).retire(context)
+    }
+}
+
 /// Page tables of format `F` in memory `M`, behind one identifier of the unit whose queue is `Q`.
 ///
 /// When it is dropped, the identifier's translations are invalidated and its tables are freed. If

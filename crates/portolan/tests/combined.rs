@@ -1,0 +1,154 @@
+//! Every interleaving of CPUs that invalidate at once through one submitter.
+//!
+//! A caller writes a cell before it submits; the hardware notes which cells it has seen invalidated.
+//! A caller that returns well without its own cell among them fails the test.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use loom::sync::Arc;
+use portolan::addr::{ContextId, Iova, PageSize};
+use portolan::inval::{CombineOptions, Combined, Command, Depth, InvalidationQueue, Step};
+use support::loom_cpus::{LoomCpus, explore, on_cpu};
+
+/// Hardware that refuses the commands for some pages.
+struct Hardware {
+    refused: &'static [u64],
+    /// Invalidations not yet awaited, and numbers of completed ones by page.
+    state: Mutex<(Vec<u64>, BTreeMap<u64, u64>)>,
+    /// A point at which CPUs interleave.
+    turn: loom::sync::atomic::AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Refused(u64);
+
+impl Hardware {
+    fn new(refused: &'static [u64]) -> Self {
+        Self {
+            refused,
+            state: Mutex::default(),
+            turn: loom::sync::atomic::AtomicU64::new(0),
+        }
+    }
+
+    fn completed(&self, page: u64) -> u64 {
+        let state = self.state.lock().unwrap();
+        state.1.get(&page).copied().unwrap_or(0)
+    }
+}
+
+impl InvalidationQueue for Hardware {
+    type Error = Refused;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Refused> {
+        let mut mine = Vec::new();
+        for step in steps {
+            match step {
+                Step::Invalidate(Command::Page { iova, .. }) => {
+                    let page = iova.get() >> 12;
+                    if self.refused.contains(&page) {
+                        return Err(Refused(page));
+                    }
+                    mine.push(page);
+                }
+                Step::Sync => {
+                    self.turn.fetch_add(1, loom::sync::atomic::Ordering::AcqRel);
+                    let mut state = self.state.lock().unwrap();
+                    for page in mine.drain(..) {
+                        *state.1.entry(page).or_default() += 1;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        Ok(())
+    }
+}
+
+type Queue = Combined<LoomCpus, Hardware>;
+
+fn queue(cpus: usize, refused: &'static [u64]) -> Arc<Queue> {
+    let options = CombineOptions::default();
+    Arc::new(Combined::new(
+        LoomCpus::new(cpus),
+        Hardware::new(refused),
+        options,
+    ))
+}
+
+fn invalidate(queue: &Queue, page: u64) -> Result<(), Refused> {
+    let command = Command::Page {
+        context: ContextId::new(1),
+        iova: Iova::new(page << 12),
+        size: PageSize::SIZE_4K,
+        depth: Depth::LeafOnly,
+    };
+    let before = queue.queue().completed(page);
+    let outcome = queue.execute(&mut [Step::Invalidate(command), Step::Sync].into_iter());
+    if outcome.is_ok() {
+        assert!(
+            queue.queue().completed(page) > before,
+            "page {page} is stale"
+        );
+    }
+    outcome
+}
+
+#[test]
+fn nobody_returns_before_his_invalidation_has_completed() {
+    explore(3, || {
+        let queue = queue(3, &[]);
+        let others: Vec<_> = (1..3)
+            .map(|cpu| {
+                let queue = Arc::clone(&queue);
+                on_cpu(cpu, move || invalidate(&queue, cpu.into()).unwrap())
+            })
+            .collect();
+        invalidate(&queue, 0).unwrap();
+        for other in others {
+            other.join().unwrap();
+        }
+        // Nothing is left behind: the next one goes through.
+        invalidate(&queue, 9).unwrap();
+    });
+}
+
+#[test]
+fn the_queue_goes_from_hand_to_hand() {
+    explore(2, || {
+        let queue = queue(2, &[]);
+        let other = {
+            let queue = Arc::clone(&queue);
+            on_cpu(1, move || {
+                for page in [1, 2, 1] {
+                    invalidate(&queue, page).unwrap();
+                }
+            })
+        };
+        for page in [3, 4] {
+            invalidate(&queue, page).unwrap();
+        }
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn an_error_reaches_its_caller_and_nobody_else() {
+    explore(2, || {
+        let queue = queue(3, &[1]);
+        let others: Vec<_> = (1..3)
+            .map(|cpu| {
+                let queue = Arc::clone(&queue);
+                on_cpu(cpu, move || invalidate(&queue, cpu.into()))
+            })
+            .collect();
+        assert_eq!(invalidate(&queue, 0), Ok(()));
+        let outcomes: Vec<_> = others.into_iter().map(|cpu| cpu.join().unwrap()).collect();
+        assert_eq!(outcomes, [Err(Refused(1)), Ok(())]);
+        assert_eq!(invalidate(&queue, 5), Ok(()));
+    });
+}

@@ -1,0 +1,183 @@
+//! CPUs as threads of a model checker, which explores their interleavings.
+//!
+//! Time stands still, so nothing times out. A CPU that relaxes sleeps until another one has changed a
+//! word, so that the search ends, and CPUs that all wait are found out.
+#![allow(dead_code)] // Each test binary uses its part.
+
+use std::cell::Cell;
+
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::sync::{Condvar, Mutex};
+use portolan::addr::CpuId;
+use portolan::platform::{Clock, Cpus, Lock, Nanos, SharedWord};
+
+loom::thread_local! {
+    static CPU: Cell<u32> = Cell::new(0);
+    /// Changes that the CPU has seen.
+    static SEEN: Cell<u64> = Cell::new(0);
+}
+
+loom::lazy_static! {
+    static ref CHANGES: AtomicU64 = AtomicU64::new(0);
+    static ref GATE: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+}
+
+// All of a model's threads are one thread of the system, so this is common to them.
+std::thread_local! {
+    static ASLEEP: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Counts a change. Whoever relaxes afterwards sees what was written before: a word that was looked
+/// at without relaxing may still read as it was.
+fn changed() {
+    CHANGES.fetch_add(1, Ordering::Release);
+    if ASLEEP.get() != 0 {
+        let _held = GATE.0.lock().unwrap();
+        GATE.1.notify_all();
+    }
+}
+
+fn changes() -> u64 {
+    // An addition of nothing reads the last value, where a load may read an older one.
+    CHANGES.fetch_add(0, Ordering::Acquire)
+}
+
+/// A number of CPUs.
+#[derive(Clone, Copy, Debug)]
+pub struct LoomCpus {
+    count: usize,
+}
+
+impl LoomCpus {
+    pub fn new(count: usize) -> Self {
+        Self { count }
+    }
+}
+
+/// Starts a thread that is CPU `number`; the thread that runs the model is CPU 0.
+pub fn on_cpu<T: 'static>(
+    number: u32,
+    body: impl FnOnce() -> T + 'static,
+) -> loom::thread::JoinHandle<T> {
+    loom::thread::spawn(move || {
+        CPU.with(|cpu| cpu.set(number));
+        body()
+    })
+}
+
+/// Explores all interleavings with at most `preemptions` forced switches.
+pub fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        ASLEEP.set(0);
+        body();
+    });
+}
+
+impl Clock for LoomCpus {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+
+    fn relax(&self) {
+        let seen = SEEN.with(Cell::get);
+        if changes() == seen {
+            ASLEEP.set(ASLEEP.get() + 1);
+            let mut held = GATE.0.lock().unwrap();
+            while changes() == seen {
+                held = GATE.1.wait(held).unwrap();
+            }
+            ASLEEP.set(ASLEEP.get() - 1);
+        }
+        SEEN.with(|cell| cell.set(changes()));
+    }
+}
+
+impl Cpus for LoomCpus {
+    type Word = LoomWord;
+    type Lock<T: Send> = LoomLock<T>;
+
+    fn count(&self) -> usize {
+        self.count
+    }
+
+    fn current(&self) -> CpuId {
+        CpuId::new(CPU.with(Cell::get))
+    }
+}
+
+#[derive(Debug)]
+pub struct LoomWord(AtomicU64);
+
+impl SharedWord for LoomWord {
+    fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    fn load(&self, order: Ordering) -> u64 {
+        self.0.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.0.store(value, order);
+        changed();
+    }
+
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        let old = self.0.swap(value, order);
+        changed();
+        old
+    }
+
+    fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        let found = self.0.compare_exchange(old, new, success, failure)?;
+        changed();
+        Ok(found)
+    }
+
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        let old = self.0.fetch_add(value, order);
+        changed();
+        old
+    }
+
+    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
+        let old = self.0.fetch_and(mask, order);
+        changed();
+        old
+    }
+
+    fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
+        let old = self.0.fetch_or(mask, order);
+        changed();
+        old
+    }
+}
+
+#[derive(Debug)]
+pub struct LoomLock<T>(loom::sync::Mutex<T>);
+
+impl<T: Send> Lock<T> for LoomLock<T> {
+    fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        f(&mut self.0.lock().unwrap())
+    }
+
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.0.try_lock().ok().map(|mut held| f(&mut held))
+    }
+
+    fn into_inner(self) -> T {
+        self.0.into_inner().unwrap()
+    }
+}

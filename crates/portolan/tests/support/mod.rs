@@ -1,0 +1,3 @@
+//! What several tests here share.
+
+pub mod loom_cpus;
