@@ -33,6 +33,8 @@ pub struct Constraints {
     pub boundary: Option<PageSize>,
     /// Alignment of the page in which a buffer begins.
     pub align: PageSize,
+    /// Lowest bits of a buffer's address, as a size, that a copy of it has to share.
+    pub keep: PageSize,
     /// Whether it snoops.
     pub coherency: Coherency,
     /// How far it is trusted.
@@ -47,6 +49,7 @@ impl Default for Constraints {
             max_segment: NonZeroU64::MIN.saturating_add(u32::MAX as u64 - 1),
             boundary: None,
             align: PageSize::of_lg2(0),
+            keep: PageSize::of_lg2(0),
             coherency: Coherency::Coherent,
             trust: Trust::Trusted,
         }

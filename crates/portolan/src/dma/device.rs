@@ -3,13 +3,16 @@
 use alloc::sync::Arc;
 
 use super::buffer::Buffer;
-use super::constraints::{Coherency, Constraints};
+use super::constraints::{Coherency, Constraints, Trust};
+use super::copies::{Copies, CopyWhen, Copying, Cut, cut};
 use super::direction::Direction;
 use super::error::{DeviceError, MapError};
-use super::mapping::{Mapping, Place};
+use super::mapping::{Extras, Mapping, Place};
 use super::space::Handle;
-use crate::addr::StreamId;
+use crate::addr::{PageSize, StreamId};
+use crate::bounce::Fill;
 use crate::platform::DataCache;
+use crate::table::Access;
 use crate::unit::{Attach, AttachError, Unit};
 
 /// How a device's addresses become memory's.
@@ -29,6 +32,7 @@ pub struct Device<H: Handle> {
     constraints: Constraints,
     translation: Translation<H>,
     cache: Option<Arc<dyn DataCache>>,
+    copying: Option<Copying>,
 }
 
 /// A buffer that was not mapped.
@@ -65,6 +69,7 @@ impl<H: Handle> Device<H> {
             constraints,
             translation: Translation::Space(space),
             cache: None,
+            copying: None,
         })
     }
 
@@ -88,6 +93,7 @@ impl<H: Handle> Device<H> {
             constraints,
             translation: Translation::Identity,
             cache: None,
+            copying: None,
         })
     }
 
@@ -110,6 +116,7 @@ impl<H: Handle> Device<H> {
             constraints,
             translation: Translation::Blocked,
             cache: None,
+            copying: None,
         })
     }
 
@@ -121,6 +128,13 @@ impl<H: Handle> Device<H> {
             Coherency::Coherent => None,
             Coherency::NotCoherent => Some(cache),
         };
+        self
+    }
+
+    /// The same, with copies of what must not, or cannot, be reached in place.
+    #[must_use]
+    pub fn with_copies(mut self, copying: Copying) -> Self {
+        self.copying = Some(copying);
         self
     }
 
@@ -155,35 +169,109 @@ impl<H: Handle> Device<H> {
         H: Clone,
     {
         match self.find_place::<Dir, B>(&buffer) {
-            Ok(place) => {
-                let cache = self.cache.clone();
-                Ok(Mapping::new(place, buffer, self.constraints, cache))
+            Ok((place, copies)) => {
+                let copied = if copies.is_empty() {
+                    None
+                } else {
+                    self.copying.as_ref()
+                };
+                let extras = Extras {
+                    constraints: self.constraints,
+                    cache: self.cache.clone(),
+                    pool: copied.map(|copying| copying.pool.clone()),
+                    copies,
+                };
+                Ok(Mapping::new(place, buffer, extras))
             }
             Err(error) => Err(NotMapped { error, buffer }),
         }
     }
 
-    fn find_place<Dir: Direction, B: Buffer>(&self, buffer: &B) -> Result<Place<H>, MapError>
+    fn find_place<Dir: Direction, B: Buffer>(
+        &self,
+        buffer: &B,
+    ) -> Result<(Place<H>, Copies), MapError>
     where
         H: Clone,
     {
         match &self.translation {
             Translation::Space(space) => {
-                let range = space.place(buffer.pieces(), Dir::ACCESS, &self.constraints)?;
-                Ok(Place::Space(space.clone(), range))
+                let mut copies = self.copies::<Dir, B>(buffer, Some(space.granule()))?;
+                let reached = copies.reached(buffer.pieces());
+                match space.place(reached, Dir::ACCESS, &self.placed(&copies)) {
+                    Ok(range) => Ok((Place::Space(space.clone(), range), copies)),
+                    Err(error) => {
+                        self.take_back(&mut copies, error);
+                        Err(error)
+                    }
+                }
             }
             Translation::Identity => {
+                let mut copies = self.copies::<Dir, B>(buffer, None)?;
                 let limit = self.constraints.limit;
-                let mut pieces = buffer.pieces();
-                if pieces.clone().next().is_none() {
-                    return Err(MapError::Empty);
-                }
-                match pieces.find(|piece| piece.last().get() > limit.get()) {
-                    Some(piece) => Err(MapError::AboveLimit { piece, limit }),
-                    None => Ok(Place::Identity),
+                let mut reached = copies.reached(buffer.pieces());
+                let error = if reached.clone().next().is_none() {
+                    Some(MapError::Empty)
+                } else {
+                    let above = reached.find(|piece| piece.last().get() > limit.get());
+                    above.map(|piece| MapError::AboveLimit { piece, limit })
+                };
+                match error {
+                    None => Ok((Place::Identity, copies)),
+                    Some(error) => {
+                        self.take_back(&mut copies, error);
+                        Err(error)
+                    }
                 }
             }
             Translation::Blocked => Err(MapError::Blocked),
+        }
+    }
+
+    /// The limits under which a buffer is placed whose shared pages, if it has some, are copied.
+    fn placed(&self, copies: &Copies) -> Constraints {
+        let trust = if copies.is_empty() {
+            self.constraints.trust
+        } else {
+            // Copies have pages of their own, and what is in place fills its pages.
+            Trust::Trusted
+        };
+        Constraints {
+            trust,
+            ..self.constraints
+        }
+    }
+
+    fn copies<Dir: Direction, B: Buffer>(
+        &self,
+        buffer: &B,
+        page: Option<PageSize>,
+    ) -> Result<Copies, MapError> {
+        let Some(copying) = &self.copying else {
+            return Ok(Copies::none());
+        };
+        let bytes = match copying.when {
+            CopyWhen::UpTo(_) => buffer.pieces().fold(0u64, |sum, piece| {
+                sum.saturating_add(piece.len_minus_one()).saturating_add(1)
+            }),
+            _ => 0,
+        };
+        let cut = cut(Some(copying), &self.constraints, bytes, page);
+        if cut == Cut::InPlace {
+            return Ok(Copies::none());
+        }
+        let fill = match (Dir::ACCESS.contains(Access::READ), self.constraints.trust) {
+            (false, Trust::Trusted) => copying.fill,
+            _ => Fill::Buffer,
+        };
+        Copies::make(copying, buffer.pieces(), cut, &self.constraints, page, fill)
+    }
+
+    /// Gives copies back after a failure. After one of the hardware a device may have reached them for a
+    /// moment: they stay taken.
+    fn take_back(&self, copies: &mut Copies, error: MapError) {
+        if let (Some(copying), false) = (&self.copying, matches!(error, MapError::Unit(_))) {
+            copies.give_back(&*copying.pool);
         }
     }
 

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::addr::{Iova, PhysRange};
+use crate::bounce::TakeError;
 use crate::iova::IovaError;
 use crate::unit::{AttachError, DomainError, UnitError, UnmapFailed};
 
@@ -15,15 +16,17 @@ pub enum MapError {
     /// It is longer than any range of addresses.
     #[error("the buffer is longer than the address space")]
     TooLong,
-    /// A piece shares a page with memory that an untrusted device must not reach.
-    #[error("{start}..={last} does not fill its pages, and the device is not trusted",
-        start = piece.start(), last = piece.last())]
+    /// A piece shares a page with memory that an untrusted device must not reach, and the device
+    /// has no pool for copies.
+    #[error("{start}..={last} does not fill its pages, the device is not trusted, and it has no \
+             pool for copies", start = piece.start(), last = piece.last())]
     SubPage {
         /// The piece.
         piece: PhysRange,
     },
-    /// A piece lies above what an untranslated device can reach.
-    #[error("{start}..={last} is above the device's limit {limit}",
+    /// A piece lies above what an untranslated device can reach, and the device has no pool for
+    /// copies.
+    #[error("{start}..={last} is above the device's limit {limit}, and it has no pool for copies",
         start = piece.start(), last = piece.last())]
     AboveLimit {
         /// The piece.
@@ -37,6 +40,12 @@ pub enum MapError {
     /// The table format has no way to grant the direction.
     #[error("the direction cannot be granted")]
     Direction,
+    /// No room for a copy.
+    #[error(transparent)]
+    Copy(#[from] TakeError),
+    /// No memory to remember the copies of a long list.
+    #[error("no memory to remember the copies")]
+    Records,
     /// No addresses.
     #[error(transparent)]
     Iova(#[from] IovaError),

@@ -7,12 +7,14 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use super::buffer::{Buffer, DmaSegments, Placing};
+use super::copies::{Copies, Reached};
 use super::direction::{Direction, Fills};
 use super::error::RetireError;
 use super::pending::Ticket;
 use super::space::{DmaRange, DmaSpace, Handle};
 use super::{Constraints, Policy};
 use crate::addr::{Iova, PageSize, PhysRange};
+use crate::bounce::{Bouncer, Way};
 use crate::platform::DataCache;
 
 /// Where a mapping lies.
@@ -28,8 +30,32 @@ pub(super) enum Place<H: Handle> {
 struct Parts<H: Handle, B> {
     place: Place<H>,
     buffer: B,
-    constraints: Constraints,
-    cache: Option<Arc<dyn DataCache>>,
+    extras: Extras,
+}
+
+/// What comes with the device.
+pub(super) struct Extras {
+    pub constraints: Constraints,
+    pub cache: Option<Arc<dyn DataCache>>,
+    pub copies: Copies,
+    /// Where the copies are; there if there are some.
+    pub pool: Option<Arc<dyn Bouncer>>,
+}
+
+impl Extras {
+    /// Copies the part of `part`, or all, that is copied.
+    fn copy(&self, way: Way, part: Option<PhysRange>) {
+        if let Some(pool) = &self.pool {
+            self.copies.copy(&**pool, way, part);
+        }
+    }
+
+    /// Gives the copies back, which no device reaches any more.
+    fn give_back(&mut self) {
+        if let Some(pool) = &self.pool {
+            self.copies.give_back(&**pool);
+        }
+    }
 }
 
 /// A buffer that a device can reach, and that nobody else has meanwhile.
@@ -57,7 +83,22 @@ pub struct NotRetired<H: Handle, B: Buffer, Dir: Direction> {
 /// addresses come back all the same.
 #[must_use = "a retired buffer that is dropped is never freed"]
 pub struct Retired<H: Handle, B: Buffer> {
-    waiting: Option<(B, Option<(H, Ticket)>)>,
+    waiting: Option<Waiting<H, B>>,
+}
+
+/// A buffer and what it waits for.
+struct Waiting<H: Handle, B> {
+    buffer: B,
+    extras: Extras,
+    held: Option<(H, Ticket)>,
+}
+
+impl<H: Handle, B> Waiting<H, B> {
+    /// The buffer, which no device reaches any more; its copies go back.
+    fn into_buffer(mut self) -> B {
+        self.extras.give_back();
+        self.buffer
+    }
 }
 
 /// A retired buffer that is not known to be quiet: it is kept, to be asked for again.
@@ -80,22 +121,16 @@ pub enum NotUnmapped<H: Handle, B: Buffer, Dir: Direction> {
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
-    pub(super) fn new(
-        place: Place<H>,
-        buffer: B,
-        constraints: Constraints,
-        cache: Option<Arc<dyn DataCache>>,
-    ) -> Self {
+    pub(super) fn new(place: Place<H>, buffer: B, extras: Extras) -> Self {
         let mapping = Self {
             parts: Some(Parts {
                 place,
                 buffer,
-                constraints,
-                cache,
+                extras,
             }),
             direction: PhantomData,
         };
-        mapping.sync_for_device();
+        mapping.clean(None);
         mapping
     }
 
@@ -104,7 +139,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     }
 
     /// What the device takes into its descriptors.
-    pub fn segments(&self) -> DmaSegments<B::Pieces<'_>> {
+    pub fn segments(&self) -> DmaSegments<Reached<'_, B::Pieces<'_>>> {
         let parts = self.parts();
         let (placing, granule) = match &parts.place {
             Place::Space(space, range) => (
@@ -113,7 +148,8 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
             ),
             Place::Identity => (Placing::Identity, PageSize::SIZE_4K),
         };
-        DmaSegments::new(parts.buffer.pieces(), placing, granule, &parts.constraints)
+        let reached = parts.extras.copies.reached(parts.buffer.pieces());
+        DmaSegments::new(reached, placing, granule, &parts.extras.constraints)
     }
 
     /// The first address.
@@ -123,28 +159,71 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
         first.map_or(Iova::new(0), |segment| segment.iova)
     }
 
+    /// Whether a part of the buffer is reached as a copy.
+    pub fn is_copied(&self) -> bool {
+        !self.parts().extras.copies.is_empty()
+    }
+
     /// Makes what the device wrote visible to the CPU, and lets it look. The device must not be
     /// writing; it may go on afterwards, once [`Mapping::sync_for_device`] was called.
     pub fn for_cpu(&mut self) -> &mut B {
         let parts = self.parts.as_mut().expect(PRESENT);
-        Self::drop_lines(parts);
+        Self::take_in(parts, None);
+        &mut parts.buffer
+    }
+
+    /// As [`Mapping::for_cpu`], of the bytes in `part` alone, by their physical address.
+    pub fn part_for_cpu(&mut self, part: PhysRange) -> &mut B {
+        let parts = self.parts.as_mut().expect(PRESENT);
+        Self::take_in(parts, Some(part));
         &mut parts.buffer
     }
 
     /// Makes what the CPU wrote visible to the device.
     pub fn sync_for_device(&self) {
+        self.parts().extras.copy(Way::In, None);
+        self.clean(None);
+    }
+
+    /// As [`Mapping::sync_for_device`], of the bytes in `part` alone.
+    pub fn sync_part_for_device(&self, part: PhysRange) {
+        self.parts().extras.copy(Way::In, Some(part));
+        self.clean(Some(part));
+    }
+
+    /// Writes lines back that the device is to see; also before it writes, since a line written
+    /// back later would overwrite that.
+    fn clean(&self, part: Option<PhysRange>) {
         let parts = self.parts();
-        if let Some(cache) = &parts.cache {
-            // Also before the device writes: a line written back later would overwrite that.
-            parts.buffer.pieces().for_each(|piece| cache.clean(piece));
+        if let Some(cache) = &parts.extras.cache {
+            Self::lines(parts, part, |lines| cache.clean(lines));
         }
     }
 
-    fn drop_lines(parts: &Parts<H, B>) {
-        if let (Some(cache), Fills::Buffer) = (&parts.cache, Dir::FILLS) {
-            let pieces = parts.buffer.pieces();
-            pieces.for_each(|piece| cache.invalidate(piece));
+    /// The memory that the device reaches of `part`, or of all.
+    fn lines(parts: &Parts<H, B>, part: Option<PhysRange>, each: impl FnMut(PhysRange)) {
+        let copies = &parts.extras.copies;
+        match part {
+            // Copies are written back whole.
+            Some(part) if copies.is_empty() => {
+                let pieces = parts.buffer.pieces();
+                pieces
+                    .filter_map(|piece| piece.intersection(part))
+                    .for_each(each);
+            }
+            _ => copies.reached(parts.buffer.pieces()).for_each(each),
         }
+    }
+
+    /// Brings what the device wrote to the buffer.
+    fn take_in(parts: &Parts<H, B>, part: Option<PhysRange>) {
+        if Dir::FILLS == Fills::Nothing {
+            return;
+        }
+        if let Some(cache) = &parts.extras.cache {
+            Self::lines(parts, part, |lines| cache.invalidate(lines));
+        }
+        parts.extras.copy(Way::Out, part);
     }
 
     /// Ends the mapping. The buffer is given back by [`Retired`], once no device can reach it. The
@@ -152,65 +231,62 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     ///
     /// # Errors
     /// With the mapping, which is as it was.
+    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn retire(mut self) -> Result<Retired<H, B>, NotRetired<H, B, Dir>> {
+        let parts = self.parts.take().expect(PRESENT);
         let Parts {
             place,
             buffer,
-            constraints,
-            cache,
-        } = self.parts.take().expect(PRESENT);
-        let Place::Space(space, range) = place else {
-            return Ok(Self::at_once(Parts {
-                place,
-                buffer,
-                constraints,
-                cache,
-            }));
-        };
-        match space.retire(range) {
-            Ok(ticket) => {
-                if let (Some(cache), Fills::Buffer) = (&cache, Dir::FILLS) {
-                    buffer.pieces().for_each(|piece| cache.invalidate(piece));
-                }
-                Ok(Retired {
-                    waiting: Some((buffer, Some((space, ticket)))),
-                })
-            }
-            Err((error, range)) => {
-                let mapping = Self {
-                    parts: Some(Parts {
+            extras,
+        } = parts;
+        let (place, held) = match place {
+            Place::Identity => (Place::Identity, None),
+            Place::Space(space, range) => match space.retire(range) {
+                Ok(ticket) => (Place::Identity, Some((space, ticket))),
+                Err((error, range)) => {
+                    let parts = Parts {
                         place: Place::Space(space, range),
                         buffer,
-                        constraints,
-                        cache,
-                    }),
-                    direction: PhantomData,
-                };
-                Err(NotRetired { error, mapping })
-            }
-        }
-    }
-
-    /// The device reaches memory untranslated: there is nothing to wait for.
-    fn at_once(parts: Parts<H, B>) -> Retired<H, B> {
-        Self::drop_lines(&parts);
-        Retired {
-            waiting: Some((parts.buffer, None)),
-        }
+                        extras,
+                    };
+                    let mapping = Self {
+                        parts: Some(parts),
+                        direction: PhantomData,
+                    };
+                    return Err(NotRetired { error, mapping });
+                }
+            },
+        };
+        let parts = Parts {
+            place,
+            buffer,
+            extras,
+        };
+        // The device is done; what it writes from now on changes its copy at most.
+        Self::take_in(&parts, None);
+        Ok(Retired {
+            waiting: Some(Waiting {
+                buffer: parts.buffer,
+                extras: parts.extras,
+                held,
+            }),
+        })
     }
 
     /// Ends the mapping and gives the buffer back, when no device can reach it any more; under
-    /// [`Policy::Lazy`] before that, within the bounds of the space.
+    /// [`Policy::Lazy`] before that, within the bounds of the space; a buffer that is copied is
+    /// waited for under each policy, since its slots are others' next.
     ///
     /// # Errors
     /// With what is left: the mapping as it was, or the retired buffer.
+    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn unmap(self) -> Result<B, NotUnmapped<H, B, Dir>> {
         let lazy = matches!(&self.parts().place,
             Place::Space(space, _) if space.policy() == Policy::Lazy);
+        let lazy = lazy && !self.is_copied();
         let mut retired = self.retire().map_err(NotUnmapped::Mapped)?;
         if lazy {
-            let (buffer, _) = retired.waiting.take().expect(PRESENT);
-            return Ok(buffer);
+            return Ok(retired.waiting.take().expect(PRESENT).buffer);
         }
         retired.wait().map_err(NotUnmapped::Retired)
     }
@@ -236,14 +312,19 @@ impl<H: Handle, B: Buffer> Retired<H, B> {
     ///
     /// # Errors
     /// With the buffer, which stays retired, if the hardware did not complete.
+    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn wait(mut self) -> Result<B, NotReclaimed<H, B>> {
-        if let Some((_, Some((space, ticket)))) = &self.waiting {
+        if let Some(Waiting {
+            held: Some((space, ticket)),
+            ..
+        }) = &self.waiting
+        {
             if let Err(error) = space.settle(*ticket) {
                 let retired = self;
                 return Err(NotReclaimed { error, retired });
             }
         }
-        Ok(self.waiting.take().expect(PRESENT).0)
+        Ok(self.waiting.take().expect(PRESENT).into_buffer())
     }
 
     /// Gives the buffer back if no device can reach it any more, and itself if some may. Never
@@ -251,9 +332,10 @@ impl<H: Handle, B: Buffer> Retired<H, B> {
     ///
     /// # Errors
     /// With the buffer, which stays retired.
+    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn poll(mut self) -> Result<B, Self> {
         if self.is_quiet() {
-            Ok(self.waiting.take().expect(PRESENT).0)
+            Ok(self.waiting.take().expect(PRESENT).into_buffer())
         } else {
             Err(self)
         }
@@ -262,7 +344,10 @@ impl<H: Handle, B: Buffer> Retired<H, B> {
     /// Whether no device can reach the buffer any more.
     pub fn is_quiet(&self) -> bool {
         match &self.waiting {
-            Some((_, Some((space, ticket)))) => space.is_quiet(*ticket),
+            Some(Waiting {
+                held: Some((space, ticket)),
+                ..
+            }) => space.is_quiet(*ticket),
             _ => true,
         }
     }
@@ -279,18 +364,19 @@ impl<H: Handle, B: Buffer> Retired<H, B> {
 
 impl<H: Handle, B: Buffer> Drop for Retired<H, B> {
     fn drop(&mut self) {
-        let Some((buffer, held)) = self.waiting.take() else {
+        let Some(waiting) = self.waiting.take() else {
             return;
         };
-        match held {
-            Some((space, ticket)) if !space.is_quiet(ticket) => {
-                let bytes = buffer.pieces().fold(0u64, |sum, piece: PhysRange| {
+        match &waiting.held {
+            Some((space, ticket)) if !space.is_quiet(*ticket) => {
+                let pieces = waiting.buffer.pieces();
+                let bytes = pieces.fold(0u64, |sum, piece: PhysRange| {
                     sum.saturating_add(piece.len_minus_one()).saturating_add(1)
                 });
                 space.count_dropped(bytes);
-                core::mem::forget(buffer);
+                core::mem::forget(waiting.buffer);
             }
-            _ => drop(buffer),
+            _ => drop(waiting.into_buffer()),
         }
     }
 }

@@ -7,12 +7,14 @@
 //!   buffers themselves.
 //! * [`Reservation`]: addresses first, pieces later, one sync for all.
 //! * [`CoherentMemory`]: memory for rings, mapped as long as it lives.
+//! * [`Copying`]: copies of what must not, or cannot, be reached in place.
 //!
-//! Not here: copies of what must not be reachable in place, and I/O page faults.
+//! Not here: I/O page faults.
 
 mod buffer;
 mod coherent;
 mod constraints;
+mod copies;
 mod default;
 mod device;
 mod direction;
@@ -26,6 +28,7 @@ mod space;
 pub use buffer::{Buffer, DmaSegment, DmaSegments, Unowned};
 pub use coherent::CoherentMemory;
 pub use constraints::{Coherency, Constraints, Trust};
+pub use copies::{CopyWhen, Copying, Reached};
 pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};
 pub use device::{Device, NotMapped};
 pub use direction::{Bidirectional, Direction, Fills, FromDevice, ToDevice};

@@ -6,12 +6,14 @@
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: grows; a table's physical address is its host address.
 //! * [`Mmio`]: the registers of a device.
+//! * [`PhysMemory`]: copies, for bounce pools.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
 //! * [`Cpus`]: CPUs, and the words and locks that they share.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
 mod cache;
 mod clock;
+mod copy;
 mod cpus;
 mod host;
 mod mmio;
@@ -20,6 +22,7 @@ mod word;
 
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
+pub use copy::PhysMemory;
 pub use cpus::{Cpus, Lock, SharedWord, SpinCpus};
 pub use host::HostTables;
 pub use mmio::Mmio;

@@ -1,5 +1,6 @@
 //! Spaces over a real table and a queue that completes or fails as it is told.
 
+mod copies;
 mod failures;
 mod ownership;
 mod policies;

@@ -101,6 +101,7 @@ impl Attach<Domain> for Hardware {
 pub(super) struct Rig {
     pub hardware: Arc<Hardware>,
     pub memory: Memory,
+    pub cpus: Cpus,
     pub space: Arc<Space>,
 }
 
@@ -163,10 +164,11 @@ impl Rig {
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };
-        let space = DmaSpace::new(Arc::new(domain), cpus, &options).unwrap();
+        let space = DmaSpace::new(Arc::new(domain), cpus.clone(), &options).unwrap();
         Self {
             hardware,
             memory,
+            cpus,
             space: Arc::new(space),
         }
     }

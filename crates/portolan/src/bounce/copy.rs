@@ -1,0 +1,191 @@
+//! Buffers that are copied through a pool.
+//!
+//! What a device reaches is the copy; the buffer itself never is reachable, so it is its owner's
+//! again as soon as the device is done, and only the slots have to wait for quiet.
+
+use core::fmt;
+
+use super::{GiveError, Need, Pool, PoolUse, Slots, TakeError};
+use crate::addr::{PhysAddr, PhysRange};
+use crate::platform::{Cpus, PhysMemory};
+
+/// What the device finds in the copy before it has written anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Fill {
+    /// The buffer's bytes: what the device does not overwrite stays as it was.
+    #[default]
+    Buffer,
+    /// Whatever is there: the device overwrites all of it, or nobody minds. Never for a device
+    /// that is not trusted: it would see what was copied before.
+    Nothing,
+}
+
+/// What becomes of the bytes of the slots that are not the buffer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Padding {
+    /// Cleared: the device can reach them.
+    Clear,
+    /// Left: the device reaches the whole pool anyway.
+    Leave,
+}
+
+/// A pool whatever its CPUs, with the memory that it is in.
+pub trait Bouncer: Send + Sync {
+    /// Takes slots.
+    ///
+    /// # Errors
+    /// See [`TakeError`].
+    fn take(&self, need: &Need) -> Result<Slots, TakeError>;
+
+    /// Gives slots back that no device can reach any more.
+    ///
+    /// # Errors
+    /// See [`GiveError`].
+    fn give(&self, slots: Slots) -> Result<(), GiveError>;
+
+    /// Copies bytes.
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64);
+
+    /// Clears bytes.
+    fn clear(&self, memory: PhysRange);
+
+    /// How full the pool is.
+    fn in_use(&self) -> PoolUse;
+}
+
+/// A [`Pool`] and the memory that it is in.
+pub struct PoolMemory<P: Cpus, M: PhysMemory> {
+    pool: Pool<P>,
+    memory: M,
+}
+
+impl<P: Cpus, M: PhysMemory> PoolMemory<P, M> {
+    /// `memory` reaches the memory of `pool` and that of buffers.
+    pub const fn new(pool: Pool<P>, memory: M) -> Self {
+        Self { pool, memory }
+    }
+
+    /// The pool.
+    pub const fn pool(&self) -> &Pool<P> {
+        &self.pool
+    }
+}
+
+impl<P: Cpus, M: PhysMemory> Bouncer for PoolMemory<P, M> {
+    #[inline]
+    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
+        self.pool.take(need)
+    }
+
+    #[inline]
+    fn give(&self, slots: Slots) -> Result<(), GiveError> {
+        self.pool.give(slots)
+    }
+
+    #[inline]
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        self.memory.copy(from, to, bytes);
+    }
+
+    #[inline]
+    fn clear(&self, memory: PhysRange) {
+        self.memory.clear(memory);
+    }
+
+    fn in_use(&self) -> PoolUse {
+        self.pool.in_use()
+    }
+}
+
+/// A piece of a buffer and its copy.
+#[must_use = "slots that are dropped stay taken"]
+pub struct Copied {
+    slots: Slots,
+    original: PhysRange,
+}
+
+impl fmt::Debug for Copied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Copied")
+            .field("original", &self.original)
+            .field("copy", &self.slots.data())
+            .finish()
+    }
+}
+
+/// Which way a copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// From the buffer to where the device reads.
+    In,
+    /// From where the device wrote to the buffer.
+    Out,
+}
+
+impl Copied {
+    /// Takes slots for `original` and fills them.
+    ///
+    /// # Errors
+    /// See [`TakeError`].
+    pub fn new(
+        pool: &(impl Bouncer + ?Sized),
+        original: PhysRange,
+        need: &Need,
+        fill: Fill,
+        padding: Padding,
+    ) -> Result<Self, TakeError> {
+        let slots = pool.take(need)?;
+        let copied = Self { slots, original };
+        if padding == Padding::Clear {
+            copied.clear_padding(pool, need);
+        }
+        if fill == Fill::Buffer {
+            copied.copy(pool, Way::In, original);
+        }
+        Ok(copied)
+    }
+
+    /// What shares a page with the copy is nobody else's, and nobody's bytes may be in it.
+    fn clear_padding(&self, pool: &(impl Bouncer + ?Sized), need: &Need) {
+        let data = self.slots.data();
+        let mask = need.align.bytes() - 1;
+        let (start, last) = (data.start().get(), data.last().get());
+        let before = start & mask;
+        if let Some(range) = PhysRange::from_len(PhysAddr::new(start - before), before) {
+            pool.clear(range);
+        }
+        let after = mask - (last & mask);
+        if let Some(range) = PhysRange::from_len(PhysAddr::new(last.wrapping_add(1)), after) {
+            pool.clear(range);
+        }
+    }
+
+    /// The copy, which the device reaches.
+    pub fn copy_range(&self) -> PhysRange {
+        self.slots.data()
+    }
+
+    /// The piece of the buffer.
+    pub fn original(&self) -> PhysRange {
+        self.original
+    }
+
+    /// Copies the part of `part` that is this piece's, and nothing beside it.
+    pub fn copy(&self, pool: &(impl Bouncer + ?Sized), way: Way, part: PhysRange) {
+        let Some(part) = part.intersection(self.original) else {
+            return;
+        };
+        let above = part.start().get() - self.original.start().get();
+        let at = PhysAddr::new(self.slots.data().start().get() + above);
+        let bytes = part.len_minus_one() + 1;
+        match way {
+            Way::In => pool.copy(part.start(), at, bytes),
+            Way::Out => pool.copy(at, part.start(), bytes),
+        }
+    }
+
+    /// The slots, to be given back once they are quiet.
+    pub fn into_slots(self) -> Slots {
+        self.slots
+    }
+}

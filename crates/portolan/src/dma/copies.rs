@@ -1,0 +1,341 @@
+//! Which parts of a buffer a device reaches in place, and which as copies.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use super::error::MapError;
+use super::{Constraints, Trust};
+use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::bounce::{Bouncer, Copied, Fill, Need, Padding, Way};
+
+/// When a buffer is copied although the device could reach it in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum CopyWhen {
+    /// Never.
+    #[default]
+    Needed,
+    /// When all of it is at most so many bytes: where copying costs less than invalidating.
+    UpTo(u64),
+    /// Always.
+    Always,
+}
+
+/// Copying for one device.
+#[derive(Clone)]
+pub struct Copying {
+    /// Where copies lie.
+    pub pool: Arc<dyn Bouncer>,
+    /// When.
+    pub when: CopyWhen,
+    /// What is in a copy that the device only writes.
+    pub fill: Fill,
+}
+
+/// How pieces are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// Not at all.
+    InPlace,
+    /// Parts that do not fill their pages are copied.
+    Edges(PageSize),
+    /// Pieces that end above the address are copied whole.
+    Above(u64),
+    /// All are copied whole.
+    Whole,
+}
+
+/// A part of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    range: PhysRange,
+    how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    InPlace,
+    Copied,
+}
+
+impl Cut {
+    /// The parts of `piece`, in order.
+    fn parts(self, piece: PhysRange) -> ArrayVec<Part, 3> {
+        let mut parts = ArrayVec::new();
+        let mut push = |start: u64, last: u64, how| {
+            if let Some(range) = PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)) {
+                parts.push(Part { range, how });
+            }
+        };
+        let (start, last) = (piece.start().get(), piece.last().get());
+        match self {
+            Self::InPlace => push(start, last, How::InPlace),
+            Self::Whole => push(start, last, How::Copied),
+            Self::Above(limit) if last > limit => push(start, last, How::Copied),
+            Self::Above(_) => push(start, last, How::InPlace),
+            Self::Edges(granule) => {
+                let mask = granule.bytes() - 1;
+                let head_last = start | mask;
+                let tail_start = last & !mask;
+                let head = start & mask != 0;
+                let tail = last & mask != mask;
+                if last <= head_last {
+                    let how = if head || tail {
+                        How::Copied
+                    } else {
+                        How::InPlace
+                    };
+                    push(start, last, how);
+                    return parts;
+                }
+                let middle_start = if head { head_last + 1 } else { start };
+                let middle_after = if tail { Some(tail_start) } else { None };
+                if head {
+                    push(start, head_last, How::Copied);
+                }
+                match middle_after {
+                    None => push(middle_start, last, How::InPlace),
+                    Some(after) if after > middle_start => {
+                        push(middle_start, after - 1, How::InPlace);
+                    }
+                    Some(_) => {}
+                }
+                if tail {
+                    push(tail_start, last, How::Copied);
+                }
+            }
+        }
+        parts
+    }
+}
+
+/// The copies of one buffer, in the order of its parts.
+#[derive(Debug)]
+pub(super) struct Copies {
+    few: ArrayVec<Copied, 2>,
+    more: Vec<Copied>,
+    cut: Cut,
+}
+
+impl Copies {
+    /// None.
+    pub(super) const fn none() -> Self {
+        Self {
+            few: ArrayVec::new_const(),
+            more: Vec::new(),
+            cut: Cut::InPlace,
+        }
+    }
+
+    /// Makes the copies that `cut` asks for. `page` is set where the device reaches them through
+    /// tables: copies then fill whole pages.
+    pub(super) fn make<I>(
+        copying: &Copying,
+        pieces: I,
+        cut: Cut,
+        constraints: &Constraints,
+        page: Option<PageSize>,
+        fill: Fill,
+    ) -> Result<Self, MapError>
+    where
+        I: Iterator<Item = PhysRange>,
+    {
+        let mut copies = Self {
+            cut,
+            ..Self::none()
+        };
+        let pool = &*copying.pool;
+        for part in pieces.flat_map(|piece| cut.parts(piece)) {
+            if part.how == How::InPlace {
+                continue;
+            }
+            let made = copies.room().and_then(|()| {
+                let need = need(part.range, constraints, page)?;
+                let padding = match page {
+                    Some(_) => Padding::Clear,
+                    None => Padding::Leave,
+                };
+                Ok(Copied::new(pool, part.range, &need, fill, padding)?)
+            });
+            match made {
+                Ok(copied) => copies.push(copied),
+                Err(error) => {
+                    copies.give_back(pool);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(copies)
+    }
+
+    fn room(&mut self) -> Result<(), MapError> {
+        if self.few.is_full() {
+            self.more.try_reserve(1).map_err(|_| MapError::Records)?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, copied: Copied) {
+        if let Err(full) = self.few.try_push(copied) {
+            self.more.push(full.element());
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.few.is_empty()
+    }
+
+    /// Copies the part of `part` that is copied, and nothing beside it.
+    pub(super) fn copy(&self, pool: &dyn Bouncer, way: Way, part: Option<PhysRange>) {
+        for copied in self.few.iter().chain(&self.more) {
+            copied.copy(pool, way, part.unwrap_or(copied.original()));
+        }
+    }
+
+    /// Gives the slots back; no device reaches them any more.
+    pub(super) fn give_back(&mut self, pool: &dyn Bouncer) {
+        for copied in self.few.drain(..).chain(self.more.drain(..)) {
+            // They were taken from this pool and are given back once.
+            let given = pool.give(copied.into_slots());
+            debug_assert!(given.is_ok());
+        }
+    }
+
+    /// What the device reaches of `pieces`.
+    pub(super) fn reached<I: Iterator<Item = PhysRange>>(&self, pieces: I) -> Reached<'_, I> {
+        Reached {
+            copies: self,
+            next: 0,
+            pieces,
+            parts: ArrayVec::new(),
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<&Copied> {
+        match index.checked_sub(self.few.capacity()) {
+            None => self.few.get(index),
+            Some(index) => self.more.get(index),
+        }
+    }
+}
+
+/// Where a copy of `part` may lie.
+fn need(
+    part: PhysRange,
+    constraints: &Constraints,
+    page: Option<PageSize>,
+) -> Result<Need, MapError> {
+    let bytes = part.len_minus_one().checked_add(1);
+    let any = PageSize::of_lg2(0);
+    Ok(Need {
+        bytes: bytes.ok_or(MapError::TooLong)?,
+        align: page.unwrap_or(any),
+        like: part.start(),
+        keep: constraints.keep.max(page.unwrap_or(any)),
+        limit: match page {
+            // The tables lead there whatever the device's own limit.
+            Some(_) => PhysAddr::new(u64::MAX),
+            None => PhysAddr::new(constraints.limit.get()),
+        },
+    })
+}
+
+/// Pieces as the device reaches them: in place, or their copies.
+#[derive(Clone, Debug)]
+pub struct Reached<'c, I> {
+    copies: &'c Copies,
+    next: usize,
+    pieces: I,
+    /// Of the piece at hand, the last first.
+    parts: ArrayVec<Part, 3>,
+}
+
+impl<I: Iterator<Item = PhysRange>> Iterator for Reached<'_, I> {
+    type Item = PhysRange;
+
+    #[inline]
+    fn next(&mut self) -> Option<PhysRange> {
+        if self.copies.cut == Cut::InPlace {
+            return self.pieces.next();
+        }
+        if self.parts.is_empty() {
+            self.parts = self.copies.cut.parts(self.pieces.next()?);
+            self.parts.reverse();
+        }
+        let part = self.parts.pop()?;
+        match part.how {
+            How::InPlace => Some(part.range),
+            How::Copied => {
+                self.next += 1;
+                self.copies.at(self.next - 1).map(Copied::copy_range)
+            }
+        }
+    }
+}
+
+/// How a buffer of `bytes` is cut for a device.
+pub(super) fn cut(
+    copying: Option<&Copying>,
+    constraints: &Constraints,
+    bytes: u64,
+    translated: Option<PageSize>,
+) -> Cut {
+    let Some(copying) = copying else {
+        return Cut::InPlace;
+    };
+    match (copying.when, translated, constraints.trust) {
+        (CopyWhen::Always, _, _) => Cut::Whole,
+        (CopyWhen::UpTo(most), _, _) if bytes <= most => Cut::Whole,
+        (_, Some(granule), Trust::Untrusted) => Cut::Edges(granule),
+        (_, Some(_), Trust::Trusted) => Cut::InPlace,
+        (_, None, _) => Cut::Above(constraints.limit.get()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(start: u64, last: u64) -> Vec<(u64, u64, bool)> {
+        let piece = PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap();
+        Cut::Edges(PageSize::SIZE_4K)
+            .parts(piece)
+            .into_iter()
+            .map(|part| {
+                let range = part.range;
+                let copied = part.how == How::Copied;
+                (range.start().get(), range.last().get(), copied)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_the_parts_that_share_their_pages_are_copied() {
+        assert_eq!(parts(0x1000, 0x2fff), [(0x1000, 0x2fff, false)]);
+        assert_eq!(parts(0x1010, 0x1020), [(0x1010, 0x1020, true)]);
+        assert_eq!(parts(0x1000, 0x1020), [(0x1000, 0x1020, true)]);
+        assert_eq!(
+            parts(0x1010, 0x3fff),
+            [(0x1010, 0x1fff, true), (0x2000, 0x3fff, false)]
+        );
+        assert_eq!(
+            parts(0x1000, 0x3ffe),
+            [(0x1000, 0x2fff, false), (0x3000, 0x3ffe, true)]
+        );
+        assert_eq!(
+            parts(0x1010, 0x4010),
+            [
+                (0x1010, 0x1fff, true),
+                (0x2000, 0x3fff, false),
+                (0x4000, 0x4010, true)
+            ]
+        );
+        assert_eq!(
+            parts(0x1010, 0x2010),
+            [(0x1010, 0x1fff, true), (0x2000, 0x2010, true)]
+        );
+        let top = parts(0xffff_ffff_ffff_f000, u64::MAX);
+        assert_eq!(top, [(0xffff_ffff_ffff_f000, u64::MAX, false)]);
+    }
+}

@@ -1,0 +1,251 @@
+//! What a device reaches of a buffer that is copied, and what comes back.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicUsize;
+
+use spin::Mutex;
+
+use super::rig::{Cpus, Pages, Rig, Space};
+use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
+use crate::bounce::{Bouncer, Fill, Pool, PoolMemory, PoolOptions, TakeError};
+use crate::dma::{
+    Constraints, CopyWhen, Copying, Device, FromDevice, MapError, Mapping, Policy, ToDevice, Trust,
+};
+use crate::platform::PhysMemory;
+use crate::table::Access;
+use crate::unit::Domain as _;
+
+/// Bytes from address 0.
+struct Bytes(Mutex<Vec<u8>>);
+
+impl PhysMemory for Bytes {
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        let (from, to) = (from.get() as usize, to.get() as usize);
+        self.0.lock().copy_within(from..from + bytes as usize, to);
+    }
+
+    fn clear(&self, memory: PhysRange) {
+        let (start, last) = (memory.start().get() as usize, memory.last().get() as usize);
+        self.0.lock()[start..=last].fill(0);
+    }
+}
+
+impl Bytes {
+    fn at(&self, start: u64, bytes: usize) -> Vec<u8> {
+        self.0.lock()[start as usize..][..bytes].to_vec()
+    }
+
+    fn fill(&self, start: u64, bytes: usize, value: u8) {
+        self.0.lock()[start as usize..][..bytes].fill(value);
+    }
+}
+
+const POOL: u64 = 0x10_0000;
+const POOL_BYTES: u64 = 128 << 11;
+
+struct Copier {
+    rig: Rig,
+    bytes: Arc<Bytes>,
+    pool: Arc<PoolMemory<Cpus, Arc<Bytes>>>,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Copier {
+    fn new() -> Self {
+        let rig = Rig::policy(Policy::Strict);
+        let bytes = Arc::new(Bytes(Mutex::new(vec![0xee; 0x20_0000])));
+        let cpus = rig.cpus.clone();
+        let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
+        let options = PoolOptions::for_cpus(&*cpus);
+        let pool = Pool::new(cpus, memory, options).unwrap();
+        Self {
+            pool: Arc::new(PoolMemory::new(pool, bytes.clone())),
+            rig,
+            bytes,
+            alive: Arc::default(),
+        }
+    }
+
+    fn copying(&self, when: CopyWhen) -> Copying {
+        Copying {
+            pool: self.pool.clone(),
+            when,
+            fill: Fill::Buffer,
+        }
+    }
+
+    fn device(&self, trust: Trust, when: CopyWhen) -> Device<Arc<Space>> {
+        let constraints = Constraints {
+            trust,
+            ..Constraints::default()
+        };
+        let unit = self.rig.hardware.clone();
+        let stream = StreamId::new(1);
+        let space = self.rig.space.clone();
+        let device = Device::translated(unit, stream, space, constraints).unwrap();
+        device.with_copies(self.copying(when))
+    }
+
+    fn buffer(&self, pieces: &[(u64, u64)]) -> Pages {
+        Pages::new(&self.alive, pieces)
+    }
+
+    /// Where a device that uses `iova` gets to.
+    fn reach(&self, iova: u64) -> Option<(u64, Access)> {
+        let found = self.rig.space.domain().translate(Iova::new(iova))?;
+        Some((found.pa.get(), found.access))
+    }
+
+    fn used(&self) -> u32 {
+        self.pool.in_use().used
+    }
+}
+
+fn span<D: crate::dma::Direction>(mapping: &Mapping<Arc<Space>, Pages, D>) -> (u64, u64) {
+    let segments: Vec<_> = mapping.segments().collect();
+    assert_eq!(segments.len(), 1, "{segments:?}");
+    (segments[0].iova.get(), segments[0].bytes.get())
+}
+
+#[test]
+fn an_untrusted_device_reaches_whole_pages_in_place_and_the_rest_as_copies() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
+    copier.bytes.fill(0x1f00, 0x1200, 7);
+    let buffer = copier.buffer(&[(0x1f00, 0x1200)]);
+    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    assert!(mapping.is_copied());
+    let (iova, bytes) = span(&mapping);
+    assert_eq!((iova & 0xfff, bytes), (0xf00, 0x1200));
+    assert_eq!(copier.reach(iova + 0x100), Some((0x2000, Access::READ)));
+    for (at, length) in [(iova, 0x100), (iova + 0x1100, 0x100)] {
+        let (pa, access) = copier.reach(at).unwrap();
+        assert!((POOL..POOL + POOL_BYTES).contains(&pa));
+        assert_eq!(access, Access::READ);
+        // The page holds the buffer's bytes and zeros.
+        let page = copier.bytes.at(pa & !0xfff, 0x1000);
+        let inside = (pa & 0xfff) as usize;
+        for (offset, byte) in page.iter().enumerate() {
+            let mine = (inside..inside + length).contains(&offset);
+            assert_eq!(*byte, if mine { 7 } else { 0 }, "{offset:#x}");
+        }
+    }
+    assert_eq!(copier.reach((iova & !0xfff) - 1), None);
+    assert_eq!(copier.reach(iova + 0x2100), None);
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn what_the_device_wrote_comes_back_and_nothing_beside_it() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
+    let buffer = copier.buffer(&[(0x3010, 0x20)]);
+    let mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
+    let (iova, _) = span(&mapping);
+    let (pa, access) = copier.reach(iova).unwrap();
+    assert_eq!(access, Access::WRITE);
+    // It fills its whole page, and the buffer's last byte stays as it was.
+    copier.bytes.fill(pa & !0xfff, 0x1000, 9);
+    copier.bytes.fill(pa + 0x1f, 1, 0xee);
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.bytes.at(0x3000, 0x10), [0xee; 0x10]);
+    assert_eq!(copier.bytes.at(0x3010, 0x1f), [9; 0x1f]);
+    assert_eq!(copier.bytes.at(0x302f, 0x20), [0xee; 0x20]);
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn a_part_is_synced_without_the_rest() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Trusted, CopyWhen::Always);
+    let buffer = copier.buffer(&[(0x3000, 0x100)]);
+    let mut mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
+    let (pa, _) = copier.reach(mapping.iova().get()).unwrap();
+    copier.bytes.fill(pa, 0x100, 5);
+    let part = PhysRange::from_len(PhysAddr::new(0x3010), 0x10).unwrap();
+    mapping.part_for_cpu(part);
+    assert_eq!(copier.bytes.at(0x3000, 0x10), [0xee; 0x10]);
+    assert_eq!(copier.bytes.at(0x3010, 0x10), [5; 0x10]);
+    assert_eq!(copier.bytes.at(0x3020, 0xe0), [0xee; 0xe0]);
+    copier.bytes.fill(0x3010, 0x20, 6);
+    mapping.sync_part_for_device(part);
+    assert_eq!(copier.bytes.at(pa + 0x10, 0x10), [6; 0x10]);
+    assert_eq!(copier.bytes.at(pa + 0x20, 0x10), [5; 0x10]);
+    mapping.unmap().ok().unwrap();
+}
+
+#[test]
+fn small_buffers_are_copied_where_that_is_cheaper() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Trusted, CopyWhen::UpTo(0x200));
+    let small = copier.buffer(&[(0x3000, 0x100), (0x5000, 0x100)]);
+    let small = device.map::<ToDevice, _>(small).ok().unwrap();
+    let large = copier.buffer(&[(0x3000, 0x201)]);
+    let large = device.map::<ToDevice, _>(large).ok().unwrap();
+    assert!(small.is_copied() && !large.is_copied());
+    small.unmap().ok().unwrap();
+    large.unmap().ok().unwrap();
+}
+
+#[test]
+fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
+    let copier = Copier::new();
+    let narrow = Constraints {
+        keep: PageSize::SIZE_4K,
+        ..Constraints::default().address_bits(20)
+    };
+    let unit = copier.rig.hardware.clone();
+    let stream = StreamId::new(1);
+    let device = Device::<Arc<Space>>::identity(unit.clone(), stream, narrow).unwrap();
+    let device = device.with_copies(copier.copying(CopyWhen::Needed));
+    let low = copier.buffer(&[(0xf_f000, 0x1000)]);
+    let mapping = device.map::<ToDevice, _>(low).ok().unwrap();
+    assert!(!mapping.is_copied());
+    mapping.unmap().ok().unwrap();
+    // The pool itself is above 20 bits.
+    let high = copier.buffer(&[(0x1f_f123, 0x10)]);
+    let refused = device.map::<ToDevice, _>(high).err().unwrap();
+    let above = matches!(refused.error, MapError::Copy(TakeError::AboveLimit { .. }));
+    assert!(above, "{}", refused.error);
+    drop(device);
+    let narrow = narrow.address_bits(21);
+    let narrow = Constraints {
+        limit: Iova::new(POOL + POOL_BYTES - 1),
+        ..narrow
+    };
+    let device = Device::<Arc<Space>>::identity(unit, stream, narrow).unwrap();
+    let device = device.with_copies(copier.copying(CopyWhen::Needed));
+    copier.bytes.fill(0x1f_f123, 0x10, 3);
+    let high = copier.buffer(&[(0x1f_f123, 0x10)]);
+    let mapping = device.map::<ToDevice, _>(high).ok().unwrap();
+    let at = mapping.iova().get();
+    assert_eq!(at & 0xfff, 0x123);
+    assert_eq!(copier.bytes.at(at, 0x10), [3; 0x10]);
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn a_list_that_does_not_fit_takes_nothing() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Untrusted, CopyWhen::Always);
+    let pieces: Vec<_> = (0..100).map(|i| (0x1_0000 + (i << 12), 0x1000)).collect();
+    let refused = device.map::<ToDevice, _>(copier.buffer(&pieces));
+    let full = matches!(
+        refused.err().unwrap().error,
+        MapError::Copy(TakeError::Full { .. })
+    );
+    assert!(full);
+    assert_eq!(copier.used(), 0);
+    let mapping = device.map::<ToDevice, _>(copier.buffer(&pieces[..20]));
+    let mapping = mapping.ok().unwrap();
+    assert_eq!(copier.used(), 40);
+    let (iova, bytes) = span(&mapping);
+    assert_eq!(bytes, 20 << 12);
+    assert!(copier.reach(iova + (19 << 12)).is_some());
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.used(), 0);
+}
