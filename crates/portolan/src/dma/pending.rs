@@ -239,7 +239,7 @@ impl<P: Cpus> Pending<P> {
             if queue.quiet.load(Acquire) >= ticket.generation {
                 return Ok(());
             }
-            if queue.busy.load(Relaxed) == 0 && queue.busy.swap(1, AcqRel) == 0 {
+            if queue.busy.load(Relaxed) == 0 && queue.begin() {
                 let done = match queue.quiet.load(Acquire) >= ticket.generation {
                     true => Ok(()),
                     false => queue.flush(domain, &mut give_back),
@@ -284,6 +284,12 @@ impl<P: Cpus> Pending<P> {
 }
 
 impl<P: Cpus> Queue<P> {
+    /// Whether the caller is to flush. Who is not writes nothing.
+    fn begin(&self) -> bool {
+        let begun = self.busy.compare_exchange_weak(0, 1, AcqRel, Relaxed);
+        begun.is_ok()
+    }
+
     /// Closes the open generation and pays for it. The caller has set `busy`.
     fn flush(
         &self,

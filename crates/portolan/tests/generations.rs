@@ -1,0 +1,187 @@
+//! Every interleaving of CPUs that retire buffers into one queue and reclaim them.
+//!
+//! The table and the plan are the real ones. The hardware notes what it has been told to forget; a
+//! buffer that comes back before its addresses are among that fails the test, and so does an
+//! address that is given out again.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+
+use loom::sync::Arc;
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions, Unowned};
+use portolan::inval::{
+    Caching, Capabilities, Command, InvalidationQueue, LeafOnly, PageForm, Preference, Quirks,
+    RangeForm, Step, WalkFlush, Walker, WriteBuffer,
+};
+use portolan::platform::SlabTables;
+use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::{Access, PageTable};
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use support::loom_cpus::{LoomCpus, explore, on_cpu};
+
+#[derive(Default)]
+struct State {
+    /// How often each address has been forgotten.
+    forgotten: BTreeMap<u64, u64>,
+    fail: u32,
+}
+
+#[derive(Clone)]
+struct Hardware(std::sync::Arc<Mutex<State>>);
+
+impl InvalidationQueue for Hardware {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        let mut mine = Vec::new();
+        for step in steps {
+            match step {
+                Step::Invalidate(Command::Page { iova, .. }) => mine.push(iova.get()),
+                Step::Invalidate(_) => panic!("only pages were asked for"),
+                _ => {}
+            }
+        }
+        // A point at which CPUs interleave: the wait for the hardware.
+        loom::thread::yield_now();
+        let mut state = self.0.lock().unwrap();
+        if state.fail > 0 {
+            state.fail -= 1;
+            return Err(UnitError::Stopped);
+        }
+        for iova in mine {
+            *state.forgotten.entry(iova).or_default() += 1;
+        }
+        Ok(())
+    }
+}
+
+impl Hardware {
+    fn forgotten(&self, iova: Iova) -> u64 {
+        let state = self.0.lock().unwrap();
+        state.forgotten.get(&iova.get()).copied().unwrap_or(0)
+    }
+}
+
+impl ContextHome for Hardware {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+type Domain = PagedDomain<VtdSecondStage, std::sync::Arc<SlabTables<AtomicU64>>, Hardware>;
+type Space = DmaSpace<Domain, LoomCpus>;
+
+/// One queue for all CPUs, as where they move between CPUs.
+fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
+    let memory = SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
+    let format = VtdSecondStage {
+        levels: VtdLevels::Three,
+        output_lg2: 39,
+        dirty: DirtyTracking::Off,
+    };
+    let table = PageTable::new(format, std::sync::Arc::new(memory)).unwrap();
+    let caps = Capabilities {
+        granule: PageSize::SIZE_4K,
+        page: PageForm::Granule,
+        range: RangeForm::Absent,
+        leaf_only: LeafOnly::Present,
+        walker: Walker::Coherent,
+        caching: Caching::PresentOnly,
+        write_buffer: WriteBuffer::Absent,
+    };
+    let quirks = Quirks {
+        walk_flush: WalkFlush::ByAddress,
+        preference: Preference::ByPage,
+        context_above: u64::MAX,
+        repeat: 1,
+    };
+    let domain = PagedDomain::new(table, ContextId::new(1), caps, quirks, hardware.clone());
+    let window = IovaRange::new(Iova::new(0x10_0000), Iova::new(0x10_ffff)).unwrap();
+    let options = SpaceOptions {
+        window,
+        policy: Policy::Retired,
+        bounds,
+        ..SpaceOptions::default()
+    };
+    let domain = std::sync::Arc::new(domain);
+    Arc::new(DmaSpace::new(domain, LoomCpus::new(1), &options).unwrap())
+}
+
+fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {
+    let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
+    let constraints = Constraints::default();
+    let (range, iova) = space
+        .map_range(memory, Access::READ, &constraints)
+        .expect("there is room");
+    let before = hardware.forgotten(iova);
+    space.unmap_range(range).expect("the hardware completes");
+    assert!(hardware.forgotten(iova) > before, "{iova} is not quiet");
+}
+
+#[test]
+fn nobody_returns_before_its_own_generation_is_quiet() {
+    explore(2, || {
+        let hardware = Hardware(std::sync::Arc::default());
+        let space = space(&hardware, Bounds::default());
+        let other = {
+            let (space, hardware) = (space.clone(), hardware.clone());
+            on_cpu(0, move || map_and_unmap(&space, &hardware, 1))
+        };
+        map_and_unmap(&space, &hardware, 2);
+        other.join().unwrap();
+        assert_eq!(space.waiting(), (0, 0));
+    });
+}
+
+#[test]
+fn a_queue_that_is_full_is_flushed_by_one_and_used_by_the_other() {
+    let bounds = Bounds {
+        entries: 1,
+        ..Bounds::default()
+    };
+    explore(2, move || {
+        let hardware = Hardware(std::sync::Arc::default());
+        let space = space(&hardware, bounds);
+        let other = {
+            let (space, hardware) = (space.clone(), hardware.clone());
+            on_cpu(0, move || map_and_unmap(&space, &hardware, 1))
+        };
+        map_and_unmap(&space, &hardware, 2);
+        other.join().unwrap();
+        assert_eq!(space.waiting(), (0, 0));
+    });
+}
+
+#[test]
+fn what_fails_for_one_is_kept_for_all() {
+    explore(2, || {
+        let hardware = Hardware(std::sync::Arc::default());
+        let space = space(&hardware, Bounds::default());
+        let constraints = Constraints::default();
+        let map = |page: u64| {
+            let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
+            let mapped = space.map_range(Unowned(memory).0, Access::READ, &constraints);
+            mapped.unwrap()
+        };
+        let ((one, at_one), (two, at_two)) = (map(1), map(2));
+        hardware.0.lock().unwrap().fail = 1;
+        let other = {
+            let space = space.clone();
+            on_cpu(0, move || space.unmap_range(one).is_ok())
+        };
+        let well_two = space.unmap_range(two).is_ok();
+        let well_one = other.join().unwrap();
+        assert!(!(well_one && well_two));
+        let quiet = |at: Iova| hardware.forgotten(at) != 0;
+        assert!(!well_one || quiet(at_one));
+        assert!(!well_two || quiet(at_two));
+        space.recover().unwrap();
+        assert!(quiet(at_one) && quiet(at_two));
+        assert_eq!(space.waiting(), (0, 0));
+    });
+}

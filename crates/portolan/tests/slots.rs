@@ -1,0 +1,78 @@
+//! Every interleaving of CPUs that take and give slots of one word and across words.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::sync::Mutex;
+
+use loom::sync::Arc;
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::bounce::{Need, Pool, PoolOptions, Strategy};
+use support::loom_cpus::{LoomCpus, explore, on_cpu};
+
+const SLOT: u64 = 2048;
+
+fn pool(words: u64) -> Arc<Pool<LoomCpus>> {
+    let memory = PhysRange::from_len(PhysAddr::new(1 << 30), words * 64 * SLOT).unwrap();
+    let options = PoolOptions {
+        slot: PageSize::of_lg2(11),
+        areas: 1,
+        strategy: Strategy::LockFree,
+    };
+    Arc::new(Pool::new(LoomCpus::new(1), memory, options).unwrap())
+}
+
+/// Who holds which slots.
+type Held = std::sync::Arc<Mutex<Vec<PhysRange>>>;
+
+fn take_and_give(pool: &Pool<LoomCpus>, held: &Held, slots: u64) -> bool {
+    let Ok(taken) = pool.take(&Need::bytes(slots * SLOT)) else {
+        return false;
+    };
+    let data = taken.data();
+    {
+        let mut held = held.lock().unwrap();
+        assert!(held.iter().all(|other| !other.overlaps(data)), "{data:?}");
+        held.push(data);
+    }
+    loom::thread::yield_now();
+    held.lock().unwrap().retain(|other| *other != data);
+    pool.give(taken).unwrap();
+    true
+}
+
+fn together(words: u64, mine: u64, theirs: u64, fits: bool) {
+    explore(3, move || {
+        let (pool, held) = (pool(words), Held::default());
+        let other = {
+            let (pool, held) = (pool.clone(), held.clone());
+            on_cpu(0, move || take_and_give(&pool, &held, theirs))
+        };
+        let got = take_and_give(&pool, &held, mine);
+        let other_got = other.join().unwrap();
+        if fits {
+            assert!(got && other_got);
+        } else {
+            assert!(got || other_got);
+        }
+        let used = pool.in_use();
+        assert_eq!((used.used, u64::from(used.longest_free)), (0, words * 64));
+    });
+}
+
+#[test]
+fn two_take_from_one_word() {
+    together(1, 32, 32, true);
+}
+
+#[test]
+fn only_one_gets_what_does_not_fit_twice() {
+    together(1, 40, 40, false);
+}
+
+#[test]
+fn runs_across_words_are_claimed_whole_or_not_at_all() {
+    // A slot taken in the middle of the two words leaves no such run.
+    together(2, 100, 1, false);
+    together(2, 70, 70, false);
+}
