@@ -1,0 +1,176 @@
+//! Commands as words.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
+
+use portolan::addr::{ContextId, PageSize};
+use portolan::inval::{Command, Depth, Run};
+
+use super::counts::Kind;
+use super::features::MAX_LG2_PAGES;
+use super::spec::command::{OPCODE, Words, device_entry, opcode, pages, wait};
+
+/// A command and what it is counted as.
+pub(super) type Counted = (Kind, Words);
+
+/// Stores `data` at `address`, which is aligned to 8, once everything in front is complete.
+pub(super) fn store(address: u64, data: u64) -> Words {
+    let word = OPCODE.at(opcode::COMPLETION_WAIT) | address & wait::ADDRESS | wait::STORE.at(1);
+    [word, data]
+}
+
+/// Harmless, whoever put it there.
+pub(super) fn nothing() -> Words {
+    [OPCODE.at(opcode::COMPLETION_WAIT), 0]
+}
+
+/// Keeps what is behind back until everything in front is complete.
+pub(super) fn fence() -> Counted {
+    let word = OPCODE.at(opcode::COMPLETION_WAIT) | wait::FLUSH.at(1);
+    (Kind::Fence, [word, 0])
+}
+
+/// Forget the device table entry of `stream`.
+pub(super) fn device_entry(stream: u16) -> Counted {
+    let device = device_entry::DEVICE.at(stream.into());
+    (
+        Kind::DeviceEntry,
+        [OPCODE.at(opcode::DEVICE_ENTRY) | device, 0],
+    )
+}
+
+/// Forget all of `domain`.
+pub(super) fn domain(domain: u16) -> Counted {
+    let what = pages::EVERYTHING | pages::SIZE | pages::DIRECTORIES;
+    (Kind::Domain, [pages_of(domain), what])
+}
+
+/// Forget everything.
+pub(super) fn all() -> Counted {
+    (Kind::All, [OPCODE.at(opcode::ALL), 0])
+}
+
+/// Forget `2^lg2_pages` pages of `domain` around `start`.
+fn some(domain_id: u16, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
+    if lg2_pages > u32::from(MAX_LG2_PAGES) {
+        return domain(domain_id);
+    }
+    let first = start >> (12 + lg2_pages) << (12 + lg2_pages);
+    let size = match lg2_pages {
+        0 => 0,
+        // Ones below the top bit of the offset, which is zero.
+        lg2 => ((1 << (lg2 - 1)) - 1) << 12 | pages::SIZE,
+    };
+    let directories = match depth {
+        Depth::LeafOnly => 0,
+        Depth::AllLevels => pages::DIRECTORIES,
+    };
+    let word = first & pages::ADDRESS | size | directories;
+    (Kind::Pages, [pages_of(domain_id), word])
+}
+
+fn pages_of(domain: u16) -> u64 {
+    OPCODE.at(opcode::PAGES) | pages::DOMAIN.at(domain.into())
+}
+
+/// The domain that tags what `context` translates.
+pub(super) fn domain_of(context: ContextId) -> u16 {
+    context.get() as u16
+}
+
+/// The smallest aligned power of two of pages that covers `run`: an address and the exponent.
+fn aligned(run: Run, granule: PageSize) -> (u64, u32) {
+    let range = run.range(granule);
+    let differ = (range.start().get() ^ range.last().get()) >> 12;
+    (range.start().get(), 64 - differ.leading_zeros())
+}
+
+/// The command for an invalidation of translations; `None` for one of configuration.
+pub(super) fn invalidate(command: Command) -> Option<Counted> {
+    Some(match command {
+        Command::Page {
+            context,
+            iova,
+            size,
+            depth,
+        } => some(
+            domain_of(context),
+            iova.get(),
+            size.lg2().saturating_sub(12),
+            depth,
+        ),
+        Command::Range {
+            context,
+            run,
+            granule,
+            depth,
+        } => {
+            let (start, lg2) = aligned(run, granule);
+            some(domain_of(context), start, lg2, depth)
+        }
+        Command::Context { context } => domain(domain_of(context)),
+        Command::Global | Command::Configuration { .. } => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan::addr::Iova;
+
+    #[test]
+    fn commands_by_hand() {
+        assert_eq!(store(0x12_3458, 7), [0x1000_0000_0012_3459, 7]);
+        assert_eq!(nothing(), [0x1000_0000_0000_0000, 0]);
+        assert_eq!(fence().1, [0x1000_0000_0000_0004, 0]);
+        assert_eq!(device_entry(0x0108).1, [0x2000_0000_0000_0108, 0]);
+        assert_eq!(
+            domain(0x42).1,
+            [0x3000_0042_0000_0000, 0x7fff_ffff_ffff_f003]
+        );
+        assert_eq!(all().1, [0x8000_0000_0000_0000, 0]);
+    }
+
+    #[test]
+    fn pages_and_ranges_by_hand() {
+        let context = ContextId::new(3);
+        let head = 0x3000_0003_0000_0000;
+        let page = |depth| Command::Page {
+            context,
+            iova: Iova::new(0x4000_5000),
+            size: PageSize::SIZE_4K,
+            depth,
+        };
+        let words = |command| invalidate(command).unwrap().1;
+        assert_eq!(words(page(Depth::LeafOnly)), [head, 0x4000_5000]);
+        assert_eq!(words(page(Depth::AllLevels)), [head, 0x4000_5002]);
+        let range = |start, lg2_pages| Command::Range {
+            context,
+            run: Run::PowerOfTwo {
+                start: Iova::new(start),
+                lg2_pages,
+            },
+            granule: PageSize::SIZE_4K,
+            depth: Depth::AllLevels,
+        };
+        assert_eq!(words(range(0x4000_6000, 1)), [head, 0x4000_6003]);
+        assert_eq!(words(range(0x4000_0000, 2)), [head, 0x4000_1003]);
+        assert_eq!(words(range(0x4000_0000, 9)), [head, 0x400f_f003]);
+        let most = words(range(0, MAX_LG2_PAGES));
+        assert_eq!(most, [head, 0x0003_ffff_ffff_f003]);
+        // One more, and the first zero is where all is meant anyway.
+        assert_eq!(words(range(0, 40)), domain(3).1);
+        assert_eq!(words(range(0, 52)), domain(3).1);
+    }
+
+    /// What an address covers: the lowest zero from bit 12 is the top bit of the offset.
+    #[test]
+    fn every_exponent_covers_what_it_says() {
+        for lg2_pages in 1..=u32::from(MAX_LG2_PAGES) {
+            let start = 0x5a5a_5000u64 << 20;
+            let (_, [_, word]) = some(1, start, lg2_pages, Depth::LeafOnly);
+            let zero = (12..64).find(|bit| word >> bit & 1 == 0).unwrap();
+            assert_eq!(zero + 1, 12 + lg2_pages);
+            assert_eq!(word >> (zero + 1), start >> (zero + 1));
+        }
+    }
+}

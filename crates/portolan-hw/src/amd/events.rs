@@ -1,0 +1,244 @@
+//! The event log: what the unit says of accesses that it refused, and of commands.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.5.
+//! Events of commands are kept for whoever repairs the queue; those that no driver here causes
+//! (page requests, counters, guest tables) come as [`FaultReason::Other`]. Interrupts are not used.
+//! A full log stops the unit's logging; once it is read empty, logging is turned on again.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan::platform::{Clock, Mmio, OutOfTableMemory, TableMem, Word, poll};
+use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
+use spin::Mutex;
+
+use super::control::Control;
+use super::refusal;
+use super::spec::event::{self, LG2_BYTES, code};
+use super::spec::reg::{self, control, status};
+
+/// Exponents of the number of events that a log can have.
+const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
+
+/// The log.
+#[derive(Debug)]
+pub(super) struct Events {
+    base: PhysAddr,
+    size: PageSize,
+    lg2_slots: u32,
+    /// Slot of the next event to read.
+    next: Mutex<u64>,
+    /// The last event of a command that was read: its code, in bits 63:60, and the address.
+    command: AtomicU64,
+}
+
+type Record = [u64; 2];
+
+impl Events {
+    /// A log of `2^lg2_slots` events (8 to 15), not yet handed to the unit.
+    pub(super) fn new<M: TableMem<AtomicU64>>(
+        mem: &M,
+        lg2_slots: u32,
+    ) -> Result<Self, OutOfTableMemory> {
+        let lg2_slots = lg2_slots.clamp(*LG2_SLOTS.start(), *LG2_SLOTS.end());
+        let size = PageSize::of_lg2(lg2_slots + LG2_BYTES);
+        Ok(Self {
+            base: mem.alloc(size)?,
+            size,
+            lg2_slots,
+            next: Mutex::new(0),
+            command: AtomicU64::new(0),
+        })
+    }
+
+    /// What the base register has to hold.
+    pub(super) fn address(&self) -> u64 {
+        self.base.get() | reg::LENGTH.at(self.lg2_slots.into())
+    }
+
+    /// Gives the memory back. The unit must have stopped using it.
+    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+        mem.free(self.base, self.size);
+    }
+
+    fn slot(&self, index: u64) -> u64 {
+        index & ((1 << self.lg2_slots) - 1)
+    }
+
+    fn words<'m, M: TableMem<AtomicU64>>(&self, mem: &'m M, slot: u64) -> &'m [AtomicU64] {
+        let first = slot as usize * 2;
+        let log = mem.table(self.base, self.size);
+        log.get(first..first + 2).unwrap_or(&[])
+    }
+
+    fn read<M: TableMem<AtomicU64>>(&self, mem: &M, slot: u64) -> Record {
+        match self.words(mem, slot) {
+            [low, high] => [Word::load(low), Word::load(high)],
+            _ => [0, 0],
+        }
+    }
+
+    /// Slot behind the last event.
+    fn tail<R: Mmio, M, C: Clock>(&self, unit: &Control<R, M, C>) -> Result<u64, UnitError> {
+        let offset = reg::EVENT_TAIL;
+        let value = unit.read(offset)?;
+        let index = reg::INDEX.of(value);
+        match index > 1 << self.lg2_slots {
+            true => Err(UnitError::Nonsense { offset, value }),
+            false => Ok(self.slot(index)),
+        }
+    }
+
+    /// The oldest event of an access, or that some were lost.
+    pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &self,
+        unit: &Control<R, M, C>,
+    ) -> Result<Option<FaultEvent>, UnitError> {
+        // One turn of the log at most: a unit that logs faster than we read must not keep us.
+        for _ in 0..1u64 << self.lg2_slots {
+            let Some(record) = self.take(unit)? else {
+                return self.restart(unit);
+            };
+            match event::CODE.of(record[0]) {
+                0 => return Ok(Some(FaultEvent::Lost)),
+                kind @ (code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE) => {
+                    let note = event::CODE.at(kind) | record[1] & !event::CODE.mask();
+                    self.command.store(note, Ordering::Release);
+                }
+                _ => return Ok(Some(FaultEvent::Fault(decode(record)))),
+            }
+        }
+        Ok(None)
+    }
+
+    /// The oldest record, which leaves the log.
+    fn take<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &self,
+        unit: &Control<R, M, C>,
+    ) -> Result<Option<Record>, UnitError> {
+        // The tail may move before the record is there (its code is zero until then): wait for it,
+        // without the lock.
+        let seen = *self.next.lock();
+        if seen == self.tail(unit)? {
+            return Ok(None);
+        }
+        let complete = || {
+            let moved = *self.next.lock() != seen;
+            (moved || event::CODE.of(self.read(&unit.mem, seen)[0]) != 0).then_some(())
+        };
+        // A record that never comes counts as lost.
+        let _ = poll(&unit.clock, unit.limit, complete);
+        let mut next = self.next.lock();
+        if *next == self.tail(unit)? {
+            return Ok(None);
+        }
+        let record = self.read(&unit.mem, *next);
+        for word in self.words(&unit.mem, *next) {
+            Word::store(word, 0);
+        }
+        *next = self.slot(*next + 1);
+        unit.regs.write64(reg::EVENT_HEAD, reg::INDEX.at(*next));
+        Ok(Some(record))
+    }
+
+    /// Turns logging on again if it stopped because the log was full (2.5.1).
+    fn restart<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &self,
+        unit: &Control<R, M, C>,
+    ) -> Result<Option<FaultEvent>, UnitError> {
+        let next = self.next.lock();
+        if unit.read(reg::STATUS)? & status::EVENT_OVERFLOW == 0 {
+            return Ok(None);
+        }
+        unit.switch(!control::EVENT_LOG, 0)?;
+        unit.regs.write64(reg::STATUS, status::EVENT_OVERFLOW);
+        unit.switch(u64::MAX, control::EVENT_LOG)?;
+        drop(next);
+        Ok(Some(FaultEvent::Lost))
+    }
+
+    /// What the unit said of the command at `address`, whether or not somebody has read it.
+    pub(super) fn of_command<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+        &self,
+        unit: &Control<R, M, C>,
+        address: u64,
+    ) -> u32 {
+        let kind = |record: Record| match event::CODE.of(record[0]) {
+            code::ILLEGAL_COMMAND => Some(refusal::ILLEGAL),
+            code::COMMAND_HARDWARE => Some(refusal::HARDWARE),
+            _ => None,
+        };
+        let is_it = |record: &Record| record[1] & !event::CODE.mask() == address;
+        let next = self.next.lock();
+        let tail = self.tail(unit).unwrap_or(*next);
+        let count = self.slot(tail.wrapping_sub(*next));
+        let newest = (0..count).rev().find_map(|ahead| {
+            let record = self.read(&unit.mem, self.slot(*next + ahead));
+            Some(record).filter(is_it).and_then(kind)
+        });
+        drop(next);
+        let read = self.command.swap(0, Ordering::AcqRel);
+        let read = Some([read, read]).filter(is_it).and_then(kind);
+        newest.or(read).unwrap_or(refusal::UNKNOWN)
+    }
+}
+
+/// What a record says of an access.
+fn decode([low, high]: Record) -> FaultRecord {
+    let flag = |bits: super::spec::Bits| bits.of(low) == 1;
+    let reason = match event::CODE.of(low) {
+        code::ILLEGAL_ENTRY => FaultReason::Configuration,
+        code::PAGE_FAULT if flag(event::RESERVED) => FaultReason::Table,
+        code::PAGE_FAULT if flag(event::PRESENT) => FaultReason::Permission,
+        code::PAGE_FAULT => FaultReason::NotMapped,
+        code::DEVICE_TABLE | code::PAGE_TABLE => FaultReason::External,
+        other => FaultReason::Other { code: other as u32 },
+    };
+    // Of the others the address is that of a table, or nothing.
+    let is_fault = event::CODE.of(low) == code::PAGE_FAULT;
+    let access = match flag(event::WRITE) {
+        true => FaultAccess::Write,
+        false => FaultAccess::Read,
+    };
+    FaultRecord {
+        stream: StreamId::new(event::DEVICE.of(low) as u32),
+        pasid: None,
+        iova: is_fault.then(|| Iova::new(high)),
+        access: Some(access).filter(|_| is_fault && !flag(event::TRANSLATION)),
+        reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(low: u64) -> FaultRecord {
+        decode([low, 0x4000_0123])
+    }
+
+    #[test]
+    fn records_by_hand() {
+        let write = fault(2 << 60 | 1 << 53 | 0x0108);
+        let wanted = FaultRecord {
+            stream: StreamId::new(0x0108),
+            pasid: None,
+            iova: Some(Iova::new(0x4000_0123)),
+            access: Some(FaultAccess::Write),
+            reason: FaultReason::NotMapped,
+        };
+        assert_eq!(write, wanted);
+        let read = fault(2 << 60 | 1 << 52 | 0x0108);
+        assert_eq!(read.reason, FaultReason::Permission);
+        assert_eq!(read.access, Some(FaultAccess::Read));
+        assert_eq!(fault(2 << 60 | 1 << 55).reason, FaultReason::Table);
+        assert_eq!(fault(2 << 60 | 1 << 56).access, None);
+        let illegal = fault(1 << 60);
+        assert_eq!(illegal.reason, FaultReason::Configuration);
+        assert_eq!((illegal.iova, illegal.access), (None, None));
+        assert_eq!(fault(3 << 60).reason, FaultReason::External);
+        assert_eq!(fault(4 << 60).reason, FaultReason::External);
+        let device = fault(8 << 60);
+        assert_eq!(device.reason, FaultReason::Other { code: 8 });
+    }
+}

@@ -1,0 +1,92 @@
+//! What a unit can do, from its capability block and its registers.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.2 and
+//! 3.4.11.
+
+use portolan::addr::PageSize;
+use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::platform::Mmio;
+use portolan::table::format::AmdLevels;
+use portolan::unit::UnitError;
+
+use super::capability::{Capability, Offers};
+use super::spec::reg::{self, features as fields};
+
+/// Largest range of one command, as an exponent of pages: with one more, the address says all.
+pub(super) const MAX_LG2_PAGES: u8 = 39;
+
+/// Whether a unit has INVALIDATE_IOMMU_ALL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidateAll {
+    /// No: everything is invalidated entry by entry and domain by domain.
+    Absent,
+    /// Yes.
+    Present,
+}
+
+/// What a unit can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// The capability block.
+    pub capability: Capability,
+    /// Most levels of host tables that the unit walks.
+    pub levels: u32,
+    /// Whether everything can be invalidated at once.
+    pub invalidate_all: InvalidateAll,
+}
+
+impl Features {
+    /// Reads the registers of the unit with `capability`.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`]; [`UnitError::Nonsense`] for a reserved number of levels.
+    pub(super) fn read(regs: &impl Mmio, capability: Capability) -> Result<Self, UnitError> {
+        if regs.read64(reg::CONTROL) == u64::MAX {
+            return Err(UnitError::Gone);
+        }
+        let value = match capability.offers.contains(Offers::EXTENDED) {
+            true => regs.read64(reg::FEATURES),
+            false => 0,
+        };
+        if value == u64::MAX {
+            return Err(UnitError::Gone);
+        }
+        let more = fields::HOST_LEVELS.of(value);
+        if more == 3 {
+            let offset = reg::FEATURES;
+            return Err(UnitError::Nonsense { offset, value });
+        }
+        Ok(Self {
+            capability,
+            levels: 4 + more as u32,
+            invalidate_all: match fields::INVALIDATE_ALL.of(value) {
+                0 => InvalidateAll::Absent,
+                _ => InvalidateAll::Present,
+            },
+        })
+    }
+
+    /// Whether the unit walks tables of `levels` levels.
+    pub fn walks(&self, levels: AmdLevels) -> bool {
+        levels.count() <= self.levels
+    }
+
+    /// What invalidation plans know of the hardware.
+    pub fn capabilities(&self) -> Capabilities {
+        let absence = self.capability.offers.contains(Offers::CACHES_ABSENCE);
+        Capabilities {
+            granule: PageSize::SIZE_4K,
+            page: PageForm::Granule,
+            range: RangeForm::PowerOfTwo {
+                max_lg2_pages: MAX_LG2_PAGES,
+            },
+            leaf_only: LeafOnly::Present,
+            walker: Walker::Coherent,
+            caching: match absence {
+                true => Caching::NotPresentToo,
+                false => Caching::PresentOnly,
+            },
+            write_buffer: WriteBuffer::Absent,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What a unit and its domains share: registers, the command buffer, the event log, identifiers.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4:
+//! commands complete in any order, except around a COMPLETION_WAIT that flushes.
+
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::ContextId;
+use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::unit::{ContextHome, UnitError};
+
+use super::command::{self, Counted};
+use super::control::Control;
+use super::events::Events;
+use super::features::InvalidateAll;
+use super::queue::Queue;
+use crate::ids::Ids;
+
+/// Domains that there are.
+pub(super) const DOMAINS: u32 = 1 << 16;
+
+/// Shared by the unit, its handles and its domains.
+#[derive(Debug)]
+pub(super) struct Shared<R, M, C> {
+    pub(super) control: Control<R, M, C>,
+    pub(super) queue: Queue,
+    pub(super) events: Events,
+    pub(super) ids: Ids,
+    /// Streams that the device table has entries for.
+    pub(super) streams: u32,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
+    /// Submits `commands`, and waits until they are complete.
+    pub(super) fn run(&self, commands: &mut dyn Iterator<Item = Counted>) -> Result<(), UnitError> {
+        self.queue.run(&self.control, &self.events, commands)
+    }
+
+    /// Forgets everything, entries of the device table included, and waits.
+    pub(super) fn forget_everything(&self) -> Result<(), UnitError> {
+        match self.control.features.invalidate_all {
+            InvalidateAll::Present => self.run(&mut [command::all()].into_iter()),
+            InvalidateAll::Absent => {
+                let streams = (0..self.streams).map(|stream| stream as u16);
+                let entries = streams.map(command::device_entry);
+                let domains = (0..DOMAINS).map(|domain| command::domain(domain as u16));
+                self.run(&mut entries.chain([command::fence()]).chain(domains))
+            }
+        }
+    }
+
+    /// A free domain identifier.
+    pub(super) fn take_id(&self) -> Result<u16, UnitError> {
+        let id = self.ids.take().ok_or(UnitError::OutOfContexts)?;
+        u16::try_from(id).map_err(|_| UnitError::OutOfContexts)
+    }
+}
+
+/// A handle to the unit's invalidations, which its domains hold.
+#[derive(Debug)]
+pub struct AmdQueue<R, M, C>(pub(super) Arc<Shared<R, M, C>>);
+
+impl<R, M, C> Clone for AmdQueue<R, M, C> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// How a round ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    NotYet,
+    /// With a sync.
+    Sync,
+    /// There are no more steps.
+    Exhausted,
+    /// With a command for everything, which is a round of its own.
+    Everything,
+}
+
+/// The commands up to the next sync.
+struct Round<'a, R, M, C> {
+    shared: &'a Shared<R, M, C>,
+    steps: &'a mut dyn Iterator<Item = Step>,
+    ended: Ended,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Iterator for Round<'_, R, M, C> {
+    type Item = Counted;
+
+    fn next(&mut self) -> Option<Counted> {
+        while self.ended == Ended::NotYet {
+            match self.steps.next() {
+                Some(Step::Clean(bytes)) => self.shared.control.mem.clean(bytes),
+                Some(Step::CleanBarrier) => self.shared.control.mem.clean_barrier(),
+                // There is no such buffer.
+                Some(Step::FlushWriteBuffer) => {}
+                Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
+                    self.ended = Ended::Everything;
+                }
+                Some(Step::Invalidate(what)) => match command::invalidate(what) {
+                    Some(command) => return Some(command),
+                    None => self.ended = Ended::Everything,
+                },
+                Some(Step::Sync) => self.ended = Ended::Sync,
+                None => self.ended = Ended::Exhausted,
+            }
+        }
+        None
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for AmdQueue<R, M, C> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        loop {
+            let mut round = Round {
+                shared: &self.0,
+                steps: &mut *steps,
+                ended: Ended::NotYet,
+            };
+            self.0.run(&mut round)?;
+            match round.ended {
+                Ended::Everything => self.0.forget_everything()?,
+                Ended::Exhausted => return Ok(()),
+                Ended::Sync | Ended::NotYet => {}
+            }
+        }
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for AmdQueue<R, M, C> {
+    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+        let domain = command::domain_of(context);
+        self.0.run(&mut [command::domain(domain)].into_iter())?;
+        self.0.ids.give_back(domain.into());
+        Ok(())
+    }
+}

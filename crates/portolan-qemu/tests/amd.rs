@@ -1,0 +1,336 @@
+//! The AMD-Vi driver on QEMU's AMD-Vi: real DMA through it, and QEMU's own count of its commands.
+
+mod support;
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::{Gather, Preference, Quirks};
+use portolan::platform::Nanos;
+use portolan::table::Access;
+use portolan::table::format::AmdLevels;
+use portolan::unit::{Attach, AttachError, Domain, Unit, UnitError};
+use portolan_hw::amd::{AmdDomain, AmdVi, Capability, Config};
+use portolan_qemu::config::{Architecture, Device, Iommu};
+use portolan_qemu::edu::Edu;
+use portolan_qemu::guest_tables::GuestTables;
+use portolan_qemu::machine::{Builder, Machine};
+use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::pci::Pci;
+use portolan_qemu::trace::{AmdCommand as A, Counts};
+
+use support::start;
+
+type Driver = AmdVi<Registers, GuestTables, HostClock>;
+type Tables = AmdDomain<Registers, GuestTables, HostClock>;
+
+const PAGE: u64 = 4096;
+const BASE: Iova = Iova::new(0x4000_0000);
+/// Capability ID of a secure device.
+const SECURE_DEVICE: u8 = 0x0f;
+
+/// A machine with an edu, the driver, and a buffer.
+struct Ground {
+    capability: Capability,
+    unit: Driver,
+    edu: Edu,
+    buffer: PhysAddr,
+    machine: Machine,
+}
+
+impl Ground {
+    fn new(config: Config) -> Option<Self> {
+        let builder = Builder::new(Architecture::X86)
+            .iommu(Iommu::Amd)
+            .device(Device::edu());
+        let machine = start(&builder)?;
+        let pci = machine.pci().unwrap();
+        let edu = Edu::find(&pci).unwrap();
+        let capability = capability(&pci);
+        let unit = enable(&machine, capability, config).unwrap();
+        let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
+        Some(Self {
+            capability,
+            unit,
+            edu,
+            buffer,
+            machine,
+        })
+    }
+
+    fn stream(&self) -> StreamId {
+        self.edu.function().stream()
+    }
+
+    fn page(&self, n: u64) -> PhysAddr {
+        PhysAddr::new(self.buffer.get() + n * PAGE)
+    }
+
+    /// Writes through the device; whether the write came to page `n` of the buffer.
+    fn reaches(&self, iova: Iova, n: u64) -> bool {
+        let ram = self.machine.ram();
+        ram.write32(self.page(n), 0xdead).unwrap();
+        self.edu.dma_write32(iova, 0x1234).unwrap();
+        ram.read32(self.page(n)) == Ok(0x1234)
+    }
+
+    fn map(&self, domain: &Tables, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
+        let mut owed = Gather::new();
+        domain.map(iova, pa, bytes, access, &mut owed).unwrap();
+        domain.sync(owed).unwrap();
+    }
+
+    fn unmap(&self, domain: &Tables, iova: Iova, bytes: u64) {
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(iova, bytes).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        domain.sync(owed).unwrap();
+    }
+
+    fn counts(&self) -> Counts {
+        self.machine.trace().counts().unwrap()
+    }
+
+    /// Each kind of command was executed as often as it was submitted.
+    fn same_counts(&self) {
+        let (ours, qemu) = (self.unit.counts(), self.counts());
+        let pairs = [
+            (
+                "wait",
+                ours.wait + ours.fence + ours.replaced,
+                A::CompletionWait,
+            ),
+            ("entry", ours.device_entry, A::DeviceTableEntry),
+            ("pages", ours.pages + ours.domain, A::Pages),
+            ("all", ours.all, A::All),
+        ];
+        for (name, ours, kind) in pairs {
+            let qemu = qemu.amd(kind);
+            assert_eq!(ours, qemu, "{name}: {ours} submitted, {qemu} executed");
+        }
+    }
+}
+
+/// What the IOMMU's PCI function says of it.
+fn capability(pci: &Pci) -> Capability {
+    for function in pci.functions() {
+        if let Ok(at) = function.capability(SECURE_DEVICE) {
+            let word = |n: u16| function.read32(at + 4 * n).unwrap();
+            return Capability::parse([0, 1, 2, 3, 4].map(word)).unwrap();
+        }
+    }
+    panic!("no function is an IOMMU");
+}
+
+fn enable(machine: &Machine, capability: Capability, config: Config) -> Result<Driver, UnitError> {
+    let registers = machine.iommu_registers().unwrap();
+    let tables = machine.tables().clone();
+    assert_eq!(capability.base.get(), registers.base());
+    AmdVi::enable(registers, tables, HostClock::new(), capability, config)
+}
+
+fn rw() -> Access {
+    Access::READ | Access::WRITE
+}
+
+fn at(iova: Iova, bytes: u64) -> Iova {
+    Iova::new(iova.get() + bytes)
+}
+
+#[test]
+fn mapped_is_reached_and_unmapped_is_not() {
+    let Some(ground) = Ground::new(Config::default()) else {
+        return;
+    };
+    let stream = ground.stream();
+    assert!(!ground.reaches(Iova::new(ground.page(0).get()), 0));
+    for levels in [AmdLevels::Three, AmdLevels::Four, AmdLevels::Five] {
+        let caps = ground.unit.capabilities();
+        let domain = ground.unit.domain_as(levels, caps, Quirks::default());
+        let domain = Arc::new(domain.unwrap());
+        ground.unit.attach(stream, &domain).unwrap();
+        assert!(!ground.reaches(BASE, 0));
+        ground.map(&domain, BASE, ground.page(0), 2 * PAGE, rw());
+        assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(BASE, PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        // Until it is paid for, the old translation is there.
+        assert!(ground.reaches(BASE, 0));
+        domain.sync(owed).unwrap();
+        assert!(!ground.reaches(BASE, 0));
+        assert!(ground.reaches(at(BASE, PAGE), 1));
+        ground.map(&domain, BASE, ground.page(2), PAGE, Access::READ);
+        assert!(!ground.reaches(BASE, 2));
+        ground.unit.block(stream).unwrap();
+        assert!(!ground.reaches(at(BASE, PAGE), 1));
+        ground.same_counts();
+    }
+    while let Some(event) = ground.unit.next_fault().unwrap() {
+        println!("{event:?}");
+    }
+}
+
+#[test]
+fn streams_move_between_domains_and_pass_through() {
+    let Some(ground) = Ground::new(Config::default()) else {
+        return;
+    };
+    let stream = ground.stream();
+    let [a, b] = [(); 2].map(|()| Arc::new(ground.unit.domain().unwrap()));
+    ground.map(&a, BASE, ground.page(0), PAGE, rw());
+    ground.map(&b, BASE, ground.page(1), PAGE, rw());
+    let straight = Iova::new(ground.page(2).get());
+    for _ in 0..3 {
+        ground.unit.attach(stream, &a).unwrap();
+        assert!(ground.reaches(BASE, 0));
+        ground.unit.attach(stream, &b).unwrap();
+        assert!(!ground.reaches(BASE, 0) && ground.reaches(BASE, 1));
+        ground.unit.pass_through(stream).unwrap();
+        assert!(ground.reaches(straight, 2));
+        ground.unit.attach(stream, &a).unwrap();
+        assert!(ground.reaches(BASE, 0));
+        assert!(!ground.reaches(straight, 2));
+        ground.unit.block(stream).unwrap();
+        assert!(!ground.reaches(BASE, 0) && !ground.reaches(straight, 2));
+    }
+    drop(a);
+    let again = Arc::new(ground.unit.domain().unwrap());
+    ground.unit.attach(stream, &again).unwrap();
+    assert!(!ground.reaches(BASE, 0));
+    ground.same_counts();
+}
+
+#[test]
+fn blocks_are_split_and_large_pages_go() {
+    let Some(ground) = Ground::new(Config::default()) else {
+        return;
+    };
+    let domain = Arc::new(ground.unit.domain().unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
+    ground.map(&domain, BASE, large, 2 << 20, rw());
+    let ram = ground.machine.ram();
+    let write = |page: u64| {
+        ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
+        let at = large.checked_add(page * PAGE).unwrap();
+        let there = ram.read32(at) == Ok(7);
+        ram.write32(at, 0).unwrap();
+        there
+    };
+    assert!(write(0) && write(3) && write(511));
+    ground.unmap(&domain, at(BASE, 3 * PAGE), PAGE);
+    assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
+    ground.same_counts();
+}
+
+#[test]
+fn the_buffer_wraps_and_every_command_is_counted() {
+    let Some(ground) = Ground::new(Config::default()) else {
+        return;
+    };
+    let quirks = Quirks {
+        preference: Preference::ByPage,
+        context_above: u64::MAX,
+        ..Quirks::default()
+    };
+    let caps = ground.unit.capabilities();
+    let domain = ground.unit.domain_as(AmdLevels::Four, caps, quirks);
+    let domain = Arc::new(domain.unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    for _ in 0..3 {
+        ground.map(&domain, BASE, PhysAddr::new(0x10_0000), 300 * PAGE, rw());
+        let before = ground.unit.counts().pages;
+        ground.unmap(&domain, BASE, 300 * PAGE);
+        assert_eq!(ground.unit.counts().pages - before, 300);
+        ground.same_counts();
+    }
+}
+
+#[test]
+fn a_unit_left_on_is_taken_over() {
+    let Some(ground) = Ground::new(Config::default()) else {
+        return;
+    };
+    let domain = Arc::new(ground.unit.domain().unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    assert!(ground.reaches(BASE, 0));
+    // As another kernel would, without a word from the first.
+    let Ground {
+        capability,
+        unit,
+        edu,
+        buffer,
+        machine,
+    } = ground;
+    let next = enable(&machine, capability, Config::default()).unwrap();
+    std::mem::forget((unit, domain));
+    let ground = Ground {
+        capability,
+        unit: next,
+        edu,
+        buffer,
+        machine,
+    };
+    assert!(!ground.reaches(BASE, 0));
+}
+
+#[test]
+fn dropping_blocks_and_releasing_opens() {
+    let Some(ground) = Ground::new(Config::default()) else {
+        return;
+    };
+    let live = ground.machine.tables().live();
+    let domain = Arc::new(ground.unit.domain().unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    let Ground {
+        capability,
+        unit,
+        edu,
+        buffer,
+        machine,
+    } = ground;
+    drop(unit);
+    machine.ram().write32(buffer, 1).unwrap();
+    edu.dma_write32(BASE, 2).unwrap();
+    assert_eq!(machine.ram().read32(buffer), Ok(1));
+    drop(domain);
+    assert_eq!(machine.tables().live(), live);
+    let unit = enable(&machine, capability, Config::default()).unwrap();
+    unit.release().unwrap();
+    assert_eq!(machine.tables().live(), live);
+    edu.dma_write32(Iova::new(buffer.get()), 3).unwrap();
+    assert_eq!(machine.ram().read32(buffer), Ok(3));
+}
+
+#[test]
+fn a_unit_that_is_gone_is_an_error_at_once() {
+    let limit = Nanos::from_millis(200);
+    let config = Config {
+        limit,
+        ..Config::default()
+    };
+    let Some(ground) = Ground::new(config) else {
+        return;
+    };
+    let domain = Arc::new(ground.unit.domain().unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    ground.map(&domain, BASE, ground.page(0), PAGE, rw());
+    let capability = ground.capability;
+    ground.machine.kill();
+    let gone = UnitError::Gone;
+    assert_eq!(ground.unit.next_fault(), Err(gone));
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(BASE, PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    assert_eq!(domain.sync(owed).unwrap_err().error, gone);
+    let blocked = ground.unit.block(ground.stream());
+    assert_eq!(blocked, Err(AttachError::Unit(gone)));
+    let registers = ground.machine.iommu_registers().unwrap();
+    let tables = ground.machine.tables().clone();
+    let clock = HostClock::new();
+    let again = AmdVi::enable(registers, tables, clock, capability, Config::default());
+    assert_eq!(again.err(), Some(gone));
+}
