@@ -11,6 +11,7 @@
 //! * [`memory`]: all of a machine's memory, for the register interfaces.
 //! * [`device`]: devices that do DMA, remember where it went, and try again.
 //! * [`profile`]: machines, as the price of each event and where each price comes from.
+//! * [`cpus`]: CPUs in virtual time, on which code that shares memory runs.
 //! * [`clock`], [`counters`]: virtual time and what happened in it.
 //!
 //! Nothing here reads a wall clock or depends on the order of a hash map: equal calls give equal
@@ -20,6 +21,7 @@
 pub mod cache;
 pub mod clock;
 pub mod counters;
+pub mod cpus;
 pub mod decode;
 pub mod device;
 pub mod inject;

@@ -99,7 +99,7 @@ impl CommandPrices {
         })
     }
 
-    pub(super) fn of_command(&self, command: Command, owed: Owed) -> f64 {
+    pub(crate) fn of_command(&self, command: Command, owed: Owed) -> f64 {
         match (command, owed) {
             (Command::Page { .. }, Owed::AfterMap) => self.page_after_map,
             (command, _) => self.of_other(command),

@@ -103,6 +103,20 @@ pub struct Price {
     pub source: String,
 }
 
+impl Price {
+    /// Whether it is a time with a source, for the price called `key`.
+    pub(crate) fn check(&self, key: &'static str) -> Result<(), ProfileError> {
+        let value = |why| ProfileError::Value { key, why };
+        if !self.ns.is_finite() || self.ns < 0.0 {
+            return Err(value(format!("{} ns is not a time", self.ns)));
+        }
+        if self.source.trim().is_empty() {
+            return Err(value("a price needs its source".to_owned()));
+        }
+        Ok(())
+    }
+}
+
 /// The prices of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -121,16 +135,7 @@ impl Prices {
 
     pub(super) fn check(&self) -> Result<(), ProfileError> {
         for (event, price) in self.iter() {
-            let value = |why| ProfileError::Value {
-                key: event.name(),
-                why,
-            };
-            if !price.ns.is_finite() || price.ns < 0.0 {
-                return Err(value(format!("{} ns is not a time", price.ns)));
-            }
-            if price.source.trim().is_empty() {
-                return Err(value("a price needs its source".to_owned()));
-            }
+            price.check(event.name())?;
         }
         Ok(())
     }

@@ -16,6 +16,7 @@ use portolan::inval::{Capabilities, Quirks};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::cpus::{SharingTable, SubmissionTable};
 use crate::decode::TableFormat;
 
 const BUILTIN: [(&str, &str); 4] = [
@@ -51,6 +52,8 @@ pub struct Profile {
     queue: QueueLimits,
     caches: CacheSizes,
     prices: Prices,
+    sharing: Option<SharingTable>,
+    submission: Option<SubmissionTable>,
 }
 
 /// A profile that cannot be read.
@@ -94,6 +97,8 @@ struct File {
     queue: QueueLimits,
     caches: CacheSizes,
     prices: Prices,
+    sharing: Option<SharingTable>,
+    submission: Option<SubmissionTable>,
 }
 
 impl Profile {
@@ -113,6 +118,10 @@ impl Profile {
         }
         file.prices.check()?;
         file.caches.check()?;
+        file.sharing.iter().try_for_each(SharingTable::check)?;
+        file.submission
+            .iter()
+            .try_for_each(SubmissionTable::check)?;
         Ok(Self {
             name: file.name,
             title: file.title,
@@ -125,6 +134,8 @@ impl Profile {
             queue: file.queue.check()?,
             caches: file.caches,
             prices: file.prices,
+            sharing: file.sharing,
+            submission: file.submission,
         })
     }
 
@@ -232,6 +243,16 @@ impl Profile {
             machine: self.name.clone(),
             event,
         })
+    }
+
+    /// What CPUs cost each other, if the profile says so.
+    pub fn sharing(&self) -> Option<&SharingTable> {
+        self.sharing.as_ref()
+    }
+
+    /// What submitting commands costs a CPU, if the profile says so.
+    pub fn submission(&self) -> Option<&SubmissionTable> {
+        self.submission.as_ref()
     }
 
     /// The prices that it has.

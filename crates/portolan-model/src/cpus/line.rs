@@ -1,0 +1,81 @@
+//! One cache line: who has it, and when it can be had.
+
+use super::scheduler::Core;
+
+/// A line that one CPU has for itself, or that several have for reading.
+#[derive(Debug, Default)]
+pub(super) struct Line {
+    owner: Option<u16>,
+    /// Bit by CPU: has it for reading, the owner included.
+    sharers: [u64; 4],
+    /// When the last transfer of it ends, in picoseconds.
+    free_at: u64,
+}
+
+impl Line {
+    fn has(&self, cpu: usize) -> bool {
+        self.sharers[cpu / 64] >> (cpu % 64) & 1 != 0
+    }
+
+    /// The current CPU reads it.
+    pub(super) fn read(&mut self, core: &mut Core) {
+        let cpu = core.current();
+        if self.has(cpu) {
+            self.hit(core);
+            return;
+        }
+        let free_at = self.transfer(core);
+        // The owner has to be asked; what is only shared is there for several at a time.
+        self.free_at = match self.owner.take() {
+            Some(_) => core.now(),
+            None => free_at + core.ticks.share,
+        };
+        self.sharers[cpu / 64] |= 1 << (cpu % 64);
+    }
+
+    /// The current CPU writes it, or reads and writes it in one step.
+    pub(super) fn write(&mut self, core: &mut Core) {
+        let cpu = core.current();
+        if self.owner == Some(cpu as u16) {
+            self.hit(core);
+            return;
+        }
+        self.transfer(core);
+        self.free_at = core.now();
+        self.owner = Some(cpu as u16);
+        let mut others = std::mem::take(&mut self.sharers);
+        others[cpu / 64] &= !(1 << (cpu % 64));
+        self.sharers[cpu / 64] = 1 << (cpu % 64);
+        let at = core.now();
+        for (word, mut bits) in others.into_iter().enumerate() {
+            while bits != 0 {
+                core.disturb(word * 64 + bits.trailing_zeros() as usize, at);
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// `cpu` has it for itself from `at` on: a lock was handed to it.
+    pub(super) fn hand_to(&mut self, cpu: usize, at: u64) {
+        self.owner = Some(cpu as u16);
+        self.sharers = [0; 4];
+        self.sharers[cpu / 64] = 1 << (cpu % 64);
+        self.free_at = at;
+    }
+
+    fn hit(&self, core: &mut Core) {
+        core.counters.hits += 1;
+        core.advance(core.ticks.hit);
+    }
+
+    /// Brings it here; returns when the transfer began.
+    fn transfer(&self, core: &mut Core) -> u64 {
+        let wait = self.free_at.saturating_sub(core.now());
+        core.counters.transfers += 1;
+        core.counters.line_wait_ns += wait as f64 / 1000.0;
+        core.advance(wait);
+        let begin = core.now();
+        core.advance(core.ticks.transfer);
+        begin
+    }
+}

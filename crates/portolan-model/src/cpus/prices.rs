@@ -1,0 +1,127 @@
+//! What sharing and submission cost, as a machine's profile has it.
+
+use serde::{Deserialize, Serialize};
+
+use super::Submission;
+use crate::profile::{Price, ProfileError};
+
+/// How CPUs wait for a lock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LockKind {
+    /// In order, each on a line of its own.
+    #[default]
+    Queued,
+    /// All on the lock's line; any of them gets it, and each that waits makes the hand-over longer.
+    TestAndSet,
+}
+
+/// Nanoseconds of what CPUs do to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SharingPrices {
+    /// An access to a line that the CPU has.
+    pub hit: f64,
+    /// Bringing a line from another CPU or from memory.
+    pub transfer: f64,
+    /// How long a line that several CPUs read is taken up by each reader it is brought to.
+    pub share: f64,
+    /// From the release of a lock to its having been taken by one that waits.
+    pub handover: f64,
+    /// One turn of a loop that waits.
+    pub relax: f64,
+    /// How CPUs wait for a lock.
+    pub lock: LockKind,
+}
+
+/// Nanoseconds of what a CPU does to submit commands, beside the commands themselves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SubmissionPrices {
+    /// Writing one command into the queue.
+    pub descriptor: f64,
+    /// Telling the hardware, which keeps the CPU: a register write, or an exit to a hypervisor.
+    pub doorbell: f64,
+    /// From the completion of a sync to the CPU's having seen it.
+    pub latency: f64,
+    /// How Linux submits on this machine.
+    pub today: Submission,
+}
+
+/// `[sharing]` in a profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SharingTable {
+    hit: Price,
+    transfer: Price,
+    share: Price,
+    handover: Price,
+    relax: Price,
+    lock: LockKind,
+}
+
+/// `[submission]` in a profile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubmissionTable {
+    descriptor: Price,
+    doorbell: Price,
+    latency: Price,
+    today: Submission,
+}
+
+impl SharingTable {
+    /// The prices with their names and sources.
+    pub fn quotes(&self) -> [(&'static str, &Price); 5] {
+        [
+            ("sharing.hit", &self.hit),
+            ("sharing.transfer", &self.transfer),
+            ("sharing.share", &self.share),
+            ("sharing.handover", &self.handover),
+            ("sharing.relax", &self.relax),
+        ]
+    }
+
+    /// The prices.
+    pub fn prices(&self) -> SharingPrices {
+        SharingPrices {
+            hit: self.hit.ns,
+            transfer: self.transfer.ns,
+            share: self.share.ns,
+            handover: self.handover.ns,
+            relax: self.relax.ns,
+            lock: self.lock,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ProfileError> {
+        self.quotes()
+            .into_iter()
+            .try_for_each(|(key, price)| price.check(key))
+    }
+}
+
+impl SubmissionTable {
+    /// The prices with their names and sources.
+    pub fn quotes(&self) -> [(&'static str, &Price); 3] {
+        [
+            ("submission.descriptor", &self.descriptor),
+            ("submission.doorbell", &self.doorbell),
+            ("submission.latency", &self.latency),
+        ]
+    }
+
+    /// The prices.
+    pub fn prices(&self) -> SubmissionPrices {
+        SubmissionPrices {
+            descriptor: self.descriptor.ns,
+            doorbell: self.doorbell.ns,
+            latency: self.latency.ns,
+            today: self.today,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ProfileError> {
+        self.quotes()
+            .into_iter()
+            .try_for_each(|(key, price)| price.check(key))
+    }
+}

@@ -1,0 +1,274 @@
+//! An invalidation queue whose hardware takes time: first come, first served.
+//!
+//! Commands and syncs are carried out one after another, each at its price. The CPU pays for writing
+//! commands and for the doorbell, which keeps it as an exit to a hypervisor would, and waits for
+//! its sync. What the commands do is told to a [`Hardware`] at the time of completion, so that a
+//! device on another virtual CPU uses stale translations exactly until then.
+//!
+//! Not modelled: commands taken out of order, hardware that works on several at once, errors other
+//! than those of the [`Hardware`] and the deadline.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::ContextId;
+use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::platform::{Lock, Nanos, SharedWord};
+use portolan::unit::{Awaited, ContextHome, UnitError};
+use serde::{Deserialize, Serialize};
+
+use super::{SubmissionPrices, VirtualCpus, VirtualLock, VirtualWord, scheduler};
+use crate::counters::Invalidations;
+use crate::decode::WalkMemory;
+use crate::iommu::{CommandPrices, Iommu, Owed, QueueError};
+use crate::profile::QueueLimits;
+use crate::tables::LINE;
+
+/// What CPUs that submit at the same time do to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Submission {
+    /// A lock is held from the first command to the end of the wait: Linux's VT-d driver, by the
+    /// lock of its domain's cache tags.
+    HeldAcrossWait,
+    /// A lock is held while commands are written.
+    LockedInsertion,
+    /// Room in the queue is taken by one atomic step: Linux's SMMUv3 driver.
+    LockFree,
+}
+
+/// What commands do.
+pub trait Hardware: Send + Sync {
+    /// Carries out steps: at once those that come before invalidations, the others when they
+    /// complete.
+    ///
+    /// # Errors
+    /// What the unit says.
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError>;
+}
+
+/// Hardware without caches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoCaches;
+
+impl Hardware for NoCaches {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        steps.for_each(drop);
+        Ok(())
+    }
+}
+
+impl<M: WalkMemory + Send + Sync> Hardware for Iommu<M> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        self.execute(steps).map_err(|error| match error {
+            QueueError::Failed { .. } => UnitError::Refused { code: 0 },
+            QueueError::Illegal { .. } => UnitError::Unsupported,
+            QueueError::TimedOut { waited_ns, .. } => UnitError::TimedOut {
+                awaited: Awaited::Completion,
+                waited: Nanos::new(waited_ns),
+            },
+        })
+    }
+}
+
+impl<H: Hardware + ?Sized> Hardware for Arc<H> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        (**self).complete(steps)
+    }
+}
+
+/// What a server did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Taken {
+    /// Invalidations by kind.
+    pub invalidations: Invalidations,
+    /// Syncs.
+    pub syncs: u64,
+    /// Nanoseconds that it was not idle.
+    pub busy_ns: f64,
+}
+
+/// A queue, and hardware behind it that takes its time.
+#[derive(Debug)]
+pub struct CommandServer<H> {
+    cpus: VirtualCpus,
+    commands: CommandPrices,
+    prices: SubmissionPrices,
+    limits: QueueLimits,
+    way: Submission,
+    lock: VirtualLock<()>,
+    head: VirtualWord,
+    state: Mutex<State>,
+    hardware: H,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// When all that was taken is done, in picoseconds.
+    free_at: u64,
+    /// What is in the queue: when it is done, and how much.
+    queued: VecDeque<(u64, usize)>,
+    taken: Taken,
+}
+
+impl<H: Hardware> CommandServer<H> {
+    /// A queue for `cpus`, which submit in `way`.
+    pub fn new(
+        cpus: VirtualCpus,
+        commands: CommandPrices,
+        prices: SubmissionPrices,
+        limits: QueueLimits,
+        way: Submission,
+        hardware: H,
+    ) -> Self {
+        Self {
+            cpus,
+            commands,
+            prices,
+            limits,
+            way,
+            lock: Lock::new(()),
+            head: SharedWord::new(0),
+            state: Mutex::default(),
+            hardware,
+        }
+    }
+
+    /// What it did so far.
+    pub fn taken(&self) -> Taken {
+        self.state().taken
+    }
+
+    /// What is behind the queue.
+    pub fn hardware(&self) -> &H {
+        &self.hardware
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Submits commands and the sync after them, and waits for it.
+    fn submit(&self, commands: &[Command]) -> Result<(), UnitError> {
+        let entries = commands.len() + 1;
+        match self.way {
+            Submission::HeldAcrossWait => self.lock.with(|()| {
+                let done = self.insert(entries, commands);
+                self.wait(done, commands)
+            }),
+            Submission::LockedInsertion => {
+                let done = self.lock.with(|()| self.insert(entries, commands));
+                self.wait(done, commands)
+            }
+            Submission::LockFree => {
+                let entries = entries as u64;
+                self.head
+                    .fetch_add(entries, std::sync::atomic::Ordering::AcqRel);
+                let done = self.insert(entries as usize, commands);
+                self.wait(done, commands)
+            }
+        }
+    }
+
+    /// Writes commands into the queue; returns when they will have been carried out, in
+    /// picoseconds.
+    fn insert(&self, entries: usize, commands: &[Command]) -> u64 {
+        self.cpus.work(self.prices.descriptor * entries as f64);
+        self.cpus.work(self.prices.doorbell);
+        scheduler::point();
+        while let Some(at) = self.full(entries) {
+            scheduler::sleep_until(at);
+        }
+        let mut state = self.state();
+        let price = |command: &Command| self.commands.of_command(*command, Owed::AfterUnmap);
+        let ns = commands.iter().map(price).sum::<f64>() + self.commands.sync;
+        for command in commands {
+            count(&mut state.taken.invalidations, *command);
+        }
+        state.taken.syncs += 1;
+        state.taken.busy_ns += ns;
+        let now = scheduler::with(|core| core.now()).unwrap_or(0);
+        let done = state.free_at.max(now) + scheduler::picoseconds(ns);
+        state.free_at = done;
+        state.queued.push_back((done, entries));
+        done
+    }
+
+    /// When the queue has less in it, if it has no room now.
+    fn full(&self, entries: usize) -> Option<u64> {
+        let now = scheduler::with(|core| core.now()).unwrap_or(u64::MAX);
+        let mut state = self.state();
+        while state.queued.front().is_some_and(|(done, _)| *done <= now) {
+            state.queued.pop_front();
+        }
+        let used = state.queued.iter().map(|(_, count)| count).sum::<usize>();
+        // What is larger than the queue goes through it in pieces.
+        if used + entries <= self.limits.depth as usize {
+            return None;
+        }
+        state.queued.front().map(|(done, _)| *done)
+    }
+
+    fn wait(&self, done: u64, commands: &[Command]) -> Result<(), UnitError> {
+        let begin = scheduler::with(|core| core.now()).unwrap_or(0);
+        let limit = begin.saturating_add(self.limits.deadline_ns.saturating_mul(1000));
+        scheduler::sleep_until(done.min(limit));
+        if done > limit {
+            return Err(UnitError::TimedOut {
+                awaited: Awaited::Completion,
+                waited: Nanos::new(self.limits.deadline_ns),
+            });
+        }
+        let steps = commands.iter().copied().map(Step::Invalidate);
+        let outcome = self.hardware.complete(&mut steps.chain([Step::Sync]));
+        self.cpus.work(self.prices.latency);
+        outcome
+    }
+}
+
+fn count(invalidations: &mut Invalidations, command: Command) {
+    let kind = match command {
+        Command::Page { .. } => &mut invalidations.page,
+        Command::Range { .. } => &mut invalidations.range,
+        Command::Context { .. } => &mut invalidations.context,
+        Command::Global => &mut invalidations.global,
+        Command::Configuration { .. } => &mut invalidations.configuration,
+    };
+    *kind += 1;
+}
+
+impl<H: Hardware> InvalidationQueue for CommandServer<H> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        let mut commands = Vec::new();
+        for step in steps {
+            match step {
+                Step::Invalidate(command) => commands.push(command),
+                Step::Sync => {
+                    self.submit(&commands)?;
+                    commands.clear();
+                }
+                prepares => {
+                    if let Step::Clean(bytes) = prepares {
+                        let lines = bytes.pages(LINE) as f64;
+                        self.cpus.work(self.commands.clean_line * lines);
+                    }
+                    self.hardware.complete(&mut std::iter::once(prepares))?;
+                }
+            }
+        }
+        // What nobody waits for is awaited all the same.
+        match commands.is_empty() {
+            true => Ok(()),
+            false => self.submit(&commands),
+        }
+    }
+}
+
+impl<H: Hardware> ContextHome for CommandServer<H> {
+    /// Identifiers are not kept here: this one's translations are invalidated, and that is all.
+    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+        self.submit(&[Command::Context { context }])
+    }
+}

@@ -1,0 +1,80 @@
+//! A shared word with a cache line of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use portolan::platform::SharedWord;
+
+use super::line::Line;
+use super::scheduler;
+
+/// A word on a line of its own. Every access is a point where other CPUs may run.
+#[derive(Debug)]
+pub struct VirtualWord {
+    value: AtomicU64,
+    line: Mutex<Line>,
+}
+
+impl VirtualWord {
+    fn read(&self) {
+        scheduler::point();
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        scheduler::with(|core| line.read(core));
+    }
+
+    fn write(&self) {
+        scheduler::point();
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        scheduler::with(|core| line.write(core));
+    }
+}
+
+impl SharedWord for VirtualWord {
+    fn new(value: u64) -> Self {
+        Self {
+            value: AtomicU64::new(value),
+            line: Mutex::default(),
+        }
+    }
+
+    fn load(&self, order: Ordering) -> u64 {
+        self.read();
+        self.value.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.write();
+        self.value.store(value, order);
+    }
+
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.write();
+        self.value.swap(value, order)
+    }
+
+    fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.write();
+        self.value.compare_exchange(old, new, success, failure)
+    }
+
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.write();
+        self.value.fetch_add(value, order)
+    }
+
+    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
+        self.write();
+        self.value.fetch_and(mask, order)
+    }
+
+    fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
+        self.write();
+        self.value.fetch_or(mask, order)
+    }
+}
