@@ -1,10 +1,11 @@
 //! Machines to run the conformance scenarios on.
 //!
-//! [`BackendName`] names them. [`smmuv3`], [`vtd`], [`virtio`]: those drivers.
+//! [`BackendName`] names them. [`smmuv3`], [`vtd`], [`amd`], [`virtio`]: those drivers.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
 //! [`run`] runs every scenario, each on a machine of its own, and compares what drivers submitted
 //! with what somebody else counted.
 
+pub mod amd;
 pub mod model;
 mod named;
 pub mod qemu;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::vtd::Kind;
-use super::{Line, run, smmuv3, virtio, vtd};
+use super::{Line, amd, run, smmuv3, virtio, vtd};
 
 macro_rules! backends {
     ($($(#[$doc:meta])* $name:ident = $text:literal: $run:expr;)*) => {
@@ -54,6 +54,8 @@ backends! {
     QemuVtdScalable = "qemu:vtd-scalable": vtd::scalable_on_qemu;
     /// QEMU's VT-d in scalable mode, first stage.
     QemuVtdFirstStage = "qemu:vtd-first-stage": vtd::first_on_qemu;
+    /// QEMU's AMD-Vi.
+    QemuAmd = "qemu:amd": amd::on_qemu;
     /// QEMU's virtio-iommu.
     QemuVirtio = "qemu:virtio-iommu": virtio::on_qemu;
 }
