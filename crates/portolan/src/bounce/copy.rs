@@ -5,7 +5,7 @@
 
 use core::fmt;
 
-use super::{GiveError, Need, Pool, PoolUse, Slots, TakeError};
+use super::{GiveError, GrowingPool, Need, Pool, PoolSource, PoolUse, Slots, TakeError};
 use crate::addr::{PhysAddr, PhysRange};
 use crate::platform::{Cpus, PhysMemory};
 
@@ -53,25 +53,75 @@ pub trait Bouncer: Send + Sync {
     fn in_use(&self) -> PoolUse;
 }
 
-/// A [`Pool`] and the memory that it is in.
-pub struct PoolMemory<P: Cpus, M: PhysMemory> {
-    pool: Pool<P>,
+/// Something that lends slots.
+pub trait SlotSource: Send + Sync {
+    /// Takes slots.
+    ///
+    /// # Errors
+    /// See [`TakeError`].
+    fn take(&self, need: &Need) -> Result<Slots, TakeError>;
+
+    /// Gives slots back.
+    ///
+    /// # Errors
+    /// See [`GiveError`].
+    fn give(&self, slots: Slots) -> Result<(), GiveError>;
+
+    /// How full it is.
+    fn in_use(&self) -> PoolUse;
+}
+
+impl<P: Cpus> SlotSource for Pool<P> {
+    #[inline]
+    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
+        Self::take(self, need)
+    }
+
+    #[inline]
+    fn give(&self, slots: Slots) -> Result<(), GiveError> {
+        Self::give(self, slots)
+    }
+
+    fn in_use(&self) -> PoolUse {
+        Self::in_use(self)
+    }
+}
+
+impl<P: Cpus + Clone, S: PoolSource> SlotSource for GrowingPool<P, S> {
+    #[inline]
+    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
+        Self::take(self, need)
+    }
+
+    #[inline]
+    fn give(&self, slots: Slots) -> Result<(), GiveError> {
+        Self::give(self, slots)
+    }
+
+    fn in_use(&self) -> PoolUse {
+        Self::in_use(self)
+    }
+}
+
+/// A [`Pool`] or [`GrowingPool`], and the memory that it is in.
+pub struct PoolMemory<S: SlotSource, M: PhysMemory> {
+    pool: S,
     memory: M,
 }
 
-impl<P: Cpus, M: PhysMemory> PoolMemory<P, M> {
+impl<S: SlotSource, M: PhysMemory> PoolMemory<S, M> {
     /// `memory` reaches the memory of `pool` and that of buffers.
-    pub const fn new(pool: Pool<P>, memory: M) -> Self {
+    pub const fn new(pool: S, memory: M) -> Self {
         Self { pool, memory }
     }
 
     /// The pool.
-    pub const fn pool(&self) -> &Pool<P> {
+    pub const fn pool(&self) -> &S {
         &self.pool
     }
 }
 
-impl<P: Cpus, M: PhysMemory> Bouncer for PoolMemory<P, M> {
+impl<S: SlotSource, M: PhysMemory> Bouncer for PoolMemory<S, M> {
     #[inline]
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         self.pool.take(need)

@@ -1,18 +1,20 @@
 //! Bounce-buffer pools: memory that a device can reach, lent out by the slot.
 //!
 //! [`Pool`] finds and returns slots; [`Strategy`] chooses how, from Linux's first design to one
-//! without locks, so that each step can be measured in the same code. [`Copied`] is a piece of a
-//! buffer and its copy.
+//! without locks, so that each step can be measured in the same code. [`GrowingPool`] adds and
+//! gives back memory in the background. [`Copied`] is a piece of a buffer and its copy.
 
 mod bits;
 mod copy;
 mod error;
+mod growing;
 mod locked;
 mod lockfree;
 mod pool;
 
-pub use copy::{Bouncer, Copied, Fill, Padding, PoolMemory, Way};
+pub use copy::{Bouncer, Copied, Fill, Padding, PoolMemory, SlotSource, Way};
 pub use error::{GiveError, PoolError, TakeError};
+pub use growing::{GrowingPool, Growth, Maintained, PoolSource};
 pub use pool::{Need, Pool, PoolOptions, PoolUse, Slots, Strategy};
 
 #[cfg(test)]

@@ -112,6 +112,11 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// Where the pool begins that they are of.
+    pub(super) fn pool(&self) -> PhysAddr {
+        self.pool
+    }
+
     /// Where the bytes asked for lie.
     pub fn data(&self) -> PhysRange {
         self.data

@@ -48,7 +48,7 @@ const POOL_BYTES: u64 = 128 << 11;
 struct Copier {
     rig: Rig,
     bytes: Arc<Bytes>,
-    pool: Arc<PoolMemory<Cpus, Arc<Bytes>>>,
+    pool: Arc<PoolMemory<Pool<Cpus>, Arc<Bytes>>>,
     alive: Arc<AtomicUsize>,
 }
 
