@@ -15,6 +15,9 @@ pub mod spec;
 mod unit;
 mod update;
 
+#[cfg(test)]
+mod tests;
+
 pub use capability::{Capability, NotAnIommu, Offers};
 pub use counts::Counts;
 pub use features::{Features, InvalidateAll};

@@ -1,0 +1,281 @@
+//! The driver on a scripted unit.
+
+mod mock;
+mod queue;
+
+use alloc::sync::Arc;
+use alloc::vec;
+
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::inval::{Caching, Gather};
+use portolan::platform::Nanos;
+use portolan::table::Access;
+use portolan::table::format::AmdLevels;
+use portolan::unit::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Unit as _, UnitError,
+};
+
+use super::spec::reg::{self, control, status};
+use super::{AmdDomain, Config};
+use mock::{FEATURES, HEADER, Mock, Unit, Wrong};
+
+const PAGE: u64 = 4096;
+const BASE: Iova = Iova::new(0x4000_0000);
+const STREAM: StreamId = StreamId::new(0x28);
+
+type Tables = AmdDomain<Mock, Mock, Mock>;
+
+/// Tables that fit the mock's pages.
+fn config() -> Config {
+    Config {
+        limit: Nanos::from_millis(10),
+        streams_lg2: 7,
+        ..Config::default()
+    }
+}
+
+/// A unit with one stream attached to one domain, and no commands.
+fn attached(mock: &Mock) -> (Unit, Arc<Tables>) {
+    let unit = mock.enable(HEADER, config()).unwrap();
+    let domain = Arc::new(unit.domain().unwrap());
+    unit.attach(STREAM, &domain).unwrap();
+    mock.take();
+    (unit, domain)
+}
+
+fn map(domain: &Tables, pages: u64) -> Gather {
+    let mut owed = Gather::new();
+    let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
+    domain
+        .map(BASE, pa, pages * PAGE, access, &mut owed)
+        .unwrap();
+    owed
+}
+
+fn unmap(domain: &Tables, pages: u64) -> Gather {
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(BASE, pages * PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    owed
+}
+
+#[test]
+fn taking_over_blocks_every_stream_and_forgets_everything() {
+    let mock = Mock::new(FEATURES);
+    // Left on by firmware, with its excluded memory and its way of tunnelling.
+    let left = control::ENABLE | control::COMMANDS | control::EVENT_LOG | 1 << 1 | 1 << 13;
+    portolan::platform::Mmio::write64(&mock, reg::CONTROL, left);
+    mock.set(reg::EXCLUSION_BASE, 0x1003);
+    let unit = mock.enable(HEADER, config()).unwrap();
+    let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
+    assert_eq!(mock.reg(reg::CONTROL), on | 1 << 1);
+    assert_eq!(mock.reg(reg::EXCLUSION_BASE), 0);
+    // 128 streams are a page of entries; 256 commands, 256 events.
+    assert_eq!(mock.reg(reg::DEVICE_TABLE) & 0xfff, 0);
+    assert_eq!(mock.reg(reg::COMMAND_BASE) >> 56, 8);
+    assert_eq!(mock.reg(reg::EVENT_BASE) >> 56, 8);
+    for stream in 0..128 {
+        assert_eq!(mock.entry(stream), [3, 0, 0, 0]);
+    }
+    assert_eq!(mock.take(), [[0x8000_0000_0000_0000, 0]]);
+    assert_eq!(mock.0.state.lock().violations, 0);
+    assert_eq!(unit.counts().total(), 2);
+}
+
+#[test]
+fn without_one_command_for_all_each_entry_and_domain_is_named() {
+    let mock = Mock::new(0);
+    let unit = mock.enable(0x0003_000f, config()).unwrap();
+    let commands = mock.take();
+    assert_eq!(commands.len(), 128 + 65536);
+    assert_eq!(commands[127], [0x2000_0000_0000_007f, 0]);
+    let last = [0x3000_ffff_0000_0000, 0x7fff_ffff_ffff_f003];
+    assert_eq!(commands.last(), Some(&last));
+    assert_eq!(unit.capabilities().caching, Caching::PresentOnly);
+    // Four levels are the least that there is.
+    let caps = unit.capabilities();
+    let five = unit.domain_as(AmdLevels::Five, caps, config().quirks);
+    assert_eq!(five.err(), Some(UnitError::Unsupported));
+}
+
+#[test]
+fn a_reserved_number_of_levels_is_nonsense() {
+    let value = 3 << 10;
+    let offset = reg::FEATURES;
+    let answer = Mock::new(value).enable(HEADER, config());
+    assert_eq!(answer.err(), Some(UnitError::Nonsense { offset, value }));
+}
+
+#[test]
+fn entries_by_hand_and_what_is_forgotten() {
+    let mock = Mock::new(FEATURES);
+    let unit = mock.enable(HEADER, config()).unwrap();
+    let domain = Arc::new(unit.domain().unwrap());
+    let root = domain.table().root().get();
+    mock.take();
+    unit.attach(STREAM, &domain).unwrap();
+    // Valid, translated, four levels, read and write; domain 2.
+    assert_eq!(mock.entry(0x28), [0x6000_0000_0000_0803 | root, 2, 0, 0]);
+    let entry = [0x2000_0000_0000_0028, 0];
+    let of = |domain: u64| [3 << 60 | domain << 32, 0x7fff_ffff_ffff_f003];
+    // The block was cached, and so may be what was absent.
+    assert_eq!(mock.take(), [entry, of(2)]);
+    unit.pass_through(STREAM).unwrap();
+    assert_eq!(mock.entry(0x28), [0x6000_0000_0000_0003, 1, 0, 0]);
+    assert_eq!(mock.take(), [entry, of(2), entry, of(1)]);
+    unit.block(STREAM).unwrap();
+    assert_eq!(mock.entry(0x28), [3, 0, 0, 0]);
+    assert_eq!(mock.take(), [entry, of(1), entry]);
+    unit.block(STREAM).unwrap();
+    assert_eq!(mock.take(), vec![[0; 2]; 0]);
+    let stream = StreamId::new(128);
+    let refused = Err(AttachError::NoSuchStream { stream });
+    assert_eq!(unit.attach(stream, &domain), refused);
+}
+
+#[test]
+fn a_domain_of_another_unit_does_not_fit() {
+    let (one, other) = (Mock::new(FEATURES), Mock::new(FEATURES));
+    let one = one.enable(HEADER, config()).unwrap();
+    let other = other.enable(HEADER, config()).unwrap();
+    let domain = Arc::new(other.domain().unwrap());
+    assert_eq!(one.attach(STREAM, &domain), Err(AttachError::Mismatch));
+}
+
+#[test]
+fn invalidations_by_hand() {
+    let mock = Mock::new(FEATURES);
+    let (_unit, domain) = attached(&mock);
+    let head = 0x3000_0002_0000_0000;
+    // Absence may be cached, directories included: the first map adds tables.
+    domain.sync(map(&domain, 1)).unwrap();
+    assert_eq!(mock.take().len(), 1);
+    domain.sync(unmap(&domain, 1)).unwrap();
+    let commands = mock.take();
+    assert_eq!(commands.len(), 1);
+    assert_eq!(commands[0][0], head);
+    assert_eq!(commands[0][1] & !0xfff, BASE.get());
+}
+
+#[test]
+fn domains_give_their_identifiers_back_and_their_tables() {
+    let mock = Mock::new(FEATURES);
+    let unit = mock.enable(HEADER, config()).unwrap();
+    let live = mock.0.state.lock().live;
+    for _ in 0..3 {
+        let domain = unit.domain().unwrap();
+        assert_eq!(domain.context().get(), 2);
+        domain.sync(map(&domain, 3)).unwrap();
+    }
+    assert_eq!(mock.0.state.lock().live, live);
+    unit.release().unwrap();
+    assert_eq!(mock.0.state.lock().live, 0);
+    assert_eq!(mock.reg(reg::CONTROL), 0);
+}
+
+fn map_a_page(unit: &Unit) -> Result<(), UnitError> {
+    let domain = Arc::new(unit.domain()?);
+    unit.attach(STREAM, &domain).unwrap();
+    let mut owed = Gather::new();
+    let pa = PhysAddr::new(0x1000);
+    let mapped = domain.map(BASE, pa, PAGE, Access::READ, &mut owed);
+    domain.sync(owed).unwrap();
+    mapped.map(drop).map_err(|_| UnitError::Unsupported)
+}
+
+#[test]
+fn each_allocation_may_fail() {
+    let mut failures = 0;
+    for n in 1..100 {
+        let mock = Mock::new(FEATURES);
+        mock.0.state.lock().fail_in = n;
+        let outcome = mock.enable(HEADER, config()).and_then(|unit| {
+            let mapped = map_a_page(&unit);
+            unit.release().unwrap();
+            mapped
+        });
+        match outcome {
+            Ok(()) => break,
+            Err(_) => failures += 1,
+        }
+        assert_eq!(mock.0.state.lock().live, 0, "allocation {n}");
+    }
+    // Queue, what it stores, log, device table, root, and three tables below.
+    assert_eq!(failures, 8);
+}
+
+#[test]
+fn faults_are_read_in_order_and_overflow_is_told() {
+    let mock = Mock::new(FEATURES);
+    let (unit, _domain) = attached(&mock);
+    let fault = |address: u64| [2 << 60 | 1 << 53 | 0x28, address];
+    let address = |event| match event {
+        Some(FaultEvent::Fault(record)) => record.iova.map(Iova::get),
+        _ => None,
+    };
+    for round in 0..3 {
+        for n in 0..200 {
+            mock.event(fault(n << 12));
+        }
+        for n in 0..200 {
+            let event = unit.next_fault().unwrap();
+            assert_eq!(address(event), Some(n << 12), "round {round}");
+        }
+        assert_eq!(unit.next_fault(), Ok(None));
+    }
+    for n in 0..300 {
+        mock.event(fault(n << 12));
+    }
+    assert_eq!(mock.reg(reg::STATUS) & status::EVENT_RUNS, 0);
+    for n in 0..255 {
+        assert_eq!(address(unit.next_fault().unwrap()), Some(n << 12));
+    }
+    assert_eq!(unit.next_fault(), Ok(Some(FaultEvent::Lost)));
+    assert_eq!(unit.next_fault(), Ok(None));
+    mock.event(fault(0x7000));
+    assert_eq!(address(unit.next_fault().unwrap()), Some(0x7000));
+    assert_eq!(mock.0.state.lock().violations, 0);
+}
+
+#[test]
+fn faults_of_blocked_streams_say_so() {
+    let mock = Mock::new(FEATURES);
+    let (unit, _domain) = attached(&mock);
+    let reason = |stream: u64| {
+        mock.event([2 << 60 | stream, 0x5000]);
+        let Ok(Some(FaultEvent::Fault(record))) = unit.next_fault() else {
+            panic!("no record");
+        };
+        assert_eq!(record.access, Some(FaultAccess::Read));
+        record.reason
+    };
+    assert_eq!(reason(0x28), FaultReason::NotMapped);
+    assert_eq!(reason(0x29), FaultReason::Blocked);
+}
+
+#[test]
+fn a_record_that_never_comes_is_lost() {
+    let mock = Mock::new(FEATURES);
+    let (unit, _domain) = attached(&mock);
+    mock.event([0, 0]);
+    mock.event([2 << 60 | 0x28, 0x5000]);
+    assert_eq!(unit.next_fault(), Ok(Some(FaultEvent::Lost)));
+    assert!(matches!(unit.next_fault(), Ok(Some(FaultEvent::Fault(_)))));
+}
+
+#[test]
+fn pointers_beyond_the_end_are_nonsense() {
+    let mock = Mock::new(FEATURES);
+    let (unit, domain) = attached(&mock);
+    mock.set(reg::EVENT_TAIL, 0x7_fff0);
+    let (offset, value) = (reg::EVENT_TAIL, 0x7_fff0);
+    let nonsense = UnitError::Nonsense { offset, value };
+    assert_eq!(unit.next_fault(), Err(nonsense));
+    mock.wrong(Wrong::Stuck);
+    mock.set(reg::COMMAND_HEAD, 0x7_fff0);
+    mock.set(reg::STATUS, 0);
+    let offset = reg::COMMAND_HEAD;
+    let nonsense = UnitError::Nonsense { offset, value };
+    let failed = domain.sync(map(&domain, 1)).unwrap_err();
+    assert_eq!(failed.error, nonsense);
+}
