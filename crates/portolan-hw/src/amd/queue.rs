@@ -36,6 +36,15 @@ type Owner = u64;
 /// Whoever is behind commands that nobody waits for.
 const NOBODY: Owner = 0;
 
+/// What is behind a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Another batch.
+    MoreToCome,
+    /// The wait for all of them.
+    Wait,
+}
+
 #[derive(Debug)]
 struct State {
     /// Commands submitted since the start.
@@ -132,8 +141,11 @@ impl Queue {
             // One place is left for the wait.
             let batch: ArrayVec<Counted, BATCH> = commands.by_ref().take(BATCH - 1).collect();
             // Looks at the next command without the lock: it may come from a plan.
-            let is_last = commands.peek().is_none();
-            match self.submit(unit, events, owner, &batch, is_last) {
+            let end = match commands.peek() {
+                Some(_) => End::MoreToCome,
+                None => End::Wait,
+            };
+            match self.submit(unit, events, owner, &batch, end) {
                 Ok(None) => {}
                 Ok(Some(position)) => break self.wait(unit, events, owner, position),
                 Err(error) => break Err(error),
@@ -165,7 +177,7 @@ impl Queue {
         code
     }
 
-    /// Hands `batch` over, once there is room; with the wait if it `is_last`, whose position is
+    /// Hands `batch` over, once there is room; with the wait if that is its end, whose position is
     /// then returned.
     fn submit<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
         &self,
@@ -173,13 +185,13 @@ impl Queue {
         events: &Events,
         owner: Owner,
         batch: &[Counted],
-        is_last: bool,
+        end: End,
     ) -> Result<Option<u64>, UnitError> {
         let mut state = self.room(unit, events, BATCH as u64)?;
         for (kind, words) in batch {
             self.push(unit, &mut state, owner, *kind, *words);
         }
-        let position = is_last.then(|| {
+        let position = (end == End::Wait).then(|| {
             let position = state.tail;
             let address = self.stores.get() + self.slot(position) * 8;
             let words = command::store(address, position + 1);

@@ -215,8 +215,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> AmdVi<R, M, C> {
         };
         // Entries that name the domains are gone before the domains are.
         if let Err(error) = self.block_table(homes.keys().chain(limbo.iter().map(|(at, _)| at))) {
+            // The entries block already; what they led to may still be cached.
             let mut known = self.known.lock();
-            (known.homes, known.limbo) = (homes, limbo);
+            known.limbo = limbo.into_iter().chain(homes).collect();
             return Err(error);
         }
         // While commands are fetched, by which domains that nobody else holds say good-bye.

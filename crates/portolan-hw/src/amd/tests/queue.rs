@@ -1,5 +1,7 @@
 //! The command buffer: wrap, errors at any point, and a unit that does not answer.
 
+extern crate std;
+
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -106,6 +108,44 @@ fn a_unit_that_was_turned_off_has_stopped() {
     unit.release().unwrap();
     let failed = domain.sync(unmap(&domain, 1)).unwrap_err();
     assert_eq!(failed.error, UnitError::Stopped);
+}
+
+#[test]
+fn a_release_that_fails_keeps_what_may_still_be_reached() {
+    let mock = Mock::new(FEATURES);
+    let (unit, domain) = attached(&mock);
+    let live = mock.0.state.lock().live;
+    mock.wrong(Wrong::Stuck);
+    let failed = unit.release().unwrap_err();
+    assert!(matches!(failed, UnitError::TimedOut { .. }));
+    assert_eq!(mock.entry(0x28), [3, 0, 0, 0]);
+    // The unit is gone, and nobody can make sure any more.
+    assert_eq!(Arc::strong_count(&domain), 2);
+    drop(domain);
+    assert_eq!(mock.0.state.lock().live, live);
+}
+
+#[test]
+fn many_producers_share_the_buffer() {
+    const PRODUCERS: u64 = 4;
+    const ROUNDS: u64 = 200;
+    let mock = Mock::new(FEATURES);
+    let unit = mock.enable(HEADER, config()).unwrap();
+    let before = unit.counts().pages;
+    std::thread::scope(|scope| {
+        for _ in 0..PRODUCERS {
+            scope.spawn(|| {
+                let domain = unit.domain().unwrap();
+                for _ in 0..ROUNDS {
+                    domain.sync(map(&domain, 1)).unwrap();
+                    domain.sync(unmap(&domain, 1)).unwrap();
+                }
+            });
+        }
+    });
+    // Each map and each unmap is one command, as absence is cached too.
+    assert_eq!(unit.counts().pages - before, 2 * PRODUCERS * ROUNDS);
+    assert_eq!(mock.0.state.lock().violations, 0);
 }
 
 #[test]
