@@ -7,6 +7,7 @@
 //! * [`backend`]: machines to run those on.
 //! * [`conformance`]: scenarios for every unit, whoever made it.
 //! * [`count`]: what a replay of a trace must count.
+//! * [`mappings`]: buffers through the DMA layer, by many CPUs in virtual time.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
 //!
 //! Functions that check panic where the library is wrong, as tests do.
@@ -19,6 +20,7 @@ pub mod contract;
 pub mod count;
 pub mod faults;
 pub mod format;
+pub mod mappings;
 pub mod oracle;
 pub mod subject;
 pub mod torture;

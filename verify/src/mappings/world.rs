@@ -1,0 +1,164 @@
+//! Memory, who has it, and what devices may reach.
+
+use std::collections::BTreeMap;
+use std::iter::Once;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{Iova, PhysAddr, PhysRange};
+use portolan::dma::Buffer;
+
+pub(super) const PAGE: u64 = 4096;
+/// Pages of the longest buffer.
+pub(super) const LONGEST: u64 = 9;
+/// Where memory begins.
+const MEMORY: u64 = 1 << 40;
+
+/// Who has a block of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Driver,
+    /// A mapping, or a retired buffer.
+    Device,
+}
+
+#[derive(Debug)]
+struct Ledger {
+    /// Blocks that nobody uses, the one freed first next.
+    free: std::collections::VecDeque<u64>,
+    owners: Vec<Owner>,
+    /// The page that was mapped last at each device page, and whether it still is.
+    mapped: BTreeMap<u64, (u64, Mapped)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mapped {
+    Now,
+    Before,
+}
+
+/// All blocks of memory.
+#[derive(Debug)]
+pub(super) struct World {
+    ledger: Mutex<Ledger>,
+}
+
+/// What a device got to by an address that is not its own any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// Memory that a mapping has which is at that address.
+    Another,
+    /// The memory that it was mapped to last, which a mapping or a retired buffer still has.
+    Waiting,
+    /// The memory that it was mapped to last, which its driver has back.
+    Exposed,
+    /// Memory that was never mapped there last.
+    Strange,
+}
+
+impl World {
+    /// `blocks` blocks.
+    pub(super) fn new(blocks: u64) -> Arc<Self> {
+        let ledger = Ledger {
+            free: (0..blocks).collect(),
+            owners: vec![Owner::Driver; blocks as usize],
+            mapped: BTreeMap::new(),
+        };
+        Arc::new(Self {
+            ledger: Mutex::new(ledger),
+        })
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A block of `pages` pages, to be handed to a device at once.
+    pub(super) fn block(self: &Arc<Self>, offset: u64, bytes: u64) -> Option<Block> {
+        let mut ledger = self.ledger();
+        let number = ledger.free.pop_front()?;
+        ledger.owners[number as usize] = Owner::Device;
+        let start = MEMORY + number * LONGEST * PAGE + offset;
+        let range = PhysRange::from_len(PhysAddr::new(start), bytes)?;
+        Some(Block {
+            world: self.clone(),
+            number,
+            range,
+        })
+    }
+
+    /// Notes that `memory` can be reached at `iova`.
+    pub(super) fn map(&self, iova: Iova, memory: PhysRange) {
+        let mut ledger = self.ledger();
+        for (device, page) in pages(iova, memory) {
+            ledger.mapped.insert(device, (page, Mapped::Now));
+        }
+    }
+
+    /// Notes that it is about to be unmapped.
+    pub(super) fn unmap(&self, iova: Iova, memory: PhysRange) {
+        let mut ledger = self.ledger();
+        for (device, page) in pages(iova, memory) {
+            ledger.mapped.insert(device, (page, Mapped::Before));
+        }
+    }
+
+    /// Notes that `memory` is its driver's again.
+    pub(super) fn back(&self, block: &Block) {
+        self.ledger().owners[block.number as usize] = Owner::Driver;
+    }
+
+    /// What it is that a device reached at `pa` by `iova`.
+    pub(super) fn judge(&self, iova: Iova, pa: PhysAddr) -> Reached {
+        let ledger = self.ledger();
+        let page = pa.get() / PAGE;
+        let owner = pa.get().checked_sub(MEMORY).map(|above| {
+            let number = above / (LONGEST * PAGE);
+            ledger.owners.get(number as usize).copied()
+        });
+        match (ledger.mapped.get(&(iova.get() / PAGE)), owner.flatten()) {
+            (Some(&(last, Mapped::Now)), _) if last == page => Reached::Another,
+            (Some(&(last, Mapped::Before)), Some(owner)) if last == page => match owner {
+                Owner::Device => Reached::Waiting,
+                Owner::Driver => Reached::Exposed,
+            },
+            _ => Reached::Strange,
+        }
+    }
+
+    /// Blocks that are not free.
+    pub(super) fn out(&self) -> usize {
+        let ledger = self.ledger();
+        ledger.owners.len() - ledger.free.len()
+    }
+}
+
+/// Device pages and the pages of memory behind them.
+fn pages(iova: Iova, memory: PhysRange) -> impl Iterator<Item = (u64, u64)> {
+    let (device, page) = (iova.get() / PAGE, memory.start().get() / PAGE);
+    let count = memory.last().get() / PAGE - page + 1;
+    (0..count).map(move |i| (device + i, page + i))
+}
+
+/// A buffer: it goes back to the world when it is dropped.
+#[derive(Debug)]
+pub(super) struct Block {
+    world: Arc<World>,
+    number: u64,
+    pub(super) range: PhysRange,
+}
+
+impl Buffer for Block {
+    type Pieces<'b> = Once<PhysRange>;
+
+    fn pieces(&self) -> Once<PhysRange> {
+        std::iter::once(self.range)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let mut ledger = self.world.ledger();
+        ledger.owners[self.number as usize] = Owner::Driver;
+        ledger.free.push_back(self.number);
+    }
+}

@@ -1,0 +1,73 @@
+//! Buffers through the DMA layer by eight CPUs in virtual time, under every policy.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::inval::Step;
+use portolan::unit::UnitError;
+use portolan_model::cpus::Hardware;
+use portolan_verify::mappings::{Way, mappings, sabotaged};
+
+const CPUS: u64 = 8;
+
+fn seed() -> u64 {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    seed
+}
+
+#[test]
+fn no_device_reaches_what_a_driver_has_back() {
+    let seed = seed();
+    for way in Way::ALL {
+        let report = mappings(way, seed, CPUS, 2_000, &mut |_| {});
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
+        assert!(
+            report.retries > 10_000 && report.accesses > 10_000,
+            "{report:?}"
+        );
+        match way {
+            Way::Lazy => assert!(report.reached_exposed > 0, "{report:?}"),
+            Way::Retired => assert!(report.reached_waiting > 0, "{report:?}"),
+            Way::Strict | Way::Combined => {}
+        }
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    for way in Way::ALL {
+        let run = || mappings(way, 11, CPUS, 4000, &mut |_| {});
+        assert_eq!(run(), run());
+    }
+}
+
+/// Leaves out one invalidation in so many.
+struct Forgetful<H> {
+    hardware: H,
+    seen: Arc<AtomicU64>,
+    every: u64,
+}
+
+impl<H: Hardware> Hardware for Forgetful<H> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        let mut steps = steps.filter(|step| {
+            let invalidates = matches!(step, Step::Invalidate(_));
+            !invalidates || self.seen.fetch_add(1, Ordering::Relaxed) % self.every != 0
+        });
+        self.hardware.complete(&mut steps)
+    }
+}
+
+#[test]
+fn a_lost_invalidation_is_noticed() {
+    for way in Way::ALL {
+        let report = sabotaged(way, 5, CPUS, 20_000, &mut |_| {}, |hardware| Forgetful {
+            hardware,
+            seen: Arc::default(),
+            every: 100,
+        });
+        assert!(!report.violations.is_empty(), "{way:?}");
+    }
+}
