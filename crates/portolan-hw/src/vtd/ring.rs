@@ -60,8 +60,8 @@ struct State {
     head: u64,
     /// Who submitted what is in each slot.
     owners: Vec<Owner>,
-    /// Waits not known to be complete.
-    waits: Vec<(Owner, u64)>,
+    /// Who is at it, and where the last of it is.
+    active: Vec<(Owner, u64)>,
     /// What was refused, until its submitter hears of it.
     refusals: Vec<(Owner, u32)>,
     last_owner: Owner,
@@ -79,8 +79,6 @@ pub(super) struct Ring {
     state: Mutex<State>,
     /// Number of refusals that were not heard of.
     refused: AtomicU64,
-    /// Waits before this were pending when a device timed out, and may never complete.
-    aborted: AtomicU64,
 }
 
 impl Ring {
@@ -102,7 +100,7 @@ impl Ring {
             tail: 0,
             head: 0,
             owners: alloc::vec![NOBODY; 1 << lg2_slots],
-            waits: Vec::new(),
+            active: Vec::new(),
             refusals: Vec::new(),
             last_owner: NOBODY,
         };
@@ -115,7 +113,6 @@ impl Ring {
             lg2_slots,
             state: Mutex::new(state),
             refused: AtomicU64::new(0),
-            aborted: AtomicU64::new(0),
         })
     }
 
@@ -162,10 +159,7 @@ impl Ring {
             control.counters.add(*kind);
             let position = state.tail;
             self.write(mem, position, *words);
-            let slot = self.slot(position) as usize;
-            if let Some(of) = state.owners.get_mut(slot) {
-                *of = owner;
-            }
+            self.own(&mut state, position, owner);
             state.tail += 1;
         }
         self.publish(control, mem, state.tail);
@@ -190,10 +184,7 @@ impl Ring {
         let address = self.status.get() + slot * 8;
         let data = (position as u32).wrapping_add(1);
         self.write(mem, position, wait_words(address, data));
-        if let Some(of) = state.owners.get_mut(slot as usize) {
-            *of = owner;
-        }
-        state.waits.push((owner, position));
+        self.own(&mut state, position, owner);
         state.tail += 1;
         self.publish(control, mem, state.tail);
         Ok(Ticket(position))
@@ -234,13 +225,25 @@ impl Ring {
     /// Forgets what is kept for `owner`; returns what was refused of it.
     pub(super) fn leave(&self, owner: Owner) -> Option<u32> {
         let mut state = self.state.lock();
-        state.waits.retain(|(of, _)| *of != owner);
+        state.active.retain(|(of, _)| *of != owner);
         let code = state.refusals.iter().find(|(of, _)| *of == owner);
         let code = code.map(|(_, code)| *code);
         state.refusals.retain(|(of, _)| *of != owner);
         let left = state.refusals.len() as u64;
         self.refused.store(left, Ordering::Release);
         code
+    }
+
+    /// Notes whose the descriptor at `position` is.
+    fn own(&self, state: &mut State, position: u64, owner: Owner) {
+        let slot = self.slot(position) as usize;
+        if let Some(of) = state.owners.get_mut(slot) {
+            *of = owner;
+        }
+        match state.active.iter_mut().find(|(of, _)| *of == owner) {
+            Some((_, last)) => *last = position,
+            None => state.active.push((owner, position)),
+        }
     }
 
     /// As [`Ring::leave`], after a failure: what is still queued of `owner` is nobody's.
@@ -338,18 +341,18 @@ impl Ring {
     }
 
     /// Looks whether the queue has stopped, and sets it going again (6.5.2.10): a refused
-    /// descriptor is replaced by a wait that nobody waits for, what a time-out aborted is refused
-    /// to whoever waits, and only the bit that was dealt with is cleared.
+    /// descriptor is replaced by a wait that nobody waits for, a device's time-out is told to all
+    /// whose descriptors are not known to be complete, as any of theirs may have been for that
+    /// device, and any of their waits aborted; and only the bit that was dealt with is cleared.
     fn repair<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
         &self,
         control: &Control<R, C>,
         mem: &M,
     ) -> Result<(), UnitError> {
         let stopped = fsts::IQE | fsts::ITE | fsts::ICE;
-        let aborted = self.aborted.load(Ordering::Acquire);
         match control.regs.read32(reg::FSTS) {
             u32::MAX => return Err(UnitError::Gone),
-            status if status & stopped == 0 && aborted == 0 => return Ok(()),
+            status if status & stopped == 0 => return Ok(()),
             _ => {}
         }
         let mut state = self.state.lock();
@@ -360,7 +363,7 @@ impl Ring {
         }
         let code = iqercd::IQEI.of(control.regs.read64(reg::IQERCD)) as u32;
         if status & fsts::ITE != 0 {
-            self.aborted.store(state.tail, Ordering::Release);
+            self.refuse_unfinished(mem, &mut state);
             control.regs.write32(reg::FSTS, fsts::ITE);
         }
         if status & fsts::ICE != 0 {
@@ -372,7 +375,7 @@ impl Ring {
         if status & stopped != 0 {
             self.publish(control, mem, state.tail);
         }
-        self.refuse_aborted(control, mem, &mut state)
+        Ok(())
     }
 
     /// Puts a harmless descriptor in place of the one that the head is at.
@@ -408,33 +411,14 @@ impl Ring {
         self.refused.store(left, Ordering::Release);
     }
 
-    /// Refuses the waits that a time-out aborted: fetched by now, and not complete.
-    fn refuse_aborted<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
-        &self,
-        control: &Control<R, C>,
-        mem: &M,
-        state: &mut State,
-    ) -> Result<(), UnitError> {
-        let before = self.aborted.load(Ordering::Acquire);
-        if before == 0 {
-            return Ok(());
-        }
-        let head = self.fetched(control, state)?;
-        state.head = head;
-        let lost = |(_, at): &(Owner, u64)| *at < before.min(head) && !self.done(mem, Ticket(*at));
-        let lost: Vec<Owner> = state
-            .waits
-            .iter()
-            .filter(|w| lost(w))
-            .map(|w| w.0)
-            .collect();
-        for owner in lost {
+    /// Refuses what is under way, but not to those whose last wait is complete.
+    fn refuse_unfinished<M: TableMem<AtomicU64>>(&self, mem: &M, state: &mut State) {
+        let unfinished = |(_, last): &&(Owner, u64)| !self.done(mem, Ticket(*last));
+        let active = state.active.iter().filter(unfinished);
+        let owners: Vec<Owner> = active.map(|(owner, _)| *owner).collect();
+        for owner in owners {
             self.refuse(state, owner, refusal::DEVICE_TLB);
         }
-        if head >= before {
-            self.aborted.store(0, Ordering::Release);
-        }
-        Ok(())
     }
 
     /// Whether the unit has fetched everything.

@@ -72,7 +72,10 @@ impl VtdRegisters {
             if bits & TIME_OUT != 0 {
                 state.aborted_to = Some(state.registers.iqt);
             }
-            return Ok(());
+            // A completion that nobody waits for does no harm to the descriptor at hand.
+            if bits & (QUEUE_ERROR | TIME_OUT) != 0 {
+                return Ok(());
+            }
         }
         // In scalable mode descriptors are wide.
         if !wide && state.registers.root >> 10 & 3 == 1 {

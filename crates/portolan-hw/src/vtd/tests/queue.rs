@@ -10,6 +10,9 @@ use portolan::unit::{Attach, AttachError, Awaited, Domain, Unit as _, UnitError}
 
 use super::mock::{CAP, ECAP, Event, Mock, Wrong};
 use super::{STREAM, attached, legacy, map, unmap};
+use crate::vtd::core::Way;
+use crate::vtd::counts::Kind;
+use crate::vtd::ring::Batch;
 use crate::vtd::spec::descriptor::kind;
 use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
@@ -190,4 +193,35 @@ fn streams_are_requester_ids() {
     let stream = StreamId::new(0x1_0000);
     let refused = Err(AttachError::NoSuchStream { stream });
     assert_eq!(unit.block(stream), refused);
+}
+
+#[test]
+fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
+    let mock = Mock::new(CAP, ECAP | 1 << 2);
+    let unit = mock.enable(legacy()).unwrap();
+    let core = unit.queue().0;
+    let Way::Ring(ring) = &core.way else {
+        panic!("no queue");
+    };
+    let stuck = |owner| {
+        let mut batch = Batch::new();
+        batch.push((Kind::DeviceTlb, [kind::DEVICE_TLB, 0]));
+        ring.submit(&core.control, &mock, owner, &batch).unwrap();
+    };
+    let (first, second) = (ring.owner(), ring.owner());
+    mock.wrong(Wrong::DeviceTimesOut);
+    stuck(first);
+    // Before the first has sent its wait, the second finds the queue stopped and sets it going.
+    let ticket = ring.submit_wait(&core.control, &mock, second).unwrap();
+    let heard = ring.wait(&core.control, &mock, second, ticket);
+    let code = refusal::DEVICE_TLB;
+    assert_eq!(heard, Err(UnitError::Refused { code }));
+    let ticket = ring.submit_wait(&core.control, &mock, first).unwrap();
+    let heard = ring.wait(&core.control, &mock, first, ticket);
+    assert_eq!(heard, Err(UnitError::Refused { code }));
+    // Who comes later has nothing to do with it.
+    let third = ring.owner();
+    let ticket = ring.submit_wait(&core.control, &mock, third).unwrap();
+    assert_eq!(ring.wait(&core.control, &mock, third, ticket), Ok(()));
+    assert_eq!(ring.leave(third), None);
 }

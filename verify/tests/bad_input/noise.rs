@@ -1,0 +1,174 @@
+//! Registers that read as nonsense: all of them, those that identify the unit, or now and then one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use fastrand::Rng;
+use portolan::addr::PhysAddr;
+use portolan::platform::{Clock, Mmio, Nanos};
+use portolan::unit::UnitError;
+use portolan_model::memory::{ModelMemory, Visibility};
+
+use crate::rig::{Bench, Driver, Run, Unit};
+
+const SEEDS: u64 = 1_500;
+const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 512);
+const TICK_NS: u64 = 10_000;
+
+/// Reads as anything; writes change nothing.
+struct Noise {
+    seed: u64,
+    /// Nothing: each register keeps its value.
+    changing: Option<Mutex<Rng>>,
+}
+
+fn word(random: &mut Rng) -> u32 {
+    match random.u8(..8) {
+        0 => 0,
+        1 => u32::MAX,
+        2 => 1 << random.u8(..32),
+        _ => random.u32(..),
+    }
+}
+
+impl Mmio for Noise {
+    fn read32(&self, offset: usize) -> u32 {
+        match &self.changing {
+            Some(random) => word(&mut random.lock().unwrap()),
+            None => word(&mut Rng::with_seed(self.seed ^ (offset as u64) << 32)),
+        }
+    }
+
+    fn write32(&self, _: usize, _: u32) {}
+}
+
+/// The model's registers, some bits of which are read wrongly.
+struct Twisted<U> {
+    unit: Arc<U>,
+    /// Offset below which the flips are applied.
+    below: usize,
+    flips: Vec<(usize, u32)>,
+    /// One read in so many, anywhere, has a bit wrong; never with 0.
+    one_in: u32,
+    random: Mutex<Rng>,
+}
+
+impl<U> Twisted<U> {
+    fn twist(&self, offset: usize, bits: u32, mut value: u64) -> u64 {
+        for (at, bit) in &self.flips {
+            let inside = (offset..offset + bits as usize / 8).contains(at);
+            if inside && offset < self.below {
+                value ^= 1 << ((at - offset) as u32 * 8 + bit);
+            }
+        }
+        let mut random = self.random.lock().unwrap();
+        if self.one_in > 0 && random.u32(..self.one_in) == 0 {
+            value ^= 1 << random.u32(..bits);
+        }
+        value
+    }
+}
+
+impl<U: Unit> Mmio for Twisted<U> {
+    fn read32(&self, offset: usize) -> u32 {
+        self.twist(offset, 32, self.unit.read32(offset).into()) as u32
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        self.unit.write32(offset, value);
+    }
+
+    fn read64(&self, offset: usize) -> u64 {
+        self.twist(offset, 64, self.unit.read64(offset))
+    }
+
+    fn write64(&self, offset: usize, value: u64) {
+        self.unit.write64(offset, value);
+    }
+}
+
+/// Time that goes on with every look.
+struct Looks(Arc<AtomicU64>);
+
+impl Clock for Looks {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.fetch_add(TICK_NS, Ordering::Relaxed))
+    }
+}
+
+/// Nothing but an error that says what was wrong, or a unit that can be asked for anything and
+/// answers in time.
+pub fn nonsense<D: Driver>() {
+    let (mut enabled, mut refused) = (0, 0);
+    let mut count = |result: Result<(), UnitError>| match result {
+        Ok(()) => enabled += 1,
+        Err(_) => refused += 1,
+    };
+    for seed in 0..SEEDS {
+        let named = std::panic::catch_unwind(|| {
+            let noise = noise::<D>(seed);
+            (noise, twisted::<D>(seed))
+        });
+        let Ok((noise, twisted)) = named else {
+            panic!("{}: seed {seed}", D::NAME);
+        };
+        count(noise);
+        count(twisted);
+    }
+    println!("{}: {enabled} enabled, {refused} refused", D::NAME);
+    assert!(enabled > 100 && refused > 1_000);
+}
+
+/// Registers without a unit behind them.
+fn noise<D: Driver>(seed: u64) -> Result<(), UnitError> {
+    let changing = seed % 2 == 1;
+    let regs = Noise {
+        seed,
+        changing: changing.then(|| Mutex::new(Rng::with_seed(seed))),
+    };
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
+    let time = Arc::new(AtomicU64::new(0));
+    let result = D::enable(regs, memory.clone(), Looks(time.clone()));
+    let waited = time.load(Ordering::Relaxed);
+    assert!(waited < 40 * D::LIMIT.get(), "{waited} ns");
+    let driver = match result {
+        Ok(driver) => driver,
+        Err(error) => {
+            let early = matches!(error, UnitError::Nonsense { .. } | UnitError::Unsupported);
+            // Refused for what it says: nothing was set up for it. Later nonsense keeps it.
+            assert!(!early || changing || memory.live() == 0, "{error}");
+            return Err(error);
+        }
+    };
+    let now = || time.load(Ordering::Relaxed);
+    let _ = Run::over(D::NAME, &now, &|_| false).all::<D, _, _>(&driver);
+    Ok(())
+}
+
+/// A unit that works, seen through registers that lie.
+fn twisted<D: Driver>(seed: u64) -> Result<(), UnitError> {
+    let mut random = Rng::with_seed(!seed);
+    let bench = Bench::<D>::small();
+    let lies = random.u32(1..6);
+    let flips = (0..lies).map(|_| (random.usize(..D::IDENTIFICATION), random.u32(..8)));
+    let regs = Twisted {
+        unit: bench.unit.clone(),
+        below: D::IDENTIFICATION,
+        flips: flips.collect(),
+        one_in: match seed % 4 {
+            0 => 200,
+            _ => 0,
+        },
+        random: Mutex::new(Rng::with_seed(seed)),
+    };
+    let before = bench.unit.now_ns();
+    let result = D::enable(regs, bench.memory.clone(), bench.clock());
+    let waited = bench.unit.now_ns() - before;
+    assert!(waited < 40 * D::LIMIT.get(), "{waited} ns");
+    let driver = result?;
+    let now = || bench.unit.now_ns();
+    let _ = Run::over(D::NAME, &now, &|_| false).all::<D, _, _>(&driver);
+    drop(driver);
+    assert_eq!(bench.memory.reads_of_freed_pages(), 0);
+    Ok(())
+}

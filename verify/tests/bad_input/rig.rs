@@ -1,0 +1,430 @@
+//! Drivers on the model, and a run of everything that they can be asked for.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::platform::{Clock, Mmio, Nanos};
+use portolan::table::Access;
+use portolan::unit::{Attach, AttachError, Domain, UnitError};
+use portolan_hw::{smmuv3, vtd};
+use portolan_model::clock::{PollingClock, Tick, VirtualClock};
+use portolan_model::decode::AccessKind;
+use portolan_model::inject::{RegisterFaults, Violation};
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
+
+const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
+const LIMIT: Nanos = Nanos::from_millis(1);
+const LOOK_NS: u64 = 1_000;
+const STREAMS: [StreamId; 2] = [StreamId::new(0x20), StreamId::new(0x128)];
+const BASE: Iova = Iova::new(0x4000_0000);
+const PAGE: u64 = 4096;
+
+/// A unit of the model.
+pub trait Unit: Mmio + Tick + 'static {
+    fn inject(&self, faults: RegisterFaults);
+    fn accesses(&self) -> u64;
+    /// Commands carried out so far.
+    fn consumed(&self) -> u64;
+    fn clock(&self) -> &Arc<VirtualClock>;
+    fn now_ns(&self) -> u64 {
+        Unit::clock(self).now_ns()
+    }
+    fn violations(&self) -> Vec<Violation>;
+    fn reaches(&self, stream: StreamId, iova: Iova) -> bool;
+}
+
+impl Unit for VtdRegisters {
+    fn inject(&self, faults: RegisterFaults) {
+        self.inject(faults);
+    }
+    fn accesses(&self) -> u64 {
+        self.accesses()
+    }
+    fn consumed(&self) -> u64 {
+        self.counts().descriptors.values().sum()
+    }
+    fn clock(&self) -> &Arc<VirtualClock> {
+        self.clock()
+    }
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
+        self.dma(stream, None, iova, AccessKind::Read, 4).is_ok()
+    }
+}
+
+impl Unit for SmmuRegisters {
+    fn inject(&self, faults: RegisterFaults) {
+        self.inject(faults);
+    }
+    fn accesses(&self) -> u64 {
+        self.accesses()
+    }
+    fn consumed(&self) -> u64 {
+        self.counts().commands.values().sum()
+    }
+    fn clock(&self) -> &Arc<VirtualClock> {
+        self.clock()
+    }
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
+        self.dma(stream, None, iova, AccessKind::Read, 4).is_ok()
+    }
+}
+
+/// Registers that a driver takes.
+pub trait Regs: Mmio + Send + Sync + 'static {}
+impl<R: Mmio + Send + Sync + 'static> Regs for R {}
+
+/// A clock that a driver takes.
+pub trait Time: Clock + Send + Sync + 'static {}
+impl<C: Clock + Send + Sync + 'static> Time for C {}
+
+pub type ModelClock<U> = Arc<PollingClock<Arc<U>>>;
+
+/// One driver, one of its ways.
+pub trait Driver {
+    const NAME: &'static str;
+    const LIMIT: Nanos = LIMIT;
+    /// Bytes of registers that identify the unit.
+    const IDENTIFICATION: usize;
+    type Unit: Unit;
+    type Driver<R: Regs, C: Time>: portolan::unit::Unit + Attach<Self::Domain<R, C>>;
+    type Domain<R: Regs, C: Time>: Domain;
+
+    fn unit(memory: Arc<ModelMemory>) -> Self::Unit;
+    fn enable<R: Regs, C: Time>(
+        regs: R,
+        memory: Arc<ModelMemory>,
+        clock: C,
+    ) -> Result<Self::Driver<R, C>, UnitError>;
+    fn domain<R: Regs, C: Time>(
+        driver: &Self::Driver<R, C>,
+    ) -> Result<Self::Domain<R, C>, UnitError>;
+    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), UnitError>;
+}
+
+macro_rules! vtd {
+    ($($name:ident: $text:literal, $identification:expr, $mode:ident, $way:ident;)*) => {$(
+        pub struct $name;
+
+        impl Driver for $name {
+            const NAME: &'static str = $text;
+            const IDENTIFICATION: usize = 0x18;
+            type Unit = VtdRegisters;
+            type Driver<R: Regs, C: Time> =
+                vtd::Vtd<R, Arc<ModelMemory>, C>;
+            type Domain<R: Regs, C: Time> =
+                vtd::SecondDomain<R, Arc<ModelMemory>, C>;
+
+            fn unit(memory: Arc<ModelMemory>) -> VtdRegisters {
+                let identification = $identification;
+                VtdRegisters::new(VtdSetup { identification, ..VtdSetup::default() }, memory)
+            }
+
+            fn enable<R: Regs, C: Time>(
+                regs: R,
+                memory: Arc<ModelMemory>,
+                clock: C,
+            ) -> Result<Self::Driver<R, C>, UnitError> {
+                let config = vtd::Config {
+                    limit: LIMIT,
+                    mode: vtd::Mode::$mode,
+                    invalidation: vtd::Invalidation::$way,
+                    ..vtd::Config::default()
+                };
+                vtd::Vtd::enable(regs, memory, clock, config)
+            }
+
+            fn domain<R: Regs, C: Time>(
+                driver: &Self::Driver<R, C>,
+            ) -> Result<Self::Domain<R, C>, UnitError> {
+                driver.second_stage()
+            }
+
+            fn close<R: Regs, C: Time>(
+                driver: Self::Driver<R, C>,
+            ) -> Result<(), UnitError> {
+                driver.release()
+            }
+        }
+    )*};
+}
+
+vtd! {
+    Legacy: "VT-d, legacy", VtdIdentification::default().caching_mode().write_buffer(), Legacy, Best;
+    Scalable: "VT-d, scalable", VtdIdentification::scalable(), Scalable, Best;
+    Registers: "VT-d, registers", VtdIdentification::default().without_queue(), Legacy, Registers;
+}
+
+pub struct SmmuV3;
+
+impl Driver for SmmuV3 {
+    const NAME: &'static str = "SMMUv3";
+    const IDENTIFICATION: usize = 0x20;
+    type Unit = SmmuRegisters;
+    type Driver<R: Regs, C: Time> = smmuv3::Smmu<R, Arc<ModelMemory>, C>;
+    type Domain<R: Regs, C: Time> = smmuv3::FirstStage<12, R, Arc<ModelMemory>, C>;
+
+    fn unit(memory: Arc<ModelMemory>) -> SmmuRegisters {
+        SmmuRegisters::new(SmmuSetup::default(), memory)
+    }
+
+    fn enable<R: Regs, C: Time>(
+        regs: R,
+        memory: Arc<ModelMemory>,
+        clock: C,
+    ) -> Result<Self::Driver<R, C>, UnitError> {
+        let config = smmuv3::Config {
+            limit: LIMIT,
+            ..smmuv3::Config::default()
+        };
+        smmuv3::Smmu::enable(regs, memory, clock, config)
+    }
+
+    fn domain<R: Regs, C: Time>(
+        driver: &Self::Driver<R, C>,
+    ) -> Result<Self::Domain<R, C>, UnitError> {
+        driver.first_stage(&smmuv3::DomainOptions::default())
+    }
+
+    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), UnitError> {
+        driver.disable()
+    }
+}
+
+/// A machine with one unit.
+pub struct Bench<D: Driver> {
+    pub unit: Arc<D::Unit>,
+    pub memory: Arc<ModelMemory>,
+}
+
+type Made<D> = <D as Driver>::Driver<Arc<<D as Driver>::Unit>, ModelClock<<D as Driver>::Unit>>;
+
+/// Operations of one run; see [`Run::all`].
+pub const OPERATIONS: u32 = 12;
+
+/// What happens when an operation fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Help {
+    /// The unit is as good as new, and the operation is tried again, and has to succeed.
+    Comes,
+    /// Nothing.
+    Never,
+}
+
+/// A run over some unit: model, or noise.
+pub struct Run<'a> {
+    name: &'static str,
+    now_ns: &'a dyn Fn() -> u64,
+    inject: &'a dyn Fn(RegisterFaults),
+    help: Help,
+    /// What to inject before which operation.
+    then: Option<(u32, RegisterFaults)>,
+    done: RefCell<u32>,
+    errors: RefCell<Vec<UnitError>>,
+    tried: RefCell<Vec<StreamId>>,
+    reaches: &'a dyn Fn(StreamId) -> bool,
+}
+
+fn unit_error(error: AttachError) -> UnitError {
+    match error {
+        AttachError::Unit(error) => error,
+        // A unit that seems to have few streams, or another format.
+        AttachError::NoSuchStream { .. } | AttachError::Mismatch => UnitError::Unsupported,
+    }
+}
+
+impl<'a> Run<'a> {
+    /// A run that nobody helps.
+    pub fn over(
+        name: &'static str,
+        now_ns: &'a dyn Fn() -> u64,
+        reaches: &'a dyn Fn(StreamId) -> bool,
+    ) -> Self {
+        Self {
+            name,
+            now_ns,
+            inject: &|_| {},
+            help: Help::Never,
+            then: None,
+            done: RefCell::default(),
+            errors: RefCell::default(),
+            tried: RefCell::default(),
+            reaches,
+        }
+    }
+
+    fn step<T>(&self, mut operation: impl FnMut() -> Result<T, UnitError>) -> Option<T> {
+        let before = (self.now_ns)();
+        let number = *self.done.borrow();
+        *self.done.borrow_mut() += 1;
+        if let Some((_, faults)) = self.then.filter(|(at, _)| *at == number) {
+            (self.inject)(faults);
+        }
+        let result = operation();
+        let waited = (self.now_ns)() - before;
+        assert!(waited < 12 * LIMIT.get(), "operation {number}: {waited} ns");
+        let error = match result {
+            Ok(done) => return Some(done),
+            Err(error) => error,
+        };
+        self.errors.borrow_mut().push(error);
+        if self.help == Help::Never {
+            return None;
+        }
+        (self.inject)(RegisterFaults::default());
+        match operation() {
+            Ok(done) => Some(done),
+            Err(error) => panic!("{}: operation {number} again: {error}", self.name),
+        }
+    }
+
+    fn sync(&self, domain: &impl Domain, owed: Gather) {
+        let mut owed = Some(owed);
+        self.step(|| match domain.sync(owed.take().unwrap_or_default()) {
+            Ok(()) => Ok(()),
+            Err(failed) => {
+                owed = Some(failed.gather);
+                Err(failed.error)
+            }
+        });
+    }
+
+    fn map(&self, domain: &impl Domain) {
+        let mut owed = Gather::new();
+        let (pa, access) = (PhysAddr::new(0x8010_0000), Access::READ | Access::WRITE);
+        domain.map(BASE, pa, 5 * PAGE, access, &mut owed).unwrap();
+        self.sync(domain, owed);
+    }
+
+    fn unmap(&self, domain: &impl Domain) {
+        let mut owed = Gather::new();
+        let range = IovaRange::from_len(BASE, 5 * PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        self.sync(domain, owed);
+    }
+
+    fn attach<D: Domain>(&self, unit: &impl Attach<D>, stream: StreamId, domain: &Arc<D>) {
+        let known = self.tried.borrow().contains(&stream);
+        self.tried.borrow_mut().push(stream);
+        self.step(|| {
+            let result = unit.attach(stream, domain).map_err(unit_error);
+            // Who was blocked stays blocked.
+            assert!(known || result.is_ok() || !(self.reaches)(stream));
+            result
+        });
+    }
+
+    /// The twelve operations.
+    pub fn all<D: Driver, R: Regs, C: Time>(&self, unit: &D::Driver<R, C>) -> Option<()> {
+        use portolan::unit::Unit as _;
+        let first = Arc::new(self.step(|| D::domain(unit))?);
+        self.map(&*first);
+        self.attach(unit, STREAMS[0], &first);
+        let second = Arc::new(self.step(|| D::domain(unit))?);
+        self.attach(unit, STREAMS[1], &second);
+        self.attach(unit, STREAMS[0], &second);
+        self.unmap(&*first);
+        self.attach(unit, STREAMS[1], &first);
+        self.step(|| unit.block(STREAMS[0]).map_err(unit_error));
+        self.step(|| unit.pass_through(STREAMS[1]).map_err(unit_error));
+        self.step(|| unit.block(STREAMS[1]).map_err(unit_error));
+        self.step(|| unit.next_fault().map(|_| ()));
+        if self.help == Help::Comes && self.then.is_some() {
+            // Domains go while the unit is well.
+            (self.inject)(RegisterFaults::default());
+        }
+        Some(())
+    }
+}
+
+impl<D: Driver> Bench<D> {
+    pub fn new() -> Self {
+        Self::with_pages(MEMORY.1)
+    }
+
+    /// With little memory, quickly made.
+    pub fn small() -> Self {
+        Self::with_pages(MEMORY.1 / 8)
+    }
+
+    fn with_pages(pages: u32) -> Self {
+        let memory = Arc::new(ModelMemory::new(MEMORY.0, pages, Visibility::AtOnce));
+        let unit = Arc::new(D::unit(memory.clone()));
+        Self { unit, memory }
+    }
+
+    pub fn enable(&self) -> Result<Made<D>, UnitError> {
+        D::enable(self.unit.clone(), self.memory.clone(), self.clock())
+    }
+
+    pub fn clock(&self) -> ModelClock<D::Unit> {
+        let clock = Unit::clock(&*self.unit).clone();
+        Arc::new(PollingClock::new(clock, LOOK_NS, self.unit.clone()))
+    }
+
+    fn run(
+        &self,
+        driver: &Made<D>,
+        help: Help,
+        then: Option<(u32, RegisterFaults)>,
+    ) -> Vec<UnitError> {
+        let run = Run {
+            name: D::NAME,
+            now_ns: &|| self.unit.now_ns(),
+            inject: &|faults| self.unit.inject(faults),
+            help,
+            then,
+            done: RefCell::default(),
+            errors: RefCell::default(),
+            tried: RefCell::default(),
+            reaches: &|stream| self.unit.reaches(stream, BASE),
+        };
+        let _ = run.all::<D, _, _>(driver);
+        run.errors.into_inner()
+    }
+
+    /// Does everything, trying again without faults whatever fails; what failed.
+    pub fn everything(&self, driver: &Made<D>) -> Vec<UnitError> {
+        self.run(driver, Help::Comes, None)
+    }
+
+    /// As [`Bench::everything`], injecting `faults` before operation `n`.
+    pub fn everything_from(
+        &self,
+        driver: &Made<D>,
+        n: u32,
+        faults: RegisterFaults,
+    ) -> Vec<UnitError> {
+        self.run(driver, Help::Comes, Some((n, faults)))
+    }
+
+    /// Does everything, and goes on whatever fails; how much failed.
+    pub fn everything_without_help(&self, driver: &Made<D>) -> usize {
+        self.run(driver, Help::Never, None).len()
+    }
+
+    /// Lets devices look everywhere.
+    pub fn reach_everything(&self) {
+        for stream in STREAMS {
+            for page in 0..8 {
+                let iova = Iova::new(BASE.get() + page * PAGE);
+                self.unit.reaches(stream, iova);
+            }
+        }
+    }
+
+    /// The driver did nothing that it must not do, and the unit walked nothing that was freed.
+    pub fn is_sound(&self) {
+        assert_eq!(self.unit.violations(), []);
+        assert_eq!(self.memory.reads_of_freed_pages(), 0);
+    }
+}
