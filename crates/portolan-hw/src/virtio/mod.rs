@@ -20,6 +20,8 @@ pub mod transport;
 mod unit;
 
 #[cfg(test)]
+mod bad_input;
+#[cfg(test)]
 mod fake;
 #[cfg(test)]
 mod tests;
