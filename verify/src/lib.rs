@@ -8,6 +8,7 @@
 //! * [`conformance`]: scenarios for every unit, whoever made it.
 //! * [`count`]: what a replay of a trace must count.
 //! * [`mappings`]: buffers through the DMA layer, by many CPUs in virtual time.
+//! * [`mutate`]: what a driver must not leave out, left out.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
 //!
 //! Functions that check panic where the library is wrong, as tests do.
@@ -21,6 +22,7 @@ pub mod count;
 pub mod faults;
 pub mod format;
 pub mod mappings;
+pub mod mutate;
 pub mod oracle;
 pub mod subject;
 pub mod torture;

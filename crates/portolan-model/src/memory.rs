@@ -5,7 +5,7 @@
 //! Hardware's own writes are seen by both sides at once: that a CPU has to discard a stale line
 //! before it reads them is not modelled.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
@@ -37,6 +37,8 @@ pub struct ModelMemory {
     /// Of each page, whether it is handed out.
     taken: Mutex<Vec<PageState>>,
     reads_of_free: AtomicU64,
+    /// Words below which everything lies that was ever handed out or written.
+    used: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,7 @@ impl ModelMemory {
             visibility,
             taken: Mutex::new(vec![PageState::Unused; pages as usize]),
             reads_of_free: AtomicU64::new(0),
+            used: AtomicUsize::new(0),
         }
     }
 
@@ -93,7 +96,8 @@ impl ModelMemory {
 
     /// Brings every write to where hardware sees it.
     pub fn write_back_all(&self) {
-        for (to, from) in self.late.iter().zip(&self.words) {
+        let used = self.used.load(Ordering::Acquire);
+        for (to, from) in self.late.iter().zip(&self.words).take(used) {
             to.store(from.load(Ordering::Acquire), Ordering::Release);
         }
     }
@@ -135,6 +139,7 @@ impl ModelMemory {
 
     fn change(&self, pa: PhysAddr, mask: u64, bits: u64) -> Option<()> {
         let index = self.index(pa)?;
+        self.use_up_to(index + 1);
         for side in [
             Some(&self.words),
             (!self.late.is_empty()).then_some(&self.late),
@@ -145,6 +150,10 @@ impl ModelMemory {
             word.fetch_or(bits, Ordering::AcqRel);
         }
         Some(())
+    }
+
+    fn use_up_to(&self, words: usize) {
+        self.used.fetch_max(words, Ordering::AcqRel);
     }
 
     fn index(&self, pa: PhysAddr) -> Option<usize> {
@@ -207,6 +216,7 @@ impl TableMem<AtomicU64> for ModelMemory {
         pages[first..first + count].fill(PageState::Taken);
         drop(pages);
         let range = first * WORDS..(first + count) * WORDS;
+        self.use_up_to(range.end);
         for words in [&self.words, &self.late] {
             for word in words.get(range.clone()).unwrap_or(&[]) {
                 word.store(0, Ordering::Release);

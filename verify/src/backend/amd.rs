@@ -54,6 +54,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             reads: Has::No("edu writes only"),
         },
         domain: |unit| unit.domain().map(Arc::new),
+        pasids: None,
         queue_entries,
         fault_room: None,
         bad_command: |_, _| None,

@@ -1,6 +1,7 @@
 //! Machines to run the conformance scenarios on.
 //!
 //! [`BackendName`] names them. [`smmuv3`], [`vtd`], [`amd`], [`virtio`]: those drivers.
+//! [`wrap`]: what can be put between a driver and its hardware.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
 //! [`run`] runs every scenario, each on a machine of its own, and compares what drivers submitted
 //! with what somebody else counted.
@@ -12,6 +13,7 @@ pub mod qemu;
 pub mod smmuv3;
 pub mod virtio;
 pub mod vtd;
+pub mod wrap;
 
 pub use named::{BackendGroup, BackendName, NoSuchBackend};
 
@@ -43,7 +45,7 @@ impl fmt::Display for Line {
 /// The scenario in which commands are refused.
 const REFUSED: &str = "refused-command-recovers";
 /// The name under which the counts of all scenarios are compared.
-const COUNTS: &str = "submitted-commands-are-seen";
+pub const COUNTS: &str = "submitted-commands-are-seen";
 
 /// Runs every scenario on a machine of `make`'s, and tells `progress` of each.
 pub fn run<M: Machine>(

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::platform::TableMem;
 use portolan_model::decode::AccessKind;
+use portolan_model::inject::Violation;
 use portolan_model::memory::ModelMemory;
 use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::vtd::VtdRegisters;
@@ -16,6 +17,18 @@ use crate::conformance::Host;
 pub trait Behind {
     /// Where an access goes, if anywhere.
     fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr>;
+
+    /// The same with a PASID.
+    fn access_as(
+        &self,
+        device: StreamId,
+        pasid: Pasid,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<PhysAddr>;
+
+    /// What the driver did that it must not do.
+    fn violations(&self) -> Vec<Violation>;
 
     /// Commands carried out, by the kinds' names in the specification.
     fn commands(&self) -> BTreeMap<String, u64>;
@@ -34,6 +47,21 @@ fn specified(name: &str) -> String {
 }
 
 impl Behind for SmmuRegisters {
+    fn access_as(
+        &self,
+        device: StreamId,
+        pasid: Pasid,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<PhysAddr> {
+        let pieces = self.dma(device, Some(pasid), iova, kind, 4).ok()?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
     fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
         let pieces = self.dma(device, None, iova, kind, 4).ok()?;
         pieces.first().map(|piece| piece.pa)
@@ -48,6 +76,21 @@ impl Behind for SmmuRegisters {
 }
 
 impl Behind for VtdRegisters {
+    fn access_as(
+        &self,
+        device: StreamId,
+        pasid: Pasid,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<PhysAddr> {
+        let pieces = self.dma(device, Some(pasid), iova, kind, 4).ok()?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
     fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
         let pieces = self.dma(device, None, iova, kind, 4).ok()?;
         pieces.first().map(|piece| piece.pa)
@@ -98,6 +141,23 @@ impl<B: Behind> Host for ModelHost<B> {
         if let Some(pa) = self.unit.access(device, iova, AccessKind::Write) {
             let _ = self.memory.write_u32(pa, value);
         }
+    }
+
+    fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
+        let at = self.unit.access_as(device, pasid, iova, AccessKind::Write);
+        if let Some(pa) = at {
+            let _ = self.memory.write_u32(pa, value);
+        }
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        let violations = self.unit.violations().into_iter();
+        let mut all: Vec<String> = violations.map(|what| format!("{what:?}")).collect();
+        let reads = self.memory.reads_of_freed_pages();
+        if reads != 0 {
+            all.push(format!("{reads} reads of tables that were given back"));
+        }
+        all
     }
 
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {

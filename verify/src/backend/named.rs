@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::vtd::Kind;
+use super::wrap::Bare;
 use super::{Line, amd, run, smmuv3, virtio, vtd};
 
 macro_rules! backends {
@@ -31,29 +32,37 @@ macro_rules! backends {
 
 backends! {
     /// The model's SMMUv3.
-    ModelSmmuv3 = "model:smmuv3": smmuv3::on_model;
-    /// The model's VT-d in legacy mode.
-    ModelVtd = "model:vtd": || vtd::second_on_model(Kind::Plain);
-    /// The same, caching absence.
-    ModelVtdCachingMode = "model:vtd-caching-mode": || vtd::second_on_model(Kind::CachingMode);
-    /// The same, with a write buffer.
-    ModelVtdWriteBuffer = "model:vtd-write-buffer": || vtd::second_on_model(Kind::WriteBuffer);
+    ModelSmmuv3 = "model:smmuv3": || smmuv3::first_on_model(smmuv3::Kind::Plain, &Bare);
     /// The same, not snooping.
-    ModelVtdNotCoherent = "model:vtd-not-coherent": || vtd::second_on_model(Kind::NotCoherent);
+    ModelSmmuv3NotCoherent = "model:smmuv3-not-coherent":
+        || smmuv3::first_on_model(smmuv3::Kind::NotCoherent, &Bare);
+    /// The model's SMMUv3, second stage.
+    ModelSmmuv3Stage2 = "model:smmuv3-stage2":
+        || smmuv3::second_on_model(smmuv3::Kind::Plain, &Bare);
+    /// The model's VT-d in legacy mode.
+    ModelVtd = "model:vtd": || vtd::second_on_model(Kind::Plain, &Bare);
+    /// The same, caching absence.
+    ModelVtdCachingMode = "model:vtd-caching-mode": || vtd::second_on_model(Kind::CachingMode, &Bare);
+    /// The same, with a write buffer.
+    ModelVtdWriteBuffer = "model:vtd-write-buffer": || vtd::second_on_model(Kind::WriteBuffer, &Bare);
+    /// The same, not snooping.
+    ModelVtdNotCoherent = "model:vtd-not-coherent": || vtd::second_on_model(Kind::NotCoherent, &Bare);
     /// The same, invalidated through registers.
-    ModelVtdRegisters = "model:vtd-registers": || vtd::second_on_model(Kind::Registers);
+    ModelVtdRegisters = "model:vtd-registers": || vtd::second_on_model(Kind::Registers, &Bare);
     /// The model's VT-d in scalable mode, second stage.
-    ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable);
+    ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable, &Bare);
     /// The model's VT-d in scalable mode, first stage.
-    ModelVtdFirstStage = "model:vtd-first-stage": vtd::first_on_model;
+    ModelVtdFirstStage = "model:vtd-first-stage": || vtd::first_on_model(&Bare);
     /// QEMU's SMMUv3.
-    QemuSmmuv3 = "qemu:smmuv3": smmuv3::on_qemu;
+    QemuSmmuv3 = "qemu:smmuv3": || smmuv3::first_on_qemu(&Bare);
+    /// The same, second stage, which takes version 10.0.
+    QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": || smmuv3::second_on_qemu(&Bare);
     /// QEMU's VT-d in legacy mode, caching mode on.
-    QemuVtd = "qemu:vtd": vtd::legacy_on_qemu;
+    QemuVtd = "qemu:vtd": || vtd::legacy_on_qemu(&Bare);
     /// QEMU's VT-d in scalable mode, second stage.
-    QemuVtdScalable = "qemu:vtd-scalable": vtd::scalable_on_qemu;
+    QemuVtdScalable = "qemu:vtd-scalable": || vtd::scalable_on_qemu(&Bare);
     /// QEMU's VT-d in scalable mode, first stage.
-    QemuVtdFirstStage = "qemu:vtd-first-stage": vtd::first_on_qemu;
+    QemuVtdFirstStage = "qemu:vtd-first-stage": || vtd::first_on_qemu(&Bare);
     /// QEMU's AMD-Vi.
     QemuAmd = "qemu:amd": amd::on_qemu;
     /// QEMU's virtio-iommu.

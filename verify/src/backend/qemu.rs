@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan_qemu::config::Architecture;
 use portolan_qemu::edu::Edu;
-use portolan_qemu::machine::{Builder, Machine};
+use portolan_qemu::machine::{Builder, Machine, StartError, Version, version};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::Counts;
 
@@ -23,6 +24,24 @@ pub struct QemuHost {
 
 fn fail(what: &str, error: impl core::fmt::Display) -> Outcome {
     Outcome::Fail(format!("{what}: {error}"))
+}
+
+/// Ends a scenario as skipped unless QEMU has what came with 10.0.
+///
+/// # Errors
+/// [`Outcome::Skip`].
+pub fn needs_stages(architecture: Architecture) -> Result<(), Outcome> {
+    let found = version(architecture).map_err(|error| match error.skip() {
+        Some(why) => Outcome::Skip(why),
+        None => fail("asking QEMU its version", error),
+    })?;
+    let wanted = Version::STAGES;
+    if found >= wanted {
+        return Ok(());
+    }
+    Err(Outcome::Skip(
+        StartError::TooOld { found, wanted }.to_string(),
+    ))
 }
 
 impl QemuHost {

@@ -8,11 +8,12 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue as _, Step};
 use portolan::platform::{Clock, Mmio, TableMem};
 use portolan::unit::UnitError;
-use portolan_hw::smmuv3::{CommandKind, Config, DomainOptions, FirstStage, Smmu};
+use portolan_hw::smmuv3::{CommandKind, Config, DomainOptions, FirstStage, SecondStage, Smmu};
 use portolan_model::clock::PollingClock;
 use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_model::tables::Lag;
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
@@ -21,29 +22,44 @@ use portolan_qemu::trace::Counts;
 
 use super::model::{Behind as _, ModelHost};
 use super::qemu::QemuHost;
-use crate::conformance::{Abilities, Has, Outcome, Rig};
-
-type Unit<R, M, C> = Smmu<R, M, C>;
-type Domain<R, M, C> = FirstStage<12, R, M, C>;
-type OnRig<R, M, C, H> = Rig<Unit<R, M, C>, Domain<R, M, C>, H>;
+use super::wrap::Wrap;
+use crate::conformance::{Abilities, Has, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
-/// The driver on the model.
-pub type OnModel =
-    OnRig<Arc<SmmuRegisters>, Arc<ModelMemory>, ModelClock, ModelHost<SmmuRegisters>>;
-/// The driver on QEMU.
-pub type OnQemu = OnRig<Registers, GuestTables, HostClock, QemuHost>;
+/// The driver on the model, by registers `R` and memory `M`, with domains `D`.
+pub type ModelRig<R, M, D> = Rig<Smmu<R, M, ModelClock>, D, ModelHost<SmmuRegisters>>;
+/// The driver on QEMU, by registers `R`, with domains `D`.
+pub type QemuRig<R, D> = Rig<Smmu<R, GuestTables, HostClock>, D, QemuHost>;
+/// First-stage domains on the model.
+pub type FirstOnModel<R, M> = FirstStage<12, R, M, ModelClock>;
+/// Second-stage domains on the model.
+pub type SecondOnModel<R, M> = SecondStage<12, R, M, ModelClock>;
+/// First-stage domains on QEMU.
+pub type FirstOnQemu<R> = FirstStage<12, R, GuestTables, HostClock>;
+/// Second-stage domains on QEMU.
+pub type SecondOnQemu<R> = SecondStage<12, R, GuestTables, HostClock>;
+
+/// Which unit the model plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Coherent.
+    Plain,
+    /// Lines have to be cleaned.
+    NotCoherent,
+}
 
 /// Pages of the model's memory, and where it is.
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 14);
+const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 /// Virtual nanoseconds between two looks of a waiting driver.
 const LOOK_NS: u64 = 100;
+/// Exponent of a stream's substreams.
+const PASIDS_LG2: u32 = 4;
 
 fn failed(error: UnitError) -> Outcome {
     Outcome::Fail(format!("enabling the unit: {error}"))
 }
 
-fn submitted<R, M, C>(unit: &Unit<R, M, C>) -> BTreeMap<String, u64>
+fn submitted<R, M, C>(unit: &Smmu<R, M, C>) -> BTreeMap<String, u64>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
@@ -67,22 +83,38 @@ const ABILITIES: Abilities = Abilities {
     reads: Has::Yes,
 };
 
-/// A new model with a unit.
-///
-/// # Errors
-/// If the driver does not take it over.
-pub fn on_model() -> Result<OnModel, Outcome> {
-    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
-    let registers = Arc::new(SmmuRegisters::new(SmmuSetup::default(), memory.clone()));
+/// A new model with a unit of `kind`, for domains that `domain` makes.
+fn model<W, D>(
+    kind: Kind,
+    wrap: &W,
+    domain: fn(&Smmu<W::Registers, W::Memory, ModelClock>) -> Result<Arc<D>, UnitError>,
+    pasids: Option<Pasids<Smmu<W::Registers, W::Memory, ModelClock>, D>>,
+) -> Result<ModelRig<W::Registers, W::Memory, D>, Outcome>
+where
+    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
+{
+    let plain = SmmuIdentification::default();
+    let (identification, visibility) = match kind {
+        Kind::Plain => (plain, Visibility::AtOnce),
+        Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
+    };
+    let setup = SmmuSetup {
+        identification,
+        ..SmmuSetup::default()
+    };
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
+    let registers = Arc::new(SmmuRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let config = Config::default();
-    let unit = Smmu::enable(registers.clone(), memory.clone(), Arc::new(clock), config);
+    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let unit = Smmu::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {
         unit: unit.map_err(failed)?,
         host: ModelHost::new(registers, memory, devices),
         abilities: ABILITIES,
-        domain: |unit| unit.first_stage(&DomainOptions::default()).map(Arc::new),
+        domain,
+        pasids,
         queue_entries: Some(1 << config.command_queue_lg2),
         fault_room: Some(1 << config.event_queue_lg2),
         bad_command: refused,
@@ -90,11 +122,52 @@ pub fn on_model() -> Result<OnModel, Outcome> {
     })
 }
 
+/// A new model whose domains have first-stage tables.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn first_on_model<W>(
+    kind: Kind,
+    wrap: &W,
+) -> Result<ModelRig<W::Registers, W::Memory, FirstOnModel<W::Registers, W::Memory>>, Outcome>
+where
+    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
+{
+    let pasids = Pasids {
+        enable: |unit: &Smmu<W::Registers, W::Memory, ModelClock>, stream| {
+            unit.enable_pasids(stream, PASIDS_LG2)
+        },
+        attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
+        block: |unit, stream, pasid| unit.detach_pasid(stream, pasid),
+    };
+    let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    model(kind, wrap, domain, Some(pasids))
+}
+
+/// A new model whose domains have second-stage tables.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn second_on_model<W>(
+    kind: Kind,
+    wrap: &W,
+) -> Result<ModelRig<W::Registers, W::Memory, SecondOnModel<W::Registers, W::Memory>>, Outcome>
+where
+    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
+{
+    let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    model(kind, wrap, domain, None)
+}
+
 /// Has the model refuse the next command, as if it were illegal, and sends one.
-fn refused(
-    unit: &Unit<Arc<SmmuRegisters>, Arc<ModelMemory>, ModelClock>,
+fn refused<R, M>(
+    unit: &Smmu<R, M, ModelClock>,
     host: &ModelHost<SmmuRegisters>,
-) -> Option<Result<(), UnitError>> {
+) -> Option<Result<(), UnitError>>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+{
     const ILLEGAL: u32 = 1;
     let mut answer = Ok(());
     // The refused ones are not among those carried out: try the next numbers as well.
@@ -114,11 +187,14 @@ fn refused(
     Some(answer)
 }
 
-/// A new QEMU with a unit.
-///
-/// # Errors
-/// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
-pub fn on_qemu() -> Result<OnQemu, Outcome> {
+/// A new QEMU with a unit, for domains that `domain` makes.
+fn qemu<W, D>(
+    wrap: &W,
+    domain: fn(&Smmu<W::Registers, GuestTables, HostClock>) -> Result<Arc<D>, UnitError>,
+) -> Result<QemuRig<W::Registers, D>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
     let builder = Builder::new(Architecture::Aarch64)
         .iommu(Iommu::Smmuv3)
         .device(Device::edu())
@@ -129,7 +205,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let none = || Outcome::Fail("the machine has no unit".to_owned());
     let registers = machine.iommu_registers().ok_or_else(none)?;
     let config = Config::default();
-    let tables = machine.tables().clone();
+    let (registers, tables) = wrap.wrap(registers, machine.tables().clone());
     let unit = Smmu::enable(registers, tables, HostClock::new(), config);
     Ok(Rig {
         unit: unit.map_err(failed)?,
@@ -137,13 +213,43 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             reads: Has::No("edu writes only"),
             ..ABILITIES
         },
-        domain: |unit| unit.first_stage(&DomainOptions::default()).map(Arc::new),
+        domain,
+        pasids: None,
         queue_entries: Some(1 << config.command_queue_lg2),
         fault_room: Some(1 << config.event_queue_lg2),
         bad_command: |_, _| None,
         submitted,
         host,
     })
+}
+
+/// A new QEMU whose domains have first-stage tables.
+///
+/// # Errors
+/// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
+pub fn first_on_qemu<W>(
+    wrap: &W,
+) -> Result<QemuRig<W::Registers, FirstOnQemu<W::Registers>>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
+    let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
+    qemu(wrap, domain)
+}
+
+/// A new QEMU whose domains have second-stage tables, which takes version 10.0.
+///
+/// # Errors
+/// As [`first_on_qemu`].
+pub fn second_on_qemu<W>(
+    wrap: &W,
+) -> Result<QemuRig<W::Registers, SecondOnQemu<W::Registers>>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
+    super::qemu::needs_stages(Architecture::Aarch64)?;
+    let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
+    qemu(wrap, domain)
 }
 
 /// QEMU's counts by the driver's names.

@@ -47,6 +47,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             reads: Has::No("edu writes only"),
         },
         domain: Unit::domain,
+        pasids: None,
         queue_entries: None,
         fault_room: None,
         bad_command: |_, _| None,

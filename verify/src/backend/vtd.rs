@@ -8,8 +8,8 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue as _, Step};
 use portolan::platform::{Clock, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
-use portolan::unit::UnitError;
-use portolan_hw::vtd::{Config, FirstDomain, Invalidation, Mode, SecondDomain, Vtd};
+use portolan::unit::{Domain, UnitError};
+use portolan_hw::vtd::{AttachPasid, Config, FirstDomain, Invalidation, Mode, SecondDomain, Vtd};
 use portolan_model::clock::PollingClock;
 use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -23,28 +23,22 @@ use portolan_qemu::trace::{Counts, VtdInvalidation};
 
 use super::model::{Behind as _, ModelHost};
 use super::qemu::QemuHost;
-use crate::conformance::{Abilities, Has, Outcome, Rig};
+use super::wrap::Wrap;
+use crate::conformance::{Abilities, Has, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
-type ModelUnit = Vtd<Arc<VtdRegisters>, Arc<ModelMemory>, ModelClock>;
-type QemuUnit = Vtd<Registers, GuestTables, HostClock>;
-
-/// Second-stage tables on the model.
-pub type SecondOnModel = Rig<
-    ModelUnit,
-    SecondDomain<Arc<VtdRegisters>, Arc<ModelMemory>, ModelClock>,
-    ModelHost<VtdRegisters>,
->;
-/// First-stage tables on the model.
-pub type FirstOnModel = Rig<
-    ModelUnit,
-    FirstDomain<Arc<VtdRegisters>, Arc<ModelMemory>, ModelClock>,
-    ModelHost<VtdRegisters>,
->;
-/// Second-stage tables on QEMU.
-pub type SecondOnQemu = Rig<QemuUnit, SecondDomain<Registers, GuestTables, HostClock>, QemuHost>;
-/// First-stage tables on QEMU.
-pub type FirstOnQemu = Rig<QemuUnit, FirstDomain<Registers, GuestTables, HostClock>, QemuHost>;
+/// The driver on the model, by registers `R` and memory `M`, with domains `D`.
+pub type ModelRig<R, M, D> = Rig<Vtd<R, M, ModelClock>, D, ModelHost<VtdRegisters>>;
+/// The driver on QEMU, by registers `R`, with domains `D`.
+pub type QemuRig<R, D> = Rig<Vtd<R, GuestTables, HostClock>, D, QemuHost>;
+/// Second-stage domains on the model.
+pub type SecondOnModel<R, M> = SecondDomain<R, M, ModelClock>;
+/// First-stage domains on the model.
+pub type FirstOnModel<R, M> = FirstDomain<R, M, ModelClock>;
+/// Second-stage domains on QEMU.
+pub type SecondOnQemu<R> = SecondDomain<R, GuestTables, HostClock>;
+/// First-stage domains on QEMU.
+pub type FirstOnQemu<R> = FirstDomain<R, GuestTables, HostClock>;
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +57,7 @@ pub enum Kind {
     Scalable,
 }
 
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 14);
+const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 const LOOK_NS: u64 = 100;
 
 fn failed(error: UnitError) -> Outcome {
@@ -90,10 +84,16 @@ fn entries(config: &Config) -> u64 {
 }
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
-fn model<D>(
+fn model<W, D>(
     kind: Kind,
-    domain: fn(&ModelUnit) -> Result<Arc<D>, UnitError>,
-) -> Result<Rig<ModelUnit, D, ModelHost<VtdRegisters>>, Outcome> {
+    wrap: &W,
+    domain: fn(&Vtd<W::Registers, W::Memory, ModelClock>) -> Result<Arc<D>, UnitError>,
+) -> Result<ModelRig<W::Registers, W::Memory, D>, Outcome>
+where
+    W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
+    D: Domain,
+    Vtd<W::Registers, W::Memory, ModelClock>: AttachPasid<D>,
+{
     let plain = VtdIdentification::default();
     let (identification, visibility) = match kind {
         Kind::Plain => (plain, Visibility::AtOnce),
@@ -122,7 +122,8 @@ fn model<D>(
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let queue_entries = (kind != Kind::Registers).then_some(entries(&config));
-    let unit = Vtd::enable(registers.clone(), memory.clone(), Arc::new(clock), config);
+    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let unit = Vtd::enable(theirs, tables, Arc::new(clock), config);
     let unit = unit.map_err(failed)?;
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {
@@ -131,6 +132,11 @@ fn model<D>(
         host: ModelHost::new(registers, memory, devices),
         abilities: ABILITIES,
         domain,
+        pasids: (kind == Kind::Scalable).then_some(Pasids {
+            enable: |_, _| Ok(()),
+            attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
+            block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
+        }),
         queue_entries,
         bad_command: match kind {
             Kind::Registers => |_, _| None,
@@ -144,21 +150,40 @@ fn model<D>(
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model(kind: Kind) -> Result<SecondOnModel, Outcome> {
-    model(kind, |unit| unit.second_stage().map(Arc::new))
+pub fn second_on_model<W>(
+    kind: Kind,
+    wrap: &W,
+) -> Result<ModelRig<W::Registers, W::Memory, SecondOnModel<W::Registers, W::Memory>>, Outcome>
+where
+    W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
+{
+    model(kind, wrap, |unit| unit.second_stage().map(Arc::new))
 }
 
 /// A new model in scalable mode whose domains have first-stage tables.
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model() -> Result<FirstOnModel, Outcome> {
-    let domain = |unit: &ModelUnit| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
-    model(Kind::Scalable, domain)
+pub fn first_on_model<W>(
+    wrap: &W,
+) -> Result<ModelRig<W::Registers, W::Memory, FirstOnModel<W::Registers, W::Memory>>, Outcome>
+where
+    W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
+{
+    model(Kind::Scalable, wrap, |unit| {
+        unit.first_stage(VtdFirstLevels::Four).map(Arc::new)
+    })
 }
 
 /// Has the model refuse the next descriptor, as if it were malformed, and sends one.
-fn refused(unit: &ModelUnit, host: &ModelHost<VtdRegisters>) -> Option<Result<(), UnitError>> {
+fn refused<R, M>(
+    unit: &Vtd<R, M, ModelClock>,
+    host: &ModelHost<VtdRegisters>,
+) -> Option<Result<(), UnitError>>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+{
     const QUEUE_ERROR: u32 = 1 << 4;
     let mut answer = Ok(());
     // The refused ones are not among those carried out: try the next numbers as well.
@@ -208,11 +233,15 @@ fn named<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
 }
 
 /// A new QEMU with a unit, for domains that `domain` makes.
-fn qemu<D>(
+fn qemu<W, D>(
     vtd: QemuVtd,
     mode: Mode,
-    domain: fn(&QemuUnit) -> Result<Arc<D>, UnitError>,
-) -> Result<Rig<QemuUnit, D, QemuHost>, Outcome> {
+    wrap: &W,
+    domain: fn(&Vtd<W::Registers, GuestTables, HostClock>) -> Result<Arc<D>, UnitError>,
+) -> Result<QemuRig<W::Registers, D>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
     let builder = Builder::new(Architecture::X86)
         .iommu(Iommu::Vtd(vtd))
         .device(Device::edu())
@@ -227,7 +256,7 @@ fn qemu<D>(
         ..Config::default()
     };
     let queue_entries = Some(entries(&config));
-    let tables = machine.tables().clone();
+    let (registers, tables) = wrap.wrap(registers, machine.tables().clone());
     let unit = Vtd::enable(registers, tables, HostClock::new(), config);
     let unit = unit.map_err(failed)?;
     Ok(Rig {
@@ -238,6 +267,7 @@ fn qemu<D>(
             ..ABILITIES
         },
         domain,
+        pasids: None,
         queue_entries,
         bad_command: |_, _| None,
         submitted: |unit| {
@@ -271,29 +301,44 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
 ///
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
-pub fn legacy_on_qemu() -> Result<SecondOnQemu, Outcome> {
+pub fn legacy_on_qemu<W>(
+    wrap: &W,
+) -> Result<QemuRig<W::Registers, SecondOnQemu<W::Registers>>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
     let vtd = QemuVtd::new(VtdWidth::Bits48).with(VtdFeature::CachingMode);
-    qemu(vtd, Mode::Legacy, |unit| unit.second_stage().map(Arc::new))
+    let domain = |unit: &Vtd<_, _, _>| unit.second_stage().map(Arc::new);
+    qemu(vtd, Mode::Legacy, wrap, domain)
 }
 
 /// A new QEMU in scalable mode, with second-stage tables.
 ///
 /// # Errors
 /// As [`legacy_on_qemu`].
-pub fn scalable_on_qemu() -> Result<SecondOnQemu, Outcome> {
+pub fn scalable_on_qemu<W>(
+    wrap: &W,
+) -> Result<QemuRig<W::Registers, SecondOnQemu<W::Registers>>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
     let vtd = QemuVtd::new(VtdWidth::Bits48).with(VtdFeature::Scalable);
-    qemu(vtd, Mode::Scalable, |unit| {
-        unit.second_stage().map(Arc::new)
-    })
+    let domain = |unit: &Vtd<_, _, _>| unit.second_stage().map(Arc::new);
+    qemu(vtd, Mode::Scalable, wrap, domain)
 }
 
 /// A new QEMU in scalable mode, with first-stage tables, which takes version 10.0.
 ///
 /// # Errors
 /// As [`legacy_on_qemu`].
-pub fn first_on_qemu() -> Result<FirstOnQemu, Outcome> {
+pub fn first_on_qemu<W>(
+    wrap: &W,
+) -> Result<QemuRig<W::Registers, FirstOnQemu<W::Registers>>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
     let vtd = QemuVtd::new(VtdWidth::Bits48);
     let vtd = vtd.with(VtdFeature::Scalable).with(VtdFeature::FirstLevel);
-    let domain = |unit: &QemuUnit| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
-    qemu(vtd, Mode::Scalable, domain)
+    let domain = |unit: &Vtd<_, _, _>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
+    qemu(vtd, Mode::Scalable, wrap, domain)
 }

@@ -207,6 +207,21 @@ pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
     let (iova, target) = page(100);
     on.must_reach(machine, iova, target)?;
     let owed = on.unmap(iova, PAGE)?;
+    // Until the sync a neighbour may be refused, but not for a reason of the hardware's own: the
+    // block has to be gone from all caches before there are pages.
+    drain(machine, EVENTS)?;
+    for n in [0, 99, 101, 511] {
+        let (iova, target) = page(n);
+        on.reaches(machine, iova, target);
+    }
+    let strange = |event: &FaultEvent| match event {
+        FaultEvent::Fault(record) => record.reason != FaultReason::NotMapped,
+        FaultEvent::Lost => true,
+    };
+    let events = drain(machine, EVENTS)?;
+    if let Some(event) = events.iter().find(|event| strange(event)) {
+        return Err(fail(format!("during the split: {event:?}")));
+    }
     on.sync(owed)?;
     on.must_fault(machine, iova, target, &[FaultReason::NotMapped])?;
     for n in [0, 99, 101, 511] {

@@ -1,11 +1,10 @@
 //! Streams that move: blocked, passed through, attached here and there.
 
-use portolan::unit::{Attach as _, FaultReason, Unit as _};
-
-use portolan::addr::Iova;
+use portolan::addr::{Iova, Pasid, PhysAddr};
+use portolan::unit::{Attach as _, FaultReason, Unit as _, UnitError};
 
 use super::basic::{Attached, BASE, PAGE, RW};
-use super::{Machine, Verdict, fail, must, needs};
+use super::{Machine, Outcome, Verdict, expect, fail, must, needs};
 
 const BLOCKED: &[FaultReason] = &[
     FaultReason::Blocked,
@@ -78,4 +77,72 @@ pub(super) fn pass_through_to_paging<M: Machine>(machine: &M) -> Verdict {
         return Err(fail("the domain still translates after it was left"));
     }
     on.must_reach(machine, direct, pa)
+}
+
+/// Whether a write with a PASID arrives at `pa`.
+fn reaches_as<M: Machine>(
+    machine: &M,
+    on: &Attached<M>,
+    pasid: Pasid,
+    iova: Iova,
+    pa: PhysAddr,
+) -> bool {
+    let value = machine.peek(pa).wrapping_add(0x5eed) & 0xffff;
+    machine.device_write_as(on.device, pasid, iova, value);
+    machine.peek(pa) == value
+}
+
+pub(super) fn pasid_moves<M: Machine>(machine: &M) -> Verdict {
+    let Some(pasids) = machine.pasids() else {
+        return Err(Outcome::Skip(
+            "requests with a PASID are not here".to_owned(),
+        ));
+    };
+    let (unit, device, pasid) = (machine.unit(), machine.devices()[0], Pasid::new(3));
+    must("making room for PASIDs", (pasids.enable)(unit, device))?;
+    let domain = |pa| {
+        let domain: Result<_, UnitError> = machine.domain();
+        let on = Attached::<M> {
+            domain: must("making a domain", domain)?,
+            device,
+        };
+        on.map(BASE, pa, PAGE, RW)?;
+        Ok::<_, Outcome>(on)
+    };
+    let [here, there, main] = [(); 3].map(|()| machine.memory(PAGE));
+    let (first, second, without) = (domain(here)?, domain(there)?, domain(main)?);
+    must("attaching", unit.attach(device, &without.domain))?;
+    let arrives = |at: PhysAddr| {
+        let found = reaches_as(machine, &first, pasid, BASE, at);
+        let others = [here, there, main].into_iter().filter(|other| *other != at);
+        let touched = others.filter(|other| machine.peek(*other) == machine.peek(at));
+        expect(
+            "writes that arrived, and elsewhere",
+            (found, touched.count()),
+            (true, 0),
+        )
+    };
+    // Contents that differ, so that it can be told where a write went.
+    for (n, at) in (1u32..).zip([here, there, main]) {
+        machine.poke(at, n << 12);
+    }
+    for _ in 0..2 {
+        must(
+            "attaching",
+            (pasids.attach)(unit, device, pasid, &first.domain),
+        )?;
+        arrives(here)?;
+        must(
+            "attaching",
+            (pasids.attach)(unit, device, pasid, &second.domain),
+        )?;
+        arrives(there)?;
+        without.must_reach(machine, BASE, main)?;
+    }
+    must("blocking", (pasids.block)(unit, device, pasid))?;
+    let before = [here, there, main].map(|at| machine.peek(at));
+    machine.device_write_as(device, pasid, BASE, 0xdead);
+    let after = [here, there, main].map(|at| machine.peek(at));
+    expect("memory after a blocked write", after, before)?;
+    without.must_reach(machine, BASE, main)
 }

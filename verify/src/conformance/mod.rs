@@ -11,12 +11,12 @@ mod endurance;
 mod rig;
 mod stale;
 
-pub use rig::{Host, Rig};
+pub use rig::{Host, Pasids, Rig};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::unit::{Attach, Domain, FaultEvent, Unit as _, UnitError};
 
 /// Whether a unit does something.
@@ -74,6 +74,15 @@ pub trait Machine {
     /// Has a device write four bytes. Returns when it has, or was refused.
     fn device_write(&self, device: StreamId, iova: Iova, value: u32);
 
+    /// How requests with a PASID are moved, if the machine has any.
+    fn pasids(&self) -> Option<&Pasids<Self::Unit, Self::Domain>>;
+
+    /// As [`Machine::device_write`], by a request with a PASID. Called only where there are PASIDs.
+    fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32);
+
+    /// What the hardware has against the driver, beside what scenarios see.
+    fn complaints(&self) -> Vec<String>;
+
     /// Has a device read four bytes; `None` if it was refused. Called only where devices read.
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32>;
 
@@ -130,7 +139,10 @@ impl<M: Machine> Scenario<M> {
     /// Runs it on a machine that no scenario has used before.
     pub fn run(&self, machine: &M) -> Outcome {
         match (self.run)(machine) {
-            Ok(()) => Outcome::Pass,
+            Ok(()) => match machine.complaints() {
+                none if none.is_empty() => Outcome::Pass,
+                some => Outcome::Fail(format!("the hardware complains: {}", some.join(", "))),
+            },
             Err(outcome) => outcome,
         }
     }
@@ -138,7 +150,7 @@ impl<M: Machine> Scenario<M> {
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 19] = [
+    let all: [(&'static str, Run<M>); 23] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -165,6 +177,13 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         (
             "pass-through-to-paging",
             configuration::pass_through_to_paging,
+        ),
+        ("pasid-moves", configuration::pasid_moves),
+        ("one-sync-pays-for-all", stale::one_sync_pays_for_all),
+        ("ranges-are-whole", stale::ranges_are_whole),
+        (
+            "freed-tables-are-forgotten",
+            stale::freed_tables_are_forgotten,
         ),
         ("queue-wraps", endurance::queue_wraps),
         ("fault-room-overflows", endurance::fault_room_overflows),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, PhysAddr, StreamId};
-use portolan::unit::{Attach, Domain, UnitError};
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use portolan::unit::{Attach, AttachError, Domain, UnitError};
 
 use super::{Abilities, Machine};
 
@@ -15,6 +15,16 @@ pub trait Host {
 
     /// See [`Machine::device_write`].
     fn device_write(&self, device: StreamId, iova: Iova, value: u32);
+
+    /// See [`Machine::device_write_as`]. Called only where the driver has PASIDs.
+    fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
+        let _ = (device, pasid, iova, value);
+    }
+
+    /// See [`Machine::complaints`].
+    fn complaints(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// See [`Machine::device_read`].
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32>;
@@ -35,6 +45,17 @@ pub trait Host {
 /// What a unit answered to a bad command, if there is a way to send one.
 type Refusal = Option<Result<(), UnitError>>;
 
+/// How a driver moves the requests of a stream that name a PASID.
+#[derive(Clone, Copy, Debug)]
+pub struct Pasids<U, D> {
+    /// Gives a stream room for PASIDs, 1 to 15 at least. The stream is attached to nothing.
+    pub enable: fn(&U, StreamId) -> Result<(), AttachError>,
+    /// Attaches.
+    pub attach: fn(&U, StreamId, Pasid, &Arc<D>) -> Result<(), AttachError>,
+    /// Blocks.
+    pub block: fn(&U, StreamId, Pasid) -> Result<(), AttachError>,
+}
+
 /// A driver, a host, and what only the two together know.
 pub struct Rig<U, D, H> {
     /// The driver.
@@ -45,6 +66,8 @@ pub struct Rig<U, D, H> {
     pub abilities: Abilities,
     /// Makes an address space.
     pub domain: fn(&U) -> Result<Arc<D>, UnitError>,
+    /// Moves requests with a PASID, where the machine has them.
+    pub pasids: Option<Pasids<U, D>>,
     /// See [`Machine::queue_entries`].
     pub queue_entries: Option<u64>,
     /// See [`Machine::fault_room`].
@@ -81,6 +104,18 @@ impl<U: Attach<D>, D: Domain, H: Host> Machine for Rig<U, D, H> {
 
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {
         self.host.device_read(device, iova)
+    }
+
+    fn pasids(&self) -> Option<&Pasids<U, D>> {
+        self.pasids.as_ref()
+    }
+
+    fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
+        self.host.device_write_as(device, pasid, iova, value);
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        self.host.complaints()
     }
 
     fn memory(&self, bytes: u64) -> PhysAddr {

@@ -1,7 +1,8 @@
 //! What caches hold until they are told, and no longer.
 
-use portolan::addr::{Iova, PhysAddr};
-use portolan::unit::{Attach, FaultReason};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::inval::Gather;
+use portolan::unit::{Attach, Domain as _, FaultReason};
 
 use super::basic::{Attached, BASE, PAGE, RW};
 use super::{Machine, Verdict, fail, must, needs};
@@ -112,4 +113,97 @@ where
 {
     use portolan::unit::Unit as _;
     machine.unit().block(on.device)
+}
+
+/// Pages whose invalidations do not make one range: in tables of their own, and in one that stays.
+const SCATTERED: [&[u64]; 3] = [
+    &[0, 3, 64, 513, 1 << 15, (1 << 18) + 7],
+    &[0, 300],
+    &[2, 6, 511],
+];
+/// A page that keeps the first leaf table in the tree.
+const GUARD: u64 = 7;
+
+pub(super) fn one_sync_pays_for_all<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pa = machine.memory(8 * PAGE);
+    let guard = Iova::new(BASE.get() + GUARD * PAGE);
+    for (round, pages) in SCATTERED.iter().enumerate() {
+        if round == 1 {
+            on.map(guard, pa, PAGE, RW)?;
+        }
+        let places: Vec<_> = (0..)
+            .zip(*pages)
+            .map(|(n, page)| {
+                let iova = Iova::new(BASE.get() + page * PAGE);
+                (iova, PhysAddr::new(pa.get() + n * PAGE))
+            })
+            .collect();
+        let mut owed = Gather::new();
+        for &(iova, pa) in &places {
+            on.map(iova, pa, PAGE, RW)?;
+            on.must_reach(machine, iova, pa)?;
+        }
+        for &(iova, _) in &places {
+            let range = IovaRange::page(iova, PageSize::SIZE_4K);
+            must("unmapping", on.domain.unmap(range, &mut owed))?;
+        }
+        on.sync(owed)?;
+        for &(iova, pa) in &places {
+            on.must_fault(machine, iova, pa, NOT_MAPPED)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn ranges_are_whole<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    // Of odd and even lengths, beginning where no alignment helps.
+    for (pages, first) in [(2u64, 1u64), (5, 3), (8, 8), (33, 7), (40, 500)] {
+        let pa = machine.memory((pages * PAGE).next_power_of_two());
+        let page = |n: u64| {
+            (
+                Iova::new(BASE.get() + (first + n) * PAGE),
+                PhysAddr::new(pa.get() + n * PAGE),
+            )
+        };
+        // Keeps the leaf tables in the tree.
+        let (before, after) = (page(0).0.get() - PAGE, page(pages).0.get());
+        for guard in [before, after] {
+            on.map(Iova::new(guard), pa, PAGE, RW)?;
+        }
+        on.map(page(0).0, pa, pages * PAGE, RW)?;
+        for n in 0..pages {
+            let (iova, pa) = page(n);
+            on.must_reach(machine, iova, pa)?;
+        }
+        let owed = on.unmap(page(0).0, pages * PAGE)?;
+        on.sync(owed)?;
+        for n in 0..pages {
+            let (iova, pa) = page(n);
+            on.must_fault(machine, iova, pa, NOT_MAPPED)?;
+        }
+        for guard in [before, after] {
+            on.must_reach(machine, Iova::new(guard), pa)?;
+            let owed = on.unmap(Iova::new(guard), PAGE)?;
+            on.sync(owed)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pages = [machine.memory(PAGE), machine.memory(PAGE)];
+    for round in 0..4 {
+        let pa = pages[round % 2];
+        on.map(BASE, pa, PAGE, RW)?;
+        on.must_reach(machine, BASE, pa)?;
+        // The only page of its tables: they leave the tree, and their memory is used again.
+        let owed = on.unmap(BASE, PAGE)?;
+        on.sync(owed)?;
+        let _reused = machine.memory(PAGE);
+        on.must_fault(machine, BASE, pa, NOT_MAPPED)?;
+    }
+    Ok(())
 }

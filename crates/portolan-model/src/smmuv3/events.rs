@@ -19,6 +19,7 @@ pub(super) const TRANSLATION: u8 = 0x10;
 pub(super) const ADDRESS_SIZE: u8 = 0x11;
 pub(super) const ACCESS: u8 = 0x12;
 pub(super) const PERMISSION: u8 = 0x13;
+pub(super) const TLB_CONFLICT: u8 = 0x20;
 
 /// Which stage refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,6 +56,13 @@ impl Default for SmmuIdentification {
 }
 
 impl SmmuIdentification {
+    /// Without `IDR0.COHACC`: drivers have to clean what they write.
+    #[must_use]
+    pub fn not_coherent(mut self) -> Self {
+        self.idr[0] &= !(1 << 4);
+        self
+    }
+
     /// The bits of `IDRn` from `low`, so many of them.
     pub(super) fn field(&self, n: usize, low: u32, bits: u32) -> u32 {
         let register = self.idr.get(n).copied().unwrap_or(0);

@@ -10,6 +10,7 @@ use super::events::{self, AtStage, Class, Refusal};
 use super::{Cached, SmmuRegisters, State};
 use crate::decode::{AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
 use crate::inject::DmaFault;
+use crate::iommu::Temper;
 use crate::stage::{Ended, Known, Tag, top_of};
 
 pub(super) fn stage1_tag(vmid: u16, asid: u16) -> Tag {
@@ -277,6 +278,24 @@ impl SmmuRegisters {
         Ok(leaf)
     }
 
+    /// Whether an entry of another size could be cached beside `cached` by now: what tables hold
+    /// may be read at any time. Units of the highest level (`IDR3.BBML`) sort that out.
+    fn conflicts(&self, context: &ContextDescriptor, iova: Iova, cached: Leaf) -> bool {
+        let temper = &self.setup.temper;
+        let sorted_out = self.setup.identification.field(3, 11, 2) == 2;
+        let Some((format, root)) = context.table.filter(|_| !sorted_out) else {
+            return false;
+        };
+        if *temper != Temper::Adversarial || !format.holds(iova) {
+            return false;
+        }
+        let top = Cursor::top(&TableRoot { root, format });
+        let mut nothing = crate::stage::Stage::new(temper);
+        let tag = stage1_tag(0, context.asid);
+        let found = nothing.walk(&*self.memory, tag, format, top, iova, Ok::<_, WalkFault>);
+        found.is_ok_and(|found| found.leaf.size != cached.size)
+    }
+
     /// The leaf of both stages together.
     fn first(
         &self,
@@ -296,6 +315,9 @@ impl SmmuRegisters {
         };
         if let Some(Known::Present { leaf, .. }) = cached {
             state.counts.hits += 1;
+            if stage2.is_none() && self.conflicts(context, iova, leaf) {
+                return Err(refused(events::TLB_CONFLICT));
+            }
             permit(leaf, access, context.records, AtStage::One)?;
             return Ok(leaf);
         }

@@ -1,0 +1,257 @@
+//! Edits of commands: what is dropped, and what is bent.
+//!
+//! SMMUv3: IHI 0070, section 4. VT-d: D51397, sections 6.5.2 and 11.4. A dropped command becomes
+//! one that is legal and does nothing to anybody.
+
+use super::seam::{Arrives, Words, vtd};
+
+/// SMMUv3.
+pub mod smmuv3 {
+    use super::Words;
+
+    const CFGI_STE: u64 = 0x03;
+    const CFGI_CD: u64 = 0x05;
+    const TLBI_NH_ASID: u64 = 0x11;
+    const TLBI_NH_VA: u64 = 0x12;
+    const TLBI_S12_VMALL: u64 = 0x28;
+    const TLBI_S2_IPA: u64 = 0x2a;
+    const SYNC: u64 = 0x46;
+    /// PREFETCH_CONFIG of a stream that nobody has.
+    const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
+
+    fn drop_all(commands: &mut [Words], op: u64) {
+        let dropped = commands.iter_mut().filter(|words| words[0] & 0xff == op);
+        dropped.for_each(|words| *words = NOTHING);
+    }
+
+    fn by_address(words: &Words) -> bool {
+        matches!(words[0] & 0xff, TLBI_NH_VA | TLBI_S2_IPA)
+    }
+
+    /// No sync.
+    pub fn without_sync(commands: &mut [Words]) {
+        drop_all(commands, SYNC);
+    }
+
+    /// No invalidation by address of a first stage.
+    pub fn without_pages(commands: &mut [Words]) {
+        drop_all(commands, TLBI_NH_VA);
+    }
+
+    /// No invalidation by address of a second stage.
+    pub fn without_second_pages(commands: &mut [Words]) {
+        drop_all(commands, TLBI_S2_IPA);
+    }
+
+    /// No invalidation of an address space.
+    pub fn without_asid(commands: &mut [Words]) {
+        drop_all(commands, TLBI_NH_ASID);
+    }
+
+    /// No invalidation of a second stage as a whole.
+    pub fn without_vmid(commands: &mut [Words]) {
+        drop_all(commands, TLBI_S12_VMALL);
+    }
+
+    /// No invalidation of stream table entries.
+    pub fn without_entries(commands: &mut [Words]) {
+        drop_all(commands, CFGI_STE);
+    }
+
+    /// No invalidation of context descriptors.
+    pub fn without_descriptors(commands: &mut [Words]) {
+        drop_all(commands, CFGI_CD);
+    }
+
+    /// Without the first of several invalidations.
+    pub fn without_first(commands: &mut [Words]) {
+        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
+        if let Some(first) = commands
+            .iter_mut()
+            .find(|words| by_address(words) && several)
+        {
+            *first = NOTHING;
+        }
+    }
+
+    /// Without the last of several invalidations.
+    pub fn without_last(commands: &mut [Words]) {
+        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
+        let last = commands.iter_mut().rev();
+        if let Some(last) = last.into_iter().find(|words| by_address(words) && several) {
+            *last = NOTHING;
+        }
+    }
+
+    /// Ranges that are one unit too short.
+    pub fn short_ranges(commands: &mut [Words]) {
+        const NUM: u64 = 0x1f << 12;
+        const SCALE: u64 = 0x1f << 20;
+        for words in commands.iter_mut().filter(|words| by_address(words)) {
+            if words[1] >> 10 & 3 == 0 {
+                continue;
+            }
+            if words[0] & NUM != 0 {
+                words[0] -= 1 << 12;
+            } else if words[0] & SCALE != 0 {
+                words[0] -= 1 << 20;
+            }
+        }
+    }
+
+    /// The next address space instead of this one.
+    pub fn wrong_asid(commands: &mut [Words]) {
+        let them = commands.iter_mut();
+        for words in them.filter(|words| words[0] & 0xff == TLBI_NH_VA) {
+            words[0] ^= 1 << 52;
+        }
+    }
+
+    /// Leaves only, even where tables were freed.
+    pub fn leaves_only(commands: &mut [Words]) {
+        for words in commands.iter_mut().filter(|words| by_address(words)) {
+            words[1] |= 1;
+        }
+    }
+
+    /// The unit says that a block may become a table at once (IDR3.BBML).
+    pub fn claims_bbml2(offset: usize, value: u32) -> u32 {
+        match offset {
+            0x0c => value & !(3 << 11) | 2 << 11,
+            _ => value,
+        }
+    }
+}
+
+/// VT-d.
+pub mod intel {
+    use super::{Arrives, Words, vtd};
+
+    const CONTEXT: u64 = 1;
+    const IOTLB: u64 = 2;
+    const PASID_IOTLB: u64 = 6;
+    /// Upper half of IOTLB_REG where the model's ECAP.IRO puts it.
+    const IOTLB_HIGH: usize = 0x2c0 + 12;
+    const PASID_CACHE: u64 = 7;
+    /// The context of a device that nobody has, in a domain that nobody has.
+    const NOTHING: Words = [CONTEXT | 3 << 4 | 0xffff << 16 | 0xffff << 32, 0];
+
+    fn granularity(words: &Words) -> u64 {
+        words[0] >> 4 & 3
+    }
+
+    fn drop_where(commands: &mut [Words], dropped: impl Fn(&Words) -> bool) {
+        let dropped = commands.iter_mut().filter(|words| dropped(words));
+        dropped.for_each(|words| *words = NOTHING);
+    }
+
+    fn is(words: &Words, kind: u64) -> bool {
+        words[0] & 0xf == kind
+    }
+
+    fn by_address(words: &Words) -> bool {
+        (is(words, IOTLB) || is(words, PASID_IOTLB)) && granularity(words) == 3
+    }
+
+    /// No wait.
+    pub fn without_wait(commands: &mut [Words]) {
+        drop_where(commands, |words| vtd::is_wait(*words));
+    }
+
+    /// No invalidation of pages.
+    pub fn without_pages(commands: &mut [Words]) {
+        drop_where(commands, by_address);
+    }
+
+    /// No invalidation of a domain as a whole.
+    pub fn without_domain(commands: &mut [Words]) {
+        drop_where(commands, |words| {
+            is(words, IOTLB) && granularity(words) == 2
+        });
+    }
+
+    /// No invalidation of a first stage as a whole.
+    pub fn without_pasid_translations(commands: &mut [Words]) {
+        drop_where(commands, |words| {
+            is(words, PASID_IOTLB) && granularity(words) == 2
+        });
+    }
+
+    /// No invalidation of contexts, but for all of them at once.
+    pub fn without_context(commands: &mut [Words]) {
+        drop_where(commands, |words| {
+            is(words, CONTEXT) && granularity(words) == 3
+        });
+    }
+
+    /// No invalidation of PASID entries, but for all of them at once.
+    pub fn without_pasid_entries(commands: &mut [Words]) {
+        drop_where(commands, |words| {
+            is(words, PASID_CACHE) && granularity(words) != 3
+        });
+    }
+
+    /// Without the first of several invalidations.
+    pub fn without_first(commands: &mut [Words]) {
+        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
+        if let Some(first) = commands
+            .iter_mut()
+            .find(|words| by_address(words) && several)
+        {
+            *first = NOTHING;
+        }
+    }
+
+    /// Without the last of several invalidations.
+    pub fn without_last(commands: &mut [Words]) {
+        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
+        let last = commands.iter_mut().rev();
+        if let Some(last) = last.into_iter().find(|words| by_address(words) && several) {
+            *last = NOTHING;
+        }
+    }
+
+    /// Half of the pages of each invalidation of several.
+    pub fn short_ranges(commands: &mut [Words]) {
+        let them = commands.iter_mut().filter(|words| by_address(words));
+        them.filter(|words| words[1] & 0x3f != 0)
+            .for_each(|words| words[1] -= 1);
+    }
+
+    /// Another domain instead of this one.
+    pub fn wrong_domain(commands: &mut [Words]) {
+        let them = commands.iter_mut().filter(|words| by_address(words));
+        them.for_each(|words| words[0] ^= 1 << 28);
+    }
+
+    /// Leaves only, even where tables were freed.
+    pub fn leaves_only(commands: &mut [Words]) {
+        let them = commands.iter_mut().filter(|words| by_address(words));
+        them.for_each(|words| words[1] |= 1 << 6);
+    }
+
+    /// Invalidations of pages through registers are lost; the driver finds the register idle, and
+    /// what it did before still standing.
+    pub fn without_register_pages(offset: usize, value: u32) -> Arrives {
+        match (offset, value >> 28 & 3) {
+            (IOTLB_HIGH, 3) => Arrives::No,
+            _ => Arrives::Yes,
+        }
+    }
+
+    /// The write buffer is never flushed.
+    pub fn without_flush(offset: usize, value: u32) -> Arrives {
+        match (offset, value >> 27 & 1) {
+            (0x18, 1) => Arrives::No,
+            _ => Arrives::Yes,
+        }
+    }
+
+    /// The unit does not say that it caches absence.
+    pub fn without_caching_mode(offset: usize, value: u32) -> u32 {
+        match offset {
+            0x08 => value & !(1 << 7),
+            _ => value,
+        }
+    }
+}

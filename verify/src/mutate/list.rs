@@ -1,0 +1,306 @@
+//! All mutants.
+
+use super::edits::{intel, smmuv3};
+use super::seam::{Arrives, Cleans, Sabotage, Words};
+use super::{Ground, Mutant};
+use crate::backend::smmuv3::Kind::{NotCoherent as SmmuNotCoherent, Plain as Smmu};
+use crate::backend::vtd::Kind;
+
+const fn commands(edit: fn(&mut [Words])) -> Sabotage {
+    Sabotage::of_commands(edit)
+}
+
+const fn read(read: fn(usize, u32) -> u32) -> Sabotage {
+    Sabotage {
+        read,
+        ..Sabotage::NONE
+    }
+}
+
+const fn write(write: fn(usize, u32) -> Arrives) -> Sabotage {
+    Sabotage {
+        write,
+        ..Sabotage::NONE
+    }
+}
+
+const UNCLEAN: Sabotage = Sabotage {
+    cleans: Cleans::Lost,
+    ..Sabotage::NONE
+};
+
+const fn mutant(
+    ground: Ground,
+    without: &'static str,
+    sabotage: Sabotage,
+    noticed_by: &'static [&'static str],
+) -> Mutant {
+    Mutant {
+        without,
+        ground,
+        sabotage,
+        noticed_by,
+    }
+}
+
+/// Each thing that is left out, and who has to notice.
+pub const MUTANTS: &[Mutant] = &[
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the sync",
+        commands(smmuv3::without_sync),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "attach-block-attach",
+        ],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "TLBI_NH_VA",
+        commands(smmuv3::without_pages),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "random-operations",
+        ],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the first of several TLBI_NH_VA",
+        commands(smmuv3::without_first),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the last of several TLBI_NH_VA",
+        commands(smmuv3::without_last),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "TLBI_NH_ASID",
+        commands(smmuv3::without_asid),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "CFGI_STE",
+        commands(smmuv3::without_entries),
+        &["attach-block-attach", "pass-through-to-paging"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "CFGI_CD",
+        commands(smmuv3::without_descriptors),
+        &["pasid-moves"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the end of each range",
+        commands(smmuv3::short_ranges),
+        &["ranges-are-whole"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the right ASID",
+        commands(smmuv3::wrong_asid),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "walk caches, where tables were freed",
+        commands(smmuv3::leaves_only),
+        &["freed-tables-are-forgotten"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "break before make",
+        read(smmuv3::claims_bbml2),
+        &["block-split-keeps-the-rest"],
+    ),
+    mutant(
+        Ground::Smmuv3(SmmuNotCoherent),
+        "the cleaning of lines",
+        UNCLEAN,
+        &["mapped-access-succeeds"],
+    ),
+    mutant(
+        Ground::Smmuv3Stage2,
+        "the sync",
+        commands(smmuv3::without_sync),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::Smmuv3Stage2,
+        "TLBI_S2_IPA",
+        commands(smmuv3::without_second_pages),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::Smmuv3Stage2,
+        "TLBI_S12_VMALL",
+        commands(smmuv3::without_vmid),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        Ground::Smmuv3Stage2,
+        "the end of each range",
+        commands(smmuv3::short_ranges),
+        &["ranges-are-whole"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "the wait",
+        commands(intel::without_wait),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "attach-block-attach",
+        ],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "IOTLB invalidations by page",
+        commands(intel::without_pages),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "IOTLB invalidations by domain",
+        commands(intel::without_domain),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "context-cache invalidations",
+        commands(intel::without_context),
+        &["attach-block-attach", "pass-through-to-paging"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "the first of several by page",
+        commands(intel::without_first),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "the last of several by page",
+        commands(intel::without_last),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "half of each range",
+        commands(intel::short_ranges),
+        &["ranges-are-whole"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "the right domain",
+        commands(intel::wrong_domain),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "walk caches, where tables were freed",
+        commands(intel::leaves_only),
+        &["freed-tables-are-forgotten"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::CachingMode),
+        "invalidations after a map (caching mode)",
+        read(intel::without_caching_mode),
+        &["random-operations"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::WriteBuffer),
+        "write-buffer flushes",
+        write(intel::without_flush),
+        &["mapped-access-succeeds"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::NotCoherent),
+        "the cleaning of lines",
+        UNCLEAN,
+        &["mapped-access-succeeds"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Registers),
+        "IOTLB invalidations through registers",
+        write(intel::without_register_pages),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Scalable),
+        "the wait",
+        commands(intel::without_wait),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Scalable),
+        "PASID-cache invalidations",
+        commands(intel::without_pasid_entries),
+        &["attach-block-attach", "pasid-moves"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Scalable),
+        "IOTLB invalidations by page",
+        commands(intel::without_pages),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::VtdFirst,
+        "PASID-based invalidations by page",
+        commands(intel::without_pages),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::VtdFirst,
+        "PASID-based invalidations of all",
+        commands(intel::without_pasid_translations),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        Ground::VtdFirst,
+        "PASID-cache invalidations",
+        commands(intel::without_pasid_entries),
+        &["attach-block-attach", "pasid-moves"],
+    ),
+    mutant(
+        Ground::QemuSmmuv3,
+        "TLBI_NH_VA",
+        commands(smmuv3::without_pages),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::QemuSmmuv3,
+        "CFGI_STE",
+        commands(smmuv3::without_entries),
+        &["pass-through-to-paging"],
+    ),
+    mutant(
+        Ground::QemuSmmuv3,
+        "the right ASID",
+        commands(smmuv3::wrong_asid),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::QemuVtd,
+        "IOTLB invalidations by page",
+        commands(intel::without_pages),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::QemuVtd,
+        "context-cache invalidations",
+        commands(intel::without_context),
+        &["pass-through-to-paging"],
+    ),
+    mutant(
+        Ground::QemuVtdScalable,
+        "IOTLB invalidations by page",
+        commands(intel::without_pages),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+];

@@ -1,0 +1,176 @@
+//! Drivers that leave something out, and the scenarios that notice.
+//!
+//! A [`Mutant`] is an unchanged driver behind a seam that drops or bends what it does: a command as
+//! it is submitted, a register as it is written or read, a cache line as it is cleaned. It has to
+//! fail the scenarios that it names.
+
+mod edits;
+mod list;
+pub mod seam;
+
+pub use list::MUTANTS;
+
+use std::sync::Arc;
+
+use portolan_model::memory::ModelMemory;
+use portolan_model::smmuv3::SmmuRegisters;
+use portolan_model::vtd::VtdRegisters;
+use portolan_qemu::guest_tables::GuestTables;
+use portolan_qemu::mmio::Registers;
+use portolan_qemu::ram::GuestRam;
+
+use crate::backend::wrap::Wrap;
+use crate::backend::{Line, run, smmuv3, vtd};
+use crate::conformance::Outcome;
+use seam::{Interface, Sabotage, Tampered, Unclean};
+
+/// Where a mutant runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// The model's SMMUv3.
+    Smmuv3(smmuv3::Kind),
+    /// The model's SMMUv3, second stage.
+    Smmuv3Stage2,
+    /// The model's VT-d, second stage.
+    Vtd(vtd::Kind),
+    /// The model's VT-d, first stage.
+    VtdFirst,
+    /// QEMU's SMMUv3.
+    QemuSmmuv3,
+    /// QEMU's VT-d in legacy mode.
+    QemuVtd,
+    /// QEMU's VT-d in scalable mode, second stage.
+    QemuVtdScalable,
+}
+
+impl Ground {
+    /// Its backend's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Smmuv3(smmuv3::Kind::Plain) => "model:smmuv3",
+            Self::Smmuv3(smmuv3::Kind::NotCoherent) => "model:smmuv3-not-coherent",
+            Self::Smmuv3Stage2 => "model:smmuv3-stage2",
+            Self::Vtd(vtd::Kind::Plain) => "model:vtd",
+            Self::Vtd(vtd::Kind::CachingMode) => "model:vtd-caching-mode",
+            Self::Vtd(vtd::Kind::WriteBuffer) => "model:vtd-write-buffer",
+            Self::Vtd(vtd::Kind::NotCoherent) => "model:vtd-not-coherent",
+            Self::Vtd(vtd::Kind::Registers) => "model:vtd-registers",
+            Self::Vtd(vtd::Kind::Scalable) => "model:vtd-scalable",
+            Self::VtdFirst => "model:vtd-first-stage",
+            Self::QemuSmmuv3 => "qemu:smmuv3",
+            Self::QemuVtd => "qemu:vtd",
+            Self::QemuVtdScalable => "qemu:vtd-scalable",
+        }
+    }
+
+    /// Runs all scenarios with a sabotaged driver.
+    pub fn run(self, sabotage: Sabotage) -> Vec<Line> {
+        let seam = Seam(sabotage);
+        let quiet = &mut |_: &Line| {};
+        match self {
+            Self::Smmuv3(kind) => run(|| smmuv3::first_on_model(kind, &seam), quiet),
+            Self::Smmuv3Stage2 => {
+                let kind = smmuv3::Kind::Plain;
+                run(|| smmuv3::second_on_model(kind, &seam), quiet)
+            }
+            Self::Vtd(kind) => run(|| vtd::second_on_model(kind, &seam), quiet),
+            Self::VtdFirst => run(|| vtd::first_on_model(&seam), quiet),
+            Self::QemuSmmuv3 => run(|| smmuv3::first_on_qemu(&seam), quiet),
+            Self::QemuVtd => run(|| vtd::legacy_on_qemu(&seam), quiet),
+            Self::QemuVtdScalable => run(|| vtd::scalable_on_qemu(&seam), quiet),
+        }
+    }
+}
+
+/// One thing left out.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutant {
+    /// What.
+    pub without: &'static str,
+    /// Where.
+    pub ground: Ground,
+    /// How.
+    pub sabotage: Sabotage,
+    /// Scenarios that have to fail.
+    pub noticed_by: &'static [&'static str],
+}
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The scenarios that failed.
+    Noticed(Vec<&'static str>),
+    /// None failed.
+    Survived,
+    /// There is no such machine, and why.
+    Skipped(String),
+}
+
+impl Mutant {
+    /// Runs all scenarios.
+    pub fn run(&self) -> Fate {
+        let lines = self.ground.run(self.sabotage);
+        let failed: Vec<_> = lines
+            .iter()
+            .filter(|line| matches!(line.outcome, Outcome::Fail(_)))
+            .map(|line| line.name)
+            // Edited commands are not those that the driver counted.
+            .filter(|name| *name != crate::backend::COUNTS)
+            .collect();
+        if !failed.is_empty() {
+            return Fate::Noticed(failed);
+        }
+        let passed = lines.iter().any(|line| line.outcome == Outcome::Pass);
+        match lines.into_iter().next().map(|line| line.outcome) {
+            Some(Outcome::Skip(why)) if !passed => Fate::Skipped(why),
+            _ => Fate::Survived,
+        }
+    }
+}
+
+/// Puts a sabotage between driver and hardware.
+struct Seam(Sabotage);
+
+impl Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>> for Seam {
+    type Registers = Tampered<Arc<SmmuRegisters>, Arc<ModelMemory>>;
+    type Memory = Unclean<Arc<ModelMemory>>;
+
+    fn wrap(
+        &self,
+        registers: Arc<SmmuRegisters>,
+        memory: Arc<ModelMemory>,
+    ) -> (Self::Registers, Self::Memory) {
+        let interface = Interface::Smmuv3;
+        let tampered = Tampered::new(registers, memory.clone(), interface, self.0);
+        (tampered, Unclean::new(memory, self.0.cleans))
+    }
+}
+
+impl Wrap<Arc<VtdRegisters>, Arc<ModelMemory>> for Seam {
+    type Registers = Tampered<Arc<VtdRegisters>, Arc<ModelMemory>>;
+    type Memory = Unclean<Arc<ModelMemory>>;
+
+    fn wrap(
+        &self,
+        registers: Arc<VtdRegisters>,
+        memory: Arc<ModelMemory>,
+    ) -> (Self::Registers, Self::Memory) {
+        let tampered = Tampered::new(registers, memory.clone(), Interface::Vtd, self.0);
+        (tampered, Unclean::new(memory, self.0.cleans))
+    }
+}
+
+impl Wrap<Registers, GuestTables> for Seam {
+    type Registers = Tampered<Registers, GuestRam>;
+    type Memory = GuestTables;
+
+    fn wrap(&self, registers: Registers, memory: GuestTables) -> (Self::Registers, GuestTables) {
+        // VT-d's registers are a page, SMMUv3's two of 64 KiB.
+        let interface = match registers.bytes() {
+            0x1000 => Interface::Vtd,
+            _ => Interface::Smmuv3,
+        };
+        let ram = memory.ram().clone();
+        (Tampered::new(registers, ram, interface, self.0), memory)
+    }
+}

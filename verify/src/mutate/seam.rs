@@ -1,0 +1,295 @@
+//! Wrappers around what drivers are made from, which take away what a [`Sabotage`] says.
+//!
+//! Commands are edited in queue memory at the moment in which the driver tells the unit that they
+//! are there. Layouts of queues: SMMUv3 (IHI 0070, sections 3.5 and 4) and VT-d (D51397, section
+//! 6.5.2), of either descriptor width.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::platform::{Mmio, OutOfTableMemory, TableMem};
+use portolan_model::memory::ModelMemory;
+use portolan_qemu::ram::GuestRam;
+
+/// The first two words of a command or descriptor.
+pub type Words = [u64; 2];
+
+/// Memory in which queues lie, read and written by the word.
+pub trait QueueMemory {
+    /// The word at `at`; zero where there is none.
+    fn load(&self, at: PhysAddr) -> u64;
+
+    /// Writes the word at `at`.
+    fn store(&self, at: PhysAddr, value: u64);
+}
+
+impl QueueMemory for Arc<ModelMemory> {
+    fn load(&self, at: PhysAddr) -> u64 {
+        let page = at.align_down(PageSize::SIZE_4K);
+        let words = self.table(page, PageSize::SIZE_4K);
+        let word = words.get((at.get() & 0xfff) as usize / 8);
+        word.map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    fn store(&self, at: PhysAddr, value: u64) {
+        let _ = self.write_u64(at, value);
+    }
+}
+
+impl QueueMemory for GuestRam {
+    fn load(&self, at: PhysAddr) -> u64 {
+        self.read64(at).unwrap_or(0)
+    }
+
+    fn store(&self, at: PhysAddr, value: u64) {
+        let _ = self.write64(at, value);
+    }
+}
+
+/// Whose registers and queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interface {
+    /// Commands of 16 bytes, indices with a wrap bit.
+    Smmuv3,
+    /// Descriptors of 16 or 32 bytes, byte offsets.
+    Vtd,
+}
+
+/// Whether cache lines are written back when the driver asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleans {
+    /// They are.
+    Done,
+    /// They are not.
+    Lost,
+}
+
+/// What is taken away.
+#[derive(Clone, Copy, Debug)]
+pub struct Sabotage {
+    /// Edits the commands that become visible to the unit at once.
+    pub commands: fn(&mut [Words]),
+    /// What the driver is told that a register of four bytes holds.
+    pub read: fn(usize, u32) -> u32,
+    /// Whether a write to a register arrives.
+    pub write: fn(usize, u32) -> Arrives,
+    /// Whether lines are written back.
+    pub cleans: Cleans,
+}
+
+/// Whether something arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrives {
+    /// It does.
+    Yes,
+    /// It is lost.
+    No,
+}
+
+impl Sabotage {
+    /// Nothing is taken away.
+    pub const NONE: Self = Self {
+        commands: |_| {},
+        read: |_, value| value,
+        write: |_, _| Arrives::Yes,
+        cleans: Cleans::Done,
+    };
+
+    /// Commands are edited, and nothing else.
+    pub const fn of_commands(commands: fn(&mut [Words])) -> Self {
+        Self {
+            commands,
+            ..Self::NONE
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Queue {
+    base: u64,
+    tail: u64,
+}
+
+/// Registers in front of which commands are edited.
+#[derive(Debug)]
+pub struct Tampered<R, Q> {
+    registers: R,
+    memory: Q,
+    interface: Interface,
+    sabotage: Sabotage,
+    queue: Mutex<Queue>,
+}
+
+impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
+    /// In front of `registers`, for a queue in `memory`.
+    pub fn new(registers: R, memory: Q, interface: Interface, sabotage: Sabotage) -> Self {
+        Self {
+            registers,
+            memory,
+            interface,
+            sabotage,
+            queue: Mutex::default(),
+        }
+    }
+
+    /// Edits what lies between the old and the new tail. Returns the status writes of waits that
+    /// are none any more, which the driver must not miss.
+    fn edit(&self, tail: u64) -> Vec<(PhysAddr, u64)> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let (slots, bytes) = self.geometry(queue.base);
+        let base = queue.base & 0x000f_ffff_ffff_f000;
+        // Positions count slots, with a wrap bit where the interface has one.
+        let positions = match self.interface {
+            Interface::Smmuv3 => 2 * slots,
+            Interface::Vtd => slots,
+        };
+        let (mut at, end) = match self.interface {
+            Interface::Smmuv3 => (queue.tail, tail % positions),
+            Interface::Vtd => (queue.tail, tail / bytes % positions),
+        };
+        queue.tail = end;
+        drop(queue);
+        let mut places = Vec::new();
+        while at != end {
+            places.push(base + at % slots * bytes);
+            at = (at + 1) % positions;
+        }
+        let word = |place: u64| self.memory.load(PhysAddr::new(place));
+        let before: Vec<Words> = places.iter().map(|&p| [word(p), word(p + 8)]).collect();
+        let mut after = before.clone();
+        (self.sabotage.commands)(&mut after);
+        let mut signals = Vec::new();
+        for ((place, old), new) in places.into_iter().zip(before).zip(after) {
+            if old == new {
+                continue;
+            }
+            self.memory.store(PhysAddr::new(place), new[0]);
+            self.memory.store(PhysAddr::new(place + 8), new[1]);
+            if self.interface == Interface::Vtd && vtd::is_wait(old) && !vtd::is_wait(new) {
+                signals.push((PhysAddr::new(old[1] & !3), old[0] >> 32));
+            }
+        }
+        signals
+    }
+
+    /// Slots and bytes of each.
+    fn geometry(&self, base: u64) -> (u64, u64) {
+        match self.interface {
+            Interface::Smmuv3 => (1 << (base & 0x1f), 16),
+            Interface::Vtd => {
+                let bytes = 16 << (base >> 11 & 1);
+                ((0x1000 << (base & 7)) / bytes, bytes)
+            }
+        }
+    }
+
+    /// Notes a write of eight bytes; whether it moves the tail.
+    fn note(&self, offset: usize, value: u64) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // SMMU_CMDQ_BASE and IQA_REG have the same offset.
+        if offset == BASE {
+            *queue = Queue {
+                base: value,
+                tail: 0,
+            };
+        }
+    }
+
+    fn tail_at(&self) -> usize {
+        match self.interface {
+            Interface::Smmuv3 => 0x98,
+            Interface::Vtd => 0x88,
+        }
+    }
+}
+
+const BASE: usize = 0x90;
+
+/// The waits of VT-d.
+pub(super) mod vtd {
+    use super::Words;
+
+    /// Whether a descriptor is a wait that writes a status.
+    pub fn is_wait(words: Words) -> bool {
+        words[0] & 0xf == 5 && words[0] & 1 << 5 != 0
+    }
+}
+
+impl<R: Mmio, Q: QueueMemory> Mmio for Tampered<R, Q> {
+    fn read32(&self, offset: usize) -> u32 {
+        (self.sabotage.read)(offset, self.registers.read32(offset))
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        if (self.sabotage.write)(offset, value) == Arrives::No {
+            return;
+        }
+        let signals = if offset == self.tail_at() {
+            self.edit(value.into())
+        } else {
+            Vec::new()
+        };
+        self.registers.write32(offset, value);
+        for (at, data) in signals {
+            self.memory.store(at, data);
+        }
+    }
+
+    fn read64(&self, offset: usize) -> u64 {
+        let value = self.registers.read64(offset);
+        let [low, high] = [value as u32, (value >> 32) as u32];
+        let low = (self.sabotage.read)(offset, low);
+        let high = (self.sabotage.read)(offset + 4, high);
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    fn write64(&self, offset: usize, value: u64) {
+        self.note(offset, value);
+        if offset == self.tail_at() {
+            return self.write32(offset, value as u32);
+        }
+        let high = (value >> 32) as u32;
+        if (self.sabotage.write)(offset + 4, high) == Arrives::Yes {
+            self.registers.write64(offset, value);
+        }
+    }
+}
+
+/// Table memory whose cleaning may be lost.
+#[derive(Clone, Debug)]
+pub struct Unclean<M> {
+    memory: M,
+    cleans: Cleans,
+}
+
+impl<M> Unclean<M> {
+    /// Over `memory`.
+    pub fn new(memory: M, cleans: Cleans) -> Self {
+        Self { memory, cleans }
+    }
+}
+
+impl<M: TableMem<AtomicU64>> TableMem<AtomicU64> for Unclean<M> {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.memory.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.memory.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        self.memory.table(table, size)
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        if self.cleans == Cleans::Done {
+            self.memory.clean(bytes);
+        }
+    }
+
+    fn clean_barrier(&self) {
+        self.memory.clean_barrier();
+    }
+}

@@ -1,0 +1,46 @@
+//! Each thing that a driver leaves out is noticed, by the scenarios that are there for it.
+#![allow(missing_docs)]
+
+use portolan_verify::conformance::Outcome;
+use portolan_verify::mutate::seam::Sabotage;
+use portolan_verify::mutate::{Fate, Ground, MUTANTS};
+
+#[test]
+fn what_is_left_out_is_noticed() {
+    let mut wrong = Vec::new();
+    println!("| on | without | failed |\n|---|---|---|");
+    for mutant in MUTANTS {
+        let (on, without) = (mutant.ground.name(), mutant.without);
+        let fate = mutant.run();
+        let text = match &fate {
+            Fate::Noticed(failed) => failed.join(", "),
+            Fate::Survived => "none".to_owned(),
+            Fate::Skipped(why) => {
+                println!("SKIP {on} without {without}: {why}");
+                continue;
+            }
+        };
+        println!("| {on} | {without} | {text} |");
+        let missed = mutant.noticed_by.iter().filter(|name| match &fate {
+            Fate::Noticed(failed) => !failed.contains(name),
+            _ => true,
+        });
+        let missed: Vec<_> = missed.copied().collect();
+        if !missed.is_empty() || mutant.noticed_by.is_empty() {
+            wrong.push(format!("{on} without {without}: not noticed by {missed:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_seam_alone_changes_nothing() {
+    let mut grounds: Vec<Ground> = MUTANTS.iter().map(|mutant| mutant.ground).collect();
+    grounds.dedup();
+    for ground in grounds {
+        for line in ground.run(Sabotage::NONE) {
+            let failed = matches!(line.outcome, Outcome::Fail(_));
+            assert!(!failed, "{}: {line}", ground.name());
+        }
+    }
+}
