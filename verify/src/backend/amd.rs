@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, Config};
-use portolan_qemu::config::{Architecture, Device, Iommu};
+use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
@@ -27,11 +27,8 @@ const SECURE_DEVICE: u8 = 0x0f;
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
 pub fn on_qemu() -> Result<OnQemu, Outcome> {
-    let builder = Builder::new(Architecture::X86)
-        .iommu(Iommu::Amd)
-        .device(Device::edu())
-        .device(Device::edu());
-    let host = QemuHost::start(&builder, Some(seen))?;
+    let builder = Builder::new(Architecture::X86).iommu(Iommu::Amd);
+    let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
     let fail = |what: &str| Outcome::Fail(format!("enabling the unit: {what}"));
     let capability = capability(host.pci()).ok_or_else(|| fail("no function is an IOMMU"))?;

@@ -7,6 +7,7 @@
 //! with what somebody else counted.
 
 pub mod amd;
+mod disk;
 pub mod model;
 mod named;
 pub mod qemu;
@@ -27,6 +28,8 @@ use crate::conformance::{Machine, Outcome, scenarios};
 pub struct Line {
     /// The scenario.
     pub name: &'static str,
+    /// Where its random numbers start, if it has any.
+    pub seed: Option<u64>,
     /// How it ended.
     pub outcome: Outcome,
 }
@@ -35,10 +38,12 @@ impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name;
         match &self.outcome {
-            Outcome::Pass => write!(f, "PASS  {name}"),
-            Outcome::Fail(why) => write!(f, "FAIL  {name}: {why}"),
-            Outcome::Skip(why) => write!(f, "SKIP  {name}: {why}"),
+            Outcome::Pass => write!(f, "PASS  {name}")?,
+            Outcome::Fail(why) => write!(f, "FAIL  {name}: {why}")?,
+            Outcome::Skip(why) => return write!(f, "SKIP  {name}: {why}"),
         }
+        self.seed
+            .map_or(Ok(()), |seed| write!(f, " (seed {seed:#x})"))
     }
 }
 
@@ -68,6 +73,7 @@ pub fn run<M: Machine>(
         };
         let line = Line {
             name: scenario.name,
+            seed: scenario.seed,
             outcome,
         };
         progress(&line);
@@ -75,6 +81,7 @@ pub fn run<M: Machine>(
     }
     let line = Line {
         name: COUNTS,
+        seed: None,
         outcome: counts.outcome(),
     };
     progress(&line);

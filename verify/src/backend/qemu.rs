@@ -1,15 +1,16 @@
-//! QEMU's memory, and two of its `edu` devices, which write by message-signalled interrupt.
+//! QEMU's memory, two of its `edu` devices, which write by message-signalled interrupt, and a disk.
 
 use std::collections::BTreeMap;
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
-use portolan_qemu::config::Architecture;
+use portolan_qemu::config::{Architecture, Device};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine, StartError, Version, version};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::Counts;
 
-use crate::conformance::{Host, Outcome};
+use super::disk::NvmeDisk;
+use crate::conformance::{Disk, Host, Outcome};
 
 /// Picks from QEMU's own counts those that drivers count too, by the drivers' names.
 pub type Witness = fn(&Counts) -> BTreeMap<String, u64>;
@@ -19,6 +20,7 @@ pub struct QemuHost {
     machine: Machine,
     pci: Pci,
     devices: [Edu; 2],
+    disk: NvmeDisk,
     witness: Option<Witness>,
 }
 
@@ -45,12 +47,14 @@ pub fn needs_stages(architecture: Architecture) -> Result<(), Outcome> {
 }
 
 impl QemuHost {
-    /// Starts the machine that `builder` describes, which has two `edu` devices. `witness` picks
+    /// Starts the machine that `builder` describes, with two `edu` devices and a disk. `witness` picks
     /// from QEMU's own counts those that drivers count too.
     ///
     /// # Errors
     /// [`Outcome::Skip`] where there is no such QEMU, [`Outcome::Fail`] if it does not start.
-    pub fn start(builder: &Builder, witness: Option<Witness>) -> Result<Self, Outcome> {
+    pub fn start(builder: Builder, witness: Option<Witness>) -> Result<Self, Outcome> {
+        let builder = builder.device(Device::edu()).device(Device::edu());
+        let builder = builder.device(Device::nvme(super::disk::BYTES));
         let machine = builder.start().map_err(|error| match error.skip() {
             Some(why) => Outcome::Skip(why),
             None => fail("starting QEMU", error),
@@ -64,8 +68,10 @@ impl QemuHost {
         }
         let devices = <[Edu; 2]>::try_from(edus)
             .map_err(|found| Outcome::Fail(format!("{} edu devices, not 2", found.len())))?;
+        let disk = NvmeDisk::new(&pci).map_err(|error| fail("looking for the disk", error))?;
         Ok(Self {
             machine,
+            disk,
             pci,
             devices,
             witness,
@@ -113,6 +119,10 @@ impl Host for QemuHost {
 
     fn poke(&self, pa: PhysAddr, value: u32) {
         let _ = self.machine.ram().write32(pa, value);
+    }
+
+    fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {
+        work(Some(&self.disk.in_machine(&self.machine)));
     }
 
     fn witnessed(&self) -> Option<BTreeMap<String, u64>> {

@@ -14,7 +14,7 @@ use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_model::tables::Lag;
-use portolan_qemu::config::{Architecture, Device, Iommu};
+use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
@@ -23,21 +23,29 @@ use portolan_qemu::trace::Counts;
 use super::model::{Behind as _, ModelHost};
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
-use crate::conformance::{Abilities, Has, Outcome, Pasids, Rig};
+use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
-/// The driver on the model, by registers `R` and memory `M`, with domains `D`.
-pub type ModelRig<R, M, D> = Rig<Smmu<R, M, ModelClock>, D, ModelHost<SmmuRegisters>>;
-/// The driver on QEMU, by registers `R`, with domains `D`.
-pub type QemuRig<R, D> = Rig<Smmu<R, GuestTables, HostClock>, D, QemuHost>;
+/// Registers and memory of the model behind `W`.
+type ModelRegs<W> = <W as Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>>::Registers;
+type ModelMem<W> = <W as Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>>::Memory;
+type ModelUnit<W> = Smmu<ModelRegs<W>, ModelMem<W>, ModelClock>;
+/// Registers of QEMU behind `W`.
+type QemuRegs<W> = <W as Wrap<Registers, GuestTables>>::Registers;
+type QemuUnit<W> = Smmu<QemuRegs<W>, GuestTables, HostClock>;
+
+/// The driver on the model, behind `W`, with domains `D`.
+pub type ModelRig<W, D> = Rig<ModelUnit<W>, D, ModelHost<SmmuRegisters>>;
+/// The driver on QEMU, behind `W`, with domains `D`.
+pub type QemuRig<W, D> = Rig<QemuUnit<W>, D, QemuHost>;
 /// First-stage domains on the model.
-pub type FirstOnModel<R, M> = FirstStage<12, R, M, ModelClock>;
+pub type FirstOnModel<W> = FirstStage<12, ModelRegs<W>, ModelMem<W>, ModelClock>;
 /// Second-stage domains on the model.
-pub type SecondOnModel<R, M> = SecondStage<12, R, M, ModelClock>;
+pub type SecondOnModel<W> = SecondStage<12, ModelRegs<W>, ModelMem<W>, ModelClock>;
 /// First-stage domains on QEMU.
-pub type FirstOnQemu<R> = FirstStage<12, R, GuestTables, HostClock>;
+pub type FirstOnQemu<W> = FirstStage<12, QemuRegs<W>, GuestTables, HostClock>;
 /// Second-stage domains on QEMU.
-pub type SecondOnQemu<R> = SecondStage<12, R, GuestTables, HostClock>;
+pub type SecondOnQemu<W> = SecondStage<12, QemuRegs<W>, GuestTables, HostClock>;
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +95,9 @@ const ABILITIES: Abilities = Abilities {
 fn model<W, D>(
     kind: Kind,
     wrap: &W,
-    domain: fn(&Smmu<W::Registers, W::Memory, ModelClock>) -> Result<Arc<D>, UnitError>,
-    pasids: Option<Pasids<Smmu<W::Registers, W::Memory, ModelClock>, D>>,
-) -> Result<ModelRig<W::Registers, W::Memory, D>, Outcome>
+    domain: MakeDomain<ModelUnit<W>, D>,
+    pasids: Option<Pasids<ModelUnit<W>, D>>,
+) -> Result<ModelRig<W, D>, Outcome>
 where
     W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
 {
@@ -126,17 +134,12 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model<W>(
-    kind: Kind,
-    wrap: &W,
-) -> Result<ModelRig<W::Registers, W::Memory, FirstOnModel<W::Registers, W::Memory>>, Outcome>
+pub fn first_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, FirstOnModel<W>>, Outcome>
 where
     W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
 {
     let pasids = Pasids {
-        enable: |unit: &Smmu<W::Registers, W::Memory, ModelClock>, stream| {
-            unit.enable_pasids(stream, PASIDS_LG2)
-        },
+        enable: |unit: &ModelUnit<W>, stream| unit.enable_pasids(stream, PASIDS_LG2),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
         block: |unit, stream, pasid| unit.detach_pasid(stream, pasid),
     };
@@ -148,10 +151,7 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model<W>(
-    kind: Kind,
-    wrap: &W,
-) -> Result<ModelRig<W::Registers, W::Memory, SecondOnModel<W::Registers, W::Memory>>, Outcome>
+pub fn second_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, SecondOnModel<W>>, Outcome>
 where
     W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
 {
@@ -188,19 +188,14 @@ where
 }
 
 /// A new QEMU with a unit, for domains that `domain` makes.
-fn qemu<W, D>(
-    wrap: &W,
-    domain: fn(&Smmu<W::Registers, GuestTables, HostClock>) -> Result<Arc<D>, UnitError>,
-) -> Result<QemuRig<W::Registers, D>, Outcome>
+fn qemu<W, D>(wrap: &W, domain: MakeDomain<QemuUnit<W>, D>) -> Result<QemuRig<W, D>, Outcome>
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {
     let builder = Builder::new(Architecture::Aarch64)
         .iommu(Iommu::Smmuv3)
-        .device(Device::edu())
-        .device(Device::edu())
         .trace("smmuv3_cmdq_opcode");
-    let host = QemuHost::start(&builder, Some(seen))?;
+    let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
     let none = || Outcome::Fail("the machine has no unit".to_owned());
     let registers = machine.iommu_registers().ok_or_else(none)?;
@@ -227,9 +222,7 @@ where
 ///
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
-pub fn first_on_qemu<W>(
-    wrap: &W,
-) -> Result<QemuRig<W::Registers, FirstOnQemu<W::Registers>>, Outcome>
+pub fn first_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, FirstOnQemu<W>>, Outcome>
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {
@@ -241,9 +234,7 @@ where
 ///
 /// # Errors
 /// As [`first_on_qemu`].
-pub fn second_on_qemu<W>(
-    wrap: &W,
-) -> Result<QemuRig<W::Registers, SecondOnQemu<W::Registers>>, Outcome>
+pub fn second_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, SecondOnQemu<W>>, Outcome>
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
-use portolan_qemu::config::{Architecture, Device, Iommu};
+use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::HostClock;
 use portolan_qemu::trace::{Counts, VirtioRequest};
@@ -26,10 +26,8 @@ const NO_CACHE: Has = Has::No("the device has no cache: an unmap takes effect at
 pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let builder = Builder::new(Architecture::X86)
         .iommu(Iommu::Virtio)
-        .device(Device::edu())
-        .device(Device::edu())
         .trace("virtio_iommu_*");
-    let host = QemuHost::start(&builder, Some(seen))?;
+    let host = QemuHost::start(builder, Some(seen))?;
     let fail = |what: &str| Outcome::Fail(format!("starting the device: {what}"));
     let transport = PciTransport::start(host.machine(), host.pci());
     let transport = transport.map_err(|error| fail(&error.to_string()))?;

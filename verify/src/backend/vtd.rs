@@ -15,7 +15,7 @@ use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::tables::Lag;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
-use portolan_qemu::config::{Architecture, Device, Iommu, Vtd as QemuVtd, VtdFeature, VtdWidth};
+use portolan_qemu::config::{Architecture, Iommu, Vtd as QemuVtd, VtdFeature, VtdWidth};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
@@ -24,21 +24,29 @@ use portolan_qemu::trace::{Counts, VtdInvalidation};
 use super::model::{Behind as _, ModelHost};
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
-use crate::conformance::{Abilities, Has, Outcome, Pasids, Rig};
+use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
-/// The driver on the model, by registers `R` and memory `M`, with domains `D`.
-pub type ModelRig<R, M, D> = Rig<Vtd<R, M, ModelClock>, D, ModelHost<VtdRegisters>>;
-/// The driver on QEMU, by registers `R`, with domains `D`.
-pub type QemuRig<R, D> = Rig<Vtd<R, GuestTables, HostClock>, D, QemuHost>;
-/// Second-stage domains on the model.
-pub type SecondOnModel<R, M> = SecondDomain<R, M, ModelClock>;
+/// Registers and memory of the model behind `W`.
+type ModelRegs<W> = <W as Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>>::Registers;
+type ModelMem<W> = <W as Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>>::Memory;
+type ModelUnit<W> = Vtd<ModelRegs<W>, ModelMem<W>, ModelClock>;
+/// Registers of QEMU behind `W`.
+type QemuRegs<W> = <W as Wrap<Registers, GuestTables>>::Registers;
+type QemuUnit<W> = Vtd<QemuRegs<W>, GuestTables, HostClock>;
+
+/// The driver on the model, behind `W`, with domains `D`.
+pub type ModelRig<W, D> = Rig<ModelUnit<W>, D, ModelHost<VtdRegisters>>;
+/// The driver on QEMU, behind `W`, with domains `D`.
+pub type QemuRig<W, D> = Rig<QemuUnit<W>, D, QemuHost>;
 /// First-stage domains on the model.
-pub type FirstOnModel<R, M> = FirstDomain<R, M, ModelClock>;
-/// Second-stage domains on QEMU.
-pub type SecondOnQemu<R> = SecondDomain<R, GuestTables, HostClock>;
+pub type FirstOnModel<W> = FirstDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+/// Second-stage domains on the model.
+pub type SecondOnModel<W> = SecondDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
 /// First-stage domains on QEMU.
-pub type FirstOnQemu<R> = FirstDomain<R, GuestTables, HostClock>;
+pub type FirstOnQemu<W> = FirstDomain<QemuRegs<W>, GuestTables, HostClock>;
+/// Second-stage domains on QEMU.
+pub type SecondOnQemu<W> = SecondDomain<QemuRegs<W>, GuestTables, HostClock>;
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,12 +95,12 @@ fn entries(config: &Config) -> u64 {
 fn model<W, D>(
     kind: Kind,
     wrap: &W,
-    domain: fn(&Vtd<W::Registers, W::Memory, ModelClock>) -> Result<Arc<D>, UnitError>,
-) -> Result<ModelRig<W::Registers, W::Memory, D>, Outcome>
+    domain: MakeDomain<ModelUnit<W>, D>,
+) -> Result<ModelRig<W, D>, Outcome>
 where
     W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
     D: Domain,
-    Vtd<W::Registers, W::Memory, ModelClock>: AttachPasid<D>,
+    ModelUnit<W>: AttachPasid<D>,
 {
     let plain = VtdIdentification::default();
     let (identification, visibility) = match kind {
@@ -150,10 +158,7 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model<W>(
-    kind: Kind,
-    wrap: &W,
-) -> Result<ModelRig<W::Registers, W::Memory, SecondOnModel<W::Registers, W::Memory>>, Outcome>
+pub fn second_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, SecondOnModel<W>>, Outcome>
 where
     W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
 {
@@ -164,9 +169,7 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model<W>(
-    wrap: &W,
-) -> Result<ModelRig<W::Registers, W::Memory, FirstOnModel<W::Registers, W::Memory>>, Outcome>
+pub fn first_on_model<W>(wrap: &W) -> Result<ModelRig<W, FirstOnModel<W>>, Outcome>
 where
     W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
 {
@@ -237,17 +240,15 @@ fn qemu<W, D>(
     vtd: QemuVtd,
     mode: Mode,
     wrap: &W,
-    domain: fn(&Vtd<W::Registers, GuestTables, HostClock>) -> Result<Arc<D>, UnitError>,
-) -> Result<QemuRig<W::Registers, D>, Outcome>
+    domain: MakeDomain<QemuUnit<W>, D>,
+) -> Result<QemuRig<W, D>, Outcome>
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {
     let builder = Builder::new(Architecture::X86)
         .iommu(Iommu::Vtd(vtd))
-        .device(Device::edu())
-        .device(Device::edu())
         .trace("vtd_inv_desc*");
-    let host = QemuHost::start(&builder, Some(seen))?;
+    let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
     let none = || Outcome::Fail("the machine has no unit".to_owned());
     let registers = machine.iommu_registers().ok_or_else(none)?;
@@ -301,9 +302,7 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
 ///
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
-pub fn legacy_on_qemu<W>(
-    wrap: &W,
-) -> Result<QemuRig<W::Registers, SecondOnQemu<W::Registers>>, Outcome>
+pub fn legacy_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, SecondOnQemu<W>>, Outcome>
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {
@@ -316,9 +315,7 @@ where
 ///
 /// # Errors
 /// As [`legacy_on_qemu`].
-pub fn scalable_on_qemu<W>(
-    wrap: &W,
-) -> Result<QemuRig<W::Registers, SecondOnQemu<W::Registers>>, Outcome>
+pub fn scalable_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, SecondOnQemu<W>>, Outcome>
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {
@@ -331,9 +328,7 @@ where
 ///
 /// # Errors
 /// As [`legacy_on_qemu`].
-pub fn first_on_qemu<W>(
-    wrap: &W,
-) -> Result<QemuRig<W::Registers, FirstOnQemu<W::Registers>>, Outcome>
+pub fn first_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, FirstOnQemu<W>>, Outcome>
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {

@@ -11,7 +11,8 @@ use super::{Machine, Outcome, Verdict, drain, fail};
 
 const EVENTS: u64 = 1 << 17;
 const OPERATIONS: u32 = 1000;
-const SEED: u64 = 0x1009_5eed;
+/// Where the random numbers start.
+pub(super) const SEED: u64 = 0x1009_5eed;
 /// Pages in play.
 const PAGES: u64 = 64;
 
@@ -108,7 +109,7 @@ pub(super) fn random_operations<M: Machine>(machine: &M) -> Verdict {
             on.must_reach(machine, iova, pa)
         };
         outcome.map_err(|outcome| match outcome {
-            Outcome::Fail(why) => fail(format!("seed {SEED:#x}, step {step}: {why}")),
+            Outcome::Fail(why) => fail(format!("step {step}: {why}")),
             other => other,
         })?;
     }

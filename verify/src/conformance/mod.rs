@@ -7,11 +7,13 @@
 
 mod basic;
 mod configuration;
+mod disk;
 mod endurance;
 mod rig;
 mod stale;
 
-pub use rig::{Host, Pasids, Rig};
+pub use disk::{Disk, Shared, Transfer};
+pub use rig::{Host, MakeDomain, Pasids, Rig};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,6 +82,9 @@ pub trait Machine {
     /// As [`Machine::device_write`], by a request with a PASID. Called only where there are PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32);
 
+    /// Has `work` use the disk behind the unit, if there is one.
+    fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>));
+
     /// What the hardware has against the driver, beside what scenarios see.
     fn complaints(&self) -> Vec<String>;
 
@@ -132,6 +137,8 @@ type Run<M> = fn(&M) -> Verdict;
 pub struct Scenario<M: Machine> {
     /// What it is called.
     pub name: &'static str,
+    /// Where its random numbers start, if it has any.
+    pub seed: Option<u64>,
     run: Run<M>,
 }
 
@@ -148,9 +155,12 @@ impl<M: Machine> Scenario<M> {
     }
 }
 
+const RANDOM: &str = "random-operations";
+const RANDOM_DISK: &str = "random-disk-transfers";
+
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 23] = [
+    let all: [(&'static str, Run<M>); 24] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -191,10 +201,18 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
             "refused-command-recovers",
             endurance::refused_command_recovers,
         ),
-        ("random-operations", endurance::random_operations),
+        (RANDOM, endurance::random_operations),
+        (RANDOM_DISK, disk::random_transfers),
     ];
     all.into_iter()
-        .map(|(name, run)| Scenario { name, run })
+        .map(|(name, run)| {
+            let seed = match name {
+                RANDOM => Some(endurance::SEED),
+                RANDOM_DISK => Some(disk::SEED),
+                _ => None,
+            };
+            Scenario { name, seed, run }
+        })
         .collect()
 }
 

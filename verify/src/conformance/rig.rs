@@ -6,6 +6,7 @@ use std::sync::Arc;
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::unit::{Attach, AttachError, Domain, UnitError};
 
+use super::disk::Disk;
 use super::{Abilities, Machine};
 
 /// What of a machine is no driver's affair: memory and devices.
@@ -19,6 +20,11 @@ pub trait Host {
     /// See [`Machine::device_write_as`]. Called only where the driver has PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
         let _ = (device, pasid, iova, value);
+    }
+
+    /// See [`Machine::with_disk`].
+    fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {
+        work(None);
     }
 
     /// See [`Machine::complaints`].
@@ -45,6 +51,9 @@ pub trait Host {
 /// What a unit answered to a bad command, if there is a way to send one.
 type Refusal = Option<Result<(), UnitError>>;
 
+/// Makes an address space of a driver's.
+pub type MakeDomain<U, D> = fn(&U) -> Result<Arc<D>, UnitError>;
+
 /// How a driver moves the requests of a stream that name a PASID.
 #[derive(Clone, Copy, Debug)]
 pub struct Pasids<U, D> {
@@ -65,7 +74,7 @@ pub struct Rig<U, D, H> {
     /// What can be asked of the two.
     pub abilities: Abilities,
     /// Makes an address space.
-    pub domain: fn(&U) -> Result<Arc<D>, UnitError>,
+    pub domain: MakeDomain<U, D>,
     /// Moves requests with a PASID, where the machine has them.
     pub pasids: Option<Pasids<U, D>>,
     /// See [`Machine::queue_entries`].
@@ -112,6 +121,10 @@ impl<U: Attach<D>, D: Domain, H: Host> Machine for Rig<U, D, H> {
 
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
         self.host.device_write_as(device, pasid, iova, value);
+    }
+
+    fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {
+        self.host.with_disk(work);
     }
 
     fn complaints(&self) -> Vec<String> {

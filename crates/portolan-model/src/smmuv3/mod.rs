@@ -6,10 +6,11 @@
 //! of the driver's.
 //!
 //! Modelled: linear and two-level stream tables and context-descriptor tables; stage 1, stage 2 and
-//! both; substreams; caches of stream table entries and context descriptors that keep what they hold
-//! until told, malformed and absent ones included; translation and walk caches tagged by ASID and
-//! VMID, global entries apart; range and level fields of TLB invalidations as hints that are taken
-//! at their word; conflicts between a cached block and the pages that replaced it in a table; event queue with overflow; queue errors.
+//! both; substreams; caches of stream table entries and context descriptors that keep what they
+//! hold until told, malformed and absent ones included; translation and walk caches tagged by ASID
+//! and VMID, global entries apart; range and level fields of TLB invalidations as hints that are
+//! taken at their word; conflicts between a cached block and the pages that replaced it in a table;
+//! event queue with overflow; queue errors.
 //!
 //! Not modelled: secure and realm interfaces, EL2 and EL3 streams, stalls, ATS and page requests
 //! (their commands are accepted and counted), interrupts other than the message of a sync, hardware
