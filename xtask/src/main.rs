@@ -1,7 +1,9 @@
 //! `cargo xtask`: every check and test of the workspace.
 #![forbid(unsafe_code)]
 
+mod backports;
 mod packages;
+mod qemu;
 mod steps;
 mod tidy;
 
@@ -14,6 +16,7 @@ usage: cargo xtask COMMAND
   test [--fast]   format, lints, docs, no_std gate, oldest compilers, all tests, instruction counts,
                   tidy; --fast leaves out the compilers and the counts
   tidy            structure and style only
+  qemu            fetches QEMU 10 if need be, and prints the variables that have tests use it
 ";
 
 fn main() -> ExitCode {
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
         ["test"] => steps::run(&root, steps::Extent::Whole),
         ["test", "--fast"] => steps::run(&root, steps::Extent::Fast),
         ["tidy"] => tidy::run(&root),
+        ["qemu"] => qemu::tell(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::{packages, tidy};
+use crate::{packages, qemu, tidy};
 
 /// How much is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,6 +97,10 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             run: cargo(&["test", "--quiet", "--workspace", "--all-targets"]),
         },
         Step {
+            name: "tests of machines on QEMU 10",
+            run: Box::new(|| newer_qemu(root)),
+        },
+        Step {
             name: "documentation tests",
             run: cargo(&["test", "--quiet", "--workspace", "--doc"]),
         },
@@ -110,13 +114,7 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         },
         Step {
             name: "tidy",
-            run: Box::new(|| {
-                if tidy::run(root) {
-                    Outcome::Pass
-                } else {
-                    Outcome::Fail
-                }
-            }),
+            run: Box::new(|| tidy(root)),
         },
     ]
 }
@@ -129,6 +127,13 @@ fn outcome(command: &mut Command) -> Outcome {
             eprintln!("cannot start {command:?}: {error}");
             Outcome::Fail
         }
+    }
+}
+
+fn tidy(root: &Path) -> Outcome {
+    match tidy::run(root) {
+        true => Outcome::Pass,
+        false => Outcome::Fail,
     }
 }
 
@@ -230,6 +235,27 @@ fn oldest(root: &Path, extent: Extent, manifest: &str, what: &[&str]) -> Outcome
         .env_remove("CARGO")
         .env_remove("RUSTC");
     outcome(command.current_dir(root).env("CARGO_TARGET_DIR", target))
+}
+
+/// The scenarios and the tests of machines once more, with a QEMU that has first-level VT-d and the
+/// SMMUv3's second stage.
+fn newer_qemu(root: &Path) -> Outcome {
+    let newer = match qemu::provide(root) {
+        Ok(newer) => newer,
+        Err(why) => return Outcome::Skip(why),
+    };
+    let check = ["run", "--quiet", "--release", "--bin", "portolan", "--"];
+    let check = check.into_iter().chain(["check", "--backend", "qemu"]);
+    let tests = ["test", "--quiet", "-p", "portolan-qemu", "--all-targets"];
+    for arguments in [check.collect::<Vec<_>>(), tests.to_vec()] {
+        let mut command = Command::new("cargo");
+        newer.give(command.args(arguments).current_dir(root));
+        match outcome(&mut command) {
+            Outcome::Pass => {}
+            other => return other,
+        }
+    }
+    Outcome::Pass
 }
 
 /// 200,000 random operations on each format, in release, through the command.

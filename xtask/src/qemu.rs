@@ -1,0 +1,208 @@
+//! A QEMU that has what came with 10.0, beside the distribution's own.
+//!
+//! Where the distribution's is older, that of Debian's backports is unpacked below `target`;
+//! nothing of it is installed and no source of packages is changed. Root is not needed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{backports, packages};
+
+/// The oldest release that will do.
+const WANTED: u32 = 10;
+const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-system-arm"];
+const PROGRAMS: [&str; 2] = ["qemu-system-x86_64", "qemu-system-aarch64"];
+/// The variables by which tests are told of other programs.
+const VARIABLES: [&str; 2] = ["PORTOLAN_QEMU_X86", "PORTOLAN_QEMU_ARM"];
+
+/// A pair of programs.
+pub struct Newer {
+    programs: [PathBuf; 2],
+    /// Where libraries are that came with them.
+    libraries: Option<PathBuf>,
+}
+
+impl Newer {
+    /// Has `command` use them.
+    pub fn give(&self, command: &mut Command) {
+        command.envs(VARIABLES.into_iter().zip(&self.programs));
+        if let Some(libraries) = &self.libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+        }
+    }
+
+    fn works(&self) -> bool {
+        let new = |program: &Path| {
+            let mut command = Command::new(program);
+            self.give(&mut command);
+            major(&mut command).is_some_and(|major| major >= WANTED)
+        };
+        self.programs.iter().all(|program| new(program))
+    }
+}
+
+/// The first number of a program's version.
+fn major(command: &mut Command) -> Option<u32> {
+    let output = command
+        .arg("--version")
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let number = text.split_once("version ")?.1;
+    number.split('.').next()?.parse().ok()
+}
+
+/// Prints the variables; whether there are any.
+pub fn tell(root: &Path) -> bool {
+    match provide(root) {
+        Ok(newer) => {
+            for (variable, program) in VARIABLES.iter().zip(&newer.programs) {
+                println!("export {variable}={}", program.display());
+            }
+            if let Some(libraries) = &newer.libraries {
+                println!("export LD_LIBRARY_PATH={}", libraries.display());
+            }
+            true
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            false
+        }
+    }
+}
+
+/// Finds the programs, or fetches them.
+///
+/// # Errors
+/// Why there are none.
+pub fn provide(root: &Path) -> Result<Newer, String> {
+    let system = Newer {
+        programs: PROGRAMS.map(PathBuf::from),
+        libraries: None,
+    };
+    if system.works() {
+        return Ok(system);
+    }
+    let place = root.join("target/qemu-10");
+    if let Some(found) = unpacked(&place) {
+        return Ok(found);
+    }
+    fetch(&place)?;
+    unpacked(&place).ok_or_else(|| "what was unpacked does not start".to_owned())
+}
+
+fn unpacked(place: &Path) -> Option<Newer> {
+    let place = place.canonicalize().ok()?.join("root/usr");
+    // Libraries lie below the name of the machine's kind.
+    let libraries = std::fs::read_dir(place.join("lib")).ok().and_then(|all| {
+        let mut all = all.flatten().map(|entry| entry.path());
+        all.find(|path| path.to_string_lossy().ends_with("-linux-gnu"))
+    });
+    let newer = Newer {
+        programs: PROGRAMS.map(|program| place.join("bin").join(program)),
+        libraries,
+    };
+    newer.works().then_some(newer)
+}
+
+/// Downloads and unpacks, below `place`.
+fn fetch(place: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    if backports::release(&text, "ID").as_deref() != Some("debian") {
+        return Err("QEMU is older than 10.0 and this is not Debian".to_owned());
+    }
+    let codename = backports::release(&text, "VERSION_CODENAME");
+    let codename = codename.ok_or("/etc/os-release names no release")?;
+    let apt = Path::new("/etc/apt");
+    let source = backports::find(apt, &codename);
+    let source = source.ok_or_else(|| format!("no configured mirror carries {codename}"))?;
+    if !packages::present("apt-get") || !packages::present("dpkg-deb") {
+        return Err("apt-get and dpkg-deb are not here".to_owned());
+    }
+    let get = Apt::new(place, &codename, &source).map_err(|error| error.to_string())?;
+    get.run(&["update", "-qq"])?;
+    let mut install = vec!["install", "-s", "--no-install-recommends", "-t", &get.suite];
+    install.extend(PACKAGES);
+    let wanted = backports::to_install(&get.run(&install)?);
+    if wanted.is_empty() {
+        return Err(format!("{} has no newer QEMU", get.suite));
+    }
+    let named: Vec<String> = wanted
+        .iter()
+        .map(|(name, version)| format!("{name}={version}"))
+        .collect();
+    let mut download = vec!["download", "-qq"];
+    download.extend(named.iter().map(String::as_str));
+    get.run(&download)?;
+    get.unpack()
+}
+
+/// apt-get with lists, caches and sources of its own.
+struct Apt {
+    place: PathBuf,
+    suite: String,
+}
+
+impl Apt {
+    fn new(place: &Path, codename: &str, source: &backports::Source) -> std::io::Result<Self> {
+        // What an earlier attempt left behind would be unpacked as well.
+        let _ = std::fs::remove_dir_all(place);
+        for part in [
+            "parts",
+            "lists/partial",
+            "cache/archives/partial",
+            "debs",
+            "root",
+        ] {
+            std::fs::create_dir_all(place.join(part))?;
+        }
+        let place = place.canonicalize()?;
+        for entry in std::fs::read_dir("/etc/apt/sources.list.d")?.flatten() {
+            std::fs::copy(entry.path(), place.join("parts").join(entry.file_name()))?;
+        }
+        let own = place.join("parts/portolan-backports.sources");
+        std::fs::write(own, source.backports(codename))?;
+        let suite = format!("{codename}-backports");
+        Ok(Self { place, suite })
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new("apt-get");
+        let place = |part: &str| self.place.join(part).display().to_string();
+        let options = [
+            format!("Dir::Etc::sourceparts={}", place("parts")),
+            format!("Dir::State::lists={}", place("lists")),
+            format!("Dir::Cache={}", place("cache")),
+            "APT::Sandbox::User=".to_owned(),
+            "Acquire::http::Timeout=20".to_owned(),
+            "Acquire::Retries=1".to_owned(),
+        ];
+        for option in options {
+            command.args(["-o", &option]);
+        }
+        command.args(arguments).current_dir(self.place.join("debs"));
+        let output = command.output().map_err(|error| error.to_string())?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let last = errors.lines().last().unwrap_or("it does not say why");
+        Err(format!("apt-get {}: {last}", arguments[0]))
+    }
+
+    fn unpack(&self) -> Result<(), String> {
+        let debs = std::fs::read_dir(self.place.join("debs")).map_err(|e| e.to_string())?;
+        for deb in debs.flatten() {
+            let mut command = Command::new("dpkg-deb");
+            command
+                .arg("-x")
+                .arg(deb.path())
+                .arg(self.place.join("root"));
+            if !command.status().is_ok_and(|status| status.success()) {
+                return Err(format!("cannot unpack {}", deb.path().display()));
+            }
+        }
+        Ok(())
+    }
+}
