@@ -406,15 +406,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
                 words[0] = second(*root, *levels) | PGTT.at(t::SECOND);
             }
             Target::First { root, levels, .. } => {
-                let mode = match levels {
-                    VtdFirstLevels::Four => 0,
-                    VtdFirstLevels::Five => 1,
+                let (mode, width) = match levels {
+                    VtdFirstLevels::Four => (0, width_code(VtdLevels::Four)),
+                    VtdFirstLevels::Five => (1, width_code(VtdLevels::Five)),
                 };
                 words[2] = root & ADDRESS | FSPM.at(mode);
                 let known = self.known.lock();
                 words[0] = match known.parents.get(&id) {
                     Some(parent) => second(parent.root, parent.levels) | PGTT.at(t::NESTED),
-                    None => PGTT.at(t::FIRST),
+                    // The width is the second stage's, but QEMU limits a first stage by it as well.
+                    None => PGTT.at(t::FIRST) | AW.at(width),
                 };
             }
         }
