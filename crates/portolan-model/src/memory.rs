@@ -241,6 +241,8 @@ impl TableMem<AtomicU64> for ModelMemory {
             return &[];
         };
         let end = first.checked_add((size.bytes() / 8) as usize);
+        // Whoever asks may write.
+        self.use_up_to(end.unwrap_or(usize::MAX));
         end.and_then(|end| self.words.get(first..end))
             .unwrap_or(&[])
     }

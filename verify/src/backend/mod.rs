@@ -1,7 +1,8 @@
 //! Machines to run the conformance scenarios on.
 //!
 //! [`BackendName`] names them. [`smmuv3`], [`vtd`], [`amd`], [`virtio`]: those drivers.
-//! [`wrap`]: what can be put between a driver and its hardware.
+//! [`nested`]: the SMMUv3 driver with guests. [`wrap`]: what can be put between a driver and its
+//! hardware.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
 //! [`run`] runs every scenario, each on a machine of its own, and compares what drivers submitted
 //! with what somebody else counted.
@@ -10,6 +11,7 @@ pub mod amd;
 mod disk;
 pub mod model;
 mod named;
+pub mod nested;
 pub mod qemu;
 pub mod smmuv3;
 pub mod virtio;

@@ -122,6 +122,11 @@ impl<B: Behind> ModelHost<B> {
         &self.unit
     }
 
+    /// The memory.
+    pub fn ram(&self) -> &Arc<ModelMemory> {
+        &self.memory
+    }
+
     /// Two devices behind `unit`.
     pub fn new(unit: Arc<B>, memory: Arc<ModelMemory>, devices: [StreamId; 2]) -> Self {
         Self {

@@ -39,6 +39,8 @@ backends! {
     /// The model's SMMUv3, second stage.
     ModelSmmuv3Stage2 = "model:smmuv3-stage2":
         || smmuv3::second_on_model(smmuv3::Kind::Plain, &Bare);
+    /// The same, with a guest's first stage on top.
+    ModelSmmuv3Nested = "model:smmuv3-nested": || smmuv3::nested_on_model(&Bare);
     /// The model's VT-d in legacy mode.
     ModelVtd = "model:vtd": || vtd::second_on_model(Kind::Plain, &Bare);
     /// The same, caching absence.
@@ -57,6 +59,8 @@ backends! {
     QemuSmmuv3 = "qemu:smmuv3": || smmuv3::first_on_qemu(&Bare);
     /// The same, second stage, which takes version 10.0.
     QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": || smmuv3::second_on_qemu(&Bare);
+    /// The same, with a guest's first stage on top.
+    QemuSmmuv3Nested = "qemu:smmuv3-nested": || smmuv3::nested_on_qemu(&Bare);
     /// QEMU's VT-d in legacy mode, caching mode on.
     QemuVtd = "qemu:vtd": || vtd::legacy_on_qemu(&Bare);
     /// QEMU's VT-d in scalable mode, second stage.
@@ -70,11 +74,12 @@ backends! {
 }
 
 impl BackendName {
-    /// Those of the model, which need nothing installed.
-    pub fn models() -> Vec<Self> {
+    /// Those whose names begin with `kind` and a colon: `model`, which needs nothing installed, or
+    /// `qemu`.
+    fn of_kind(kind: &str) -> Vec<Self> {
         let all = Self::ALL.iter().copied();
-        all.filter(|one| one.as_str().starts_with("model:"))
-            .collect()
+        let fits = |one: &Self| one.as_str().split_once(':').map(|(of, _)| of) == Some(kind);
+        all.filter(fits).collect()
     }
 }
 
@@ -93,7 +98,7 @@ impl fmt::Display for NoSuchBackend {
         let names: Vec<_> = BackendName::ALL.iter().map(|one| one.as_str()).collect();
         write!(
             f,
-            "no backend is called {:?}; there are model, {}",
+            "no backend is called {:?}; there are model, qemu, {}",
             self.0,
             names.join(", ")
         )
@@ -111,7 +116,7 @@ impl FromStr for BackendName {
     }
 }
 
-/// One backend, or `model` for all of the model's.
+/// One backend, or `model` or `qemu` for all of the model's or of QEMU's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendGroup {
     /// As it was asked for.
@@ -125,7 +130,7 @@ impl BackendGroup {
     pub fn models() -> Self {
         Self {
             name: "model".to_owned(),
-            members: BackendName::models(),
+            members: BackendName::of_kind("model"),
         }
     }
 }
@@ -136,6 +141,10 @@ impl FromStr for BackendGroup {
     fn from_str(name: &str) -> Result<Self, NoSuchBackend> {
         match name {
             "model" => Ok(Self::models()),
+            "qemu" => Ok(Self {
+                name: name.to_owned(),
+                members: BackendName::of_kind(name),
+            }),
             one => Ok(Self {
                 name: name.to_owned(),
                 members: vec![one.parse()?],
@@ -154,7 +163,9 @@ mod tests {
             assert_eq!(one.as_str().parse(), Ok(*one));
         }
         let all: BackendGroup = "model".parse().expect("the model");
-        assert_eq!(all.members, BackendName::models());
-        assert!("qemu".parse::<BackendGroup>().is_err());
+        assert_eq!(all.members, BackendName::of_kind("model"));
+        let all: BackendGroup = "qemu".parse().expect("QEMU");
+        assert!(all.members.contains(&BackendName::QemuVirtio));
+        assert!("linux".parse::<BackendGroup>().is_err());
     }
 }

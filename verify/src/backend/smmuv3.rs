@@ -21,6 +21,7 @@ use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::Counts;
 
 use super::model::{Behind as _, ModelHost};
+use super::nested::Nested;
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
 use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
@@ -46,6 +47,13 @@ pub type SecondOnModel<W> = SecondStage<12, ModelRegs<W>, ModelMem<W>, ModelCloc
 pub type FirstOnQemu<W> = FirstStage<12, QemuRegs<W>, GuestTables, HostClock>;
 /// Second-stage domains on QEMU.
 pub type SecondOnQemu<W> = SecondStage<12, QemuRegs<W>, GuestTables, HostClock>;
+
+/// A guest in each domain, on the model.
+pub type NestedModelRig<W> =
+    Rig<Nested<ModelRegs<W>, ModelMem<W>, ModelClock>, SecondOnModel<W>, ModelHost<SmmuRegisters>>;
+/// A guest in each domain, on QEMU.
+pub type NestedQemuRig<W> =
+    Rig<Nested<QemuRegs<W>, GuestTables, HostClock>, SecondOnQemu<W>, QemuHost>;
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +97,11 @@ const ABILITIES: Abilities = Abilities {
     pass_through: Has::Yes,
     blocks: Has::Yes,
     reads: Has::Yes,
+};
+
+const NESTED: Abilities = Abilities {
+    page_exact: Has::No("what both stages came to goes as a whole"),
+    ..ABILITIES
 };
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
@@ -157,6 +170,31 @@ where
 {
     let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, wrap, domain, None)
+}
+
+/// A new model whose domains have second-stage tables with a guest's first stage on top.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn nested_on_model<W>(wrap: &W) -> Result<NestedModelRig<W>, Outcome>
+where
+    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
+{
+    let rig = second_on_model(Kind::Plain, wrap)?;
+    Ok(Rig {
+        unit: Nested::new(rig.unit, rig.host.ram()).map_err(failed)?,
+        host: rig.host,
+        abilities: NESTED,
+        domain: |unit| {
+            let domain = unit.smmu.second_stage(&DomainOptions::default());
+            domain.map(Arc::new)
+        },
+        pasids: None,
+        queue_entries: rig.queue_entries,
+        fault_room: rig.fault_room,
+        bad_command: |unit, host| refused(&unit.smmu, host),
+        submitted: |unit| submitted(&unit.smmu),
+    })
 }
 
 /// Has the model refuse the next command, as if it were illegal, and sends one.
@@ -241,6 +279,36 @@ where
     super::qemu::needs_stages(Architecture::Aarch64)?;
     let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
     qemu(wrap, domain)
+}
+
+/// A new QEMU whose domains have second-stage tables with a guest's first stage on top, which takes
+/// version 10.0.
+///
+/// # Errors
+/// As [`first_on_qemu`].
+pub fn nested_on_qemu<W>(wrap: &W) -> Result<NestedQemuRig<W>, Outcome>
+where
+    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
+{
+    let rig = second_on_qemu(wrap)?;
+    let unit = Nested::new(rig.unit, rig.host.machine().tables());
+    Ok(Rig {
+        unit: unit.map_err(failed)?,
+        host: rig.host,
+        abilities: Abilities {
+            reads: rig.abilities.reads,
+            ..NESTED
+        },
+        domain: |unit| {
+            let domain = unit.smmu.second_stage(&DomainOptions::default());
+            domain.map(Arc::new)
+        },
+        pasids: None,
+        queue_entries: rig.queue_entries,
+        fault_room: rig.fault_room,
+        bad_command: |_, _| None,
+        submitted: |unit| submitted(&unit.smmu),
+    })
 }
 
 /// QEMU's counts by the driver's names.

@@ -11,6 +11,7 @@ pub mod smmuv3 {
 
     const CFGI_STE: u64 = 0x03;
     const CFGI_CD: u64 = 0x05;
+    const TLBI_NH_ALL: u64 = 0x10;
     const TLBI_NH_ASID: u64 = 0x11;
     const TLBI_NH_VA: u64 = 0x12;
     const TLBI_S12_VMALL: u64 = 0x28;
@@ -51,6 +52,11 @@ pub mod smmuv3 {
     /// No invalidation of a second stage as a whole.
     pub fn without_vmid(commands: &mut [Words]) {
         drop_all(commands, TLBI_S12_VMALL);
+    }
+
+    /// No invalidation of all first stages over a second.
+    pub fn without_combined(commands: &mut [Words]) {
+        drop_all(commands, TLBI_NH_ALL);
     }
 
     /// No invalidation of stream table entries.

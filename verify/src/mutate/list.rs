@@ -150,6 +150,12 @@ pub const MUTANTS: &[Mutant] = &[
         &["ranges-are-whole"],
     ),
     mutant(
+        Ground::Smmuv3Nested,
+        "TLBI_NH_ALL after TLBI_S2_IPA",
+        commands(smmuv3::without_combined),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
         Ground::Vtd(Kind::Plain),
         "the wait",
         commands(intel::without_wait),

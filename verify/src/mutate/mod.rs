@@ -31,6 +31,8 @@ pub enum Ground {
     Smmuv3(smmuv3::Kind),
     /// The model's SMMUv3, second stage.
     Smmuv3Stage2,
+    /// The model's SMMUv3, a guest's first stage on a second.
+    Smmuv3Nested,
     /// The model's VT-d, second stage.
     Vtd(vtd::Kind),
     /// The model's VT-d, first stage.
@@ -50,6 +52,7 @@ impl Ground {
             Self::Smmuv3(smmuv3::Kind::Plain) => "model:smmuv3",
             Self::Smmuv3(smmuv3::Kind::NotCoherent) => "model:smmuv3-not-coherent",
             Self::Smmuv3Stage2 => "model:smmuv3-stage2",
+            Self::Smmuv3Nested => "model:smmuv3-nested",
             Self::Vtd(vtd::Kind::Plain) => "model:vtd",
             Self::Vtd(vtd::Kind::CachingMode) => "model:vtd-caching-mode",
             Self::Vtd(vtd::Kind::WriteBuffer) => "model:vtd-write-buffer",
@@ -73,6 +76,7 @@ impl Ground {
                 let kind = smmuv3::Kind::Plain;
                 run(|| smmuv3::second_on_model(kind, &seam), quiet)
             }
+            Self::Smmuv3Nested => run(|| smmuv3::nested_on_model(&seam), quiet),
             Self::Vtd(kind) => run(|| vtd::second_on_model(kind, &seam), quiet),
             Self::VtdFirst => run(|| vtd::first_on_model(&seam), quiet),
             Self::QemuSmmuv3 => run(|| smmuv3::first_on_qemu(&seam), quiet),

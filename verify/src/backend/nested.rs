@@ -1,0 +1,124 @@
+//! The SMMUv3 driver with a guest's first stage over each of its second-stage domains.
+//!
+//! The guest's stage leaves addresses as they are: one table of 512 blocks of 1 GiB (DDI 0487,
+//! section D8.3) and one context descriptor (IHI 0070, section 5.4), both of which lie behind the
+//! second stage.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::table::Access;
+use portolan::unit::{Attach, AttachError, Domain as _, FaultEvent, Unit, UnitError};
+use portolan_hw::smmuv3::{GuestContexts, GuestFormat, SecondStage, Smmu, WithoutSubstream};
+
+/// Where the guest sees its own structures.
+const DESCRIPTOR: Iova = Iova::new(0x10_0000_0000);
+const TABLE: Iova = Iova::new(0x10_0000_1000);
+const PAGE: PageSize = PageSize::SIZE_4K;
+
+/// Lowest word of the descriptor: 39 bits, pages of 4 KiB, cacheable walks, the lower half only,
+/// valid; 44 bits out, AArch64, faults recorded and ended, an ASID of its own, which is 1.
+const DESCRIPTOR_WORD: u64 = 25
+    | 1 << 8
+    | 1 << 10
+    | 3 << 12
+    | 1 << 30
+    | 1 << 31
+    | 4 << 32
+    | 1 << 41
+    | 1 << 45
+    | 1 << 46
+    | 1 << 47
+    | 1 << 48;
+/// A block: readable and writable by all, shareable, accessed, of its address space.
+const BLOCK: u64 = 1 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
+/// Attribute 0: write-back.
+const MAIR: u64 = 0xff;
+
+/// A driver whose second-stage domains all carry a guest.
+pub struct Nested<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+    pub(super) smmu: Smmu<R, M, C>,
+    descriptor: PhysAddr,
+    table: PhysAddr,
+}
+
+fn write(memory: &impl TableMem<AtomicU64>, page: PhysAddr, words: impl Iterator<Item = u64>) {
+    for (word, value) in memory.table(page, PAGE).iter().zip(words) {
+        word.store(value, Ordering::Release);
+    }
+}
+
+impl<R, M, C> Nested<R, M, C>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+    C: Clock,
+{
+    /// Writes the guest's structures to `memory`.
+    ///
+    /// # Errors
+    /// Without memory for them.
+    pub fn new(smmu: Smmu<R, M, C>, memory: &impl TableMem<AtomicU64>) -> Result<Self, UnitError> {
+        let (descriptor, table) = (memory.alloc(PAGE)?, memory.alloc(PAGE)?);
+        let words = [DESCRIPTOR_WORD, TABLE.get(), 0, MAIR];
+        write(memory, descriptor, words.into_iter());
+        write(memory, table, (0..512).map(|gib| gib << 30 | BLOCK));
+        Ok(Self {
+            smmu,
+            descriptor,
+            table,
+        })
+    }
+}
+
+impl<R, M, C> Unit for Nested<R, M, C>
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.smmu.block(stream)
+    }
+
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.smmu.pass_through(stream)
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        self.smmu.next_fault()
+    }
+}
+
+impl<R, M, C> Attach<SecondStage<12, R, M, C>> for Nested<R, M, C>
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
+    C: Clock + Send + Sync + 'static,
+{
+    fn attach(
+        &self,
+        stream: StreamId,
+        domain: &Arc<SecondStage<12, R, M, C>>,
+    ) -> Result<(), AttachError> {
+        let access = Access::READ | Access::WRITE;
+        for (iova, pa) in [(DESCRIPTOR, self.descriptor), (TABLE, self.table)] {
+            if domain.translate(iova).is_none() {
+                let mut owed = Gather::new();
+                let mapped = domain.map(iova, pa, PAGE.bytes(), access, &mut owed);
+                mapped.map_err(|_| AttachError::Mismatch)?;
+                domain.sync(owed).map_err(|failed| failed.error)?;
+            }
+        }
+        let guest = GuestContexts {
+            table: DESCRIPTOR,
+            format: GuestFormat::Linear,
+            lg2: 0,
+            without: WithoutSubstream::First,
+        };
+        self.smmu.attach_nested(stream, domain, &guest)
+    }
+}
