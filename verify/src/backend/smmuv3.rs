@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue as _, Step};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Clock, Mmio, Nanos, TableMem};
 use portolan::unit::UnitError;
 use portolan_hw::smmuv3::{CommandKind, Config, DomainOptions, FirstStage, SecondStage, Smmu};
 use portolan_model::clock::PollingClock;
@@ -68,6 +68,8 @@ pub enum Kind {
 const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 /// Virtual nanoseconds between two looks of a waiting driver.
 const LOOK_NS: u64 = 100;
+/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
+const LIMIT: Nanos = Nanos::from_millis(5);
 /// Exponent of a stream's substreams.
 const PASIDS_LG2: u32 = 4;
 
@@ -126,7 +128,10 @@ where
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
     let registers = Arc::new(SmmuRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
-    let config = Config::default();
+    let config = Config {
+        limit: LIMIT,
+        ..Config::default()
+    };
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
     let unit = Smmu::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];

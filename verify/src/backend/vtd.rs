@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue as _, Step};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Clock, Mmio, Nanos, TableMem};
 use portolan::table::format::VtdFirstLevels;
 use portolan::unit::{Domain, UnitError};
 use portolan_hw::vtd::{AttachPasid, Config, FirstDomain, Invalidation, Mode, SecondDomain, Vtd};
@@ -67,6 +67,8 @@ pub enum Kind {
 
 const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
 const LOOK_NS: u64 = 100;
+/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
+const LIMIT: Nanos = Nanos::from_millis(5);
 
 fn failed(error: UnitError) -> Outcome {
     Outcome::Fail(format!("enabling the unit: {error}"))
@@ -116,6 +118,7 @@ where
         ..VtdSetup::default()
     };
     let config = Config {
+        limit: LIMIT,
         mode: match kind {
             Kind::Scalable => Mode::Scalable,
             _ => Mode::Legacy,
