@@ -21,7 +21,7 @@ fn seed() -> u64 {
 fn no_device_reaches_what_a_driver_has_back() {
     let seed = seed();
     for way in Way::ALL {
-        let report = mappings(way, seed, CPUS, 2_000, &mut |_| {});
+        let report = mappings(way, seed, CPUS, 40_000, &mut |_| {});
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         assert!(
             report.retries > 10_000 && report.accesses > 10_000,
@@ -54,7 +54,11 @@ impl<H: Hardware> Hardware for Forgetful<H> {
     fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
         let mut steps = steps.filter(|step| {
             let invalidates = matches!(step, Step::Invalidate(_));
-            !invalidates || self.seen.fetch_add(1, Ordering::Relaxed) % self.every != 0
+            !invalidates
+                || !self
+                    .seen
+                    .fetch_add(1, Ordering::Relaxed)
+                    .is_multiple_of(self.every)
         });
         self.hardware.complete(&mut steps)
     }
@@ -66,7 +70,7 @@ fn a_lost_invalidation_is_noticed() {
         let report = sabotaged(way, 5, CPUS, 20_000, &mut |_| {}, |hardware| Forgetful {
             hardware,
             seen: Arc::default(),
-            every: 100,
+            every: 10,
         });
         assert!(!report.violations.is_empty(), "{way:?}");
     }

@@ -177,6 +177,23 @@ impl Tally {
     fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
+
+    fn report(self, way: Way, seed: u64, cpus: u64, syncs: u64) -> MappingReport {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        MappingReport {
+            way,
+            seed,
+            cpus,
+            operations: read(&self.operations),
+            accesses: read(&self.accesses),
+            retries: read(&self.retries),
+            reached_waiting: read(&self.waiting),
+            reached_exposed: read(&self.exposed),
+            longest_window_ns: read(&self.longest),
+            syncs,
+            violations: (self.violations.into_inner()).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
 }
 
 /// One machine.
@@ -190,9 +207,12 @@ struct Rig<'r, Q: ContextHome + 'static> {
     tally: &'r Tally,
 }
 
+/// A mapping and the memory of its buffer.
+type Live<'r, Q> = (Mapping<&'r Space<Q>, Block, ToDevice>, PhysRange);
+
 /// What one CPU holds.
 struct Hands<'r, Q: ContextHome + 'static> {
-    live: Vec<(Mapping<&'r Space<Q>, Block, ToDevice>, PhysRange)>,
+    live: Vec<Live<'r, Q>>,
     retired: Vec<Retired<&'r Space<Q>, Block>>,
     old: VecDeque<Old>,
     rng: Rng,
@@ -447,23 +467,7 @@ pub fn sabotaged<H: Hardware + 'static>(
             ),
         };
     }
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    MappingReport {
-        way,
-        seed,
-        cpus,
-        operations: read(&tally.operations),
-        accesses: read(&tally.accesses),
-        retries: read(&tally.retries),
-        reached_waiting: read(&tally.waiting),
-        reached_exposed: read(&tally.exposed),
-        longest_window_ns: read(&tally.longest),
-        syncs,
-        violations: tally
-            .violations
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner),
-    }
+    tally.report(way, seed, cpus, syncs)
 }
 
 const SHARING: SharingPrices = SharingPrices {
