@@ -1,142 +1,268 @@
-//! Stocks of free blocks of one size: a CPU's two magazines, and the depot that all CPUs share.
+//! Magazines of free blocks, the two of each kind that a CPU or a lane has, and the depot behind them.
+//!
+//! After Bonwick and Adams, "Magazines and Vmem" (USENIX 2001): a CPU takes from and puts into its
+//! loaded magazine, exchanges it with the previous one when it is empty or full, and only then
+//! exchanges a whole magazine with the depot. A CPU that allocates and frees around the edge of a
+//! magazine therefore stays away from the depot.
 
+use super::class::{KINDS, Kind};
 use alloc::vec::Vec;
+use core::mem;
 
-/// Blocks in a full magazine.
-pub(super) const ROUNDS: usize = 64;
+/// How many blocks of each of the two magazines a request with a limit looks at.
+const LOOKS: usize = 8;
 
-/// First pages of free blocks, the one freed last on top.
+/// First addresses of free blocks of one kind. One without capacity stands for none.
 #[derive(Debug, Default)]
 pub(super) struct Magazine(Vec<u64>);
 
 impl Magazine {
-    /// Whether there is room for one more. Takes memory the first time.
-    #[inline]
-    fn has_room(&mut self) -> bool {
-        if self.0.len() < self.0.capacity() {
-            return true;
-        }
-        self.0.capacity() == 0 && self.0.try_reserve_exact(ROUNDS).is_ok()
+    /// An empty one for `rounds` blocks; `None` without memory.
+    pub fn try_new(rounds: usize) -> Option<Self> {
+        let mut blocks = Vec::new();
+        blocks.try_reserve_exact(rounds).ok()?;
+        Some(Self(blocks))
     }
 
-    /// The blocks.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = u64> {
-        self.0.drain(..)
-    }
-
-    fn is_full(&self) -> bool {
-        self.0.len() == self.0.capacity() && !self.0.is_empty()
-    }
-
-    pub(super) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
+
+    pub fn pop(&mut self) -> Option<u64> {
+        self.0.pop()
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.len() < self.0.capacity()
+    }
+
+    /// A block whose first address is at most `highest`, among the few on top.
+    #[inline]
+    fn take(&mut self, highest: u64) -> Option<u64> {
+        let &top = self.0.last()?;
+        if top <= highest {
+            return self.0.pop();
+        }
+        let near = self.0.iter().enumerate().rev().take(LOOKS);
+        let found = near
+            .filter(|&(_, &start)| start <= highest)
+            .map(|(at, _)| at);
+        found.max().map(|at| self.0.swap_remove(at))
+    }
+
+    /// Whether this stands for none.
+    pub fn is_none(&self) -> bool {
+        self.0.capacity() == 0
+    }
+
+    /// Adds a block if there is room.
+    #[inline]
+    pub fn put(&mut self, start: u64) -> bool {
+        let room = self.has_room();
+        if room {
+            self.0.push(start);
+        }
+        room
+    }
 }
 
-/// A CPU's stock of one size.
-///
-/// With two magazines, a CPU that takes and gives in turn goes to the depot at most once in
-/// [`ROUNDS`] operations, whatever the pattern.
+/// What a CPU or a lane has.
 #[derive(Debug, Default)]
-pub(super) struct Stock {
+pub(super) struct Stocks([Shelf; KINDS]);
+
+impl Stocks {
+    /// Its blocks of one kind.
+    #[inline]
+    pub fn of(&mut self, kind: Kind) -> &mut Shelf {
+        &mut self.0[kind.index()]
+    }
+}
+
+/// What a CPU or a lane has of one kind.
+#[derive(Debug, Default)]
+pub(super) struct Shelf {
     loaded: Magazine,
-    other: Magazine,
+    previous: Magazine,
+    /// Blocks given out from here.
+    pub given: u64,
+    /// Blocks taken back here.
+    pub taken: u64,
 }
 
-impl Stock {
-    /// A block.
+/// What became of a block that was put on a shelf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Put {
+    /// It lies there.
+    Done,
+    /// There is no room.
+    Full,
+    /// It lies there already.
+    Twice,
+}
+
+impl Shelf {
+    /// A block whose first address is at most `highest`.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<u64> {
-        if let Some(block) = self.loaded.0.pop() {
-            return Some(block);
-        }
-        core::mem::swap(&mut self.loaded, &mut self.other);
-        self.loaded.0.pop()
+    pub fn take(&mut self, highest: u64) -> Option<u64> {
+        let found = self.loaded.take(highest).or_else(|| {
+            mem::swap(&mut self.loaded, &mut self.previous);
+            self.loaded.take(highest)
+        });
+        self.given += u64::from(found.is_some());
+        found
     }
 
-    /// Keeps a block, unless both magazines are full or there is no memory for them.
+    /// Puts a block back.
     #[inline]
-    pub(super) fn give(&mut self, block: u64) -> bool {
-        if self.loaded.has_room() {
-            self.loaded.0.push(block);
-            return true;
+    pub fn put(&mut self, start: u64) -> Put {
+        if self.loaded.0.last() == Some(&start) {
+            return Put::Twice;
         }
-        if self.other.0.is_empty() {
-            core::mem::swap(&mut self.loaded, &mut self.other);
+        let mut done = self.loaded.put(start);
+        if !done && self.previous.has_room() {
+            mem::swap(&mut self.loaded, &mut self.previous);
+            done = self.loaded.put(start);
         }
-        if self.loaded.has_room() {
-            self.loaded.0.push(block);
-            return true;
-        }
-        false
+        self.taken += u64::from(done);
+        if done { Put::Done } else { Put::Full }
     }
 
-    /// Puts `full` in the place of the empty magazine.
-    pub(super) fn load(&mut self, full: Magazine) -> Magazine {
-        core::mem::replace(&mut self.loaded, full)
-    }
-
-    /// Takes a full magazine out, if both are, for an empty one.
-    pub(super) fn unload(&mut self, empty: Magazine) -> Result<Magazine, Magazine> {
-        if self.other.is_full() {
-            Ok(core::mem::replace(&mut self.other, empty))
+    /// Brings in a magazine with blocks; what comes out goes to the depot.
+    pub fn load(&mut self, magazine: Magazine) -> Magazine {
+        let place = if self.loaded.len() == 0 {
+            &mut self.loaded
+        } else if self.previous.len() == 0 {
+            &mut self.previous
         } else {
-            Err(empty)
+            return magazine;
+        };
+        mem::replace(place, magazine)
+    }
+
+    /// Puts a block back with the help of an empty magazine; what comes out goes to the depot.
+    pub fn put_into(&mut self, empty: Magazine, start: u64) -> (Magazine, Put) {
+        match self.put(start) {
+            Put::Full => {
+                let out = mem::replace(&mut self.previous, mem::replace(&mut self.loaded, empty));
+                (out, self.put(start))
+            }
+            other => (empty, other),
         }
     }
 
-    /// All blocks.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = u64> {
-        self.loaded.drain().chain(self.other.drain())
+    /// Takes out both magazines.
+    pub fn clear(&mut self) -> [Magazine; 2] {
+        [mem::take(&mut self.loaded), mem::take(&mut self.previous)]
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.loaded.len() + self.other.len()
+    /// Blocks here.
+    pub fn len(&self) -> usize {
+        self.loaded.len() + self.previous.len()
+    }
+
+    #[cfg(test)]
+    pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.loaded.0.iter().chain(&self.previous.0).copied()
     }
 }
 
-/// Full magazines, and empty ones to be filled.
-#[derive(Debug, Default)]
+/// Magazines of one kind that no CPU has.
+#[derive(Debug)]
 pub(super) struct Depot {
+    /// With blocks; room for all that may come is reserved at the start.
     full: Vec<Magazine>,
     empty: Vec<Magazine>,
+    /// From so many full ones on no CPU is given an empty one.
+    limit: usize,
+    /// The fewest full ones since the last trim.
+    fewest: usize,
+    /// Magazines brought and fetched.
+    pub exchanges: u64,
+}
+
+/// An empty magazine for a CPU whose own are full.
+#[derive(Debug)]
+pub(super) enum Empty {
+    /// Here it is.
+    Ready(Magazine),
+    /// One may be made.
+    Make,
+    /// The depot has enough of full ones.
+    Enough,
 }
 
 impl Depot {
-    /// Room for `most` full magazines; fewer if memory does not allow more.
-    pub(super) fn new(most: usize) -> Self {
-        let mut depot = Self::default();
-        // Without room the depot keeps nothing, and blocks go back to where they come from.
-        let _ = depot.full.try_reserve_exact(most);
-        let _ = depot.empty.try_reserve_exact(most);
-        depot
+    /// A depot that stops giving out empty magazines at `limit` full ones, with room for one more of
+    /// each of `cpus` CPUs; `None` without memory.
+    pub fn try_new(limit: usize, cpus: usize) -> Option<Self> {
+        let (mut full, mut empty) = (Vec::new(), Vec::new());
+        full.try_reserve_exact(limit.checked_add(cpus)?).ok()?;
+        empty.try_reserve_exact(cpus).ok()?;
+        Some(Self {
+            full,
+            empty,
+            limit,
+            fewest: 0,
+            exchanges: 0,
+        })
     }
 
-    pub(super) fn take_full(&mut self) -> Option<Magazine> {
+    /// A magazine with blocks.
+    pub fn fetch(&mut self) -> Option<Magazine> {
+        let magazine = self.full.pop()?;
+        self.fewest = self.fewest.min(self.full.len());
+        self.exchanges += 1;
+        Some(magazine)
+    }
+
+    /// Offers an empty magazine.
+    pub fn offer(&mut self) -> Empty {
+        if self.full.len() >= self.limit {
+            return Empty::Enough;
+        }
+        self.empty.pop().map_or(Empty::Make, Empty::Ready)
+    }
+
+    /// Keeps a magazine, and hands it back if there is no room for it.
+    pub fn keep(&mut self, magazine: Magazine) -> Option<Magazine> {
+        let list = if magazine.len() > 0 {
+            self.exchanges += 1;
+            &mut self.full
+        } else {
+            &mut self.empty
+        };
+        if list.len() < list.capacity() {
+            list.push(magazine);
+            return None;
+        }
+        Some(magazine)
+    }
+
+    /// A full magazine that has not been needed since the last call of [`Depot::mark`].
+    pub fn idle(&mut self) -> Option<Magazine> {
+        self.fewest = self.fewest.checked_sub(1)?;
         self.full.pop()
     }
 
-    pub(super) fn take_empty(&mut self) -> Magazine {
-        self.empty.pop().unwrap_or_default()
+    /// Begins another time of watching what is needed.
+    pub fn mark(&mut self) {
+        self.fewest = self.full.len();
     }
 
-    /// Keeps a full magazine if there is room.
-    pub(super) fn give_full(&mut self, magazine: Magazine) -> Result<(), Magazine> {
-        if self.full.len() == self.full.capacity() {
-            return Err(magazine);
-        }
-        self.full.push(magazine);
-        Ok(())
+    /// Magazines with blocks.
+    pub fn magazines(&self) -> usize {
+        self.full.len()
     }
 
-    /// Keeps an empty magazine, or frees it.
-    pub(super) fn give_empty(&mut self, magazine: Magazine) {
-        if magazine.0.capacity() != 0 && self.empty.len() < self.empty.capacity() {
-            self.empty.push(magazine);
-        }
-    }
-
-    pub(super) fn len(&self) -> usize {
+    /// Blocks here.
+    pub fn len(&self) -> usize {
         self.full.iter().map(Magazine::len).sum()
+    }
+
+    #[cfg(test)]
+    pub fn blocks(&self) -> impl Iterator<Item = u64> + '_ {
+        self.full
+            .iter()
+            .flat_map(|magazine| magazine.0.iter().copied())
     }
 }

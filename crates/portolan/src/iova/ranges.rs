@@ -1,8 +1,8 @@
 //! Contiguous ranges of one address space.
 
 use super::tree::{Fit, Gap, GapTree};
+use super::{FreeError, IovaError};
 use crate::addr::{Iova, IovaRange, PageSize};
-use thiserror::Error;
 
 /// What is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,45 +13,6 @@ pub struct Request {
     pub align: PageSize,
     /// The highest address that the device can use.
     pub limit: Iova,
-}
-
-/// Why no range was given out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum IovaError {
-    /// No bytes.
-    #[error("an empty range was asked for")]
-    Empty,
-    /// No free range is large enough, aligned and low enough.
-    #[error("no free range of {bytes} bytes below {limit}")]
-    Full {
-        /// What was asked for.
-        bytes: u64,
-        /// The device's limit.
-        limit: Iova,
-    },
-    /// No memory for the allocator's own records.
-    #[error("no memory to record a range")]
-    Memory,
-}
-
-/// Why a range was not taken back or set aside.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum FreeError {
-    /// Its ends are not at granules, or beyond the space.
-    #[error("{start}..={last} is not of this space", start = range.start(), last = range.last())]
-    Foreign {
-        /// The range.
-        range: IovaRange,
-    },
-    /// A part of it is free already.
-    #[error("a part of {start}..={last} is free already", start = range.start(), last = range.last())]
-    Free {
-        /// The range.
-        range: IovaRange,
-    },
-    /// No memory for the allocator's own records: the range stays out of use.
-    #[error("no memory to record a range")]
-    Memory,
 }
 
 /// Gives out ranges of an address space, each from the highest place where it fits.
@@ -67,6 +28,8 @@ pub struct RangeAllocator {
     space: Gap,
     gaps: GapTree,
     free_pages: u64,
+    /// Ranges out, if each comes back whole. There are at most that many gaps and one more.
+    pieces: usize,
 }
 
 impl RangeAllocator {
@@ -94,14 +57,21 @@ impl RangeAllocator {
             last: last.ok_or(IovaError::Empty)?,
         };
         let mut gaps = GapTree::default();
-        gaps.prepare().map_err(|_| IovaError::Memory)?;
+        gaps.prepare(2).map_err(|_| IovaError::Memory)?;
         gaps.insert(space);
         Ok(Self {
             granule,
             space,
             gaps,
-            free_pages: space.last - space.first + 1,
+            // The whole of 64 bits has one byte more than fits.
+            free_pages: (space.last - space.first).saturating_add(1),
+            pieces: 0,
         })
+    }
+
+    /// All of the space that consists of whole granules.
+    pub fn space(&self) -> Option<IovaRange> {
+        self.range(self.space.first, self.space.last)
     }
 
     /// Free granules.
@@ -119,6 +89,15 @@ impl RangeAllocator {
     /// # Errors
     /// See [`IovaError`]; nothing is given out.
     pub fn alloc(&mut self, request: Request) -> Result<IovaRange, IovaError> {
+        self.alloc_pieces(request, 1)
+    }
+
+    /// The same for a range that comes back in `pieces`.
+    pub(super) fn alloc_pieces(
+        &mut self,
+        request: Request,
+        pieces: usize,
+    ) -> Result<IovaRange, IovaError> {
         if request.bytes == 0 {
             return Err(IovaError::Empty);
         }
@@ -135,7 +114,10 @@ impl RangeAllocator {
             None => self.space.last.saturating_add(1),
         };
         let found = self.find(pages_less_one, align_lg2, below).ok_or(full)?;
-        self.gaps.prepare().map_err(|_| IovaError::Memory)?;
+        // As many as there can be once this range is out as well, and one while it is cut off.
+        let gaps = self.pieces.max(self.gaps.len()) + pieces + 1;
+        self.gaps.prepare(gaps).map_err(|_| IovaError::Memory)?;
+        self.pieces += pieces;
         let (gap, first) = found;
         let last = first + pages_less_one;
         self.gaps.remove(gap.first);
@@ -151,7 +133,7 @@ impl RangeAllocator {
                 last: gap.last,
             });
         }
-        self.free_pages -= pages_less_one + 1;
+        self.free_pages = self.free_pages.saturating_sub(pages_less_one + 1);
         self.range(first, last).ok_or(full)
     }
 
@@ -185,14 +167,16 @@ impl RangeAllocator {
     /// stay so.
     ///
     /// # Errors
-    /// [`FreeError::Memory`]; parts may be set aside already.
+    /// [`FreeError::Memory`]; nothing is set aside.
     pub fn reserve(&mut self, range: IovaRange) -> Result<(), FreeError> {
         let lg2 = self.granule.lg2();
         let (first, last) = (range.start().get() >> lg2, range.last().get() >> lg2);
+        let gaps = self.pieces.max(self.gaps.len()) + 2;
+        self.gaps.prepare(gaps).map_err(|_| FreeError::Memory)?;
+        self.pieces += 1;
         let mut from = last;
         // From the top down, one gap at a time.
         while let Some(gap) = self.gaps.at_or_below(from).filter(|gap| gap.last >= first) {
-            self.gaps.prepare().map_err(|_| FreeError::Memory)?;
             self.gaps.remove(gap.first);
             self.free_pages -= gap.last.min(last) - gap.first.max(first) + 1;
             if gap.first < first {
@@ -216,7 +200,8 @@ impl RangeAllocator {
     }
 
     /// Takes back a range, whole or a part of one that was given out or set aside. For addresses
-    /// that devices used: only once the invalidation that covers them has completed.
+    /// that devices used: only once the invalidation that covers them has completed. Needs no memory
+    /// if every range comes back whole, as it was given out.
     ///
     /// # Errors
     /// See [`FreeError`]; nothing is taken back.
@@ -232,8 +217,11 @@ impl RangeAllocator {
         if before.is_some_and(|gap| gap.last >= first) {
             return Err(FreeError::Free { range });
         }
-        self.gaps.prepare().map_err(|_| FreeError::Memory)?;
-        self.free_pages += last - first + 1;
+        // No more than was promised when it was given out, unless ranges come back in parts.
+        let gaps = self.gaps.len() + 1;
+        self.gaps.prepare(gaps).map_err(|_| FreeError::Memory)?;
+        self.pieces = self.pieces.saturating_sub(1);
+        self.free_pages = self.free_pages.saturating_add(last - first + 1);
         if let Some(gap) = before.filter(|gap| gap.last.checked_add(1) == Some(first)) {
             self.gaps.remove(gap.first);
             first = gap.first;
@@ -251,6 +239,17 @@ impl RangeAllocator {
         let lg2 = self.granule.lg2();
         let end = (last << lg2) | (self.granule.bytes() - 1);
         IovaRange::new(Iova::new(first << lg2), Iova::new(end))
+    }
+
+    /// Free ranges, lowest first.
+    #[cfg(test)]
+    pub(super) fn gaps(&self) -> impl Iterator<Item = IovaRange> + '_ {
+        let mut next = self.gaps.at_or_below(0).or_else(|| self.gaps.above(0));
+        core::iter::from_fn(move || {
+            let gap = next?;
+            next = self.gaps.above(gap.last);
+            self.range(gap.first, gap.last)
+        })
     }
 
     /// Nodes looked at since the last call.

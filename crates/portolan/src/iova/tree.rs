@@ -5,6 +5,7 @@
 //! subtree without a fit. Every operation visits a number of nodes bounded by a small multiple of
 //! the height, which is below 1.45 log2(n + 2).
 
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
@@ -39,6 +40,9 @@ impl Gap {
     }
 }
 
+/// Nodes that are allocated together.
+const CHUNK: usize = 128;
+
 type Link = Option<NonZeroU32>;
 
 #[derive(Clone, Copy, Debug)]
@@ -65,8 +69,12 @@ pub(super) enum Fit {
 
 #[derive(Debug, Default)]
 pub(super) struct GapTree {
-    nodes: Vec<Node>,
-    spare: Vec<NonZeroU32>,
+    /// Never moved, so that growing takes no more steps than a chunk has nodes.
+    chunks: Vec<Vec<Node>>,
+    /// Nodes that were in use.
+    made: usize,
+    /// Out of use, each with the next as its left child.
+    spare: Link,
     root: Link,
     count: usize,
     #[cfg(test)]
@@ -78,19 +86,20 @@ impl GapTree {
         self.count
     }
 
-    /// Makes room for one more gap, so that the next [`GapTree::insert`] does not allocate.
+    /// Makes room for `gaps` gaps in all, so that no [`GapTree::insert`] up to there allocates.
     ///
     /// # Errors
     /// If the heap has none.
-    pub fn prepare(&mut self) -> Result<(), alloc::collections::TryReserveError> {
-        if self.spare.is_empty() {
-            self.nodes.try_reserve(1)?;
+    pub fn prepare(&mut self, gaps: usize) -> Result<(), TryReserveError> {
+        let room = self.chunks.len() * CHUNK;
+        if gaps <= room {
+            return Ok(());
         }
-        // Every node may become spare.
-        let missing = (self.nodes.len() + 1).saturating_sub(self.spare.capacity());
-        if missing > 0 {
-            self.spare
-                .try_reserve(self.nodes.len() + 1 - self.spare.len())?;
+        for _ in 0..(gaps - room).div_ceil(CHUNK) {
+            let mut chunk = Vec::new();
+            chunk.try_reserve_exact(CHUNK)?;
+            self.chunks.try_reserve(1)?;
+            self.chunks.push(chunk);
         }
         Ok(())
     }
@@ -98,11 +107,13 @@ impl GapTree {
     fn node(&self, link: NonZeroU32) -> &Node {
         #[cfg(test)]
         self.steps.set(self.steps.get() + 1);
-        &self.nodes[link.get() as usize - 1]
+        let at = link.get() as usize - 1;
+        &self.chunks[at / CHUNK][at % CHUNK]
     }
 
     fn node_mut(&mut self, link: NonZeroU32) -> &mut Node {
-        &mut self.nodes[link.get() as usize - 1]
+        let at = link.get() as usize - 1;
+        &mut self.chunks[at / CHUNK][at % CHUNK]
     }
 
     /// The gap with the greatest first page that is not above `page`.
@@ -174,13 +185,18 @@ impl GapTree {
             longest: gap.length(),
             greatest_order: gap.order(),
         };
-        let link = if let Some(link) = self.spare.pop() {
+        let link = if let Some(link) = self.spare {
+            self.spare = self.node(link).left;
             *self.node_mut(link) = node;
             link
         } else {
-            self.nodes.push(node);
+            if self.made / CHUNK == self.chunks.len() {
+                self.chunks.push(Vec::with_capacity(CHUNK));
+            }
+            self.chunks[self.made / CHUNK].push(node);
+            self.made += 1;
             // As many nodes as there are pages between mappings; 2^32 of them do not fit in memory.
-            NonZeroU32::new(self.nodes.len() as u32).unwrap_or(NonZeroU32::MIN)
+            NonZeroU32::new(self.made as u32).unwrap_or(NonZeroU32::MIN)
         };
         self.count += 1;
         self.root = Some(self.put(self.root, link, gap.first));
@@ -207,7 +223,9 @@ impl GapTree {
         self.root = root;
         let link = taken?;
         self.count -= 1;
-        self.spare.push(link);
+        let spare = self.spare;
+        self.node_mut(link).left = spare;
+        self.spare = Some(link);
         Some(self.node(link).gap)
     }
 

@@ -5,6 +5,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+
+mod audit;
+mod steps;
 use crate::addr::CpuId;
 use crate::platform::{Clock, Nanos, SpinCpus};
 
@@ -108,6 +111,7 @@ fn random_requests_never_overlap_and_all_come_back() {
         let options = IovaOptions {
             depot_magazines: 2,
             refill: 8,
+            ..IovaOptions::default()
         };
         let cpus = Chosen(cpu.clone());
         let space = IovaSpace::new(cpus, all, PageSize::SIZE_4K, options).unwrap();
@@ -126,7 +130,7 @@ fn random_requests_never_overlap_and_all_come_back() {
                     1..=4 => 1 + random.below(512),
                     _ => 1 << random.below(4),
                 };
-                let limit = [u64::MAX, LOW_LAST, 8 * MIB][random.below(3) as usize];
+                let limit = [u64::MAX, u64::from(u32::MAX), 8 * MIB][random.below(3) as usize];
                 let request = Request {
                     bytes: (pages << 12) - random.below(4096),
                     align: PageSize::of_lg2([0, 12, 16][random.below(3) as usize]),
@@ -194,14 +198,14 @@ fn stocks_of_all_cpus_are_given_back_before_a_request_fails() {
 fn narrow_devices_get_low_addresses_and_wide_ones_leave_them() {
     let space = one_cpu(window(0, (1 << 40) - 1));
     let narrow = Request {
-        limit: Iova::new(LOW_LAST),
+        limit: Iova::new(u64::from(u32::MAX)),
         ..bytes(4096)
     };
     for _ in 0..1000 {
         let high = space.alloc(&bytes(4096)).unwrap();
-        assert!(high.start().get() > LOW_LAST);
+        assert!(high.start().get() > u64::from(u32::MAX));
         let low = space.alloc(&narrow).unwrap();
-        assert!(low.last().get() <= LOW_LAST);
+        assert!(low.last().get() <= u64::from(u32::MAX));
         space.free(high).unwrap();
         space.free(low).unwrap();
     }

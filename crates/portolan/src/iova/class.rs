@@ -1,0 +1,226 @@
+//! Size classes: what a stock may hold, and where it belongs.
+//!
+//! A class is a power of two of granules, and its blocks are aligned to their size. A range that was
+//! rounded up to a block begins where the block does; one that was not begins elsewhere, or is too
+//! large for a class. So a range says by itself what has to come back with it. Classes are kept twice
+//! where the space reaches above 32 bits, so that a device that needs low addresses never has to
+//! look through high ones.
+
+use super::{FreeError, IovaError, Request};
+use crate::addr::{Iova, IovaRange, PageSize};
+
+/// Sizes that are kept in stock: 1 to 512 granules, 2 MiB where a granule has 4 KiB.
+pub(super) const CLASSES: usize = 10;
+/// Classes, below and above 32 bits.
+pub(super) const KINDS: usize = 2 * CLASSES;
+/// The highest address of devices with 32 bits.
+const LOW_LAST: u64 = u32::MAX as u64;
+
+/// One call has at most one part in so many of a zone in hand.
+const SHARE: u64 = 64;
+
+/// A class in a zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind(usize);
+
+impl Kind {
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..KINDS).map(Self)
+    }
+
+    #[inline]
+    pub fn index(self) -> usize {
+        self.0
+    }
+
+    /// Granules of a block, as a power of two.
+    #[inline]
+    pub fn order(self) -> u32 {
+        (self.0 % CLASSES) as u32
+    }
+
+    /// Whether blocks of the kind can lie at or below `limit`.
+    pub fn serves(self, limit: Iova) -> bool {
+        self.0 < CLASSES || limit.get() > LOW_LAST
+    }
+}
+
+/// A request that a class can serve.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block {
+    pub kind: Kind,
+    /// The highest first address that the device can use.
+    pub highest: u64,
+}
+
+/// The classes of a space.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Classes {
+    granule: PageSize,
+    /// Whole granules only.
+    space: IovaRange,
+    /// The last address of the low zone, if there is another.
+    low_last: Option<u64>,
+}
+
+impl Classes {
+    /// The classes of a space of whole granules.
+    pub fn new(space: IovaRange, granule: PageSize) -> Self {
+        let apart = space.last().get() > LOW_LAST && granule.lg2() < 23;
+        Self {
+            granule,
+            space,
+            low_last: apart.then_some(LOW_LAST),
+        }
+    }
+
+    pub fn space(&self) -> IovaRange {
+        self.space
+    }
+
+    pub fn granule(&self) -> PageSize {
+        self.granule
+    }
+
+    /// Bytes of a block of `order`, less one.
+    #[inline]
+    fn block(&self, order: u32) -> u64 {
+        (1u64 << order << self.granule.lg2()).wrapping_sub(1)
+    }
+
+    /// The order of the smallest block for so many bytes, `None` if no class has it.
+    #[inline]
+    fn order(&self, less_one: u64) -> Option<u32> {
+        let order = u64::BITS - (less_one >> self.granule.lg2()).leading_zeros();
+        (order < CLASSES as u32 && order + self.granule.lg2() < u64::BITS).then_some(order)
+    }
+
+    /// The kind of a block that ends at `last`.
+    #[inline]
+    fn kind(&self, order: u32, last: u64) -> Kind {
+        let high = self.low_last.is_some_and(|low_last| last > low_last);
+        Kind(order as usize + if high { CLASSES } else { 0 })
+    }
+
+    /// The kind of the block of `kind`'s size that begins at `start`.
+    pub fn kind_at(&self, kind: Kind, start: u64) -> Kind {
+        self.kind(kind.order(), start.saturating_add(self.block(kind.order())))
+    }
+
+    /// The most blocks of a kind that one call may have in hand: a small share of the zone, since
+    /// what is in hand is there for nobody else.
+    pub fn share(&self, kind: Kind) -> u64 {
+        let (start, last) = (self.space.start().get(), self.space.last().get());
+        let last = match self.low_last {
+            Some(low_last) if kind.index() < CLASSES => low_last,
+            _ => last,
+        };
+        let granules = last.saturating_sub(start) >> self.granule.lg2();
+        ((granules / SHARE) >> kind.order()).max(1)
+    }
+
+    /// The class that serves a request, `None` if it goes to the ranges.
+    ///
+    /// # Errors
+    /// [`IovaError::Empty`].
+    #[inline]
+    pub fn of_request(&self, request: &Request) -> Result<Option<Block>, IovaError> {
+        let less_one = request.bytes.checked_sub(1).ok_or(IovaError::Empty)?;
+        let Some(order) = self.order(less_one) else {
+            return Ok(None);
+        };
+        let limit = request.limit.get();
+        let Some(highest) = limit.checked_sub(self.block(order)) else {
+            return Ok(None);
+        };
+        let aligned = request.align.lg2() <= self.granule.lg2() + order;
+        Ok(aligned.then_some(Block {
+            kind: self.kind(order, limit),
+            highest,
+        }))
+    }
+
+    /// What is asked of the ranges for `request`: a whole block if it is of a class's size.
+    pub fn whole(&self, request: &Request) -> Request {
+        let Some(order) = self.order(request.bytes.saturating_sub(1)) else {
+            return *request;
+        };
+        let block = PageSize::of_lg2(self.granule.lg2() + order);
+        Request {
+            bytes: block.bytes(),
+            align: request.align.max(block),
+            limit: request.limit,
+        }
+    }
+
+    /// The class of a range that comes back, `None` if it goes to the ranges.
+    ///
+    /// # Errors
+    /// [`FreeError::Foreign`].
+    #[inline]
+    pub fn of_range(&self, range: IovaRange) -> Result<Option<Kind>, FreeError> {
+        let (start, len_minus_one) = (range.start().get(), range.len_minus_one());
+        let mask = self.granule.bytes() - 1;
+        if !self.space.covers(range) || start & mask != 0 || len_minus_one & mask != mask {
+            return Err(FreeError::Foreign { range });
+        }
+        let Some(order) = self.order(len_minus_one) else {
+            return Ok(None);
+        };
+        let block = self.block(order);
+        if start & block != 0 {
+            return Ok(None);
+        }
+        let last = start | block;
+        if last > self.space.last().get() {
+            return Err(FreeError::Foreign { range });
+        }
+        Ok(Some(self.kind(order, last)))
+    }
+
+    /// The block of `kind` at `start`.
+    pub fn block_at(&self, kind: Kind, start: u64) -> IovaRange {
+        let last = Iova::new(start | self.block(kind.order()));
+        let start = Iova::new(start);
+        IovaRange::new(start, last).unwrap_or(IovaRange::page(start, self.granule))
+    }
+
+    /// The range for a request that is served at `start`.
+    #[inline]
+    pub fn exact(&self, start: u64, request: &Request) -> IovaRange {
+        let last = start.saturating_add((request.bytes - 1) | (self.granule.bytes() - 1));
+        let start = Iova::new(start);
+        // Never the other: the last address does not lie below the first.
+        IovaRange::new(start, Iova::new(last)).unwrap_or(IovaRange::page(start, self.granule))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_comes_back_to_where_its_request_looks() {
+        let space = IovaRange::from_len(Iova::new(0), 1 << 40).unwrap();
+        let classes = Classes::new(space, PageSize::SIZE_4K);
+        for pages in 1..=512u64 {
+            for (start, limit) in [(1 << 22, LOW_LAST), (1 << 33, u64::MAX)] {
+                let request = Request {
+                    bytes: (pages << 12) - 1,
+                    align: PageSize::SIZE_4K,
+                    limit: Iova::new(limit),
+                };
+                let block = classes.of_request(&request).unwrap().unwrap();
+                assert!(block.kind.serves(request.limit));
+                let range = classes.exact(start, &request);
+                assert_eq!(range.pages(PageSize::SIZE_4K), pages);
+                assert_eq!(classes.of_range(range), Ok(Some(block.kind)));
+                let whole = classes.block_at(block.kind, start);
+                assert!(whole.covers(range) && classes.kind_at(block.kind, start) == block.kind);
+                assert_eq!(classes.whole(&request).bytes, whole.len_minus_one() + 1);
+            }
+        }
+        let odd = IovaRange::from_len(Iova::new(0x1000), 0x2000).unwrap();
+        assert_eq!(classes.of_range(odd), Ok(None));
+    }
+}

@@ -1,0 +1,124 @@
+//! What is not done on the way of an allocation: trimming, setting aside, counting.
+
+use core::sync::atomic::Ordering;
+
+use super::FreeError;
+use super::class::Kind;
+use super::space::{Holder, IovaSpace, OnCpu};
+use crate::addr::{Iova, IovaRange};
+use crate::platform::{Cpus, Lock, SharedWord};
+
+/// How many addresses are where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct IovaStats {
+    /// Granules that are free and in no stock.
+    pub free: u64,
+    /// Pieces that those are in.
+    pub fragments: usize,
+    /// Granules in the magazines of CPUs.
+    pub in_magazines: u64,
+    /// Granules in depots.
+    pub in_depots: u64,
+    /// Ranges that came from the magazines of CPUs.
+    pub given: u64,
+    /// Ranges that went to the magazines of CPUs.
+    pub taken: u64,
+    /// Magazines that depots exchanged.
+    pub exchanges: u64,
+}
+
+impl<P: Cpus> IovaSpace<P> {
+    /// Sets `range` aside, from stocks too: it is never given out. For the time before there are
+    /// mappings: what is in use of it stays so, and can be given out again once it has come back.
+    ///
+    /// # Errors
+    /// [`FreeError::Memory`]; nothing is set aside.
+    pub fn reserve(&self, range: IovaRange) -> Result<(), FreeError> {
+        self.trim_all();
+        self.ranges(|ranges| ranges.reserve(range))
+    }
+
+    /// Lets a range be given out that was set aside, all of which was free then.
+    ///
+    /// # Errors
+    /// See [`FreeError`]; nothing is changed.
+    pub fn release(&self, range: IovaRange) -> Result<(), FreeError> {
+        self.ranges(|ranges| ranges.free(range))
+    }
+
+    /// Gives back to the ranges the magazines that lay in a depot since the last trim: for a timer.
+    pub fn trim(&self) {
+        for kind in Kind::all() {
+            while let Some(idle) = self.depot(kind, |depot| depot.idle()) {
+                self.empty_out(kind, idle);
+            }
+            self.depot(kind, |depot| depot.mark());
+        }
+    }
+
+    /// Gives every stock of every CPU back to the ranges, and asks lanes to do so.
+    pub fn trim_all(&self) {
+        self.recall();
+        self.empty_depots(self.top());
+        for stocks in &self.stocks {
+            self.empty_stocks(&mut OnCpu(&stocks.0), self.top());
+        }
+    }
+
+    /// Asks lanes to give back what they hold, at their next call.
+    pub(super) fn recall(&self) {
+        self.recalls.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Empties the stocks of which a device with `limit` can use blocks, and returns their number.
+    pub(super) fn empty_stocks(&self, holder: &mut impl Holder, limit: Iova) -> usize {
+        let mut blocks = 0;
+        for kind in Kind::all().filter(|kind| kind.serves(limit)) {
+            self.step(1);
+            let both = holder.stocks(|stocks| stocks.of(kind).clear());
+            for magazine in both {
+                blocks += self.empty_out(kind, magazine);
+            }
+        }
+        blocks
+    }
+
+    /// The same of depots.
+    pub(super) fn empty_depots(&self, limit: Iova) -> usize {
+        let mut blocks = 0;
+        for kind in Kind::all().filter(|kind| kind.serves(limit)) {
+            // No more than were there: other CPUs may bring new ones all the time.
+            let there = self.depot(kind, |depot| depot.magazines());
+            for _ in 0..there {
+                let Some(full) = self.depot(kind, |depot| depot.fetch()) else {
+                    break;
+                };
+                blocks += self.empty_out(kind, full);
+            }
+        }
+        blocks
+    }
+
+    /// Where the free addresses are, looked at one place after the other.
+    pub fn stats(&self) -> IovaStats {
+        let mut stats = self.ranges(|ranges| IovaStats {
+            free: ranges.free_pages(),
+            fragments: ranges.fragments(),
+            ..IovaStats::default()
+        });
+        for kind in Kind::all() {
+            let (blocks, exchanges) = self.depot(kind, |depot| (depot.len(), depot.exchanges));
+            stats.in_depots += (blocks as u64) << kind.order();
+            stats.exchanges += exchanges;
+            for stocks in &self.stocks {
+                stocks.0.with(|stocks| {
+                    let shelf = stocks.of(kind);
+                    stats.in_magazines += (shelf.len() as u64) << kind.order();
+                    stats.given += shelf.given;
+                    stats.taken += shelf.taken;
+                });
+            }
+        }
+        stats
+    }
+}

@@ -1,0 +1,43 @@
+//! What can be wrong with a request, and with a range that comes back.
+
+use crate::addr::{Iova, IovaRange};
+use thiserror::Error;
+
+/// Why no range was given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum IovaError {
+    /// No bytes.
+    #[error("an empty range was asked for")]
+    Empty,
+    /// No free range is large enough, aligned and low enough.
+    #[error("no free range of {bytes} bytes below {limit}")]
+    Full {
+        /// What was asked for.
+        bytes: u64,
+        /// The device's limit.
+        limit: Iova,
+    },
+    /// No memory for the allocator's own records.
+    #[error("no memory to record a range")]
+    Memory,
+}
+
+/// Why a range was not taken back or set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FreeError {
+    /// Its ends are not at granules, or beyond the space.
+    #[error("{start}..={last} is not of this space", start = range.start(), last = range.last())]
+    Foreign {
+        /// The range.
+        range: IovaRange,
+    },
+    /// A part of it is free already.
+    #[error("a part of {start}..={last} is free already", start = range.start(), last = range.last())]
+    Free {
+        /// The range.
+        range: IovaRange,
+    },
+    /// No memory for the allocator's own records: the range stays out of use.
+    #[error("no memory to record a range")]
+    Memory,
+}

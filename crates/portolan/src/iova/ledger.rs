@@ -1,0 +1,41 @@
+//! The ranges that are out, each as it was given out: what exact checks compare with.
+
+use super::FreeError;
+use super::tree::{Gap, GapTree};
+use crate::addr::IovaRange;
+
+/// Ranges that are out.
+#[derive(Debug, Default)]
+pub(super) struct Ledger(GapTree);
+
+impl Ledger {
+    /// Enters a range that goes out.
+    ///
+    /// # Errors
+    /// Without memory; it is not entered.
+    pub fn enter(&mut self, range: IovaRange) -> Result<(), ()> {
+        self.0.prepare(self.0.len() + 1).map_err(|_| ())?;
+        self.0.insert(Gap {
+            first: range.start().get(),
+            last: range.last().get(),
+        });
+        Ok(())
+    }
+
+    /// Strikes a range that comes back.
+    ///
+    /// # Errors
+    /// [`FreeError::Foreign`] if it is a part of one that is out, or more than one;
+    /// [`FreeError::Free`] if no part of it is out.
+    pub fn leave(&mut self, range: IovaRange) -> Result<(), FreeError> {
+        let (first, last) = (range.start().get(), range.last().get());
+        match self.0.at_or_below(last).filter(|out| out.last >= first) {
+            Some(out) if out == (Gap { first, last }) => {
+                self.0.remove(first);
+                Ok(())
+            }
+            Some(_) => Err(FreeError::Foreign { range }),
+            None => Err(FreeError::Free { range }),
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Every interleaving of two CPUs that exchange magazines with a depot, explored with a model
+//! checker.
+//!
+//! Magazines of one block, so that every second call is an exchange. A block that is given out to
+//! both, or lost between two stocks, fails the test.
+#![allow(missing_docs)]
+
+mod support;
+
+use loom::sync::Arc;
+use portolan::addr::{Iova, IovaRange, PageSize};
+use portolan::iova::{IovaLane, IovaOptions, IovaSpace, Request};
+use support::loom_cpus::{LoomCpus, explore, on_cpu};
+
+const PAGE: u64 = 4096;
+
+type Space = IovaSpace<LoomCpus>;
+
+fn space(pages: u64) -> Arc<Space> {
+    let all = IovaRange::from_len(Iova::new(0), pages * PAGE).unwrap();
+    let options = IovaOptions {
+        depot_magazines: 1,
+        refill: 1,
+        rounds: 1,
+        ..IovaOptions::default()
+    };
+    let space = IovaSpace::new(LoomCpus::new(2), all, PageSize::SIZE_4K, options);
+    Arc::new(space.unwrap())
+}
+
+fn one() -> Request {
+    Request {
+        bytes: PAGE,
+        align: PageSize::SIZE_4K,
+        limit: Iova::new(u64::MAX),
+    }
+}
+
+fn whole_again(space: &Space, pages: u64) {
+    space.trim_all();
+    let stats = space.stats();
+    assert_eq!((stats.free, stats.fragments), (pages, 1), "{stats:?}");
+}
+
+#[test]
+fn two_cpus_exchange_magazines() {
+    explore(2, || {
+        let space = space(8);
+        let turn = |space: &Space| {
+            let held = [(); 3].map(|()| space.alloc(&one()).unwrap());
+            for range in held {
+                space.free(range).unwrap();
+            }
+            space.alloc(&one()).unwrap()
+        };
+        let other = Arc::clone(&space);
+        let cpu = on_cpu(1, move || turn(&other));
+        let mine = turn(&space);
+        let theirs = cpu.join().unwrap();
+        assert!(!mine.overlaps(theirs), "given out twice");
+        assert_eq!(space.free_all(&[mine, theirs]), 0);
+        whole_again(&space, 8);
+    });
+}
+
+#[test]
+fn a_cpu_without_addresses_takes_those_of_another_at_work() {
+    explore(2, || {
+        let space = space(3);
+        let held = [(); 2].map(|()| space.alloc(&one()).unwrap());
+        let other = Arc::clone(&space);
+        let cpu = on_cpu(1, move || {
+            assert_eq!(other.free_all(&held), 0);
+            other.alloc(&one()).unwrap()
+        });
+        // One granule is free all the time.
+        let first = space.alloc(&one()).unwrap();
+        let second = space.alloc(&one());
+        let theirs = cpu.join().unwrap();
+        assert!(!first.overlaps(theirs));
+        if let Ok(second) = second {
+            assert!(!second.overlaps(theirs) && !second.overlaps(first));
+            space.free(second).unwrap();
+        }
+        assert_eq!(space.free_all(&[first, theirs]), 0);
+        whole_again(&space, 3);
+    });
+}
+
+#[test]
+fn a_lane_gives_back_what_others_ask_for() {
+    explore(3, || {
+        let space = space(2);
+        let other = Arc::clone(&space);
+        let cpu = on_cpu(1, move || {
+            let mut lane = IovaLane::new(&*other);
+            for _ in 0..2 {
+                // Nothing is there while the other has both.
+                if let Ok(range) = lane.alloc(&one()) {
+                    lane.free(range).unwrap();
+                }
+            }
+        });
+        let both = Request {
+            bytes: 2 * PAGE,
+            ..one()
+        };
+        if let Ok(range) = space.alloc(&both) {
+            space.free(range).unwrap();
+        }
+        cpu.join().unwrap();
+        whole_again(&space, 2);
+    });
+}
