@@ -14,7 +14,7 @@ use portolan_verify::backend::BackendGroup;
 use portolan_verify::format::FormatName;
 
 use crate::replay::{self, Policy};
-use crate::{bench, check, machines, reproduce, torture};
+use crate::{bench, check, machines, reproduce, scale, torture};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -32,6 +32,8 @@ enum Command {
     Reproduce(ReproduceArgs),
     /// List the machine profiles, their prices and sources.
     Machines(MachinesArgs),
+    /// Compute throughput by number of CPUs under each policy, in virtual time.
+    Scale(ScaleArgs),
     /// Do random operations on every table format against an oracle and the adversarial model.
     Torture(TortureArgs),
     /// Run the conformance scenarios on a model or on QEMU.
@@ -80,6 +82,27 @@ enum Published {
     WalkFlush,
     /// Range flush (Tegra SMMU, 2015).
     RangeFlush,
+}
+
+#[derive(Debug, Args)]
+struct ScaleArgs {
+    /// Machine profile (see `portolan machines`).
+    #[arg(long, value_name = "NAME", default_value = scale::DEFAULT_MACHINE)]
+    machine: String,
+    /// Policy; may be repeated. All if absent.
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<scale::Policy>,
+    /// Number of CPUs; may be repeated. Powers of two and what was measured if absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    cpus: Vec<u16>,
+    /// Where the order of simultaneous events and the variation of work come from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Virtual milliseconds that are computed for each row.
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    horizon: u64,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -156,6 +179,7 @@ fn run(command: Command) -> Result<Outcome> {
         Command::Replay(args) => replay_trace(args),
         Command::Reproduce(args) => reproduce_result(&args),
         Command::Machines(args) => list_machines(&args),
+        Command::Scale(args) => run_scale(&args),
         Command::Torture(args) => run_torture(&args),
         Command::Check(args) => run_check(&args),
         Command::Bench(args) => run_bench(&args),
@@ -215,6 +239,22 @@ fn list_machines(args: &MachinesArgs) -> Result<Outcome> {
             json(&serde_json::json!({ "machines": reports }))?
         }
         false => machines::text(&profiles),
+    };
+    print(&text)?;
+    Ok(Outcome::Good)
+}
+
+fn run_scale(args: &ScaleArgs) -> Result<Outcome> {
+    let options = scale::Options {
+        policies: args.policies.clone(),
+        cpus: args.cpus.iter().copied().map(usize::from).collect(),
+        seed: args.seed,
+        horizon_ms: args.horizon,
+    };
+    let report = scale::run(&profile(&args.machine)?, &options)?;
+    let text = match args.output.json {
+        true => json(&report)?,
+        false => scale::text(&report),
     };
     print(&text)?;
     Ok(Outcome::Good)

@@ -3,6 +3,7 @@
 //! * [`trace`]: reads DMA traces of Linux and pairs maps with unmaps.
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
 //! * [`reproduce`]: recomputes published results.
+//! * [`scale`]: computes throughput by number of CPUs.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`cli`]: the command line.
 //!
@@ -18,5 +19,6 @@ pub mod machines;
 pub mod replay;
 pub mod reproduce;
 mod rig;
+pub mod scale;
 pub mod torture;
 pub mod trace;

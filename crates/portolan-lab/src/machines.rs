@@ -110,13 +110,15 @@ impl<'p> MachineReport<'p> {
             .prices()
             .iter()
             .map(|(event, price)| (event.name(), price));
+        let sharing = profile.sharing().into_iter().flat_map(|t| t.quotes());
+        let submission = profile.submission().into_iter().flat_map(|t| t.quotes());
         Self {
             name: profile.name(),
             title: profile.title(),
             stands_for: profile.stands_for(),
             cpus: profile.cpus(),
             capabilities: capabilities(profile),
-            prices: prices.collect(),
+            prices: prices.chain(sharing).chain(submission).collect(),
         }
     }
 }

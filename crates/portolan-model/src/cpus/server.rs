@@ -144,6 +144,14 @@ impl<H: Hardware> CommandServer<H> {
         &self.hardware
     }
 
+    /// What Linux does after a map that owes nothing, where its lock is held across waits: it takes
+    /// the lock, finds nothing to do, and so waits for everybody's invalidations. Elsewhere nothing.
+    pub fn after_map(&self) {
+        if self.way == Submission::HeldAcrossWait {
+            self.lock.with(|()| ());
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,9 +7,11 @@ mod event;
 mod hardware;
 #[cfg(test)]
 mod tests;
+mod workload;
 
 pub use event::{Event, MissingPrice, Price, Prices};
 pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits};
+pub use workload::Workload;
 
 use portolan::addr::PageSize;
 use portolan::inval::{Capabilities, Quirks};
@@ -19,7 +21,7 @@ use thiserror::Error;
 use crate::cpus::{SharingTable, SubmissionTable};
 use crate::decode::TableFormat;
 
-const BUILTIN: [(&str, &str); 4] = [
+const BUILTIN: [(&str, &str); 5] = [
     (
         "sm8150",
         include_str!("../../../../data/machines/sm8150.toml"),
@@ -35,6 +37,10 @@ const BUILTIN: [(&str, &str); 4] = [
     (
         "grace",
         include_str!("../../../../data/machines/grace.toml"),
+    ),
+    (
+        "vtd-nested",
+        include_str!("../../../../data/machines/vtd-nested.toml"),
     ),
 ];
 
@@ -54,6 +60,7 @@ pub struct Profile {
     prices: Prices,
     sharing: Option<SharingTable>,
     submission: Option<SubmissionTable>,
+    workload: Option<Workload>,
 }
 
 /// A profile that cannot be read.
@@ -99,6 +106,7 @@ struct File {
     prices: Prices,
     sharing: Option<SharingTable>,
     submission: Option<SubmissionTable>,
+    workload: Option<Workload>,
 }
 
 impl Profile {
@@ -122,6 +130,7 @@ impl Profile {
         file.submission
             .iter()
             .try_for_each(SubmissionTable::check)?;
+        file.workload.iter().try_for_each(Workload::check)?;
         Ok(Self {
             name: file.name,
             title: file.title,
@@ -136,6 +145,7 @@ impl Profile {
             prices: file.prices,
             sharing: file.sharing,
             submission: file.submission,
+            workload: file.workload,
         })
     }
 
@@ -253,6 +263,11 @@ impl Profile {
     /// What submitting commands costs a CPU, if the profile says so.
     pub fn submission(&self) -> Option<&SubmissionTable> {
         self.submission.as_ref()
+    }
+
+    /// What its CPUs do over and over, if the profile says so.
+    pub fn workload(&self) -> Option<&Workload> {
+        self.workload.as_ref()
     }
 
     /// The prices that it has.

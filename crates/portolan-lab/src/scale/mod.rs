@@ -1,0 +1,239 @@
+//! Throughput by number of CPUs, in virtual time: the library's code under each policy, and what Linux
+//! does today, with the same prices.
+//!
+//! *Measured* figures were published by others and stand in a column of their own; everything
+//! else is computed. What a price was fitted on is marked.
+
+mod fit;
+mod point;
+mod published;
+mod text;
+
+pub use fit::Fit;
+pub use point::{Load, Outcome, Way};
+pub use text::text;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use portolan_model::profile::Profile;
+use serde::{Serialize, Serializer};
+
+/// The machine that is used where none is named.
+pub const DEFAULT_MACHINE: &str = "vtd-nested";
+/// Numbers of CPUs that are computed where none is named, as far as the machine has them.
+const COUNTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 144];
+
+/// When what was unmapped is invalidated, and by whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Policy {
+    /// No translation.
+    Passthrough,
+    /// Each unmap submits its own invalidation and waits, in the way that Linux has on the machine.
+    Strict,
+    /// The same, but CPUs that unmap at the same time submit together.
+    Combined,
+    /// Buffers are retired and reclaimed in batches, which CPUs submit together.
+    Retired,
+    /// Flush queues; memory stays reachable for a while.
+    Lazy,
+}
+
+impl Policy {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Strict => "strict",
+            Self::Combined => "combined",
+            Self::Retired => "retired",
+            Self::Lazy => "lazy",
+        }
+    }
+}
+
+impl Serialize for Policy {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// One policy on one number of CPUs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The policy.
+    pub policy: Policy,
+    /// What is different from the profile, if something is.
+    pub with: Option<String>,
+    /// CPUs.
+    pub cpus: usize,
+    /// Operations a second, computed.
+    pub operations_per_s: f64,
+    /// The bytes of those, in Gbit/s.
+    pub gbit_s: f64,
+    /// What was measured and published for this row, in its own unit.
+    pub published: Option<f64>,
+    /// That unit.
+    pub published_unit: Option<&'static str>,
+    /// Whether prices were fitted on it.
+    pub fitted: bool,
+    /// Syncs by operation.
+    pub syncs_per_operation: f64,
+    /// Invalidation commands by operation.
+    pub commands_per_operation: f64,
+}
+
+/// A machine's rows.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The machine.
+    pub machine: String,
+    /// What an operation is.
+    pub operation: String,
+    /// Where all that is random comes from.
+    pub seed: u64,
+    /// What was fitted, if something was.
+    pub fit: Option<Fit>,
+    /// Rows.
+    pub rows: Vec<Row>,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Policies; all if empty.
+    pub policies: Vec<Policy>,
+    /// Numbers of CPUs; the usual ones if empty.
+    pub cpus: Vec<usize>,
+    /// Where all that is random comes from.
+    pub seed: u64,
+    /// Virtual milliseconds that are computed for each row.
+    pub horizon_ms: u64,
+}
+
+/// A row to be computed.
+struct Task {
+    policy: Policy,
+    cpus: usize,
+    sync_ns: Option<f64>,
+}
+
+/// Computes what `options` ask for.
+///
+/// # Errors
+/// If the profile lacks something, or a run fails, which is a defect.
+pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
+    let workload = profile
+        .workload()
+        .with_context(|| format!("`{}` has no workload to scale", profile.name()))?;
+    let published = published::of(profile.name())?;
+    let mut load = Load::of(workload);
+    let fit = match published.is_by_cores() {
+        true => Some(Fit::compute(profile, &load, &published, options)?),
+        false => None,
+    };
+    if let Some(fit) = &fit {
+        load.work_ns = fit.work_ns;
+        load.bytes = fit.bytes;
+    }
+    let tasks = tasks(profile, options, &published);
+    let compute = |task: &Task| {
+        let mut way = Way::of(task.policy, task.cpus, options);
+        way.sync_ns = task.sync_ns;
+        let outcome = point::simulate(profile, &load, &way)?;
+        Ok(row(task, &outcome, &load, &published))
+    };
+    Ok(Report {
+        machine: profile.name().to_owned(),
+        operation: format!("{}: {} bytes", workload.what, load.bytes.round()),
+        seed: options.seed,
+        fit,
+        rows: in_parallel(&tasks, compute)?,
+    })
+}
+
+fn tasks(profile: &Profile, options: &Options, published: &published::Published) -> Vec<Task> {
+    let policies = match options.policies.as_slice() {
+        [] => Policy::value_variants(),
+        some => some,
+    };
+    let mut counts = options.cpus.clone();
+    if counts.is_empty() {
+        let most = profile.cpus() as usize;
+        counts = COUNTS.into_iter().filter(|count| *count <= most).collect();
+    }
+    let mut tasks = Vec::new();
+    for &policy in policies {
+        let mut counts = counts.clone();
+        if options.cpus.is_empty() {
+            counts.extend(published.counts(policy));
+            counts.sort_unstable();
+            counts.dedup();
+        }
+        let task = |cpus, sync_ns| Task {
+            policy,
+            cpus,
+            sync_ns,
+        };
+        tasks.extend(counts.iter().map(|&cpus| task(cpus, None)));
+        if policy == Policy::Strict {
+            let slow = published.slow_submissions(profile);
+            tasks.extend(slow.into_iter().map(|(cpus, ns)| task(cpus, Some(ns))));
+        }
+    }
+    tasks
+}
+
+fn row(task: &Task, outcome: &Outcome, load: &Load, published: &published::Published) -> Row {
+    let found = published.find(task.policy, task.cpus);
+    Row {
+        policy: task.policy,
+        with: task
+            .sync_ns
+            .map(|ns| format!("a sync of {:.1} us", ns / 1000.0)),
+        cpus: task.cpus,
+        operations_per_s: outcome.operations_per_s,
+        gbit_s: outcome.operations_per_s * load.bytes * 8.0 / 1e9,
+        published: found.map(|found| found.value),
+        published_unit: found.map(|found| found.unit),
+        fitted: task.sync_ns.is_none() && found.is_some_and(|found| found.fitted),
+        syncs_per_operation: outcome.syncs_per_operation,
+        commands_per_operation: outcome.commands_per_operation,
+    }
+}
+
+/// Computes all rows, several at a time where the machine has the cores, in order.
+fn in_parallel<T: Sync, R: Send>(
+    tasks: &[T],
+    compute: impl Fn(&T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<Result<R>>>> = tasks.iter().map(|_| Mutex::new(None)).collect();
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let (Some(task), Some(slot)) = (tasks.get(index), done.get(index)) else {
+                return;
+            };
+            let result = compute(task);
+            if let Ok(mut slot) = slot.lock() {
+                *slot = Some(result);
+            }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(tasks.len()) {
+            scope.spawn(work);
+        }
+    });
+    let result = |slot: Mutex<Option<Result<R>>>| {
+        let inner = slot.into_inner().ok().flatten();
+        inner.context("a row was not computed")?
+    };
+    done.into_iter().map(result).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,320 @@
+//! One row: some CPUs that do the same operation over and over for a while.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, anyhow, bail};
+use fastrand::Rng;
+use portolan::addr::{ContextId, PhysAddr, PhysRange, StreamId};
+use portolan::dma::{
+    Constraints, Device, DmaSpace, FromDevice, Policy as Unmaps, Retired, SpaceOptions, Unowned,
+    reclaim_all,
+};
+use portolan::inval::{CombineOptions, Combined};
+use portolan::platform::SlabTables;
+use portolan::table::{Format, PageTable};
+use portolan::unit::{
+    Attach, AttachError, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
+};
+use portolan_model::cpus::{CommandServer, NoCaches, Schedule, Taken, VirtualCpus};
+use portolan_model::iommu::CommandPrices;
+use portolan_model::profile::{Event, Profile, Workload};
+
+use super::{Options, Policy};
+use crate::machines::{WithFormat, with_format};
+
+const CONTEXT: ContextId = ContextId::new(1);
+const STREAM: StreamId = StreamId::new(1);
+/// Buffers that are retired before they are reclaimed.
+const BATCH: usize = 32;
+/// CPUs that submit together.
+const GROUP: usize = 16;
+
+/// What an operation is, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Load {
+    /// Bytes mapped and moved.
+    pub bytes: f64,
+    /// Nanoseconds that a CPU computes, on average.
+    pub work_ns: f64,
+    /// Nanoseconds that the device takes, one operation at a time.
+    pub device_ns: Option<f64>,
+}
+
+impl Load {
+    /// As a profile says.
+    pub fn of(workload: &Workload) -> Self {
+        Self {
+            bytes: workload.bytes as f64,
+            work_ns: workload.work.ns,
+            device_ns: workload.device.as_ref().map(|price| price.ns),
+        }
+    }
+}
+
+/// How one row is computed.
+#[derive(Clone, Debug)]
+pub struct Way {
+    /// The policy.
+    pub policy: Policy,
+    /// CPUs.
+    pub cpus: usize,
+    /// The price of a sync, if not the profile's.
+    pub sync_ns: Option<f64>,
+    /// Where all that is random comes from.
+    pub seed: u64,
+    /// Virtual nanoseconds; the first quarter does not count.
+    pub horizon_ns: f64,
+}
+
+impl Way {
+    /// `policy` on `cpus` CPUs.
+    pub fn of(policy: Policy, cpus: usize, options: &Options) -> Self {
+        Self {
+            policy,
+            cpus,
+            sync_ns: None,
+            seed: options.seed,
+            horizon_ns: options.horizon_ms as f64 * 1e6,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Operations a second.
+    pub operations_per_s: f64,
+    /// Syncs by operation.
+    pub syncs_per_operation: f64,
+    /// Commands by operation.
+    pub commands_per_operation: f64,
+}
+
+/// Computes one row.
+///
+/// # Errors
+/// If the profile lacks a price, or the library refuses an operation, which is a defect.
+pub fn simulate(profile: &Profile, load: &Load, way: &Way) -> Result<Outcome> {
+    struct Task<'t>(&'t Profile, &'t Load, &'t Way);
+    impl WithFormat for Task<'_> {
+        type Output = Outcome;
+        fn run<F: Format>(self, format: F) -> Result<Outcome> {
+            Bench::new(self.0, self.1, self.2, format)?.run()
+        }
+    }
+    with_format(profile.format(), Task(profile, load, way))
+}
+
+type Server = CommandServer<NoCaches>;
+type Tables<F> = Arc<SlabTables<<F as Format>::Word>>;
+type Paged<F> = PagedDomain<F, Tables<F>, Arc<dyn ContextHome + Send + Sync>>;
+type Space<F> = DmaSpace<Paged<F>, VirtualCpus>;
+
+/// A unit whose streams are always attached.
+struct Attached;
+
+impl Unit for Attached {
+    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        Ok(None)
+    }
+}
+
+impl<D: Domain> Attach<D> for Attached {
+    fn attach(&self, _stream: StreamId, _domain: &Arc<D>) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+/// Everything that the CPUs of one row share.
+struct Bench<'b, F: Format> {
+    way: &'b Way,
+    load: &'b Load,
+    cpus: VirtualCpus,
+    server: Arc<Server>,
+    device: Device<Arc<Space<F>>>,
+    /// Nanoseconds of a map and of an unmap.
+    calls: [f64; 2],
+    /// When the device is free, in nanoseconds.
+    device_free: Mutex<f64>,
+    counted: AtomicU64,
+    all: AtomicU64,
+    failure: Mutex<Option<anyhow::Error>>,
+}
+
+impl<'b, F: Format> Bench<'b, F> {
+    fn new(profile: &Profile, load: &'b Load, way: &'b Way, format: F) -> Result<Self> {
+        let lacks = || format!("`{}` does not say what sharing costs", profile.name());
+        let sharing = profile.sharing().with_context(lacks)?.prices();
+        let submission = profile.submission().with_context(lacks)?.prices();
+        let cpus = VirtualCpus::new(way.cpus, sharing);
+        let mut commands = CommandPrices::of(profile)?;
+        commands.sync = way.sync_ns.unwrap_or(commands.sync);
+        let server = Arc::new(CommandServer::new(
+            cpus.clone(),
+            commands,
+            submission,
+            profile.queue(),
+            submission.today,
+            NoCaches,
+        ));
+        let base = PhysAddr::new(1 << 31);
+        let pages = 1024 + 64 * way.cpus as u32;
+        let tables: Tables<F> = Arc::new(SlabTables::new(base, F::GRANULE, pages));
+        let table = PageTable::new(format, tables)?;
+        let queue: Arc<dyn ContextHome + Send + Sync> = match way.policy {
+            Policy::Combined | Policy::Retired => {
+                let options = CombineOptions {
+                    cpus_per_group: GROUP,
+                    ..CombineOptions::default()
+                };
+                let below = Arc::clone(&server);
+                Arc::new(Combined::new(cpus.clone(), below, options))
+            }
+            Policy::Passthrough | Policy::Strict | Policy::Lazy => server.clone(),
+        };
+        let (caps, quirks) = (profile.capabilities(), profile.quirks());
+        let domain = PagedDomain::new(table, CONTEXT, caps, quirks, queue);
+        let options = SpaceOptions {
+            policy: match way.policy {
+                Policy::Passthrough | Policy::Strict | Policy::Combined => Unmaps::Strict,
+                Policy::Retired => Unmaps::Retired,
+                Policy::Lazy => Unmaps::Lazy,
+            },
+            ..SpaceOptions::default()
+        };
+        let space = Arc::new(DmaSpace::new(Arc::new(domain), cpus.clone(), &options)?);
+        let limits = Constraints::default();
+        let device = Device::translated(Arc::new(Attached), STREAM, space, limits)?;
+        let pages = (load.bytes / F::GRANULE.bytes() as f64).ceil().max(1.0);
+        let entry = profile.price(Event::PteWrite)?;
+        let leave = profile.price(Event::UnmapPage)?;
+        Ok(Self {
+            way,
+            load,
+            cpus,
+            server,
+            device,
+            calls: [
+                profile.price(Event::MapCall)? + pages * entry,
+                profile.price(Event::UnmapCall)? + pages * leave,
+            ],
+            device_free: Mutex::new(0.0),
+            counted: AtomicU64::new(0),
+            all: AtomicU64::new(0),
+            failure: Mutex::new(None),
+        })
+    }
+
+    fn run(self) -> Result<Outcome> {
+        let schedule = Schedule::of_seed(self.way.seed);
+        self.cpus.run(&schedule, |cpu| {
+            if let Err(error) = self.operate(cpu.get().into()) {
+                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(error);
+            }
+        })?;
+        let taken: Taken = self.server.taken();
+        let failure = self.failure.into_inner();
+        if let Some(error) = failure.unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        let all = self.all.into_inner().max(1) as f64;
+        let kinds = taken.invalidations;
+        let commands = kinds.page + kinds.range + kinds.context + kinds.global;
+        let span_ns = self.way.horizon_ns * 0.75;
+        Ok(Outcome {
+            operations_per_s: self.counted.into_inner() as f64 / (span_ns / 1e9),
+            syncs_per_operation: taken.syncs as f64 / all,
+            commands_per_operation: commands as f64 / all,
+        })
+    }
+
+    /// One CPU's operations, until time is up.
+    fn operate(&self, cpu: u64) -> Result<()> {
+        let mut rng = Rng::with_seed(self.way.seed ^ (cpu + 1) << 32);
+        let bytes = self.load.bytes.round() as u64;
+        // Buffers of one CPU, 64 of them, whole pages.
+        let stride = bytes.next_multiple_of(1 << 16).max(1 << 16);
+        let base = (1 << 40) + cpu * 64 * stride;
+        let mut retired = Vec::new();
+        for number in 0u64.. {
+            if self.cpus.now_exact_ns() >= self.way.horizon_ns {
+                break;
+            }
+            self.cpus.work(self.load.work_ns * (0.5 + rng.f64()));
+            let start = PhysAddr::new(base + number % 64 * stride);
+            let memory = PhysRange::from_len(start, bytes).context("no bytes")?;
+            self.once(memory, &mut retired)?;
+            self.all.fetch_add(1, Ordering::Relaxed);
+            let now = self.cpus.now_exact_ns();
+            if (self.way.horizon_ns / 4.0..self.way.horizon_ns).contains(&now) {
+                self.counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        reclaim(&mut retired)
+    }
+
+    /// One operation.
+    fn once(&self, memory: PhysRange, retired: &mut Vec<Kept<F>>) -> Result<()> {
+        if self.way.policy == Policy::Passthrough {
+            self.transfer();
+            return Ok(());
+        }
+        self.cpus.work(self.calls[0]);
+        let mapped = self.device.map::<FromDevice, _>(Unowned(memory));
+        let mapping = mapped.map_err(|failed| anyhow!("a map was refused: {}", failed.error))?;
+        if self.way.policy == Policy::Strict {
+            self.server.after_map();
+        }
+        self.transfer();
+        self.cpus.work(self.calls[1]);
+        if self.way.policy == Policy::Retired {
+            let Ok(one) = mapping.retire() else {
+                bail!("a mapping was not retired");
+            };
+            retired.push(one);
+            return match retired.len() < BATCH {
+                true => Ok(()),
+                false => reclaim(retired),
+            };
+        }
+        match mapping.unmap() {
+            Ok(_) => Ok(()),
+            Err(_) => bail!("a mapping was not unmapped"),
+        }
+    }
+
+    /// Waits for its turn at the device.
+    fn transfer(&self) {
+        let Some(ns) = self.load.device_ns else {
+            return;
+        };
+        // Those that are earlier come first.
+        self.cpus.sleep_until(0.0);
+        let start = {
+            let free = self.device_free.lock();
+            let mut free = free.unwrap_or_else(PoisonError::into_inner);
+            let start = free.max(self.cpus.now_exact_ns());
+            *free = start + ns;
+            start
+        };
+        self.cpus.sleep_until(start);
+    }
+}
+
+type Kept<F> = Retired<Arc<Space<F>>, Unowned>;
+
+fn reclaim<F: Format>(retired: &mut Vec<Kept<F>>) -> Result<()> {
+    let mut kept = 0;
+    let done = reclaim_all(retired.drain(..), |_| {}, |_| kept += 1);
+    done.map_err(|error| anyhow!("{kept} buffers did not come back: {error}"))
+}

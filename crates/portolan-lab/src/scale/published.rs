@@ -1,0 +1,176 @@
+//! What was measured and published of machines with many CPUs.
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use portolan_model::profile::{Event, Profile};
+
+use super::Policy;
+
+const GRACE: &str = include_str!("../../../../data/published/grace-iops.csv");
+const NESTED: &str = include_str!("../../../../data/published/nested-cores.csv");
+
+/// Cores up to which the nested guest is fitted.
+const FITTED_CORES: usize = 8;
+
+/// One figure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Figure {
+    pub policy: Policy,
+    pub cpus: usize,
+    pub value: f64,
+    pub unit: &'static str,
+    /// Whether prices were fitted on it.
+    pub fitted: bool,
+    /// The mean time of one submission, if known.
+    pub submit_us: Option<f64>,
+}
+
+/// The figures of one machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Published {
+    figures: Vec<Figure>,
+}
+
+/// The figures of the machine called `machine`; none if nothing was published.
+pub(super) fn of(machine: &str) -> Result<Published> {
+    match machine {
+        "grace" => grace(GRACE),
+        "vtd-nested" => nested(NESTED),
+        _ => Ok(Published::default()),
+    }
+}
+
+impl Published {
+    /// Whether it is one policy by number of cores.
+    pub(super) fn is_by_cores(&self) -> bool {
+        self.fitted().count() > 1
+    }
+
+    /// The figures to fit on.
+    pub(super) fn fitted(&self) -> impl Iterator<Item = &Figure> {
+        let by_cores = |figure: &&Figure| figure.fitted && figure.unit == "Gbit/s";
+        self.figures.iter().filter(by_cores)
+    }
+
+    /// Numbers of CPUs that have a figure for `policy`.
+    pub(super) fn counts(&self, policy: Policy) -> Vec<usize> {
+        let of_policy = |figure: &&Figure| figure.policy == policy;
+        let found = self.figures.iter().filter(of_policy);
+        found.map(|figure| figure.cpus).collect()
+    }
+
+    /// The figure for one row.
+    pub(super) fn find(&self, policy: Policy, cpus: usize) -> Option<&Figure> {
+        let same = |figure: &&Figure| figure.policy == policy && figure.cpus == cpus;
+        self.figures.iter().find(same)
+    }
+
+    /// Rows to compute with the slowest submission that was measured, in place of the profile's:
+    /// CPUs, and nanoseconds of a sync.
+    pub(super) fn slow_submissions(&self, profile: &Profile) -> Vec<(usize, f64)> {
+        let slowest = self.figures.iter().filter_map(|figure| figure.submit_us);
+        let slowest = slowest.fold(0.0, f64::max) * 1000.0;
+        let command = profile.price(Event::CmdRange).unwrap_or(0.0);
+        if slowest <= command {
+            return Vec::new();
+        }
+        let predicted = self.figures.iter().filter(|figure| !figure.fitted);
+        predicted
+            .map(|figure| (figure.cpus, slowest - command))
+            .collect()
+    }
+}
+
+fn records(text: &str) -> Result<Vec<csv::StringRecord>> {
+    let mut reader = csv::ReaderBuilder::new()
+        .comment(Some(b'#'))
+        .from_reader(text.as_bytes());
+    Ok(reader.records().collect::<Result<_, _>>()?)
+}
+
+fn number(record: &csv::StringRecord, column: usize) -> Result<f64> {
+    let text = record.get(column).unwrap_or_default();
+    let value: f64 = text
+        .parse()
+        .with_context(|| format!("`{text}` is not a number"))?;
+    if value.is_finite() && value > 0.0 {
+        Ok(value)
+    } else {
+        bail!("`{text}` is not a positive number")
+    }
+}
+
+fn grace(text: &str) -> Result<Published> {
+    let figure = |record: csv::StringRecord| {
+        let name = record.get(0).unwrap_or_default();
+        let Ok(policy) = Policy::from_str(name, false) else {
+            bail!("`{name}` is not a policy");
+        };
+        Ok(Figure {
+            policy,
+            cpus: number(&record, 1)? as usize,
+            value: number(&record, 2)?,
+            unit: "operations/s",
+            // The device's price and the queue's.
+            fitted: policy != Policy::Lazy,
+            submit_us: None,
+        })
+    };
+    let figures = records(text)?
+        .into_iter()
+        .map(figure)
+        .collect::<Result<_>>()?;
+    Ok(Published { figures })
+}
+
+fn nested(text: &str) -> Result<Published> {
+    let figure = |record: csv::StringRecord| {
+        let cpus = number(&record, 0)? as usize;
+        let known = record.get(2).is_some_and(|text| !text.is_empty());
+        Ok(Figure {
+            policy: Policy::Strict,
+            cpus,
+            value: number(&record, 1)?,
+            unit: "Gbit/s",
+            fitted: cpus <= FITTED_CORES,
+            submit_us: known.then(|| number(&record, 2)).transpose()?,
+        })
+    };
+    let figures = records(text)?
+        .into_iter()
+        .map(figure)
+        .collect::<Result<_>>()?;
+    Ok(Published { figures })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn embedded_figures_are_read() {
+        let nested = of("vtd-nested").unwrap();
+        assert_eq!(nested.fitted().count(), 4);
+        assert_eq!(nested.counts(Policy::Strict), [1, 2, 4, 8, 16, 20]);
+        assert_eq!(nested.figures[5].submit_us, Some(69.0));
+        assert!(nested.is_by_cores());
+        let grace = of("grace").unwrap();
+        assert_eq!(grace.find(Policy::Strict, 144).unwrap().value, 2.8e6);
+        assert!(!grace.is_by_cores());
+        assert_eq!(of("sm8150").unwrap(), Published::default());
+    }
+
+    #[test]
+    fn malformed_figures_are_errors() {
+        for line in [
+            "stirct,144,1",
+            "strict,many,1",
+            "strict,144,-1",
+            "strict,144,nan",
+        ] {
+            let text = format!("policy,cpus,operations_per_s\n{line}\n");
+            assert!(grace(&text).is_err(), "{line}");
+        }
+        assert!(nested("cores,gbit_s,submit_us\n1,2,x\n").is_err());
+    }
+}
