@@ -13,6 +13,7 @@ use portolan_model::profile::Profile;
 use portolan_verify::backend::BackendGroup;
 use portolan_verify::format::FormatName;
 
+use crate::linux::{self, Asked, CachingMode, Rules, StageName, Timer};
 use crate::replay::{self, Policy};
 use crate::{bench, check, machines, reproduce, torture};
 
@@ -52,7 +53,45 @@ struct ReplayArgs {
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<Policy>,
     #[command(flatten)]
+    linux: LinuxArgs,
+    #[command(flatten)]
     output: Output,
+}
+
+/// Linux's own rules, beside the policies.
+#[derive(Debug, Default, Args)]
+struct LinuxArgs {
+    /// Count what Linux would submit when told to be strict or lazy; lazy, its default on x86, if
+    /// neither is said. Goes after TRACE.
+    #[arg(long, value_name = "strict|lazy", num_args = 0..=1, default_missing_value = "lazy")]
+    as_linux: Option<Asked>,
+    /// Whether its unit reports caching mode; as the machine's if absent.
+    #[arg(long, value_name = "on|off", requires = "as_linux")]
+    caching_mode: Option<CachingMode>,
+    /// Which tables it uses; the machine's if absent.
+    #[arg(long, value_name = "first|second", requires = "as_linux")]
+    stage: Option<StageName>,
+    /// Microseconds by which its timers run late, for a lazy guest whose CPUs are emulated.
+    #[arg(long, value_name = "US", requires = "as_linux", default_value_t = 0)]
+    timer_late: u32,
+}
+
+impl LinuxArgs {
+    fn rules(&self, profile: &Profile) -> Result<Option<Rules>> {
+        let Some(asked) = self.as_linux else {
+            return Ok(None);
+        };
+        let options = linux::Options {
+            asked,
+            caching: self.caching_mode,
+            stage: self.stage,
+            timer: Timer {
+                late_ns: u64::from(self.timer_late) * 1000,
+                ..Timer::default()
+            },
+        };
+        Rules::new(profile, &options).map(Some)
+    }
 }
 
 impl Default for ReplayArgs {
@@ -61,6 +100,7 @@ impl Default for ReplayArgs {
             trace: None,
             machine: replay::DEFAULT_MACHINE.to_owned(),
             policies: Vec::new(),
+            linux: LinuxArgs::default(),
             output: Output::default(),
         }
     }
@@ -172,7 +212,8 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
     if policies.is_empty() {
         policies = Policy::ALL.to_vec();
     }
-    let report = replay::run_file(args.trace.as_deref(), &profile, &policies)?;
+    let linux = args.linux.rules(&profile)?;
+    let report = replay::run_file(args.trace.as_deref(), &profile, &policies, linux)?;
     let text = match args.output.json {
         true => json(&report)?,
         false => replay::text(&report),

@@ -2,6 +2,7 @@
 //!
 //! * [`trace`]: reads DMA traces of Linux and pairs maps with unmaps.
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
+//! * [`linux`]: what Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`cli`]: the command line.
@@ -14,6 +15,7 @@ pub mod check;
 pub mod cli;
 mod display;
 pub mod iova;
+pub mod linux;
 pub mod machines;
 pub mod replay;
 pub mod reproduce;

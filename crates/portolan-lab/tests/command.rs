@@ -172,3 +172,51 @@ fn wrong_input_exits_with_2_and_says_what_to_do() {
     let binary = scratch("binary.trace", &[0, 1, 2, 3, 255, 254, 7, 7, 7, 0, 0, 0]);
     fails_with(&["replay", binary.to_str().unwrap()], &["binary"]);
 }
+
+#[test]
+fn linux_is_counted_beside_the_policies_when_asked_for() {
+    let report = json(&[
+        "replay",
+        "--json",
+        "--policy",
+        "strict-range",
+        "--as-linux",
+        "strict",
+    ]);
+    let (ours, linux) = (&report["policies"][0], &report["linux"]);
+    assert_eq!(linux["policy"], "strict");
+    assert_eq!(linux["invalidations"], ours["invalidations"]);
+    assert_eq!(linux["masks"], ours["masks"]);
+    assert_eq!(linux["domains"].as_array().unwrap().len(), 1);
+    // Lazy if nothing is said, and strict where tables are shadowed.
+    let lazy = json(&["replay", "--json", "--policy", "lazy", "--as-linux"]);
+    assert_eq!(lazy["linux"]["policy"], "lazy");
+    let shadowed = [
+        "replay",
+        "--json",
+        "--policy",
+        "lazy",
+        "--as-linux",
+        "--caching-mode",
+        "on",
+    ];
+    let shadowed = json(&shadowed);
+    assert_eq!(shadowed["linux"]["policy"], "strict");
+    assert_eq!(shadowed["linux"]["invalidations"]["range"], 2 * 3755 + 4);
+    let text = portolan(&["replay", "--as-linux", "strict"]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("Linux, strict"));
+    assert!(json(&["replay", "--json", "--policy", "lazy"])["linux"].is_null());
+}
+
+#[test]
+fn linux_is_refused_where_its_rules_are_not_known() {
+    fails_with(
+        &["replay", "--machine", "grace", "--as-linux"],
+        &["VT-d", "grace"],
+    );
+    fails_with(
+        &["replay", "--as-linux", "loose"],
+        &["loose", "strict", "lazy"],
+    );
+    fails_with(&["replay", "--caching-mode", "on"], &["--as-linux"]);
+}

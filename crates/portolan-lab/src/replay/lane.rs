@@ -53,7 +53,7 @@ struct Live {
 
 /// Spreads consecutive numbers; the order of the map is never looked at.
 #[derive(Default)]
-pub(super) struct IdHasher(u64);
+pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {

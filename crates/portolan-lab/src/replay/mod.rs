@@ -8,12 +8,14 @@ mod policy;
 mod report;
 mod run;
 mod text;
+mod warnings;
 
+pub(crate) use lane::IdHasher;
 pub use policy::{LazyBounds, Policy};
 pub use report::{
     DeviceCounts, Exposed, Invalidations, PolicyReport, ReplayReport, TimeByCause, TraceReport,
 };
-pub use run::{run, run_file};
+pub use run::{run, run_beside, run_file};
 pub use text::text;
 
 /// The machine that replays run on if none is named.

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::linux::LinuxReport;
+
 /// The whole result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
@@ -16,6 +18,9 @@ pub struct ReplayReport {
     pub machine: String,
     /// One entry for each policy, in the order asked for.
     pub policies: Vec<PolicyReport>,
+    /// What Linux would have submitted, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linux: Option<LinuxReport>,
     /// What the numbers say, in sentences.
     pub findings: Vec<String>,
 }

@@ -9,7 +9,7 @@ mod hardware;
 mod tests;
 
 pub use event::{Event, MissingPrice, Price, Prices};
-pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits};
+pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits, Surroundings};
 
 use portolan::addr::PageSize;
 use portolan::inval::{Capabilities, Quirks};
@@ -19,7 +19,7 @@ use thiserror::Error;
 use crate::cpus::{SharingTable, SubmissionTable};
 use crate::decode::TableFormat;
 
-const BUILTIN: [(&str, &str); 4] = [
+const BUILTIN: [(&str, &str); 5] = [
     (
         "sm8150",
         include_str!("../../../../data/machines/sm8150.toml"),
@@ -36,6 +36,10 @@ const BUILTIN: [(&str, &str); 4] = [
         "grace",
         include_str!("../../../../data/machines/grace.toml"),
     ),
+    (
+        "spr-vm",
+        include_str!("../../../../data/machines/spr-vm.toml"),
+    ),
 ];
 
 /// One machine.
@@ -49,6 +53,7 @@ pub struct Profile {
     format: TableFormat,
     capabilities: Capabilities,
     quirks: Quirks,
+    surroundings: Surroundings,
     queue: QueueLimits,
     caches: CacheSizes,
     prices: Prices,
@@ -94,6 +99,8 @@ struct File {
     capabilities: hardware::CapabilitiesFile,
     #[serde(default)]
     quirks: hardware::QuirksFile,
+    #[serde(default)]
+    surroundings: hardware::SurroundingsFile,
     queue: QueueLimits,
     caches: CacheSizes,
     prices: Prices,
@@ -122,6 +129,7 @@ impl Profile {
         file.submission
             .iter()
             .try_for_each(SubmissionTable::check)?;
+        let capabilities = file.capabilities.into();
         Ok(Self {
             name: file.name,
             title: file.title,
@@ -129,7 +137,8 @@ impl Profile {
             cpus: file.cpus,
             context: file.context,
             format: file.format.check()?,
-            capabilities: file.capabilities.into(),
+            capabilities,
+            surroundings: file.surroundings.beside(&capabilities),
             quirks: file.quirks.into(),
             queue: file.queue.check()?,
             caches: file.caches,
@@ -209,6 +218,11 @@ impl Profile {
     /// What experience with it adds.
     pub fn quirks(&self) -> Quirks {
         self.quirks
+    }
+
+    /// What a default policy depends on beside its invalidation.
+    pub fn surroundings(&self) -> Surroundings {
+        self.surroundings
     }
 
     /// Its command queue.
