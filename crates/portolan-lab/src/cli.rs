@@ -13,9 +13,9 @@ use portolan_model::profile::Profile;
 use portolan_verify::backend::BackendGroup;
 use portolan_verify::format::FormatName;
 
-use crate::linux::{self, Asked, CachingMode, Rules, StageName, Timer};
+use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy};
-use crate::{bench, check, machines, reproduce, torture};
+use crate::{bench, check, explain, machines, reproduce, torture};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -31,6 +31,8 @@ enum Command {
     Replay(ReplayArgs),
     /// Recompute a published table row by row.
     Reproduce(ReproduceArgs),
+    /// Say which policy is a machine's default, and why.
+    Explain(ExplainArgs),
     /// List the machine profiles, their prices and sources.
     Machines(MachinesArgs),
     /// Do random operations on every table format against an oracle and the adversarial model.
@@ -56,42 +58,6 @@ struct ReplayArgs {
     linux: LinuxArgs,
     #[command(flatten)]
     output: Output,
-}
-
-/// Linux's own rules, beside the policies.
-#[derive(Debug, Default, Args)]
-struct LinuxArgs {
-    /// Count what Linux would submit when told to be strict or lazy; lazy, its default on x86, if
-    /// neither is said. Goes after TRACE.
-    #[arg(long, value_name = "strict|lazy", num_args = 0..=1, default_missing_value = "lazy")]
-    as_linux: Option<Asked>,
-    /// Whether its unit reports caching mode; as the machine's if absent.
-    #[arg(long, value_name = "on|off", requires = "as_linux")]
-    caching_mode: Option<CachingMode>,
-    /// Which tables it uses; the machine's if absent.
-    #[arg(long, value_name = "first|second", requires = "as_linux")]
-    stage: Option<StageName>,
-    /// Microseconds by which its timers run late, for a lazy guest whose CPUs are emulated.
-    #[arg(long, value_name = "US", requires = "as_linux", default_value_t = 0)]
-    timer_late: u32,
-}
-
-impl LinuxArgs {
-    fn rules(&self, profile: &Profile) -> Result<Option<Rules>> {
-        let Some(asked) = self.as_linux else {
-            return Ok(None);
-        };
-        let options = linux::Options {
-            asked,
-            caching: self.caching_mode,
-            stage: self.stage,
-            timer: Timer {
-                late_ns: u64::from(self.timer_late) * 1000,
-                ..Timer::default()
-            },
-        };
-        Rules::new(profile, &options).map(Some)
-    }
 }
 
 impl Default for ReplayArgs {
@@ -120,6 +86,18 @@ enum Published {
     WalkFlush,
     /// Range flush (Tegra SMMU, 2015).
     RangeFlush,
+}
+
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    /// Machine profile; may be repeated. All if absent.
+    #[arg(long = "machine", value_name = "NAME")]
+    machines: Vec<String>,
+    /// The whole table of decisions as well.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -195,6 +173,7 @@ fn run(command: Command) -> Result<Outcome> {
     match command {
         Command::Replay(args) => replay_trace(args),
         Command::Reproduce(args) => reproduce_result(&args),
+        Command::Explain(args) => explain_policies(&args),
         Command::Machines(args) => list_machines(&args),
         Command::Torture(args) => run_torture(&args),
         Command::Check(args) => run_check(&args),
@@ -246,6 +225,26 @@ fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
     } else {
         Outcome::CheckFailed
     })
+}
+
+fn explain_policies(args: &ExplainArgs) -> Result<Outcome> {
+    let profiles = match args.machines.as_slice() {
+        [] => Profile::builtin()?,
+        names => names
+            .iter()
+            .map(|name| profile(name))
+            .collect::<Result<_>>()?,
+    };
+    let mut explanation = explain::explain(&profiles);
+    if args.all {
+        explanation.table = explain::everything();
+    }
+    let text = match args.output.json {
+        true => json(&explanation)?,
+        false => explain::text(&explanation),
+    };
+    print(&text)?;
+    Ok(Outcome::Good)
 }
 
 fn list_machines(args: &MachinesArgs) -> Result<Outcome> {

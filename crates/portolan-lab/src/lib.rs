@@ -4,6 +4,7 @@
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
 //! * [`linux`]: what Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
+//! * [`explain`]: why a machine's default policy is what it is.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`cli`]: the command line.
 //!
@@ -14,6 +15,7 @@ pub mod bench;
 pub mod check;
 pub mod cli;
 mod display;
+pub mod explain;
 pub mod iova;
 pub mod linux;
 pub mod machines;

@@ -220,3 +220,24 @@ fn linux_is_refused_where_its_rules_are_not_known() {
     );
     fails_with(&["replay", "--caching-mode", "on"], &["--as-linux"]);
 }
+
+#[test]
+fn explain_says_the_policy_and_why() {
+    let one = json(&["explain", "--machine", "spr-vm", "--json"]);
+    let machine = &one["machines"][0];
+    assert_eq!(machine["machine"], "spr-vm");
+    let decisions = machine["decisions"].as_array().unwrap();
+    assert_eq!(decisions.len(), 6);
+    for decision in decisions {
+        assert!(decision["reason"].as_str().unwrap().ends_with('.'));
+    }
+    assert!(one["table"].is_null());
+    let all = json(&["explain", "--all", "--json"]);
+    assert_eq!(all["table"].as_array().unwrap().len(), 192);
+    let text = String::from_utf8(portolan(&["explain"]).stdout).unwrap();
+    assert!(
+        text.contains("xeon-vtd") && text.contains("caching mode"),
+        "{text}"
+    );
+    fails_with(&["explain", "--machine", "nosuch"], &["nosuch", "spr-vm"]);
+}

@@ -14,12 +14,12 @@
 //! its buffers. Not modelled: devices that share a domain, device TLBs, and the copies made for
 //! devices that are not trusted.
 
+mod args;
 mod count;
 mod queues;
 
+pub use args::{Asked, CachingMode, LinuxArgs, StageName};
 pub use count::{Counter, DomainReport, LinuxReport};
-
-use std::fmt;
 
 use anyhow::{Result, bail};
 use portolan::dma::{
@@ -28,33 +28,6 @@ use portolan::dma::{
 use portolan::inval::{Caching, RangeForm};
 use portolan_model::decode::TableFormat;
 use portolan_model::profile::Profile;
-
-/// What the kernel was told by `iommu.strict`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Asked {
-    /// `iommu.strict=1`.
-    Strict,
-    /// `iommu.strict=0`, what distributions for x86 are built with.
-    Lazy,
-}
-
-/// Caching mode, as an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum CachingMode {
-    /// The unit has it: it is a virtual one that shadows tables.
-    On,
-    /// The unit lacks it.
-    Off,
-}
-
-/// Which tables, as an option.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum StageName {
-    /// First-stage.
-    First,
-    /// Second-stage.
-    Second,
-}
 
 /// When a lazy domain's timer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,14 +153,5 @@ impl Rules {
 
     fn is_lazy(&self) -> bool {
         self.decision().policy == Policy::Lazy
-    }
-}
-
-impl fmt::Display for Asked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Strict => "strict",
-            Self::Lazy => "lazy",
-        })
     }
 }
