@@ -86,6 +86,8 @@ enum Published {
     WalkFlush,
     /// Range flush (Tegra SMMU, 2015).
     RangeFlush,
+    /// Lazy invalidation under a virtual IOMMU (VT-d, 2023).
+    FlushQueue,
 }
 
 #[derive(Debug, Args)]
@@ -211,16 +213,28 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
 }
 
 fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
-    let result = match args.result {
-        Published::WalkFlush => reproduce::walk_flush()?,
-        Published::RangeFlush => reproduce::range_flush()?,
+    let as_json = args.output.json;
+    let common = |result: reproduce::Reproduction| {
+        let text = match as_json {
+            true => json(&result)?,
+            false => reproduce::text(&result),
+        };
+        Ok::<_, anyhow::Error>((text, result.holds()))
     };
-    let text = match args.output.json {
-        true => json(&result)?,
-        false => reproduce::text(&result),
+    let (text, holds) = match args.result {
+        Published::WalkFlush => common(reproduce::walk_flush()?)?,
+        Published::RangeFlush => common(reproduce::range_flush()?)?,
+        Published::FlushQueue => {
+            let result = reproduce::flush_queue()?;
+            let text = match as_json {
+                true => json(&result)?,
+                false => reproduce::flush_queue_text(&result),
+            };
+            (text, result.holds())
+        }
     };
     print(&text)?;
-    Ok(if result.holds() {
+    Ok(if holds {
         Outcome::Good
     } else {
         Outcome::CheckFailed

@@ -15,6 +15,7 @@ pub mod bench;
 pub mod check;
 pub mod cli;
 mod display;
+mod dma_rig;
 pub mod explain;
 pub mod iova;
 pub mod linux;

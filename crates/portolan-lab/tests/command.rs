@@ -202,7 +202,7 @@ fn linux_is_counted_beside_the_policies_when_asked_for() {
     ];
     let shadowed = json(&shadowed);
     assert_eq!(shadowed["linux"]["policy"], "strict");
-    assert_eq!(shadowed["linux"]["invalidations"]["range"], 2 * 3755 + 4);
+    assert_eq!(shadowed["linux"]["invalidations"]["range"], 7512);
     let text = portolan(&["replay", "--as-linux", "strict"]).stdout;
     assert!(String::from_utf8(text).unwrap().contains("Linux, strict"));
     assert!(json(&["replay", "--json", "--policy", "lazy"])["linux"].is_null());
@@ -240,4 +240,32 @@ fn explain_says_the_policy_and_why() {
         "{text}"
     );
     fails_with(&["explain", "--machine", "nosuch"], &["nosuch", "spr-vm"]);
+}
+
+#[test]
+fn flush_queue_has_the_agreed_keys() {
+    let report = json(&["reproduce", "flush-queue", "--json"]);
+    assert_eq!(
+        (&report["name"], &report["machine"]),
+        (&"flush-queue".into(), &"spr-vm".into())
+    );
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        assert_eq!(row["quantity"], "throughput_gbit_s");
+        assert!(
+            row["computed"].is_f64() && row["fitted"].is_boolean(),
+            "{row}"
+        );
+        assert_eq!(row["published"].is_null(), row["stage"] == "second");
+        assert!(
+            row["counts"]["sync"].is_u64() && row["exits"].is_u64(),
+            "{row}"
+        );
+    }
+    let text = String::from_utf8(portolan(&["reproduce", "flush-queue"]).stdout).unwrap();
+    assert!(
+        text.contains("39.3") && text.contains("caching mode"),
+        "{text}"
+    );
 }

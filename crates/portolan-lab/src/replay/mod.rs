@@ -3,10 +3,13 @@
 //! Each policy drives a real page table of the library against the model of one machine, in
 //! virtual time. `docs/replay.md` says what is counted and how.
 
+mod combine;
 mod lane;
 mod policy;
 mod report;
+mod retired_lane;
 mod run;
+mod tally;
 mod text;
 mod warnings;
 

@@ -143,6 +143,8 @@ impl TimeByCause {
 pub struct Exposed {
     /// Most bytes at once.
     pub max_bytes: u64,
+    /// Most of them at once that their owner could use for something else already.
+    pub reusable_bytes: u64,
     /// Longest time from unmap to the end of the invalidation that covers it.
     pub max_us: f64,
 }

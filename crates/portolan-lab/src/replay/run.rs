@@ -14,9 +14,10 @@ use portolan::platform::SlabTables;
 use portolan::table::{Format, Segment};
 use portolan_model::profile::Profile;
 
-use super::lane::{FormatLane, Lane, Taken, WINDOW_LG2, table_pages};
+use super::lane::{At, FormatLane, Lane, Taken, WINDOW_LG2, table_pages};
 use super::policy::Policy;
 use super::report::{ReplayReport, TraceReport};
+use super::retired_lane::RetiredLane;
 use super::text::{findings, linux_finding};
 use super::warnings::warnings;
 use crate::linux::{Counter, Rules};
@@ -128,9 +129,12 @@ impl WithFormat for Task<'_> {
             .iter()
             .map(|_| SlabTables::<F::Word>::new(at, F::GRANULE, table_pages::<F>()))
             .collect();
-        let mut lanes = Vec::new();
+        let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
         for (policy, memory) in policies.iter().zip(&memories) {
-            lanes.push(FormatLane::new(*policy, profile, format, memory)?);
+            lanes.push(match policy {
+                Policy::Retired => Box::new(RetiredLane::new(profile, format, memory)?),
+                other => Box::new(FormatLane::new(*other, profile, format, memory)?),
+            });
         }
         let rejected = drive(reader, F::GRANULE, &mut lanes, linux.as_mut())?;
         let mut reports = Vec::new();
@@ -168,10 +172,10 @@ impl Rejected {
 }
 
 /// Feeds all operations to all lanes; the maps that no lane took.
-fn drive<L: Lane>(
+fn drive(
     reader: &mut Reader,
     granule: PageSize,
-    lanes: &mut [L],
+    lanes: &mut [Box<dyn Lane + '_>],
     mut linux: Option<&mut Counter>,
 ) -> Result<Rejected> {
     let mut segments: Vec<Segment> = Vec::new();
@@ -181,6 +185,10 @@ fn drive<L: Lane>(
     let mut now_ns = 0;
     while let Some(op) = reader.next_op() {
         now_ns = now_ns.max(op.time_ns);
+        let at = At {
+            now_ns,
+            cpu: op.cpu,
+        };
         match op.kind {
             OpKind::Map {
                 id,
@@ -198,7 +206,7 @@ fn drive<L: Lane>(
                 }
                 let mut taken = 0;
                 for lane in lanes.iter_mut() {
-                    let done = lane.map(now_ns, id.0, &segments, padded);
+                    let done = lane.map(at, id.0, &segments, padded);
                     let done = done.with_context(|| format!("map in line {}", op.line))?;
                     taken += u32::from(done == Taken::Yes);
                 }
@@ -211,7 +219,7 @@ fn drive<L: Lane>(
                     linux.unmap(now_ns, op.cpu, op.device, id.0);
                 }
                 for lane in lanes.iter_mut() {
-                    let done = lane.unmap(now_ns, id.0);
+                    let done = lane.unmap(at, id.0);
                     done.with_context(|| format!("unmap in line {}", op.line))?;
                 }
             }
