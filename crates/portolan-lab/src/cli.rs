@@ -13,8 +13,9 @@ use portolan_model::profile::Profile;
 use portolan_verify::backend::BackendGroup;
 use portolan_verify::format::FormatName;
 
+use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy};
-use crate::{bench, check, machines, reproduce, scale, torture};
+use crate::{bench, check, explain, machines, reproduce, scale, torture};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -30,6 +31,8 @@ enum Command {
     Replay(ReplayArgs),
     /// Recompute a published table row by row.
     Reproduce(ReproduceArgs),
+    /// Say which policy is a machine's default, and why.
+    Explain(ExplainArgs),
     /// List the machine profiles, their prices and sources.
     Machines(MachinesArgs),
     /// Compute throughput by number of CPUs under each policy, in virtual time.
@@ -54,6 +57,8 @@ struct ReplayArgs {
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<Policy>,
     #[command(flatten)]
+    linux: LinuxArgs,
+    #[command(flatten)]
     output: Output,
 }
 
@@ -63,6 +68,7 @@ impl Default for ReplayArgs {
             trace: None,
             machine: replay::DEFAULT_MACHINE.to_owned(),
             policies: Vec::new(),
+            linux: LinuxArgs::default(),
             output: Output::default(),
         }
     }
@@ -82,6 +88,20 @@ enum Published {
     WalkFlush,
     /// Range flush (Tegra SMMU, 2015).
     RangeFlush,
+    /// Lazy invalidation under a virtual IOMMU (VT-d, 2023).
+    FlushQueue,
+}
+
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    /// Machine profile; may be repeated. All if absent.
+    #[arg(long = "machine", value_name = "NAME")]
+    machines: Vec<String>,
+    /// The whole table of decisions as well.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    output: Output,
 }
 
 #[derive(Debug, Args)]
@@ -178,6 +198,7 @@ fn run(command: Command) -> Result<Outcome> {
     match command {
         Command::Replay(args) => replay_trace(args),
         Command::Reproduce(args) => reproduce_result(&args),
+        Command::Explain(args) => explain_policies(&args),
         Command::Machines(args) => list_machines(&args),
         Command::Scale(args) => run_scale(&args),
         Command::Torture(args) => run_torture(&args),
@@ -196,7 +217,8 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
     if policies.is_empty() {
         policies = Policy::ALL.to_vec();
     }
-    let report = replay::run_file(args.trace.as_deref(), &profile, &policies)?;
+    let linux = args.linux.rules(&profile)?;
+    let report = replay::run_file(args.trace.as_deref(), &profile, &policies, linux)?;
     let text = match args.output.json {
         true => json(&report)?,
         false => replay::text(&report),
@@ -215,20 +237,52 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
 }
 
 fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
-    let result = match args.result {
-        Published::WalkFlush => reproduce::walk_flush()?,
-        Published::RangeFlush => reproduce::range_flush()?,
+    let as_json = args.output.json;
+    let common = |result: reproduce::Reproduction| {
+        let text = match as_json {
+            true => json(&result)?,
+            false => reproduce::text(&result),
+        };
+        Ok::<_, anyhow::Error>((text, result.holds()))
     };
-    let text = match args.output.json {
-        true => json(&result)?,
-        false => reproduce::text(&result),
+    let (text, holds) = match args.result {
+        Published::WalkFlush => common(reproduce::walk_flush()?)?,
+        Published::RangeFlush => common(reproduce::range_flush()?)?,
+        Published::FlushQueue => {
+            let result = reproduce::flush_queue()?;
+            let text = match as_json {
+                true => json(&result)?,
+                false => reproduce::flush_queue_text(&result),
+            };
+            (text, result.holds())
+        }
     };
     print(&text)?;
-    Ok(if result.holds() {
+    Ok(if holds {
         Outcome::Good
     } else {
         Outcome::CheckFailed
     })
+}
+
+fn explain_policies(args: &ExplainArgs) -> Result<Outcome> {
+    let profiles = match args.machines.as_slice() {
+        [] => Profile::builtin()?,
+        names => names
+            .iter()
+            .map(|name| profile(name))
+            .collect::<Result<_>>()?,
+    };
+    let mut explanation = explain::explain(&profiles);
+    if args.all {
+        explanation.table = explain::everything();
+    }
+    let text = match args.output.json {
+        true => json(&explanation)?,
+        false => explain::text(&explanation),
+    };
+    print(&text)?;
+    Ok(Outcome::Good)
 }
 
 fn list_machines(args: &MachinesArgs) -> Result<Outcome> {

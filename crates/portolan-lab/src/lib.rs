@@ -2,8 +2,10 @@
 //!
 //! * [`trace`]: reads DMA traces of Linux and pairs maps with unmaps.
 //! * [`replay`]: drives the library against the model with a trace, once per policy.
+//! * [`linux`]: what Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
 //! * [`scale`]: computes throughput by number of CPUs.
+//! * [`explain`]: why a machine's default policy is what it is.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`cli`]: the command line.
 //!
@@ -14,7 +16,10 @@ pub mod bench;
 pub mod check;
 pub mod cli;
 mod display;
+mod dma_rig;
+pub mod explain;
 pub mod iova;
+pub mod linux;
 pub mod machines;
 pub mod replay;
 pub mod reproduce;

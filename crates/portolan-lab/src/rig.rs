@@ -6,15 +6,15 @@
 
 use anyhow::{Result, anyhow};
 use portolan::addr::{ContextId, Iova, PhysAddr, StreamId};
-use portolan::inval::{Capabilities, Gather, Quiesced, Quirks, sync};
+use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, sync};
 use portolan::platform::SlabTables;
 use portolan::table::Format;
 use portolan_model::counters::Counters;
-use portolan_model::decode::{AccessKind, TableReader, TableRoot};
-use portolan_model::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
+use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot};
+use portolan_model::iommu::{CommandPrices, Iommu, QueueError, Setup, StreamConfig};
 use portolan_model::profile::{Event, Profile};
 
-const CONTEXT: ContextId = ContextId::new(1);
+pub(crate) const CONTEXT: ContextId = ContextId::new(1);
 const STREAM: StreamId = StreamId::new(1);
 
 /// What CPU work costs on a machine, in nanoseconds.
@@ -49,6 +49,21 @@ impl<'m, F: Format> Rig<'m, F> {
         memory: &'m SlabTables<F::Word>,
         root: PhysAddr,
     ) -> Result<Self> {
+        let caps = profile.capabilities();
+        Self::with(profile, profile.format(), caps, memory, root)
+    }
+
+    /// The same, with a unit that walks tables of `format` and can do `caps`.
+    ///
+    /// # Errors
+    /// As [`Rig::new`].
+    pub(crate) fn with(
+        profile: &Profile,
+        format: TableFormat,
+        caps: Capabilities,
+        memory: &'m SlabTables<F::Word>,
+        root: PhysAddr,
+    ) -> Result<Self> {
         let cpu = CpuPrices {
             map_call: profile.price(Event::MapCall)?,
             unmap_call: profile.price(Event::UnmapCall)?,
@@ -56,13 +71,11 @@ impl<'m, F: Format> Rig<'m, F> {
             entry: profile.price(Event::PteWrite)?,
             table_free: profile.price(Event::TableFree)?,
         };
-        let setup = Setup::realistic(profile)?;
+        let mut setup = Setup::realistic(profile)?;
+        setup.capabilities = caps;
         let commands = setup.prices;
         let iommu = Iommu::new(setup, TableReader::new(memory, F::GRANULE));
-        let table = TableRoot {
-            root,
-            format: profile.format(),
-        };
+        let table = TableRoot { root, format };
         iommu.attach(
             STREAM,
             StreamConfig::Translate {
@@ -109,10 +122,34 @@ impl<'m, F: Format> Rig<'m, F> {
         paid.map_err(|failed| anyhow!("the model refused an invalidation: {}", failed.error))
     }
 
+    /// Carries out the steps of an unmap's debt.
+    ///
+    /// # Errors
+    /// If the model refuses one, which is a defect.
+    pub(crate) fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), QueueError> {
+        self.iommu.execute(steps)
+    }
+
+    /// Carries out the steps of a map's debt.
+    ///
+    /// # Errors
+    /// As [`Rig::execute`].
+    pub(crate) fn execute_after_map(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+    ) -> Result<(), QueueError> {
+        self.iommu.map_side().execute(steps)
+    }
+
     /// Lets the device read at `iova`; a fault is counted by the model.
     #[inline]
     pub(crate) fn touch(&self, iova: Iova) {
         let _ = self.iommu.translate(STREAM, iova, AccessKind::Read);
+    }
+
+    /// Lets the device write at `iova`; a fault is counted by the model.
+    pub(crate) fn fill(&self, iova: Iova) {
+        let _ = self.iommu.translate(STREAM, iova, AccessKind::Write);
     }
 
     /// What happened.

@@ -172,3 +172,100 @@ fn wrong_input_exits_with_2_and_says_what_to_do() {
     let binary = scratch("binary.trace", &[0, 1, 2, 3, 255, 254, 7, 7, 7, 0, 0, 0]);
     fails_with(&["replay", binary.to_str().unwrap()], &["binary"]);
 }
+
+#[test]
+fn linux_is_counted_beside_the_policies_when_asked_for() {
+    let report = json(&[
+        "replay",
+        "--json",
+        "--policy",
+        "strict-range",
+        "--as-linux",
+        "strict",
+    ]);
+    let (ours, linux) = (&report["policies"][0], &report["linux"]);
+    assert_eq!(linux["policy"], "strict");
+    assert_eq!(linux["invalidations"], ours["invalidations"]);
+    assert_eq!(linux["masks"], ours["masks"]);
+    assert_eq!(linux["domains"].as_array().unwrap().len(), 1);
+    // Lazy if nothing is said, and strict where tables are shadowed.
+    let lazy = json(&["replay", "--json", "--policy", "lazy", "--as-linux"]);
+    assert_eq!(lazy["linux"]["policy"], "lazy");
+    let shadowed = [
+        "replay",
+        "--json",
+        "--policy",
+        "lazy",
+        "--as-linux",
+        "--caching-mode",
+        "on",
+    ];
+    let shadowed = json(&shadowed);
+    assert_eq!(shadowed["linux"]["policy"], "strict");
+    assert_eq!(shadowed["linux"]["invalidations"]["range"], 7512);
+    let text = portolan(&["replay", "--as-linux", "strict"]).stdout;
+    assert!(String::from_utf8(text).unwrap().contains("Linux, strict"));
+    assert!(json(&["replay", "--json", "--policy", "lazy"])["linux"].is_null());
+}
+
+#[test]
+fn linux_is_refused_where_its_rules_are_not_known() {
+    fails_with(
+        &["replay", "--machine", "grace", "--as-linux"],
+        &["VT-d", "grace"],
+    );
+    fails_with(
+        &["replay", "--as-linux", "loose"],
+        &["loose", "strict", "lazy"],
+    );
+    fails_with(&["replay", "--caching-mode", "on"], &["--as-linux"]);
+}
+
+#[test]
+fn explain_says_the_policy_and_why() {
+    let one = json(&["explain", "--machine", "spr-vm", "--json"]);
+    let machine = &one["machines"][0];
+    assert_eq!(machine["machine"], "spr-vm");
+    let decisions = machine["decisions"].as_array().unwrap();
+    assert_eq!(decisions.len(), 6);
+    for decision in decisions {
+        assert!(decision["reason"].as_str().unwrap().ends_with('.'));
+    }
+    assert!(one["table"].is_null());
+    let all = json(&["explain", "--all", "--json"]);
+    assert_eq!(all["table"].as_array().unwrap().len(), 192);
+    let text = String::from_utf8(portolan(&["explain"]).stdout).unwrap();
+    assert!(
+        text.contains("xeon-vtd") && text.contains("caching mode"),
+        "{text}"
+    );
+    fails_with(&["explain", "--machine", "nosuch"], &["nosuch", "spr-vm"]);
+}
+
+#[test]
+fn flush_queue_has_the_agreed_keys() {
+    let report = json(&["reproduce", "flush-queue", "--json"]);
+    assert_eq!(
+        (&report["name"], &report["machine"]),
+        (&"flush-queue".into(), &"spr-vm".into())
+    );
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        assert_eq!(row["quantity"], "throughput_gbit_s");
+        assert!(
+            row["computed"].is_f64() && row["fitted"].is_boolean(),
+            "{row}"
+        );
+        assert_eq!(row["published"].is_null(), row["stage"] == "second");
+        assert!(
+            row["counts"]["sync"].is_u64() && row["exits"].is_u64(),
+            "{row}"
+        );
+    }
+    let text = String::from_utf8(portolan(&["reproduce", "flush-queue"]).stdout).unwrap();
+    assert!(
+        text.contains("39.3") && text.contains("caching mode"),
+        "{text}"
+    );
+}

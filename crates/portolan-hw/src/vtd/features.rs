@@ -4,11 +4,13 @@
 //! 11.4.3. What cannot be is refused with the register and its value; what is reserved is ignored.
 
 use portolan::addr::PageSize;
+use portolan::dma::{DeviceTlb, Exits, Facts, Stage};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::platform::Mmio;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan::unit::UnitError;
 
+use super::Mode;
 use super::spec::{Bits, reg, reg::cap, reg::ecap};
 
 bitflags::bitflags! {
@@ -231,6 +233,27 @@ impl Features {
     /// not cached, caching mode or not (6.1).
     pub fn first_capabilities(&self, walker: Walker) -> Capabilities {
         self.capabilities(walker, Caching::PresentOnly)
+    }
+
+    /// `known` with what the unit says for itself when it is used in `mode`: in scalable mode the first
+    /// stage is used where there is one. Caching mode is what virtual units have, and there an
+    /// invalidation is an exit.
+    pub fn facts(&self, mode: Mode, known: Facts) -> Facts {
+        let first = mode == Mode::Scalable && self.has.contains(Has::FIRST);
+        let (caching, exits) = match self.has.contains(Has::CACHING_MODE) {
+            true => (Caching::NotPresentToo, Exits::Expensive),
+            false => (Caching::PresentOnly, known.exits),
+        };
+        Facts {
+            stage: if first { Stage::First } else { Stage::Second },
+            caching,
+            exits,
+            device_tlb: match self.has.contains(Has::DEVICE_TLB) {
+                true => known.device_tlb,
+                false => DeviceTlb::Absent,
+            },
+            ..known
+        }
     }
 
     fn capabilities(&self, walker: Walker, caching: Caching) -> Capabilities {

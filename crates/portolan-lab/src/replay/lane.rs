@@ -13,14 +13,27 @@ use portolan::platform::SlabTables;
 use portolan::table::{Access, Format, MapError, PageTable, Segment};
 use portolan_model::profile::Profile;
 
+use super::combine::Batches;
 use super::policy::{Fill, LazyBounds, LazyQueue, Policy};
-use super::report::{DeviceCounts, Exposed, Invalidations, PolicyReport, TimeByCause};
+use super::report::PolicyReport;
+use super::tally::Tally;
 
 use crate::iova::{Block, Space};
 use crate::rig::Rig;
 
 /// Device addresses are handed out below 2^32, as Linux does first.
 pub(super) const WINDOW_LG2: u32 = 32;
+
+/// With more commands than this in a batch of several CPUs, one for the context instead, as the
+/// library combines them.
+const BATCH_CONTEXT_ABOVE: u64 = 16;
+
+/// Where the trace is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct At {
+    pub(super) now_ns: u64,
+    pub(super) cpu: u16,
+}
 
 /// Whether a map was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +47,10 @@ pub(super) enum Taken {
 pub(super) trait Lane {
     /// Maps `pieces`, whole pages of `bytes` bytes in all, as operation `id`, and lets the device
     /// touch each page once.
-    fn map(&mut self, now_ns: u64, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken>;
+    fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken>;
 
     /// Unmaps operation `id`; one that was rejected is passed over.
-    fn unmap(&mut self, now_ns: u64, id: u64) -> Result<()>;
+    fn unmap(&mut self, at: At, id: u64) -> Result<()>;
 
     /// Pays what is still owed and reports.
     fn finish(&mut self) -> Result<PolicyReport>;
@@ -53,7 +66,7 @@ struct Live {
 
 /// Spreads consecutive numbers; the order of the map is never looked at.
 #[derive(Default)]
-pub(super) struct IdHasher(u64);
+pub(crate) struct IdHasher(u64);
 
 impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
@@ -73,21 +86,6 @@ impl Hasher for IdHasher {
     }
 }
 
-#[derive(Debug, Default)]
-struct Tally {
-    maps: u64,
-    unmaps: u64,
-    entries_mapped: u64,
-    entries_unmapped: u64,
-    table_unmaps: u64,
-    tables_freed: u64,
-    rejected: u64,
-    mapped_peak: u64,
-    pages_peak: usize,
-    exposed_bytes: u64,
-    exposed_ns: f64,
-}
-
 /// A lane over table format `F`.
 pub(super) struct FormatLane<'m, F: Format> {
     policy: Policy,
@@ -99,6 +97,7 @@ pub(super) struct FormatLane<'m, F: Format> {
     space: Space,
     live: HashMap<u64, Live, BuildHasherDefault<IdHasher>>,
     lazy: LazyQueue,
+    batches: Batches,
     tally: Tally,
 }
 
@@ -130,6 +129,7 @@ impl<'m, F: Format> FormatLane<'m, F> {
             space: Space::new(F::GRANULE, window),
             live: HashMap::default(),
             lazy: LazyQueue::new(LazyBounds::default()),
+            batches: Batches::default(),
             tally: Tally::default(),
         })
     }
@@ -144,7 +144,10 @@ impl<'m, F: Format> FormatLane<'m, F> {
         let before = self.rig.now_ns();
         let gather = std::mem::take(&mut self.lazy.gather);
         let quiet = self.pay(&self.unmap_quirks, gather)?;
-        self.exposed(self.lazy.bytes(), waited + self.rig.now_ns() - before);
+        let bytes = self.lazy.bytes();
+        self.tally
+            .exposed(bytes, waited + self.rig.now_ns() - before);
+        self.tally.reusable_bytes = self.tally.reusable_bytes.max(bytes);
         for block in self.lazy.drain() {
             self.space.free(block, &quiet);
         }
@@ -158,11 +161,6 @@ impl<'m, F: Format> FormatLane<'m, F> {
             Some(due) if due <= now_ns => self.flush(due),
             _ => Ok(()),
         }
-    }
-
-    fn exposed(&mut self, bytes: u64, ns: f64) {
-        self.tally.exposed_bytes = self.tally.exposed_bytes.max(bytes);
-        self.tally.exposed_ns = self.tally.exposed_ns.max(ns);
     }
 
     fn note_pages(&mut self) {
@@ -188,20 +186,61 @@ impl<'m, F: Format> FormatLane<'m, F> {
         self.table.mappings(range).count() as u64
     }
 
-    fn touch(&mut self, range: IovaRange) {
-        let mut at = Some(range.start());
-        while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
-            self.rig.touch(iova);
-            at = iova.checked_add(F::GRANULE.bytes());
+    /// Lets what is to be submitted together by `ns` be submitted.
+    fn submit_due(&mut self, ns: f64) -> Result<()> {
+        let Some(batch) = self.batches.due(ns) else {
+            return Ok(());
+        };
+        let quirks = match batch.callers {
+            0 | 1 => self.unmap_quirks,
+            _ => Quirks {
+                context_above: self.unmap_quirks.context_above.min(BATCH_CONTEXT_ABOVE),
+                ..self.unmap_quirks
+            },
+        };
+        let (begin, first_ns) = batch.times();
+        let before = self.rig.now_ns();
+        let quiet = self.pay(&quirks, batch.gather)?;
+        let took = self.rig.now_ns() - before;
+        let waited = self.batches.submitted(begin, first_ns, took);
+        self.tally.exposed(batch.bytes, waited);
+        for block in batch.blocks {
+            self.space.free(block, &quiet);
         }
+        self.table.reclaim(quiet);
+        Ok(())
+    }
+
+    fn unmap_combined(&mut self, at: At, block: Block, range: IovaRange) -> Result<()> {
+        let mut ns = at.now_ns as f64;
+        self.submit_due(ns)?;
+        while let Some(until) = self.batches.waits_until(at.cpu, ns) {
+            ns = until;
+            self.submit_due(ns)?;
+        }
+        let before = self.batches.gather.table_pages();
+        self.table.unmap(range, &mut self.batches.gather)?;
+        self.note_tables(self.batches.gather.table_pages().saturating_sub(before));
+        let bytes = range.len_minus_one() + 1;
+        self.batches.push(ns, at.cpu, block, bytes);
+        self.submit_due(ns)
+    }
+}
+
+/// Lets the device touch each page of `range` once.
+pub(super) fn touch<F: Format>(rig: &Rig<'_, F>, range: IovaRange) {
+    let mut at = Some(range.start());
+    while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
+        rig.touch(iova);
+        at = iova.checked_add(F::GRANULE.bytes());
     }
 }
 
 impl<F: Format> Lane for FormatLane<'_, F> {
-    fn map(&mut self, now_ns: u64, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken> {
-        self.tick(now_ns)?;
+    fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken> {
+        self.tick(at.now_ns)?;
         let granules = bytes.div_ceil(F::GRANULE.bytes());
-        let Some(block) = self.block(now_ns, granules)? else {
+        let Some(block) = self.block(at.now_ns, granules)? else {
             self.tally.rejected += 1;
             return Ok(Taken::Rejected);
         };
@@ -236,12 +275,12 @@ impl<F: Format> Lane for FormatLane<'_, F> {
             },
         );
         self.tally.mapped_peak = self.tally.mapped_peak.max(self.live.len() as u64);
-        self.touch(range);
+        touch::<F>(&self.rig, range);
         Ok(Taken::Yes)
     }
 
-    fn unmap(&mut self, now_ns: u64, id: u64) -> Result<()> {
-        self.tick(now_ns)?;
+    fn unmap(&mut self, at: At, id: u64) -> Result<()> {
+        self.tick(at.now_ns)?;
         let Some(Live {
             block,
             range,
@@ -257,17 +296,20 @@ impl<F: Format> Lane for FormatLane<'_, F> {
             let before = self.lazy.gather.table_pages();
             self.table.unmap(range, &mut self.lazy.gather)?;
             self.note_tables(self.lazy.gather.table_pages().saturating_sub(before));
-            return match self.lazy.push(block, bytes, now_ns) {
+            return match self.lazy.push(block, bytes, at.now_ns) {
                 Fill::Room => Ok(()),
-                Fill::Full => self.flush(now_ns),
+                Fill::Full => self.flush(at.now_ns),
             };
+        }
+        if self.policy == Policy::Combined {
+            return self.unmap_combined(at, block, range);
         }
         let mut gather = Gather::new();
         self.table.unmap(range, &mut gather)?;
         self.note_tables(gather.table_pages());
         let before = self.rig.now_ns();
         let quiet = self.pay(&self.unmap_quirks, gather)?;
-        self.exposed(bytes, self.rig.now_ns() - before);
+        self.tally.exposed(bytes, self.rig.now_ns() - before);
         self.space.free(block, &quiet);
         self.table.reclaim(quiet);
         Ok(())
@@ -277,7 +319,8 @@ impl<F: Format> Lane for FormatLane<'_, F> {
         if let Some(due) = self.lazy.due_ns() {
             self.flush(due)?;
         }
-        Ok(self.report())
+        self.submit_due(f64::INFINITY)?;
+        Ok(self.tally.report(self.policy.name(), &self.rig))
     }
 }
 
@@ -288,68 +331,5 @@ impl<F: Format> FormatLane<'_, F> {
             self.tally.tables_freed += freed as u64;
         }
         self.note_pages();
-    }
-
-    fn report(&self) -> PolicyReport {
-        let tally = &self.tally;
-        let done = self.rig.counters();
-        let kinds = done.invalidations;
-        let cpu = self.rig.cpu();
-        let each = self.rig.commands();
-        let sum = |terms: &[(u64, f64)]| terms.iter().map(|(n, ns)| *n as f64 * ns).sum::<f64>();
-        let map = sum(&[
-            (tally.maps, cpu.map_call),
-            (tally.entries_mapped, cpu.entry),
-        ]);
-        let unmap = sum(&[
-            (tally.unmaps - tally.table_unmaps, cpu.unmap_call),
-            (tally.table_unmaps, cpu.unmap_call_tables),
-            (tally.entries_unmapped, cpu.entry),
-            (tally.tables_freed, cpu.table_free),
-        ]);
-        let invalidation = sum(&[
-            (kinds.page - kinds.page_after_map, each.page),
-            (kinds.page_after_map, each.page_after_map),
-            (kinds.range, each.range),
-            (kinds.context, each.context),
-            (kinds.global, each.global),
-            (done.cleaned_lines, each.clean_line),
-        ]);
-        let us = |ns: f64| ns / 1000.0;
-        let mut time_us = TimeByCause {
-            total: 0.0,
-            map: us(map),
-            unmap: us(unmap),
-            invalidation: us(invalidation),
-            sync_wait: us(done.syncs as f64 * each.sync),
-            device_stall: us(self.rig.stall_ns()),
-        };
-        time_us.total = time_us.cpu() + time_us.device_stall;
-        PolicyReport {
-            policy: self.policy.name().to_owned(),
-            operations: tally.maps + tally.unmaps,
-            invalidations: Invalidations {
-                page: kinds.page,
-                range: kinds.range,
-                context: kinds.context,
-                global: kinds.global,
-            },
-            masks: done.range_masks,
-            syncs: done.syncs,
-            time_us,
-            exposed: Exposed {
-                max_bytes: tally.exposed_bytes,
-                max_us: us(tally.exposed_ns),
-            },
-            table_pages_peak: tally.pages_peak as u64,
-            device: DeviceCounts {
-                accesses: done.dma_accesses + done.faults,
-                iotlb_misses: done.iotlb_misses,
-                walk_reads: done.walk_steps,
-                faults: done.faults,
-            },
-            rejected_maps: tally.rejected,
-            mapped_peak: tally.mapped_peak,
-        }
     }
 }

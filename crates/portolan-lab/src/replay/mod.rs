@@ -3,17 +3,22 @@
 //! Each policy drives a real page table of the library against the model of one machine, in
 //! virtual time. `docs/replay.md` says what is counted and how.
 
+mod combine;
 mod lane;
 mod policy;
 mod report;
+mod retired_lane;
 mod run;
+mod tally;
 mod text;
+mod warnings;
 
+pub(crate) use lane::IdHasher;
 pub use policy::{LazyBounds, Policy};
 pub use report::{
     DeviceCounts, Exposed, Invalidations, PolicyReport, ReplayReport, TimeByCause, TraceReport,
 };
-pub use run::{run, run_file};
+pub use run::{run, run_beside, run_file};
 pub use text::text;
 
 /// The machine that replays run on if none is named.

@@ -3,7 +3,8 @@
 //! The strict policies pay each unmap's debt at once and differ in the form of command. The lazy
 //! one keeps what was unmapped in a single queue and pays for all of it with one context
 //! invalidation when the queue is full by entries or by bytes, or when its oldest entry reaches the
-//! time bound by the trace's own clock.
+//! time bound by the trace's own clock. Combined and retired are the library's own ways of being
+//! strict: no memory can be reused while a device may reach it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -23,15 +24,21 @@ pub enum Policy {
     StrictContext,
     /// The whole context, once for many unmaps.
     Lazy,
+    /// At each unmap, the library's own plan; those of several CPUs that meet share a sync.
+    Combined,
+    /// Once for many unmaps, whose buffers come back only then.
+    Retired,
 }
 
 impl Policy {
     /// All policies, in the order in which reports list them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::StrictPage,
         Self::StrictRange,
         Self::StrictContext,
         Self::Lazy,
+        Self::Combined,
+        Self::Retired,
     ];
 
     /// The name on the command line and in reports.
@@ -41,6 +48,8 @@ impl Policy {
             Self::StrictRange => "strict-range",
             Self::StrictContext => "strict-context",
             Self::Lazy => "lazy",
+            Self::Combined => "combined",
+            Self::Retired => "retired",
         }
     }
 
@@ -50,6 +59,7 @@ impl Policy {
     /// turns them into another. Where the hardware has no ranges, strict by range goes by page.
     pub(crate) fn unmap_quirks(self, caps: &Capabilities, machine: Quirks) -> Quirks {
         let preference = match (self, caps.range) {
+            (Self::Combined | Self::Retired, _) => return machine,
             (Self::StrictPage, _) | (Self::StrictRange, RangeForm::Absent) => Preference::ByPage,
             (Self::StrictRange, _) => Preference::ByRange,
             (Self::StrictContext | Self::Lazy, _) => {
@@ -76,6 +86,7 @@ impl Policy {
                 preference: Preference::Fewest,
                 ..machine
             },
+            Self::Combined | Self::Retired => machine,
             strict => strict.unmap_quirks(caps, machine),
         }
     }

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::linux::LinuxReport;
+
 /// The whole result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
@@ -16,6 +18,9 @@ pub struct ReplayReport {
     pub machine: String,
     /// One entry for each policy, in the order asked for.
     pub policies: Vec<PolicyReport>,
+    /// What Linux would have submitted, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub linux: Option<LinuxReport>,
     /// What the numbers say, in sentences.
     pub findings: Vec<String>,
 }
@@ -138,6 +143,8 @@ impl TimeByCause {
 pub struct Exposed {
     /// Most bytes at once.
     pub max_bytes: u64,
+    /// Most of them at once that their owner could use for something else already.
+    pub reusable_bytes: u64,
     /// Longest time from unmap to the end of the invalidation that covers it.
     pub max_us: f64,
 }

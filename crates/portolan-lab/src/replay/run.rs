@@ -14,10 +14,13 @@ use portolan::platform::SlabTables;
 use portolan::table::{Format, Segment};
 use portolan_model::profile::Profile;
 
-use super::lane::{FormatLane, Lane, Taken, WINDOW_LG2, table_pages};
+use super::lane::{At, FormatLane, Lane, Taken, WINDOW_LG2, table_pages};
 use super::policy::Policy;
 use super::report::{ReplayReport, TraceReport};
-use super::text::findings;
+use super::retired_lane::RetiredLane;
+use super::text::{findings, linux_finding};
+use super::warnings::warnings;
+use crate::linux::{Counter, Rules};
 use crate::machines::{WithFormat, with_format};
 use crate::trace::{self, OpKind, Piece, Reader, Summary};
 
@@ -42,6 +45,7 @@ pub fn run_file(
     path: Option<&Path>,
     profile: &Profile,
     policies: &[Policy],
+    linux: Option<Rules>,
 ) -> Result<ReplayReport> {
     let (mut reader, name) = match path {
         Some(path) => {
@@ -51,7 +55,7 @@ pub fn run_file(
         }
         None => (trace::from_bytes(BUNDLED)?, BUNDLED_NAME.to_owned()),
     };
-    let mut report = run(&mut reader, profile, policies)?;
+    let mut report = run_beside(&mut reader, profile, policies, linux)?;
     report.trace.source = name;
     for warning in warnings(reader.summary(), &report.trace) {
         eprintln!("portolan: warning: {warning}");
@@ -64,6 +68,19 @@ pub fn run_file(
 /// # Errors
 /// If the library or the model refuses what it should take, or a price is missing.
 pub fn run(reader: &mut Reader, profile: &Profile, policies: &[Policy]) -> Result<ReplayReport> {
+    run_beside(reader, profile, policies, None)
+}
+
+/// As [`run`], and counts beside it what Linux would have submitted by `linux`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_beside(
+    reader: &mut Reader,
+    profile: &Profile,
+    policies: &[Policy],
+    linux: Option<Rules>,
+) -> Result<ReplayReport> {
     if policies.is_empty() {
         bail!("no policy to replay");
     }
@@ -81,6 +98,7 @@ pub fn run(reader: &mut Reader, profile: &Profile, policies: &[Policy]) -> Resul
             reader,
             profile,
             policies: &policies,
+            linux,
         },
     )
 }
@@ -89,6 +107,7 @@ struct Task<'a> {
     reader: &'a mut Reader,
     profile: &'a Profile,
     policies: &'a [Policy],
+    linux: Option<Rules>,
 }
 
 impl WithFormat for Task<'_> {
@@ -99,28 +118,38 @@ impl WithFormat for Task<'_> {
             reader,
             profile,
             policies,
+            linux,
         } = self;
+        let mut linux = linux
+            .map(|rules| Counter::new(rules, profile))
+            .transpose()?;
         // Memory outside the format's reach would do for tables that only CPUs read.
         let at = PhysAddr::new(TABLES_AT.min(1 << (format.output_lg2() - 1)));
         let memories: Vec<_> = policies
             .iter()
             .map(|_| SlabTables::<F::Word>::new(at, F::GRANULE, table_pages::<F>()))
             .collect();
-        let mut lanes = Vec::new();
+        let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
         for (policy, memory) in policies.iter().zip(&memories) {
-            lanes.push(FormatLane::new(*policy, profile, format, memory)?);
+            lanes.push(match policy {
+                Policy::Retired => Box::new(RetiredLane::new(profile, format, memory)?),
+                other => Box::new(FormatLane::new(*other, profile, format, memory)?),
+            });
         }
-        let rejected = drive(reader, F::GRANULE, &mut lanes)?;
+        let rejected = drive(reader, F::GRANULE, &mut lanes, linux.as_mut())?;
         let mut reports = Vec::new();
         for lane in &mut lanes {
             reports.push(lane.finish()?);
         }
         let trace = trace_report(reader.summary(), rejected);
-        let findings = findings(&trace, &reports);
+        let linux = linux.map(|counter| counter.finish(&trace.devices));
+        let mut findings = findings(&trace, &reports);
+        findings.extend(linux.as_ref().map(|linux| linux_finding(&trace, linux)));
         Ok(ReplayReport {
             trace,
             machine: profile.name().to_owned(),
             policies: reports,
+            linux,
             findings,
         })
     }
@@ -143,7 +172,12 @@ impl Rejected {
 }
 
 /// Feeds all operations to all lanes; the maps that no lane took.
-fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Result<Rejected> {
+fn drive(
+    reader: &mut Reader,
+    granule: PageSize,
+    lanes: &mut [Box<dyn Lane + '_>],
+    mut linux: Option<&mut Counter>,
+) -> Result<Rejected> {
     let mut segments: Vec<Segment> = Vec::new();
     let mut progress = Progress::new();
     let mut rejected = Rejected::default();
@@ -151,6 +185,10 @@ fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Re
     let mut now_ns = 0;
     while let Some(op) = reader.next_op() {
         now_ns = now_ns.max(op.time_ns);
+        let at = At {
+            now_ns,
+            cpu: op.cpu,
+        };
         match op.kind {
             OpKind::Map {
                 id,
@@ -163,9 +201,12 @@ fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Re
                     rejected.note(op.line);
                     continue;
                 };
+                if let Some(linux) = &mut linux {
+                    linux.map(now_ns, op.device, id.0, padded);
+                }
                 let mut taken = 0;
                 for lane in lanes.iter_mut() {
-                    let done = lane.map(now_ns, id.0, &segments, padded);
+                    let done = lane.map(at, id.0, &segments, padded);
                     let done = done.with_context(|| format!("map in line {}", op.line))?;
                     taken += u32::from(done == Taken::Yes);
                 }
@@ -174,8 +215,11 @@ fn drive<L: Lane>(reader: &mut Reader, granule: PageSize, lanes: &mut [L]) -> Re
                 }
             }
             OpKind::Unmap { id, .. } => {
+                if let Some(linux) = &mut linux {
+                    linux.unmap(now_ns, op.cpu, op.device, id.0);
+                }
                 for lane in lanes.iter_mut() {
-                    let done = lane.unmap(now_ns, id.0);
+                    let done = lane.unmap(at, id.0);
                     done.with_context(|| format!("unmap in line {}", op.line))?;
                 }
             }
@@ -240,70 +284,6 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         rejected_maps: rejected.maps,
         rejected_lines: rejected.first_lines,
     }
-}
-
-/// The first lines of `total`.
-fn lines(first: &[u64], total: u64) -> String {
-    let numbers: Vec<_> = first.iter().map(u64::to_string).collect();
-    let more = match total > first.len() as u64 {
-        true => ", ...",
-        false => "",
-    };
-    format!("lines {}{more}", numbers.join(", "))
-}
-
-/// What a reader of the report should know about the trace.
-fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
-    let mut said = Vec::new();
-    for bad in &summary.first_bad {
-        said.push(format!(
-            "line {}: {}: `{}`",
-            bad.line, bad.reason, bad.excerpt
-        ));
-    }
-    let kept = summary.first_bad.len() as u64;
-    if summary.bad_lines > kept {
-        said.push(format!(
-            "{} more lines could not be used",
-            summary.bad_lines - kept
-        ));
-    }
-    if summary.orphan_unmaps > 0 {
-        said.push(format!(
-            "unmaps without a map in the trace, not replayed: {} ({})",
-            summary.orphan_unmaps,
-            lines(&summary.orphan_lines, summary.orphan_unmaps),
-        ));
-    }
-    if summary.out_of_order > 0 {
-        said.push(format!(
-            "events that are earlier than one before them, taken in the order of the lines: {} ({})",
-            summary.out_of_order,
-            lines(&summary.out_of_order_lines, summary.out_of_order),
-        ));
-    }
-    if summary.lost_events > 0 {
-        let kept = summary.lost_lines.len() as u64;
-        said.push(format!(
-            "the recorder lost {} events ({}); record again with a larger buffer_size_kb",
-            summary.lost_events,
-            lines(&summary.lost_lines, kept),
-        ));
-    }
-    if let Some(line) = summary.cut_after_line {
-        said.push(format!(
-            "the trace breaks off after line {line}; what came before was replayed"
-        ));
-    }
-    if trace.rejected_maps > 0 {
-        said.push(format!(
-            "{} maps are empty, larger than 4 GiB or beyond the machine's addresses, and were not \
-             replayed ({})",
-            trace.rejected_maps,
-            lines(&trace.rejected_lines, trace.rejected_maps),
-        ));
-    }
-    said
 }
 
 /// A progress bar on a terminal, once a second has passed.

@@ -2,6 +2,7 @@
 
 use super::report::{PolicyReport, ReplayReport, TraceReport};
 use crate::display::{bytes, grouped, micros, table};
+use crate::linux::LinuxReport;
 
 /// The report as text.
 pub fn text(report: &ReplayReport) -> String {
@@ -52,6 +53,7 @@ pub fn text(report: &ReplayReport) -> String {
             grouped(p.table_pages_peak),
         ]
     });
+    let rows = rows.chain(report.linux.iter().map(linux_row));
     let numbers: Vec<usize> = (1..header.len()).collect();
     out.push_str(&table(&header, &numbers, rows.collect()));
     out.push_str("\n\n");
@@ -60,6 +62,66 @@ pub fn text(report: &ReplayReport) -> String {
         out.push('\n');
     }
     out
+}
+
+/// Linux's row: what its rules tell, under the columns of the policies.
+fn linux_row(linux: &LinuxReport) -> Vec<String> {
+    let operations = linux
+        .domains
+        .iter()
+        .map(|domain| domain.maps + domain.unmaps);
+    let untold = || "-".to_owned();
+    let exposed = match linux.policy.as_str() {
+        "lazy" => [bytes(linux.exposed.max_bytes), micros(linux.exposed.max_us)],
+        _ => [untold(), untold()],
+    };
+    let [most, longest] = exposed;
+    vec![
+        format!("Linux, {}", linux.policy),
+        grouped(operations.sum()),
+        grouped(linux.invalidations.page),
+        grouped(linux.invalidations.range),
+        grouped(linux.invalidations.context + linux.invalidations.global),
+        grouped(linux.syncs),
+        untold(),
+        untold(),
+        micros(linux.invalidation_us),
+        micros(linux.sync_wait_us),
+        untold(),
+        untold(),
+        most,
+        longest,
+        untold(),
+    ]
+}
+
+/// What Linux does, and why.
+pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String {
+    let mut said = format!(
+        "Linux told to be {} would be {} with {}-stage tables and caching mode {}: {} invalidations, {} \
+         of them for maps",
+        linux.asked,
+        linux.policy,
+        linux.stage,
+        linux.caching_mode,
+        grouped(linux.invalidations.total()),
+        grouped(linux.after_map),
+    );
+    if linux.policy == "lazy" {
+        said.push_str(&format!(
+            "; {} flushes by the timer and {} of full queues",
+            grouped(linux.flushes_timer),
+            grouped(linux.flushes_full),
+        ));
+    }
+    said.push_str(&format!(". {}", linux.reason));
+    if trace.orphan_unmaps > 0 {
+        said.push_str(&format!(
+            " Linux invalidated the {} unmaps without a map too; they are not counted.",
+            grouped(trace.orphan_unmaps)
+        ));
+    }
+    said
 }
 
 /// What the numbers say: the trace, what invalidation costs, and what to change.
@@ -77,7 +139,10 @@ pub(super) fn findings(trace: &TraceReport, policies: &[PolicyReport]) -> Vec<St
         bytes(trace.bytes_mapped / trace.maps),
         grouped(first.mapped_peak),
     ));
-    let mut strict: Vec<_> = policies.iter().filter(|p| p.policy != "lazy").collect();
+    let mut strict: Vec<_> = policies
+        .iter()
+        .filter(|p| p.policy.starts_with("strict"))
+        .collect();
     // Of equals the one by range is named: it costs less as soon as mappings grow.
     strict.sort_by_key(|p| p.policy != "strict-range");
     strict.sort_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total));
@@ -86,6 +151,10 @@ pub(super) fn findings(trace: &TraceReport, policies: &[PolicyReport]) -> Vec<St
         if let Some(lazy) = policies.iter().find(|p| p.policy == "lazy") {
             said.push(lazy_finding(best, lazy));
         }
+    }
+    let of = |name: &str| policies.iter().find(|p| p.policy == name);
+    if let (Some(best), Some(retired)) = (strict.first(), of("retired")) {
+        said.push(retired_finding(best, retired));
     }
     let faults: u64 = policies.iter().map(|p| p.device.faults).sum();
     if faults > 0 {
@@ -145,4 +214,15 @@ fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport) -> String {
             best.policy,
         )
     }
+}
+
+fn retired_finding(best: &PolicyReport, retired: &PolicyReport) -> String {
+    let saved = 100.0 * (1.0 - retired.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE));
+    format!(
+        "A driver that hands its buffers over (retired) would save {saved:.0} % with {} syncs and leave \
+         no window: up to {} wait for up to {} µs until they are quiet, and belong to nobody meanwhile.",
+        grouped(retired.syncs),
+        bytes(retired.exposed.max_bytes),
+        micros(retired.exposed.max_us),
+    )
 }

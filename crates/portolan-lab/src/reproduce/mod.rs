@@ -2,6 +2,8 @@
 //! that are fitted on a named part of the rows and have to predict the rest.
 
 mod fit;
+mod flush_queue;
+mod flush_queue_text;
 mod measure;
 mod published;
 mod range_flush;
@@ -9,9 +11,11 @@ mod rows;
 mod walk_flush;
 
 pub use fit::non_negative;
+pub use flush_queue::flush_queue;
+pub use flush_queue_text::flush_queue_text;
 pub use measure::{Events, Grouping, Way};
 pub use published::Direction;
-pub use rows::{Check, Counts, FittedPrice, Reproduction, Row};
+pub use rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Reproduction, Row, Throughput};
 
 use anyhow::Result;
 use portolan::inval::Quirks;
@@ -23,7 +27,7 @@ use crate::machines::{WithFormat, with_format};
 
 /// The machine's quirks, and the number of commands above which forgetting the whole context costs
 /// less, even if every entry of the IOTLB has to be walked for again.
-fn own_quirks(profile: &Profile) -> Result<Quirks> {
+pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
     let quirks = profile.quirks();
     let refill = f64::from(profile.caches().iotlb.entries) * profile.price(Event::IotlbMissStep)?;
     let pages = (profile.price(Event::CmdContext)? + refill) / profile.price(Event::CmdPage)?;

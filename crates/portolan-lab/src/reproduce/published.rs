@@ -9,6 +9,9 @@ pub const WALK_FLUSH: &str = include_str!("../../../../data/published/qcom-smmu-
 /// `data/published/tegra-range-flush.csv`.
 pub const RANGE_FLUSH: &str = include_str!("../../../../data/published/tegra-range-flush.csv");
 
+/// `data/published/vtd-flush-queue.csv`.
+pub const FLUSH_QUEUE: &str = include_str!("../../../../data/published/vtd-flush-queue.csv");
+
 /// Map or unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -116,6 +119,28 @@ pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
         });
     }
     Ok(rows)
+}
+
+/// The flush-queue table: Gbit/s strict, and with a flush queue.
+///
+/// # Errors
+/// If a row is malformed, unknown, missing or there twice.
+pub fn flush_queue(text: &str) -> Result<[f64; 2]> {
+    let mut found = [None; 2];
+    for (line, record) in records(text, 2)? {
+        let place = match &record[0] {
+            "strict" => &mut found[0],
+            "flush-queue" => &mut found[1],
+            other => bail!("line {line}: no policy is called `{other}`"),
+        };
+        if place.replace(number(line, &record[1])?).is_some() {
+            bail!("line {line}: `{}` is there twice", &record[0]);
+        }
+    }
+    match found {
+        [Some(strict), Some(lazy)] => Ok([strict, lazy]),
+        _ => bail!("a policy is missing"),
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::explain::Row as Decision;
+
 /// A reproduction of one published table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reproduction {
@@ -88,6 +90,76 @@ pub struct Check {
     pub found: String,
     /// Whether the bound is kept.
     pub holds: bool,
+}
+
+/// A reproduction of the flush-queue table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlushQueue {
+    /// `flush-queue`.
+    pub name: String,
+    /// Name of the machine profile.
+    pub machine: String,
+    /// Each combination of stage and policy.
+    pub rows: Vec<Throughput>,
+    /// The two prices.
+    pub prices: Vec<FittedPrice>,
+    /// What one invalidation would cost the machine if unmaps were of another size.
+    pub implied: Vec<Implied>,
+    /// Nanoseconds of one strict invalidation on one CPU of bare metal, by the literature.
+    pub literature_ns: f64,
+    /// Where that comes from.
+    pub literature: String,
+    /// The rule.
+    pub decisions: Vec<Decision>,
+    /// What has to hold.
+    pub checks: Vec<Check>,
+}
+
+impl FlushQueue {
+    /// Whether all of it holds.
+    pub fn holds(&self) -> bool {
+        self.checks.iter().all(|check| check.holds)
+    }
+}
+
+/// One combination.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Throughput {
+    /// `receive`.
+    pub case: &'static str,
+    /// `strict` or `flush-queue`.
+    pub variant: &'static str,
+    /// `first` or `second`.
+    pub stage: &'static str,
+    /// Whether the rule allows it: `yes` or `no`.
+    pub allowed: &'static str,
+    /// Bytes of a packet.
+    pub size_bytes: u64,
+    /// `throughput_gbit_s`.
+    pub quantity: &'static str,
+    /// Gbit/s.
+    pub published: Option<f64>,
+    /// Gbit/s.
+    pub computed: f64,
+    /// `computed` against `published`, in per cent.
+    pub error_pct: Option<f64>,
+    /// Whether the prices were fitted on it.
+    pub fitted: bool,
+    /// Commands of a GiB received.
+    pub counts: Counts,
+    /// Exits of a GiB received: one for each submission.
+    pub exits: u64,
+}
+
+/// The price of an invalidation under another assumption.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Implied {
+    /// What one unmap takes.
+    pub unmap: &'static str,
+    /// Its bytes.
+    pub size_bytes: u64,
+    /// Nanoseconds of the whole machine.
+    pub ns: f64,
 }
 
 /// The relative error of `computed` in per cent.

@@ -1,6 +1,7 @@
 //! The parts of a profile that describe hardware, as they are written in its file.
 
 use portolan::addr::PageSize;
+use portolan::dma::{DeviceTlb, Exits, Trust};
 use portolan::inval::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
@@ -175,6 +176,9 @@ words!(WalkerWord => Walker { Coherent, NonCoherent });
 words!(CachingWord => Caching { PresentOnly, NotPresentToo });
 words!(WriteBufferWord => WriteBuffer { Absent, MustFlush });
 words!(WalkFlushWord => WalkFlush { ByAddress, ByContext });
+words!(ExitsWord => Exits { None, Expensive });
+words!(DeviceTlbWord => DeviceTlb { Absent, Present });
+words!(TrustWord => Trust { Trusted, Untrusted });
 words!(PreferenceWord => Preference { Fewest, ByPage, ByRange, ByContext });
 
 #[derive(Deserialize)]
@@ -236,6 +240,42 @@ impl From<QuirksFile> for Quirks {
             preference: file.preference.map_or(usual.preference, Into::into),
             context_above: file.context_above.unwrap_or(usual.context_above),
             repeat: file.repeat.unwrap_or(usual.repeat),
+        }
+    }
+}
+
+/// What a default policy depends on beside the unit's invalidation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Whether the unit reports caching mode. First-stage tables are not shadowed all the same, so
+    /// that [`Capabilities::caching`] may say less.
+    pub caching_mode: Caching,
+    /// What an invalidation costs beside the unit's work.
+    pub exits: Exits,
+    /// Whether devices keep translations.
+    pub device_tlb: DeviceTlb,
+    /// How far they are trusted.
+    pub trust: Trust,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SurroundingsFile {
+    caching_mode: Option<CachingWord>,
+    exits: Option<ExitsWord>,
+    device_tlb: Option<DeviceTlbWord>,
+    trust: Option<TrustWord>,
+}
+
+impl SurroundingsFile {
+    /// What is not said: bare metal, and devices that are trusted and cache nothing.
+    pub(super) fn beside(self, capabilities: &Capabilities) -> Surroundings {
+        let caching = capabilities.caching;
+        Surroundings {
+            caching_mode: self.caching_mode.map_or(caching, Into::into),
+            exits: self.exits.map_or(Exits::None, Into::into),
+            device_tlb: self.device_tlb.map_or(DeviceTlb::Absent, Into::into),
+            trust: self.trust.map_or(Trust::Trusted, Into::into),
         }
     }
 }

@@ -10,7 +10,7 @@ mod tests;
 mod workload;
 
 pub use event::{Event, MissingPrice, Price, Prices};
-pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits};
+pub use hardware::{CacheGeometry, CacheSizes, ContextKind, QueueLimits, Surroundings};
 pub use workload::Workload;
 
 use portolan::addr::PageSize;
@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::cpus::{SharingTable, SubmissionTable};
 use crate::decode::TableFormat;
 
-const BUILTIN: [(&str, &str); 5] = [
+const BUILTIN: [(&str, &str); 6] = [
     (
         "sm8150",
         include_str!("../../../../data/machines/sm8150.toml"),
@@ -42,6 +42,10 @@ const BUILTIN: [(&str, &str); 5] = [
         "vtd-nested",
         include_str!("../../../../data/machines/vtd-nested.toml"),
     ),
+    (
+        "spr-vm",
+        include_str!("../../../../data/machines/spr-vm.toml"),
+    ),
 ];
 
 /// One machine.
@@ -55,6 +59,7 @@ pub struct Profile {
     format: TableFormat,
     capabilities: Capabilities,
     quirks: Quirks,
+    surroundings: Surroundings,
     queue: QueueLimits,
     caches: CacheSizes,
     prices: Prices,
@@ -101,6 +106,8 @@ struct File {
     capabilities: hardware::CapabilitiesFile,
     #[serde(default)]
     quirks: hardware::QuirksFile,
+    #[serde(default)]
+    surroundings: hardware::SurroundingsFile,
     queue: QueueLimits,
     caches: CacheSizes,
     prices: Prices,
@@ -131,6 +138,7 @@ impl Profile {
             .iter()
             .try_for_each(SubmissionTable::check)?;
         file.workload.iter().try_for_each(Workload::check)?;
+        let capabilities = file.capabilities.into();
         Ok(Self {
             name: file.name,
             title: file.title,
@@ -138,7 +146,8 @@ impl Profile {
             cpus: file.cpus,
             context: file.context,
             format: file.format.check()?,
-            capabilities: file.capabilities.into(),
+            capabilities,
+            surroundings: file.surroundings.beside(&capabilities),
             quirks: file.quirks.into(),
             queue: file.queue.check()?,
             caches: file.caches,
@@ -219,6 +228,11 @@ impl Profile {
     /// What experience with it adds.
     pub fn quirks(&self) -> Quirks {
         self.quirks
+    }
+
+    /// What a default policy depends on beside its invalidation.
+    pub fn surroundings(&self) -> Surroundings {
+        self.surroundings
     }
 
     /// Its command queue.

@@ -1,0 +1,266 @@
+//! Why a machine's default policy is what it is.
+//!
+//! [`default_policy`] is asked with what a profile says of its machine, for drivers that hand their
+//! buffers over and for drivers that keep them, and for each wish of an administrator; or with
+//! everything that can be said.
+
+use portolan::dma::{Buffers, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish, default_policy};
+use portolan::inval::Caching;
+use portolan_model::profile::{ContextKind, Profile};
+use serde::Serialize;
+
+use crate::display::table;
+use crate::linux::stage_of;
+
+/// What `portolan explain --json` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// One entry a machine.
+    pub machines: Vec<MachineDecisions>,
+    /// All that can be said, if it was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub table: Vec<Row>,
+}
+
+/// A machine's decisions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MachineDecisions {
+    /// Name of the profile.
+    pub machine: String,
+    /// For each kind of driver and each wish.
+    pub decisions: Vec<Row>,
+}
+
+/// Facts, and what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// `owned` or `kept`.
+    pub buffers: &'static str,
+    /// `none`, `strict` or `lazy`.
+    pub wish: &'static str,
+    /// `trusted` or `untrusted`.
+    pub trust: &'static str,
+    /// `first` or `second`.
+    pub stage: &'static str,
+    /// `on` or `off`.
+    pub caching_mode: &'static str,
+    /// `present` or `absent`.
+    pub device_tlb: &'static str,
+    /// `expensive` or `none`.
+    pub exits: &'static str,
+    /// `strict`, `retired` or `lazy`.
+    pub policy: &'static str,
+    /// Why.
+    pub reason: &'static str,
+}
+
+impl Row {
+    /// The decision for `facts`.
+    pub fn new(facts: &Facts) -> Self {
+        let decision = default_policy(facts);
+        Self {
+            buffers: match facts.buffers {
+                Buffers::Owned => "owned",
+                Buffers::Kept => "kept",
+            },
+            wish: match facts.wish {
+                Wish::None => "none",
+                Wish::Strict => "strict",
+                Wish::Lazy => "lazy",
+            },
+            trust: match facts.trust {
+                Trust::Trusted => "trusted",
+                Trust::Untrusted => "untrusted",
+            },
+            stage: match facts.stage {
+                Stage::First => "first",
+                Stage::Second => "second",
+            },
+            caching_mode: match facts.caching {
+                Caching::NotPresentToo => "on",
+                Caching::PresentOnly => "off",
+            },
+            device_tlb: match facts.device_tlb {
+                DeviceTlb::Absent => "absent",
+                DeviceTlb::Present => "present",
+            },
+            exits: match facts.exits {
+                Exits::None => "none",
+                Exits::Expensive => "expensive",
+            },
+            policy: match decision.policy {
+                Policy::Strict => "strict",
+                Policy::Retired => "retired",
+                Policy::Lazy => "lazy",
+            },
+            reason: decision.reason,
+        }
+    }
+}
+
+/// What `profile` says of its machine, for a driver that keeps its buffers and nothing asked.
+pub fn facts_of(profile: &Profile) -> Facts {
+    let around = profile.surroundings();
+    let stage = stage_of(profile).unwrap_or(match profile.context() {
+        ContextKind::Asid => Stage::First,
+        ContextKind::Vmid | ContextKind::Domain => Stage::Second,
+    });
+    Facts {
+        trust: around.trust,
+        stage,
+        caching: around.caching_mode,
+        device_tlb: around.device_tlb,
+        exits: around.exits,
+        buffers: Buffers::Kept,
+        wish: Wish::None,
+    }
+}
+
+const WISHES: [Wish; 3] = [Wish::None, Wish::Strict, Wish::Lazy];
+const BUFFERS: [Buffers; 2] = [Buffers::Kept, Buffers::Owned];
+
+/// The decisions for `profiles`.
+pub fn explain(profiles: &[Profile]) -> Explanation {
+    let machines = profiles.iter().map(|profile| {
+        let known = facts_of(profile);
+        let cases = BUFFERS
+            .into_iter()
+            .flat_map(|buffers| WISHES.map(|wish| (buffers, wish)));
+        let decisions = cases.map(|(buffers, wish)| {
+            Row::new(&Facts {
+                buffers,
+                wish,
+                ..known
+            })
+        });
+        MachineDecisions {
+            machine: profile.name().to_owned(),
+            decisions: decisions.collect(),
+        }
+    });
+    Explanation {
+        machines: machines.collect(),
+        table: Vec::new(),
+    }
+}
+
+/// The decisions for all that can be said.
+pub fn everything() -> Vec<Row> {
+    let mut rows = Vec::new();
+    let bits = 1 << 5;
+    for buffers in BUFFERS {
+        for wish in WISHES {
+            for n in 0..bits {
+                let bit = |i: usize| n >> i & 1;
+                rows.push(Row::new(&Facts {
+                    buffers,
+                    wish,
+                    trust: [Trust::Trusted, Trust::Untrusted][bit(4)],
+                    stage: [Stage::First, Stage::Second][bit(3)],
+                    caching: [Caching::PresentOnly, Caching::NotPresentToo][bit(2)],
+                    device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][bit(1)],
+                    exits: [Exits::None, Exits::Expensive][bit(0)],
+                }));
+            }
+        }
+    }
+    rows
+}
+
+/// The explanation as text.
+pub fn text(explanation: &Explanation) -> String {
+    let mut out = String::new();
+    for machine in &explanation.machines {
+        let Some(known) = machine.decisions.first() else {
+            continue;
+        };
+        out.push_str(&format!(
+            "{}: devices are {}, {}-stage tables, caching mode {}, device TLB {}, exits {}\n",
+            machine.machine,
+            known.trust,
+            known.stage,
+            known.caching_mode,
+            known.device_tlb,
+            known.exits,
+        ));
+        let rows = machine.decisions.iter().map(|row| {
+            [row.buffers, row.wish, row.policy, row.reason]
+                .map(str::to_owned)
+                .to_vec()
+        });
+        let header = ["buffers", "asked for", "policy", "because"];
+        out.push_str(&table(&header, &[], rows.collect()));
+        out.push_str("\n\n");
+    }
+    if !explanation.table.is_empty() {
+        let rows = explanation.table.iter().map(|row| {
+            let words = [
+                row.buffers,
+                row.wish,
+                row.trust,
+                row.stage,
+                row.caching_mode,
+                row.device_tlb,
+                row.exits,
+                row.policy,
+            ];
+            words.map(str::to_owned).to_vec()
+        });
+        let header = [
+            "buffers",
+            "asked for",
+            "device",
+            "stage",
+            "caching mode",
+            "device TLB",
+            "exits",
+            "policy",
+        ];
+        out.push_str(&table(&header, &[], rows.collect()));
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_said_once() {
+        let rows = everything();
+        assert_eq!(rows.len(), 192);
+        let mut words: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let virtual_unit = (row.caching_mode, row.device_tlb, row.exits);
+                (row.buffers, row.wish, row.trust, row.stage, virtual_unit)
+            })
+            .collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), 192);
+    }
+
+    #[test]
+    fn the_guest_with_first_stage_tables_may_be_lazy_and_is() {
+        let profiles = Profile::builtin().unwrap();
+        let explanation = explain(&profiles);
+        assert_eq!(explanation.machines.len(), profiles.len());
+        let decided = |machine: &str, buffers: &str, wish: &str| {
+            let of = explanation.machines.iter();
+            let mut of = of.filter(|known| known.machine == machine);
+            let rows = &of.next().unwrap().decisions;
+            let row = rows
+                .iter()
+                .find(|row| (row.buffers, row.wish) == (buffers, wish));
+            row.unwrap().policy
+        };
+        assert_eq!(decided("spr-vm", "kept", "none"), "lazy");
+        assert_eq!(decided("spr-vm", "kept", "strict"), "strict");
+        assert_eq!(decided("spr-vm", "owned", "none"), "retired");
+        assert_eq!(decided("xeon-vtd", "kept", "none"), "strict");
+        assert_eq!(decided("xeon-vtd", "kept", "lazy"), "lazy");
+        assert!(text(&explanation).contains("spr-vm: devices are trusted, first-stage tables"));
+    }
+}

@@ -1,0 +1,85 @@
+//! How Linux's rules are asked for on the command line.
+
+use std::fmt;
+
+use anyhow::Result;
+use clap::Args;
+use portolan_model::profile::Profile;
+
+use super::{Options, Rules, Timer};
+
+/// What the kernel was told by `iommu.strict`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Asked {
+    /// `iommu.strict=1`.
+    Strict,
+    /// `iommu.strict=0`, what distributions for x86 are built with.
+    Lazy,
+}
+
+/// Caching mode, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CachingMode {
+    /// The unit has it: it is a virtual one that shadows tables.
+    On,
+    /// The unit lacks it.
+    Off,
+}
+
+/// Which tables, as an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum StageName {
+    /// First-stage.
+    First,
+    /// Second-stage.
+    Second,
+}
+
+/// Linux's own rules, beside the policies.
+#[derive(Debug, Default, Args)]
+pub struct LinuxArgs {
+    /// Count what Linux would submit when told to be strict or lazy; lazy, its default on x86, if
+    /// neither is said. Goes after TRACE.
+    #[arg(long, value_name = "strict|lazy", num_args = 0..=1, default_missing_value = "lazy")]
+    pub as_linux: Option<Asked>,
+    /// Whether its unit reports caching mode; as the machine's if absent.
+    #[arg(long, value_name = "on|off", requires = "as_linux")]
+    pub caching_mode: Option<CachingMode>,
+    /// Which tables it uses; the machine's if absent.
+    #[arg(long, value_name = "first|second", requires = "as_linux")]
+    pub stage: Option<StageName>,
+    /// Microseconds by which its timers run late, for a lazy guest whose CPUs are emulated.
+    #[arg(long, value_name = "US", requires = "as_linux", default_value_t = 0)]
+    pub timer_late: u32,
+}
+
+impl LinuxArgs {
+    /// The rules for `profile`, if they were asked for.
+    ///
+    /// # Errors
+    /// As [`Rules::new`].
+    pub fn rules(&self, profile: &Profile) -> Result<Option<Rules>> {
+        let Some(asked) = self.as_linux else {
+            return Ok(None);
+        };
+        let options = Options {
+            asked,
+            caching: self.caching_mode,
+            stage: self.stage,
+            timer: Timer {
+                late_ns: u64::from(self.timer_late) * 1000,
+                ..Timer::default()
+            },
+        };
+        Rules::new(profile, &options).map(Some)
+    }
+}
+
+impl fmt::Display for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Strict => "strict",
+            Self::Lazy => "lazy",
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! Counts what Linux would submit, operation by operation.
+
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
+
+use anyhow::Result;
+use portolan::dma::{Policy, Stage};
+use portolan::inval::Caching;
+use portolan_model::iommu::CommandPrices;
+use portolan_model::profile::Profile;
+use serde::Serialize;
+
+use super::Rules;
+use super::queues::{Added, Queues};
+use crate::replay::{Exposed, IdHasher, Invalidations};
+use crate::trace::DeviceId;
+
+/// What Linux would have submitted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct LinuxReport {
+    /// What the kernel was told: `strict` or `lazy`.
+    pub asked: String,
+    /// What it does: `strict` or `lazy`.
+    pub policy: String,
+    /// Why.
+    pub reason: String,
+    /// Whether the unit reports caching mode: `on` or `off`.
+    pub caching_mode: String,
+    /// Which tables: `first` or `second`.
+    pub stage: String,
+    /// Commands by kind; a page-selective one is a range whatever its mask.
+    pub invalidations: Invalidations,
+    /// Page-selective commands by address mask (exponent of the number of pages).
+    pub masks: BTreeMap<u8, u64>,
+    /// How many of them were for maps.
+    pub after_map: u64,
+    /// Waits for completion.
+    pub syncs: u64,
+    /// Flushes because a CPU's queue was full.
+    pub flushes_full: u64,
+    /// Flushes by the timer.
+    pub flushes_timer: u64,
+    /// Microseconds of the machine for the commands.
+    pub invalidation_us: f64,
+    /// Microseconds of the machine for the waits.
+    pub sync_wait_us: f64,
+    /// What stayed reachable; strict leaves nothing but the wait itself, which is not counted here.
+    pub exposed: Exposed,
+    /// Each device's domain.
+    pub domains: Vec<DomainReport>,
+}
+
+/// One device's domain.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DomainReport {
+    /// The device.
+    pub device: String,
+    /// Maps, coherent ones included.
+    pub maps: u64,
+    /// Unmaps, coherent ones included.
+    pub unmaps: u64,
+    /// Commands.
+    pub invalidations: u64,
+}
+
+struct Domain {
+    queues: Queues,
+    report: DomainReport,
+}
+
+/// The count, as it goes.
+pub struct Counter {
+    rules: Rules,
+    lazy: bool,
+    prices: CommandPrices,
+    page: u64,
+    domains: BTreeMap<DeviceId, Domain>,
+    live: HashMap<u64, u64, BuildHasherDefault<IdHasher>>,
+    report: LinuxReport,
+}
+
+impl Counter {
+    /// Begins a count with the prices of `profile`.
+    ///
+    /// # Errors
+    /// If one is missing.
+    pub fn new(rules: Rules, profile: &Profile) -> Result<Self> {
+        Ok(Self {
+            lazy: rules.is_lazy(),
+            rules,
+            prices: CommandPrices::of(profile)?,
+            page: profile.granule().bytes(),
+            domains: BTreeMap::new(),
+            live: HashMap::default(),
+            report: LinuxReport::default(),
+        })
+    }
+
+    /// Lets the timers run that are due.
+    fn tick(&mut self, now_ns: u64) {
+        if !self.lazy {
+            return;
+        }
+        let domains = self.domains.values_mut();
+        let fired = domains.filter_map(|domain| {
+            domain.queues.tick(now_ns)?;
+            domain.report.invalidations += 1;
+            Some(())
+        });
+        self.report.flushes_timer += fired.count() as u64;
+    }
+
+    fn domain(&mut self, device: DeviceId) -> &mut Domain {
+        let timer = self.rules.timer;
+        self.domains.entry(device).or_insert_with(|| Domain {
+            queues: Queues::new(timer),
+            report: DomainReport::default(),
+        })
+    }
+
+    /// One invalidation for an operation of `bytes` bytes. Its addresses are aligned to its size
+    /// rounded up to a power of two, so that one mask covers it.
+    fn submit(&mut self, device: DeviceId, bytes: u64) {
+        let pages = bytes.div_ceil(self.page).max(1);
+        let mask = pages.next_power_of_two().trailing_zeros() as u8;
+        if mask <= self.rules.max_mask {
+            self.report.invalidations.range += 1;
+            *self.report.masks.entry(mask).or_default() += 1;
+        } else {
+            self.report.invalidations.context += 1;
+        }
+        self.domain(device).report.invalidations += 1;
+    }
+
+    /// Counts a map of whole pages, `bytes` bytes in all, named `id`.
+    pub fn map(&mut self, now_ns: u64, device: DeviceId, id: u64, bytes: u64) {
+        self.tick(now_ns);
+        self.live.insert(id, bytes);
+        self.domain(device).report.maps += 1;
+        if self.rules.shadowed() {
+            self.report.after_map += 1;
+            self.submit(device, bytes);
+        }
+    }
+
+    /// Counts the unmap of `id` on `cpu`.
+    pub fn unmap(&mut self, now_ns: u64, cpu: u16, device: DeviceId, id: u64) {
+        self.tick(now_ns);
+        let Some(bytes) = self.live.remove(&id) else {
+            return;
+        };
+        self.domain(device).report.unmaps += 1;
+        if !self.lazy {
+            self.submit(device, bytes);
+            return;
+        }
+        let domain = self.domain(device);
+        if domain.queues.add(now_ns, cpu, bytes) == Added::Flush {
+            domain.report.invalidations += 1;
+            self.report.flushes_full += 1;
+        }
+    }
+
+    /// Lets all timers run and reports; `devices` are the trace's names.
+    pub fn finish(mut self, devices: &[String]) -> LinuxReport {
+        for domain in self.domains.values_mut() {
+            if domain.queues.end().is_some() {
+                domain.report.invalidations += 1;
+                self.report.flushes_timer += 1;
+            }
+        }
+        let mut report = self.report;
+        report.invalidations.context += report.flushes_full + report.flushes_timer;
+        report.syncs = report.invalidations.total();
+        let decision = self.rules.decision();
+        report.asked = self.rules.asked.to_string();
+        report.policy = match decision.policy {
+            Policy::Lazy => "lazy",
+            Policy::Strict | Policy::Retired => "strict",
+        }
+        .to_owned();
+        decision.reason.clone_into(&mut report.reason);
+        report.caching_mode = match self.rules.caching {
+            Caching::NotPresentToo => "on",
+            Caching::PresentOnly => "off",
+        }
+        .to_owned();
+        report.stage = match self.rules.stage {
+            Stage::First => "first",
+            Stage::Second => "second",
+        }
+        .to_owned();
+        let us = |count: u64, ns: f64| count as f64 * ns / 1000.0;
+        let done = report.invalidations;
+        report.invalidation_us =
+            us(done.range, self.prices.range) + us(done.context, self.prices.context);
+        report.sync_wait_us = us(report.syncs, self.prices.sync);
+        // Domains are exposed at the same time, at worst.
+        for (device, domain) in self.domains {
+            let (bytes, ns) = domain.queues.exposed();
+            report.exposed.max_bytes += bytes;
+            report.exposed.max_us = report.exposed.max_us.max(us(1, ns as f64));
+            let name = devices.get(device.0 as usize).cloned().unwrap_or_default();
+            report.domains.push(DomainReport {
+                device: name,
+                ..domain.report
+            });
+        }
+        report
+    }
+}

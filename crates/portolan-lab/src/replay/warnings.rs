@@ -1,0 +1,68 @@
+//! What the reader of a replay should know about its trace.
+
+use super::report::TraceReport;
+use crate::trace::Summary;
+
+/// The first lines of `total`.
+fn lines(first: &[u64], total: u64) -> String {
+    let numbers: Vec<_> = first.iter().map(u64::to_string).collect();
+    let more = match total > first.len() as u64 {
+        true => ", ...",
+        false => "",
+    };
+    format!("lines {}{more}", numbers.join(", "))
+}
+
+/// What a reader of the report should know about the trace.
+pub(super) fn warnings(summary: &Summary, trace: &TraceReport) -> Vec<String> {
+    let mut said = Vec::new();
+    for bad in &summary.first_bad {
+        said.push(format!(
+            "line {}: {}: `{}`",
+            bad.line, bad.reason, bad.excerpt
+        ));
+    }
+    let kept = summary.first_bad.len() as u64;
+    if summary.bad_lines > kept {
+        said.push(format!(
+            "{} more lines could not be used",
+            summary.bad_lines - kept
+        ));
+    }
+    if summary.orphan_unmaps > 0 {
+        said.push(format!(
+            "unmaps without a map in the trace, not replayed: {} ({})",
+            summary.orphan_unmaps,
+            lines(&summary.orphan_lines, summary.orphan_unmaps),
+        ));
+    }
+    if summary.out_of_order > 0 {
+        said.push(format!(
+            "events that are earlier than one before them, taken in the order of the lines: {} ({})",
+            summary.out_of_order,
+            lines(&summary.out_of_order_lines, summary.out_of_order),
+        ));
+    }
+    if summary.lost_events > 0 {
+        let kept = summary.lost_lines.len() as u64;
+        said.push(format!(
+            "the recorder lost {} events ({}); record again with a larger buffer_size_kb",
+            summary.lost_events,
+            lines(&summary.lost_lines, kept),
+        ));
+    }
+    if let Some(line) = summary.cut_after_line {
+        said.push(format!(
+            "the trace breaks off after line {line}; what came before was replayed"
+        ));
+    }
+    if trace.rejected_maps > 0 {
+        said.push(format!(
+            "{} maps are empty, larger than 4 GiB or beyond the machine's addresses, and were not \
+             replayed ({})",
+            trace.rejected_maps,
+            lines(&trace.rejected_lines, trace.rejected_maps),
+        ));
+    }
+    said
+}

@@ -1,0 +1,347 @@
+//! Lazy invalidation under a virtual IOMMU (VT-d, 2023): `vtd-flush-queue.csv`, and what it leaves open.
+//!
+//! Two published throughputs fix two prices: the work of a packet without its invalidations, and one
+//! invalidation with its sync and its exit. Nothing is left to predict of them. What is computed is
+//! the rule (caching mode, stage, trust and flag), the commands and exits of a GiB received, from
+//! the library's DMA layer, and the throughput of the two combinations that were not published.
+//!
+//! The driver receives 1500-byte packets, each into a buffer in a page of its own, with 256 of them
+//! posted; it keeps its buffers, as Linux's drivers do. The number of packets in flight, the size of
+//! the buffers and the number of CPUs were not published.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result, anyhow, bail};
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::dma::{
+    Bounds, Buffers, Constraints, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish,
+    default_policy,
+};
+use portolan::inval::{Caching, Capabilities, Quirks};
+use portolan::platform::SlabTables;
+use portolan::table::format::{
+    DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+};
+use portolan::table::{Access, Format};
+use portolan_model::decode::TableFormat;
+use portolan_model::profile::{Event, Profile};
+
+use super::published;
+use super::rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Throughput, error_pct};
+use crate::dma_rig::{DmaRig, SpaceSetup};
+use crate::explain::Row as Decision;
+use crate::rig::Rig;
+
+/// The machine that the published figures come from.
+pub const MACHINE: &str = "spr-vm";
+/// Bytes of a packet.
+pub const PACKET: u64 = 1500;
+/// Buffers that the device holds.
+const POSTED: usize = 256;
+/// What is received to count; a GiB is this many times as much.
+const RECEIVED: u64 = 1 << 26;
+const GIB: u64 = 1 << 30;
+const FITTED_ON: &str = "both published rows";
+const TABLES_AT: u64 = 1 << 40;
+/// Sizes of what one unmap takes, for which the price of an invalidation is told.
+const SIZES: [(&str, u64); 3] = [
+    ("a packet of 1500 bytes", PACKET),
+    ("a page", 4096),
+    ("a packet of 9000 bytes", 9000),
+];
+
+#[derive(Clone, Copy)]
+struct Case {
+    stage: Stage,
+    policy: Policy,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        stage: Stage::First,
+        policy: Policy::Strict,
+    },
+    Case {
+        stage: Stage::First,
+        policy: Policy::Lazy,
+    },
+    Case {
+        stage: Stage::Second,
+        policy: Policy::Strict,
+    },
+    Case {
+        stage: Stage::Second,
+        policy: Policy::Lazy,
+    },
+];
+
+/// What was counted for [`RECEIVED`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counted {
+    packets: u64,
+    counts: Counts,
+}
+
+impl Counted {
+    fn exits_a_packet(&self) -> f64 {
+        self.counts.sync as f64 / self.packets as f64
+    }
+
+    fn of_a_gib(&self) -> Counts {
+        let scale = GIB / RECEIVED;
+        Counts {
+            page: self.counts.page * scale,
+            range: self.counts.range * scale,
+            context: self.counts.context * scale,
+            sync: self.counts.sync * scale,
+        }
+    }
+}
+
+/// Receives through a space of the library.
+fn receive<F: Format>(
+    profile: &Profile,
+    format: F,
+    tables: TableFormat,
+    caps: Capabilities,
+    policy: Policy,
+) -> Result<Counted> {
+    let memory = SlabTables::<F::Word>::new(PhysAddr::new(TABLES_AT), F::GRANULE, 256);
+    let setup = SpaceSetup {
+        policy,
+        bounds: Bounds::default(),
+        caps,
+        // A map's debt is one command; a flush is one for the context, as Linux's are.
+        quirks: Quirks {
+            context_above: 1,
+            ..profile.quirks()
+        },
+        window_lg2: 32,
+        cpus: 1,
+    };
+    let rig = DmaRig::new(format, &memory, &setup, |root| {
+        Rig::with(profile, tables, caps, &memory, root)
+    })?;
+    let page = PageSize::SIZE_4K.bytes();
+    let post = |number: u64| {
+        let at = PhysAddr::new(number % (4 * POSTED as u64) * 2 * page);
+        let buffer = PhysRange::from_len(at, PACKET).context("a buffer without bytes")?;
+        let map = || {
+            rig.space
+                .map_range(buffer, Access::WRITE, &Constraints::default())
+        };
+        let (range, first) = rig.while_mapping(map)?;
+        rig.rig.fill(first);
+        Ok::<_, anyhow::Error>(range)
+    };
+    let mut ring = VecDeque::new();
+    for number in 0..POSTED as u64 {
+        ring.push_back(post(number)?);
+    }
+    let packets = RECEIVED / PACKET;
+    let before = rig.rig.counters();
+    for number in 0..packets {
+        let filled = ring.pop_front().context("an empty ring")?;
+        let unmapped = rig.space.unmap_range(filled);
+        unmapped.map_err(|(error, _)| anyhow!(error).context("an unmap failed"))?;
+        ring.push_back(post(number + POSTED as u64)?);
+    }
+    let after = rig.rig.counters();
+    for range in ring {
+        let unmapped = rig.space.unmap_range(range);
+        unmapped.map_err(|(error, _)| anyhow!(error).context("an unmap failed"))?;
+    }
+    if after.faults != 0 {
+        bail!("the device was refused its buffers");
+    }
+    let (a, b) = (after.invalidations, before.invalidations);
+    Ok(Counted {
+        packets,
+        counts: Counts {
+            page: a.page - b.page,
+            range: a.range - b.range,
+            context: a.context - b.context,
+            sync: after.syncs - before.syncs,
+        },
+    })
+}
+
+fn count(profile: &Profile, case: Case) -> Result<Counted> {
+    let caching = match case.stage {
+        Stage::First => Caching::PresentOnly,
+        Stage::Second => Caching::NotPresentToo,
+    };
+    let caps = Capabilities {
+        caching,
+        ..profile.capabilities()
+    };
+    let (dirty, output_lg2) = (DirtyTracking::Off, 46);
+    match case.stage {
+        Stage::First => {
+            let format = VtdFirstStage {
+                levels: VtdFirstLevels::Four,
+                output_lg2,
+                dirty,
+            };
+            receive(
+                profile,
+                format,
+                TableFormat::vtd_first_stage(4)?,
+                caps,
+                case.policy,
+            )
+        }
+        Stage::Second => {
+            let format = VtdSecondStage {
+                levels: VtdLevels::Four,
+                output_lg2,
+                dirty,
+            };
+            receive(
+                profile,
+                format,
+                TableFormat::vtd_second_stage(4)?,
+                caps,
+                case.policy,
+            )
+        }
+    }
+}
+
+/// Nanoseconds that the machine takes for `bytes` bytes at `gbit_s`.
+fn ns_of(bytes: u64, gbit_s: f64) -> f64 {
+    (bytes * 8) as f64 / gbit_s
+}
+
+/// The work of `bytes` bytes and one invalidation, from the published rows.
+fn solve(bytes: u64, published: [f64; 2], exits: [f64; 2]) -> [f64; 2] {
+    let [strict, lazy] = published.map(|gbit_s| ns_of(bytes, gbit_s));
+    let invalidation = (strict - lazy) / (exits[0] - exits[1]);
+    [strict - exits[0] * invalidation, invalidation]
+}
+
+fn facts(caching: Caching, stage: Stage, trust: Trust, wish: Wish) -> Facts {
+    Facts {
+        trust,
+        stage,
+        caching,
+        device_tlb: DeviceTlb::Absent,
+        exits: match caching {
+            Caching::NotPresentToo => Exits::Expensive,
+            Caching::PresentOnly => Exits::None,
+        },
+        buffers: Buffers::Kept,
+        wish,
+    }
+}
+
+/// The rule, for each of what it depends on.
+fn decisions() -> Vec<Decision> {
+    let mut rows = Vec::new();
+    for caching in [Caching::NotPresentToo, Caching::PresentOnly] {
+        for stage in [Stage::First, Stage::Second] {
+            for trust in [Trust::Trusted, Trust::Untrusted] {
+                for wish in [Wish::Strict, Wish::Lazy] {
+                    rows.push(Decision::new(&facts(caching, stage, trust, wish)));
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// Recomputes what can be.
+///
+/// # Errors
+/// If the profile or the published table is wrong, or the library refuses an operation.
+pub fn flush_queue() -> Result<FlushQueue> {
+    let profile = Profile::by_name(MACHINE)?;
+    let published = published::flush_queue(published::FLUSH_QUEUE)?;
+    let counted = CASES
+        .iter()
+        .map(|case| count(&profile, *case))
+        .collect::<Result<Vec<_>>>()?;
+    let exits: Vec<f64> = counted.iter().map(Counted::exits_a_packet).collect();
+    let &[strict, lazy, ..] = exits.as_slice() else {
+        bail!("no counts");
+    };
+    let [work, invalidation] = solve(PACKET, published, [strict, lazy]);
+    let mut rows = Vec::new();
+    for (i, (case, counted)) in CASES.iter().zip(&counted).enumerate() {
+        let computed = (PACKET * 8) as f64 / (work + exits[i] * invalidation);
+        rows.push(row(*case, counted, computed, published.get(i).copied()));
+    }
+    let price = |event, ns| FittedPrice {
+        case: "receive",
+        event,
+        ns,
+        fitted_on: FITTED_ON,
+    };
+    let implied = SIZES.map(|(unmap, size_bytes)| Implied {
+        unmap,
+        size_bytes,
+        ns: solve(size_bytes, published, [strict, lazy])[1],
+    });
+    let own = profile.price(Event::CmdRange)? + profile.price(Event::Sync)?;
+    let bare = Profile::by_name("xeon-vtd")?;
+    let literature_ns = bare.price(Event::CmdRange)? + bare.price(Event::Sync)?;
+    Ok(FlushQueue {
+        name: "flush-queue".to_owned(),
+        machine: MACHINE.to_owned(),
+        rows,
+        prices: vec![
+            price("work of a packet but for its invalidations", work),
+            price("invalidation, its sync and its exit included", invalidation),
+        ],
+        implied: implied.to_vec(),
+        literature_ns,
+        literature: "one strict invalidation, about 2130 cycles at 3.1 GHz (rIOMMU, ASPLOS 2015)"
+            .to_owned(),
+        decisions: decisions(),
+        checks: vec![
+            Check {
+                what: "the profile has the price of an invalidation, within a thousandth"
+                    .to_owned(),
+                found: format!("{own:.3} ns and {invalidation:.3} ns"),
+                holds: (own / invalidation - 1.0).abs() <= 1e-3,
+            },
+            Check {
+                what: "both prices are positive".to_owned(),
+                found: format!("{work:.1} ns and {invalidation:.1} ns"),
+                holds: work > 0.0 && invalidation > 0.0,
+            },
+        ],
+    })
+}
+
+fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> Throughput {
+    let wish = match case.policy {
+        Policy::Lazy => Wish::Lazy,
+        Policy::Strict | Policy::Retired => Wish::Strict,
+    };
+    let rule = facts(Caching::NotPresentToo, case.stage, Trust::Trusted, wish);
+    let counts = counted.of_a_gib();
+    Throughput {
+        case: "receive",
+        variant: match case.policy {
+            Policy::Lazy => "flush-queue",
+            Policy::Strict | Policy::Retired => "strict",
+        },
+        stage: match case.stage {
+            Stage::First => "first",
+            Stage::Second => "second",
+        },
+        allowed: match default_policy(&rule).policy == case.policy {
+            true => "yes",
+            false => "no",
+        },
+        size_bytes: PACKET,
+        quantity: "throughput_gbit_s",
+        published,
+        computed,
+        error_pct: published.map(|published| error_pct(computed, published)),
+        fitted: published.is_some(),
+        counts,
+        exits: counts.sync,
+    }
+}
