@@ -65,16 +65,21 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
          published.\n\n",
         result.literature_ns, result.literature,
     ));
-    let rows = result.decisions.iter().map(|row| {
-        let words = [row.caching_mode, row.stage, row.trust, row.wish, row.policy];
-        words.map(str::to_owned).to_vec()
-    });
-    let header = ["caching mode", "stage", "device", "asked for", "policy"];
-    out.push_str(&table(&header, &[], rows.collect()));
+    out.push_str(&rule(result));
     out.push_str("\n\n");
     for check in &result.checks {
         let verdict = if check.holds { "holds" } else { "FAILS" };
         out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
     }
     out
+}
+
+/// The decisions as a table.
+fn rule(result: &FlushQueue) -> String {
+    let rows = result.decisions.iter().map(|row| {
+        let words = [row.caching_mode, row.stage, row.trust, row.wish, row.policy];
+        words.map(str::to_owned).to_vec()
+    });
+    let header = ["caching mode", "stage", "device", "asked for", "policy"];
+    table(&header, &[], rows.collect())
 }
