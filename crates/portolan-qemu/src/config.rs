@@ -167,7 +167,8 @@ impl Iommu {
             Self::None | Self::Smmuv3 => None,
             Self::Vtd(vtd) => Some(vtd.argument()),
             Self::Virtio => Some("virtio-iommu-pci,addr=01.0,disable-legacy=on".to_owned()),
-            Self::Amd => Some("amd-iommu".to_owned()),
+            // With pt=on, the default, QEMU 10 lets all DMA pass by.
+            Self::Amd => Some("amd-iommu,pt=off".to_owned()),
         }
     }
 
