@@ -125,7 +125,7 @@ fn torment<Q: ContextHome>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found
     for round in 0..rounds {
         // Ranges of one CPU, two megabytes apart, so that tables come and go as well.
         let pages = rng.u64(1..=9);
-        let start = (1 + cpu * 8 + round % 4) << 21 | rng.u64(..100) * PAGE;
+        let start = ((1 + cpu * 8 + round % 4) << 21) | (rng.u64(..100) * PAGE);
         let range = IovaRange::from_len(Iova::new(start), pages * PAGE).unwrap();
         let memory = PhysAddr::new((1 << 40) + start);
         let mut owed = Gather::new();

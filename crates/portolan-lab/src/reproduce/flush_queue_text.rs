@@ -41,14 +41,7 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
          use the same prices: a hypervisor that follows shadowed\ntables takes longer, so they are \
          at most what could be reached.\n\n",
     );
-    let prices = result.prices.iter();
-    let prices = prices.map(|price| vec![price.event.to_owned(), format!("{:.1}", price.ns)]);
-    out.push_str(&table(
-        &["price", "ns of the whole machine"],
-        &[1],
-        prices.collect(),
-    ));
-    out.push_str("\n\n");
+    out.push_str(&prices(result));
     for implied in &result.implied {
         out.push_str(&format!(
             "If each unmap takes {}, one invalidation takes the machine {:.0} ns.\n",
@@ -72,6 +65,14 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
         out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
     }
     out
+}
+
+/// The fitted prices as a table.
+fn prices(result: &FlushQueue) -> String {
+    let prices = result.prices.iter();
+    let rows = prices.map(|price| vec![price.event.to_owned(), format!("{:.1}", price.ns)]);
+    let header = ["price", "ns of the whole machine"];
+    table(&header, &[1], rows.collect()) + "\n\n"
 }
 
 /// The decisions as a table.

@@ -1,0 +1,286 @@
+//! One CPU's part: what it holds, and what it does at random.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fastrand::Rng;
+use portolan::addr::{Iova, PhysRange};
+use portolan::dma::{Device, Mapping, Retired, ToDevice};
+use portolan::platform::{Clock as _, Cpus as _};
+use portolan::unit::ContextHome;
+use portolan_model::cpus::VirtualCpus;
+use portolan_model::decode::AccessKind;
+
+use super::machine::{BOUNDS, Model, STREAM, Space};
+use super::world::{Block, LONGEST, PAGE, Reached, World};
+use super::{MappingReport, Way};
+
+/// Mappings that a CPU holds at most.
+pub(super) const LIVE: usize = 12;
+/// Old addresses that a CPU remembers.
+const OLD: usize = 64;
+/// Violations that are told.
+const TOLD: usize = 5;
+/// What a flush may take, beyond the age at which it begins: waiting for others, and hardware.
+const FLUSH_NS: u64 = 60_000;
+
+/// An address that was unmapped.
+struct Old {
+    iova: Iova,
+    since_ns: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) operations: AtomicU64,
+    accesses: AtomicU64,
+    retries: AtomicU64,
+    waiting: AtomicU64,
+    exposed: AtomicU64,
+    longest: AtomicU64,
+    pub(super) violations: Mutex<Vec<String>>,
+}
+
+impl Tally {
+    pub(super) fn violation(&self, text: String) {
+        let mut all = self
+            .violations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if all.len() < TOLD {
+            all.push(text);
+        }
+    }
+
+    fn add(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn report(self, way: Way, seed: u64, cpus: u64, syncs: u64) -> MappingReport {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        MappingReport {
+            way,
+            seed,
+            cpus,
+            operations: read(&self.operations),
+            accesses: read(&self.accesses),
+            retries: read(&self.retries),
+            reached_waiting: read(&self.waiting),
+            reached_exposed: read(&self.exposed),
+            longest_window_ns: read(&self.longest),
+            syncs,
+            violations: (self.violations.into_inner()).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
+
+/// One machine.
+pub(super) struct Rig<'r, Q: ContextHome + 'static> {
+    pub(super) way: Way,
+    pub(super) cpus: &'r VirtualCpus,
+    pub(super) model: &'r Model,
+    pub(super) space: &'r Space<Q>,
+    pub(super) device: &'r Device<&'r Space<Q>>,
+    pub(super) world: &'r Arc<World>,
+    pub(super) tally: &'r Tally,
+}
+
+/// A mapping and the memory of its buffer.
+type Live<'r, Q> = (Mapping<&'r Space<Q>, Block, ToDevice>, PhysRange);
+
+/// What one CPU holds.
+struct Hands<'r, Q: ContextHome + 'static> {
+    live: Vec<Live<'r, Q>>,
+    retired: Vec<Retired<&'r Space<Q>, Block>>,
+    old: VecDeque<Old>,
+    rng: Rng,
+    cpu: u64,
+}
+
+impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
+    fn context(&self, hands: &Hands<'r, Q>) -> String {
+        let operation = self.tally.operations.load(Ordering::Relaxed);
+        let (way, cpu) = (self.way.name(), hands.cpu);
+        format!("{way}, CPU {cpu}, operation {operation}")
+    }
+
+    fn map(&self, hands: &mut Hands<'r, Q>) {
+        let rng = &mut hands.rng;
+        let pages = match rng.u32(..4) {
+            0 => rng.u64(1..=LONGEST),
+            _ => 1,
+        };
+        let offset = rng.u64(..PAGE);
+        let bytes = rng.u64(1..=pages * PAGE - offset);
+        let Some(block) = self.world.block(offset, bytes) else {
+            return;
+        };
+        let memory = block.range;
+        match self.device.map::<ToDevice, _>(block) {
+            Ok(mapping) => {
+                self.world.map(mapping.iova(), memory);
+                hands.live.push((mapping, memory));
+            }
+            Err(refused) => {
+                let context = self.context(hands);
+                self.tally
+                    .violation(format!("{context}: {}", refused.error));
+            }
+        }
+    }
+
+    /// Reads a place of a live mapping.
+    fn read(&self, hands: &mut Hands<'r, Q>) {
+        if hands.live.is_empty() {
+            return;
+        }
+        let at = hands.rng.usize(..hands.live.len());
+        let Some(segment) = hands.live[at].0.segments().next() else {
+            return;
+        };
+        let inside = hands.rng.u64(..segment.bytes.get());
+        let iova = Iova::new(segment.iova.get() + inside);
+        Tally::add(&self.tally.accesses);
+        match self.model.translate(STREAM, iova, AccessKind::Read) {
+            Ok(found) if self.world.judge(iova, found.pa) == Reached::Another => {}
+            found => {
+                let context = self.context(hands);
+                self.tally.violation(format!(
+                    "{context}: {iova} is mapped and leads to {found:?}"
+                ));
+            }
+        }
+    }
+
+    /// Tries an old address.
+    fn retry(&self, hands: &mut Hands<'r, Q>) {
+        if hands.old.is_empty() {
+            return;
+        }
+        let at = hands.rng.usize(..hands.old.len());
+        let Old { iova, since_ns } = hands.old[at];
+        Tally::add(&self.tally.retries);
+        let Ok(found) = self.model.translate(STREAM, iova, AccessKind::Read) else {
+            return;
+        };
+        let pa = found.pa;
+        match self.world.judge(iova, pa) {
+            Reached::Another => {}
+            Reached::Waiting => Tally::add(&self.tally.waiting),
+            Reached::Exposed if self.way == Way::Lazy => {
+                Tally::add(&self.tally.exposed);
+                let window = self.cpus.now().get().saturating_sub(since_ns);
+                self.tally.longest.fetch_max(window, Ordering::Relaxed);
+                let bound = BOUNDS.age.get() + FLUSH_NS;
+                let (entries, bytes) = self.space.waiting();
+                let cpus = self.cpus.count();
+                let most = 2 * BOUNDS.entries * cpus;
+                if window > bound || entries > most {
+                    let context = self.context(hands);
+                    self.tally.violation(format!(
+                        "{context}: {iova} was reached {window} ns after its unmap, \
+                         {entries} mappings and {bytes} bytes waiting"
+                    ));
+                }
+            }
+            wrong @ (Reached::Exposed | Reached::Strange) => {
+                let context = self.context(hands);
+                self.tally
+                    .violation(format!("{context}: {iova} still leads to {pa}: {wrong:?}"));
+            }
+        }
+    }
+
+    fn unmap(&self, hands: &mut Hands<'r, Q>) {
+        if hands.live.is_empty() {
+            return;
+        }
+        let at = hands.rng.usize(..hands.live.len());
+        let (mapping, memory) = hands.live.swap_remove(at);
+        let iova = mapping.iova();
+        Tally::add(&self.tally.operations);
+        let since_ns = self.cpus.now().get();
+        self.world.unmap(iova, memory);
+        for page in 0..memory.last().get() / PAGE - memory.start().get() / PAGE + 1 {
+            if hands.old.len() == OLD {
+                hands.old.pop_front();
+            }
+            let iova = Iova::new((iova.get() / PAGE + page) * PAGE);
+            hands.old.push_back(Old { iova, since_ns });
+        }
+        let retire = match self.way {
+            Way::Retired => true,
+            _ => hands.rng.u32(..8) == 0,
+        };
+        if retire {
+            match mapping.retire() {
+                Ok(retired) => hands.retired.push(retired),
+                Err(failed) => self.failed(hands, &failed.error),
+            }
+            return;
+        }
+        match mapping.unmap() {
+            Ok(block) => self.world.back(&block),
+            Err(_) => self.failed(hands, &"an unmap failed"),
+        }
+    }
+
+    fn reclaim(&self, hands: &mut Hands<'r, Q>) {
+        for retired in std::mem::take(&mut hands.retired) {
+            if hands.rng.u32(..4) == 0 {
+                match retired.poll() {
+                    Ok(block) => self.world.back(&block),
+                    Err(retired) => hands.retired.push(retired),
+                }
+                continue;
+            }
+            match retired.wait() {
+                Ok(block) => self.world.back(&block),
+                Err(failed) => self.failed(hands, &failed.error),
+            }
+        }
+    }
+
+    fn failed(&self, hands: &Hands<'r, Q>, error: &dyn std::fmt::Display) {
+        let context = self.context(hands);
+        self.tally.violation(format!("{context}: {error}"));
+    }
+
+    /// One CPU's part: `operations` unmaps.
+    pub(super) fn work(&self, cpu: u64, seed: u64, operations: u64) {
+        let mut hands = Hands {
+            live: Vec::new(),
+            retired: Vec::new(),
+            old: VecDeque::new(),
+            rng: Rng::with_seed(seed ^ (cpu << 40)),
+            cpu,
+        };
+        let mut done = 0;
+        while done < operations {
+            self.cpus.work(hands.rng.f64() * 400.0);
+            match hands.rng.u32(..10) {
+                0..=3 if hands.live.len() < LIVE => self.map(&mut hands),
+                0..=5 if !hands.live.is_empty() => {
+                    self.unmap(&mut hands);
+                    done += 1;
+                }
+                6 => self.read(&mut hands),
+                7 if hands.retired.len() > 8 => self.reclaim(&mut hands),
+                // A timer.
+                8 if self.way == Way::Lazy => {
+                    if let Err(error) = self.space.tick() {
+                        self.failed(&hands, &error);
+                    }
+                }
+                _ => self.retry(&mut hands),
+            }
+        }
+        while !hands.live.is_empty() {
+            self.unmap(&mut hands);
+        }
+        while !hands.retired.is_empty() {
+            self.reclaim(&mut hands);
+        }
+    }
+}

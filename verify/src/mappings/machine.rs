@@ -1,0 +1,196 @@
+//! One machine: a model, a domain over its table, a space, and CPUs in virtual time.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, StreamId};
+use portolan::dma::{Bounds, Constraints, Device, DmaSpace, SpaceOptions};
+use portolan::inval::Quirks;
+use portolan::platform::{Nanos, SlabTables};
+use portolan::table::PageTable;
+use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan_model::cpus::{
+    CommandServer, Hardware, LockKind, Schedule, SharingPrices, Submission, SubmissionPrices,
+    VirtualCpus,
+};
+use portolan_model::decode::{TableFormat, TableReader, TableRoot};
+use portolan_model::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
+use portolan_model::profile::QueueLimits;
+
+use super::Way;
+use super::cpu::{LIVE, Rig, Tally};
+use super::world::World;
+
+pub(super) const STREAM: StreamId = StreamId::new(1);
+
+/// Bounds of each CPU's queue.
+pub(super) const BOUNDS: Bounds = Bounds {
+    entries: 24,
+    bytes: 512 << 10,
+    age: Nanos::new(40_000),
+};
+
+pub(super) type Tables = &'static SlabTables<AtomicU64>;
+/// The IOMMU.
+pub type Model = Iommu<TableReader<'static, AtomicU64, SlabTables<AtomicU64>>>;
+type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
+pub(super) type Space<Q> = DmaSpace<Domain<Q>, VirtualCpus>;
+
+/// Attaches nothing: the model's stream reads the table from the start.
+struct Attached;
+
+impl Unit for Attached {
+    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        Ok(None)
+    }
+}
+
+impl<Q: ContextHome + 'static> Attach<Domain<Q>> for Attached {
+    fn attach(&self, _stream: StreamId, _domain: &Arc<Domain<Q>>) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+const SHARING: SharingPrices = SharingPrices {
+    hit: 1.0,
+    transfer: 60.0,
+    share: 15.0,
+    handover: 60.0,
+    relax: 20.0,
+    lock: LockKind::Queued,
+};
+
+/// A queue of its own for each of the model's commands.
+fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandServer<H> {
+    let commands = CommandPrices {
+        page: 150.0,
+        range: 150.0,
+        context: 150.0,
+        sync: 400.0,
+        ..CommandPrices::default()
+    };
+    let way = Submission::LockFree;
+    let submission = SubmissionPrices {
+        descriptor: 5.0,
+        doorbell: 50.0,
+        latency: 100.0,
+        today: way,
+    };
+    let limits = QueueLimits {
+        depth: 256,
+        deadline_ns: 10_000_000,
+    };
+    CommandServer::new(cpus.clone(), commands, submission, limits, way, hardware)
+}
+
+/// An empty table, and a model whose stream reads it.
+fn table_and_model(
+    tables: Tables,
+    context: ContextId,
+) -> (PageTable<VtdSecondStage, Tables>, Arc<Model>) {
+    let format = VtdSecondStage {
+        levels: VtdLevels::Four,
+        output_lg2: 46,
+        dirty: DirtyTracking::Off,
+    };
+    let table = PageTable::new(format, tables).expect("memory for a root");
+    let caps = Setup::able(PageSize::SIZE_4K);
+    let reader = TableReader::new(tables, PageSize::SIZE_4K);
+    let model = Arc::new(Iommu::new(Setup::adversarial(caps), reader));
+    let format = TableFormat::vtd_second_stage(4).expect("a format of the model's");
+    let root = table.root();
+    let config = StreamConfig::Translate {
+        context,
+        table: TableRoot { root, format },
+    };
+    model.attach(STREAM, config);
+    (table, model)
+}
+
+/// One machine, from nothing to nothing. Returns its syncs.
+#[allow(clippy::too_many_arguments)] // What a round depends on, each of its own kind.
+pub(super) fn one_round<H, Q>(
+    way: Way,
+    seed: u64,
+    count: u64,
+    each: u64,
+    tally: &Tally,
+    tables: Tables,
+    wrap: &impl Fn(Arc<Model>) -> H,
+    queue: impl FnOnce(VirtualCpus, CommandServer<H>) -> Q,
+) -> u64
+where
+    H: Hardware + 'static,
+    Q: ContextHome + Send + Sync + 'static,
+{
+    let cpus = VirtualCpus::new(count as usize, SHARING);
+    let caps = Setup::able(PageSize::SIZE_4K);
+    let context = ContextId::new(1);
+    let (table, model) = table_and_model(tables, context);
+    let queue = queue(cpus.clone(), server(&cpus, wrap(model.clone())));
+    let domain = Arc::new(PagedDomain::new(
+        table,
+        context,
+        caps,
+        Quirks::default(),
+        queue,
+    ));
+    let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
+    let options = SpaceOptions {
+        window: window.expect("a range"),
+        policy: way.policy(),
+        bounds: BOUNDS,
+        ..SpaceOptions::default()
+    };
+    let space = DmaSpace::new(domain, cpus.clone(), &options).expect("a space");
+    let world = World::new(count * (LIVE as u64 + 32));
+    {
+        let unit = Arc::new(Attached);
+        let device = Device::translated(unit, STREAM, &space, Constraints::default());
+        let device = device.expect("a device");
+        let rig = Rig {
+            way,
+            cpus: &cpus,
+            model: &model,
+            space: &space,
+            device: &device,
+            world: &world,
+            tally,
+        };
+        let schedule = Schedule::of_seed(seed).ragged(40.0);
+        let ran = cpus.run(&schedule, |cpu| rig.work(cpu.get().into(), seed, each));
+        if let Err(error) = ran {
+            tally.violation(error.to_string());
+            return 0;
+        }
+    }
+    take_down(&space, &world, tally, way);
+    model.counters().syncs
+}
+
+/// Nothing may be left: no buffer, no address, nothing that waits.
+fn take_down<Q: ContextHome>(space: &Space<Q>, world: &World, tally: &Tally, way: Way) {
+    let name = way.name();
+    if let Err(error) = space.flush() {
+        tally.violation(format!("{name}: the last flush: {error}"));
+    }
+    let (waiting, out, lost) = (space.waiting(), world.out(), space.quarantine());
+    if waiting != (0, 0) || out != 0 || lost != Default::default() {
+        tally.violation(format!(
+            "{name}: {waiting:?} waiting, {out} blocks out, {lost:?} at the end"
+        ));
+    }
+    space.addresses().trim_all();
+    if space.addresses().stats().fragments != 1 {
+        tally.violation(format!("{name}: addresses are missing at the end"));
+    }
+}
