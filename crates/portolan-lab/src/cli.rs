@@ -15,7 +15,7 @@ use portolan_verify::format::FormatName;
 
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy};
-use crate::{bench, check, explain, machines, reproduce, scale, torture};
+use crate::{bench, check, explain, machines, reproduce, scale, torture, torture_mappings};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -139,11 +139,25 @@ struct TortureArgs {
     /// Where the random operations come from; chosen and printed if absent.
     #[arg(long)]
     seed: Option<u64>,
+    /// What the operations go through.
+    #[arg(long, value_enum, default_value_t = Layer::Tables)]
+    layer: Layer,
     /// Table format; may be repeated. All if absent.
     #[arg(long = "format", value_name = "FORMAT")]
     formats: Vec<FormatName>,
+    /// CPUs in virtual time, for the layer of mappings.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    cpus: u16,
     #[command(flatten)]
     output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Layer {
+    /// Page tables of every format.
+    Tables,
+    /// Buffers through the DMA layer, under every policy.
+    Mappings,
 }
 
 #[derive(Debug, Args)]
@@ -322,6 +336,19 @@ fn run_torture(args: &TortureArgs) -> Result<Outcome> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     // Said before anything can go wrong.
     eprintln!("seed {seed}");
+    if args.layer == Layer::Mappings {
+        let report = torture_mappings::run(seed, args.cpus.into(), args.operations);
+        let text = match args.output.json {
+            true => json(&report)?,
+            false => torture_mappings::text(&report),
+        };
+        print(&text)?;
+        return Ok(if report.holds() {
+            Outcome::Good
+        } else {
+            Outcome::CheckFailed
+        });
+    }
     let report = torture::run(formats, seed, args.operations);
     let text = match args.output.json {
         true => json(&report)?,

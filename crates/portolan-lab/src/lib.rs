@@ -26,4 +26,5 @@ pub mod reproduce;
 mod rig;
 pub mod scale;
 pub mod torture;
+pub mod torture_mappings;
 pub mod trace;

@@ -1,0 +1,131 @@
+//! Buffers through the DMA layer, by many CPUs in virtual time, against the adversarial IOMMU.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use indicatif::ProgressBar;
+use portolan_verify::mappings::{MappingReport, Way, mappings};
+use serde::Serialize;
+
+use crate::display;
+
+/// What a run came to.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What it can be replayed from.
+    pub seed: u64,
+    /// Buffers mapped and unmapped, all policies together.
+    pub operations: u64,
+    /// What was wrong; none if all is well.
+    pub violations: Vec<String>,
+    /// How often things happened.
+    pub events: BTreeMap<&'static str, u64>,
+    /// By policy.
+    pub policies: Vec<MappingReport>,
+}
+
+impl Report {
+    /// Whether nothing was wrong.
+    pub fn holds(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+/// Does `operations` random operations from `seed` by `cpus` CPUs, shared out evenly over the
+/// policies, several policies at a time where the machine has the cores.
+pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
+    let bar = ProgressBar::new(operations);
+    let each = operations.div_ceil(Way::ALL.len() as u64);
+    let next = AtomicUsize::new(0);
+    let done: [Mutex<Option<MappingReport>>; Way::ALL.len()] = Default::default();
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let (Some(&way), Some(slot)) = (Way::ALL.get(index), done.get(index)) else {
+                return;
+            };
+            let mut told = 0;
+            let report = mappings(way, seed, cpus, each, &mut |n| {
+                bar.inc(n.saturating_sub(told));
+                told = n;
+            });
+            if let Ok(mut slot) = slot.lock() {
+                *slot = Some(report);
+            }
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores.min(Way::ALL.len()) {
+            scope.spawn(work);
+        }
+    });
+    bar.finish_and_clear();
+    let policies: Vec<MappingReport> = done
+        .into_iter()
+        .filter_map(|slot| slot.into_inner().ok().flatten())
+        .collect();
+    let sum = |of: fn(&MappingReport) -> u64| policies.iter().map(of).sum();
+    Report {
+        seed,
+        operations: sum(|one| one.operations),
+        violations: (policies.iter().flat_map(|one| &one.violations))
+            .cloned()
+            .collect(),
+        events: BTreeMap::from([
+            ("accesses", sum(|one| one.accesses)),
+            ("retries", sum(|one| one.retries)),
+            ("reached_waiting", sum(|one| one.reached_waiting)),
+            ("reached_exposed", sum(|one| one.reached_exposed)),
+            ("syncs", sum(|one| one.syncs)),
+        ]),
+        policies,
+    }
+}
+
+/// The report for people.
+pub fn text(report: &Report) -> String {
+    let rows = report.policies.iter().map(|one| {
+        vec![
+            one.way.name().to_owned(),
+            display::grouped(one.operations),
+            display::grouped(one.syncs),
+            display::grouped(one.accesses),
+            display::grouped(one.retries),
+            display::grouped(one.reached_waiting),
+            display::grouped(one.reached_exposed),
+            display::grouped(one.longest_window_ns / 1000),
+            one.violations.len().to_string(),
+        ]
+    });
+    let header = [
+        "policy",
+        "operations",
+        "syncs",
+        "accesses",
+        "old addresses tried",
+        "reached, not given back",
+        "reached, given back",
+        "for µs",
+        "violations",
+    ];
+    let mut out = format!("seed {}\n\n", report.seed);
+    let columns: Vec<usize> = (1..header.len()).collect();
+    out.push_str(&display::table(&header, &columns, rows.collect()));
+    let cpus = report.policies.first().map_or(0, |one| one.cpus);
+    let _ = writeln!(
+        out,
+        "\n{} buffers mapped and unmapped by {cpus} CPUs in virtual time: {} violations",
+        display::grouped(report.operations),
+        report.violations.len(),
+    );
+    for violation in &report.violations {
+        let _ = writeln!(out, "  {violation}");
+    }
+    if !report.holds() {
+        let _ = writeln!(out, "run again with --seed {} to see the same", report.seed);
+    }
+    out
+}
