@@ -1,13 +1,15 @@
-//! Benchmarks of the page tables: the same scenarios for wall time, for instruction counts and for
-//! the command line.
+//! Benchmarks of the page tables and of the allocator of addresses: the same scenarios for wall
+//! time, for instruction counts and for the command line.
 //!
 //! * [`scenarios`]: what is done: preparation, the operation, and the plain loop to compare with.
 //! * [`measure`]: repeated timing of a scenario, and the rows that come of it.
 //!
-//! One thread only; nothing here measures hardware.
+//! Nothing here measures hardware.
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 mod full;
+pub mod linux_like;
 mod lists;
 pub mod measure;
 mod plain;

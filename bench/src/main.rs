@@ -51,8 +51,10 @@ fn tabulate(rows: &[BenchRow]) -> Table {
         "median",
         "p10",
         "p90",
+        "p99",
         "plain loop",
         "ratio",
+        "peers",
         "recorded elsewhere",
     ]);
     for row in rows {
@@ -61,14 +63,19 @@ fn tabulate(rows: &[BenchRow]) -> Table {
             let count = figures.instructions.map(|n| format!(", {n} instructions"));
             format!("{} ns{}: {peer}", figures.median, count.unwrap_or_default())
         });
+        let peers = row.peers.iter().map(|(peer, spread)| {
+            format!("{:.2} ns, p99 {:.2}: {peer}", spread.median, spread.p99)
+        });
         table.add_row(vec![
             Cell::new(row.name),
             Cell::new(row.unit),
             number(row.ours.median),
             number(row.ours.p10),
             number(row.ours.p90),
+            number(row.ours.p99),
             number(row.limit.median),
             number(row.ratio),
+            Cell::new(peers.collect::<Vec<_>>().join("; ")),
             Cell::new(recorded.collect::<Vec<_>>().join("; ")),
         ]);
     }

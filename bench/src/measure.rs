@@ -6,13 +6,17 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::scenarios::{Cache, Scenario, all};
+use crate::scenarios::{Cache, Sample, Scenario, all};
 use crate::{Failure, Workload};
 
 /// Samples of each operation with warm caches.
 const HOT_SAMPLES: usize = 301;
 /// Samples where every one starts by filling the caches with other data.
 const COLD_SAMPLES: usize = 41;
+/// Samples of single calls.
+const CALL_SAMPLES: usize = 100_000;
+/// Samples of single calls that are taken before it is another's turn.
+const CALLS_IN_TURN: usize = 1000;
 /// Samples that are thrown away at the start.
 const WARM_UP: usize = 5;
 
@@ -25,6 +29,8 @@ pub struct Spread {
     pub p10: f64,
     /// A tenth of them are above.
     pub p90: f64,
+    /// A hundredth of them are above.
+    pub p99: f64,
 }
 
 impl Spread {
@@ -37,6 +43,7 @@ impl Spread {
             median: at(5),
             p10: at(1),
             p90: at(9),
+            p99: samples[last * 99 / 100],
         })
     }
 }
@@ -78,7 +85,7 @@ pub struct BenchRow {
     pub samples: usize,
     /// This library.
     pub ours: Spread,
-    /// Others, measured in the same run; none yet.
+    /// Others, measured in the same run.
     pub peers: BTreeMap<&'static str, Spread>,
     /// The plain loop.
     pub limit: Limit,
@@ -108,23 +115,37 @@ fn sample(work: &mut dyn Workload) -> Result<f64, Failure> {
 /// # Errors
 /// If the library refuses what the scenario asks for.
 pub fn run(scenario: &Scenario) -> Result<BenchRow, Failure> {
-    let samples = match scenario.cache {
-        Cache::Hot => HOT_SAMPLES,
-        Cache::Cold => COLD_SAMPLES,
+    let (turns, in_turn) = match (scenario.sample, scenario.cache) {
+        (Sample::Call, _) => (CALL_SAMPLES / CALLS_IN_TURN, CALLS_IN_TURN),
+        (Sample::Pass, Cache::Hot) => (HOT_SAMPLES, 1),
+        (Sample::Pass, Cache::Cold) => (COLD_SAMPLES, 1),
     };
-    let mut work = (scenario.make)()?;
-    let mut plain = (scenario.make_limit)()?;
-    let (mut ours, mut limit) = (Vec::new(), Vec::new());
-    for i in 0..samples + WARM_UP {
-        let pair = (sample(&mut *work)?, sample(&mut *plain)?);
-        if i >= WARM_UP {
-            ours.push(pair.0);
-            limit.push(pair.1);
+    // Ours, the plain loop, and the peers.
+    let peers = scenario.peers.iter().map(|&(_, make)| make);
+    let makes = [scenario.make, scenario.make_limit]
+        .into_iter()
+        .chain(peers);
+    let mut all: Vec<(Box<dyn Workload>, Vec<f64>)> = Vec::new();
+    for make in makes {
+        all.push((make()?, Vec::new()));
+    }
+    for turn in 0..turns + WARM_UP {
+        for (work, samples) in &mut all {
+            for _ in 0..in_turn {
+                let nanos = sample(&mut **work)?;
+                if turn >= WARM_UP {
+                    samples.push(nanos);
+                }
+            }
         }
     }
-    let none = Failure::NotPrepared;
-    let ours = Spread::of(&mut ours).ok_or(none)?;
-    let limit = Spread::of(&mut limit).ok_or(none)?;
+    let mut spreads = Vec::new();
+    for (_, samples) in &mut all {
+        spreads.push(Spread::of(samples).ok_or(Failure::NotPrepared)?);
+    }
+    let (ours, limit) = (spreads[0], spreads[1]);
+    let peers = scenario.peers.iter().zip(&spreads[2..]);
+    let peers = peers.map(|(&(name, _), &spread)| (name, spread)).collect();
     let recorded = scenario.recorded.iter().map(|recorded| {
         let figures = RecordedElsewhere {
             median: recorded.ns,
@@ -136,11 +157,11 @@ pub fn run(scenario: &Scenario) -> Result<BenchRow, Failure> {
         name: scenario.name,
         what: scenario.what,
         size_bytes: scenario.size_bytes,
-        threads: 1,
+        threads: scenario.threads,
         unit: scenario.unit,
-        samples,
+        samples: turns * in_turn,
         ours,
-        peers: BTreeMap::new(),
+        peers,
         limit: Limit {
             what: scenario.limit,
             median: limit.median,

@@ -1,8 +1,9 @@
-//! The scenarios: Armv8 stage 1, 39-bit input addresses, 4 KiB granule, tables on the heap.
+//! The scenarios. Of tables: Armv8 stage 1, 39-bit input addresses, 4 KiB granule, tables on the heap.
 //!
 //! Each starts from the state that its description names and comes back to it through the library
 //! itself: unmap, plan, sync through a queue that does nothing, reclaim.
 
+use crate::addresses::{Large, Pairs, TwoThreads, of_cpu, of_lane, of_nothing, of_peer, of_stack};
 use crate::full::{FULL_TABLES, Finish, Full};
 use crate::lists::{MapList, MapRun};
 use crate::plain::{StoreList, StoreRun, WalkStore};
@@ -30,6 +31,15 @@ pub struct Recorded {
     pub instructions: Option<f64>,
 }
 
+/// What a sample is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// The mean of a pass of many calls.
+    Pass,
+    /// A single call, so that the slowest are seen; with the time that reading the clock takes.
+    Call,
+}
+
 type Make = fn() -> Result<Box<dyn Workload>, Failure>;
 
 /// One benchmark.
@@ -44,6 +54,12 @@ pub struct Scenario {
     pub unit: &'static str,
     /// State of the caches.
     pub cache: Cache,
+    /// Threads at work.
+    pub threads: u32,
+    /// What is timed.
+    pub sample: Sample,
+    /// Others, measured in the same run.
+    pub peers: &'static [(&'static str, Make)],
     /// Of a comparable operation, recorded on another machine.
     pub recorded: Option<Recorded>,
     /// What the plain loop does.
@@ -70,6 +86,7 @@ pub fn all() -> Vec<Scenario> {
     let mut all = lists();
     all.extend(single_pages());
     all.extend(full_tables());
+    all.extend(addresses());
     all
 }
 
@@ -80,6 +97,9 @@ fn lists() -> Vec<Scenario> {
         size_bytes: LIST_PAGES * PAGE,
         unit: "ns per page",
         cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[],
         recorded: linux(48.0, Some(487.0)),
         limit: LIST,
         make: || Ok(Box::new(MapList::new(Cache::Hot)?)),
@@ -115,6 +135,9 @@ fn single_pages() -> Vec<Scenario> {
         size_bytes: PAGE,
         unit: "ns per operation",
         cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[],
         recorded: linux(54.0, None),
         limit: WALK,
         make: || Ok(Box::new(Singles::new(Single::Map)?)),
@@ -165,6 +188,9 @@ fn full_tables() -> Vec<Scenario> {
         size_bytes: BLOCK,
         unit: "ns per operation",
         cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[],
         recorded: linux(138.0, None),
         limit: WALK,
         make: || Ok(Box::new(Full::new(Finish::Counted)?)),
@@ -186,4 +212,57 @@ fn full_tables() -> Vec<Scenario> {
         ..unmap
     };
     vec![unmap, steps, reclaim]
+}
+
+/// Name of the peer of the allocator.
+const LINUX_LIKE: &str = "the design of Linux 6.12, rewritten here";
+
+fn addresses() -> Vec<Scenario> {
+    let page = Scenario {
+        name: "iova_page",
+        what: "addresses of one page taken and given back, through the CPU's stocks",
+        size_bytes: PAGE,
+        unit: "ns per pair",
+        cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[(LINUX_LIKE, || Ok(Box::new(Pairs::new(of_peer()?))))],
+        recorded: None,
+        limit: "pop and push of a stack",
+        make: || Ok(Box::new(Pairs::new(of_cpu()?))),
+        make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
+    };
+    let lane = Scenario {
+        name: "iova_page_lane",
+        what: "addresses of one page taken and given back, through a lane",
+        make: || Ok(Box::new(Pairs::new(of_lane()?))),
+        ..page
+    };
+    let two = Scenario {
+        name: "iova_page_2",
+        what: "the same through the stocks of two CPUs, by two threads at once",
+        threads: 2,
+        peers: &[(LINUX_LIKE, || Ok(Box::new(TwoThreads::new(of_peer()?))))],
+        make: || Ok(Box::new(TwoThreads::new(of_cpu()?))),
+        make_limit: || Ok(Box::new(TwoThreads::new(of_stack()?))),
+        ..page
+    };
+    let two_lanes = Scenario {
+        name: "iova_page_lane_2",
+        what: "the same through two lanes, by two threads at once",
+        make: || Ok(Box::new(TwoThreads::new(of_lane()?))),
+        ..two
+    };
+    let large = Scenario {
+        name: "iova_large",
+        what: "one of 4096 ranges of 64 to 512 pages given back and another taken, CPU's stocks",
+        size_bytes: 512 * PAGE,
+        sample: Sample::Call,
+        peers: &[(LINUX_LIKE, || Ok(Box::new(Large::new(of_peer()?)?)))],
+        limit: "two readings of the clock",
+        make: || Ok(Box::new(Large::new(of_cpu()?)?)),
+        make_limit: || Ok(Box::new(Large::new(of_nothing()?)?)),
+        ..page
+    };
+    vec![page, lane, two, two_lanes, large]
 }

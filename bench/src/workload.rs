@@ -41,6 +41,9 @@ pub enum Failure {
     /// The invalidation queue of the scenario failed.
     #[error("the invalidation queue failed")]
     Queue,
+    /// The allocator of addresses had none, or ended.
+    #[error("the allocator had no addresses")]
+    Addresses,
     /// The operation was run twice without being prepared.
     #[error("the operation was not prepared")]
     NotPrepared,

@@ -40,11 +40,13 @@ pub fn text(report: &Report) -> String {
         "median ns",
         "p10",
         "p90",
+        "p99",
         "plain loop",
         "ratio",
+        "peers",
     ];
     let rows = report.benchmarks.iter().map(row).collect();
-    let mut out = display::table(&header, &[2, 3, 4, 5, 6], rows);
+    let mut out = display::table(&header, &[2, 3, 4, 5, 6, 7], rows);
     let _ = writeln!(
         out,
         "\nMeasured on this machine, each in turn with its plain loop; judge by the ratio."
@@ -54,13 +56,19 @@ pub fn text(report: &Report) -> String {
 
 fn row(row: &BenchRow) -> Vec<String> {
     let ns = |ns: f64| format!("{ns:.2}");
+    let peers = row
+        .peers
+        .iter()
+        .map(|(peer, spread)| format!("{}, p99 {}: {peer}", ns(spread.median), ns(spread.p99)));
     vec![
         row.name.to_owned(),
         row.unit.to_owned(),
         ns(row.ours.median),
         ns(row.ours.p10),
         ns(row.ours.p90),
+        ns(row.ours.p99),
         ns(row.limit.median),
         format!("{:.1}", row.ratio),
+        peers.collect::<Vec<_>>().join("; "),
     ]
 }

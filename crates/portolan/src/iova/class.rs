@@ -59,8 +59,10 @@ pub(super) struct Classes {
     granule: PageSize,
     /// Whole granules only.
     space: IovaRange,
-    /// The last address of the low zone, if there is another.
-    low_last: Option<u64>,
+    /// The last address of the low zone; that of all addresses if there is no other zone.
+    low_last: u64,
+    /// Classes whose blocks are not larger than 64 bits can say.
+    count: u32,
 }
 
 impl Classes {
@@ -70,7 +72,8 @@ impl Classes {
         Self {
             granule,
             space,
-            low_last: apart.then_some(LOW_LAST),
+            low_last: if apart { LOW_LAST } else { u64::MAX },
+            count: (CLASSES as u32).min(u64::BITS - granule.lg2()),
         }
     }
 
@@ -92,14 +95,14 @@ impl Classes {
     #[inline]
     fn order(&self, less_one: u64) -> Option<u32> {
         let order = u64::BITS - (less_one >> self.granule.lg2()).leading_zeros();
-        (order < CLASSES as u32 && order + self.granule.lg2() < u64::BITS).then_some(order)
+        (order < self.count).then_some(order)
     }
 
     /// The kind of a block that ends at `last`.
     #[inline]
     fn kind(&self, order: u32, last: u64) -> Kind {
-        let high = self.low_last.is_some_and(|low_last| last > low_last);
-        Kind(order as usize + if high { CLASSES } else { 0 })
+        let zone = usize::from(last > self.low_last);
+        Kind(order as usize + zone * CLASSES)
     }
 
     /// The kind of the block of `kind`'s size that begins at `start`.
@@ -111,8 +114,8 @@ impl Classes {
     /// what is in hand is there for nobody else.
     pub fn share(&self, kind: Kind) -> u64 {
         let (start, last) = (self.space.start().get(), self.space.last().get());
-        let last = match self.low_last {
-            Some(low_last) if kind.index() < CLASSES => low_last,
+        let last = match kind.index() {
+            0..CLASSES => last.min(self.low_last),
             _ => last,
         };
         let granules = last.saturating_sub(start) >> self.granule.lg2();
@@ -191,7 +194,8 @@ impl Classes {
         let last = start.saturating_add((request.bytes - 1) | (self.granule.bytes() - 1));
         let start = Iova::new(start);
         // Never the other: the last address does not lie below the first.
-        IovaRange::new(start, Iova::new(last)).unwrap_or(IovaRange::page(start, self.granule))
+        let range = IovaRange::new(start, Iova::new(last));
+        range.unwrap_or_else(|| IovaRange::page(start, self.granule))
     }
 }
 

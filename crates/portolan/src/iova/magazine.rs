@@ -43,6 +43,12 @@ impl Magazine {
         if top <= highest {
             return self.0.pop();
         }
+        self.take_near(highest)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_near(&mut self, highest: u64) -> Option<u64> {
         let near = self.0.iter().enumerate().rev().take(LOOKS);
         let found = near
             .filter(|&(_, &start)| start <= highest)
@@ -104,12 +110,19 @@ impl Shelf {
     /// A block whose first address is at most `highest`.
     #[inline]
     pub fn take(&mut self, highest: u64) -> Option<u64> {
-        let found = self.loaded.take(highest).or_else(|| {
-            mem::swap(&mut self.loaded, &mut self.previous);
-            self.loaded.take(highest)
-        });
-        self.given += u64::from(found.is_some());
-        found
+        let found = match self.loaded.take(highest) {
+            None => self.take_other(highest)?,
+            Some(found) => found,
+        };
+        self.given += 1;
+        Some(found)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_other(&mut self, highest: u64) -> Option<u64> {
+        mem::swap(&mut self.loaded, &mut self.previous);
+        self.loaded.take(highest)
     }
 
     /// Puts a block back.
@@ -118,13 +131,21 @@ impl Shelf {
         if self.loaded.0.last() == Some(&start) {
             return Put::Twice;
         }
-        let mut done = self.loaded.put(start);
-        if !done && self.previous.has_room() {
-            mem::swap(&mut self.loaded, &mut self.previous);
-            done = self.loaded.put(start);
+        if !self.loaded.put(start) && !self.put_other(start) {
+            return Put::Full;
         }
-        self.taken += u64::from(done);
-        if done { Put::Done } else { Put::Full }
+        self.taken += 1;
+        Put::Done
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_other(&mut self, start: u64) -> bool {
+        let room = self.previous.has_room();
+        if room {
+            mem::swap(&mut self.loaded, &mut self.previous);
+        }
+        room && self.loaded.put(start)
     }
 
     /// Brings in a magazine with blocks; what comes out goes to the depot.
