@@ -35,7 +35,8 @@ impl Clock for Still {
     }
 }
 
-type Threads = SpinCpus<Still, fn() -> CpuId>;
+/// CPUs that are threads.
+pub type Threads = SpinCpus<Still, fn() -> CpuId>;
 type Space = IovaSpace<Threads>;
 
 /// Two CPUs, each a thread.

@@ -11,6 +11,7 @@ pub mod addresses;
 mod full;
 pub mod linux_like;
 mod lists;
+mod mappings;
 pub mod measure;
 mod plain;
 mod rig;

@@ -3,9 +3,13 @@
 //! Each starts from the state that its description names and comes back to it through the library
 //! itself: unmap, plan, sync through a queue that does nothing, reclaim.
 
+use portolan::bounce::Strategy;
+use portolan::dma::Policy;
+
 use crate::addresses::{Large, Pairs, TwoThreads, of_cpu, of_lane, of_nothing, of_peer, of_stack};
 use crate::full::{FULL_TABLES, Finish, Full};
 use crate::lists::{MapList, MapRun};
+use crate::mappings::{Buffers, PoolSlots};
 use crate::plain::{StoreList, StoreRun, WalkStore};
 use crate::rig::{BLOCK, LIST_PAGES, PAGE, scattered};
 use crate::singles::{SINGLES, Single, Singles};
@@ -87,6 +91,8 @@ pub fn all() -> Vec<Scenario> {
     all.extend(single_pages());
     all.extend(full_tables());
     all.extend(addresses());
+    all.extend(mappings());
+    all.extend(slots());
     all
 }
 
@@ -265,4 +271,74 @@ fn addresses() -> Vec<Scenario> {
         ..page
     };
     vec![page, lane, two, two_lanes, large]
+}
+
+fn mappings() -> Vec<Scenario> {
+    let lazy = Scenario {
+        name: "dma_4k_lazy",
+        what: "a 4 KiB buffer mapped and unmapped, lazy: addresses, tables, queue; hardware free",
+        size_bytes: PAGE,
+        unit: "ns per pair",
+        cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[],
+        recorded: None,
+        limit: "pop and push of a stack",
+        make: || Ok(Box::new(Buffers::new(Policy::Lazy)?)),
+        make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
+    };
+    let strict = Scenario {
+        name: "dma_4k_strict",
+        what: "the same, strict: each unmap planned and synced; hardware free",
+        make: || Ok(Box::new(Buffers::new(Policy::Strict)?)),
+        ..lazy
+    };
+    vec![lazy, strict]
+}
+
+fn slots() -> Vec<Scenario> {
+    let few = Scenario {
+        name: "slot_5",
+        what: "a bounce slot taken and given back, 5 % of the others in use",
+        size_bytes: PAGE / 2,
+        unit: "ns per pair",
+        cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[
+            ("one-lock", || {
+                Ok(Box::new(PoolSlots::new(Strategy::OneLock, 5)?))
+            }),
+            ("area-locks", || {
+                Ok(Box::new(PoolSlots::new(Strategy::AreaLocks, 5)?))
+            }),
+            ("area-bitmaps", || {
+                Ok(Box::new(PoolSlots::new(Strategy::AreaBitmaps, 5)?))
+            }),
+            ("recent-first", || {
+                Ok(Box::new(PoolSlots::new(Strategy::RecentFirst, 5)?))
+            }),
+        ],
+        recorded: linux(75.0, None),
+        limit: "pop and push of a stack",
+        make: || Ok(Box::new(PoolSlots::new(Strategy::LockFree, 5)?)),
+        make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
+    };
+    let many = Scenario {
+        name: "slot_90",
+        what: "a bounce slot taken and given back, 90 % of the others in use",
+        peers: &[
+            ("one-lock", || {
+                Ok(Box::new(PoolSlots::new(Strategy::OneLock, 90)?))
+            }),
+            ("recent-first", || {
+                Ok(Box::new(PoolSlots::new(Strategy::RecentFirst, 90)?))
+            }),
+        ],
+        make: || Ok(Box::new(PoolSlots::new(Strategy::LockFree, 90)?)),
+        recorded: None,
+        ..few
+    };
+    vec![few, many]
 }

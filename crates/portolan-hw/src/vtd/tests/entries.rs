@@ -79,15 +79,15 @@ fn golden_scalable_entries() {
     let none = [0; 5];
     assert_eq!(words(&mock, rid, 3), [root | 0x89, 2, 0]);
     assert_eq!(words(&mock, rid + 24, 5), none);
-    for (levels, mode, id) in [
-        (VtdFirstLevels::Four, 0, 3),
-        (VtdFirstLevels::Five, 1 << 2, 4),
+    for (levels, width, mode, id) in [
+        (VtdFirstLevels::Four, 2 << 2, 0, 3),
+        (VtdFirstLevels::Five, 3 << 2, 1 << 2, 4),
     ] {
         let first = Arc::new(unit.first_stage(levels).unwrap());
         unit.attach_pasid(STREAM, PASID, &first).unwrap();
         let root = first.table().root().get();
         let at = scalable(&mock, PASID.get()).1;
-        assert_eq!(words(&mock, at, 3), [0x41, id, root | mode]);
+        assert_eq!(words(&mock, at, 3), [0x41 | width, id, root | mode]);
         unit.block_pasid(STREAM, PASID).unwrap();
         assert_eq!(words(&mock, at, 8), [0; 8]);
         core::mem::forget(first);

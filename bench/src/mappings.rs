@@ -1,0 +1,145 @@
+//! Buffers through the DMA layer, and slots of a bounce pool, with hardware that costs nothing.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use portolan::addr::{ContextId, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::bounce::{Need, Pool, PoolOptions, Slots, Strategy};
+use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions};
+use portolan::inval::{InvalidationQueue, Quirks, Step};
+use portolan::platform::{HostTables, Nanos};
+use portolan::table::PageTable;
+use portolan::table::format::Armv8Stage1;
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
+
+use crate::addresses::{Threads, cpus};
+use crate::rig::{CAPS, PAGE, QUIRKS, access, table};
+use crate::{Failure, Workload};
+
+/// Buffers or slots in one pass.
+const PAIRS: u64 = 2048;
+
+/// Completes every sync at once, and takes no steps.
+#[derive(Debug)]
+pub(crate) struct Free;
+
+impl InvalidationQueue for Free {
+    type Error = UnitError;
+
+    #[inline]
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        black_box(steps.next());
+        Ok(())
+    }
+}
+
+impl ContextHome for Free {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+type Domain = PagedDomain<Armv8Stage1<12>, HostTables, Free>;
+type Space = DmaSpace<Domain, Arc<Threads>>;
+
+/// A buffer of 4 KiB mapped and unmapped.
+pub(crate) struct Buffers {
+    space: Space,
+    constraints: Constraints,
+}
+
+impl Buffers {
+    pub(crate) fn new(policy: Policy) -> Result<Self, Failure> {
+        let table: PageTable<_, _> = table(1 << 14)?;
+        let context = ContextId::new(1);
+        let quirks = Quirks { ..QUIRKS };
+        let domain = PagedDomain::new(table, context, CAPS, quirks, Free);
+        let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
+        let options = SpaceOptions {
+            window: window.ok_or(Failure::Addresses)?,
+            policy,
+            bounds: Bounds {
+                age: Nanos::new(u64::MAX),
+                ..Bounds::default()
+            },
+            ..SpaceOptions::default()
+        };
+        let space = DmaSpace::new(Arc::new(domain), Arc::new(cpus()), &options);
+        Ok(Self {
+            space: space.map_err(|_| Failure::Addresses)?,
+            constraints: Constraints::default(),
+        })
+    }
+}
+
+impl Workload for Buffers {
+    fn units(&self) -> u64 {
+        PAIRS
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        for i in 0..PAIRS {
+            let memory = PhysRange::page(PhysAddr::new(black_box(i << 12)), PageSize::SIZE_4K);
+            let mapped = self.space.map_range(memory, access(), &self.constraints);
+            let (range, iova) = mapped.map_err(|_| Failure::Addresses)?;
+            black_box(iova);
+            self.space
+                .unmap_range(range)
+                .map_err(|_| Failure::NotPrepared)?;
+        }
+        Ok(())
+    }
+}
+
+/// A slot taken and given back, with so many percent of the others in use.
+pub(crate) struct PoolSlots {
+    pool: Pool<Arc<Threads>>,
+    held: Vec<Slots>,
+}
+
+impl PoolSlots {
+    pub(crate) fn new(strategy: Strategy, percent: usize) -> Result<Self, Failure> {
+        let memory = PhysRange::from_len(PhysAddr::new(1 << 30), 64 << 20);
+        let options = PoolOptions {
+            slot: PageSize::of_lg2(11),
+            areas: 2,
+            strategy,
+        };
+        let memory = memory.ok_or(Failure::Addresses)?;
+        let pool = Pool::new(Arc::new(cpus()), memory, options).map_err(|_| Failure::Addresses)?;
+        let take = |pool: &Pool<_>| pool.take(&Need::bytes(2048)).ok();
+        let mut held: Vec<Slots> = std::iter::from_fn(|| take(&pool)).collect();
+        let mut random = fastrand::Rng::with_seed(7);
+        let most = held.len() * percent / 100;
+        while held.len() > most {
+            let slots = held.swap_remove(random.usize(..held.len()));
+            pool.give(slots).map_err(|_| Failure::Addresses)?;
+        }
+        Ok(Self { pool, held })
+    }
+}
+
+impl Workload for PoolSlots {
+    fn units(&self) -> u64 {
+        PAIRS
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        black_box(&self.held);
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        for _ in 0..PAIRS {
+            let need = Need::bytes(black_box(PAGE / 2));
+            let slots = self.pool.take(&need).map_err(|_| Failure::Addresses)?;
+            let slots = black_box(slots);
+            self.pool.give(slots).map_err(|_| Failure::NotPrepared)?;
+        }
+        Ok(())
+    }
+}
