@@ -53,5 +53,7 @@ formats! {
     vtd_ss_5: "vtd-ss-5",
     vtd_fs_4: "vtd-fs-4",
     vtd_fs_5: "vtd-fs-5",
+    amd_v1_3: "amd-v1-3",
+    amd_v1_4: "amd-v1-4",
     tegra: "tegra",
 }
