@@ -1,0 +1,15 @@
+//! Portolan in a Linux process: memory that devices are given and that the library copies.
+//!
+//! Unsafe code is confined to `memory`, where each block names who guarantees what.
+
+#![warn(missing_docs)]
+#![deny(unsafe_code)]
+
+#[cfg(not(all(
+    target_os = "linux",
+    target_endian = "little",
+    target_pointer_width = "64"
+)))]
+compile_error!("portolan-linux needs a little-endian 64-bit Linux");
+
+pub mod memory;

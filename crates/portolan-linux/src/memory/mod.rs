@@ -1,0 +1,333 @@
+//! Memory of this process that devices reach: one mapping, by physical address or by host address.
+//!
+//! A [`HostMemory`] is what pools and buffers of a user-space driver lie in. Its bytes may change
+//! at any time, because devices, other processes and other threads write them, so no reference to
+//! plain bytes of it exists: words are atomics, and copies are made as a device would make them
+//! (`transfer`). Every address is checked against the bounds; what lies outside is an error, or
+//! for [`PhysMemory`], which has none to return, nothing happens.
+//!
+//! Not supported: memory that grows, mappings of device registers.
+
+mod transfer;
+
+#[cfg(test)]
+mod tests;
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::platform::PhysMemory;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use thiserror::Error;
+
+/// An access that is not wholly inside the memory, or not aligned to its width.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no {bytes} aligned bytes of host memory at {address}")]
+pub struct OutsideMemory {
+    /// Where.
+    pub address: PhysAddr,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// What a [`HostMemory`] is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Backing {
+    /// Pages of this process alone.
+    Anonymous,
+    /// A file in memory, sealed against shrinking, that can be given to other processes.
+    File,
+}
+
+/// The physical address of a [`HostMemory`]'s first byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Base {
+    /// Its address in this process: what iommufd and VFIO are given as the address of the user.
+    Host,
+    /// An address of the embedder's choice, a multiple of 4 KiB.
+    At(PhysAddr),
+}
+
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    base: PhysAddr,
+    file: Option<File>,
+}
+
+// SAFETY: the mapping is plain memory that stays until drop; it is reached through atomics and
+// `transfer` only, both of which any number of threads may use at once.
+#[allow(unsafe_code)]
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+#[allow(unsafe_code)]
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: start and length are those of a mapping made in `HostMemory::new`, which nothing
+        // refers to any more: every reference borrows from a `HostMemory` that holds this.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// Zeroed memory of fixed size; clones share it, and the last one gives it back.
+#[derive(Clone, Debug)]
+pub struct HostMemory {
+    mapping: Arc<Mapping>,
+}
+
+impl HostMemory {
+    /// `bytes` bytes, a multiple of 4 KiB; its pages are taken as they are first written.
+    ///
+    /// # Errors
+    /// `InvalidInput` if `bytes` is 0 or no multiple of 4 KiB, or the base is not, or the memory
+    /// would not end below 2^64; otherwise what the system says.
+    #[allow(unsafe_code)]
+    pub fn new(bytes: u64, backing: Backing, base: Base) -> io::Result<Self> {
+        let page = PageSize::SIZE_4K.bytes();
+        let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let fits = match base {
+            Base::Host => true,
+            Base::At(base) => {
+                base.get().is_multiple_of(page) && PhysRange::from_len(base, bytes).is_some()
+            }
+        };
+        if length == 0 || isize::try_from(bytes).is_err() || !bytes.is_multiple_of(page) || !fits {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (null, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+        let (start, file): (*mut c_void, _) = match backing {
+            Backing::Anonymous => {
+                // SAFETY: a new mapping at an address of the kernel's choice touches no memory in
+                // use.
+                let start = unsafe { mmap_anonymous(null, length, protection, MapFlags::PRIVATE) };
+                (start?, None)
+            }
+            Backing::File => {
+                let file = sealed_file(bytes)?;
+                // SAFETY: as above.
+                let start = unsafe { mmap(null, length, protection, MapFlags::SHARED, &file, 0) };
+                (start?, Some(file))
+            }
+        };
+        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let base = match base {
+            Base::Host => PhysAddr::new(start.addr().get() as u64),
+            Base::At(base) => base,
+        };
+        let bytes = length;
+        let mapping = Arc::new(Mapping {
+            start,
+            bytes,
+            base,
+            file,
+        });
+        Ok(Self { mapping })
+    }
+
+    /// Its physical addresses.
+    pub fn range(&self) -> PhysRange {
+        // Not empty, and it does not wrap around, as `new` has checked.
+        PhysRange::from_len(self.mapping.base, self.bytes())
+            .unwrap_or(PhysRange::page(self.mapping.base, PageSize::of_lg2(0)))
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.mapping.bytes as u64
+    }
+
+    /// The file that it is made of, to be given to another process.
+    pub fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.mapping.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Where `bytes` bytes at `at` are in this process; for system calls that take such addresses.
+    /// The address is good for as long as this memory is.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn host_address(&self, at: PhysAddr, bytes: u64) -> Result<u64, OutsideMemory> {
+        let count = usize::try_from(bytes).map_err(|_| OutsideMemory { address: at, bytes })?;
+        let start = self.locate::<u8>(at, count)?;
+        Ok(start.addr().get() as u64)
+    }
+
+    /// Has the system provide all pages now, so that no later access is the first.
+    pub fn populate(&self) {
+        let step = PageSize::SIZE_4K.bytes();
+        let mut at = self.mapping.base;
+        while let Ok(word) = self.one::<AtomicU64>(at) {
+            word.fetch_or(0, Ordering::Relaxed);
+            match at.checked_add(step) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+    }
+
+    /// Start of `count` values of type `T`, if they lie inside and are aligned.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn locate<T>(&self, at: PhysAddr, count: usize) -> Result<NonNull<T>, OutsideMemory> {
+        let size = size_of::<T>();
+        let outside = OutsideMemory {
+            address: at,
+            bytes: (count as u64).saturating_mul(size as u64),
+        };
+        let offset = at
+            .get()
+            .checked_sub(self.mapping.base.get())
+            .ok_or(outside)?;
+        let offset = usize::try_from(offset).map_err(|_| outside)?;
+        let end = count
+            .checked_mul(size)
+            .and_then(|bytes| bytes.checked_add(offset));
+        if end.is_none_or(|end| end > self.mapping.bytes) || offset % size != 0 {
+            return Err(outside);
+        }
+        // SAFETY: the offset is within the mapping, or just at its end, as just checked.
+        Ok(unsafe { self.mapping.start.add(offset) }.cast())
+    }
+
+    #[allow(unsafe_code)]
+    fn atomics<T>(&self, at: PhysAddr, count: usize) -> Result<&[T], OutsideMemory> {
+        let start = self.locate::<T>(at, count)?;
+        // SAFETY: private, used for atomic integers only: valid for any bits, and shared access
+        // may change them. The range is mapped and aligned, and lives as long as `self`.
+        Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), count) })
+    }
+
+    fn one<T>(&self, at: PhysAddr) -> Result<&T, OutsideMemory> {
+        let bytes = size_of::<T>() as u64;
+        let outside = OutsideMemory { address: at, bytes };
+        self.atomics::<T>(at, 1)?.first().ok_or(outside)
+    }
+
+    /// `count` words of eight bytes.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn words64(&self, at: PhysAddr, count: usize) -> Result<&[AtomicU64], OutsideMemory> {
+        self.atomics(at, count)
+    }
+
+    /// `count` words of four bytes.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn words32(&self, at: PhysAddr, count: usize) -> Result<&[AtomicU32], OutsideMemory> {
+        self.atomics(at, count)
+    }
+
+    /// The word of two bytes at `at`.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn word16(&self, at: PhysAddr) -> Result<&AtomicU16, OutsideMemory> {
+        self.one(at)
+    }
+
+    /// The byte at `at`.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`].
+    pub fn byte(&self, at: PhysAddr) -> Result<&AtomicU8, OutsideMemory> {
+        self.one(at)
+    }
+
+    /// Copies bytes out of the memory, in no particular order.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; then nothing is copied.
+    #[allow(unsafe_code)]
+    pub fn read(&self, at: PhysAddr, into: &mut [u8]) -> Result<(), OutsideMemory> {
+        let from = self.locate::<u8>(at, into.len())?;
+        // SAFETY: the source is inside the mapping, and the target is a slice of its own.
+        unsafe { transfer::copy(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes into the memory, in no particular order.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; then nothing is copied.
+    #[allow(unsafe_code)]
+    pub fn write(&self, at: PhysAddr, from: &[u8]) -> Result<(), OutsideMemory> {
+        let into = self.locate::<u8>(at, from.len())?;
+        // SAFETY: the target is inside the mapping, and the source is a slice.
+        unsafe { transfer::copy(from.as_ptr(), into.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies from one place to another, in no particular order.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`] of the place that is not inside; then nothing is copied.
+    #[inline]
+    #[allow(unsafe_code)]
+    pub fn copy_within(
+        &self,
+        from: PhysAddr,
+        to: PhysAddr,
+        bytes: u64,
+    ) -> Result<(), OutsideMemory> {
+        let outside = OutsideMemory {
+            address: from,
+            bytes,
+        };
+        let count = usize::try_from(bytes).map_err(|_| outside)?;
+        let from = self.locate::<u8>(from, count)?;
+        let to = self.locate::<u8>(to, count)?;
+        // SAFETY: both places are inside the mapping; places that overlap get unspecified bytes.
+        unsafe { transfer::copy(from.as_ptr(), to.as_ptr(), count) };
+        Ok(())
+    }
+
+    /// Sets `bytes` bytes to `value`.
+    ///
+    /// # Errors
+    /// [`OutsideMemory`]; then nothing is written.
+    #[allow(unsafe_code)]
+    pub fn fill(&self, at: PhysAddr, bytes: u64, value: u8) -> Result<(), OutsideMemory> {
+        let count = usize::try_from(bytes).map_err(|_| OutsideMemory { address: at, bytes })?;
+        let to = self.locate::<u8>(at, count)?;
+        // SAFETY: the place is inside the mapping.
+        unsafe { transfer::fill(to.as_ptr(), value, count) };
+        Ok(())
+    }
+}
+
+impl PhysMemory for HostMemory {
+    #[inline]
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        // What is not inside is not touched, as the trait asks.
+        let _ = self.copy_within(from, to, bytes);
+    }
+
+    fn clear(&self, memory: PhysRange) {
+        let bytes = memory.len_minus_one().saturating_add(1);
+        let _ = self.fill(memory.start(), bytes, 0);
+    }
+}
+
+/// A file in memory of `bytes` bytes that nobody can make shorter: an access past its end would
+/// be a signal.
+fn sealed_file(bytes: u64) -> io::Result<File> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = File::from(memfd_create("portolan", flags)?);
+    ftruncate(&file, bytes)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::SEAL)?;
+    Ok(file)
+}
