@@ -11,6 +11,7 @@
 //! * [`bounce`]: memory that devices can reach, lent out by the slot.
 //! * [`dma`]: what a device driver calls: mappings that own their buffers.
 //! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
+//! * [`fault`]: page requests of devices, their handlers and the responses.
 //! * [`mod@unit`]: what every IOMMU driver offers: domains, attachments, faults.
 //!
 //! ```
@@ -42,7 +43,7 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! Not here yet: copies to and from bounce pools, and I/O page faults.
+//! Not here yet: copies to and from bounce pools.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -51,6 +52,7 @@ extern crate alloc;
 pub mod addr;
 pub mod bounce;
 pub mod dma;
+pub mod fault;
 pub mod inval;
 pub mod iova;
 pub mod platform;

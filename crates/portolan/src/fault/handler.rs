@@ -1,0 +1,108 @@
+//! Who decides about a group, and who carries the response.
+
+use super::request::{PageRequest, ReplyTo};
+use crate::addr::{Pasid, StreamId};
+
+/// What a device is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Response {
+    /// The device is to try again: all that it asked for is there.
+    Success,
+    /// It may not have it; this access fails, others go on.
+    Invalid,
+    /// It cannot be served. Devices stop asking until they are set up anew.
+    Failure,
+}
+
+impl Response {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Success, Self::Invalid, Self::Failure];
+}
+
+/// The requests that get one response: at least one, all of one device and one address space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Group<'a> {
+    to: ReplyTo,
+    requests: &'a [PageRequest],
+}
+
+impl<'a> Group<'a> {
+    /// `requests`, to be answered at `to`.
+    pub const fn new(to: ReplyTo, requests: &'a [PageRequest]) -> Self {
+        Self { to, requests }
+    }
+
+    /// Who asks.
+    pub const fn stream(&self) -> StreamId {
+        self.to.stream
+    }
+
+    /// In which of its address spaces.
+    pub const fn pasid(&self) -> Option<Pasid> {
+        self.to.pasid
+    }
+
+    /// Whom the response goes to.
+    pub const fn to(&self) -> ReplyTo {
+        self.to
+    }
+
+    /// What it asks for, in the order it came; a page may be there twice.
+    pub const fn requests(&self) -> &'a [PageRequest] {
+        self.requests
+    }
+}
+
+/// Who decides about the groups of one address space.
+///
+/// *Implementer's duties.* To make all that is asked for accessible before it says
+/// [`Response::Success`], debts paid. It may take its time: no lock is held while it runs, and
+/// other groups may be handled at the same time. If its address space is unregistered meanwhile,
+/// its response is dropped, since the device has got one.
+pub trait Handler: Send + Sync {
+    /// Decides about `group`.
+    fn handle(&self, group: &Group<'_>) -> Response;
+}
+
+impl<H: Handler + ?Sized> Handler for &H {
+    fn handle(&self, group: &Group<'_>) -> Response {
+        (**self).handle(group)
+    }
+}
+
+impl<H: Handler + ?Sized> Handler for alloc::sync::Arc<H> {
+    fn handle(&self, group: &Group<'_>) -> Response {
+        (**self).handle(group)
+    }
+}
+
+/// Who carries responses to devices: a driver.
+///
+/// *Implementer's duties.* To send one response for each call, and not to wait for ever.
+pub trait Responder {
+    /// Why it could not.
+    type Error: core::fmt::Debug;
+
+    /// Sends `response` to `to`.
+    ///
+    /// # Errors
+    /// If it is not known whether the device has got it. Nobody tries again: by then the number
+    /// may name another group.
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error>;
+}
+
+impl<R: Responder + ?Sized> Responder for &R {
+    type Error = R::Error;
+
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error> {
+        (**self).respond(to, response)
+    }
+}
+
+impl<R: Responder + ?Sized> Responder for alloc::sync::Arc<R> {
+    type Error = R::Error;
+
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error> {
+        (**self).respond(to, response)
+    }
+}
