@@ -4,9 +4,9 @@
 //! through `Mmio`, tables and queues through `TableMem`, time through `Clock`. All of them stand
 //! behind the traits of `portolan::unit`.
 //!
-//! [`ids`] gives identifiers out and takes them back; [`smmuv3`] drives the Arm SMMU architecture
-//! v3, [`vtd`] Intel VT-d, [`virtio`] virtio-iommu and [`amd`] AMD-Vi; [`firmware`] reads the tables
-//! that say which units there are (DMAR, IORT, VIOT).
+//! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
+//! architecture v2 and v3, [`vtd`] Intel VT-d, [`virtio`] virtio-iommu and [`amd`] AMD-Vi;
+//! [`firmware`] reads the tables that say which units there are (DMAR, IORT, VIOT).
 //!
 //! A `spec` module holds layouts and nothing else.
 #![no_std]
@@ -17,6 +17,7 @@ extern crate alloc;
 pub mod amd;
 pub mod firmware;
 pub mod ids;
+pub mod smmuv2;
 pub mod smmuv3;
 pub mod virtio;
 pub mod vtd;

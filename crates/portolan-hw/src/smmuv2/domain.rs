@@ -1,0 +1,254 @@
+//! Domains of a unit: tables, and the context bank that walks them.
+//!
+//! IHI 0062, translation context banks; widths as in DDI 0487, section D8.2.
+
+use super::counts::WriteKind;
+use super::faults::OnFault;
+use super::features::{Features, Has};
+use super::machine::Machine;
+use super::shared::{Shared, SmmuV2Queue, Stage, Tag};
+use super::spec::{bank, global};
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{PageSize, PhysAddr};
+use portolan::inval::{Capabilities, Quirks};
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::table::PageTable;
+use portolan::table::format::{
+    Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
+};
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
+
+/// A first-stage domain with a granule of `2^G` bytes.
+pub type FirstStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage1<G>, M, SmmuV2Queue<R, M, C>>;
+/// A second-stage domain with a granule of `2^G` bytes.
+pub type SecondStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage2<G>, M, SmmuV2Queue<R, M, C>>;
+
+/// A domain over tables of format `F`.
+type Over<F, R, M, C> = PagedDomain<F, M, SmmuV2Queue<R, M, C>>;
+
+/// What a domain is to be like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DomainOptions {
+    /// Bits of an input address; the most that the unit has if `None`.
+    pub input_lg2: Option<u32>,
+    /// What becomes of accesses that fault.
+    pub on_fault: OnFault,
+    /// What the invalidation plan may use; all that the unit has if `None`.
+    pub capabilities: Option<Capabilities>,
+    /// How it chooses; as the implementation has it if `None`.
+    pub quirks: Option<Quirks>,
+}
+
+/// Narrowest input address that a bank can name.
+const NARROWEST: u32 = 25;
+
+/// Widths for granule `2^g`.
+fn config(
+    features: &Features,
+    options: &DomainOptions,
+    g: u32,
+    widest: u32,
+    output_lg2: u32,
+) -> Result<Armv8Config, UnitError> {
+    let granule = PageSize::from_lg2(g).filter(|&g| features.granules.contains(g));
+    granule.ok_or(UnitError::Unsupported)?;
+    let input_lg2 = options.input_lg2.unwrap_or(widest);
+    if input_lg2 > widest || input_lg2 < NARROWEST {
+        return Err(UnitError::Unsupported);
+    }
+    Ok(Armv8Config {
+        input_lg2,
+        output_lg2: output_lg2.min(48),
+        split: SplitRule::BreakBeforeMake,
+        dirty: DirtyTracking::Off,
+    })
+}
+
+/// The widest input address of a second stage without tables side by side at its root: a walk from
+/// the topmost level is allowed only with wide addresses between the stages.
+fn second_stage_width(features: &Features, g: u32) -> u32 {
+    let wide = features.middle_lg2 >= if g == 14 { 42 } else { 44 };
+    let levels = if g == 12 { 4 } else { 3 } - u32::from(!wide);
+    features.middle_lg2.min(g + levels * (g - 3))
+}
+
+/// A first-stage domain over fresh tables.
+pub(super) fn first_stage<const G: u32, R, M, C>(
+    shared: &Arc<Shared<R, M, C>>,
+    options: &DomainOptions,
+) -> Result<FirstStage<G, R, M, C>, UnitError>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64> + Clone,
+    C: Clock,
+{
+    let features = &shared.machine.features;
+    if features.stage1 == Has::No {
+        return Err(UnitError::Unsupported);
+    }
+    let (widest, output) = (features.input_lg2, features.middle_lg2);
+    let config = config(features, options, G, widest, output)?;
+    let format = Armv8Stage1::<G>::new(config).map_err(|_| UnitError::Unsupported)?;
+    let mair = Armv8Stage1::<G>::MAIR;
+    domain(shared, format, Stage::One, options, |root, tag| Registers {
+        cbar: global::cbar::TYPE.at(global::cbar::STAGE1)
+            | global::cbar::MEMATTR.at(global::cbar::WRITE_BACK)
+            | global::cbar::BPSHCFG.at(global::cbar::NOT_SHAREABLE),
+        tcr: common(features, config.input_lg2, G) | bank::tcr::EPD1.mask(),
+        tcr2: bank::tcr2::SEP.at(bank::tcr2::UPSTREAM)
+            | bank::tcr2::AS.mask()
+            | bank::tcr2::PASIZE.at(Features::size_code(config.output_lg2)),
+        ttbr0: u64::from(tag.number()) << bank::ASID_LSB | root.get(),
+        mair: [mair as u32, (mair >> 32) as u32],
+        sctlr: bank::sctlr::ASIDPNE,
+    })
+}
+
+/// A second-stage domain over fresh tables.
+pub(super) fn second_stage<const G: u32, R, M, C>(
+    shared: &Arc<Shared<R, M, C>>,
+    options: &DomainOptions,
+) -> Result<SecondStage<G, R, M, C>, UnitError>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64> + Clone,
+    C: Clock,
+{
+    let features = &shared.machine.features;
+    if features.stage2 == Has::No {
+        return Err(UnitError::Unsupported);
+    }
+    let widest = second_stage_width(features, G);
+    let config = config(features, options, G, widest, features.output_lg2)?;
+    let format = Armv8Stage2::<G>::new(config).map_err(|_| UnitError::Unsupported)?;
+    // The code counts levels from two with 4 KiB tables and from one with others.
+    let fewest = if G == 12 { 2 } else { 1 };
+    let begin = format.levels().saturating_sub(fewest);
+    domain(shared, format, Stage::Two, options, |root, tag| Registers {
+        cbar: global::cbar::TYPE.at(global::cbar::STAGE2)
+            | global::cbar::VMID.at(tag.number().into()),
+        tcr: common(features, config.input_lg2, G)
+            | bank::tcr::RES1.mask()
+            | bank::tcr::PS.at(Features::size_code(config.output_lg2))
+            | bank::tcr::SL0.at(begin),
+        tcr2: 0,
+        ttbr0: root.get(),
+        mair: [0; 2],
+        sctlr: 0,
+    })
+}
+
+/// What translation control has for both stages.
+fn common(features: &Features, input_lg2: u32, g: u32) -> u32 {
+    use bank::tcr;
+    let granule = match g {
+        14 => 2,
+        16 => 1,
+        _ => 0,
+    };
+    let (cacheable, shareable) = match features.coherent {
+        Has::Yes => (tcr::WRITE_BACK, tcr::INNER),
+        Has::No => (0, tcr::OUTER),
+    };
+    tcr::T0SZ.at(64 - input_lg2)
+        | tcr::TG0.at(granule)
+        | tcr::IRGN0.at(cacheable)
+        | tcr::ORGN0.at(cacheable)
+        | tcr::SH0.at(shareable)
+}
+
+/// What a bank's registers hold for a domain.
+struct Registers {
+    cbar: u32,
+    tcr: u32,
+    tcr2: u32,
+    ttbr0: u64,
+    mair: [u32; 2],
+    /// Beside what every bank has.
+    sctlr: u32,
+}
+
+impl Registers {
+    /// Writes them to the bank, which is off, and turns it on.
+    fn write<R: Mmio, M, C: Clock>(
+        &self,
+        machine: &Machine<R, M, C>,
+        tag: Tag,
+        on_fault: OnFault,
+    ) -> Result<(), UnitError> {
+        use bank::sctlr;
+        let at = |offset| machine.bank(tag.bank, offset);
+        let n = usize::from(tag.bank.0);
+        machine.configure(machine.space1(global::cba2r(n)), global::VA64);
+        machine.configure(machine.space1(global::cbar(n)), self.cbar);
+        machine.configure(at(bank::TCR), self.tcr);
+        if tag.stage == Stage::One {
+            machine.configure(at(bank::TCR2), self.tcr2);
+            machine.write64(WriteKind::Configuration, at(bank::TTBR1), 0);
+            machine.configure(at(bank::MAIR0), self.mair[0]);
+            machine.configure(at(bank::MAIR1), self.mair[1]);
+            machine.configure(at(bank::CONTEXTIDR), tag.number().into());
+        }
+        machine.write64(WriteKind::Configuration, at(bank::TTBR0), self.ttbr0);
+        // One fault does not hold up others.
+        let all = sctlr::M | sctlr::TRE | sctlr::AFE | sctlr::CFRE | sctlr::CFIE | sctlr::HUPCF;
+        let stall = match on_fault {
+            OnFault::Terminate => 0,
+            OnFault::Stall => sctlr::CFCFG,
+        };
+        let value = all | stall | self.sctlr;
+        machine.configure(at(bank::SCTLR), value);
+        let found = machine.read(at(bank::SCTLR))?;
+        match (found ^ value) & (sctlr::M | sctlr::CFCFG) {
+            0 => Ok(()),
+            _ => Err(UnitError::Nonsense {
+                offset: at(bank::SCTLR),
+                value: found.into(),
+            }),
+        }
+    }
+}
+
+fn domain<F, R, M, C>(
+    shared: &Arc<Shared<R, M, C>>,
+    format: F,
+    stage: Stage,
+    options: &DomainOptions,
+    registers: impl FnOnce(PhysAddr, Tag) -> Registers,
+) -> Result<Over<F, R, M, C>, UnitError>
+where
+    F: Format<Word = AtomicU64>,
+    R: Mmio,
+    M: TableMem<AtomicU64> + Clone,
+    C: Clock,
+    SmmuV2Queue<R, M, C>: ContextHome,
+{
+    let machine = &shared.machine;
+    let table = PageTable::new(format, machine.mem.clone())?;
+    let tag = shared.take(stage)?;
+    let written = registers(table.root(), tag).write(machine, tag, options.on_fault);
+    if let Err(error) = written {
+        // No stream ever came here.
+        machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
+        shared.give_back(tag);
+        return Err(error);
+    }
+    shared.in_use.lock().push(tag);
+    if options.on_fault == OnFault::Stall {
+        shared.stalling.lock().add(tag.bank);
+    }
+    let capabilities = machine.features.capabilities(F::GRANULE);
+    let capabilities = options.capabilities.unwrap_or(capabilities);
+    let quirks = shared.implementation.quirks();
+    let quirks = options.quirks.unwrap_or(quirks);
+    let queue = SmmuV2Queue(shared.clone());
+    let context = tag.context();
+    Ok(PagedDomain::new(
+        table,
+        context,
+        capabilities,
+        quirks,
+        queue,
+    ))
+}

@@ -1,0 +1,262 @@
+//! Faults as they are recorded, and accesses that stall.
+//!
+//! IHI 0062, fault handling: one global record, and one for each context bank; a record stays until
+//! it is cleared, and tells whether there were more. A bank may stall the access instead of ending
+//! it; it then waits for an answer.
+
+use super::counts::WriteKind;
+use super::machine::Bank;
+use super::spec::bank::{self, fsr};
+use super::spec::global::{self, gfsr};
+use super::unit::SmmuV2;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{Iova, StreamId};
+use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
+
+/// What becomes of accesses of a domain that fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnFault {
+    /// They end.
+    #[default]
+    Terminate,
+    /// They wait for an answer: see [`SmmuV2::next_stall`].
+    Stall,
+}
+
+/// Whether somebody holds a bank's stalled access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    No,
+    Yes,
+}
+
+/// Banks whose accesses stall.
+#[derive(Debug, Default)]
+pub(super) struct Stalling {
+    banks: Vec<(Bank, u64, Held)>,
+    /// Tells one use of a bank from the next.
+    serial: u64,
+}
+
+impl Stalling {
+    pub fn add(&mut self, bank: Bank) {
+        self.serial += 1;
+        self.banks.push((bank, self.serial, Held::No));
+    }
+
+    pub fn remove(&mut self, bank: Bank) {
+        self.banks.retain(|(other, ..)| *other != bank);
+    }
+
+    fn has(&self, bank: Bank) -> bool {
+        self.banks.iter().any(|(other, ..)| *other == bank)
+    }
+}
+
+/// Where the search for faults goes on.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    next: usize,
+    /// Records that were lost and not yet told.
+    lost: u32,
+}
+
+/// A record, and whether there were more.
+struct Found {
+    record: FaultRecord,
+    more: bool,
+}
+
+/// A stalled access, which waits for its one answer. Dropped, it is terminated.
+#[must_use]
+pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+    unit: &'u SmmuV2<R, M, C>,
+    bank: Bank,
+    serial: u64,
+    status: u32,
+    answer: u32,
+    /// Who wanted what.
+    pub record: FaultRecord,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> core::fmt::Debug for Stalled<'_, R, M, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_tuple("Stalled").field(&self.record).finish()
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Stalled<'_, R, M, C> {
+    /// The access is tried again.
+    pub fn retry(mut self) {
+        self.answer = 0;
+    }
+
+    /// The access ends.
+    pub fn terminate(self) {}
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for Stalled<'_, R, M, C> {
+    fn drop(&mut self) {
+        let machine = &self.unit.shared.machine;
+        let mut stalling = self.unit.shared.stalling.lock();
+        let mut mine = stalling.banks.iter_mut();
+        // The domain may have gone, and its bank may be somebody else's by now.
+        let mine = mine.find(|(bank, serial, _)| (*bank, *serial) == (self.bank, self.serial));
+        if let Some((bank, _, held)) = mine {
+            let at = |offset| machine.bank(*bank, offset);
+            machine.write(WriteKind::Fault, at(bank::FSR), self.status);
+            machine.write(WriteKind::Fault, at(bank::RESUME), self.answer);
+            *held = Held::No;
+        }
+    }
+}
+
+fn reason(status: u32) -> FaultReason {
+    match status {
+        status if status & fsr::TF != 0 => FaultReason::NotMapped,
+        status if status & fsr::PF != 0 => FaultReason::Permission,
+        status if status & fsr::ASF != 0 => FaultReason::AddressSize,
+        status if status & fsr::AFF != 0 => FaultReason::Table,
+        status if status & fsr::EF != 0 => FaultReason::External,
+        status if status & fsr::UUT != 0 => FaultReason::Configuration,
+        code => FaultReason::Other { code },
+    }
+}
+
+fn global_reason(status: u32) -> FaultReason {
+    match status {
+        status if status & (gfsr::USF | gfsr::ICF) != 0 => FaultReason::Blocked,
+        status if status & (gfsr::SMCF | gfsr::UCBF | gfsr::UCIF) != 0 => {
+            FaultReason::Configuration
+        }
+        status if status & gfsr::PF != 0 => FaultReason::Permission,
+        status if status & gfsr::EF != 0 => FaultReason::External,
+        code => FaultReason::Other { code },
+    }
+}
+
+fn access(syndrome: u32, write: u32) -> FaultAccess {
+    match syndrome & write {
+        0 => FaultAccess::Read,
+        _ => FaultAccess::Write,
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
+    /// The next record, of whichever bank's turn it is.
+    pub(super) fn next_record(&self) -> Result<Option<FaultEvent>, UnitError> {
+        let mut search = self.search.lock();
+        if search.lost > 0 {
+            search.lost -= 1;
+            return Ok(Some(FaultEvent::Lost));
+        }
+        let banks: Vec<Bank> = {
+            let in_use = self.shared.in_use.lock();
+            in_use.iter().map(|tag| tag.bank).collect()
+        };
+        // The global record is one place among those of the banks: no storm keeps others back.
+        let places = banks.len() + 1;
+        for _ in 0..places {
+            let place = search.next % places;
+            search.next = (place + 1) % places;
+            let found = match place.checked_sub(1).and_then(|n| banks.get(n)) {
+                None => self.global_record()?,
+                Some(bank) => self.bank_record(*bank)?,
+            };
+            if let Some(found) = found {
+                search.lost += u32::from(found.more);
+                return Ok(Some(FaultEvent::Fault(found.record)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn global_record(&self) -> Result<Option<Found>, UnitError> {
+        let machine = &self.shared.machine;
+        let status = machine.read(global::GFSR)?;
+        if status == 0 {
+            return Ok(None);
+        }
+        let syndrome = machine.read(global::GFSYNR0)?;
+        let stream = machine.read(global::GFSYNR1)? & global::GFSYNR1_STREAM;
+        let at = machine.registers.read64(global::GFAR);
+        machine.write(WriteKind::Fault, global::GFSR, status);
+        let record = FaultRecord {
+            stream: StreamId::new(stream),
+            pasid: None,
+            iova: Some(Iova::new(at)),
+            access: Some(access(syndrome, global::GFSYNR0_WRITE)),
+            reason: global_reason(status),
+        };
+        let more = status & gfsr::MULTI != 0;
+        Ok(Some(Found { record, more }))
+    }
+
+    /// What a bank says, without clearing it: its status too.
+    fn look(&self, bank: Bank) -> Result<Option<(u32, FaultRecord)>, UnitError> {
+        let machine = &self.shared.machine;
+        let status = machine.read(machine.bank(bank, bank::FSR))?;
+        if status & fsr::FAULT == 0 {
+            return Ok(None);
+        }
+        let syndrome = machine.read(machine.bank(bank, bank::FSYNR0))?;
+        let who = machine.space1(global::cbfrsynra(bank.0.into()));
+        let stream = machine.read(who)? & global::GFSYNR1_STREAM;
+        let at = machine.registers.read64(machine.bank(bank, bank::FAR));
+        let record = FaultRecord {
+            stream: StreamId::new(stream),
+            pasid: None,
+            iova: Some(Iova::new(at)),
+            access: Some(access(syndrome, bank::FSYNR0_WRITE)),
+            reason: reason(status),
+        };
+        Ok(Some((status, record)))
+    }
+
+    fn bank_record(&self, bank: Bank) -> Result<Option<Found>, UnitError> {
+        let Some((status, record)) = self.look(bank)? else {
+            return Ok(None);
+        };
+        let machine = &self.shared.machine;
+        if status & fsr::SS != 0 && self.shared.stalling.lock().has(bank) {
+            // It waits for an answer of its own.
+            return Ok(None);
+        }
+        machine.write(WriteKind::Fault, machine.bank(bank, bank::FSR), status);
+        if status & fsr::SS != 0 {
+            let resume = machine.bank(bank, bank::RESUME);
+            machine.write(WriteKind::Fault, resume, bank::TERMINATE);
+        }
+        let more = status & fsr::MULTI != 0;
+        Ok(Some(Found { record, more }))
+    }
+
+    /// A stalled access of a domain with [`OnFault::Stall`], if there is one that nobody holds.
+    ///
+    /// # Errors
+    /// [`UnitError::Gone`].
+    pub fn next_stall(&self) -> Result<Option<Stalled<'_, R, M, C>>, UnitError> {
+        let mut stalling = self.shared.stalling.lock();
+        for (bank, serial, held) in &mut stalling.banks {
+            if *held == Held::Yes {
+                continue;
+            }
+            if let Some((status, record)) = self.look(*bank)? {
+                if status & fsr::SS != 0 {
+                    *held = Held::Yes;
+                    return Ok(Some(Stalled {
+                        unit: self,
+                        bank: *bank,
+                        serial: *serial,
+                        status,
+                        answer: bank::TERMINATE,
+                        record,
+                    }));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

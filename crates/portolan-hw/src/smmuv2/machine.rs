@@ -1,0 +1,121 @@
+//! Registers, table memory and time of one unit, and what is done with them everywhere.
+
+use super::counts::{Counters, WriteKind};
+use super::features::Features;
+use super::spec::{bank, global};
+use core::sync::atomic::{AtomicBool, Ordering};
+use portolan::platform::{Clock, Mmio, Nanos, poll};
+use portolan::unit::{Awaited, UnitError};
+
+/// A right that one caller has at a time. Nobody waits for it for ever.
+#[derive(Debug, Default)]
+pub(super) struct Turn(AtomicBool);
+
+/// A turn that was taken; it ends when this is dropped.
+pub(super) struct Taken<'a>(&'a AtomicBool);
+
+impl Turn {
+    pub fn take(&self, clock: &impl Clock, limit: Nanos) -> Result<Taken<'_>, UnitError> {
+        let free = || (!self.0.swap(true, Ordering::Acquire)).then_some(());
+        let awaited = Awaited::Turn;
+        poll(clock, limit, free)
+            .map(|()| Taken(&self.0))
+            .map_err(|waited| UnitError::TimedOut { awaited, waited })
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Number of a context bank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Bank(pub u8);
+
+/// What the driver stands on.
+#[derive(Debug)]
+pub(super) struct Machine<R, M, C> {
+    pub registers: R,
+    pub mem: M,
+    pub clock: C,
+    /// Longest wait for anything.
+    pub limit: Nanos,
+    pub features: Features,
+    pub counters: Counters,
+}
+
+impl<R: Mmio, M, C: Clock> Machine<R, M, C> {
+    pub fn new(registers: R, mem: M, clock: C, limit: Nanos, features: Features) -> Self {
+        Self {
+            registers,
+            mem,
+            clock,
+            limit,
+            features,
+            counters: Counters::default(),
+        }
+    }
+
+    /// A register that never reads as all ones.
+    pub fn read(&self, offset: usize) -> Result<u32, UnitError> {
+        match self.registers.read32(offset) {
+            u32::MAX => Err(UnitError::Gone),
+            value => Ok(value),
+        }
+    }
+
+    pub fn write(&self, kind: WriteKind, offset: usize, value: u32) {
+        self.counters.add(kind);
+        self.registers.write32(offset, value);
+    }
+
+    pub fn write64(&self, kind: WriteKind, offset: usize, value: u64) {
+        self.counters.add(kind);
+        self.registers.write64(offset, value);
+    }
+
+    /// Writes a register that reads back.
+    pub fn configure(&self, offset: usize, value: u32) {
+        self.write(WriteKind::Configuration, offset, value);
+    }
+
+    /// Offset of a register of global space 1.
+    pub fn space1(&self, offset: usize) -> usize {
+        (1 << self.features.page_lg2) + offset
+    }
+
+    /// Offset of a register of a context bank.
+    pub fn bank(&self, bank: Bank, offset: usize) -> usize {
+        ((self.features.pages + usize::from(bank.0)) << self.features.page_lg2) + offset
+    }
+
+    /// Forgets everything, and waits.
+    pub fn forget_everything(&self) -> Result<(), UnitError> {
+        self.write(WriteKind::TlbiAllH, global::TLBIALLH, 0);
+        self.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
+        self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0);
+        let awaited = Awaited::Invalidation;
+        poll(&self.clock, self.limit, || {
+            match self.read(global::TLBGSTATUS) {
+                Ok(status) if status & global::GSACTIVE != 0 => None,
+                other => Some(other.map(drop)),
+            }
+        })
+        .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+    }
+
+    /// Clears what a bank recorded, and ends what it stalled.
+    pub fn clear_fault(&self, bank: Bank) -> Result<(), UnitError> {
+        let status = self.read(self.bank(bank, bank::FSR))?;
+        if status != 0 {
+            self.write(WriteKind::Fault, self.bank(bank, bank::FSR), status);
+        }
+        if status & bank::fsr::SS != 0 {
+            let resume = self.bank(bank, bank::RESUME);
+            self.write(WriteKind::Fault, resume, bank::TERMINATE);
+        }
+        Ok(())
+    }
+}

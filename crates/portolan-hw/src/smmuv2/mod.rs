@@ -1,0 +1,39 @@
+//! Arm SMMU architecture v2 (IHI 0062, issue D.c): the non-secure programming interface of units of
+//! the MMU-500 class, and Qualcomm's implementation of it.
+//!
+//! * [`SmmuV2::enable`] takes a unit over; [`Features`] is what it says of itself, and
+//!   [`Implementation`] what its maker does differently.
+//! * [`SmmuV2::first_stage`] and [`SmmuV2::second_stage`] make domains, each with a context bank of
+//!   its own; streams are moved through the traits of `portolan::unit`.
+//! * [`SmmuV2::group`] lets streams share a match register; [`SmmuV2::next_stall`] answers accesses
+//!   that wait for software.
+//!
+//! Commands are register writes; a synchronisation is polled, and not for ever.
+//!
+//! Not supported: nested stages, AArch32 and short-descriptor tables, the upper half of the input
+//! space (TTBR1), 16-bit VMIDs, extended stream numbers, hypervisor banks, secure state, address
+//! translation operations, broadcast invalidation by processors, performance monitors.
+
+mod attach;
+mod counts;
+mod domain;
+mod faults;
+mod features;
+mod implementation;
+mod machine;
+mod shared;
+pub mod spec;
+mod streams;
+mod sync;
+#[cfg(test)]
+mod tests;
+mod unit;
+
+pub use counts::{WriteCounts, WriteKind};
+pub use domain::{DomainOptions, FirstStage, SecondStage};
+pub use faults::{OnFault, Stalled};
+pub use features::{Features, Has, Selection};
+pub use implementation::{Implementation, Inherited, WaitForSafe};
+pub use shared::SmmuV2Queue;
+pub use streams::GroupError;
+pub use unit::{Config, SmmuV2, WhenDisabled};

@@ -1,0 +1,344 @@
+//! What a unit and its domains share: registers, context banks, synchronisations.
+//!
+//! Steps of plans become register writes here (IHI 0062, TLB maintenance): invalidations of a first
+//! stage and by second-stage address go through the domain's context bank, and are complete with
+//! that bank's synchronisation; invalidation by VMID is a global register, and is complete with the
+//! global one.
+
+use super::counts::WriteKind;
+use super::faults::Stalling;
+use super::implementation::Implementation;
+use super::machine::{Bank, Machine};
+use super::spec::{bank, global};
+use super::sync::Gate;
+use crate::ids::Ids;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{ContextId, Iova};
+use portolan::inval::{Command, Depth, InvalidationQueue, Step};
+use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::unit::{ContextHome, UnitError};
+use spin::Mutex;
+
+/// Which translation a context bank does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Stage {
+    One,
+    Two,
+}
+
+/// What a domain has of the unit. Its bank is also its identifier: the ASID of a first stage and
+/// the VMID of a second are one more than the bank's number, and first stages have VMID 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Tag {
+    pub bank: Bank,
+    pub stage: Stage,
+}
+
+/// Set in the identifier of a second-stage domain.
+const SECOND_STAGE: u32 = 1 << 16;
+
+impl Tag {
+    /// The identifier that goes through plans.
+    pub fn context(self) -> ContextId {
+        let stage = match self.stage {
+            Stage::One => 0,
+            Stage::Two => SECOND_STAGE,
+        };
+        ContextId::new(stage | u32::from(self.bank.0))
+    }
+
+    /// Back from such an identifier; `None` if it is no such.
+    pub fn of(context: ContextId) -> Option<Self> {
+        let raw = context.get();
+        let stage = match raw & SECOND_STAGE {
+            0 => Stage::One,
+            _ => Stage::Two,
+        };
+        let bank = u8::try_from(raw & !SECOND_STAGE).ok()?;
+        let bank = Bank(bank);
+        Some(Self { bank, stage })
+    }
+
+    /// ASID or VMID.
+    pub fn number(self) -> u16 {
+        u16::from(self.bank.0) + 1
+    }
+}
+
+/// What a unit and its domains share.
+#[derive(Debug)]
+pub(super) struct Shared<R, M, C> {
+    pub machine: Machine<R, M, C>,
+    pub implementation: Implementation,
+    /// Banks of either stage.
+    pub banks: Ids,
+    /// Banks of stage 2 only.
+    pub banks_of_stage2: Ids,
+    /// For each bank.
+    gates: Vec<Gate>,
+    global: Gate,
+    /// Banks in use, for the search for faults.
+    pub in_use: Mutex<Vec<Tag>>,
+    /// Banks whose accesses stall.
+    pub stalling: Mutex<Stalling>,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
+    pub fn new(machine: Machine<R, M, C>, implementation: Implementation, banks: u32) -> Self {
+        let features = &machine.features;
+        let (most, second) = (features.banks, features.banks_of_stage2.min(banks));
+        Self {
+            banks: Ids::new(second, banks.saturating_sub(1)),
+            banks_of_stage2: match second {
+                // An empty set.
+                0 => Ids::new(1, 0),
+                some => Ids::new(0, some - 1),
+            },
+            gates: (0..most).map(|_| Gate::default()).collect(),
+            global: Gate::default(),
+            in_use: Mutex::default(),
+            stalling: Mutex::default(),
+            machine,
+            implementation,
+        }
+    }
+
+    fn limit(&self) -> Nanos {
+        let patience = self.implementation.patience().get();
+        Nanos::new(self.machine.limit.get().saturating_add(patience))
+    }
+
+    /// A bank for `stage`.
+    pub fn take(&self, stage: Stage) -> Result<Tag, UnitError> {
+        let second = match stage {
+            Stage::One => None,
+            Stage::Two => self.banks_of_stage2.take(),
+        };
+        let found = second.or_else(|| self.banks.take());
+        let bank = found.and_then(|bank| u8::try_from(bank).ok());
+        let bank = Bank(bank.ok_or(UnitError::OutOfContexts)?);
+        Ok(Tag { bank, stage })
+    }
+
+    pub fn give_back(&self, tag: Tag) {
+        self.in_use.lock().retain(|used| *used != tag);
+        self.stalling.lock().remove(tag.bank);
+        let bank = u32::from(tag.bank.0);
+        self.banks_of_stage2.give_back(bank);
+        self.banks.give_back(bank);
+    }
+
+    /// Waits until the invalidations of a bank are complete, and all accesses that used what they
+    /// invalidated.
+    pub fn sync(&self, bank: Bank) -> Result<(), UnitError> {
+        let machine = &self.machine;
+        let gate = self.gates.get(usize::from(bank.0));
+        let gate = gate.ok_or(UnitError::Unsupported)?;
+        let (begin, status) = (
+            machine.bank(bank, bank::TLBSYNC),
+            machine.bank(bank, bank::TLBSTATUS),
+        );
+        gate.pass(
+            &machine.clock,
+            self.limit(),
+            || machine.write(WriteKind::TlbSync, begin, 0),
+            || Ok(machine.read(status)? & bank::SACTIVE != 0),
+        )
+    }
+
+    /// Waits until all invalidations are complete.
+    pub fn sync_all(&self) -> Result<(), UnitError> {
+        let machine = &self.machine;
+        self.global.pass(
+            &machine.clock,
+            self.limit(),
+            || machine.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0),
+            || Ok(machine.read(global::TLBGSTATUS)? & global::GSACTIVE != 0),
+        )
+    }
+
+    /// Forgets everything, and waits.
+    pub fn forget_everything(&self) -> Result<(), UnitError> {
+        let machine = &self.machine;
+        machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
+        self.sync_all()
+    }
+
+    /// Has the unit forget all of a domain, without waiting.
+    fn forget_all_of(&self, tag: Tag) {
+        let machine = &self.machine;
+        let number = u32::from(tag.number());
+        match tag.stage {
+            Stage::One => {
+                let register = machine.bank(tag.bank, bank::TLBIASID);
+                machine.write(WriteKind::TlbiAsid, register, number);
+            }
+            Stage::Two => machine.write(WriteKind::TlbiVmid, global::TLBIVMID, number),
+        }
+    }
+
+    /// Forgets all of a domain, and waits.
+    pub fn forget(&self, tag: Tag) -> Result<(), UnitError> {
+        self.forget_all_of(tag);
+        match tag.stage {
+            Stage::One => self.sync(tag.bank),
+            Stage::Two => self.sync_all(),
+        }
+    }
+
+    fn forget_page(&self, tag: Tag, iova: Iova, depth: Depth) {
+        let unit = iova.get() >> bank::UNIT_LG2;
+        let (kind, register, value) = match (tag.stage, depth) {
+            (Stage::One, depth) => {
+                let address = unit & ((1 << bank::VA_BITS) - 1);
+                let value = u64::from(tag.number()) << bank::ASID_LSB | address;
+                match depth {
+                    Depth::LeafOnly => (WriteKind::TlbiVal, bank::TLBIVAL, value),
+                    Depth::AllLevels => (WriteKind::TlbiVa, bank::TLBIVA, value),
+                }
+            }
+            (Stage::Two, depth) => {
+                let value = unit & ((1 << bank::IPA_BITS) - 1);
+                match depth {
+                    Depth::LeafOnly => (WriteKind::TlbiIpas2l, bank::TLBIIPAS2L, value),
+                    Depth::AllLevels => (WriteKind::TlbiIpas2, bank::TLBIIPAS2, value),
+                }
+            }
+        };
+        let register = self.machine.bank(tag.bank, register);
+        self.machine.write64(kind, register, value);
+    }
+}
+
+/// What has been written and is not known to be complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    /// In one bank.
+    Bank(Bank),
+    /// In several, or by global registers.
+    All,
+}
+
+impl Pending {
+    fn add(&mut self, bank: Bank) {
+        *self = match *self {
+            Self::Nothing => Self::Bank(bank),
+            Self::Bank(old) if old == bank => Self::Bank(bank),
+            _ => Self::All,
+        };
+    }
+}
+
+/// A handle to the unit's invalidations, which its domains hold.
+pub struct SmmuV2Queue<R, M, C>(pub(super) Arc<Shared<R, M, C>>);
+
+impl<R, M, C> Clone for SmmuV2Queue<R, M, C> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R, M, C> core::fmt::Debug for SmmuV2Queue<R, M, C> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("SmmuV2Queue").finish_non_exhaustive()
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2Queue<R, M, C> {
+    fn finish(&self, pending: Pending) -> Result<(), UnitError> {
+        match pending {
+            Pending::Nothing => Ok(()),
+            Pending::Bank(bank) => self.0.sync(bank),
+            Pending::All => self.0.sync_all(),
+        }
+    }
+
+    fn invalidate(&self, command: Command, pending: &mut Pending) -> Result<(), UnitError> {
+        let shared = &self.0;
+        let known = |context| Tag::of(context).ok_or(UnitError::Unsupported);
+        match command {
+            Command::Page {
+                context,
+                iova,
+                depth,
+                ..
+            } => {
+                let tag = known(context)?;
+                shared.forget_page(tag, iova, depth);
+                pending.add(tag.bank);
+            }
+            Command::Context { context } => {
+                let tag = known(context)?;
+                shared.forget_all_of(tag);
+                match tag.stage {
+                    Stage::One => pending.add(tag.bank),
+                    Stage::Two => *pending = Pending::All,
+                }
+            }
+            // There are no ranges; where streams go is not cached apart.
+            Command::Range { .. } => return Err(UnitError::Unsupported),
+            Command::Global | Command::Configuration { .. } => {
+                let machine = &shared.machine;
+                machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
+                *pending = Pending::All;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuV2Queue<R, M, C> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        let mem = &self.0.machine.mem;
+        let mut pending = Pending::Nothing;
+        for step in steps {
+            match step {
+                Step::Clean(bytes) => mem.clean(bytes),
+                Step::CleanBarrier => mem.clean_barrier(),
+                // There is no such buffer.
+                Step::FlushWriteBuffer => {}
+                Step::Invalidate(command) => self.invalidate(command, &mut pending)?,
+                Step::Sync => {
+                    self.finish(pending)?;
+                    pending = Pending::Nothing;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for SmmuV2Queue<R, M, C> {
+    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+        let tag = Tag::of(context).ok_or(UnitError::Unsupported)?;
+        let machine = &self.0.machine;
+        // No stream comes here any more: the bank walks nothing from now on.
+        machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
+        machine.clear_fault(tag.bank)?;
+        self.0.forget(tag)?;
+        self.0.give_back(tag);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_there_and_back() {
+        for stage in [Stage::One, Stage::Two] {
+            let tag = Tag {
+                bank: Bank(127),
+                stage,
+            };
+            assert_eq!((Tag::of(tag.context()), tag.number()), (Some(tag), 128));
+        }
+        assert_eq!(Tag::of(ContextId::new(1 << 17)), None);
+    }
+}

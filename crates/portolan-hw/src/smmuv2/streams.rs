@@ -1,0 +1,318 @@
+//! Which streams there are, and where their accesses go.
+//!
+//! IHI 0062, stream mapping: a stream match register names streams by number and mask, the
+//! stream-to-context register of the same number says what becomes of their accesses. No stream may
+//! match two registers. With stream indexing the stream's number is that of its register.
+//!
+//! Streams of one match register move together. A stream that is not named shares no register.
+
+use super::counts::WriteKind;
+use super::features::Selection;
+use super::machine::{Bank, Machine};
+use super::shared::Tag;
+use super::spec::global::{self, s2cr, smr};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::any::Any;
+use portolan::addr::StreamId;
+use portolan::platform::{Clock, Mmio};
+use portolan::unit::UnitError;
+use thiserror::Error;
+
+/// Keeps a domain alive.
+pub(super) type Hold = Arc<dyn Any + Send + Sync>;
+
+/// Where a group's accesses go.
+#[derive(Clone)]
+pub(super) enum Home {
+    /// They fault.
+    Nowhere,
+    /// Untranslated.
+    Through,
+    /// Through a domain.
+    In {
+        tag: Tag,
+        /// Never read: holds the domain.
+        _hold: Hold,
+    },
+}
+
+impl Home {
+    /// Whether leaving `self` for `other` leaves nothing behind that has to be forgotten.
+    pub fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nowhere, _) | (Self::Through, Self::Through) => true,
+            (Self::In { tag: one, .. }, Self::In { tag: two, .. }) => one == two,
+            _ => false,
+        }
+    }
+}
+
+/// Whether a group stays while it is blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// It was declared.
+    Always,
+    /// It is one stream that was moved.
+    WhileUsed,
+}
+
+/// Streams that share a register.
+pub(super) struct Group {
+    pub streams: Streams,
+    /// Number of their registers.
+    pub slot: usize,
+    pub kept: Kept,
+    pub home: Home,
+}
+
+/// A number and the bits of it that do not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Streams {
+    pub id: u16,
+    pub mask: u16,
+}
+
+impl Streams {
+    pub const fn one(id: u16) -> Self {
+        Self { id, mask: 0 }
+    }
+
+    /// Whether some stream is in both.
+    pub const fn overlap(self, other: Self) -> bool {
+        (self.id ^ other.id) & !(self.mask | other.mask) == 0
+    }
+
+    const fn word(self) -> u32 {
+        smr::VALID.mask() | smr::MASK.at(self.mask as u32) | smr::ID.at(self.id as u32)
+    }
+}
+
+/// Why streams were not put together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum GroupError {
+    /// Some of them are in another group, which would make them match twice.
+    #[error("streams {id:#x} with mask {mask:#x} are taken already")]
+    Conflict {
+        /// The other group's number.
+        id: u16,
+        /// Its mask.
+        mask: u16,
+    },
+    /// The unit does not match such numbers, or matches none at all.
+    #[error("the unit cannot match these streams")]
+    Width,
+    /// No register is free.
+    #[error("all stream match registers are in use")]
+    NoRoom,
+    /// The hardware failed.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+}
+
+/// What the unit remembers of streams.
+#[derive(Default)]
+pub(super) struct Known {
+    pub groups: Vec<Group>,
+    /// What the hardware may still reach after a failure, by number of the register.
+    pub limbo: Vec<(usize, Home)>,
+}
+
+impl core::fmt::Debug for Known {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Known").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Known {
+    /// What the hardware may still reach is never freed.
+    fn drop(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.groups));
+        core::mem::forget(core::mem::take(&mut self.limbo));
+    }
+}
+
+impl Known {
+    /// The group of a stream.
+    pub fn find(&self, stream: u16) -> Option<usize> {
+        let one = Streams::one(stream);
+        self.groups.iter().position(|g| g.streams.overlap(one))
+    }
+
+    /// The group that has some of `streams`.
+    pub fn conflict(&self, streams: Streams) -> Option<&Group> {
+        self.groups.iter().find(|g| g.streams.overlap(streams))
+    }
+
+    /// The lowest free register.
+    fn free(&self, most: u32) -> Option<usize> {
+        (0..most as usize).find(|slot| self.groups.iter().all(|group| group.slot != *slot))
+    }
+}
+
+/// How streams are matched and passed through here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mapping {
+    pub selection: Selection,
+    /// Bits of a number that are matched.
+    pub id_bits: u16,
+    /// Bits of it that can be masked.
+    pub mask_bits: u16,
+    /// The bank that passes accesses through where firmware does not let the register say so.
+    pub bypass_bank: Option<Bank>,
+}
+
+impl Mapping {
+    /// A stream's number, if it is one of this unit.
+    pub fn number(&self, stream: StreamId, registers: u32) -> Option<u16> {
+        let id = u16::try_from(stream.get()).ok()?;
+        let known = match self.selection {
+            Selection::Indexing => u32::from(id) < registers,
+            Selection::Matching => id & !self.id_bits == 0,
+        };
+        known.then_some(id)
+    }
+
+    /// Where a new group of `streams` goes.
+    pub fn slot(&self, known: &Known, streams: Streams, registers: u32) -> Option<usize> {
+        match self.selection {
+            Selection::Indexing => Some(streams.id.into()),
+            Selection::Matching => known.free(registers),
+        }
+    }
+
+    /// What to write for a home, and what has to be read then.
+    fn words(&self, home: &Home) -> (u32, u32) {
+        let kind = |kind| s2cr::TYPE.at(kind);
+        let to = |bank: Bank| {
+            let privilege = s2cr::PRIVCFG.at(s2cr::UNPRIVILEGED);
+            kind(s2cr::TRANSLATE) | privilege | s2cr::CBNDX.at(bank.0.into())
+        };
+        match (home, self.bypass_bank) {
+            (Home::Nowhere, None) => (kind(s2cr::FAULT), kind(s2cr::FAULT)),
+            // Such firmware ignores a fault, and takes a bypass for one.
+            (Home::Nowhere, Some(_)) => (kind(s2cr::BYPASS), kind(s2cr::FAULT)),
+            (Home::Through, None) => (kind(s2cr::BYPASS), kind(s2cr::BYPASS)),
+            (Home::Through, Some(bank)) => (to(bank), to(bank)),
+            (Home::In { tag, .. }, _) => (to(tag.bank), to(tag.bank)),
+        }
+    }
+
+    /// Says what becomes of a register's accesses.
+    pub fn point<R: Mmio, M, C: Clock>(
+        &self,
+        machine: &Machine<R, M, C>,
+        slot: usize,
+        home: &Home,
+    ) -> Result<(), UnitError> {
+        let (word, wanted) = self.words(home);
+        let offset = global::s2cr(slot);
+        machine.write(WriteKind::StreamToContext, offset, word);
+        let found = machine.read(offset)?;
+        let told = match s2cr::TYPE.of(wanted) {
+            s2cr::TRANSLATE => s2cr::TYPE.mask() | s2cr::CBNDX.mask(),
+            _ => s2cr::TYPE.mask(),
+        };
+        if (found ^ wanted) & told != 0 {
+            let value = found.into();
+            return Err(UnitError::Nonsense { offset, value });
+        }
+        Ok(())
+    }
+
+    /// Has a match register match `streams`, or nothing.
+    pub fn match_streams<R: Mmio, M, C: Clock>(
+        &self,
+        machine: &Machine<R, M, C>,
+        slot: usize,
+        streams: Option<Streams>,
+    ) -> Result<(), UnitError> {
+        if self.selection == Selection::Indexing {
+            return Ok(());
+        }
+        let word = streams.map_or(0, Streams::word);
+        let offset = global::smr(slot);
+        machine.write(WriteKind::StreamMatch, offset, word);
+        let found = machine.read(offset)?;
+        let told = match streams {
+            Some(_) => u32::MAX,
+            None => smr::VALID.mask(),
+        };
+        if (found ^ word) & told != 0 {
+            let value = found.into();
+            return Err(UnitError::Nonsense { offset, value });
+        }
+        Ok(())
+    }
+}
+
+/// What hardware has to forget when a group leaves `home`.
+pub(super) enum Forget {
+    Nothing,
+    /// Accesses that pass through have entries that only this drops.
+    Everything,
+    Domain(Tag),
+}
+
+impl Home {
+    /// What is left behind.
+    pub fn leaves(&self) -> Forget {
+        match self {
+            Self::Nowhere => Forget::Nothing,
+            Self::Through => Forget::Everything,
+            Self::In { tag, .. } => Forget::Domain(*tag),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlap_by_hand() {
+        let of = |id, mask| Streams { id, mask };
+        assert!(of(0x20, 0).overlap(of(0x20, 0)));
+        assert!(!of(0x20, 0).overlap(of(0x21, 0)));
+        assert!(of(0x20, 0x1f).overlap(of(0x3f, 0)));
+        assert!(!of(0x20, 0x1f).overlap(of(0x40, 0)));
+        // Neither contains the other, and yet 0x30 is in both.
+        assert!(of(0x20, 0x10).overlap(of(0x30, 0x40)));
+    }
+
+    #[test]
+    fn overlap_against_every_stream() {
+        let mut random = fastrand::Rng::with_seed(0x0512);
+        for _ in 0..2_000 {
+            let mut of = || Streams {
+                id: random.u16(..64),
+                mask: random.u16(..64) & random.u16(..64),
+            };
+            let (one, two) = (of(), of());
+            let has = |g: Streams, id: u16| id & !g.mask == g.id & !g.mask;
+            let naive = (0..64).any(|id| has(one, id) && has(two, id));
+            assert_eq!(one.overlap(two), naive, "{one:?} {two:?}");
+        }
+    }
+
+    #[test]
+    fn words_by_hand() {
+        let plain = Mapping {
+            selection: Selection::Matching,
+            id_bits: 0x7fff,
+            mask_bits: 0x7fff,
+            bypass_bank: None,
+        };
+        let watched = Mapping {
+            bypass_bank: Some(Bank(7)),
+            ..plain
+        };
+        assert_eq!(plain.words(&Home::Nowhere), (0x2_0000, 0x2_0000));
+        assert_eq!(plain.words(&Home::Through), (0x1_0000, 0x1_0000));
+        assert_eq!(watched.words(&Home::Nowhere), (0x1_0000, 0x2_0000));
+        assert_eq!(watched.words(&Home::Through).0, 0x0200_0007);
+        let streams = Streams { id: 0x880, mask: 2 };
+        assert_eq!(streams.word(), 0x8002_0880);
+        assert_eq!(plain.number(StreamId::new(0x8000), 48), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! Identification by hand and at random.
+
+use super::*;
+use portolan::addr::PageSize;
+use portolan::unit::UnitError;
+
+/// Both stages, stream matching, coherent, 48 match registers.
+const ID0: u32 = 1 << 30 | 1 << 29 | 1 << 27 | 1 << 14 | 15 << 9 | 48;
+/// 32 pages of 4 KiB, 16 banks, 2 of stage 2 only.
+const ID1: u32 = 4 << 28 | 2 << 16 | 16;
+/// All granules; 48 bits everywhere.
+const ID2: u32 = 0b111 << 12 | 5 << 8 | 5 << 4 | 5;
+
+#[test]
+fn identification_by_hand() {
+    let features = Features::decode(ID0, ID1, ID2).unwrap();
+    assert_eq!(features.streams, 48);
+    assert_eq!((features.banks, features.banks_of_stage2), (16, 2));
+    assert_eq!((features.pages, features.page_lg2), (32, 12));
+    assert_eq!((features.input_lg2, features.output_lg2), (48, 48));
+    assert!(features.granules.contains(PageSize::SIZE_4K));
+    let indexed = Features::decode(ID0 & !(1 << 27) & !(15 << 9) | 7 << 9, ID1, ID2).unwrap();
+    assert_eq!(indexed.selection, Selection::Indexing);
+    assert_eq!(indexed.streams, 128);
+}
+
+#[test]
+fn nonsense_names_the_register() {
+    let offset = |result| match result {
+        Err(UnitError::Nonsense { offset, .. }) => Some(offset),
+        _ => None,
+    };
+    // No stage; no match registers; too many of them.
+    for id0 in [ID0 & !(3 << 29), ID0 & !0xff, ID0 | 0xff] {
+        assert_eq!(offset(Features::decode(id0, ID1, ID2)), Some(0x20));
+    }
+    // No banks; more than pages; more of stage 2 than there are.
+    for id1 in [ID1 & !0xff, ID1 | 0x3f, ID1 | 0xff << 16] {
+        assert_eq!(offset(Features::decode(ID0, id1, ID2)), Some(0x24));
+    }
+    assert_eq!(offset(Features::decode(ID0, ID1, ID2 | 0xf0)), Some(0x28));
+    let no_tables = Features::decode(ID0, ID1, ID2 & !(7 << 12));
+    assert_eq!(no_tables, Err(UnitError::Unsupported));
+}
+
+#[test]
+fn any_identification_is_answered() {
+    let mut random = fastrand::Rng::with_seed(0x500);
+    for _ in 0..100_000 {
+        let mut word = |like: u32| match random.u8(..3) {
+            0 => random.u32(..),
+            1 => like ^ 1 << random.u8(..32),
+            _ => like,
+        };
+        if let Ok(features) = Features::decode(word(ID0), word(ID1), word(ID2)) {
+            assert!(features.banks as usize <= features.pages && features.streams <= 128);
+            let caps = features.capabilities(PageSize::SIZE_4K);
+            assert_eq!(caps.granule, PageSize::SIZE_4K);
+        }
+    }
+}
