@@ -5,8 +5,9 @@
 //! behind the traits of `portolan::unit`.
 //!
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
-//! architecture v2 and v3, [`vtd`] Intel VT-d, [`virtio`] virtio-iommu and [`amd`] AMD-Vi;
-//! [`firmware`] reads the tables that say which units there are (DMAR, IORT, VIOT).
+//! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
+//! [`virtio`] virtio-iommu and [`amd`] AMD-Vi; [`firmware`] reads the tables that say which units
+//! there are (DMAR, IORT, VIOT).
 //!
 //! A `spec` module holds layouts and nothing else.
 #![no_std]
@@ -19,5 +20,6 @@ pub mod firmware;
 pub mod ids;
 pub mod smmuv2;
 pub mod smmuv3;
+pub mod tegra_smmu;
 pub mod virtio;
 pub mod vtd;

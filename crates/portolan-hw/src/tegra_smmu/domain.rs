@@ -1,0 +1,110 @@
+//! A domain: two-level tables, an address space, and what of the page-table cache it owes.
+
+use core::sync::atomic::AtomicU32;
+
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::inval::{Gather, SyncFailed, sync};
+use portolan::platform::{Mmio, TableMem};
+use portolan::table::format::Tegra;
+use portolan::table::{Access, PageTable, Segment, Translation};
+use portolan::unit::{Domain, DomainError, PagedDomain, UnitError, UnmapFailed};
+
+use super::queue::{Knowing, TablesLeft};
+use super::shared::TegraQueue;
+use super::tables::TegraTables;
+
+/// What it is made of.
+type Paged<R, M, C> = PagedDomain<Tegra, TegraTables<M>, TegraQueue<R, M, C>>;
+
+/// One address space of a unit.
+///
+/// As [`PagedDomain`], but a debt without tables flushes the lines of the page-table cache that
+/// have changed and not all of them.
+#[derive(Debug)]
+pub struct TegraDomain<R: Mmio, M: TableMem<AtomicU32>, C> {
+    paged: Paged<R, M, C>,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> TegraDomain<R, M, C> {
+    pub(super) fn new(paged: Paged<R, M, C>) -> Self {
+        Self { paged }
+    }
+
+    /// The page tables.
+    pub fn table(&self) -> &PageTable<Tegra, TegraTables<M>> {
+        self.paged.table()
+    }
+
+    /// The number of the address space.
+    pub fn context(&self) -> ContextId {
+        self.paged.context()
+    }
+
+    /// The unit's flushes.
+    pub fn queue(&self) -> &TegraQueue<R, M, C> {
+        self.paged.queue()
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> Domain for TegraDomain<R, M, C> {
+    fn input_range(&self) -> IovaRange {
+        self.paged.input_range()
+    }
+
+    fn granule(&self) -> PageSize {
+        self.paged.granule()
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        self.paged.grants(access)
+    }
+
+    fn map_sg<I>(
+        &self,
+        iova: Iova,
+        segments: I,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError>
+    where
+        I: Iterator<Item = Segment> + Clone,
+    {
+        self.paged.map_sg(iova, segments, access, owed)
+    }
+
+    fn absorb(&self, into: &mut Gather, from: Gather) {
+        self.paged.absorb(into, from);
+    }
+
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        self.paged.map(iova, pa, bytes, access, owed)
+    }
+
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        self.paged.unmap(range, owed)
+    }
+
+    fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>> {
+        let tables = match owed.holds_tables() {
+            true => TablesLeft::Yes,
+            false => TablesLeft::No,
+        };
+        let shared = &*self.queue().0;
+        let (caps, quirks) = (self.paged.capabilities(), self.paged.quirks());
+        let queue = Knowing { shared, tables };
+        let quiesced = sync(&queue, self.context(), caps, quirks, owed)?;
+        self.table().reclaim(quiesced);
+        Ok(())
+    }
+
+    fn translate(&self, iova: Iova) -> Option<Translation> {
+        self.paged.translate(iova)
+    }
+}

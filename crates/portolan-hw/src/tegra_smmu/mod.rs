@@ -1,0 +1,35 @@
+//! The SMMU in the memory controller of Tegra30, Tegra114, Tegra124 and Tegra210.
+//!
+//! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller).
+//!
+//! * [`TegraSmmu::enable`] takes a unit over; [`Chip`] says which it is, since nothing in it does.
+//! * [`TegraSmmu::domain`] makes domains, one address space (ASID) each. A stream is a swgroup.
+//! * Tables are walked without snooping and through a page-table cache (PTC) that keeps lines as
+//!   they were read, empty entries included, so that a map owes a flush as well as an unmap. What
+//!   one operation owes is flushed once, when its debt is paid.
+//! * [`spec`] holds layouts only.
+//!
+//! Not supported: sections of 4 MiB, secure address spaces, the GPU's own choice of translation,
+//! interrupts (their handler calls `next_fault`), and the switch in the AHB arbiter that lets its
+//! clients reach the SMMU on chips that have one: the embedder sets it.
+
+mod attach;
+mod chip;
+mod counts;
+mod domain;
+mod faults;
+mod queue;
+mod shared;
+pub mod spec;
+mod tables;
+mod unit;
+
+#[cfg(test)]
+mod tests;
+
+pub use chip::Chip;
+pub use counts::{Counts, WriteKind};
+pub use domain::TegraDomain;
+pub use shared::TegraQueue;
+pub use tables::TegraTables;
+pub use unit::{Config, TegraSmmu};

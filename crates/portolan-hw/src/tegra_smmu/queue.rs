@@ -1,0 +1,204 @@
+//! The steps of a plan as flushes of the page-table cache (PTC) and the translation buffer (TLB).
+//!
+//! The PTC comes first, so that the TLB is not filled again from what is stale. Equal flushes that
+//! follow one another are made once: four pages share a line of the TLB.
+
+use arrayvec::ArrayVec;
+use core::sync::atomic::AtomicU32;
+
+use portolan::addr::{Iova, PhysRange};
+use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
+use portolan::platform::{Mmio, TableMem};
+use portolan::unit::UnitError;
+
+use super::counts::WriteKind;
+use super::shared::{Shared, TegraQueue};
+use super::spec::reg::{self, tlb_flush};
+
+/// Runs of lines that one plan names at most before everything is flushed.
+const RUNS: usize = 8;
+
+/// Whether tables left the tree, whose every line the PTC may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TablesLeft {
+    No,
+    Yes,
+    /// Whoever asks does not know; the depth of each command says whether they may have.
+    ByDepth,
+}
+
+/// What of the PTC has been flushed for this plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ptc {
+    Nothing,
+    Lines,
+    All,
+}
+
+/// One plan on its way to the registers.
+struct Flush<'a, R, M, C> {
+    shared: &'a Shared<R, M, C>,
+    tables: TablesLeft,
+    lines: ArrayVec<PhysRange, RUNS>,
+    ptc: Ptc,
+    /// What was last written to TLB_FLUSH since the last sync.
+    last: Option<u32>,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> Flush<'_, R, M, C> {
+    fn step(&mut self, step: Step) -> Result<(), UnitError> {
+        match step {
+            Step::Clean(bytes) => {
+                self.shared.mem.clean(bytes);
+                if self.lines.try_push(bytes).is_err() {
+                    self.tables = TablesLeft::Yes;
+                }
+            }
+            Step::CleanBarrier => self.shared.mem.clean_barrier(),
+            // There is no such buffer.
+            Step::FlushWriteBuffer => {}
+            Step::Invalidate(command) => self.invalidate(command),
+            Step::Sync => {
+                self.last = None;
+                self.shared.read_back()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn forget_tables(&mut self, depth: Depth) {
+        let all = match self.tables {
+            TablesLeft::Yes => true,
+            TablesLeft::No => false,
+            TablesLeft::ByDepth => depth == Depth::AllLevels,
+        };
+        match (self.ptc, all) {
+            (Ptc::All, _) | (Ptc::Lines, false) => {}
+            (_, true) => {
+                self.shared.forget_tables();
+                self.ptc = Ptc::All;
+            }
+            (Ptc::Nothing, false) => {
+                self.shared.forget_lines(&self.lines);
+                self.ptc = Ptc::Lines;
+            }
+        }
+    }
+
+    fn invalidate(&mut self, command: Command) {
+        let chip = self.shared.chip;
+        let (value, kind) = match command {
+            Command::Page {
+                context,
+                iova,
+                size,
+                depth,
+            } => {
+                self.forget_tables(depth);
+                let (place, kind) = place(iova, size.lg2());
+                (chip.flush_asid(context.get()) | place, kind)
+            }
+            Command::Range {
+                context,
+                run,
+                granule,
+                depth,
+            } => {
+                self.forget_tables(depth);
+                let (start, lg2) = match run {
+                    Run::PowerOfTwo { start, lg2_pages } => {
+                        (start, granule.lg2().saturating_add(lg2_pages.into()))
+                    }
+                    // Not a form that the plan knows of here: all of the address space.
+                    Run::NumScale { start, .. } => (start, u64::BITS),
+                };
+                let (place, kind) = place(start, lg2);
+                (chip.flush_asid(context.get()) | place, kind)
+            }
+            Command::Context { context } => {
+                self.tables = TablesLeft::Yes;
+                self.forget_tables(Depth::AllLevels);
+                let value = chip.flush_asid(context.get()) | tlb_flush::ALL;
+                (value, WriteKind::TlbAsid)
+            }
+            Command::Global | Command::Configuration { .. } => {
+                self.tables = TablesLeft::Yes;
+                self.forget_tables(Depth::AllLevels);
+                (tlb_flush::ALL, WriteKind::TlbAll)
+            }
+        };
+        if self.last != Some(value) {
+            self.shared.write(kind, reg::TLB_FLUSH, value);
+            self.last = Some(value);
+        }
+    }
+}
+
+/// The smallest of what the TLB can forget that holds `2^lg2` bytes, aligned to their size.
+fn place(start: Iova, lg2: u32) -> (u32, WriteKind) {
+    let at = |span_lg2: u32| {
+        let start = start.get() as u32 >> span_lg2 << span_lg2;
+        start >> tlb_flush::ADDRESS_LG2
+    };
+    if lg2 <= tlb_flush::GROUP_LG2 {
+        let value = at(tlb_flush::GROUP_LG2) | tlb_flush::GROUP;
+        (value, WriteKind::TlbGroup)
+    } else if lg2 <= tlb_flush::SECTION_LG2 {
+        let value = at(tlb_flush::SECTION_LG2) | tlb_flush::SECTION;
+        (value, WriteKind::TlbSection)
+    } else {
+        (tlb_flush::ALL, WriteKind::TlbAsid)
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
+    /// Carries out a plan.
+    pub(super) fn run(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        tables: TablesLeft,
+    ) -> Result<(), UnitError> {
+        let mut flush = Flush {
+            shared: self,
+            tables,
+            lines: ArrayVec::new(),
+            ptc: Ptc::Nothing,
+            last: None,
+        };
+        let mut carry_out = || {
+            for step in &mut *steps {
+                flush.step(step)?;
+            }
+            // Lines that changed without any translation having to be forgotten.
+            if flush.ptc == Ptc::Nothing && !flush.lines.is_empty() {
+                flush.forget_tables(Depth::LeafOnly);
+                self.read_back()?;
+            }
+            Ok(())
+        };
+        carry_out().inspect_err(|_| self.forget_was_lost())
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> InvalidationQueue for TegraQueue<R, M, C> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        self.0.run(steps, TablesLeft::ByDepth)
+    }
+}
+
+/// The queue, for a debt that is known to hold tables or not.
+#[derive(Debug)]
+pub(super) struct Knowing<'a, R, M, C> {
+    pub(super) shared: &'a Shared<R, M, C>,
+    pub(super) tables: TablesLeft,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> InvalidationQueue for Knowing<'_, R, M, C> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        self.shared.run(steps, self.tables)
+    }
+}

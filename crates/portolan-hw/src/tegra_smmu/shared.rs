@@ -1,0 +1,231 @@
+//! What a unit and its domains share: registers, identifiers, what the page-table cache may hold.
+//!
+//! Tegra X1 Technical Reference Manual, chapter 17.5. Writes to the flush registers take effect in
+//! order; a read of the same block returns after them.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+
+use portolan::addr::{ContextId, PhysAddr, PhysRange};
+use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::platform::{Mmio, Nanos, TableMem};
+use portolan::table::Format;
+use portolan::table::format::Tegra;
+use portolan::unit::{ContextHome, UnitError};
+use spin::{Mutex, MutexGuard};
+
+use super::chip::Chip;
+use super::counts::{Counters, WriteKind};
+use super::spec::reg::{self, asid, directory, ptc_flush, tlb_flush};
+use super::tables::{Noted, Stale};
+use crate::ids::Ids;
+
+/// The address space of streams that are blocked: nothing is mapped in it.
+pub(super) const BLOCKED: u32 = 0;
+
+/// Exponents of the pages that one write drops at most: a section.
+const SECTION_LG2_PAGES: u8 = (tlb_flush::SECTION_LG2 - 12) as u8;
+
+/// Whether the hardware may use what the unit gave it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Power {
+    On,
+    Off,
+}
+
+/// Shared by the unit, its handles and its domains.
+///
+/// *Locking.* Both locks are held for a few writes to registers, never while something is awaited.
+#[derive(Debug)]
+pub(super) struct Shared<R, M, C> {
+    pub(super) regs: R,
+    pub(super) mem: M,
+    pub(super) clock: C,
+    pub(super) limit: Nanos,
+    pub(super) chip: Chip,
+    pub(super) counters: Counters,
+    pub(super) ids: Ids,
+    /// The empty directory of [`BLOCKED`].
+    pub(super) nothing: PhysAddr,
+    /// Lines flushed one by one; with more, all of them at once.
+    pub(super) lines_at_most: u64,
+    /// Held while the page-table cache is flushed, whose lines of 34 bits take two writes.
+    pub(super) noted: Noted,
+    /// Held from the choice of an address space to the write of its directory.
+    select: Mutex<()>,
+    power: AtomicU8,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
+    pub(super) fn new(
+        (regs, mem, clock): (R, M, C),
+        (chip, limit, lines_at_most): (Chip, Nanos, u64),
+        nothing: PhysAddr,
+    ) -> Self {
+        Self {
+            regs,
+            mem,
+            clock,
+            limit,
+            chip,
+            counters: Counters::default(),
+            ids: Ids::new(BLOCKED + 1, chip.asids() - 1),
+            nothing,
+            lines_at_most,
+            noted: Noted::default(),
+            select: Mutex::new(()),
+            power: AtomicU8::new(Power::Off as u8),
+        }
+    }
+
+    pub(super) fn set_power(&self, power: Power) {
+        self.power.store(power as u8, Ordering::Release);
+    }
+
+    fn is_off(&self) -> bool {
+        self.power.load(Ordering::Acquire) == Power::Off as u8
+    }
+
+    pub(super) fn write(&self, kind: WriteKind, offset: usize, value: u32) {
+        self.counters.add(kind);
+        self.regs.write32(offset, value);
+    }
+
+    /// A register that never reads as all ones.
+    pub(super) fn read(&self, offset: usize) -> Result<u32, UnitError> {
+        match self.regs.read32(offset) {
+            u32::MAX => Err(UnitError::Gone),
+            value => Ok(value),
+        }
+    }
+
+    /// Returns once everything written before is complete.
+    pub(super) fn read_back(&self) -> Result<(), UnitError> {
+        self.counters.add(WriteKind::ReadBack);
+        let value = self.read(reg::PTB_ASID)?;
+        if value >= self.chip.asids() {
+            return Err(UnitError::Nonsense {
+                offset: reg::PTB_ASID,
+                value: value.into(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Checks that the bits of `mask` of a register are `wanted`: that it took what was written.
+    pub(super) fn must_hold(&self, offset: usize, mask: u32, wanted: u32) -> Result<(), UnitError> {
+        let value = self.read(offset)?;
+        if value & mask != wanted {
+            let value = value.into();
+            return Err(UnitError::Nonsense { offset, value });
+        }
+        Ok(())
+    }
+
+    /// Gives the address space `id` the directory at `root`.
+    pub(super) fn set_directory(&self, id: u32, root: PhysAddr) {
+        const ALL: u32 = directory::READABLE | directory::WRITABLE | directory::NON_SECURE;
+        let frame = (root.get() >> directory::ADDRESS_LG2) as u32;
+        let chosen = self.select.lock();
+        self.write(WriteKind::SelectAsid, reg::PTB_ASID, id & asid::VALUE);
+        self.write(WriteKind::Directory, reg::PTB_DATA, frame | ALL);
+        drop(chosen);
+    }
+
+    /// Flushes the whole page-table cache.
+    pub(super) fn forget_tables(&self) {
+        self.forget_tables_with(self.noted.lock());
+    }
+
+    fn forget_tables_with(&self, mut noted: MutexGuard<'_, Stale>) {
+        self.write(WriteKind::PtcAll, reg::PTC_FLUSH, ptc_flush::ALL);
+        *noted = Stale::Nothing;
+    }
+
+    /// Flushes the lines that hold `bytes` and those noted before, or the whole cache if they are
+    /// many.
+    pub(super) fn forget_lines(&self, bytes: &[PhysRange]) {
+        let noted = self.noted.lock();
+        let size = self.chip.line();
+        let Some(before) = noted.runs() else {
+            return self.forget_tables_with(noted);
+        };
+        let both = || bytes.iter().chain(before);
+        let lines = both().fold(0u64, |sum, run| sum.saturating_add(run.pages(size)));
+        if lines > self.lines_at_most {
+            return self.forget_tables_with(noted);
+        }
+        for run in both() {
+            let first = run.start().align_down(size).get();
+            for line in 0..run.pages(size) {
+                self.forget_line(first + line * size.bytes());
+            }
+        }
+        let mut noted = noted;
+        *noted = Stale::Nothing;
+    }
+
+    /// One line; the caller holds the lock.
+    fn forget_line(&self, line: u64) {
+        if self.chip.memory_lg2() > 32 {
+            self.write(WriteKind::PtcHigh, reg::PTC_FLUSH_HI, (line >> 32) as u32);
+        }
+        let value = line as u32 | ptc_flush::ADDRESS;
+        self.write(WriteKind::PtcLine, reg::PTC_FLUSH, value);
+    }
+
+    /// Whoever flushes next has to flush all: nobody knows what became of the last flush.
+    pub(super) fn forget_was_lost(&self) {
+        *self.noted.lock() = Stale::Anything;
+    }
+
+    /// Drops all translations of an address space.
+    pub(super) fn forget_asid(&self, id: u32) {
+        let value = self.chip.flush_asid(id) | tlb_flush::ALL;
+        self.write(WriteKind::TlbAsid, reg::TLB_FLUSH, value);
+    }
+
+    /// What the plans of domains know of the hardware. A range is a group of four pages or a
+    /// section of 1,024, whichever holds it.
+    pub(super) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            granule: Tegra::GRANULE,
+            page: PageForm::Granule,
+            range: RangeForm::PowerOfTwo {
+                max_lg2_pages: SECTION_LG2_PAGES,
+            },
+            leaf_only: LeafOnly::Present,
+            walker: Walker::NonCoherent,
+            caching: Caching::NotPresentToo,
+            write_buffer: WriteBuffer::Absent,
+        }
+    }
+}
+
+/// A handle to the unit's flushes, which its domains hold.
+#[derive(Debug)]
+pub struct TegraQueue<R, M, C>(pub(super) Arc<Shared<R, M, C>>);
+
+impl<R, M, C> Clone for TegraQueue<R, M, C> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C> ContextHome for TegraQueue<R, M, C> {
+    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+        let shared = &*self.0;
+        if shared.is_off() {
+            return Ok(());
+        }
+        let id = context.get();
+        // Nothing that is cached again from here on leads into the tables.
+        shared.set_directory(id, shared.nothing);
+        shared.forget_tables();
+        shared.forget_asid(id);
+        shared.read_back()?;
+        shared.ids.give_back(id);
+        Ok(())
+    }
+}

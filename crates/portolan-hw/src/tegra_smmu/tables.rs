@@ -1,0 +1,115 @@
+//! Table memory that remembers which lines were written back outside any plan.
+//!
+//! The page-table cache keeps lines as it has read them. Most lines that change are named in the
+//! plan that pays for them; an entry that comes to point at a new table, and lines for which a
+//! debt has no room, are written back at once. They are noted here, and the next flush, whoever
+//! pays for it, covers them.
+
+use alloc::sync::Arc;
+use arrayvec::ArrayVec;
+use core::sync::atomic::AtomicU32;
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::platform::{OutOfTableMemory, TableMem};
+use spin::Mutex;
+
+/// Runs of lines that are told apart before everything is flushed instead.
+const RUNS: usize = 16;
+
+/// Lines that the page-table cache may still hold as they were.
+#[derive(Debug, Default)]
+#[allow(clippy::large_enum_variant)] // There is one for each unit, and noting must not allocate.
+pub(super) enum Stale {
+    /// None.
+    #[default]
+    Nothing,
+    /// These.
+    Lines(ArrayVec<PhysRange, RUNS>),
+    /// More than can be told apart.
+    Anything,
+}
+
+impl Stale {
+    pub(super) fn note(&mut self, bytes: PhysRange) {
+        match self {
+            Self::Nothing => {
+                let mut lines = ArrayVec::new();
+                lines.push(bytes);
+                *self = Self::Lines(lines);
+            }
+            Self::Lines(lines) => {
+                if lines.last() != Some(&bytes) && lines.try_push(bytes).is_err() {
+                    *self = Self::Anything;
+                }
+            }
+            Self::Anything => {}
+        }
+    }
+
+    /// The lines of `size`, run by run; `None` if they cannot be told apart.
+    pub(super) fn runs(&self) -> Option<&[PhysRange]> {
+        match self {
+            Self::Nothing => Some(&[]),
+            Self::Lines(lines) => Some(lines),
+            Self::Anything => None,
+        }
+    }
+}
+
+/// What units and their domains share of it.
+pub(super) type Noted = Arc<Mutex<Stale>>;
+
+/// Table memory `M` of a domain. Pages beyond the unit's memory addresses are refused.
+#[derive(Debug)]
+pub struct TegraTables<M> {
+    mem: M,
+    noted: Noted,
+    memory_lg2: u32,
+}
+
+impl<M> TegraTables<M> {
+    pub(super) fn new(mem: M, noted: Noted, memory_lg2: u32) -> Self {
+        Self {
+            mem,
+            noted,
+            memory_lg2,
+        }
+    }
+}
+
+impl<M: TableMem<AtomicU32>> TableMem<AtomicU32> for TegraTables<M> {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        reachable(&self.mem, size, self.memory_lg2)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.mem.free(table, size);
+    }
+
+    #[inline]
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU32] {
+        self.mem.table(table, size)
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        self.mem.clean(bytes);
+        self.noted.lock().note(bytes);
+    }
+
+    fn clean_barrier(&self) {
+        self.mem.clean_barrier();
+    }
+}
+
+/// A page that a walker with addresses of `memory_lg2` bits reaches.
+pub(super) fn reachable<M: TableMem<AtomicU32>>(
+    mem: &M,
+    size: PageSize,
+    memory_lg2: u32,
+) -> Result<PhysAddr, OutOfTableMemory> {
+    let table = mem.alloc(size)?;
+    if table.get() >> memory_lg2 != 0 || !table.is_aligned(size) {
+        mem.free(table, size);
+        return Err(OutOfTableMemory { size });
+    }
+    Ok(table)
+}

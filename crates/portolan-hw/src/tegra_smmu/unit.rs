@@ -1,0 +1,245 @@
+//! A unit: taking it over, making domains for it, letting go of it.
+//!
+//! Tegra X1 Technical Reference Manual, chapter 17.5.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::AtomicU32;
+
+use portolan::addr::{ContextId, StreamId};
+use portolan::inval::{Capabilities, Quirks};
+use portolan::platform::{Clock, Mmio, Nanos, TableMem, poll};
+use portolan::table::PageTable;
+use portolan::table::format::{Format, Tegra};
+use portolan::unit::{Awaited, PagedDomain, UnitError};
+use spin::Mutex;
+
+use super::attach::Home;
+use super::chip::Chip;
+use super::counts::{Counts, WriteKind};
+use super::domain::TegraDomain;
+use super::shared::{BLOCKED, Power, Shared, TegraQueue};
+use super::spec::reg::{self, asid, config, tlb_flush};
+use super::tables::{TegraTables, reachable};
+
+/// How a unit is to be driven.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Which it is.
+    pub chip: Chip,
+    /// How long to wait for the hardware, each time.
+    pub limit: Nanos,
+    /// With more lines of the page-table cache to flush than this, all of them at once.
+    pub lines_at_most: u64,
+    /// What the plans are to know beyond the hardware's own word.
+    pub quirks: Quirks,
+}
+
+impl Config {
+    /// The usual for `chip`.
+    pub fn of(chip: Chip) -> Self {
+        Self {
+            chip,
+            limit: Nanos::from_millis(1000),
+            lines_at_most: 16,
+            quirks: Quirks::default(),
+        }
+    }
+}
+
+/// What the unit remembers of streams.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Where each stream is that is not blocked.
+    pub(super) homes: BTreeMap<StreamId, Home>,
+    /// What the hardware may still reach after a failure.
+    pub(super) limbo: Vec<(StreamId, Home)>,
+    /// Streams whose registers may not hold what was last written to them.
+    pub(super) unsure: BTreeSet<StreamId>,
+    /// The registers of enable bits, as they were last written.
+    pub(super) enables: [u32; reg::ENABLES.len()],
+}
+
+impl Drop for Known {
+    /// What the hardware may still reach is never freed.
+    fn drop(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.homes));
+        core::mem::forget(core::mem::take(&mut self.limbo));
+    }
+}
+
+/// Whether there is a unit that takes what is written to it, by a register that does nothing by
+/// itself.
+fn probe(regs: &impl Mmio, chip: Chip) -> Result<(), UnitError> {
+    for wanted in [chip.asids() - 1, BLOCKED] {
+        regs.write32(reg::PTB_ASID, wanted);
+        let (offset, value) = (reg::PTB_ASID, regs.read32(reg::PTB_ASID));
+        if value == u32::MAX {
+            return Err(UnitError::Gone);
+        }
+        if value != wanted {
+            let value = value.into();
+            return Err(UnitError::Nonsense { offset, value });
+        }
+    }
+    Ok(())
+}
+
+/// One SMMU with registers `R`, tables in memory `M`, and clock `C`.
+///
+/// *Locking.* Streams are moved one at a time, each by a few register accesses. When it is dropped,
+/// all streams are blocked, and nothing that the hardware may use is freed.
+#[derive(Debug)]
+pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Clock> {
+    pub(super) shared: Arc<Shared<R, M, C>>,
+    quirks: Quirks,
+    pub(super) known: Mutex<Known>,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
+    /// Takes the unit over: every swgroup is blocked. Translation is off for a moment meanwhile,
+    /// and accesses pass.
+    ///
+    /// # Errors
+    /// [`UnitError::Memory`] before translation changes; [`UnitError::Gone`],
+    /// [`UnitError::Nonsense`] with the register that did not take what was written, or
+    /// [`UnitError::TimedOut`]. Memory that the hardware may have been told of is then not freed.
+    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+        let chip = config.chip;
+        probe(&regs, chip)?;
+        let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
+        let settings = (chip, config.limit, config.lines_at_most);
+        let shared = Shared::new((regs, mem, clock), settings, nothing);
+        let mut known = Known::default();
+        known.enables = core::array::from_fn(|n| chip.enables(n));
+        let unit = Self {
+            shared: Arc::new(shared),
+            quirks: config.quirks,
+            known: Mutex::new(known),
+        };
+        if let Err(error) = unit.switch(0) {
+            unit.shared.mem.free(nothing, Tegra::GRANULE);
+            return Err(error);
+        }
+        unit.start()?;
+        Ok(unit)
+    }
+
+    /// From a unit that is off to one that blocks everything.
+    fn start(&self) -> Result<(), UnitError> {
+        let shared = &*self.shared;
+        let chip = shared.chip;
+        shared.set_power(Power::On);
+        shared.write(WriteKind::Config, reg::PTC_CONFIG, chip.ptc_config());
+        shared.write(WriteKind::Config, reg::TLB_CONFIG, chip.tlb_config());
+        shared.set_directory(BLOCKED, shared.nothing);
+        for group in chip.swgroups() {
+            let value = asid::ENABLE | BLOCKED;
+            shared.write(WriteKind::SwgroupAsid, group.register, value);
+        }
+        let enables = self.known.lock().enables;
+        for (register, bits) in reg::ENABLES.into_iter().zip(enables) {
+            if bits != 0 {
+                shared.write(WriteKind::Enables, register, bits);
+            }
+        }
+        shared.forget_tables();
+        shared.write(WriteKind::TlbAll, reg::TLB_FLUSH, tlb_flush::ALL);
+        shared.read_back()?;
+        self.switch(config::ENABLE)?;
+        for (register, bits) in reg::ENABLES.into_iter().zip(enables) {
+            shared.must_hold(register, bits, bits)?;
+        }
+        for group in chip.swgroups() {
+            let mask = asid::ENABLE | asid::VALUE;
+            shared.must_hold(group.register, mask, asid::ENABLE | BLOCKED)?;
+        }
+        Ok(())
+    }
+
+    /// Turns translation on or off, and waits until it is.
+    fn switch(&self, value: u32) -> Result<(), UnitError> {
+        let shared = &*self.shared;
+        shared.write(WriteKind::Config, reg::SMMU_CONFIG, value);
+        let look = || match shared.read(reg::SMMU_CONFIG) {
+            Ok(now) if now & config::ENABLE == value => Some(Ok(())),
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        };
+        let awaited = Awaited::Control;
+        poll(&shared.clock, shared.limit, look)
+            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+    }
+
+    /// Which chip it is in.
+    pub fn chip(&self) -> Chip {
+        self.shared.chip
+    }
+
+    /// What the plans of domains know of the hardware.
+    pub fn capabilities(&self) -> Capabilities {
+        self.shared.capabilities()
+    }
+
+    /// A handle to its flushes.
+    pub fn queue(&self) -> TegraQueue<R, M, C> {
+        TegraQueue(Arc::clone(&self.shared))
+    }
+
+    /// Register accesses so far, by kind.
+    pub fn counts(&self) -> Counts {
+        self.shared.counters.read()
+    }
+
+    /// Turns the unit off: from now on devices reach all memory, untranslated. For handing the
+    /// machine over.
+    ///
+    /// # Errors
+    /// If the hardware does not follow. What it may use then stays allocated.
+    pub fn release(self) -> Result<(), UnitError> {
+        let shared = &*self.shared;
+        self.block_all()?;
+        self.switch(0)?;
+        shared.set_power(Power::Off);
+        shared.mem.free(shared.nothing, Tegra::GRANULE);
+        Ok(())
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Clock> TegraSmmu<R, M, C> {
+    /// An empty domain with 32-bit addresses.
+    ///
+    /// # Errors
+    /// [`UnitError::OutOfContexts`], [`UnitError::Memory`], or the hardware's.
+    pub fn domain(&self) -> Result<TegraDomain<R, M, C>, UnitError> {
+        self.domain_with(self.quirks)
+    }
+
+    /// The same, with quirks of its own.
+    ///
+    /// # Errors
+    /// As [`TegraSmmu::domain`].
+    pub fn domain_with(&self, quirks: Quirks) -> Result<TegraDomain<R, M, C>, UnitError> {
+        let shared = &*self.shared;
+        let memory = shared.chip.memory();
+        let noted = Arc::clone(&shared.noted);
+        let tables = TegraTables::new(shared.mem.clone(), noted, shared.chip.memory_lg2());
+        let table = PageTable::new(Tegra { memory }, tables)?;
+        let id = shared.ids.take().ok_or(UnitError::OutOfContexts)?;
+        let (context, root) = (ContextId::new(id), table.root());
+        let (caps, queue) = (shared.capabilities(), self.queue());
+        // Dropped, it takes its directory back from the hardware.
+        let paged = PagedDomain::new(table, context, caps, quirks, queue);
+        shared.set_directory(id, root);
+        shared.read_back()?;
+        Ok(TegraDomain::new(paged))
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> Drop for TegraSmmu<R, M, C> {
+    fn drop(&mut self) {
+        // A failure leaves what it concerns in limbo, which is kept.
+        let _ = self.block_all();
+    }
+}
