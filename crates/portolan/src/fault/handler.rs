@@ -37,9 +37,11 @@ impl<'a> Group<'a> {
         self.to.stream
     }
 
-    /// In which of its address spaces.
-    pub const fn pasid(&self) -> Option<Pasid> {
-        self.to.pasid
+    /// In which of its address spaces; the response may be told without.
+    pub fn pasid(&self) -> Option<Pasid> {
+        self.requests
+            .first()
+            .map_or(self.to.pasid, PageRequest::pasid)
     }
 
     /// Whom the response goes to.

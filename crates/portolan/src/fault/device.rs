@@ -1,0 +1,82 @@
+//! What is known of one device that sends page requests.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+
+use super::bounds::Bucket;
+use super::counts::Cause;
+use super::{GroupId, Handler, ReplyName, ReplyTo};
+use crate::addr::{IovaRange, Pasid, StreamId};
+use crate::platform::Nanos;
+
+/// Whether a device wants to be told the address space that it asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplyPasid {
+    /// As it asked.
+    #[default]
+    AsAsked,
+    /// Never (PCI Express: PRG Response PASID Required is clear).
+    Never,
+}
+
+/// What a device asks for and is not given: the group is answered with its last request, or in
+/// time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    pub cause: Cause,
+    pub to: ReplyTo,
+    pub deadline: Nanos,
+}
+
+/// One address space of a device.
+pub(super) enum Space {
+    Registered {
+        reach: IovaRange,
+        handler: Arc<dyn Handler>,
+    },
+    /// Being unregistered: its groups are being answered.
+    Leaving,
+}
+
+/// A device.
+#[derive(Default)]
+pub(super) struct Device {
+    pub spaces: BTreeMap<Option<Pasid>, Space>,
+    pub reply_pasid: ReplyPasid,
+    pub bucket: Bucket,
+    /// Its groups that are not answered yet and not refused.
+    pub open: usize,
+    /// Groups without their last request that are refused, by number: 512 at most.
+    pub refused: BTreeMap<GroupId, Refused>,
+}
+
+impl Device {
+    /// Where the response to `name` goes.
+    pub fn reply_to(&self, stream: StreamId, pasid: Option<Pasid>, name: ReplyName) -> ReplyTo {
+        let pasid = match self.reply_pasid {
+            ReplyPasid::AsAsked => pasid,
+            ReplyPasid::Never => None,
+        };
+        ReplyTo {
+            stream,
+            pasid,
+            name,
+        }
+    }
+
+    /// The reach of an address space.
+    pub fn reach(&self, pasid: Option<Pasid>) -> Option<IovaRange> {
+        match self.spaces.get(&pasid) {
+            Some(Space::Registered { reach, .. }) => Some(*reach),
+            Some(Space::Leaving) | None => None,
+        }
+    }
+
+    /// Who handles an address space.
+    pub fn handler(&self, pasid: Option<Pasid>) -> Option<Arc<dyn Handler>> {
+        match self.spaces.get(&pasid) {
+            Some(Space::Registered { handler, .. }) => Some(Arc::clone(handler)),
+            Some(Space::Leaving) | None => None,
+        }
+    }
+}

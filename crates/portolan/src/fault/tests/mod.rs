@@ -1,0 +1,9 @@
+//! Dispatchers whose responder writes down what it sends, on locks that nobody may wait for.
+
+extern crate std;
+
+mod bad;
+mod bounded;
+mod ended;
+mod random;
+mod rig;
