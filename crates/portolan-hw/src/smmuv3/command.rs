@@ -281,12 +281,24 @@ pub(super) fn invalidate_device(
     words
 }
 
-/// Ends a stalled access with an abort.
-pub(super) fn resume_abort(stream: StreamId, stall: u16) -> Words {
-    const ABORT: u64 = 2;
+/// How a stalled access goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resume {
+    /// As if it had just come.
+    Retry,
+    /// It ends with an error.
+    Abort,
+}
+
+/// Ends a stall.
+pub(super) fn resume(stream: StreamId, stall: u16, action: Resume) -> Words {
+    let action = match action {
+        Resume::Retry => 1,
+        Resume::Abort => 2,
+    };
     let mut words = start(op::RESUME);
     layout::SID.set(&mut words, stream.get().into());
-    layout::RESUME_ACTION.set(&mut words, ABORT);
+    layout::RESUME_ACTION.set(&mut words, action);
     layout::RESUME_TAG.set(&mut words, stall.into());
     words
 }
@@ -349,7 +361,8 @@ mod tests {
         assert_eq!(context, [0x1020_3040_abcd_e805, 0]);
         assert_eq!(sync(), [0x46, 0]);
         assert_eq!(sync_message(0x8000_0010, 7), [0x7_0fc0_1046, 0x8000_0010]);
-        assert_eq!(resume_abort(STREAM, 9), [0x1020_3040_0000_2044, 9]);
+        assert_eq!(resume(STREAM, 9, Resume::Abort), [0x1020_3040_0000_2044, 9]);
+        assert_eq!(resume(STREAM, 9, Resume::Retry), [0x1020_3040_0000_1044, 9]);
         assert_eq!(
             page_response(STREAM, None, 5, 2),
             [0x1020_3040_0000_0041, 0x2005]

@@ -3,12 +3,12 @@
 //! IHI 0070, sections 7.3 (event records) and 7.5 (global errors). Every type is decoded; the field
 //! values are the device's and are not trusted to name anything.
 
-use super::command;
 use super::records::Next;
 use super::spec::{event, reg};
 use super::unit::Smmu;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::fault::{RawPageRequest, RequestKind, Responder, Response, StallTag, Wants};
 use portolan::platform::{Clock, Mmio, TableMem};
 use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
@@ -81,23 +81,73 @@ pub(super) fn decode(words: &event::Event) -> FaultRecord {
     }
 }
 
+/// What comes out of the event queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StallOrFault {
+    /// An access was refused, or records were lost; stalls never are.
+    Fault(FaultEvent),
+    /// An access waits.
+    Stalled {
+        /// For this, and its answer.
+        request: RawPageRequest,
+        /// Why.
+        fault: FaultRecord,
+    },
+}
+
+/// A stalled access as a request: what it wants, if its kind of event says so.
+fn stalled(words: &event::Event, fault: &FaultRecord) -> RawPageRequest {
+    let mut wants = match fault.access {
+        Some(FaultAccess::Write) => Wants::WRITE,
+        Some(FaultAccess::Read) => Wants::READ,
+        None => Wants::empty(),
+    };
+    let read = wants.contains(Wants::READ);
+    wants.set(Wants::EXECUTE, read && event::IND.get(words) != 0);
+    wants.set(Wants::PRIVILEGED, event::PNU.get(words) != 0);
+    let tag = StallTag::new(event::STAG.get(words) as u16);
+    RawPageRequest {
+        stream: fault.stream,
+        pasid: fault.pasid,
+        iova: fault.iova.unwrap_or(Iova::new(0)),
+        wants,
+        kind: RequestKind::Stall { tag },
+    }
+}
+
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
-    /// The oldest event, see [`portolan::unit::Unit::next_fault`].
+    /// The oldest event, see [`portolan::unit::Unit::next_fault`]. An access that stalled ends.
     pub(super) fn next_event(&self) -> Result<Option<FaultEvent>, UnitError> {
+        match self.next_stall_or_fault()? {
+            None => Ok(None),
+            Some(StallOrFault::Fault(event)) => Ok(Some(event)),
+            Some(StallOrFault::Stalled { request, fault }) => {
+                self.respond(request.reply_to(), Response::Invalid)?;
+                Ok(Some(FaultEvent::Fault(fault)))
+            }
+        }
+    }
+
+    /// The oldest event. An access that stalled waits for an answer ([`Responder`]). Instead of
+    /// [`portolan::unit::Unit::next_fault`], which answers stalls itself.
+    ///
+    /// # Errors
+    /// As [`portolan::unit::Unit::next_fault`].
+    pub fn next_stall_or_fault(&self) -> Result<Option<StallOrFault>, UnitError> {
         let machine = &*self.shared.machine;
         let next = self.events.lock().next(machine)?;
-        match next {
+        let event = match next {
             Next::Record(words) => {
-                let record = decode(&words);
-                if event::STALL.get(&words) != 0 {
-                    // Nothing is set up to stall; what does nevertheless ends here.
-                    let tag = event::STAG.get(&words) as u16;
-                    self.shared
-                        .run([command::resume_abort(record.stream, tag)])?;
+                let fault = decode(&words);
+                match event::STALL.get(&words) {
+                    0 => FaultEvent::Fault(fault),
+                    _ => {
+                        let request = stalled(&words, &fault);
+                        return Ok(Some(StallOrFault::Stalled { request, fault }));
+                    }
                 }
-                Ok(Some(FaultEvent::Fault(record)))
             }
-            Next::Lost => Ok(Some(FaultEvent::Lost)),
+            Next::Lost => FaultEvent::Lost,
             Next::Nothing => {
                 let errors = machine.errors()?;
                 if errors & reg::gerror::SFM != 0 {
@@ -107,9 +157,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
                     return Ok(None);
                 }
                 machine.acknowledge(reg::gerror::EVENTQ_ABT)?;
-                Ok(Some(FaultEvent::Lost))
+                FaultEvent::Lost
             }
-        }
+        };
+        Ok(Some(StallOrFault::Fault(event)))
     }
 
     /// Looks for global errors, deals with them and acknowledges them, for the handler of their

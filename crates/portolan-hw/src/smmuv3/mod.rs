@@ -5,7 +5,10 @@
 //!   traits of `portolan::unit`, substreams and nested streams by methods of [`Smmu`].
 //! * [`update`] computes how live entries change; [`spec`] holds layouts only.
 //!
-//! Not supported: stalls (a stalled access is aborted), broadcast invalidation by processors,
+//! Page requests and stalled accesses go to `portolan::fault`, whose `Responder` [`Smmu`] is; streams
+//! stall where [`Smmu::enable_stalls`] says so.
+//!
+//! Not supported: broadcast invalidation by processors,
 //! secure and realm state, 32-bit and big-endian tables, preset tables and queues, interrupts by
 //! message (other than syncs'), enhanced command queues, MPAM, virtual machine structures.
 
@@ -35,9 +38,9 @@ pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
 pub use command::{CommandCounts, CommandKind};
 pub use context::Tag;
 pub use domain::{DomainOptions, FirstStage, SecondStage};
-pub use faults::GlobalErrors;
+pub use faults::{GlobalErrors, StallOrFault};
 pub use features::{Features, Has, StallModel, TableUpdate};
-pub use page_requests::{PageRequest, PageRequestEvent, PageRequestFlags, PageResponse};
+pub use page_requests::PageRequestEvent;
 pub use shared::SmmuQueue;
 pub use stream_table::Blocking;
 pub use unit::{Config, Smmu, Want, WhenDisabled};

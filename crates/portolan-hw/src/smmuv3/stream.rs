@@ -8,7 +8,7 @@
 use super::command;
 use super::context::Tag;
 use super::context_table::ContextTable;
-use super::features::Has;
+use super::features::{Has, StallModel};
 use super::machine::Machine;
 use super::shared::Remote;
 use super::spec::command::Words;
@@ -48,10 +48,23 @@ pub(super) struct Stream {
     pub main: Attached,
     pasids: BTreeMap<u32, Attached>,
     ats: Has,
+    /// Whether faulting accesses wait.
+    stalls: Has,
     /// What failed moves left behind.
     stale: Vec<Attached>,
     /// Descriptors that the unit may still look at.
     stale_contexts: Vec<ContextTable>,
+}
+
+impl Stream {
+    /// A descriptor as this stream uses it: an invalid one stays as it is.
+    fn stalling(&self, descriptor: &cd::Cd) -> cd::Cd {
+        let mut descriptor = *descriptor;
+        if self.stalls == Has::Yes && cd::V.get(&descriptor) != 0 {
+            cd::S.set(&mut descriptor, 1);
+        }
+        descriptor
+    }
 }
 
 enum Slot {
@@ -107,6 +120,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
                     main: Attached::default(),
                     pasids: BTreeMap::new(),
                     ats: Has::No,
+                    stalls: Has::No,
                     stale: Vec::new(),
                     stale_contexts: Vec::new(),
                 })),
@@ -175,6 +189,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
         if stream.ats == Has::Yes && ste::CONFIG.get(entry) & 0b11 != 0 {
             ste::EATS.set(entry, ste::eats::FULL);
         }
+        if stream.stalls == Has::Yes
+            && ste::CONFIG.get(entry) & ste::config::STAGE2 == ste::config::STAGE2
+        {
+            ste::S2S.set(entry, 1);
+        }
         let Some(contexts) = stream.contexts.as_ref() else {
             return;
         };
@@ -187,7 +206,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
             (false, _) => s1dss::TERMINATE,
         };
         first_stage_entry(entry, self.shared.features.coherent);
-        if self.shared.features.stalls == super::features::StallModel::Either {
+        let may_stall = self.shared.features.stalls == StallModel::Either;
+        if may_stall && stream.stalls == Has::No {
             ste::S1STALLD.set(entry, 1);
         }
         if stream.ats == Has::Yes {
@@ -210,6 +230,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
     ) -> Result<(), UnitError> {
         let machine = &*self.shared.machine;
         let mut entry = *entry;
+        let descriptor = descriptor.map(|descriptor| stream.stalling(descriptor));
+        let descriptor = descriptor.as_ref();
         match (stream.contexts.as_mut(), descriptor) {
             (Some(contexts), Some(descriptor)) if contexts.lg2() == 0 => {
                 contexts.flip(machine, descriptor);
@@ -359,6 +381,26 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
         })
     }
 
+    /// Lets faulting accesses of a stream wait until they are answered. To be called before the
+    /// device is told; the stream must not be attached. Not for devices of PCI Express, whose
+    /// transactions must not be held up.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is
+    /// attached.
+    pub fn enable_stalls(&self, id: StreamId) -> Result<(), AttachError> {
+        if self.shared.features.stalls != StallModel::Either {
+            return Err(UnitError::Unsupported.into());
+        }
+        self.with_stream(id, |stream, _| {
+            if stream.main.tag.is_some() || !stream.pasids.is_empty() {
+                return Err(AttachError::Mismatch);
+            }
+            stream.stalls = Has::Yes;
+            Ok(())
+        })
+    }
+
     /// Moves a substream.
     pub(super) fn switch_pasid(
         &self,
@@ -377,8 +419,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
             }
             let at = contexts.place(&self.shared.machine, index)?;
             self.enlist(id, stream, Some(pasid), &new);
+            let descriptor = stream.stalling(descriptor);
             let moved = self
-                .write_context(id, index, at, descriptor)
+                .write_context(id, index, at, &descriptor)
                 .and_then(|()| self.look_at_contexts(id, stream, place));
             let old = match new.tag {
                 Some(_) => stream.pasids.insert(index, new),

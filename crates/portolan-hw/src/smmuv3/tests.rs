@@ -7,6 +7,9 @@ use super::*;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::fault::{
+    GroupId, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response, Wants,
+};
 use portolan::inval::Gather;
 use portolan::platform::Nanos;
 use portolan::table::Access;
@@ -440,23 +443,37 @@ fn page_requests_come_and_are_answered() {
     let Ok(Some(PageRequestEvent::Request(request))) = driver.next_page_request() else {
         panic!("no request");
     };
-    let flags = PageRequestFlags::READ | PageRequestFlags::WRITE | PageRequestFlags::LAST;
-    assert_eq!(request.flags, flags);
-    assert_eq!((request.group, request.iova), (0x101, Iova::new(0x9_9000)));
+    assert_eq!(request.wants, Wants::READ | Wants::WRITE);
+    assert_eq!(request.iova, Iova::new(0x9_9000));
+    let (group, place) = (GroupId::new(0x101), Place::Last);
+    assert_eq!(request.kind, RequestKind::Pri { group, place });
     assert_eq!(request.stream, StreamId::new(0x7_1234));
     assert_eq!(request.pasid, Some(Pasid::new(5)));
     let next = driver.next_page_request().unwrap();
     let Some(PageRequestEvent::Request(request)) = next else {
         panic!("no request");
     };
-    assert_eq!((request.pasid, request.group), (None, 0));
+    let (group, place) = (GroupId::new(0), Place::More);
+    assert_eq!(request.pasid, None);
+    assert_eq!(request.kind, RequestKind::Pri { group, place });
     assert_eq!(driver.next_page_request(), Ok(None));
     unit.take_log();
-    let pasid = Some(Pasid::new(5));
-    driver
-        .respond(STREAM, pasid, 0x101, PageResponse::Success)
-        .unwrap();
-    assert_eq!(unit.take_log()[0], [0x1234_0000_5841, 0x2101]);
+    let mut to = ReplyTo {
+        stream: STREAM,
+        pasid: Some(Pasid::new(5)),
+        name: ReplyName::Group(GroupId::new(0x101)),
+    };
+    for (response, word) in [
+        (Response::Success, 0x2101),
+        (Response::Invalid, 0x1101),
+        (Response::Failure, 0x101),
+    ] {
+        driver.respond(to, response).unwrap();
+        assert_eq!(unit.take_log()[0], [0x1234_0000_5841, word]);
+    }
+    to.pasid = None;
+    driver.respond(to, Response::Success).unwrap();
+    assert_eq!(unit.take_log()[0], [0x1234_0000_0041, 0x2101]);
     for _ in 0..17 {
         unit.record([0x1234, 0]);
     }
@@ -465,6 +482,52 @@ fn page_requests_come_and_are_answered() {
         lost += u32::from(event == PageRequestEvent::Lost);
     }
     assert_eq!(lost, 1);
+}
+
+#[test]
+fn stalls_come_and_are_answered() {
+    let (_mem, unit, driver) = setup();
+    driver.enable_stalls(STREAM).unwrap();
+    driver.attach(STREAM, &first(&driver)).unwrap();
+    let mismatch = driver.enable_stalls(STREAM);
+    assert_eq!(mismatch, Err(AttachError::Mismatch));
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!(entry[1], 1 << 44 | 0xd4, "stalls are not disabled");
+    let descriptor = unit.descriptor(&entry, 0).unwrap();
+    assert_eq!(descriptor[0], 0x0001_f205_c000_3510);
+    driver.attach(STREAM, &second(&driver)).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!(entry[2] >> 57 & 1, 1);
+    // A privileged read of an instruction, in substream 3.
+    let who = 0x1234_0000_3810;
+    unit.record([who, 7 << 33 | 1 << 31 | 0xbeef, 0xdead_b123, 0]);
+    unit.record([0x1234_0000_0013, 1 << 31 | 1, 0x5000, 0]);
+    unit.record([0x1234_0000_0010, 0, 0x5000, 0]);
+    let Ok(Some(StallOrFault::Stalled { request, fault })) = driver.next_stall_or_fault() else {
+        panic!("no stall");
+    };
+    assert_eq!(fault.reason, FaultReason::NotMapped);
+    let wants = Wants::READ | Wants::EXECUTE | Wants::PRIVILEGED;
+    assert_eq!((request.wants, request.pasid), (wants, Some(Pasid::new(3))));
+    assert_eq!(request.iova, Iova::new(0xdead_b123));
+    unit.take_log();
+    for (response, word) in [
+        (Response::Success, 0x1234_0000_1044),
+        (Response::Invalid, 0x1234_0000_2044),
+        (Response::Failure, 0x1234_0000_2044),
+    ] {
+        driver.respond(request.reply_to(), response).unwrap();
+        assert_eq!(unit.take_log()[0], [word, 0xbeef]);
+    }
+    let Ok(Some(StallOrFault::Stalled { request, fault })) = driver.next_stall_or_fault() else {
+        panic!("no stall");
+    };
+    assert_eq!(fault.reason, FaultReason::Permission);
+    assert_eq!(request.wants, Wants::WRITE);
+    let next = driver.next_stall_or_fault();
+    let fault = matches!(next, Ok(Some(StallOrFault::Fault(FaultEvent::Fault(_)))));
+    assert!(fault, "{next:?}");
+    assert_eq!(driver.next_stall_or_fault(), Ok(None));
 }
 
 #[test]

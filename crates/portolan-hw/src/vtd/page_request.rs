@@ -1,56 +1,36 @@
 //! Page requests of devices: read raw, one at a time, and answered by group.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.4 to 7.7 and
-//! 11.4.11. Private data is handed on as it is. Interrupts are not used.
+//! 11.4.11. Private data is handed on as it is. Interrupts are not used. Grouping, handling and the
+//! promise of one answer a group are `portolan::fault`'s.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::fault::{
+    GroupId, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder, Response, Wants,
+};
 use portolan::platform::{Clock, Mmio, TableMem, Word};
-use portolan::table::Access;
 use portolan::unit::UnitError;
 
 use super::control::Control;
 use super::features::Has;
-use super::request::{Answer, Request};
+use super::request::Request;
 use super::spec::record::{REQUEST_LG2, REQUEST_WORDS, request};
 use super::spec::reg::{self, prs, queue};
 use super::structures::Mode;
 use super::unit::Vtd;
 
-/// What a device asks for. All of it comes from the device: nothing is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PageRequest {
-    /// Who.
-    pub stream: StreamId,
-    /// In which of its address spaces.
-    pub pasid: Option<Pasid>,
-    /// Which page.
-    pub page: Iova,
-    /// To do what.
-    pub access: Access,
-    /// Its group.
-    pub group: u16,
-    /// Whether more of the group follow.
-    pub place: Place,
-    /// Private data.
-    pub private: [u64; 2],
-}
-
-/// Place of a request in its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Others follow.
-    Within,
-    /// The last: the group is to be answered.
-    Last,
-}
-
 /// What the page-request queue holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageEvent {
     /// A request.
-    Request(PageRequest),
+    Request {
+        /// It.
+        request: RawPageRequest,
+        /// Private data of the device.
+        private: [u64; 2],
+    },
     /// A descriptor that is no page request.
     Unknown {
         /// Its first word.
@@ -168,27 +148,26 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
         regs.write64(reg::PQH, next);
         Ok(Some(decode(words)))
     }
+}
 
-    /// Answers the group `group` of `stream`, and waits until the unit has taken the answer.
-    ///
-    /// # Errors
-    /// [`UnitError::Unsupported`] without a queue; else as any command.
-    pub fn answer_page_group(
-        &self,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        group: u16,
-        answer: Answer,
-    ) -> Result<(), UnitError> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Responder for Vtd<R, M, C> {
+    type Error = UnitError;
+
+    /// Sends a descriptor and waits until the unit has taken it; [`UnitError::Unsupported`]
+    /// without a queue of page requests, and for a stall, which this architecture has not.
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), UnitError> {
+        let ReplyName::Group(group) = to.name else {
+            return Err(UnitError::Unsupported);
+        };
         if !self.page_requests_are_read() {
             return Err(UnitError::Unsupported);
         }
-        let stream = u16::try_from(stream.get()).map_err(|_| UnitError::Unsupported)?;
+        let stream = u16::try_from(to.stream.get()).map_err(|_| UnitError::Unsupported)?;
         let response = Request::Response {
             stream,
-            pasid: pasid.map(Pasid::get),
-            group,
-            answer,
+            pasid: to.pasid.map(Pasid::get),
+            group: group.get(),
+            response,
         };
         self.core.run(&[&[response]])
     }
@@ -199,20 +178,24 @@ fn decode(words: [u64; REQUEST_WORDS]) -> PageEvent {
     if request::TYPE.of(who) != 1 {
         return PageEvent::Unknown { word: who };
     }
-    let mut access = Access::empty();
-    access.set(Access::READ, request::READ.of(what) == 1);
-    access.set(Access::WRITE, request::WRITE.of(what) == 1);
+    let mut wants = Wants::empty();
+    wants.set(Wants::READ, request::READ.of(what) == 1);
+    wants.set(Wants::WRITE, request::WRITE.of(what) == 1);
+    wants.set(Wants::EXECUTE, request::EXECUTE.of(who) == 1);
+    wants.set(Wants::PRIVILEGED, request::PRIVILEGED.of(who) == 1);
     let named = request::PASID_PRESENT.of(who) == 1;
-    PageEvent::Request(PageRequest {
+    let group = GroupId::new(request::GROUP.of(what) as u16);
+    let place = match request::LAST.of(what) {
+        0 => Place::More,
+        _ => Place::Last,
+    };
+    let request = RawPageRequest {
         stream: StreamId::new(request::RID.of(who) as u32),
         pasid: named.then(|| Pasid::new(request::PASID.of(who) as u32)),
-        page: Iova::new(what & !0xfff),
-        access,
-        group: request::GROUP.of(what) as u16,
-        place: match request::LAST.of(what) {
-            0 => Place::Within,
-            _ => Place::Last,
-        },
-        private: [first, second],
-    })
+        iova: Iova::new(what & !0xfff),
+        wants,
+        kind: RequestKind::Pri { group, place },
+    };
+    let private = [first, second];
+    PageEvent::Request { request, private }
 }

@@ -3,6 +3,8 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 7.6.1.
 
+use portolan::fault::Response;
+
 use super::counts::Kind;
 use super::features::{Features, Has};
 use super::spec::Bits;
@@ -70,17 +72,6 @@ pub struct DeviceTlb {
     pub physical: u16,
 }
 
-/// Answer to a page-request group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// All pages are there now.
-    Success,
-    /// The request cannot be served; the device may try again.
-    Invalid,
-    /// The device is to stop asking.
-    Failure,
-}
-
 /// One command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
@@ -107,7 +98,7 @@ pub(super) enum Request {
         stream: u16,
         pasid: Option<u32>,
         group: u16,
-        answer: Answer,
+        response: Response,
     },
 }
 
@@ -167,8 +158,8 @@ impl Request {
                 stream,
                 pasid,
                 group,
-                answer,
-            } => response_words(stream, pasid, group, answer),
+                response,
+            } => response_words(stream, pasid, group, response),
         }
     }
 }
@@ -250,11 +241,11 @@ fn device_words(stream: u16, device: DeviceTlb, pasid: Option<u32>, extent: Exte
     }
 }
 
-fn response_words(stream: u16, pasid: Option<u32>, group: u16, answer: Answer) -> Words {
-    let code = match answer {
-        Answer::Success => 0,
-        Answer::Invalid => 1,
-        Answer::Failure => 15,
+fn response_words(stream: u16, pasid: Option<u32>, group: u16, response: Response) -> Words {
+    let code = match response {
+        Response::Success => 0,
+        Response::Invalid => 1,
+        Response::Failure => 15,
     };
     let word = TYPE.at(kind::RESPONSE) | response::RID.at(stream.into());
     let word = word | response::CODE.at(code);
@@ -352,14 +343,14 @@ mod tests {
             hint,
         };
         assert_eq!(of(None, one)[1], 0x7000);
-        let answer = Answer::Invalid;
+        let response = Response::Invalid;
         let (pasid, group) = (Some(5), 3);
-        let response = Request::Response {
+        let request = Request::Response {
             stream,
             pasid,
             group,
-            answer,
+            response,
         };
-        assert_eq!(words(response), [0x5_0124_1019, 0x1c]);
+        assert_eq!(words(request), [0x5_0124_1019, 0x1c]);
     }
 }

@@ -24,6 +24,10 @@ fields! {
     STAG: 1, 0, 16;
     /// The access waits for an answer.
     STALL: 1, 31, 1;
+    /// By the privileged.
+    PNU: 1, 33, 1;
+    /// Of an instruction.
+    IND: 1, 34, 1;
     /// A read.
     RNW: 1, 35, 1;
     /// The second stage's fault.

@@ -134,6 +134,10 @@ pub mod request {
     pub const RID: Bits = Bits::new(16, 16);
     /// Word 0: PASID.
     pub const PASID: Bits = Bits::new(32, 20);
+    /// Word 0: to execute.
+    pub const EXECUTE: Bits = Bits::new(52, 1);
+    /// Word 0: privileged.
+    pub const PRIVILEGED: Bits = Bits::new(53, 1);
     /// Word 1: to read.
     pub const READ: Bits = Bits::new(0, 1);
     /// Word 1: to write.

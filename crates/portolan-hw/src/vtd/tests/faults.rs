@@ -3,13 +3,15 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::table::Access;
+use portolan::fault::{
+    GroupId, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response, StallTag, Wants,
+};
 use portolan::unit::{Domain as _, FaultAccess, FaultEvent, FaultReason, Unit as _, UnitError};
 
 use super::mock::{CAP, ECAP, Mock, SCALABLE};
 use super::{BASE, STREAM, attached, config, legacy, map};
 use crate::vtd::spec::reg::{self, fsts, prs};
-use crate::vtd::{Answer, Mode, PageEvent, Place};
+use crate::vtd::{Mode, PageEvent};
 
 /// With four fault records instead of one.
 const FOUR_RECORDS: u64 = 3 << 40;
@@ -143,7 +145,12 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     let mock = Mock::new(CAP, SCALABLE);
     let unit = mock.enable(config(Mode::Scalable)).unwrap();
     assert_eq!(unit.next_page_request(), Err(UnitError::Unsupported));
-    let early = unit.answer_page_group(STREAM, None, 1, Answer::Success);
+    let mut to = ReplyTo {
+        stream: STREAM,
+        pasid: Some(Pasid::new(5)),
+        name: ReplyName::Group(GroupId::new(9)),
+    };
+    let early = unit.respond(to, Response::Success);
     assert_eq!(early, Err(UnitError::Unsupported));
     unit.read_page_requests(0).unwrap();
     assert_eq!(unit.read_page_requests(0), Err(UnitError::Unsupported));
@@ -153,22 +160,23 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     // The last slot and the first.
     mock.set(reg::PQH, 0xfe0);
     let stream = u64::from(STREAM.get());
-    mock.store(queue + 0xfe0, 1 | 1 << 8 | stream << 16 | 5 << 32);
+    mock.store(queue + 0xfe0, 1 | 1 << 8 | stream << 16 | 5 << 32 | 1 << 52);
     mock.store(queue + 0xfe8, 0x7000 | 3 | 9 << 3);
     mock.store(queue + 0xff0, 0x11);
     mock.store(queue + 0xff8, 0x22);
     mock.store(queue, 0x7f);
     mock.set(reg::PQT, 0x20);
     mock.set(reg::PRS, (prs::PRO | prs::PPR).into());
-    let Ok(Some(PageEvent::Request(request))) = unit.next_page_request() else {
+    let Ok(Some(PageEvent::Request { request, private })) = unit.next_page_request() else {
         panic!("no request");
     };
     assert_eq!(request.stream, StreamId::new(0x0108));
     assert_eq!(request.pasid, Some(Pasid::new(5)));
-    assert_eq!(request.page, Iova::new(0x7000));
-    assert_eq!(request.access, Access::READ | Access::WRITE);
-    assert_eq!((request.group, request.place), (9, Place::Within));
-    assert_eq!(request.private, [0x11, 0x22]);
+    assert_eq!(request.iova, Iova::new(0x7000));
+    assert_eq!(request.wants, Wants::READ | Wants::WRITE | Wants::EXECUTE);
+    let (group, place) = (GroupId::new(9), Place::More);
+    assert_eq!(request.kind, RequestKind::Pri { group, place });
+    assert_eq!(private, [0x11, 0x22]);
     assert_eq!(mock.reg(reg::PQH), 0);
     let unknown = PageEvent::Unknown { word: 0x7f };
     assert_eq!(unit.next_page_request(), Ok(Some(unknown)));
@@ -176,10 +184,19 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     assert_eq!(mock.reg(reg::PRS) as u32 & prs::PRO, 0);
     assert_eq!(unit.next_page_request(), Ok(None));
     mock.take();
-    let pasid = Some(Pasid::new(5));
-    unit.answer_page_group(STREAM, pasid, 9, Answer::Success)
-        .unwrap();
-    assert_eq!(mock.descriptors(), [[0x5_0108_0019, 0x4c]]);
+    for (response, code) in [
+        (Response::Success, 0),
+        (Response::Invalid, 1),
+        (Response::Failure, 15),
+    ] {
+        unit.respond(to, response).unwrap();
+        let word = 0x5_0108_0019 | code << 12;
+        assert_eq!(mock.descriptors(), [[word, 0x4c]]);
+        mock.take();
+    }
+    to.name = ReplyName::Stall(StallTag::new(1));
+    let stall = unit.respond(to, Response::Success);
+    assert_eq!(stall, Err(UnitError::Unsupported));
 }
 
 #[test]
