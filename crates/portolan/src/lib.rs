@@ -12,6 +12,7 @@
 //! * [`dma`]: what a device driver calls: mappings that own their buffers.
 //! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
 //! * [`fault`]: page requests of devices, their handlers and the responses.
+//! * [`passthrough`]: devices that fault on memory that nobody pinned.
 //! * [`mod@unit`]: what every IOMMU driver offers: domains, attachments, faults.
 //!
 //! ```
@@ -55,6 +56,7 @@ pub mod dma;
 pub mod fault;
 pub mod inval;
 pub mod iova;
+pub mod passthrough;
 pub mod platform;
 pub mod table;
 pub mod unit;

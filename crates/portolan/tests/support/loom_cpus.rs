@@ -37,6 +37,18 @@ fn changed() {
     }
 }
 
+/// Counts a change that its own CPU knows of: whoever looks under a lock and relaxes does not wake
+/// itself.
+fn changed_by_me() {
+    let before = changes();
+    changed();
+    SEEN.with(|seen| {
+        if seen.get() == before && changes() == before + 1 {
+            seen.set(before + 1);
+        }
+    });
+}
+
 fn changes() -> u64 {
     // An addition of nothing reads the last value, where a load may read an older one.
     CHANGES.fetch_add(0, Ordering::Acquire)
@@ -179,5 +191,57 @@ impl<T: Send> Lock<T> for LoomLock<T> {
 
     fn into_inner(self) -> T {
         self.0.into_inner().unwrap()
+    }
+}
+
+/// CPUs that wait for what locks guard: each use of a lock counts as a change.
+#[derive(Clone, Copy, Debug)]
+pub struct TellingCpus(pub LoomCpus);
+
+impl Clock for TellingCpus {
+    fn now(&self) -> Nanos {
+        self.0.now()
+    }
+
+    fn relax(&self) {
+        self.0.relax();
+    }
+}
+
+impl Cpus for TellingCpus {
+    type Word = LoomWord;
+    type Lock<T: Send> = TellingLock<T>;
+
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn current(&self) -> CpuId {
+        self.0.current()
+    }
+}
+
+#[derive(Debug)]
+pub struct TellingLock<T>(LoomLock<T>);
+
+impl<T: Send> Lock<T> for TellingLock<T> {
+    fn new(value: T) -> Self {
+        Self(LoomLock::new(value))
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let done = self.0.with(f);
+        changed_by_me();
+        done
+    }
+
+    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        let done = self.0.try_with(f);
+        changed_by_me();
+        done
+    }
+
+    fn into_inner(self) -> T {
+        self.0.into_inner()
     }
 }

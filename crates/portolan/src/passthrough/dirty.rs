@@ -1,0 +1,77 @@
+//! Which granules devices wrote, for whoever moves the memory to another machine.
+
+use super::error::HarvestError;
+use super::owner::MemoryOwner;
+use super::region::Part;
+use super::space::Passthrough;
+use crate::addr::IovaRange;
+use crate::inval::Gather;
+use crate::platform::{Cpus, TableMem};
+use crate::table::{Access, DirtyError, Format};
+use crate::unit::{ContextHome, Domain, PagedDomain};
+
+/// A domain whose tables know what was written.
+pub trait DirtyDomain: Domain {
+    /// As [`PageTable::harvest_dirty`](crate::table::PageTable::harvest_dirty).
+    ///
+    /// # Errors
+    /// If the format keeps no dirty state.
+    fn harvest_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError>;
+}
+
+impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> DirtyDomain for PagedDomain<F, M, Q> {
+    fn harvest_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        self.table().harvest_dirty(range, owed, visit)
+    }
+}
+
+impl<D: DirtyDomain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
+    /// Hands to `visit` what devices wrote in `range` since the last time, and what was writable and
+    /// taken back since then, written or not. A range may be handed over twice. When this returns,
+    /// writes are marked again; what is read afterwards is no older than the marks.
+    ///
+    /// # Errors
+    /// See [`HarvestError`]. What was handed over stands.
+    pub fn harvest_dirty(
+        &self,
+        range: IovaRange,
+        mut visit: impl FnMut(IovaRange),
+    ) -> Result<(), HarvestError> {
+        let mut owed = Gather::new();
+        let harvested = self.each_region(range, |region, inside| {
+            if !region.access.contains(Access::WRITE) {
+                return Ok(());
+            }
+            for part in region.parts(inside) {
+                // The table first: what is taken back after that is found lost.
+                if let Some(range) = region.addresses(part) {
+                    self.domain.harvest_dirty(range, &mut owed, &mut visit)?;
+                }
+                let lost = |slot: &mut super::region::Slot| {
+                    let run = slot.lost.run_of(true, part.run)?;
+                    slot.lost.clear(run);
+                    Some(run)
+                };
+                while let Some(run) = region.with(part.slot, lost).flatten() {
+                    if let Some(range) = region.addresses(Part { run, ..part }) {
+                        visit(range);
+                    }
+                }
+            }
+            Ok(())
+        });
+        let settled = self.settle(owed);
+        harvested.map_err(HarvestError::Table)?;
+        Ok(settled?)
+    }
+}

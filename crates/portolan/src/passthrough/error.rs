@@ -1,0 +1,178 @@
+//! What can go wrong, one small error per operation.
+
+use thiserror::Error;
+
+use super::account::LimitReached;
+use super::owner::PopulateError;
+use crate::addr::{Iova, IovaRange};
+use crate::table::Access;
+use crate::unit::{DomainError, UnitError, UnmapFailed};
+
+/// Why a fault was not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FaultError {
+    /// No region has that address.
+    #[error("no memory is registered at {iova}")]
+    NoRegion {
+        /// Where.
+        iova: Iova,
+    },
+    /// The region does not allow it.
+    #[error("{wanted:?} at {iova} where {allowed:?} is allowed")]
+    Denied {
+        /// Where.
+        iova: Iova,
+        /// What was wanted.
+        wanted: Access,
+        /// What may be had.
+        allowed: Access,
+    },
+    /// No such address space.
+    #[error("no address space is registered for {pasid:?}", pasid = pasid.map(crate::addr::Pasid::get))]
+    NoSpace {
+        /// Which.
+        pasid: Option<crate::addr::Pasid>,
+    },
+    /// The owner could not.
+    #[error(transparent)]
+    Populate(#[from] PopulateError),
+    /// The owner handed over no memory, or less than a granule.
+    #[error("the owner of {iova} handed over {bytes} bytes")]
+    Short {
+        /// Where.
+        iova: Iova,
+        /// How much.
+        bytes: u64,
+    },
+    /// More may not be mapped.
+    #[error(transparent)]
+    Limit(#[from] LimitReached),
+    /// Memory was taken back again and again before it could be mapped.
+    #[error("{iova} was taken back {times} times before it could be mapped")]
+    Contended {
+        /// Where.
+        iova: Iova,
+        /// How often.
+        times: u32,
+    },
+    /// Memory around it was being taken back for too long.
+    #[error("{iova} was being taken back for too long")]
+    Busy {
+        /// Where.
+        iova: Iova,
+    },
+    /// What was mapped there before may still be reached, since the hardware did not complete.
+    #[error("{iova} is not quiet")]
+    NotQuiet {
+        /// Where.
+        iova: Iova,
+    },
+    /// The domain refused.
+    #[error(transparent)]
+    Map(#[from] DomainError),
+    /// It was mapped, and the hardware did not complete what is owed after that.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+}
+
+/// Why a range was not taken back: devices may still reach it, and its memory must not be reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidateError {
+    /// Part of it is pinned. Nothing was done.
+    #[error("{start}..={last} is pinned", start = pinned.start(), last = pinned.last())]
+    Pinned {
+        /// Which part.
+        pinned: IovaRange,
+    },
+    /// The domain did not unmap.
+    #[error("{start}..={last} was not unmapped: {error}", start = range.start(), last = range.last())]
+    Unmap {
+        /// Which part.
+        range: IovaRange,
+        /// Why.
+        error: UnmapFailed,
+    },
+    /// The hardware did not complete the invalidation.
+    #[error("unmapped, and not quiet: {0}")]
+    Unit(#[from] UnitError),
+}
+
+/// Why a region was not added. Nothing of it is mapped or pinned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RegionError {
+    /// It does not begin and end at the granule, or a part to be pinned does not.
+    #[error("{start}..={last} is not whole granules", start = range.start(), last = range.last())]
+    Unaligned {
+        /// Which.
+        range: IovaRange,
+    },
+    /// The domain cannot map these addresses.
+    #[error("{start}..={last} is not an address range of the domain", start = range.start(), last = range.last())]
+    OutOfRange {
+        /// Which.
+        range: IovaRange,
+    },
+    /// A region lies there, or a part to be pinned overlaps another or lies outside.
+    #[error("{start}..={last} overlaps, or is outside", start = range.start(), last = range.last())]
+    Overlaps {
+        /// Which.
+        range: IovaRange,
+    },
+    /// The domain cannot grant the access.
+    #[error("the domain cannot grant {access:?}")]
+    Access {
+        /// Which.
+        access: Access,
+    },
+    /// No memory for the region's own records.
+    #[error("no memory for the records of a region of {slots} slots")]
+    NoMemory {
+        /// How many.
+        slots: u64,
+    },
+    /// The owner could not pin.
+    #[error(transparent)]
+    Populate(#[from] PopulateError),
+    /// The owner handed over no memory, or less than a granule.
+    #[error("the owner of {iova} handed over {bytes} bytes")]
+    Short {
+        /// Where.
+        iova: Iova,
+        /// How much.
+        bytes: u64,
+    },
+    /// More may not be pinned or mapped.
+    #[error(transparent)]
+    Limit(#[from] LimitReached),
+    /// The domain refused.
+    #[error(transparent)]
+    Map(#[from] DomainError),
+    /// The hardware did not complete; what was pinned for the region stays pinned for good.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+}
+
+/// Why a region was not removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RemoveError {
+    /// There is none that begins there.
+    #[error("no region begins at {start}")]
+    NoRegion {
+        /// Where.
+        start: Iova,
+    },
+    /// Devices may still reach it. It serves no fault any more, and can be removed again later.
+    #[error(transparent)]
+    NotQuiet(#[from] InvalidateError),
+}
+
+/// Why no dirty state was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum HarvestError {
+    /// The table refused.
+    #[error(transparent)]
+    Table(#[from] crate::table::DirtyError),
+    /// The hardware did not complete: what was handed over may be written again without a mark.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+}

@@ -1,0 +1,67 @@
+//! Groups of page requests, served by a container.
+
+use super::error::FaultError;
+use super::fill::Request;
+use super::owner::MemoryOwner;
+use super::premap::Requester;
+use super::space::Passthrough;
+use crate::fault::{Group, Handler, PageRequest, Response, Wants};
+use crate::platform::Cpus;
+use crate::table::Access;
+use crate::unit::Domain;
+
+impl From<&PageRequest> for Request {
+    fn from(request: &PageRequest) -> Self {
+        let pairs = [
+            (Wants::READ, Access::READ),
+            (Wants::WRITE, Access::WRITE),
+            (Wants::EXECUTE, Access::EXECUTE),
+        ];
+        let wanted = pairs.iter().filter(|(w, _)| request.wants().contains(*w));
+        Self {
+            who: Requester {
+                stream: request.stream(),
+                pasid: request.pasid(),
+            },
+            iova: request.iova(),
+            access: wanted.fold(Access::empty(), |all, (_, access)| all | *access),
+        }
+    }
+}
+
+impl FaultError {
+    /// What the device is told.
+    pub const fn response(&self) -> Response {
+        match self {
+            // The device asked for what it may not have, or what there is not.
+            Self::NoRegion { .. }
+            | Self::Denied { .. }
+            | Self::NoSpace { .. }
+            | Self::Populate(_)
+            | Self::Short { .. }
+            | Self::Limit(_)
+            | Self::Contended { .. }
+            | Self::Busy { .. }
+            | Self::Map(_) => Response::Invalid,
+            // The unit does not work.
+            Self::NotQuiet { .. } | Self::Unit(_) => Response::Failure,
+        }
+    }
+}
+
+impl<D, O, P> Handler for Passthrough<D, O, P>
+where
+    D: Domain + Send + Sync,
+    O: MemoryOwner,
+    P: Cpus,
+{
+    /// Maps all that the group asks for; the first that cannot be mapped decides the response.
+    fn handle(&self, group: &Group<'_>) -> Response {
+        for request in group.requests() {
+            if let Err(error) = self.fault(&request.into()) {
+                return error.response();
+            }
+        }
+        Response::Success
+    }
+}

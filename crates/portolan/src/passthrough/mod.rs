@@ -1,0 +1,44 @@
+//! Devices passed through to a guest or a process without pinning all of its memory.
+//!
+//! * [`Passthrough`]: the memory that the devices of one domain may use, in regions. What is
+//!   [`Hold::Pinned`] is mapped at once; the rest when a device faults on it, by the page, the block
+//!   or a [`Window`] ahead.
+//! * [`MemoryOwner`]: whose memory that is. It populates, and takes back what it likes at any time
+//!   through [`Passthrough::invalidate`], which returns once no device reaches it.
+//! * A container is a fault [`Handler`](crate::fault::Handler): for devices without PASIDs, for one
+//!   PASID (shared virtual addressing: a domain with a process's addresses), or as the second stage
+//!   of [`Nested`] address spaces.
+//!
+//! *Order.* A fault notes the slot's sequence, has the owner populate without any lock held, and maps
+//! only if the sequence is still the same; taking back steps it first. So memory that the owner
+//! hands over before it takes it back is never mapped afterwards. While memory is being taken back,
+//! faults in its slots wait, for a bounded time.
+//!
+//! Not here: copies of guest memory, and devices that cannot wait for a fault: those need
+//! everything pinned that they may touch.
+
+mod account;
+mod bits;
+mod dirty;
+mod error;
+mod fill;
+mod handler;
+mod nested;
+mod notifier;
+mod owner;
+mod pin;
+pub mod premap;
+mod region;
+mod space;
+#[cfg(test)]
+mod tests;
+
+pub use account::{LimitReached, Limited, Limits, Usage};
+pub use dirty::DirtyDomain;
+pub use error::{FaultError, HarvestError, InvalidateError, RegionError, RemoveError};
+pub use fill::{Already, Mapped, Request};
+pub use nested::{FirstStage, Guest, Nested};
+pub use owner::{Frames, FramesFull, MemoryOwner, PIECES, PopulateError};
+pub use premap::Window;
+pub use region::{Hold, RegionOptions};
+pub use space::{Passthrough, PassthroughOptions};

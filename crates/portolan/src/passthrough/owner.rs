@@ -1,0 +1,199 @@
+//! Whose memory it is: populating, pinning, and the pieces of memory that come of it.
+
+use arrayvec::ArrayVec;
+use thiserror::Error;
+
+use crate::addr::{Iova, IovaRange, PhysAddr};
+use crate::table::{Access, Segment};
+
+/// Pieces that one call can hand over.
+pub const PIECES: usize = 32;
+
+/// Why memory could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PopulateError {
+    /// The owner has nothing there.
+    #[error("the owner has no memory at {iova}")]
+    Absent {
+        /// Where.
+        iova: Iova,
+    },
+    /// The owner does not let devices do that.
+    #[error("the owner does not allow that at {iova}")]
+    Denied {
+        /// Where.
+        iova: Iova,
+    },
+    /// The owner has none left.
+    #[error("the owner has no memory left for {iova}")]
+    OutOfMemory {
+        /// Where.
+        iova: Iova,
+    },
+    /// It was there and cannot be read any more.
+    #[error("memory at {iova} is broken")]
+    Broken {
+        /// Where.
+        iova: Iova,
+    },
+}
+
+/// There is no room for another piece: the owner stops there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no room for another piece of memory")]
+pub struct FramesFull;
+
+/// The memory behind the start of a range, in order; pieces that touch are one.
+#[derive(Clone, Debug, Default)]
+pub struct Frames {
+    pieces: ArrayVec<Segment, PIECES>,
+    bytes: u64,
+}
+
+impl Frames {
+    /// No memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the piece that follows.
+    ///
+    /// # Errors
+    /// If there is no room, or the piece is empty: nothing is added.
+    pub fn push(&mut self, pa: PhysAddr, bytes: u64) -> Result<(), FramesFull> {
+        let total = self.bytes.checked_add(bytes).ok_or(FramesFull)?;
+        if bytes == 0 {
+            return Err(FramesFull);
+        }
+        match self.pieces.last_mut() {
+            Some(last) if last.pa.checked_add(last.bytes) == Some(pa) => last.bytes += bytes,
+            _ => (self.pieces.try_push(Segment { pa, bytes })).map_err(|_| FramesFull)?,
+        }
+        self.bytes = total;
+        Ok(())
+    }
+
+    /// The pieces.
+    pub fn pieces(&self) -> &[Segment] {
+        &self.pieces
+    }
+
+    /// Bytes of all pieces.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Forgets what lies beyond the first `bytes`.
+    pub(super) fn truncate(&mut self, bytes: u64) {
+        while let Some(last) = self.pieces.last_mut() {
+            if self.bytes <= bytes {
+                return;
+            }
+            let excess = self.bytes - bytes;
+            if excess < last.bytes {
+                last.bytes -= excess;
+                self.bytes = bytes;
+                return;
+            }
+            self.bytes -= last.bytes;
+            self.pieces.pop();
+        }
+    }
+}
+
+/// Memory that devices use and somebody else owns: a guest's, or a process's.
+///
+/// *Implementer's duties.* Ranges are whole granules of the domain and lie in one region; `frames`
+/// comes empty. At least the first granule's memory is handed over, and further pieces as far as
+/// there are any and they fit, in whole granules and nothing beyond the range. Calls may come from
+/// several CPUs at once, for overlapping ranges too; they may sleep, since nothing is locked.
+///
+/// *What is populated is not held.* The owner may take it back at any time: it first sees to it
+/// that no call hands it over any more, then calls
+/// [`Passthrough::invalidate`](super::Passthrough::invalidate), and reuses it only once that has
+/// returned. What is pinned stays where it is until [`unpin`](Self::unpin).
+pub trait MemoryOwner: Send + Sync {
+    /// Sees to it that there is memory behind the start of `range`, good for `access`, and hands it
+    /// over without holding it.
+    ///
+    /// # Errors
+    /// See [`PopulateError`].
+    fn populate(
+        &self,
+        range: IovaRange,
+        access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError>;
+
+    /// The same, and what is handed over stays where it is until it is unpinned.
+    ///
+    /// # Errors
+    /// See [`PopulateError`]; nothing is pinned then.
+    fn pin(
+        &self,
+        range: IovaRange,
+        access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError>;
+
+    /// Lets go of `range`, which was pinned and which no device reaches any more.
+    fn unpin(&self, range: IovaRange);
+}
+
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<O: MemoryOwner + ?Sized> MemoryOwner for $pointer {
+            fn populate(
+                &self,
+                range: IovaRange,
+                access: Access,
+                frames: &mut Frames,
+            ) -> Result<(), PopulateError> {
+                (**self).populate(range, access, frames)
+            }
+
+            fn pin(
+                &self,
+                range: IovaRange,
+                access: Access,
+                frames: &mut Frames,
+            ) -> Result<(), PopulateError> {
+                (**self).pin(range, access, frames)
+            }
+
+            fn unpin(&self, range: IovaRange) {
+                (**self).unpin(range);
+            }
+        }
+    )*};
+}
+
+forward!(&O, alloc::sync::Arc<O>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_touch_are_one() {
+        let mut frames = Frames::new();
+        for (pa, bytes) in [(0x1000, 0x1000), (0x2000, 0x2000), (0x8000, 0x1000)] {
+            frames.push(PhysAddr::new(pa), bytes).unwrap();
+        }
+        assert_eq!(frames.pieces().len(), 2);
+        assert_eq!(frames.bytes(), 0x4000);
+        frames.truncate(0x3000);
+        assert_eq!((frames.pieces().len(), frames.bytes()), (1, 0x3000));
+        frames.truncate(0x1000);
+        assert_eq!(frames.pieces()[0].bytes, 0x1000);
+        assert_eq!(frames.push(PhysAddr::new(0), 0), Err(FramesFull));
+    }
+
+    #[test]
+    fn room_for_pieces_is_bounded() {
+        let mut frames = Frames::new();
+        let fits = (0..100).take_while(|i| frames.push(PhysAddr::new(i << 20), 0x1000).is_ok());
+        assert_eq!(fits.count(), PIECES);
+        assert_eq!(frames.bytes(), 0x1000 * PIECES as u64);
+    }
+}

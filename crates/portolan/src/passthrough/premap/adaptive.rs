@@ -1,0 +1,227 @@
+//! Windows that follow the streams of each device and address space.
+//!
+//! A requester's faults are sorted into a few streams. A fault one granule after the last one of a
+//! stream, or twice the same step away, gives it a direction; from then on each fault where the
+//! stream was expected says that all granules mapped ahead were used, and the window grows. A stream
+//! that is not continued is forgotten in time, and what was mapped ahead for it counts as wasted.
+//! What may be wasted bounds the windows: a part of what was used, and an allowance.
+//!
+//! Nothing here knows what devices really used: there are no access marks in most tables. What a
+//! stream passed by counts as used.
+
+use alloc::vec::Vec;
+
+use arrayvec::ArrayVec;
+
+use super::{Ahead, Requester};
+
+/// Requesters that are remembered.
+const REQUESTERS: usize = 16;
+/// Streams of each.
+const STREAMS: usize = 8;
+/// The longest step, in granules, that makes a stream.
+const LONGEST_STEP: u64 = 512;
+/// Granules mapped ahead one by one, where the step is not 1: each is a map of its own.
+const MOST_APART: u32 = 64;
+
+/// How windows adapt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adaptive {
+    /// The largest window, in granules.
+    pub most: u32,
+    /// By how much a window grows each time that it was used.
+    pub growth: u32,
+    /// Of each hundred granules used, how many may be mapped for nothing.
+    pub waste_percent: u32,
+    /// Granules of each requester that may be mapped for nothing beyond that.
+    pub allowance: u32,
+}
+
+impl Default for Adaptive {
+    /// Up to 4096 granules, eight times as many each time; a tenth and 4096 granules for nothing.
+    fn default() -> Self {
+        Self {
+            most: 4096,
+            growth: 8,
+            waste_percent: 10,
+            allowance: 4096,
+        }
+    }
+}
+
+/// Where a stream goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    /// One fault says nothing.
+    Unknown,
+    /// Two faults so far apart.
+    Guessed(i64),
+    Known(i64),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stream {
+    /// The last granule that faulted.
+    last: u64,
+    direction: Direction,
+    /// Granules mapped for the last fault.
+    window: u32,
+    touched: u64,
+}
+
+#[derive(Debug)]
+struct History {
+    who: Requester,
+    streams: ArrayVec<Stream, STREAMS>,
+    used: u64,
+    wasted: u64,
+    touched: u64,
+}
+
+/// The streams of all requesters.
+#[derive(Debug)]
+pub struct Streams {
+    options: Adaptive,
+    /// At most [`REQUESTERS`].
+    histories: Vec<History>,
+    /// Counts faults, to know what was touched longest ago.
+    time: u64,
+}
+
+impl Streams {
+    /// Nothing known.
+    pub fn new(options: Adaptive) -> Self {
+        Self {
+            options,
+            histories: Vec::new(),
+            time: 0,
+        }
+    }
+
+    /// What to map for a fault of `who` on granule number `granule`, which was not mapped.
+    pub fn fault(&mut self, who: Requester, granule: u64) -> Ahead {
+        self.time = self.time.wrapping_add(1);
+        let (options, time) = (self.options, self.time);
+        let Some(history) = self.history(who) else {
+            return Ahead::ONE;
+        };
+        history.touched = time;
+        history.fault(&options, granule, time)
+    }
+
+    /// The history of `who`, in place of the one touched longest ago if there is no room.
+    fn history(&mut self, who: Requester) -> Option<&mut History> {
+        let found = self.histories.iter().position(|h| h.who == who);
+        let at = found.unwrap_or_else(|| {
+            let full = self.histories.len() >= REQUESTERS;
+            if full || self.histories.try_reserve(1).is_err() {
+                let oldest = self.histories.iter().enumerate();
+                let oldest = oldest.min_by_key(|(_, h)| h.touched);
+                let oldest = oldest.map(|(at, _)| at);
+                oldest.map(|at| self.histories.swap_remove(at));
+            }
+            if self.histories.capacity() > self.histories.len() {
+                self.histories.push(History::new(who));
+            }
+            self.histories.len().saturating_sub(1)
+        });
+        self.histories.get_mut(at)
+    }
+}
+
+impl History {
+    fn new(who: Requester) -> Self {
+        Self {
+            who,
+            streams: ArrayVec::new(),
+            used: 0,
+            wasted: 0,
+            touched: 0,
+        }
+    }
+
+    fn fault(&mut self, options: &Adaptive, granule: u64, time: u64) -> Ahead {
+        self.used = self.used.saturating_add(1);
+        let headroom = self.headroom(options);
+        let Some(at) = self.streams.iter().position(|s| s.expects(granule)) else {
+            self.begin(granule, time);
+            return Ahead::ONE;
+        };
+        // What was mapped ahead was passed by.
+        let confirmed = self.streams.get(at).map_or(0, |s| u64::from(s.window) - 1);
+        self.used = self.used.saturating_add(confirmed);
+        let Some(stream) = self.streams.get_mut(at) else {
+            return Ahead::ONE;
+        };
+        stream.follow(options, granule, headroom);
+        stream.touched = time;
+        match stream.direction {
+            Direction::Known(step) => Ahead {
+                count: stream.window,
+                step,
+            },
+            _ => Ahead::ONE,
+        }
+    }
+
+    /// Granules that may be mapped for nothing.
+    fn headroom(&self, options: &Adaptive) -> u64 {
+        let part = self.used.saturating_mul(options.waste_percent.into()) / 100;
+        let bound = part.saturating_add(options.allowance.into());
+        bound.saturating_sub(self.wasted)
+    }
+
+    /// A stream begins; if there are too many, the one touched longest ago ends.
+    fn begin(&mut self, granule: u64, time: u64) {
+        if self.streams.is_full() {
+            let oldest = self.streams.iter().enumerate();
+            let oldest = oldest
+                .min_by_key(|(_, s)| s.touched)
+                .map_or(0, |(at, _)| at);
+            let ended = self.streams.swap_remove(oldest);
+            self.wasted = (self.wasted).saturating_add(u64::from(ended.window) - 1);
+        }
+        self.streams.push(Stream {
+            last: granule,
+            direction: Direction::Unknown,
+            window: 1,
+            touched: time,
+        });
+    }
+}
+
+impl Stream {
+    /// Whether a fault on `granule` continues the stream.
+    fn expects(&self, granule: u64) -> bool {
+        match self.direction {
+            Direction::Unknown => granule.abs_diff(self.last) <= LONGEST_STEP,
+            Direction::Guessed(step) => self.last.checked_add_signed(step) == Some(granule),
+            Direction::Known(step) => {
+                let ahead = step.saturating_mul(self.window.into());
+                self.last.checked_add_signed(ahead) == Some(granule)
+            }
+        }
+    }
+
+    fn follow(&mut self, options: &Adaptive, granule: u64, headroom: u64) {
+        let step = granule.wrapping_sub(self.last) as i64;
+        self.last = granule;
+        let step = match self.direction {
+            Direction::Unknown if step == 0 => return,
+            Direction::Unknown if step.unsigned_abs() != 1 => {
+                self.direction = Direction::Guessed(step);
+                return;
+            }
+            Direction::Unknown | Direction::Guessed(_) => step,
+            Direction::Known(step) => step,
+        };
+        self.direction = Direction::Known(step);
+        let most = match step.unsigned_abs() {
+            1 => options.most,
+            _ => options.most.min(MOST_APART),
+        };
+        let room = u32::try_from(headroom.saturating_add(1)).unwrap_or(u32::MAX);
+        let grown = self.window.saturating_mul(options.growth);
+        self.window = grown.min(most).min(room).max(1);
+    }
+}

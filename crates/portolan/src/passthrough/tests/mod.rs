@@ -1,0 +1,10 @@
+//! Containers over real tables, with an owner and hardware that do as the tests say.
+
+mod dirty;
+mod failures;
+mod faults;
+mod nested;
+mod pinned;
+mod premapping;
+mod rig;
+mod taken_back;

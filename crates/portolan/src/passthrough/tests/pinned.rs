@@ -1,0 +1,165 @@
+//! Pinned memory.
+
+use core::sync::atomic::Ordering;
+
+use super::rig::{BASE, PAGE, Rig, TIMED_OUT, pages_at};
+use crate::addr::{Iova, IovaRange};
+use crate::passthrough::{
+    Already, Hold, InvalidateError, LimitReached, Limited, Limits, PassthroughOptions,
+    PopulateError, RegionError, RegionOptions,
+};
+use crate::table::Access;
+
+fn options(range: IovaRange, hold: Hold<'_>) -> RegionOptions<'_> {
+    RegionOptions {
+        range,
+        access: Access::READ | Access::WRITE,
+        hold,
+    }
+}
+
+fn add(rig: &Rig, options: &RegionOptions<'_>) -> Result<(), RegionError> {
+    rig.container.add_region(options, rig.memory.clone())
+}
+
+#[test]
+fn a_pinned_region_is_mapped_at_once() {
+    let rig = Rig::new(PassthroughOptions::default(), 64);
+    // In pieces, more of them than one call hands over.
+    rig.memory.gap.store(1, Ordering::Relaxed);
+    add(&rig, &options(pages_at(3, 700), Hold::Pinned)).unwrap();
+    assert_eq!(rig.memory.pinned.lock().len(), 700);
+    let usage = rig.container.usage();
+    assert_eq!(
+        (usage.pinned_bytes, usage.mapped_bytes),
+        (700 * PAGE, 700 * PAGE)
+    );
+    assert_eq!(rig.fault(3).unwrap().already, Already::Yes);
+    let pinned = pages_at(700, 3);
+    let refused = rig.container.invalidate(pages_at(700, 50));
+    assert_eq!(refused, Err(InvalidateError::Pinned { pinned }));
+    rig.audit(800);
+    rig.container.remove_region(pages_at(3, 1).start()).unwrap();
+    assert!(rig.memory.pinned.lock().is_empty());
+    assert_eq!(rig.container.usage().pinned_bytes, 0);
+    rig.audit(800);
+}
+
+#[test]
+fn parts_may_be_pinned() {
+    let rig = Rig::new(PassthroughOptions::default(), 64);
+    let parts = [pages_at(500, 30), pages_at(0, 2)];
+    add(&rig, &options(pages_at(0, 1024), Hold::Selective(&parts))).unwrap();
+    assert_eq!(rig.memory.pinned.lock().len(), 32);
+    rig.fault(499).unwrap();
+    rig.fault(530).unwrap();
+    assert_eq!(rig.container.invalidate(pages_at(2, 498)), Ok(1));
+    assert!(rig.container.invalidate(pages_at(2, 499)).is_err());
+    assert!(rig.leads(500).is_some() && rig.leads(529).is_some() && rig.leads(530).is_some());
+    rig.audit(1024);
+    drop(rig.container);
+    assert!(rig.memory.pinned.lock().is_empty());
+}
+
+#[test]
+fn what_cannot_be_pinned_leaves_nothing() {
+    let limits = |pinned| PassthroughOptions {
+        limits: Limits {
+            pinned,
+            ..Limits::default()
+        },
+        ..PassthroughOptions::default()
+    };
+    let rig = Rig::new(limits(100 * PAGE), 64);
+    rig.memory.gap.store(1, Ordering::Relaxed);
+    let reached = RegionError::Limit(LimitReached {
+        what: Limited::Pinned,
+        wanted: 32 * PAGE,
+        used: 96 * PAGE,
+        limit: 100 * PAGE,
+    });
+    assert_eq!(
+        add(&rig, &options(pages_at(0, 200), Hold::Pinned)),
+        Err(reached)
+    );
+    rig.memory.absent.lock().insert(BASE / PAGE + 70);
+    let iova = Iova::new(BASE + 70 * PAGE);
+    let absent = RegionError::Populate(PopulateError::Absent { iova });
+    assert_eq!(
+        add(&rig, &options(pages_at(0, 90), Hold::Pinned)),
+        Err(absent)
+    );
+    assert!(rig.memory.pinned.lock().is_empty());
+    assert_eq!(rig.container.usage().pinned_bytes, 0);
+    rig.audit(200);
+    rig.region(200);
+    rig.fault(3).unwrap();
+}
+
+#[test]
+fn every_shortage_of_table_memory_leaves_nothing() {
+    let mut enough = None;
+    for tables in 1..12 {
+        let rig = Rig::new(PassthroughOptions::default(), tables);
+        rig.memory.gap.store(1, Ordering::Relaxed);
+        let added = add(&rig, &options(pages_at(0, 1200), Hold::Pinned));
+        if added.is_ok() {
+            enough.get_or_insert(tables);
+            continue;
+        }
+        assert!(matches!(added, Err(RegionError::Map(_))), "{added:?}");
+        assert!(enough.is_none());
+        assert!(rig.memory.pinned.lock().is_empty());
+        assert_eq!(rig.container.usage().mapped_bytes, 0);
+        rig.audit(1200);
+    }
+    // A root, two tables on the way down, and three leaf tables.
+    assert_eq!(enough, Some(6));
+}
+
+#[test]
+fn memory_that_devices_may_reach_stays_pinned() {
+    let rig = Rig::caching(
+        PassthroughOptions::default(),
+        64,
+        crate::inval::Caching::NotPresentToo,
+    );
+    rig.hardware.broken.store(1, Ordering::Relaxed);
+    let added = add(&rig, &options(pages_at(0, 9), Hold::Pinned));
+    assert_eq!(added, Err(RegionError::Unit(TIMED_OUT)));
+    assert_eq!(rig.memory.pinned.lock().len(), 9);
+}
+
+#[test]
+fn regions_that_make_no_sense_are_refused() {
+    let rig = Rig::new(PassthroughOptions::default(), 64);
+    rig.region(8);
+    let bytes = IovaRange::from_len(Iova::new(BASE + 8 * PAGE), 100).unwrap();
+    let high = IovaRange::from_len(Iova::new(1 << 60), PAGE).unwrap();
+    let outside = [pages_at(15, 2)];
+    let cases = [
+        (
+            options(bytes, Hold::OnDemand),
+            RegionError::Unaligned { range: bytes },
+        ),
+        (
+            options(high, Hold::OnDemand),
+            RegionError::OutOfRange { range: high },
+        ),
+        (
+            options(pages_at(7, 2), Hold::OnDemand),
+            RegionError::Overlaps {
+                range: pages_at(7, 2),
+            },
+        ),
+        (
+            options(pages_at(8, 8), Hold::Selective(&outside)),
+            RegionError::Overlaps {
+                range: pages_at(15, 2),
+            },
+        ),
+    ];
+    for (options, error) in cases {
+        assert_eq!(add(&rig, &options), Err(error));
+    }
+}
