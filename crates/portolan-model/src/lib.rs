@@ -4,7 +4,8 @@
 //! * [`decode`]: table walkers that share no code with the library's.
 //! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
 //!   fed through a command queue.
-//! * [`smmuv3`], [`vtd`]: such hardware behind its registers, queues and tables, for drivers.
+//! * [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers, queues and tables,
+//!   for drivers.
 //! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
 //! * [`cache`]: one such cache.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
@@ -31,4 +32,5 @@ pub mod profile;
 pub mod smmuv3;
 mod stage;
 pub mod tables;
+pub mod tegra_smmu;
 pub mod vtd;

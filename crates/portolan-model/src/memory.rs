@@ -5,17 +5,16 @@
 //! Hardware's own writes are seen by both sides at once: that a CPU has to discard a stale line
 //! before it reads them is not modelled.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{OutOfTableMemory, TableMem};
+use portolan::platform::{OutOfTableMemory, TableMem, Word};
 
 use crate::decode::WalkMemory;
 use crate::tables::{LINE, Lag};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
-const WORDS: usize = 512;
 
 /// When hardware that does not snoop sees what a CPU wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,17 +25,19 @@ pub enum Visibility {
     Late(Lag),
 }
 
-/// A range of physical memory, with an allocator of power-of-two blocks of it.
+/// A range of physical memory, with an allocator of power-of-two blocks of it. `W` is the width of
+/// the entries of the tables in it.
 #[derive(Debug)]
-pub struct ModelMemory {
+pub struct ModelMemory<W = AtomicU64> {
     base: u64,
-    words: Box<[AtomicU64]>,
+    words: Box<[W]>,
     /// What hardware that does not snoop reads; empty where all is visible at once.
-    late: Box<[AtomicU64]>,
+    late: Box<[W]>,
     visibility: Visibility,
     /// Of each page, whether it is handed out.
     taken: Mutex<Vec<PageState>>,
     reads_of_free: AtomicU64,
+    cleaned_lines: AtomicU64,
     /// Words below which everything lies that was ever handed out or written.
     used: AtomicUsize,
 }
@@ -50,10 +51,29 @@ enum PageState {
 }
 
 impl ModelMemory {
-    /// `pages` pages of 4 KiB from `base`, which is rounded down to a page.
+    /// `pages` pages of 4 KiB from `base`, which is rounded down to a page, for tables of 64-bit
+    /// entries.
     pub fn new(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
-        let zeroed = |words: usize| (0..words).map(|_| AtomicU64::new(0)).collect();
-        let words = pages as usize * WORDS;
+        Self::of_words(base, pages, visibility)
+    }
+}
+
+impl ModelMemory<AtomicU32> {
+    /// As [`ModelMemory::new`], for tables of 32-bit entries.
+    pub fn narrow(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
+        Self::of_words(base, pages, visibility)
+    }
+}
+
+/// Words of a page.
+const fn words_of_page<W: Word>() -> usize {
+    1 << (PAGE.lg2() - W::LG2_BYTES)
+}
+
+impl<W: Word> ModelMemory<W> {
+    fn of_words(base: PhysAddr, pages: u32, visibility: Visibility) -> Self {
+        let zeroed = |words: usize| (0..words).map(|_| W::new(0)).collect();
+        let words = pages as usize * words_of_page::<W>();
         let late = match visibility {
             Visibility::AtOnce => 0,
             Visibility::Late(_) => words,
@@ -65,6 +85,7 @@ impl ModelMemory {
             visibility,
             taken: Mutex::new(vec![PageState::Unused; pages as usize]),
             reads_of_free: AtomicU64::new(0),
+            cleaned_lines: AtomicU64::new(0),
             used: AtomicUsize::new(0),
         }
     }
@@ -84,13 +105,18 @@ impl ModelMemory {
         self.reads_of_free.load(Ordering::Relaxed)
     }
 
+    /// Cache lines that were cleaned, whether or not that changed anything.
+    pub fn cleaned_lines(&self) -> u64 {
+        self.cleaned_lines.load(Ordering::Relaxed)
+    }
+
     /// When hardware that does not snoop sees what a CPU wrote.
     pub fn visibility(&self) -> Visibility {
         self.visibility
     }
 
     /// Memory as hardware sees it that snoops.
-    pub fn snooped(&self) -> Snooped<'_> {
+    pub fn snooped(&self) -> Snooped<'_, W> {
         Snooped { memory: self }
     }
 
@@ -98,7 +124,7 @@ impl ModelMemory {
     pub fn write_back_all(&self) {
         let used = self.used.load(Ordering::Acquire);
         for (to, from) in self.late.iter().zip(&self.words).take(used) {
-            to.store(from.load(Ordering::Acquire), Ordering::Release);
+            to.store(from.load());
         }
     }
 
@@ -107,8 +133,8 @@ impl ModelMemory {
     pub fn read(&self, pa: PhysAddr, bytes: &mut [u8]) -> Option<()> {
         for (i, byte) in bytes.iter_mut().enumerate() {
             let at = pa.checked_add(i as u64)?;
-            let word = self.words.get(self.index(at)?)?.load(Ordering::Acquire);
-            *byte = word.to_le_bytes()[(at.get() & 7) as usize];
+            let word = self.words.get(self.index(at)?)?.load();
+            *byte = (word >> Self::shift(at)) as u8;
         }
         Some(())
     }
@@ -118,8 +144,7 @@ impl ModelMemory {
     pub fn write(&self, pa: PhysAddr, bytes: &[u8]) -> Option<()> {
         for (i, byte) in bytes.iter().enumerate() {
             let at = pa.checked_add(i as u64)?;
-            let shift = 8 * (at.get() & 7);
-            self.change(at, 0xff << shift, u64::from(*byte) << shift)?;
+            self.change(at, 0xff, u64::from(*byte))?;
         }
         Some(())
     }
@@ -127,18 +152,34 @@ impl ModelMemory {
     /// Writes an aligned four bytes, in one access, seen by all at once.
     #[must_use]
     pub fn write_u32(&self, pa: PhysAddr, value: u32) -> Option<()> {
-        let shift = 8 * (pa.get() & 4);
-        self.change(pa, 0xffff_ffff << shift, u64::from(value) << shift)
+        self.change(
+            pa.align_down(PageSize::of_lg2(2)),
+            0xffff_ffff,
+            value.into(),
+        )
     }
 
-    /// Writes an aligned eight bytes, in one access, seen by all at once.
+    /// Writes an aligned eight bytes, in one access where words are as wide, seen by all at once.
     #[must_use]
     pub fn write_u64(&self, pa: PhysAddr, value: u64) -> Option<()> {
-        self.change(pa, u64::MAX, value)
+        let pa = pa.align_down(PageSize::of_lg2(3));
+        if W::LG2_BYTES == 3 {
+            return self.change(pa, u64::MAX, value);
+        }
+        self.write_u32(pa, value as u32)?;
+        self.write_u32(pa.checked_add(4)?, (value >> 32) as u32)
     }
 
+    /// Bits of a word below the byte at `pa`.
+    fn shift(pa: PhysAddr) -> u32 {
+        8 * (pa.get() as u32 & ((1 << W::LG2_BYTES) - 1))
+    }
+
+    /// Replaces the bits of `mask`, which count from the byte at `pa`, in one word.
     fn change(&self, pa: PhysAddr, mask: u64, bits: u64) -> Option<()> {
         let index = self.index(pa)?;
+        let shift = Self::shift(pa);
+        let (mask, bits) = (mask << shift, bits << shift);
         self.use_up_to(index + 1);
         for side in [
             Some(&self.words),
@@ -146,8 +187,10 @@ impl ModelMemory {
         ] {
             let Some(words) = side else { continue };
             let word = words.get(index)?;
-            word.fetch_and(!mask | bits, Ordering::AcqRel);
-            word.fetch_or(bits, Ordering::AcqRel);
+            let mut old = word.load();
+            while let Err(now) = word.compare_exchange(old, old & !mask | bits) {
+                old = now;
+            }
         }
         Some(())
     }
@@ -158,23 +201,23 @@ impl ModelMemory {
 
     fn index(&self, pa: PhysAddr) -> Option<usize> {
         let offset = pa.get().checked_sub(self.base)?;
-        usize::try_from(offset / 8).ok()
+        usize::try_from(offset >> W::LG2_BYTES).ok()
     }
 
     fn pages(&self) -> MutexGuard<'_, Vec<PageState>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hardware_read(&self, words: &[AtomicU64], pa: PhysAddr) -> Option<u64> {
+    fn hardware_read(&self, words: &[W], pa: PhysAddr) -> Option<u64> {
         let index = self.index(pa)?;
-        let word = words.get(index)?.load(Ordering::Acquire);
-        if self.pages().get(index / WORDS) == Some(&PageState::Freed) {
+        let word = words.get(index)?.load();
+        if self.pages().get(index / words_of_page::<W>()) == Some(&PageState::Freed) {
             self.reads_of_free.fetch_add(1, Ordering::Relaxed);
         }
         Some(word)
     }
 
-    fn late_words(&self) -> &[AtomicU64] {
+    fn late_words(&self) -> &[W] {
         match self.visibility {
             Visibility::AtOnce => &self.words,
             Visibility::Late(_) => &self.late,
@@ -184,10 +227,11 @@ impl ModelMemory {
     fn write_back(&self, bytes: PhysRange) {
         let first = bytes.start().align_down(LINE).get().max(self.base) - self.base;
         let last = (bytes.last().get() | (LINE.bytes() - 1)).saturating_sub(self.base);
-        for index in first / 8..=(last / 8).min(self.late.len() as u64) {
+        let lg2 = W::LG2_BYTES;
+        for index in first >> lg2..=(last >> lg2).min(self.late.len() as u64) {
             let index = index as usize;
             if let (Some(from), Some(to)) = (self.words.get(index), self.late.get(index)) {
-                to.store(from.load(Ordering::Acquire), Ordering::Release);
+                to.store(from.load());
             }
         }
     }
@@ -207,7 +251,7 @@ impl ModelMemory {
     }
 }
 
-impl TableMem<AtomicU64> for ModelMemory {
+impl<W: Word> TableMem<W> for ModelMemory<W> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         let full = OutOfTableMemory { size };
         let count = usize::try_from(size.bytes().div_ceil(PAGE.bytes())).map_err(|_| full)?;
@@ -215,18 +259,18 @@ impl TableMem<AtomicU64> for ModelMemory {
         let first = self.find(&pages, count).ok_or(full)?;
         pages[first..first + count].fill(PageState::Taken);
         drop(pages);
-        let range = first * WORDS..(first + count) * WORDS;
+        let range = first * words_of_page::<W>()..(first + count) * words_of_page::<W>();
         self.use_up_to(range.end);
         for words in [&self.words, &self.late] {
             for word in words.get(range.clone()).unwrap_or(&[]) {
-                word.store(0, Ordering::Release);
+                word.store(0);
             }
         }
         Ok(PhysAddr::new(self.base + (first as u64) * PAGE.bytes()))
     }
 
     fn free(&self, table: PhysAddr, size: PageSize) {
-        let Some(first) = self.index(table).map(|index| index / WORDS) else {
+        let Some(first) = self.index(table).map(|index| index / words_of_page::<W>()) else {
             return;
         };
         let count = size.bytes().div_ceil(PAGE.bytes()) as usize;
@@ -236,11 +280,11 @@ impl TableMem<AtomicU64> for ModelMemory {
         }
     }
 
-    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
         let Some(first) = self.index(table) else {
             return &[];
         };
-        let end = first.checked_add((size.bytes() / 8) as usize);
+        let end = first.checked_add((size.bytes() >> W::LG2_BYTES) as usize);
         // Whoever asks may write.
         self.use_up_to(end.unwrap_or(usize::MAX));
         end.and_then(|end| self.words.get(first..end))
@@ -248,21 +292,23 @@ impl TableMem<AtomicU64> for ModelMemory {
     }
 
     fn clean(&self, bytes: PhysRange) {
+        let lines = bytes.pages(LINE);
+        self.cleaned_lines.fetch_add(lines, Ordering::Relaxed);
         if self.visibility == Visibility::Late(Lag::CacheLines) {
             self.write_back(bytes);
         }
     }
 }
 
-impl WalkMemory for ModelMemory {
+impl<W: Word> WalkMemory for ModelMemory<W> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         let word = |pa| self.hardware_read(self.late_words(), pa);
-        crate::decode::read_u64(3, pa, word)
+        crate::decode::read_u64(W::LG2_BYTES, pa, word)
     }
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         let word = |pa| self.hardware_read(self.late_words(), pa);
-        crate::decode::read_u32(3, pa, word)
+        crate::decode::read_u32(W::LG2_BYTES, pa, word)
     }
 
     fn clean(&self, bytes: PhysRange) {
@@ -277,20 +323,28 @@ impl WalkMemory for ModelMemory {
 }
 
 /// [`ModelMemory`] as hardware sees it that snoops, whatever the others see.
-#[derive(Clone, Copy, Debug)]
-pub struct Snooped<'a> {
-    memory: &'a ModelMemory,
+#[derive(Debug)]
+pub struct Snooped<'a, W = AtomicU64> {
+    memory: &'a ModelMemory<W>,
 }
 
-impl WalkMemory for Snooped<'_> {
+impl<W> Clone for Snooped<'_, W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Snooped<'_, W> {}
+
+impl<W: Word> WalkMemory for Snooped<'_, W> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         let word = |pa| self.memory.hardware_read(&self.memory.words, pa);
-        crate::decode::read_u64(3, pa, word)
+        crate::decode::read_u64(W::LG2_BYTES, pa, word)
     }
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         let word = |pa| self.memory.hardware_read(&self.memory.words, pa);
-        crate::decode::read_u32(3, pa, word)
+        crate::decode::read_u32(W::LG2_BYTES, pa, word)
     }
 }
 
@@ -345,6 +399,31 @@ mod tests {
         assert_eq!(mem.write_u32(PhysAddr::new(at.get() + 4), 0xabcd), Some(()));
         assert_eq!(mem.read_u64(at), Some(0xabcd_0000_0003));
         assert_eq!(mem.write_u64(PhysAddr::new(8), 1), None);
+    }
+
+    #[test]
+    fn narrow_words_are_the_same_memory() {
+        let at = PhysAddr::new(0x4000_3000);
+        let mem = ModelMemory::narrow(at, 2, Visibility::Late(Lag::CacheLines));
+        let page = TableMem::alloc(&mem, PAGE).unwrap();
+        assert_eq!(TableMem::table(&mem, page, PAGE).len(), 1024);
+        TableMem::table(&mem, page, PAGE)[17].store(0x1234_5678, Ordering::Release);
+        let word = PhysAddr::new(page.get() + 68);
+        assert_eq!(mem.read_u32(word), Some(0));
+        let entry = PhysRange::from_len(word, 4).unwrap();
+        TableMem::clean(&mem, entry);
+        assert_eq!(
+            (mem.read_u32(word), mem.cleaned_lines()),
+            (Some(0x1234_5678), 1)
+        );
+        let odd = PhysAddr::new(word.get() + 1);
+        assert_eq!(mem.write(odd, &[0xab, 0xcd, 0xef, 0x99]), Some(()));
+        let low = PhysAddr::new(page.get() + 64);
+        assert_eq!(mem.read_u64(low), Some(0xefcd_ab78_0000_0000));
+        assert_eq!(mem.write_u64(low, 0x1_0000_0002), Some(()));
+        let mut back = [0; 5];
+        assert_eq!(mem.read(low, &mut back), Some(()));
+        assert_eq!(back, [2, 0, 0, 0, 1]);
     }
 
     #[test]

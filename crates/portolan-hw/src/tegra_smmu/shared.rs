@@ -62,6 +62,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
         (regs, mem, clock): (R, M, C),
         (chip, limit, lines_at_most): (Chip, Nanos, u64),
         nothing: PhysAddr,
+        counters: Counters,
     ) -> Self {
         Self {
             regs,
@@ -69,7 +70,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
             clock,
             limit,
             chip,
-            counters: Counters::default(),
+            counters,
             ids: Ids::new(BLOCKED + 1, chip.asids() - 1),
             nothing,
             lines_at_most,

@@ -143,7 +143,7 @@ fn taking_over_blocks_everything() {
     let end = &log[log.len() - 3..];
     assert_eq!(end, [(0x34, 0), (0x30, 0), (0x10, 1)]);
     assert_eq!(smmu.counts().of(WriteKind::SwgroupAsid), 29);
-    assert_eq!(smmu.counts().of(WriteKind::ReadBack), 1);
+    assert_eq!(smmu.counts().of(WriteKind::ReadBack), 3);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use spin::Mutex;
 
 use super::attach::Home;
 use super::chip::Chip;
-use super::counts::{Counts, WriteKind};
+use super::counts::{Counters, Counts, WriteKind};
 use super::domain::TegraDomain;
 use super::shared::{BLOCKED, Power, Shared, TegraQueue};
 use super::spec::reg::{self, asid, config, tlb_flush};
@@ -71,8 +71,10 @@ impl Drop for Known {
 
 /// Whether there is a unit that takes what is written to it, by a register that does nothing by
 /// itself.
-fn probe(regs: &impl Mmio, chip: Chip) -> Result<(), UnitError> {
+fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), UnitError> {
     for wanted in [chip.asids() - 1, BLOCKED] {
+        counters.add(WriteKind::SelectAsid);
+        counters.add(WriteKind::ReadBack);
         regs.write32(reg::PTB_ASID, wanted);
         let (offset, value) = (reg::PTB_ASID, regs.read32(reg::PTB_ASID));
         if value == u32::MAX {
@@ -107,10 +109,11 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
     /// [`UnitError::TimedOut`]. Memory that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let chip = config.chip;
-        probe(&regs, chip)?;
+        let counters = Counters::default();
+        probe(&regs, &counters, chip)?;
         let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
         let settings = (chip, config.limit, config.lines_at_most);
-        let shared = Shared::new((regs, mem, clock), settings, nothing);
+        let shared = Shared::new((regs, mem, clock), settings, nothing, counters);
         let mut known = Known::default();
         known.enables = core::array::from_fn(|n| chip.enables(n));
         let unit = Self {

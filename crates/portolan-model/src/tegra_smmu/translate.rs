@@ -1,0 +1,264 @@
+//! From a client's access to memory: enables, address space, TLB, PTC, walk.
+
+use portolan::addr::{ContextId, Iova, PageSize, PhysAddr, StreamId};
+
+use super::registers::ENABLES;
+use super::{State, TegraRegisters};
+use crate::cache::Key;
+use crate::decode::{AccessKind, Decoded, Permissions, TableFormat, WalkMemory};
+use crate::inject::DmaFault;
+
+/// What a line of the TLB spans.
+const GROUP: PageSize = PageSize::of_lg2(14);
+/// Entries of the longest line of the PTC.
+const ENTRIES: usize = 16;
+
+/// One page of a line of the TLB: where it is, if anywhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Slot {
+    Page {
+        pa: PhysAddr,
+        permissions: Permissions,
+    },
+    Absent,
+    /// Its entry could not be read.
+    Unreadable,
+}
+
+/// A line of the TLB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub start: Iova,
+    pub born: u64,
+    slots: [Slot; 4],
+}
+
+/// A line of the PTC, as memory held it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub born: u64,
+    entries: [Option<u32>; ENTRIES],
+}
+
+/// Why an access is refused, with the number that the record has for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    /// No memory has the address.
+    Decode,
+    /// The page is absent, or lets other accesses through.
+    Page(Permissions),
+}
+
+impl Refusal {
+    const fn code(self) -> u32 {
+        match self {
+            Self::Decode => 2,
+            Self::Page(_) => 6,
+        }
+    }
+
+    /// Bits 27 and 26 of the record.
+    fn attributes(self) -> u32 {
+        match self {
+            Self::Decode => 0,
+            Self::Page(permissions) => {
+                let bit = |kind, bit: u32| u32::from(permissions.allow(kind)) << bit;
+                bit(AccessKind::Read, 27) | bit(AccessKind::Write, 26)
+            }
+        }
+    }
+}
+
+impl TegraRegisters {
+    pub(super) fn access(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Result<PhysAddr, DmaFault> {
+        let fault = |code| DmaFault {
+            stream,
+            pasid: None,
+            iova,
+            access,
+            code,
+        };
+        // Without its memory controller no device reaches memory.
+        if state.is_gone() {
+            return Err(fault(0));
+        }
+        let mut all = self.setup.chip.clients().into_iter();
+        let behind = all.find(|one| one.stream == stream).ok_or(fault(0))?;
+        let [reads, writes] = behind.clients;
+        let client = match access {
+            AccessKind::Read => reads,
+            AccessKind::Write => writes,
+        };
+        let client = client.ok_or(fault(0))?;
+        let n = usize::from(client) / 32 % ENABLES.len();
+        let translated = state.registers.enables[n] >> (client % 32) & 1 == 1;
+        let asid = state.registers.asids.get(&behind.register);
+        let asid = asid.copied().filter(|asid| asid >> 31 == 1);
+        let found = match asid.filter(|_| translated && state.registers.config & 1 == 1) {
+            Some(asid) => self.translate(state, asid & 0x7f, iova, access),
+            None => self.direct(iova),
+        };
+        match found {
+            Ok(pa) => {
+                state.counts.accesses += 1;
+                Ok(pa)
+            }
+            Err(refusal) => {
+                state.counts.faults += 1;
+                record(state, client, iova, access, refusal);
+                Err(fault(refusal.code()))
+            }
+        }
+    }
+
+    /// Untranslated.
+    fn direct(&self, iova: Iova) -> Result<PhysAddr, Refusal> {
+        match iova.get() >> self.setup.chip.memory_lg2() {
+            0 => Ok(PhysAddr::new(iova.get())),
+            _ => Err(Refusal::Decode),
+        }
+    }
+
+    fn translate(
+        &self,
+        state: &mut State,
+        asid: u32,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Result<PhysAddr, Refusal> {
+        if iova.get() >> 32 != 0 {
+            return Err(Refusal::Page(Permissions::NONE));
+        }
+        let context = ContextId::new(asid);
+        let group = match state.tlb.lookup(context, iova) {
+            Some(group) => {
+                state.counts.hits += 1;
+                group
+            }
+            None => {
+                state.counts.misses += 1;
+                let group = self.walk(state, asid, iova.align_down(GROUP));
+                state.tlb.insert(Key::new(context, iova, GROUP), group);
+                group
+            }
+        };
+        match group.slots[(iova.get() >> 12 & 3) as usize] {
+            Slot::Page { pa, permissions } if permissions.allow(access) => {
+                Ok(PhysAddr::new(pa.get() | iova.get() & 0xfff))
+            }
+            Slot::Page { permissions, .. } => Err(Refusal::Page(permissions)),
+            Slot::Absent => Err(Refusal::Page(Permissions::NONE)),
+            Slot::Unreadable => Err(Refusal::Decode),
+        }
+    }
+
+    /// Reads the four pages from `start` on.
+    fn walk(&self, state: &mut State, asid: u32, start: Iova) -> Group {
+        let directory = state.registers.directories[asid as usize % 128];
+        let bit = |bit: u32, allowed| match directory >> bit & 1 {
+            1 => allowed,
+            _ => Permissions::NONE,
+        };
+        let allowed = bit(31, Permissions::READ).or(bit(30, Permissions::WRITE));
+        let pages = [0, 1, 2, 3].map(|page| Iova::new(start.get() + (page << 12)));
+        let slots = match TableFormat::tegra(self.setup.chip.memory_lg2()) {
+            Ok(format) if allowed != Permissions::NONE => {
+                let root = u64::from(directory & 0x3f_ffff) << 12;
+                pages.map(|page| self.page(state, format, root, page, allowed))
+            }
+            _ => [Slot::Absent; 4],
+        };
+        state.now += 1;
+        let born = state.now;
+        Group { start, born, slots }
+    }
+
+    fn page(
+        &self,
+        state: &mut State,
+        format: TableFormat,
+        root: u64,
+        page: Iova,
+        allowed: Permissions,
+    ) -> Slot {
+        let entry = |table: u64, level| {
+            let index = format.index(page, level);
+            PhysAddr::new(table + index * format.entry_bytes())
+        };
+        let Some(raw) = self.read_entry(state, entry(root, 1)) else {
+            return Slot::Unreadable;
+        };
+        match format.decode(raw.into(), 1) {
+            Decoded::Table { next, permissions } => {
+                let allowed = allowed.and(permissions);
+                let Some(raw) = self.read_entry(state, entry(next.get(), 0)) else {
+                    return Slot::Unreadable;
+                };
+                match format.decode(raw.into(), 0) {
+                    Decoded::Leaf { pa, permissions } => Slot::Page {
+                        pa,
+                        permissions: allowed.and(permissions),
+                    },
+                    _ => Slot::Absent,
+                }
+            }
+            Decoded::Leaf { pa, permissions } => Slot::Page {
+                pa: PhysAddr::new(pa.get() | page.get() & 0x3f_f000),
+                permissions: allowed.and(permissions),
+            },
+            Decoded::Nothing | Decoded::Bad => Slot::Absent,
+        }
+    }
+
+    /// An entry through the PTC; `None` where there is no memory.
+    fn read_entry(&self, state: &mut State, at: PhysAddr) -> Option<u32> {
+        let size = self.setup.chip.line();
+        let (here, context) = (Iova::new(at.get()), ContextId::default());
+        let start = at.align_down(size);
+        let index = ((at.get() - start.get()) / 4) as usize;
+        let caches = state.registers.ptc_config >> 29 & 1 == 1;
+        if let Some(line) = state.ptc.lookup(context, here).filter(|_| caches) {
+            state.counts.line_hits += 1;
+            return *line.entries.get(index)?;
+        }
+        state.counts.line_reads += 1;
+        state.now += 1;
+        let mut line = Line {
+            born: state.now,
+            entries: [None; ENTRIES],
+        };
+        for (n, entry) in (0..size.bytes() / 4).zip(&mut line.entries) {
+            let at = start.checked_add(n * 4);
+            *entry = at.and_then(|at| self.memory.read_u32(at));
+        }
+        if caches {
+            state.ptc.insert(Key::new(context, here, size), line);
+        }
+        *line.entries.get(index)?
+    }
+}
+
+/// Fills the record, if it is empty.
+fn record(state: &mut State, client: u8, iova: Iova, access: AccessKind, refusal: Refusal) {
+    let bit = match refusal {
+        Refusal::Decode => 1 << 6,
+        Refusal::Page(_) => 1 << 10,
+    };
+    let registers = &mut state.registers;
+    if registers.intstatus != 0 {
+        state.counts.lost_faults += 1;
+        return;
+    }
+    registers.intstatus = bit;
+    let write = u32::from(access == AccessKind::Write) << 16;
+    let high = (iova.get() >> 32 & 3) as u32;
+    registers.err_status =
+        refusal.code() << 28 | refusal.attributes() | high << 20 | write | u32::from(client);
+    registers.err_adr = iova.get() as u32;
+}
