@@ -90,6 +90,8 @@ enum Published {
     RangeFlush,
     /// Lazy invalidation under a virtual IOMMU (VT-d, 2023).
     FlushQueue,
+    /// Bounce-buffer pools that scale (swiotlb, 2022).
+    Swiotlb,
 }
 
 #[derive(Debug, Args)]
@@ -267,6 +269,14 @@ fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
             let text = match as_json {
                 true => json(&result)?,
                 false => reproduce::flush_queue_text(&result),
+            };
+            (text, result.holds())
+        }
+        Published::Swiotlb => {
+            let result = reproduce::swiotlb()?;
+            let text = match as_json {
+                true => json(&result)?,
+                false => reproduce::swiotlb_text(&result),
             };
             (text, result.holds())
         }

@@ -8,6 +8,7 @@ mod measure;
 mod published;
 mod range_flush;
 mod rows;
+mod swiotlb;
 mod walk_flush;
 
 pub use fit::non_negative;
@@ -16,6 +17,7 @@ pub use flush_queue_text::flush_queue_text;
 pub use measure::{Events, Grouping, Way};
 pub use published::Direction;
 pub use rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Reproduction, Row, Throughput};
+pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 
 use anyhow::Result;
 use portolan::inval::Quirks;

@@ -12,6 +12,9 @@ pub const RANGE_FLUSH: &str = include_str!("../../../../data/published/tegra-ran
 /// `data/published/vtd-flush-queue.csv`.
 pub const FLUSH_QUEUE: &str = include_str!("../../../../data/published/vtd-flush-queue.csv");
 
+/// `data/published/swiotlb-fio.csv`.
+pub const SWIOTLB: &str = include_str!("../../../../data/published/swiotlb-fio.csv");
+
 /// Map or unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -141,6 +144,92 @@ pub fn flush_queue(text: &str) -> Result<[f64; 2]> {
         [Some(strict), Some(lazy)] => Ok([strict, lazy]),
         _ => bail!("a policy is missing"),
     }
+}
+
+/// Which way fio moves its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction4K {
+    /// From the disk.
+    Read,
+    /// To the disk.
+    Write,
+}
+
+impl Direction4K {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Read, Self::Write];
+
+    /// The name in the published table and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// Whose pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// One lock.
+    Vanilla,
+    /// A lock for each area, a bitmap, the slots that were freed last first.
+    Optimized,
+}
+
+impl Kernel {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Vanilla, Self::Optimized];
+
+    /// The name in the published table and in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Vanilla => "vanilla",
+            Self::Optimized => "optimized",
+        }
+    }
+}
+
+/// One row of the bounce-pool table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SwiotlbRow {
+    /// Jobs.
+    pub jobs: usize,
+    /// Whose pool.
+    pub kernel: Kernel,
+    /// Which way.
+    pub direction: Direction4K,
+    /// Megabytes (10^6) a second.
+    pub throughput_mb_s: f64,
+    /// Guest CPU; 100 is one CPU.
+    pub guest_cpu_pct: f64,
+}
+
+/// The rows of the bounce-pool table.
+///
+/// # Errors
+/// A row that is not a number of jobs, a kernel, a direction and four positive numbers.
+pub fn swiotlb(text: &str) -> Result<Vec<SwiotlbRow>> {
+    let mut rows = Vec::new();
+    for (line, record) in records(text, 7)? {
+        let jobs = &record[0];
+        let named = |name: &str| Kernel::ALL.into_iter().find(|kernel| kernel.name() == name);
+        let way = |name: &str| Direction4K::ALL.into_iter().find(|way| way.name() == name);
+        rows.push(SwiotlbRow {
+            jobs: jobs
+                .parse()
+                .ok()
+                .filter(|jobs| (1..=4096).contains(jobs))
+                .with_context(|| format!("line {line}: `{jobs}` is not a number of jobs"))?,
+            kernel: named(&record[1])
+                .with_context(|| format!("line {line}: no kernel is called `{}`", &record[1]))?,
+            direction: way(&record[2])
+                .with_context(|| format!("line {line}: `{}` is no direction", &record[2]))?,
+            throughput_mb_s: number(line, &record[3])?,
+            guest_cpu_pct: number(line, &record[6])?,
+        });
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]

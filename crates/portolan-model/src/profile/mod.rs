@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::cpus::{SharingTable, SubmissionTable};
 use crate::decode::TableFormat;
 
-const BUILTIN: [(&str, &str); 6] = [
+const BUILTIN: [(&str, &str); 7] = [
     (
         "sm8150",
         include_str!("../../../../data/machines/sm8150.toml"),
@@ -45,6 +45,10 @@ const BUILTIN: [(&str, &str); 6] = [
     (
         "spr-vm",
         include_str!("../../../../data/machines/spr-vm.toml"),
+    ),
+    (
+        "fio-vm",
+        include_str!("../../../../data/machines/fio-vm.toml"),
     ),
 ];
 
