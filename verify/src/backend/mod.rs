@@ -1,6 +1,6 @@
 //! Machines to run the conformance scenarios on.
 //!
-//! [`BackendName`] names them. [`smmuv3`], [`vtd`], [`amd`], [`virtio`]: those drivers.
+//! [`BackendName`] names them. [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`virtio`]: those drivers.
 //! [`nested`]: the SMMUv3 driver with guests. [`wrap`]: what can be put between a driver and its
 //! hardware.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
@@ -14,6 +14,7 @@ mod named;
 pub mod nested;
 pub mod qemu;
 pub mod smmuv3;
+pub mod tegra;
 pub mod virtio;
 pub mod vtd;
 pub mod wrap;

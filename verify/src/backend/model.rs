@@ -2,19 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::platform::TableMem;
+use portolan::platform::{TableMem, Word};
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::Violation;
 use portolan_model::memory::ModelMemory;
 use portolan_model::smmuv3::SmmuRegisters;
+use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::VtdRegisters;
 
-use crate::conformance::Host;
+use crate::conformance::{HIGH_BASE, Host, LOW_BASE};
 
 /// A unit of the model that devices can be behind.
 pub trait Behind {
+    /// See [`crate::conformance::Machine::BASE`].
+    const BASE: Iova = HIGH_BASE;
+    /// Width of table entries.
+    type Word: Word;
+
     /// Where an access goes, if anywhere.
     fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr>;
 
@@ -47,6 +54,8 @@ fn specified(name: &str) -> String {
 }
 
 impl Behind for SmmuRegisters {
+    type Word = AtomicU64;
+
     fn access_as(
         &self,
         device: StreamId,
@@ -76,6 +85,8 @@ impl Behind for SmmuRegisters {
 }
 
 impl Behind for VtdRegisters {
+    type Word = AtomicU64;
+
     fn access_as(
         &self,
         device: StreamId,
@@ -109,10 +120,35 @@ impl Behind for VtdRegisters {
     }
 }
 
+impl Behind for TegraRegisters {
+    const BASE: Iova = LOW_BASE;
+    type Word = AtomicU32;
+
+    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
+        let pieces = self.dma(device, iova, kind, 4).ok()?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    fn access_as(&self, _: StreamId, _: Pasid, _: Iova, _: AccessKind) -> Option<PhysAddr> {
+        None
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
+    fn commands(&self) -> BTreeMap<String, u64> {
+        let counts = self.counts().registers.into_iter();
+        counts
+            .map(|(used, count)| (specified(&format!("{used:?}")), count))
+            .collect()
+    }
+}
+
 /// Memory and devices around a unit of the model.
-pub struct ModelHost<B> {
+pub struct ModelHost<B: Behind> {
     unit: Arc<B>,
-    memory: Arc<ModelMemory>,
+    memory: Arc<ModelMemory<B::Word>>,
     devices: [StreamId; 2],
 }
 
@@ -123,12 +159,12 @@ impl<B: Behind> ModelHost<B> {
     }
 
     /// The memory.
-    pub fn ram(&self) -> &Arc<ModelMemory> {
+    pub fn ram(&self) -> &Arc<ModelMemory<B::Word>> {
         &self.memory
     }
 
     /// Two devices behind `unit`.
-    pub fn new(unit: Arc<B>, memory: Arc<ModelMemory>, devices: [StreamId; 2]) -> Self {
+    pub fn new(unit: Arc<B>, memory: Arc<ModelMemory<B::Word>>, devices: [StreamId; 2]) -> Self {
         Self {
             unit,
             memory,
@@ -138,6 +174,8 @@ impl<B: Behind> ModelHost<B> {
 }
 
 impl<B: Behind> Host for ModelHost<B> {
+    const BASE: Iova = B::BASE;
+
     fn devices(&self) -> [StreamId; 2] {
         self.devices
     }

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use portolan_hw::tegra_smmu::Chip;
+
 use super::vtd::Kind;
 use super::wrap::Bare;
-use super::{Line, amd, run, smmuv3, virtio, vtd};
+use super::{Line, amd, run, smmuv3, tegra, virtio, vtd};
 
 macro_rules! backends {
     ($($(#[$doc:meta])* $name:ident = $text:literal: $run:expr;)*) => {
@@ -55,6 +57,14 @@ backends! {
     ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable, &Bare);
     /// The model's VT-d in scalable mode, first stage.
     ModelVtdFirstStage = "model:vtd-first-stage": || vtd::first_on_model(&Bare);
+    /// The model's SMMU of a Tegra 3.
+    ModelTegra30 = "model:tegra30": || tegra::on_model(Chip::Tegra30, &Bare);
+    /// The same of a Tegra 4.
+    ModelTegra114 = "model:tegra114": || tegra::on_model(Chip::Tegra114, &Bare);
+    /// The same of a Tegra K1.
+    ModelTegra124 = "model:tegra124": || tegra::on_model(Chip::Tegra124, &Bare);
+    /// The same of a Tegra X1.
+    ModelTegra210 = "model:tegra210": || tegra::on_model(Chip::Tegra210, &Bare);
     /// QEMU's SMMUv3.
     QemuSmmuv3 = "qemu:smmuv3": || smmuv3::first_on_qemu(&Bare);
     /// The same, second stage, which takes version 10.0.

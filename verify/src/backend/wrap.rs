@@ -2,14 +2,14 @@
 
 use std::sync::atomic::AtomicU64;
 
-use portolan::platform::{Mmio, TableMem};
+use portolan::platform::{Mmio, TableMem, Word};
 
-/// What goes between the driver and the hardware.
-pub trait Wrap<R, M> {
+/// What goes between the driver and the hardware, whose tables have entries of `W`.
+pub trait Wrap<R, M, W: Word = AtomicU64> {
     /// Registers and memory as the driver is to have them.
     type Registers: Mmio + Send + Sync + 'static;
     /// See above.
-    type Memory: TableMem<AtomicU64> + Clone + Send + Sync + 'static;
+    type Memory: TableMem<W> + Clone + Send + Sync + 'static;
 
     /// Wraps them.
     fn wrap(&self, registers: R, memory: M) -> (Self::Registers, Self::Memory);
@@ -19,10 +19,11 @@ pub trait Wrap<R, M> {
 #[derive(Clone, Copy, Debug)]
 pub struct Bare;
 
-impl<R, M> Wrap<R, M> for Bare
+impl<R, M, W> Wrap<R, M, W> for Bare
 where
+    W: Word,
     R: Mmio + Send + Sync + 'static,
-    M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
+    M: TableMem<W> + Clone + Send + Sync + 'static,
 {
     type Registers = R;
     type Memory = M;

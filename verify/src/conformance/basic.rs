@@ -11,8 +11,6 @@ use portolan::unit::{
 
 use super::{Has, Machine, Outcome, Verdict, drain, expect, fail, must, needs};
 
-/// Where scenarios map; not where interrupts or windows are on any machine.
-pub(super) const BASE: Iova = Iova::new(0x1_4000_0000);
 const EVENTS: u64 = 4096;
 
 /// A device attached to a domain.
@@ -124,30 +122,30 @@ pub(super) const PAGE: u64 = PageSize::SIZE_4K.bytes();
 pub(super) fn mapped_access_succeeds<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.memory(PAGE);
-    on.map(BASE, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)?;
+    on.map(M::BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, M::BASE, pa)?;
     expect("faults", drain(machine, EVENTS)?, Vec::new())
 }
 
 pub(super) fn unmapped_access_faults<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.memory(PAGE);
-    on.map(BASE, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)?;
-    let owed = on.unmap(BASE, PAGE)?;
+    on.map(M::BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, M::BASE, pa)?;
+    let owed = on.unmap(M::BASE, PAGE)?;
     on.sync(owed)?;
-    on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])
+    on.must_fault(machine, M::BASE, pa, &[FaultReason::NotMapped])
 }
 
 pub(super) fn read_only_refuses_writes<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.memory(PAGE);
-    on.map(BASE, pa, PAGE, Access::READ)?;
+    on.map(M::BASE, pa, PAGE, Access::READ)?;
     machine.poke(pa, 77);
     if machine.abilities().reads == Has::Yes {
-        expect("read", machine.device_read(on.device, BASE), Some(77))?;
+        expect("read", machine.device_read(on.device, M::BASE), Some(77))?;
     }
-    on.must_fault(machine, BASE, pa, &[FaultReason::Permission])
+    on.must_fault(machine, M::BASE, pa, &[FaultReason::Permission])
 }
 
 pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
@@ -156,24 +154,24 @@ pub(super) fn write_only_refuses_reads<M: Machine>(machine: &M) -> Verdict {
     let pa = machine.memory(PAGE);
     let none = || Outcome::Skip("the table format has no write-only".to_owned());
     let mut owed = Gather::new();
-    let mapped = on.domain.map(BASE, pa, PAGE, Access::WRITE, &mut owed);
+    let mapped = on.domain.map(M::BASE, pa, PAGE, Access::WRITE, &mut owed);
     on.sync(owed)?;
     let found = on
         .domain
-        .translate(BASE)
+        .translate(M::BASE)
         .map(|translation| translation.access);
     if mapped.is_err() || found.is_some_and(|access| access.contains(Access::READ)) {
         return Err(none());
     }
-    on.must_reach(machine, BASE, pa)?;
-    expect("read", machine.device_read(on.device, BASE), None)
+    on.must_reach(machine, M::BASE, pa)?;
+    expect("read", machine.device_read(on.device, M::BASE), None)
 }
 
 pub(super) fn page_ends_are_exact<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.memory(4 * PAGE);
     let at = |pages: u64| PhysAddr::new(pa.get() + pages * PAGE);
-    let iova = |bytes: u64| Iova::new(BASE.get() + bytes);
+    let iova = |bytes: u64| Iova::new(M::BASE.get() + bytes);
     on.map(iova(PAGE), at(1), 2 * PAGE, RW)?;
     let last = PhysAddr::new(at(3).get() - 4);
     on.must_reach(machine, iova(PAGE), at(1))?;
@@ -192,15 +190,15 @@ pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let bytes = PageSize::SIZE_2M.bytes();
     let pa = machine.memory(bytes);
-    on.map(BASE, pa, bytes, RW)?;
+    on.map(M::BASE, pa, bytes, RW)?;
     let size = on
         .domain
-        .translate(BASE)
+        .translate(M::BASE)
         .map(|translation| translation.size);
     expect("leaf size", size, Some(PageSize::SIZE_2M))?;
     let page = |n: u64| {
         (
-            Iova::new(BASE.get() + n * PAGE),
+            Iova::new(M::BASE.get() + n * PAGE),
             PhysAddr::new(pa.get() + n * PAGE),
         )
     };

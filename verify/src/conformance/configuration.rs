@@ -3,7 +3,7 @@
 use portolan::addr::{Iova, Pasid, PhysAddr};
 use portolan::unit::{Attach as _, FaultReason, Unit as _, UnitError};
 
-use super::basic::{Attached, BASE, PAGE, RW};
+use super::basic::{Attached, PAGE, RW};
 use super::{Machine, Outcome, Verdict, expect, fail, must, needs};
 
 const BLOCKED: &[FaultReason] = &[
@@ -16,45 +16,45 @@ pub(super) fn never_attached_is_blocked<M: Machine>(machine: &M) -> Verdict {
     let [first, second] = machine.devices();
     let on = Attached::with(machine, first)?;
     let pa = machine.memory(PAGE);
-    on.map(BASE, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)?;
+    on.map(M::BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, M::BASE, pa)?;
     let domain = machine.domain();
     let stranger = Attached {
         domain: must("making a domain", domain)?,
         device: second,
     };
-    stranger.must_fault(machine, BASE, pa, BLOCKED)
+    stranger.must_fault(machine, M::BASE, pa, BLOCKED)
 }
 
 pub(super) fn attach_block_attach<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.memory(PAGE);
-    on.map(BASE, pa, PAGE, RW)?;
+    on.map(M::BASE, pa, PAGE, RW)?;
     for _ in 0..3 {
-        on.must_reach(machine, BASE, pa)?;
+        on.must_reach(machine, M::BASE, pa)?;
         must("blocking", machine.unit().block(on.device))?;
-        on.must_fault(machine, BASE, pa, BLOCKED)?;
+        on.must_fault(machine, M::BASE, pa, BLOCKED)?;
         must(
             "attaching again",
             machine.unit().attach(on.device, &on.domain),
         )?;
     }
-    on.must_reach(machine, BASE, pa)
+    on.must_reach(machine, M::BASE, pa)
 }
 
 pub(super) fn domain_to_domain<M: Machine>(machine: &M) -> Verdict {
     let here = Attached::new(machine)?;
     let (pa, other) = (machine.memory(PAGE), machine.memory(PAGE));
-    here.map(BASE, pa, PAGE, RW)?;
-    here.must_reach(machine, BASE, pa)?;
+    here.map(M::BASE, pa, PAGE, RW)?;
+    here.must_reach(machine, M::BASE, pa)?;
     let there = Attached::new(machine)?;
-    there.map(BASE, other, PAGE, RW)?;
-    there.must_reach(machine, BASE, other)?;
+    there.map(M::BASE, other, PAGE, RW)?;
+    there.must_reach(machine, M::BASE, other)?;
     must(
         "attaching back",
         machine.unit().attach(here.device, &here.domain),
     )?;
-    here.must_reach(machine, BASE, pa)
+    here.must_reach(machine, M::BASE, pa)
 }
 
 pub(super) fn pass_through_to_paging<M: Machine>(machine: &M) -> Verdict {
@@ -70,10 +70,10 @@ pub(super) fn pass_through_to_paging<M: Machine>(machine: &M) -> Verdict {
     on.must_reach(machine, direct, pa)?;
     must("attaching", machine.unit().attach(device, &on.domain))?;
     on.must_fault(machine, direct, pa, &[FaultReason::NotMapped])?;
-    on.map(BASE, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)?;
+    on.map(M::BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, M::BASE, pa)?;
     must("passing through again", machine.unit().pass_through(device))?;
-    if on.reaches(machine, BASE, pa) {
+    if on.reaches(machine, M::BASE, pa) {
         return Err(fail("the domain still translates after it was left"));
     }
     on.must_reach(machine, direct, pa)
@@ -106,14 +106,14 @@ pub(super) fn pasid_moves<M: Machine>(machine: &M) -> Verdict {
             domain: must("making a domain", domain)?,
             device,
         };
-        on.map(BASE, pa, PAGE, RW)?;
+        on.map(M::BASE, pa, PAGE, RW)?;
         Ok::<_, Outcome>(on)
     };
     let [here, there, main] = [(); 3].map(|()| machine.memory(PAGE));
     let (first, second, without) = (domain(here)?, domain(there)?, domain(main)?);
     must("attaching", unit.attach(device, &without.domain))?;
     let arrives = |at: PhysAddr| {
-        let found = reaches_as(machine, &first, pasid, BASE, at);
+        let found = reaches_as(machine, &first, pasid, M::BASE, at);
         let others = [here, there, main].into_iter().filter(|other| *other != at);
         let touched = others.filter(|other| machine.peek(*other) == machine.peek(at));
         expect(
@@ -137,12 +137,12 @@ pub(super) fn pasid_moves<M: Machine>(machine: &M) -> Verdict {
             (pasids.attach)(unit, device, pasid, &second.domain),
         )?;
         arrives(there)?;
-        without.must_reach(machine, BASE, main)?;
+        without.must_reach(machine, M::BASE, main)?;
     }
     must("blocking", (pasids.block)(unit, device, pasid))?;
     let before = [here, there, main].map(|at| machine.peek(at));
-    machine.device_write_as(device, pasid, BASE, 0xdead);
+    machine.device_write_as(device, pasid, M::BASE, 0xdead);
     let after = [here, there, main].map(|at| machine.peek(at));
     expect("memory after a blocked write", after, before)?;
-    without.must_reach(machine, BASE, main)
+    without.must_reach(machine, M::BASE, main)
 }

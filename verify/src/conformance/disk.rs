@@ -8,7 +8,7 @@ use portolan::inval::Gather;
 use portolan::table::Segment;
 use portolan::unit::{Domain, FaultEvent, FaultReason};
 
-use super::basic::{Attached, BASE, PAGE, RW};
+use super::basic::{Attached, PAGE, RW};
 use super::{Has, Machine, Outcome, Verdict, drain, expect, fail, must};
 
 /// Operations of [`random_transfers`].
@@ -134,11 +134,11 @@ impl<'a, M: Machine> Play<'a, M> {
         let queues = machine.memory(8 * PAGE);
         let mut shared = [Shared {
             pa: queues,
-            iova: BASE,
+            iova: M::BASE,
         }; 5];
         for (n, one) in (0..).zip(&mut shared) {
             one.pa = PhysAddr::new(queues.get() + n * PAGE);
-            one.iova = page(BASE, n);
+            one.iova = page(M::BASE, n);
             on.map(one.iova, one.pa, PAGE, RW)?;
         }
         disk.start(shared).map_err(fail)?;
@@ -204,7 +204,7 @@ impl<'a, M: Machine> Play<'a, M> {
     }
 
     fn address(&self, slot: u64, n: u64) -> Iova {
-        page(BASE, 64 + slot * 2 * SLOT_PAGES + n)
+        page(M::BASE, 64 + slot * 2 * SLOT_PAGES + n)
     }
 
     /// Takes a whole list away, and tries some of its pages afterwards.

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use portolan::addr::{Iova, PhysAddr};
 use portolan::unit::{FaultEvent, FaultReason, UnitError};
 
-use super::basic::{Attached, BASE, PAGE, RW};
+use super::basic::{Attached, PAGE, RW};
 use super::{Machine, Outcome, Verdict, drain, fail};
 
 const EVENTS: u64 = 1 << 17;
@@ -24,14 +24,14 @@ pub(super) fn queue_wraps<M: Machine>(machine: &M) -> Verdict {
     let pa = machine.memory(PAGE);
     // Each round submits an invalidation and a sync at least: three times round.
     for round in 0..2 * entries {
-        on.map(BASE, pa, PAGE, RW)?;
+        on.map(M::BASE, pa, PAGE, RW)?;
         if round % 32 == 0 {
-            on.must_reach(machine, BASE, pa)?;
+            on.must_reach(machine, M::BASE, pa)?;
         }
-        let owed = on.unmap(BASE, PAGE)?;
+        let owed = on.unmap(M::BASE, PAGE)?;
         on.sync(owed)?;
         if round % 32 == 0 {
-            on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])?;
+            on.must_fault(machine, M::BASE, pa, &[FaultReason::NotMapped])?;
         }
     }
     Ok(())
@@ -39,13 +39,15 @@ pub(super) fn queue_wraps<M: Machine>(machine: &M) -> Verdict {
 
 pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
     let Some(room) = machine.fault_room() else {
-        return Err(Outcome::Skip("the unit keeps no fault records".to_owned()));
+        return Err(Outcome::Skip(
+            "the unit does not say which faults it lost".to_owned(),
+        ));
     };
     let on = Attached::new(machine)?;
     let other = Attached::with(machine, machine.devices()[1])?;
     let pa = machine.memory(PAGE);
     for n in 0..room + 8 {
-        let iova = Iova::new(BASE.get() + n * PAGE);
+        let iova = Iova::new(M::BASE.get() + n * PAGE);
         on.reaches(machine, iova, pa);
         other.reaches(machine, iova, pa);
     }
@@ -57,27 +59,27 @@ pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
         )));
     }
     // Afterwards all is as before.
-    on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])?;
-    on.map(BASE, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)
+    on.must_fault(machine, M::BASE, pa, &[FaultReason::NotMapped])?;
+    on.map(M::BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, M::BASE, pa)
 }
 
 pub(super) fn refused_command_recovers<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.memory(PAGE);
-    on.map(BASE, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)?;
+    on.map(M::BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, M::BASE, pa)?;
     for _ in 0..3 {
         match machine.bad_command() {
             None => return Err(Outcome::Skip("no way to send a bad command".to_owned())),
             Some(Err(UnitError::Refused { .. })) => {}
             Some(other) => return Err(fail(format!("a bad command gave {other:?}"))),
         }
-        let owed = on.unmap(BASE, PAGE)?;
+        let owed = on.unmap(M::BASE, PAGE)?;
         on.sync(owed)?;
-        on.must_fault(machine, BASE, pa, &[FaultReason::NotMapped])?;
-        on.map(BASE, pa, PAGE, RW)?;
-        on.must_reach(machine, BASE, pa)?;
+        on.must_fault(machine, M::BASE, pa, &[FaultReason::NotMapped])?;
+        on.map(M::BASE, pa, PAGE, RW)?;
+        on.must_reach(machine, M::BASE, pa)?;
     }
     Ok(())
 }
@@ -90,7 +92,7 @@ pub(super) fn random_operations<M: Machine>(machine: &M) -> Verdict {
     let mut mapped: BTreeMap<u64, u64> = BTreeMap::new();
     for step in 0..OPERATIONS {
         let slot = rng.u64(0..PAGES);
-        let iova = Iova::new(BASE.get() + slot * PAGE);
+        let iova = Iova::new(M::BASE.get() + slot * PAGE);
         let outcome = if let Some(&page) = mapped.get(&slot) {
             let pa = PhysAddr::new(memory.get() + page * PAGE);
             if rng.bool() {

@@ -51,6 +51,11 @@ pub struct Abilities {
     pub reads: Has,
 }
 
+/// Where scenarios map, if addresses have more than 32 bits.
+pub const HIGH_BASE: Iova = Iova::new(0x1_4000_0000);
+/// The same with addresses of 32 bits.
+pub const LOW_BASE: Iova = Iova::new(0x4000_0000);
+
 /// A machine with a unit, memory and two devices behind the unit.
 pub trait Machine {
     /// An address space of the unit.
@@ -58,10 +63,13 @@ pub trait Machine {
     /// The unit's driver.
     type Unit: Attach<Self::Domain>;
 
+    /// Where scenarios map: 2 GiB from here on are free of interrupts and windows.
+    const BASE: Iova = HIGH_BASE;
+
     /// The driver.
     fn unit(&self) -> &Self::Unit;
 
-    /// An empty address space of 39 bits or more.
+    /// An empty address space: of 39 bits, or as far as [`Machine::BASE`] has it.
     ///
     /// # Errors
     /// The driver's.

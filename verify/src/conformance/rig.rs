@@ -7,10 +7,13 @@ use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::unit::{Attach, AttachError, Domain, UnitError};
 
 use super::disk::Disk;
-use super::{Abilities, Machine};
+use super::{Abilities, HIGH_BASE, Machine};
 
 /// What of a machine is no driver's affair: memory and devices.
 pub trait Host {
+    /// See [`Machine::BASE`].
+    const BASE: Iova = HIGH_BASE;
+
     /// The two devices.
     fn devices(&self) -> [StreamId; 2];
 
@@ -90,6 +93,7 @@ pub struct Rig<U, D, H> {
 impl<U: Attach<D>, D: Domain, H: Host> Machine for Rig<U, D, H> {
     type Domain = D;
     type Unit = U;
+    const BASE: Iova = H::BASE;
 
     fn unit(&self) -> &U {
         &self.unit

@@ -4,7 +4,7 @@ use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
 use portolan::unit::{Attach, Domain as _, FaultReason};
 
-use super::basic::{Attached, BASE, PAGE, RW};
+use super::basic::{Attached, PAGE, RW};
 use super::{Machine, Verdict, fail, must, needs};
 
 const NOT_MAPPED: &[FaultReason] = &[FaultReason::NotMapped];
@@ -13,14 +13,14 @@ pub(super) fn stale_until_sync<M: Machine>(machine: &M) -> Verdict {
     needs(machine.abilities().caches)?;
     let on = Attached::new(machine)?;
     let pa = machine.memory(PAGE);
-    on.map(BASE, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)?;
-    let owed = on.unmap(BASE, PAGE)?;
-    if !on.reaches(machine, BASE, pa) {
+    on.map(M::BASE, pa, PAGE, RW)?;
+    on.must_reach(machine, M::BASE, pa)?;
+    let owed = on.unmap(M::BASE, PAGE)?;
+    if !on.reaches(machine, M::BASE, pa) {
         return Err(fail("nothing was cached: the scenario proves nothing"));
     }
     on.sync(owed)?;
-    on.must_fault(machine, BASE, pa, NOT_MAPPED)
+    on.must_fault(machine, M::BASE, pa, NOT_MAPPED)
 }
 
 pub(super) fn other_page_stays_stale<M: Machine>(machine: &M) -> Verdict {
@@ -29,17 +29,20 @@ pub(super) fn other_page_stays_stale<M: Machine>(machine: &M) -> Verdict {
     needs(abilities.page_exact)?;
     let on = Attached::new(machine)?;
     let pa = machine.memory(2 * PAGE);
-    let (next, second) = (Iova::new(BASE.get() + PAGE), PhysAddr::new(pa.get() + PAGE));
-    on.map(BASE, pa, 2 * PAGE, RW)?;
+    let (next, second) = (
+        Iova::new(M::BASE.get() + PAGE),
+        PhysAddr::new(pa.get() + PAGE),
+    );
+    on.map(M::BASE, pa, 2 * PAGE, RW)?;
     // Keeps the leaf table in the tree, so that leaf-only invalidations are enough.
-    let far = Iova::new(BASE.get() + 8 * PAGE);
+    let far = Iova::new(M::BASE.get() + 8 * PAGE);
     on.map(far, pa, PAGE, RW)?;
-    on.must_reach(machine, BASE, pa)?;
+    on.must_reach(machine, M::BASE, pa)?;
     on.must_reach(machine, next, second)?;
-    let first_owed = on.unmap(BASE, PAGE)?;
+    let first_owed = on.unmap(M::BASE, PAGE)?;
     let second_owed = on.unmap(next, PAGE)?;
     on.sync(first_owed)?;
-    on.must_fault(machine, BASE, pa, NOT_MAPPED)?;
+    on.must_fault(machine, M::BASE, pa, NOT_MAPPED)?;
     if !on.reaches(machine, next, second) {
         return Err(fail("the invalidation of one page dropped its neighbour"));
     }
@@ -57,35 +60,35 @@ pub(super) fn other_domain_stays_stale<M: Machine>(machine: &M) -> Verdict {
         Attached::with(machine, second)?,
     );
     let (pa, other) = (machine.memory(PAGE), machine.memory(PAGE));
-    here.map(BASE, pa, PAGE, RW)?;
-    there.map(BASE, other, PAGE, RW)?;
-    here.must_reach(machine, BASE, pa)?;
-    there.must_reach(machine, BASE, other)?;
-    let owed = here.unmap(BASE, PAGE)?;
-    let others = there.unmap(BASE, PAGE)?;
+    here.map(M::BASE, pa, PAGE, RW)?;
+    there.map(M::BASE, other, PAGE, RW)?;
+    here.must_reach(machine, M::BASE, pa)?;
+    there.must_reach(machine, M::BASE, other)?;
+    let owed = here.unmap(M::BASE, PAGE)?;
+    let others = there.unmap(M::BASE, PAGE)?;
     there.sync(others)?;
-    there.must_fault(machine, BASE, other, NOT_MAPPED)?;
-    if !here.reaches(machine, BASE, pa) {
+    there.must_fault(machine, M::BASE, other, NOT_MAPPED)?;
+    if !here.reaches(machine, M::BASE, pa) {
         return Err(fail(
             "the invalidation of one domain dropped another's entries",
         ));
     }
     here.sync(owed)?;
-    here.must_fault(machine, BASE, pa, NOT_MAPPED)
+    here.must_fault(machine, M::BASE, pa, NOT_MAPPED)
 }
 
 pub(super) fn remapped_goes_to_the_new_page<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let (old, new) = (machine.memory(PAGE), machine.memory(PAGE));
     for _ in 0..3 {
-        on.map(BASE, old, PAGE, RW)?;
-        on.must_reach(machine, BASE, old)?;
-        let owed = on.unmap(BASE, PAGE)?;
+        on.map(M::BASE, old, PAGE, RW)?;
+        on.must_reach(machine, M::BASE, old)?;
+        let owed = on.unmap(M::BASE, PAGE)?;
         on.sync(owed)?;
-        on.must_fault(machine, BASE, old, NOT_MAPPED)?;
-        on.map(BASE, new, PAGE, RW)?;
-        on.must_reach(machine, BASE, new)?;
-        let owed = on.unmap(BASE, PAGE)?;
+        on.must_fault(machine, M::BASE, old, NOT_MAPPED)?;
+        on.map(M::BASE, new, PAGE, RW)?;
+        on.must_reach(machine, M::BASE, new)?;
+        let owed = on.unmap(M::BASE, PAGE)?;
         on.sync(owed)?;
     }
     Ok(())
@@ -96,12 +99,12 @@ pub(super) fn identifier_reuse_forgets<M: Machine>(machine: &M) -> Verdict {
     // As many domains as it takes for an identifier to come round, if the smallest free is used.
     for _ in 0..4 {
         let on = Attached::new(machine)?;
-        on.map(BASE, old, PAGE, RW)?;
-        on.must_reach(machine, BASE, old)?;
+        on.map(M::BASE, old, PAGE, RW)?;
+        on.must_reach(machine, M::BASE, old)?;
         must("blocking", attach_away(machine, &on))?;
         drop(on);
         let on = Attached::new(machine)?;
-        on.must_fault(machine, BASE, old, NOT_MAPPED)?;
+        on.must_fault(machine, M::BASE, old, NOT_MAPPED)?;
         must("blocking", attach_away(machine, &on))?;
     }
     Ok(())
@@ -127,7 +130,7 @@ const GUARD: u64 = 7;
 pub(super) fn one_sync_pays_for_all<M: Machine>(machine: &M) -> Verdict {
     let on = Attached::new(machine)?;
     let pa = machine.memory(8 * PAGE);
-    let guard = Iova::new(BASE.get() + GUARD * PAGE);
+    let guard = Iova::new(M::BASE.get() + GUARD * PAGE);
     for (round, pages) in SCATTERED.iter().enumerate() {
         if round == 1 {
             on.map(guard, pa, PAGE, RW)?;
@@ -135,7 +138,7 @@ pub(super) fn one_sync_pays_for_all<M: Machine>(machine: &M) -> Verdict {
         let places: Vec<_> = (0..)
             .zip(*pages)
             .map(|(n, page)| {
-                let iova = Iova::new(BASE.get() + page * PAGE);
+                let iova = Iova::new(M::BASE.get() + page * PAGE);
                 (iova, PhysAddr::new(pa.get() + n * PAGE))
             })
             .collect();
@@ -163,7 +166,7 @@ pub(super) fn ranges_are_whole<M: Machine>(machine: &M) -> Verdict {
         let pa = machine.memory((pages * PAGE).next_power_of_two());
         let page = |n: u64| {
             (
-                Iova::new(BASE.get() + (first + n) * PAGE),
+                Iova::new(M::BASE.get() + (first + n) * PAGE),
                 PhysAddr::new(pa.get() + n * PAGE),
             )
         };
@@ -197,13 +200,13 @@ pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
     let pages = [machine.memory(PAGE), machine.memory(PAGE)];
     for round in 0..4 {
         let pa = pages[round % 2];
-        on.map(BASE, pa, PAGE, RW)?;
-        on.must_reach(machine, BASE, pa)?;
+        on.map(M::BASE, pa, PAGE, RW)?;
+        on.must_reach(machine, M::BASE, pa)?;
         // The only page of its tables: they leave the tree, and their memory is used again.
-        let owed = on.unmap(BASE, PAGE)?;
+        let owed = on.unmap(M::BASE, PAGE)?;
         on.sync(owed)?;
         let _reused = machine.memory(PAGE);
-        on.must_fault(machine, BASE, pa, NOT_MAPPED)?;
+        on.must_fault(machine, M::BASE, pa, NOT_MAPPED)?;
     }
     Ok(())
 }

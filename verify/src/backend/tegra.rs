@@ -1,0 +1,107 @@
+//! The driver of Tegra's SMMU on the model's registers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use portolan::addr::PhysAddr;
+use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu, WriteKind};
+use portolan_model::clock::PollingClock;
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::tables::Lag;
+use portolan_model::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
+
+use super::model::ModelHost;
+use super::wrap::Wrap;
+use crate::conformance::{Abilities, Has, Outcome, Rig};
+
+/// The model's memory.
+pub type Memory = Arc<ModelMemory<AtomicU32>>;
+type ModelClock = Arc<PollingClock<Arc<TegraRegisters>>>;
+/// Registers and memory of the model behind `W`.
+type Regs<W> = <W as Wrap<Arc<TegraRegisters>, Memory, AtomicU32>>::Registers;
+type Mem<W> = <W as Wrap<Arc<TegraRegisters>, Memory, AtomicU32>>::Memory;
+type Unit<W> = TegraSmmu<Regs<W>, Mem<W>, ModelClock>;
+type Domain<W> = TegraDomain<Regs<W>, Mem<W>, ModelClock>;
+
+/// The driver on the model, behind `W`.
+pub type ModelRig<W> = Rig<Unit<W>, Domain<W>, ModelHost<TegraRegisters>>;
+
+/// Pages of the model's memory.
+const PAGES: u32 = 1 << 12;
+/// Virtual nanoseconds between two looks of a waiting driver.
+const LOOK_NS: u64 = 100;
+/// Longest wait of the driver, in virtual time: what comes at all comes at once.
+const LIMIT: Nanos = Nanos::from_millis(5);
+
+const ABILITIES: Abilities = Abilities {
+    caches: Has::Yes,
+    page_exact: Has::No("four pages share a line of the translation buffer and go as one"),
+    domain_exact: Has::Yes,
+    records: Has::Yes,
+    reasons: Has::Yes,
+    pass_through: Has::Yes,
+    blocks: Has::No("tables have pages of 4 KiB only"),
+    reads: Has::Yes,
+};
+
+/// The model's name of a chip, and where its memory is: beyond 4 GiB on one of those that have
+/// addresses for it.
+pub fn model_of(chip: Chip) -> (TegraChip, PhysAddr) {
+    let low = PhysAddr::new(0x8000_0000);
+    match chip {
+        Chip::Tegra30 => (TegraChip::Tegra30, low),
+        Chip::Tegra114 => (TegraChip::Tegra114, low),
+        Chip::Tegra124 => (TegraChip::Tegra124, low),
+        Chip::Tegra210 => (TegraChip::Tegra210, PhysAddr::new(0x2_8000_0000)),
+    }
+}
+
+fn submitted<R, M, C>(unit: &TegraSmmu<R, M, C>) -> BTreeMap<String, u64>
+where
+    R: Mmio,
+    M: TableMem<AtomicU32>,
+    C: Clock,
+{
+    let counts = unit.counts();
+    let kinds = WriteKind::ALL.iter();
+    kinds
+        .map(|&kind| (kind.name().to_owned(), counts.of(kind)))
+        .collect()
+}
+
+/// A new model.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn on_model<W>(chip: Chip, wrap: &W) -> Result<ModelRig<W>, Outcome>
+where
+    W: Wrap<Arc<TegraRegisters>, Memory, AtomicU32>,
+{
+    let (model, base) = model_of(chip);
+    let late = Visibility::Late(Lag::CacheLines);
+    let memory = Arc::new(ModelMemory::narrow(base, PAGES, late));
+    let registers = Arc::new(TegraRegisters::new(TegraSetup::of(model), memory.clone()));
+    let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+    let config = Config {
+        limit: LIMIT,
+        ..Config::of(chip)
+    };
+    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let unit = TegraSmmu::enable(theirs, tables, Arc::new(clock), config);
+    let failed = |error| Outcome::Fail(format!("enabling the unit: {error}"));
+    let [first, second, _] = model.clients();
+    let devices = [first.stream, second.stream];
+    Ok(Rig {
+        unit: unit.map_err(failed)?,
+        host: ModelHost::new(registers, memory, devices),
+        abilities: ABILITIES,
+        domain: |unit| unit.domain().map(Arc::new),
+        pasids: None,
+        queue_entries: None,
+        fault_room: None,
+        bad_command: |_, _| None,
+        submitted,
+    })
+}
