@@ -48,8 +48,8 @@ const BUDGETS: &[Budget] = &[
     budget("unmap_2m_reclaim", 1400.0, MEASURED),
     budget("iova_page", 275.0, MEASURED),
     budget("iova_page_lane", 175.0, MEASURED),
-    budget("dma_4k_lazy", 2200.0, MEASURED),
-    budget("dma_4k_strict", 4800.0, MEASURED),
+    budget("dma_4k_lazy", 1300.0, MEASURED),
+    budget("dma_4k_strict", 2400.0, MEASURED),
     budget("slot_5", 350.0, MEASURED),
     budget("slot_90", 350.0, MEASURED),
 ];

@@ -72,7 +72,10 @@ impl InvalidationQueue for Hardware {
 type Queue = Combined<LoomCpus, Hardware>;
 
 fn queue(cpus: usize, refused: &'static [u64]) -> Arc<Queue> {
-    let options = CombineOptions::default();
+    queue_with(cpus, refused, CombineOptions::default())
+}
+
+fn queue_with(cpus: usize, refused: &'static [u64], options: CombineOptions) -> Arc<Queue> {
     Arc::new(Combined::new(
         LoomCpus::new(cpus),
         Hardware::new(refused),
@@ -150,5 +153,27 @@ fn an_error_reaches_its_caller_and_nobody_else() {
         let outcomes: Vec<_> = others.into_iter().map(|cpu| cpu.join().unwrap()).collect();
         assert_eq!(outcomes, [Err(Refused(1)), Ok(())]);
         assert_eq!(invalidate(&queue, 5), Ok(()));
+    });
+}
+
+#[test]
+fn one_beside_the_batches_returns_no_earlier_than_the_others() {
+    explore(2, || {
+        let beside = CombineOptions {
+            beside: 1,
+            ..CombineOptions::default()
+        };
+        let queue = queue_with(3, &[], beside);
+        let others: Vec<_> = (1..3)
+            .map(|cpu| {
+                let queue = Arc::clone(&queue);
+                on_cpu(cpu, move || invalidate(&queue, cpu.into()).unwrap())
+            })
+            .collect();
+        invalidate(&queue, 0).unwrap();
+        for other in others {
+            other.join().unwrap();
+        }
+        invalidate(&queue, 9).unwrap();
     });
 }

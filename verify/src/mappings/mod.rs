@@ -19,11 +19,20 @@ use portolan::dma::Policy;
 use portolan::inval::{CombineOptions, Combined};
 use portolan::platform::SlabTables;
 use portolan_model::cpus::Hardware;
+use portolan_model::iommu::Setup;
 use serde::Serialize;
 
 use cpu::Tally;
 pub use machine::Model;
 use machine::{Tables, one_round};
+
+/// How CPUs submit together: ranges in place of pages, and for one way somebody beside the batches.
+fn combining(way: Way) -> CombineOptions {
+    CombineOptions {
+        beside: usize::from(way == Way::Combined),
+        ..CombineOptions::of(&Setup::able(PageSize::SIZE_4K))
+    }
+}
 
 /// Operations after which everything is taken down.
 const ROUND: u64 = 20_000;
@@ -149,7 +158,7 @@ pub fn sabotaged<H: Hardware + 'static>(
                 &tally,
                 tables,
                 &wrap,
-                |cpus, server| Combined::new(cpus, server, CombineOptions::default()),
+                |cpus, server| Combined::new(cpus, server, combining(way)),
             ),
         };
     }

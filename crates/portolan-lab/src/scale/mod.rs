@@ -8,6 +8,7 @@ mod fit;
 mod point;
 mod published;
 mod text;
+mod walks;
 
 pub use fit::Fit;
 pub use point::{Load, Outcome, Way};

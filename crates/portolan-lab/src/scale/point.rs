@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use fastrand::Rng;
-use portolan::addr::{ContextId, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{ContextId, Iova, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
     Constraints, Device, DmaSpace, FromDevice, Policy as Unmaps, Retired, SpaceOptions, Unowned,
     reclaim_all,
@@ -16,10 +16,11 @@ use portolan::table::{Format, PageTable};
 use portolan::unit::{
     Attach, AttachError, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
 };
-use portolan_model::cpus::{CommandServer, NoCaches, Schedule, Taken, VirtualCpus};
+use portolan_model::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
 use portolan_model::iommu::CommandPrices;
 use portolan_model::profile::{Event, Profile, Workload};
 
+use super::walks::{Since, Walks};
 use super::{Options, Policy};
 use crate::machines::{WithFormat, with_format};
 
@@ -29,6 +30,8 @@ const STREAM: StreamId = StreamId::new(1);
 const BATCH: usize = 32;
 /// CPUs that submit together.
 const GROUP: usize = 16;
+/// Those of them that submit by themselves meanwhile.
+const BESIDE: usize = 1;
 
 /// What an operation is, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -106,7 +109,7 @@ pub fn simulate(profile: &Profile, load: &Load, way: &Way) -> Result<Outcome> {
     with_format(profile.format(), Task(profile, load, way))
 }
 
-type Server = CommandServer<NoCaches>;
+type Server = CommandServer<Walks>;
 type Tables<F> = Arc<SlabTables<<F as Format>::Word>>;
 type Paged<F> = PagedDomain<F, Tables<F>, Arc<dyn ContextHome + Send + Sync>>;
 type Space<F> = DmaSpace<Paged<F>, VirtualCpus>;
@@ -164,24 +167,29 @@ impl<'b, F: Format> Bench<'b, F> {
             submission,
             profile.queue(),
             submission.today,
-            NoCaches,
+            Walks::new(format.levels(), profile.price(Event::IotlbMissStep)?),
         ));
         let base = PhysAddr::new(1 << 31);
         let pages = 1024 + 64 * way.cpus as u32;
         let tables: Tables<F> = Arc::new(SlabTables::new(base, F::GRANULE, pages));
         let table = PageTable::new(format, tables)?;
+        let (caps, quirks) = (profile.capabilities(), profile.quirks());
         let queue: Arc<dyn ContextHome + Send + Sync> = match way.policy {
             Policy::Combined | Policy::Retired => {
                 let options = CombineOptions {
                     cpus_per_group: GROUP,
-                    ..CombineOptions::default()
+                    // Where submitting takes no lock, somebody who is alone waits for nobody.
+                    beside: match submission.today {
+                        Submission::LockFree => BESIDE,
+                        Submission::HeldAcrossWait | Submission::LockedInsertion => 0,
+                    },
+                    ..CombineOptions::of(&caps)
                 };
                 let below = Arc::clone(&server);
                 Arc::new(Combined::new(cpus.clone(), below, options))
             }
             Policy::Passthrough | Policy::Strict | Policy::Lazy => server.clone(),
         };
-        let (caps, quirks) = (profile.capabilities(), profile.quirks());
         let domain = PagedDomain::new(table, CONTEXT, caps, quirks, queue);
         let options = SpaceOptions {
             policy: match way.policy {
@@ -266,16 +274,18 @@ impl<'b, F: Format> Bench<'b, F> {
     /// One operation.
     fn once(&self, memory: PhysRange, retired: &mut Vec<Kept<F>>) -> Result<()> {
         if self.way.policy == Policy::Passthrough {
-            self.transfer();
+            self.transfer(None);
             return Ok(());
         }
+        let walks = self.server.hardware();
+        let before = walks.now();
         self.cpus.work(self.calls[0]);
         let mapped = self.device.map::<FromDevice, _>(Unowned(memory));
         let mapping = mapped.map_err(|failed| anyhow!("a map was refused: {}", failed.error))?;
         if self.way.policy == Policy::Strict {
             self.server.after_map();
         }
-        self.transfer();
+        self.transfer(Some((mapping.iova(), before)));
         self.cpus.work(self.calls[1]);
         if self.way.policy == Policy::Retired {
             let Ok(one) = mapping.retire() else {
@@ -293,8 +303,19 @@ impl<'b, F: Format> Bench<'b, F> {
         }
     }
 
+    /// Waits for its turn at the device, and for what it has to look up once more.
+    fn transfer(&self, mapped: Option<(Iova, Since)>) {
+        self.turn();
+        if let Some((iova, since)) = mapped {
+            let again_ns = self.server.hardware().again_ns(iova, since);
+            if again_ns > 0.0 {
+                self.cpus.sleep_until(self.cpus.now_exact_ns() + again_ns);
+            }
+        }
+    }
+
     /// Waits for its turn at the device.
-    fn transfer(&self) {
+    fn turn(&self) {
         let Some(ns) = self.load.device_ns else {
             return;
         };

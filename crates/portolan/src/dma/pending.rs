@@ -145,6 +145,17 @@ impl<P: Cpus> Pending<P> {
         self.queues.len()
     }
 
+    /// The queue of the calling CPU.
+    #[inline]
+    fn own(&self, cpus: &P) -> usize {
+        let cpu = cpus.current().get() as usize;
+        // No division on the way of each unmap.
+        match cpu < self.queues.len() {
+            true => cpu,
+            false => 0,
+        }
+    }
+
     /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `None` if the
     /// queue has no room: the ticket is of the generation that has to be quiet first.
     #[inline]
@@ -155,7 +166,7 @@ impl<P: Cpus> Pending<P> {
         mapped: IovaRange,
         range: IovaRange,
     ) -> Result<(Ticket, Option<Fill>), UnmapFailed> {
-        let queue = cpus.current().get() as usize % self.queues.len();
+        let queue = self.own(cpus);
         let Bounds {
             entries,
             bytes,
@@ -192,7 +203,7 @@ impl<P: Cpus> Pending<P> {
         range: IovaRange,
         debt: Gather,
     ) -> Ticket {
-        let queue = cpus.current().get() as usize % self.queues.len();
+        let queue = self.own(cpus);
         self.queues[queue].0.open.with(|open| {
             domain.absorb(&mut open.debt, debt);
             if open.ranges.is_empty() {
@@ -210,7 +221,7 @@ impl<P: Cpus> Pending<P> {
 
     /// Keeps a debt of which no addresses wait.
     pub(super) fn owe(&self, cpus: &P, domain: &impl Domain, debt: Gather) {
-        let queue = cpus.current().get() as usize % self.queues.len();
+        let queue = self.own(cpus);
         let open = &self.queues[queue].0.open;
         open.with(|open| domain.absorb(&mut open.debt, debt));
     }

@@ -27,12 +27,16 @@ pub struct SpaceOptions {
     pub bounds: Bounds,
     /// How long one CPU waits for another's flush. At least the unit's own limit.
     pub turn_limit: Nanos,
+    /// With so many table pages or fewer, tables that become empty stay in place; more than those
+    /// go back to their memory once they are quiet.
+    pub keep_tables: usize,
     /// The address allocator.
     pub iova: IovaOptions,
 }
 
 impl Default for SpaceOptions {
-    /// All addresses but the lowest 64 KiB, [`Policy::Strict`], the usual bounds, two seconds.
+    /// All addresses but the lowest 64 KiB, [`Policy::Strict`], the usual bounds, two seconds, 256
+    /// table pages, that is 1 MiB for half a gigabyte of addresses where pages and tables have 4 KiB.
     fn default() -> Self {
         let window = IovaRange::new(Iova::new(1 << 16), Iova::new(u64::MAX));
         Self {
@@ -40,6 +44,7 @@ impl Default for SpaceOptions {
             policy: Policy::default(),
             bounds: Bounds::default(),
             turn_limit: Nanos::from_millis(2000),
+            keep_tables: 256,
             iova: IovaOptions::default(),
         }
     }
@@ -141,6 +146,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
             .ok_or(SpaceError::NoAddresses)?;
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
         let memory = |_| SpaceError::Memory;
+        domain.keep_empty_tables(options.keep_tables);
         Ok(Self {
             write_only: grants(Access::WRITE)?,
             read_only: grants(Access::READ)?,
@@ -323,6 +329,9 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
 
     /// Pays what a map of `range` owes; if that fails, takes the mapping away again.
     pub(super) fn after_map(&self, range: IovaRange, owed: Gather) -> Result<(), MapError> {
+        if !self.domain.is_due(&owed) {
+            return Ok(());
+        }
         let Err(failed) = self.domain.sync(owed) else {
             return Ok(());
         };

@@ -2,13 +2,30 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Command, Step};
-use crate::addr::ContextId;
+use super::runs::covering;
+use super::{Command, Depth, RangeForm, Step};
+use crate::addr::{ContextId, IovaRange, PageSize};
 
 /// Commands of one batch.
 pub(super) const BATCH: usize = 64;
 /// Commands of one caller that can be handed over; a plan with more has its own sync to itself.
 pub(super) const OWN: usize = 4;
+
+/// When commands of one context are made fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Merging {
+    /// The hardware's range command.
+    pub form: RangeForm,
+    /// What it counts in.
+    pub granule: PageSize,
+    /// With more page and range commands than this of one context, one range that covers them all.
+    pub above: usize,
+    /// The longest range that may come of that, in granules: what lies between the commands loses
+    /// its cached translations for nothing.
+    pub granules: u64,
+    /// With more commands than this of one context, one for the context.
+    pub context_above: usize,
+}
 
 /// What one caller hands over.
 pub(super) type Own = ArrayVec<Command, OWN>;
@@ -54,9 +71,9 @@ pub(super) fn parse(first: Option<Step>, steps: &mut dyn Iterator<Item = Step>) 
 pub(super) struct Batch(ArrayVec<Command, BATCH>);
 
 impl Batch {
-    /// Adds `own`, or nothing if there is no room. Where one context has more than `context_above`
-    /// commands, one that names the context takes their place.
-    pub(super) fn add(&mut self, own: &Own, context_above: usize) -> Added {
+    /// Adds `own`, or nothing if there is no room. Where one context has more commands than
+    /// `merging` allows, one for all of them takes their place.
+    pub(super) fn add(&mut self, own: &Own, merging: &Merging) -> Added {
         if self.0.remaining_capacity() < own.len() {
             return Added::NoRoom;
         }
@@ -65,16 +82,55 @@ impl Batch {
                 continue;
             }
             match target(command) {
-                Some(context) if self.count(context) >= context_above => {
-                    self.replace(Command::Context { context });
-                }
-                _ if matches!(command, Command::Context { .. } | Command::Global) => {
-                    self.replace(command);
-                }
-                _ => self.0.push(command),
+                Some(context) => self.add_part(command, context, merging),
+                None if matches!(command, Command::Configuration { .. }) => self.0.push(command),
+                None => self.replace(command),
             }
         }
         Added::All
+    }
+
+    /// Adds a command for a part of `context`.
+    fn add_part(&mut self, command: Command, context: ContextId, merging: &Merging) {
+        let count = self.count(context);
+        if count >= merging.above {
+            if let Some(range) = self.merged(command, context, merging) {
+                self.drop_parts(context);
+                self.0.push(range);
+                return;
+            }
+        }
+        match count >= merging.context_above {
+            true => self.replace(Command::Context { context }),
+            false => self.0.push(command),
+        }
+    }
+
+    /// One range command for all parts of `context` and `command`, if the hardware has one.
+    fn merged(&self, command: Command, context: ContextId, merging: &Merging) -> Option<Command> {
+        let (mut range, mut depth) = part(command)?;
+        for &there in self
+            .0
+            .iter()
+            .filter(|there| target(**there) == Some(context))
+        {
+            let (more, deep) = part(there)?;
+            range = range.hull(more);
+            if deep == Depth::AllLevels {
+                depth = deep;
+            }
+        }
+        let granule = merging.granule;
+        if range.pages(granule) > merging.granules {
+            return None;
+        }
+        let run = covering(merging.form, granule, range)?;
+        Some(Command::Range {
+            context,
+            run,
+            granule,
+            depth,
+        })
     }
 
     fn covers(&self, command: Command) -> bool {
@@ -82,6 +138,15 @@ impl Batch {
         self.0.iter().any(|&there| match there {
             Command::Global => !matches!(command, Command::Configuration { .. }),
             Command::Context { context: all } => context == Some(all) || there == command,
+            Command::Range { context: same, .. } if context == Some(same) => {
+                match (part(there), part(command)) {
+                    (Some((all, depth)), Some((range, wanted))) => {
+                        let deep = depth == Depth::AllLevels || wanted == Depth::LeafOnly;
+                        deep && all.covers(range)
+                    }
+                    _ => false,
+                }
+            }
             _ => there == command,
         })
     }
@@ -90,6 +155,10 @@ impl Batch {
     fn count(&self, context: ContextId) -> usize {
         let same = |there: &&Command| target(**there) == Some(context);
         self.0.iter().filter(same).count()
+    }
+
+    fn drop_parts(&mut self, context: ContextId) {
+        self.0.retain(|there| target(*there) != Some(context));
     }
 
     /// Drops what `command` covers, and adds it. There is room: it was seen to, or made.
@@ -121,6 +190,22 @@ pub(super) fn sealed(commands: &[Command]) -> impl Iterator<Item = Step> {
     commands.chain(core::iter::once(Step::Sync))
 }
 
+/// The addresses that a command names, and which levels of them.
+fn part(command: Command) -> Option<(IovaRange, Depth)> {
+    match command {
+        Command::Page {
+            iova, size, depth, ..
+        } => Some((IovaRange::page(iova, size), depth)),
+        Command::Range {
+            run,
+            granule,
+            depth,
+            ..
+        } => Some((run.range(granule), depth)),
+        Command::Context { .. } | Command::Global | Command::Configuration { .. } => None,
+    }
+}
+
 /// The context of which a command names a part.
 fn target(command: Command) -> Option<ContextId> {
     match command {
@@ -130,89 +215,4 @@ fn target(command: Command) -> Option<ContextId> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::addr::{Iova, PageSize};
-    use crate::inval::Depth;
-    use alloc::vec::Vec;
-
-    fn page(context: u32, number: u64) -> Command {
-        Command::Page {
-            context: ContextId::new(context),
-            iova: Iova::new(number << 12),
-            size: PageSize::SIZE_4K,
-            depth: Depth::LeafOnly,
-        }
-    }
-
-    fn add(batch: &mut Batch, commands: &[Command], above: usize) -> Added {
-        batch.add(&commands.iter().copied().collect(), above)
-    }
-
-    #[test]
-    fn one_sync_for_all() {
-        let mut batch = Batch::default();
-        add(&mut batch, &[page(1, 1), page(1, 2)], 8);
-        add(&mut batch, &[page(2, 1), page(1, 1)], 8);
-        let commands = [page(1, 1), page(1, 2), page(2, 1)];
-        assert_eq!(
-            batch.steps().collect::<Vec<_>>(),
-            sealed(&commands).collect::<Vec<_>>()
-        );
-    }
-
-    #[test]
-    fn many_of_one_context_become_the_context() {
-        let context = ContextId::new(1);
-        let mut batch = Batch::default();
-        for number in 0..3 {
-            add(&mut batch, &[page(1, number), page(2, number)], 3);
-        }
-        assert_eq!(batch.0.len(), 6);
-        add(&mut batch, &[page(1, 9), page(1, 10)], 3);
-        assert_eq!(batch.0.len(), 4);
-        assert_eq!(batch.0.last(), Some(&Command::Context { context }));
-        let setup = Command::Configuration { context };
-        add(&mut batch, &[setup, page(1, 11), Command::Global], 3);
-        assert_eq!(&batch.0[..], [setup, Command::Global]);
-        add(&mut batch, &[page(3, 1), setup], 3);
-        assert_eq!(batch.0.len(), 2);
-    }
-
-    #[test]
-    fn a_full_batch_takes_nothing() {
-        let mut batch = Batch::default();
-        for number in 0..BATCH as u64 - 1 {
-            assert_eq!(add(&mut batch, &[page(1, number)], BATCH), Added::All);
-        }
-        let two = [page(1, 100), page(1, 101)];
-        assert_eq!(add(&mut batch, &two, BATCH), Added::NoRoom);
-        assert_eq!(batch.0.len(), BATCH - 1);
-    }
-
-    #[test]
-    fn only_commands_with_one_sync_are_taken() {
-        let whole = [Step::Invalidate(page(1, 1)), Step::Sync];
-        let mut steps = whole.into_iter();
-        let first = steps.next();
-        assert!(matches!(parse(first, &mut steps), Parsed::Whole(own) if own.len() == 1));
-        let twice = whole.into_iter().chain(whole);
-        let open = core::iter::once(whole[0]);
-        let many = (0..9).map(|n| Step::Invalidate(page(1, n)));
-        let sorts: [Vec<Step>; 3] = [twice.collect(), open.collect(), many.collect()];
-        for sort in sorts {
-            let mut steps = sort.iter().copied();
-            let first = steps.next();
-            let Parsed::Other(own, rest) = parse(first, &mut steps) else {
-                panic!("taken whole");
-            };
-            let again: Vec<Step> = own
-                .into_iter()
-                .map(Step::Invalidate)
-                .chain(rest)
-                .chain(steps)
-                .collect();
-            assert_eq!(again, sort);
-        }
-    }
-}
+mod tests;

@@ -16,9 +16,9 @@
 use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 
-use super::batch::{Added, Batch, Own, Parsed, parse, sealed};
-use super::{InvalidationQueue, Step};
-use crate::addr::ContextId;
+use super::batch::{Added, Batch, Merging, Own, Parsed, parse, sealed};
+use super::{Capabilities, InvalidationQueue, RangeForm, Step};
+use crate::addr::{ContextId, PageSize};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::unit::{ContextHome, UnitError};
 
@@ -27,8 +27,12 @@ use crate::unit::{ContextHome, UnitError};
 pub struct CombineOptions {
     /// Numbers of CPUs that share a batch; each such group submits on its own. At least 1.
     pub cpus_per_group: usize,
-    /// With more commands than this for one context in a batch, one for the context instead.
-    pub context_above: usize,
+    /// Callers of a group that submit by themselves beside the batch that is under way: for
+    /// hardware whose queue takes commands from many at once, where waiting for others gains
+    /// nothing while few are there.
+    pub beside: usize,
+    /// What becomes of many commands for one context in a batch.
+    pub merging: Merging,
     /// How long the first caller of a batch is waited for before another one takes its place.
     pub patience: Nanos,
     /// How long a caller waits for others before it submits its own commands alone. At least the
@@ -37,13 +41,37 @@ pub struct CombineOptions {
 }
 
 impl Default for CombineOptions {
-    /// One group, the context from the 17th command on, 100 microseconds, two seconds.
+    /// One group, nobody beside it, no ranges, the context from the 17th command on, 100
+    /// microseconds, two seconds.
     fn default() -> Self {
         Self {
             cpus_per_group: usize::MAX,
-            context_above: 16,
+            beside: 0,
+            merging: Merging {
+                form: RangeForm::Absent,
+                granule: PageSize::SIZE_4K,
+                above: 2,
+                granules: 1 << 12,
+                context_above: 16,
+            },
             patience: Nanos::new(100_000),
             wait_limit: Nanos::from_millis(2000),
+        }
+    }
+}
+
+impl CombineOptions {
+    /// The default for hardware with `caps`: where it has range commands, the third command of one
+    /// context makes one range of all, 4,096 granules long at most.
+    pub fn of(caps: &Capabilities) -> Self {
+        let default = Self::default();
+        Self {
+            merging: Merging {
+                form: caps.range,
+                granule: caps.granule,
+                ..default.merging
+            },
+            ..default
         }
     }
 }
@@ -69,6 +97,8 @@ struct Group<P: Cpus> {
     done: P::Word,
     /// Number of the last one that failed; stored before `done`.
     failed: P::Word,
+    /// Callers that submit beside the batches.
+    beside: P::Word,
 }
 
 /// The batch that commands are added to.
@@ -114,7 +144,27 @@ impl<P: Cpus> Group<P> {
             open: Lock::new(Open::of(1)),
             done: SharedWord::new(0),
             failed: SharedWord::new(0),
+            beside: SharedWord::new(0),
         }
+    }
+
+    /// Whether the caller may submit beside the batches, where `most` may; it has to say when it is
+    /// done.
+    fn step_beside(&self, most: usize) -> bool {
+        let most = most as u64;
+        if most == 0 || self.beside.load(Ordering::Relaxed) >= most {
+            return false;
+        }
+        let joined = self.beside.fetch_add(1, Ordering::Relaxed) < most;
+        if !joined {
+            self.step_back();
+        }
+        joined
+    }
+
+    fn step_back(&self) {
+        // One less: there is no subtraction among the words.
+        self.beside.fetch_add(u64::MAX, Ordering::Relaxed);
     }
 
     /// Takes the next batch, if nothing is in it or under way.
@@ -130,18 +180,17 @@ impl<P: Cpus> Group<P> {
         })
     }
 
-    fn add(&self, own: &Own, context_above: usize) -> Ticket {
-        self.open
-            .with(|open| match open.batch.add(own, context_above) {
-                Added::NoRoom => Ticket::NoRoom,
-                Added::All => {
-                    open.callers += 1;
-                    match open.callers {
-                        1 => Ticket::First(open.number),
-                        _ => Ticket::Later(open.number),
-                    }
+    fn add(&self, own: &Own, merging: &Merging) -> Ticket {
+        self.open.with(|open| match open.batch.add(own, merging) {
+            Added::NoRoom => Ticket::NoRoom,
+            Added::All => {
+                open.callers += 1;
+                match open.callers {
+                    1 => Ticket::First(open.number),
+                    _ => Ticket::Later(open.number),
                 }
-            })
+            }
+        })
     }
 
     /// Takes batch `number` unless somebody has; everything before it has ended.
@@ -207,7 +256,7 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
 
     /// Hands `own` over, and sees it carried out.
     fn hand_over(&self, group: &Group<P>, own: &Own) -> Result<(), Q::Error> {
-        let (number, patience) = match group.add(own, self.options.context_above) {
+        let (number, patience) = match group.add(own, &self.options.merging) {
             Ticket::First(number) => (number, Nanos::new(0)),
             Ticket::Later(number) => (number, self.options.patience),
             Ticket::NoRoom => return self.alone(own),
@@ -266,6 +315,11 @@ impl<P: Cpus, Q: InvalidationQueue> InvalidationQueue for Combined<P, Q> {
         if let Place::Submit(number) = group.enter() {
             let outcome = self.queue.execute(steps);
             group.finish(number, &outcome);
+            return outcome;
+        }
+        if group.step_beside(self.options.beside) {
+            let outcome = self.queue.execute(steps);
+            group.step_back();
             return outcome;
         }
         let mut steps = steps.peekable();

@@ -27,6 +27,13 @@ pub struct Span {
 }
 
 impl Span {
+    /// Whether this one's invalidation is the other's as well.
+    #[inline]
+    fn holds(self, other: Self) -> bool {
+        let deep = self.depth == Depth::AllLevels || other.depth == Depth::LeafOnly;
+        deep && self.leaf <= other.leaf && self.range.covers(other.range)
+    }
+
     fn hull(self, other: Self) -> Self {
         let leaf_only = self.depth == Depth::LeafOnly && other.depth == Depth::LeafOnly;
         Self {
@@ -67,6 +74,9 @@ impl Spans {
     #[inline]
     pub(crate) fn add(&mut self, span: Span) {
         if let Some(last) = self.0.last_mut() {
+            if last.holds(span) {
+                return;
+            }
             if last.gap(span) == 0 {
                 *last = last.hull(span);
                 return;
@@ -166,6 +176,12 @@ impl Gather {
     /// Number of table pages that wait for this debt to be paid.
     pub fn table_pages(&self) -> usize {
         self.tables.pages + self.vacated.len()
+    }
+
+    /// Whether lines of table memory were written.
+    #[inline]
+    pub(crate) fn holds_lines(&self) -> bool {
+        !self.lines.is_empty() || self.cleaned_early == Cleaned::Some
     }
 
     pub(crate) fn cleaned_early(&self) -> Cleaned {

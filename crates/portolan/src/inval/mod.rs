@@ -17,6 +17,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use batch::Merging;
 pub use capability::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
@@ -24,7 +25,7 @@ pub use capability::{
 pub use combine::{CombineOptions, Combined};
 pub use command::{Command, Depth, Run, Step};
 pub use gather::{Gather, Quiesced, Span};
-pub use plan::{Plan, PlanCounts, plan};
+pub use plan::{Plan, PlanCounts, owes_nothing, plan};
 pub use steps::Steps;
 pub use sync::{InvalidationQueue, SyncFailed, sync};
 

@@ -5,7 +5,10 @@
 //! flushed, then the invalidations, then one sync.
 
 use super::runs::count_runs;
-use super::{Caching, Capabilities, Depth, Gather, PageForm, Preference, Quirks, Span, WalkFlush};
+use super::{
+    Caching, Capabilities, Depth, Gather, PageForm, Preference, Quirks, Span, WalkFlush, Walker,
+    WriteBuffer,
+};
 use crate::addr::{ContextId, PageSize};
 
 /// How many commands of each kind a plan has.
@@ -61,6 +64,16 @@ pub fn plan<'g>(
         repeat: quirks.repeat.max(1),
         gather,
     }
+}
+
+/// Whether the plan of `gather` has no steps and nothing waits for it: then nothing is lost with it.
+#[inline]
+pub fn owes_nothing(caps: &Capabilities, gather: &Gather) -> bool {
+    let cached = caps.caching == Caching::PresentOnly || gather.mapped().is_empty();
+    let written_back = caps.walker == Walker::Coherent || !gather.holds_lines();
+    let drained = caps.write_buffer == WriteBuffer::Absent || gather.is_empty();
+    let left = gather.holds_tables() || !gather.unmapped().is_empty();
+    cached && written_back && drained && !left
 }
 
 fn choose(caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> (Form, u64) {

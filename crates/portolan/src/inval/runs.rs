@@ -30,6 +30,37 @@ fn mask(granule: PageSize, range: IovaRange) -> u32 {
     64 - differ.leading_zeros()
 }
 
+/// One run that covers `range`, and more of what is around it if it takes that; `None` if the hardware
+/// has none so long.
+pub(super) fn covering(form: RangeForm, granule: PageSize, range: IovaRange) -> Option<Run> {
+    let first = range.start().get() >> granule.lg2();
+    let address = |page: u64| Iova::new(page << granule.lg2());
+    match form {
+        RangeForm::Absent => None,
+        RangeForm::PowerOfTwo { max_lg2_pages } => {
+            let lg2 = mask(granule, range);
+            let start = address(first.checked_shr(lg2)?.checked_shl(lg2)?);
+            let lg2_pages = lg2 as u8;
+            (lg2_pages <= max_lg2_pages).then_some(Run::PowerOfTwo { start, lg2_pages })
+        }
+        RangeForm::NumScale { max_num, max_scale } => {
+            let most = u64::from(max_num.clamp(1, 32));
+            let pages = range.pages(granule);
+            let scale =
+                (0..=max_scale.min(51)).find(|&scale| pages.div_ceil(1 << scale) <= most)?;
+            let num = pages.div_ceil(1 << scale);
+            // What it covers beyond the range has to be addresses.
+            let end = first.checked_add(num << scale)?;
+            (end.leading_zeros() >= granule.lg2()).then_some(())?;
+            Some(Run::NumScale {
+                start: address(first),
+                num: num as u8,
+                scale,
+            })
+        }
+    }
+}
+
 /// The runs that cover one range.
 #[derive(Clone, Debug)]
 pub(super) struct Runs {

@@ -40,6 +40,7 @@ pub struct SyncFailed<E> {
 ///
 /// # Errors
 /// [`SyncFailed`] with the debt if the queue failed: nothing may be reused yet.
+#[inline]
 #[allow(clippy::result_large_err)] // The debt travels back whole, without a heap.
 pub fn sync<Q: InvalidationQueue + ?Sized>(
     queue: &Q,

@@ -1,6 +1,7 @@
 //! Mapping: check and reserve everything first, then write what cannot fail.
 
 use super::chain::Reserve;
+use super::enter::Enter;
 use super::format::{Entry, Format, span_lg2};
 use super::pieces::{Merged, Pieces, Shape};
 use super::{Access, MapError, PageTable, Segment, Walk};
@@ -41,16 +42,6 @@ impl Entered {
     fn has(self, slot: Iova) -> bool {
         self.first == Some(slot) || self.last == Some(slot)
     }
-}
-
-/// How an attempt to enter a leaf table ended.
-enum Enter {
-    /// The live count includes the new entries now; how many there were before.
-    Entered { table: PhysAddr, before: u32 },
-    /// There is no table: empty, or one that was emptied.
-    NoTable,
-    /// The range cannot be free.
-    Taken,
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
@@ -156,7 +147,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         template: u64,
         gather: &mut Gather,
     ) -> Result<bool, MapError> {
-        let Walk::At(entry, _) = self.walk(range.start(), 1) else {
+        let Walk::At(entry, parent) = self.walk(range.start(), 1) else {
             return Ok(false);
         };
         let count = range.pages(F::GRANULE) as u32;
@@ -165,7 +156,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         };
         let (table, before) = match self.enter(entry, count) {
             Enter::Entered { table, before } => (table, before),
-            Enter::NoTable => return Ok(false),
+            Enter::NoTable => match self.take_back(entry, parent, range.start(), count) {
+                Some(table) => (table, 0),
+                None => return Ok(false),
+            },
             Enter::Taken => return Err(self.already_mapped(range)),
         };
         let index = Self::index(range.start(), 0);
@@ -192,53 +186,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     fn first_live(words: &[F::Word], start: Iova) -> Option<Iova> {
         let live = words.iter().position(|word| word.load() != 0)?;
         start.checked_add((live as u64) << F::GRANULE.lg2())
-    }
-
-    /// Announces `count` entries to come in the leaf table behind `entry`.
-    #[inline]
-    fn enter(&self, entry: &F::Word, count: u32) -> Enter {
-        let mut raw = entry.load();
-        loop {
-            let table = match F::classify(raw, 1) {
-                Entry::Table(table) => table,
-                Entry::Empty | Entry::Vacated(_) => return Enter::NoTable,
-                Entry::Leaf(_) | Entry::Broken(_) => return Enter::Taken,
-            };
-            if !Self::counted() {
-                return Enter::Entered { table, before: 0 };
-            }
-            let before = F::live(raw);
-            if before + count > 1 << F::INDEX_LG2 {
-                return Enter::Taken;
-            }
-            match entry.compare_exchange(raw, Self::with_live(raw, before + count)) {
-                Ok(_) => return Enter::Entered { table, before },
-                Err(now) => raw = now,
-            }
-        }
-    }
-
-    /// Takes back an announcement.
-    fn leave(&self, entry: &F::Word, count: u32) {
-        if !Self::counted() {
-            return;
-        }
-        let mut raw = entry.load();
-        while let Entry::Table(_) = F::classify(raw, 1) {
-            let left = F::live(raw).saturating_sub(count);
-            match entry.compare_exchange(raw, Self::with_live(raw, left)) {
-                Ok(_) => return,
-                Err(now) => raw = now,
-            }
-        }
-    }
-
-    /// The table entry `raw` with another live count; bits that the hardware sets stay.
-    #[inline]
-    pub(super) fn with_live(raw: u64, live: u32) -> u64 {
-        let none = PhysAddr::new(0);
-        let mask = F::table(none, u32::MAX, 1) & !F::table(none, 0, 1);
-        (raw & !mask) | (F::table(none, live, 1) & mask)
     }
 
     fn map_pieces<I>(

@@ -16,6 +16,7 @@
 
 mod chain;
 mod dirty;
+mod enter;
 mod error;
 pub mod format;
 mod map;
@@ -71,6 +72,9 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     when_dropped: WhenDropped,
     /// Numbers the events of a leaf table being emptied.
     vacancies: AtomicU64,
+    /// With so many table pages or fewer, leaf tables that small unmaps empty stay in the tree. Not
+    /// a count of empty ones: that would be written by every CPU with each lone page.
+    keep_empty: AtomicUsize,
 }
 
 /// What becomes of the table pages when the table is dropped.
@@ -103,6 +107,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             pages: AtomicUsize::new(1),
             when_dropped: WhenDropped::Free,
             vacancies: AtomicU64::new(0),
+            keep_empty: AtomicUsize::new(0),
         })
     }
 
@@ -124,6 +129,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Number of table pages, those that wait for quiet included.
     pub fn pages(&self) -> usize {
         self.pages.load(Ordering::Relaxed)
+    }
+
+    /// Leaves leaf tables that small unmaps empty in the tree while there are at most `pages` table
+    /// pages in all; 0 at first. Those that stay come back through [`PageTable::prune`], with an
+    /// unmap that covers them whole, or with the table.
+    pub fn keep_empty_tables(&self, pages: usize) {
+        self.keep_empty.store(pages, Ordering::Relaxed);
     }
 
     /// Leaves all table pages allocated for good when the table is dropped: for hardware that did

@@ -195,9 +195,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Release::Kept;
         }
         let mut raw = entry.load();
+        let leaves = |left| left == 0 && !gather.vacated.is_full() && !self.keeps_empty();
         while let Entry::Table(table) = F::classify(raw, 1) {
             let left = F::live(raw).saturating_sub(count);
-            let (new, done) = if left == 0 && !gather.vacated.is_full() {
+            let (new, done) = if leaves(left) {
                 let event = self.vacancies.fetch_add(1, Ordering::Relaxed);
                 (F::vacated(table, event), Release::Vacated(event))
             } else {
@@ -209,6 +210,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
         }
         Release::Kept
+    }
+
+    #[inline]
+    fn keeps_empty(&self) -> bool {
+        self.pages.load(Ordering::Relaxed) <= self.keep_empty.load(Ordering::Relaxed)
     }
 
     /// Clears the leaf or the part of a leaf table at `iova`; what that covered, with which leaves.

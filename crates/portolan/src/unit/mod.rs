@@ -79,6 +79,20 @@ pub trait Domain {
     #[allow(clippy::result_large_err)] // The debt travels back whole, without a heap.
     fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>>;
 
+    /// Whether anything has to be done to pay `owed`. If not, dropping it loses nothing: what a map
+    /// owes is mostly nothing, and then a debt need not be handed around.
+    #[inline]
+    fn is_due(&self, owed: &Gather) -> bool {
+        !owed.is_empty()
+    }
+
+    /// Leaves tables that small unmaps empty in place while there are at most `pages` table pages in
+    /// all: then the next map there allocates nothing, and walk caches need not be invalidated.
+    /// Domains without tables have nothing to keep.
+    fn keep_empty_tables(&self, pages: usize) {
+        let _ = pages;
+    }
+
     /// What an address translates to now.
     fn translate(&self, iova: Iova) -> Option<Translation>;
 }

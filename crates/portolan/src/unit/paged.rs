@@ -2,7 +2,9 @@
 
 use super::{Domain, DomainError, UnitError, UnmapFailed};
 use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
-use crate::inval::{Capabilities, Gather, InvalidationQueue, Quirks, Step, SyncFailed, plan, sync};
+use crate::inval::{
+    Capabilities, Gather, InvalidationQueue, Quirks, Step, SyncFailed, owes_nothing, plan, sync,
+};
 use crate::platform::TableMem;
 use crate::table::format::Format;
 use crate::table::{Access, PageTable, Segment, Translation, UnmapError};
@@ -177,10 +179,20 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, 
         Ok(self.table.unmap(range, owed)?)
     }
 
+    #[inline]
     fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>> {
         let quiesced = sync(&self.queue, self.context, &self.caps, &self.quirks, owed)?;
         self.table.reclaim(quiesced);
         Ok(())
+    }
+
+    #[inline]
+    fn is_due(&self, owed: &Gather) -> bool {
+        !owes_nothing(&self.caps, owed)
+    }
+
+    fn keep_empty_tables(&self, pages: usize) {
+        self.table.keep_empty_tables(pages);
     }
 
     #[inline]

@@ -1,0 +1,151 @@
+//! Batches: what covers what, and what many commands become.
+
+use super::*;
+use crate::addr::{Iova, PageSize};
+use crate::inval::Depth;
+use alloc::vec::Vec;
+
+fn page(context: u32, number: u64) -> Command {
+    Command::Page {
+        context: ContextId::new(context),
+        iova: Iova::new(number << 12),
+        size: PageSize::SIZE_4K,
+        depth: Depth::LeafOnly,
+    }
+}
+
+fn add(batch: &mut Batch, commands: &[Command], context_above: usize) -> Added {
+    let merging = Merging {
+        form: RangeForm::Absent,
+        granule: PageSize::SIZE_4K,
+        above: 0,
+        granules: 1 << 20,
+        context_above,
+    };
+    batch.add(&commands.iter().copied().collect(), &merging)
+}
+
+#[test]
+fn pages_that_are_near_become_one_range() {
+    let mut batch = Batch::default();
+    let merging = Merging {
+        form: RangeForm::NumScale {
+            max_num: 32,
+            max_scale: 31,
+        },
+        granule: PageSize::SIZE_4K,
+        above: 2,
+        granules: 100,
+        context_above: 4,
+    };
+    let mut add = |commands: &[Command]| {
+        batch.add(&commands.iter().copied().collect(), &merging);
+        batch.0.to_vec()
+    };
+    add(&[page(1, 40), page(1, 10), page(2, 10)]);
+    let merged = add(&[page(1, 73)]);
+    let (range, depth) = part(merged[1]).unwrap();
+    assert_eq!((merged.len(), merged[0]), (2, page(2, 10)));
+    assert_eq!(depth, Depth::LeafOnly);
+    assert!((10..=73).all(|n| range.covers(part(page(1, n)).unwrap().0)));
+    assert!(range.pages(PageSize::SIZE_4K) <= 66);
+    // What it covers is not added again; what is too far away stays by itself.
+    assert_eq!(add(&[page(1, 50)]).len(), 2);
+    assert_eq!(add(&[page(1, 200), page(1, 400), page(1, 600)]).len(), 5);
+    // Too many of those are the context.
+    let all = add(&[page(1, 800)]);
+    let context = ContextId::new(1);
+    assert_eq!(all[..], [page(2, 10), Command::Context { context }]);
+}
+
+#[test]
+fn a_merged_range_reaches_as_deep_as_its_parts() {
+    let merging = Merging {
+        form: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
+        granule: PageSize::SIZE_4K,
+        above: 1,
+        granules: 1 << 9,
+        context_above: 16,
+    };
+    let deep = Command::Page {
+        context: ContextId::new(1),
+        iova: Iova::new(0x5000),
+        size: PageSize::SIZE_4K,
+        depth: Depth::AllLevels,
+    };
+    for own in [[page(1, 4), deep], [deep, page(1, 4)]] {
+        let mut batch = Batch::default();
+        batch.add(&own.into_iter().collect(), &merging);
+        let (range, depth) = part(batch.0[0]).unwrap();
+        assert_eq!(depth, Depth::AllLevels);
+        assert_eq!(range.start(), Iova::new(0x4000));
+        assert_eq!(range.pages(PageSize::SIZE_4K), 2);
+    }
+}
+
+#[test]
+fn one_sync_for_all() {
+    let mut batch = Batch::default();
+    add(&mut batch, &[page(1, 1), page(1, 2)], 8);
+    add(&mut batch, &[page(2, 1), page(1, 1)], 8);
+    let commands = [page(1, 1), page(1, 2), page(2, 1)];
+    assert_eq!(
+        batch.steps().collect::<Vec<_>>(),
+        sealed(&commands).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn many_of_one_context_become_the_context() {
+    let context = ContextId::new(1);
+    let mut batch = Batch::default();
+    for number in 0..3 {
+        add(&mut batch, &[page(1, number), page(2, number)], 3);
+    }
+    assert_eq!(batch.0.len(), 6);
+    add(&mut batch, &[page(1, 9), page(1, 10)], 3);
+    assert_eq!(batch.0.len(), 4);
+    assert_eq!(batch.0.last(), Some(&Command::Context { context }));
+    let setup = Command::Configuration { context };
+    add(&mut batch, &[setup, page(1, 11), Command::Global], 3);
+    assert_eq!(&batch.0[..], [setup, Command::Global]);
+    add(&mut batch, &[page(3, 1), setup], 3);
+    assert_eq!(batch.0.len(), 2);
+}
+
+#[test]
+fn a_full_batch_takes_nothing() {
+    let mut batch = Batch::default();
+    for number in 0..BATCH as u64 - 1 {
+        assert_eq!(add(&mut batch, &[page(1, number)], BATCH), Added::All);
+    }
+    let two = [page(1, 100), page(1, 101)];
+    assert_eq!(add(&mut batch, &two, BATCH), Added::NoRoom);
+    assert_eq!(batch.0.len(), BATCH - 1);
+}
+
+#[test]
+fn only_commands_with_one_sync_are_taken() {
+    let whole = [Step::Invalidate(page(1, 1)), Step::Sync];
+    let mut steps = whole.into_iter();
+    let first = steps.next();
+    assert!(matches!(parse(first, &mut steps), Parsed::Whole(own) if own.len() == 1));
+    let twice = whole.into_iter().chain(whole);
+    let open = core::iter::once(whole[0]);
+    let many = (0..9).map(|n| Step::Invalidate(page(1, n)));
+    let sorts: [Vec<Step>; 3] = [twice.collect(), open.collect(), many.collect()];
+    for sort in sorts {
+        let mut steps = sort.iter().copied();
+        let first = steps.next();
+        let Parsed::Other(own, rest) = parse(first, &mut steps) else {
+            panic!("taken whole");
+        };
+        let again: Vec<Step> = own
+            .into_iter()
+            .map(Step::Invalidate)
+            .chain(rest)
+            .chain(steps)
+            .collect();
+        assert_eq!(again, sort);
+    }
+}

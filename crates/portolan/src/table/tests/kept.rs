@@ -1,0 +1,128 @@
+//! Emptied leaf tables that stay, and those that go.
+
+use core::sync::atomic::AtomicU64;
+
+use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use crate::inval::{
+    Caching, Capabilities, Depth, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm,
+    Step, Walker, WriteBuffer, owes_nothing, sync,
+};
+use crate::platform::SlabTables;
+use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
+use crate::table::{Access, PageTable};
+
+const BLOCK: u64 = 0x20_0000;
+const CAPS: Capabilities = Capabilities {
+    granule: PageSize::SIZE_4K,
+    page: PageForm::Granule,
+    range: RangeForm::Absent,
+    leaf_only: LeafOnly::Present,
+    walker: Walker::Coherent,
+    caching: Caching::PresentOnly,
+    write_buffer: WriteBuffer::Absent,
+};
+
+type Table = PageTable<Armv8Stage1<12>, SlabTables<AtomicU64>>;
+
+struct Willing;
+
+impl InvalidationQueue for Willing {
+    type Error = ();
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), ()> {
+        steps.for_each(drop);
+        Ok(())
+    }
+}
+
+fn table() -> Table {
+    let memory = SlabTables::new(PhysAddr::new(1 << 31), PageSize::SIZE_4K, 64);
+    let format = Armv8Stage1::new(Armv8Config {
+        input_lg2: 39,
+        output_lg2: 40,
+        split: SplitRule::BreakBeforeMake,
+        dirty: DirtyTracking::Off,
+    });
+    PageTable::new(format.unwrap(), memory).unwrap()
+}
+
+fn page(slot: u64) -> IovaRange {
+    IovaRange::page(Iova::new(slot * BLOCK), PageSize::SIZE_4K)
+}
+
+/// Maps and unmaps one page of each of `slots`, and pays; returns how deep that went.
+fn pass(table: &Table, slots: u64) -> Depth {
+    let mut owed = Gather::new();
+    for slot in 0..slots {
+        let mut mapped = Gather::new();
+        let at = page(slot).start();
+        let pa = PhysAddr::new(0x1000);
+        table
+            .map(at, pa, 0x1000, Access::READ, &mut mapped)
+            .unwrap();
+        assert!(owes_nothing(&CAPS, &mapped));
+        table.unmap(page(slot), &mut owed).unwrap();
+        assert!(!owes_nothing(&CAPS, &owed));
+    }
+    let deep = owed
+        .unmapped()
+        .iter()
+        .any(|span| span.depth == Depth::AllLevels);
+    let quirks = Quirks::default();
+    let quiesced = sync(&Willing, ContextId::new(1), &CAPS, &quirks, owed);
+    table.reclaim(quiesced.unwrap());
+    match deep {
+        true => Depth::AllLevels,
+        false => Depth::LeafOnly,
+    }
+}
+
+#[test]
+fn without_leave_to_stay_emptied_tables_go() {
+    let table = table();
+    assert_eq!(pass(&table, 4), Depth::AllLevels);
+    // The root and one below it.
+    assert_eq!(table.pages(), 2);
+}
+
+#[test]
+fn few_tables_stay_and_walk_caches_with_them() {
+    let table = table();
+    table.keep_empty_tables(6);
+    assert_eq!(pass(&table, 4), Depth::LeafOnly);
+    assert_eq!(table.pages(), 6);
+    // With more than those, each that becomes empty goes.
+    assert_eq!(pass(&table, 8), Depth::AllLevels);
+    assert!(table.pages() <= 6, "{} pages", table.pages());
+    let mut owed = Gather::new();
+    table.prune(table.input_range(), &mut owed);
+    let quiesced = sync(&Willing, ContextId::new(1), &CAPS, &Quirks::default(), owed);
+    table.reclaim(quiesced.unwrap());
+    assert_eq!(table.pages(), 1);
+    assert_eq!(table.memory().live(), 1);
+}
+
+#[test]
+fn hardware_that_has_to_be_told_of_a_map_is_owed() {
+    let table = table();
+    let mut owed = Gather::new();
+    let at = page(0).start();
+    let pa = PhysAddr::new(0x1000);
+    table.map(at, pa, 0x1000, Access::READ, &mut owed).unwrap();
+    let caching = Capabilities {
+        caching: Caching::NotPresentToo,
+        ..CAPS
+    };
+    let late = Capabilities {
+        walker: Walker::NonCoherent,
+        ..CAPS
+    };
+    let buffered = Capabilities {
+        write_buffer: WriteBuffer::MustFlush,
+        ..CAPS
+    };
+    for caps in [caching, late, buffered] {
+        assert!(!owes_nothing(&caps, &owed), "{caps:?}");
+        assert!(owes_nothing(&caps, &Gather::new()), "{caps:?}");
+    }
+}
