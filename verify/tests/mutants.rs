@@ -3,13 +3,22 @@
 
 use portolan_verify::conformance::Outcome;
 use portolan_verify::mutate::seam::Sabotage;
-use portolan_verify::mutate::{Fate, Ground, MUTANTS};
+use portolan_verify::mutate::{Fate, Ground, MUTANTS, Mutant, TEGRA_MUTANTS};
 
 #[test]
 fn what_is_left_out_is_noticed() {
+    all_are_noticed(MUTANTS);
+}
+
+#[test]
+fn what_is_left_out_on_tegra_is_noticed() {
+    all_are_noticed(TEGRA_MUTANTS);
+}
+
+fn all_are_noticed(mutants: &[Mutant]) {
     let mut wrong = Vec::new();
     println!("| on | without | failed |\n|---|---|---|");
-    for mutant in MUTANTS {
+    for mutant in mutants {
         let (on, without) = (mutant.ground.name(), mutant.without);
         let fate = mutant.run();
         let text = match &fate {
@@ -35,7 +44,16 @@ fn what_is_left_out_is_noticed() {
 
 #[test]
 fn the_seam_alone_changes_nothing() {
-    let mut grounds: Vec<Ground> = MUTANTS.iter().map(|mutant| mutant.ground).collect();
+    nothing_changes(MUTANTS);
+}
+
+#[test]
+fn the_seam_alone_changes_nothing_on_tegra() {
+    nothing_changes(TEGRA_MUTANTS);
+}
+
+fn nothing_changes(mutants: &[Mutant]) {
+    let mut grounds: Vec<Ground> = mutants.iter().map(|mutant| mutant.ground).collect();
     grounds.dedup();
     for ground in grounds {
         for line in ground.run(Sabotage::NONE) {

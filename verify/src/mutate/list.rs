@@ -17,19 +17,19 @@ const fn read(read: fn(usize, u32) -> u32) -> Sabotage {
     }
 }
 
-const fn write(write: fn(usize, u32) -> Arrives) -> Sabotage {
+pub(super) const fn write(write: fn(usize, u32) -> Arrives) -> Sabotage {
     Sabotage {
         write,
         ..Sabotage::NONE
     }
 }
 
-const UNCLEAN: Sabotage = Sabotage {
+pub(super) const UNCLEAN: Sabotage = Sabotage {
     cleans: Cleans::Lost,
     ..Sabotage::NONE
 };
 
-const fn mutant(
+pub(super) const fn mutant(
     ground: Ground,
     without: &'static str,
     sabotage: Sabotage,

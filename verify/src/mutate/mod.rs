@@ -6,21 +6,26 @@
 
 mod edits;
 mod list;
+mod registers;
 pub mod seam;
 
 pub use list::MUTANTS;
+pub use registers::TEGRA_MUTANTS;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
+use portolan_hw::tegra_smmu::Chip;
 use portolan_model::memory::ModelMemory;
 use portolan_model::smmuv3::SmmuRegisters;
+use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::VtdRegisters;
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;
 
 use crate::backend::wrap::Wrap;
-use crate::backend::{Line, run, smmuv3, vtd};
+use crate::backend::{Line, run, smmuv3, tegra, vtd};
 use crate::conformance::Outcome;
 use seam::{Interface, Sabotage, Tampered, Unclean};
 
@@ -37,6 +42,8 @@ pub enum Ground {
     Vtd(vtd::Kind),
     /// The model's VT-d, first stage.
     VtdFirst,
+    /// The model's SMMU of a Tegra.
+    Tegra(Chip),
     /// QEMU's SMMUv3.
     QemuSmmuv3,
     /// QEMU's VT-d in legacy mode.
@@ -60,6 +67,10 @@ impl Ground {
             Self::Vtd(vtd::Kind::Registers) => "model:vtd-registers",
             Self::Vtd(vtd::Kind::Scalable) => "model:vtd-scalable",
             Self::VtdFirst => "model:vtd-first-stage",
+            Self::Tegra(Chip::Tegra30) => "model:tegra30",
+            Self::Tegra(Chip::Tegra114) => "model:tegra114",
+            Self::Tegra(Chip::Tegra124) => "model:tegra124",
+            Self::Tegra(Chip::Tegra210) => "model:tegra210",
             Self::QemuSmmuv3 => "qemu:smmuv3",
             Self::QemuVtd => "qemu:vtd",
             Self::QemuVtdScalable => "qemu:vtd-scalable",
@@ -79,6 +90,7 @@ impl Ground {
             Self::Smmuv3Nested => run(|| smmuv3::nested_on_model(&seam), quiet),
             Self::Vtd(kind) => run(|| vtd::second_on_model(kind, &seam), quiet),
             Self::VtdFirst => run(|| vtd::first_on_model(&seam), quiet),
+            Self::Tegra(chip) => run(|| tegra::on_model(chip, &seam), quiet),
             Self::QemuSmmuv3 => run(|| smmuv3::first_on_qemu(&seam), quiet),
             Self::QemuVtd => run(|| vtd::legacy_on_qemu(&seam), quiet),
             Self::QemuVtdScalable => run(|| vtd::scalable_on_qemu(&seam), quiet),
@@ -160,6 +172,21 @@ impl Wrap<Arc<VtdRegisters>, Arc<ModelMemory>> for Seam {
         memory: Arc<ModelMemory>,
     ) -> (Self::Registers, Self::Memory) {
         let tampered = Tampered::new(registers, memory.clone(), Interface::Vtd, self.0);
+        (tampered, Unclean::new(memory, self.0.cleans))
+    }
+}
+
+impl Wrap<Arc<TegraRegisters>, tegra::Memory, AtomicU32> for Seam {
+    type Registers = Tampered<Arc<TegraRegisters>, tegra::Memory>;
+    type Memory = Unclean<tegra::Memory>;
+
+    fn wrap(
+        &self,
+        registers: Arc<TegraRegisters>,
+        memory: tegra::Memory,
+    ) -> (Self::Registers, Self::Memory) {
+        let interface = Interface::Registers;
+        let tampered = Tampered::new(registers, memory.clone(), interface, self.0);
         (tampered, Unclean::new(memory, self.0.cleans))
     }
 }

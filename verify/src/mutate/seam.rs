@@ -4,11 +4,12 @@
 //! are there. Layouts of queues: SMMUv3 (IHI 0070, sections 3.5 and 4) and VT-d (D51397, section
 //! 6.5.2), of either descriptor width.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Mmio, OutOfTableMemory, TableMem};
+use portolan::platform::{Mmio, OutOfTableMemory, TableMem, Word};
 use portolan_model::memory::ModelMemory;
 use portolan_qemu::ram::GuestRam;
 
@@ -24,12 +25,13 @@ pub trait QueueMemory {
     fn store(&self, at: PhysAddr, value: u64);
 }
 
-impl QueueMemory for Arc<ModelMemory> {
+impl<W: Word> QueueMemory for Arc<ModelMemory<W>> {
     fn load(&self, at: PhysAddr) -> u64 {
-        let page = at.align_down(PageSize::SIZE_4K);
-        let words = self.table(page, PageSize::SIZE_4K);
-        let word = words.get((at.get() & 0xfff) as usize / 8);
-        word.map_or(0, |word| word.load(Ordering::Acquire))
+        let mut bytes = [0; 8];
+        match self.read(at, &mut bytes) {
+            Some(()) => u64::from_le_bytes(bytes),
+            None => 0,
+        }
     }
 
     fn store(&self, at: PhysAddr, value: u64) {
@@ -54,6 +56,8 @@ pub enum Interface {
     Smmuv3,
     /// Descriptors of 16 or 32 bytes, byte offsets.
     Vtd,
+    /// No queue: registers alone.
+    Registers,
 }
 
 /// Whether cache lines are written back when the driver asks for it.
@@ -76,6 +80,8 @@ pub struct Sabotage {
     pub write: fn(usize, u32) -> Arrives,
     /// Whether lines are written back.
     pub cleans: Cleans,
+    /// A register that is never read: the driver is told what it wrote there last.
+    pub unread: Option<usize>,
 }
 
 /// Whether something arrives.
@@ -85,6 +91,10 @@ pub enum Arrives {
     Yes,
     /// It is lost.
     No,
+    /// This arrives instead.
+    As(u32),
+    /// It is lost, but for the first time.
+    Once,
 }
 
 impl Sabotage {
@@ -94,6 +104,7 @@ impl Sabotage {
         read: |_, value| value,
         write: |_, _| Arrives::Yes,
         cleans: Cleans::Done,
+        unread: None,
     };
 
     /// Commands are edited, and nothing else.
@@ -119,6 +130,10 @@ pub struct Tampered<R, Q> {
     interface: Interface,
     sabotage: Sabotage,
     queue: Mutex<Queue>,
+    /// Writes that arrive once.
+    arrived: Mutex<BTreeSet<(usize, u32)>>,
+    /// Last written to [`Sabotage::unread`].
+    written: AtomicU32,
 }
 
 impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
@@ -130,6 +145,8 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
             interface,
             sabotage,
             queue: Mutex::default(),
+            arrived: Mutex::default(),
+            written: AtomicU32::new(0),
         }
     }
 
@@ -142,11 +159,11 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         // Positions count slots, with a wrap bit where the interface has one.
         let positions = match self.interface {
             Interface::Smmuv3 => 2 * slots,
-            Interface::Vtd => slots,
+            Interface::Vtd | Interface::Registers => slots,
         };
         let (mut at, end) = match self.interface {
             Interface::Smmuv3 => (queue.tail, tail % positions),
-            Interface::Vtd => (queue.tail, tail / bytes % positions),
+            Interface::Vtd | Interface::Registers => (queue.tail, tail / bytes % positions),
         };
         queue.tail = end;
         drop(queue);
@@ -177,7 +194,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
     fn geometry(&self, base: u64) -> (u64, u64) {
         match self.interface {
             Interface::Smmuv3 => (1 << (base & 0x1f), 16),
-            Interface::Vtd => {
+            Interface::Vtd | Interface::Registers => {
                 let bytes = 16 << (base >> 11 & 1);
                 ((0x1000 << (base & 7)) / bytes, bytes)
             }
@@ -196,10 +213,11 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         }
     }
 
-    fn tail_at(&self) -> usize {
+    fn tail_at(&self) -> Option<usize> {
         match self.interface {
-            Interface::Smmuv3 => 0x98,
-            Interface::Vtd => 0x88,
+            Interface::Smmuv3 => Some(0x98),
+            Interface::Vtd => Some(0x88),
+            Interface::Registers => None,
         }
     }
 }
@@ -218,14 +236,29 @@ pub(super) mod vtd {
 
 impl<R: Mmio, Q: QueueMemory> Mmio for Tampered<R, Q> {
     fn read32(&self, offset: usize) -> u32 {
+        if self.sabotage.unread == Some(offset) {
+            return self.written.load(Ordering::Relaxed);
+        }
         (self.sabotage.read)(offset, self.registers.read32(offset))
     }
 
     fn write32(&self, offset: usize, value: u32) {
-        if (self.sabotage.write)(offset, value) == Arrives::No {
-            return;
+        if self.sabotage.unread == Some(offset) {
+            self.written.store(value, Ordering::Relaxed);
         }
-        let signals = if offset == self.tail_at() {
+        let value = match (self.sabotage.write)(offset, value) {
+            Arrives::No => return,
+            Arrives::As(other) => other,
+            Arrives::Once => {
+                let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+                if !arrived.insert((offset, value)) {
+                    return;
+                }
+                value
+            }
+            Arrives::Yes => value,
+        };
+        let signals = if self.tail_at() == Some(offset) {
             self.edit(value.into())
         } else {
             Vec::new()
@@ -246,7 +279,7 @@ impl<R: Mmio, Q: QueueMemory> Mmio for Tampered<R, Q> {
 
     fn write64(&self, offset: usize, value: u64) {
         self.note(offset, value);
-        if offset == self.tail_at() {
+        if self.tail_at() == Some(offset) {
             return self.write32(offset, value as u32);
         }
         let high = (value >> 32) as u32;
@@ -270,7 +303,7 @@ impl<M> Unclean<M> {
     }
 }
 
-impl<M: TableMem<AtomicU64>> TableMem<AtomicU64> for Unclean<M> {
+impl<W: Word, M: TableMem<W>> TableMem<W> for Unclean<M> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         self.memory.alloc(size)
     }
@@ -279,7 +312,7 @@ impl<M: TableMem<AtomicU64>> TableMem<AtomicU64> for Unclean<M> {
         self.memory.free(table, size);
     }
 
-    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
         self.memory.table(table, size)
     }
 

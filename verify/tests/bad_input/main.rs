@@ -3,6 +3,7 @@
 
 mod noise;
 mod rig;
+mod tegra;
 
 use portolan::unit::{Awaited, UnitError};
 use portolan_model::inject::{Drain, RegisterFaults};

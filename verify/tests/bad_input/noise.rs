@@ -16,10 +16,10 @@ const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 512);
 const TICK_NS: u64 = 10_000;
 
 /// Reads as anything; writes change nothing.
-struct Noise {
-    seed: u64,
+pub struct Noise {
+    pub seed: u64,
     /// Nothing: each register keeps its value.
-    changing: Option<Mutex<Rng>>,
+    pub changing: Option<Mutex<Rng>>,
 }
 
 fn word(random: &mut Rng) -> u32 {
@@ -43,14 +43,14 @@ impl Mmio for Noise {
 }
 
 /// The model's registers, some bits of which are read wrongly.
-struct Twisted<U> {
-    unit: Arc<U>,
+pub struct Twisted<U> {
+    pub unit: Arc<U>,
     /// Offset below which the flips are applied.
-    below: usize,
-    flips: Vec<(usize, u32)>,
+    pub below: usize,
+    pub flips: Vec<(usize, u32)>,
     /// One read in so many, anywhere, has a bit wrong; never with 0.
-    one_in: u32,
-    random: Mutex<Rng>,
+    pub one_in: u32,
+    pub random: Mutex<Rng>,
 }
 
 impl<U> Twisted<U> {
@@ -88,7 +88,7 @@ impl<U: Unit> Mmio for Twisted<U> {
 }
 
 /// Time that goes on with every look.
-struct Looks(Arc<AtomicU64>);
+pub struct Looks(pub Arc<AtomicU64>);
 
 impl Clock for Looks {
     fn now(&self) -> Nanos {

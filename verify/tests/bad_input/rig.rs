@@ -14,6 +14,7 @@ use portolan_model::decode::AccessKind;
 use portolan_model::inject::{RegisterFaults, Violation};
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 
 const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
@@ -76,6 +77,27 @@ impl Unit for SmmuRegisters {
     }
     fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
         self.dma(stream, None, iova, AccessKind::Read, 4).is_ok()
+    }
+}
+
+impl Unit for TegraRegisters {
+    fn inject(&self, faults: RegisterFaults) {
+        self.inject(faults);
+    }
+    fn accesses(&self) -> u64 {
+        self.accesses()
+    }
+    fn consumed(&self) -> u64 {
+        self.counts().writes()
+    }
+    fn clock(&self) -> &Arc<VirtualClock> {
+        self.clock()
+    }
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
+        self.dma(stream, iova, AccessKind::Read, 4).is_ok()
     }
 }
 

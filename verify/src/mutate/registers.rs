@@ -1,0 +1,164 @@
+//! Mutants where there is no queue: what is written to registers is lost or bent.
+//!
+//! Tegra's SMMU: TLB_FLUSH and PTC_FLUSH (Tegra X1 Technical Reference Manual, chapter 17.5).
+
+use portolan_hw::tegra_smmu::Chip;
+
+use super::list::{UNCLEAN, mutant, write};
+use super::seam::Sabotage;
+use super::{Ground, Mutant};
+
+const UNREAD: Sabotage = Sabotage {
+    unread: Some(tegra::READ_BACK),
+    ..Sabotage::NONE
+};
+
+/// Each thing that Tegra's driver leaves out, and who has to notice.
+pub const TEGRA_MUTANTS: &[Mutant] = &[
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "the read that completes",
+        UNREAD,
+        // Reading the fault record completes flushes as well.
+        &["remapped-goes-to-the-new-page", "random-operations"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "TLB_FLUSH of groups",
+        write(tegra::without_groups),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "random-operations",
+        ],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "TLB_FLUSH of sections",
+        write(tegra::without_sections),
+        &["ranges-are-whole"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "TLB_FLUSH of address spaces",
+        write(tegra::without_spaces),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "the right address space",
+        write(tegra::wrong_space),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "the right group",
+        write(tegra::wrong_group),
+        &["stale-until-sync", "ranges-are-whole"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "PTC_FLUSH of lines",
+        write(tegra::without_lines),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "PTC_FLUSH_HI",
+        write(tegra::without_upper_bits),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "PTC_FLUSH of everything",
+        write(tegra::without_tables),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "the cleaning of lines",
+        UNCLEAN,
+        &["mapped-access-succeeds"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra30),
+        "the right one of four address spaces",
+        write(tegra::wrong_space_of_4),
+        &["stale-until-sync"],
+    ),
+];
+
+/// Edits.
+mod tegra {
+    use super::super::seam::Arrives;
+
+    /// What reads complete the flushes.
+    pub const READ_BACK: usize = 0x1c;
+    const TLB_FLUSH: usize = 0x30;
+    const PTC_FLUSH: usize = 0x34;
+    const PTC_FLUSH_HI: usize = 0x9b8;
+
+    fn lost(lost: bool) -> Arrives {
+        match lost {
+            true => Arrives::No,
+            false => Arrives::Yes,
+        }
+    }
+
+    /// No flush of a line of the translation buffer.
+    pub fn without_groups(offset: usize, value: u32) -> Arrives {
+        lost(offset == TLB_FLUSH && value & 3 == 3)
+    }
+
+    /// No flush of 4 MiB of the translation buffer.
+    pub fn without_sections(offset: usize, value: u32) -> Arrives {
+        lost(offset == TLB_FLUSH && value & 3 == 2)
+    }
+
+    /// No flush of an address space.
+    pub fn without_spaces(offset: usize, value: u32) -> Arrives {
+        lost(offset == TLB_FLUSH && value & 3 == 0 && value >> 31 == 1)
+    }
+
+    /// No flush of a line of the page-table cache.
+    pub fn without_lines(offset: usize, value: u32) -> Arrives {
+        lost(offset == PTC_FLUSH && value & 1 == 1)
+    }
+
+    /// No flush of the whole page-table cache, but for the one before translation is turned on.
+    pub fn without_tables(offset: usize, value: u32) -> Arrives {
+        match (offset, value) {
+            (PTC_FLUSH, 0) => Arrives::Once,
+            _ => Arrives::Yes,
+        }
+    }
+
+    /// Lines without the upper bits of their addresses.
+    pub fn without_upper_bits(offset: usize, _: u32) -> Arrives {
+        lost(offset == PTC_FLUSH_HI)
+    }
+
+    /// The next of 128 address spaces instead of this one.
+    pub fn wrong_space(offset: usize, value: u32) -> Arrives {
+        match offset {
+            TLB_FLUSH if value >> 31 == 1 => Arrives::As(value ^ 1 << 24),
+            _ => Arrives::Yes,
+        }
+    }
+
+    /// The next of four.
+    pub fn wrong_space_of_4(offset: usize, value: u32) -> Arrives {
+        match offset {
+            TLB_FLUSH if value >> 31 == 1 => Arrives::As(value ^ 1 << 29),
+            _ => Arrives::Yes,
+        }
+    }
+
+    /// The group before, where four pages begin.
+    pub fn wrong_group(offset: usize, value: u32) -> Arrives {
+        match offset {
+            TLB_FLUSH if value & 3 == 3 => Arrives::As(value ^ 1 << 2),
+            _ => Arrives::Yes,
+        }
+    }
+}
