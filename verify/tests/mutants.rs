@@ -3,11 +3,16 @@
 
 use portolan_verify::conformance::Outcome;
 use portolan_verify::mutate::seam::Sabotage;
-use portolan_verify::mutate::{Fate, Ground, MUTANTS, Mutant, TEGRA_MUTANTS};
+use portolan_verify::mutate::{Fate, Ground, MUTANTS, Mutant, SMMUV2_MUTANTS, TEGRA_MUTANTS};
 
 #[test]
 fn what_is_left_out_is_noticed() {
     all_are_noticed(MUTANTS);
+}
+
+#[test]
+fn what_is_left_out_on_smmuv2_is_noticed() {
+    all_are_noticed(SMMUV2_MUTANTS);
 }
 
 #[test]
@@ -45,6 +50,11 @@ fn all_are_noticed(mutants: &[Mutant]) {
 #[test]
 fn the_seam_alone_changes_nothing() {
     nothing_changes(MUTANTS);
+}
+
+#[test]
+fn the_seam_alone_changes_nothing_on_smmuv2() {
+    nothing_changes(SMMUV2_MUTANTS);
 }
 
 #[test]

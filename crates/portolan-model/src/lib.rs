@@ -4,8 +4,8 @@
 //! * [`decode`]: table walkers that share no code with the library's.
 //! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
 //!   fed through a command queue.
-//! * [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers, queues and tables,
-//!   for drivers.
+//! * [`smmuv2`], [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers, queues and
+//!   tables, for drivers.
 //! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
 //! * [`cache`]: one such cache.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
@@ -29,6 +29,7 @@ pub mod inject;
 pub mod iommu;
 pub mod memory;
 pub mod profile;
+pub mod smmuv2;
 pub mod smmuv3;
 mod stage;
 pub mod tables;

@@ -1,6 +1,7 @@
 //! Machines to run the conformance scenarios on.
 //!
-//! [`BackendName`] names them. [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`virtio`]: those drivers.
+//! [`BackendName`] names them. [`smmuv2`], [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`virtio`]: those
+//! drivers.
 //! [`nested`]: the SMMUv3 driver with guests. [`wrap`]: what can be put between a driver and its
 //! hardware.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
@@ -13,6 +14,7 @@ pub mod model;
 mod named;
 pub mod nested;
 pub mod qemu;
+pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra;
 pub mod virtio;

@@ -9,6 +9,7 @@ use portolan::platform::{TableMem, Word};
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::Violation;
 use portolan_model::memory::ModelMemory;
+use portolan_model::smmuv2::SmmuV2Registers;
 use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::VtdRegisters;
@@ -80,6 +81,31 @@ impl Behind for SmmuRegisters {
         let counts = self.counts().commands.into_iter();
         counts
             .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
+            .collect()
+    }
+}
+
+impl Behind for SmmuV2Registers {
+    type Word = AtomicU64;
+
+    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
+        let pieces = self.dma(device, iova, kind, 4).ok()?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    /// There are no PASIDs.
+    fn access_as(&self, _: StreamId, _: Pasid, _: Iova, _: AccessKind) -> Option<PhysAddr> {
+        None
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
+    fn commands(&self) -> BTreeMap<String, u64> {
+        let writes = self.counts().writes.into_iter();
+        writes
+            .map(|(name, count)| (name.to_owned(), count))
             .collect()
     }
 }

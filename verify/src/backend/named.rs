@@ -7,7 +7,7 @@ use portolan_hw::tegra_smmu::Chip;
 
 use super::vtd::Kind;
 use super::wrap::Bare;
-use super::{Line, amd, run, smmuv3, tegra, virtio, vtd};
+use super::{Line, amd, run, smmuv2, smmuv3, tegra, virtio, vtd};
 
 macro_rules! backends {
     ($($(#[$doc:meta])* $name:ident = $text:literal: $run:expr;)*) => {
@@ -33,6 +33,17 @@ macro_rules! backends {
 }
 
 backends! {
+    /// The model's SMMUv2.
+    ModelSmmuv2 = "model:smmuv2": || smmuv2::first_on_model(smmuv2::Kind::Plain, &Bare);
+    /// The same, not snooping.
+    ModelSmmuv2NotCoherent = "model:smmuv2-not-coherent":
+        || smmuv2::first_on_model(smmuv2::Kind::NotCoherent, &Bare);
+    /// The model's SMMUv2, second stage.
+    ModelSmmuv2Stage2 = "model:smmuv2-stage2":
+        || smmuv2::second_on_model(smmuv2::Kind::Plain, &Bare);
+    /// The model's SMMUv2 as Qualcomm builds it.
+    ModelSmmuv2Qcom = "model:smmuv2-qcom":
+        || smmuv2::first_on_model(smmuv2::Kind::Qualcomm, &Bare);
     /// The model's SMMUv3.
     ModelSmmuv3 = "model:smmuv3": || smmuv3::first_on_model(smmuv3::Kind::Plain, &Bare);
     /// The same, not snooping.

@@ -1,9 +1,94 @@
 //! Edits of commands: what is dropped, and what is bent.
 //!
-//! SMMUv3: IHI 0070, section 4. VT-d: D51397, sections 6.5.2 and 11.4. A dropped command becomes
+//! SMMUv2: IHI 0062. SMMUv3: IHI 0070, section 4. VT-d: D51397, sections 6.5.2 and 11.4. A dropped command becomes
 //! one that is legal and does nothing to anybody.
 
 use super::seam::{Arrives, Words, vtd};
+
+/// SMMUv2 (IHI 0062): its commands are writes. Offsets are those of the model, whose context banks
+/// begin with the 64th page of 4 KiB.
+pub mod smmuv2 {
+    use super::Arrives;
+
+    const BANKS: usize = 64 << 12;
+    const TLBIVA: usize = 0x600;
+    const TLBIVAL: usize = 0x620;
+
+    fn is(offset: usize, register: usize) -> bool {
+        offset >= BANKS && offset & 0xfff == register
+    }
+
+    fn lost(lost: bool) -> Arrives {
+        if lost { Arrives::No } else { Arrives::Yes }
+    }
+
+    /// No synchronisation of a bank.
+    pub fn without_sync(offset: usize, _: u32) -> Arrives {
+        lost(is(offset, 0x7f0))
+    }
+
+    /// No invalidation by VMID.
+    pub fn without_vmid(offset: usize, _: u32) -> Arrives {
+        lost(offset == 0x64)
+    }
+
+    /// No invalidation by address of the last level.
+    pub fn without_leaves(offset: usize, _: u32) -> Arrives {
+        lost(is(offset, TLBIVAL))
+    }
+
+    /// No invalidation by address of all levels.
+    pub fn without_all_levels(offset: usize, _: u32) -> Arrives {
+        lost(is(offset, TLBIVA))
+    }
+
+    /// No invalidation of an address space.
+    pub fn without_asid(offset: usize, _: u32) -> Arrives {
+        lost(is(offset, 0x610))
+    }
+
+    /// No invalidation by second-stage address.
+    pub fn without_second(offset: usize, _: u32) -> Arrives {
+        lost(is(offset, 0x630) || is(offset, 0x638))
+    }
+
+    /// No invalidation of everything.
+    pub fn without_everything(offset: usize, _: u32) -> Arrives {
+        lost(offset == 0x68)
+    }
+
+    /// The next address space instead of this one.
+    pub fn wrong_asid(offset: usize, value: u64) -> (usize, u64) {
+        match is(offset, TLBIVA) || is(offset, TLBIVAL) {
+            true => (offset, value ^ 1 << 52),
+            false => (offset, value),
+        }
+    }
+
+    /// The page behind the right one.
+    pub fn next_page(offset: usize, value: u64) -> (usize, u64) {
+        match is(offset, TLBIVA) || is(offset, TLBIVAL) {
+            true => (offset, value + 1),
+            false => (offset, value),
+        }
+    }
+
+    /// Leaves only, even where tables were freed.
+    pub fn leaves_only(offset: usize, value: u64) -> (usize, u64) {
+        match is(offset, TLBIVA) {
+            true => (offset - TLBIVA + TLBIVAL, value),
+            false => (offset, value),
+        }
+    }
+
+    /// Firmware does not seem to bend the register that the driver tries it on.
+    pub fn without_firmware(offset: usize, value: u32) -> u32 {
+        match offset {
+            0xcbc => value & !(3 << 16) | 1 << 16,
+            _ => value,
+        }
+    }
+}
 
 /// SMMUv3.
 pub mod smmuv3 {

@@ -10,7 +10,7 @@ const fn commands(edit: fn(&mut [Words])) -> Sabotage {
     Sabotage::of_commands(edit)
 }
 
-const fn read(read: fn(usize, u32) -> u32) -> Sabotage {
+pub(super) const fn read(read: fn(usize, u32) -> u32) -> Sabotage {
     Sabotage {
         read,
         ..Sabotage::NONE

@@ -4,12 +4,15 @@
 //! it is submitted, a register as it is written or read, a cache line as it is cleaned. It has to
 //! fail the scenarios that it names.
 
+mod bent;
 mod edits;
 mod list;
+mod list_smmuv2;
 mod registers;
 pub mod seam;
 
 pub use list::MUTANTS;
+pub use list_smmuv2::SMMUV2_MUTANTS;
 pub use registers::TEGRA_MUTANTS;
 
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use std::sync::atomic::AtomicU32;
 
 use portolan_hw::tegra_smmu::Chip;
 use portolan_model::memory::ModelMemory;
+use portolan_model::smmuv2::SmmuV2Registers;
 use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::VtdRegisters;
@@ -25,13 +29,18 @@ use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;
 
 use crate::backend::wrap::Wrap;
-use crate::backend::{Line, run, smmuv3, tegra, vtd};
+use crate::backend::{Line, run, smmuv2, smmuv3, tegra, vtd};
 use crate::conformance::Outcome;
+use bent::Bent;
 use seam::{Interface, Sabotage, Tampered, Unclean};
 
 /// Where a mutant runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ground {
+    /// The model's SMMUv2.
+    Smmuv2(smmuv2::Kind),
+    /// The model's SMMUv2, second stage.
+    Smmuv2Stage2,
     /// The model's SMMUv3.
     Smmuv3(smmuv3::Kind),
     /// The model's SMMUv3, second stage.
@@ -56,6 +65,10 @@ impl Ground {
     /// Its backend's name.
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Smmuv2(smmuv2::Kind::Plain) => "model:smmuv2",
+            Self::Smmuv2(smmuv2::Kind::NotCoherent) => "model:smmuv2-not-coherent",
+            Self::Smmuv2(smmuv2::Kind::Qualcomm) => "model:smmuv2-qcom",
+            Self::Smmuv2Stage2 => "model:smmuv2-stage2",
             Self::Smmuv3(smmuv3::Kind::Plain) => "model:smmuv3",
             Self::Smmuv3(smmuv3::Kind::NotCoherent) => "model:smmuv3-not-coherent",
             Self::Smmuv3Stage2 => "model:smmuv3-stage2",
@@ -82,6 +95,11 @@ impl Ground {
         let seam = Seam(sabotage);
         let quiet = &mut |_: &Line| {};
         match self {
+            Self::Smmuv2(kind) => run(|| smmuv2::first_on_model(kind, &seam), quiet),
+            Self::Smmuv2Stage2 => {
+                let kind = smmuv2::Kind::Plain;
+                run(|| smmuv2::second_on_model(kind, &seam), quiet)
+            }
             Self::Smmuv3(kind) => run(|| smmuv3::first_on_model(kind, &seam), quiet),
             Self::Smmuv3Stage2 => {
                 let kind = smmuv3::Kind::Plain;
@@ -146,6 +164,20 @@ impl Mutant {
 
 /// Puts a sabotage between driver and hardware.
 struct Seam(Sabotage);
+
+impl Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>> for Seam {
+    type Registers = Bent<Arc<SmmuV2Registers>>;
+    type Memory = Unclean<Arc<ModelMemory>>;
+
+    fn wrap(
+        &self,
+        registers: Arc<SmmuV2Registers>,
+        memory: Arc<ModelMemory>,
+    ) -> (Self::Registers, Self::Memory) {
+        let bent = Bent::new(registers, self.0);
+        (bent, Unclean::new(memory, self.0.cleans))
+    }
+}
 
 impl Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>> for Seam {
     type Registers = Tampered<Arc<SmmuRegisters>, Arc<ModelMemory>>;

@@ -78,6 +78,8 @@ pub struct Sabotage {
     pub read: fn(usize, u32) -> u32,
     /// Whether a write to a register arrives.
     pub write: fn(usize, u32) -> Arrives,
+    /// Which write of eight bytes arrives instead; where commands are register writes.
+    pub bend: fn(usize, u64) -> (usize, u64),
     /// Whether lines are written back.
     pub cleans: Cleans,
     /// A register that is never read: the driver is told what it wrote there last.
@@ -103,6 +105,7 @@ impl Sabotage {
         commands: |_| {},
         read: |_, value| value,
         write: |_, _| Arrives::Yes,
+        bend: |offset, value| (offset, value),
         cleans: Cleans::Done,
         unread: None,
     };

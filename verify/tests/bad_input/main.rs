@@ -3,6 +3,7 @@
 
 mod noise;
 mod rig;
+mod smmuv2;
 mod tegra;
 
 use portolan::unit::{Awaited, UnitError};

@@ -3,6 +3,7 @@
 use super::counts::{Counters, WriteKind};
 use super::features::Features;
 use super::spec::{bank, global};
+use super::unit::Config;
 use core::sync::atomic::{AtomicBool, Ordering};
 use portolan::platform::{Clock, Mmio, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
@@ -40,19 +41,23 @@ pub(super) struct Machine<R, M, C> {
     pub registers: R,
     pub mem: M,
     pub clock: C,
-    /// Longest wait for anything.
+    /// Longest wait for anything but a synchronisation.
     pub limit: Nanos,
+    /// Longest wait for a synchronisation.
+    pub sync_limit: Nanos,
     pub features: Features,
     pub counters: Counters,
 }
 
 impl<R: Mmio, M, C: Clock> Machine<R, M, C> {
-    pub fn new(registers: R, mem: M, clock: C, limit: Nanos, features: Features) -> Self {
+    pub fn new(registers: R, mem: M, clock: C, config: &Config, features: Features) -> Self {
+        let (limit, patience) = (config.limit, config.implementation.patience());
         Self {
             registers,
             mem,
             clock,
             limit,
+            sync_limit: Nanos::new(limit.get().saturating_add(patience.get())),
             features,
             counters: Counters::default(),
         }
@@ -97,7 +102,7 @@ impl<R: Mmio, M, C: Clock> Machine<R, M, C> {
         self.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
         self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0);
         let awaited = Awaited::Invalidation;
-        poll(&self.clock, self.limit, || {
+        poll(&self.clock, self.sync_limit, || {
             match self.read(global::TLBGSTATUS) {
                 Ok(status) if status & global::GSACTIVE != 0 => None,
                 other => Some(other.map(drop)),

@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{ContextId, Iova};
 use portolan::inval::{Command, Depth, InvalidationQueue, Step};
-use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::platform::{Clock, Mmio, TableMem};
 use portolan::unit::{ContextHome, UnitError};
 use spin::Mutex;
 
@@ -105,11 +105,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
         }
     }
 
-    fn limit(&self) -> Nanos {
-        let patience = self.implementation.patience().get();
-        Nanos::new(self.machine.limit.get().saturating_add(patience))
-    }
-
     /// A bank for `stage`.
     pub fn take(&self, stage: Stage) -> Result<Tag, UnitError> {
         let second = match stage {
@@ -142,7 +137,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
         );
         gate.pass(
             &machine.clock,
-            self.limit(),
+            machine.sync_limit,
             || machine.write(WriteKind::TlbSync, begin, 0),
             || Ok(machine.read(status)? & bank::SACTIVE != 0),
         )
@@ -153,7 +148,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
         let machine = &self.machine;
         self.global.pass(
             &machine.clock,
-            self.limit(),
+            machine.sync_limit,
             || machine.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0),
             || Ok(machine.read(global::TLBGSTATUS)? & global::GSACTIVE != 0),
         )

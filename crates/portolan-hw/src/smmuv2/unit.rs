@@ -82,7 +82,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
     /// streams are then blocked, unless it had not been translating before.
     pub fn enable(registers: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let features = Features::read(&registers)?;
-        let machine = Machine::new(registers, mem, clock, config.limit, features);
+        let machine = Machine::new(registers, mem, clock, &config, features);
         let bypass_bank = bypass_bank(&machine, config.implementation)?;
         let mut mapping = Mapping {
             selection: features.selection,

@@ -1,0 +1,156 @@
+//! Context banks: their registers, and what those say.
+
+use portolan::addr::{PageSize, PhysAddr, StreamId};
+
+use super::maintenance::{Invalidate, Sync};
+use super::{SmmuV2Registers, Space};
+use crate::decode::{AccessKind, TableFormat};
+use portolan::addr::Iova;
+
+/// The registers of one bank, and what is under way in it.
+#[derive(Debug, Default)]
+pub(super) struct BankRegisters {
+    pub cbar: u32,
+    pub cba2r: u32,
+    pub frsynra: u32,
+    pub sctlr: u32,
+    pub actlr: u32,
+    pub tcr: u32,
+    pub tcr2: u32,
+    pub ttbr: [u64; 2],
+    pub contextidr: u32,
+    pub mair: [u32; 2],
+    pub fsr: u32,
+    pub far: u64,
+    pub fsynr0: u32,
+    /// Upper halves of invalidation registers that were written apart.
+    pub upper: u32,
+    pub pending: Vec<Invalidate>,
+    pub sync: Sync,
+    pub stalled: Option<StalledAccess>,
+}
+
+/// An access that waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StalledAccess {
+    pub stream: StreamId,
+    pub iova: Iova,
+    pub access: AccessKind,
+}
+
+/// What a bank does to an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Walks {
+    /// Nothing.
+    Not,
+    /// It translates.
+    Table {
+        space: Space,
+        format: TableFormat,
+        root: PhysAddr,
+        level: u8,
+    },
+    /// It has no tables for the address: table walks are disabled.
+    Disabled,
+    /// Its registers say what the unit cannot do.
+    Malformed,
+}
+
+impl BankRegisters {
+    /// Whether translation is on.
+    pub fn is_on(&self) -> bool {
+        self.sctlr & 1 == 1
+    }
+
+    /// Whether faulting accesses stall.
+    pub fn stalls(&self) -> bool {
+        self.sctlr >> 7 & 1 == 1
+    }
+
+    /// Whether accesses go on under a fault that is recorded.
+    pub fn goes_on(&self) -> bool {
+        self.sctlr >> 8 & 1 == 1 || self.fsr == 0
+    }
+
+    /// Whose translations it makes.
+    pub fn space(&self) -> Space {
+        let vmid = (self.cbar & 0xff) as u16;
+        if self.cbar >> 16 & 3 == 0 {
+            return Space::Two { vmid };
+        }
+        let asid = (self.ttbr[0] >> 48) as u16;
+        let wide = self.tcr2 >> 4 & 1 == 1;
+        let asid = if wide { asid } else { asid & 0xff };
+        Space::One { vmid, asid }
+    }
+
+    /// What it does to an access.
+    pub fn walks(&self, unit: &SmmuV2Registers) -> Walks {
+        let id = &unit.setup.identification;
+        let kind = self.cbar >> 16 & 3;
+        let has = |stage: u32| id.idr[0] >> stage & 1 == 1;
+        let there = match kind {
+            0 => has(29),
+            1 => has(30),
+            // Nested, or refused by the second stage.
+            _ => false,
+        };
+        if !there {
+            return Walks::Malformed;
+        }
+        if !self.is_on() {
+            return Walks::Not;
+        }
+        // AArch64 tables only.
+        if self.cba2r & 1 == 0 {
+            return Walks::Malformed;
+        }
+        let (granule, bit) = match self.tcr >> 14 & 3 {
+            0 => (12, 12),
+            1 => (16, 14),
+            2 => (14, 13),
+            _ => return Walks::Malformed,
+        };
+        if id.idr[2] >> bit & 1 == 0 {
+            return Walks::Malformed;
+        }
+        let Some(input) = 64u32.checked_sub(self.tcr & 0x3f) else {
+            return Walks::Malformed;
+        };
+        let size = match kind {
+            0 => self.tcr >> 16 & 7,
+            _ => self.tcr2 & 7,
+        };
+        let output = [32, 36, 40, 42, 44, 48, 48, 48][size as usize];
+        let widest = [32, 36, 40, 42, 44, 48][(id.idr[2] >> 4 & 0xf).min(5) as usize];
+        let (page, output) = (PageSize::of_lg2(granule), std::cmp::min(output, widest));
+        let format = match kind {
+            0 => TableFormat::armv8_stage2(page, input as u8, output),
+            _ => TableFormat::armv8_stage1(page, input as u8, output),
+        };
+        let Ok(format) = format else {
+            return Walks::Malformed;
+        };
+        let level = match kind {
+            0 => {
+                let begin = (self.tcr >> 6 & 3) as u8;
+                let level = if granule == 12 { begin + 1 } else { begin };
+                // As many levels as the width asks for; roots of several tables are not here.
+                if begin == 3 || level + 1 != format.levels() {
+                    return Walks::Malformed;
+                }
+                level
+            }
+            _ if self.tcr >> 7 & 1 == 1 => return Walks::Disabled,
+            _ => format.levels() - 1,
+        };
+        let root = PhysAddr::new(self.ttbr[0] & 0x0000_ffff_ffff_fff0);
+        let space = self.space();
+        Walks::Table {
+            space,
+            format,
+            root,
+            level,
+        }
+    }
+}

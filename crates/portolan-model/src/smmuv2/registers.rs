@@ -1,0 +1,322 @@
+//! The register file: global spaces 0 and 1, and the context banks.
+
+use portolan::platform::Mmio;
+
+use super::maintenance::{Invalidate, LeafOnly, page};
+use super::{Cleaned, Firmware, SmmuV2Registers, Space, State};
+use crate::inject::Violation;
+
+/// Where an offset is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Space0(usize),
+    Space1(usize),
+    Bank(usize, usize),
+}
+
+/// The name under which a write is counted.
+fn name(place: Place) -> &'static str {
+    match place {
+        Place::Space0(0x48) | Place::Bank(_, 0x58 | 0x08) => "FSR",
+        Place::Space0(0x64) => "TLBIVMID",
+        Place::Space0(0x68) => "TLBIALLNSNH",
+        Place::Space0(0x6c) => "TLBIALLH",
+        Place::Space0(0x70) => "sTLBGSYNC",
+        Place::Space0(0x800..=0x9ff) => "SMR",
+        Place::Space0(0xc00..=0xdff) => "S2CR",
+        Place::Bank(_, 0x600) => "TLBIVA",
+        Place::Bank(_, 0x608) => "TLBIVAA",
+        Place::Bank(_, 0x610) => "TLBIASID",
+        Place::Bank(_, 0x618) => "TLBIALL",
+        Place::Bank(_, 0x620) => "TLBIVAL",
+        Place::Bank(_, 0x628) => "TLBIVAAL",
+        Place::Bank(_, 0x630) => "TLBIIPAS2",
+        Place::Bank(_, 0x638) => "TLBIIPAS2L",
+        Place::Bank(_, 0x7f0) => "TLBSYNC",
+        _ => "configuration",
+    }
+}
+
+fn half(value: u64, upper: usize) -> u32 {
+    (value >> (8 * (upper as u32 & 4))) as u32
+}
+
+fn set_half(word: &mut u64, offset: usize, value: u32) {
+    let shift = 8 * (offset as u32 & 4);
+    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
+}
+
+impl SmmuV2Registers {
+    fn place(&self, state: &State, offset: usize) -> Option<Place> {
+        let id = &self.setup.identification;
+        let (page, within) = (offset >> id.page_lg2(), offset & ((1 << id.page_lg2()) - 1));
+        match page.checked_sub(id.pages()) {
+            Some(bank) if bank < state.banks.len() => Some(Place::Bank(bank, within)),
+            Some(_) => None,
+            None if page == 0 => Some(Place::Space0(within)),
+            None if page == 1 => Some(Place::Space1(within)),
+            None => None,
+        }
+    }
+
+    /// Counts an access; `None` if the device is gone or the access is no access.
+    fn arrive(&self, state: &mut State, offset: usize, bytes: usize) -> Option<Place> {
+        state.register_accesses += 1;
+        if state.is_gone() {
+            return None;
+        }
+        let aligned = offset.is_multiple_of(bytes);
+        let place = self.place(state, offset).filter(|_| aligned);
+        if place.is_none() {
+            state.violations.push(Violation::BadAccess { offset });
+        }
+        self.go_on(state);
+        place
+    }
+
+    fn read(&self, state: &State, place: Place) -> Option<u32> {
+        let id = &self.setup.identification;
+        let global = &state.global;
+        Some(match place {
+            Place::Space0(offset) => match offset {
+                0x00 => global.cr0,
+                0x10 => global.acr,
+                0x20 | 0x24 | 0x28 => id.idr[(offset - 0x20) / 4],
+                0x40 | 0x44 => half(global.gfar, offset),
+                0x48 => global.gfsr,
+                0x50 => global.gfsynr0,
+                0x54 => global.gfsynr1,
+                0x74 => state.sync.is_active().into(),
+                0x800..=0x9ff => global.smr[(offset - 0x800) / 4],
+                0xc00..=0xdff => global.s2cr[(offset - 0xc00) / 4],
+                _ => return None,
+            },
+            Place::Space1(offset) => {
+                let bank = state.banks.get(offset % 0x400 / 4)?;
+                match offset {
+                    0..=0x3ff => bank.cbar,
+                    0x400..=0x7ff => bank.frsynra,
+                    0x800..=0xbff => bank.cba2r,
+                    _ => return None,
+                }
+            }
+            Place::Bank(bank, offset) => {
+                let bank = state.banks.get(bank)?;
+                match offset {
+                    0x00 => bank.sctlr,
+                    0x04 => bank.actlr,
+                    0x10 => bank.tcr2,
+                    0x20 | 0x24 => half(bank.ttbr[0], offset),
+                    0x28 | 0x2c => half(bank.ttbr[1], offset),
+                    0x30 => bank.tcr,
+                    0x34 => bank.contextidr,
+                    0x38 => bank.mair[0],
+                    0x3c => bank.mair[1],
+                    0x58 => bank.fsr,
+                    0x60 | 0x64 => half(bank.far, offset),
+                    0x68 => bank.fsynr0,
+                    0x7f4 => bank.sync.is_active().into(),
+                    _ => return None,
+                }
+            }
+        })
+    }
+
+    fn write(&self, state: &mut State, offset: usize, place: Place, value: u32) {
+        match place {
+            Place::Space0(at) => self.write_space0(state, at, value),
+            Place::Space1(at) => self.write_space1(state, offset, at, value),
+            Place::Bank(bank, at) => self.write_bank(state, offset, bank, at, value),
+        }
+    }
+
+    fn write_space0(&self, state: &mut State, offset: usize, value: u32) {
+        match offset {
+            0x00 => {
+                let turned_on = state.global.cr0 & !value & 1 == 1;
+                if turned_on && state.cleaned == Cleaned::NotYet {
+                    state.violations.push(Violation::EnabledUnclean);
+                }
+                state.global.cr0 = value;
+            }
+            0x10 => state.global.acr = value,
+            0x48 => state.global.gfsr &= !value,
+            0x64 => self.invalidate_globally(state, Invalidate::Vmid(value as u16 & 0xff)),
+            0x68 => self.invalidate_globally(state, Invalidate::Everything),
+            0x6c => {}
+            0x70 => self.begin_global_sync(state),
+            0x800..=0x9ff => self.write_match(state, (offset - 0x800) / 4, value),
+            0xc00..=0xdff => {
+                let slot = (offset - 0xc00) / 4;
+                match (self.setup.firmware, value >> 16 & 3) {
+                    (Firmware::Qualcomm, 2) => {}
+                    (Firmware::Qualcomm, 1) => state.global.s2cr[slot] = value ^ 3 << 16,
+                    _ => state.global.s2cr[slot] = value,
+                }
+            }
+            _ => state.violations.push(Violation::BadAccess { offset }),
+        }
+    }
+
+    fn write_match(&self, state: &mut State, slot: usize, value: u32) {
+        let id = &self.setup.identification;
+        if slot >= id.streams() {
+            return;
+        }
+        let kept = u32::from(id.stream_bits);
+        let value = value & (1 << 31 | kept << 16 | kept);
+        let overlap = |other: u32| {
+            let free = (value | other) >> 16 & 0x7fff;
+            (value & other) >> 31 == 1 && (value ^ other) & 0x7fff & !free == 0
+        };
+        let others = state.global.smr.iter().enumerate();
+        let mut others = others.filter(|(other, _)| *other != slot);
+        if others.any(|(_, other)| overlap(*other)) {
+            let offset = 0x800 + 4 * slot;
+            let value = value.into();
+            let what = Violation::SeveralAtOnce { offset, value };
+            state.violations.push(what);
+        }
+        state.global.smr[slot] = value;
+    }
+
+    fn write_space1(&self, state: &mut State, offset: usize, at: usize, value: u32) {
+        let in_use = |old: u32, on: bool| on && old != value;
+        let Some(bank) = state.banks.get_mut(at % 0x400 / 4) else {
+            state.violations.push(Violation::BadAccess { offset });
+            return;
+        };
+        let on = bank.is_on();
+        let register = match at {
+            0..=0x3ff => &mut bank.cbar,
+            0x800..=0xbff => &mut bank.cba2r,
+            _ => {
+                state.violations.push(Violation::BadAccess { offset });
+                return;
+            }
+        };
+        let violated = in_use(*register, on);
+        *register = value;
+        if violated {
+            state.violations.push(Violation::WrittenInUse { offset });
+        }
+    }
+
+    fn write_bank(&self, state: &mut State, offset: usize, n: usize, at: usize, value: u32) {
+        let bank = &mut state.banks[n];
+        if matches!(at, 0x10 | 0x20..=0x30 | 0x38 | 0x3c) && bank.is_on() {
+            state.violations.push(Violation::WrittenInUse { offset });
+            return;
+        }
+        match at {
+            0x00 => bank.sctlr = value,
+            0x04 => bank.actlr = value,
+            0x08 => self.resume(state, n, value),
+            0x10 => bank.tcr2 = value,
+            0x20 | 0x24 => set_half(&mut bank.ttbr[0], at, value),
+            0x28 | 0x2c => set_half(&mut bank.ttbr[1], at, value),
+            0x30 => bank.tcr = value,
+            0x34 => bank.contextidr = value,
+            0x38 => bank.mair[0] = value,
+            0x3c => bank.mair[1] = value,
+            // The stall itself ends with its answer.
+            0x58 => bank.fsr &= !(value & !super::faults::STALLED),
+            0x604 | 0x60c | 0x624 | 0x62c | 0x634 | 0x63c => bank.upper = value,
+            0x600..=0x638 => {
+                let wide = u64::from(bank.upper) << 32 | u64::from(value);
+                self.write_invalidation(state, offset, n, at, wide);
+            }
+            0x7f0 => self.begin_sync(state, n),
+            _ => state.violations.push(Violation::BadAccess { offset }),
+        }
+    }
+
+    fn write_invalidation(
+        &self,
+        state: &mut State,
+        offset: usize,
+        n: usize,
+        at: usize,
+        value: u64,
+    ) {
+        let here = state.banks[n].space();
+        let vmid = here.vmid();
+        let asid = (value >> 48) as u16;
+        let second = Space::Two { vmid };
+        let by_page = |space, bits, leaf_only| Invalidate::Page {
+            space,
+            range: page(value, bits),
+            leaf_only,
+        };
+        let first = Space::One { vmid, asid };
+        let any = |leaf_only| Invalidate::AnyAsid {
+            vmid,
+            range: page(value, 44),
+            leaf_only,
+        };
+        let what = match (at, here) {
+            (0x600, Space::One { .. }) => by_page(first, 44, LeafOnly::No),
+            (0x608, Space::One { .. }) => any(LeafOnly::No),
+            (0x610, Space::One { .. }) => {
+                let asid = value as u16;
+                Invalidate::Space(Space::One { vmid, asid })
+            }
+            (0x618, Space::One { .. }) => Invalidate::Vmid(vmid),
+            (0x620, Space::One { .. }) => by_page(first, 44, LeafOnly::Yes),
+            (0x628, Space::One { .. }) => any(LeafOnly::Yes),
+            (0x630, Space::Two { .. }) => by_page(second, 36, LeafOnly::No),
+            (0x638, Space::Two { .. }) => by_page(second, 36, LeafOnly::Yes),
+            _ => {
+                state.violations.push(Violation::BadAccess { offset });
+                return;
+            }
+        };
+        self.invalidate(state, n, what);
+    }
+
+    fn count(state: &mut State, place: Place) {
+        *state.counts.writes.entry(name(place)).or_default() += 1;
+    }
+}
+
+impl Mmio for SmmuV2Registers {
+    fn read32(&self, offset: usize) -> u32 {
+        let mut state = self.lock();
+        let Some(place) = self.arrive(&mut state, offset, 4) else {
+            return u32::MAX;
+        };
+        match self.read(&state, place) {
+            Some(value) => value,
+            None => {
+                state.violations.push(Violation::BadAccess { offset });
+                0
+            }
+        }
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        let mut state = self.lock();
+        if let Some(place) = self.arrive(&mut state, offset, 4) {
+            Self::count(&mut state, place);
+            self.write(&mut state, offset, place, value);
+            self.go_on(&mut state);
+        }
+    }
+
+    fn write64(&self, offset: usize, value: u64) {
+        let mut state = self.lock();
+        let Some(place) = self.arrive(&mut state, offset, 8) else {
+            return;
+        };
+        Self::count(&mut state, place);
+        // In one access: the half that acts comes last.
+        let upper = match place {
+            Place::Space0(at) => Place::Space0(at + 4),
+            Place::Space1(at) => Place::Space1(at + 4),
+            Place::Bank(bank, at) => Place::Bank(bank, at + 4),
+        };
+        self.write(&mut state, offset + 4, upper, (value >> 32) as u32);
+        self.write(&mut state, offset, place, value as u32);
+        self.go_on(&mut state);
+    }
+}

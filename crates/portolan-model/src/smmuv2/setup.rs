@@ -1,0 +1,169 @@
+//! How an SMMUv2 is set up, and what it tells of itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::clock::VirtualClock;
+use crate::iommu::Temper;
+
+/// The identification registers, as a driver reads them and as the model behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SmmuV2Identification {
+    /// `IDR0` to `IDR2`.
+    pub idr: [u32; 3],
+    /// Bits of a stream number that match registers hold.
+    pub stream_bits: u16,
+}
+
+impl Default for SmmuV2Identification {
+    /// Both stages, 48 match registers, coherent walks, 64 pages of 4 KiB for each half, 32 context
+    /// banks of which 4 are of stage 2 only, all granules, 48 bits.
+    fn default() -> Self {
+        let (stages, matching, coherent, index) = (0b11 << 29, 1 << 27, 1 << 14, 15 << 9);
+        let (pages, second, banks) = (5 << 28, 4 << 16, 32);
+        let (granules, bits48) = (0b111 << 12, 0x555);
+        Self {
+            idr: [
+                stages | matching | coherent | index | 48,
+                pages | second | banks,
+                granules | bits48,
+            ],
+            stream_bits: 0x7fff,
+        }
+    }
+}
+
+impl SmmuV2Identification {
+    /// Without coherent walks: drivers have to clean what they write.
+    #[must_use]
+    pub fn not_coherent(mut self) -> Self {
+        self.idr[0] &= !(1 << 14);
+        self
+    }
+
+    /// With so many context banks.
+    #[must_use]
+    pub fn banks(mut self, all: u32, second: u32) -> Self {
+        self.idr[1] = self.idr[1] & !0x00ff_00ff | second << 16 | all;
+        self
+    }
+
+    /// With stream indexing by `bits` bits instead of matching.
+    #[must_use]
+    pub fn indexed(mut self, bits: u32) -> Self {
+        self.idr[0] = self.idr[0] & !(1 << 27 | 15 << 9) | bits << 9;
+        self
+    }
+
+    /// Whether streams are matched.
+    pub(super) fn matches(&self) -> bool {
+        self.idr[0] >> 27 & 1 == 1
+    }
+
+    /// Registers that say where streams go.
+    pub(super) fn streams(&self) -> usize {
+        let found = match self.matches() {
+            true => self.idr[0] & 0xff,
+            false => 1 << (self.idr[0] >> 9 & 0xf),
+        };
+        found.min(128) as usize
+    }
+
+    pub(super) fn bank_count(&self) -> usize {
+        (self.idr[1] & 0xff) as usize
+    }
+
+    pub(super) fn page_lg2(&self) -> u32 {
+        12 + 4 * (self.idr[1] >> 31)
+    }
+
+    /// Pages of each half.
+    pub(super) fn pages(&self) -> usize {
+        1 << ((self.idr[1] >> 28 & 7) + 1)
+    }
+}
+
+/// Who watches the registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Firmware {
+    /// Nobody.
+    #[default]
+    Absent,
+    /// Some of Qualcomm's: stream-to-context registers ignore a fault and take a bypass for one.
+    Qualcomm,
+}
+
+/// All that an SMMUv2 is made from.
+#[derive(Clone, Debug)]
+pub struct SmmuV2Setup {
+    /// What it is.
+    pub identification: SmmuV2Identification,
+    /// How its caches behave.
+    pub temper: Temper,
+    /// Virtual nanoseconds that a synchronisation takes.
+    pub sync_ns: u64,
+    /// Virtual nanoseconds more while wait-for-safe is on.
+    pub safe_ns: u64,
+    /// Who watches the registers.
+    pub firmware: Firmware,
+    /// Stream numbers and masks that a boot loader left passing through.
+    pub inherited: Vec<(u16, u16)>,
+    /// The clock by which it is slow.
+    pub clock: Arc<VirtualClock>,
+}
+
+impl Default for SmmuV2Setup {
+    /// Adversarial, and with synchronisations that end at once.
+    fn default() -> Self {
+        Self {
+            identification: SmmuV2Identification::default(),
+            temper: Temper::Adversarial,
+            sync_ns: 0,
+            safe_ns: 0,
+            firmware: Firmware::Absent,
+            inherited: Vec::new(),
+            clock: Arc::default(),
+        }
+    }
+}
+
+impl SmmuV2Setup {
+    /// Qualcomm's: watched by firmware, with a display that a boot loader left running, and with
+    /// synchronisations that take `sync_ns`.
+    pub fn qualcomm(sync_ns: u64) -> Self {
+        Self {
+            sync_ns,
+            firmware: Firmware::Qualcomm,
+            inherited: vec![(0x880, 0x2)],
+            ..Self::default()
+        }
+    }
+}
+
+/// Numbers of what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SmmuV2Counts {
+    /// Registers written, by name; `configuration` for all that configure.
+    pub writes: BTreeMap<&'static str, u64>,
+    /// Translations answered by a micro TLB.
+    pub micro_hits: u64,
+    /// Translations answered by the main TLB.
+    pub main_hits: u64,
+    /// Translations that needed a walk.
+    pub misses: u64,
+    /// Table entries read.
+    pub walk_steps: u64,
+    /// Synchronisations that came to their end.
+    pub syncs: u64,
+    /// Accesses that went through.
+    pub accesses: u64,
+    /// Accesses that did not.
+    pub faults: u64,
+}
+
+impl SmmuV2Counts {
+    /// Writes of the register of this name.
+    pub fn of(&self, name: &str) -> u64 {
+        self.writes.get(name).copied().unwrap_or(0)
+    }
+}

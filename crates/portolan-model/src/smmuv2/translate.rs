@@ -1,0 +1,308 @@
+//! From a stream and an address to memory.
+
+use portolan::addr::{ContextId, Iova, PhysAddr, StreamId};
+
+use super::banks::Walks;
+use super::faults::{Refusal, context, global};
+use super::{SmmuV2Registers, Space, State, Target};
+use crate::cache::{Cache, Key};
+use crate::decode::{AccessKind, Leaf, TableFormat, WalkFault};
+use crate::inject::DmaFault;
+use crate::iommu::Temper;
+use crate::profile::CacheGeometry;
+use crate::stage::{Ended, Held, Known, Stage, Tag, top_of};
+
+/// The tag by which caches find the translations of an address space.
+pub(super) fn space_context(space: Space) -> ContextId {
+    ContextId::new(match space {
+        Space::One { vmid, asid } => (u32::from(vmid) & 0xff) << 16 | u32::from(asid),
+        Space::Two { vmid } => 1 << 31 | u32::from(vmid),
+    })
+}
+
+/// The tag of what is global in all first stages of a VMID.
+pub(super) fn global_context(vmid: u16) -> ContextId {
+    ContextId::new(1 << 30 | u32::from(vmid))
+}
+
+/// A micro TLB of hardware as it is: a few entries, all of one set.
+const MICRO: CacheGeometry = CacheGeometry {
+    entries: 8,
+    ways: 8,
+};
+
+/// Exponent of the streams that share a micro TLB.
+const STREAMS_OF_MICRO_LG2: u32 = 10;
+
+fn code_of(walk: WalkFault) -> u32 {
+    match walk {
+        WalkFault::NoTranslation { .. } => context::TRANSLATION,
+        WalkFault::Unreadable { .. } => context::EXTERNAL,
+        WalkFault::BadEntry { raw, .. } if raw & 1 == 1 && raw & 1 << 10 == 0 => {
+            context::ACCESS_FLAG
+        }
+        WalkFault::BadEntry { .. } => context::ADDRESS_SIZE,
+    }
+}
+
+/// Tables to walk, and for which bank.
+#[derive(Clone, Copy)]
+struct Tables {
+    bank: usize,
+    space: Space,
+    format: TableFormat,
+    root: PhysAddr,
+    level: u8,
+}
+
+impl SmmuV2Registers {
+    /// Where one address goes; what does not go through is recorded.
+    pub(super) fn access(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Result<PhysAddr, DmaFault> {
+        match self.translate(state, stream, iova, access) {
+            Ok(pa) => {
+                state.counts.accesses += 1;
+                Ok(pa)
+            }
+            Err(refusal) => Err(self.refuse(state, refusal, stream, iova, access)),
+        }
+    }
+
+    fn translate(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Result<PhysAddr, Refusal> {
+        let untranslated = Ok(PhysAddr::new(iova.get()));
+        if state.global.cr0 & 1 == 1 {
+            return untranslated;
+        }
+        let Some(target) = self.target(state, stream.get())? else {
+            return untranslated;
+        };
+        let bank = match target {
+            Target::Bypass => return untranslated,
+            Target::Bank(bank) => bank,
+        };
+        let registers = &state.banks[bank];
+        if !registers.goes_on() {
+            return Err(Refusal::Silent);
+        }
+        let refused = |code| Refusal::Context { bank, code };
+        let tables = match registers.walks(self) {
+            Walks::Not => return untranslated,
+            Walks::Disabled => return Err(refused(context::TRANSLATION)),
+            Walks::Malformed => return Err(refused(context::FORMAT)),
+            Walks::Table {
+                space,
+                format,
+                root,
+                level,
+            } => Tables {
+                bank,
+                space,
+                format,
+                root,
+                level,
+            },
+        };
+        let leaf = self.leaf(state, stream.get(), tables, iova)?;
+        if !leaf.permissions.allow(access) {
+            return Err(refused(context::PERMISSION));
+        }
+        Ok(leaf.address(iova))
+    }
+
+    /// Where a stream goes. `None`: it matches nothing, and passes through.
+    fn target(&self, state: &mut State, stream: u32) -> Result<Option<Target>, Refusal> {
+        if let Some((target, _)) = state.matched.get(&stream) {
+            return Ok(Some(*target));
+        }
+        let Some(slot) = self.matching(state, stream)? else {
+            // USFCFG.
+            return match state.global.cr0 >> 10 & 1 {
+                0 => Ok(None),
+                _ => Err(Refusal::Global(global::UNIDENTIFIED)),
+            };
+        };
+        let word = state.global.s2cr[slot];
+        let target = match word >> 16 & 3 {
+            0 => {
+                let bank = (word & 0xff) as usize;
+                if bank >= state.banks.len() {
+                    return Err(Refusal::Global(global::NO_BANK));
+                }
+                Target::Bank(bank)
+            }
+            1 => Target::Bypass,
+            _ => return Err(Refusal::Global(global::INVALID_CONTEXT)),
+        };
+        // As badly as possible, what a stream matched is kept with its translations.
+        if self.setup.temper == Temper::Adversarial {
+            let space = match target {
+                Target::Bypass => None,
+                Target::Bank(bank) => Some(state.banks[bank].space()),
+            };
+            state.matched.insert(stream, (target, space));
+        }
+        Ok(Some(target))
+    }
+
+    /// The register that a stream matches.
+    fn matching(&self, state: &State, stream: u32) -> Result<Option<usize>, Refusal> {
+        let id = &self.setup.identification;
+        let most = id.streams();
+        if !id.matches() {
+            let slot = stream as usize;
+            return Ok((slot < most).then_some(slot));
+        }
+        let hits = |word: u32| {
+            let (number, mask) = (word & 0x7fff, word >> 16 & 0x7fff);
+            word >> 31 == 1 && (number ^ stream) & !mask == 0
+        };
+        let mut found = (0..most).filter(|slot| hits(state.global.smr[*slot]));
+        match (found.next(), found.next()) {
+            (_, Some(_)) => Err(Refusal::Global(global::CONFLICT)),
+            (found, None) => Ok(found),
+        }
+    }
+
+    /// The leaf for an address: from the micro TLB, the main TLB, or a walk.
+    fn leaf(
+        &self,
+        state: &mut State,
+        stream: u32,
+        tables: Tables,
+        iova: Iova,
+    ) -> Result<Leaf, Refusal> {
+        let context = space_context(tables.space);
+        let vmid = tables.space.vmid();
+        let micro = state.micro.entry(stream >> STREAMS_OF_MICRO_LG2);
+        let micro = micro.or_insert_with(|| match self.setup.temper {
+            Temper::Adversarial => Cache::unbounded(),
+            Temper::Realistic(_) => Cache::of_size(MICRO),
+        });
+        let mut hit = micro.lookup(context, iova);
+        if hit.is_none() && matches!(tables.space, Space::One { .. }) {
+            hit = micro.lookup(global_context(vmid), iova);
+        }
+        if let Some(held) = hit {
+            state.counts.micro_hits += 1;
+            return self.unless_conflicting(tables, iova, held.what);
+        }
+        let (leaf, tag) = self.main(state, tables, iova)?;
+        let held = Held {
+            what: leaf,
+            owner: vmid.into(),
+            page: iova.align_down(leaf.size),
+            size: leaf.size,
+        };
+        let key = Key::new(tag, iova, leaf.size);
+        if let Some(micro) = state.micro.get_mut(&(stream >> STREAMS_OF_MICRO_LG2)) {
+            micro.insert(key, held);
+        }
+        Ok(leaf)
+    }
+
+    /// From the main TLB or a walk, and the tag under which it is kept.
+    fn main(
+        &self,
+        state: &mut State,
+        tables: Tables,
+        iova: Iova,
+    ) -> Result<(Leaf, ContextId), Refusal> {
+        let context = space_context(tables.space);
+        let vmid = tables.space.vmid();
+        let owner = vmid.into();
+        let global = global_context(vmid);
+        let first = matches!(tables.space, Space::One { .. });
+        let cached = match first {
+            true => state.stage1.lookup(context, iova).map(|hit| (hit, context)),
+            false => state.stage2.lookup(context, iova).map(|hit| (hit, context)),
+        };
+        let cached = match cached {
+            None if first => state.globals.lookup(global, iova).map(|hit| (hit, global)),
+            other => other,
+        };
+        if let Some((Known::Present { leaf, .. }, tag)) = cached {
+            state.counts.main_hits += 1;
+            return Ok((self.unless_conflicting(tables, iova, leaf)?, tag));
+        }
+        state.counts.misses += 1;
+        let tag = Tag { context, owner };
+        let stage = match first {
+            true => &mut state.stage1,
+            false => &mut state.stage2,
+        };
+        let (leaf, level, entry) = self.walk(stage, tables, tag, iova)?;
+        let known = Known::Present { leaf, level };
+        // Bit 11 set makes an entry of a first stage its address space's own.
+        let own = !first || self.memory_word(entry) & 1 << 11 != 0;
+        if own {
+            stage.insert(tag, iova, leaf.size, known);
+            return Ok((leaf, context));
+        }
+        let context = global;
+        let tag = Tag { context, owner };
+        state.globals.insert(tag, iova, leaf.size, known);
+        Ok((leaf, global))
+    }
+
+    fn memory_word(&self, at: PhysAddr) -> u64 {
+        use crate::decode::WalkMemory as _;
+        self.memory.read_u64(at).unwrap_or(0)
+    }
+
+    fn walk(
+        &self,
+        stage: &mut Stage,
+        tables: Tables,
+        tag: Tag,
+        iova: Iova,
+    ) -> Result<(Leaf, u8, PhysAddr), Refusal> {
+        let Tables {
+            bank, format, root, ..
+        } = tables;
+        let refused = |code| Refusal::Context { bank, code };
+        if !format.holds(iova) {
+            return Err(refused(context::TRANSLATION));
+        }
+        let top = top_of(format, root, tables.level, iova);
+        let walk = stage.walk(&*self.memory, tag, format, top, iova, Ok::<_, WalkFault>);
+        let found = walk.map_err(|ended| {
+            let (Ended::Here(walk) | Ended::Locating(walk)) = ended;
+            refused(code_of(walk))
+        })?;
+        Ok((found.leaf, found.level, found.entry))
+    }
+
+    /// A cached leaf, unless an entry of another size could be cached beside it by now: what tables
+    /// hold may be read at any time.
+    fn unless_conflicting(
+        &self,
+        tables: Tables,
+        iova: Iova,
+        cached: Leaf,
+    ) -> Result<Leaf, Refusal> {
+        let temper = &self.setup.temper;
+        if *temper != Temper::Adversarial {
+            return Ok(cached);
+        }
+        let (context, owner) = (space_context(tables.space), 0);
+        let mut nothing = Stage::new(temper);
+        match self.walk(&mut nothing, tables, Tag { context, owner }, iova) {
+            Ok((leaf, ..)) if leaf.size != cached.size => Err(Refusal::Context {
+                bank: tables.bank,
+                code: context::CONFLICT,
+            }),
+            _ => Ok(cached),
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! The SMMUv2 driver over units that never finish, storm, contradict themselves or go away.
+//!
+//! It has no command that could be refused and no control register that is acknowledged.
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::platform::{Mmio as _, Nanos};
+use portolan::table::Access;
+use portolan::unit::{
+    Attach as _, AttachError, Awaited, Domain as _, FaultEvent, FaultReason, Unit as _, UnitError,
+};
+use portolan_hw::smmuv2::{
+    Config, DomainOptions, FirstStage, GroupError, Implementation, Inherited, OnFault, SmmuV2,
+    WaitForSafe, WriteKind,
+};
+use portolan_model::clock::VirtualClock;
+use portolan_model::decode::AccessKind;
+use portolan_model::inject::{Drain, RegisterFaults, Violation};
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::smmuv2::{Firmware, SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
+
+use crate::noise;
+use crate::rig::{Bench, Driver, ModelClock, Regs, Time, Unit};
+
+const LIMIT: Nanos = Nanos::from_millis(1);
+const BASE: Iova = Iova::new(0x4000_0000);
+const PAGE: u64 = 4096;
+const RW: Access = Access::READ.union(Access::WRITE);
+
+impl Unit for SmmuV2Registers {
+    fn inject(&self, faults: RegisterFaults) {
+        self.inject(faults);
+    }
+    fn accesses(&self) -> u64 {
+        self.accesses()
+    }
+    fn consumed(&self) -> u64 {
+        self.counts().writes.values().sum()
+    }
+    fn clock(&self) -> &Arc<VirtualClock> {
+        self.clock()
+    }
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
+        self.dma(stream, iova, AccessKind::Read, 4).is_ok()
+    }
+}
+
+macro_rules! drivers {
+    ($($name:ident: $text:literal, $setup:expr, $implementation:expr;)*) => {$(
+        pub struct $name;
+
+        impl Driver for $name {
+            const NAME: &'static str = $text;
+            const IDENTIFICATION: usize = 0x2c;
+            type Unit = SmmuV2Registers;
+            type Driver<R: Regs, C: Time> = SmmuV2<R, Arc<ModelMemory>, C>;
+            type Domain<R: Regs, C: Time> = FirstStage<12, R, Arc<ModelMemory>, C>;
+
+            fn unit(memory: Arc<ModelMemory>) -> SmmuV2Registers {
+                SmmuV2Registers::new($setup, memory)
+            }
+
+            fn enable<R: Regs, C: Time>(
+                regs: R,
+                memory: Arc<ModelMemory>,
+                clock: C,
+            ) -> Result<Self::Driver<R, C>, UnitError> {
+                let config = Config {
+                    limit: LIMIT,
+                    implementation: $implementation,
+                    ..Config::default()
+                };
+                SmmuV2::enable(regs, memory, clock, config)
+            }
+
+            fn domain<R: Regs, C: Time>(
+                driver: &Self::Driver<R, C>,
+            ) -> Result<Self::Domain<R, C>, UnitError> {
+                driver.first_stage(&DomainOptions::default())
+            }
+
+            fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), UnitError> {
+                driver.disable()
+            }
+        }
+    )*};
+}
+
+drivers! {
+    Arm: "SMMUv2", few(SmmuV2Setup::default()), Implementation::Arm;
+    Qualcomm: "SMMUv2, Qualcomm", few(SmmuV2Setup::qualcomm(0)),
+        Implementation::Qualcomm(WaitForSafe::Off);
+}
+
+/// With few registers, so that every one of their accesses can be the last.
+fn few(setup: SmmuV2Setup) -> SmmuV2Setup {
+    let mut identification = setup.identification.banks(6, 2);
+    identification.idr[0] = identification.idr[0] & !0xff | 8;
+    SmmuV2Setup {
+        identification,
+        ..setup
+    }
+}
+
+macro_rules! common {
+    ($($module:ident: $driver:ident;)*) => {$(
+        mod $module {
+            use super::*;
+
+            #[test]
+            fn gone_from_any_access() {
+                crate::gone_from_any_access::<$driver>();
+            }
+
+            #[test]
+            fn syncs_never_end() {
+                crate::never_drains::<$driver>();
+            }
+
+            #[test]
+            fn syncs_never_end_again() {
+                crate::never_drains_again::<$driver>();
+            }
+
+            #[test]
+            fn nonsense_in_registers() {
+                noise::nonsense::<$driver>();
+            }
+        }
+    )*};
+}
+
+common! {
+    arm: Arm;
+    qualcomm: Qualcomm;
+}
+
+type Made = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
+type Made12 = FirstStage<12, Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
+
+fn enabled(setup: SmmuV2Setup, config: Config) -> (Bench<Arm>, Result<Made, UnitError>) {
+    let base = PhysAddr::new(0x8000_0000);
+    let memory = Arc::new(ModelMemory::new(base, 512, Visibility::AtOnce));
+    let unit = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
+    let bench = Bench::<Arm> { unit, memory };
+    let config = Config {
+        limit: LIMIT,
+        ..config
+    };
+    let made = SmmuV2::enable(
+        bench.unit.clone(),
+        bench.memory.clone(),
+        bench.clock(),
+        config,
+    );
+    (bench, made)
+}
+
+fn mapped(driver: &Made, options: &DomainOptions) -> Arc<Made12> {
+    let domain = Arc::new(driver.first_stage(options).unwrap());
+    let mut owed = Gather::new();
+    let pa = PhysAddr::new(0x8010_0000);
+    domain.map(BASE, pa, PAGE, RW, &mut owed).unwrap();
+    domain.sync(owed).unwrap();
+    domain
+}
+
+#[test]
+fn a_sync_that_never_ends_is_told_in_time() {
+    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let driver = driver.unwrap();
+    let domain = mapped(&driver, &DomainOptions::default());
+    driver.attach(StreamId::new(1), &domain).unwrap();
+    let mut owed = Gather::new();
+    let range = portolan::addr::IovaRange::from_len(BASE, PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    bench.unit.inject(RegisterFaults {
+        drain: Drain::Never,
+        ..RegisterFaults::default()
+    });
+    let before = bench.unit.now_ns();
+    let failed = domain.sync(owed).unwrap_err();
+    let waited = bench.unit.now_ns() - before;
+    let awaited = Awaited::Invalidation;
+    assert!(
+        matches!(failed.error, UnitError::TimedOut { awaited: of, .. } if of == awaited),
+        "{}",
+        failed.error
+    );
+    assert!(
+        (LIMIT.get()..2 * LIMIT.get()).contains(&waited),
+        "{waited} ns"
+    );
+    bench.unit.inject(RegisterFaults::default());
+    domain.sync(failed.gather).unwrap();
+    assert!(!bench.unit.reaches(StreamId::new(1), BASE));
+}
+
+#[test]
+fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
+    let safe_ns = 3 * LIMIT.get();
+    let setup = SmmuV2Setup {
+        safe_ns,
+        ..SmmuV2Setup::qualcomm(0)
+    };
+    let longest = Nanos::new(safe_ns);
+    let patient = |wait| Config {
+        implementation: Implementation::Qualcomm(wait),
+        ..Config::default()
+    };
+    // Who does not know of it gives up on taking the unit over.
+    let (_, refused) = enabled(setup.clone(), patient(WaitForSafe::Off));
+    assert!(matches!(refused, Err(UnitError::TimedOut { .. })));
+    let (bench, driver) = enabled(setup, patient(WaitForSafe::On { longest }));
+    let driver = driver.unwrap();
+    let domain = mapped(&driver, &DomainOptions::default());
+    let time = |domain: &Made12| {
+        let mut owed = Gather::new();
+        let range = portolan::addr::IovaRange::from_len(BASE, PAGE).unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        let before = bench.unit.now_ns();
+        domain.sync(owed).unwrap();
+        let pa = PhysAddr::new(0x8010_0000);
+        domain.map(BASE, pa, PAGE, RW, &mut Gather::new()).unwrap();
+        bench.unit.now_ns() - before
+    };
+    assert!(time(&domain) >= safe_ns);
+    bench.unit.turn_off_wait_for_safe();
+    assert!(time(&domain) < LIMIT.get());
+}
+
+#[test]
+fn a_storm_of_faults_keeps_nobody_back() {
+    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let driver = driver.unwrap();
+    let [loud, quiet, good] = [1, 2, 3].map(StreamId::new);
+    let domains = [(); 3].map(|()| mapped(&driver, &DomainOptions::default()));
+    for (stream, domain) in [loud, quiet, good].into_iter().zip(&domains) {
+        driver.attach(stream, domain).unwrap();
+    }
+    let nowhere = Iova::new(BASE.get() + 64 * PAGE);
+    assert!(!bench.unit.reaches(quiet, nowhere));
+    let (mut lost, mut heard) = (0, Vec::new());
+    for round in 0..10_000u64 {
+        for stream in [loud, loud, StreamId::new(0x77), StreamId::new(0x78)] {
+            let iova = Iova::new(nowhere.get() + round % 7 * PAGE);
+            assert!(!bench.unit.reaches(stream, iova));
+        }
+        match driver.next_fault().unwrap() {
+            Some(FaultEvent::Lost) => lost += 1,
+            Some(FaultEvent::Fault(record)) if round < 32 => heard.push(record.stream),
+            _ => {}
+        }
+    }
+    assert!(lost > 1_000 && heard.contains(&quiet) && heard.contains(&loud));
+    // Under the storm the others went on.
+    assert!(bench.unit.reaches(good, BASE));
+    // It ends: so do the records.
+    let left = std::iter::from_fn(|| driver.next_fault().unwrap()).count();
+    assert!(left < 8, "{left}");
+    bench.is_sound();
+}
+
+#[test]
+fn streams_that_would_match_twice_are_refused() {
+    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let driver = driver.unwrap();
+    driver.group(StreamId::new(0x20), 0x1f).unwrap();
+    for (id, mask) in [(0x20, 0x1f), (0x3f, 0), (0x30, 0x40), (0, 0x7fff)] {
+        let conflict = driver.group(StreamId::new(id), mask);
+        let (id, mask) = (0x20, 0x1f);
+        assert_eq!(conflict, Err(GroupError::Conflict { id, mask }));
+    }
+    let wide = driver.group(StreamId::new(0x8000), 0);
+    assert_eq!(wide, Err(GroupError::Width));
+    // They move together.
+    let domain = mapped(&driver, &DomainOptions::default());
+    driver.attach(StreamId::new(0x21), &domain).unwrap();
+    for id in [0x20, 0x21, 0x3f] {
+        assert!(bench.unit.reaches(StreamId::new(id), BASE));
+    }
+    assert!(!bench.unit.reaches(StreamId::new(0x40), BASE));
+    driver.block(StreamId::new(0x3f)).unwrap();
+    assert!(!bench.unit.reaches(StreamId::new(0x20), BASE));
+    let mut found = std::iter::from_fn(|| driver.next_fault().unwrap());
+    let blocked = |event| match event {
+        FaultEvent::Fault(record) => record.reason == FaultReason::Blocked,
+        FaultEvent::Lost => true,
+    };
+    assert!(found.all(blocked));
+    bench.is_sound();
+}
+
+#[test]
+fn match_registers_and_banks_run_out() {
+    let (bench, driver) = enabled(few(SmmuV2Setup::default()), Config::default());
+    let driver = driver.unwrap();
+    let domain = mapped(&driver, &DomainOptions::default());
+    for id in 0..8 {
+        driver.attach(StreamId::new(id), &domain).unwrap();
+    }
+    let full = driver.attach(StreamId::new(8), &domain);
+    assert_eq!(full, Err(AttachError::Unit(UnitError::OutOfContexts)));
+    driver.block(StreamId::new(3)).unwrap();
+    driver.attach(StreamId::new(8), &domain).unwrap();
+    // Four banks do stage 1, of which one is taken.
+    let others: Vec<_> = (0..3)
+        .map(|_| mapped(&driver, &DomainOptions::default()))
+        .collect();
+    let none = driver.first_stage::<12>(&DomainOptions::default()).err();
+    assert_eq!(none, Some(UnitError::OutOfContexts));
+    let second = driver.second_stage::<12>(&DomainOptions::default());
+    assert!(second.is_ok());
+    drop(others);
+    assert!(driver.first_stage::<12>(&DomainOptions::default()).is_ok());
+    bench.is_sound();
+}
+
+#[test]
+fn inherited_streams_pass_until_they_are_moved() {
+    // Two of these overlap: nobody may believe a boot loader.
+    let inherited = vec![(0x880, 0x2), (0x882, 0), (0x900, 0)];
+    for firmware in [Firmware::Qualcomm, Firmware::Absent] {
+        let setup = SmmuV2Setup {
+            firmware,
+            inherited: inherited.clone(),
+            ..SmmuV2Setup::qualcomm(0)
+        };
+        let implementation = Implementation::Qualcomm(WaitForSafe::Off);
+        let config = Config {
+            implementation,
+            ..Config::default()
+        };
+        let (bench, driver) = enabled(setup.clone(), config);
+        let driver = driver.unwrap();
+        let direct = Iova::new(0x8000_0000);
+        for (id, passes) in [(0x880, true), (0x882, true), (0x900, true), (0x901, false)] {
+            assert_eq!(
+                bench.unit.reaches(StreamId::new(id), direct),
+                passes,
+                "{id:#x}"
+            );
+        }
+        let domain = mapped(&driver, &DomainOptions::default());
+        driver.attach(StreamId::new(0x880), &domain).unwrap();
+        for id in [0x880, 0x882] {
+            assert!(!bench.unit.reaches(StreamId::new(id), direct));
+            assert!(bench.unit.reaches(StreamId::new(id), BASE));
+        }
+        drop(driver);
+        bench.is_sound();
+        if firmware == Firmware::Absent {
+            let blocked = Config {
+                inherited: Some(Inherited::Blocked),
+                ..config
+            };
+            let (bench, driver) = enabled(setup, blocked);
+            assert!(driver.is_ok() && !bench.unit.reaches(StreamId::new(0x880), direct));
+        }
+    }
+}
+
+#[test]
+fn each_stalled_access_gets_one_answer() {
+    let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
+    let driver = driver.unwrap();
+    let stream = StreamId::new(1);
+    let options = DomainOptions {
+        on_fault: OnFault::Stall,
+        ..DomainOptions::default()
+    };
+    let domain = mapped(&driver, &options);
+    driver.attach(stream, &domain).unwrap();
+    let next = Iova::new(BASE.get() + PAGE);
+    let stalls = || {
+        let fault = bench
+            .unit
+            .dma(stream, next, AccessKind::Write, 4)
+            .unwrap_err();
+        assert_eq!(fault.code, SmmuV2Registers::STALLED);
+    };
+    stalls();
+    assert_eq!(driver.next_fault().unwrap(), None);
+    let stalled = driver.next_stall().unwrap().unwrap();
+    assert_eq!(
+        (stalled.record.stream, stalled.record.iova),
+        (stream, Some(next))
+    );
+    assert!(driver.next_stall().unwrap().is_none(), "somebody holds it");
+    let pa = PhysAddr::new(0x8011_0000);
+    domain.map(next, pa, PAGE, RW, &mut Gather::new()).unwrap();
+    stalled.retry();
+    let resumed = bench.unit.take_resumed();
+    assert!(matches!(&resumed[..], [Ok(piece)] if piece.pa == pa));
+    // Retried in vain, it stalls once more; dropped, it ends.
+    let mut owed = Gather::new();
+    let range = portolan::addr::IovaRange::from_len(next, PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    domain.sync(owed).unwrap();
+    stalls();
+    driver.next_stall().unwrap().unwrap().retry();
+    assert_eq!(bench.unit.take_resumed(), []);
+    drop(driver.next_stall().unwrap().unwrap());
+    assert!(matches!(&bench.unit.take_resumed()[..], [Err(_)]));
+    // A domain that goes ends what waits in it.
+    stalls();
+    let late = driver.next_stall().unwrap().unwrap();
+    driver.block(stream).unwrap();
+    drop(domain);
+    assert!(matches!(&bench.unit.take_resumed()[..], [Err(_)]));
+    let before = driver.counts().of(WriteKind::Fault);
+    late.retry();
+    assert_eq!(driver.counts().of(WriteKind::Fault), before);
+    bench.is_sound();
+}
+
+#[test]
+fn streams_by_index() {
+    let setup = SmmuV2Setup {
+        identification: SmmuV2Identification::default().indexed(5),
+        ..SmmuV2Setup::default()
+    };
+    let (bench, driver) = enabled(setup, Config::default());
+    let driver = driver.unwrap();
+    let domain = mapped(&driver, &DomainOptions::default());
+    driver.attach(StreamId::new(31), &domain).unwrap();
+    assert!(bench.unit.reaches(StreamId::new(31), BASE));
+    assert!(!bench.unit.reaches(StreamId::new(30), BASE));
+    let stream = StreamId::new(32);
+    let none = driver.attach(stream, &domain);
+    assert_eq!(none, Err(AttachError::NoSuchStream { stream }));
+    assert_eq!(driver.group(stream, 0), Err(GroupError::Width));
+    assert_eq!(driver.counts().of(WriteKind::StreamMatch), 0);
+    assert_eq!(bench.unit.read32(0x48), 1);
+    bench.is_sound();
+}
