@@ -19,6 +19,7 @@
 //! runs. `docs/model.md` says what is modelled and what is not.
 #![forbid(unsafe_code)]
 
+mod asking;
 pub mod cache;
 pub mod clock;
 pub mod counters;
@@ -35,3 +36,5 @@ mod stage;
 pub mod tables;
 pub mod tegra_smmu;
 pub mod vtd;
+
+pub use asking::Transfer;

@@ -52,6 +52,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
         },
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
+        faulting: None,
         queue_entries,
         fault_room: None,
         bad_command: |_, _| None,

@@ -9,6 +9,7 @@
 //! with what somebody else counted.
 
 pub mod amd;
+pub mod asks;
 mod disk;
 pub mod model;
 mod named;

@@ -14,7 +14,8 @@ use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::VtdRegisters;
 
-use crate::conformance::{HIGH_BASE, Host, LOW_BASE};
+use super::asks::Asks;
+use crate::conformance::{Asker, HIGH_BASE, Host, LOW_BASE};
 
 /// A unit of the model that devices can be behind.
 pub trait Behind {
@@ -38,6 +39,11 @@ pub trait Behind {
     /// What the driver did that it must not do.
     fn violations(&self) -> Vec<Violation>;
 
+    /// The unit as devices see it that ask, if there can be any.
+    fn asks(&self) -> Option<&dyn Asks> {
+        None
+    }
+
     /// Commands carried out, by the kinds' names in the specification.
     fn commands(&self) -> BTreeMap<String, u64>;
 }
@@ -56,6 +62,10 @@ fn specified(name: &str) -> String {
 
 impl Behind for SmmuRegisters {
     type Word = AtomicU64;
+
+    fn asks(&self) -> Option<&dyn Asks> {
+        Some(self)
+    }
 
     fn access_as(
         &self,
@@ -113,6 +123,10 @@ impl Behind for SmmuV2Registers {
 impl Behind for VtdRegisters {
     type Word = AtomicU64;
 
+    fn asks(&self) -> Option<&dyn Asks> {
+        Some(self)
+    }
+
     fn access_as(
         &self,
         device: StreamId,
@@ -139,7 +153,13 @@ impl Behind for VtdRegisters {
         let mut all: BTreeMap<String, u64> = (counts.descriptors.into_iter())
             .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
             .collect();
-        for (name, count) in [("CONTEXT_CACHE", contexts), ("IOTLB", translations)] {
+        // The driver counts both kinds as one.
+        let with_pasid = all.remove("PASID_DEVICE_TLB").unwrap_or(0);
+        for (name, count) in [
+            ("CONTEXT_CACHE", contexts),
+            ("IOTLB", translations),
+            ("DEVICE_TLB", with_pasid),
+        ] {
             *all.entry(name.to_owned()).or_default() += count;
         }
         all
@@ -173,8 +193,8 @@ impl Behind for TegraRegisters {
 
 /// Memory and devices around a unit of the model.
 pub struct ModelHost<B: Behind> {
-    unit: Arc<B>,
-    memory: Arc<ModelMemory<B::Word>>,
+    pub(super) unit: Arc<B>,
+    pub(super) memory: Arc<ModelMemory<B::Word>>,
     devices: [StreamId; 2],
 }
 
@@ -217,6 +237,10 @@ impl<B: Behind> Host for ModelHost<B> {
         if let Some(pa) = at {
             let _ = self.memory.write_u32(pa, value);
         }
+    }
+
+    fn asker(&self) -> Option<&dyn Asker> {
+        self.unit.asks().map(|_| self as &dyn Asker)
     }
 
     fn complaints(&self) -> Vec<String> {

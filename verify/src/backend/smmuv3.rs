@@ -5,10 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::fault::Responder as _;
 use portolan::inval::{Command, InvalidationQueue as _, Step};
 use portolan::platform::{Clock, Mmio, Nanos, TableMem};
 use portolan::unit::UnitError;
-use portolan_hw::smmuv3::{CommandKind, Config, DomainOptions, FirstStage, SecondStage, Smmu};
+use portolan_hw::smmuv3::{
+    CommandKind, Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu,
+    StallOrFault, Want,
+};
 use portolan_model::clock::PollingClock;
 use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -24,7 +28,7 @@ use super::model::{Behind as _, ModelHost};
 use super::nested::Nested;
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
-use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
+use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
 /// Registers and memory of the model behind `W`.
@@ -118,7 +122,7 @@ where
 {
     let plain = SmmuIdentification::default();
     let (identification, visibility) = match kind {
-        Kind::Plain => (plain, Visibility::AtOnce),
+        Kind::Plain => (plain.stalls().page_requests(), Visibility::AtOnce),
         Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
     };
     let setup = SmmuSetup {
@@ -130,6 +134,7 @@ where
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let config = Config {
         limit: LIMIT,
+        page_requests: Want::IfThere,
         ..Config::default()
     };
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
@@ -141,6 +146,15 @@ where
         abilities: ABILITIES,
         domain,
         pasids,
+        faulting: (kind == Kind::Plain).then_some(Faulting {
+            ways: &[Way::Requests, Way::Stalls],
+            enable: |unit, stream, way| match way {
+                Way::Requests => unit.enable_ats(stream),
+                Way::Stalls => unit.enable_stalls(stream),
+            },
+            next: asked,
+            respond: |unit, to, response| unit.respond(to, response),
+        }),
         queue_entries: Some(1 << config.command_queue_lg2),
         fault_room: Some(1 << config.event_queue_lg2),
         bad_command: refused,
@@ -195,11 +209,30 @@ where
             domain.map(Arc::new)
         },
         pasids: None,
+        faulting: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
         bad_command: |unit, host| refused(&unit.smmu, host),
         submitted: |unit| submitted(&unit.smmu),
     })
+}
+
+/// The oldest of what a unit has to say, of requests first.
+fn asked<R, M, C>(unit: &Smmu<R, M, C>) -> Result<Option<Asked>, UnitError>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+    C: Clock,
+{
+    match unit.next_page_request()? {
+        Some(PageRequestEvent::Request(raw)) => return Ok(Some(Asked::Request(raw))),
+        Some(PageRequestEvent::Lost) => return Ok(Some(Asked::Lost)),
+        None => {}
+    }
+    Ok(unit.next_stall_or_fault()?.map(|event| match event {
+        StallOrFault::Stalled { request, .. } => Asked::Request(request),
+        StallOrFault::Fault(_) => Asked::Other,
+    }))
 }
 
 /// Has the model refuse the next command, as if it were illegal, and sends one.
@@ -253,6 +286,7 @@ where
         },
         domain,
         pasids: None,
+        faulting: None,
         queue_entries: Some(1 << config.command_queue_lg2),
         fault_room: Some(1 << config.event_queue_lg2),
         bad_command: |_, _| None,
@@ -309,6 +343,7 @@ where
             domain.map(Arc::new)
         },
         pasids: None,
+        faulting: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
         bad_command: |_, _| None,

@@ -99,6 +99,7 @@ where
         abilities: ABILITIES,
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
+        faulting: None,
         queue_entries: None,
         fault_room: None,
         bad_command: |_, _| None,

@@ -46,6 +46,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
         },
         domain: Unit::domain,
         pasids: None,
+        faulting: None,
         queue_entries: None,
         fault_room: None,
         bad_command: |_, _| None,

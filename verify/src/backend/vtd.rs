@@ -5,11 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::fault::Responder as _;
 use portolan::inval::{Command, InvalidationQueue as _, Step};
 use portolan::platform::{Clock, Mmio, Nanos, TableMem};
 use portolan::table::format::VtdFirstLevels;
 use portolan::unit::{Domain, UnitError};
-use portolan_hw::vtd::{AttachPasid, Config, FirstDomain, Invalidation, Mode, SecondDomain, Vtd};
+use portolan_hw::vtd::{
+    AttachPasid, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain, Vtd,
+};
 use portolan_model::clock::PollingClock;
 use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -24,7 +27,7 @@ use portolan_qemu::trace::{Counts, VtdInvalidation};
 use super::model::{Behind as _, ModelHost};
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
-use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
+use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
 /// Registers and memory of the model behind `W`.
@@ -93,6 +96,30 @@ fn entries(config: &Config) -> u64 {
     }
 }
 
+/// How devices ask on the model.
+fn faulting<R, M>() -> Faulting<Vtd<R, M, ModelClock>>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+{
+    Faulting {
+        ways: &[Way::Requests],
+        enable: |unit, stream, _| {
+            let physical = stream.get() as u16;
+            let tlb = DeviceTlb { depth: 1, physical };
+            Ok(unit.use_device_tlb(stream, tlb)?)
+        },
+        next: |unit| {
+            Ok(unit.next_page_request()?.map(|event| match event {
+                PageEvent::Request { request, .. } => Asked::Request(request),
+                PageEvent::Lost => Asked::Lost,
+                PageEvent::Unknown { .. } => Asked::Other,
+            }))
+        },
+        respond: |unit, to, response| unit.respond(to, response),
+    }
+}
+
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<W, D>(
     kind: Kind,
@@ -111,7 +138,10 @@ where
         Kind::WriteBuffer => (plain.write_buffer(), Visibility::Late(Lag::WriteBuffer)),
         Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
         Kind::Registers => (plain.without_queue(), Visibility::AtOnce),
-        Kind::Scalable => (VtdIdentification::scalable(), Visibility::AtOnce),
+        Kind::Scalable => {
+            let scalable = VtdIdentification::scalable().page_requests();
+            (scalable, Visibility::AtOnce)
+        }
     };
     let setup = VtdSetup {
         identification,
@@ -136,6 +166,9 @@ where
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
     let unit = Vtd::enable(theirs, tables, Arc::new(clock), config);
     let unit = unit.map_err(failed)?;
+    if kind == Kind::Scalable {
+        unit.read_page_requests(0).map_err(failed)?;
+    }
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {
         fault_room: Some(unit.features().fault_count as u64),
@@ -148,6 +181,7 @@ where
             attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
             block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
         }),
+        faulting: (kind == Kind::Scalable).then(faulting),
         queue_entries,
         bad_command: match kind {
             Kind::Registers => |_, _| None,
@@ -227,6 +261,8 @@ where
         ),
         ("PASID_IOTLB", counts.pasid_iotlb),
         ("PASID_CACHE", counts.pasid_cache),
+        ("DEVICE_TLB", counts.device_tlb),
+        ("PAGE_RESPONSE", counts.response),
         ("WAIT", counts.wait),
     ])
 }
@@ -272,6 +308,7 @@ where
         },
         domain,
         pasids: None,
+        faulting: None,
         queue_entries,
         bad_command: |_, _| None,
         submitted: |unit| {

@@ -5,13 +5,17 @@
 //! something: a stale entry has to be there before an invalidation is said to have removed it.
 //! Where a machine lacks what a scenario needs, the scenario is skipped, with the reason.
 
+mod asking;
 mod basic;
 mod configuration;
 mod disk;
 mod endurance;
+mod faults;
 mod rig;
+mod scene;
 mod stale;
 
+pub use asking::{Asked, Asker, Faulting, MARK, Way, Wrote};
 pub use disk::{Disk, Shared, Transfer};
 pub use rig::{Host, MakeDomain, Pasids, Rig};
 
@@ -59,7 +63,7 @@ pub const LOW_BASE: Iova = Iova::new(0x4000_0000);
 /// A machine with a unit, memory and two devices behind the unit.
 pub trait Machine {
     /// An address space of the unit.
-    type Domain: Domain;
+    type Domain: Domain + Send + Sync + 'static;
     /// The unit's driver.
     type Unit: Attach<Self::Domain>;
 
@@ -89,6 +93,12 @@ pub trait Machine {
 
     /// As [`Machine::device_write`], by a request with a PASID. Called only where there are PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32);
+
+    /// How devices may ask instead of failing, if they may.
+    fn faulting(&self) -> Option<&Faulting<Self::Unit>>;
+
+    /// The devices that ask, if they can.
+    fn asker(&self) -> Option<&dyn Asker>;
 
     /// Has `work` use the disk behind the unit, if there is one.
     fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>));
@@ -168,7 +178,7 @@ const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 24] = [
+    let all: [(&'static str, Run<M>); 36] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -209,6 +219,18 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
             "refused-command-recovers",
             endurance::refused_command_recovers,
         ),
+        ("requests-are-brought-in", faults::requests_are_brought_in),
+        ("stalls-are-brought-in", faults::stalls_are_brought_in),
+        ("requests-are-refused", faults::requests_are_refused),
+        ("stalls-are-refused", faults::stalls_are_refused),
+        ("detach-answers-requests", faults::detach_answers_requests),
+        ("detach-answers-stalls", faults::detach_answers_stalls),
+        ("request-room-overflows", faults::request_room_overflows),
+        ("stall-room-overflows", faults::stall_room_overflows),
+        ("floods-of-requests", faults::floods_of_requests),
+        ("floods-of-stalls", faults::floods_of_stalls),
+        ("misbehaving-requests", faults::misbehaving_requests),
+        ("response-after-reset", faults::response_after_reset),
         (RANDOM, endurance::random_operations),
         (RANDOM_DISK, disk::random_transfers),
     ];

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::unit::{Attach, AttachError, Domain, UnitError};
 
+use super::asking::{Asker, Faulting};
 use super::disk::Disk;
 use super::{Abilities, HIGH_BASE, Machine};
 
@@ -23,6 +24,11 @@ pub trait Host {
     /// See [`Machine::device_write_as`]. Called only where the driver has PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
         let _ = (device, pasid, iova, value);
+    }
+
+    /// See [`Machine::asker`].
+    fn asker(&self) -> Option<&dyn Asker> {
+        None
     }
 
     /// See [`Machine::with_disk`].
@@ -80,6 +86,8 @@ pub struct Rig<U, D, H> {
     pub domain: MakeDomain<U, D>,
     /// Moves requests with a PASID, where the machine has them.
     pub pasids: Option<Pasids<U, D>>,
+    /// See [`Machine::faulting`].
+    pub faulting: Option<Faulting<U>>,
     /// See [`Machine::queue_entries`].
     pub queue_entries: Option<u64>,
     /// See [`Machine::fault_room`].
@@ -90,7 +98,12 @@ pub struct Rig<U, D, H> {
     pub submitted: fn(&U) -> BTreeMap<String, u64>,
 }
 
-impl<U: Attach<D>, D: Domain, H: Host> Machine for Rig<U, D, H> {
+impl<U, D, H> Machine for Rig<U, D, H>
+where
+    U: Attach<D>,
+    D: Domain + Send + Sync + 'static,
+    H: Host,
+{
     type Domain = D;
     type Unit = U;
     const BASE: Iova = H::BASE;
@@ -125,6 +138,14 @@ impl<U: Attach<D>, D: Domain, H: Host> Machine for Rig<U, D, H> {
 
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
         self.host.device_write_as(device, pasid, iova, value);
+    }
+
+    fn faulting(&self) -> Option<&Faulting<U>> {
+        self.faulting.as_ref()
+    }
+
+    fn asker(&self) -> Option<&dyn Asker> {
+        self.host.asker()
     }
 
     fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {

@@ -101,6 +101,9 @@ pub mod smmuv3 {
     const TLBI_NH_VA: u64 = 0x12;
     const TLBI_S12_VMALL: u64 = 0x28;
     const TLBI_S2_IPA: u64 = 0x2a;
+    const ATC_INV: u64 = 0x40;
+    const PRI_RESP: u64 = 0x41;
+    const RESUME: u64 = 0x44;
     const SYNC: u64 = 0x46;
     /// PREFETCH_CONFIG of a stream that nobody has.
     const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
@@ -152,6 +155,31 @@ pub mod smmuv3 {
     /// No invalidation of context descriptors.
     pub fn without_descriptors(commands: &mut [Words]) {
         drop_all(commands, CFGI_CD);
+    }
+
+    /// No invalidation of what devices keep.
+    pub fn without_devices(commands: &mut [Words]) {
+        drop_all(commands, ATC_INV);
+    }
+
+    /// No response to page requests.
+    pub fn without_responses(commands: &mut [Words]) {
+        drop_all(commands, PRI_RESP);
+    }
+
+    /// No end of stalls.
+    pub fn without_resumes(commands: &mut [Words]) {
+        drop_all(commands, RESUME);
+    }
+
+    /// Every stall is retried, those of refused accesses too.
+    pub fn always_retried(commands: &mut [Words]) {
+        for words in commands
+            .iter_mut()
+            .filter(|words| words[0] & 0xff == RESUME)
+        {
+            words[0] = words[0] & !(3 << 12) | 1 << 12;
+        }
     }
 
     /// Without the first of several invalidations.
@@ -224,6 +252,8 @@ pub mod intel {
     /// Upper half of IOTLB_REG where the model's ECAP.IRO puts it.
     const IOTLB_HIGH: usize = 0x2c0 + 12;
     const PASID_CACHE: u64 = 7;
+    const DEVICE_TLB: u64 = 3;
+    const RESPONSE: u64 = 9;
     /// The context of a device that nobody has, in a domain that nobody has.
     const NOTHING: Words = [CONTEXT | 3 << 4 | 0xffff << 16 | 0xffff << 32, 0];
 
@@ -252,6 +282,16 @@ pub mod intel {
     /// No invalidation of pages.
     pub fn without_pages(commands: &mut [Words]) {
         drop_where(commands, by_address);
+    }
+
+    /// No invalidation of what devices keep.
+    pub fn without_devices(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, DEVICE_TLB));
+    }
+
+    /// No response to page requests.
+    pub fn without_responses(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, RESPONSE));
     }
 
     /// No invalidation of a domain as a whole.

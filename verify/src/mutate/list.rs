@@ -120,6 +120,40 @@ pub const MUTANTS: &[Mutant] = &[
         &["block-split-keeps-the-rest"],
     ),
     mutant(
+        Ground::Smmuv3(Smmu),
+        "ATC_INV",
+        commands(smmuv3::without_devices),
+        &["requests-are-brought-in"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "PRI_RESP",
+        commands(smmuv3::without_responses),
+        &[
+            "requests-are-brought-in",
+            "requests-are-refused",
+            "detach-answers-requests",
+            "misbehaving-requests",
+        ],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "RESUME",
+        commands(smmuv3::without_resumes),
+        &[
+            "stalls-are-brought-in",
+            "stalls-are-refused",
+            "detach-answers-stalls",
+            "stall-room-overflows",
+        ],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the end of refused stalls",
+        commands(smmuv3::always_retried),
+        &["stalls-are-refused"],
+    ),
+    mutant(
         Ground::Smmuv3(SmmuNotCoherent),
         "the cleaning of lines",
         UNCLEAN,
@@ -254,6 +288,23 @@ pub const MUTANTS: &[Mutant] = &[
         "IOTLB invalidations by page",
         commands(intel::without_pages),
         &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Scalable),
+        "device-TLB invalidations",
+        commands(intel::without_devices),
+        &["requests-are-brought-in"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Scalable),
+        "page-group responses",
+        commands(intel::without_responses),
+        &[
+            "requests-are-brought-in",
+            "requests-are-refused",
+            "detach-answers-requests",
+            "misbehaving-requests",
+        ],
     ),
     mutant(
         Ground::VtdFirst,

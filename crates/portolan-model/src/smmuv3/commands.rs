@@ -2,9 +2,12 @@
 //!
 //! Fields that the architecture reserves are ignored, as hardware may.
 
-use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::fault::{GroupId, ReplyName, ReplyTo, Response, StallTag};
 
 use super::SmmuIdentification;
+use super::requests::Resume;
+use crate::asking::Forget;
 use crate::stage::Drops;
 
 /// Kinds of commands, by the architecture's names.
@@ -55,6 +58,7 @@ pub(super) enum Invalidate {
     Va { vmid: u16, asid: u16, what: Span },
     Vaa { vmid: u16, what: Span },
     Vmid { vmid: u16 },
+    Device(Forget),
     Ipa { vmid: u16, what: Span },
     Everything,
 }
@@ -71,6 +75,8 @@ pub(super) enum Effect {
     Nothing,
     Invalidate(Invalidate),
     Sync(Signal),
+    Respond { to: ReplyTo, response: Response },
+    Resume { to: ReplyTo, tag: u16, how: Resume },
 }
 
 /// What a command asks for; `None` if there is no such command here.
@@ -123,12 +129,69 @@ pub(super) fn decode(words: [u64; 2], id: &SmmuIdentification) -> Option<(Comman
             drop(K::TlbiS2Ipa, Invalidate::Ipa { vmid, what })
         }
         0x30 => drop(K::TlbiNsnhAll, Invalidate::Everything),
-        0x40 if id.has(0, 10) => Some((K::AtcInv, Effect::Nothing)),
-        0x41 if id.has(0, 16) => Some((K::PriResp, Effect::Nothing)),
-        0x44 => Some((K::Resume, Effect::Nothing)),
-        0x45 => Some((K::StallTerm, Effect::Nothing)),
+        0x40..=0x45 => devices(words, id),
         0x46 => Some((K::Sync, Effect::Sync(signal(words, id)?))),
         _ => None,
+    }
+}
+
+/// Commands to devices, and for what waits.
+fn devices(words: [u64; 2], id: &SmmuIdentification) -> Option<(CommandKind, Effect)> {
+    use CommandKind as K;
+    let [w0, w1] = words;
+    let sid = (w0 >> 32) as u32;
+    let ssid = (w0 >> 12 & 0xf_ffff) as u32;
+    match w0 & 0xff {
+        0x40 if id.has(0, 10) => {
+            let pasid = (w0 >> 11 & 1 == 1).then_some(ssid);
+            // All pages from size 52 on.
+            let lg2 = 12 + (w1 & 0x3f) as u32;
+            let (start, last) = match lg2 {
+                64.. => (0, u64::MAX),
+                _ => (w1 >> lg2 << lg2, w1 | ((1 << lg2) - 1)),
+            };
+            let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
+            let stream = sid;
+            let forget = Forget {
+                stream,
+                pasid,
+                range,
+            };
+            Some((K::AtcInv, Effect::Invalidate(Invalidate::Device(forget))))
+        }
+        0x41 if id.has(0, 16) => {
+            let response = match w1 >> 12 & 3 {
+                0 => Response::Failure,
+                1 => Response::Invalid,
+                2 => Response::Success,
+                _ => return None,
+            };
+            let pasid = (w0 >> 11 & 1 == 1).then_some(Pasid::new(ssid));
+            let name = ReplyName::Group(GroupId::new((w1 & 0x1ff) as u16));
+            let to = reply_to(sid, pasid, name);
+            Some((K::PriResp, Effect::Respond { to, response }))
+        }
+        // Where nothing stalls there is nothing to resume.
+        0x44 | 0x45 if id.field(0, 24, 2) == 1 => None,
+        0x44 => {
+            let tag = w1 as u16;
+            let how = match w0 >> 12 & 1 {
+                1 => Resume::Retry,
+                _ => Resume::End,
+            };
+            let to = reply_to(sid, None, ReplyName::Stall(StallTag::new(tag)));
+            Some((K::Resume, Effect::Resume { to, tag, how }))
+        }
+        0x45 => Some((K::StallTerm, Effect::Nothing)),
+        _ => None,
+    }
+}
+
+fn reply_to(sid: u32, pasid: Option<Pasid>, name: ReplyName) -> ReplyTo {
+    ReplyTo {
+        stream: StreamId::new(sid),
+        pasid,
+        name,
     }
 }
 

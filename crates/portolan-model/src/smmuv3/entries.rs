@@ -21,7 +21,22 @@ pub(super) enum StreamTableEntry {
         stage1: Option<Stage1>,
         stage2: Option<Stage2>,
         vmid: u16,
+        translations: Translations,
     },
+}
+
+/// Whether a device may ask for translations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Translations {
+    Given,
+    Refused,
+}
+
+/// Whether accesses of a first stage may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stalls {
+    Allowed,
+    Disabled,
 }
 
 /// Where the context descriptors are.
@@ -32,6 +47,7 @@ pub(super) struct Stage1 {
     /// Exponent of the number of descriptors.
     pub lg2: u32,
     pub default: DefaultSubstream,
+    pub stalls: Stalls,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +83,8 @@ pub(super) struct Stage2 {
 pub(super) enum Records {
     Faults,
     Nothing,
+    /// Always, and the access waits.
+    Stalls,
 }
 
 /// What a context descriptor says.
@@ -152,6 +170,11 @@ pub(super) fn stream_entry(
             None
         },
         vmid,
+        // Full ATS; the split-stage form is not modelled.
+        translations: match field(words[1], 28, 2) {
+            1 => Translations::Given,
+            _ => Translations::Refused,
+        },
     })
 }
 
@@ -182,6 +205,10 @@ fn stage1(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage1, Illegal> {
         format,
         lg2,
         default,
+        stalls: match field(words[1], 27, 1) == 0 && id.field(0, 24, 2) == 0 {
+            true => Stalls::Allowed,
+            false => Stalls::Disabled,
+        },
     })
 }
 
@@ -190,7 +217,7 @@ fn stage2(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage2, Illegal> {
     let aarch64 = field(w2, 51, 1) == 1 && id.has(0, 3);
     let big_endian = field(w2, 52, 1) == 1;
     let stalls = field(w2, 57, 1) == 1;
-    if !aarch64 || big_endian || stalls {
+    if !aarch64 || big_endian || stalls && id.field(0, 24, 2) != 0 {
         return Err(Illegal);
     }
     let granule = granule(field(w2, 46, 2), id)?;
@@ -217,13 +244,17 @@ fn stage2(words: [u64; 8], id: &SmmuIdentification) -> Result<Stage2, Illegal> {
         format,
         root: PhysAddr::new(words[3] & 0x000f_ffff_ffff_fff0),
         level,
-        records: records(field(w2, 58, 1)),
+        records: match stalls {
+            true => Records::Stalls,
+            false => records(field(w2, 58, 1)),
+        },
     })
 }
 
 /// What a context descriptor says.
 pub(super) fn context_descriptor(
     words: [u64; 8],
+    allowed: Stalls,
     id: &SmmuIdentification,
 ) -> Result<ContextDescriptor, Illegal> {
     let w0 = words[0];
@@ -233,7 +264,8 @@ pub(super) fn context_descriptor(
     let stalls = field(w0, 44, 1) == 1;
     // Bit 46 aborts; without it faulting accesses would be completed, unless only aborts exist.
     let completes = field(w0, 46, 1) == 0 && id.has(0, 26);
-    if !valid || !aarch64 || big_endian || stalls || completes {
+    let stalls_badly = stalls && allowed == Stalls::Disabled;
+    if !valid || !aarch64 || big_endian || stalls_badly || completes {
         return Err(Illegal);
     }
     let asid = field(w0, 48, 16) as u16;
@@ -259,6 +291,9 @@ pub(super) fn context_descriptor(
     Ok(ContextDescriptor {
         table,
         asid,
-        records: records(field(w0, 45, 1)),
+        records: match stalls {
+            true => Records::Stalls,
+            false => records(field(w0, 45, 1)),
+        },
     })
 }

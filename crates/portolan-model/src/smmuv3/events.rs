@@ -52,6 +52,12 @@ pub(super) enum Refusal {
         stage: AtStage,
         class: Class,
     },
+    /// In translation, and the access waits.
+    Stalled {
+        code: u8,
+        stage: AtStage,
+        class: Class,
+    },
     /// In translation, of a context that does not record it.
     Unrecorded { code: u8 },
 }
@@ -63,11 +69,12 @@ impl Refusal {
             Self::Configuration { code }
             | Self::Fetch { code, .. }
             | Self::Translation { code, .. }
+            | Self::Stalled { code, .. }
             | Self::Unrecorded { code } => code,
         }
     }
 
-    fn record(
+    pub(super) fn record(
         self,
         stream: StreamId,
         pasid: Option<Pasid>,
@@ -84,7 +91,7 @@ impl Refusal {
             Self::Silent | Self::Unrecorded { .. } => return None,
             Self::Configuration { .. } => [first, 0, 0, 0],
             Self::Fetch { at, .. } => [first, 0, 0, at.get() & 0x000f_ffff_ffff_fff8],
-            Self::Translation { stage, class, code } => {
+            Self::Translation { stage, class, code } | Self::Stalled { stage, class, code } => {
                 let (second, ipa) = match stage {
                     AtStage::One => (0, 0),
                     AtStage::Two(ipa) => (1 << 39, ipa & 0x000f_ffff_ffff_f000),
@@ -129,7 +136,17 @@ impl SmmuRegisters {
         }
     }
 
-    fn append(&self, state: &mut State, record: EventRecord) {
+    /// Whether an event would find room.
+    pub(super) fn has_event_room(&self, state: &State) -> bool {
+        let registers = &state.registers;
+        let most = self.setup.identification.field(1, 16, 5);
+        let lg2 = ((registers.eventq_base & 0x1f) as u32).min(most);
+        let (prod, cons) = (registers.eventq_prod, registers.eventq_cons);
+        let there = prod.wrapping_sub(cons) & ((2 << lg2) - 1);
+        registers.cr0 & 1 << 2 != 0 && there < 1 << lg2
+    }
+
+    pub(super) fn append(&self, state: &mut State, record: EventRecord) {
         let Registers {
             cr0,
             eventq_base,

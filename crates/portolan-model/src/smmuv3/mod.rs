@@ -10,17 +10,19 @@
 //! hold until told, malformed and absent ones included; translation and walk caches tagged by ASID
 //! and VMID, global entries apart; range and level fields of TLB invalidations as hints that are
 //! taken at their word; conflicts between a cached block and the pages that replaced it in a table;
-//! event queue with overflow; queue errors.
+//! event queue with overflow; queue errors; stalls of both stages, retried or ended by command; page
+//! requests with overflow, and their responses; devices that keep translations (ATS).
 //!
-//! Not modelled: secure and realm interfaces, EL2 and EL3 streams, stalls, ATS and page requests
-//! (their commands are accepted and counted), interrupts other than the message of a sync, hardware
-//! update of access and dirty flags, the upper half of addresses (TTB1), ECMDQ.
+//! Not modelled: secure and realm interfaces, EL2 and EL3 streams, the end of all stalls of a stream
+//! (its command is accepted and counted), split-stage ATS, interrupts other than the message of a
+//! sync, hardware update of access and dirty flags, the upper half of addresses (TTB1), ECMDQ.
 
 mod commands;
 mod entries;
 mod events;
 mod queue;
 mod registers;
+mod requests;
 mod setup;
 #[cfg(test)]
 mod tests;
@@ -33,7 +35,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::fault::StallTag;
 
+use crate::asking::{Asking, DeviceTlbs, Transfer};
 use crate::clock::{Tick, VirtualClock};
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece, RegisterFaults, Violation, pieces};
@@ -75,6 +79,12 @@ struct State {
     stage2: Stage,
     counts: SmmuCounts,
     events: Vec<EventRecord>,
+    /// Accesses that wait, by tag.
+    stalled: BTreeMap<u16, requests::Waiting>,
+    /// Stalls that ended, and how they went on.
+    finished: Vec<(StallTag, Transfer)>,
+    asking: Asking,
+    remote: DeviceTlbs,
     violations: Vec<Violation>,
     /// Whether all configuration and all translations have been invalidated since the start.
     cleaned: (Invalidated, Invalidated),
@@ -104,6 +114,10 @@ impl SmmuRegisters {
             stage2: Stage::new(&setup.temper),
             counts: SmmuCounts::default(),
             events: Vec::new(),
+            stalled: BTreeMap::new(),
+            finished: Vec::new(),
+            asking: Asking::default(),
+            remote: DeviceTlbs::default(),
             violations: Vec::new(),
             cleaned: (Invalidated::NotYet, Invalidated::NotYet),
         };
@@ -135,6 +149,7 @@ impl SmmuRegisters {
         let state = self.lock();
         let mut counts = state.counts.clone();
         counts.walk_steps = state.stage1.walk_steps + state.stage2.walk_steps;
+        counts.stray_responses = state.asking.strays();
         counts
     }
 
@@ -156,10 +171,11 @@ impl SmmuRegisters {
     /// Entries in all translation caches.
     pub fn cached_translations(&self) -> usize {
         let state = self.lock();
-        state.stage1.len() + state.stage2.len() + state.globals.len()
+        state.stage1.len() + state.stage2.len() + state.globals.len() + state.remote.len()
     }
 
-    /// Lets a device access `bytes` bytes at `iova`: where each piece of it goes.
+    /// Lets a device access `bytes` bytes at `iova`: where each piece of it goes. An access that
+    /// stalls is left waiting, and told as a fault without a code.
     ///
     /// # Errors
     /// The first [`DmaFault`]; nothing of the transfer counts as done.
@@ -171,11 +187,34 @@ impl SmmuRegisters {
         access: AccessKind,
         bytes: u64,
     ) -> Result<Vec<Piece>, DmaFault> {
-        let mut state = self.lock();
-        self.go_on(&mut state);
+        match self.transfer(stream, pasid, iova, access, bytes) {
+            Transfer::Done(pieces) => Ok(pieces),
+            Transfer::Refused(fault) => Err(fault),
+            Transfer::Stalled(_) => Err(DmaFault {
+                stream,
+                pasid,
+                iova,
+                access,
+                code: 0,
+            }),
+        }
+    }
+
+    /// Where each piece of a transfer goes; else which does not, and why.
+    fn go_through(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+        bytes: u64,
+    ) -> Result<Vec<Piece>, (Iova, events::Refusal)> {
         let mut done = Vec::new();
         for (iova, bytes) in pieces(iova, bytes) {
-            let pa = self.access(&mut state, stream, pasid, iova, access)?;
+            let found = self.translate(state, stream, pasid, iova, access);
+            let pa = found.map_err(|refusal| (iova, refusal))?;
+            state.counts.accesses += 1;
             done.push(Piece { iova, pa, bytes });
         }
         Ok(done)

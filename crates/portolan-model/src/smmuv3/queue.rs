@@ -56,6 +56,8 @@ impl SmmuRegisters {
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;
         match effect {
             Effect::Nothing => {}
+            Effect::Respond { to, response } => state.asking.tell(to, response),
+            Effect::Resume { to, tag, how } => self.resume(state, to, tag, how),
             Effect::Invalidate(what) => match self.setup.temper {
                 Temper::Adversarial => state.pending.push(what),
                 Temper::Realistic(_) => invalidate(state, what),
@@ -130,6 +132,7 @@ fn invalidate(state: &mut State, what: Invalidate) {
             let reach = Reach::Range(ContextId::new(vmid.into()), what.range);
             state.stage2.invalidate(reach, None, what.drops);
         }
+        Invalidate::Device(what) => state.remote.forget(what),
         Invalidate::Everything => {
             for stage in [&mut state.stage1, &mut state.globals, &mut state.stage2] {
                 stage.invalidate(Reach::All, None, every);

@@ -201,7 +201,10 @@ impl SmmuRegisters {
             0xa0 | 0xa4 => set_half(&mut registers.eventq_base, offset, value),
             0xc0 | 0xc4 => set_half(&mut registers.priq_base, offset, value),
             0x1_00a8 => registers.eventq_prod = value,
-            0x1_00ac => registers.eventq_cons = value,
+            0x1_00ac => {
+                registers.eventq_cons = value;
+                self.record_stalls(state);
+            }
             0x1_00c8 => registers.priq_prod = value,
             0x1_00cc => registers.priq_cons = value,
             0x68..=0x74 | 0xb0..=0xbc | 0xd0..=0xdc => {

@@ -63,6 +63,21 @@ impl SmmuIdentification {
         self
     }
 
+    /// With stalls, for those who want them.
+    #[must_use]
+    pub fn stalls(mut self) -> Self {
+        self.idr[0] &= !(0b11 << 24);
+        self
+    }
+
+    /// With page requests, in a queue of 2^7, and with devices that keep translations.
+    #[must_use]
+    pub fn page_requests(mut self) -> Self {
+        self.idr[0] |= 1 << 10 | 1 << 16;
+        self.idr[1] |= 7 << 11;
+        self
+    }
+
     /// The bits of `IDRn` from `low`, so many of them.
     pub(super) fn field(&self, n: usize, low: u32, bits: u32) -> u32 {
         let register = self.idr.get(n).copied().unwrap_or(0);
@@ -132,6 +147,12 @@ pub struct SmmuCounts {
     pub faults: u64,
     /// Events that found no room.
     pub lost_events: u64,
+    /// Page requests that found no room.
+    pub lost_requests: u64,
+    /// Groups that the unit answered because their last request found no room.
+    pub answered_by_unit: u64,
+    /// Responses to what nobody had asked, or had got one already.
+    pub stray_responses: u64,
 }
 
 /// An event, as its record's four words.

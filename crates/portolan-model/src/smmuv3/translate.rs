@@ -4,12 +4,11 @@ use portolan::addr::{ContextId, Iova, Pasid, PhysAddr, StreamId};
 
 use super::entries::{
     ContextDescriptor, DefaultSubstream, DescriptorTable, Records, Stage1, Stage2,
-    StreamTableEntry, context_descriptor, stream_entry,
+    StreamTableEntry, Translations, context_descriptor, stream_entry,
 };
 use super::events::{self, AtStage, Class, Refusal};
 use super::{Cached, SmmuRegisters, State};
 use crate::decode::{AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
-use crate::inject::DmaFault;
 use crate::iommu::Temper;
 use crate::stage::{Ended, Known, Tag, top_of};
 
@@ -34,8 +33,18 @@ fn configuration(code: u8) -> Refusal {
 fn fault(records: Records, code: u8, stage: AtStage, class: Class) -> Refusal {
     match records {
         Records::Faults => Refusal::Translation { code, stage, class },
+        Records::Stalls if stalls(code) => Refusal::Stalled { code, stage, class },
+        Records::Stalls => Refusal::Translation { code, stage, class },
         Records::Nothing => Refusal::Unrecorded { code },
     }
+}
+
+/// Whether an access can wait for what it met.
+fn stalls(code: u8) -> bool {
+    matches!(
+        code,
+        events::TRANSLATION | events::ADDRESS_SIZE | events::ACCESS | events::PERMISSION
+    )
 }
 
 fn walk_code(walk: WalkFault) -> u8 {
@@ -50,22 +59,8 @@ fn walk_code(walk: WalkFault) -> u8 {
 }
 
 impl SmmuRegisters {
-    /// Where one address goes; what does not go through is recorded.
-    pub(super) fn access(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Result<PhysAddr, DmaFault> {
-        let found = self.translate(state, stream, pasid, iova, access);
-        found
-            .inspect(|_| state.counts.accesses += 1)
-            .map_err(|refusal| self.refuse(state, refusal, stream, pasid, iova, access))
-    }
-
-    fn translate(
+    /// Where one address goes.
+    pub(super) fn translate(
         &self,
         state: &mut State,
         stream: StreamId,
@@ -88,6 +83,7 @@ impl SmmuRegisters {
                 stage1,
                 stage2,
                 vmid,
+                ..
             } => (stage1, stage2, vmid),
         };
         let Some((stage1, ssid)) = substream(stage1, pasid)? else {
@@ -104,6 +100,20 @@ impl SmmuRegisters {
         let context = self.descriptor(state, sid, ssid, &stage1, stage2.as_ref(), vmid)?;
         let leaf = self.first(state, &context, stage2.as_ref(), vmid, iova, access)?;
         Ok(leaf.address(iova))
+    }
+
+    /// Whether a stream may ask for translations.
+    pub(super) fn lets_translate(&self, state: &mut State, stream: StreamId) -> bool {
+        let entry = StreamTableEntry::Abort;
+        let entry = self.stream(state, stream.get()).unwrap_or(entry);
+        let ats = self.setup.identification.has(0, 10) && state.registers.enabled();
+        ats && matches!(
+            entry,
+            StreamTableEntry::Translate {
+                translations: Translations::Given,
+                ..
+            }
+        )
     }
 
     fn words(&self, at: PhysAddr) -> Option<[u64; 8]> {
@@ -223,7 +233,7 @@ impl SmmuRegisters {
         state.counts.configuration_reads += 1;
         let words = self.words(at).ok_or(Refusal::Fetch { code, at })?;
         let id = &self.setup.identification;
-        context_descriptor(words, id).map_err(|_| configuration(events::BAD_CD))
+        context_descriptor(words, stage1.stalls, id).map_err(|_| configuration(events::BAD_CD))
     }
 
     /// Where something of the first stage is in memory.

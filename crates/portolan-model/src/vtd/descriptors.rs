@@ -1,9 +1,11 @@
 //! Invalidation requests: descriptors and register commands in, what they ask for out. Sections
 //! 6.5.1, 6.5.2, 11.4.5 and 11.4.8.
 
-use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::fault::{GroupId, ReplyName, ReplyTo, Response};
 
 use super::VtdIdentification;
+use crate::asking::{Forget, encoded};
 use crate::stage::Drops;
 
 /// Kinds of descriptors.
@@ -50,6 +52,7 @@ pub(super) enum Invalidate {
         domain: u16,
         pasid: u32,
     },
+    Device(Forget),
     Translations,
     TranslationsOf {
         domain: u16,
@@ -75,6 +78,10 @@ pub(super) enum Invalidate {
 pub(super) enum Effect {
     Nothing,
     Invalidate(Invalidate),
+    Respond {
+        to: ReplyTo,
+        response: Response,
+    },
     /// With the status to write, if any.
     Wait {
         status: Option<(PhysAddr, u32)>,
@@ -149,7 +156,6 @@ pub(super) fn descriptor(
             let what = translations(granularity, domain, high, id).ok_or(error::RESERVED)?;
             drop(K::Iotlb, what)
         }
-        3 if id.ecap(2, 1) == 1 => Ok((K::DeviceTlb, Effect::Nothing)),
         4 if id.ecap(3, 1) == 1 => Ok((K::InterruptEntries, Effect::Nothing)),
         5 => {
             let at = PhysAddr::new(high & !3);
@@ -186,9 +192,60 @@ pub(super) fn descriptor(
             };
             drop(K::PasidCache, what)
         }
-        8 if scalable && id.ecap(2, 1) == 1 => Ok((K::PasidDeviceTlb, Effect::Nothing)),
-        9 if id.ecap(29, 1) == 1 => Ok((K::PageResponse, Effect::Nothing)),
+        3 | 8 | 9 => device(low, high, id),
         _ => Err(error::TYPE),
+    }
+}
+
+/// What a descriptor to a device asks for.
+fn device(low: u64, high: u64, id: &VtdIdentification) -> Result<(DescriptorKind, Effect), u8> {
+    use DescriptorKind as K;
+    let pasid = field(low, 32, 20) as u32;
+    let scalable = id.ecap(43, 1) == 1;
+    match field(low, 0, 4) | field(low, 9, 3) << 4 {
+        3 if id.ecap(2, 1) == 1 => {
+            let forget = Forget {
+                stream: field(low, 32, 16) as u32,
+                pasid: None,
+                range: device_pages(high, 0),
+            };
+            Ok((K::DeviceTlb, Effect::Invalidate(Invalidate::Device(forget))))
+        }
+        8 if scalable && id.ecap(2, 1) == 1 => {
+            let forget = Forget {
+                stream: field(low, 16, 16) as u32,
+                pasid: Some(pasid),
+                range: device_pages(high, 11),
+            };
+            Ok((
+                K::PasidDeviceTlb,
+                Effect::Invalidate(Invalidate::Device(forget)),
+            ))
+        }
+        9 if id.ecap(29, 1) == 1 => {
+            let response = match field(low, 12, 4) {
+                0 => Response::Success,
+                1 => Response::Invalid,
+                15 => Response::Failure,
+                _ => return Err(error::RESERVED),
+            };
+            let named = field(low, 4, 1) == 1;
+            let to = ReplyTo {
+                stream: StreamId::new(field(low, 16, 16) as u32),
+                pasid: named.then_some(Pasid::new(pasid)),
+                name: ReplyName::Group(GroupId::new(field(high, 3, 9) as u16)),
+            };
+            Ok((K::PageResponse, Effect::Respond { to, response }))
+        }
+        _ => Err(error::TYPE),
+    }
+}
+
+/// The pages of a device TLB's invalidation; bit `size` says that they are more than one.
+fn device_pages(word: u64, size: u32) -> IovaRange {
+    match field(word, size, 1) {
+        1 => encoded(word & !0xfff, 12),
+        _ => IovaRange::page(Iova::new(word & !0xfff), PageSize::SIZE_4K),
     }
 }
 

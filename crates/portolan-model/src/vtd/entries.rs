@@ -4,6 +4,7 @@ use portolan::addr::PhysAddr;
 
 use super::VtdIdentification;
 use super::faults::{Refusal, reason};
+use super::requests::{Lets, Remote};
 use crate::decode::TableFormat;
 
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
@@ -24,6 +25,8 @@ pub(super) enum ContextEntry {
         /// What requests with a PASID of their own are refused with, if they are.
         refused: Option<Refusal>,
         records: Records,
+        /// What the device may do beside plain accesses.
+        remote: Remote,
     },
 }
 
@@ -152,7 +155,18 @@ pub(super) fn scalable_context(words: [u64; 4]) -> Result<ContextEntry, Refusal>
         default: field(high, 0, 20) as u32,
         refused,
         records: recorded,
+        remote: Remote {
+            translations: lets(field(low, 2, 1)),
+            requests: lets(field(low, 4, 1)),
+        },
     })
+}
+
+fn lets(flag: u64) -> Lets {
+    match flag {
+        0 => Lets::No,
+        _ => Lets::Yes,
+    }
 }
 
 /// What a PASID entry says.

@@ -8,14 +8,15 @@
 //! context cache and PASID cache that keep what they hold until told; translation and walk caches
 //! tagged by domain and PASID; caching mode, in which absence is cached as well, except that of a
 //! first stage; register-based and queued invalidation, descriptors of 128 and 256 bits; the write
-//! buffer; primary fault recording with overflow; queue errors.
+//! buffer; primary fault recording with overflow; queue errors; in scalable mode page requests with
+//! overflow, and their responses, and devices that keep translations.
 //!
 //! What the unit sees of memory is the memory's affair ([`crate::memory`]); the bits that tell a
 //! driver of it (`ECAP.C`, `CAP.RWBF`) are the identification's. The queue and the page walks of a
 //! PASID entry that asks for it snoop always.
 //!
 //! Not modelled: interrupts and their remapping (its invalidations are accepted and counted),
-//! device TLBs and page requests (likewise), advanced fault logging, protected memory regions,
+//! device TLBs in legacy mode (likewise), advanced fault logging, protected memory regions,
 //! accessed and dirty bits, execute and privileged requests.
 
 mod descriptors;
@@ -23,6 +24,7 @@ mod entries;
 mod faults;
 mod queue;
 mod registers;
+mod requests;
 mod setup;
 #[cfg(test)]
 mod tests;
@@ -36,6 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{ContextId, Iova, Pasid, StreamId};
 
+use crate::asking::{Asking, DeviceTlbs};
 use crate::clock::{Tick, VirtualClock};
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece, RegisterFaults, Violation, pieces};
@@ -81,6 +84,8 @@ struct State {
     tags: Vec<(u16, u32)>,
     first: Stage,
     second: Stage,
+    asking: Asking,
+    remote: DeviceTlbs,
     counts: VtdCounts,
     records: Vec<VtdFault>,
     violations: Vec<Violation>,
@@ -110,6 +115,8 @@ impl VtdRegisters {
             tags: Vec::new(),
             first: Stage::new(&setup.temper),
             second: Stage::new(&setup.temper),
+            asking: Asking::default(),
+            remote: DeviceTlbs::default(),
             counts: VtdCounts::default(),
             records: Vec::new(),
             violations: Vec::new(),
@@ -144,6 +151,7 @@ impl VtdRegisters {
         let state = self.lock();
         let mut counts = state.counts.clone();
         counts.walk_steps = state.first.walk_steps + state.second.walk_steps;
+        counts.stray_responses = state.asking.strays();
         counts
     }
 
@@ -165,7 +173,7 @@ impl VtdRegisters {
     /// Entries in all translation caches.
     pub fn cached_translations(&self) -> usize {
         let state = self.lock();
-        state.first.len() + state.second.len()
+        state.first.len() + state.second.len() + state.remote.len()
     }
 
     /// Lets the device with source identifier `stream` (its low 16 bits) access `bytes` bytes at

@@ -84,6 +84,7 @@ impl VtdRegisters {
         let (kind, effect) = descriptor(words, &self.setup.identification)?;
         match effect {
             Effect::Nothing => {}
+            Effect::Respond { to, response } => state.asking.tell(to, response),
             Effect::Invalidate(what) => match self.setup.temper {
                 Temper::Adversarial => state.pending.push(what),
                 Temper::Realistic(_) => invalidate(state, what),
@@ -173,6 +174,7 @@ fn invalidate(state: &mut State, what: Invalidate) {
         Invalidate::Pasid { domain, pasid } => state
             .pasids
             .retain(|key, cached| key.1 != pasid || cached.domain != Some(domain)),
+        Invalidate::Device(what) => state.remote.forget(what),
         Invalidate::Translations => {
             state.first.invalidate(Reach::All, None, every);
             state.second.invalidate(Reach::All, None, every);

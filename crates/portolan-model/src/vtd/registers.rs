@@ -3,6 +3,7 @@
 use portolan::platform::Mmio;
 
 use super::faults::{OVERFLOW, PENDING};
+use super::requests::PageQueue;
 use super::{Invalidated, State, VtdIdentification, VtdRegisters};
 use crate::decode::WalkMemory;
 use crate::inject::{Drain, Pace, Violation};
@@ -27,6 +28,7 @@ pub(super) struct Registers {
     pub iqercd: u64,
     pub iva: u64,
     pub iotlb: u64,
+    pub page_queue: PageQueue,
     pub records: Vec<[u64; 2]>,
     pub next_record: usize,
     pub first_pending: u32,
@@ -69,6 +71,7 @@ impl Registers {
             iqercd: 0,
             iva: 0,
             iotlb: 0,
+            page_queue: PageQueue::default(),
             records: vec![[0; 2]; id.records()],
             next_record: 0,
             first_pending: 0,
@@ -154,6 +157,10 @@ impl VtdRegisters {
             0x90 | 0x94 => half(registers.iqa, offset),
             0x9c => registers.ics,
             0xb0 | 0xb4 => half(registers.iqercd, offset),
+            0xc0 | 0xc4 => half(registers.page_queue.head, offset),
+            0xc8 | 0xcc => half(registers.page_queue.tail, offset),
+            0xd0 | 0xd4 => half(registers.page_queue.address, offset),
+            0xdc => registers.page_queue.status,
             _ if offset & !7 == iotlb => half(registers.iva, offset),
             _ if offset & !7 == iotlb + 8 => half(registers.iotlb, offset),
             0x38..=0x44 | 0xa0..=0xac => registers.kept[offset / 4],
@@ -198,6 +205,10 @@ impl VtdRegisters {
                 registers.iqh = 0;
             }
             0x9c => registers.ics &= !(value & 1),
+            0xc0 | 0xc4 => set_half(&mut registers.page_queue.head, offset, value),
+            0xc8 | 0xcc => set_half(&mut registers.page_queue.tail, offset, value),
+            0xd0 | 0xd4 => set_half(&mut registers.page_queue.address, offset, value),
+            0xdc => registers.page_queue.acknowledge(value),
             _ if offset & !7 == iotlb => set_half(&mut registers.iva, offset, value),
             _ if offset & !7 == iotlb + 8 => {
                 set_half(&mut registers.iotlb, offset, value);

@@ -60,6 +60,13 @@ impl VtdIdentification {
         }
     }
 
+    /// With device TLBs and page requests (`ECAP.DT`, `ECAP.PRS`).
+    #[must_use]
+    pub fn page_requests(self) -> Self {
+        let ecap = self.ecap | 1 << 2 | 1 << 29;
+        Self { ecap, ..self }
+    }
+
     /// With `CAP.CM`: absence is cached.
     #[must_use]
     pub fn caching_mode(self) -> Self {
@@ -164,6 +171,12 @@ pub struct VtdCounts {
     pub faults: u64,
     /// Faults that found no room.
     pub lost_faults: u64,
+    /// Page requests that found no room.
+    pub lost_requests: u64,
+    /// Groups that the unit answered because their last request found no room.
+    pub answered_by_unit: u64,
+    /// Responses to what nobody had asked, or had got one already.
+    pub stray_responses: u64,
 }
 
 /// A fault, as its record's two words.

@@ -79,7 +79,7 @@ impl VtdRegisters {
             .map_err(|refusal| self.refuse(state, refusal, stream, pasid, iova, access))
     }
 
-    fn translate(
+    pub(super) fn translate(
         &self,
         state: &mut State,
         stream: StreamId,
@@ -131,6 +131,7 @@ impl VtdRegisters {
                 default,
                 refused,
                 records,
+                ..
             } => {
                 let pasid = match (pasid, refused) {
                     (None, _) => default,
@@ -172,7 +173,7 @@ impl VtdRegisters {
     }
 
     /// The context entry of a source, cached or from memory.
-    fn context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
+    pub(super) fn context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
         if let Some(cached) = state.contexts.get(&source) {
             return cached.entry;
         }

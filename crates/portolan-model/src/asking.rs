@@ -1,0 +1,162 @@
+//! What devices have asked for and not been told, and what they remember of translations.
+//!
+//! Common to the units: a ledger of groups and stalls, and the translations that devices keep
+//! themselves (PCI Express Address Translation Services).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::fault::{RawPageRequest, ReplyName, ReplyTo, RequestKind, Response};
+
+use crate::decode::AccessKind;
+use crate::inject::{DmaFault, Piece};
+
+/// How a transfer went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    /// Through: each piece with its place in memory.
+    Done(Vec<Piece>),
+    /// It was refused.
+    Refused(DmaFault),
+    /// It waits for an answer.
+    Stalled(portolan::fault::StallTag),
+}
+
+/// What devices have asked and not been told.
+#[derive(Debug, Default)]
+pub(crate) struct Asking {
+    /// Device and group, without address spaces: a device tells its groups apart by number.
+    open: BTreeSet<(u32, ReplyName)>,
+    told: Vec<(ReplyTo, Response)>,
+    strays: u64,
+}
+
+impl Asking {
+    /// A device asks.
+    pub fn ask(&mut self, raw: &RawPageRequest) {
+        let marker = raw.is_stop_marker() && matches!(raw.kind, RequestKind::Pri { .. });
+        if !marker {
+            self.open.insert((raw.stream.get(), raw.reply_to().name));
+        }
+    }
+
+    /// A device is told.
+    pub fn tell(&mut self, to: ReplyTo, response: Response) {
+        if !self.open.remove(&(to.stream.get(), to.name)) {
+            self.strays += 1;
+        }
+        self.told.push((to, response));
+    }
+
+    /// A device is reset: what it asked before it has forgotten.
+    pub fn reset(&mut self, stream: StreamId) {
+        self.open.retain(|(of, _)| *of != stream.get());
+    }
+
+    /// What devices were told since the last call.
+    pub fn take(&mut self) -> Vec<(ReplyTo, Response)> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// What nobody has answered.
+    pub fn open(&self) -> Vec<(StreamId, ReplyName)> {
+        let open = self.open.iter();
+        open.map(|(stream, name)| (StreamId::new(*stream), *name))
+            .collect()
+    }
+
+    /// Responses to what nobody asked, or had got one already.
+    pub fn strays(&self) -> u64 {
+        self.strays
+    }
+}
+
+type Place = (u32, Option<u32>, u64, Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Read,
+    Write,
+}
+
+fn place(stream: StreamId, pasid: Option<Pasid>, iova: Iova, access: AccessKind) -> Place {
+    let kind = match access {
+        AccessKind::Read => Kind::Read,
+        AccessKind::Write => Kind::Write,
+    };
+    let pasid = pasid.map(Pasid::get);
+    (stream.get(), pasid, iova.get() >> 12, kind)
+}
+
+/// What an invalidation makes a device forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Forget {
+    pub stream: u32,
+    /// Of one address space, or of requests without one.
+    pub pasid: Option<u32>,
+    pub range: IovaRange,
+}
+
+/// The devices' own caches of translations, page by page.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceTlbs(BTreeMap<Place, u64>);
+
+impl DeviceTlbs {
+    pub fn lookup(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<PhysAddr> {
+        let page = self.0.get(&place(stream, pasid, iova, access))?;
+        Some(PhysAddr::new(page | iova.get() & 0xfff))
+    }
+
+    pub fn insert(
+        &mut self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+        pa: PhysAddr,
+    ) {
+        let place = place(stream, pasid, iova, access);
+        self.0.insert(place, pa.get() & !0xfff);
+    }
+
+    pub fn forget(&mut self, what: Forget) {
+        let (first, last) = (
+            what.range.start().get() >> 12,
+            what.range.last().get() >> 12,
+        );
+        self.0.retain(|(stream, pasid, page, _), _| {
+            *stream != what.stream || *pasid != what.pasid || *page < first || *page > last
+        });
+    }
+
+    /// Forgets all of a device.
+    pub fn forget_device(&mut self, stream: u32) {
+        self.0.retain(|(of, ..), _| *of != stream);
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// The pages of an address whose low bits tell the size: the lowest clear bit from `from` up ends
+/// the range.
+pub(crate) fn encoded(address: u64, from: u32) -> IovaRange {
+    let ones = (address >> from).trailing_ones();
+    let lg2 = from + ones + 1;
+    let (start, last) = match lg2 {
+        64.. => (0, u64::MAX),
+        _ => (address >> lg2 << lg2, address | ((1 << lg2) - 1)),
+    };
+    let range = IovaRange::new(Iova::new(start), Iova::new(last));
+    range.unwrap_or(IovaRange::page(
+        Iova::new(start),
+        portolan::addr::PageSize::SIZE_4K,
+    ))
+}

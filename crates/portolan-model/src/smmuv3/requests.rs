@@ -1,0 +1,252 @@
+//! Accesses that wait and devices that ask: stalls (3.12.2, 4.7), page requests (8, 4.5.2) and
+//! translations that devices keep (3.9).
+//!
+//! Stalls are never lost: an event that finds no room is recorded when there is some. Page requests
+//! are: who asked with the last of its group is told to try again.
+
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use portolan::fault::{
+    Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response, StallTag, Wants,
+};
+
+use super::events::Refusal;
+use super::{EventRecord, SmmuRegisters, State};
+use crate::asking::Transfer;
+use crate::decode::AccessKind;
+
+/// An access that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    stream: StreamId,
+    pasid: Option<Pasid>,
+    iova: Iova,
+    access: AccessKind,
+    bytes: u64,
+    /// What is still to be recorded.
+    event: Option<EventRecord>,
+}
+
+/// How a stall ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Resume {
+    Retry,
+    End,
+}
+
+const PRIQ_ENABLE: u32 = 1 << 1;
+const OVERFLOW: u32 = 1 << 31;
+/// `GERROR.PRIQ_ABT_ERR`.
+const PRIQ_ABORT: u32 = 1 << 3;
+
+impl SmmuRegisters {
+    /// Lets a device access memory as [`SmmuRegisters::dma`], and wait where its stream stalls.
+    pub fn transfer(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+        bytes: u64,
+    ) -> Transfer {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        let waiting = Waiting {
+            stream,
+            pasid,
+            iova,
+            access,
+            bytes,
+            event: None,
+        };
+        self.attempt(&mut state, waiting)
+    }
+
+    pub(super) fn attempt(&self, state: &mut State, wanted: Waiting) -> Transfer {
+        let Waiting {
+            stream,
+            pasid,
+            iova,
+            access,
+            bytes,
+            ..
+        } = wanted;
+        match self.go_through(state, stream, pasid, iova, access, bytes) {
+            Ok(pieces) => Transfer::Done(pieces),
+            Err((at, refusal)) => {
+                let stalled = matches!(refusal, Refusal::Stalled { .. });
+                let free = (0..=u16::MAX).find(|tag| !state.stalled.contains_key(tag));
+                let record = refusal.record(stream, pasid, at, access);
+                let Some((tag, mut record)) = free.zip(record).filter(|_| stalled) else {
+                    let fault = self.refuse(state, refusal, stream, pasid, at, access);
+                    return Transfer::Refused(fault);
+                };
+                record.words[1] |= 1 << 31 | u64::from(tag);
+                state.counts.faults += 1;
+                let event = Some(record);
+                state.stalled.insert(tag, Waiting { event, ..wanted });
+                let tag = StallTag::new(tag);
+                state.asking.ask(&RawPageRequest {
+                    stream,
+                    pasid,
+                    iova,
+                    wants: Wants::READ,
+                    kind: RequestKind::Stall { tag },
+                });
+                self.record_stalls(state);
+                Transfer::Stalled(tag)
+            }
+        }
+    }
+
+    /// Records stalls for which there is room now.
+    pub(super) fn record_stalls(&self, state: &mut State) {
+        let tags: Vec<u16> = state.stalled.keys().copied().collect();
+        for tag in tags {
+            let event = state.stalled.get(&tag).and_then(|of| of.event);
+            let Some(record) = event.filter(|_| self.has_event_room(state)) else {
+                continue;
+            };
+            state.events.push(record);
+            self.append(state, record);
+            if let Some(waiting) = state.stalled.get_mut(&tag) {
+                waiting.event = None;
+            }
+        }
+    }
+
+    /// Ends a stall, as a command says; one that is not there is none of the unit's business.
+    pub(super) fn resume(&self, state: &mut State, to: ReplyTo, tag: u16, how: Resume) {
+        let response = match how {
+            Resume::Retry => Response::Success,
+            Resume::End => Response::Invalid,
+        };
+        state.asking.tell(to, response);
+        let ours = |waiting: &Waiting| waiting.stream == to.stream;
+        let Some(waiting) = state.stalled.get(&tag).copied().filter(ours) else {
+            return;
+        };
+        state.stalled.remove(&tag);
+        let transfer = match how {
+            Resume::Retry => self.attempt(state, waiting),
+            Resume::End => Transfer::Refused(crate::inject::DmaFault {
+                stream: waiting.stream,
+                pasid: waiting.pasid,
+                iova: waiting.iova,
+                access: waiting.access,
+                code: 0,
+            }),
+        };
+        state.finished.push((StallTag::new(tag), transfer));
+    }
+
+    /// Stalls that have ended since the last call, and how they went on.
+    pub fn finished(&self) -> Vec<(StallTag, Transfer)> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        std::mem::take(&mut state.finished)
+    }
+
+    /// Where a device gets to with a translation that it keeps, or asks the unit for now. Nothing
+    /// is recorded if there is none.
+    pub fn ats_access(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<PhysAddr> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
+            return Some(pa);
+        }
+        if !self.lets_translate(&mut state, stream) {
+            return None;
+        }
+        let found = self.translate(&mut state, stream, pasid, iova, access);
+        let pa = found.ok()?;
+        state.remote.insert(stream, pasid, iova, access, pa);
+        Some(pa)
+    }
+
+    /// A device sends a page request, whatever is in it.
+    pub fn ask(&self, raw: RawPageRequest) {
+        let RequestKind::Pri { group, place } = raw.kind else {
+            return;
+        };
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        state.asking.ask(&raw);
+        let flag = |wants, bit: u32| u64::from(raw.wants.contains(wants)) << bit;
+        let (pasid, named) = match raw.pasid {
+            Some(pasid) => (u64::from(pasid.get() & 0xf_ffff), 1),
+            None => (0, 0),
+        };
+        let permissions = flag(Wants::PRIVILEGED, 58)
+            | flag(Wants::EXECUTE, 59)
+            | flag(Wants::READ, 60)
+            | flag(Wants::WRITE, 61);
+        let last = u64::from(place == Place::Last) << 62;
+        let words = [
+            u64::from(raw.stream.get()) | pasid << 32 | permissions | last | named << 63,
+            raw.iova.get() & !0xfff | u64::from(group.get() & 0x1ff),
+        ];
+        let answer = self.record_request(&mut state, words);
+        if let Some(response) = answer.filter(|_| place == Place::Last && !raw.is_stop_marker()) {
+            state.counts.answered_by_unit += 1;
+            state.asking.tell(raw.reply_to(), response);
+        }
+    }
+
+    /// Writes a request to its queue; what the unit answers itself if that cannot be.
+    fn record_request(&self, state: &mut State, words: [u64; 2]) -> Option<Response> {
+        let most = self.setup.identification.field(1, 11, 5);
+        let registers = &mut state.registers;
+        if registers.cr0 & PRIQ_ENABLE == 0 || registers.is_raised(PRIQ_ABORT) {
+            return Some(Response::Failure);
+        }
+        let lg2 = ((registers.priq_base & 0x1f) as u32).min(most);
+        let (mask, wrap) = ((1u32 << lg2) - 1, 1u32 << lg2);
+        let (prod, cons) = (registers.priq_prod, registers.priq_cons);
+        let overflown = (prod ^ cons) & OVERFLOW != 0;
+        let full = prod & mask == cons & mask && (prod ^ cons) & wrap != 0;
+        if full || overflown {
+            state.counts.lost_requests += 1;
+            if !overflown {
+                registers.priq_prod ^= OVERFLOW;
+            }
+            return Some(Response::Success);
+        }
+        let at = (registers.priq_base & 0x000f_ffff_ffff_ffe0) + u64::from(prod & mask) * 16;
+        let [low, high] = words;
+        let low = self.memory.write_u64(PhysAddr::new(at), low);
+        let written = low.and(self.memory.write_u64(PhysAddr::new(at + 8), high));
+        if written.is_none() {
+            registers.raise(PRIQ_ABORT);
+            return Some(Response::Failure);
+        }
+        registers.priq_prod = prod & OVERFLOW | prod.wrapping_add(1) & (mask | wrap);
+        None
+    }
+
+    /// What devices were told since the last call: responses to page requests and ends of stalls.
+    pub fn told(&self) -> Vec<(ReplyTo, Response)> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        state.asking.take()
+    }
+
+    /// What devices asked and nobody has answered.
+    pub fn unanswered(&self) -> Vec<(StreamId, ReplyName)> {
+        self.lock().asking.open()
+    }
+
+    /// Resets a device: it forgets what it asked and what it translated. What waits in the unit is
+    /// the driver's affair.
+    pub fn reset_device(&self, stream: StreamId) {
+        let mut state = self.lock();
+        state.asking.reset(stream);
+        let stream = stream.get();
+        state.remote.forget_device(stream);
+    }
+}

@@ -1,0 +1,166 @@
+//! Devices that ask and that keep translations: page requests (7.4 to 7.6) and device TLBs (4.2).
+//!
+//! A request that finds no room, or comes while an overflow is not acknowledged, is lost; the device
+//! is told to try again if it was the last of its group.
+
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use portolan::fault::{Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response, Wants};
+
+use super::entries::ContextEntry;
+use super::{State, VtdRegisters};
+use crate::decode::AccessKind;
+
+/// `PRS.PPR` and `PRS.PRO`.
+const PENDING: u32 = 1;
+const OVERFLOW: u32 = 1 << 1;
+/// Bytes of a request.
+const ENTRY: u64 = 32;
+
+/// The registers of the page-request queue.
+#[derive(Debug, Default)]
+pub(super) struct PageQueue {
+    pub head: u64,
+    pub tail: u64,
+    pub address: u64,
+    pub status: u32,
+}
+
+impl PageQueue {
+    pub fn acknowledge(&mut self, bits: u32) {
+        self.status &= !(bits & (PENDING | OVERFLOW));
+    }
+}
+
+/// What a device may do beside plain accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    pub translations: Lets,
+    pub requests: Lets,
+}
+
+/// Whether a device may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lets {
+    Yes,
+    No,
+}
+
+impl Remote {
+    pub const NOTHING: Self = Self {
+        translations: Lets::No,
+        requests: Lets::No,
+    };
+}
+
+impl VtdRegisters {
+    fn remote_of(&self, state: &mut State, stream: StreamId) -> Remote {
+        if !state.registers.translates() {
+            return Remote::NOTHING;
+        }
+        match self.context(state, stream.get() as u16) {
+            Ok(ContextEntry::Scalable { remote, .. }) => remote,
+            _ => Remote::NOTHING,
+        }
+    }
+
+    /// Where a device gets to with a translation that it keeps, or asks the unit for now. Nothing
+    /// is recorded if there is none. In scalable mode.
+    pub fn ats_access(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<PhysAddr> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
+            return Some(pa);
+        }
+        if self.remote_of(&mut state, stream).translations == Lets::No {
+            return None;
+        }
+        let found = self.translate(&mut state, stream, pasid, iova, access);
+        let pa = found.ok()?;
+        state.remote.insert(stream, pasid, iova, access, pa);
+        Some(pa)
+    }
+
+    /// A device sends a page request, whatever is in it. In scalable mode.
+    pub fn ask(&self, raw: RawPageRequest) {
+        let RequestKind::Pri { group, place } = raw.kind else {
+            return;
+        };
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        state.asking.ask(&raw);
+        let flag = |wants, bit: u32| u64::from(raw.wants.contains(wants)) << bit;
+        let named = raw
+            .pasid
+            .map_or(0, |pasid| 1 << 8 | u64::from(pasid.get() & 0xf_ffff) << 32);
+        let who = 1
+            | u64::from(raw.stream.get() & 0xffff) << 16
+            | named
+            | flag(Wants::EXECUTE, 52)
+            | flag(Wants::PRIVILEGED, 53);
+        let last = u64::from(place == Place::Last) << 2;
+        let what = raw.iova.get() & !0xfff
+            | u64::from(group.get() & 0x1ff) << 3
+            | last
+            | flag(Wants::READ, 0)
+            | flag(Wants::WRITE, 1);
+        let answer = match self.remote_of(&mut state, raw.stream).requests {
+            Lets::Yes => self.record_request(&mut state, [who, what]),
+            Lets::No => Some(Response::Failure),
+        };
+        if let Some(response) = answer.filter(|_| place == Place::Last && !raw.is_stop_marker()) {
+            state.counts.answered_by_unit += 1;
+            state.asking.tell(raw.reply_to(), response);
+        }
+    }
+
+    /// Writes a request to its queue; what the unit answers itself if that cannot be.
+    fn record_request(&self, state: &mut State, words: [u64; 2]) -> Option<Response> {
+        let queue = &mut state.registers.page_queue;
+        let bytes = 0x1000u64 << (queue.address & 7);
+        let next = (queue.tail + ENTRY) % bytes;
+        if queue.address == 0 || self.setup.identification.ecap(29, 1) == 0 {
+            return Some(Response::Failure);
+        }
+        if queue.status & OVERFLOW != 0 || next == queue.head % bytes {
+            queue.status |= OVERFLOW;
+            state.counts.lost_requests += 1;
+            return Some(Response::Success);
+        }
+        let at = (queue.address & !0xfff) + queue.tail;
+        let words = [words[0], words[1], 0, 0];
+        for (i, word) in words.into_iter().enumerate() {
+            let at = PhysAddr::new(at + 8 * i as u64);
+            if self.memory.write_u64(at, word).is_none() {
+                return Some(Response::Failure);
+            }
+        }
+        queue.tail = next;
+        queue.status |= PENDING;
+        None
+    }
+
+    /// What devices were told since the last call.
+    pub fn told(&self) -> Vec<(ReplyTo, Response)> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        state.asking.take()
+    }
+
+    /// What devices asked and nobody has answered.
+    pub fn unanswered(&self) -> Vec<(StreamId, ReplyName)> {
+        self.lock().asking.open()
+    }
+
+    /// Resets a device: it forgets what it asked and what it translated.
+    pub fn reset_device(&self, stream: StreamId) {
+        let mut state = self.lock();
+        state.asking.reset(stream);
+        state.remote.forget_device(stream.get());
+    }
+}

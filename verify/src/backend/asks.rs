@@ -1,0 +1,182 @@
+//! Devices of the model that ask for what is not there.
+
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use portolan::fault::{RawPageRequest, ReplyTo, Response};
+use portolan_model::Transfer;
+use portolan_model::decode::AccessKind;
+use portolan_model::smmuv3::SmmuRegisters;
+use portolan_model::vtd::VtdRegisters;
+
+use super::model::{Behind, ModelHost};
+use crate::conformance::{Asker, MARK, Way, Wrote};
+
+/// A unit of the model that devices can ask.
+pub trait Asks {
+    /// Where a write of a device gets to with translations that it keeps.
+    fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr>;
+
+    /// A write that may wait.
+    fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer;
+
+    /// How writes went that waited, since the last call.
+    fn finished(&self) -> Vec<Transfer>;
+
+    /// See [`Asker::ask`].
+    fn ask(&self, raw: RawPageRequest);
+
+    /// See [`Asker::told`].
+    fn told(&self) -> Vec<(ReplyTo, Response)>;
+
+    /// See [`Asker::unanswered`].
+    fn unanswered(&self) -> usize;
+
+    /// See [`Asker::strays`] and [`Asker::lost`].
+    fn strays_and_lost(&self) -> (u64, u64);
+
+    /// See [`Asker::reset`].
+    fn reset(&self, device: StreamId);
+}
+
+impl Asks for SmmuRegisters {
+    fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr> {
+        self.ats_access(device, pasid, iova, AccessKind::Write)
+    }
+
+    fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
+        self.transfer(device, pasid, iova, AccessKind::Write, 4)
+    }
+
+    fn finished(&self) -> Vec<Transfer> {
+        let finished = self.finished().into_iter();
+        finished.map(|(_, transfer)| transfer).collect()
+    }
+
+    fn ask(&self, raw: RawPageRequest) {
+        self.ask(raw);
+    }
+
+    fn told(&self) -> Vec<(ReplyTo, Response)> {
+        self.told()
+    }
+
+    fn unanswered(&self) -> usize {
+        self.unanswered().len()
+    }
+
+    fn strays_and_lost(&self) -> (u64, u64) {
+        let counts = self.counts();
+        (counts.stray_responses, counts.lost_requests)
+    }
+
+    fn reset(&self, device: StreamId) {
+        self.reset_device(device);
+    }
+}
+
+impl Asks for VtdRegisters {
+    fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr> {
+        self.ats_access(device, pasid, iova, AccessKind::Write)
+    }
+
+    fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
+        match self.dma(device, pasid, iova, AccessKind::Write, 4) {
+            Ok(pieces) => Transfer::Done(pieces),
+            Err(fault) => Transfer::Refused(fault),
+        }
+    }
+
+    /// Nothing waits here.
+    fn finished(&self) -> Vec<Transfer> {
+        Vec::new()
+    }
+
+    fn ask(&self, raw: RawPageRequest) {
+        self.ask(raw);
+    }
+
+    fn told(&self) -> Vec<(ReplyTo, Response)> {
+        self.told()
+    }
+
+    fn unanswered(&self) -> usize {
+        self.unanswered().len()
+    }
+
+    fn strays_and_lost(&self) -> (u64, u64) {
+        let counts = self.counts();
+        (counts.stray_responses, counts.lost_requests)
+    }
+
+    fn reset(&self, device: StreamId) {
+        self.reset_device(device);
+    }
+}
+
+impl<B: Behind> ModelHost<B> {
+    fn mark(&self, pa: PhysAddr) -> Wrote {
+        match self.memory.write_u32(pa, MARK) {
+            Some(()) => Wrote::There,
+            None => Wrote::Refused,
+        }
+    }
+
+    /// A transfer's end, with what arrived in memory.
+    fn arrive(&self, transfer: Transfer) -> Wrote {
+        match transfer {
+            Transfer::Done(pieces) => pieces
+                .first()
+                .map_or(Wrote::Refused, |piece| self.mark(piece.pa)),
+            Transfer::Refused(_) => Wrote::Refused,
+            Transfer::Stalled(_) => Wrote::Waits,
+        }
+    }
+}
+
+impl<B: Behind> Asker for ModelHost<B> {
+    fn write(&self, way: Way, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote {
+        let Some(unit) = self.unit.asks() else {
+            return Wrote::Refused;
+        };
+        match way {
+            Way::Stalls => self.arrive(unit.transfer(device, pasid, iova)),
+            Way::Requests => {
+                let kept = unit.kept(device, pasid, iova);
+                kept.map_or(Wrote::Missing, |pa| self.mark(pa))
+            }
+        }
+    }
+
+    fn settled(&self) -> Vec<Wrote> {
+        let finished = self.unit.asks().map(|unit| unit.finished());
+        let finished = finished.into_iter().flatten();
+        finished.map(|transfer| self.arrive(transfer)).collect()
+    }
+
+    fn ask(&self, raw: RawPageRequest) {
+        if let Some(unit) = self.unit.asks() {
+            unit.ask(raw);
+        }
+    }
+
+    fn told(&self) -> Vec<(ReplyTo, Response)> {
+        self.unit.asks().map(|unit| unit.told()).unwrap_or_default()
+    }
+
+    fn unanswered(&self) -> usize {
+        self.unit.asks().map_or(0, |unit| unit.unanswered())
+    }
+
+    fn strays(&self) -> u64 {
+        self.unit.asks().map_or(0, |unit| unit.strays_and_lost().0)
+    }
+
+    fn lost(&self) -> u64 {
+        self.unit.asks().map_or(0, |unit| unit.strays_and_lost().1)
+    }
+
+    fn reset(&self, device: StreamId) {
+        if let Some(unit) = self.unit.asks() {
+            unit.reset(device);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Devices that ask instead of failing, as scenarios see them: the driver's side and the devices'.
+
+use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::fault::{RawPageRequest, ReplyTo, Response};
+use portolan::unit::{AttachError, UnitError};
+
+/// How a device asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// By page requests, with translations that it keeps.
+    Requests,
+    /// By accesses that the unit holds back.
+    Stalls,
+}
+
+/// What a driver has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// A request.
+    Request(RawPageRequest),
+    /// That requests were lost.
+    Lost,
+    /// Something else.
+    Other,
+}
+
+/// How a driver lets devices ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Faulting<U> {
+    /// The ways that there are.
+    pub ways: &'static [Way],
+    /// Lets a stream ask. It is attached to nothing.
+    pub enable: fn(&U, StreamId, Way) -> Result<(), AttachError>,
+    /// Reads the oldest of what there is to read.
+    pub next: fn(&U) -> Result<Option<Asked>, UnitError>,
+    /// Carries a response.
+    pub respond: fn(&U, ReplyTo, Response) -> Result<(), UnitError>,
+}
+
+/// How a write of a device went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrote {
+    /// It arrived.
+    There,
+    /// There is no translation, and the device may ask for one.
+    Missing,
+    /// It waits.
+    Waits,
+    /// It was refused.
+    Refused,
+}
+
+/// Devices that ask.
+pub trait Asker {
+    /// Has a device write four bytes, the way that it asks.
+    fn write(&self, way: Way, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote;
+
+    /// How writes went that waited, since the last call.
+    fn settled(&self) -> Vec<Wrote>;
+
+    /// Has a device send a page request, whatever is in it.
+    fn ask(&self, raw: RawPageRequest);
+
+    /// Responses that arrived at devices, those of the unit itself too, since the last call.
+    fn told(&self) -> Vec<(ReplyTo, Response)>;
+
+    /// Groups and stalls that nobody has answered.
+    fn unanswered(&self) -> usize;
+
+    /// Responses to what nobody had asked, or had got one already.
+    fn strays(&self) -> u64;
+
+    /// Requests that found no room.
+    fn lost(&self) -> u64;
+
+    /// Resets a device.
+    fn reset(&self, device: StreamId);
+}
+
+/// What devices write when they ask.
+pub const MARK: u32 = 0x00c0_ffee;

@@ -1,0 +1,235 @@
+//! A machine with a device that asks and a handler that brings in, for scenarios.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portolan::addr::{CpuId, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::fault::{
+    Bounds, Dispatcher, Flow, Group, GroupId, Handler, Place, RawPageRequest, ReplyTo, RequestKind,
+    Responder, Response, Taken, Wants,
+};
+use portolan::inval::Gather;
+use portolan::platform::{Clock, Nanos, SpinCpus};
+use portolan::unit::{Domain, UnitError};
+
+use super::asking::{Asked, Asker, Faulting, MARK, Way, Wrote};
+use super::basic::{Attached, PAGE, RW};
+use super::{Machine, Outcome, Verdict, expect, fail, must};
+
+/// Time that the scenario moves.
+#[derive(Clone, Default)]
+pub(super) struct Still(pub(super) Arc<AtomicU64>);
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.load(Ordering::Relaxed))
+    }
+}
+
+pub(super) type Cpus = SpinCpus<Still, fn() -> CpuId>;
+
+/// The driver, as the dispatcher sees it.
+pub(super) struct Carrier<'m, U> {
+    unit: &'m U,
+    respond: fn(&U, ReplyTo, Response) -> Result<(), UnitError>,
+}
+
+impl<U> Responder for Carrier<'_, U> {
+    type Error = UnitError;
+
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), UnitError> {
+        (self.respond)(self.unit, to, response)
+    }
+}
+
+/// Maps what is asked for, from a stock of pages; with none left it refuses.
+struct OnDemand<D> {
+    domain: Arc<D>,
+    stock: Mutex<Vec<PhysAddr>>,
+}
+
+impl<D: Domain> OnDemand<D> {
+    fn bring(&self, page: Iova) -> Option<()> {
+        if self.domain.translate(page).is_some() {
+            return Some(());
+        }
+        let pa = {
+            let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+            stock.pop()?
+        };
+        let mut owed = Gather::new();
+        let mapped = self.domain.map(page, pa, PAGE, RW, &mut owed);
+        let paid = self.domain.sync(owed);
+        mapped.ok().and(paid.ok()).map(drop)
+    }
+}
+
+impl<D: Domain + Send + Sync> Handler for OnDemand<D> {
+    fn handle(&self, group: &Group<'_>) -> Response {
+        let pages = group.requests().iter();
+        let brought = pages.map(|request| self.bring(request.page(PageSize::SIZE_4K)));
+        match brought.collect::<Option<Vec<()>>>() {
+            Some(_) => Response::Success,
+            None => Response::Invalid,
+        }
+    }
+}
+
+/// A machine with one device that asks, and a handler that brings in.
+pub(super) struct Scene<'m, M: Machine> {
+    machine: &'m M,
+    faulting: &'m Faulting<M::Unit>,
+    pub(super) asker: &'m dyn Asker,
+    pub(super) on: Attached<M>,
+    way: Way,
+    pub(super) time: Still,
+    pub(super) desk: Dispatcher<Cpus, Carrier<'m, M::Unit>>,
+}
+
+const FLOW: Flow = Flow {
+    burst: 400,
+    each: Nanos::new(1_000),
+};
+
+impl<'m, M: Machine> Scene<'m, M> {
+    pub(super) fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
+        let none = || Outcome::Skip("no device asks here".to_owned());
+        let faulting = machine.faulting().ok_or_else(none)?;
+        let asker = machine.asker().ok_or_else(none)?;
+        if !faulting.ways.contains(&way) {
+            return Err(Outcome::Skip(format!("no device asks by {way:?}")));
+        }
+        let unit = machine.unit();
+        for device in machine.devices() {
+            must("letting a device ask", (faulting.enable)(unit, device, way))?;
+        }
+        let time = Still::default();
+        let cpu: fn() -> CpuId = || CpuId::new(0);
+        let carrier = Carrier {
+            unit,
+            respond: faulting.respond,
+        };
+        let bounds = Bounds {
+            groups: 512,
+            groups_of_device: 512,
+            flow: FLOW,
+            ..Bounds::default()
+        };
+        let cpus = SpinCpus::new(1, time.clone(), cpu);
+        let desk = Dispatcher::new(cpus, carrier, bounds);
+        let scene = Self {
+            on: Attached::new(machine)?,
+            machine,
+            faulting,
+            asker,
+            way,
+            time,
+            desk,
+        };
+        scene.register(64)?;
+        Ok(scene)
+    }
+
+    /// A handler with so many pages.
+    pub(super) fn register(&self, pages: u64) -> Verdict {
+        let stock = (0..pages).map(|_| self.machine.memory(PAGE)).collect();
+        let handler = Arc::new(OnDemand {
+            domain: self.on.domain.clone(),
+            stock: Mutex::new(stock),
+        });
+        let reach = IovaRange::from_len(M::BASE, 1 << 24).ok_or_else(|| fail("no range"))?;
+        let done = self.desk.register(self.on.device, None, reach, handler);
+        must("registering", done)
+    }
+
+    pub(super) fn raw(&self, group: u16, place: Place, page: u64) -> RawPageRequest {
+        let group = GroupId::new(group);
+        RawPageRequest {
+            stream: self.on.device,
+            pasid: None,
+            iova: Iova::new(M::BASE.get() + page * PAGE),
+            wants: Wants::READ | Wants::WRITE,
+            kind: RequestKind::Pri { group, place },
+        }
+    }
+
+    /// Reaches for a page; what is missing is asked for, as `group`.
+    pub(super) fn reach(&self, page: u64, group: u16) -> Wrote {
+        let iova = Iova::new(M::BASE.get() + page * PAGE);
+        let wrote = self.asker.write(self.way, self.on.device, None, iova);
+        if wrote == Wrote::Missing {
+            self.asker.ask(self.raw(group, Place::Last, page));
+        }
+        wrote
+    }
+
+    pub(super) fn must_ask(&self, page: u64, group: u16) -> Verdict {
+        let wanted = match self.way {
+            Way::Requests => Wrote::Missing,
+            Way::Stalls => Wrote::Waits,
+        };
+        expect(
+            "a write to what is not there",
+            self.reach(page, group),
+            wanted,
+        )
+    }
+
+    /// Everything that the unit has is taken in.
+    pub(super) fn read(&self) -> Result<Vec<Taken>, Outcome> {
+        let mut taken = Vec::new();
+        for _ in 0..100_000 {
+            match must("reading", (self.faulting.next)(self.machine.unit()))? {
+                Some(Asked::Request(raw)) => taken.push(must("taking in", self.desk.accept(raw))?),
+                Some(Asked::Lost) => self.desk.lost(),
+                Some(Asked::Other) => {}
+                None => return Ok(taken),
+            }
+        }
+        Err(fail("requests without end"))
+    }
+
+    pub(super) fn serve(&self) -> Verdict {
+        while must("serving", self.desk.serve())?.is_some() {}
+        Ok(())
+    }
+
+    pub(super) fn turn(&self) -> Result<Vec<Taken>, Outcome> {
+        let taken = self.read()?;
+        self.serve()?;
+        Ok(taken)
+    }
+
+    pub(super) fn told(&self) -> Vec<Response> {
+        self.asker
+            .told()
+            .into_iter()
+            .map(|(_, response)| response)
+            .collect()
+    }
+
+    /// Nobody waits, nobody was told twice.
+    pub(super) fn settled(&self) -> Verdict {
+        expect("groups without a response", self.asker.unanswered(), 0)?;
+        expect("groups that the library keeps", self.desk.outstanding(), 0)?;
+        expect("responses to nobody", self.asker.strays(), 0)
+    }
+
+    pub(super) fn pa(&self, page: u64) -> Result<PhysAddr, Outcome> {
+        let iova = Iova::new(M::BASE.get() + page * PAGE);
+        let found = self.on.domain.translate(iova);
+        found
+            .map(|found| found.pa)
+            .ok_or_else(|| fail("nothing was mapped"))
+    }
+
+    /// The write to `page` arrives, at once or because it had waited.
+    pub(super) fn must_arrive(&self, page: u64) -> Verdict {
+        let wrote = match self.way {
+            Way::Stalls => self.asker.settled(),
+            Way::Requests => vec![self.reach(page, 0)],
+        };
+        expect("the write", wrote, vec![Wrote::There])?;
+        expect("memory", self.machine.peek(self.pa(page)?), MARK)
+    }
+}

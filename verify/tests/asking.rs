@@ -1,0 +1,65 @@
+//! Devices that ask, on every model that has them: no scenario of theirs is skipped there.
+#![allow(missing_docs)]
+
+use portolan_verify::backend::wrap::Bare;
+use portolan_verify::backend::{smmuv3, vtd};
+use portolan_verify::conformance::{Machine, Outcome, scenarios};
+
+const REQUESTS: &[&str] = &[
+    "requests-are-brought-in",
+    "requests-are-refused",
+    "detach-answers-requests",
+    "request-room-overflows",
+    "floods-of-requests",
+    "misbehaving-requests",
+    "response-after-reset",
+];
+const STALLS: &[&str] = &[
+    "stalls-are-brought-in",
+    "stalls-are-refused",
+    "detach-answers-stalls",
+    "stall-room-overflows",
+    "floods-of-stalls",
+];
+
+fn must_pass<M: Machine>(names: &[&str], make: impl Fn() -> Result<M, Outcome>) {
+    let mut wrong = Vec::new();
+    for name in names {
+        let all = scenarios::<M>();
+        let scenario = all.iter().find(|one| one.name == *name);
+        let outcome = match (scenario, make()) {
+            (Some(scenario), Ok(machine)) => scenario.run(&machine),
+            (None, _) => Outcome::Fail("there is no such scenario".to_owned()),
+            (_, Err(outcome)) => outcome,
+        };
+        println!("{name}: {outcome:?}");
+        if outcome != Outcome::Pass {
+            wrong.push(format!("{name}: {outcome:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn smmuv3_first_stage() {
+    let make = || smmuv3::first_on_model(smmuv3::Kind::Plain, &Bare);
+    must_pass(&[REQUESTS, STALLS].concat(), make);
+}
+
+#[test]
+fn smmuv3_second_stage() {
+    let make = || smmuv3::second_on_model(smmuv3::Kind::Plain, &Bare);
+    must_pass(&[REQUESTS, STALLS].concat(), make);
+}
+
+#[test]
+fn vtd_scalable() {
+    must_pass(REQUESTS, || {
+        vtd::second_on_model(vtd::Kind::Scalable, &Bare)
+    });
+}
+
+#[test]
+fn vtd_first_stage() {
+    must_pass(REQUESTS, || vtd::first_on_model(&Bare));
+}
