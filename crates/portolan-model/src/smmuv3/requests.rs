@@ -250,3 +250,6 @@ impl SmmuRegisters {
         state.remote.forget_device(stream);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,31 +10,31 @@ use crate::inject::{Drain, Pace};
 use crate::memory::Visibility;
 
 const K4: PageSize = PageSize::SIZE_4K;
-const STRTAB: u64 = 0x10_0000;
+pub(super) const STRTAB: u64 = 0x10_0000;
 const CMDQ: u64 = 0x10_1000;
-const EVENTQ: u64 = 0x10_2000;
-const CD: u64 = 0x10_3000;
+pub(super) const EVENTQ: u64 = 0x10_2000;
+pub(super) const CD: u64 = 0x10_3000;
 /// Levels of a stage-1 table of 39 bits.
 const L1: u64 = 0x10_4000;
 const L2: u64 = 0x10_5000;
-const L3: u64 = 0x10_6000;
+pub(super) const L3: u64 = 0x10_6000;
 const MESSAGE: u64 = 0x10_7000;
 /// A stage-2 table of 40 bits: two roots side by side.
 const S2: u64 = 0x10_8000;
-const SPARE: u64 = 0x10_a000;
-const SID: u32 = 5;
-const VA: u64 = 0x40_3000;
-const PA: u64 = 0x9_0000_3000;
+pub(super) const SPARE: u64 = 0x10_a000;
+pub(super) const SID: u32 = 5;
+pub(super) const VA: u64 = 0x40_3000;
+pub(super) const PA: u64 = 0x9_0000_3000;
 /// Page, access flag, shareable, unprivileged, not global.
-const PAGE: u64 = 3 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
+pub(super) const PAGE: u64 = 3 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
 
-struct Bench {
-    smmu: SmmuRegisters,
+pub(super) struct Bench {
+    pub(super) smmu: SmmuRegisters,
     tail: std::cell::Cell<u32>,
 }
 
 impl Bench {
-    fn new(setup: SmmuSetup) -> Self {
+    pub(super) fn new(setup: SmmuSetup) -> Self {
         let memory = ModelMemory::new(PhysAddr::new(STRTAB), 64, Visibility::AtOnce);
         let bench = Self {
             smmu: SmmuRegisters::new(setup, Arc::new(memory)),
@@ -52,19 +52,19 @@ impl Bench {
         bench
     }
 
-    fn on(setup: SmmuSetup) -> Self {
+    pub(super) fn on(setup: SmmuSetup) -> Self {
         let bench = Self::new(setup);
         bench.smmu.write32(0x2c, 2);
         bench.smmu.write32(0x20, 0b1101);
         bench
     }
 
-    fn set(&self, at: u64, raw: u64) {
+    pub(super) fn set(&self, at: u64, raw: u64) {
         let page = self.smmu.memory.table(PhysAddr::new(at & !0xfff), K4);
         page[(at & 0xfff) as usize / 8].store(raw, Ordering::Release);
     }
 
-    fn get(&self, at: u64) -> u64 {
+    pub(super) fn get(&self, at: u64) -> u64 {
         let page = self.smmu.memory.table(PhysAddr::new(at & !0xfff), K4);
         page[(at & 0xfff) as usize / 8].load(Ordering::Acquire)
     }
@@ -83,11 +83,11 @@ impl Bench {
         self.entry(1 | 5 << 1 | CD);
     }
 
-    fn entry(&self, first: u64) {
+    pub(super) fn entry(&self, first: u64) {
         self.set(STRTAB + u64::from(SID) * 64, first);
     }
 
-    fn commands(&self, commands: &[[u64; 2]]) {
+    pub(super) fn commands(&self, commands: &[[u64; 2]]) {
         for [w0, w1] in commands {
             let tail = self.tail.get();
             let at = CMDQ + u64::from(tail & 7) * 16;
@@ -98,7 +98,7 @@ impl Bench {
         }
     }
 
-    fn read(&self, iova: u64) -> Result<u64, u32> {
+    pub(super) fn read(&self, iova: u64) -> Result<u64, u32> {
         self.dma(None, iova, AccessKind::Read)
     }
 
