@@ -121,6 +121,7 @@ where
         },
         domain,
         pasids: None,
+        faulting: None,
         // Commands are register writes, and none can be refused.
         queue_entries: None,
         bad_command: |_, _| None,
