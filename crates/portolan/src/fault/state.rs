@@ -133,9 +133,11 @@ impl State {
         let device = self.devices.get_mut(&raw.stream);
         let device = device.ok_or(Cause::UnknownDevice)?;
         let admitted = device.bucket.take(now, bounds.flow);
-        if let RequestKind::Pri { group, .. } = raw.kind
-            && let Some(refused) = device.refused.get(&group)
-        {
+        let refused = match raw.kind {
+            RequestKind::Pri { group, .. } => device.refused.get(&group),
+            RequestKind::Stall { .. } => None,
+        };
+        if let Some(refused) = refused {
             return Err(refused.cause);
         }
         if admitted == Admitted::No {
