@@ -164,3 +164,6 @@ impl VtdRegisters {
         state.remote.forget_device(stream.get());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use crate::tables::Lag;
 
 const K4: PageSize = PageSize::SIZE_4K;
 const ROOT: u64 = 0x10_0000;
-const CONTEXTS: u64 = 0x10_1000;
+pub(super) const CONTEXTS: u64 = 0x10_1000;
 const QUEUE: u64 = 0x10_2000;
 /// A second stage of three levels.
 const S3: u64 = 0x10_3000;
@@ -23,15 +23,15 @@ const STATUS: u64 = 0x10_6000;
 const DIRECTORY: u64 = 0x10_7000;
 const PASIDS: u64 = 0x10_8000;
 /// A first stage of four levels.
-const F: [u64; 4] = [0x10_9000, 0x10_a000, 0x10_b000, 0x10_c000];
+pub(super) const F: [u64; 4] = [0x10_9000, 0x10_a000, 0x10_b000, 0x10_c000];
 /// Bus 1, device 2, function 1.
-const SOURCE: u32 = 0x111;
-const DOMAIN: u64 = 7;
-const IOVA: u64 = 0x40_3000;
+pub(super) const SOURCE: u32 = 0x111;
+pub(super) const DOMAIN: u64 = 7;
+pub(super) const IOVA: u64 = 0x40_3000;
 const PA: u64 = 0x1_2345_6000;
 
-struct Bench {
-    vtd: VtdRegisters,
+pub(super) struct Bench {
+    pub(super) vtd: VtdRegisters,
     tail: Cell<u64>,
     entry: Cell<u64>,
 }
@@ -82,12 +82,12 @@ impl Bench {
         assert_eq!(self.vtd.violations(), []);
     }
 
-    fn set(&self, at: u64, raw: u64) {
+    pub(super) fn set(&self, at: u64, raw: u64) {
         let page = self.vtd.memory.table(PhysAddr::new(at & !0xfff), K4);
         page[(at & 0xfff) as usize / 8].store(raw, Ordering::Release);
     }
 
-    fn get(&self, at: u64) -> u64 {
+    pub(super) fn get(&self, at: u64) -> u64 {
         let page = self.vtd.memory.table(PhysAddr::new(at & !0xfff), K4);
         page[(at & 0xfff) as usize / 8].load(Ordering::Acquire)
     }
@@ -98,7 +98,7 @@ impl Bench {
         self.set(at + 8, high);
     }
 
-    fn queue(&self, descriptors: &[[u64; 2]]) {
+    pub(super) fn queue(&self, descriptors: &[[u64; 2]]) {
         for [low, high] in descriptors {
             let (tail, entry) = (self.tail.get(), self.entry.get());
             for (i, word) in [*low, *high, 0, 0]
@@ -126,7 +126,7 @@ impl Bench {
     }
 }
 
-const WAIT: [u64; 2] = [5, 0];
+pub(super) const WAIT: [u64; 2] = [5, 0];
 
 #[test]
 fn a_page_is_reached_and_its_absence_recorded() {
@@ -291,10 +291,15 @@ fn writes_are_late_where_the_unit_does_not_snoop() {
 }
 
 fn scalable() -> Bench {
-    let bench = Bench::new(VtdIdentification::scalable(), Visibility::AtOnce, 1);
+    scalable_of(VtdIdentification::scalable(), 0)
+}
+
+/// With more bits in the context entry.
+pub(super) fn scalable_of(identification: VtdIdentification, more: u64) -> Bench {
+    let bench = Bench::new(identification, Visibility::AtOnce, 1);
     // Device 2 is in the lower half; requests without a PASID have PASID 5.
     let at = CONTEXTS + u64::from(SOURCE & 0x7f) * 32;
-    bench.set(at, DIRECTORY | 1 | 1 << 3);
+    bench.set(at, DIRECTORY | 1 | 1 << 3 | more);
     bench.set(at + 8, 5);
     bench.set(DIRECTORY, PASIDS | 1);
     // PASID 5: second stage of three levels. PASID 6: first stage. PASID 7: one over the other.
