@@ -192,11 +192,11 @@ fn combined_callers_return_only_when_they_are_quiet() {
             Submission::LockedInsertion,
             Submission::LockFree,
         ];
-        let options = CombineOptions {
+        let mut options = CombineOptions {
             cpus_per_group: [usize::MAX, 4, 1][seed as usize / 3 % 3],
-            context_above: [16, 2, 0][seed as usize % 3],
             ..CombineOptions::default()
         };
+        options.merging.context_above = [16, 2, 0][seed as usize % 3];
         let count = 2 + seed as usize % 15;
         let way = ways[seed as usize % 3];
         let rig = rig(count, way, 1_000_000, tables, combined(options));
