@@ -1,5 +1,8 @@
 //! Portolan in a Linux process: memory that devices are given and that the library copies.
 //!
+//! * [`memory`]: one mapping, by physical or host address.
+//! * [`guest`]: such memory as a guest's: populated by real page faults, taken back at any time.
+//!
 //! Unsafe code is confined to `memory`, where each block names who guarantees what.
 
 #![warn(missing_docs)]
@@ -12,4 +15,5 @@
 )))]
 compile_error!("portolan-linux needs a little-endian 64-bit Linux");
 
+pub mod guest;
 pub mod memory;

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::PhysMemory;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
 
 /// An access that is not wholly inside the memory, or not aligned to its width.
@@ -169,12 +169,39 @@ impl HostMemory {
         let step = PageSize::SIZE_4K.bytes();
         let mut at = self.mapping.base;
         while let Ok(word) = self.one::<AtomicU64>(at) {
-            word.fetch_or(0, Ordering::Relaxed);
+            // A write whatever the word is; adding nothing may become a mere read.
+            let _ = word.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
             match at.checked_add(step) {
                 Some(next) => at = next,
                 None => break,
             }
         }
+    }
+
+    /// Gives whole pages back to the system: they read as zero, and the next access takes new ones.
+    /// A file's pages are gone for all who have it. Whether a device still reaches the old pages is
+    /// the caller's concern.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the bytes are not whole pages inside; otherwise what the system says.
+    #[allow(unsafe_code)]
+    pub fn discard(&self, range: PhysRange) -> io::Result<()> {
+        let page = PageSize::SIZE_4K;
+        let bytes = range.len_minus_one().wrapping_add(1);
+        if !range.start().is_aligned(page) || !bytes.is_multiple_of(page.bytes()) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let count = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let start = self.locate::<u8>(range.start(), count);
+        let start = start.map_err(|_| io::ErrorKind::InvalidInput)?;
+        let advice = match self.mapping.file {
+            Some(_) => Advice::LinuxRemove,
+            None => Advice::LinuxDontNeed,
+        };
+        // SAFETY: the pages are of this mapping, as `locate` has checked, and stay mapped; that their
+        // bytes change at any time is what all users of this memory expect.
+        unsafe { madvise(start.as_ptr().cast(), count, advice) }?;
+        Ok(())
     }
 
     /// Start of `count` values of type `T`, if they lie inside and are aligned.

@@ -261,7 +261,12 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
             });
             seen.unwrap_or(Some(Err(FaultError::NoRegion { iova })))
         };
-        poll(&self.cpus, self.options.patience, look).unwrap_or(Err(FaultError::Busy { iova }))
+        // The clock is read only where there is something to wait for.
+        match look() {
+            Some(found) => found,
+            None => poll(&self.cpus, self.options.patience, look)
+                .unwrap_or(Err(FaultError::Busy { iova })),
+        }
     }
 
     /// Populates the beginning of `part` and maps it, if the slot's sequence is still `sequence`.

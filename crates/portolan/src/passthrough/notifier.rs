@@ -172,6 +172,9 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
             let unpaid = region.with(slot, |slot| slot.unpaid)?;
             (unpaid == 0).then_some(())
         };
+        if look().is_some() {
+            return Ok(());
+        }
         crate::platform::poll(&self.cpus, self.options.patience, look).map_err(|waited| {
             UnitError::TimedOut {
                 awaited: crate::unit::Awaited::Completion,

@@ -1,0 +1,215 @@
+//! A guest's memory in this process: populated by real page faults, taken back page by page.
+//!
+//! Populating a page is to write to it, so that the system has to provide it. Memory is taken back
+//! by [`GuestMemory::reclaim`], which tells the notifier, waits until it is quiet, and then gives
+//! the pages to the system. Nothing is pinned: what the system itself swaps or moves behind this
+//! process is not seen, since that takes a kernel's own notifier; `pin` counts, so that pins are
+//! balanced, and keeps `reclaim` away.
+//!
+//! Not supported: `userfaultfd` as the source of notifications.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::passthrough::{Frames, InvalidateError, MemoryOwner, PopulateError};
+use portolan::table::Access;
+use thiserror::Error;
+
+use crate::memory::HostMemory;
+
+const PAGE: u64 = PageSize::SIZE_4K.bytes();
+
+/// Why memory was not taken back.
+#[derive(Debug, Error)]
+pub enum ReclaimError {
+    /// Not whole pages of this memory.
+    #[error("{start}..={last} is not whole pages of the guest's memory", start = range.start(), last = range.last())]
+    Range {
+        /// What was to be taken back.
+        range: IovaRange,
+    },
+    /// Part of it is pinned.
+    #[error("{iova} is pinned")]
+    Pinned {
+        /// Where.
+        iova: Iova,
+    },
+    /// Devices may still reach it; it stays.
+    #[error(transparent)]
+    Notifier(#[from] InvalidateError),
+    /// The system refused.
+    #[error("the system did not take the pages: {0}")]
+    System(#[from] io::Error),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Ranges that are being taken back, by first page: what populates there waits.
+    leaving: BTreeMap<u64, u64>,
+    /// Pins of each page.
+    pinned: BTreeMap<u64, u32>,
+}
+
+impl State {
+    fn is_leaving(&self, first: u64, last: u64) -> bool {
+        (self.leaving.iter()).any(|(start, end)| *start <= last && first <= *end)
+    }
+}
+
+/// Host memory that a guest sees from some address on.
+#[derive(Debug)]
+pub struct GuestMemory {
+    memory: HostMemory,
+    base: Iova,
+    state: Mutex<State>,
+    settled: Condvar,
+}
+
+impl GuestMemory {
+    /// `memory`, which devices see from `base` on.
+    pub fn new(memory: HostMemory, base: Iova) -> Self {
+        Self {
+            memory,
+            base,
+            state: Mutex::default(),
+            settled: Condvar::new(),
+        }
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &HostMemory {
+        &self.memory
+    }
+
+    /// Its addresses for devices, if they end below the top.
+    pub fn range(&self) -> Option<IovaRange> {
+        IovaRange::from_len(self.base, self.memory.bytes())
+    }
+
+    /// Where `iova` lies in the memory.
+    pub fn behind(&self, iova: Iova) -> Option<PhysAddr> {
+        let offset = iova.get().checked_sub(self.base.get())?;
+        let inside = offset < self.memory.bytes();
+        let start = self.memory.range().start();
+        start.checked_add(offset).filter(|_| inside)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn numbers(range: IovaRange) -> (u64, u64) {
+        (range.start().get() / PAGE, range.last().get() / PAGE)
+    }
+
+    /// Waits until nothing of `range` is being taken back.
+    fn settled(&self, range: IovaRange) -> MutexGuard<'_, State> {
+        let (first, last) = Self::numbers(range);
+        let mut state = self.state();
+        while state.is_leaving(first, last) {
+            state = (self.settled.wait(state)).unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+
+    /// Takes `range` back: nobody populates there any more, `notify` sees to it that no device
+    /// reaches it (through [`Passthrough::invalidate`](portolan::passthrough::Passthrough)), and
+    /// then the system gets the pages.
+    ///
+    /// # Errors
+    /// See [`ReclaimError`]: the pages stay.
+    pub fn reclaim(
+        &self,
+        range: IovaRange,
+        notify: impl FnOnce(IovaRange) -> Result<u64, InvalidateError>,
+    ) -> Result<u64, ReclaimError> {
+        let wrong = ReclaimError::Range { range };
+        let bytes = range.len_minus_one().wrapping_add(1);
+        let start = self.behind(range.start());
+        let pages = start.and_then(|start| PhysRange::from_len(start, bytes));
+        let pages = pages.filter(|pages| self.memory.range().covers(*pages));
+        let Some(pages) = pages.filter(|_| bytes.is_multiple_of(PAGE)) else {
+            return Err(wrong);
+        };
+        let (first, last) = Self::numbers(range);
+        {
+            let mut state = self.settled(range);
+            if let Some((page, _)) = state.pinned.range(first..=last).next() {
+                let iova = Iova::new(page * PAGE);
+                return Err(ReclaimError::Pinned { iova });
+            }
+            state.leaving.insert(first, last);
+        }
+        let taken = notify(range);
+        let done = match taken {
+            Ok(_) => self.memory.discard(pages),
+            Err(_) => Ok(()),
+        };
+        self.state().leaving.remove(&first);
+        self.settled.notify_all();
+        done?;
+        Ok(taken?)
+    }
+
+    /// Writes to each page, so that it is there, and hands it over.
+    fn touch(&self, range: IovaRange, frames: &mut Frames) -> Result<(), PopulateError> {
+        let iova = range.start();
+        let absent = PopulateError::Absent { iova };
+        let (first, last) = Self::numbers(range);
+        for page in first..=last {
+            let at = self.behind(Iova::new(page * PAGE)).ok_or(absent)?;
+            let byte = self.memory.byte(at).map_err(|_| absent)?;
+            // A write whatever the byte is; adding nothing may become a mere read.
+            let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            if frames.push(at, PAGE).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MemoryOwner for GuestMemory {
+    fn populate(
+        &self,
+        range: IovaRange,
+        _access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError> {
+        // What is taken back from here on is told to the notifier, which the fault will notice.
+        drop(self.settled(range));
+        self.touch(range, frames)
+    }
+
+    fn pin(
+        &self,
+        range: IovaRange,
+        _access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError> {
+        let mut state = self.settled(range);
+        self.touch(range, frames)?;
+        let first = range.start().get() / PAGE;
+        for page in first..first + frames.bytes() / PAGE {
+            *state.pinned.entry(page).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn unpin(&self, range: IovaRange) {
+        let (first, last) = Self::numbers(range);
+        let mut state = self.state();
+        state.pinned.retain(|page, count| {
+            if (first..=last).contains(page) {
+                *count = count.saturating_sub(1);
+            }
+            *count != 0
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

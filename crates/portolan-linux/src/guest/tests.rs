@@ -1,0 +1,184 @@
+//! Real memory of this process behind a container, taken back by one thread while others fault.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::{
+    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
+    WriteBuffer,
+};
+use portolan::passthrough::premap::Requester;
+use portolan::passthrough::{
+    Hold, Passthrough, PassthroughOptions, RegionOptions, Request, Window,
+};
+use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
+use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::{Access, PageTable};
+use portolan::unit::{ContextHome, Domain as _, PagedDomain, UnitError};
+
+use super::{GuestMemory, ReclaimError};
+use crate::memory::{Backing, Base, HostMemory};
+
+const PAGE: u64 = 4096;
+const BASE: u64 = 1 << 30;
+const PAGES: u64 = 64;
+
+struct Free;
+
+impl InvalidationQueue for Free {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        steps.for_each(drop);
+        Ok(())
+    }
+}
+
+impl ContextHome for Free {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+struct Looks(AtomicU64);
+
+impl Clock for Looks {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+type Domain = PagedDomain<VtdSecondStage, SlabTables<AtomicU64>, Free>;
+type Container = Passthrough<Domain, Arc<GuestMemory>, SpinCpus<Looks, fn() -> CpuId>>;
+
+fn pages(first: u64, count: u64) -> IovaRange {
+    IovaRange::from_len(Iova::new(BASE + first * PAGE), count * PAGE).unwrap()
+}
+
+fn rig(backing: Backing, hold: Hold<'_>) -> (Arc<GuestMemory>, Arc<Domain>, Container) {
+    let base = Base::At(PhysAddr::new(1 << 32));
+    let memory = HostMemory::new(PAGES * PAGE, backing, base).unwrap();
+    let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
+    let format = VtdSecondStage {
+        levels: VtdLevels::Four,
+        output_lg2: 46,
+        dirty: DirtyTracking::Off,
+    };
+    let caps = Capabilities {
+        granule: PageSize::SIZE_4K,
+        page: PageForm::Granule,
+        range: RangeForm::Absent,
+        leaf_only: LeafOnly::Present,
+        walker: Walker::Coherent,
+        caching: Caching::PresentOnly,
+        write_buffer: WriteBuffer::Absent,
+    };
+    let tables = SlabTables::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, 16);
+    let table = PageTable::new(format, tables).unwrap();
+    let (context, quirks) = (ContextId::new(1), Quirks::default());
+    let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, Free));
+    let current: fn() -> CpuId = || CpuId::new(0);
+    let cpus = SpinCpus::new(1, Looks(AtomicU64::new(0)), current);
+    let options = PassthroughOptions {
+        window: Window::Page,
+        ..PassthroughOptions::default()
+    };
+    let container = Passthrough::new(domain.clone(), cpus, options);
+    let region = RegionOptions {
+        range: guest.range().unwrap(),
+        access: Access::READ | Access::WRITE,
+        hold,
+    };
+    container.add_region(&region, guest.clone()).unwrap();
+    (guest, domain, container)
+}
+
+fn fault(container: &Container, page: u64) {
+    let request = Request {
+        who: Requester {
+            stream: StreamId::new(1),
+            pasid: None,
+        },
+        iova: Iova::new(BASE + page * PAGE),
+        access: Access::WRITE,
+    };
+    container.fault(&request).unwrap();
+}
+
+#[test]
+fn pages_come_and_go() {
+    for backing in [Backing::Anonymous, Backing::File] {
+        let (guest, domain, container) = rig(backing, Hold::OnDemand);
+        fault(&container, 3);
+        let found = domain.translate(Iova::new(BASE + 3 * PAGE)).unwrap();
+        assert_eq!(Some(found.pa), guest.behind(Iova::new(BASE + 3 * PAGE)));
+        guest.memory().write(found.pa, b"device").unwrap();
+        let taken = guest.reclaim(pages(0, PAGES), |range| container.invalidate(range));
+        assert_eq!(taken.unwrap(), 1);
+        assert!(domain.translate(Iova::new(BASE + 3 * PAGE)).is_none());
+        let mut bytes = [1; 6];
+        guest.memory().read(found.pa, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 6]);
+        fault(&container, 3);
+    }
+}
+
+#[test]
+fn pinned_pages_stay() {
+    let part = [pages(8, 4)];
+    let (guest, _domain, container) = rig(Backing::Anonymous, Hold::Selective(&part));
+    let refused = guest.reclaim(pages(0, 9), |range| container.invalidate(range));
+    assert!(matches!(refused, Err(ReclaimError::Pinned { .. })));
+    container.remove_region(Iova::new(BASE)).unwrap();
+    let taken = guest.reclaim(pages(0, 9), |range| container.invalidate(range));
+    assert_eq!(taken.unwrap(), 0);
+    let outside = guest.reclaim(pages(PAGES, 1), |_| Ok(0));
+    assert!(matches!(outside, Err(ReclaimError::Range { .. })));
+}
+
+#[test]
+fn threads_fault_while_one_takes_back() {
+    let (guest, domain, container) = rig(Backing::Anonymous, Hold::OnDemand);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (container, done) = (&container, &done);
+            scope.spawn(move || {
+                let mut rng = fastrand(thread);
+                while !done.load(Ordering::Relaxed) {
+                    fault(container, rng.next().unwrap_or(0) % PAGES);
+                }
+            });
+        }
+        let mut rng = fastrand(7);
+        for _ in 0..2000 {
+            let first = rng.next().unwrap_or(0) % (PAGES - 4);
+            let range = pages(first, 4);
+            let during = |range| {
+                let taken = container.invalidate(range);
+                // Faults there wait for the owner now.
+                for page in first..first + 4 {
+                    assert!(domain.translate(Iova::new(BASE + page * PAGE)).is_none());
+                }
+                taken
+            };
+            guest.reclaim(range, during).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(container.usage().faults > 0);
+}
+
+/// Numbers that look random.
+fn fastrand(seed: u64) -> impl Iterator<Item = u64> {
+    let step = |number: &u64| {
+        Some(
+            number
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(99),
+        )
+    };
+    std::iter::successors(Some(seed), step).map(|number| number >> 33)
+}
