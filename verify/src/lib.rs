@@ -24,5 +24,6 @@ pub mod format;
 pub mod mappings;
 pub mod mutate;
 pub mod oracle;
+pub mod paging;
 pub mod subject;
 pub mod torture;

@@ -31,10 +31,10 @@ pub(super) const BOUNDS: Bounds = Bounds {
     age: Nanos::new(40_000),
 };
 
-pub(super) type Tables = &'static SlabTables<AtomicU64>;
+pub(crate) type Tables = &'static SlabTables<AtomicU64>;
 /// The IOMMU.
 pub type Model = Iommu<TableReader<'static, AtomicU64, SlabTables<AtomicU64>>>;
-type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
+pub(crate) type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
 pub(super) type Space<Q> = DmaSpace<Domain<Q>, VirtualCpus>;
 
 /// Attaches nothing: the model's stream reads the table from the start.
@@ -60,7 +60,7 @@ impl<Q: ContextHome + 'static> Attach<Domain<Q>> for Attached {
     }
 }
 
-const SHARING: SharingPrices = SharingPrices {
+pub(crate) const SHARING: SharingPrices = SharingPrices {
     hit: 1.0,
     transfer: 60.0,
     share: 15.0,
@@ -70,7 +70,7 @@ const SHARING: SharingPrices = SharingPrices {
 };
 
 /// A queue of its own for each of the model's commands.
-fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandServer<H> {
+pub(crate) fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandServer<H> {
     let commands = CommandPrices {
         page: 150.0,
         range: 150.0,
@@ -93,7 +93,7 @@ fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandServer<H> {
 }
 
 /// An empty table, and a model whose stream reads it.
-fn table_and_model(
+pub(crate) fn table_and_model(
     tables: Tables,
     context: ContextId,
 ) -> (PageTable<VtdSecondStage, Tables>, Arc<Model>) {

@@ -8,7 +8,7 @@
 //! somebody else's by now.
 
 mod cpu;
-mod machine;
+pub(crate) mod machine;
 mod world;
 
 use std::sync::Arc;

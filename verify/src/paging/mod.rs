@@ -1,0 +1,252 @@
+//! Devices that fault on memory that its owner takes back at any time, on many CPUs in virtual time,
+//! against an IOMMU that never forgets a translation until it is told to.
+//!
+//! Each CPU has a device that accesses pages and asks for those that are not there; serves groups of
+//! any device; takes memory back; detaches its device, whose groups are answered at once; and one
+//! removes and adds the whole region now and then. Some memory cannot be populated, and handlers
+//! fail at times. Wrong is: a page that leads to memory of another page, or to memory that was given
+//! back; a page that is mapped after it was taken back; a group with no response, or two.
+
+mod cpu;
+mod world;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use portolan::addr::{ContextId, PageSize, PhysAddr, StreamId};
+use portolan::fault::{Bounds, Dispatcher, Flow, Response};
+use portolan::inval::Quirks;
+use portolan::passthrough::premap::Adaptive;
+use portolan::passthrough::{Passthrough, PassthroughOptions, Usage, Window};
+use portolan::platform::SlabTables;
+use portolan::unit::PagedDomain;
+use portolan_model::cpus::{Hardware, Schedule, VirtualCpus};
+use portolan_model::decode::{TableFormat, TableRoot};
+use portolan_model::iommu::{Setup, StreamConfig};
+use serde::Serialize;
+
+use crate::mappings::Model;
+use crate::mappings::machine::{SHARING, Tables, server, table_and_model};
+use cpu::{Devices, Flaky, Rig, Tally};
+use world::World;
+
+/// Requests after which everything is taken down.
+const ROUND: u64 = 20_000;
+
+/// What a run came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PagingReport {
+    /// What it can be replayed from.
+    pub seed: u64,
+    /// CPUs.
+    pub cpus: u64,
+    /// Page requests.
+    pub requests: u64,
+    /// How often things happened.
+    pub events: BTreeMap<&'static str, u64>,
+    /// What was wrong, the first few.
+    pub violations: Vec<String>,
+}
+
+/// Lets devices of `cpus` CPUs send `requests` page requests, from `seed`; calls `progress` with
+/// the number sent.
+///
+/// # Panics
+/// If the machine's own parts cannot be put together, which is a defect.
+pub fn paging(seed: u64, cpus: u64, requests: u64, progress: &mut dyn FnMut(u64)) -> PagingReport {
+    sabotaged(seed, cpus, requests, progress, |model| model)
+}
+
+/// The same, with hardware that `wrap` makes of the model: for tests of this test.
+///
+/// # Panics
+/// As [`paging`].
+pub fn sabotaged<H: Hardware + 'static>(
+    seed: u64,
+    cpus: u64,
+    requests: u64,
+    progress: &mut dyn FnMut(u64),
+    wrap: impl Fn(Arc<Model>) -> H,
+) -> PagingReport {
+    let tally = Arc::new(Tally::default());
+    let mut events = BTreeMap::new();
+    let mut round = 0;
+    let tables: Tables = Box::leak(Box::new(SlabTables::new(
+        PhysAddr::new(1 << 33),
+        PageSize::SIZE_4K,
+        64,
+    )));
+    loop {
+        let done = tally.requests.load(Ordering::Relaxed);
+        progress(done);
+        let bad = tally.violations.lock().is_ok_and(|all| !all.is_empty());
+        if done >= requests || bad {
+            break;
+        }
+        let most = (requests - done).min(ROUND);
+        let seed = seed.wrapping_add(round);
+        let usage = one_round(seed, round, cpus, most, &tally, tables, &wrap);
+        round += 1;
+        for (name, number) in named(&usage) {
+            *events.entry(name).or_default() += number;
+        }
+    }
+    report(seed, cpus, &tally, events)
+}
+
+fn named(usage: &Usage) -> [(&'static str, u64); 6] {
+    [
+        ("faults", usage.faults),
+        ("spurious", usage.spurious),
+        ("failed", usage.failed),
+        ("granules_mapped", usage.granules_mapped),
+        ("raced", usage.raced),
+        ("granules_taken_back", usage.granules_taken_back),
+    ]
+}
+
+fn report(
+    seed: u64,
+    cpus: u64,
+    tally: &Tally,
+    mut events: BTreeMap<&'static str, u64>,
+) -> PagingReport {
+    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let [success, invalid, failure] = &tally.responses;
+    events.extend([
+        ("accesses", read(&tally.accesses)),
+        ("reached_leaving", read(&tally.leaving)),
+        ("groups", read(&tally.groups)),
+        ("responses_success", read(success)),
+        ("responses_invalid", read(invalid)),
+        ("responses_failure", read(failure)),
+        ("invalidations", read(&tally.invalidations)),
+        ("detached", read(&tally.detached)),
+        ("regions_removed", read(&tally.removed)),
+    ]);
+    let violations = tally
+        .violations
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    PagingReport {
+        seed,
+        cpus,
+        requests: read(&tally.requests),
+        events,
+        violations: violations.clone(),
+    }
+}
+
+fn window(round: u64) -> Window {
+    match round % 4 {
+        0 => Window::Adaptive(Adaptive::default()),
+        1 => Window::Block,
+        2 => NonZeroU32::new(16).map_or(Window::Page, Window::Fixed),
+        _ => Window::Page,
+    }
+}
+
+/// One machine, from nothing to nothing.
+fn one_round<H: Hardware + 'static>(
+    seed: u64,
+    round: u64,
+    count: u64,
+    requests: u64,
+    tally: &Arc<Tally>,
+    tables: Tables,
+    wrap: &impl Fn(Arc<Model>) -> H,
+) -> Usage {
+    let cpus = VirtualCpus::new(count as usize, SHARING);
+    let context = ContextId::new(1);
+    let (table, model) = table_and_model(tables, context);
+    let format = TableFormat::vtd_second_stage(4).expect("a format of the model's");
+    let root = TableRoot {
+        root: table.root(),
+        format,
+    };
+    let caps = Setup::able(PageSize::SIZE_4K);
+    let queue = server(&cpus, wrap(model.clone()));
+    let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue);
+    let domain = Arc::new(domain);
+    let options = PassthroughOptions {
+        window: window(round),
+        ..PassthroughOptions::default()
+    };
+    let container = Arc::new(Passthrough::new(domain.clone(), cpus.clone(), options));
+    let devices = Devices {
+        waiting: Arc::new(Mutex::new(BTreeMap::new())),
+        tally: tally.clone(),
+    };
+    let bounds = Bounds {
+        flow: Flow::UNBOUNDED,
+        ..Bounds::default()
+    };
+    let dispatcher = Dispatcher::new(cpus.clone(), devices.clone(), bounds);
+    let world = Arc::new(World::new(cpus.clone(), seed));
+    let handler = Arc::new(Flaky {
+        container: container.clone(),
+        groups: AtomicU64::new(0),
+    });
+    let rig = Rig {
+        cpus: &cpus,
+        model: &model,
+        domain: &domain,
+        container: &container,
+        handler: &handler,
+        dispatcher: &dispatcher,
+        devices: &devices,
+        world: &world,
+        tally,
+        finished: AtomicU64::new(0),
+    };
+    rig.add_region().expect("a region");
+    for cpu in 0..count {
+        let stream = StreamId::new(cpu as u32 + 1);
+        let table = root;
+        model.attach(stream, StreamConfig::Translate { context, table });
+        rig.register(stream);
+    }
+    let schedule = Schedule::of_seed(seed).ragged(40.0);
+    let ran = cpus.run(&schedule, |cpu| rig.work(cpu.get().into(), seed, requests));
+    if let Err(error) = ran {
+        tally.violation(error.to_string());
+        return Usage::default();
+    }
+    finish(&devices, &dispatcher, tally);
+    take_down(&container, tally)
+}
+
+/// Every group has its response, and the dispatcher knows of as many.
+fn finish(devices: &Devices, dispatcher: &Dispatcher<VirtualCpus, Devices>, tally: &Tally) {
+    let waiting = devices
+        .waiting
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let (lost, outstanding) = (waiting.len(), dispatcher.outstanding());
+    if lost != 0 || outstanding != 0 {
+        tally.violation(format!(
+            "{lost} groups without response, {outstanding} not done"
+        ));
+    }
+    let counts = dispatcher.counts();
+    if counts.answered(Response::Failure) > counts.handled {
+        tally.violation("more failures than groups that a handler had".to_owned());
+    }
+}
+
+/// Nothing may be left.
+fn take_down<D, O, P>(container: &Passthrough<D, O, P>, tally: &Tally) -> Usage
+where
+    D: portolan::unit::Domain,
+    O: portolan::passthrough::MemoryOwner,
+    P: portolan::platform::Cpus,
+{
+    let usage = container.usage();
+    if usage.mapped_bytes != 0 {
+        let left = usage.mapped_bytes;
+        tally.violation(format!("{left} bytes mapped at the end"));
+    }
+    usage
+}
