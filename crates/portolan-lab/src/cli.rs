@@ -15,7 +15,10 @@ use portolan_verify::format::FormatName;
 
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy};
-use crate::{bench, check, explain, machines, reproduce, scale, torture, torture_mappings};
+use crate::{
+    bench, bench_fault, check, explain, machines, reproduce, scale, torture, torture_faults,
+    torture_mappings,
+};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -92,6 +95,8 @@ enum Published {
     FlushQueue,
     /// Bounce-buffer pools that scale (swiotlb, 2022).
     Swiotlb,
+    /// I/O page faults instead of pinning (VFIO passthrough, 2021).
+    Iopf,
 }
 
 #[derive(Debug, Args)]
@@ -147,7 +152,7 @@ struct TortureArgs {
     /// Table format; may be repeated. All if absent.
     #[arg(long = "format", value_name = "FORMAT")]
     formats: Vec<FormatName>,
-    /// CPUs in virtual time, for the layer of mappings.
+    /// CPUs in virtual time, for the layers of mappings and faults.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     cpus: u16,
     #[command(flatten)]
@@ -160,6 +165,8 @@ enum Layer {
     Tables,
     /// Buffers through the DMA layer, under every policy.
     Mappings,
+    /// I/O page faults on memory that its owner takes back.
+    Faults,
 }
 
 #[derive(Debug, Args)]
@@ -173,7 +180,7 @@ struct CheckArgs {
 
 #[derive(Debug, Args)]
 struct BenchArgs {
-    /// Measures only what has this in its name.
+    /// Measures only what has this in its name; `fault` is measured only if named.
     #[arg(default_value = "")]
     name: String,
     #[command(flatten)]
@@ -280,6 +287,14 @@ fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
             };
             (text, result.holds())
         }
+        Published::Iopf => {
+            let result = reproduce::iopf()?;
+            let text = match as_json {
+                true => json(&result)?,
+                false => reproduce::iopf_text(&result),
+            };
+            (text, result.holds())
+        }
     };
     print(&text)?;
     Ok(if holds {
@@ -346,26 +361,35 @@ fn run_torture(args: &TortureArgs) -> Result<Outcome> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..));
     // Said before anything can go wrong.
     eprintln!("seed {seed}");
-    if args.layer == Layer::Mappings {
-        let report = torture_mappings::run(seed, args.cpus.into(), args.operations);
-        let text = match args.output.json {
-            true => json(&report)?,
-            false => torture_mappings::text(&report),
-        };
-        print(&text)?;
-        return Ok(if report.holds() {
-            Outcome::Good
-        } else {
-            Outcome::CheckFailed
-        });
-    }
-    let report = torture::run(formats, seed, args.operations);
-    let text = match args.output.json {
-        true => json(&report)?,
-        false => torture::text(&report),
+    let (as_json, cpus) = (args.output.json, args.cpus.into());
+    let (text, holds) = match args.layer {
+        Layer::Mappings => {
+            let report = torture_mappings::run(seed, cpus, args.operations);
+            let text = match as_json {
+                true => json(&report)?,
+                false => torture_mappings::text(&report),
+            };
+            (text, report.holds())
+        }
+        Layer::Faults => {
+            let report = torture_faults::run(seed, cpus, args.operations);
+            let text = match as_json {
+                true => json(&report)?,
+                false => torture_faults::text(&report),
+            };
+            (text, report.holds())
+        }
+        Layer::Tables => {
+            let report = torture::run(formats, seed, args.operations);
+            let text = match as_json {
+                true => json(&report)?,
+                false => torture::text(&report),
+            };
+            (text, report.holds())
+        }
     };
     print(&text)?;
-    Ok(if report.holds() {
+    Ok(if holds {
         Outcome::Good
     } else {
         Outcome::CheckFailed
@@ -407,6 +431,14 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
 }
 
 fn run_bench(args: &BenchArgs) -> Result<Outcome> {
+    if args.name == bench_fault::NAME {
+        let report = bench_fault::measure()?;
+        print(&match args.output.json {
+            true => json(&report)?,
+            false => bench_fault::text(&report),
+        })?;
+        return Ok(Outcome::Good);
+    }
     let report = bench::measure(&args.name)?;
     let text = match args.output.json {
         true => json(&report)?,

@@ -9,10 +9,11 @@
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`cli`]: the command line.
 //!
-//! Not here: recording traces, and anything that needs the machine it runs on.
+//! Not here: recording traces.
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod bench_fault;
 pub mod check;
 pub mod cli;
 mod display;
@@ -26,5 +27,6 @@ pub mod reproduce;
 mod rig;
 pub mod scale;
 pub mod torture;
+pub mod torture_faults;
 pub mod torture_mappings;
 pub mod trace;

@@ -4,6 +4,7 @@
 mod fit;
 mod flush_queue;
 mod flush_queue_text;
+mod iopf;
 mod measure;
 mod published;
 mod range_flush;
@@ -14,6 +15,7 @@ mod walk_flush;
 pub use fit::non_negative;
 pub use flush_queue::flush_queue;
 pub use flush_queue_text::flush_queue_text;
+pub use iopf::{IopfReproduction, IopfRow, WindowRow, iopf, iopf_text};
 pub use measure::{Events, Grouping, Way};
 pub use published::Direction;
 pub use rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Reproduction, Row, Throughput};

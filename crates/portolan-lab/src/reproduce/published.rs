@@ -2,6 +2,8 @@
 //!
 //! The files keep their source in `#` comments; a malformed row is an error with its line number.
 
+use std::num::NonZeroU32;
+
 use anyhow::{Context, Result, bail};
 
 /// `data/published/qcom-smmu-walk-flush.csv`.
@@ -14,6 +16,8 @@ pub const FLUSH_QUEUE: &str = include_str!("../../../../data/published/vtd-flush
 
 /// `data/published/swiotlb-fio.csv`.
 pub const SWIOTLB: &str = include_str!("../../../../data/published/swiotlb-fio.csv");
+/// `data/published/vfio-iopf.csv`.
+pub const IOPF: &str = include_str!("../../../../data/published/vfio-iopf.csv");
 
 /// Map or unmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,76 @@ pub struct RangeFlushSample {
     pub before: f64,
     /// One flush at the end.
     pub after: f64,
+}
+
+/// Whose address space a device uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IopfKind {
+    /// A guest's memory, behind a second stage.
+    Vfio,
+    /// A process's, behind its PASID.
+    Sva,
+}
+
+impl IopfKind {
+    /// The name in the published table and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vfio => "vfio",
+            Self::Sva => "sva",
+        }
+    }
+}
+
+/// One row of the table of I/O page faults; KB/s.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct IopfPublished {
+    /// Whose address space.
+    pub kind: IopfKind,
+    /// Bytes of a message.
+    pub msg_len_bytes: u64,
+    /// Pages that a fault maps, where that was said.
+    pub premap_pages: Option<NonZeroU32>,
+    /// Messages.
+    pub times: u64,
+    /// Speed with all memory pinned.
+    pub without_kb_s: f64,
+    /// Speed with faults.
+    pub with_kb_s: f64,
+    /// Their number.
+    pub faults: f64,
+}
+
+/// The rows of the table of I/O page faults.
+///
+/// # Errors
+/// A row that is malformed.
+pub fn iopf(text: &str) -> Result<Vec<IopfPublished>> {
+    let mut rows = Vec::new();
+    for (line, record) in records(text, 8)? {
+        let at = |i: usize| number(line, &record[i]);
+        let whole = |i: usize| {
+            let parsed = record[i].parse::<u64>().ok().filter(|n| *n != 0);
+            parsed.with_context(|| format!("line {line}: `{}` is not a number", &record[i]))
+        };
+        rows.push(IopfPublished {
+            kind: match &record[0] {
+                "vfio" => IopfKind::Vfio,
+                "sva" => IopfKind::Sva,
+                other => bail!("line {line}: no kind is called `{other}`"),
+            },
+            msg_len_bytes: whole(1)?,
+            premap_pages: match &record[2] {
+                "" => None,
+                _ => NonZeroU32::new(u32::try_from(whole(2)?).unwrap_or(u32::MAX)),
+            },
+            times: whole(3)?,
+            without_kb_s: at(4)?,
+            with_kb_s: at(5)?,
+            faults: at(6)?,
+        });
+    }
+    Ok(rows)
 }
 
 fn records(text: &str, columns: usize) -> Result<Vec<(u64, csv::StringRecord)>> {

@@ -43,11 +43,15 @@ pub enum Event {
     CleanLine,
     /// Device: one step of a table walk that no cache answers.
     IotlbMissStep,
+    /// Device and CPU: one I/O page fault, from the refused access to the access that goes through.
+    FaultCall,
+    /// CPU: one page that a fault populates and maps.
+    FaultPage,
 }
 
 impl Event {
     /// All events, in the order of their declaration.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 17] = [
         Self::MapCall,
         Self::UnmapCall,
         Self::UnmapCallTables,
@@ -63,6 +67,8 @@ impl Event {
         Self::Sync,
         Self::CleanLine,
         Self::IotlbMissStep,
+        Self::FaultCall,
+        Self::FaultPage,
     ];
 
     /// The name in profiles and reports.
@@ -83,6 +89,8 @@ impl Event {
             Self::Sync => "sync",
             Self::CleanLine => "clean_line",
             Self::IotlbMissStep => "iotlb_miss_step",
+            Self::FaultCall => "fault_call",
+            Self::FaultPage => "fault_page",
         }
     }
 }

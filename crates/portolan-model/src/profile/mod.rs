@@ -21,7 +21,7 @@ use thiserror::Error;
 use crate::cpus::{SharingTable, SubmissionTable};
 use crate::decode::TableFormat;
 
-const BUILTIN: [(&str, &str); 7] = [
+const BUILTIN: [(&str, &str); 8] = [
     (
         "sm8150",
         include_str!("../../../../data/machines/sm8150.toml"),
@@ -49,6 +49,10 @@ const BUILTIN: [(&str, &str); 7] = [
     (
         "fio-vm",
         include_str!("../../../../data/machines/fio-vm.toml"),
+    ),
+    (
+        "kunpeng920",
+        include_str!("../../../../data/machines/kunpeng920.toml"),
     ),
 ];
 

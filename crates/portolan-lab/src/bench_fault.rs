@@ -1,0 +1,329 @@
+//! Wall time of serving one I/O page fault on this machine: from the request to the response.
+//!
+//! Requests go through the dispatcher to a container whose memory is this process's own; each is
+//! the first access to its page (of a file in memory, so that no huge page comes at once), and the
+//! system populates it. That time is measured as well and
+//! taken off, as the published figures are of handlers without it. The domain's hardware costs
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, StreamId};
+use portolan::fault::{
+    Bounds, Dispatcher, Flow, RawPageRequest, ReplyTo, RequestKind, Responder, Response, StallTag,
+    Wants,
+};
+use portolan::inval::{
+    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
+    WriteBuffer,
+};
+use portolan::passthrough::{
+    Frames, Hold, MemoryOwner, Passthrough, PassthroughOptions, PopulateError, RegionOptions,
+};
+use portolan::platform::{Clock, HostTables, Nanos, SpinCpus};
+use portolan::table::format::{Armv8Config, Armv8Stage2, DirtyTracking, SplitRule};
+use portolan::table::{Access, PageTable};
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use portolan_bench::measure::Spread;
+use portolan_linux::guest::GuestMemory;
+use portolan_linux::memory::{Backing, Base, HostMemory};
+use serde::Serialize;
+
+use crate::display;
+
+/// The name of this benchmark.
+pub const NAME: &str = "fault";
+const PAGE: u64 = PageSize::SIZE_4K.bytes();
+/// Pages of the guest: 64 MiB.
+const PAGES: u64 = 16 * 1024;
+/// How often all of them fault.
+const ROUNDS: u64 = 8;
+const BASE: u64 = 1 << 30;
+const STREAM: StreamId = StreamId::new(1);
+/// What the median is to stay below.
+const TARGET_NS: f64 = 1000.0;
+
+/// The document that `--json` prints.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// One row.
+    pub benchmarks: Vec<Row>,
+}
+
+/// Serving a fault.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// `fault`.
+    pub name: &'static str,
+    /// What was measured.
+    pub what: &'static str,
+    /// Bytes that a fault maps.
+    pub size_bytes: u64,
+    /// Threads at work.
+    pub threads: u32,
+    /// What the figures are per.
+    pub unit: &'static str,
+    /// Number of samples.
+    pub samples: usize,
+    /// From the request to the response, population taken off.
+    pub ours: Spread,
+    /// Populating: the system's own page fault.
+    pub population: Spread,
+    /// Faults a second, population included.
+    pub faults_per_s: f64,
+    /// What the median is to stay below.
+    pub target_ns: f64,
+    /// Others, as published: mean nanoseconds, on other machines.
+    pub published: BTreeMap<&'static str, f64>,
+}
+
+#[derive(Debug)]
+struct Free;
+
+impl InvalidationQueue for Free {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        black_box(steps.count());
+        Ok(())
+    }
+}
+
+impl ContextHome for Free {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+struct Wall(Instant);
+
+impl Clock for Wall {
+    fn now(&self) -> Nanos {
+        Nanos::new(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+type LabCpus = Arc<SpinCpus<Wall, fn() -> CpuId>>;
+
+/// Memory that notes how long it took to populate.
+struct Timed {
+    guest: Arc<GuestMemory>,
+    ns: AtomicU64,
+}
+
+impl MemoryOwner for Timed {
+    fn populate(
+        &self,
+        range: IovaRange,
+        access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError> {
+        let start = Instant::now();
+        let done = self.guest.populate(range, access, frames);
+        self.ns.store(nanos(start), Ordering::Relaxed);
+        done
+    }
+
+    fn pin(
+        &self,
+        range: IovaRange,
+        access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError> {
+        self.guest.pin(range, access, frames)
+    }
+
+    fn unpin(&self, range: IovaRange) {
+        self.guest.unpin(range);
+    }
+}
+
+fn nanos(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Counts responses that say that all is well.
+#[derive(Debug, Default)]
+struct Answers(AtomicU64);
+
+impl Responder for Answers {
+    type Error = core::convert::Infallible;
+
+    fn respond(&self, _to: ReplyTo, response: Response) -> Result<(), Self::Error> {
+        if response == Response::Success {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+}
+
+type Domain = PagedDomain<Armv8Stage2<12>, HostTables, Free>;
+type Container = Passthrough<Domain, Arc<Timed>, LabCpus>;
+
+struct Bench {
+    guest: Arc<GuestMemory>,
+    owner: Arc<Timed>,
+    container: Arc<Container>,
+    dispatcher: Dispatcher<LabCpus, Answers>,
+    range: IovaRange,
+}
+
+fn domain() -> Result<Domain> {
+    let format = Armv8Stage2::<12>::new(Armv8Config {
+        input_lg2: 48,
+        output_lg2: 48,
+        split: SplitRule::BreakBeforeMake,
+        dirty: DirtyTracking::Off,
+    })?;
+    let table = PageTable::new(format, HostTables::new(PageSize::SIZE_4K, 256))?;
+    let caps = Capabilities {
+        granule: PageSize::SIZE_4K,
+        page: PageForm::Granule,
+        range: RangeForm::Absent,
+        leaf_only: LeafOnly::Present,
+        walker: Walker::Coherent,
+        caching: Caching::PresentOnly,
+        write_buffer: WriteBuffer::Absent,
+    };
+    let (context, quirks) = (ContextId::new(1), Quirks::default());
+    Ok(PagedDomain::new(table, context, caps, quirks, Free))
+}
+
+impl Bench {
+    fn new() -> Result<Self> {
+        let memory = HostMemory::new(PAGES * PAGE, Backing::File, Base::Host)?;
+        let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
+        let range = guest.range().context("an empty guest")?;
+        let owner = Arc::new(Timed {
+            guest: guest.clone(),
+            ns: AtomicU64::new(0),
+        });
+        let current: fn() -> CpuId = || CpuId::new(0);
+        let cpus = Arc::new(SpinCpus::new(1, Wall(Instant::now()), current));
+        let options = PassthroughOptions::default();
+        let container = Arc::new(Passthrough::new(Arc::new(domain()?), cpus.clone(), options));
+        let region = RegionOptions {
+            range,
+            access: Access::READ | Access::WRITE,
+            hold: Hold::OnDemand,
+        };
+        container.add_region(&region, owner.clone())?;
+        let bounds = Bounds {
+            flow: Flow::UNBOUNDED,
+            ..Bounds::default()
+        };
+        let dispatcher = Dispatcher::new(cpus, Answers::default(), bounds);
+        dispatcher.register(STREAM, None, range, container.clone())?;
+        Ok(Self {
+            guest,
+            owner,
+            container,
+            dispatcher,
+            range,
+        })
+    }
+
+    /// Nanoseconds of one fault, and of populating for it.
+    fn one(&self, page: u64) -> Result<(u64, u64)> {
+        let request = RawPageRequest {
+            stream: STREAM,
+            pasid: None,
+            iova: Iova::new(BASE + page * PAGE),
+            wants: Wants::READ | Wants::WRITE,
+            kind: RequestKind::Stall {
+                tag: StallTag::new(page as u16),
+            },
+        };
+        let start = Instant::now();
+        let Ok(_) = self.dispatcher.accept(black_box(request));
+        let Ok(_) = self.dispatcher.serve();
+        Ok((nanos(start), self.owner.ns.load(Ordering::Relaxed)))
+    }
+}
+
+/// Measures.
+///
+/// # Errors
+/// If the system has no memory, or a fault is not served.
+pub fn measure() -> Result<Report> {
+    let bench = Bench::new()?;
+    let bar = ProgressBar::new(ROUNDS);
+    let (mut ours, mut population) = (Vec::new(), Vec::new());
+    let mut total_ns = 0;
+    for round in 0..=ROUNDS {
+        for page in 0..PAGES {
+            let (all, populating) = bench.one(page)?;
+            // The first round warms up.
+            if round != 0 {
+                ours.push(all.saturating_sub(populating) as f64);
+                population.push(populating as f64);
+                total_ns += all;
+            }
+        }
+        let notify = |range| bench.container.invalidate(range);
+        let taken = bench.guest.reclaim(bench.range, notify)?;
+        if taken != PAGES {
+            bail!("{taken} of {PAGES} pages were mapped");
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let answered = bench.dispatcher.responder().0.load(Ordering::Relaxed);
+    if answered != (ROUNDS + 1) * PAGES {
+        bail!("{answered} faults were served");
+    }
+    let samples = ours.len();
+    Ok(Report {
+        benchmarks: vec![Row {
+            name: NAME,
+            what: "a page fault of a device: request, handler, map, response",
+            size_bytes: PAGE,
+            threads: 1,
+            unit: "ns per fault, population excluded",
+            samples,
+            ours: Spread::of(&mut ours).context("no samples")?,
+            population: Spread::of(&mut population).context("no samples")?,
+            faults_per_s: samples as f64 * 1e9 / total_ns.max(1) as f64,
+            target_ns: TARGET_NS,
+            published: BTreeMap::from([
+                ("vfio_iommu_dev_fault_handler on Kunpeng 920", 1600.0),
+                ("iopf_handle_group on Kunpeng 920", 2000.0),
+            ]),
+        }],
+    })
+}
+
+/// The report for people.
+pub fn text(report: &Report) -> String {
+    let header = ["benchmark", "median ns", "p10", "p90", "p99"];
+    let ns = |ns: f64| format!("{ns:.0}");
+    let spread = |name: &str, of: &Spread| {
+        let numbers = [of.median, of.p10, of.p90, of.p99].map(ns);
+        [vec![name.to_owned()], numbers.to_vec()].concat()
+    };
+    let mut out = String::new();
+    for row in &report.benchmarks {
+        let rows = vec![
+            spread("request to response, population excluded", &row.ours),
+            spread("population", &row.population),
+        ];
+        out.push_str(&display::table(&header, &[1, 2, 3, 4], rows));
+        let _ = writeln!(
+            out,
+            "\n\n{} faults a second on one CPU, population included; the median is to be at most {} ns.",
+            display::grouped(row.faults_per_s as u64),
+            row.target_ns
+        );
+        for (name, mean) in &row.published {
+            let _ = writeln!(out, "published, mean: {mean:.0} ns, {name}");
+        }
+    }
+    out
+}

@@ -1,0 +1,197 @@
+//! A container of the library over the model: a device that faults, tries again, and is counted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, anyhow, bail};
+use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::inval::{InvalidationQueue, Step};
+use portolan::passthrough::premap::Requester;
+use portolan::passthrough::{
+    Frames, Hold, MemoryOwner, Passthrough, PassthroughOptions, PopulateError, RegionOptions,
+    Request, Window,
+};
+use portolan::platform::{SlabTables, SpinCpus};
+use portolan::table::{Access, Format, PageTable};
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot};
+use portolan_model::iommu::{Iommu, Setup, StreamConfig};
+use portolan_model::profile::Profile;
+
+use crate::dma_rig::Moment;
+
+const CONTEXT: ContextId = ContextId::new(1);
+const STREAM: StreamId = StreamId::new(1);
+const PAGE: u64 = PageSize::SIZE_4K.bytes();
+/// Where the owner's memory lies behind the IOMMU, above the address that leads there.
+const MEMORY: u64 = 1 << 44;
+/// Where tables lie.
+const TABLES_AT: u64 = 1 << 46;
+/// Accesses to a page until it goes through: one that faults, and one after that.
+const TRIES: u32 = 2;
+
+/// What a device did to a container.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// Faults.
+    pub(super) faults: u64,
+    /// Pages that they mapped.
+    pub(super) mapped: u64,
+    /// Pages that the device accessed.
+    pub(super) used: u64,
+}
+
+impl Counted {
+    /// Of each hundred pages mapped, those that the device did not access.
+    pub(super) fn wasted_pct(self) -> f64 {
+        100.0 * (self.mapped - self.used) as f64 / self.mapped.max(1) as f64
+    }
+}
+
+/// Memory that is always there, in one piece.
+struct Contiguous;
+
+impl MemoryOwner for Contiguous {
+    fn populate(
+        &self,
+        range: IovaRange,
+        _access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError> {
+        let pa = PhysAddr::new(MEMORY + range.start().get());
+        let iova = range.start();
+        (frames.push(pa, range.len_minus_one() + 1))
+            .map_err(|_| PopulateError::OutOfMemory { iova })
+    }
+
+    fn pin(
+        &self,
+        range: IovaRange,
+        access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError> {
+        self.populate(range, access, frames)
+    }
+
+    fn unpin(&self, _range: IovaRange) {}
+}
+
+type Model<'m, W> = Iommu<TableReader<'m, W, SlabTables<W>>>;
+
+/// The model's queue.
+struct Queue<'m, F: Format>(Arc<Model<'m, F::Word>>);
+
+impl<F: Format> InvalidationQueue for Queue<'_, F> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        // The model refuses nothing that its capabilities allow.
+        self.0.execute(steps).map_err(|_| UnitError::Stopped)
+    }
+}
+
+impl<F: Format> ContextHome for Queue<'_, F> {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+type LabCpus = SpinCpus<Moment, fn() -> CpuId>;
+type Domain<'m, F> = PagedDomain<F, &'m SlabTables<<F as Format>::Word>, Queue<'m, F>>;
+
+/// One device and the memory that it may use.
+pub(super) struct Machine<'m, F: Format> {
+    model: Arc<Model<'m, F::Word>>,
+    container: Passthrough<Domain<'m, F>, Contiguous, LabCpus>,
+    pasid: Option<Pasid>,
+    used: BTreeSet<u64>,
+}
+
+/// Memory for the tables of a machine.
+pub(super) fn tables<F: Format>() -> SlabTables<F::Word> {
+    SlabTables::new(PhysAddr::new(TABLES_AT), F::GRANULE, 1024)
+}
+
+impl<'m, F: Format> Machine<'m, F> {
+    /// A device that may use `memory` bytes from address 0, tagged with `pasid`.
+    pub(super) fn new(
+        profile: &Profile,
+        format: F,
+        layout: TableFormat,
+        tables: &'m SlabTables<F::Word>,
+        window: Window,
+        pasid: Option<Pasid>,
+        memory: u64,
+    ) -> Result<Self> {
+        let table = PageTable::new(format, tables)?;
+        let setup = Setup::realistic(profile)?;
+        let model = Arc::new(Iommu::new(setup, TableReader::new(tables, F::GRANULE)));
+        let config = StreamConfig::Translate {
+            context: CONTEXT,
+            table: TableRoot {
+                root: table.root(),
+                format: layout,
+            },
+        };
+        model.attach(STREAM, config);
+        let (caps, quirks) = (profile.capabilities(), profile.quirks());
+        let queue = Queue(model.clone());
+        let domain = PagedDomain::new(table, CONTEXT, caps, quirks, queue);
+        let options = PassthroughOptions {
+            window,
+            ..PassthroughOptions::default()
+        };
+        let current: fn() -> CpuId = || CpuId::new(0);
+        let cpus = SpinCpus::new(1, Moment::default(), current);
+        let container = Passthrough::new(Arc::new(domain), cpus, options);
+        let region = RegionOptions {
+            range: IovaRange::from_len(Iova::new(0), memory).context("memory without bytes")?,
+            access: Access::READ | Access::WRITE,
+            hold: Hold::OnDemand,
+        };
+        container.add_region(&region, Contiguous)?;
+        Ok(Self {
+            model,
+            container,
+            pasid,
+            used: BTreeSet::new(),
+        })
+    }
+
+    /// The device accesses a page; whether it faulted.
+    pub(super) fn access(&mut self, page: u64, kind: AccessKind) -> Result<bool> {
+        self.used.insert(page);
+        let iova = Iova::new(page * PAGE);
+        let access = match kind {
+            AccessKind::Write => Access::WRITE,
+            _ => Access::READ,
+        };
+        for tried in 0..TRIES {
+            if let Ok(found) = self.model.translate(STREAM, iova, kind) {
+                if found.pa != PhysAddr::new(MEMORY + iova.get()) {
+                    bail!("{iova} leads to {}", found.pa);
+                }
+                return Ok(tried != 0);
+            }
+            let who = Requester {
+                stream: STREAM,
+                pasid: self.pasid,
+            };
+            let request = Request { who, iova, access };
+            self.container
+                .fault(&request)
+                .map_err(|error| anyhow!(error).context("a fault was not served"))?;
+        }
+        bail!("{iova} faults after its fault was served");
+    }
+
+    /// What happened so far.
+    pub(super) fn counted(&self) -> Counted {
+        let usage = self.container.usage();
+        Counted {
+            faults: usage.faults,
+            mapped: usage.granules_mapped,
+            used: self.used.len() as u64,
+        }
+    }
+}

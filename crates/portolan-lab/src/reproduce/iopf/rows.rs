@@ -1,0 +1,73 @@
+//! The reproduction of the table of I/O page faults, as data.
+
+use serde::Serialize;
+
+use super::super::rows::{Check, FittedPrice};
+
+/// A reproduction of the table of I/O page faults.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IopfReproduction {
+    /// `iopf`.
+    pub name: String,
+    /// Name of the machine profile.
+    pub machine: String,
+    /// Three rows for each published one: speed without faults and with, and their number.
+    pub rows: Vec<IopfRow>,
+    /// The prices that the fit found, and on what.
+    pub prices: Vec<FittedPrice>,
+    /// Windows side by side.
+    pub windows: Vec<WindowRow>,
+    /// What has to hold.
+    pub checks: Vec<Check>,
+}
+
+impl IopfReproduction {
+    /// Whether all of it holds.
+    pub fn holds(&self) -> bool {
+        self.checks.iter().all(|check| check.holds)
+    }
+}
+
+/// One figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IopfRow {
+    /// `encrypt`.
+    pub case: &'static str,
+    /// `vfio` or `sva`.
+    pub kind: &'static str,
+    /// `without` faults (everything pinned) or `with`.
+    pub variant: &'static str,
+    /// Bytes of a message.
+    pub msg_len_bytes: u64,
+    /// The window, where there is one.
+    pub premap_pages: Option<u32>,
+    /// Messages.
+    pub times: u64,
+    /// `speed_kb_s` or `faults`.
+    pub quantity: &'static str,
+    /// As published.
+    pub published: Option<f64>,
+    /// Computed; faults are counted.
+    pub computed: f64,
+    /// `computed` against `published`, in per cent.
+    pub error_pct: Option<f64>,
+    /// Whether something was fitted on it.
+    pub fitted: bool,
+}
+
+/// One workload under one window.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WindowRow {
+    /// What the device does.
+    pub workload: &'static str,
+    /// Pages of a fixed window, or `adaptive`.
+    pub window: String,
+    /// Faults.
+    pub faults: u64,
+    /// Pages that they mapped.
+    pub pages_mapped: u64,
+    /// Pages that the device accessed.
+    pub pages_used: u64,
+    /// Of each hundred pages mapped, those that it did not access.
+    pub wasted_pct: f64,
+}

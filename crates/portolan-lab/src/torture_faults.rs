@@ -1,0 +1,68 @@
+//! Devices that fault while memory is taken back, by many CPUs in virtual time.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use indicatif::ProgressBar;
+use portolan_verify::paging::paging;
+use serde::Serialize;
+
+use crate::display;
+
+/// What a run came to.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// What it can be replayed from.
+    pub seed: u64,
+    /// CPUs in virtual time.
+    pub cpus: u64,
+    /// Page requests that devices sent.
+    pub operations: u64,
+    /// What was wrong; none if all is well.
+    pub violations: Vec<String>,
+    /// How often things happened.
+    pub events: BTreeMap<&'static str, u64>,
+}
+
+impl Report {
+    /// Whether nothing was wrong.
+    pub fn holds(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+/// Lets devices send `operations` page requests by `cpus` CPUs, from `seed`.
+pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
+    let bar = ProgressBar::new(operations);
+    let report = paging(seed, cpus, operations, &mut |done| bar.set_position(done));
+    bar.finish_and_clear();
+    Report {
+        seed,
+        cpus,
+        operations: report.requests,
+        violations: report.violations,
+        events: report.events,
+    }
+}
+
+/// The report for people.
+pub fn text(report: &Report) -> String {
+    let rows = report.events.iter();
+    let rows = rows.map(|(name, number)| vec![name.replace('_', " "), display::grouped(*number)]);
+    let mut out = format!("seed {}\n\n", report.seed);
+    out.push_str(&display::table(&["event", "number"], &[1], rows.collect()));
+    let _ = writeln!(
+        out,
+        "\n\n{} page requests by the devices of {} CPUs in virtual time: {} violations",
+        display::grouped(report.operations),
+        report.cpus,
+        report.violations.len(),
+    );
+    for violation in &report.violations {
+        let _ = writeln!(out, "  {violation}");
+    }
+    if !report.holds() {
+        let _ = writeln!(out, "run again with --seed {} to see the same", report.seed);
+    }
+    out
+}
