@@ -16,8 +16,8 @@ use portolan_verify::format::FormatName;
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy};
 use crate::{
-    bench, bench_fault, check, explain, machines, reproduce, scale, torture, torture_faults,
-    torture_mappings,
+    bench, bench_fault, check, explain, machines, reproduce, scale, synthetic, torture,
+    torture_faults, torture_mappings,
 };
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
@@ -48,14 +48,17 @@ enum Command {
     Bench(BenchArgs),
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 struct ReplayArgs {
     /// Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or .zst; a
     /// bundled trace if absent.
     trace: Option<PathBuf>,
-    /// Machine profile (see `portolan machines`).
-    #[arg(long, value_name = "NAME", default_value = replay::DEFAULT_MACHINE)]
-    machine: String,
+    /// A load that nobody recorded, instead of a trace.
+    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux"])]
+    synthetic: Option<synthetic::Load>,
+    /// Machine profile (see `portolan machines`); xeon-vtd if absent, tegra210 for the camera.
+    #[arg(long, value_name = "NAME")]
+    machine: Option<String>,
     /// Policy to replay; may be repeated. All if absent.
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<Policy>,
@@ -63,18 +66,6 @@ struct ReplayArgs {
     linux: LinuxArgs,
     #[command(flatten)]
     output: Output,
-}
-
-impl Default for ReplayArgs {
-    fn default() -> Self {
-        Self {
-            trace: None,
-            machine: replay::DEFAULT_MACHINE.to_owned(),
-            policies: Vec::new(),
-            linux: LinuxArgs::default(),
-            output: Output::default(),
-        }
-    }
 }
 
 #[derive(Debug, Args)]
@@ -234,8 +225,31 @@ fn profile(name: &str) -> Result<Profile> {
     Profile::by_name(name).context("no such machine profile can be used; see `portolan machines`")
 }
 
+fn replay_synthetic(
+    load: synthetic::Load,
+    machine: Option<&str>,
+    output: &Output,
+) -> Result<Outcome> {
+    let profile = profile(machine.unwrap_or(load.machine()))?;
+    let report = match load {
+        synthetic::Load::Camera => synthetic::camera::run(&profile)?,
+    };
+    let text = match output.json {
+        true => json(&report)?,
+        false => synthetic::text(&report),
+    };
+    print(&text)?;
+    Ok(match report.ways.iter().all(|way| way.faults == 0) {
+        true => Outcome::Good,
+        false => Outcome::CheckFailed,
+    })
+}
+
 fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
-    let profile = profile(&args.machine)?;
+    if let Some(load) = args.synthetic {
+        return replay_synthetic(load, args.machine.as_deref(), &args.output);
+    }
+    let profile = profile(args.machine.as_deref().unwrap_or(replay::DEFAULT_MACHINE))?;
     let mut policies = args.policies;
     if policies.is_empty() {
         policies = Policy::ALL.to_vec();

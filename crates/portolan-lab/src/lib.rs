@@ -5,6 +5,7 @@
 //! * [`linux`]: what Linux would have submitted for the same operations.
 //! * [`reproduce`]: recomputes published results.
 //! * [`scale`]: computes throughput by number of CPUs.
+//! * [`synthetic`]: loads that nobody recorded.
 //! * [`explain`]: why a machine's default policy is what it is.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`cli`]: the command line.
@@ -26,6 +27,8 @@ pub mod replay;
 pub mod reproduce;
 mod rig;
 pub mod scale;
+pub mod synthetic;
+mod tegra_board;
 pub mod torture;
 pub mod torture_faults;
 pub mod torture_mappings;

@@ -128,6 +128,63 @@ fn reproduce_json_has_the_agreed_keys_and_keeps_its_bounds() {
 }
 
 #[test]
+fn range_flush_says_which_registers_were_written() {
+    let report = json(&["reproduce", "range-flush", "--json"]);
+    for row in report["rows"].as_array().unwrap() {
+        let of = |kind: &str| row["registers"][kind].as_u64().unwrap();
+        let kinds = [
+            "ptc_flush_all",
+            "ptc_flush_hi",
+            "ptc_flush_line",
+            "tlb_flush_asid",
+            "tlb_flush_section",
+            "tlb_flush_group",
+        ];
+        let sum: u64 = kinds.into_iter().map(of).sum();
+        assert_eq!(of("writes"), sum, "{row}");
+        let pages = row["size_bytes"].as_u64().unwrap() / 4096;
+        match row["variant"].as_str() {
+            // Two writes for a line and one for a group, and a line of the directory for each table.
+            Some("before") => {
+                assert_eq!((of("read_backs"), of("tlb_flush_group")), (pages, pages));
+                let tables = match row["case"] == "map" {
+                    true => pages.div_ceil(1024),
+                    false => 0,
+                };
+                assert_eq!(of("ptc_flush_line"), pages + tables, "{row}");
+            }
+            _ => {
+                assert_eq!(of("read_backs"), 1, "{row}");
+                assert!(of("writes") <= 8, "{row}");
+            }
+        }
+    }
+    let text = String::from_utf8(portolan(&["reproduce", "range-flush"]).stdout).unwrap();
+    assert!(text.contains("Registers that the driver wrote"));
+}
+
+#[test]
+fn a_camera_is_replayed_on_tegra_alone() {
+    let report = json(&["replay", "--synthetic", "camera", "--json"]);
+    assert_eq!(report["machine"], "tegra210");
+    let ways = report["ways"].as_array().unwrap();
+    let share = |n: usize| ways[n]["unmap"]["worst_frame_pct"].as_f64().unwrap();
+    assert!(share(0) > 10.0 && share(1) < 1.0 && share(2) < share(1));
+    let text = portolan(&["replay", "--synthetic", "camera", "--machine", "tegra210"]);
+    assert_eq!(text.status.code(), Some(0));
+    for wrong in [
+        &["replay", "some.trace", "--synthetic", "camera"][..],
+        &["replay", "--synthetic", "camera", "--policy", "lazy"],
+        &["replay", "--synthetic", "camera", "--machine", "sm8150"],
+        &["replay", "--synthetic", "microphone"],
+    ] {
+        let refused = portolan(wrong);
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
+        assert!(!refused.stderr.is_empty());
+    }
+}
+
+#[test]
 fn machines_are_listed_with_sources() {
     let report = json(&["machines", "--json"]);
     let machines = report["machines"].as_array().unwrap();

@@ -104,6 +104,14 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> Domain for TegraDomain<R, M, C> {
         Ok(())
     }
 
+    fn is_due(&self, owed: &Gather) -> bool {
+        self.paged.is_due(owed)
+    }
+
+    fn keep_empty_tables(&self, pages: usize) {
+        self.paged.keep_empty_tables(pages);
+    }
+
     fn translate(&self, iova: Iova) -> Option<Translation> {
         self.paged.translate(iova)
     }

@@ -12,7 +12,7 @@ use portolan::table::{Access, Format, PageTable, Segment};
 use portolan_model::profile::Profile;
 
 use super::published::Direction;
-use super::rows::Counts;
+use super::rows::{Counts, RegisterWrites};
 use crate::rig::Rig;
 
 /// First device address of every measurement; 1 GiB, so that tables start with it.
@@ -35,6 +35,8 @@ pub struct Events {
     pub lines: u64,
     /// Commands.
     pub counts: Counts,
+    /// Registers written, where a driver wrote them.
+    pub registers: Option<RegisterWrites>,
 }
 
 /// How calls are made and debts are paid.

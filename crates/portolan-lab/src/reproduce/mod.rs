@@ -8,6 +8,7 @@ mod iopf;
 mod measure;
 mod published;
 mod range_flush;
+mod registers;
 mod rows;
 mod swiotlb;
 mod walk_flush;
@@ -18,7 +19,9 @@ pub use flush_queue_text::flush_queue_text;
 pub use iopf::{IopfReproduction, IopfRow, WindowRow, iopf, iopf_text};
 pub use measure::{Events, Grouping, Way};
 pub use published::Direction;
-pub use rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Reproduction, Row, Throughput};
+pub use rows::{
+    Check, Counts, FittedPrice, FlushQueue, Implied, RegisterWrites, Reproduction, Row, Throughput,
+};
 pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 
 use anyhow::Result;
@@ -68,18 +71,10 @@ pub fn walk_flush() -> Result<Reproduction> {
 /// # Errors
 /// If a profile or a published table is wrong, or the library refuses an operation.
 pub fn range_flush() -> Result<Reproduction> {
-    struct Task<'p>(&'p Profile);
-    impl WithFormat for Task<'_> {
-        type Output = Reproduction;
-        fn run<F: Format>(self, format: F) -> Result<Reproduction> {
-            let profile = self.0;
-            range_flush::reproduce(profile, &mut |direction, bytes, way| {
-                measure::measure(profile, format, direction, bytes, way)
-            })
-        }
-    }
     let profile = Profile::by_name(range_flush::MACHINE)?;
-    with_format(profile.format(), Task(&profile))
+    range_flush::reproduce(&profile, &mut |direction, bytes, way| {
+        registers::measure(&profile, direction, bytes, way)
+    })
 }
 
 /// A reproduction as text.
@@ -130,6 +125,7 @@ pub fn text(result: &Reproduction) -> String {
     ];
     let mut out = format!("{} on {}\n\n", result.name, result.machine);
     out.push_str(&display::table(&header, &[3, 4, 5, 7, 8, 9, 10], rows));
+    out.push_str(&registers::text(&result.rows));
     out.push_str("\n\nFitted prices\n\n");
     let prices = result.prices.iter().map(|price| {
         let ns = format!("{:.3}", price.ns);

@@ -1,5 +1,8 @@
 //! Range flush (Tegra SMMU, 2015): `tegra-range-flush.csv` recomputed.
 //!
+//! Each operation goes through the driver of Tegra's SMMU onto the model of its registers, which
+//! counts what is written.
+//!
 //! *Before*: page by page, each page's caches flushed and waited for, after map and after unmap
 //! alike. *After*: page by page, one flush at the end. *Portolan*: one `map_sg` or `unmap`, one
 //! gather.
@@ -197,6 +200,7 @@ fn row(direction: Direction, run: &Run, us: &[f64], profile: &Profile) -> Result
         error_pct: published.map(|p| error_pct(computed, p)),
         fitted: published.is_some() && run.usage == Use::Fit,
         counts: run.events.counts,
+        registers: run.events.registers,
     })
 }
 

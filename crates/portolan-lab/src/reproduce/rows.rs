@@ -53,6 +53,61 @@ pub struct Row {
     pub fitted: bool,
     /// Commands that the library planned and the model carried out.
     pub counts: Counts,
+    /// Registers that a driver wrote for them, as the model counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registers: Option<RegisterWrites>,
+}
+
+/// Registers of Tegra's SMMU written by one operation, by what the write does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RegisterWrites {
+    /// All of them.
+    pub writes: u64,
+    /// The whole page-table cache.
+    pub ptc_flush_all: u64,
+    /// Upper address bits of a line of it.
+    pub ptc_flush_hi: u64,
+    /// A line of it.
+    pub ptc_flush_line: u64,
+    /// An address space in the translation buffer.
+    pub tlb_flush_asid: u64,
+    /// 4 MiB in it.
+    pub tlb_flush_section: u64,
+    /// 16 KiB in it.
+    pub tlb_flush_group: u64,
+    /// Reads that wait for what was written.
+    pub read_backs: u64,
+}
+
+impl RegisterWrites {
+    fn fields(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.writes,
+            &mut self.ptc_flush_all,
+            &mut self.ptc_flush_hi,
+            &mut self.ptc_flush_line,
+            &mut self.tlb_flush_asid,
+            &mut self.tlb_flush_section,
+            &mut self.tlb_flush_group,
+            &mut self.read_backs,
+        ]
+    }
+
+    /// Adds those of another operation.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (sum, more) in self.fields().into_iter().zip(other.fields()) {
+            *sum += *more;
+        }
+    }
+
+    /// Those of one of `operations`, on average, rounded down.
+    pub(crate) fn each(mut self, operations: u64) -> Self {
+        for sum in self.fields() {
+            *sum /= operations.max(1);
+        }
+        self
+    }
 }
 
 /// Invalidation commands and waits.

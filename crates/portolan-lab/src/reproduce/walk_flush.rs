@@ -205,6 +205,7 @@ pub fn reproduce(
                 error_pct: published.map(|p| error_pct(computed, p)),
                 fitted: published.is_some() && size_bytes <= FITTED_UP_TO,
                 counts: events.counts,
+                registers: None,
             });
         }
     }

@@ -1,0 +1,26 @@
+//! Loads that nobody recorded, made up from what was said of them.
+//!
+//! [`camera`]: buffers of a camera on a board with Tegra's SMMU.
+
+pub mod camera;
+mod text;
+
+pub use text::text;
+
+use clap::ValueEnum;
+
+/// A load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Load {
+    /// 100 MB/s of 4 MiB buffers, each mapped, filled and unmapped, on a Tegra.
+    Camera,
+}
+
+impl Load {
+    /// The machine that it runs on if none is named.
+    pub const fn machine(self) -> &'static str {
+        match self {
+            Self::Camera => camera::MACHINE,
+        }
+    }
+}
