@@ -177,7 +177,7 @@ impl Machine {
 #[test]
 fn memory_that_moves_during_a_fault_is_not_mapped() {
     for mapped_before in [false, true] {
-        explore(3, move || {
+        explore(2, move || {
             let machine = Machine::new();
             if mapped_before {
                 machine.fault().unwrap();
@@ -198,7 +198,7 @@ fn memory_that_moves_during_a_fault_is_not_mapped() {
 
 #[test]
 fn whoever_takes_memory_back_second_waits_for_the_first() {
-    explore(3, || {
+    explore(2, || {
         let machine = Machine::new();
         machine.fault().unwrap();
         machine.access();
@@ -217,7 +217,7 @@ fn whoever_takes_memory_back_second_waits_for_the_first() {
 
 #[test]
 fn a_region_that_is_removed_during_a_fault_stays_unmapped() {
-    explore(3, || {
+    explore(2, || {
         let machine = Machine::new();
         let other = {
             let machine = machine.clone();
@@ -238,7 +238,7 @@ fn a_region_that_is_removed_during_a_fault_stays_unmapped() {
 
 #[test]
 fn two_faults_map_once() {
-    explore(3, || {
+    explore(2, || {
         let machine = Machine::new();
         let other = {
             let machine = machine.clone();
