@@ -3,11 +3,13 @@
 //!
 //! * [`scenarios`]: what is done: preparation, the operation, and the plain loop to compare with.
 //! * [`measure`]: repeated timing of a scenario, and the rows that come of it.
+//! * [`bounce`]: bounce slots on real threads, with copies.
 //!
 //! Nothing here measures hardware.
 #![forbid(unsafe_code)]
 
 pub mod addresses;
+pub mod bounce;
 mod full;
 pub mod linux_like;
 mod lists;

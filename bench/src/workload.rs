@@ -44,6 +44,9 @@ pub enum Failure {
     /// The allocator of addresses had none, or ended.
     #[error("the allocator had no addresses")]
     Addresses,
+    /// The system had no memory.
+    #[error("the system had no memory")]
+    HostMemory,
     /// The operation was run twice without being prepared.
     #[error("the operation was not prepared")]
     NotPrepared,

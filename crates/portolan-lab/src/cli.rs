@@ -171,9 +171,13 @@ struct CheckArgs {
 
 #[derive(Debug, Args)]
 struct BenchArgs {
-    /// Measures only what has this in its name; `fault` is measured only if named.
+    /// Measures only what has this in its name; `fault`, and `bounce` (pools on real threads), only if
+    /// named.
     #[arg(default_value = "")]
     name: String,
+    /// For `bounce`: the most threads; as many as there are CPUs if absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
     #[command(flatten)]
     output: Output,
 }
@@ -445,6 +449,18 @@ fn run_check(args: &CheckArgs) -> Result<Outcome> {
 }
 
 fn run_bench(args: &BenchArgs) -> Result<Outcome> {
+    if args.name == "bounce" {
+        let report = bench::measure_bounce(args.threads.map(usize::from))?;
+        let text = match args.output.json {
+            true => json(&report)?,
+            false => bench::bounce_text(&report),
+        };
+        print(&text)?;
+        return Ok(Outcome::Good);
+    }
+    if args.threads.is_some() {
+        anyhow::bail!("--threads is for `portolan bench bounce`");
+    }
     if args.name == bench_fault::NAME {
         let report = bench_fault::measure()?;
         print(&match args.output.json {

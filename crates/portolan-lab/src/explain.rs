@@ -4,9 +4,13 @@
 //! buffers over and for drivers that keep them, and for each wish of an administrator; or with
 //! everything that can be said.
 
-use portolan::dma::{Buffers, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish, default_policy};
+use portolan::dma::{
+    Buffers, CopyPrices, CopyWhen, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish,
+    default_policy,
+};
 use portolan::inval::Caching;
-use portolan_model::profile::{ContextKind, Profile};
+use portolan::platform::Nanos;
+use portolan_model::profile::{ContextKind, Event, Profile};
 use serde::Serialize;
 
 use crate::display::table;
@@ -29,6 +33,66 @@ pub struct MachineDecisions {
     pub machine: String,
     /// For each kind of driver and each wish.
     pub decisions: Vec<Row>,
+    /// Up to which size a copy costs less than an invalidation, if the profile says what copies cost.
+    pub copying: Option<CrossOver>,
+}
+
+/// Where copying through a pool that the device always reaches costs as much as mapping in place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CrossOver {
+    /// Buffers of at most so many bytes are copied by default; 0 if copying never pays.
+    pub up_to_bytes: u64,
+    /// Nanoseconds of mapping a page in place and taking it away, with invalidation and sync.
+    pub in_place_ns: u64,
+    /// Nanoseconds of the slots for one copy.
+    pub slots_ns: u64,
+    /// Bytes copied in a microsecond.
+    pub bytes_per_us: u64,
+    /// Where the price of a byte comes from.
+    pub source: String,
+}
+
+impl CrossOver {
+    /// Of `profile`; nothing if a price is missing.
+    pub fn of(profile: &Profile) -> Option<Self> {
+        let price = |event| profile.price(event).ok();
+        let in_place = [
+            Event::MapCall,
+            Event::PteWrite,
+            Event::UnmapCall,
+            Event::UnmapPage,
+            Event::Sync,
+        ];
+        let command = price(Event::CmdRange).or_else(|| price(Event::CmdPage))?;
+        let mut in_place_ns = command;
+        for event in in_place {
+            in_place_ns += price(event)?;
+        }
+        let byte = profile.quote(Event::CopyByte).ok()?;
+        let prices = CopyPrices {
+            slots: Nanos::new(price(Event::CopyCall)?.round() as u64),
+            bytes_per_us: (1000.0 / byte.ns.max(1e-6)).round() as u64,
+            in_place: Nanos::new(in_place_ns.round() as u64),
+        };
+        Some(Self {
+            up_to_bytes: match CopyWhen::cheapest(&prices) {
+                CopyWhen::UpTo(bytes) => bytes,
+                CopyWhen::Needed | CopyWhen::Always => 0,
+            },
+            in_place_ns: prices.in_place.get(),
+            slots_ns: prices.slots.get(),
+            bytes_per_us: prices.bytes_per_us,
+            source: byte.source.clone(),
+        })
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "Copying is the default up to {} bytes where the pool is always mapped: in place costs {} ns \
+             with invalidation and sync,\na copy {} ns and {} bytes a microsecond, both ways ({}).\n",
+            self.up_to_bytes, self.in_place_ns, self.slots_ns, self.bytes_per_us, self.source,
+        )
+    }
 }
 
 /// Facts, and what follows.
@@ -136,6 +200,7 @@ pub fn explain(profiles: &[Profile]) -> Explanation {
         MachineDecisions {
             machine: profile.name().to_owned(),
             decisions: decisions.collect(),
+            copying: CrossOver::of(profile),
         }
     });
     Explanation {
@@ -190,7 +255,11 @@ pub fn text(explanation: &Explanation) -> String {
         });
         let header = ["buffers", "asked for", "policy", "because"];
         out.push_str(&table(&header, &[], rows.collect()));
-        out.push_str("\n\n");
+        out.push('\n');
+        if let Some(copying) = &machine.copying {
+            out.push_str(&copying.text());
+        }
+        out.push('\n');
     }
     if !explanation.table.is_empty() {
         let rows = explanation.table.iter().map(|row| {
@@ -240,6 +309,20 @@ mod tests {
         words.sort_unstable();
         words.dedup();
         assert_eq!(words.len(), 192);
+    }
+
+    #[test]
+    fn copies_pay_up_to_what_an_invalidation_costs() {
+        for profile in Profile::builtin().unwrap() {
+            let Some(found) = CrossOver::of(&profile) else {
+                continue;
+            };
+            let copied = 2.0 * found.up_to_bytes as f64 * 1000.0 / found.bytes_per_us as f64;
+            let costs = copied + found.slots_ns as f64;
+            assert!(costs <= found.in_place_ns as f64 + 1.0, "{found:?}");
+        }
+        let xeon = Profile::by_name("xeon-vtd").unwrap();
+        assert!(CrossOver::of(&xeon).unwrap().up_to_bytes >= 4096);
     }
 
     #[test]

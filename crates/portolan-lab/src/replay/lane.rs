@@ -20,6 +20,7 @@ use super::tally::Tally;
 
 use crate::iova::{Block, Space};
 use crate::rig::Rig;
+use crate::trace::{Class, Direction, Piece};
 
 /// Device addresses are handed out below 2^32, as Linux does first.
 pub(super) const WINDOW_LG2: u32 = 32;
@@ -43,8 +44,21 @@ pub(super) enum Taken {
     Rejected,
 }
 
+/// What an operation is about to move, to the byte.
+pub(super) struct Moved<'o> {
+    pub(super) class: Class,
+    pub(super) direction: Direction,
+    pub(super) bytes: u64,
+    pub(super) pieces: &'o [Piece],
+}
+
 /// A policy, whatever its machine's table format.
 pub(super) trait Lane {
+    /// Tells what the map after this moves; a policy that copies wants to know.
+    fn moves(&mut self, moved: &Moved<'_>) {
+        let _ = moved;
+    }
+
     /// Maps `pieces`, whole pages of `bytes` bytes in all, as operation `id`, and lets the device
     /// touch each page once.
     fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken>;

@@ -3,6 +3,7 @@
 //! Each policy drives a real page table of the library against the model of one machine, in
 //! virtual time. `docs/replay.md` says what is counted and how.
 
+mod bounce_lane;
 mod combine;
 mod lane;
 mod policy;
@@ -16,7 +17,8 @@ mod warnings;
 pub(crate) use lane::IdHasher;
 pub use policy::{LazyBounds, Policy};
 pub use report::{
-    DeviceCounts, Exposed, Invalidations, PolicyReport, ReplayReport, TimeByCause, TraceReport,
+    BounceCounts, DeviceCounts, Exposed, Invalidations, PolicyReport, ReplayReport, Saved,
+    TimeByCause, TraceReport,
 };
 pub use run::{run, run_beside, run_file};
 pub use text::text;

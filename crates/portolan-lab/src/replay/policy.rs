@@ -28,10 +28,13 @@ pub enum Policy {
     Combined,
     /// Once for many unmaps, whose buffers come back only then.
     Retired,
+    /// Never: everything is copied through a pool that the device always reaches.
+    Bounce,
 }
 
 impl Policy {
-    /// All policies, in the order in which reports list them.
+    /// Those that are replayed unless others are asked for: all that translate, in the order in which
+    /// reports list them.
     pub const ALL: [Self; 6] = [
         Self::StrictPage,
         Self::StrictRange,
@@ -40,6 +43,11 @@ impl Policy {
         Self::Combined,
         Self::Retired,
     ];
+
+    /// Every policy that can be asked for.
+    pub fn every() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().chain([Self::Bounce])
+    }
 
     /// The name on the command line and in reports.
     pub fn name(self) -> &'static str {
@@ -50,6 +58,7 @@ impl Policy {
             Self::Lazy => "lazy",
             Self::Combined => "combined",
             Self::Retired => "retired",
+            Self::Bounce => "bounce",
         }
     }
 
@@ -59,7 +68,7 @@ impl Policy {
     /// turns them into another. Where the hardware has no ranges, strict by range goes by page.
     pub(crate) fn unmap_quirks(self, caps: &Capabilities, machine: Quirks) -> Quirks {
         let preference = match (self, caps.range) {
-            (Self::Combined | Self::Retired, _) => return machine,
+            (Self::Combined | Self::Retired | Self::Bounce, _) => return machine,
             (Self::StrictPage, _) | (Self::StrictRange, RangeForm::Absent) => Preference::ByPage,
             (Self::StrictRange, _) => Preference::ByRange,
             (Self::StrictContext | Self::Lazy, _) => {
@@ -86,7 +95,7 @@ impl Policy {
                 preference: Preference::Fewest,
                 ..machine
             },
-            Self::Combined | Self::Retired => machine,
+            Self::Combined | Self::Retired | Self::Bounce => machine,
             strict => strict.unmap_quirks(caps, machine),
         }
     }
@@ -102,13 +111,10 @@ impl FromStr for Policy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|p| p.name() == text)
-            .ok_or_else(|| {
-                let names = Self::ALL.map(Self::name).join(", ");
-                format!("there is no policy `{text}`; the policies are {names}")
-            })
+        Self::every().find(|p| p.name() == text).ok_or_else(|| {
+            let names = Self::every().map(Self::name).collect::<Vec<_>>().join(", ");
+            format!("there is no policy `{text}`; the policies are {names}")
+        })
     }
 }
 
@@ -210,7 +216,7 @@ mod tests {
 
     #[test]
     fn names_round_trip_and_unknown_ones_are_told() {
-        for policy in Policy::ALL {
+        for policy in Policy::every() {
             assert_eq!(policy.name().parse(), Ok(policy));
         }
         let error = "loose".parse::<Policy>().unwrap_err();

@@ -48,6 +48,8 @@ pub struct TraceReport {
     pub coherent_allocs: u64,
     /// Coherent allocations given back.
     pub coherent_frees: u64,
+    /// Bytes that the traced kernel bounced.
+    pub bounced_bytes: u64,
     /// Operations still mapped where the trace ends.
     pub left_mapped: u64,
     /// Events with an earlier time than the one before.
@@ -92,6 +94,33 @@ pub struct PolicyReport {
     pub rejected_maps: u64,
     /// Largest number of operations mapped at once.
     pub mapped_peak: u64,
+    /// Copies, for the policy that copies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bounce: Option<BounceCounts>,
+}
+
+/// What forced bouncing came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BounceCounts {
+    /// Slots of the pool.
+    pub slots: u64,
+    /// Most of them in use at once.
+    pub slots_peak: u64,
+    /// Parts of buffers that had slots of their own.
+    pub copies: u64,
+    /// Bytes copied, each way for itself.
+    pub bytes_copied: u64,
+    /// What strict invalidation of the same unmaps would have taken.
+    pub saved: Saved,
+}
+
+/// Invalidations that there was no need for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Saved {
+    /// Pages, each a command by page.
+    pub pages: u64,
+    /// Waits.
+    pub syncs: u64,
 }
 
 /// Invalidation commands by kind.

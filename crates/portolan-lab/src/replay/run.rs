@@ -14,7 +14,8 @@ use portolan::platform::SlabTables;
 use portolan::table::{Format, Segment};
 use portolan_model::profile::Profile;
 
-use super::lane::{At, FormatLane, Lane, Taken, WINDOW_LG2, table_pages};
+use super::bounce_lane::BounceLane;
+use super::lane::{At, FormatLane, Lane, Moved, Taken, WINDOW_LG2, table_pages};
 use super::policy::Policy;
 use super::report::{ReplayReport, TraceReport};
 use super::retired_lane::RetiredLane;
@@ -132,6 +133,7 @@ impl WithFormat for Task<'_> {
         let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
         for (policy, memory) in policies.iter().zip(&memories) {
             lanes.push(match policy {
+                Policy::Bounce => Box::new(BounceLane::new(profile)?),
                 Policy::Retired => Box::new(RetiredLane::new(profile, format, memory)?),
                 other => Box::new(FormatLane::new(*other, profile, format, memory)?),
             });
@@ -195,6 +197,8 @@ fn drive(
                 bytes,
                 offset,
                 pieces,
+                class,
+                direction,
                 ..
             } => {
                 let Some(padded) = pad(pieces, offset.into(), bytes, granule, &mut segments) else {
@@ -204,8 +208,15 @@ fn drive(
                 if let Some(linux) = &mut linux {
                     linux.map(now_ns, op.device, id.0, padded);
                 }
+                let moved = Moved {
+                    class,
+                    direction,
+                    bytes,
+                    pieces,
+                };
                 let mut taken = 0;
                 for lane in lanes.iter_mut() {
+                    lane.moves(&moved);
                     let done = lane.map(at, id.0, &segments, padded);
                     let done = done.with_context(|| format!("map in line {}", op.line))?;
                     taken += u32::from(done == Taken::Yes);
@@ -275,6 +286,7 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         bad_lines: summary.bad_lines,
         coherent_allocs: summary.coherent_allocs,
         coherent_frees: summary.coherent_frees,
+        bounced_bytes: summary.bounced_bytes,
         left_mapped: summary.left_mapped,
         out_of_order: summary.out_of_order,
         truncated_lists: summary.truncated_lists,

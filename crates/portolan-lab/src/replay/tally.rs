@@ -87,6 +87,7 @@ impl Tally {
             },
             rejected_maps: self.rejected,
             mapped_peak: self.mapped_peak,
+            bounce: None,
         }
     }
 }

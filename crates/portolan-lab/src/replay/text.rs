@@ -156,6 +156,14 @@ pub(super) fn findings(trace: &TraceReport, policies: &[PolicyReport]) -> Vec<St
     if let (Some(best), Some(retired)) = (strict.first(), of("retired")) {
         said.push(retired_finding(best, retired));
     }
+    match of("bounce") {
+        Some(bounce) => said.extend(bounce_finding(bounce, strict.first().copied())),
+        None if trace.bounced_bytes > 0 => said.push(format!(
+            "The traced system bounced {}; `--policy bounce` replays that beside the others.",
+            bytes(trace.bounced_bytes)
+        )),
+        None => {}
+    }
     let faults: u64 = policies.iter().map(|p| p.device.faults).sum();
     if faults > 0 {
         said.push(format!(
@@ -214,6 +222,37 @@ fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport) -> String {
             best.policy,
         )
     }
+}
+
+fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<String> {
+    let counts = bounce.bounce?;
+    let mut said = format!(
+        "Bouncing everything makes {} copies, {} in all, and holds at most {} of {} slots; it saves {} waits \
+         for invalidations of {} pages and takes {} µs of CPU time",
+        grouped(counts.copies),
+        bytes(counts.bytes_copied),
+        grouped(counts.slots_peak),
+        grouped(counts.slots),
+        grouped(counts.saved.syncs),
+        grouped(counts.saved.pages),
+        micros(bounce.time_us.cpu()),
+    );
+    match best {
+        Some(best) => said.push_str(&format!(
+            ", where {} takes {} µs.",
+            best.policy,
+            micros(best.time_us.cpu())
+        )),
+        None => said.push('.'),
+    }
+    if bounce.rejected_maps > 0 {
+        said.push_str(&format!(
+            " The pool was full {} times: give it more than {} slots.",
+            grouped(bounce.rejected_maps),
+            grouped(counts.slots)
+        ));
+    }
+    Some(said)
 }
 
 fn retired_finding(best: &PolicyReport, retired: &PolicyReport) -> String {

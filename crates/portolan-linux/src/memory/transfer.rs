@@ -1,10 +1,16 @@
 //! Copies and fills of memory that others write meanwhile.
 //!
-//! On x86-64 by string instructions, which are no access that the language knows of, so that a
-//! device or another thread that writes the same bytes is no data race: the copy has old bytes or
-//! new ones. Elsewhere by relaxed atomics.
+//! On x86-64 by instructions that the compiler does not see into, which are no access that the
+//! language knows of, so that a device or another thread that writes the same bytes is no data race:
+//! the copy has old bytes or new ones. Elsewhere by relaxed atomics.
 
 #![allow(unsafe_code)]
+
+/// Places whose offsets within a page differ by less than this, the target's being the higher, make
+/// the string instruction go byte by byte on some processors: 30 times slower was measured (AMD,
+/// family 25).
+#[cfg(target_arch = "x86_64")]
+const NEAR: usize = 256;
 
 /// Copies `bytes` bytes.
 ///
@@ -13,6 +19,24 @@
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
+    let above = to.addr().wrapping_sub(from.addr()) & 0xfff;
+    // SAFETY: the caller guarantees both places; `by_blocks` has at least a block to copy.
+    unsafe {
+        match above < NEAR && !above.is_multiple_of(32) {
+            false => by_string(from, to, bytes),
+            true if bytes < BLOCK => portable::copy(from, to, bytes),
+            true => by_blocks(from, to, bytes),
+        }
+    }
+}
+
+/// Copies with the string instruction.
+///
+/// # Safety
+/// As [`copy`].
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn by_string(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: the caller guarantees both places. The direction flag is clear, as the ABI has it.
     unsafe {
         core::arch::asm!(
@@ -21,6 +45,54 @@ pub(super) unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
             inout("rsi") from => _,
             inout("rdi") to => _,
             options(nostack, preserves_flags)
+        );
+    }
+}
+
+/// What [`by_blocks`] copies in one turn.
+#[cfg(target_arch = "x86_64")]
+const BLOCK: usize = 64;
+
+/// Copies blocks, and the last one, which may overlap the one before it.
+///
+/// # Safety
+/// As [`copy`], and there are at least [`BLOCK`] bytes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn by_blocks(from: *const u8, to: *mut u8, bytes: usize) {
+    // SAFETY: the caller guarantees both places, and that a block before their ends is in them.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "movdqu {a}, [{from}]",
+            "movdqu {b}, [{from} + 16]",
+            "movdqu {c}, [{from} + 32]",
+            "movdqu {d}, [{from} + 48]",
+            "movdqu [{to}], {a}",
+            "movdqu [{to} + 16], {b}",
+            "movdqu [{to} + 32], {c}",
+            "movdqu [{to} + 48], {d}",
+            "add {from}, 64",
+            "add {to}, 64",
+            "dec {blocks}",
+            "jnz 2b",
+            "movdqu {a}, [{from_end} - 64]",
+            "movdqu {b}, [{from_end} - 48]",
+            "movdqu {c}, [{from_end} - 32]",
+            "movdqu {d}, [{from_end} - 16]",
+            "movdqu [{to_end} - 64], {a}",
+            "movdqu [{to_end} - 48], {b}",
+            "movdqu [{to_end} - 32], {c}",
+            "movdqu [{to_end} - 16], {d}",
+            from = inout(reg) from => _,
+            to = inout(reg) to => _,
+            from_end = in(reg) from.add(bytes),
+            to_end = in(reg) to.add(bytes),
+            blocks = inout(reg) bytes / BLOCK => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack)
         );
     }
 }
@@ -47,7 +119,6 @@ pub(super) unsafe fn fill(to: *mut u8, value: u8, bytes: usize) {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use portable::{copy, fill};
 
-#[cfg(any(test, not(target_arch = "x86_64")))]
 mod portable {
     use core::sync::atomic::Ordering::Relaxed;
     use core::sync::atomic::{AtomicU8, AtomicU64};
@@ -83,6 +154,7 @@ mod portable {
     ///
     /// # Safety
     /// The place is writable memory of this process, and stays so during the call.
+    #[cfg_attr(all(target_arch = "x86_64", not(test)), allow(dead_code))]
     pub(in super::super) unsafe fn fill(to: *mut u8, value: u8, bytes: usize) {
         let mut at = 0;
         while at < bytes {
@@ -106,33 +178,44 @@ mod portable {
 mod tests {
     use super::portable;
 
+    const LENGTH: usize = 1000;
+    const PAGE: usize = 4096;
+
     fn bytes(seed: u8) -> Vec<u8> {
-        (0..200u8)
-            .map(|at| at.wrapping_mul(31).wrapping_add(seed))
-            .collect()
+        (0..LENGTH).map(|at| (at * 31) as u8 ^ seed).collect()
+    }
+
+    /// Two pages, one with `bytes(1)` and one with `bytes(2)`, and where the first begins.
+    fn pages() -> (Vec<u8>, usize) {
+        let mut all = vec![0; 3 * PAGE];
+        let start = all.as_ptr().addr().wrapping_neg() % PAGE;
+        all[start..start + LENGTH].copy_from_slice(&bytes(1));
+        all[start + PAGE..start + PAGE + LENGTH].copy_from_slice(&bytes(2));
+        (all, start)
     }
 
     #[test]
     fn both_ways_copy_and_fill_what_is_asked_and_nothing_beside() {
-        for (from, to, length) in [(0, 0, 200), (3, 11, 64), (1, 2, 100), (8, 7, 0), (5, 5, 1)] {
-            let source = bytes(1);
-            let mut expected = bytes(2);
-            expected[to..to + length].copy_from_slice(&source[from..from + length]);
-            let mut filled = bytes(2);
-            filled[to..to + length].fill(0xa5);
-            type Copy = unsafe fn(*const u8, *mut u8, usize);
-            type Fill = unsafe fn(*mut u8, u8, usize);
-            let ways: [(Copy, Fill); 2] =
-                [(super::copy, super::fill), (portable::copy, portable::fill)];
+        type Copy = unsafe fn(*const u8, *mut u8, usize);
+        type Fill = unsafe fn(*mut u8, u8, usize);
+        let ways: [(Copy, Fill); 2] =
+            [(super::copy, super::fill), (portable::copy, portable::fill)];
+        let lengths = [0, 1, 7, 8, 9, 63, 64, 65, 127, 128, 200, 700];
+        let places = (0..70).map(|to| (3, to)).chain([(0, 0), (8, 7), (5, 261)]);
+        for ((from, to), length) in places.flat_map(|places| lengths.map(|n| (places, n))) {
             for (copy, fill) in ways {
-                let mut target = bytes(2);
-                // SAFETY: both ranges are inside their vectors.
-                unsafe { copy(source[from..].as_ptr(), target[to..].as_mut_ptr(), length) };
-                assert_eq!(target, expected);
-                let mut target = bytes(2);
-                // SAFETY: the range is inside the vector.
-                unsafe { fill(target[to..].as_mut_ptr(), 0xa5, length) };
-                assert_eq!(target, filled);
+                let (mut all, start) = pages();
+                let mut expected = all.clone();
+                let target = start + PAGE + to;
+                expected.copy_within(start + from..start + from + length, target);
+                let pointer = all.as_mut_ptr();
+                // SAFETY: both places are inside the vector.
+                unsafe { copy(pointer.add(start + from), pointer.add(target), length) };
+                assert!(all == expected, "{from} {to} {length}");
+                expected[target..target + length].fill(0xa5);
+                // SAFETY: the place is inside the vector.
+                unsafe { fill(all.as_mut_ptr().add(target), 0xa5, length) };
+                assert!(all == expected, "{to} {length}");
             }
         }
     }

@@ -47,11 +47,15 @@ pub enum Event {
     FaultCall,
     /// CPU: one page that a fault populates and maps.
     FaultPage,
+    /// CPU: bounce slots for one copy taken and given back.
+    CopyCall,
+    /// CPU: one byte copied to or from bounce slots.
+    CopyByte,
 }
 
 impl Event {
     /// All events, in the order of their declaration.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::MapCall,
         Self::UnmapCall,
         Self::UnmapCallTables,
@@ -69,6 +73,8 @@ impl Event {
         Self::IotlbMissStep,
         Self::FaultCall,
         Self::FaultPage,
+        Self::CopyCall,
+        Self::CopyByte,
     ];
 
     /// The name in profiles and reports.
@@ -91,6 +97,8 @@ impl Event {
             Self::IotlbMissStep => "iotlb_miss_step",
             Self::FaultCall => "fault_call",
             Self::FaultPage => "fault_page",
+            Self::CopyCall => "copy_call",
+            Self::CopyByte => "copy_byte",
         }
     }
 }

@@ -37,6 +37,7 @@ fn the_builtin_ones_are_whole() {
             "assumed:",
             "derived:",
             "published:",
+            "measured:",
         ];
         for (event, price) in profile.prices().iter() {
             let begins = known.iter().any(|word| price.source.starts_with(word));

@@ -9,6 +9,7 @@ use super::error::MapError;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::bounce::{Bouncer, Copied, Fill, Need, Padding, Way};
+use crate::platform::Nanos;
 
 /// When a buffer is copied although the device could reach it in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -20,6 +21,33 @@ pub enum CopyWhen {
     UpTo(u64),
     /// Always.
     Always,
+}
+
+/// What copying costs, and what it would save: from a machine's profile, or as measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyPrices {
+    /// Slots for one copy taken and given back.
+    pub slots: Nanos,
+    /// Bytes copied in a microsecond.
+    pub bytes_per_us: u64,
+    /// Mapping a buffer in place and taking it away again, its invalidation and sync included.
+    pub in_place: Nanos,
+}
+
+impl CopyWhen {
+    /// Copies while that costs less than mapping in place, if what a device writes is copied both
+    /// ways ([`Fill::Buffer`]); never, where it does not pay for a single byte.
+    ///
+    /// This is the price of a pool that the device reaches at all times. Copies that are mapped and
+    /// unmapped one by one save no invalidation.
+    pub const fn cheapest(prices: &CopyPrices) -> Self {
+        let left = prices.in_place.since(prices.slots).get();
+        let bytes = left.saturating_mul(prices.bytes_per_us) / 2000;
+        match bytes {
+            0 => Self::Needed,
+            most => Self::UpTo(most),
+        }
+    }
 }
 
 /// Copying for one device.
@@ -308,6 +336,27 @@ mod tests {
                 (range.start().get(), range.last().get(), copied)
             })
             .collect()
+    }
+
+    #[test]
+    fn copying_pays_until_it_costs_what_it_saves() {
+        // 800 ns saved, 40 of them for slots; 25 bytes a nanosecond, each copied twice.
+        let prices = CopyPrices {
+            slots: Nanos::new(40),
+            bytes_per_us: 25_000,
+            in_place: Nanos::new(800),
+        };
+        assert_eq!(CopyWhen::cheapest(&prices), CopyWhen::UpTo(9500));
+        let dear = CopyPrices {
+            slots: Nanos::new(900),
+            ..prices
+        };
+        assert_eq!(CopyWhen::cheapest(&dear), CopyWhen::Needed);
+        let free = CopyPrices {
+            bytes_per_us: u64::MAX,
+            ..prices
+        };
+        assert!(matches!(CopyWhen::cheapest(&free), CopyWhen::UpTo(_)));
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod space;
 pub use buffer::{Buffer, DmaSegment, DmaSegments, Unowned};
 pub use coherent::CoherentMemory;
 pub use constraints::{Coherency, Constraints, Trust};
-pub use copies::{CopyWhen, Copying, Reached};
+pub use copies::{CopyPrices, CopyWhen, Copying, Reached};
 pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};
 pub use device::{Device, NotMapped};
 pub use direction::{Bidirectional, Direction, Fills, FromDevice, ToDevice};

@@ -54,12 +54,24 @@ pub fn swiotlb_text(result: &Swiotlb) -> String {
     ];
     let numbers = [1, 4, 5, 6, 8, 9, 10, 12];
     out.push_str(&table(&header, &numbers, rows.collect()));
-    out.push_str(
-        "\n\nComputed figures are the pools' own code on 8 virtual CPUs in virtual time. The library's pool is given \
-         the work\nthat the optimized kernel does for a request, so the two differ by what CPUs do to each other in the \
-         pool, and by\nnothing else. Lock waits are by request.\n\nFitted prices\n\n",
-    );
-    let prices = result.prices.iter().map(|price| {
+    out.push_str(NOTE);
+    out.push_str(&prices(result));
+    for check in &result.checks {
+        let verdict = if check.holds { "holds" } else { "FAILS" };
+        out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
+    }
+    out
+}
+
+/// What the columns are.
+const NOTE: &str = "\n\nComputed figures are the pools' own code on 8 virtual CPUs in virtual time. \
+    The library's pool is given the work\nthat the optimized kernel does for a request, so the two \
+    differ by what CPUs do to each other in the pool, and by\nnothing else. Lock waits are by \
+    request.\n\nFitted prices\n\n";
+
+/// The fitted prices as a table.
+fn prices(result: &Swiotlb) -> String {
+    let rows = result.prices.iter().map(|price| {
         vec![
             price.event.to_owned(),
             price.case.to_owned(),
@@ -68,11 +80,5 @@ pub fn swiotlb_text(result: &Swiotlb) -> String {
         ]
     });
     let header = ["price", "direction", "ns", "fitted on"];
-    out.push_str(&table(&header, &[2], prices.collect()));
-    out.push_str("\n\n");
-    for check in &result.checks {
-        let verdict = if check.holds { "holds" } else { "FAILS" };
-        out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
-    }
-    out
+    table(&header, &[2], rows.collect()) + "\n\n"
 }

@@ -1,0 +1,233 @@
+//! Bounce slots on real threads: by strategy, size, occupancy and number of threads, with the copy
+//! and without.
+//!
+//! A row's samples are taken in turn with those of the other strategies, of the limit and, where
+//! there are several threads, of one thread alone, so that all meet the same disturbances.
+
+mod pass;
+mod slots;
+
+use std::collections::BTreeMap;
+
+use portolan::bounce::Strategy;
+use serde::Serialize;
+
+use crate::Failure;
+use crate::measure::{Limit, Spread};
+use pass::{Turn, pass};
+use slots::{Memcpy, Stack, Stage};
+
+/// Samples of each figure.
+const SAMPLES: usize = 21;
+/// Nanoseconds that a sample is to take, about.
+const SAMPLE_NS: f64 = 1e6;
+
+/// What is measured of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Copying {
+    /// Slots taken and given back.
+    None,
+    /// The buffer is copied to where a device would read it in between.
+    ToDevice,
+}
+
+/// One combination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// With the copy, or without.
+    pub copying: Copying,
+    /// Bytes of a buffer.
+    pub bytes: u64,
+    /// Buffers of that size that are in use, in a hundred.
+    pub percent: usize,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// One combination as it was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BounceRow {
+    /// `bounce_slots` or `bounce_copy`.
+    pub name: &'static str,
+    /// Bytes of a buffer.
+    pub size_bytes: u64,
+    /// Whether it is copied.
+    pub copying: Copying,
+    /// Buffers in use, in a hundred.
+    pub occupancy_pct: usize,
+    /// Threads at work.
+    pub threads: usize,
+    /// Always processor time.
+    pub unit: &'static str,
+    /// Number of samples.
+    pub samples: usize,
+    /// The default strategy.
+    pub ours: Spread,
+    /// The other strategies.
+    pub peers: BTreeMap<&'static str, Spread>,
+    /// What cannot be done without.
+    pub limit: Limit,
+    /// `ours` by `limit`, medians.
+    pub ratio: f64,
+    /// What all threads do in a given time by what one alone does, the median of pairs of samples;
+    /// of the default strategy. By processor time, so as if each had a core to itself.
+    pub scaling: f64,
+}
+
+/// The document that `--json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// A row for each combination.
+    pub benchmarks: Vec<BounceRow>,
+}
+
+/// The combinations for up to `threads` threads: one, two, and so on by doubling, and `threads`.
+pub fn cases(threads: usize) -> Vec<Case> {
+    let most = threads.clamp(1, 256);
+    let mut counts: Vec<usize> = (0..8).map(|lg2| 1 << lg2).filter(|n| *n < most).collect();
+    counts.push(most);
+    let kinds = [
+        (Copying::None, 2048),
+        (Copying::None, 4096),
+        (Copying::None, 65536),
+        (Copying::ToDevice, 4096),
+        (Copying::ToDevice, 65536),
+    ];
+    let mut cases = Vec::new();
+    for (copying, bytes) in kinds {
+        for percent in [5, 90] {
+            cases.extend(counts.iter().map(|&threads| Case {
+                copying,
+                bytes,
+                percent,
+                threads,
+            }));
+        }
+    }
+    cases
+}
+
+/// How many operations make a sample.
+fn times<T: Turn + Send>(turns: &mut [T]) -> Result<u64, Failure> {
+    let ns = pass(turns, 64)?;
+    Ok((SAMPLE_NS / ns.max(1.0)).clamp(16.0, 1e6) as u64)
+}
+
+/// The limit of `case`.
+fn limit_of(case: &Case) -> Result<f64, Failure> {
+    let threads = 0..case.threads;
+    match case.copying {
+        Copying::None => {
+            let mut turns: Vec<_> = threads.map(|_| Stack::new()).collect();
+            let times = times(&mut turns)?;
+            pass(&mut turns, times)
+        }
+        Copying::ToDevice => {
+            let mut turns: Vec<_> = threads.map(|_| Memcpy::new(case.bytes)).collect();
+            let times = times(&mut turns)?;
+            pass(&mut turns, times)
+        }
+    }
+}
+
+/// One sample of `stage`, by `threads` of its threads.
+fn sample(stage: &Stage, case: &Case, threads: usize) -> Result<f64, Failure> {
+    match case.copying {
+        Copying::None => {
+            let mut turns = stage.bare(threads);
+            let times = times(&mut turns)?;
+            pass(&mut turns, times)
+        }
+        Copying::ToDevice => {
+            let mut turns = stage.copying(threads)?;
+            let times = times(&mut turns)?;
+            pass(&mut turns, times)
+        }
+    }
+}
+
+/// Measures one combination.
+///
+/// # Errors
+/// If the library refuses what is asked for, or the system has no memory.
+pub fn run(case: &Case) -> Result<BounceRow, Failure> {
+    let mut stages = Vec::new();
+    for strategy in Strategy::ALL {
+        let stage = Stage::new(strategy, case.threads, case.bytes, case.percent)?;
+        stages.push((strategy, stage, Vec::new()));
+    }
+    let (mut limit, mut scaling) = (Vec::new(), Vec::new());
+    // The first is thrown away.
+    for turn in 0..=SAMPLES {
+        for (strategy, stage, samples) in &mut stages {
+            let all = sample(stage, case, case.threads)?;
+            if turn > 0 {
+                samples.push(all);
+            }
+            if turn > 0 && *strategy == Strategy::default() {
+                let alone = match case.threads {
+                    1 => all,
+                    _ => sample(stage, case, 1)?,
+                };
+                scaling.push(alone / all * case.threads as f64);
+            }
+        }
+        let one = limit_of(case)?;
+        if turn > 0 {
+            limit.push(one);
+        }
+    }
+    let spread = |samples: &mut Vec<f64>| Spread::of(samples).ok_or(Failure::NotPrepared);
+    let mut spreads = BTreeMap::new();
+    for (strategy, _, samples) in &mut stages {
+        spreads.insert(strategy.name(), spread(samples)?);
+    }
+    let ours = spreads.remove(Strategy::default().name());
+    let ours = ours.ok_or(Failure::NotPrepared)?;
+    let limit = spread(&mut limit)?;
+    Ok(BounceRow {
+        name: match case.copying {
+            Copying::None => "bounce_slots",
+            Copying::ToDevice => "bounce_copy",
+        },
+        size_bytes: case.bytes,
+        copying: case.copying,
+        occupancy_pct: case.percent,
+        threads: case.threads,
+        unit: "ns of processor time per buffer",
+        samples: SAMPLES,
+        ours,
+        peers: spreads,
+        limit: Limit {
+            what: match case.copying {
+                Copying::None => "pop and push of a stack",
+                Copying::ToDevice => "hot memcpy",
+            },
+            median: limit.median,
+            p10: limit.p10,
+        },
+        ratio: ours.median / limit.median,
+        scaling: spread(&mut scaling)?.median,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_double_up_to_what_is_asked() {
+        let counts = |threads| {
+            let mut counts: Vec<_> = cases(threads).iter().map(|case| case.threads).collect();
+            counts.sort_unstable();
+            counts.dedup();
+            counts
+        };
+        assert_eq!(counts(0), [1]);
+        assert_eq!(counts(1), [1]);
+        assert_eq!(counts(6), [1, 2, 4, 6]);
+        assert_eq!(counts(8), [1, 2, 4, 8]);
+        assert_eq!(cases(2).len(), 20);
+    }
+}
