@@ -73,11 +73,6 @@ pub fn sabotaged<H: Hardware + 'static>(
     let tally = Arc::new(Tally::default());
     let mut events = BTreeMap::new();
     let mut round = 0;
-    let tables: Tables = Box::leak(Box::new(SlabTables::new(
-        PhysAddr::new(1 << 33),
-        PageSize::SIZE_4K,
-        64,
-    )));
     loop {
         let done = tally.requests.load(Ordering::Relaxed);
         progress(done);
@@ -86,6 +81,13 @@ pub fn sabotaged<H: Hardware + 'static>(
             break;
         }
         let most = (requests - done).min(ROUND);
+        // The hardware's clock stands still outside runs, so that a domain which is dropped there may
+        // keep its tables: each round has its own.
+        let tables: Tables = Box::leak(Box::new(SlabTables::new(
+            PhysAddr::new(1 << 33),
+            PageSize::SIZE_4K,
+            64,
+        )));
         let seed = seed.wrapping_add(round);
         let usage = one_round(seed, round, cpus, most, &tally, tables, &wrap);
         round += 1;
