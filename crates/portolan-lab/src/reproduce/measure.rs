@@ -1,24 +1,24 @@
-//! Runs the library's table, plan and sync against the model, and counts what each way of mapping
-//! and unmapping causes.
+//! Runs the library's tables and plan against the model, and counts what each way of mapping and
+//! unmapping causes.
 //!
 //! The ways differ only in the calls made, in how many gathers are synced, and in the quirks; the
-//! plan is the library's own in all of them.
+//! plan is the library's own in all of them. A [`Space`] is where they are tried: the address space
+//! of a driver over the model's registers ([`super::smmu_v2`]).
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Gather, Quirks};
-use portolan::platform::SlabTables;
-use portolan::table::{Access, Format, PageTable, Segment};
-use portolan_model::profile::Profile;
+use portolan::table::{Access, Segment};
 
 use super::published::Direction;
 use super::rows::{Counts, RegisterWrites};
-use crate::rig::Rig;
 
 /// First device address of every measurement; 1 GiB, so that tables start with it.
 const IOVA: u64 = 1 << 30;
 /// Where the pages of the scatter list lie: every other page, so that no two are neighbours.
 const MEMORY: u64 = 0x8000_0000;
+/// What devices may do with the pages.
+pub(super) const RW: Access = Access::READ.union(Access::WRITE);
 
 /// What one operation caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub struct Events {
     pub lines: u64,
     /// Commands.
     pub counts: Counts,
-    /// Registers written, where a driver wrote them.
+    /// Registers written, where a driver of Tegra's wrote them.
     pub registers: Option<RegisterWrites>,
 }
 
@@ -61,91 +61,90 @@ pub struct Way {
     pub quirks: Quirks,
 }
 
-/// Maps or unmaps a scatter list of single pages of `bytes` bytes on `machine`, in the given way.
+/// An address space on a machine, and what its debts cost so far.
+pub(super) trait Space {
+    /// Maps a scatter list.
+    fn map<I>(&self, iova: Iova, list: I, owed: &mut Gather) -> Result<()>
+    where
+        I: Iterator<Item = Segment> + Clone;
+
+    /// Unmaps.
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<()>;
+
+    /// Pays a debt in the space's way.
+    fn pay(&self, owed: Gather) -> Result<()>;
+
+    /// Smallest page, and what a leaf table spans.
+    fn sizes(&self) -> (PageSize, PageSize);
+
+    /// Commands carried out and lines written back so far.
+    fn carried_out(&self) -> (Counts, u64);
+}
+
+/// The range of every measurement of `bytes` bytes.
+pub(super) fn range(bytes: u64) -> Result<IovaRange> {
+    IovaRange::from_len(Iova::new(IOVA), bytes)
+        .ok_or_else(|| anyhow!("nothing to measure in {bytes} bytes"))
+}
+
+/// Maps or unmaps a scatter list of single pages of `bytes` bytes in a space that is empty.
 ///
 /// A neighbour outside the range keeps the last leaf table in use where the range does not cover
 /// it whole: operating systems do not free a table that empties page by page.
 ///
 /// # Errors
 /// If the library or the model refuses: a size that is not a multiple of the granule, or too large.
-pub fn measure<F: Format>(
-    machine: &Profile,
-    format: F,
+pub(super) fn measure_in(
+    space: &impl Space,
     direction: Direction,
     bytes: u64,
-    way: Way,
+    grouping: Grouping,
 ) -> Result<Events> {
-    let granule = F::GRANULE;
-    let range = IovaRange::from_len(Iova::new(IOVA), bytes)
-        .ok_or_else(|| anyhow!("nothing to measure in {bytes} bytes"))?;
-    let leaf_tables = u32::try_from(range.pages(table_span::<F>())).context("size")?;
-    let memory = SlabTables::<F::Word>::new(PhysAddr::new(1 << 28), granule, leaf_tables + 16);
-    let table = PageTable::new(format, &memory)?;
-    let stage = Stage {
-        machine,
-        table: &table,
-        range,
-    };
-    let quiet = Quirks::default();
+    let range = range(bytes)?;
+    let stage = Stage { space, range };
     match direction {
-        Direction::Map => stage.map(way),
+        Direction::Map => stage.map(grouping),
         Direction::Unmap => {
-            stage.map(Way {
-                grouping: Grouping::Whole,
-                quirks: quiet,
-            })?;
+            stage.map(Grouping::Whole)?;
             stage.keep_last_table()?;
-            stage.unmap(way)
+            stage.unmap(grouping)
         }
     }
 }
 
-/// What one leaf table spans.
-pub fn table_span<F: Format>() -> PageSize {
-    PageSize::of_lg2(F::GRANULE.lg2() + F::INDEX_LG2)
-}
-
-struct Stage<'a, F: Format> {
-    machine: &'a Profile,
-    table: &'a PageTable<F, &'a SlabTables<F::Word>>,
+struct Stage<'a, S> {
+    space: &'a S,
     range: IovaRange,
 }
 
-impl<F: Format> Stage<'_, F> {
+impl<S: Space> Stage<'_, S> {
     fn page(&self, index: u64) -> (Iova, Segment) {
-        let lg2 = F::GRANULE.lg2();
+        let granule = self.space.sizes().0;
+        let lg2 = granule.lg2();
         let iova = Iova::new(self.range.start().get() + (index << lg2));
         let pa = PhysAddr::new(MEMORY + (index << (lg2 + 1)));
-        (
-            iova,
-            Segment {
-                pa,
-                bytes: F::GRANULE.bytes(),
-            },
-        )
+        let bytes = granule.bytes();
+        (iova, Segment { pa, bytes })
     }
 
-    fn map(&self, way: Way) -> Result<Events> {
-        let access = Access::READ | Access::WRITE;
-        let pages = self.range.pages(F::GRANULE);
-        let mut meter = Meter::new(self, way.quirks)?;
+    fn map(&self, grouping: Grouping) -> Result<Events> {
+        let pages = self.range.pages(self.space.sizes().0);
+        let mut meter = Meter::new(self.space);
         let mut gather = Gather::new();
-        meter.events.calls = 1;
-        match way.grouping {
+        match grouping {
             Grouping::EachPage | Grouping::PagesTogether => {
                 for index in 0..pages {
                     let (iova, at) = self.page(index);
-                    self.table.map(iova, at.pa, at.bytes, access, &mut gather)?;
+                    self.space.map(iova, std::iter::once(at), &mut gather)?;
                     meter.events.single_pages += 1;
-                    if way.grouping == Grouping::EachPage {
+                    if grouping == Grouping::EachPage {
                         meter.pay(std::mem::take(&mut gather))?;
                     }
                 }
             }
             Grouping::EachTable | Grouping::Whole => {
                 let list = (0..pages).map(|index| self.page(index).1);
-                self.table
-                    .map_sg(self.range.start(), list, access, &mut gather)?;
+                self.space.map(self.range.start(), list, &mut gather)?;
                 meter.events.run_pages += pages;
             }
         }
@@ -154,24 +153,24 @@ impl<F: Format> Stage<'_, F> {
     }
 
     fn keep_last_table(&self) -> Result<()> {
+        let (granule, span) = self.space.sizes();
         let next = self.range.last().get() + 1;
-        if next & (table_span::<F>().bytes() - 1) == 0 {
+        if next & (span.bytes() - 1) == 0 {
             return Ok(());
         }
         let mut gather = Gather::new();
-        let (_, at) = self.page(self.range.pages(F::GRANULE));
-        self.table
-            .map(Iova::new(next), at.pa, at.bytes, Access::READ, &mut gather)?;
-        Meter::new(self, Quirks::default())?.pay(gather)
+        let (iova, at) = self.page(self.range.pages(granule));
+        self.space.map(iova, std::iter::once(at), &mut gather)?;
+        self.space.pay(gather)
     }
 
-    fn unmap(&self, way: Way) -> Result<Events> {
-        let mut meter = Meter::new(self, way.quirks)?;
+    fn unmap(&self, grouping: Grouping) -> Result<Events> {
+        let mut meter = Meter::new(self.space);
         let mut gather = Gather::new();
-        meter.events.calls = 1;
-        let step = match way.grouping {
-            Grouping::EachPage | Grouping::PagesTogether => F::GRANULE.bytes(),
-            Grouping::EachTable => table_span::<F>().bytes(),
+        let (granule, span) = self.space.sizes();
+        let step = match grouping {
+            Grouping::EachPage | Grouping::PagesTogether => granule.bytes(),
+            Grouping::EachTable => span.bytes(),
             Grouping::Whole => self.range.len_minus_one() + 1,
         };
         let mut at = self.range.start();
@@ -179,12 +178,12 @@ impl<F: Format> Stage<'_, F> {
             let part = IovaRange::from_len(at, step)
                 .and_then(|part| part.intersection(self.range))
                 .ok_or_else(|| anyhow!("{step} bytes at {at} are no range"))?;
-            self.table.unmap(part, &mut gather)?;
-            match way.grouping {
+            self.space.unmap(part, &mut gather)?;
+            match grouping {
                 Grouping::EachPage | Grouping::PagesTogether => meter.events.single_pages += 1,
-                _ => meter.events.run_pages += part.pages(F::GRANULE),
+                _ => meter.events.run_pages += part.pages(granule),
             }
-            if matches!(way.grouping, Grouping::EachPage | Grouping::EachTable) {
+            if matches!(grouping, Grouping::EachPage | Grouping::EachTable) {
                 meter.pay(std::mem::take(&mut gather))?;
             }
             let Some(next) = part.last().checked_add(1) else {
@@ -197,42 +196,39 @@ impl<F: Format> Stage<'_, F> {
     }
 }
 
-/// Pays debts through the model and adds up what that took.
-struct Meter<'a, F: Format> {
-    stage: &'a Stage<'a, F>,
-    rig: Rig<'a, F>,
-    quirks: Quirks,
+/// Pays debts and adds up what that took.
+struct Meter<'a, S> {
+    space: &'a S,
+    before: (Counts, u64),
     events: Events,
 }
 
-impl<'a, F: Format> Meter<'a, F> {
-    fn new(stage: &'a Stage<'a, F>, quirks: Quirks) -> Result<Self> {
-        let memory = *stage.table.memory();
-        let rig = Rig::new(stage.machine, memory, stage.table.root())?;
-        Ok(Self {
-            stage,
-            rig,
-            quirks,
-            events: Events::default(),
-        })
+impl<'a, S: Space> Meter<'a, S> {
+    fn new(space: &'a S) -> Self {
+        let calls = 1;
+        Self {
+            space,
+            before: space.carried_out(),
+            events: Events {
+                calls,
+                ..Events::default()
+            },
+        }
     }
 
     fn pay(&mut self, gather: Gather) -> Result<()> {
         self.events.tables += gather.table_pages() as u64;
-        let caps = self.stage.machine.capabilities();
-        let quiet = self.rig.pay(&caps, &self.quirks, gather)?;
-        self.stage.table.reclaim(quiet);
-        Ok(())
+        self.space.pay(gather)
     }
 
     fn finish(mut self) -> Events {
-        let counters = self.rig.counters();
-        self.events.lines = counters.cleaned_lines;
+        let ((before, cleaned), (after, lines)) = (self.before, self.space.carried_out());
+        self.events.lines = lines - cleaned;
         self.events.counts = Counts {
-            page: counters.invalidations.page,
-            range: counters.invalidations.range,
-            context: counters.invalidations.context,
-            sync: counters.syncs,
+            page: after.page - before.page,
+            range: after.range - before.range,
+            context: after.context - before.context,
+            sync: after.sync - before.sync,
         };
         self.events
     }

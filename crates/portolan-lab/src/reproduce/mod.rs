@@ -10,6 +10,7 @@ mod published;
 mod range_flush;
 mod registers;
 mod rows;
+mod smmu_v2;
 mod swiotlb;
 mod walk_flush;
 
@@ -26,11 +27,9 @@ pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 
 use anyhow::Result;
 use portolan::inval::Quirks;
-use portolan::table::Format;
 use portolan_model::profile::{Event, Profile};
 
 use crate::display;
-use crate::machines::{WithFormat, with_format};
 
 /// The machine's quirks, and the number of commands above which forgetting the whole context costs
 /// less, even if every entry of the IOTLB has to be walked for again.
@@ -46,24 +45,16 @@ pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
     })
 }
 
-/// Recomputes walk flush by context.
+/// Recomputes walk flush by context, through the driver of Qualcomm's SMMUv2 on the model.
 ///
 /// # Errors
 /// If a profile or a published table is wrong, or the library refuses an operation.
 pub fn walk_flush() -> Result<Reproduction> {
-    struct Task<'p>(&'p Profile);
-    impl WithFormat for Task<'_> {
-        type Output = Reproduction;
-        fn run<F: Format>(self, format: F) -> Result<Reproduction> {
-            let profile = self.0;
-            let span = measure::table_span::<F>().bytes();
-            walk_flush::reproduce(profile, span, &mut |direction, bytes, way| {
-                measure::measure(profile, format, direction, bytes, way)
-            })
-        }
-    }
     let profile = Profile::by_name(walk_flush::MACHINE)?;
-    with_format(profile.format(), Task(&profile))
+    let span = smmu_v2::TABLE_SPAN.bytes();
+    walk_flush::reproduce(&profile, span, &mut |direction, bytes, way| {
+        smmu_v2::measure(&profile, direction, bytes, way)
+    })
 }
 
 /// Recomputes range flush.
