@@ -48,9 +48,6 @@ pub struct LinuxArgs {
     /// Which tables it uses; the machine's if absent.
     #[arg(long, value_name = "first|second", requires = "as_linux")]
     pub stage: Option<StageName>,
-    /// Microseconds by which its timers run late, for a lazy guest whose CPUs are emulated.
-    #[arg(long, value_name = "US", requires = "as_linux", default_value_t = 0)]
-    pub timer_late: u32,
 }
 
 impl LinuxArgs {
@@ -66,10 +63,7 @@ impl LinuxArgs {
             asked,
             caching: self.caching_mode,
             stage: self.stage,
-            timer: Timer {
-                late_ns: u64::from(self.timer_late) * 1000,
-                ..Timer::default()
-            },
+            timer: Timer::default(),
         };
         Rules::new(profile, &options).map(Some)
     }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::Rules;
 use super::queues::{Added, Queues};
-use crate::replay::{Exposed, IdHasher, Invalidations};
+use crate::replay::{At, Exposed, IdHasher, Invalidations};
 use crate::trace::DeviceId;
 
 /// What Linux would have submitted.
@@ -96,14 +96,14 @@ impl Counter {
         })
     }
 
-    /// Lets the timers run that are due.
-    fn tick(&mut self, now_ns: u64) {
+    /// Lets the timers run that `cpu` gets to.
+    fn see(&mut self, now_ns: u64, cpu: u16) {
         if !self.lazy {
             return;
         }
         let domains = self.domains.values_mut();
         let fired = domains.filter_map(|domain| {
-            domain.queues.tick(now_ns)?;
+            domain.queues.see(now_ns, cpu)?;
             domain.report.invalidations += 1;
             Some(())
         });
@@ -133,8 +133,8 @@ impl Counter {
     }
 
     /// Counts a map of whole pages, `bytes` bytes in all, named `id`.
-    pub fn map(&mut self, now_ns: u64, device: DeviceId, id: u64, bytes: u64) {
-        self.tick(now_ns);
+    pub fn map(&mut self, at: At, device: DeviceId, id: u64, bytes: u64) {
+        self.see(at.now_ns, at.cpu);
         self.live.insert(id, bytes);
         self.domain(device).report.maps += 1;
         if self.rules.shadowed() {
@@ -143,9 +143,9 @@ impl Counter {
         }
     }
 
-    /// Counts the unmap of `id` on `cpu`.
-    pub fn unmap(&mut self, now_ns: u64, cpu: u16, device: DeviceId, id: u64) {
-        self.tick(now_ns);
+    /// Counts the unmap of `id`.
+    pub fn unmap(&mut self, at: At, device: DeviceId, id: u64) {
+        self.see(at.now_ns, at.cpu);
         let Some(bytes) = self.live.remove(&id) else {
             return;
         };
@@ -155,7 +155,7 @@ impl Counter {
             return;
         }
         let domain = self.domain(device);
-        if domain.queues.add(now_ns, cpu, bytes) == Added::Flush {
+        if domain.queues.add(at.now_ns, at.cpu, bytes) == Added::Flush {
             domain.report.invalidations += 1;
             self.report.flushes_full += 1;
         }

@@ -34,16 +34,16 @@ use portolan_model::profile::Profile;
 pub struct Timer {
     /// Nanoseconds between ticks; timers run at ticks.
     pub tick_ns: u64,
-    /// Nanoseconds between the tick at which a timer is due and when it runs.
-    pub late_ns: u64,
+    /// Nanoseconds without any operation after which a CPU is taken to be idle, not held up.
+    pub idle_ns: u64,
 }
 
 impl Default for Timer {
-    /// 4 ms (`CONFIG_HZ=250`), and no delay.
+    /// 4 ms (`CONFIG_HZ=250`); 100 ms.
     fn default() -> Self {
         Self {
             tick_ns: 4_000_000,
-            late_ns: 0,
+            idle_ns: 100_000_000,
         }
     }
 }

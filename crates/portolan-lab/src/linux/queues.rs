@@ -6,6 +6,9 @@
 //! * The first entry after the timer has run starts it again. It is due 10 ms later in ticks, rounded
 //!   up, and one more, since timers never run early; it flushes once and frees the entries of all CPUs.
 //!   A flush of a full queue does not stop it.
+//! * A timer runs at a tick of the CPU that started it. When that CPU gets to its tick is read from the
+//!   trace: at its next operation, since an emulated CPU that is not being run does none. A CPU
+//!   without any for long is idle, and its timers are on time.
 //! * A timer looks at its CPU's tick whether its tick has been counted yet, which another CPU may do at
 //!   the same time. Here that race is lost every second time, and the timer runs one tick later.
 
@@ -34,13 +37,33 @@ struct Queue {
     flushes: u64,
 }
 
+/// A timer that has been started.
+#[derive(Clone, Copy, Debug)]
+struct Started {
+    /// The CPU whose ticks it runs at, and when that CPU did something last.
+    cpu: u16,
+    seen_ns: u64,
+    /// The last of those ticks that it has had.
+    tick: u64,
+    /// The first tick at which it may run.
+    due: u64,
+    /// Whether it will find that this tick has not been counted yet.
+    race: Race,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Race {
+    Won,
+    Lost,
+}
+
 /// The queues of one domain.
 pub(super) struct Queues {
     timer: Timer,
     cpus: HashMap<u16, Queue>,
     flushes: u64,
-    due_ns: Option<u64>,
-    started: u64,
+    started: Option<Started>,
+    starts: u64,
     /// What is unmapped and not yet invalidated.
     bytes: u64,
     oldest_ns: Option<u64>,
@@ -54,8 +77,8 @@ impl Queues {
             timer,
             cpus: HashMap::new(),
             flushes: 0,
-            due_ns: None,
-            started: 0,
+            started: None,
+            starts: 0,
             bytes: 0,
             oldest_ns: None,
             max_bytes: 0,
@@ -63,18 +86,46 @@ impl Queues {
         }
     }
 
-    /// Lets the timer run if its time has come; the time at which it ran.
-    pub(super) fn tick(&mut self, now_ns: u64) -> Option<u64> {
-        let due_ns = self.due_ns.filter(|&due| due <= now_ns)?;
-        self.due_ns = None;
-        self.flush(due_ns);
-        self.cpus.values_mut().for_each(|queue| queue.entries = 0);
-        Some(due_ns)
+    fn tick_ns(&self) -> u64 {
+        self.timer.tick_ns.max(1)
     }
 
-    /// Lets the timer run whenever its time may come.
+    /// Sees that `cpu` does something, and lets the timer run if that is a tick at which it can.
+    pub(super) fn see(&mut self, now_ns: u64, cpu: u16) -> Option<u64> {
+        let tick = now_ns / self.tick_ns();
+        let started = self.started.as_mut()?;
+        let idle = now_ns.saturating_sub(started.seen_ns) > self.timer.idle_ns;
+        if started.cpu == cpu {
+            started.seen_ns = now_ns;
+        } else if !idle {
+            return None;
+        }
+        if tick <= started.tick {
+            return None;
+        }
+        started.tick = tick;
+        if tick < started.due {
+            return None;
+        }
+        if std::mem::replace(&mut started.race, Race::Won) == Race::Lost {
+            return None;
+        }
+        Some(self.run(now_ns))
+    }
+
+    /// Lets the timer run if it has been started.
     pub(super) fn end(&mut self) -> Option<u64> {
-        self.tick(u64::MAX)
+        let started = self.started?;
+        let late = u64::from(started.race == Race::Lost);
+        let tick = started.due.max(started.tick).saturating_add(late);
+        Some(self.run(tick.saturating_mul(self.tick_ns())))
+    }
+
+    fn run(&mut self, now_ns: u64) -> u64 {
+        self.started = None;
+        self.flush(now_ns);
+        self.cpus.values_mut().for_each(|queue| queue.entries = 0);
+        now_ns
     }
 
     /// Adds an unmap of `bytes` bytes on `cpu`.
@@ -96,9 +147,9 @@ impl Queues {
         self.bytes = self.bytes.saturating_add(bytes);
         self.max_bytes = self.max_bytes.max(self.bytes);
         self.oldest_ns.get_or_insert(now_ns);
-        if self.due_ns.is_none() {
-            self.due_ns = Some(self.due_after(now_ns));
-            self.started += 1;
+        if self.started.is_none() {
+            self.started = Some(self.start(now_ns, cpu));
+            self.starts += 1;
         }
         if full { Added::Flush } else { Added::Room }
     }
@@ -108,13 +159,20 @@ impl Queues {
         (self.max_bytes, self.max_ns)
     }
 
-    fn due_after(&self, now_ns: u64) -> u64 {
-        let tick = self.timer.tick_ns.max(1);
-        let lost_races = self.started % 2;
-        let ticks = now_ns / tick + TIMEOUT_NS.div_ceil(tick) + 1 + lost_races;
-        ticks
-            .saturating_mul(tick)
-            .saturating_add(self.timer.late_ns)
+    fn start(&self, now_ns: u64, cpu: u16) -> Started {
+        let tick = now_ns / self.tick_ns();
+        // No timer runs early, wherever in its tick it is started.
+        let ticks = TIMEOUT_NS.div_ceil(self.tick_ns()) + 1;
+        Started {
+            cpu,
+            seen_ns: now_ns,
+            tick,
+            due: tick.saturating_add(ticks),
+            race: match self.starts % 2 {
+                0 => Race::Won,
+                _ => Race::Lost,
+            },
+        }
     }
 
     fn flush(&mut self, now_ns: u64) {
@@ -136,12 +194,28 @@ mod tests {
     fn the_timer_runs_at_the_fourth_tick_or_the_fifth() {
         let mut queues = Queues::new(Timer::default());
         assert_eq!(queues.add(4 * MS + 1, 0, 4096), Added::Room);
-        assert_eq!(queues.tick(20 * MS - 1), None);
-        assert_eq!(queues.tick(21 * MS), Some(20 * MS));
-        assert_eq!(queues.tick(30 * MS), None);
+        assert_eq!(queues.see(20 * MS - 1, 0), None);
+        assert_eq!(queues.see(20 * MS, 0), Some(20 * MS));
+        assert_eq!(queues.see(30 * MS, 0), None);
+        // The second one looks too early at the tick at which it is due.
         assert_eq!(queues.add(30 * MS, 1, 4096), Added::Room);
-        assert_eq!(queues.end(), Some(48 * MS));
+        assert_eq!(queues.see(45 * MS, 1), None);
+        assert_eq!(queues.see(47 * MS, 1), None);
+        assert_eq!(queues.see(48 * MS, 1), Some(48 * MS));
         assert_eq!(queues.exposed(), (4096, 18 * MS));
+    }
+
+    #[test]
+    fn the_timer_waits_for_its_cpu_unless_that_is_idle() {
+        let mut queues = Queues::new(Timer::default());
+        queues.add(0, 0, 4096);
+        assert_eq!(queues.see(40 * MS, 1), None);
+        assert_eq!(queues.see(50 * MS, 0), Some(50 * MS));
+        queues.add(60 * MS, 0, 4096);
+        queues.end();
+        queues.add(200 * MS, 0, 4096);
+        assert_eq!(queues.see(290 * MS, 1), None);
+        assert_eq!(queues.see(301 * MS, 1), Some(301 * MS));
     }
 
     #[test]
@@ -169,20 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn a_late_timer_and_any_tick_do_no_harm() {
-        let late_ns = 7 * MS;
-        let mut late = Queues::new(Timer {
-            late_ns,
-            ..Timer::default()
-        });
-        late.add(0, 0, 1);
-        assert_eq!(late.tick(22 * MS), None);
-        assert_eq!(late.tick(23 * MS), Some(23 * MS));
+    fn any_tick_does_no_harm() {
         let mut odd = Queues::new(Timer {
             tick_ns: 0,
-            late_ns: u64::MAX,
+            idle_ns: 0,
         });
         odd.add(u64::MAX - (1 << 40), 0, u64::MAX);
-        assert_eq!(odd.end(), Some(u64::MAX));
+        assert!(odd.see(u64::MAX, 7).is_some());
+        odd.add(u64::MAX, 0, u64::MAX);
+        assert!(odd.end().is_some());
     }
 }

@@ -31,9 +31,11 @@ const BATCH_CONTEXT_ABOVE: u64 = 16;
 
 /// Where the trace is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct At {
-    pub(super) now_ns: u64,
-    pub(super) cpu: u16,
+pub struct At {
+    /// The trace's time, which never steps back.
+    pub now_ns: u64,
+    /// The CPU.
+    pub cpu: u16,
 }
 
 /// Whether a map was carried out.

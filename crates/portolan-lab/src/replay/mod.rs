@@ -14,6 +14,7 @@ mod tally;
 mod text;
 mod warnings;
 
+pub use lane::At;
 pub(crate) use lane::IdHasher;
 pub use policy::{LazyBounds, Policy};
 pub use report::{

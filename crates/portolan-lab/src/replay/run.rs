@@ -206,7 +206,7 @@ fn drive(
                     continue;
                 };
                 if let Some(linux) = &mut linux {
-                    linux.map(now_ns, op.device, id.0, padded);
+                    linux.map(at, op.device, id.0, padded);
                 }
                 let moved = Moved {
                     class,
@@ -227,7 +227,7 @@ fn drive(
             }
             OpKind::Unmap { id, .. } => {
                 if let Some(linux) = &mut linux {
-                    linux.unmap(now_ns, op.cpu, op.device, id.0);
+                    linux.unmap(at, op.device, id.0);
                 }
                 for lane in lanes.iter_mut() {
                     let done = lane.unmap(at, id.0);
