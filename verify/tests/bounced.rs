@@ -1,0 +1,277 @@
+//! Buffers that share their pages with others, copied for a device that tries every place around its
+//! mapping, on the model that forgets nothing until it is told to.
+#![allow(missing_docs)]
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::bounce::{Bouncer, Fill, Pool, PoolMemory, PoolOptions};
+use portolan::dma::{
+    Bidirectional, Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, Trust,
+    Unowned, reclaim_all,
+};
+use portolan::inval::{InvalidationQueue, Quirks, Step};
+use portolan::platform::{Clock, Nanos, PhysMemory, SlabTables, SpinCpus};
+use portolan::table::PageTable;
+use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan_model::decode::{TableFormat, TableReader, TableRoot};
+use portolan_model::device::Device as Tester;
+use portolan_model::iommu::{Iommu, Setup, StreamConfig};
+
+const STREAM: StreamId = StreamId::new(1);
+const CONTEXT: ContextId = ContextId::new(1);
+const PAGE: u64 = 0x1000;
+const POOL: u64 = 0x10_0000;
+const POOL_BYTES: u64 = 128 << 11;
+/// Bytes of the world, and what is in those that are nobody's.
+const WORLD: usize = 0x20_0000;
+const SECRET: u8 = 0x5e;
+const MINE: u8 = 0x11;
+const WRITTEN: u8 = 0x99;
+/// The device tries one byte in so many: no power of two, so that all offsets come up.
+const STEP: u64 = 61;
+
+type Tables = &'static SlabTables<AtomicU64>;
+type Reader = TableReader<'static, AtomicU64, SlabTables<AtomicU64>>;
+type Model = Iommu<Reader>;
+type Cpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
+type Domain = PagedDomain<VtdSecondStage, Tables, Queue>;
+type Space = DmaSpace<Domain, Cpus>;
+
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
+struct Queue(Arc<Model>);
+
+impl InvalidationQueue for Queue {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        self.0.execute(steps).map_err(|_| UnitError::Stopped)
+    }
+}
+
+impl ContextHome for Queue {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+struct Attached;
+
+impl Unit for Attached {
+    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        Ok(None)
+    }
+}
+
+impl Attach<Domain> for Attached {
+    fn attach(&self, _stream: StreamId, _domain: &Arc<Domain>) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+/// Bytes from address 0.
+struct World(Mutex<Vec<u8>>);
+
+impl World {
+    fn with<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
+        f(&mut self.0.lock().unwrap())
+    }
+
+    fn all(&self, start: u64, bytes: u64) -> Vec<u8> {
+        self.with(|world| world[start as usize..(start + bytes) as usize].to_vec())
+    }
+}
+
+impl PhysMemory for World {
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        let from = from.get() as usize..(from.get() + bytes) as usize;
+        self.with(|world| world.copy_within(from, to.get() as usize));
+    }
+
+    fn clear(&self, memory: PhysRange) {
+        let range = memory.start().get() as usize..=memory.last().get() as usize;
+        self.with(|world| world[range].fill(0));
+    }
+}
+
+struct Rig {
+    world: Arc<World>,
+    pool: Arc<PoolMemory<Pool<Cpus>, Arc<World>>>,
+    model: Arc<Model>,
+    device: Device<Arc<Space>>,
+}
+
+impl Rig {
+    fn new(policy: Policy) -> Self {
+        let base = PhysAddr::new(1 << 32);
+        let tables = SlabTables::new(base, PageSize::SIZE_4K, 64);
+        let tables: Tables = Box::leak(Box::new(tables));
+        let format = VtdSecondStage {
+            levels: VtdLevels::Four,
+            output_lg2: 46,
+            dirty: DirtyTracking::Off,
+        };
+        let table = PageTable::new(format, tables).unwrap();
+        let caps = Setup::able(PageSize::SIZE_4K);
+        let reader = TableReader::new(tables, PageSize::SIZE_4K);
+        let model = Arc::new(Iommu::new(Setup::adversarial(caps), reader));
+        let root = table.root();
+        let format = TableFormat::vtd_second_stage(4).unwrap();
+        let table_root = TableRoot { root, format };
+        let config = StreamConfig::Translate {
+            context: CONTEXT,
+            table: table_root,
+        };
+        model.attach(STREAM, config);
+        let queue = Queue(model.clone());
+        let domain = PagedDomain::new(table, CONTEXT, caps, Quirks::default(), queue);
+        let cpus: Cpus = Arc::new(SpinCpus::new(1, Still, || CpuId::new(0)));
+        let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
+        let options = SpaceOptions {
+            window: window.unwrap(),
+            policy,
+            ..SpaceOptions::default()
+        };
+        let space = DmaSpace::new(Arc::new(domain), cpus.clone(), &options);
+        let world = Arc::new(World(Mutex::new(vec![SECRET; WORLD])));
+        let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
+        let pool = Pool::new(cpus.clone(), memory, PoolOptions::for_cpus(&*cpus)).unwrap();
+        let pool = Arc::new(PoolMemory::new(pool, world.clone()));
+        let constraints = Constraints {
+            trust: Trust::Untrusted,
+            ..Constraints::default()
+        };
+        let space = Arc::new(space.unwrap());
+        let device = Device::translated(Arc::new(Attached), STREAM, space, constraints);
+        let copying = Copying {
+            pool: pool.clone(),
+            when: CopyWhen::Needed,
+            fill: Fill::Buffer,
+        };
+        let device = device.unwrap().with_copies(copying);
+        Self {
+            world,
+            pool,
+            model,
+            device,
+        }
+    }
+
+    /// Reads and writes all around `iova`; returns how many places it got to. What it reads is the
+    /// buffer's or nothing; what it writes lands in the buffer's own pages or in the pool.
+    fn rampage(&self, tester: &mut Tester<'_, Reader>, iova: Iova, whole: PhysRange) -> u64 {
+        let mut got = 0;
+        let begin = iova.get() / PAGE * PAGE - 8 * PAGE;
+        for at in (begin..begin + 32 * PAGE).step_by(STEP as usize) {
+            let Ok(reached) = tester.read(Iova::new(at), 1) else {
+                assert!(tester.write(Iova::new(at), 1).is_err());
+                continue;
+            };
+            got += 1;
+            let pa = reached[0].pa.get();
+            let read = self.world.all(pa, 1)[0];
+            assert_ne!(
+                read, SECRET,
+                "{at:#x} reads what is not the device's, at {pa:#x}"
+            );
+            let written = tester.write(Iova::new(at), 1).unwrap();
+            assert_eq!(written[0].pa.get(), pa);
+            let inside = whole.contains(PhysAddr::new(pa));
+            assert!(inside || (POOL..POOL + POOL_BYTES).contains(&pa), "{pa:#x}");
+            self.world.with(|world| world[pa as usize] = WRITTEN);
+        }
+        got
+    }
+}
+
+fn buffer(start: u64, bytes: u64) -> (PhysRange, PhysRange) {
+    let range = PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
+    let first = start.next_multiple_of(PAGE);
+    let last = (start + bytes) / PAGE * PAGE;
+    // Whole pages in the middle; where there are none, a byte of the buffer.
+    let whole = match last.checked_sub(first) {
+        Some(middle) if middle > 0 => PhysRange::from_len(PhysAddr::new(first), middle),
+        _ => PhysRange::from_len(PhysAddr::new(start), 1),
+    };
+    (range, whole.unwrap())
+}
+
+#[test]
+fn a_device_that_tries_everything_gets_at_its_buffer_alone() {
+    for (start, bytes) in [
+        (0x3123, 0x40),
+        (0x3f00, 0x200),
+        (0x3800, 0x3900),
+        (0x4000, 0x1001),
+    ] {
+        let rig = Rig::new(Policy::Strict);
+        let mut tester = Tester::new(&rig.model, STREAM, 1 << 16);
+        let (range, whole) = buffer(start, bytes);
+        rig.world
+            .with(|world| world[start as usize..(start + bytes) as usize].fill(MINE));
+        let before = rig.world.all(0, POOL);
+        let mapping = rig
+            .device
+            .map::<Bidirectional, _>(Unowned(range))
+            .ok()
+            .unwrap();
+        assert!(mapping.is_copied());
+        let got = rig.rampage(&mut tester, mapping.iova(), whole);
+        assert!(got * STEP >= bytes, "{got}");
+        mapping.unmap().ok().unwrap();
+        // What it wrote came back, and the neighbours are as they were.
+        let after = rig.world.all(0, POOL);
+        for (at, (old, new)) in before.iter().zip(&after).enumerate() {
+            match range.contains(PhysAddr::new(at as u64)) {
+                true => assert!([MINE, WRITTEN].contains(new), "{at:#x}"),
+                false => assert_eq!(old, new, "{at:#x}"),
+            }
+        }
+        let buffer = &after[start as usize..(start + bytes) as usize];
+        assert!(buffer.contains(&WRITTEN));
+        // Nothing that it reached can be reached any more.
+        assert!(tester.reached().count() > 0);
+        assert!(tester.try_stale(|_| false).is_empty());
+        assert_eq!(rig.pool.in_use().used, 0);
+    }
+}
+
+#[test]
+fn slots_wait_until_they_are_quiet() {
+    let rig = Rig::new(Policy::Retired);
+    let mut tester = Tester::new(&rig.model, STREAM, 1 << 16);
+    let (range, whole) = buffer(0x3f00, 0x200);
+    rig.world.with(|world| world[0x3f00..0x4100].fill(MINE));
+    let mapping = rig
+        .device
+        .map::<Bidirectional, _>(Unowned(range))
+        .ok()
+        .unwrap();
+    rig.rampage(&mut tester, mapping.iova(), whole);
+    let used = rig.pool.in_use().used;
+    assert!(used > 0);
+    let retired = mapping.retire().ok().unwrap();
+    // The device still gets there, so nobody else may have the slots.
+    assert!(!tester.try_stale(|_| false).is_empty());
+    assert_eq!(rig.pool.in_use().used, used);
+    reclaim_all([retired], |_| {}, |_| panic!("it did not come back")).unwrap();
+    assert!(tester.try_stale(|_| false).is_empty());
+    assert_eq!(rig.pool.in_use().used, 0);
+}
