@@ -3,13 +3,15 @@
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use spin::Mutex;
 
 use super::rig::{Cpus, Pages, Rig, Space};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
-use crate::bounce::{Bouncer, Fill, Pool, PoolMemory, PoolOptions, TakeError};
+use crate::bounce::{
+    Bouncer, Fill, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
+};
 use crate::dma::{
     Constraints, CopyWhen, Copying, Device, FromDevice, MapError, Mapping, Policy, ToDevice, Trust,
 };
@@ -248,4 +250,154 @@ fn a_list_that_does_not_fit_takes_nothing() {
     assert!(copier.reach(iova + (19 << 12)).is_some());
     mapping.unmap().ok().unwrap();
     assert_eq!(copier.used(), 0);
+}
+
+/// A pool whose n-th request from now on is refused.
+struct Refusing<B> {
+    below: B,
+    left: AtomicUsize,
+}
+
+impl<B: Bouncer> Bouncer for Refusing<B> {
+    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
+        match self.left.fetch_sub(1, Ordering::Relaxed) {
+            0 => Err(TakeError::Full {
+                wanted: 1,
+                slots: 1,
+                used: 1,
+                longest: 0,
+                area: 0,
+                areas: 1,
+            }),
+            _ => self.below.take(need),
+        }
+    }
+
+    fn give(&self, slots: Slots) -> Result<(), GiveError> {
+        self.below.give(slots)
+    }
+
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        self.below.copy(from, to, bytes);
+    }
+
+    fn clear(&self, memory: PhysRange) {
+        self.below.clear(memory);
+    }
+
+    fn in_use(&self) -> PoolUse {
+        self.below.in_use()
+    }
+}
+
+#[test]
+fn a_pool_that_refuses_at_any_request_leaves_nothing_taken() {
+    let copier = Copier::new();
+    // A head and a tail, whole pages, a head and a tail, less than a page: five copies.
+    let pieces = [
+        (0x1800, 0x1000),
+        (0x4000, 0x2000),
+        (0x7010, 0x1200),
+        (0x9000, 0x10),
+    ];
+    let copies = 5;
+    for nth in 0..=copies {
+        let refusing = Arc::new(Refusing {
+            below: copier.pool.clone(),
+            left: AtomicUsize::new(nth),
+        });
+        let constraints = Constraints {
+            trust: Trust::Untrusted,
+            ..Constraints::default()
+        };
+        let (unit, space) = (copier.rig.hardware.clone(), copier.rig.space.clone());
+        let device = Device::translated(unit, StreamId::new(1), space, constraints).unwrap();
+        let device = device.with_copies(Copying {
+            pool: refusing,
+            ..copier.copying(CopyWhen::Needed)
+        });
+        let mapped = device.map::<FromDevice, _>(copier.buffer(&pieces));
+        match mapped {
+            Ok(mapping) => {
+                assert_eq!(nth, copies, "nothing was refused");
+                mapping.unmap().ok().unwrap();
+            }
+            Err(refused) => {
+                assert!(nth < copies);
+                let full = matches!(refused.error, MapError::Copy(TakeError::Full { .. }));
+                assert!(full, "{}", refused.error);
+            }
+        }
+        assert_eq!(copier.used(), 0, "request {nth}");
+        // What was refused left the buffer as it was.
+        assert_eq!(copier.bytes.at(0x1000, 0x9000), [0xee; 0x9000]);
+    }
+}
+
+impl<B: Bouncer> Bouncer for Arc<B> {
+    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
+        (**self).take(need)
+    }
+
+    fn give(&self, slots: Slots) -> Result<(), GiveError> {
+        (**self).give(slots)
+    }
+
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        (**self).copy(from, to, bytes);
+    }
+
+    fn clear(&self, memory: PhysRange) {
+        (**self).clear(memory);
+    }
+
+    fn in_use(&self) -> PoolUse {
+        (**self).in_use()
+    }
+}
+
+#[test]
+fn a_device_with_a_pool_of_its_own_neither_fills_nor_sees_the_other_s() {
+    let copier = Copier::new();
+    let own = PhysRange::from_len(PhysAddr::new(0x18_0000), 64 << 11).unwrap();
+    let options = PoolOptions {
+        areas: 1,
+        ..PoolOptions::for_cpus(&*copier.rig.cpus)
+    };
+    let pool = Pool::new(copier.rig.cpus.clone(), own, options).unwrap();
+    let pool = Arc::new(PoolMemory::new(pool, copier.bytes.clone()));
+    let restricted = copier.device(Trust::Untrusted, CopyWhen::Always);
+    let restricted = restricted.with_copies(Copying {
+        pool: pool.clone(),
+        ..copier.copying(CopyWhen::Always)
+    });
+    let mut held = Vec::new();
+    for page in 0..32 {
+        let buffer = copier.buffer(&[(0x1_0000 + (page << 12), 0x1000)]);
+        let mapping = restricted.map::<ToDevice, _>(buffer).ok().unwrap();
+        let (pa, _) = copier.reach(mapping.iova().get()).unwrap();
+        assert!(own.contains(PhysAddr::new(pa)), "{pa:#x}");
+        held.push(mapping);
+    }
+    let refused = restricted.map::<ToDevice, _>(copier.buffer(&[(0x1_0000, 1)]));
+    let error = refused.err().unwrap().error;
+    let full = MapError::Copy(TakeError::Full {
+        wanted: 2,
+        slots: 64,
+        used: 64,
+        longest: 0,
+        area: 0,
+        areas: 1,
+    });
+    assert_eq!(error, full);
+    assert_eq!(copier.used(), 0);
+    let other = copier.device(Trust::Untrusted, CopyWhen::Always);
+    let mapping = other.map::<ToDevice, _>(copier.buffer(&[(0x1_0000, 1)]));
+    let mapping = mapping.ok().unwrap();
+    assert_eq!(copier.used(), 2);
+    mapping.unmap().ok().unwrap();
+    for mapping in held {
+        mapping.unmap().ok().unwrap();
+    }
+    assert_eq!((copier.used(), pool.in_use().used), (0, 0));
 }
