@@ -21,7 +21,7 @@ use crate::platform::{Cpus, Lock, Nanos};
 /// [`Dispatcher::serve`], and somebody calls [`Dispatcher::expire`] when it says so.
 ///
 /// Each group gets one response: by its handler, or, if that is not to be, by whoever finds out
-/// ([`Cause`]). When it is dropped, all groups are answered.
+/// ([`Cause`](super::Cause)). When it is dropped, all groups are answered.
 pub struct Dispatcher<P: Cpus, R: Responder> {
     cpus: P,
     responder: R,

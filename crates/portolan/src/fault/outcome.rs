@@ -10,7 +10,7 @@ use thiserror::Error;
 pub enum Taken {
     /// Its group waits for more.
     Partial,
-    /// Its group is complete, for [`Dispatcher::serve`].
+    /// Its group is complete, for [`Dispatcher::serve`](super::Dispatcher::serve).
     Ready,
     /// It only says that the device has stopped; nothing is owed.
     StopMarker,

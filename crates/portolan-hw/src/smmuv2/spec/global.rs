@@ -170,7 +170,7 @@ pub mod s2cr {
     pub const UNPRIVILEGED: u32 = 2;
 }
 
-/// Fields of [`cbar`].
+/// Fields of [`cbar()`].
 pub mod cbar {
     use super::fields;
     fields! {
