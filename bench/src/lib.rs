@@ -10,6 +10,7 @@
 
 pub mod addresses;
 pub mod bounce;
+mod copied;
 mod full;
 pub mod linux_like;
 mod lists;

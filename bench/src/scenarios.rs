@@ -4,9 +4,10 @@
 //! itself: unmap, plan, sync through a queue that does nothing, reclaim.
 
 use portolan::bounce::Strategy;
-use portolan::dma::Policy;
+use portolan::dma::{CopyWhen, Policy};
 
 use crate::addresses::{Large, Pairs, TwoThreads, of_cpu, of_lane, of_nothing, of_peer, of_stack};
+use crate::copied::Handed;
 use crate::full::{FULL_TABLES, Finish, Full};
 use crate::lists::{MapList, MapRun};
 use crate::mappings::{Buffers, PoolSlots};
@@ -294,7 +295,19 @@ fn mappings() -> Vec<Scenario> {
         make: || Ok(Box::new(Buffers::new(Policy::Strict)?)),
         ..lazy
     };
-    vec![lazy, strict]
+    let owned = Scenario {
+        name: "dma_4k_owned",
+        what: "the same, strict, as a mapping that owns its buffer",
+        make: || Ok(Box::new(Handed::new(CopyWhen::Needed)?)),
+        ..lazy
+    };
+    let copied = Scenario {
+        name: "dma_4k_copied",
+        what: "the same, copied to a pool that stays mapped: no invalidation",
+        make: || Ok(Box::new(Handed::new(CopyWhen::UpTo(PAGE))?)),
+        ..lazy
+    };
+    vec![lazy, strict, owned, copied]
 }
 
 fn slots() -> Vec<Scenario> {

@@ -50,6 +50,8 @@ const BUDGETS: &[Budget] = &[
     budget("iova_page_lane", 175.0, MEASURED),
     budget("dma_4k_lazy", 1300.0, MEASURED),
     budget("dma_4k_strict", 2400.0, MEASURED),
+    budget("dma_4k_owned", 4000.0, MEASURED),
+    budget("dma_4k_copied", 2400.0, MEASURED),
     budget("slot_5", 350.0, MEASURED),
     budget("slot_90", 350.0, MEASURED),
 ];

@@ -51,6 +51,8 @@ pub(super) enum Placing {
     From(Iova),
     /// At their physical addresses.
     Identity,
+    /// At their physical addresses and so much, modulo 2^64.
+    Moved(u64),
 }
 
 /// The segments of a mapping: neighbours joined, then cut at the device's limits.
@@ -86,6 +88,7 @@ impl<I: Iterator<Item = PhysRange>> DmaSegments<I> {
     fn place(&self, piece: PhysRange) -> (u64, Placing) {
         match self.placing {
             Placing::Identity => (piece.start().get(), Placing::Identity),
+            Placing::Moved(by) => (piece.start().get().wrapping_add(by), Placing::Moved(by)),
             Placing::From(iova) => {
                 let inside = piece.start().get() & (self.granule.bytes() - 1);
                 let pages = piece.pages(self.granule) << self.granule.lg2();

@@ -38,8 +38,9 @@ impl CopyWhen {
     /// Copies while that costs less than mapping in place, if what a device writes is copied both
     /// ways ([`Fill::Buffer`]); never, where it does not pay for a single byte.
     ///
-    /// This is the price of a pool that the device reaches at all times. Copies that are mapped and
-    /// unmapped one by one save no invalidation.
+    /// This is the price of a pool that the device reaches at all times
+    /// ([`Device::with_standing_pool`](super::Device::with_standing_pool)). Copies that are mapped
+    /// and unmapped one by one save no invalidation.
     pub const fn cheapest(prices: &CopyPrices) -> Self {
         let left = prices.in_place.since(prices.slots).get();
         let bytes = left.saturating_mul(prices.bytes_per_us) / 2000;
@@ -59,6 +60,17 @@ pub struct Copying {
     pub when: CopyWhen,
     /// What is in a copy that the device only writes.
     pub fill: Fill,
+}
+
+/// How a device gets to copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Through {
+    /// At their physical addresses.
+    Nothing,
+    /// Through tables that lead to them alone: they have whole pages of this size.
+    Pages(PageSize),
+    /// Through tables that lead to all of the pool.
+    Standing,
 }
 
 /// How pieces are cut.
@@ -156,14 +168,13 @@ impl Copies {
         }
     }
 
-    /// Makes the copies that `cut` asks for. `page` is set where the device reaches them through
-    /// tables: copies then fill whole pages.
+    /// Makes the copies that `cut` asks for.
     pub(super) fn make<I>(
         copying: &Copying,
         pieces: I,
         cut: Cut,
         constraints: &Constraints,
-        page: Option<PageSize>,
+        through: Through,
         fill: Fill,
     ) -> Result<Self, MapError>
     where
@@ -179,10 +190,10 @@ impl Copies {
                 continue;
             }
             let made = copies.room().and_then(|()| {
-                let need = need(part.range, constraints, page)?;
-                let padding = match page {
-                    Some(_) => Padding::Clear,
-                    None => Padding::Leave,
+                let need = need(part.range, constraints, through)?;
+                let padding = match through {
+                    Through::Pages(_) => Padding::Clear,
+                    Through::Nothing | Through::Standing => Padding::Leave,
                 };
                 Ok(Copied::new(pool, part.range, &need, fill, padding)?)
             });
@@ -212,6 +223,11 @@ impl Copies {
 
     pub(super) fn is_empty(&self) -> bool {
         self.few.is_empty()
+    }
+
+    /// Where the copies are.
+    pub(super) fn places(&self) -> impl Iterator<Item = PhysRange> {
+        self.few.iter().chain(&self.more).map(Copied::copy_range)
     }
 
     /// Copies the part of `part` that is copied, and nothing beside it.
@@ -249,22 +265,21 @@ impl Copies {
 }
 
 /// Where a copy of `part` may lie.
-fn need(
-    part: PhysRange,
-    constraints: &Constraints,
-    page: Option<PageSize>,
-) -> Result<Need, MapError> {
+fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<Need, MapError> {
     let bytes = part.len_minus_one().checked_add(1);
-    let any = PageSize::of_lg2(0);
+    let page = match through {
+        Through::Pages(page) => page,
+        Through::Nothing | Through::Standing => PageSize::of_lg2(0),
+    };
     Ok(Need {
         bytes: bytes.ok_or(MapError::TooLong)?,
-        align: page.unwrap_or(any),
+        align: page,
         like: part.start(),
-        keep: constraints.keep.max(page.unwrap_or(any)),
-        limit: match page {
+        keep: constraints.keep.max(page),
+        limit: match through {
+            Through::Nothing => PhysAddr::new(constraints.limit.get()),
             // The tables lead there whatever the device's own limit.
-            Some(_) => PhysAddr::new(u64::MAX),
-            None => PhysAddr::new(constraints.limit.get()),
+            Through::Pages(_) | Through::Standing => PhysAddr::new(u64::MAX),
         },
     })
 }

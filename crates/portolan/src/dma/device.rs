@@ -4,12 +4,13 @@ use alloc::sync::Arc;
 
 use super::buffer::Buffer;
 use super::constraints::{Coherency, Constraints, Trust};
-use super::copies::{Copies, CopyWhen, Copying, Cut, cut};
+use super::copies::{Copies, CopyWhen, Copying, Cut, Through, cut};
 use super::direction::Direction;
-use super::error::{DeviceError, MapError};
+use super::error::{DeviceError, MapError, StandingError};
 use super::mapping::{Extras, Mapping, Place};
 use super::space::Handle;
-use crate::addr::{PageSize, StreamId};
+use super::standing::Standing;
+use crate::addr::{PhysRange, StreamId};
 use crate::bounce::Fill;
 use crate::platform::DataCache;
 use crate::table::Access;
@@ -33,6 +34,7 @@ pub struct Device<H: Handle> {
     translation: Translation<H>,
     cache: Option<Arc<dyn DataCache>>,
     copying: Option<Copying>,
+    standing: Option<Arc<Standing<H>>>,
 }
 
 /// A buffer that was not mapped.
@@ -70,6 +72,7 @@ impl<H: Handle> Device<H> {
             translation: Translation::Space(space),
             cache: None,
             copying: None,
+            standing: None,
         })
     }
 
@@ -94,6 +97,7 @@ impl<H: Handle> Device<H> {
             translation: Translation::Identity,
             cache: None,
             copying: None,
+            standing: None,
         })
     }
 
@@ -117,6 +121,7 @@ impl<H: Handle> Device<H> {
             translation: Translation::Blocked,
             cache: None,
             copying: None,
+            standing: None,
         })
     }
 
@@ -136,6 +141,28 @@ impl<H: Handle> Device<H> {
     pub fn with_copies(mut self, copying: Copying) -> Self {
         self.copying = Some(copying);
         self
+    }
+
+    /// The same, with the memory of its pool mapped as long as the device, or a mapping of it, is
+    /// there: buffers that are copied whole ([`CopyWhen::UpTo`], [`CopyWhen::Always`]) then owe no
+    /// invalidation. For a pool of its own and a device that is trusted; it reaches all of `memory`.
+    /// Buffers for which there is no room are mapped in place, where that is enough.
+    ///
+    /// # Errors
+    /// See [`StandingError`].
+    pub fn with_standing_pool(mut self, memory: PhysRange) -> Result<Self, StandingError>
+    where
+        H: Clone,
+    {
+        let Translation::Space(space) = &self.translation else {
+            return Err(StandingError::NotTranslated);
+        };
+        if self.copying.is_none() {
+            return Err(StandingError::NoPool);
+        }
+        let standing = Standing::new(space.clone(), memory, &self.constraints)?;
+        self.standing = Some(standing);
+        Ok(self)
     }
 
     /// The stream.
@@ -196,7 +223,13 @@ impl<H: Handle> Device<H> {
     {
         match &self.translation {
             Translation::Space(space) => {
-                let mut copies = self.copies::<Dir, B>(buffer, Some(space.granule()))?;
+                if let Some(pool) = &self.standing {
+                    if let Some(copies) = self.standing_copies::<Dir, B>(buffer, pool) {
+                        return Ok((Place::Standing(pool.clone()), copies));
+                    }
+                }
+                let through = Through::Pages(space.granule());
+                let mut copies = self.copies::<Dir, B>(buffer, through)?;
                 let reached = copies.reached(buffer.pieces());
                 match space.place(reached, Dir::ACCESS, &self.placed(&copies)) {
                     Ok(range) => Ok((Place::Space(space.clone(), range), copies)),
@@ -207,7 +240,7 @@ impl<H: Handle> Device<H> {
                 }
             }
             Translation::Identity => {
-                let mut copies = self.copies::<Dir, B>(buffer, None)?;
+                let mut copies = self.copies::<Dir, B>(buffer, Through::Nothing)?;
                 let limit = self.constraints.limit;
                 let mut reached = copies.reached(buffer.pieces());
                 let error = if reached.clone().next().is_none() {
@@ -242,29 +275,73 @@ impl<H: Handle> Device<H> {
         }
     }
 
+    /// Copies of all of `buffer` in the pool that stays mapped, if they are wanted and fit.
+    fn standing_copies<Dir: Direction, B: Buffer>(
+        &self,
+        buffer: &B,
+        standing: &Standing<H>,
+    ) -> Option<Copies> {
+        let copying = self.copying.as_ref()?;
+        let bytes = bytes_of(buffer);
+        let wanted = match copying.when {
+            CopyWhen::Needed => false,
+            CopyWhen::UpTo(most) => bytes <= most,
+            CopyWhen::Always => true,
+        };
+        if !wanted || bytes == 0 || standing.space().failure().is_some() {
+            return None;
+        }
+        let through = Through::Standing;
+        let fill = self.fill::<Dir>(copying);
+        let made = Copies::make(
+            copying,
+            buffer.pieces(),
+            Cut::Whole,
+            &self.constraints,
+            through,
+            fill,
+        );
+        let mut copies = made.ok()?;
+        if standing.holds(&copies) {
+            return Some(copies);
+        }
+        copies.give_back(&*copying.pool);
+        None
+    }
+
+    fn fill<Dir: Direction>(&self, copying: &Copying) -> Fill {
+        match (Dir::ACCESS.contains(Access::READ), self.constraints.trust) {
+            (false, Trust::Trusted) => copying.fill,
+            _ => Fill::Buffer,
+        }
+    }
+
     fn copies<Dir: Direction, B: Buffer>(
         &self,
         buffer: &B,
-        page: Option<PageSize>,
+        through: Through,
     ) -> Result<Copies, MapError> {
         let Some(copying) = &self.copying else {
             return Ok(Copies::none());
         };
-        let bytes = match copying.when {
-            CopyWhen::UpTo(_) => buffer.pieces().fold(0u64, |sum, piece| {
-                sum.saturating_add(piece.len_minus_one()).saturating_add(1)
-            }),
-            _ => 0,
+        let page = match through {
+            Through::Pages(page) => Some(page),
+            Through::Nothing | Through::Standing => None,
         };
-        let cut = cut(Some(copying), &self.constraints, bytes, page);
+        let cut = match (copying.when, &self.standing) {
+            // It was tried, or is not worth it.
+            (CopyWhen::UpTo(_), Some(_)) => Cut::InPlace,
+            (CopyWhen::UpTo(_), None) => {
+                cut(Some(copying), &self.constraints, bytes_of(buffer), page)
+            }
+            _ => cut(Some(copying), &self.constraints, 0, page),
+        };
         if cut == Cut::InPlace {
             return Ok(Copies::none());
         }
-        let fill = match (Dir::ACCESS.contains(Access::READ), self.constraints.trust) {
-            (false, Trust::Trusted) => copying.fill,
-            _ => Fill::Buffer,
-        };
-        Copies::make(copying, buffer.pieces(), cut, &self.constraints, page, fill)
+        let fill = self.fill::<Dir>(copying);
+        let pieces = buffer.pieces();
+        Copies::make(copying, pieces, cut, &self.constraints, through, fill)
     }
 
     /// Gives copies back after a failure. After one of the hardware a device may have reached them for a
@@ -292,4 +369,10 @@ impl<H: Handle> Drop for Device<H> {
             space.leave(self.stream);
         }
     }
+}
+
+fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
+    buffer.pieces().fold(0u64, |sum, piece| {
+        sum.saturating_add(piece.len_minus_one()).saturating_add(1)
+    })
 }

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::addr::{Iova, PhysRange};
+use crate::addr::{Iova, PageSize, PhysRange};
 use crate::bounce::TakeError;
 use crate::iova::IovaError;
 use crate::unit::{AttachError, DomainError, UnitError, UnmapFailed};
@@ -55,6 +55,38 @@ pub enum MapError {
     /// The hardware, now or at an earlier operation of this address space.
     #[error(transparent)]
     Unit(#[from] UnitError),
+}
+
+/// Why a pool does not stay mapped for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StandingError {
+    /// The device's addresses are not translated: it reaches the pool anyway, or nothing.
+    #[error("the device's addresses are not translated")]
+    NotTranslated,
+    /// It has no pool.
+    #[error("the device has no pool for copies")]
+    NoPool,
+    /// The device would reach what others left in the pool.
+    #[error("the device is not trusted: it may reach no slots but those of its mappings")]
+    Untrusted,
+    /// Its buffers want more than a page's alignment, which slots do not have.
+    #[error("buffers want to be aligned to {} bytes, slots are to pages of {} at most",
+        align.bytes(), granule.bytes())]
+    Alignment {
+        /// What they want.
+        align: PageSize,
+        /// The page.
+        granule: PageSize,
+    },
+    /// The pool does not fill its pages.
+    #[error("{start}..={last} does not fill its pages", start = memory.start(), last = memory.last())]
+    Uneven {
+        /// The pool.
+        memory: PhysRange,
+    },
+    /// It was not mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
 }
 
 /// Why a mapping was not taken away, or is not known to be quiet.

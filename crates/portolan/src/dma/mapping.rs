@@ -12,6 +12,7 @@ use super::direction::{Direction, Fills};
 use super::error::RetireError;
 use super::pending::Ticket;
 use super::space::{DmaRange, DmaSpace, Handle};
+use super::standing::Standing;
 use super::{Constraints, Policy};
 use crate::addr::{Iova, PageSize, PhysRange};
 use crate::bounce::{Bouncer, Way};
@@ -22,6 +23,8 @@ use crate::platform::DataCache;
 pub(super) enum Place<H: Handle> {
     /// In a space.
     Space(H, DmaRange),
+    /// In a pool that stays mapped.
+    Standing(Arc<Standing<H>>),
     /// Where the memory is.
     Identity,
 }
@@ -146,6 +149,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
                 DmaSpace::<H::Domain, H::Cpus>::placing(range),
                 space.granule(),
             ),
+            Place::Standing(pool) => (pool.placing(), pool.space().granule()),
             Place::Identity => (Placing::Identity, PageSize::SIZE_4K),
         };
         let reached = parts.extras.copies.reached(parts.buffer.pieces());
@@ -240,7 +244,8 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
             extras,
         } = parts;
         let (place, held) = match place {
-            Place::Identity => (Place::Identity, None),
+            // Nothing of it is unmapped: the device is trusted to be done with the slots.
+            place @ (Place::Identity | Place::Standing(_)) => (place, None),
             Place::Space(space, range) => match space.retire(range) {
                 Ok(ticket) => (Place::Identity, Some((space, ticket))),
                 Err((error, range)) => {
@@ -297,9 +302,19 @@ impl<H: Handle, B: Buffer, Dir: Direction> Drop for Mapping<H, B, Dir> {
         let Some(parts) = self.parts.take() else {
             return;
         };
-        if let Place::Space(space, range) = parts.place {
-            let bytes = range.addresses().len_minus_one().saturating_add(1);
-            space.count_dropped(bytes);
+        match &parts.place {
+            Place::Space(space, range) => {
+                let bytes = range.addresses().len_minus_one().saturating_add(1);
+                space.count_dropped(bytes);
+            }
+            Place::Standing(pool) => {
+                let pieces = parts.buffer.pieces();
+                let bytes = pieces.fold(0u64, |sum, piece: PhysRange| {
+                    sum.saturating_add(piece.len_minus_one()).saturating_add(1)
+                });
+                pool.space().count_dropped(bytes);
+            }
+            Place::Identity => {}
         }
         // The device may still be using the memory.
         core::mem::forget(parts.buffer);

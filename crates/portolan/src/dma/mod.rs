@@ -24,6 +24,7 @@ mod pending;
 mod policy;
 mod reservation;
 mod space;
+mod standing;
 
 pub use buffer::{Buffer, DmaSegment, DmaSegments, Unowned};
 pub use coherent::CoherentMemory;
@@ -32,7 +33,7 @@ pub use copies::{CopyPrices, CopyWhen, Copying, Reached};
 pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};
 pub use device::{Device, NotMapped};
 pub use direction::{Bidirectional, Direction, Fills, FromDevice, ToDevice};
-pub use error::{DeviceError, MapError, RetireError, SpaceError};
+pub use error::{DeviceError, MapError, RetireError, SpaceError, StandingError};
 pub use mapping::{Mapping, NotReclaimed, NotRetired, NotUnmapped, Reclaim, Retired, reclaim_all};
 pub use pending::Bounds;
 pub use policy::Policy;

@@ -20,7 +20,7 @@ use crate::table::Access;
 use crate::unit::Domain as _;
 
 /// Bytes from address 0.
-struct Bytes(Mutex<Vec<u8>>);
+pub(super) struct Bytes(Mutex<Vec<u8>>);
 
 impl PhysMemory for Bytes {
     fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
@@ -35,27 +35,27 @@ impl PhysMemory for Bytes {
 }
 
 impl Bytes {
-    fn at(&self, start: u64, bytes: usize) -> Vec<u8> {
+    pub(super) fn at(&self, start: u64, bytes: usize) -> Vec<u8> {
         self.0.lock()[start as usize..][..bytes].to_vec()
     }
 
-    fn fill(&self, start: u64, bytes: usize, value: u8) {
+    pub(super) fn fill(&self, start: u64, bytes: usize, value: u8) {
         self.0.lock()[start as usize..][..bytes].fill(value);
     }
 }
 
-const POOL: u64 = 0x10_0000;
-const POOL_BYTES: u64 = 128 << 11;
+pub(super) const POOL: u64 = 0x10_0000;
+pub(super) const POOL_BYTES: u64 = 128 << 11;
 
-struct Copier {
-    rig: Rig,
-    bytes: Arc<Bytes>,
+pub(super) struct Copier {
+    pub(super) rig: Rig,
+    pub(super) bytes: Arc<Bytes>,
     pool: Arc<PoolMemory<Pool<Cpus>, Arc<Bytes>>>,
     alive: Arc<AtomicUsize>,
 }
 
 impl Copier {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let rig = Rig::policy(Policy::Strict);
         let bytes = Arc::new(Bytes(Mutex::new(vec![0xee; 0x20_0000])));
         let cpus = rig.cpus.clone();
@@ -70,7 +70,7 @@ impl Copier {
         }
     }
 
-    fn copying(&self, when: CopyWhen) -> Copying {
+    pub(super) fn copying(&self, when: CopyWhen) -> Copying {
         Copying {
             pool: self.pool.clone(),
             when,
@@ -78,7 +78,7 @@ impl Copier {
         }
     }
 
-    fn device(&self, trust: Trust, when: CopyWhen) -> Device<Arc<Space>> {
+    pub(super) fn device(&self, trust: Trust, when: CopyWhen) -> Device<Arc<Space>> {
         let constraints = Constraints {
             trust,
             ..Constraints::default()
@@ -90,22 +90,24 @@ impl Copier {
         device.with_copies(self.copying(when))
     }
 
-    fn buffer(&self, pieces: &[(u64, u64)]) -> Pages {
+    pub(super) fn buffer(&self, pieces: &[(u64, u64)]) -> Pages {
         Pages::new(&self.alive, pieces)
     }
 
     /// Where a device that uses `iova` gets to.
-    fn reach(&self, iova: u64) -> Option<(u64, Access)> {
+    pub(super) fn reach(&self, iova: u64) -> Option<(u64, Access)> {
         let found = self.rig.space.domain().translate(Iova::new(iova))?;
         Some((found.pa.get(), found.access))
     }
 
-    fn used(&self) -> u32 {
+    pub(super) fn used(&self) -> u32 {
         self.pool.in_use().used
     }
 }
 
-fn span<D: crate::dma::Direction>(mapping: &Mapping<Arc<Space>, Pages, D>) -> (u64, u64) {
+pub(super) fn span<D: crate::dma::Direction>(
+    mapping: &Mapping<Arc<Space>, Pages, D>,
+) -> (u64, u64) {
     let segments: Vec<_> = mapping.segments().collect();
     assert_eq!(segments.len(), 1, "{segments:?}");
     (segments[0].iova.get(), segments[0].bytes.get())

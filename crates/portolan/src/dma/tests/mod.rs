@@ -5,3 +5,4 @@ mod failures;
 mod ownership;
 mod policies;
 mod rig;
+mod standing;

@@ -1,0 +1,88 @@
+//! A pool that a translated device reaches at all times.
+//!
+//! Copies that are mapped and unmapped one by one cost an invalidation each, like buffers in place.
+//! A pool that stays mapped costs none: a buffer that is copied there takes slots, and is its owner's
+//! again as soon as the device is done.
+//!
+//! The price: the device reaches all slots, free ones and those of its other buffers, for reading and
+//! writing. So it has to be trusted to be done when its driver says so, and the pool should be its
+//! own. Buffers themselves are as unreachable as before.
+
+use alloc::sync::Arc;
+
+use super::buffer::Placing;
+use super::copies::Copies;
+use super::error::StandingError;
+use super::space::{DmaRange, Handle};
+use super::{Constraints, Trust};
+use crate::addr::{Iova, PhysRange};
+use crate::table::Access;
+
+/// A pool's memory in a space, for as long as something is copied there.
+#[derive(Debug)]
+pub(super) struct Standing<H: Handle> {
+    space: H,
+    memory: PhysRange,
+    first: Iova,
+    /// There until it is dropped.
+    range: Option<DmaRange>,
+}
+
+impl<H: Handle> Standing<H> {
+    /// Maps `memory` for reading and writing.
+    pub fn new(
+        space: H,
+        memory: PhysRange,
+        constraints: &Constraints,
+    ) -> Result<Arc<Self>, StandingError> {
+        if constraints.trust == Trust::Untrusted {
+            return Err(StandingError::Untrusted);
+        }
+        let granule = space.granule();
+        if constraints.align > granule {
+            let align = constraints.align;
+            return Err(StandingError::Alignment { align, granule });
+        }
+        let after = memory.last().get().wrapping_add(1);
+        if (memory.start().get() | after) & (granule.bytes() - 1) != 0 {
+            return Err(StandingError::Uneven { memory });
+        }
+        let (range, first) = space.map_range(memory, Access::READ | Access::WRITE, constraints)?;
+        Ok(Arc::new(Self {
+            space,
+            memory,
+            first,
+            range: Some(range),
+        }))
+    }
+
+    /// The space.
+    pub fn space(&self) -> &H {
+        &self.space
+    }
+
+    /// How copies lie for the device.
+    pub fn placing(&self) -> Placing {
+        Placing::Moved(self.first.get().wrapping_sub(self.memory.start().get()))
+    }
+
+    /// Whether all of `copies` are in the pool's memory: one that has grown has others too.
+    pub fn holds(&self, copies: &Copies) -> bool {
+        copies.places().all(|copy| self.memory.covers(copy))
+    }
+}
+
+impl<H: Handle> Drop for Standing<H> {
+    /// Unmaps the pool, and waits under every policy but the lazy one. If the hardware does not
+    /// complete, the space is broken and keeps the addresses; the pool's memory is its owner's to
+    /// keep.
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            let bytes = range.addresses().len_minus_one().saturating_add(1);
+            let unmapped = self.space.unmap_range(range);
+            if unmapped.is_err() || self.space.flush().is_err() {
+                self.space.count_dropped(bytes);
+            }
+        }
+    }
+}
