@@ -51,7 +51,8 @@ const BUDGETS: &[Budget] = &[
     budget("dma_4k_lazy", 1300.0, MEASURED),
     budget("dma_4k_strict", 2400.0, MEASURED),
     budget("dma_4k_owned", 4000.0, MEASURED),
-    budget("dma_4k_copied", 2400.0, MEASURED),
+    // A string instruction counts once a byte.
+    budget("dma_4k_copied", 6500.0, MEASURED),
     budget("slot_5", 350.0, MEASURED),
     budget("slot_90", 350.0, MEASURED),
 ];

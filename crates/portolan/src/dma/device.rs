@@ -7,7 +7,7 @@ use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::{Copies, CopyWhen, Copying, Cut, Through, cut};
 use super::direction::Direction;
 use super::error::{DeviceError, MapError, StandingError};
-use super::mapping::{Extras, Mapping, Place};
+use super::mapping::{Extras, Kit, Mapping, Place};
 use super::space::Handle;
 use super::standing::Standing;
 use crate::addr::{PhysRange, StreamId};
@@ -30,10 +30,8 @@ enum Translation<H> {
 pub struct Device<H: Handle> {
     unit: Arc<dyn Unit + Send + Sync>,
     stream: StreamId,
-    constraints: Constraints,
     translation: Translation<H>,
-    cache: Option<Arc<dyn DataCache>>,
-    copying: Option<Copying>,
+    kit: Arc<Kit>,
     standing: Option<Arc<Standing<H>>>,
 }
 
@@ -43,6 +41,16 @@ pub struct NotMapped<B> {
     pub error: MapError,
     /// The buffer.
     pub buffer: B,
+}
+
+impl Kit {
+    fn of(constraints: Constraints) -> Arc<Self> {
+        Arc::new(Self {
+            constraints,
+            cache: None,
+            copying: None,
+        })
+    }
 }
 
 impl<H: Handle> Device<H> {
@@ -68,10 +76,8 @@ impl<H: Handle> Device<H> {
         Ok(Self {
             unit,
             stream,
-            constraints,
             translation: Translation::Space(space),
-            cache: None,
-            copying: None,
+            kit: Kit::of(constraints),
             standing: None,
         })
     }
@@ -93,10 +99,8 @@ impl<H: Handle> Device<H> {
         Ok(Self {
             unit,
             stream,
-            constraints,
             translation: Translation::Identity,
-            cache: None,
-            copying: None,
+            kit: Kit::of(constraints),
             standing: None,
         })
     }
@@ -117,10 +121,8 @@ impl<H: Handle> Device<H> {
         Ok(Self {
             unit,
             stream,
-            constraints,
             translation: Translation::Blocked,
-            cache: None,
-            copying: None,
+            kit: Kit::of(constraints),
             standing: None,
         })
     }
@@ -129,17 +131,18 @@ impl<H: Handle> Device<H> {
     /// snoops never touches it.
     #[must_use]
     pub fn with_cache(mut self, cache: Arc<dyn DataCache>) -> Self {
-        self.cache = match self.constraints.coherency {
+        let cache = match self.kit.constraints.coherency {
             Coherency::Coherent => None,
             Coherency::NotCoherent => Some(cache),
         };
+        Arc::make_mut(&mut self.kit).cache = cache;
         self
     }
 
     /// The same, with copies of what must not, or cannot, be reached in place.
     #[must_use]
     pub fn with_copies(mut self, copying: Copying) -> Self {
-        self.copying = Some(copying);
+        Arc::make_mut(&mut self.kit).copying = Some(copying);
         self
     }
 
@@ -157,10 +160,10 @@ impl<H: Handle> Device<H> {
         let Translation::Space(space) = &self.translation else {
             return Err(StandingError::NotTranslated);
         };
-        if self.copying.is_none() {
+        if self.kit.copying.is_none() {
             return Err(StandingError::NoPool);
         }
-        let standing = Standing::new(space.clone(), memory, &self.constraints)?;
+        let standing = Standing::new(space.clone(), memory, &self.kit.constraints)?;
         self.standing = Some(standing);
         Ok(self)
     }
@@ -172,7 +175,7 @@ impl<H: Handle> Device<H> {
 
     /// The limits.
     pub fn constraints(&self) -> &Constraints {
-        &self.constraints
+        &self.kit.constraints
     }
 
     /// The space, if its addresses are translated.
@@ -197,17 +200,8 @@ impl<H: Handle> Device<H> {
     {
         match self.find_place::<Dir, B>(&buffer) {
             Ok((place, copies)) => {
-                let copied = if copies.is_empty() {
-                    None
-                } else {
-                    self.copying.as_ref()
-                };
-                let extras = Extras {
-                    constraints: self.constraints,
-                    cache: self.cache.clone(),
-                    pool: copied.map(|copying| copying.pool.clone()),
-                    copies,
-                };
+                let kit = self.kit.clone();
+                let extras = Extras { kit, copies };
                 Ok(Mapping::new(place, buffer, extras))
             }
             Err(error) => Err(NotMapped { error, buffer }),
@@ -241,7 +235,7 @@ impl<H: Handle> Device<H> {
             }
             Translation::Identity => {
                 let mut copies = self.copies::<Dir, B>(buffer, Through::Nothing)?;
-                let limit = self.constraints.limit;
+                let limit = self.kit.constraints.limit;
                 let mut reached = copies.reached(buffer.pieces());
                 let error = if reached.clone().next().is_none() {
                     Some(MapError::Empty)
@@ -264,14 +258,14 @@ impl<H: Handle> Device<H> {
     /// The limits under which a buffer is placed whose shared pages, if it has some, are copied.
     fn placed(&self, copies: &Copies) -> Constraints {
         let trust = if copies.is_empty() {
-            self.constraints.trust
+            self.kit.constraints.trust
         } else {
             // Copies have pages of their own, and what is in place fills its pages.
             Trust::Trusted
         };
         Constraints {
             trust,
-            ..self.constraints
+            ..self.kit.constraints
         }
     }
 
@@ -281,7 +275,7 @@ impl<H: Handle> Device<H> {
         buffer: &B,
         standing: &Standing<H>,
     ) -> Option<Copies> {
-        let copying = self.copying.as_ref()?;
+        let copying = self.kit.copying.as_ref()?;
         let bytes = bytes_of(buffer);
         let wanted = match copying.when {
             CopyWhen::Needed => false,
@@ -297,7 +291,7 @@ impl<H: Handle> Device<H> {
             copying,
             buffer.pieces(),
             Cut::Whole,
-            &self.constraints,
+            &self.kit.constraints,
             through,
             fill,
         );
@@ -310,7 +304,10 @@ impl<H: Handle> Device<H> {
     }
 
     fn fill<Dir: Direction>(&self, copying: &Copying) -> Fill {
-        match (Dir::ACCESS.contains(Access::READ), self.constraints.trust) {
+        match (
+            Dir::ACCESS.contains(Access::READ),
+            self.kit.constraints.trust,
+        ) {
             (false, Trust::Trusted) => copying.fill,
             _ => Fill::Buffer,
         }
@@ -321,7 +318,7 @@ impl<H: Handle> Device<H> {
         buffer: &B,
         through: Through,
     ) -> Result<Copies, MapError> {
-        let Some(copying) = &self.copying else {
+        let Some(copying) = &self.kit.copying else {
             return Ok(Copies::none());
         };
         let page = match through {
@@ -332,22 +329,22 @@ impl<H: Handle> Device<H> {
             // It was tried, or is not worth it.
             (CopyWhen::UpTo(_), Some(_)) => Cut::InPlace,
             (CopyWhen::UpTo(_), None) => {
-                cut(Some(copying), &self.constraints, bytes_of(buffer), page)
+                cut(Some(copying), &self.kit.constraints, bytes_of(buffer), page)
             }
-            _ => cut(Some(copying), &self.constraints, 0, page),
+            _ => cut(Some(copying), &self.kit.constraints, 0, page),
         };
         if cut == Cut::InPlace {
             return Ok(Copies::none());
         }
         let fill = self.fill::<Dir>(copying);
         let pieces = buffer.pieces();
-        Copies::make(copying, pieces, cut, &self.constraints, through, fill)
+        Copies::make(copying, pieces, cut, &self.kit.constraints, through, fill)
     }
 
     /// Gives copies back after a failure. After one of the hardware a device may have reached them for a
     /// moment: they stay taken.
     fn take_back(&self, copies: &mut Copies, error: MapError) {
-        if let (Some(copying), false) = (&self.copying, matches!(error, MapError::Unit(_))) {
+        if let (Some(copying), false) = (&self.kit.copying, matches!(error, MapError::Unit(_))) {
             copies.give_back(&*copying.pool);
         }
     }

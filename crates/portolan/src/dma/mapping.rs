@@ -7,7 +7,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll};
 
 use super::buffer::{Buffer, DmaSegments, Placing};
-use super::copies::{Copies, Reached};
+use super::copies::{Copies, Copying, Reached};
 use super::direction::{Direction, Fills};
 use super::error::RetireError;
 use super::pending::Ticket;
@@ -36,27 +36,39 @@ struct Parts<H: Handle, B> {
     extras: Extras,
 }
 
-/// What comes with the device.
-pub(super) struct Extras {
+/// What a device needs for its buffers, shared with their mappings.
+#[derive(Clone)]
+pub(super) struct Kit {
     pub constraints: Constraints,
     pub cache: Option<Arc<dyn DataCache>>,
+    pub copying: Option<Copying>,
+}
+
+/// What comes with the device.
+pub(super) struct Extras {
+    pub kit: Arc<Kit>,
     pub copies: Copies,
-    /// Where the copies are; there if there are some.
-    pub pool: Option<Arc<dyn Bouncer>>,
 }
 
 impl Extras {
+    /// Where the copies are; there if there are some.
+    fn pool(&self) -> Option<&dyn Bouncer> {
+        let copying = self.kit.copying.as_ref()?;
+        (!self.copies.is_empty()).then_some(&*copying.pool)
+    }
+
     /// Copies the part of `part`, or all, that is copied.
     fn copy(&self, way: Way, part: Option<PhysRange>) {
-        if let Some(pool) = &self.pool {
-            self.copies.copy(&**pool, way, part);
+        if let Some(pool) = self.pool() {
+            self.copies.copy(pool, way, part);
         }
     }
 
     /// Gives the copies back, which no device reaches any more.
     fn give_back(&mut self) {
-        if let Some(pool) = &self.pool {
-            self.copies.give_back(&**pool);
+        let Self { kit, copies } = self;
+        if let (Some(copying), false) = (&kit.copying, copies.is_empty()) {
+            copies.give_back(&*copying.pool);
         }
     }
 }
@@ -153,7 +165,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
             Place::Identity => (Placing::Identity, PageSize::SIZE_4K),
         };
         let reached = parts.extras.copies.reached(parts.buffer.pieces());
-        DmaSegments::new(reached, placing, granule, &parts.extras.constraints)
+        DmaSegments::new(reached, placing, granule, &parts.extras.kit.constraints)
     }
 
     /// The first address.
@@ -199,7 +211,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     /// back later would overwrite that.
     fn clean(&self, part: Option<PhysRange>) {
         let parts = self.parts();
-        if let Some(cache) = &parts.extras.cache {
+        if let Some(cache) = &parts.extras.kit.cache {
             Self::lines(parts, part, |lines| cache.clean(lines));
         }
     }
@@ -224,7 +236,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
         if Dir::FILLS == Fills::Nothing {
             return;
         }
-        if let Some(cache) = &parts.extras.cache {
+        if let Some(cache) = &parts.extras.kit.cache {
             Self::lines(parts, part, |lines| cache.invalidate(lines));
         }
         parts.extras.copy(Way::Out, part);

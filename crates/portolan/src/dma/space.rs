@@ -219,6 +219,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     ///
     /// # Errors
     /// See [`MapError`].
+    #[inline]
     pub fn map_range(
         &self,
         memory: PhysRange,
@@ -237,6 +238,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     /// # Errors
     /// With the range if nothing was unmapped, so that it can be tried again. After
     /// [`RetireError::Unit`] there is no range: it is unmapped and stays out of use.
+    #[inline]
     pub fn unmap_range(&self, range: DmaRange) -> Result<(), (RetireError, Option<DmaRange>)> {
         let kept = |(error, range)| (error, Some(range));
         match self.policy {
@@ -300,6 +302,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     }
 
     /// Maps `pieces`, each in pages of its own, at contiguous addresses.
+    #[inline]
     pub(super) fn place<I>(
         &self,
         pieces: I,
@@ -345,6 +348,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     }
 
     /// The bytes of the pages that `pieces` need.
+    #[inline]
     fn measure<I>(&self, pieces: I, constraints: &Constraints) -> Result<u64, MapError>
     where
         I: Iterator<Item = PhysRange>,
@@ -369,6 +373,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     }
 
     /// Addresses for `bytes`; if there are none, what waits is made quiet first.
+    #[inline]
     pub(super) fn allocate(
         &self,
         bytes: u64,

@@ -137,6 +137,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, 
             .find(|access| format.template(*access, 0).is_ok())
     }
 
+    #[inline]
     fn map_sg<I>(
         &self,
         iova: Iova,
