@@ -266,7 +266,7 @@ fn torture(root: &Path) -> Outcome {
     let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
     let portolan = target.join("debug/portolan");
     for layer in [
-        ["--layer", "tables", "--operations", "2400000"],
+        ["--layer", "tables", "--operations", "1200000"],
         ["--layer", "mappings", "--operations", "1000000"],
     ] {
         let mut command = Command::new(&portolan);
