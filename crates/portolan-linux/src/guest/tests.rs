@@ -147,8 +147,12 @@ fn threads_fault_while_one_takes_back() {
             let (container, done) = (&container, &done);
             scope.spawn(move || {
                 let mut rng = fastrand(thread);
-                while !done.load(Ordering::Relaxed) {
+                // However late the thread is, it faults.
+                loop {
                     fault(container, rng.next().unwrap_or(0) % PAGES);
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
                 }
             });
         }
