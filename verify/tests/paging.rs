@@ -25,6 +25,7 @@ fn no_device_reaches_what_its_owner_has_back() {
         "responses_invalid",
         "responses_failure",
         "detached",
+        "misbehaved",
         "regions_removed",
         "failed",
         "spurious",

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, StreamId};
 use portolan::fault::{
-    Dispatcher, Group, GroupId, Handler, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind,
-    Responder, Response, Wants,
+    Dispatcher, Group, GroupId, Handler, Place, ReplyName, ReplyTo, Responder, Response,
 };
 use portolan::passthrough::{Hold, InvalidateError, Passthrough, RegionError, RegionOptions};
 use portolan::platform::Cpus as _;
@@ -17,6 +16,7 @@ use portolan::unit::{ContextHome, Domain as _};
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
+use super::manner::{Asked, Manner};
 use super::world::{BASE, PAGE, PAGES, Reached, World};
 use crate::mappings::Model;
 use crate::mappings::machine::Domain;
@@ -40,6 +40,7 @@ pub(super) struct Tally {
     pub(super) leaving: AtomicU64,
     pub(super) invalidations: AtomicU64,
     pub(super) detached: AtomicU64,
+    pub(super) misbehaved: AtomicU64,
     pub(super) removed: AtomicU64,
     pub(super) responses: [AtomicU64; 3],
     pub(super) violations: Mutex<Vec<String>>,
@@ -58,23 +59,87 @@ impl Tally {
     }
 }
 
+/// What names a group.
+type Name = (StreamId, ReplyName);
+
 /// The devices' side: groups that wait for their response.
 #[derive(Clone, Debug)]
 pub(super) struct Devices {
-    pub(super) waiting: Arc<Mutex<BTreeMap<(StreamId, ReplyName), u64>>>,
+    pub(super) owed: Arc<Mutex<Owed>>,
     pub(super) tally: Arc<Tally>,
 }
 
+/// Responses that have to come, by group.
+#[derive(Debug, Default)]
+pub(super) struct Owed {
+    waiting: BTreeMap<Name, u64>,
+    /// Of groups that a device forgot when it was reset.
+    forgotten: BTreeMap<Name, u64>,
+}
+
+impl Owed {
+    /// Groups whose response did not come.
+    pub(super) fn left(&self) -> usize {
+        self.waiting.len() + self.forgotten.len()
+    }
+}
+
+/// One less; whether there was one.
+fn take_one(map: &mut BTreeMap<Name, u64>, name: Name) -> bool {
+    let Some(count) = map.get_mut(&name) else {
+        return false;
+    };
+    *count -= 1;
+    if *count == 0 {
+        map.remove(&name);
+    }
+    true
+}
+
 impl Devices {
-    fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<(StreamId, ReplyName), u64>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn owed(&self) -> std::sync::MutexGuard<'_, Owed> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a group of that name waits.
+    pub(super) fn waits(&self, stream: StreamId, group: GroupId) -> bool {
+        let name = (stream, ReplyName::Group(group));
+        self.owed().waiting.contains_key(&name)
     }
 
     /// A number that no group of `stream` has.
-    fn free(&self, stream: StreamId) -> Option<GroupId> {
-        let waiting = self.waiting();
+    pub(super) fn free(&self, stream: StreamId) -> Option<GroupId> {
         let mut numbers = (0..GROUPS).map(GroupId::new);
-        numbers.find(|group| !waiting.contains_key(&(stream, ReplyName::Group(*group))))
+        numbers.find(|group| !self.waits(stream, *group))
+    }
+
+    /// One response more has to come.
+    pub(super) fn owe(&self, stream: StreamId, group: GroupId) {
+        let name = (stream, ReplyName::Group(group));
+        *self.owed().waiting.entry(name).or_default() += 1;
+    }
+
+    /// One less has to, since the request was dropped.
+    pub(super) fn settle(&self, stream: StreamId, group: GroupId) {
+        self.take((stream, ReplyName::Group(group)));
+    }
+
+    /// The device no longer knows what it asked for.
+    pub(super) fn forget(&self, stream: StreamId) {
+        let mut owed = self.owed();
+        let Owed { waiting, forgotten } = &mut *owed;
+        waiting.retain(|name, count| {
+            let gone = name.0 == stream;
+            if gone {
+                *forgotten.entry(*name).or_default() += *count;
+            }
+            !gone
+        });
+    }
+
+    fn take(&self, name: Name) -> bool {
+        let mut owed = self.owed();
+        take_one(&mut owed.waiting, name) || take_one(&mut owed.forgotten, name)
     }
 }
 
@@ -82,10 +147,10 @@ impl Responder for Devices {
     type Error = core::convert::Infallible;
 
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error> {
-        let asked = self.waiting().remove(&(to.stream, to.name));
+        let asked = self.take((to.stream, to.name));
         let place = Response::ALL.iter().position(|other| *other == response);
         add(&self.tally.responses[place.unwrap_or(0)], 1);
-        if asked.is_none() {
+        if !asked {
             let text = format!("{:?} of {:?} got a response twice", to.name, to.stream);
             self.tally.violation(text);
         }
@@ -120,6 +185,8 @@ pub(super) struct Rig<'r, Q: ContextHome + 'static> {
     pub(super) devices: &'r Devices,
     pub(super) world: &'r Arc<World>,
     pub(super) tally: &'r Tally,
+    /// What every second device does.
+    pub(super) manner: Manner,
     /// CPUs that are done.
     pub(super) finished: AtomicU64,
 }
@@ -182,21 +249,21 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
         let Some((last, before)) = missing.split_last() else {
             return;
         };
-        let name = ReplyName::Group(group);
-        self.devices.waiting().insert((stream, name), *last);
-        add(&self.tally.groups, 1);
-        let places = before.iter().map(|page| (page, Place::More));
-        for (page, place) in places.chain([(last, Place::Last)]) {
-            add(&self.tally.requests, 1);
-            let raw = RawPageRequest {
-                stream,
-                pasid: None,
-                iova: Iova::new(BASE + page * PAGE),
-                wants: Wants::READ | Wants::WRITE,
-                kind: RequestKind::Pri { group, place },
-            };
-            let Ok(_) = self.dispatcher.accept(raw);
+        let asked = Asked {
+            stream,
+            pasid: None,
+            group,
+            page: *last,
+            place: Place::Last,
+        };
+        for page in before {
+            self.send(Asked {
+                page: *page,
+                place: Place::More,
+                ..asked
+            });
         }
+        self.send_owed(asked);
     }
 
     /// The owner takes pages back, and looks for them afterwards.
@@ -242,6 +309,13 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
                     let first = rng.u64(..PAGES - count);
                     self.take_back(first, count);
                 }
+                62 if rng.u32(..4) == 0 => {
+                    let Ok(_) = self.dispatcher.expire();
+                }
+                63 if cpu % 2 == 1 && self.manner != Manner::Good => {
+                    add(&self.tally.misbehaved, 1);
+                    self.misbehave(stream, &mut rng);
+                }
                 62 if rng.u32(..16) == 0 => {
                     add(&self.tally.detached, 1);
                     self.dispatcher.unregister(stream, None);
@@ -259,6 +333,8 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
     /// The last CPU serves what is left, and takes all memory back.
     fn finish(&self) {
         while let Ok(Some(_)) = self.dispatcher.serve() {}
+        // Groups whose last request never came.
+        self.dispatcher.close();
         let taken = self.world.take(0, PAGES);
         match self.container.invalidate(all_pages()) {
             Ok(_) => self.world.free(taken),
