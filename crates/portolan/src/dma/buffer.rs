@@ -21,6 +21,13 @@ pub trait Buffer {
     fn pieces(&self) -> Self::Pieces<'_>;
 }
 
+/// The bytes of a buffer, all pieces together.
+pub(super) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
+    buffer.pieces().fold(0u64, |sum, piece| {
+        sum.saturating_add(piece.len_minus_one()).saturating_add(1)
+    })
+}
+
 /// Memory that somebody else keeps: for drivers that cannot hand over what they own.
 ///
 /// The caller keeps the memory allocated until it has the value back.

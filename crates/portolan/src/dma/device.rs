@@ -2,7 +2,7 @@
 
 use alloc::sync::Arc;
 
-use super::buffer::Buffer;
+use super::buffer::{Buffer, bytes_of};
 use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::{Copies, CopyWhen, Copying, Cut, Through, cut};
 use super::direction::Direction;
@@ -366,10 +366,4 @@ impl<H: Handle> Drop for Device<H> {
             space.leave(self.stream);
         }
     }
-}
-
-fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
-    buffer.pieces().fold(0u64, |sum, piece| {
-        sum.saturating_add(piece.len_minus_one()).saturating_add(1)
-    })
 }

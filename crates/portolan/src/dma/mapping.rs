@@ -6,7 +6,7 @@ use core::marker::PhantomData;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use super::buffer::{Buffer, DmaSegments, Placing};
+use super::buffer::{Buffer, DmaSegments, Placing, bytes_of};
 use super::copies::{Copies, Copying, Reached};
 use super::direction::{Direction, Fills};
 use super::error::RetireError;
@@ -319,13 +319,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Drop for Mapping<H, B, Dir> {
                 let bytes = range.addresses().len_minus_one().saturating_add(1);
                 space.count_dropped(bytes);
             }
-            Place::Standing(pool) => {
-                let pieces = parts.buffer.pieces();
-                let bytes = pieces.fold(0u64, |sum, piece: PhysRange| {
-                    sum.saturating_add(piece.len_minus_one()).saturating_add(1)
-                });
-                pool.space().count_dropped(bytes);
-            }
+            Place::Standing(pool) => pool.space().count_dropped(bytes_of(&parts.buffer)),
             Place::Identity => {}
         }
         // The device may still be using the memory.
@@ -396,11 +390,7 @@ impl<H: Handle, B: Buffer> Drop for Retired<H, B> {
         };
         match &waiting.held {
             Some((space, ticket)) if !space.is_quiet(*ticket) => {
-                let pieces = waiting.buffer.pieces();
-                let bytes = pieces.fold(0u64, |sum, piece: PhysRange| {
-                    sum.saturating_add(piece.len_minus_one()).saturating_add(1)
-                });
-                space.count_dropped(bytes);
+                space.count_dropped(bytes_of(&waiting.buffer));
                 core::mem::forget(waiting.buffer);
             }
             _ => drop(waiting.into_buffer()),
