@@ -3,7 +3,8 @@
 //! Steps of plans become commands here. After translations were invalidated, devices with
 //! translations of their own are told (IHI 0070, section 3.9.1: first the unit, a sync, then the
 //! device, a sync); under a second stage with first stages on top, what was combined of both is
-//! dropped as well (section 3.17).
+//! dropped as well (section 3.17), once a sync has completed the second stage's own invalidation:
+//! commands between two syncs have no order (section 4.8).
 
 use super::command::{self, CommandCounts};
 use super::context::Tag;
@@ -224,8 +225,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Round<'_, R, M, C> {
         })
     }
 
-    /// What a second stage with first stages on top has to add.
-    fn combined(&mut self) -> Option<Words> {
+    /// What a second stage with first stages on top has to add, once the sync of the round is
+    /// complete: before it, a walk may still fill a combined entry from the stale second stage,
+    /// after the first stages' own invalidation has passed.
+    fn combined(&self) -> Option<Words> {
         match self.touched {
             Touched::Range(tag @ Tag::Vmid(vmid), _) if !self.shared.nested.of(tag).is_empty() => {
                 Some(command::invalidate_first_stages(vmid.get()))
@@ -249,14 +252,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Iterator for Round<'_, R, M, C> 
                     Some(words) => return Some(words),
                     None => self.ended = Ended::Bad,
                 },
-                Some(Step::Sync) => {
-                    self.ended = Ended::Sync;
-                    return self.combined();
-                }
-                None => {
-                    self.ended = Ended::Exhausted;
-                    return self.combined();
-                }
+                Some(Step::Sync) => self.ended = Ended::Sync,
+                None => self.ended = Ended::Exhausted,
             }
         }
         None
@@ -281,6 +278,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuQueue<
             self.0
                 .queue
                 .run(&mut first.into_iter().chain(&mut round).fuse())?;
+            if let Some(first_stages) = round.combined() {
+                self.0.run([first_stages])?;
+            }
             let (touched, ended) = (round.touched, round.ended);
             match touched {
                 Touched::Nothing => {}

@@ -271,7 +271,8 @@ fn a_guest_s_first_stage_over_ours() {
     domain.sync(debt(&*domain, 0x7000)).unwrap();
     let log = unit.take_log();
     assert_eq!(log[0], [0x1_0000_002a, 0x7000]);
-    assert_eq!(log[1..], [[0x1_0000_0010, 0], [op::SYNC, 0]]);
+    let sync = [op::SYNC, 0];
+    assert_eq!(log[1..], [sync, [0x1_0000_0010, 0], sync]);
     driver.guest_commands(STREAM, &commands).unwrap();
     let own = [op::TLBI_NH_ASID | 1 << 32 | 7 << 48, 0];
     assert_eq!(unit.take_log(), [own, [op::SYNC, 0]]);
@@ -295,6 +296,33 @@ fn a_guest_s_first_stage_over_ours() {
             .count(),
         0
     );
+}
+
+#[test]
+fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
+    let (_mem, unit, driver) = setup();
+    let domain = second(&driver);
+    let guest = GuestContexts {
+        table: Iova::new(0x8000_0040),
+        format: GuestFormat::Linear,
+        lg2: 0,
+        without: WithoutSubstream::First,
+    };
+    driver.enable_ats(STREAM).unwrap();
+    driver.attach_nested(STREAM, &domain, &guest).unwrap();
+    unit.take_log();
+    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    let second = [op::TLBI_S2_IPA, op::SYNC];
+    let both = [op::TLBI_NH_ALL, op::SYNC];
+    let device = [op::ATC_INV, op::SYNC];
+    assert_eq!(unit.take_codes(), [second, both, device].concat());
+    // The first of the syncs fails: nothing is taken for done, and all of it is sent once more.
+    let illegal = (op::SYNC, error::ILL, 1);
+    unit.script.lock().refuse.push(illegal);
+    let failed = domain.sync(debt(&*domain, 0x9000)).unwrap_err();
+    unit.take_log();
+    domain.sync(failed.gather).unwrap();
+    assert_eq!(unit.take_codes(), [second, both, device].concat());
 }
 
 #[test]
