@@ -296,6 +296,28 @@ fn iort_references_to_nothing() {
     assert_eq!(iort.nodes().filter(Result::is_err).count(), 1);
 }
 
+/// The flag of either kind of SMMU decides, set or clear; other flags do not.
+#[test]
+fn firmware_overrides_coherency_of_an_smmu() {
+    use crate::overrides::CoherencyOverride::{Coherent, NotCoherent};
+    let said = |kind, flags: u32| {
+        let mut smmu = [0x905_0000, 0, 0x1_0000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        smmu[if kind == 3 { 5 } else { 2 }] = flags;
+        let mut body = words(&[1, 48, 0]);
+        body.extend(node(kind, 4, &smmu, &[]));
+        let bytes = table(super::iort::SIGNATURE, &body);
+        let iort = Iort::parse(&bytes).unwrap();
+        match iort.nodes().next().unwrap().unwrap().body {
+            Body::Smmu(unit) => unit.coherency(),
+            Body::SmmuV3(unit) => unit.coherency(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((said(3, 0b10), said(4, 0b01)), (Coherent, Coherent));
+    let others = (said(3, !0b10), said(4, !0b01));
+    assert_eq!(others, (NotCoherent, NotCoherent));
+}
+
 #[rustfmt::skip]
 pub(super) fn viot_bytes() -> Vec<u8> {
     table(viot::SIGNATURE, &[

@@ -8,6 +8,7 @@ use super::super::TableError;
 use super::super::bytes::Bytes;
 use super::super::pci::Segment;
 use super::mapping::Mappings;
+use crate::overrides::CoherencyOverride;
 
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +101,13 @@ pub struct Smmu {
     pub context_interrupts: u32,
 }
 
+impl Smmu {
+    /// Whether table walks are coherent (bit 1 of the flags), in place of what ID0.CTTW says.
+    pub const fn coherency(&self) -> CoherencyOverride {
+        coherency(self.flags & 1 << 1)
+    }
+}
+
 /// The interrupts of an SMMU of version 3; 0 where there is none by wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupts {
@@ -118,7 +126,7 @@ pub struct Interrupts {
 pub struct SmmuV3 {
     /// Its registers.
     pub base: PhysAddr,
-    /// Bit 0: coherent whatever the registers say; bits 2:1: dirty state; bit 3: proximity is
+    /// Bit 0: coherent or not, whatever the registers say; bits 2:1: dirty state; bit 3: proximity is
     /// valid; bit 4: the device mapping is valid.
     pub flags: u32,
     /// The VATOS page, 0 if there is none.
@@ -131,6 +139,23 @@ pub struct SmmuV3 {
     pub proximity: Option<u32>,
     /// Which of its mappings is for the messages that it sends itself, if one is.
     pub device_mapping: Option<u32>,
+}
+
+impl SmmuV3 {
+    /// Whether the unit's accesses are coherent (bit 0 of the flags), in place of what IDR0.COHACC
+    /// says.
+    pub const fn coherency(&self) -> CoherencyOverride {
+        coherency(self.flags & 1)
+    }
+}
+
+/// A flag of firmware that is clear denies coherency: where the flag is right it is needed, and
+/// where it was forgotten the unit still sees what was cleaned for it.
+const fn coherency(flag: u32) -> CoherencyOverride {
+    match flag {
+        0 => CoherencyOverride::NotCoherent,
+        _ => CoherencyOverride::Coherent,
+    }
 }
 
 /// Performance counters of another component.
