@@ -4,23 +4,23 @@
 //! dropped, never while mapping.
 
 use alloc::vec::Vec;
-use spin::Mutex;
+use portolan::platform::{Cpus, Guarded};
 
 /// A set of numbers from `first` to `last`, each given out at most once at a time.
 #[derive(Debug)]
-pub struct Ids {
+pub struct Ids<C: Cpus> {
     first: u32,
     last: u32,
-    used: Mutex<Vec<u64>>,
+    used: Guarded<C, Vec<u64>>,
 }
 
-impl Ids {
+impl<C: Cpus> Ids<C> {
     /// All numbers from `first` to `last` are free. An empty set if `last` is below `first`.
     pub fn new(first: u32, last: u32) -> Self {
         Self {
             first,
             last,
-            used: Mutex::new(Vec::new()),
+            used: Guarded::new(Vec::new()),
         }
     }
 
@@ -63,10 +63,21 @@ impl Ids {
 #[cfg(test)]
 mod tests {
     use super::Ids;
+    use portolan::platform::{Clock, Nanos, OneCpu};
+
+    struct Still;
+
+    impl OneCpu for Still {}
+
+    impl Clock for Still {
+        fn now(&self) -> Nanos {
+            Nanos::new(0)
+        }
+    }
 
     #[test]
     fn all_of_them_once_and_again() {
-        let ids = Ids::new(1, 130);
+        let ids = Ids::<Still>::new(1, 130);
         let all: alloc::vec::Vec<_> = core::iter::from_fn(|| ids.take()).collect();
         assert_eq!(all, (1..=130).collect::<alloc::vec::Vec<_>>());
         ids.give_back(77);
@@ -77,6 +88,6 @@ mod tests {
 
     #[test]
     fn none_in_an_empty_set() {
-        assert_eq!(Ids::new(4, 3).take(), None);
+        assert_eq!(Ids::<Still>::new(4, 3).take(), None);
     }
 }

@@ -78,6 +78,8 @@ impl<T: Tick> PollingClock<T> {
     }
 }
 
+impl<T: Tick + Send + Sync + 'static> portolan::platform::OneCpu for PollingClock<T> {}
+
 impl<T: Tick> Clock for PollingClock<T> {
     fn now(&self) -> Nanos {
         Nanos::new(self.clock.now_ns())

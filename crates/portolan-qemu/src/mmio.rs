@@ -124,6 +124,8 @@ impl Default for HostClock {
     }
 }
 
+impl portolan::platform::OneCpu for HostClock {}
+
 impl Clock for HostClock {
     fn now(&self) -> Nanos {
         Nanos::new(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::Access;
 use portolan::unit::{Attach, AttachError, Domain as _, FaultEvent, Unit, UnitError};
 use portolan_hw::smmuv3::{GuestContexts, GuestFormat, SecondStage, Smmu, WithoutSubstream};
@@ -39,7 +39,7 @@ const BLOCK: u64 = 1 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
 const MAIR: u64 = 0xff;
 
 /// A driver whose second-stage domains all carry a guest.
-pub struct Nested<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+pub struct Nested<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) smmu: Smmu<R, M, C>,
     descriptor: PhysAddr,
     table: PhysAddr,
@@ -55,7 +55,7 @@ impl<R, M, C> Nested<R, M, C>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
-    C: Clock,
+    C: Cpus,
 {
     /// Writes the guest's structures to `memory`.
     ///
@@ -78,7 +78,7 @@ impl<R, M, C> Unit for Nested<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
+    C: Cpus,
 {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.smmu.block(stream)
@@ -97,7 +97,7 @@ impl<R, M, C> Attach<SecondStage<12, R, M, C>> for Nested<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
+    C: Cpus,
 {
     fn attach(
         &self,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan_hw::smmuv2::{
     Config, DomainOptions, FirstStage, Implementation, SecondStage, SmmuV2, WaitForSafe, WriteKind,
 };
@@ -56,7 +56,7 @@ fn submitted<R, M, C>(unit: &SmmuV2<R, M, C>) -> BTreeMap<String, u64>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
-    C: Clock,
+    C: Cpus,
 {
     let counts = unit.counts();
     let kinds = WriteKind::ALL.iter();

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::fault::Responder as _;
 use portolan::inval::{Command, InvalidationQueue as _, Step};
-use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::unit::UnitError;
 use portolan_hw::smmuv3::{
     CommandKind, Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu,
@@ -85,7 +85,7 @@ fn submitted<R, M, C>(unit: &Smmu<R, M, C>) -> BTreeMap<String, u64>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
-    C: Clock,
+    C: Cpus,
 {
     let counts = unit.counts();
     let kinds = CommandKind::ALL.iter();
@@ -222,7 +222,7 @@ fn asked<R, M, C>(unit: &Smmu<R, M, C>) -> Result<Option<Asked>, UnitError>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
-    C: Clock,
+    C: Cpus,
 {
     match unit.next_page_request()? {
         Some(PageRequestEvent::Request(raw)) => return Ok(Some(Asked::Request(raw))),

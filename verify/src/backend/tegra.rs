@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use portolan::addr::PhysAddr;
-use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu, WriteKind};
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -62,7 +62,7 @@ fn submitted<R, M, C>(unit: &TegraSmmu<R, M, C>) -> BTreeMap<String, u64>
 where
     R: Mmio,
     M: TableMem<AtomicU32>,
-    C: Clock,
+    C: Cpus,
 {
     let counts = unit.counts();
     let kinds = WriteKind::ALL.iter();

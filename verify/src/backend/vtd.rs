@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::fault::Responder as _;
 use portolan::inval::{Command, InvalidationQueue as _, Step};
-use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::VtdFirstLevels;
 use portolan::unit::{Domain, UnitError};
 use portolan_hw::vtd::{
@@ -247,7 +247,7 @@ fn by_type<R, M, C>(unit: &Vtd<R, M, C>) -> BTreeMap<String, u64>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
-    C: Clock,
+    C: Cpus,
 {
     let counts = unit.counts();
     named([

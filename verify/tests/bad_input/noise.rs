@@ -90,6 +90,8 @@ impl<U: Unit> Mmio for Twisted<U> {
 /// Time that goes on with every look.
 pub struct Looks(pub Arc<AtomicU64>);
 
+impl portolan::platform::OneCpu for Looks {}
+
 impl Clock for Looks {
     fn now(&self) -> Nanos {
         Nanos::new(self.0.fetch_add(TICK_NS, Ordering::Relaxed))

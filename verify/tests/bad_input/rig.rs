@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::platform::{Clock, Mmio, Nanos};
+use portolan::platform::{Cpus, Mmio, Nanos};
 use portolan::table::Access;
 use portolan::unit::{Attach, AttachError, Domain, UnitError};
 use portolan_hw::{smmuv3, vtd};
@@ -106,8 +106,8 @@ pub trait Regs: Mmio + Send + Sync + 'static {}
 impl<R: Mmio + Send + Sync + 'static> Regs for R {}
 
 /// A clock that a driver takes.
-pub trait Time: Clock + Send + Sync + 'static {}
-impl<C: Clock + Send + Sync + 'static> Time for C {}
+pub trait Time: Cpus {}
+impl<C: Cpus> Time for C {}
 
 pub type ModelClock<U> = Arc<PollingClock<Arc<U>>>;
 

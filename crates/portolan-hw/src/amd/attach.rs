@@ -9,7 +9,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{Attach, AttachError, Domain, FaultEvent, FaultReason, Unit, UnitError};
 
 use super::command::{self, Counted};
@@ -52,7 +52,7 @@ fn forget(stream: u16, id: u16) -> [Counted; 3] {
     ]
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> AmdVi<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// Blocks all streams.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> AmdVi<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for AmdVi<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for AmdVi<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, NOWHERE, None)
     }
@@ -199,11 +199,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for AmdVi<R, M, C> {
     }
 }
 
-impl<R, M, C> Attach<AmdDomain<R, M, C>> for AmdVi<R, M, C>
+impl<R, M, C: Cpus> Attach<AmdDomain<R, M, C>> for AmdVi<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
+    C: Cpus,
 {
     fn attach(
         &self,

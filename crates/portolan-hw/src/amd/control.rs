@@ -5,9 +5,8 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use portolan::platform::{Clock, Mmio, Nanos, poll};
+use portolan::platform::{Clock, Cpus, Guarded, Mmio, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
-use spin::Mutex;
 
 use super::counts::Counters;
 use super::features::Features;
@@ -38,7 +37,7 @@ impl Drop for Taken<'_> {
 
 /// What all parts of a unit need.
 #[derive(Debug)]
-pub(super) struct Control<R, M, C> {
+pub(super) struct Control<R, M, C: Cpus> {
     pub(super) regs: R,
     pub(super) mem: M,
     pub(super) clock: C,
@@ -46,10 +45,10 @@ pub(super) struct Control<R, M, C> {
     pub(super) features: Features,
     pub(super) counters: Counters,
     /// Held from reading the control register to writing it.
-    switches: Mutex<()>,
+    switches: Guarded<C, ()>,
 }
 
-impl<R: Mmio, M, C: Clock> Control<R, M, C> {
+impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
     pub(super) fn new(regs: R, mem: M, clock: C, limit: Nanos, features: Features) -> Self {
         Self {
             regs,
@@ -58,7 +57,7 @@ impl<R: Mmio, M, C: Clock> Control<R, M, C> {
             limit,
             features,
             counters: Counters::default(),
-            switches: Mutex::new(()),
+            switches: Guarded::new(()),
         }
     }
 

@@ -6,7 +6,7 @@
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr};
-use portolan::platform::{Clock, Mmio, OutOfTableMemory, TableMem, Word};
+use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
 use portolan::unit::UnitError;
 
 use super::command::Counted;
@@ -70,7 +70,7 @@ impl DeviceTable {
     /// Changes the entry of `stream`, which has one, to `new`, step by step.
     ///
     /// On an error the entry blocks, and hardware may still use what it kept of it.
-    pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &self,
         shared: &Shared<R, M, C>,
         stream: u16,

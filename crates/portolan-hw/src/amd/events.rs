@@ -8,9 +8,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
-use portolan::platform::{Clock, Mmio, OutOfTableMemory, TableMem, Word, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, OutOfTableMemory, TableMem, Word, poll};
 use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
-use spin::Mutex;
 
 use super::control::Control;
 use super::refusal;
@@ -22,19 +21,19 @@ const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
 
 /// The log.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct Events<C: Cpus> {
     base: PhysAddr,
     size: PageSize,
     lg2_slots: u32,
     /// Slot of the next event to read.
-    next: Mutex<u64>,
+    next: Guarded<C, u64>,
     /// The last event of a command that was read: its code, in bits 63:60, and the address.
     command: AtomicU64,
 }
 
 type Record = [u64; 2];
 
-impl Events {
+impl<C: Cpus> Events<C> {
     /// A log of `2^lg2_slots` events (8 to 15), not yet handed to the unit.
     pub(super) fn new<M: TableMem<AtomicU64>>(
         mem: &M,
@@ -46,7 +45,7 @@ impl Events {
             base: mem.alloc(size)?,
             size,
             lg2_slots,
-            next: Mutex::new(0),
+            next: Guarded::new(0),
             command: AtomicU64::new(0),
         })
     }
@@ -79,7 +78,7 @@ impl Events {
     }
 
     /// Slot behind the last event.
-    fn tail<R: Mmio, M, C: Clock>(&self, unit: &Control<R, M, C>) -> Result<u64, UnitError> {
+    fn tail<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<u64, UnitError> {
         let offset = reg::EVENT_TAIL;
         let value = unit.read(offset)?;
         let index = reg::INDEX.of(value);
@@ -90,7 +89,7 @@ impl Events {
     }
 
     /// The oldest event of an access, or that some were lost.
-    pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
     ) -> Result<Option<FaultEvent>, UnitError> {
@@ -112,7 +111,7 @@ impl Events {
     }
 
     /// The oldest record, which leaves the log.
-    fn take<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn take<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
     ) -> Result<Option<Record>, UnitError> {
@@ -142,7 +141,7 @@ impl Events {
     }
 
     /// Turns logging on again if it stopped because the log was full (2.5.1).
-    fn restart<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn restart<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
     ) -> Result<Option<FaultEvent>, UnitError> {
@@ -158,7 +157,7 @@ impl Events {
     }
 
     /// What the unit said of the command at `address`, whether or not somebody has read it.
-    pub(super) fn of_command<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn of_command<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
         address: u64,

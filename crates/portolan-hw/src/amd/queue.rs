@@ -13,9 +13,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{PageSize, PhysAddr};
-use portolan::platform::{Clock, Mmio, OutOfTableMemory, TableMem, Word, poll};
+use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word, poll};
 use portolan::unit::{Awaited, UnitError};
-use spin::{Mutex, MutexGuard};
 
 use super::command::{self, Counted};
 use super::control::Control;
@@ -62,18 +61,18 @@ struct State {
 
 /// The ring.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct Queue<C: Cpus> {
     base: PhysAddr,
     size: PageSize,
     stores: PhysAddr,
     stores_size: PageSize,
     lg2_slots: u32,
-    state: Mutex<State>,
+    state: Guarded<C, State>,
     /// Number of refusals that were not heard of.
     refused: AtomicU64,
 }
 
-impl Queue {
+impl<C: Cpus> Queue<C> {
     /// A ring of `2^lg2_slots` commands (8 to 15), not yet handed to the unit.
     pub(super) fn new<M: TableMem<AtomicU64>>(
         mem: &M,
@@ -100,7 +99,7 @@ impl Queue {
             stores,
             stores_size,
             lg2_slots,
-            state: Mutex::new(state),
+            state: Guarded::new(state),
             refused: AtomicU64::new(0),
         })
     }
@@ -126,10 +125,10 @@ impl Queue {
 
     /// Submits `commands` and a wait behind them, and waits. Without commands there is nothing to
     /// wait for.
-    pub(super) fn run<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn run<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-        events: &Events,
+        events: &Events<C>,
         commands: &mut dyn Iterator<Item = Counted>,
     ) -> Result<(), UnitError> {
         let mut commands = commands.fuse().peekable();
@@ -179,10 +178,10 @@ impl Queue {
 
     /// Hands `batch` over, once there is room; with the wait if that is its end, whose position is
     /// then returned.
-    fn submit<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn submit<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-        events: &Events,
+        events: &Events<C>,
         owner: Owner,
         batch: &[Counted],
         end: End,
@@ -202,7 +201,7 @@ impl Queue {
         Ok(position)
     }
 
-    fn push<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn push<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
         state: &mut State,
@@ -219,10 +218,10 @@ impl Queue {
         state.tail += 1;
     }
 
-    fn wait<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn wait<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-        events: &Events,
+        events: &Events<C>,
         owner: Owner,
         position: u64,
     ) -> Result<(), UnitError> {
@@ -255,12 +254,12 @@ impl Queue {
     }
 
     /// The lock, with room for `count` commands.
-    fn room<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn room<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-        events: &Events,
+        events: &Events<C>,
         count: u64,
-    ) -> Result<MutexGuard<'_, State>, UnitError> {
+    ) -> Result<Held<'_, C, State>, UnitError> {
         let fits = |state: &State| state.tail - state.head + count < self.slots();
         let look = || {
             let mut state = self.state.lock();
@@ -283,7 +282,7 @@ impl Queue {
     }
 
     /// How many commands the unit has fetched, as its head tells.
-    fn fetched<R: Mmio, M, C: Clock>(
+    fn fetched<R: Mmio, M>(
         &self,
         unit: &Control<R, M, C>,
         state: &State,
@@ -307,17 +306,17 @@ impl Queue {
         }
     }
 
-    fn publish<R: Mmio, M, C: Clock>(&self, unit: &Control<R, M, C>, tail: u64) {
+    fn publish<R: Mmio, M>(&self, unit: &Control<R, M, C>, tail: u64) {
         let tail = reg::INDEX.at(self.slot(tail));
         unit.regs.write64(reg::COMMAND_TAIL, tail);
     }
 
     /// Looks whether the unit has stopped fetching, and sets it going again behind a harmless
     /// command in place of the one that it stopped at.
-    fn repair<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn repair<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-        events: &Events,
+        events: &Events<C>,
     ) -> Result<(), UnitError> {
         let runs = |status: u64| status & status::COMMANDS_RUN != 0;
         if runs(unit.read(reg::STATUS)?) {
@@ -361,10 +360,7 @@ impl Queue {
     }
 
     /// Whether the unit has fetched everything.
-    pub(super) fn drained<R: Mmio, M, C: Clock>(
-        &self,
-        unit: &Control<R, M, C>,
-    ) -> Result<bool, UnitError> {
+    pub(super) fn drained<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<bool, UnitError> {
         let state = self.state.lock();
         Ok(self.fetched(unit, &state)? == state.tail)
     }

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::ContextId;
 use portolan::inval::{Command, InvalidationQueue, Step};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{ContextHome, UnitError};
 
 use super::command::{self, Counted};
@@ -23,16 +23,16 @@ pub(super) const DOMAINS: u32 = 1 << 16;
 
 /// Shared by the unit, its handles and its domains.
 #[derive(Debug)]
-pub(super) struct Shared<R, M, C> {
+pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) control: Control<R, M, C>,
-    pub(super) queue: Queue,
-    pub(super) events: Events,
-    pub(super) ids: Ids,
+    pub(super) queue: Queue<C>,
+    pub(super) events: Events<C>,
+    pub(super) ids: Ids<C>,
     /// Streams that the device table has entries for.
     pub(super) streams: u32,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     /// Submits `commands`, and waits until they are complete.
     pub(super) fn run(&self, commands: &mut dyn Iterator<Item = Counted>) -> Result<(), UnitError> {
         self.queue.run(&self.control, &self.events, commands)
@@ -60,9 +60,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
 
 /// A handle to the unit's invalidations, which its domains hold.
 #[derive(Debug)]
-pub struct AmdQueue<R, M, C>(pub(super) Arc<Shared<R, M, C>>);
+pub struct AmdQueue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 
-impl<R, M, C> Clone for AmdQueue<R, M, C> {
+impl<R, M, C: Cpus> Clone for AmdQueue<R, M, C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -81,13 +81,13 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a, R, M, C> {
+struct Round<'a, R, M, C: Cpus> {
     shared: &'a Shared<R, M, C>,
     steps: &'a mut dyn Iterator<Item = Step>,
     ended: Ended,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Iterator for Round<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
     type Item = Counted;
 
     fn next(&mut self) -> Option<Counted> {
@@ -112,7 +112,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Iterator for Round<'_, R, M, C> 
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for AmdQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for AmdQueue<R, M, C> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
@@ -132,7 +132,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for AmdQueue<R
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for AmdQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for AmdQueue<R, M, C> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let domain = command::domain_of(context);
         self.0.run(&mut [command::domain(domain)].into_iter())?;

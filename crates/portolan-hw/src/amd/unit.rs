@@ -10,11 +10,10 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::ContextId;
 use portolan::inval::{Capabilities, Quirks};
-use portolan::platform::{Clock, Mmio, Nanos, TableMem, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::unit::{Awaited, PagedDomain, UnitError};
-use spin::Mutex;
 
 use super::attach::Home;
 use super::capability::Capability;
@@ -87,15 +86,15 @@ pub type AmdDomain<R, M, C> = PagedDomain<AmdV1, M, AmdQueue<R, M, C>>;
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 #[derive(Debug)]
-pub struct AmdVi<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+pub struct AmdVi<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
     config: Config,
     pub(super) moves: Turn,
     pub(super) table: DeviceTable,
-    pub(super) known: Mutex<Known>,
+    pub(super) known: Guarded<C, Known>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> AmdVi<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// Takes the unit with `capability` over: every stream is blocked. What firmware left on is
     /// turned off first; until this returns, accesses may pass.
     ///
@@ -143,7 +142,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> AmdVi<R, M, C> {
             config,
             moves: Turn::default(),
             table,
-            known: Mutex::new(Known::default()),
+            known: Guarded::new(Known::default()),
         };
         unit.start()?;
         Ok(unit)
@@ -243,7 +242,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> AmdVi<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Clock> AmdVi<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
     /// An empty domain with 48-bit addresses.
     ///
     /// # Errors
@@ -276,7 +275,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Clock> AmdVi<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for AmdVi<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for AmdVi<R, M, C> {
     fn drop(&mut self) {
         // A failure leaves what it concerns in limbo, which is kept.
         let _ = self.block_all();
@@ -284,7 +283,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for AmdVi<R, M, C> {
 }
 
 /// Stops whatever runs: commands, the log, and the unit.
-fn quiet<R: Mmio, M, C: Clock>(unit: &Control<R, M, C>) -> Result<(), UnitError> {
+fn quiet<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), UnitError> {
     unit.switch(control::FIRMWARE, 0)?;
     unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS, 0)
 }

@@ -12,11 +12,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::StreamId;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Format;
 use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// Lets the streams whose numbers equal `id` but for the bits of `mask` share one match
     /// register: from then on they move together, whichever of them is named. They are blocked.
     ///
@@ -228,7 +228,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for SmmuV2<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for SmmuV2<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, Home::Nowhere)
     }
@@ -244,11 +244,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for SmmuV2<R, M, C> {
 
 macro_rules! attach {
     ($($domain:ident)*) => {$(
-        impl<const G: u32, R, M, C> Attach<$domain<G, R, M, C>> for SmmuV2<R, M, C>
+        impl<const G: u32, R, M, C: Cpus> Attach<$domain<G, R, M, C>> for SmmuV2<R, M, C>
         where
             R: Mmio + Send + Sync + 'static,
             M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Clock + Send + Sync + 'static,
+            C: Cpus,
         {
             fn attach(
                 &self,

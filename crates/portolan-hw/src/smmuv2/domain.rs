@@ -12,7 +12,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::inval::{Capabilities, Quirks};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
@@ -81,7 +81,7 @@ pub(super) fn first_stage<const G: u32, R, M, C>(
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
-    C: Clock,
+    C: Cpus,
 {
     let features = &shared.machine.features;
     if features.stage1 == Has::No {
@@ -113,7 +113,7 @@ pub(super) fn second_stage<const G: u32, R, M, C>(
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
-    C: Clock,
+    C: Cpus,
 {
     let features = &shared.machine.features;
     if features.stage2 == Has::No {
@@ -171,7 +171,7 @@ struct Registers {
 
 impl Registers {
     /// Writes them to the bank, which is off, and turns it on.
-    fn write<R: Mmio, M, C: Clock>(
+    fn write<R: Mmio, M, C: Cpus>(
         &self,
         machine: &Machine<R, M, C>,
         tag: Tag,
@@ -221,7 +221,7 @@ where
     F: Format<Word = AtomicU64>,
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
-    C: Clock,
+    C: Cpus,
     SmmuV2Queue<R, M, C>: ContextHome,
 {
     let machine = &shared.machine;

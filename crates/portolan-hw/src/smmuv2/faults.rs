@@ -12,7 +12,7 @@ use super::unit::SmmuV2;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, StreamId};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 /// What becomes of accesses of a domain that fault.
@@ -71,7 +71,7 @@ struct Found {
 
 /// A stalled access, which waits for its one answer. Dropped, it is terminated.
 #[must_use]
-pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     unit: &'u SmmuV2<R, M, C>,
     bank: Bank,
     serial: u64,
@@ -81,13 +81,13 @@ pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
     pub record: FaultRecord,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> core::fmt::Debug for Stalled<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> core::fmt::Debug for Stalled<'_, R, M, C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_tuple("Stalled").field(&self.record).finish()
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Stalled<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Stalled<'_, R, M, C> {
     /// The access is tried again.
     pub fn retry(mut self) {
         self.answer = 0;
@@ -97,7 +97,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Stalled<'_, R, M, C> {
     pub fn terminate(self) {}
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for Stalled<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Stalled<'_, R, M, C> {
     fn drop(&mut self) {
         let machine = &self.unit.shared.machine;
         let mut stalling = self.unit.shared.stalling.lock();
@@ -144,7 +144,7 @@ fn access(syndrome: u32, write: u32) -> FaultAccess {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// The next record, of whichever bank's turn it is.
     pub(super) fn next_record(&self) -> Result<Option<FaultEvent>, UnitError> {
         let mut search = self.search.lock();

@@ -5,7 +5,7 @@ use super::features::Features;
 use super::spec::{bank, global};
 use super::unit::Config;
 use core::sync::atomic::{AtomicBool, Ordering};
-use portolan::platform::{Clock, Mmio, Nanos, poll};
+use portolan::platform::{Clock, Cpus, Mmio, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
 
 /// A right that one caller has at a time. Nobody waits for it for ever.
@@ -37,7 +37,7 @@ pub(super) struct Bank(pub u8);
 
 /// What the driver stands on.
 #[derive(Debug)]
-pub(super) struct Machine<R, M, C> {
+pub(super) struct Machine<R, M, C: Cpus> {
     pub registers: R,
     pub mem: M,
     pub clock: C,
@@ -49,7 +49,7 @@ pub(super) struct Machine<R, M, C> {
     pub counters: Counters,
 }
 
-impl<R: Mmio, M, C: Clock> Machine<R, M, C> {
+impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
     pub fn new(registers: R, mem: M, clock: C, config: &Config, features: Features) -> Self {
         let (limit, patience) = (config.limit, config.implementation.patience());
         Self {

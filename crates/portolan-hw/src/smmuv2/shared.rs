@@ -17,9 +17,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{ContextId, Iova};
 use portolan::inval::{Command, Depth, InvalidationQueue, Step};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::unit::{ContextHome, UnitError};
-use spin::Mutex;
 
 /// Which translation a context bank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -69,23 +68,23 @@ impl Tag {
 
 /// What a unit and its domains share.
 #[derive(Debug)]
-pub(super) struct Shared<R, M, C> {
+pub(super) struct Shared<R, M, C: Cpus> {
     pub machine: Machine<R, M, C>,
     pub implementation: Implementation,
     /// Banks of either stage.
-    pub banks: Ids,
+    pub banks: Ids<C>,
     /// Banks of stage 2 only.
-    pub banks_of_stage2: Ids,
+    pub banks_of_stage2: Ids<C>,
     /// For each bank.
-    gates: Vec<Gate>,
-    global: Gate,
+    gates: Vec<Gate<C>>,
+    global: Gate<C>,
     /// Banks in use, for the search for faults.
-    pub in_use: Mutex<Vec<Tag>>,
+    pub in_use: Guarded<C, Vec<Tag>>,
     /// Banks whose accesses stall.
-    pub stalling: Mutex<Stalling>,
+    pub stalling: Guarded<C, Stalling>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     pub fn new(machine: Machine<R, M, C>, implementation: Implementation, banks: u32) -> Self {
         let features = &machine.features;
         let (most, second) = (features.banks, features.banks_of_stage2.min(banks));
@@ -98,8 +97,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
             },
             gates: (0..most).map(|_| Gate::default()).collect(),
             global: Gate::default(),
-            in_use: Mutex::default(),
-            stalling: Mutex::default(),
+            in_use: Guarded::default(),
+            stalling: Guarded::default(),
             machine,
             implementation,
         }
@@ -228,21 +227,21 @@ impl Pending {
 }
 
 /// A handle to the unit's invalidations, which its domains hold.
-pub struct SmmuV2Queue<R, M, C>(pub(super) Arc<Shared<R, M, C>>);
+pub struct SmmuV2Queue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 
-impl<R, M, C> Clone for SmmuV2Queue<R, M, C> {
+impl<R, M, C: Cpus> Clone for SmmuV2Queue<R, M, C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<R, M, C> core::fmt::Debug for SmmuV2Queue<R, M, C> {
+impl<R, M, C: Cpus> core::fmt::Debug for SmmuV2Queue<R, M, C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("SmmuV2Queue").finish_non_exhaustive()
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2Queue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
     fn finish(&self, pending: Pending) -> Result<(), UnitError> {
         match pending {
             Pending::Nothing => Ok(()),
@@ -285,7 +284,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2Queue<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuV2Queue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuV2Queue<R, M, C> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
@@ -308,7 +307,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuV2Queu
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for SmmuV2Queue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for SmmuV2Queue<R, M, C> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let tag = Tag::of(context).ok_or(UnitError::Unsupported)?;
         let machine = &self.0.machine;

@@ -15,7 +15,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use portolan::addr::StreamId;
-use portolan::platform::{Clock, Mmio};
+use portolan::platform::{Cpus, Mmio};
 use portolan::unit::UnitError;
 use thiserror::Error;
 
@@ -199,7 +199,7 @@ impl Mapping {
     }
 
     /// Says what becomes of a register's accesses.
-    pub fn point<R: Mmio, M, C: Clock>(
+    pub fn point<R: Mmio, M, C: Cpus>(
         &self,
         machine: &Machine<R, M, C>,
         slot: usize,
@@ -221,7 +221,7 @@ impl Mapping {
     }
 
     /// Has a match register match `streams`, or nothing.
-    pub fn match_streams<R: Mmio, M, C: Clock>(
+    pub fn match_streams<R: Mmio, M, C: Cpus>(
         &self,
         machine: &Machine<R, M, C>,
         slot: usize,

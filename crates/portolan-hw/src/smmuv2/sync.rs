@@ -4,9 +4,8 @@
 //! synchronisation of its own, each would put off all others' end. So one is under way at a time:
 //! whoever comes meanwhile waits for the next, which one of them begins for all.
 
-use portolan::platform::{Clock, Nanos, poll};
+use portolan::platform::{Clock, Cpus, Guarded, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
-use spin::Mutex;
 
 #[derive(Debug, Default)]
 struct State {
@@ -18,8 +17,14 @@ struct State {
 /// The synchronisations of one status bit.
 ///
 /// *Locking.* The lock is held for a few instructions, never across a wait.
-#[derive(Debug, Default)]
-pub(super) struct Gate(Mutex<State>);
+#[derive(Debug)]
+pub(super) struct Gate<C: Cpus>(Guarded<C, State>);
+
+impl<C: Cpus> Default for Gate<C> {
+    fn default() -> Self {
+        Self(Guarded::default())
+    }
+}
 
 /// What a caller found to do.
 enum Role {
@@ -29,7 +34,7 @@ enum Role {
     Follows(u64),
 }
 
-impl Gate {
+impl<C: Cpus> Gate<C> {
     /// Returns once a synchronisation that was begun after this call is complete.
     ///
     /// # Errors
@@ -86,18 +91,20 @@ impl Gate {
 mod tests {
     use super::*;
     use core::cell::Cell;
+    use core::sync::atomic::{AtomicU64, Ordering};
 
-    struct Ticks(Cell<u64>);
+    struct Ticks(AtomicU64);
+    impl portolan::platform::OneCpu for Ticks {}
+
     impl Clock for Ticks {
         fn now(&self) -> Nanos {
-            self.0.set(self.0.get() + 1);
-            Nanos::new(self.0.get())
+            Nanos::new(self.0.fetch_add(1, Ordering::Relaxed) + 1)
         }
     }
 
     #[test]
     fn ends_late_or_not_at_all() {
-        let (gate, clock) = (Gate::default(), Ticks(Cell::new(0)));
+        let (gate, clock) = (Gate::<Ticks>::default(), Ticks(AtomicU64::new(0)));
         let (begun, looks) = (Cell::new(0), Cell::new(0));
         let begin = || begun.set(begun.get() + 1);
         let after_three = || {

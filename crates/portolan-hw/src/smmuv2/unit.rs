@@ -15,9 +15,8 @@ use super::streams::{Group, Home, Kept, Known, Mapping, Streams};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 use portolan::unit::{AttachError, UnitError};
-use spin::Mutex;
 
 /// What becomes of accesses after the unit was disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +59,12 @@ impl Default for Config {
 ///
 /// *Locking.* No lock is held across a wait. Streams are moved one at a time.
 #[derive(Debug)]
-pub struct SmmuV2<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+pub struct SmmuV2<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
     pub(super) mapping: Mapping,
     pub(super) moves: Turn,
-    pub(super) known: Mutex<Known>,
-    pub(super) search: Mutex<super::faults::Search>,
+    pub(super) known: Guarded<C, Known>,
+    pub(super) search: Guarded<C, super::faults::Search>,
     pub(super) stopped: AtomicBool,
     config: Config,
 }
@@ -74,7 +73,7 @@ pub struct SmmuV2<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
 const RUNNING: u32 =
     cr0::GFRE | cr0::GFIE | cr0::GCFGFRE | cr0::GCFGFIE | cr0::USFCFG | cr0::VMIDPNE | cr0::PTM;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// Takes the unit over: all streams are blocked, or pass through if they were inherited so.
     ///
     /// # Errors
@@ -120,8 +119,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
             shared: Arc::new(shared),
             mapping,
             moves: Turn::default(),
-            known: Mutex::new(known),
-            search: Mutex::default(),
+            known: Guarded::new(known),
+            search: Guarded::default(),
             stopped: AtomicBool::new(false),
             config,
         })
@@ -165,7 +164,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> SmmuV2<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Clock> SmmuV2<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
     /// An empty first-stage domain with a granule of `2^G` bytes.
     ///
     /// # Errors
@@ -190,7 +189,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Clock> SmmuV2<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for SmmuV2<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for SmmuV2<R, M, C> {
     fn drop(&mut self) {
         // A failure leaves what it concerns in limbo, which is kept.
         if !self.stopped.load(Ordering::Acquire) {
@@ -201,7 +200,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for SmmuV2<R, M, C> {
 
 /// Finds out whether firmware turns pass-through into a fault, as some of Qualcomm's does; the bank
 /// that passes through instead.
-fn bypass_bank<R: Mmio, M, C: Clock>(
+fn bypass_bank<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     implementation: Implementation,
 ) -> Result<Option<Bank>, UnitError> {
@@ -223,7 +222,7 @@ fn bypass_bank<R: Mmio, M, C: Clock>(
 }
 
 /// Blocks all streams, but for those that are to pass through.
-fn take_streams<R: Mmio, M, C: Clock>(
+fn take_streams<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &Mapping,
     inherited: Inherited,
@@ -257,7 +256,7 @@ fn take_streams<R: Mmio, M, C: Clock>(
 }
 
 /// Finds out which bits of a stream's number are matched, and can be masked.
-fn measure<R: Mmio, M, C: Clock>(
+fn measure<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &mut Mapping,
     known: &Known,

@@ -15,11 +15,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Format;
 use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for Smmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Smmu<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         let target = Target {
             entry: self.config.blocking.entry(),
@@ -48,7 +48,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for Smmu<R, M, C> {
 }
 
 /// Whether a domain is of this unit, and its tag.
-fn tag_of<F, R, M, C>(
+fn tag_of<F, R, M, C: Cpus>(
     shared: &Arc<Shared<R, M, C>>,
     domain: &PagedDomain<F, M, SmmuQueue<R, M, C>>,
 ) -> Result<Tag, AttachError>
@@ -62,11 +62,11 @@ where
     tag.ok_or(AttachError::Mismatch)
 }
 
-impl<const G: u32, R, M, C> Attach<FirstStage<G, R, M, C>> for Smmu<R, M, C>
+impl<const G: u32, R, M, C: Cpus> Attach<FirstStage<G, R, M, C>> for Smmu<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
+    C: Cpus,
 {
     fn attach(
         &self,
@@ -88,11 +88,11 @@ where
     }
 }
 
-impl<const G: u32, R, M, C> Attach<SecondStage<G, R, M, C>> for Smmu<R, M, C>
+impl<const G: u32, R, M, C: Cpus> Attach<SecondStage<G, R, M, C>> for Smmu<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
+    C: Cpus,
 {
     fn attach(
         &self,
@@ -146,11 +146,11 @@ pub struct GuestContexts {
     pub without: WithoutSubstream,
 }
 
-impl<R, M, C> Smmu<R, M, C>
+impl<R, M, C: Cpus> Smmu<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
+    C: Cpus,
 {
     fn first<const G: u32>(
         &self,

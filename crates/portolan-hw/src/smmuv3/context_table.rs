@@ -11,7 +11,7 @@ use super::spec::{cd, ste};
 use super::stream_table::Place;
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::UnitError;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct ContextTable {
 
 impl ContextTable {
     /// Room for `2^lg2` substreams.
-    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         machine: &Machine<R, M, C>,
         lg2: u32,
         two_level: Has,
@@ -76,7 +76,7 @@ impl ContextTable {
 
     /// Writes `descriptor` where the unit does not look, and makes that the place that
     /// [`ContextTable::describe`] points at. For a single descriptor only.
-    pub fn flip<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn flip<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,
         descriptor: &cd::Cd,
@@ -92,7 +92,7 @@ impl ContextTable {
     }
 
     /// Where the descriptor of `pasid` lies; its table is made if it is not there.
-    pub fn place<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn place<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,
         pasid: u32,
@@ -124,7 +124,7 @@ impl ContextTable {
     }
 
     /// Gives the memory back. The unit must not look at it any more.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(self, machine: &Machine<R, M, C>) {
+    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(self, machine: &Machine<R, M, C>) {
         if let Form::TwoLevel { second } = self.form {
             for (_, block) in second {
                 machine.free(block);

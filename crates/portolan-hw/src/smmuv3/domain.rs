@@ -11,7 +11,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, Vmid};
 use portolan::inval::{Capabilities, Quirks};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
@@ -103,7 +103,7 @@ pub(super) fn first_stage<const G: u32, R, M, C>(
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
-    C: Clock,
+    C: Cpus,
 {
     let features = &shared.features;
     if features.stage1 == Has::No {
@@ -125,7 +125,7 @@ pub(super) fn second_stage<const G: u32, R, M, C>(
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
-    C: Clock,
+    C: Cpus,
 {
     let features = &shared.features;
     if features.stage2 == Has::No {
@@ -148,7 +148,7 @@ where
     F: Format<Word = AtomicU64>,
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
-    C: Clock,
+    C: Cpus,
     SmmuQueue<R, M, C>: ContextHome,
 {
     let table = PageTable::new(format, shared.machine.mem.clone())?;

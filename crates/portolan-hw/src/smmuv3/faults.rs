@@ -9,7 +9,7 @@ use super::unit::Smmu;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::fault::{RawPageRequest, RequestKind, Responder, Response, StallTag, Wants};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 bitflags::bitflags! {
@@ -115,7 +115,7 @@ fn stalled(words: &event::Event, fault: &FaultRecord) -> RawPageRequest {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// The oldest event, see [`portolan::unit::Unit::next_fault`]. An access that stalled ends.
     pub(super) fn next_event(&self) -> Result<Option<FaultEvent>, UnitError> {
         match self.next_stall_or_fault()? {

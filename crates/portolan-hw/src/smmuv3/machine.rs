@@ -4,9 +4,8 @@ use super::features::Has;
 use super::spec::reg;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Clock, Mmio, Nanos, OutOfTableMemory, TableMem, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, poll};
 use portolan::unit::{Awaited, UnitError};
-use spin::Mutex;
 
 /// A block of table memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +16,7 @@ pub(super) struct Block {
 
 /// What the driver stands on.
 #[derive(Debug)]
-pub(super) struct Machine<R, M, C> {
+pub(super) struct Machine<R, M, C: Cpus> {
     pub registers: R,
     pub mem: M,
     pub clock: C,
@@ -26,12 +25,12 @@ pub(super) struct Machine<R, M, C> {
     /// Whether the unit reads memory through the processors' caches.
     pub coherent: Has,
     /// Global errors as they were last acknowledged.
-    seen: Mutex<u32>,
+    seen: Guarded<C, u32>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Machine<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     pub fn new(registers: R, mem: M, clock: C, limit: Nanos, coherent: Has) -> Self {
-        let seen = Mutex::new(registers.read32(reg::GERRORN));
+        let seen = Guarded::new(registers.read32(reg::GERRORN));
         Self {
             registers,
             mem,

@@ -23,6 +23,8 @@ pub(super) fn memory(pages: u32) -> Memory {
 #[derive(Debug, Default)]
 pub(super) struct Ticks(AtomicU64);
 
+impl portolan::platform::OneCpu for Ticks {}
+
 impl Clock for Ticks {
     fn now(&self) -> Nanos {
         Nanos::new(self.0.fetch_add(1_000, Ordering::Relaxed))

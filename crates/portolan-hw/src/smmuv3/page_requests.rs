@@ -14,7 +14,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::fault::{
     GroupId, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder, Response, Wants,
 };
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::UnitError;
 
 /// What comes out of the queue.
@@ -52,7 +52,7 @@ fn decode(words: &[u64; 4]) -> RawPageRequest {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// The oldest page request, if any.
     ///
     /// # Errors
@@ -75,7 +75,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Responder for Smmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Smmu<R, M, C> {
     type Error = UnitError;
 
     /// Sends a command and waits until the unit has taken it.

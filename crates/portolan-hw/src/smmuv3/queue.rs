@@ -21,9 +21,8 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use portolan::addr::PhysAddr;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::unit::{Awaited, UnitError};
-use spin::Mutex;
 
 /// Commands written under one turn of the lock.
 const CHUNK: usize = 64;
@@ -92,12 +91,12 @@ const STOPPED: u8 = 2;
 
 /// The queue.
 #[derive(Debug)]
-pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C> {
+pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C: Cpus> {
     machine: Arc<Machine<R, M, C>>,
     block: Block,
     lg2: u32,
     messages: Option<Block>,
-    ring: Mutex<Ring>,
+    ring: Guarded<C, Ring>,
     /// Position up to which the unit is known to have consumed.
     done: AtomicU64,
     /// Failures so far.
@@ -108,7 +107,7 @@ pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C> {
     counters: Counters,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> CommandQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     /// A queue of `2^lg2` commands; syncs write messages if `messages` says so.
     pub fn new(machine: Arc<Machine<R, M, C>>, lg2: u32, messages: Has) -> Result<Self, UnitError> {
         let block = machine.alloc(lg2 + super::spec::command::LG2_BYTES)?;
@@ -137,7 +136,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> CommandQueue<R, M, C> {
             block,
             lg2,
             messages,
-            ring: Mutex::new(ring),
+            ring: Guarded::new(ring),
             done: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
@@ -447,7 +446,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> CommandQueue<R, M, C> {
     }
 }
 
-impl<R, M: TableMem<AtomicU64>, C> Drop for CommandQueue<R, M, C> {
+impl<R, M: TableMem<AtomicU64>, C: Cpus> Drop for CommandQueue<R, M, C> {
     /// Gives the memory back if the unit is known to be disabled.
     fn drop(&mut self) {
         if *self.state.get_mut() == OFF {

@@ -6,7 +6,7 @@
 use super::machine::{Block, Machine};
 use super::spec::reg;
 use core::sync::atomic::AtomicU64;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::UnitError;
 
 /// What comes next.
@@ -34,7 +34,7 @@ pub(super) struct Records {
 
 impl Records {
     /// Room for `2^lg2` records of `2^record_lg2` bytes; `produced` and `consumed` are registers.
-    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         machine: &Machine<R, M, C>,
         lg2: u32,
         record_lg2: u32,
@@ -53,7 +53,7 @@ impl Records {
     }
 
     /// Gives the unit the queue by register `base`; the queue must be disabled.
-    pub fn install<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn install<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,
         base: usize,
@@ -66,7 +66,7 @@ impl Records {
     }
 
     /// Takes the oldest record out.
-    pub fn next<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,
     ) -> Result<Next, UnitError> {
@@ -97,7 +97,7 @@ impl Records {
     }
 
     /// Gives the memory back. The unit must be disabled.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(&self, machine: &Machine<R, M, C>) {
+    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(&self, machine: &Machine<R, M, C>) {
         machine.free(self.block);
     }
 }

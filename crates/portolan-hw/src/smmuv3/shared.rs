@@ -20,9 +20,8 @@ use core::iter::once;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use portolan::addr::{ContextId, IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Command, InvalidationQueue, Step};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::unit::{ContextHome, UnitError};
-use spin::Mutex;
 
 /// A device with translations of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,16 +32,16 @@ pub(super) struct Remote {
 
 /// Sets by tag that are empty most of the time.
 #[derive(Debug)]
-pub(super) struct Registry<T> {
+pub(super) struct Registry<C: Cpus, T: Send> {
     entries: AtomicUsize,
-    by_tag: Mutex<BTreeMap<Tag, Vec<T>>>,
+    by_tag: Guarded<C, BTreeMap<Tag, Vec<T>>>,
 }
 
-impl<T: Copy + PartialEq> Registry<T> {
+impl<C: Cpus, T: Copy + PartialEq + Send> Registry<C, T> {
     fn new() -> Self {
         Self {
             entries: AtomicUsize::new(0),
-            by_tag: Mutex::new(BTreeMap::new()),
+            by_tag: Guarded::new(BTreeMap::new()),
         }
     }
 
@@ -77,34 +76,34 @@ impl<T: Copy + PartialEq> Registry<T> {
 
 /// What a unit and its domains share.
 #[derive(Debug)]
-pub(super) struct Shared<R, M: TableMem<AtomicU64>, C> {
+pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
     pub machine: Arc<Machine<R, M, C>>,
     pub queue: CommandQueue<R, M, C>,
     pub features: Features,
-    pub asids: Ids,
-    pub vmids: Ids,
+    pub asids: Ids<C>,
+    pub vmids: Ids<C>,
     /// Devices with translations of their own.
-    pub remotes: Registry<Remote>,
+    pub remotes: Registry<C, Remote>,
     /// Streams with first stages of a guest's over one of our second stages.
-    pub nested: Registry<StreamId>,
+    pub nested: Registry<C, StreamId>,
 }
 
 /// The unit's queue, as domains hold it.
-pub struct SmmuQueue<R, M: TableMem<AtomicU64>, C>(pub(super) Arc<Shared<R, M, C>>);
+pub struct SmmuQueue<R, M: TableMem<AtomicU64>, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 
-impl<R, M: TableMem<AtomicU64>, C> Clone for SmmuQueue<R, M, C> {
+impl<R, M: TableMem<AtomicU64>, C: Cpus> Clone for SmmuQueue<R, M, C> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<R, M: TableMem<AtomicU64>, C> core::fmt::Debug for SmmuQueue<R, M, C> {
+impl<R, M: TableMem<AtomicU64>, C: Cpus> core::fmt::Debug for SmmuQueue<R, M, C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("SmmuQueue").finish_non_exhaustive()
     }
 }
 
-impl<R, M: TableMem<AtomicU64>, C> Shared<R, M, C> {
+impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     pub fn new(
         machine: Arc<Machine<R, M, C>>,
         queue: CommandQueue<R, M, C>,
@@ -123,7 +122,7 @@ impl<R, M: TableMem<AtomicU64>, C> Shared<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Shared<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     /// Commands, a sync, and the wait for it.
     pub fn run<const N: usize>(&self, commands: [Words; N]) -> Result<(), UnitError> {
         self.queue.run(&mut commands.into_iter())
@@ -172,14 +171,14 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a, R, M: TableMem<AtomicU64>, C> {
+struct Round<'a, R, M: TableMem<AtomicU64>, C: Cpus> {
     shared: &'a Shared<R, M, C>,
     steps: &'a mut dyn Iterator<Item = Step>,
     touched: Touched,
     ended: Ended,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Round<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
     fn touch(&mut self, tag: Tag, range: Option<IovaRange>) {
         self.touched = match (self.touched, range) {
             (Touched::Nothing, Some(range)) => Touched::Range(tag, range),
@@ -238,7 +237,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Round<'_, R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Iterator for Round<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
     type Item = Words;
 
     fn next(&mut self) -> Option<Words> {
@@ -260,7 +259,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Iterator for Round<'_, R, M, C> 
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R, M, C> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
@@ -296,7 +295,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for SmmuQueue<
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for SmmuQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for SmmuQueue<R, M, C> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let tag = Tag::of(context).ok_or(UnitError::Unsupported)?;
         self.0.queue.run(&mut once(command::invalidate_tag(tag)))?;

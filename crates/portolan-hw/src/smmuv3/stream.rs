@@ -23,9 +23,8 @@ use arrayvec::ArrayVec;
 use core::any::Any;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::unit::{AttachError, Awaited, UnitError};
-use spin::Mutex;
 
 /// A domain that is kept alive.
 pub(super) type Hold = Arc<dyn Any + Send + Sync>;
@@ -74,18 +73,23 @@ enum Slot {
 }
 
 /// All streams that were ever named.
-#[derive(Default)]
-pub(super) struct Streams(Mutex<BTreeMap<u32, Slot>>);
+pub(super) struct Streams<C: Cpus>(Guarded<C, BTreeMap<u32, Slot>>);
 
-impl core::fmt::Debug for Streams {
+impl<C: Cpus> core::fmt::Debug for Streams<C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Streams").finish_non_exhaustive()
     }
 }
 
-impl Streams {
+impl<C: Cpus> Default for Streams<C> {
+    fn default() -> Self {
+        Self(Guarded::default())
+    }
+}
+
+impl<C: Cpus> Streams<C> {
     /// Gives back what the streams hold. The unit must be disabled.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(&self, machine: &Machine<R, M, C>) {
+    pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
         for (_, slot) in core::mem::take(&mut *self.0.lock()) {
             if let Slot::Idle(stream) = slot {
                 for contexts in stream.contexts.into_iter().chain(stream.stale_contexts) {
@@ -108,7 +112,7 @@ pub(super) struct Target {
 /// Forgetting a stream: its entry and, if it had any, its descriptors.
 type Forget = ArrayVec<Words, 2>;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Smmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Takes a stream for the caller alone.
     fn claim(&self, id: StreamId) -> Result<Stream, UnitError> {
         self.shared.machine.wait(Awaited::Turn, || {

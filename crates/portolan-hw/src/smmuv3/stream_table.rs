@@ -8,9 +8,8 @@ use super::spec::{reg, ste};
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::unit::{AttachError, UnitError};
-use spin::Mutex;
 
 /// Exponent of the number of streams of a second-level table: 16 KiB.
 const SPLIT: u32 = 8;
@@ -46,17 +45,17 @@ pub(super) struct Place {
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct StreamTable {
+pub(super) struct StreamTable<C: Cpus> {
     lg2: u32,
     base: Block,
     blocking: Blocking,
     /// Second-level tables by the upper bits; `None` for a linear table.
-    second: Option<Mutex<BTreeMap<u32, Block>>>,
+    second: Option<Guarded<C, BTreeMap<u32, Block>>>,
 }
 
-impl StreamTable {
+impl<C: Cpus> StreamTable<C> {
     /// A table of `2^lg2` streams, all blocked.
-    pub fn new<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn new<R: Mmio, M: TableMem<AtomicU64>>(
         machine: &Machine<R, M, C>,
         features: &Features,
         lg2: u32,
@@ -72,7 +71,7 @@ impl StreamTable {
             lg2,
             base,
             blocking,
-            second: two_level.then(|| Mutex::new(BTreeMap::new())),
+            second: two_level.then(|| Guarded::new(BTreeMap::new())),
         };
         if !two_level {
             table.block_all(machine, base);
@@ -80,11 +79,7 @@ impl StreamTable {
         Ok(table)
     }
 
-    fn block_all<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
-        &self,
-        machine: &Machine<R, M, C>,
-        block: Block,
-    ) {
+    fn block_all<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>, block: Block) {
         let entry = self.blocking.entry();
         if entry[0] == 0 {
             return;
@@ -96,7 +91,7 @@ impl StreamTable {
     }
 
     /// Gives the unit the table; it must be disabled.
-    pub fn install<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(&self, machine: &Machine<R, M, C>) {
+    pub fn install<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
         let mut config = reg::STRTAB_LOG2SIZE.at(self.lg2.into());
         if self.second.is_some() {
             config |= reg::STRTAB_FMT.at(1) | reg::STRTAB_SPLIT.at(SPLIT.into());
@@ -111,7 +106,7 @@ impl StreamTable {
 
     /// Where the entry of `stream` lies. Its table is made if it is not there; until the stream's
     /// cached configuration is invalidated the unit need not see it.
-    pub fn place<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub fn place<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         machine: &Machine<R, M, C>,
         stream: StreamId,
@@ -147,7 +142,7 @@ impl StreamTable {
     }
 
     /// Gives the memory back. The unit must be disabled.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(&self, machine: &Machine<R, M, C>) {
+    pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
         if let Some(second) = &self.second {
             for (_, block) in core::mem::take(&mut *second.lock()) {
                 machine.free(block);

@@ -15,9 +15,8 @@ use super::stream::Streams;
 use super::stream_table::{Blocking, StreamTable};
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
-use portolan::platform::{Clock, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 use portolan::unit::{Awaited, UnitError};
-use spin::Mutex;
 
 /// Whether something is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,14 +86,14 @@ impl Default for Config {
 ///
 /// *Locking.* No lock is held across a wait. Calls that move the same stream take turns.
 #[derive(Debug)]
-pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
-    pub(super) table: StreamTable,
-    pub(super) streams: Streams,
+    pub(super) table: StreamTable<C>,
+    pub(super) streams: Streams<C>,
     pub(super) config: Config,
-    pub(super) events: Mutex<Records>,
-    pub(super) requests: Option<Mutex<Records>>,
-    power: Mutex<Power>,
+    pub(super) events: Guarded<C, Records>,
+    pub(super) requests: Option<Guarded<C, Records>>,
+    power: Guarded<C, Power>,
 }
 
 /// What is known of the unit's enables.
@@ -108,11 +107,11 @@ enum Power {
     Unknown,
 }
 
-impl<R, M, C> Smmu<R, M, C>
+impl<R, M, C: Cpus> Smmu<R, M, C>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
-    C: Clock,
+    C: Cpus,
 {
     /// Takes the unit over and enables it, with all streams blocked. Whatever it was doing ends:
     /// it is disabled first, and forgets everything.
@@ -167,7 +166,7 @@ where
                     table.release(&machine);
                     events.release(&machine);
                 })?;
-                Some(Mutex::new(records))
+                Some(Guarded::new(records))
             }
             _ => None,
         };
@@ -176,9 +175,9 @@ where
             table,
             streams: Streams::default(),
             config,
-            events: Mutex::new(events),
+            events: Guarded::new(events),
             requests,
-            power: Mutex::new(Power::Off),
+            power: Guarded::new(Power::Off),
         })
     }
 
@@ -307,11 +306,11 @@ where
     }
 }
 
-impl<R, M, C> Smmu<R, M, C>
+impl<R, M, C: Cpus> Smmu<R, M, C>
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
-    C: Clock,
+    C: Cpus,
 {
     /// An empty first-stage domain with a granule of `2^G` bytes.
     ///
@@ -336,7 +335,7 @@ where
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for Smmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Smmu<R, M, C> {
     fn drop(&mut self) {
         if self.disable().is_err() {
             return;

@@ -11,7 +11,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::StreamId;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{Attach, AttachError, Domain, FaultEvent, Unit, UnitError};
 
 use super::counts::WriteKind;
@@ -45,7 +45,7 @@ pub(super) enum Home {
     },
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// Blocks all streams that are not.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> Shared<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     /// Writes where `group` is, and checks that the registers took it.
     fn place(
         &self,
@@ -144,7 +144,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> Shared<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> Unit for TegraSmmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Unit for TegraSmmu<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, None)
     }
@@ -158,11 +158,11 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> Unit for TegraSmmu<R, M, C> {
     }
 }
 
-impl<R, M, C> Attach<TegraDomain<R, M, C>> for TegraSmmu<R, M, C>
+impl<R, M, C: Cpus> Attach<TegraDomain<R, M, C>> for TegraSmmu<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU32> + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
+    C: Cpus,
 {
     fn attach(
         &self,

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Gather, SyncFailed, sync};
-use portolan::platform::{Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Tegra;
 use portolan::table::{Access, PageTable, Segment, Translation};
 use portolan::unit::{Domain, DomainError, PagedDomain, UnitError, UnmapFailed};
@@ -14,24 +14,24 @@ use super::shared::TegraQueue;
 use super::tables::TegraTables;
 
 /// What it is made of.
-type Paged<R, M, C> = PagedDomain<Tegra, TegraTables<M>, TegraQueue<R, M, C>>;
+type Paged<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>;
 
 /// One address space of a unit.
 ///
 /// As [`PagedDomain`], but a debt without tables flushes the lines of the page-table cache that
 /// have changed and not all of them.
 #[derive(Debug)]
-pub struct TegraDomain<R: Mmio, M: TableMem<AtomicU32>, C> {
+pub struct TegraDomain<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
     paged: Paged<R, M, C>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> TegraDomain<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraDomain<R, M, C> {
     pub(super) fn new(paged: Paged<R, M, C>) -> Self {
         Self { paged }
     }
 
     /// The page tables.
-    pub fn table(&self) -> &PageTable<Tegra, TegraTables<M>> {
+    pub fn table(&self) -> &PageTable<Tegra, TegraTables<M, C>> {
         self.paged.table()
     }
 
@@ -46,7 +46,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> TegraDomain<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> Domain for TegraDomain<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Domain for TegraDomain<R, M, C> {
     fn input_range(&self) -> IovaRange {
         self.paged.input_range()
     }

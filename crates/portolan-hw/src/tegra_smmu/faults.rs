@@ -5,14 +5,14 @@
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::Iova;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 use super::counts::WriteKind;
 use super::spec::reg::{self, err, int};
 use super::unit::TegraSmmu;
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// The record, if there is one, which makes room for the next.
     pub(super) fn fault(&self) -> Result<Option<FaultEvent>, UnitError> {
         let shared = &*self.shared;

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{Iova, PhysRange};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
-use portolan::platform::{Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::UnitError;
 
 use super::counts::WriteKind;
@@ -36,7 +36,7 @@ enum Ptc {
 }
 
 /// One plan on its way to the registers.
-struct Flush<'a, R, M, C> {
+struct Flush<'a, R, M, C: Cpus> {
     shared: &'a Shared<R, M, C>,
     tables: TablesLeft,
     lines: ArrayVec<PhysRange, RUNS>,
@@ -45,7 +45,7 @@ struct Flush<'a, R, M, C> {
     last: Option<u32>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> Flush<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
     fn step(&mut self, step: Step) -> Result<(), UnitError> {
         match step {
             Step::Clean(bytes) => {
@@ -151,7 +151,7 @@ fn place(start: Iova, lg2: u32) -> (u32, WriteKind) {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     /// Carries out a plan.
     pub(super) fn run(
         &self,
@@ -180,7 +180,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> InvalidationQueue for TegraQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for TegraQueue<R, M, C> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
@@ -190,12 +190,12 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> InvalidationQueue for TegraQueue<R, M, 
 
 /// The queue, for a debt that is known to hold tables or not.
 #[derive(Debug)]
-pub(super) struct Knowing<'a, R, M, C> {
+pub(super) struct Knowing<'a, R, M, C: Cpus> {
     pub(super) shared: &'a Shared<R, M, C>,
     pub(super) tables: TablesLeft,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> InvalidationQueue for Knowing<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for Knowing<'_, R, M, C> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {

@@ -8,11 +8,10 @@ use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use portolan::addr::{ContextId, PhysAddr, PhysRange};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
-use portolan::platform::{Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Guarded, Held, Mmio, Nanos, TableMem};
 use portolan::table::Format;
 use portolan::table::format::Tegra;
 use portolan::unit::{ContextHome, UnitError};
-use spin::{Mutex, MutexGuard};
 
 use super::chip::Chip;
 use super::counts::{Counters, WriteKind};
@@ -38,26 +37,26 @@ pub(super) enum Power {
 ///
 /// *Locking.* Both locks are held for a few writes to registers, never while something is awaited.
 #[derive(Debug)]
-pub(super) struct Shared<R, M, C> {
+pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) regs: R,
     pub(super) mem: M,
     pub(super) clock: C,
     pub(super) limit: Nanos,
     pub(super) chip: Chip,
     pub(super) counters: Counters,
-    pub(super) ids: Ids,
+    pub(super) ids: Ids<C>,
     /// The empty directory of [`BLOCKED`].
     pub(super) nothing: PhysAddr,
     /// Lines flushed one by one; with more, all of them at once.
     pub(super) lines_at_most: u64,
     /// Held while the page-table cache is flushed, whose lines of 34 bits take two writes.
-    pub(super) noted: Noted,
+    pub(super) noted: Noted<C>,
     /// Held from the choice of an address space to the write of its directory.
-    select: Mutex<()>,
+    select: Guarded<C, ()>,
     power: AtomicU8,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     pub(super) fn new(
         (regs, mem, clock): (R, M, C),
         (chip, limit, lines_at_most): (Chip, Nanos, u64),
@@ -74,8 +73,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
             ids: Ids::new(BLOCKED + 1, chip.asids() - 1),
             nothing,
             lines_at_most,
-            noted: Noted::default(),
-            select: Mutex::new(()),
+            noted: Arc::new(Guarded::default()),
+            select: Guarded::new(()),
             power: AtomicU8::new(Power::Off as u8),
         }
     }
@@ -139,7 +138,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
         self.forget_tables_with(self.noted.lock());
     }
 
-    fn forget_tables_with(&self, mut noted: MutexGuard<'_, Stale>) {
+    fn forget_tables_with(&self, mut noted: Held<'_, C, Stale>) {
         self.write(WriteKind::PtcAll, reg::PTC_FLUSH, ptc_flush::ALL);
         *noted = Stale::Nothing;
     }
@@ -206,15 +205,15 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C> Shared<R, M, C> {
 
 /// A handle to the unit's flushes, which its domains hold.
 #[derive(Debug)]
-pub struct TegraQueue<R, M, C>(pub(super) Arc<Shared<R, M, C>>);
+pub struct TegraQueue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 
-impl<R, M, C> Clone for TegraQueue<R, M, C> {
+impl<R, M, C: Cpus> Clone for TegraQueue<R, M, C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C> ContextHome for TegraQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> ContextHome for TegraQueue<R, M, C> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let shared = &*self.0;
         if shared.is_off() {

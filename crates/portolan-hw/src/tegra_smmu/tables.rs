@@ -9,8 +9,7 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU32;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{OutOfTableMemory, TableMem};
-use spin::Mutex;
+use portolan::platform::{Cpus, Guarded, OutOfTableMemory, TableMem};
 
 /// Runs of lines that are told apart before everything is flushed instead.
 const RUNS: usize = 16;
@@ -56,18 +55,18 @@ impl Stale {
 }
 
 /// What units and their domains share of it.
-pub(super) type Noted = Arc<Mutex<Stale>>;
+pub(super) type Noted<C> = Arc<Guarded<C, Stale>>;
 
 /// Table memory `M` of a domain. Pages beyond the unit's memory addresses are refused.
 #[derive(Debug)]
-pub struct TegraTables<M> {
+pub struct TegraTables<M, C: Cpus> {
     mem: M,
-    noted: Noted,
+    noted: Noted<C>,
     memory_lg2: u32,
 }
 
-impl<M> TegraTables<M> {
-    pub(super) fn new(mem: M, noted: Noted, memory_lg2: u32) -> Self {
+impl<M, C: Cpus> TegraTables<M, C> {
+    pub(super) fn new(mem: M, noted: Noted<C>, memory_lg2: u32) -> Self {
         Self {
             mem,
             noted,
@@ -76,7 +75,7 @@ impl<M> TegraTables<M> {
     }
 }
 
-impl<M: TableMem<AtomicU32>> TableMem<AtomicU32> for TegraTables<M> {
+impl<M: TableMem<AtomicU32>, C: Cpus> TableMem<AtomicU32> for TegraTables<M, C> {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         reachable(&self.mem, size, self.memory_lg2)
     }

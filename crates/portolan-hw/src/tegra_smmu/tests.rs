@@ -68,6 +68,8 @@ impl Mmio for Regs {
 #[derive(Default)]
 struct Ticks(AtomicU64);
 
+impl portolan::platform::OneCpu for Ticks {}
+
 impl Clock for Ticks {
     fn now(&self) -> Nanos {
         Nanos::new(self.0.fetch_add(1_000, Ordering::Relaxed))

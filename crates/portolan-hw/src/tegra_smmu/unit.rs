@@ -9,11 +9,10 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{ContextId, StreamId};
 use portolan::inval::{Capabilities, Quirks};
-use portolan::platform::{Clock, Mmio, Nanos, TableMem, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 use portolan::unit::{Awaited, PagedDomain, UnitError};
-use spin::Mutex;
 
 use super::attach::Home;
 use super::chip::Chip;
@@ -93,13 +92,13 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), UnitEr
 /// *Locking.* Streams are moved one at a time, each by a few register accesses. When it is dropped,
 /// all streams are blocked, and nothing that the hardware may use is freed.
 #[derive(Debug)]
-pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Clock> {
+pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
     quirks: Quirks,
-    pub(super) known: Mutex<Known>,
+    pub(super) known: Guarded<C, Known>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// Takes the unit over: every swgroup is blocked. Translation is off for a moment meanwhile,
     /// and accesses pass.
     ///
@@ -119,7 +118,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
         let unit = Self {
             shared: Arc::new(shared),
             quirks: config.quirks,
-            known: Mutex::new(known),
+            known: Guarded::new(known),
         };
         if let Err(error) = unit.switch(0) {
             unit.shared.mem.free(nothing, Tegra::GRANULE);
@@ -210,7 +209,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> TegraSmmu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Clock> TegraSmmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
     /// An empty domain with 32-bit addresses.
     ///
     /// # Errors
@@ -240,7 +239,7 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Clock> TegraSmmu<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Clock> Drop for TegraSmmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Drop for TegraSmmu<R, M, C> {
     fn drop(&mut self) {
         // A failure leaves what it concerns in limbo, which is kept.
         let _ = self.block_all();

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use alloc::vec;
 use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange, PageSizes};
-use portolan::platform::{Clock, Nanos};
+use portolan::platform::{Cpus, Nanos};
 use portolan::unit::UnitError;
 
 use super::answer::{self, UNWRITTEN};
@@ -47,14 +47,14 @@ pub struct Counts {
 }
 
 #[derive(Debug)]
-pub(super) struct Device<T, C> {
+pub(super) struct Device<T, C: Cpus> {
     pub(super) transport: T,
     pub(super) clock: C,
     pub(super) limits: Config,
     pub(super) features: u64,
     pub(super) page_sizes: PageSizes,
     pub(super) input: IovaRange,
-    pub(super) domains: Ids,
+    pub(super) domains: Ids<C>,
     probe_bytes: usize,
     /// By type of request, from 1.
     counts: [AtomicU64; 5],
@@ -64,7 +64,7 @@ fn nonsense(offset: usize, value: u64) -> UnitError {
     UnitError::Nonsense { offset, value }
 }
 
-impl<T: Transport, C: Clock> Device<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
     /// Reads the configuration and turns pass-through of endpoints without a domain off.
     pub(super) fn start(transport: T, clock: C, limits: Config) -> Result<Self, UnitError> {
         let features = transport.features();

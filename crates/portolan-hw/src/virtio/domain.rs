@@ -10,10 +10,9 @@ use core::fmt;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{Gather, SyncFailed};
-use portolan::platform::{Clock, Nanos, poll};
+use portolan::platform::{Cpus, Guarded, Nanos, poll};
 use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
 use portolan::unit::{Awaited, Domain, DomainError, UnitError, UnmapFailed};
-use spin::Mutex;
 
 use super::answer::NO_SUCH;
 use super::device::Device;
@@ -39,13 +38,13 @@ struct Inner {
 /// An unmap that leaves a piece of a mapping takes the whole mapping away and makes the piece anew:
 /// the device faults there meanwhile, and if it does not take the piece back, the piece stays
 /// unmapped and the error says that the device failed.
-pub struct VirtioDomain<T: Transport, C: Clock> {
+pub struct VirtioDomain<T: Transport + Send + Sync, C: Cpus> {
     device: Arc<Device<T, C>>,
     id: u32,
-    inner: Mutex<Inner>,
+    inner: Guarded<C, Inner>,
 }
 
-impl<T: Transport, C: Clock> fmt::Debug for VirtioDomain<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for VirtioDomain<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("VirtioDomain")
             .field("id", &self.id)
@@ -53,13 +52,13 @@ impl<T: Transport, C: Clock> fmt::Debug for VirtioDomain<T, C> {
     }
 }
 
-impl<T: Transport, C: Clock> VirtioDomain<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     pub(super) fn new(device: Arc<Device<T, C>>) -> Result<Self, UnitError> {
         let id = device.domains.take().ok_or(UnitError::OutOfContexts)?;
         Ok(Self {
             device,
             id,
-            inner: Mutex::new(Inner::default()),
+            inner: Guarded::new(Inner::default()),
         })
     }
 
@@ -292,7 +291,7 @@ fn turn(waited: Nanos) -> UnitError {
     }
 }
 
-impl<T: Transport, C: Clock> Domain for VirtioDomain<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
     fn input_range(&self) -> IovaRange {
         self.device.input
     }
@@ -424,9 +423,9 @@ impl<T: Transport, C: Clock> Domain for VirtioDomain<T, C> {
     }
 }
 
-impl<T: Transport, C: Clock> Drop for VirtioDomain<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Drop for VirtioDomain<T, C> {
     fn drop(&mut self) {
-        let inner = self.inner.get_mut();
+        let inner = &mut *self.inner.lock();
         let from = Iova::new(0);
         let doubtful = inner.map.next_in(State::Doubtful, from).is_some();
         // A request that was given up may still be carried out, on whatever has the number then.

@@ -15,6 +15,8 @@ use super::transport::Transport;
 #[derive(Debug, Default)]
 pub struct Ticks(Mutex<u64>);
 
+impl portolan::platform::OneCpu for Ticks {}
+
 impl Clock for Ticks {
     fn now(&self) -> Nanos {
         let mut now = self.0.lock().unwrap();

@@ -9,12 +9,11 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use portolan::addr::{PageSizes, StreamId};
-use portolan::platform::Clock;
+use portolan::platform::{Cpus, Guarded};
 use portolan::table::Access;
 use portolan::unit::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit, UnitError,
 };
-use spin::Mutex;
 
 use super::answer::{self, NO_SUCH};
 use super::device::{Config, Counts, Device};
@@ -24,14 +23,14 @@ use super::spec::{self, Request};
 use super::transport::Transport;
 
 /// Where an endpoint is, or may be.
-enum Place<T: Transport, C: Clock> {
+enum Place<T: Transport + Send + Sync, C: Cpus> {
     /// The domain that passes through.
     Bypass(u32),
     /// A domain.
     Domain(Arc<VirtioDomain<T, C>>),
 }
 
-impl<T: Transport, C: Clock> Place<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Place<T, C> {
     fn id(&self) -> u32 {
         match self {
             Self::Bypass(id) => *id,
@@ -61,13 +60,13 @@ type Places<T, C> = Vec<Place<T, C>>;
 /// Endpoints without a domain are blocked. Moving an endpoint takes a lock that is held while the
 /// device answers; mapping does not. When the unit is dropped its endpoints are detached; domains of
 /// endpoints that the device does not detach are kept for good.
-pub struct Viommu<T: Transport, C: Clock> {
+pub struct Viommu<T: Transport + Send + Sync, C: Cpus> {
     device: Arc<Device<T, C>>,
     bypass: Option<u32>,
-    streams: Mutex<BTreeMap<u32, Places<T, C>>>,
+    streams: Guarded<C, BTreeMap<u32, Places<T, C>>>,
 }
 
-impl<T: Transport, C: Clock> fmt::Debug for Viommu<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for Viommu<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Viommu")
             .field("page_sizes", &self.device.page_sizes)
@@ -77,7 +76,7 @@ impl<T: Transport, C: Clock> fmt::Debug for Viommu<T, C> {
     }
 }
 
-impl<T: Transport, C: Clock> Viommu<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// Takes over a device that runs. Endpoints that have no domain are blocked from here on.
     ///
     /// # Errors
@@ -93,7 +92,7 @@ impl<T: Transport, C: Clock> Viommu<T, C> {
         Ok(Self {
             device: Arc::new(device),
             bypass,
-            streams: Mutex::new(BTreeMap::new()),
+            streams: Guarded::new(BTreeMap::new()),
         })
     }
 
@@ -220,7 +219,7 @@ impl<T: Transport, C: Clock> Viommu<T, C> {
     }
 }
 
-impl<T: Transport, C: Clock> Unit for Viommu<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         let mut streams = self.streams.lock();
         match streams.get_mut(&stream.get()) {
@@ -258,7 +257,7 @@ impl<T: Transport, C: Clock> Unit for Viommu<T, C> {
     }
 }
 
-impl<T: Transport, C: Clock> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
     /// Between the move and the last of the mappings that were made before the domain had an
     /// endpoint, accesses to those still to come fault.
     fn attach(
@@ -290,9 +289,9 @@ impl<T: Transport, C: Clock> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
     }
 }
 
-impl<T: Transport, C: Clock> Drop for Viommu<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Drop for Viommu<T, C> {
     fn drop(&mut self) {
-        let streams = core::mem::take(self.streams.get_mut());
+        let streams = core::mem::take(&mut *self.streams.lock());
         for (stream, mut places) in streams {
             if self.detach(StreamId::new(stream), &mut places).is_err() {
                 core::mem::forget(places);

@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{ContextId, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::Access;
 use portolan::table::format::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
 use portolan::unit::{
@@ -89,7 +89,7 @@ impl Known {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Blocks all streams.
     ///
     /// # Errors
@@ -481,7 +481,7 @@ impl Target {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, RID_PASID, Target::Blocked)
     }
@@ -515,11 +515,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Unit for Vtd<R, M, C> {
 
 macro_rules! attach {
     ($format:ident, $stage:ident) => {
-        impl<R, M, C> Attach<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        impl<R, M, C: Cpus> Attach<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
         where
             R: Mmio + Send + Sync + 'static,
             M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Clock + Send + Sync + 'static,
+            C: Cpus,
         {
             fn attach(
                 &self,
@@ -530,11 +530,11 @@ macro_rules! attach {
             }
         }
 
-        impl<R, M, C> AttachPasid<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        impl<R, M, C: Cpus> AttachPasid<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
         where
             R: Mmio + Send + Sync + 'static,
             M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Clock + Send + Sync + 'static,
+            C: Cpus,
         {
             fn attach_pasid(
                 &self,
@@ -546,11 +546,11 @@ macro_rules! attach {
             }
         }
 
-        impl<R, M, C> AttachAs<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        impl<R, M, C: Cpus> AttachAs<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
         where
             R: Mmio + Send + Sync + 'static,
             M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Clock + Send + Sync + 'static,
+            C: Cpus,
         {
             fn attach_as(
                 &self,

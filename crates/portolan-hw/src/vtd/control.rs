@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use portolan::platform::{Clock, Mmio, Nanos, poll};
+use portolan::platform::{Clock, Cpus, Mmio, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
 
 use super::counts::{Counters, Kind};
@@ -45,7 +45,7 @@ pub(super) enum Switch {
 
 /// Registers, clock and identification of a unit.
 #[derive(Debug)]
-pub(super) struct Control<R, C> {
+pub(super) struct Control<R, C: Cpus> {
     pub(super) regs: R,
     pub(super) clock: C,
     pub(super) limit: Nanos,
@@ -54,7 +54,7 @@ pub(super) struct Control<R, C> {
     turn: Turn,
 }
 
-impl<R: Mmio, C: Clock> Control<R, C> {
+impl<R: Mmio, C: Cpus> Control<R, C> {
     pub(super) fn new(regs: R, clock: C, limit: Nanos, features: Features) -> Self {
         Self {
             regs,

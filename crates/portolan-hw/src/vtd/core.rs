@@ -12,9 +12,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{ContextId, PageSize};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::unit::{ContextHome, UnitError};
-use spin::Mutex;
 
 use super::control::Control;
 use super::direct::Direct;
@@ -75,24 +74,24 @@ pub(super) struct Tag {
 
 /// The way that invalidations take.
 #[derive(Debug)]
-pub(super) enum Way {
-    Ring(Ring),
+pub(super) enum Way<C: Cpus> {
+    Ring(Ring<C>),
     Direct(Direct),
 }
 
 /// Shared by the unit, its handles and its domains.
 #[derive(Debug)]
-pub(super) struct Core<R, M, C> {
+pub(super) struct Core<R, M, C: Cpus> {
     pub(super) control: Control<R, C>,
     pub(super) mem: M,
-    pub(super) way: Way,
-    pub(super) ids: Ids,
-    pub(super) tags: Mutex<BTreeMap<u32, Arc<Tag>>>,
+    pub(super) way: Way<C>,
+    pub(super) ids: Ids<C>,
+    pub(super) tags: Guarded<C, BTreeMap<u32, Arc<Tag>>>,
     /// Translation is off for good, and everything was invalidated: nothing is owed any more.
     pub(super) released: AtomicBool,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Core<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
     /// Changes what `context` tags.
     pub(super) fn tag(&self, context: ContextId, change: impl FnOnce(&mut Tag)) {
         let mut tags = self.tags.lock();
@@ -116,13 +115,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Core<R, M, C> {
 }
 
 /// Requests under way from one caller.
-struct Sending<'a, R, M, C> {
+struct Sending<'a, R, M, C: Cpus> {
     core: &'a Core<R, M, C>,
     owner: Owner,
     batch: Batch,
 }
 
-impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Clock> Sending<'a, R, M, C> {
+impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     fn new(core: &'a Core<R, M, C>) -> Self {
         let owner = match &core.way {
             Way::Ring(ring) => ring.owner(),
@@ -213,22 +212,22 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Clock> Sending<'a, R, M, C> {
 
 /// A handle to the unit's invalidations, which its domains hold.
 #[derive(Debug)]
-pub struct VtdQueue<R, M, C>(pub(super) Arc<Core<R, M, C>>);
+pub struct VtdQueue<R, M, C: Cpus>(pub(super) Arc<Core<R, M, C>>);
 
-impl<R, M, C> Clone for VtdQueue<R, M, C> {
+impl<R, M, C: Cpus> Clone for VtdQueue<R, M, C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
 /// Steps of a plan being turned into requests.
-struct Paying<'a, R, M, C> {
+struct Paying<'a, R, M, C: Cpus> {
     sending: Sending<'a, R, M, C>,
     /// What device TLBs have to forget, once the unit itself has.
     remote: Vec<Request>,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Paying<'_, R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
     fn step(&mut self, step: Step) -> Result<(), UnitError> {
         let core = self.sending.core;
         match step {
@@ -390,7 +389,7 @@ fn iotlb(domain: u16, extent: Extent) -> Iotlb {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for VtdQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for VtdQueue<R, M, C> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
@@ -412,7 +411,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> InvalidationQueue for VtdQueue<R
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for VtdQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for VtdQueue<R, M, C> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let (domain, stage) = split_id(context);
         let tag = self.0.tag_of(context);
@@ -440,7 +439,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> ContextHome for VtdQueue<R, M, C
     }
 }
 
-impl<R, M, C> Core<R, M, C> {
+impl<R, M, C: Cpus> Core<R, M, C> {
     /// A free domain identifier.
     pub(super) fn take_id(&self) -> Result<u16, UnitError> {
         let id = self.ids.take().ok_or(UnitError::OutOfContexts)?;

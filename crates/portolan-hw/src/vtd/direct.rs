@@ -4,7 +4,7 @@
 //! 11.4.8.2 and 11.4.9 for the registers. One command at a time, each awaited. The hardware may do
 //! more than was asked, never less. Refused while the queue is on (6.5.1).
 
-use portolan::platform::{Clock, Mmio, poll};
+use portolan::platform::{Cpus, Mmio, poll};
 use portolan::unit::{Awaited, UnitError};
 
 use super::control::{Control, Turn};
@@ -22,7 +22,7 @@ pub(super) struct Direct {
 
 impl Direct {
     /// Invalidates part of the context cache.
-    pub(super) fn contexts<R: Mmio, C: Clock>(
+    pub(super) fn contexts<R: Mmio, C: Cpus>(
         &self,
         control: &Control<R, C>,
         what: Contexts,
@@ -46,7 +46,7 @@ impl Direct {
     }
 
     /// Invalidates part of the IOTLB.
-    pub(super) fn iotlb<R: Mmio, C: Clock>(
+    pub(super) fn iotlb<R: Mmio, C: Cpus>(
         &self,
         control: &Control<R, C>,
         what: Iotlb,
@@ -83,7 +83,7 @@ impl Direct {
     }
 
     /// Writes an address, if any, then a command, and waits for it to be done.
-    fn run<R: Mmio, C: Clock>(
+    fn run<R: Mmio, C: Cpus>(
         &self,
         control: &Control<R, C>,
         kind: Kind,
@@ -110,7 +110,7 @@ impl Direct {
         }
     }
 
-    fn idle<R: Mmio, C: Clock>(
+    fn idle<R: Mmio, C: Cpus>(
         &self,
         control: &Control<R, C>,
         offset: usize,

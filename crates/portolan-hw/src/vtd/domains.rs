@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use portolan::inval::{Capabilities, Quirks, Walker};
-use portolan::platform::{Clock, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
@@ -25,7 +25,7 @@ pub type SecondDomain<R, M, C> = PagedDomain<VtdSecondStage, M, VtdQueue<R, M, C
 /// A domain with first-stage tables.
 pub type FirstDomain<R, M, C> = PagedDomain<VtdFirstStage, M, VtdQueue<R, M, C>>;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Whether page walks have to be told what changed.
     fn walker(&self) -> Walker {
         let snoops = match self.config.mode {
@@ -49,7 +49,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Clock> Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     /// An empty domain with second-stage tables of the depth that covers all addresses.
     ///
     /// # Errors

@@ -6,26 +6,30 @@
 //! Fault interrupts and advanced fault logging are not used.
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::platform::{Clock, Mmio};
+use portolan::platform::{Cpus, Guarded, Mmio};
 use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
-use spin::Mutex;
 
 use super::control::Control;
 use super::spec::record::{FAULT_BYTES, fault, reason};
 use super::spec::reg::{self, fsts};
 
 /// Where the next record is expected; nowhere before the first.
-#[derive(Debug, Default)]
-pub(super) struct Reader {
-    next: Mutex<Option<usize>>,
+#[derive(Debug)]
+pub(super) struct Reader<C: Cpus> {
+    next: Guarded<C, Option<usize>>,
 }
 
-impl Reader {
+impl<C: Cpus> Default for Reader<C> {
+    fn default() -> Self {
+        Self {
+            next: Guarded::default(),
+        }
+    }
+}
+
+impl<C: Cpus> Reader<C> {
     /// Gives back all that was recorded before, unread.
-    pub(super) fn discard<R: Mmio, C: Clock>(
-        &self,
-        control: &Control<R, C>,
-    ) -> Result<(), UnitError> {
+    pub(super) fn discard<R: Mmio>(&self, control: &Control<R, C>) -> Result<(), UnitError> {
         for _ in 0..=control.features.fault_count {
             if self.next(control)?.is_none() {
                 break;
@@ -38,7 +42,7 @@ impl Reader {
     }
 
     /// The oldest record, or that some were lost.
-    pub(super) fn next<R: Mmio, C: Clock>(
+    pub(super) fn next<R: Mmio>(
         &self,
         control: &Control<R, C>,
     ) -> Result<Option<FaultEvent>, UnitError> {

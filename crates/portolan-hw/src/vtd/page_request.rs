@@ -10,7 +10,7 @@ use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::fault::{
     GroupId, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder, Response, Wants,
 };
-use portolan::platform::{Clock, Mmio, TableMem, Word};
+use portolan::platform::{Cpus, Mmio, TableMem, Word};
 use portolan::unit::UnitError;
 
 use super::control::Control;
@@ -49,7 +49,7 @@ pub(super) struct PageQueue {
 
 impl PageQueue {
     /// Gives the queue's memory back. Translation must be off.
-    pub(super) fn free<R: Mmio, C: Clock>(
+    pub(super) fn free<R: Mmio, C: Cpus>(
         &self,
         control: &Control<R, C>,
         mem: &impl TableMem<AtomicU64>,
@@ -69,7 +69,7 @@ fn place(address: u64) -> (PhysAddr, PageSize) {
     (PhysAddr::new(address).align_down(PageSize::SIZE_4K), size)
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Sets up a page-request queue of `2^lg2_pages` pages (7 at most), to be read with
     /// [`Vtd::next_page_request`]. Devices whose TLB is used may send requests from their next
     /// attachment on.
@@ -150,7 +150,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Responder for Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Vtd<R, M, C> {
     type Error = UnitError;
 
     /// Sends a descriptor and waits until the unit has taken it; [`UnitError::Unsupported`]

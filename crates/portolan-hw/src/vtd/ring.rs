@@ -10,9 +10,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Clock, Mmio, OutOfTableMemory, TableMem, Word, poll};
+use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word, poll};
 use portolan::unit::{Awaited, UnitError};
-use spin::{Mutex, MutexGuard};
 
 use super::control::Control;
 use super::counts::Kind;
@@ -69,19 +68,19 @@ struct State {
 
 /// The ring.
 #[derive(Debug)]
-pub(super) struct Ring {
+pub(super) struct Ring<C: Cpus> {
     base: PhysAddr,
     size: PageSize,
     status: PhysAddr,
     status_size: PageSize,
     width: Width,
     lg2_slots: u32,
-    state: Mutex<State>,
+    state: Guarded<C, State>,
     /// Number of refusals that were not heard of.
     refused: AtomicU64,
 }
 
-impl Ring {
+impl<C: Cpus> Ring<C> {
     /// A ring of `2^lg2_pages` pages (at most 7), not yet handed to the unit.
     pub(super) fn new<M: TableMem<AtomicU64>>(
         mem: &M,
@@ -111,7 +110,7 @@ impl Ring {
             status_size,
             width,
             lg2_slots,
-            state: Mutex::new(state),
+            state: Guarded::new(state),
             refused: AtomicU64::new(0),
         })
     }
@@ -144,7 +143,7 @@ impl Ring {
     }
 
     /// Hands `batch` over, once there is room.
-    pub(super) fn submit<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn submit<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
@@ -167,7 +166,7 @@ impl Ring {
     }
 
     /// Hands a wait over, once there is room.
-    pub(super) fn submit_wait<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn submit_wait<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
@@ -191,7 +190,7 @@ impl Ring {
     }
 
     /// Waits for `ticket` of `owner`.
-    pub(super) fn wait<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn wait<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
@@ -267,12 +266,12 @@ impl Ring {
     }
 
     /// The lock, with room for `count` descriptors.
-    fn room<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn room<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
         count: u64,
-    ) -> Result<MutexGuard<'_, State>, UnitError> {
+    ) -> Result<Held<'_, C, State>, UnitError> {
         let fits = |state: &State| state.tail - state.head + count < self.slots();
         let look = || {
             let mut state = self.state.lock();
@@ -295,11 +294,7 @@ impl Ring {
     }
 
     /// How many descriptors the unit has fetched, as its head tells.
-    fn fetched<R: Mmio, C: Clock>(
-        &self,
-        control: &Control<R, C>,
-        state: &State,
-    ) -> Result<u64, UnitError> {
+    fn fetched<R: Mmio>(&self, control: &Control<R, C>, state: &State) -> Result<u64, UnitError> {
         let value = control.regs.read64(reg::IQH);
         if value == u64::MAX {
             return Err(UnitError::Gone);
@@ -329,7 +324,7 @@ impl Ring {
     }
 
     /// Moves the unit's tail. It wraps: the offset behind the last slot is that of the first.
-    fn publish<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn publish<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
@@ -344,7 +339,7 @@ impl Ring {
     /// descriptor is replaced by a wait that nobody waits for, a device's time-out is told to all
     /// whose descriptors are not known to be complete, as any of theirs may have been for that
     /// device, and any of their waits aborted; and only the bit that was dealt with is cleared.
-    fn repair<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn repair<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
@@ -379,7 +374,7 @@ impl Ring {
     }
 
     /// Puts a harmless descriptor in place of the one that the head is at.
-    fn replace<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    fn replace<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
@@ -422,10 +417,7 @@ impl Ring {
     }
 
     /// Whether the unit has fetched everything.
-    pub(super) fn drained<R: Mmio, C: Clock>(
-        &self,
-        control: &Control<R, C>,
-    ) -> Result<bool, UnitError> {
+    pub(super) fn drained<R: Mmio>(&self, control: &Control<R, C>) -> Result<bool, UnitError> {
         let state = self.state.lock();
         Ok(self.fetched(control, &state)? == state.tail)
     }

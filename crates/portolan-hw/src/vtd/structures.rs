@@ -9,7 +9,7 @@ use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Clock, Mmio, OutOfTableMemory, TableMem, Word};
+use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
 use portolan::unit::UnitError;
 
 use super::core::Core;
@@ -104,7 +104,7 @@ impl Structures {
     }
 
     /// The context entry of `stream`, with the table that holds it.
-    pub(super) fn context<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn context<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         core: &Core<R, M, C>,
         stream: u16,
@@ -133,7 +133,7 @@ impl Structures {
     }
 
     /// The PASID directory of `stream`.
-    pub(super) fn directory<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn directory<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         core: &Core<R, M, C>,
         stream: u16,
@@ -147,7 +147,7 @@ impl Structures {
     }
 
     /// The entry of `pasid` in the directory of `stream`, with the table that holds it.
-    pub(super) fn pasid<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+    pub(super) fn pasid<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         core: &Core<R, M, C>,
         stream: u16,
@@ -181,7 +181,7 @@ impl Structures {
 
 /// Hangs a table on one word of an upper one, unless it hangs there. That it was not there before
 /// is forgotten with the entry that is about to be written in it.
-fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     core: &Core<R, M, C>,
     (upper, size): (PhysAddr, PageSize),
     word: usize,
@@ -201,7 +201,10 @@ fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
 }
 
 /// What the entry holds now; words beyond its own are zero.
-pub(super) fn read<R, M: TableMem<AtomicU64>, C>(core: &Core<R, M, C>, at: At) -> [u64; MAX_WORDS] {
+pub(super) fn read<R, M: TableMem<AtomicU64>, C: Cpus>(
+    core: &Core<R, M, C>,
+    at: At,
+) -> [u64; MAX_WORDS] {
     let mut words = [0; MAX_WORDS];
     let table = core.mem.table(at.table, at.size);
     for (value, word) in words
@@ -217,7 +220,7 @@ pub(super) fn read<R, M: TableMem<AtomicU64>, C>(core: &Core<R, M, C>, at: At) -
 /// Changes an entry to `new`, step by step.
 ///
 /// On an error an entry that was present is absent, and hardware may still use what it kept of it.
-pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Clock>(
+pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     core: &Core<R, M, C>,
     at: At,
     new: &[u64],

@@ -10,10 +10,9 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{PhysRange, StreamId};
 use portolan::inval::Quirks;
-use portolan::platform::{Clock, Mmio, Nanos, TableMem, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
 use portolan::table::format::VtdLevels;
 use portolan::unit::{Awaited, UnitError};
-use spin::Mutex;
 
 use super::attach::{Home, Kept};
 use super::control::{Control, Switch, Turn};
@@ -126,13 +125,13 @@ impl Drop for Known {
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
 #[derive(Debug)]
-pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
+pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) core: Arc<Core<R, M, C>>,
     pub(super) config: Config,
     pub(super) moves: Turn,
-    pub(super) structures: Mutex<Structures>,
-    pub(super) known: Mutex<Known>,
-    pub(super) faults: Reader,
+    pub(super) structures: Guarded<C, Structures>,
+    pub(super) known: Guarded<C, Known>,
+    pub(super) faults: Reader<C>,
     pub(super) requests: PageQueue,
 }
 
@@ -140,7 +139,7 @@ pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Clock> {
 /// it tags what is not present (6.1).
 pub(super) const PASS: u16 = 1;
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Takes the unit over: every stream is blocked. Translation that firmware left on is turned
     /// off first, and so are its queue and its protected memory regions.
     ///
@@ -192,7 +191,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
             mem,
             way,
             ids: Ids::new(u32::from(PASS) + 1, last),
-            tags: Mutex::new(BTreeMap::new()),
+            tags: Guarded::new(BTreeMap::new()),
             released: AtomicBool::new(false),
         };
         if let Err(error) = quiet(&core.control) {
@@ -206,8 +205,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
             core: Arc::new(core),
             config,
             moves: Turn::default(),
-            structures: Mutex::new(structures),
-            known: Mutex::new(Known::default()),
+            structures: Guarded::new(structures),
+            known: Guarded::new(Known::default()),
             faults: Reader::default(),
             requests: PageQueue::default(),
         };
@@ -339,7 +338,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Vtd<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Vtd<R, M, C> {
     fn drop(&mut self) {
         // A failure leaves what it concerns in limbo, which is kept.
         let _ = self.block_all();
@@ -347,7 +346,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Clock> Drop for Vtd<R, M, C> {
 }
 
 /// Stops whatever firmware left running: translation, then its queue, once that is empty.
-fn quiet<R: Mmio, C: Clock>(control: &Control<R, C>) -> Result<(), UnitError> {
+fn quiet<R: Mmio, C: Cpus>(control: &Control<R, C>) -> Result<(), UnitError> {
     control.switch(command::TE, Switch::Off)?;
     if control.status()? & command::QIE == 0 {
         return Ok(());

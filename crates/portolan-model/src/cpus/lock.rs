@@ -78,9 +78,14 @@ impl<T> VirtualLock<T> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value, for whoever holds the lock.
-    fn held<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut self.value.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The value, for the holder.
+    fn guard(&self, place: Place) -> VirtualGuard<'_, T> {
+        let value = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        VirtualGuard {
+            value: Some(value),
+            lock: self,
+            place,
+        }
     }
 
     fn release(&self) {
@@ -89,7 +94,43 @@ impl<T> VirtualLock<T> {
     }
 }
 
+/// The guard of [`VirtualLock`].
+#[derive(Debug)]
+pub struct VirtualGuard<'a, T> {
+    value: Option<MutexGuard<'a, T>>,
+    lock: &'a VirtualLock<T>,
+    place: Place,
+}
+
+impl<T> std::ops::Deref for VirtualGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl<T> std::ops::DerefMut for VirtualGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl<T> Drop for VirtualGuard<'_, T> {
+    fn drop(&mut self) {
+        self.value = None;
+        if self.place != Place::Outside {
+            self.lock.release();
+        }
+    }
+}
+
 impl<T: Send> Lock<T> for VirtualLock<T> {
+    type Guard<'a>
+        = VirtualGuard<'a, T>
+    where
+        T: 'a;
+
     fn new(value: T) -> Self {
         Self {
             state: Mutex::default(),
@@ -97,9 +138,10 @@ impl<T: Send> Lock<T> for VirtualLock<T> {
         }
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        if scheduler::point() == Place::Outside {
-            return self.held(f);
+    fn lock(&self) -> VirtualGuard<'_, T> {
+        let place = scheduler::point();
+        if place == Place::Outside {
+            return self.guard(place);
         }
         let blocked = scheduler::with(|core| {
             let mut state = self.state();
@@ -114,25 +156,27 @@ impl<T: Send> Lock<T> for VirtualLock<T> {
         if blocked == Some(Attempt::Failed) {
             scheduler::wait_blocked();
         }
-        let result = self.held(f);
-        self.release();
-        result
+        self.guard(place)
     }
 
-    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        if scheduler::point() == Place::Outside {
-            return match self.value.try_lock() {
-                Ok(mut value) => Some(f(&mut value)),
-                Err(TryLockError::Poisoned(poisoned)) => Some(f(&mut poisoned.into_inner())),
-                Err(TryLockError::WouldBlock) => None,
+    fn try_lock(&self) -> Option<VirtualGuard<'_, T>> {
+        let place = scheduler::point();
+        if place == Place::Outside {
+            let value = match self.value.try_lock() {
+                Ok(value) => value,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return None,
             };
+            return Some(VirtualGuard {
+                value: Some(value),
+                lock: self,
+                place,
+            });
         }
         if scheduler::with(|core| self.state().attempt(core)) == Some(Attempt::Failed) {
             return None;
         }
-        let result = self.held(f);
-        self.release();
-        Some(result)
+        Some(self.guard(place))
     }
 
     fn into_inner(self) -> T {

@@ -1,4 +1,4 @@
-//! CPUs, and what they share: words and locks.
+//! CPUs, and the words that they share.
 //!
 //! Everything in the library that CPUs contend for is made of these, so that the same code runs on
 //! bare hardware, under a model checker that explores interleavings, and on processors in virtual
@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Clock, Nanos};
+use super::{Clock, Lock, Nanos};
 use crate::addr::CpuId;
 
 /// A word that CPUs share, of 64 bits.
@@ -45,23 +45,6 @@ pub trait SharedWord: Send + Sync + 'static {
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64;
 }
 
-/// A lock around a `T`. Whoever holds it does not wait for anything but memory.
-pub trait Lock<T>: Send + Sync {
-    /// A lock that nobody holds.
-    fn new(value: T) -> Self;
-
-    /// Waits for the lock, and holds it during `f`.
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R;
-
-    /// Holds the lock during `f` if nobody else holds it.
-    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R>;
-
-    /// The value of a lock that nobody can reach any more.
-    fn into_inner(self) -> T
-    where
-        Self: Sized;
-}
-
 /// The CPUs that call the library.
 ///
 /// *Implementer's duties.* [`current`](Self::current) is below [`count`](Self::count). It may be
@@ -70,8 +53,8 @@ pub trait Lock<T>: Send + Sync {
 pub trait Cpus: Clock + Send + Sync + 'static {
     /// Words that CPUs share.
     type Word: SharedWord;
-    /// Locks that CPUs share. In a kernel: with interrupts off while held, if drivers map from
-    /// interrupt handlers.
+    /// Locks that CPUs share. While a CPU holds one, no interrupt handler that calls the library
+    /// runs on that CPU: in a kernel [`IrqLock`](super::IrqLock), in a process any lock.
     type Lock<T: Send>: Lock<T>;
 
     /// How many CPUs there are; at least 1.
@@ -103,6 +86,25 @@ impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
     #[inline]
     fn coarse_now(&self) -> Nanos {
         (**self).coarse_now()
+    }
+}
+
+/// A clock that stands for a machine with one CPU, whose interrupt handlers do not call the
+/// library, or for a process of few threads: it is its [`Cpus`] as well, with spinning locks.
+pub trait OneCpu: Clock + Send + Sync + 'static {}
+
+impl<C: OneCpu> Cpus for C {
+    type Word = AtomicU64;
+    type Lock<T: Send> = spin::Mutex<T>;
+
+    #[inline]
+    fn count(&self) -> usize {
+        1
+    }
+
+    #[inline]
+    fn current(&self) -> CpuId {
+        CpuId::new(0)
     }
 }
 
@@ -151,26 +153,6 @@ impl SharedWord for AtomicU64 {
     #[inline]
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
         self.fetch_or(mask, order)
-    }
-}
-
-impl<T: Send> Lock<T> for spin::Mutex<T> {
-    fn new(value: T) -> Self {
-        Self::new(value)
-    }
-
-    #[inline]
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut self.lock())
-    }
-
-    #[inline]
-    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.try_lock().map(|mut held| f(&mut held))
-    }
-
-    fn into_inner(self) -> T {
-        self.into_inner()
     }
 }
 

@@ -8,7 +8,7 @@
 //! * [`Mmio`]: the registers of a device.
 //! * [`PhysMemory`]: copies, for bounce pools.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
-//! * [`Cpus`]: CPUs, and the words and locks that they share.
+//! * [`Cpus`]: CPUs, and the words and locks that they share; [`IrqLock`] for kernels.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
 mod cache;
@@ -16,6 +16,7 @@ mod clock;
 mod copy;
 mod cpus;
 mod host;
+mod lock;
 mod mmio;
 mod slab;
 mod word;
@@ -23,8 +24,9 @@ mod word;
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use copy::PhysMemory;
-pub use cpus::{Cpus, Lock, SharedWord, SpinCpus};
+pub use cpus::{Cpus, OneCpu, SharedWord, SpinCpus};
 pub use host::HostTables;
+pub use lock::{Guarded, Held, Interrupts, IrqGuard, IrqLock, Lock};
 pub use mmio::Mmio;
 pub use slab::SlabTables;
 pub use word::Word;

@@ -177,16 +177,21 @@ impl SharedWord for LoomWord {
 pub struct LoomLock<T>(loom::sync::Mutex<T>);
 
 impl<T: Send> Lock<T> for LoomLock<T> {
+    type Guard<'a>
+        = loom::sync::MutexGuard<'a, T>
+    where
+        T: 'a;
+
     fn new(value: T) -> Self {
         Self(loom::sync::Mutex::new(value))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut self.0.lock().unwrap())
+    fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+        self.0.lock().unwrap()
     }
 
-    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.0.try_lock().ok().map(|mut held| f(&mut held))
+    fn try_lock(&self) -> Option<loom::sync::MutexGuard<'_, T>> {
+        self.0.try_lock().ok()
     }
 
     fn into_inner(self) -> T {
@@ -224,21 +229,50 @@ impl Cpus for TellingCpus {
 #[derive(Debug)]
 pub struct TellingLock<T>(LoomLock<T>);
 
+/// Tells of the use of a lock once it is free again.
+pub struct TellingGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
+
+impl<T> std::ops::Deref for TellingGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().unwrap()
+    }
+}
+
+impl<T> std::ops::DerefMut for TellingGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().unwrap()
+    }
+}
+
+impl<T> Drop for TellingGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0 = None;
+        changed_by_me();
+    }
+}
+
 impl<T: Send> Lock<T> for TellingLock<T> {
+    type Guard<'a>
+        = TellingGuard<'a, T>
+    where
+        T: 'a;
+
     fn new(value: T) -> Self {
         Self(LoomLock::new(value))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let done = self.0.with(f);
-        changed_by_me();
-        done
+    fn lock(&self) -> TellingGuard<'_, T> {
+        TellingGuard(Some(self.0.lock()))
     }
 
-    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let done = self.0.try_with(f);
-        changed_by_me();
-        done
+    fn try_lock(&self) -> Option<TellingGuard<'_, T>> {
+        let held = self.0.try_lock();
+        if held.is_none() {
+            changed_by_me();
+        }
+        held.map(|held| TellingGuard(Some(held)))
     }
 
     fn into_inner(self) -> T {

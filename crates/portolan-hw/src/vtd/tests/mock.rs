@@ -334,6 +334,8 @@ impl TableMem<AtomicU64> for Mock {
     }
 }
 
+impl portolan::platform::OneCpu for Mock {}
+
 impl Clock for Mock {
     fn now(&self) -> Nanos {
         Nanos::new(self.0.time.fetch_add(10_000, Ordering::Relaxed))

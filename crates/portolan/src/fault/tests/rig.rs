@@ -31,16 +31,21 @@ impl Clock for Alone {
 pub(super) struct Free<T>(Mutex<T>);
 
 impl<T: Send> Lock<T> for Free<T> {
+    type Guard<'a>
+        = spin::MutexGuard<'a, T>
+    where
+        T: 'a;
+
     fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        self.try_with(f).expect("the lock is held")
+    fn lock(&self) -> spin::MutexGuard<'_, T> {
+        self.0.try_lock().expect("the lock is held")
     }
 
-    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.0.try_lock().map(|mut held| f(&mut held))
+    fn try_lock(&self) -> Option<spin::MutexGuard<'_, T>> {
+        self.0.try_lock()
     }
 
     fn into_inner(self) -> T {
