@@ -60,7 +60,7 @@ impl<'a> Bytes<'a> {
         self.part(0, len)
     }
 
-    fn array<const N: usize>(self, at: usize) -> Result<[u8; N], TableError> {
+    pub(super) fn array<const N: usize>(self, at: usize) -> Result<[u8; N], TableError> {
         let part = self.part(at, N)?;
         part.data.try_into().map_err(|_| TableError::Truncated {
             offset: part.at,
@@ -82,10 +82,6 @@ impl<'a> Bytes<'a> {
 
     pub(super) fn u64(self, at: usize) -> Result<u64, TableError> {
         Ok(u64::from_le_bytes(self.array(at)?))
-    }
-
-    pub(super) fn signature(self, at: usize) -> Result<[u8; 4], TableError> {
-        self.array(at)
     }
 
     /// A name that ends at a zero byte or at the end of the part.

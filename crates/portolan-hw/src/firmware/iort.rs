@@ -1,12 +1,13 @@
 //! IORT: Arm's SMMUs, what is behind them and by which identifiers.
 //!
 //! Arm I/O Remapping Table (DEN0049), revision E.f, chapter 3. Node types 0 to 6. Identifiers are
-//! followed by [`Iort::resolve`]. Not supported: interrupt arrays of an SMMUv1 or v2.
+//! followed by [`Iort::resolve`]. Firmware that counts identifiers wrongly is known by its header:
+//! [`IdCount`]. Not supported: interrupt arrays of an SMMUv1 or v2.
 
 mod mapping;
 mod node;
 
-pub use mapping::{Mapping, Mappings, Resolved, Single};
+pub use mapping::{IdCount, Mapping, Mappings, Resolved, Single};
 pub use node::{
     Body, CounterGroup, Interrupts, ItsGroup, ItsIds, MemoryRange, MemoryRanges, NamedComponent,
     Node, ReservedMemory, RootComplex, Smmu, SmmuV3,
@@ -30,6 +31,7 @@ pub struct Iort<'a> {
     bytes: Bytes<'a>,
     count: u32,
     first: usize,
+    id_count: IdCount,
 }
 
 impl<'a> Iort<'a> {
@@ -38,7 +40,8 @@ impl<'a> Iort<'a> {
     /// # Errors
     /// [`TableError`] of the header; nodes are checked as they are walked.
     pub fn parse(data: &'a [u8]) -> Result<Self, TableError> {
-        let bytes = Sdt::parse_as(data, SIGNATURE)?.bytes();
+        let sdt = Sdt::parse_as(data, SIGNATURE)?;
+        let bytes = sdt.bytes();
         bytes.part(0, FIXED)?;
         let first = bytes.u32(40)?;
         match usize::try_from(first) {
@@ -46,6 +49,7 @@ impl<'a> Iort<'a> {
                 bytes,
                 count: bytes.u32(36)?,
                 first: offset,
+                id_count: IdCount::of(sdt.maker()),
             }),
             _ => Err(TableError::Nonsense {
                 offset: 40,
@@ -54,10 +58,16 @@ impl<'a> Iort<'a> {
         }
     }
 
+    /// How the table counts the identifiers of a mapping.
+    pub fn id_count(&self) -> IdCount {
+        self.id_count
+    }
+
     /// The nodes, in order.
     pub fn nodes(&self) -> Nodes<'a> {
         Nodes {
             rest: self.bytes.from(self.first),
+            id_count: self.id_count,
             left: self.count,
             unknown: 0,
         }
@@ -76,7 +86,7 @@ impl<'a> Iort<'a> {
         if at < self.first || at >= self.bytes.len() {
             return Err(none);
         }
-        node::parse(cut(self.bytes.from(at))?)?.ok_or(none)
+        node::parse(cut(self.bytes.from(at))?, self.id_count)?.ok_or(none)
     }
 }
 
@@ -85,6 +95,7 @@ impl<'a> Iort<'a> {
 #[derive(Clone, Debug)]
 pub struct Nodes<'a> {
     rest: Bytes<'a>,
+    id_count: IdCount,
     left: u32,
     unknown: u32,
 }
@@ -110,7 +121,7 @@ impl<'a> Iterator for Nodes<'a> {
             };
             self.left = left;
             self.rest = self.rest.from(bytes.len());
-            match node::parse(bytes) {
+            match node::parse(bytes, self.id_count) {
                 Ok(Some(node)) => return Some(Ok(node)),
                 Ok(None) => self.unknown = self.unknown.saturating_add(1),
                 Err(error) => return Some(Err(error)),

@@ -13,6 +13,20 @@ pub const HEADER_BYTES: usize = 36;
 
 const LENGTH: usize = 4;
 const REVISION: usize = 8;
+const OEM_ID: usize = 10;
+const OEM_TABLE_ID: usize = 16;
+const OEM_REVISION: usize = 24;
+
+/// Who made a table, by which bugs of particular firmware are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Maker {
+    /// The manufacturer (OEMID), filled up with spaces.
+    pub oem: [u8; 6],
+    /// The manufacturer's name for the table (OEM Table ID), filled up with spaces.
+    pub table: [u8; 8],
+    /// The manufacturer's revision of the table (OEM Revision).
+    pub revision: u32,
+}
 
 /// One table whose length and checksum are right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +34,7 @@ pub struct Sdt<'a> {
     bytes: Bytes<'a>,
     signature: [u8; 4],
     revision: u8,
+    maker: Maker,
 }
 
 impl<'a> Sdt<'a> {
@@ -42,7 +57,7 @@ impl<'a> Sdt<'a> {
     /// # Errors
     /// [`TableError::Signature`] too.
     pub fn parse_as(data: &'a [u8], wanted: [u8; 4]) -> Result<Self, TableError> {
-        let found = Bytes::new(data).signature(0)?;
+        let found = Bytes::new(data).array(0)?;
         if found != wanted {
             return Err(TableError::Signature { found, wanted });
         }
@@ -56,8 +71,13 @@ impl<'a> Sdt<'a> {
         let length = usize::try_from(all.u32(LENGTH)?).unwrap_or(usize::MAX);
         Ok(Self {
             bytes: all.structure(length, HEADER_BYTES)?,
-            signature: all.signature(0)?,
+            signature: all.array(0)?,
             revision: all.u8(REVISION)?,
+            maker: Maker {
+                oem: all.array(OEM_ID)?,
+                table: all.array(OEM_TABLE_ID)?,
+                revision: all.u32(OEM_REVISION)?,
+            },
         })
     }
 
@@ -74,6 +94,11 @@ impl<'a> Sdt<'a> {
     /// Its revision.
     pub fn revision(&self) -> u8 {
         self.revision
+    }
+
+    /// Who made it.
+    pub fn maker(&self) -> Maker {
+        self.maker
     }
 
     /// All of it, header included.

@@ -7,7 +7,7 @@ use portolan::addr::{PhysAddr, PhysRange};
 use super::super::TableError;
 use super::super::bytes::Bytes;
 use super::super::pci::Segment;
-use super::mapping::Mappings;
+use super::mapping::{IdCount, Mappings};
 use crate::overrides::CoherencyOverride;
 
 /// One node.
@@ -228,7 +228,7 @@ fn array(node: Bytes<'_>, start: u32, count: u32, each: usize) -> Result<Bytes<'
 }
 
 /// The node; `None` if its type is unknown.
-pub(super) fn parse(bytes: Bytes<'_>) -> Result<Option<Node<'_>>, TableError> {
+pub(super) fn parse(bytes: Bytes<'_>, id_count: IdCount) -> Result<Option<Node<'_>>, TableError> {
     let (kind, revision) = (bytes.u8(0)?, bytes.u8(3)?);
     let fixed = match (kind, revision) {
         (0, _) => 20,
@@ -276,12 +276,10 @@ pub(super) fn parse(bytes: Bytes<'_>) -> Result<Option<Node<'_>>, TableError> {
     Ok(Some(Node {
         offset: bytes.offset(),
         revision,
-        mappings: Mappings::new(array(
-            bytes,
-            bytes.u32(12)?,
-            bytes.u32(8)?,
-            super::mapping::BYTES,
-        )?),
+        mappings: Mappings::new(
+            array(bytes, bytes.u32(12)?, bytes.u32(8)?, super::mapping::BYTES)?,
+            id_count,
+        ),
         body,
     }))
 }

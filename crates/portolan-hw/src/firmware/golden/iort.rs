@@ -1,0 +1,233 @@
+//! IORT by hand.
+
+extern crate std;
+
+use std::vec;
+use std::vec::Vec;
+
+use portolan::addr::{PhysAddr, StreamId};
+
+use super::super::TableError;
+use super::super::iort::{Body, Iort};
+use super::super::pci::{RequesterId, Segment};
+use super::{reseal, table};
+
+/// Words of 32 bits as bytes.
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A node: type and revision, the words after the common part, and its mappings.
+fn node(kind: u8, revision: u8, body: &[u32], mappings: &[[u32; 5]]) -> Vec<u8> {
+    let body = words(body);
+    let length = 16 + body.len() + 20 * mappings.len();
+    let mut bytes = vec![kind, length as u8, 0, revision, 0, 0, 0, 0];
+    bytes.extend(words(&[mappings.len() as u32, 16 + body.len() as u32]));
+    bytes.extend(body);
+    bytes.extend(mappings.iter().flat_map(|mapping| words(mapping)));
+    bytes
+}
+
+const ITS: u32 = 48;
+const SMMU: u32 = ITS + 24;
+const PARENT: u32 = SMMU + 16 + 52 + 20;
+const ROOT: u32 = PARENT + 16 + 13 * 4 + 20;
+const NAMED: u32 = ROOT + 16 + 24 + 60;
+const LOOPED: u32 = NAMED + 16 + 20 + 20;
+
+/// An ITS, two SMMUs, a root complex, a named component, a loop, RMR, PMCG.
+pub(in super::super) fn iort_bytes() -> Vec<u8> {
+    let mut body = words(&[9, 48, 0]);
+    body.extend(node(0, 1, &[1, 4], &[]));
+    let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
+    body.extend(node(4, 4, &smmu, &[[0, 0xffff, 0, ITS, 0]]));
+    let second = [0x906_0000, 0, 0x1_0000, 0, 3, 2, 60, 0, 0, 0, 0, 0, 0];
+    body.extend(node(3, 0, &second, &[[0, 0xffff, 0, ITS, 0]]));
+    let root = [3, 0, 0, 2, 48, 0];
+    let mappings = [
+        [0, 0xff, 0x1000, SMMU, 0],
+        [0x100, 0xff, 0, PARENT, 0],
+        [0x200, 0xff, 0x200, ITS, 0],
+    ];
+    body.extend(node(2, 3, &root, &mappings));
+    // Flags, memory, 40 bits, "\_SB.X".
+    let named = [
+        0x15,
+        0,
+        0,
+        40 | 0x5c << 8 | 0x5f << 16 | 0x53 << 24,
+        0x582e42,
+    ];
+    body.extend(node(1, 4, &named, &[[0, 0, 77, SMMU, 1]]));
+    // A root complex that leads to itself.
+    body.extend(node(2, 0, &[0, 0, 0, 9], &[[0, 0xffff, 0, LOOPED, 0]]));
+    let reserved = [1, 1, 28, 0x8000_0000, 0, 0x20_0000, 0, 0];
+    body.extend(node(6, 3, &reserved, &[]));
+    body.extend(node(5, 2, &[0x907_0000, 0, 33, SMMU, 0x908_0000, 0], &[]));
+    body.extend(node(200, 0, &[1, 2], &[]));
+    table(super::super::iort::SIGNATURE, &body)
+}
+
+#[test]
+fn iort_by_hand() {
+    let bytes = iort_bytes();
+    let iort = Iort::parse(&bytes).unwrap();
+    let mut walk = iort.nodes();
+    let nodes: Vec<_> = walk.by_ref().map(Result::unwrap).collect();
+    assert_eq!((nodes.len(), walk.unknown()), (8, 1));
+    let offsets: Vec<_> = nodes.iter().take(6).map(|n| n.offset as u32).collect();
+    assert_eq!(offsets, [ITS, SMMU, PARENT, ROOT, NAMED, LOOPED]);
+    assert!(matches!(nodes[0].body, Body::ItsGroup(its) if its.ids().eq([4])));
+    let Body::SmmuV3(smmu) = nodes[1].body else {
+        panic!("no SMMUv3");
+    };
+    assert_eq!(smmu.base, PhysAddr::new(0x905_0000));
+    assert_eq!((smmu.interrupts.event, smmu.interrupts.sync), (106, 108));
+    assert_eq!((smmu.proximity, smmu.device_mapping), (Some(2), None));
+    assert!(matches!(nodes[2].body, Body::Smmu(s) if s.model == 3 && s.flags == 2));
+    assert!(matches!(nodes[3].body, Body::RootComplex(r) if r.address_lg2 == 48));
+    let Body::NamedComponent(named) = nodes[4].body else {
+        panic!("no named component");
+    };
+    assert_eq!((named.address_lg2, named.name), (40, &b"\\_SB.X"[..]));
+    let Body::ReservedMemory(reserved) = nodes[6].body else {
+        panic!("no reserved memory");
+    };
+    let (_, range) = reserved.ranges().next().unwrap().unwrap();
+    assert_eq!(range.last(), PhysAddr::new(0x801f_ffff));
+    assert!(matches!(nodes[7].body, Body::CounterGroup(c) if c.counted == SMMU));
+}
+
+#[test]
+fn iort_identifiers_are_followed() {
+    let bytes = iort_bytes();
+    let iort = Iort::parse(&bytes).unwrap();
+    let of = |segment, id| iort.resolve(Segment::new(segment), RequesterId::new(id));
+    let at = |segment, id| {
+        let found = of(segment, id).unwrap().unwrap();
+        (found.unit.offset as u32, found.stream)
+    };
+    assert_eq!(at(2, 0x42), (SMMU, StreamId::new(0x1042)));
+    assert_eq!(at(2, 0x1ff), (PARENT, StreamId::new(0xff)));
+    // Straight to interrupts, not mapped, of no segment.
+    assert_eq!(of(2, 0x210), Ok(None));
+    assert_eq!(of(2, 0x300), Ok(None));
+    assert_eq!(of(1, 0), Ok(None));
+    let offset = LOOPED as usize;
+    assert_eq!(of(9, 0), Err(TableError::Loop { offset }));
+    let named = iort.nodes().nth(4).unwrap().unwrap();
+    let found = iort.resolve_from(&named, 5).unwrap().unwrap();
+    assert_eq!((found.unit.offset as u32, found.stream.get()), (SMMU, 77));
+}
+
+#[test]
+fn iort_references_to_nothing() {
+    let good = iort_bytes();
+    let segment = Segment::new(2);
+    for target in [0, 47, SMMU + 1, LOOPED + 4096, u32::MAX] {
+        let mut bytes = good.clone();
+        let at = ROOT as usize + 16 + 24 + 12;
+        bytes[at..at + 4].copy_from_slice(&target.to_le_bytes());
+        reseal(&mut bytes);
+        let iort = Iort::parse(&bytes).unwrap();
+        let found = iort.resolve(segment, RequesterId::new(1));
+        assert!(found.is_err(), "{target:#x} gave {found:?}");
+    }
+    // Mappings past the end of their node.
+    let mut bytes = good.clone();
+    bytes[ROOT as usize + 8] = 200;
+    reseal(&mut bytes);
+    let iort = Iort::parse(&bytes).unwrap();
+    let errors = iort.nodes().filter_map(Result::err);
+    let (offset, needed) = (ROOT as usize + 40, 4000);
+    assert!(errors.eq([TableError::Truncated { offset, needed }]));
+    // More nodes than there is room for.
+    let mut bytes = good;
+    bytes[36] = 10;
+    reseal(&mut bytes);
+    let iort = Iort::parse(&bytes).unwrap();
+    assert_eq!(iort.nodes().filter(Result::is_err).count(), 1);
+}
+
+/// An ITS, an SMMU, and a root complex of segment 2 with these mappings.
+fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
+    let mut body = words(&[3, 48, 0]);
+    body.extend(node(0, 1, &[1, 4], &[]));
+    let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
+    body.extend(node(4, 4, &smmu, &[[0, 0xffff, 0, ITS, 0]]));
+    body.extend(node(2, 3, &[3, 0, 0, 2, 48, 0], mappings));
+    table(super::super::iort::SIGNATURE, &body)
+}
+
+/// The stream of a requester of segment 2.
+fn stream_of(bytes: &[u8], requester: u16) -> Option<u32> {
+    let iort = Iort::parse(bytes).unwrap();
+    let found = iort.resolve(Segment::new(2), RequesterId::new(requester));
+    found.unwrap().map(|found| found.stream.get())
+}
+
+#[test]
+fn single_mapping_of_a_root_complex_is_for_all_its_functions() {
+    let bytes = root_with(&[[0, 0, 77, SMMU, 1]]);
+    for requester in [0, 0x42, 0xffff] {
+        assert_eq!(stream_of(&bytes, requester), Some(77));
+    }
+}
+
+/// Firmware of HIP07 and HIP08 writes the number of identifiers, not that less one.
+#[test]
+fn ranges_of_firmware_that_counts_whole_do_not_reach_one_too_far() {
+    let mappings = [[0x100, 0x100, 0x5100, SMMU, 0], [0x300, 1, 9, SMMU, 0]];
+    let good = root_with(&mappings);
+    assert_eq!(stream_of(&good, 0x200), Some(0x5200));
+    for table in [b"HIP07   ", b"HIP08   "] {
+        let mut bytes = good.clone();
+        bytes[10..16].copy_from_slice(b"HISI  ");
+        bytes[16..24].copy_from_slice(table);
+        reseal(&mut bytes);
+        let count = Iort::parse(&bytes).unwrap().id_count();
+        assert_eq!(count, super::super::iort::IdCount::Whole);
+        assert_eq!(stream_of(&bytes, 0x1ff), Some(0x51ff));
+        assert_eq!(stream_of(&bytes, 0x200), None);
+        assert_eq!(stream_of(&bytes, 0x300), Some(9));
+        assert_eq!(stream_of(&bytes, 0x301), None);
+        // A later table of theirs counts as specified.
+        bytes[24] = 1;
+        reseal(&mut bytes);
+        assert_eq!(stream_of(&bytes, 0x200), Some(0x5200));
+    }
+}
+
+/// Two ranges that share an identifier, in either order: the one that begins there has it.
+#[test]
+fn an_identifier_at_the_end_of_one_range_belongs_to_the_range_that_begins_there() {
+    let (low, high) = ([0, 0x100, 0x1000, SMMU, 0], [0x100, 0x100, 0x7000, SMMU, 0]);
+    for mappings in [[low, high], [high, low]] {
+        let bytes = root_with(&mappings);
+        assert_eq!(stream_of(&bytes, 0xff), Some(0x10ff));
+        assert_eq!(stream_of(&bytes, 0x100), Some(0x7000));
+        assert_eq!(stream_of(&bytes, 0x200), Some(0x7100));
+    }
+}
+
+/// The flag of either kind of SMMU decides, set or clear; other flags do not.
+#[test]
+fn firmware_overrides_coherency_of_an_smmu() {
+    use crate::overrides::CoherencyOverride::{Coherent, NotCoherent};
+    let said = |kind, flags: u32| {
+        let mut smmu = [0x905_0000, 0, 0x1_0000, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        smmu[if kind == 3 { 5 } else { 2 }] = flags;
+        let mut body = words(&[1, 48, 0]);
+        body.extend(node(kind, 4, &smmu, &[]));
+        let bytes = table(super::super::iort::SIGNATURE, &body);
+        let iort = Iort::parse(&bytes).unwrap();
+        match iort.nodes().next().unwrap().unwrap().body {
+            Body::Smmu(unit) => unit.coherency(),
+            Body::SmmuV3(unit) => unit.coherency(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((said(3, 0b10), said(4, 0b01)), (Coherent, Coherent));
+    let others = (said(3, !0b10), said(4, !0b01));
+    assert_eq!(others, (NotCoherent, NotCoherent));
+}
