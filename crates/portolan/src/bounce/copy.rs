@@ -2,6 +2,8 @@
 //!
 //! What a device reaches is the copy; the buffer itself never is reachable, so it is its owner's
 //! again as soon as the device is done, and only the slots have to wait for quiet.
+//!
+//! *Context.* Interrupt, all functions: a copy is bounded by the length of its buffer.
 
 use core::fmt;
 
@@ -30,6 +32,8 @@ pub enum Padding {
 }
 
 /// A pool whatever its CPUs, with the memory that it is in.
+///
+/// *Context.* Interrupt, all methods.
 pub trait Bouncer: Send + Sync {
     /// Takes slots.
     ///
@@ -54,6 +58,8 @@ pub trait Bouncer: Send + Sync {
 }
 
 /// Something that lends slots.
+///
+/// *Context.* Interrupt, all methods.
 pub trait SlotSource: Send + Sync {
     /// Takes slots.
     ///
@@ -104,6 +110,8 @@ impl<P: Cpus + Clone, S: PoolSource> SlotSource for GrowingPool<P, S> {
 }
 
 /// A [`Pool`] or [`GrowingPool`], and the memory that it is in.
+///
+/// *Context.* Interrupt, all methods; dropping it is what dropping the pool is.
 pub struct PoolMemory<S: SlotSource, M: PhysMemory> {
     pool: S,
     memory: M,
@@ -148,6 +156,8 @@ impl<S: SlotSource, M: PhysMemory> Bouncer for PoolMemory<S, M> {
 }
 
 /// A piece of a buffer and its copy.
+///
+/// *Context.* Interrupt, all methods.
 #[must_use = "slots that are dropped stay taken"]
 pub struct Copied {
     slots: Slots,

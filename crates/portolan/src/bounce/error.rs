@@ -1,4 +1,6 @@
 //! What can go wrong, with what the reader needs to put it right.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use thiserror::Error;
 

@@ -5,13 +5,12 @@
 //! request fails and leaves word of what it needed. [`GrowingPool::maintain`], called by a worker
 //! of the embedder's, then takes more memory, and gives back what has been empty for a while.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::error::{GiveError, TakeError};
 use super::pool::{Need, Pool, PoolOptions, PoolUse, Slots};
-use crate::addr::{PhysAddr, PhysRange};
+use crate::addr::PhysRange;
 use crate::platform::{Cpus, Lock, SharedWord};
 
 /// Where further memory comes from.
@@ -20,9 +19,13 @@ use crate::platform::{Cpus, Lock, SharedWord};
 /// two, and stays until it is given back.
 pub trait PoolSource: Send + Sync {
     /// Memory of at least `bytes` bytes.
+    ///
+    /// *Context.* Task; no lock is held.
     fn grow(&self, bytes: u64) -> Option<PhysRange>;
 
     /// Takes memory back.
+    ///
+    /// *Context.* Task; no lock is held.
     fn shrink(&self, memory: PhysRange);
 }
 
@@ -60,11 +63,17 @@ pub struct Maintained {
 }
 
 struct Further<P: Cpus> {
-    pool: Arc<Pool<P>>,
+    pool: Pool<P>,
     empty_for: u32,
 }
 
 /// A pool, and further ones as they are needed.
+///
+/// *Locking.* One lock for the list of further pools. Locks of their areas are taken under it, and
+/// nothing under those. Memory is taken and given back while none is held.
+///
+/// *Context.* Interrupt: [`take`](Self::take), [`give`](Self::give), [`in_use`](Self::in_use). Task:
+/// [`new`](Self::new), [`maintain`](Self::maintain), and dropping it.
 pub struct GrowingPool<P: Cpus + Clone, S: PoolSource> {
     cpus: P,
     first: Pool<P>,
@@ -78,6 +87,8 @@ pub struct GrowingPool<P: Cpus + Clone, S: PoolSource> {
 
 impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
     /// Grows from `first`; further pools are divided as `options` says, in one area each.
+    ///
+    /// *Context.* Task.
     pub fn new(cpus: P, first: Pool<P>, source: S, growth: Growth, options: PoolOptions) -> Self {
         Self {
             cpus,
@@ -94,6 +105,8 @@ impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
     }
 
     /// Takes slots for `need`.
+    ///
+    /// *Context.* Interrupt.
     ///
     /// # Errors
     /// See [`TakeError`], of the first pool: a later request may find that maintenance has made
@@ -134,6 +147,8 @@ impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
 
     /// Gives slots back.
     ///
+    /// *Context.* Interrupt.
+    ///
     /// # Errors
     /// See [`GiveError`].
     #[inline]
@@ -141,25 +156,17 @@ impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
         if slots.pool() == self.first.memory().start() {
             return self.first.give(slots);
         }
-        match self.pool_at(slots.pool()) {
-            Some(pool) => pool.give(slots),
-            None => {
-                let at = slots.data().start();
-                Err(GiveError::Foreign { at })
-            }
-        }
-    }
-
-    fn pool_at(&self, start: PhysAddr) -> Option<Arc<Pool<P>>> {
         self.further.with(|further| {
-            let found = further
-                .iter()
-                .find(|one| one.pool.memory().start() == start);
-            found.map(|one| one.pool.clone())
+            let mut pools = further.iter().map(|one| &one.pool);
+            let pool = pools.find(|pool| pool.memory().start() == slots.pool());
+            let at = slots.data().start();
+            pool.map_or(Err(GiveError::Foreign { at }), |pool| pool.give(slots))
         })
     }
 
     /// Adds what was wanted since the last call, and gives back what has been empty for a while.
+    ///
+    /// *Context.* Task: calls [`PoolSource`].
     pub fn maintain(&self) -> Maintained {
         let mut done = Maintained {
             shrunk: self.give_back_empty(),
@@ -180,25 +187,60 @@ impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
         let unit = self.options.slot.bytes().checked_mul(64)?;
         let bytes = wanted.max(self.growth.step).checked_next_power_of_two()?;
         let bytes = bytes.max(unit);
-        let held = self.further.with(|further| {
-            let bytes = further.iter().map(|one| length(one.pool.memory()));
-            let sum = bytes.fold(0u64, u64::saturating_add);
-            further.try_reserve(1).ok().map(|()| sum)
-        })?;
-        if held.saturating_add(bytes) > self.growth.most {
+        if self.held().saturating_add(bytes) > self.growth.most {
             return None;
         }
         let memory = self.source.grow(bytes)?;
-        let Ok(pool) = Pool::new(self.cpus.clone(), memory, self.options) else {
+        let pool = Pool::new(self.cpus.clone(), memory, self.options).ok();
+        let one = pool.map(|pool| Further { pool, empty_for: 0 });
+        if one.is_none_or(|one| !self.enter(one)) {
             self.source.shrink(memory);
             return None;
-        };
-        let one = Further {
-            pool: Arc::new(pool),
-            empty_for: 0,
-        };
-        self.further.with(|further| further.push(one));
+        }
         Some(length(memory))
+    }
+
+    /// Bytes of the further pools.
+    fn held(&self) -> u64 {
+        self.further.with(|further| {
+            let bytes = further.iter().map(|one| length(one.pool.memory()));
+            bytes.fold(0u64, u64::saturating_add)
+        })
+    }
+
+    /// Enters a pool into the list, which grows outside the lock. Returns whether it did: there may
+    /// be no memory for the list, and another worker may have reached [`Growth::most`] meanwhile.
+    fn enter(&self, one: Further<P>) -> bool {
+        let bytes = length(one.pool.memory());
+        let mut one = Some(one);
+        let mut larger: Vec<Further<P>> = Vec::new();
+        loop {
+            if self.held().saturating_add(bytes) > self.growth.most {
+                return false;
+            }
+            let lacking = self.further.with(|further| {
+                if further.len() == further.capacity() && larger.capacity() > further.len() {
+                    larger.append(further);
+                    core::mem::swap(further, &mut larger);
+                }
+                if further.len() == further.capacity() {
+                    return Some(further.len() + 1);
+                }
+                further.extend(one.take());
+                None
+            });
+            let Some(wanted) = lacking else {
+                return true;
+            };
+            // What the list was before is empty now, and is freed here.
+            larger = Vec::new();
+            if larger
+                .try_reserve_exact(wanted.next_power_of_two())
+                .is_err()
+            {
+                return false;
+            }
+        }
     }
 
     fn give_back_empty(&self) -> u64 {
@@ -229,7 +271,9 @@ impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
         shrunk
     }
 
-    /// How full all pools are.
+    /// How full all pools are. Counts every slot of the further pools under one lock.
+    ///
+    /// *Context.* Interrupt.
     pub fn in_use(&self) -> PoolUse {
         let mut all = self.first.in_use();
         self.further.with(|further| {
@@ -252,8 +296,9 @@ fn length(memory: PhysRange) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::addr::{CpuId, PageSize};
+    use crate::addr::{CpuId, PageSize, PhysAddr};
     use crate::platform::{Clock, Nanos, SpinCpus};
+    use alloc::sync::Arc;
     use spin::Mutex;
 
     struct Still;

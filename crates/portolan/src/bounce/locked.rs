@@ -17,7 +17,7 @@ pub(super) enum Order {
 /// Slots that a run cannot extend beyond a multiple of, in the list.
 const SEGMENT: u32 = 128;
 
-/// One number a slot: how many are free from there to the end of the segment.
+/// One number a slot: how many are free from there to the end of the segment, or of the area.
 pub(super) struct List {
     free_from: Vec<u8>,
     next: u32,
@@ -27,7 +27,8 @@ impl List {
     pub(super) fn new(slots: u32) -> Result<Self, alloc::collections::TryReserveError> {
         let mut free_from = Vec::new();
         free_from.try_reserve_exact(slots as usize)?;
-        free_from.extend((0..slots).map(|slot| (SEGMENT - slot % SEGMENT) as u8));
+        let until_end = |slot: u32| (SEGMENT - slot % SEGMENT).min(slots - slot);
+        free_from.extend((0..slots).map(|slot| until_end(slot) as u8));
         Ok(Self { free_from, next: 0 })
     }
 

@@ -3,6 +3,9 @@
 //! [`Pool`] finds and returns slots; [`Strategy`] chooses how, from Linux's first design to one
 //! without locks, so that each step can be measured in the same code. [`GrowingPool`] adds and
 //! gives back memory in the background. [`Copied`] is a piece of a buffer and its copy.
+//!
+//! *Context.* Slots are taken, given back and copied in interrupts as well: nothing waits, and no
+//! heap is used. Pools are made, grown and dropped by tasks.
 
 mod bits;
 mod copy;

@@ -1,4 +1,6 @@
 //! A pool of slots: areas, homes of CPUs, and where in the pool a buffer may lie.
+//!
+//! *Context.* Interrupt, but where a function says otherwise: making a pool, and dropping one.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -150,6 +152,12 @@ struct Apart<T>(T);
 /// Slots of one piece of memory, shared by CPUs.
 ///
 /// Each CPU has a home area, where it looks first; the others follow in order, each once.
+///
+/// *Locking.* None with [`Strategy::LockFree`]; otherwise one for each area, under which nothing else
+/// is locked, so that [`Pool`] may be used under another lock.
+///
+/// *Context.* Interrupt, all methods but [`Pool::new`]; dropping it is for tasks, since it frees
+/// memory.
 pub struct Pool<P: Cpus> {
     cpus: P,
     memory: PhysRange,
@@ -164,6 +172,8 @@ pub struct Pool<P: Cpus> {
 
 impl<P: Cpus> Pool<P> {
     /// A pool of `memory`, all of it free.
+    ///
+    /// *Context.* Task: allocates its records.
     ///
     /// # Errors
     /// See [`PoolError`].
@@ -227,6 +237,8 @@ impl<P: Cpus> Pool<P> {
     }
 
     /// The memory.
+    ///
+    /// *Context.* Interrupt.
     pub fn memory(&self) -> PhysRange {
         self.memory
     }
@@ -239,6 +251,8 @@ impl<P: Cpus> Pool<P> {
     }
 
     /// Takes slots for `need`.
+    ///
+    /// *Context.* Interrupt.
     ///
     /// # Errors
     /// See [`TakeError`]; nothing is taken.
@@ -336,6 +350,8 @@ impl<P: Cpus> Pool<P> {
 
     /// Gives slots back. The device must not reach them any more.
     ///
+    /// *Context.* Interrupt.
+    ///
     /// # Errors
     /// See [`GiveError`]; nothing is given back.
     #[inline]
@@ -348,6 +364,8 @@ impl<P: Cpus> Pool<P> {
     }
 
     /// Gives back the slots of a buffer of `bytes` at `at`, for callers that keep addresses only.
+    ///
+    /// *Context.* Interrupt.
     ///
     /// # Errors
     /// See [`GiveError`]; nothing is given back.
@@ -390,6 +408,8 @@ impl<P: Cpus> Pool<P> {
     }
 
     /// Whether `at` lies in a slot that is taken.
+    ///
+    /// *Context.* Interrupt.
     pub fn is_taken(&self, at: PhysAddr) -> bool {
         let Some(slot) = self.slot_of(at) else {
             return false;
@@ -403,6 +423,8 @@ impl<P: Cpus> Pool<P> {
     }
 
     /// How full the pool is. Counts each area in turn.
+    ///
+    /// *Context.* Interrupt.
     pub fn in_use(&self) -> PoolUse {
         let (mut longest_free, mut free) = (0, 0);
         for area in &self.areas {

@@ -102,6 +102,35 @@ fn random_buffers_never_overlap_and_all_come_back() {
     }
 }
 
+/// Slots that are no multiple of what a list counts in: a run may end at the last one, and none
+/// beyond it.
+#[test]
+fn a_run_ends_in_its_area_whatever_the_area_s_size() {
+    for strategy in Strategy::ALL {
+        for slots in [64, 192, 320] {
+            let context = alloc::format!("{strategy:?}, {slots} slots");
+            let pool = pool(strategy, slots, 1);
+            let take = |count: u64| pool.take(&Need::bytes(count << 11));
+            let ten = take(10).unwrap();
+            let mut held = Vec::new();
+            while let Ok(run) = take(60) {
+                assert!(pool.memory().covers(run.data()), "{context}: {run:?}");
+                held.push(run);
+            }
+            while let Ok(one) = take(1) {
+                assert!(pool.memory().covers(one.data()), "{context}: {one:?}");
+                held.push(one);
+            }
+            assert_eq!(u64::from(pool.in_use().used), slots, "{context}");
+            held.push(ten);
+            for run in held {
+                pool.give(run).unwrap();
+            }
+            assert_eq!(pool.in_use().used, 0, "{context}");
+        }
+    }
+}
+
 #[test]
 fn buffers_far_above_256_kib_fit_and_fill_an_area() {
     let pool = pool(Strategy::LockFree, 4096, 1);
