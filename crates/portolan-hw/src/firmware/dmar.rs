@@ -2,6 +2,8 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, chapter 8. All structure
 //! types up to SIDP (8.1 to 8.9). Not supported: hot-plug additions through ACPI methods (8.10).
+//!
+//! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 use portolan::addr::{PhysAddr, PhysRange};
 
@@ -10,8 +12,10 @@ use super::bytes::Bytes;
 use super::pci::Segment;
 use super::sdt::Sdt;
 
+mod reserved;
 mod scope;
 
+pub use reserved::ReservedRegions;
 pub use scope::{PathStep, Scope, ScopeKind, Scopes};
 
 /// Signature of the table.
@@ -99,6 +103,8 @@ pub struct Unit<'a> {
 /// Memory that devices go on using (8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserved<'a> {
+    /// Offset of the structure in the table.
+    pub offset: usize,
     /// The segment.
     pub segment: Segment,
     /// The memory.
@@ -225,6 +231,7 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
     Ok(Some(match kind {
         0 => Structure::Unit(unit(bytes, scopes)?),
         1 => Structure::Reserved(Reserved {
+            offset: bytes.offset(),
             segment,
             range: range(bytes, bytes.u64(8)?, bytes.u64(16)?)?,
             scopes,

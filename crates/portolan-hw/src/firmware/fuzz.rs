@@ -8,13 +8,15 @@ use std::println;
 use std::vec::Vec;
 
 use fastrand::Rng;
-use portolan::addr::StreamId;
+use portolan::addr::{PageSize, StreamId};
 
 use super::TableError;
 use super::dmar::{Dmar, Structure};
-use super::golden::{dmar_bytes, iort_bytes, reseal, table, viot_bytes};
+use super::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, table, viot_bytes};
 use super::iort::{Body, Iort};
+use super::ivrs::{Ivrs, SpecialKind};
 use super::pci::{RequesterId, Segment};
+use super::reserved::{ReservedRegion, disjoint};
 use super::sdt::{Sdt, Tables};
 use super::viot::Viot;
 
@@ -35,6 +37,7 @@ fn inside(error: TableError, bytes: usize) {
         | TableError::Length { offset, .. }
         | TableError::Reference { offset, .. }
         | TableError::Loop { offset }
+        | TableError::TooMany { offset, .. }
         | TableError::Nonsense { offset, .. } => offset,
         TableError::Signature { .. } | TableError::Checksum { .. } => 0,
     };
@@ -59,37 +62,15 @@ fn read_all(bytes: &[u8]) -> usize {
             .map_or(0, |(_, sdt)| sdt.as_slice().len());
     }
     let _ = Sdt::parse(bytes).map_err(&mut see);
-    if let Ok(dmar) = Dmar::parse(bytes).map_err(&mut see) {
-        for structure in dmar.structures() {
-            let scopes = match structure.map_err(&mut see) {
-                Ok(Structure::Unit(unit)) => unit.scopes,
-                Ok(Structure::Reserved(reserved)) => reserved.scopes,
-                Ok(Structure::RootPorts(ports)) => ports.scopes,
-                Ok(Structure::TranslationCaches(devices) | Structure::Properties(devices)) => {
-                    devices.scopes
-                }
-                _ => continue,
-            };
-            for scope in scopes.flatten() {
-                read += usize::from(scope.requester(|bridge| Some(bridge.bus())).is_some());
-            }
-        }
-    }
-    if let Ok(iort) = Iort::parse(bytes).map_err(&mut see) {
-        for node in iort.nodes() {
-            let Ok(node) = node.map_err(&mut see) else {
-                continue;
-            };
-            match node.body {
-                Body::ItsGroup(its) => read += its.ids().count(),
-                Body::ReservedMemory(reserved) => read += reserved.ranges().flatten().count(),
-                _ => {}
-            }
-            let _ = iort.resolve_from(&node, 0x100).map_err(&mut see);
-        }
-        let found = iort.resolve(Segment::new(2), RequesterId::new(0x42));
-        let _ = found.map_err(&mut see);
-    }
+    read += Dmar::parse(bytes)
+        .map_err(&mut see)
+        .map_or(0, |dmar| read_dmar(&dmar, &mut see));
+    read += Iort::parse(bytes)
+        .map_err(&mut see)
+        .map_or(0, |iort| read_iort(&iort, &mut see));
+    read += Ivrs::parse(bytes)
+        .map_err(&mut see)
+        .map_or(0, |ivrs| read_ivrs(&ivrs, &mut see));
     if let Ok(viot) = Viot::parse(bytes).map_err(&mut see) {
         read += viot.nodes().flatten().count();
         let found = viot.resolve(Segment::new(2), RequesterId::new(0x123));
@@ -98,12 +79,91 @@ fn read_all(bytes: &[u8]) -> usize {
     read
 }
 
+fn read_dmar(dmar: &Dmar<'_>, mut see: impl FnMut(TableError)) -> usize {
+    let mut read = 0;
+    for region in dmar.reserved(Segment::new(0), RequesterId::new(0xa0), |_| Some(1)) {
+        let most = dmar.address_lg2();
+        if let Ok(region) = region.map_err(&mut see) {
+            assert!(fits(region, Some(most)), "{region:?} in {most} bits");
+        }
+    }
+    for structure in dmar.structures() {
+        let scopes = match structure.map_err(&mut see) {
+            Ok(Structure::Unit(unit)) => unit.scopes,
+            Ok(Structure::Reserved(reserved)) => reserved.scopes,
+            Ok(Structure::RootPorts(ports)) => ports.scopes,
+            Ok(Structure::TranslationCaches(devices) | Structure::Properties(devices)) => {
+                devices.scopes
+            }
+            _ => continue,
+        };
+        for scope in scopes.flatten() {
+            read += usize::from(scope.requester(|bridge| Some(bridge.bus())).is_some());
+        }
+    }
+    read
+}
+
+fn read_iort(iort: &Iort<'_>, mut see: impl FnMut(TableError)) -> usize {
+    let mut read = 0;
+    for node in iort.nodes() {
+        let Ok(node) = node.map_err(&mut see) else {
+            continue;
+        };
+        match node.body {
+            Body::ItsGroup(its) => read += its.ids().count(),
+            Body::ReservedMemory(reserved) => read += reserved.ranges().flatten().count(),
+            _ => {}
+        }
+        let _ = iort.resolve_from(&node, 0x100).map_err(&mut see);
+        for region in iort.reserved(&node, StreamId::new(0x20)) {
+            read += usize::from(region.map_err(&mut see).is_ok());
+        }
+    }
+    let found = iort.resolve(Segment::new(2), RequesterId::new(0x42));
+    let _ = found.map_err(&mut see);
+    read
+}
+
+fn read_ivrs(ivrs: &Ivrs<'_>, mut see: impl FnMut(TableError)) -> usize {
+    let mut read = ivrs.blocks().flatten().count();
+    for unit in ivrs.units() {
+        let Ok(unit) = unit.map_err(&mut see) else {
+            continue;
+        };
+        for entry in unit.entries() {
+            read += usize::from(entry.map_err(&mut see).is_ok());
+        }
+    }
+    let (segment, requester) = (Segment::new(0), RequesterId::new(0x200));
+    let _ = ivrs.device(segment, requester).map_err(&mut see);
+    let _ = ivrs.special(SpecialKind::Timer, 0).map_err(&mut see);
+    let mut regions: Vec<_> = ivrs
+        .reserved(segment, requester)
+        .filter_map(|region| region.map_err(&mut see).ok())
+        .collect();
+    let most = ivrs.physical_lg2();
+    assert!(regions.iter().all(|&region| fits(region, most)));
+    // What contradicts itself is refused; what is not is in order and apart.
+    if let Ok(apart) = disjoint(&mut regions, PageSize::SIZE_4K) {
+        let follow = |two: &[ReservedRegion]| two[0].memory.last() < two[1].memory.start();
+        assert!(apart.windows(2).all(follow), "{apart:?}");
+    }
+    read
+}
+
+/// Whether a region lies in what addresses of so many bits reach.
+fn fits(region: ReservedRegion, address_lg2: Option<u32>) -> bool {
+    let last = region.memory.last().get();
+    address_lg2.is_none_or(|lg2| last.checked_shr(lg2).unwrap_or(0) == 0)
+}
+
 #[test]
 fn random_bytes() {
     let mut rng = rng();
     for _ in 0..ROUNDS {
         let signature = rng
-            .choice([*b"DMAR", *b"IORT", *b"VIOT", *b"XSDT"])
+            .choice([*b"DMAR", *b"IORT", *b"IVRS", *b"VIOT", *b"XSDT"])
             .unwrap();
         // Small numbers make structures that go on for a while.
         let most = rng.choice([3, 40, 255]).unwrap();
@@ -116,7 +176,7 @@ fn random_bytes() {
 #[test]
 fn mutated_tables() {
     let mut rng = rng();
-    let tables = [dmar_bytes(), iort_bytes(), viot_bytes()];
+    let tables = [dmar_bytes(), iort_bytes(), ivrs_bytes(), viot_bytes()];
     let mut survived = 0;
     for _ in 0..ROUNDS {
         let mut bytes = tables[rng.usize(..tables.len())].clone();
@@ -139,7 +199,7 @@ fn mutated_tables() {
 /// Each table cut at each byte: by the slice, and by its own length.
 #[test]
 fn truncated_tables() {
-    for whole in [dmar_bytes(), iort_bytes(), viot_bytes()] {
+    for whole in [dmar_bytes(), iort_bytes(), ivrs_bytes(), viot_bytes()] {
         for end in 0..whole.len() {
             read_all(&whole[..end]);
             assert!(Sdt::parse(&whole[..end]).is_err(), "{end}");

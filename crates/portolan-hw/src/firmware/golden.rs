@@ -6,16 +6,20 @@ use std::vec;
 use std::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::table::Access;
 
 use super::TableError;
 use super::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
 use super::pci::{RequesterId, Segment};
+use super::reserved::ReservedKind;
 use super::sdt::{Sdt, Tables};
 use super::viot::{self, Viot};
 
 mod iort;
+mod ivrs;
 
 pub(super) use iort::iort_bytes;
+pub(super) use ivrs::ivrs_bytes;
 
 /// A table with its length and checksum made.
 pub(super) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
@@ -121,6 +125,41 @@ fn dmar_by_hand() {
     assert_eq!(caches.scopes.unknown(), 1);
     assert!(matches!(rest[4], Structure::Properties(p) if p.scopes.count() == 1));
     assert_eq!((rest.len(), structures.unknown()), (5, 1));
+}
+
+#[test]
+fn dmar_reserves_memory_for_a_function() {
+    let good = dmar_bytes();
+    let of = |bytes: &[u8], segment, id| -> Vec<_> {
+        let dmar = Dmar::parse(bytes).unwrap();
+        let found = dmar.reserved(Segment::new(segment), RequesterId::new(id), |_| None);
+        found.collect()
+    };
+    let region = of(&good, 0, 0xa0)[0].unwrap();
+    assert_eq!(region.memory.start(), PhysAddr::new(0x7c00_0000));
+    assert_eq!(region.memory.last(), PhysAddr::new(0x7c0f_ffff));
+    assert_eq!(region.kind, ReservedKind::Direct);
+    assert_eq!(region.access, Access::READ | Access::WRITE);
+    let none = [of(&good, 0, 0xa1), of(&good, 1, 0xa0)];
+    assert_eq!(none, [vec![], vec![]]);
+    // A machine with 30 bits has no such memory.
+    let mut bytes = good.clone();
+    bytes[36] = 29;
+    reseal(&mut bytes);
+    let (offset, value) = (86 + 8, 0x7c0f_ffff);
+    assert_eq!(
+        of(&bytes, 0, 0xa0),
+        [Err(TableError::Nonsense { offset, value })]
+    );
+    // A scope that says a length that cannot be.
+    let mut bytes = good;
+    bytes[86 + 25] = 2;
+    reseal(&mut bytes);
+    let (offset, length) = (86 + 24, 2);
+    assert_eq!(
+        of(&bytes, 0, 0xa0),
+        [Err(TableError::Length { offset, length })]
+    );
 }
 
 #[test]

@@ -3,15 +3,19 @@
 //! Arm I/O Remapping Table (DEN0049), revision E.f, chapter 3. Node types 0 to 6. Identifiers are
 //! followed by [`Iort::resolve`]. Firmware that counts identifiers wrongly is known by its header:
 //! [`IdCount`]. Not supported: interrupt arrays of an SMMUv1 or v2.
+//!
+//! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 mod mapping;
 mod node;
+mod reserved;
 
 pub use mapping::{IdCount, Mapping, Mappings, Resolved, Single};
 pub use node::{
     Body, CounterGroup, Interrupts, ItsGroup, ItsIds, MemoryRange, MemoryRanges, NamedComponent,
     Node, ReservedMemory, RootComplex, Smmu, SmmuV3,
 };
+pub use reserved::ReservedRegions;
 
 use super::TableError;
 use super::bytes::Bytes;

@@ -1,18 +1,23 @@
 //! The tables in which firmware says which IOMMUs there are, read from byte slices.
 //!
 //! [`sdt`] has the common header and the walk over tables, [`dmar`] Intel's DMA remapping table,
-//! [`iort`] Arm's I/O remapping table and [`viot`] the table of virtio-iommu. [`pci`] has what they
-//! share: requester identifiers.
+//! [`ivrs`] AMD's I/O virtualization reporting structure, [`iort`] Arm's I/O remapping table and
+//! [`viot`] the table of virtio-iommu. They share requester identifiers ([`pci`]) and the notion of
+//! memory that devices go on using ([`reserved`]).
 //!
 //! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every
 //! walk ends, and what is wrong is said with its offset in the table. Structures of unknown kind are
 //! passed over and counted. Not supported: finding the tables (the embedder has them from its
-//! loader), AMD's IVRS, device trees.
+//! loader), device trees.
+//!
+//! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 mod bytes;
 pub mod dmar;
 pub mod iort;
+pub mod ivrs;
 pub mod pci;
+pub mod reserved;
 pub mod sdt;
 pub mod viot;
 
@@ -69,6 +74,16 @@ pub enum TableError {
     Loop {
         /// Where the first structure is.
         offset: usize,
+    },
+    /// More structures than any machine has.
+    #[error(
+        "the table has more than {most} structures; the first too many is at offset {offset:#x}"
+    )]
+    TooMany {
+        /// Where the first structure is that is not read.
+        offset: usize,
+        /// How many are read.
+        most: u32,
     },
     /// A number makes no sense.
     #[error("{value:#x} at offset {offset:#x} makes no sense")]

@@ -1,4 +1,6 @@
 //! Requester identifiers: segment, bus, device and function of a PCI function.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use portolan::addr::StreamId;
 

@@ -2,6 +2,8 @@
 //!
 //! ACPI specification 6.5, sections 5.2.6 (header), 5.2.7 and 5.2.8 (RSDT, XSDT). Not supported: the
 //! root pointer, FADT and the tables that it points at.
+//!
+//! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 use portolan::addr::PhysAddr;
 

@@ -1,6 +1,8 @@
 //! VIOT: virtio-iommu devices and what they serve.
 //!
 //! ACPI specification 6.5, section 5.2.34. All node types.
+//!
+//! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 use portolan::addr::{PhysAddr, StreamId};
 

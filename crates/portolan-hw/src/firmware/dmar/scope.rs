@@ -1,6 +1,8 @@
 //! Device scopes: which devices a structure of the table means, by their path from a bus.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 8.3.1.
+//!
+//! *Context.* Interrupt: nothing here waits or allocates.
 
 use super::super::TableError;
 use super::super::bytes::Bytes;

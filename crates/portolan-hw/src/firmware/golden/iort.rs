@@ -6,10 +6,12 @@ use std::vec;
 use std::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::table::Access;
 
 use super::super::TableError;
 use super::super::iort::{Body, Iort};
 use super::super::pci::{RequesterId, Segment};
+use super::super::reserved::ReservedKind;
 use super::{reseal, table};
 
 /// Words of 32 bits as bytes.
@@ -208,6 +210,54 @@ fn an_identifier_at_the_end_of_one_range_belongs_to_the_range_that_begins_there(
         assert_eq!(stream_of(&bytes, 0x100), Some(0x7000));
         assert_eq!(stream_of(&bytes, 0x200), Some(0x7100));
     }
+}
+
+/// Two pieces for streams 0x20 to 0x2f of the SMMU, in a node of `revision`.
+fn memory_of(revision: u8, flags: u32) -> Vec<u8> {
+    let mut body = words(&[3, 48, 0]);
+    body.extend(node(0, 1, &[1, 4], &[]));
+    let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
+    body.extend(node(4, 4, &smmu, &[[0, 0xffff, 0, ITS, 0]]));
+    // The mapping stands behind 28 bytes and the descriptors.
+    let mut memory = node(6, revision, &[flags, 2, 28], &[]);
+    memory.extend(words(&[0x8000_0000, 0, 0x20_0000, 0, 0]));
+    memory.extend(words(&[0x9000_0000, 0, 0, 0, 0]));
+    memory.extend(words(&[0, 0xf, 0x20, SMMU, 0]));
+    let length = memory.len() as u8;
+    memory[1] = length;
+    memory[8..16].copy_from_slice(&words(&[1, 68]).try_into().unwrap() as &[u8; 8]);
+    body.extend(memory);
+    table(super::super::iort::SIGNATURE, &body)
+}
+
+#[test]
+fn iort_reserves_memory_for_a_stream() {
+    let of = |bytes: &[u8], stream| -> Vec<_> {
+        let iort = Iort::parse(bytes).unwrap();
+        let unit = iort.node_at(0, SMMU).unwrap();
+        iort.reserved(&unit, StreamId::new(stream)).collect()
+    };
+    let normal = memory_of(3, 5 << 2);
+    let [Ok(first), Err(second)] = of(&normal, 0x20)[..] else {
+        panic!("{:?}", of(&normal, 0x20));
+    };
+    assert_eq!(first.memory.last(), PhysAddr::new(0x801f_ffff));
+    assert_eq!(first.kind, ReservedKind::Direct);
+    assert_eq!(first.access, Access::READ | Access::WRITE);
+    // An empty piece is an error of its own.
+    assert!(matches!(second, TableError::Nonsense { value: 0, .. }));
+    assert_eq!(of(&normal, 0x2f).len(), 2);
+    assert_eq!((of(&normal, 0x1f), of(&normal, 0x30)), (vec![], vec![]));
+    // Another unit's stream of the same number.
+    let iort = Iort::parse(&normal).unwrap();
+    let its = iort.node_at(0, ITS).unwrap();
+    assert_eq!(iort.reserved(&its, StreamId::new(0x20)).count(), 0);
+    // Memory of a device; such that may be mapped elsewhere; flags from before there were attributes.
+    let device = of(&memory_of(3, 1), 0x20)[0].unwrap();
+    assert_eq!(device.kind, ReservedKind::DirectUntilDriven);
+    assert!(device.access.contains(Access::DEVICE));
+    let old = of(&memory_of(1, 0), 0x20)[0].unwrap();
+    assert!(!old.access.contains(Access::DEVICE));
 }
 
 /// The flag of either kind of SMMU decides, set or clear; other flags do not.

@@ -2,6 +2,8 @@
 //!
 //! Arm I/O Remapping Table (DEN0049), revision E.f, section 3.1.1 (table 4). That HiSilicon's HIP07
 //! and HIP08 count otherwise is known from Linux (`drivers/acpi/arm64/iort.c`, 2020).
+//!
+//! *Context.* Interrupt: nothing here waits or allocates.
 
 use portolan::addr::StreamId;
 

@@ -1,6 +1,8 @@
 //! The nodes of the table, one type each.
 //!
 //! Arm I/O Remapping Table (DEN0049), revision E.f, sections 3.1.1 to 3.1.1.7.
+//!
+//! *Context.* Interrupt: nothing here waits or allocates.
 
 use portolan::addr::{PhysAddr, PhysRange};
 

@@ -1,0 +1,280 @@
+//! IVRS: AMD's IOMMUs, what each serves and how, and memory that devices go on using.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2. Hardware
+//! blocks (IVHD) of types 10h, 11h and 40h, memory blocks (IVMD) of types 20h to 22h.
+//!
+//! Firmware lists a unit once for each type that it knows, for older and newer software;
+//! [`Ivrs::units`] gives each once, by its most complete block. [`Ivrs::device`] finds what firmware
+//! says of one device, [`Ivrs::reserved`] the memory that it has to go on reaching.
+//!
+//! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
+
+mod entry;
+mod memory;
+mod unit;
+
+pub use entry::{
+    AcpiDevice, Ats, Devices, Entries, Entry, EntryKind, Passes, Settings, Special, SpecialKind,
+    SystemManagement, Uid,
+};
+pub use memory::{Memory, MemoryKind, ReservedRegions};
+pub use unit::{Device, Level, Unit, UnitFlags};
+
+use super::TableError;
+use super::bytes::Bytes;
+use super::pci::{RequesterId, Segment};
+use super::sdt::Sdt;
+
+/// Signature of the table.
+pub const SIGNATURE: [u8; 4] = *b"IVRS";
+
+/// Where the blocks begin.
+const BLOCKS: usize = 48;
+/// Bytes of a block's type, flags and length.
+const HEAD: usize = 4;
+/// Most blocks that a walk gives. Units are compared with each other, so their number is bounded;
+/// real tables have about twenty blocks.
+const MOST_BLOCKS: u32 = 1024;
+
+bitflags::bitflags! {
+    /// What the table says of the whole machine (IVinfo).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Info: u32 {
+        /// Blocks of types 11h and 40h have the extended feature register's contents (EFRSup).
+        const FEATURE_IMAGES = 1;
+        /// Firmware wants DMA to be remapped from the start (DmaRemapSup).
+        const REMAP_FROM_START = 1 << 1;
+        /// The range of HyperTransport that answers to ATS requests is reserved (HtAtsResv).
+        const ATS_RANGE_RESERVED = 1 << 22;
+    }
+}
+
+/// The table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ivrs<'a> {
+    bytes: Bytes<'a>,
+    info: u32,
+}
+
+impl<'a> Ivrs<'a> {
+    /// The table at the start of `data`.
+    ///
+    /// # Errors
+    /// [`TableError`] of the header; blocks are checked as they are walked.
+    pub fn parse(data: &'a [u8]) -> Result<Self, TableError> {
+        let bytes = Sdt::parse_as(data, SIGNATURE)?.bytes();
+        bytes.part(0, BLOCKS)?;
+        Ok(Self {
+            bytes,
+            info: bytes.u32(36)?,
+        })
+    }
+
+    /// What holds for the whole machine.
+    pub fn info(&self) -> Info {
+        Info::from_bits_truncate(self.info)
+    }
+
+    /// Width of physical addresses in bits, if the table says (PASize).
+    pub fn physical_lg2(&self) -> Option<u32> {
+        width(self.info >> 8 & 0x7f)
+    }
+
+    /// Width of devices' addresses in bits, if the table says (VASize).
+    pub fn virtual_lg2(&self) -> Option<u32> {
+        width(self.info >> 15 & 0x7f)
+    }
+
+    /// The blocks, in order.
+    pub fn blocks(&self) -> Blocks<'a> {
+        Blocks {
+            rest: self.bytes.from(BLOCKS),
+            info: self.info(),
+            left: MOST_BLOCKS,
+            unknown: 0,
+        }
+    }
+
+    /// The units, each once: by the block of the highest type that lists it, and the first of those.
+    pub fn units(&self) -> Units<'a> {
+        Units {
+            table: *self,
+            blocks: self.blocks(),
+        }
+    }
+
+    /// The unit that serves a device, and what firmware says of the device. `None` if no unit does.
+    ///
+    /// A unit that names the device, alone or in a range, goes before one that serves all.
+    ///
+    /// # Errors
+    /// What is wrong with a block or a device entry on the way.
+    pub fn device(
+        &self,
+        segment: Segment,
+        requester: RequesterId,
+    ) -> Result<Option<(Unit<'a>, Device)>, TableError> {
+        let mut serves_all = None;
+        for unit in self.units() {
+            let unit = unit?;
+            if unit.segment != segment {
+                continue;
+            }
+            match unit.device(requester)? {
+                Some(device) if device.named => return Ok(Some((unit, device))),
+                Some(device) => serves_all = serves_all.or(Some((unit, device))),
+                None => {}
+            }
+        }
+        Ok(serves_all)
+    }
+
+    /// Where an interrupt controller or timer sends its messages from: its unit, and its entry there.
+    /// `handle` is the number that the MADT or HPET table has for it.
+    ///
+    /// # Errors
+    /// What is wrong with a block or a device entry on the way.
+    pub fn special(
+        &self,
+        kind: SpecialKind,
+        handle: u8,
+    ) -> Result<Option<(Unit<'a>, Special)>, TableError> {
+        for unit in self.units() {
+            let unit = unit?;
+            for entry in unit.entries() {
+                match entry?.kind {
+                    EntryKind::Special(special)
+                        if (special.kind, special.handle) == (kind, handle) =>
+                    {
+                        return Ok(Some((unit, special)));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// The memory that the requester `requester` has to go on reaching, block by block. A device
+    /// with an alias ([`Device::alias`]) has that of both. Regions may overlap:
+    /// [`disjoint`](super::reserved::disjoint) puts them together.
+    ///
+    /// Items are errors where a block of the table is wrong, or its memory is wider than
+    /// [`Ivrs::physical_lg2`]; the walk goes on behind it as [`Blocks`] does.
+    pub fn reserved(&self, segment: Segment, requester: RequesterId) -> ReservedRegions<'a> {
+        ReservedRegions::new(self.blocks(), segment, requester, self.physical_lg2())
+    }
+}
+
+/// A width in bits; 0 says nothing.
+fn width(field: u32) -> Option<u32> {
+    Some(field).filter(|&lg2| lg2 != 0)
+}
+
+/// One block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Block<'a> {
+    /// IVHD.
+    Unit(Unit<'a>),
+    /// IVMD.
+    Memory(Memory),
+}
+
+/// The blocks of a table. One that says a length that cannot be ends the walk with an error, as does
+/// one too many; one whose contents are wrong is an error, and the walk goes on behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks<'a> {
+    rest: Bytes<'a>,
+    info: Info,
+    left: u32,
+    unknown: u32,
+}
+
+impl<'a> Blocks<'a> {
+    /// How many blocks of unknown type were passed over so far.
+    pub fn unknown(&self) -> u32 {
+        self.unknown
+    }
+
+    /// The next block's bytes.
+    fn cut(&mut self) -> Result<Bytes<'a>, TableError> {
+        let most = MOST_BLOCKS;
+        let offset = self.rest.offset();
+        let left = self.left.checked_sub(1);
+        self.left = left.ok_or(TableError::TooMany { offset, most })?;
+        let block = self.rest.structure(self.rest.u16(2)?.into(), HEAD)?;
+        self.rest = self.rest.from(block.len());
+        Ok(block)
+    }
+}
+
+impl<'a> Iterator for Blocks<'a> {
+    type Item = Result<Block<'a>, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.rest.len() > 0 {
+            let block = match self.cut() {
+                Ok(block) => block,
+                Err(error) => {
+                    self.rest = self.rest.from(self.rest.len());
+                    return Some(Err(error));
+                }
+            };
+            match parse(block, self.info) {
+                Ok(Some(known)) => return Some(Ok(known)),
+                Ok(None) => self.unknown = self.unknown.saturating_add(1),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+}
+
+/// The block; `None` if its type is unknown.
+fn parse(bytes: Bytes<'_>, info: Info) -> Result<Option<Block<'_>>, TableError> {
+    let level = match bytes.u8(0)? {
+        0x10 => Level::Basic,
+        0x11 => Level::Features,
+        0x40 => Level::Named,
+        0x20..=0x22 => return memory::parse(bytes).map(|block| Some(Block::Memory(block))),
+        _ => return Ok(None),
+    };
+    unit::parse(bytes, level, info).map(|block| Some(Block::Unit(block)))
+}
+
+/// The units of a table, each once. Errors are those of all blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Units<'a> {
+    table: Ivrs<'a>,
+    blocks: Blocks<'a>,
+}
+
+impl<'a> Iterator for Units<'a> {
+    type Item = Result<Unit<'a>, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.blocks.next()? {
+                Ok(Block::Unit(unit)) if self.best(&unit) => return Some(Ok(unit)),
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl Units<'_> {
+    /// Whether no other block says more of the unit, or as much before this one.
+    fn best(&self, unit: &Unit<'_>) -> bool {
+        let others = self.table.blocks().filter_map(|block| match block {
+            Ok(Block::Unit(other)) => Some(other),
+            _ => None,
+        });
+        let better = |other: &Unit<'_>| {
+            let same = (other.segment, other.requester) == (unit.segment, unit.requester);
+            let earlier = other.level == unit.level && other.offset < unit.offset;
+            same && (other.level > unit.level || earlier)
+        };
+        !others.into_iter().any(|other| better(&other))
+    }
+}

@@ -1,0 +1,142 @@
+//! Memory blocks (IVMD): memory that devices go on using.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2. The
+//! segment, which later revisions have in the first reserved bytes, is read; before it was 0.
+//!
+//! *Context.* Interrupt: nothing here waits or allocates.
+
+use portolan::addr::{PhysAddr, PhysRange};
+use portolan::table::Access;
+
+use super::super::TableError;
+use super::super::bytes::Bytes;
+use super::super::pci::{RequesterId, Segment};
+use super::super::reserved::{ReservedKind, ReservedRegion, within};
+use super::entry::Devices;
+use super::{Block, Blocks};
+
+/// Bytes of a block.
+const FIXED: usize = 32;
+
+const UNITY: u8 = 1;
+const READ: u8 = 1 << 1;
+const WRITE: u8 = 1 << 2;
+const EXCLUSION: u8 = 1 << 3;
+
+/// What devices are to meet at the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// A mapping one to one, with this access.
+    Unity(Access),
+    /// No translation.
+    Exclusion,
+}
+
+/// A memory block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// Offset of the block in the table.
+    pub offset: usize,
+    /// The segment of the devices.
+    pub segment: Segment,
+    /// The devices.
+    pub devices: Devices,
+    /// The memory.
+    pub memory: PhysRange,
+    /// What they are to meet there.
+    pub kind: MemoryKind,
+}
+
+impl Memory {
+    /// The block as one region of each of its devices.
+    pub fn region(&self) -> ReservedRegion {
+        let (kind, access) = match self.kind {
+            MemoryKind::Unity(access) => (ReservedKind::Direct, access),
+            MemoryKind::Exclusion => (ReservedKind::Excluded, Access::READ | Access::WRITE),
+        };
+        ReservedRegion {
+            memory: self.memory,
+            kind,
+            access,
+        }
+    }
+}
+
+/// The memory of a block. It is nonsense if it is empty, runs past the top, or if nothing is to be
+/// met there.
+pub(super) fn parse(bytes: Bytes<'_>) -> Result<Memory, TableError> {
+    bytes.structure(bytes.len(), FIXED)?;
+    let nonsense = |at: usize, value: u64| TableError::Nonsense {
+        offset: bytes.offset().saturating_add(at),
+        value,
+    };
+    let (first, last) = (bytes.u16(4)?, bytes.u16(6)?);
+    let devices = match bytes.u8(0)? {
+        0x20 => Some(Devices::ALL),
+        0x21 => Some(Devices::one(RequesterId::new(first))),
+        _ => Devices::new(RequesterId::new(first), RequesterId::new(last)),
+    };
+    let flags = bytes.u8(1)?;
+    let mut access = Access::empty();
+    access.set(Access::READ, flags & READ != 0);
+    access.set(Access::WRITE, flags & WRITE != 0);
+    let kind = match (flags & EXCLUSION, flags & UNITY) {
+        (0, 0) => None,
+        (0, _) if access.is_empty() => None,
+        (0, _) => Some(MemoryKind::Unity(access)),
+        _ => Some(MemoryKind::Exclusion),
+    };
+    let length = bytes.u64(24)?;
+    let memory = PhysRange::from_len(PhysAddr::new(bytes.u64(16)?), length);
+    Ok(Memory {
+        offset: bytes.offset(),
+        segment: Segment::new(bytes.u16(8)?),
+        devices: devices.ok_or(nonsense(6, last.into()))?,
+        memory: memory.ok_or(nonsense(24, length))?,
+        kind: kind.ok_or(nonsense(1, flags.into()))?,
+    })
+}
+
+/// The regions of one device. Errors are those of all blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedRegions<'a> {
+    blocks: Blocks<'a>,
+    segment: Segment,
+    requester: RequesterId,
+    physical_lg2: Option<u32>,
+}
+
+impl<'a> ReservedRegions<'a> {
+    pub(super) fn new(
+        blocks: Blocks<'a>,
+        segment: Segment,
+        requester: RequesterId,
+        physical_lg2: Option<u32>,
+    ) -> Self {
+        Self {
+            blocks,
+            segment,
+            requester,
+            physical_lg2,
+        }
+    }
+}
+
+impl Iterator for ReservedRegions<'_> {
+    type Item = Result<ReservedRegion, TableError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let block = match self.blocks.next()? {
+                Ok(Block::Memory(block)) => block,
+                Ok(Block::Unit(_)) => continue,
+                Err(error) => return Some(Err(error)),
+            };
+            if block.segment == self.segment && block.devices.contains(self.requester) {
+                let at = block.offset.saturating_add(16);
+                let checked = within(block.memory, self.physical_lg2, at);
+                return Some(checked.map(|_| block.region()));
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Hardware blocks (IVHD): a unit, how it is to be set up, and what firmware says of its devices.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 5.2.
+//!
+//! *Context.* Interrupt: nothing here waits or allocates.
+
+use portolan::addr::PhysAddr;
+
+use super::super::TableError;
+use super::super::bytes::Bytes;
+use super::super::pci::{RequesterId, Segment};
+use super::Info;
+use super::entry::{Entries, EntryKind, Settings};
+
+/// Bytes of a block of type 10h before its device entries.
+const BASIC: usize = 24;
+/// Bytes of a block of type 11h or 40h before its device entries.
+const FULL: usize = 40;
+/// Register windows begin at multiples of 16 KiB (section 3.2, the capability's base address).
+const WINDOW: u64 = 0x4000;
+
+/// How much a block says, by its type. Higher levels replace lower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Type 10h.
+    Basic,
+    /// Type 11h: the contents of the feature registers too.
+    Features,
+    /// Type 40h: devices of the ACPI name space too.
+    Named,
+}
+
+bitflags::bitflags! {
+    /// How firmware wants the unit's control register, and what the unit can do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct UnitFlags: u8 {
+        /// Translate HyperTransport tunnel traffic (control bit HtTunEn).
+        const HT_TUNNEL = 1;
+        /// Set the pass-posted-writes bit of posted writes (control bit PassPW).
+        const PASS_POSTED_WRITES = 1 << 1;
+        /// Set the pass-posted-writes bit of responses (control bit ResPassPW).
+        const RESPONSES_PASS_POSTED_WRITES = 1 << 2;
+        /// Put the unit's own reads into the isochronous channel (control bit Isoc).
+        const ISOCHRONOUS = 1 << 3;
+        /// Devices may have TLBs of their own (IotlbSup).
+        const DEVICE_TLB = 1 << 4;
+        /// The unit's own accesses snoop the caches (control bit Coherent).
+        const COHERENT = 1 << 5;
+        /// Prefetch commands (PreFSup). In type 10h only; else in the feature register.
+        const PREFETCH = 1 << 6;
+        /// Page requests (PPRSup). In type 10h only; else in the feature register.
+        const PAGE_REQUESTS = 1 << 7;
+    }
+}
+
+/// A unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unit<'a> {
+    /// Offset of the block in the table.
+    pub offset: usize,
+    /// How much the block says.
+    pub level: Level,
+    /// The segment of the unit and of all devices that it serves.
+    pub segment: Segment,
+    /// The unit's own PCI function.
+    pub requester: RequesterId,
+    /// Where in that function's configuration space the capability block is.
+    pub capability: u16,
+    /// Its registers. The length of the window is not said.
+    pub base: PhysAddr,
+    /// How it is to be set up.
+    pub flags: UnitFlags,
+    /// Number of the message that it signals events by (MSInum).
+    pub message: u8,
+    /// Its HyperTransport unit number (UnitID).
+    pub unit_id: u8,
+    /// The field as it stands: in type 10h the features (IOMMU Feature Reporting), in others numbers
+    /// of counters and messages (IOMMU Attributes).
+    pub attributes: u32,
+    /// What the extended feature register holds, where the table says so.
+    pub features: Option<u64>,
+    /// What the second extended feature register holds, where the table says so.
+    pub features2: Option<u64>,
+    entries: Bytes<'a>,
+}
+
+/// What firmware says of one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// What its entry in the device table is to let through besides translated accesses. A device
+    /// with an alias has the entry of the alias; ask for that one's settings.
+    pub settings: Settings,
+    /// The requester that its accesses carry, if that is not its own.
+    pub alias: Option<RequesterId>,
+    /// Whether an entry names it, alone or in a range; if not it is one of all.
+    pub(super) named: bool,
+}
+
+impl<'a> Unit<'a> {
+    /// The device entries, in order, with ranges put together.
+    pub fn entries(&self) -> Entries<'a> {
+        Entries::new(self.entries, self.level)
+    }
+
+    /// What the block says of a requester of its segment. `None` if the unit does not serve it.
+    ///
+    /// Of several entries for one device the last one counts that lets anything through: firmware
+    /// lists an I/O APIC and a timer at one requester, with settings for the I/O APIC only.
+    ///
+    /// # Errors
+    /// What is wrong with an entry on the way.
+    pub fn device(&self, requester: RequesterId) -> Result<Option<Device>, TableError> {
+        let mut found: Option<Device> = None;
+        for entry in self.entries() {
+            let entry = entry?;
+            let itself = entry.devices.contains(requester);
+            let alias = match entry.kind {
+                EntryKind::Alias(source) => Some(source),
+                _ => None,
+            };
+            if !itself && alias != Some(requester) {
+                continue;
+            }
+            let device = found.get_or_insert(Device {
+                settings: Settings::default(),
+                alias: None,
+                named: false,
+            });
+            if entry.settings != Settings::default() {
+                device.settings = entry.settings;
+            }
+            if itself {
+                // A source that is the device itself renames nothing.
+                device.alias = alias.filter(|&source| source != requester).or(device.alias);
+            }
+            device.named |= entry.kind != EntryKind::All;
+        }
+        Ok(found)
+    }
+}
+
+/// The unit of a block of `level`.
+pub(super) fn parse(bytes: Bytes<'_>, level: Level, info: Info) -> Result<Unit<'_>, TableError> {
+    let full = level > Level::Basic;
+    let fixed = if full { FULL } else { BASIC };
+    bytes.structure(bytes.len(), fixed)?;
+    let base = bytes.u64(8)?;
+    if base == 0 || base % WINDOW != 0 {
+        return Err(TableError::Nonsense {
+            offset: bytes.offset().saturating_add(8),
+            value: base,
+        });
+    }
+    let mut flags = UnitFlags::from_bits_retain(bytes.u8(1)?);
+    if full {
+        flags.remove(UnitFlags::PREFETCH | UnitFlags::PAGE_REQUESTS);
+    }
+    let image = |at| match full && info.contains(Info::FEATURE_IMAGES) {
+        true => bytes.u64(at).map(Some),
+        false => Ok(None),
+    };
+    let unit_info = bytes.u16(18)?;
+    Ok(Unit {
+        offset: bytes.offset(),
+        level,
+        segment: Segment::new(bytes.u16(16)?),
+        requester: RequesterId::new(bytes.u16(4)?),
+        capability: bytes.u16(6)?,
+        base: PhysAddr::new(base),
+        flags,
+        message: (unit_info & 0x1f) as u8,
+        unit_id: (unit_info >> 8 & 0x1f) as u8,
+        attributes: bytes.u32(20)?,
+        features: image(24)?,
+        features2: image(32)?,
+        entries: bytes.from(fixed),
+    })
+}
