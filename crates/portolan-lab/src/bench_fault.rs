@@ -219,7 +219,7 @@ impl Bench {
             flow: Flow::UNBOUNDED,
             ..Bounds::default()
         };
-        let dispatcher = Dispatcher::new(cpus, Answers::default(), bounds);
+        let dispatcher = Dispatcher::new(cpus, Answers::default(), bounds)?;
         dispatcher.register(STREAM, None, range, container.clone())?;
         Ok(Self {
             guest,

@@ -53,9 +53,18 @@ impl Handler for Slow {
 
 type Desk = Dispatcher<LoomCpus, Sent>;
 
+/// Room for the groups of these tests: memory is made anew for each interleaving.
+fn small() -> Bounds {
+    Bounds {
+        groups: 4,
+        requests: 2,
+        ..Bounds::default()
+    }
+}
+
 fn desk() -> (Arc<Desk>, Sent) {
     let sent = Sent::default();
-    let desk = Dispatcher::new(LoomCpus::new(2), sent.clone(), Bounds::default());
+    let desk = Dispatcher::new(LoomCpus::new(2), sent.clone(), small()).unwrap();
     (Arc::new(desk), sent)
 }
 

@@ -116,7 +116,7 @@ impl<'m, M: Machine> Scene<'m, M> {
             ..Bounds::default()
         };
         let cpus = SpinCpus::new(1, time.clone(), cpu);
-        let desk = Dispatcher::new(cpus, carrier, bounds);
+        let desk = must("room for groups", Dispatcher::new(cpus, carrier, bounds))?;
         let scene = Self {
             on: Attached::new(machine)?,
             machine,

@@ -1,10 +1,11 @@
 //! What is known of one device that sends page requests.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
 
 use super::bounds::Bucket;
 use super::counts::Cause;
+use super::flat::{FlatMap, room};
 use super::{GroupId, Handler, ReplyName, ReplyTo};
 use crate::addr::{IovaRange, Pasid, StreamId};
 use crate::platform::Nanos;
@@ -24,8 +25,20 @@ pub enum ReplyPasid {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Refused {
     pub cause: Cause,
-    pub to: ReplyTo,
+    /// What the response names, if anything.
+    pub pasid: Option<Pasid>,
     pub deadline: Nanos,
+}
+
+impl Refused {
+    /// Whom to answer.
+    pub const fn to(&self, stream: StreamId, group: GroupId) -> ReplyTo {
+        ReplyTo {
+            stream,
+            pasid: self.pasid,
+            name: ReplyName::Group(group),
+        }
+    }
 }
 
 /// One address space of a device.
@@ -39,18 +52,28 @@ pub(super) enum Space {
 }
 
 /// A device.
-#[derive(Default)]
 pub(super) struct Device {
-    pub spaces: BTreeMap<Option<Pasid>, Space>,
+    pub spaces: FlatMap<Option<Pasid>, Space>,
     pub reply_pasid: ReplyPasid,
     pub bucket: Bucket,
     /// Its groups that are not answered yet and not refused.
     pub open: usize,
-    /// Groups without their last request that are refused, by number: 512 at most.
-    pub refused: BTreeMap<GroupId, Refused>,
+    /// Groups without their last request that are refused; room for every number that there is.
+    pub refused: FlatMap<GroupId, Refused>,
 }
 
 impl Device {
+    /// A device of which nothing is known yet.
+    pub fn new() -> Result<Self, TryReserveError> {
+        Ok(Self {
+            spaces: FlatMap::default(),
+            reply_pasid: ReplyPasid::default(),
+            bucket: Bucket::default(),
+            open: 0,
+            refused: FlatMap::new(room(GroupId::COUNT)?),
+        })
+    }
+
     /// Where the response to `name` goes.
     pub fn reply_to(&self, stream: StreamId, pasid: Option<Pasid>, name: ReplyName) -> ReplyTo {
         let pasid = match self.reply_pasid {

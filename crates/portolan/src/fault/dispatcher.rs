@@ -1,7 +1,7 @@
 //! From requests to handlers, and from those to one response for each group.
 //!
-//! The lock is held while groups are looked up and moved, never while a handler runs or a response
-//! is sent.
+//! The lock is held while groups are looked up and moved, never while a handler runs, a response is
+//! sent, or memory is made or freed.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -9,16 +9,19 @@ use alloc::vec::Vec;
 use super::bounds::Bounds;
 use super::counts::FaultCounts;
 use super::device::{ReplyPasid, Space};
-use super::outcome::{Ended, RegisterError, Served, Taken};
-use super::state::{Claim, Key, Outcome, Owed, State, Ticket, Work};
+use super::outcome::{Ended, NoMemory, QueueFull, RegisterError, Served, Taken};
+use super::registering::{Missing, Offer};
+use super::group::{Claim, Key, Outcome, Owed, QueueIsFull, Ticket, Work};
+use super::state::State;
 use super::{Group, Handler, PageRequest, RawPageRequest, ReplyTo, Responder, Response};
 use crate::addr::{IovaRange, Pasid, StreamId};
 use crate::platform::{Cpus, Lock, Nanos};
 
 /// Page requests of the devices behind one unit.
 ///
-/// A driver's loop gives every request to [`Dispatcher::accept`]; one CPU or many call
-/// [`Dispatcher::serve`], and somebody calls [`Dispatcher::expire`] when it says so.
+/// A driver's loop gives every request to [`Dispatcher::accept`], or the handler of its interrupt to
+/// [`Dispatcher::queue`]; one CPU or many call [`Dispatcher::serve`], and somebody calls
+/// [`Dispatcher::expire`] when it says so.
 ///
 /// Each group gets one response: by its handler, or, if that is not to be, by whoever finds out
 /// ([`Cause`](super::Cause)). When it is dropped, all groups are answered.
@@ -38,34 +41,73 @@ impl<P: Cpus, R: Responder> core::fmt::Debug for Dispatcher<P, R> {
 }
 
 impl<P: Cpus, R: Responder> Dispatcher<P, R> {
-    /// Nobody is registered yet.
-    pub fn new(cpus: P, responder: R, bounds: Bounds) -> Self {
-        let state = Lock::new(State::default());
-        Self {
+    /// A dispatcher that nobody has registered with. All that devices can make it use up is
+    /// allocated here: [`Bounds::groups`] times [`Bounds::requests`] requests.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// Without memory for that.
+    pub fn new(cpus: P, responder: R, bounds: Bounds) -> Result<Self, NoMemory> {
+        let state = State::new(&bounds).map_err(|_| NoMemory {
+            groups: bounds.groups,
+            requests: bounds.requests,
+        })?;
+        Ok(Self {
             cpus,
             responder,
             bounds,
-            state,
-        }
+            state: Lock::new(state),
+        })
     }
 
     /// Who carries responses.
+    ///
+    /// *Context.* Interrupt.
     pub fn responder(&self) -> &R {
         &self.responder
     }
 
     /// Says whether `stream` wants its address space back in responses. To be said before it is
     /// let ask.
-    pub fn set_reply_pasid(&self, stream: StreamId, reply: ReplyPasid) {
-        self.state
-            .with(|state| state.devices.entry(stream).or_default().reply_pasid = reply);
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoMemory`].
+    pub fn set_reply_pasid(
+        &self,
+        stream: StreamId,
+        reply: ReplyPasid,
+    ) -> Result<(), RegisterError> {
+        self.with_memory(stream, |state, offer| {
+            state.set_reply_pasid(stream, reply, offer)
+        })
+    }
+
+    /// Does what may lack memory under the lock, after that was made without it.
+    fn with_memory<T>(
+        &self,
+        stream: StreamId,
+        mut act: impl FnMut(&mut State, &mut Offer) -> Result<T, Missing>,
+    ) -> Result<T, RegisterError> {
+        let mut offer = Offer::default();
+        loop {
+            match self.state.with(|state| act(state, &mut offer)) {
+                Ok(done) => return Ok(done),
+                Err(missing) => (offer.make(missing))
+                    .map_err(|_| RegisterError::NoMemory { stream })?,
+            }
+        }
     }
 
     /// From now on `handler` decides about what `stream` asks for within `reach` with `pasid`, or
     /// without one.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
-    /// [`RegisterError::Taken`].
+    /// See [`RegisterError`].
     pub fn register(
         &self,
         stream: StreamId,
@@ -73,15 +115,9 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         reach: IovaRange,
         handler: Arc<dyn Handler>,
     ) -> Result<(), RegisterError> {
-        self.state.with(|state| {
-            let device = state.devices.entry(stream).or_default();
-            if device.spaces.contains_key(&pasid) {
-                return Err(RegisterError::Taken { stream, pasid });
-            }
-            let space = Space::Registered { reach, handler };
-            device.spaces.insert(pasid, space);
-            Ok(())
-        })
+        self.with_memory(stream, |state, offer| {
+            state.register(stream, pasid, reach, &handler, offer)
+        })?
     }
 
     /// Ends a registration, and answers every group of it that is complete with
@@ -92,6 +128,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     ///
     /// What the device sent and nobody has read yet meets whoever is registered then: let a driver
     /// drain its queue before the same address space is registered again.
+    ///
+    /// *Context.* Task: it may drop the last handle of the handler.
     pub fn unregister(&self, stream: StreamId, pasid: Option<Pasid>) -> Ended {
         let registered = self.state.with(|state| {
             let device = state.devices.get_mut(&stream)?;
@@ -105,25 +143,27 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             return Ended::default();
         };
         let ended = self.answer_all(|state, bounds| state.next_leaving(stream, pasid, bounds));
-        self.state.with(|state| {
-            if let Some(device) = state.devices.get_mut(&stream) {
-                device.spaces.remove(&pasid);
-            }
+        let left = self.state.with(|state| {
+            let device = state.devices.get_mut(&stream);
+            device.and_then(|device| device.spaces.remove(&pasid))
         });
         // Perhaps its last owner: not under the lock.
-        drop(handler);
+        drop((handler, left));
         ended
     }
 
     /// Forgets a device, and answers all of its groups with [`Response::Invalid`], also those
     /// without their last request. To be called once it sends no more: a group of which a request
     /// comes later is another group.
+    ///
+    /// *Context.* Task.
     pub fn remove_device(&self, stream: StreamId) -> Ended {
         let mut ended = Ended::default();
         loop {
             let space = self.state.with(|state| {
                 let device = state.devices.get(&stream)?;
-                device.spaces.keys().next().copied()
+                let first = device.spaces.entries().first();
+                first.map(|(pasid, _)| *pasid)
             });
             let Some(pasid) = space else { break };
             ended.add(self.unregister(stream, pasid));
@@ -135,6 +175,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             drop(removed);
         }
         loop {
+            ended.add(self.answer_all(|state, _| state.next_unsent(Some(stream))));
             ended.add(self.answer_all(|state, bounds| state.next_of_device(stream, bounds)));
             // Requests may have come meanwhile.
             if let Ok(device) = self.state.with(|state| state.remove_idle(stream)) {
@@ -145,14 +186,16 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     }
 
     /// Forgets all devices, as [`Dispatcher::remove_device`].
+    ///
+    /// *Context.* Task.
     pub fn close(&self) -> Ended {
         let mut ended = Ended::default();
-        while let Some(stream) = self
-            .state
-            .with(|state| state.devices.keys().next().copied())
-        {
+        let first = |state: &mut State| state.devices.entries().first().map(|(stream, _)| *stream);
+        while let Some(stream) = self.state.with(first) {
             ended.add(self.remove_device(stream));
         }
+        // Those of devices that nobody knows.
+        ended.add(self.answer_all(|state, _| state.next_unsent(None)));
         ended
     }
 
@@ -172,7 +215,9 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             .inspect_err(|_| self.state.with(|state| state.counts.unsent += 1))
     }
 
-    /// Takes a request in.
+    /// Takes a request in, and answers its group at once if it is refused.
+    ///
+    /// *Context.* Atomic: a response waits for the unit, as the [`Responder`] does.
     ///
     /// # Errors
     /// If its group was to be answered at once and the response could not be sent.
@@ -181,41 +226,53 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         let outcome = self
             .state
             .with(|state| state.take_in(raw, now, &self.bounds));
-        Ok(match outcome {
-            Outcome::Partial => Taken::Partial,
-            Outcome::Ready => Taken::Ready,
-            Outcome::StopMarker => Taken::StopMarker,
-            Outcome::Duplicate => Taken::Duplicate,
-            Outcome::Ignored => Taken::Ignored,
-            Outcome::RefusedPart(cause) => Taken::RefusedPart { cause },
-            Outcome::Refused(Owed {
-                to,
-                response,
-                cause,
-            }) => {
-                self.send(to, response)?;
-                Taken::Refused {
-                    to,
-                    response,
-                    cause,
-                }
-            }
-        })
+        if let Outcome::Refused(owed) = outcome {
+            self.send(owed.to, owed.response)?;
+        }
+        Ok(outcome.taken())
+    }
+
+    /// Takes a request in, and leaves all that waits for anything to [`Dispatcher::serve`]: for the
+    /// handler of the unit's interrupt.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nobody has served for too long. The request was not taken in; let the driver
+    /// read no more of them until somebody has.
+    pub fn queue(&self, raw: RawPageRequest) -> Result<Taken, QueueFull> {
+        let now = self.cpus.now();
+        let queued = self.state.with(|state| {
+            let waiting = state.unsent();
+            let queued = state.queue(raw, now, &self.bounds);
+            queued.map_err(|QueueIsFull| QueueFull { waiting })
+        });
+        queued.map(Outcome::taken)
     }
 
     /// The unit lost requests. It has answered those that were the last of their groups, so that
     /// groups without their last request are forgotten: what comes of them later is a group by
     /// itself. Stalled accesses are never lost.
+    ///
+    /// *Context.* Interrupt.
     pub fn lost(&self) {
         self.state.with(State::lose);
     }
 
-    /// Has the oldest complete group handled, and sends the response; `None` if there is none.
-    /// If the handler unwinds, the response is [`Response::Failure`].
+    /// Sends a response that [`Dispatcher::queue`] left, or has the oldest complete group handled
+    /// and sends its response; `None` if there is none of either. If the handler unwinds, the response
+    /// is [`Response::Failure`].
+    ///
+    /// *Context.* The handler's, and atomic at least.
     ///
     /// # Errors
     /// If the response could not be sent.
     pub fn serve(&self) -> Result<Option<Served>, R::Error> {
+        if let Some(owed) = self.state.with(|state| state.next_unsent(None)) {
+            let Owed { to, response, .. } = owed;
+            self.send(to, response)?;
+            return Ok(Some(Served::Answered { to, response }));
+        }
         match self.state.with(|state| state.next_ready(&self.bounds)) {
             None => Ok(None),
             Some(Err(Owed { to, response, .. })) => {
@@ -231,8 +288,7 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
             })) => {
                 let handling = Handling {
                     dispatcher: self,
-                    key,
-                    ticket,
+                    group: (key, ticket),
                     to,
                     requests,
                     handled: Handled::NotYet,
@@ -244,6 +300,8 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     }
 
     /// Answers groups whose last request did not come in time; returns when to call again.
+    ///
+    /// *Context.* Atomic.
     ///
     /// # Errors
     /// If a response could not be sent; others may still be late then.
@@ -258,17 +316,24 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
     }
 
     /// How often each thing happened.
+    ///
+    /// *Context.* Interrupt.
     pub fn counts(&self) -> FaultCounts {
         self.state.with(|state| state.counts)
     }
 
     /// Groups that are not answered yet.
+    ///
+    /// *Context.* Interrupt.
     pub fn outstanding(&self) -> usize {
         self.state.with(|state| state.outstanding())
     }
 }
 
 impl<P: Cpus, R: Responder> Drop for Dispatcher<P, R> {
+    /// Closes it.
+    ///
+    /// *Context.* Task.
     fn drop(&mut self) {
         self.close();
     }
@@ -285,8 +350,7 @@ enum Handled {
 /// failed.
 struct Handling<'a, P: Cpus, R: Responder> {
     dispatcher: &'a Dispatcher<P, R>,
-    key: Key,
-    ticket: Ticket,
+    group: (Key, Ticket),
     to: ReplyTo,
     requests: Vec<PageRequest>,
     handled: Handled,
@@ -296,9 +360,10 @@ impl<P: Cpus, R: Responder> Handling<'_, P, R> {
     fn finish(mut self, response: Response) -> Result<Served, R::Error> {
         self.handled = Handled::Done;
         let (to, dispatcher) = (self.to, self.dispatcher);
+        let requests = core::mem::take(&mut self.requests);
         let ours = dispatcher
             .state
-            .with(|state| state.finish(self.key, self.ticket, response));
+            .with(|state| state.finish(self.group, requests, response));
         match ours {
             Claim::Ours => {
                 dispatcher.send(to, response)?;
@@ -316,9 +381,10 @@ impl<P: Cpus, R: Responder> Drop for Handling<'_, P, R> {
         }
         let dispatcher = self.dispatcher;
         let bounds = &dispatcher.bounds;
+        let requests = core::mem::take(&mut self.requests);
         let owed = dispatcher
             .state
-            .with(|state| state.abandon(self.key, self.ticket, bounds));
+            .with(|state| state.abandon(self.group, requests, bounds));
         if let Some(Owed { to, response, .. }) = owed {
             // There is nobody left to be told of an error; it is counted.
             let _ = dispatcher.send(to, response);

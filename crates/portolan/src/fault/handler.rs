@@ -61,6 +61,9 @@ impl<'a> Group<'a> {
 /// [`Response::Success`], debts paid. It may take its time: no lock is held while it runs, and
 /// other groups may be handled at the same time. If its address space is unregistered meanwhile,
 /// its response is dropped, since the device has got one.
+///
+/// *Context.* Task, unless the implementer promises more: it is called by
+/// [`Dispatcher::serve`](super::Dispatcher::serve) alone, never by what takes requests in.
 pub trait Handler: Send + Sync {
     /// Decides about `group`.
     fn handle(&self, group: &Group<'_>) -> Response;
@@ -81,6 +84,8 @@ impl<H: Handler + ?Sized> Handler for alloc::sync::Arc<H> {
 /// Who carries responses to devices: a driver.
 ///
 /// *Implementer's duties.* To send one response for each call, and not to wait for ever.
+///
+/// *Context.* Atomic: it may wait for the unit to take the response.
 pub trait Responder {
     /// Why it could not.
     type Error: core::fmt::Debug;

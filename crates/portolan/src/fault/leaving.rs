@@ -3,7 +3,8 @@
 use super::bounds::Bounds;
 use super::counts::Cause;
 use super::device::{Device, Refused};
-use super::state::{Key, Open, Owed, Phase, State};
+use super::group::{Key, Open, Owed, Phase};
+use super::state::State;
 use super::{GroupId, ReplyName};
 use crate::addr::{Pasid, StreamId};
 use crate::platform::Nanos;
@@ -18,7 +19,7 @@ impl State {
     pub fn next_late(&mut self, now: Nanos, bounds: &Bounds) -> Result<Owed, Option<Nanos>> {
         let mut next: Option<Nanos> = None;
         let mut found = None;
-        for (key, open) in &self.open {
+        for (key, open) in self.open.entries() {
             match open.phase {
                 Phase::Partial { deadline } if deadline <= now => found = Some(*key),
                 Phase::Partial { deadline } => {
@@ -27,17 +28,23 @@ impl State {
                 Phase::Ready | Phase::Running => {}
             }
         }
-        if let Some(open) = found.and_then(|key| self.forget(key)) {
-            return Ok(self.owe(open.to, Cause::Late, bounds));
+        if let Some(gone) = found.and_then(|key| self.forget(key)) {
+            return Ok(self.owe(gone.to, Cause::Late, bounds));
         }
-        for device in self.devices.values_mut() {
-            let late = device.refused.iter().find(|(_, of)| of.deadline <= now);
-            if let Some((&group, &Refused { cause, to, .. })) = late {
-                device.refused.remove(&group);
-                return Ok(self.owe(to, cause, bounds));
+        let mut late = None;
+        for (stream, device) in self.devices.entries() {
+            for (group, of) in device.refused.entries() {
+                match of.deadline <= now {
+                    true => late = Some((*stream, *group)),
+                    false => next = Some(next.map_or(of.deadline, |next| next.min(of.deadline))),
+                }
             }
-            let deadlines = device.refused.values().map(|of| of.deadline);
-            next = next.into_iter().chain(deadlines).min();
+        }
+        if let Some((stream, group)) = late {
+            let device = self.devices.get_mut(&stream);
+            if let Some(of) = device.and_then(|device| device.refused.remove(&group)) {
+                return Ok(self.owe(of.to(stream, group), of.cause, bounds));
+            }
         }
         Err(next)
     }
@@ -51,23 +58,24 @@ impl State {
         bounds: &Bounds,
     ) -> Option<Owed> {
         loop {
-            let (key, to, phase) = self
+            let key = self
                 .of_stream(stream)
                 .find(|(_, open)| open.pasid == pasid)
-                .map(|(key, open)| (*key, open.to, open.phase))?;
-            self.forget(key);
-            match (phase, key.1) {
+                .map(|of| of.0)?;
+            let gone = self.forget(key)?;
+            match (gone.phase, key.1) {
                 (Phase::Partial { deadline }, ReplyName::Group(group)) => {
                     let refused = Refused {
                         cause: Cause::Detached,
-                        to,
+                        pasid: gone.to.pasid,
                         deadline,
                     };
                     if let Some(device) = self.devices.get_mut(&stream) {
-                        device.refused.insert(group, refused);
+                        // There is room for each number that a group can have.
+                        let _ = device.refused.insert(group, refused);
                     }
                 }
-                _ => return Some(self.owe(to, Cause::Detached, bounds)),
+                _ => return Some(self.owe(gone.to, Cause::Detached, bounds)),
             }
         }
     }
@@ -75,34 +83,33 @@ impl State {
     /// Takes out any group of a device.
     pub fn next_of_device(&mut self, stream: StreamId, bounds: &Bounds) -> Option<Owed> {
         let found = self.of_stream(stream).next().map(|(key, _)| *key);
-        if let Some(open) = found.and_then(|key| self.forget(key)) {
-            return Some(self.owe(open.to, Cause::Detached, bounds));
+        if let Some(gone) = found.and_then(|key| self.forget(key)) {
+            return Some(self.owe(gone.to, Cause::Detached, bounds));
         }
         let device = self.devices.get_mut(&stream)?;
-        let (_, refused) = device.refused.pop_first()?;
-        Some(self.owe(refused.to, refused.cause, bounds))
+        let (group, refused) = device.refused.pop_first()?;
+        Some(self.owe(refused.to(stream, group), refused.cause, bounds))
     }
 
-    fn of_stream(&self, stream: StreamId) -> impl Iterator<Item = (&Key, &Open)> {
+    fn of_stream(&self, stream: StreamId) -> impl Iterator<Item = &(Key, Open)> {
         let first = (stream, ReplyName::Group(GroupId::new(0)));
-        let open = self.open.range(first..);
+        let open = self.open.entries_from(&first).iter();
         open.take_while(move |(key, _)| key.0 == stream)
     }
 
     /// Forgets what may be incomplete because the unit lost requests.
     pub fn lose(&mut self) {
         self.counts.overflows += 1;
-        let partial = |open: &Open| matches!(open.phase, Phase::Partial { .. });
-        while let Some(key) = self
-            .open
-            .iter()
-            .find(|(_, open)| partial(open))
-            .map(|(key, _)| *key)
-        {
-            self.forget(key);
-            self.counts.discarded += 1;
+        let mut at = 0;
+        while let Some((key, open)) = self.open.entries().get(at) {
+            if matches!(open.phase, Phase::Partial { .. }) {
+                self.forget(*key);
+                self.counts.discarded += 1;
+            } else {
+                at += 1;
+            }
         }
-        for device in self.devices.values_mut() {
+        for (_, device) in self.devices.values_mut() {
             self.counts.discarded += device.refused.len() as u64;
             device.refused.clear();
         }
@@ -110,8 +117,9 @@ impl State {
 
     /// Groups that are not answered yet.
     pub fn outstanding(&self) -> usize {
-        let refused = self.devices.values().map(|device| device.refused.len());
-        self.open.len() + refused.sum::<usize>()
+        let devices = self.devices.entries().iter();
+        let refused = devices.map(|(_, device)| device.refused.len());
+        self.open.len() + self.unsent() + refused.sum::<usize>()
     }
 
     /// Forgets a device without groups.

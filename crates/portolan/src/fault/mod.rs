@@ -5,15 +5,21 @@
 //! * [`Dispatcher`] stands between: it collects groups, bounds what devices use up ([`Bounds`]),
 //!   gives each group to who has registered for it, and sees to it that each gets one response.
 //!
+//! *Context.* Interrupt: everything here but [`Dispatcher`], [`Handler`] and [`Responder`] is a
+//! value; those say it themselves.
+//!
 //! Not here: encodings (the drivers'), and what handlers do.
 
 mod bounds;
 mod counts;
 mod device;
 mod dispatcher;
+mod flat;
+mod group;
 mod handler;
 mod leaving;
 mod outcome;
+mod registering;
 mod request;
 mod state;
 #[cfg(test)]
@@ -24,7 +30,7 @@ pub use counts::{Cause, FaultCounts};
 pub use device::ReplyPasid;
 pub use dispatcher::Dispatcher;
 pub use handler::{Group, Handler, Responder, Response};
-pub use outcome::{Ended, RegisterError, Served, Taken};
+pub use outcome::{Ended, NoMemory, QueueFull, RegisterError, Served, Taken};
 pub use request::{
     BadRequest, GroupId, PageRequest, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind,
     StallTag, Wants,

@@ -23,7 +23,8 @@ pub enum Taken {
         /// Why.
         cause: Cause,
     },
-    /// Its group was answered.
+    /// Its group was answered; from [`Dispatcher::queue`](super::Dispatcher::queue), it will be by
+    /// the next [`Dispatcher::serve`](super::Dispatcher::serve).
     Refused {
         /// Whom.
         to: ReplyTo,
@@ -62,6 +63,31 @@ pub enum RegisterError {
         /// Which.
         pasid: Option<Pasid>,
     },
+    /// There is no memory for its record; nothing was registered.
+    #[error("no memory for a record of {stream:?}")]
+    NoMemory {
+        /// Whose.
+        stream: StreamId,
+    },
+}
+
+/// There was no memory for the groups that the bounds allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no memory for {groups} groups of {requests} requests")]
+pub struct NoMemory {
+    /// Groups that there was to be room for.
+    pub groups: usize,
+    /// Requests of each.
+    pub requests: usize,
+}
+
+/// As many responses wait to be sent as there is room for: the request was not taken in, and is to
+/// come again after the next [`Dispatcher::serve`](super::Dispatcher::serve).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{waiting} responses wait to be sent")]
+pub struct QueueFull {
+    /// Responses that wait.
+    pub waiting: usize,
 }
 
 /// What was answered when something ended.

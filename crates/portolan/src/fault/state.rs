@@ -1,97 +1,90 @@
 //! Groups that are not answered yet, and what becomes of them: all that is done under the lock.
 //!
-//! Whoever takes a group out of here owes its response; so there is one.
+//! Whoever takes a group out of here owes its response; so there is one. Nothing here allocates or
+//! frees memory: devices decide what comes, and a handler of interrupts may be what brings it.
 
-use alloc::collections::{BTreeMap, VecDeque};
-use alloc::sync::Arc;
+use alloc::collections::{TryReserveError, VecDeque};
 use alloc::vec::Vec;
 
 use super::bounds::{Admitted, Bounds};
 use super::counts::{Cause, FaultCounts};
 use super::device::{Device, Refused};
+use super::flat::{FlatMap, room};
+use super::group::{Claim, Gone, Key, Open, Outcome, Owed, Phase, QueueIsFull, Ticket, Work};
 use super::{
-    GroupId, Handler, PageRequest, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response,
+    GroupId, PageRequest, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response,
 };
-use crate::addr::{Pasid, StreamId};
+use crate::addr::StreamId;
 use crate::platform::Nanos;
 
-/// What names a group that is not answered yet.
-pub(super) type Key = (StreamId, ReplyName);
-
-/// Tells a group from a later one of the same name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ticket(u64);
-
-/// How far a group is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Its last request is still to come.
-    Partial { deadline: Nanos },
-    /// It waits for a handler.
-    Ready,
-    /// A handler has it.
-    Running,
-}
-
-/// A group that is not answered yet.
-#[derive(Debug)]
-pub(super) struct Open {
-    ticket: Ticket,
-    pub(super) pasid: Option<Pasid>,
-    pub(super) to: ReplyTo,
-    pub(super) phase: Phase,
-    requests: Vec<PageRequest>,
-}
-
-/// A response that somebody now owes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Owed {
-    pub to: ReplyTo,
-    pub response: Response,
-    pub cause: Cause,
-}
-
-/// What became of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
-    Partial,
-    Ready,
-    StopMarker,
-    Duplicate,
-    Ignored,
-    /// Of a group that is answered later.
-    RefusedPart(Cause),
-    Refused(Owed),
-}
-
-/// Who answers a group that a handler had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Claim {
-    Ours,
-    /// Somebody else has.
-    Overtaken,
-}
-
-/// A group on its way to a handler.
-pub(super) struct Work {
-    pub key: Key,
-    pub ticket: Ticket,
-    pub to: ReplyTo,
-    pub requests: Vec<PageRequest>,
-    pub handler: Arc<dyn Handler>,
-}
-
 /// Everything under the lock.
-#[derive(Default)]
 pub(super) struct State {
-    pub devices: BTreeMap<StreamId, Device>,
-    pub(super) open: BTreeMap<Key, Open>,
+    pub devices: FlatMap<StreamId, Device>,
+    /// Room for as many as there may be.
+    pub(super) open: FlatMap<Key, Open>,
     ready: VecDeque<Key>,
+    /// Memory for the requests of groups to come.
+    pool: Vec<Vec<PageRequest>>,
+    /// Responses that are left to whoever may wait for the unit.
+    unsent: VecDeque<Owed>,
     pub counts: FaultCounts,
     tickets: u64,
 }
 
 impl State {
+    /// No device, and room for all groups that there may be.
+    pub fn new(bounds: &Bounds) -> Result<Self, TryReserveError> {
+        let mut pool = room(bounds.groups)?;
+        for _ in 0..bounds.groups {
+            pool.push(room(bounds.requests)?);
+        }
+        let mut ready = VecDeque::new();
+        ready.try_reserve_exact(bounds.groups)?;
+        let mut unsent = VecDeque::new();
+        unsent.try_reserve_exact(bounds.groups.max(1))?;
+        Ok(Self {
+            devices: FlatMap::default(),
+            open: FlatMap::new(room(bounds.groups)?),
+            ready,
+            pool,
+            unsent,
+            counts: FaultCounts::default(),
+            tickets: 0,
+        })
+    }
+
+    /// Takes a request in, and leaves a response that it causes to [`State::next_unsent`].
+    pub fn queue(
+        &mut self,
+        raw: RawPageRequest,
+        now: Nanos,
+        bounds: &Bounds,
+    ) -> Result<Outcome, QueueIsFull> {
+        if self.unsent.len() >= bounds.groups.max(1) {
+            return Err(QueueIsFull);
+        }
+        let outcome = self.take_in(raw, now, bounds);
+        if let Outcome::Refused(owed) = outcome {
+            self.unsent.push_back(owed);
+        }
+        Ok(outcome)
+    }
+
+    /// A response that was left to be sent; of `stream` if that is said.
+    pub fn next_unsent(&mut self, stream: Option<StreamId>) -> Option<Owed> {
+        let Some(stream) = stream else {
+            return self.unsent.pop_front();
+        };
+        let mut unsent = self.unsent.iter();
+        let at = unsent.position(|owed| owed.to.stream == stream)?;
+        self.unsent.remove(at)
+    }
+
+    /// Responses that are left to be sent.
+    pub(super) fn unsent(&self) -> usize {
+        self.unsent.len()
+    }
+
     /// Takes a request in.
     pub fn take_in(&mut self, raw: RawPageRequest, now: Nanos, bounds: &Bounds) -> Outcome {
         self.counts.requests += 1;
@@ -166,7 +159,6 @@ impl State {
             if open.requests.len() >= bounds.requests {
                 return Err(Cause::Large);
             }
-            open.requests.try_reserve(1).map_err(|_| Cause::Full)?;
             open.requests.push(request);
             return Ok(());
         }
@@ -177,13 +169,9 @@ impl State {
         if bounds.requests == 0 {
             return Err(Cause::Large);
         }
-        let mut requests = Vec::new();
-        requests.try_reserve(1).map_err(|_| Cause::Full)?;
-        self.ready
-            .try_reserve(self.open.len() + 1)
-            .map_err(|_| Cause::Full)?;
+        // A handler whose group was answered without it may still have its memory.
+        let mut requests = self.pool.pop().ok_or(Cause::Full)?;
         requests.push(request);
-        device.open += 1;
         self.tickets = self.tickets.wrapping_add(1);
         let deadline = now.get().saturating_add(bounds.patience.get());
         let open = Open {
@@ -195,7 +183,10 @@ impl State {
             },
             requests,
         };
-        self.open.insert(key, open);
+        // There is room, as was looked at above.
+        let inserted = self.open.insert(key, open);
+        inserted.map_err(|_| Cause::Full)?;
+        device.open += 1;
         Ok(())
     }
 
@@ -227,10 +218,11 @@ impl State {
                 let deadline = Nanos::new(now.get().saturating_add(bounds.patience.get()));
                 let refused = Refused {
                     cause,
-                    to,
+                    pasid: to.pasid,
                     deadline,
                 };
-                device.refused.entry(group).or_insert(refused);
+                // There is room for each number that a group can have.
+                let _ = device.refused.insert(group, refused);
                 Outcome::RefusedPart(cause)
             }
             (_, name) => {
@@ -254,15 +246,29 @@ impl State {
     }
 
     /// Takes a group out.
-    pub(super) fn forget(&mut self, key: Key) -> Option<Open> {
-        let open = self.open.remove(&key)?;
-        if open.phase == Phase::Ready {
+    pub(super) fn forget(&mut self, key: Key) -> Option<Gone> {
+        let Open {
+            to,
+            phase,
+            requests,
+            ..
+        } = self.open.remove(&key)?;
+        if phase != Phase::Running {
+            self.give_back(requests);
+        }
+        if phase == Phase::Ready {
             self.ready.retain(|ready| *ready != key);
         }
         if let Some(device) = self.devices.get_mut(&key.0) {
             device.open = device.open.saturating_sub(1);
         }
-        Some(open)
+        Some(Gone { to, phase })
+    }
+
+    /// Takes the memory of a group's requests back into the pool, whose own memory has room for it.
+    fn give_back(&mut self, mut requests: Vec<PageRequest>) {
+        requests.clear();
+        self.pool.push(requests);
     }
 
     /// Gives the oldest complete group to a handler, or a response to who no longer has one.
@@ -270,12 +276,12 @@ impl State {
         let key = self.ready.pop_front()?;
         let open = self.open.get_mut(&key)?;
         let (ticket, to, pasid) = (open.ticket, open.to, open.pasid);
-        open.phase = Phase::Running;
         let device = self.devices.get(&key.0);
         let Some(handler) = device.and_then(|device| device.handler(pasid)) else {
             self.forget(key);
             return Some(Err(self.owe(to, Cause::Detached, bounds)));
         };
+        open.phase = Phase::Running;
         let requests = core::mem::take(&mut open.requests);
         self.counts.handled += 1;
         Some(Ok(Work {
@@ -287,9 +293,15 @@ impl State {
         }))
     }
 
-    /// Ends a group that a handler had.
-    pub fn finish(&mut self, key: Key, ticket: Ticket, response: Response) -> Claim {
+    /// Ends a group that a handler had, with its requests.
+    pub fn finish(
+        &mut self,
+        (key, ticket): (Key, Ticket),
+        requests: Vec<PageRequest>,
+        response: Response,
+    ) -> Claim {
         let claim = self.claim(key, ticket);
+        self.give_back(requests);
         match claim {
             Claim::Ours => self.counts.count_response(response),
             Claim::Overtaken => self.counts.overtaken += 1,
@@ -297,8 +309,14 @@ impl State {
         claim
     }
 
-    /// Ends a group whose handler never came back.
-    pub fn abandon(&mut self, key: Key, ticket: Ticket, bounds: &Bounds) -> Option<Owed> {
+    /// Ends a group whose handler never came back, with its requests.
+    pub fn abandon(
+        &mut self,
+        (key, ticket): (Key, Ticket),
+        requests: Vec<PageRequest>,
+        bounds: &Bounds,
+    ) -> Option<Owed> {
+        self.give_back(requests);
         let to = self.open.get(&key)?.to;
         match self.claim(key, ticket) {
             Claim::Ours => Some(self.owe(to, Cause::HandlerLost, bounds)),

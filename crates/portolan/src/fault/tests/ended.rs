@@ -1,9 +1,11 @@
 //! Registrations, devices and handlers that end while groups are under way.
 
-use super::rig::{PASID, Rig, STREAM, asks, last, more, small, stalls, to};
+use super::rig::{BROKEN, PASID, Rig, STREAM, asks, last, more, small, stalls, to};
 use super::std;
 use crate::addr::{Pasid, StreamId};
-use crate::fault::{Cause, Ended, Place, RawPageRequest, RegisterError, Response, Served, Taken};
+use crate::fault::{
+    Cause, Dispatcher, Ended, Place, RawPageRequest, RegisterError, Response, Served, Taken,
+};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -61,7 +63,7 @@ fn a_late_handler_does_not_answer_a_later_group_of_the_same_number() {
     assert_eq!(rig.sent.responses(), [Response::Failure]);
 }
 
-struct NoOne;
+pub(super) struct NoOne;
 
 impl crate::fault::Handler for NoOne {
     fn handle(&self, _: &crate::fault::Group<'_>) -> Response {
@@ -107,6 +109,38 @@ fn a_removed_device_owes_nothing() {
     assert!(matches!(rig.accept(last(1)), Taken::Refused { .. }));
     // Once more, with nothing there.
     assert_eq!(rig.desk.remove_device(STREAM), Ended::default());
+}
+
+#[test]
+fn responses_that_could_not_be_sent_at_the_end_are_counted() {
+    let rig = Rig::new(small());
+    rig.grant();
+    rig.register(BROKEN, PASID, |_, _| Response::Success);
+    for group in [1, 2] {
+        let stream = BROKEN;
+        let raw = RawPageRequest {
+            stream,
+            ..last(group)
+        };
+        rig.accept(raw);
+    }
+    rig.accept(last(1));
+    let expected = Ended {
+        answered: 3,
+        unsent: 2,
+    };
+    assert_eq!(rig.desk.close(), expected);
+    assert_eq!(rig.desk.counts().unsent, 2);
+}
+
+#[test]
+fn a_responder_may_be_borrowed() {
+    let sent = super::rig::Sent::default();
+    let time = super::rig::Alone::default();
+    let desk = Dispatcher::new(time, &sent, small()).unwrap();
+    assert!(matches!(desk.accept(last(1)), Ok(Taken::Refused { .. })));
+    let name = to(1);
+    assert_eq!(sent.take(), [(name, Response::Invalid)]);
 }
 
 #[test]

@@ -5,5 +5,6 @@ extern crate std;
 mod bad;
 mod bounded;
 mod ended;
+mod queued;
 mod random;
 mod rig;

@@ -148,7 +148,8 @@ pub(super) fn reach() -> IovaRange {
 impl Rig {
     pub fn new(bounds: Bounds) -> Self {
         let (time, sent) = (Alone::default(), Sent::default());
-        let desk = Arc::new(Dispatcher::new(time.clone(), sent.clone(), bounds));
+        let desk = Dispatcher::new(time.clone(), sent.clone(), bounds).unwrap();
+        let desk = Arc::new(desk);
         Self { desk, sent, time }
     }
 
