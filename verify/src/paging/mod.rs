@@ -193,7 +193,8 @@ fn one_round<H: Hardware + 'static>(
         patience: PATIENCE,
         ..Bounds::default()
     };
-    let dispatcher = Dispatcher::new(cpus.clone(), devices.clone(), bounds).expect("memory for groups");
+    let dispatcher =
+        Dispatcher::new(cpus.clone(), devices.clone(), bounds).expect("memory for groups");
     let world = Arc::new(World::new(cpus.clone(), seed));
     let handler = Arc::new(Flaky {
         container: container.clone(),

@@ -9,9 +9,9 @@ use alloc::vec::Vec;
 use super::bounds::Bounds;
 use super::counts::FaultCounts;
 use super::device::{ReplyPasid, Space};
+use super::group::{Claim, Key, Outcome, Owed, QueueIsFull, Ticket, Work};
 use super::outcome::{Ended, NoMemory, QueueFull, RegisterError, Served, Taken};
 use super::registering::{Missing, Offer};
-use super::group::{Claim, Key, Outcome, Owed, QueueIsFull, Ticket, Work};
 use super::state::State;
 use super::{Group, Handler, PageRequest, RawPageRequest, ReplyTo, Responder, Response};
 use crate::addr::{IovaRange, Pasid, StreamId};
@@ -95,8 +95,9 @@ impl<P: Cpus, R: Responder> Dispatcher<P, R> {
         loop {
             match self.state.with(|state| act(state, &mut offer)) {
                 Ok(done) => return Ok(done),
-                Err(missing) => (offer.make(missing))
-                    .map_err(|_| RegisterError::NoMemory { stream })?,
+                Err(missing) => {
+                    (offer.make(missing)).map_err(|_| RegisterError::NoMemory { stream })?
+                }
             }
         }
     }

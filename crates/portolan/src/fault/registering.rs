@@ -5,11 +5,11 @@ use alloc::collections::TryReserveError;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::Handler;
 use super::device::{Device, ReplyPasid, Space};
 use super::flat::room;
 use super::outcome::RegisterError;
 use super::state::State;
-use super::Handler;
 use crate::addr::{IovaRange, Pasid, StreamId};
 
 /// Entries that a map which is full grows by at least.

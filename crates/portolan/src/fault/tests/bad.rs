@@ -134,9 +134,7 @@ fn repetitions_get_no_response_of_their_own() {
 #[test]
 fn a_device_that_wants_no_address_space_back_gets_none() {
     let rig = Rig::new(small());
-    rig.desk
-        .set_reply_pasid(STREAM, ReplyPasid::Never)
-        .unwrap();
+    rig.desk.set_reply_pasid(STREAM, ReplyPasid::Never).unwrap();
     rig.register(STREAM, PASID, |_, group| {
         assert_eq!(group.pasid(), PASID);
         Response::Invalid

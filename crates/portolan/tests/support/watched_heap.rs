@@ -1,0 +1,138 @@
+//! A heap that knows whether a lock of the platform is held when it is used.
+#![allow(dead_code)] // Each test binary uses its part.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, MutexGuard};
+
+use portolan::addr::CpuId;
+use portolan::platform::{Clock, Cpus, Lock, Nanos};
+
+thread_local! {
+    /// Locks that this thread holds.
+    static HELD: Cell<u32> = const { Cell::new(0) };
+    /// Uses of the heap while one was held.
+    static UNDER_LOCK: Cell<u32> = const { Cell::new(0) };
+    /// All uses of the heap.
+    static USES: Cell<u32> = const { Cell::new(0) };
+}
+
+struct Watching;
+
+fn note() {
+    USES.set(USES.get() + 1);
+    if HELD.get() > 0 {
+        UNDER_LOCK.set(UNDER_LOCK.get() + 1);
+    }
+}
+
+// SAFETY: all memory is the system allocator's, with the layout that the caller gave.
+unsafe impl GlobalAlloc for Watching {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        note();
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        note();
+        // SAFETY: the caller's duties are the same.
+        unsafe { System.realloc(pointer, layout, bytes) }
+    }
+}
+
+#[global_allocator]
+static MEMORY: Watching = Watching;
+
+pub struct Counted<T>(Mutex<T>);
+
+pub struct CountedGuard<'a, T>(MutexGuard<'a, T>);
+
+impl<T> Drop for CountedGuard<'_, T> {
+    fn drop(&mut self) {
+        HELD.set(HELD.get() - 1);
+    }
+}
+
+impl<T> Deref for CountedGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for CountedGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T: Send> Lock<T> for Counted<T> {
+    type Guard<'a>
+        = CountedGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    fn lock(&self) -> CountedGuard<'_, T> {
+        HELD.set(HELD.get() + 1);
+        CountedGuard(self.0.lock().expect("a lock that nobody panicked under"))
+    }
+
+    fn try_lock(&self) -> Option<CountedGuard<'_, T>> {
+        let held = self.0.try_lock().ok()?;
+        HELD.set(HELD.get() + 1);
+        Some(CountedGuard(held))
+    }
+
+    fn into_inner(self) -> T {
+        self.0
+            .into_inner()
+            .expect("a lock that nobody panicked under")
+    }
+}
+
+/// Two CPUs, whose locks are counted while they are held.
+pub struct Machine;
+
+impl Clock for Machine {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
+impl Cpus for Machine {
+    type Word = AtomicU64;
+    type Lock<T: Send> = Counted<T>;
+
+    fn count(&self) -> usize {
+        2
+    }
+
+    fn current(&self) -> CpuId {
+        CpuId::new(0)
+    }
+}
+
+/// Locks that this thread holds.
+pub fn held() -> u32 {
+    HELD.get()
+}
+
+/// Fails if the heap was used under a lock since the last call; how often it was used at all.
+pub fn uses(context: &str) -> u32 {
+    assert_eq!(UNDER_LOCK.take(), 0, "{context}: heap under a lock");
+    USES.take()
+}
