@@ -109,10 +109,11 @@ pub(crate) fn scattered() -> Vec<Segment> {
     pages.into_iter().map(segment).collect()
 }
 
-pub(crate) fn pay(table: &Table, owed: Gather) -> Result<(), Failure> {
+pub(crate) fn pay(table: &Table, mut owed: Gather) -> Result<(), Failure> {
     let quirks = Quirks::default();
-    let quiet = sync(&NullQueue, CONTEXT, &CAPS, &quirks, owed).map_err(|_| Failure::Queue)?;
-    table.reclaim(quiet);
+    let of = table.tagged(CONTEXT);
+    let quiet = sync(&NullQueue, of, &CAPS, &quirks, &mut owed).map_err(|_| Failure::Queue)?;
+    table.reclaim(quiet).expect("a proof of this table");
     Ok(())
 }
 

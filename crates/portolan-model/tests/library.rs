@@ -45,9 +45,10 @@ fn life<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
         },
     );
     let mut device = Device::new(&iommu, STREAM, 64);
-    let pay = |gather: Gather| {
-        let quiet = sync(&iommu, CONTEXT, &caps, &quirks, gather).expect("the model refused");
-        table.reclaim(quiet);
+    let pay = |mut gather: Gather| {
+        let of = table.tagged(CONTEXT);
+        let quiet = sync(&iommu, of, &caps, &quirks, &mut gather).expect("the model refused");
+        table.reclaim(quiet).expect("a proof of this table");
     };
     let leaf_table = granule << F::INDEX_LG2;
     let start = START.next_multiple_of(leaf_table);
@@ -269,9 +270,10 @@ fn an_injected_failure_hands_the_debt_back() {
         .unwrap();
     let range = IovaRange::page(at, PageSize::SIZE_4K);
     table.unmap(range, &mut gather).unwrap();
-    let failed = sync(&iommu, CONTEXT, &caps, &Quirks::default(), gather).unwrap_err();
-    let quiet = sync(&iommu, CONTEXT, &caps, &Quirks::default(), failed.gather).unwrap();
-    table.reclaim(quiet);
+    let of = table.tagged(CONTEXT);
+    sync(&iommu, of, &caps, &Quirks::default(), &mut gather).unwrap_err();
+    let quiet = sync(&iommu, of, &caps, &Quirks::default(), &mut gather).unwrap();
+    table.reclaim(quiet).expect("a proof of this table");
     assert!(iommu.execute(&mut std::iter::empty()).is_ok());
     assert_eq!(iommu.counters().syncs, 1);
 }

@@ -133,7 +133,7 @@ fn torment<Q: ContextHome>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found
         rig.domain
             .map(range.start(), memory, bytes, Access::READ, &mut owed)
             .unwrap();
-        rig.domain.sync(owed).unwrap();
+        rig.domain.sync(&mut owed).unwrap();
         let touched: Vec<Iova> = (0..pages)
             .map(|page| Iova::new(start + page * PAGE))
             .filter(|_| rng.bool())
@@ -144,12 +144,12 @@ fn torment<Q: ContextHome>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found
         rig.cpus.work(rng.f64() * 500.0);
         let mut owed = Gather::new();
         rig.domain.unmap(range, &mut owed).unwrap();
-        let mut synced = rig.domain.sync(owed);
-        while let Err(failed) = synced {
+        let mut synced = rig.domain.sync(&mut owed);
+        while synced.is_err() {
             found.failures.fetch_add(1, Ordering::Relaxed);
             // What was given up is still in the queue, and has to drain.
             rig.cpus.work(20_000.0 + rng.f64() * 20_000.0);
-            synced = rig.domain.sync(failed.gather);
+            synced = rig.domain.sync(&mut owed);
         }
         found.rounds.fetch_add(1, Ordering::Relaxed);
         for &iova in touched.iter().filter(|iova| read(**iova).is_ok()) {

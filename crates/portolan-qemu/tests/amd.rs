@@ -78,14 +78,14 @@ impl Ground {
     fn map(&self, domain: &Tables, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
         let mut owed = Gather::new();
         domain.map(iova, pa, bytes, access, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
     }
 
     fn unmap(&self, domain: &Tables, iova: Iova, bytes: u64) {
         let mut owed = Gather::new();
         let range = IovaRange::from_len(iova, bytes).unwrap();
         domain.unmap(range, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
     }
 
     fn counts(&self) -> Counts {
@@ -158,7 +158,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         domain.unmap(range, &mut owed).unwrap();
         // Until it is paid for, the old translation is there.
         assert!(ground.reaches(BASE, 0));
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
         assert!(!ground.reaches(BASE, 0));
         assert!(ground.reaches(at(BASE, PAGE), 1));
         ground.map(&domain, BASE, ground.page(2), PAGE, Access::READ);
@@ -355,7 +355,8 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
     let mut owed = Gather::new();
     let range = IovaRange::from_len(BASE, PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    assert_eq!(domain.sync(owed).unwrap_err().error, gone);
+    let failed = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(failed, gone);
     let blocked = ground.unit.block(ground.stream());
     assert_eq!(blocked, Err(AttachError::Unit(gone)));
     let registers = ground.machine.iommu_registers().unwrap();

@@ -106,7 +106,7 @@ fn unmap<D: Domain>(
     // A virtio-iommu is told at once.
     let mark = machine.trace().mark().unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
     machine.tables().free(page, PageSize::SIZE_4K);
     let (all, waits) = count(&machine.trace().counts_since(mark).unwrap());
     format!("{} + {waits}", all - waits)
@@ -118,7 +118,7 @@ fn map(domain: &impl Domain, iova: u64, pa: PhysAddr) {
     domain
         .map(Iova::new(iova), pa, 4096, access, &mut owed)
         .unwrap();
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 /// The row that these figures make.

@@ -73,14 +73,14 @@ impl Rig {
         let mut owed = Gather::new();
         let at = Iova::new(AT);
         domain.map(at, self.page, 4096, access, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
     }
 
     fn unmap(&self, domain: &Space) {
         let mut owed = Gather::new();
         let range = IovaRange::from_len(Iova::new(AT), 4096).unwrap();
         domain.unmap(range, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
     }
 
     /// Whether a write through the mapping arrives.
@@ -166,7 +166,7 @@ fn a_part_of_a_mapping_goes() {
         let start = at.checked_add(0x3000).unwrap();
         let hole = IovaRange::from_len(start, 0x1000).unwrap();
         domain.unmap(hole, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
         for page in 0..8 {
             let iova = at.checked_add(page << 12).unwrap();
             let value = 0x100 + page as u16;

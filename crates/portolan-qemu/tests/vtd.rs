@@ -88,7 +88,7 @@ impl Ground {
     fn map(&self, domain: &Second, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
         let mut owed = Gather::new();
         domain.map(iova, pa, bytes, access, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
     }
 
     fn counts(&self) -> Counts {
@@ -183,7 +183,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
         domain.unmap(range, &mut owed).unwrap();
         // Until it is paid for, the old translation is there.
         assert!(ground.reaches(BASE, 0));
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
         ground.faults(BASE, 0, FaultReason::NotMapped);
         assert!(ground.reaches(at(BASE, PAGE), 1));
         ground.map(&domain, BASE, ground.page(2), PAGE, Access::READ);
@@ -251,7 +251,7 @@ fn blocks_are_split_and_large_pages_go() {
         let mut owed = Gather::new();
         let range = IovaRange::from_len(at(BASE, 3 * PAGE), PAGE).unwrap();
         domain.unmap(range, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
         assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
     }
 }
@@ -276,7 +276,7 @@ fn the_queue_wraps_and_every_command_is_counted() {
         let mut owed = Gather::new();
         let range = IovaRange::from_len(BASE, 256 * PAGE).unwrap();
         domain.unmap(range, &mut owed).unwrap();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
     }
     assert_eq!(ground.unit.counts().iotlb_pages - before, 3 * 256);
     same_counts(&ground);
@@ -310,7 +310,7 @@ fn reserved_memory_stays_reachable() {
     let other = PhysAddr::new(0x1000);
     let iova = Iova::new(page.get());
     taken.map(iova, other, PAGE, rw(), &mut owed).unwrap();
-    taken.sync(owed).unwrap();
+    taken.sync(&mut owed).unwrap();
     assert_eq!(unit.attach(stream, &taken), Err(AttachError::Mismatch));
     edu.dma_write32(iova, 6).unwrap();
     assert_eq!(machine.ram().read32(page), Ok(6));
@@ -392,7 +392,8 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
     let mut owed = Gather::new();
     let range = IovaRange::from_len(BASE, PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    assert_eq!(domain.sync(owed).unwrap_err().error, gone);
+    let failed = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(failed, gone);
     let blocked = ground.unit.block(ground.stream());
     assert_eq!(blocked, Err(AttachError::Unit(gone)));
     let registers = ground.machine.iommu_registers().unwrap();

@@ -218,10 +218,10 @@ fn unmap(table: &Table, page: u64) -> Gather {
     gather
 }
 
-fn pay(table: &Table, gather: Gather) {
-    let context = Default::default();
-    let quiet = sync(&Prompt, context, &CAPS, &Quirks::default(), gather).unwrap();
-    table.reclaim(quiet);
+fn pay(table: &Table, mut gather: Gather) {
+    let of = table.tagged(Default::default());
+    let quiet = sync(&Prompt, of, &CAPS, &Quirks::default(), &mut gather).unwrap();
+    table.reclaim(quiet).unwrap();
 }
 
 fn explore(body: impl Fn() + Sync + Send + 'static) {

@@ -110,7 +110,7 @@ where
                 let mut owed = Gather::new();
                 let mapped = domain.map(iova, pa, PAGE.bytes(), access, &mut owed);
                 mapped.map_err(|_| AttachError::Mismatch)?;
-                domain.sync(owed).map_err(|failed| failed.error)?;
+                domain.sync(&mut owed).map_err(UnitError::from)?;
             }
         }
         let guest = GuestContexts {

@@ -50,11 +50,8 @@ impl<M: Machine> Attached<M> {
         Ok(owed)
     }
 
-    pub(super) fn sync(&self, owed: Gather) -> Verdict {
-        must(
-            "syncing",
-            self.domain.sync(owed).map_err(|failed| failed.error),
-        )
+    pub(super) fn sync(&self, mut owed: Gather) -> Verdict {
+        must("syncing", self.domain.sync(&mut owed))
     }
 
     /// Whether a write of the device arrives at `pa`.

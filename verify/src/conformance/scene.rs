@@ -59,7 +59,7 @@ impl<D: Domain> OnDemand<D> {
         };
         let mut owed = Gather::new();
         let mapped = self.domain.map(page, pa, PAGE, RW, &mut owed);
-        let paid = self.domain.sync(owed);
+        let paid = self.domain.sync(&mut owed);
         mapped.ok().and(paid.ok()).map(drop)
     }
 }

@@ -82,14 +82,17 @@ impl<F: Format> Ground<'_, F> {
 
                 for rest in [range(at, size), range(at + 2 * size, size)] {
                     self.subject.unmap(rest).expect("it is mapped");
-                    let unmap = std::mem::take(&mut self.subject.owed);
+                    let mut unmap = std::mem::take(&mut self.subject.owed);
                     check::<F>(&unmap, rest, After::Unmap);
                     if unmap.holds_tables() {
                         let mut spans = unmap.unmapped().iter();
                         let deep = spans.any(|span| span.depth == Depth::AllLevels);
                         assert!(deep, "a table left the tree: {unmap:?}");
                     }
-                    self.subject.table.absorb(&mut self.subject.owed, unmap);
+                    self.subject
+                        .table
+                        .absorb(&mut self.subject.owed, &mut unmap)
+                        .expect("debts of this table");
                 }
                 self.subject.clear();
             }

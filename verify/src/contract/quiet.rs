@@ -84,8 +84,11 @@ impl<F: Format> Ground<'_, F> {
             .audit(crate::audit::Waiting::AtMost(early.table_pages()));
         let next = self.subject.map(granule, 9 * granule, granule, BOTH);
         next.expect("its neighbour is free");
-        let quiesced = pay(F::GRANULE, early);
-        self.subject.table.reclaim(quiesced);
+        let quiesced = pay(&self.subject.table, early);
+        self.subject
+            .table
+            .reclaim(quiesced)
+            .expect("a proof of this table");
         self.subject.audit_open();
         assert!(self.subject.table.translate(Iova::new(granule)).is_some());
         self.subject.settle();

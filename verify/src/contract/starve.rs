@@ -6,10 +6,10 @@ use std::fmt::Debug;
 use portolan::addr::Iova;
 use portolan::inval::Gather;
 use portolan::platform::OutOfTableMemory;
-use portolan::table::format::{Format, SplitRule};
-use portolan::table::{MapError, Segment, SplitError, UnmapError};
+use portolan::table::format::Format;
+use portolan::table::{MapError, Segment, SplitError};
 
-use super::ground::{BOTH, Ground, Memory, pa, range};
+use super::ground::{BOTH, Ground, Memory, pa};
 use crate::faults::Fired;
 use crate::subject::{Subject, pay};
 
@@ -82,7 +82,7 @@ impl<'m, F: Format> Ground<'m, F> {
             let before = self.dump();
             let open = std::mem::take(&mut self.subject.owed);
             let outcome = act(&mut self.subject);
-            let owed = std::mem::replace(&mut self.subject.owed, open);
+            let mut owed = std::mem::replace(&mut self.subject.owed, open);
             match (memory.disarm(), outcome) {
                 (Fired::Yes, Err(error)) => {
                     assert!(expected(&error), "allocation {n}: {error:?}");
@@ -91,7 +91,10 @@ impl<'m, F: Format> Ground<'m, F> {
                     self.subject.audit_open();
                 }
                 (Fired::No, Ok(_)) => {
-                    self.subject.table.absorb(&mut self.subject.owed, owed);
+                    self.subject
+                        .table
+                        .absorb(&mut self.subject.owed, &mut owed)
+                        .expect("debts of this table");
                     self.subject.audit_open();
                     return n - 1;
                 }
@@ -102,38 +105,16 @@ impl<'m, F: Format> Ground<'m, F> {
     }
 
     fn starve_cuts(&mut self) {
-        let granule = F::GRANULE.bytes();
-        let memory_error = |error: &UnmapError| matches!(error, UnmapError::Memory(_));
         for leaf in self.blocks() {
             let size = leaf.size.bytes();
-            if self.format().split_rule() == SplitRule::BreakBeforeMake {
-                self.map(size, 12 * size, size, BOTH);
-                self.starve_break(Iova::new(size));
-                self.subject.clear();
-                continue;
-            }
-            let level = u64::from(leaf.level);
-            for (part, splits) in [
-                (range(size, granule), level),
-                (range(2 * size - granule, granule), level),
-                // Both ends cut the same block.
-                (range(size + granule, granule), 2 * level),
-                // The end of one block and the beginning of the next.
-                (range(2 * size - granule, 2 * granule), 2 * level),
-            ] {
-                self.map(size, 12 * size, 2 * size, BOTH);
-                let made = self.sweep(|s| s.unmap(part), memory_error);
-                assert!(
-                    level <= made && made <= splits,
-                    "{part:x?}: {made} allocations"
-                );
-                self.subject.clear();
-            }
+            self.map(size, 12 * size, size, BOTH);
+            self.starve_split(Iova::new(size));
+            self.subject.clear();
         }
     }
 
-    /// The one allocation of a split through break-before-make fails.
-    fn starve_break(&mut self, at: Iova) {
+    /// The one allocation of a split fails.
+    fn starve_split(&mut self, at: Iova) {
         self.memory.fail_at(1);
         let error = self.refused(|s| {
             let mut gather = Gather::new();
@@ -146,10 +127,11 @@ impl<'m, F: Format> Ground<'m, F> {
         let mut gather = Gather::new();
         let pending = self.subject.table.split(at, &mut gather);
         let pending = pending.expect("there is memory again");
-        let quiesced = pay(F::GRANULE, gather);
+        let quiesced = pay(&self.subject.table, gather);
         let table = &self.subject.table;
-        table.complete_split(pending, &quiesced, &mut self.subject.owed);
-        table.reclaim(quiesced);
+        let completed = table.complete_split(pending, &quiesced, &mut self.subject.owed);
+        completed.expect("a proof of this table");
+        table.reclaim(quiesced).expect("a proof of this table");
         self.subject.audit_open();
     }
 }

@@ -125,7 +125,9 @@ impl Crowd {
             if let Err(error) = table.unmap(piece.range, &mut gather) {
                 found.push(format!("at the end: {error}"));
             }
-            table.reclaim(pay(F::GRANULE, gather));
+            table
+                .reclaim(pay(table, gather))
+                .expect("a proof of this table");
         }
         found.extend(settled(table, model, &Oracle::new()));
         if table.pages() != 1 {
@@ -142,8 +144,11 @@ fn settled<F: Format, M: TableMem<F::Word>>(
     oracle: &Oracle,
 ) -> Vec<String> {
     let mut gather = Gather::new();
-    table.prune(table.input_range(), &mut gather);
-    table.reclaim(pay(F::GRANULE, gather));
+    let pruned = table.prune(table.input_range(), &mut gather);
+    pruned.expect("a debt of this table");
+    table
+        .reclaim(pay(table, gather))
+        .expect("a proof of this table");
     audit(table, model, oracle, Waiting::Nothing)
 }
 
@@ -208,7 +213,9 @@ impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
             .map(at.0, at.1, bytes, Access::READ, &mut gather)
             .map_err(|error| format!("cpu {}: {error}", self.number))?;
         // Nothing is owed that this machine asks for.
-        self.table.reclaim(pay(F::GRANULE, gather));
+        self.table
+            .reclaim(pay(self.table, gather))
+            .expect("a proof of this table");
         self.mapped.insert(page, pa);
         Ok(())
     }
@@ -222,7 +229,9 @@ impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
         self.mapped.remove(&page);
         match self.debts.last_mut() {
             Some((debt, pages)) if self.rng.bool() => {
-                self.table.absorb(debt, gather);
+                self.table
+                    .absorb(debt, &mut gather)
+                    .expect("debts of this table");
                 pages.push(page);
             }
             _ => self.debts.push((gather, vec![page])),
@@ -235,7 +244,9 @@ impl<'t, F: Format, M: TableMem<F::Word>> Cpu<'t, F, M> {
             return;
         }
         let (gather, _) = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
-        self.table.reclaim(pay(F::GRANULE, gather));
+        self.table
+            .reclaim(pay(self.table, gather))
+            .expect("a proof of this table");
     }
 
     /// All its own pages translate as they should.

@@ -2,7 +2,7 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
-use portolan::table::format::Format;
+use portolan::table::format::{Format, SplitRule};
 use portolan::table::{Access, MapError, Segment, SplitError, UnmapError};
 
 use super::round::{Checked, Debt, Round};
@@ -112,7 +112,7 @@ impl<F: Format> Round<'_, F> {
     fn pay_map(&mut self, at: usize) -> Checked {
         let (gather, range) = self.unpaid.swap_remove(at);
         let quiesced = self.pay(gather, Side::Map)?;
-        self.table.reclaim(quiesced);
+        self.table.reclaim(quiesced).expect("a proof of this table");
         self.visit(range)
     }
 
@@ -254,30 +254,26 @@ impl<F: Format> Round<'_, F> {
         {
             self.pay_map(at)?;
         }
-        let fail = if self.rng.u8(..32) == 0 { 1 } else { 0 };
         let pages = self.table.pages();
         let mut gather = Gather::new();
-        self.memory.fail_at(fail);
+        // Taking back needs no memory.
+        self.memory.fail_at(1);
         let outcome = self.table.unmap(range, &mut gather);
         self.memory.fail_at(0);
         match outcome {
             Ok(()) => self.note_unmap(range, gather),
-            Err(UnmapError::NeedsBreak { block }) => {
+            Err(UnmapError::NeedsSplit { block }) => {
                 self.unchanged(pages, &gather)?;
-                if self.break_block(block)? {
+                if self.split_block(block)? {
                     self.unmap_range(range)?;
                 }
                 Ok(())
-            }
-            Err(UnmapError::Memory(_)) => {
-                self.events.out_of_memory += 1;
-                self.unchanged(pages, &gather)
             }
             Err(other) => Err(format!("unmapping {range:x?} gives {other:?}")),
         }
     }
 
-    fn note_unmap(&mut self, range: IovaRange, gather: Gather) -> Checked {
+    fn note_unmap(&mut self, range: IovaRange, mut gather: Gather) -> Checked {
         self.events.unmaps += 1;
         self.oracle.unmap(range);
         self.owed.map(range, PhysAddr::new(0), Access::empty());
@@ -285,7 +281,9 @@ impl<F: Format> Round<'_, F> {
         if self.rng.bool() && !self.debts.is_empty() {
             let at = self.rng.usize(..self.debts.len());
             if let Some(debt) = self.debts.get_mut(at) {
-                self.table.absorb(&mut debt.gather, gather);
+                self.table
+                    .absorb(&mut debt.gather, &mut gather)
+                    .expect("debts of this table");
                 debt.ranges.extend(ranges);
             }
         } else {
@@ -297,11 +295,15 @@ impl<F: Format> Round<'_, F> {
         Ok(())
     }
 
-    /// Splits `block` through break-before-make; whether there was memory for it.
-    fn break_block(&mut self, block: IovaRange) -> Checked<bool> {
+    /// Splits `block`; whether there was memory for it.
+    fn split_block(&mut self, block: IovaRange) -> Checked<bool> {
         let mut gather = Gather::new();
         let pages = self.table.pages();
-        let pending = match self.table.split(block.start(), &mut gather) {
+        let fail = if self.rng.u8(..32) == 0 { 1 } else { 0 };
+        self.memory.fail_at(fail);
+        let split = self.table.split(block.start(), &mut gather);
+        self.memory.fail_at(0);
+        let pending = match split {
             Ok(pending) => pending,
             Err(SplitError::Memory(_)) => {
                 self.events.out_of_memory += 1;
@@ -313,13 +315,16 @@ impl<F: Format> Round<'_, F> {
         };
         self.events.breaks += 1;
         let quiesced = self.pay(gather, Side::Unmap)?;
-        self.must_fault(block.start())?;
-        self.must_fault(block.last())?;
+        if self.table.format().split_rule() == SplitRule::BreakBeforeMake {
+            self.must_fault(block.start())?;
+            self.must_fault(block.last())?;
+        }
         let mut made = Gather::new();
-        self.table.complete_split(pending, &quiesced, &mut made);
-        self.table.reclaim(quiesced);
+        let completed = self.table.complete_split(pending, &quiesced, &mut made);
+        completed.map_err(|wrong| wrong.to_string())?;
+        self.table.reclaim(quiesced).expect("a proof of this table");
         let quiesced = self.pay(made, Side::Map)?;
-        self.table.reclaim(quiesced);
+        self.table.reclaim(quiesced).expect("a proof of this table");
         self.visit(block)?;
         Ok(true)
     }

@@ -179,15 +179,16 @@ impl<F: Format> Round<'_, F> {
     }
 
     /// Pays for `gather` through the IOMMU.
-    pub(super) fn pay(&mut self, gather: Gather, side: Side) -> Checked<Quiesced> {
+    pub(super) fn pay(&mut self, mut gather: Gather, side: Side) -> Checked<Quiesced> {
         let queue = Saboteur {
             queue: self.iommu,
             sabotage: self.plan.sabotage,
             side,
         };
         self.events.syncs += 1;
-        sync(&queue, CONTEXT, &self.caps, &self.quirks, gather)
-            .map_err(|failed| format!("a plan cannot be carried out: {}", failed.error))
+        let of = self.table.tagged(CONTEXT);
+        sync(&queue, of, &self.caps, &self.quirks, &mut gather)
+            .map_err(|error| format!("a plan cannot be carried out: {error}"))
     }
 
     fn sync_one(&mut self) -> Checked {
@@ -219,7 +220,7 @@ impl<F: Format> Round<'_, F> {
         let at = self.rng.usize(..self.paid.len());
         let Paid { quiesced, ranges } = self.paid.swap_remove(at);
         let before = self.memory.live();
-        self.table.reclaim(quiesced);
+        self.table.reclaim(quiesced).expect("a proof of this table");
         self.events.reclaimed += before.saturating_sub(self.memory.live()) as u64;
         for range in ranges {
             self.quiet.unmap(range);
@@ -231,10 +232,12 @@ impl<F: Format> Round<'_, F> {
         if self.debts.len() < 2 {
             return Ok(());
         }
-        let other = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
+        let mut other = self.debts.swap_remove(self.rng.usize(..self.debts.len()));
         let at = self.rng.usize(..self.debts.len());
         if let Some(debt) = self.debts.get_mut(at) {
-            self.table.absorb(&mut debt.gather, other.gather);
+            self.table
+                .absorb(&mut debt.gather, &mut other.gather)
+                .expect("debts of this table");
             debt.ranges.extend(other.ranges);
             self.events.absorbed += 1;
         }
@@ -246,9 +249,10 @@ impl<F: Format> Round<'_, F> {
     fn prune(&mut self) -> Checked {
         let mut gather = Gather::new();
         let all = self.table.input_range();
-        self.events.pruned += self.table.prune(all, &mut gather) as u64;
+        let pruned = self.table.prune(all, &mut gather);
+        self.events.pruned += pruned.map_err(|wrong| wrong.to_string())? as u64;
         let quiesced = self.pay(gather, Side::Unmap)?;
-        self.table.reclaim(quiesced);
+        self.table.reclaim(quiesced).expect("a proof of this table");
         Ok(())
     }
 

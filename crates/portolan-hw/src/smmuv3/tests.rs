@@ -228,7 +228,7 @@ fn devices_with_translations_are_told_after_the_unit() {
     let entry = unit.entry(STREAM.get()).unwrap();
     assert_eq!(entry[1] >> 28 & 3, 1);
     unit.take_log();
-    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    domain.sync(&mut debt(&*domain, 0x7000)).unwrap();
     let log = unit.take_log();
     let codes: Vec<_> = log.iter().map(|words| words[0] & 0xff).collect();
     assert_eq!(codes, [op::TLBI_NH_VA, op::SYNC, op::ATC_INV, op::SYNC]);
@@ -238,15 +238,16 @@ fn devices_with_translations_are_told_after_the_unit() {
         .lock()
         .refuse
         .push((op::SYNC, error::ATC_INV_SYNC, 1));
-    let failed = domain.sync(debt(&*domain, 0x9000)).unwrap_err();
+    let mut owed = debt(&*domain, 0x9000);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
     let code = error::ATC_INV_SYNC;
-    assert_eq!(failed.error, UnitError::Refused { code });
-    domain.sync(failed.gather).unwrap();
+    assert_eq!(error, UnitError::Refused { code });
+    domain.sync(&mut owed).unwrap();
     unit.take_log();
     // When it moves away it forgets everything, and is not told any more.
     driver.block(STREAM).unwrap();
     assert!(unit.take_log().contains(&[0x1234_0000_0040, 52]));
-    domain.sync(debt(&*domain, 0xb000)).unwrap();
+    domain.sync(&mut debt(&*domain, 0xb000)).unwrap();
     assert_eq!(unit.take_codes(), [op::TLBI_NH_VA, op::SYNC]);
 }
 
@@ -268,7 +269,7 @@ fn a_guest_s_first_stage_over_ours() {
     assert_eq!(entry[0], 0x8000_0040 | 0xf);
     assert_eq!(entry[3], domain.table().root().get());
     unit.take_log();
-    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    domain.sync(&mut debt(&*domain, 0x7000)).unwrap();
     let log = unit.take_log();
     assert_eq!(log[0], [0x1_0000_002a, 0x7000]);
     let sync = [op::SYNC, 0];
@@ -288,7 +289,7 @@ fn a_guest_s_first_stage_over_ours() {
     }
     assert!(unit.take_log().is_empty());
     driver.block(STREAM).unwrap();
-    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    domain.sync(&mut debt(&*domain, 0x7000)).unwrap();
     assert_eq!(
         unit.take_codes()
             .iter()
@@ -311,7 +312,7 @@ fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
     driver.enable_ats(STREAM).unwrap();
     driver.attach_nested(STREAM, &domain, &guest).unwrap();
     unit.take_log();
-    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    domain.sync(&mut debt(&*domain, 0x7000)).unwrap();
     let second = [op::TLBI_S2_IPA, op::SYNC];
     let both = [op::TLBI_NH_ALL, op::SYNC];
     let device = [op::ATC_INV, op::SYNC];
@@ -319,9 +320,10 @@ fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
     // The first of the syncs fails: nothing is taken for done, and all of it is sent once more.
     let illegal = (op::SYNC, error::ILL, 1);
     unit.script.lock().refuse.push(illegal);
-    let failed = domain.sync(debt(&*domain, 0x9000)).unwrap_err();
+    let mut owed = debt(&*domain, 0x9000);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
     unit.take_log();
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
     assert_eq!(unit.take_codes(), [second, both, device].concat());
 }
 
@@ -380,7 +382,7 @@ fn whichever_command_is_refused_the_next_move_works() {
 /// The unit, and once the one device.
 fn domain_is_told(unit: &Mock, domain: &impl Domain) {
     unit.take_log();
-    domain.sync(debt(domain, 0x7000)).unwrap();
+    domain.sync(&mut debt(domain, 0x7000)).unwrap();
     let codes = unit.take_codes();
     assert_eq!(codes, [op::TLBI_NH_VA, op::SYNC, op::ATC_INV, op::SYNC]);
 }
@@ -584,7 +586,7 @@ fn syncs_write_messages_where_the_unit_can() {
     let driver = Smmu::enable(unit.clone(), mem, Ticks::default(), config()).unwrap();
     let domain = first(&driver);
     for page in 0..1_000 {
-        domain.sync(debt(&*domain, page << 12)).unwrap();
+        domain.sync(&mut debt(&*domain, page << 12)).unwrap();
     }
     let log = unit.take_log();
     let syncs = log.iter().filter(|words| words[0] & 0xff == op::SYNC);
@@ -608,7 +610,7 @@ fn ranges_of_a_unit_that_has_none_are_refused() {
         .unwrap();
     domain.unmap(range, &mut owed).unwrap();
     unit.take_log();
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
     let log = unit.take_log();
     assert_eq!(log.len(), 6);
     for (page, words) in log[..5].iter().enumerate() {

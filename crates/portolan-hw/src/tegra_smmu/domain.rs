@@ -2,8 +2,8 @@
 
 use core::sync::atomic::AtomicU32;
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
-use portolan::inval::{Gather, SyncFailed, sync};
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, TableId};
+use portolan::inval::{Gather, SyncError, WrongTable, sync};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Tegra;
 use portolan::table::{Access, PageTable, Segment, Translation};
@@ -47,6 +47,10 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraDomain<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Domain for TegraDomain<R, M, C> {
+    fn id(&self) -> TableId {
+        self.paged.id()
+    }
+
     fn input_range(&self) -> IovaRange {
         self.paged.input_range()
     }
@@ -72,8 +76,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Domain for TegraDomain<R, M, C> {
         self.paged.map_sg(iova, segments, access, owed)
     }
 
-    fn absorb(&self, into: &mut Gather, from: Gather) {
-        self.paged.absorb(into, from);
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        self.paged.absorb(into, from)
     }
 
     fn map(
@@ -91,7 +95,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Domain for TegraDomain<R, M, C> {
         self.paged.unmap(range, owed)
     }
 
-    fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>> {
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>> {
         let tables = match owed.holds_tables() {
             true => TablesLeft::Yes,
             false => TablesLeft::No,
@@ -99,9 +103,11 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Domain for TegraDomain<R, M, C> {
         let shared = &*self.queue().0;
         let (caps, quirks) = (self.paged.capabilities(), self.paged.quirks());
         let queue = Knowing { shared, tables };
-        let quiesced = sync(&queue, self.context(), caps, quirks, owed)?;
-        self.table().reclaim(quiesced);
-        Ok(())
+        let of = self.table().tagged(self.context());
+        let quiesced = sync(&queue, of, caps, quirks, owed)?;
+        // The proof is of this table: it was made for it.
+        let taken_back = self.table().reclaim(quiesced);
+        taken_back.map_err(|wrong| wrong.error.into())
     }
 
     fn is_due(&self, owed: &Gather) -> bool {

@@ -92,8 +92,8 @@ fn stream(n: u32) -> StreamId {
     StreamId::new(n)
 }
 
-fn sync(domain: &impl Domain, owed: Gather) {
-    domain.sync(owed).map_err(|failed| failed.error).unwrap();
+fn sync(domain: &impl Domain, mut owed: Gather) {
+    domain.sync(&mut owed).map_err(UnitError::from).unwrap();
 }
 
 #[test]
@@ -329,15 +329,15 @@ fn what_is_gone_says_so_and_keeps_its_memory() {
     let (iova, pa) = (Iova::new(0x1000), PhysAddr::new(0x9000_0000));
     domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
     regs.gone.store(1, Ordering::Relaxed);
-    let failed = domain.sync(owed).unwrap_err();
-    assert_eq!(failed.error, UnitError::Gone);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, UnitError::Gone);
     assert_eq!(smmu.next_fault(), Err(UnitError::Gone));
     let attached = smmu.attach(stream(23), &domain);
     assert_eq!(attached, Err(AttachError::Unit(UnitError::Gone)));
     regs.gone.store(0, Ordering::Relaxed);
     regs.take();
     // Whatever became of the lines, all of them are forgotten now.
-    sync(&*domain, failed.gather);
+    sync(&*domain, owed);
     assert_eq!(regs.take()[0], (0x34, 0));
     smmu.attach(stream(23), &domain).unwrap();
 }

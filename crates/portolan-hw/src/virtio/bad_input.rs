@@ -47,11 +47,11 @@ fn everything(driver: &Driver<'_>) -> Vec<UnitError> {
         let mut owed = Gather::new();
         let (pa, access) = (PhysAddr::new(0x10_0000), Access::READ | Access::WRITE);
         let mapped = domain.map(BASE, pa, 4 * PAGE, access, &mut owed);
-        note(domain.sync(owed).map_err(|failed| failed.error));
+        note(domain.sync(&mut owed).map_err(UnitError::from));
         if mapped.is_ok() {
             let mut owed = Gather::new();
             let _ = domain.unmap(range, &mut owed);
-            note(domain.sync(owed).map_err(|failed| failed.error));
+            note(domain.sync(&mut owed).map_err(UnitError::from));
         }
     }
     note(driver.attach(OTHER, &second).map_err(unit_error));

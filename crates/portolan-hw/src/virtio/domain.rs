@@ -8,8 +8,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::inval::{Gather, SyncFailed};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use portolan::inval::{Gather, SyncError, WrongTable};
 use portolan::platform::{Cpus, Guarded, Nanos, poll};
 use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
 use portolan::unit::{Awaited, Domain, DomainError, UnitError, UnmapFailed};
@@ -41,6 +41,7 @@ struct Inner {
 pub struct VirtioDomain<T: Transport + Send + Sync, C: Cpus> {
     device: Arc<Device<T, C>>,
     id: u32,
+    table: TableId,
     inner: Guarded<C, Inner>,
 }
 
@@ -58,12 +59,13 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         Ok(Self {
             device,
             id,
+            table: TableId::fresh(),
             inner: Guarded::new(Inner::default()),
         })
     }
 
     /// The device's number for it.
-    pub fn id(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         self.id
     }
 
@@ -292,6 +294,10 @@ fn turn(waited: Nanos) -> UnitError {
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
+    fn id(&self) -> TableId {
+        self.table
+    }
+
     fn input_range(&self) -> IovaRange {
         self.device.input
     }
@@ -339,8 +345,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
     }
 
     /// Debts of this kind of domain are empty.
-    fn absorb(&self, _into: &mut Gather, from: Gather) {
-        drop(from);
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        from.check(self.table)?;
+        into.check(self.table)
     }
 
     fn map(
@@ -395,16 +402,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         failed.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Nothing is owed to a domain of this kind: a debt that is not empty is another's and comes
-    /// back with [`UnitError::Unsupported`].
-    fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>> {
-        if owed.is_empty() {
-            return Ok(());
-        }
-        Err(SyncFailed {
-            error: UnitError::Unsupported,
-            gather: owed,
-        })
+    /// Nothing is owed to a domain of this kind.
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>> {
+        Ok(owed.check(self.table)?)
     }
 
     /// The size is the device's smallest page: the device does not say which it uses.

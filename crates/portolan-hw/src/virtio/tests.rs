@@ -115,9 +115,9 @@ fn an_endpoint_moves_and_its_old_domain_goes() {
     assert_eq!(unit.counts().attach, 2);
     assert_eq!(fake.state().reach(8, 0, 1), Some(0x2000));
     assert_eq!(Arc::strong_count(&first), 1);
-    let id = first.id();
+    let id = first.number();
     drop(first);
-    assert_eq!(unit.domain().unwrap().id(), id);
+    assert_eq!(unit.domain().unwrap().number(), id);
     unit.pass_through(A).unwrap();
     assert_eq!(fake.state().reach(8, 0x77, 1), Some(0x77));
     unit.attach(A, &second).unwrap();
@@ -274,13 +274,13 @@ fn a_domain_in_doubt_keeps_its_number() {
     let fake = Fake::new();
     let unit = start(&fake);
     let domain = unit.domain().unwrap();
-    let id = domain.id();
+    let id = domain.number();
     unit.attach(A, &domain).unwrap();
     fake.state().failures.push_back(Some(Failure::Lost));
     assert!(map(&domain, 0, 0, 4096).is_err());
     unit.block(A).unwrap();
     drop(domain);
-    assert_ne!(unit.domain().unwrap().id(), id);
+    assert_ne!(unit.domain().unwrap().number(), id);
 }
 
 #[test]

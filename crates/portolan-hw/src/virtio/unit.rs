@@ -34,7 +34,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Place<T, C> {
     fn id(&self) -> u32 {
         match self {
             Self::Bypass(id) => *id,
-            Self::Domain(domain) => domain.id(),
+            Self::Domain(domain) => domain.number(),
         }
     }
 

@@ -451,7 +451,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
                     &mut owed,
                 )
                 .map_err(|_| AttachError::Mismatch)?;
-            domain.sync(owed).map_err(|failed| failed.error)?;
+            domain.sync(&mut owed).map_err(UnitError::from)?;
         }
         Ok(())
     }

@@ -167,7 +167,7 @@ impl<'m, F: Format> FormatLane<'m, F> {
         for block in self.lazy.drain() {
             self.space.free(block, &quiet);
         }
-        self.table.reclaim(quiet);
+        self.table.reclaim(quiet).expect("a proof of this table");
         Ok(())
     }
 
@@ -223,7 +223,7 @@ impl<'m, F: Format> FormatLane<'m, F> {
         for block in batch.blocks {
             self.space.free(block, &quiet);
         }
-        self.table.reclaim(quiet);
+        self.table.reclaim(quiet).expect("a proof of this table");
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl<F: Format> Lane for FormatLane<'_, F> {
         self.tally.entries_mapped += entries;
         if !gather.is_empty() {
             let quiet = self.pay(&self.map_quirks, gather)?;
-            self.table.reclaim(quiet);
+            self.table.reclaim(quiet).expect("a proof of this table");
         }
         self.note_pages();
         self.live.insert(
@@ -327,7 +327,7 @@ impl<F: Format> Lane for FormatLane<'_, F> {
         let quiet = self.pay(&self.unmap_quirks, gather)?;
         self.tally.exposed(bytes, self.rig.now_ns() - before);
         self.space.free(block, &quiet);
-        self.table.reclaim(quiet);
+        self.table.reclaim(quiet).expect("a proof of this table");
         Ok(())
     }
 

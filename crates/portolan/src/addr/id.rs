@@ -2,6 +2,9 @@
 //!
 //! Widths are those of the widest architecture; a driver checks against what it discovered.
 
+use core::num::NonZeroU64;
+use core::sync::atomic::{AtomicU64, Ordering};
+
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident: $raw:ty) => {
         $(#[$doc])*
@@ -53,6 +56,25 @@ id! {
 id! {
     /// A CPU, counted from 0.
     CpuId: u32
+}
+
+/// Names one page table, or one domain without page tables, among all that this program ever makes:
+/// what is owed for one is worth nothing for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TableId(NonZeroU64);
+
+impl TableId {
+    /// A name that was never given out before.
+    pub fn fresh() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        // 2^64 tables are never made.
+        Self(NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(NonZeroU64::MAX))
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
 }
 
 impl From<Asid> for ContextId {

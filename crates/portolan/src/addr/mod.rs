@@ -7,7 +7,7 @@ mod id;
 mod range;
 mod size;
 
-pub use id::{Asid, ContextId, CpuId, DomainId, Pasid, StreamId, Vmid};
+pub use id::{Asid, ContextId, CpuId, DomainId, Pasid, StreamId, TableId, Vmid};
 pub use range::{IovaRange, PhysRange};
 pub use size::{PageSize, PageSizes};
 

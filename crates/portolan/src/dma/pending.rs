@@ -201,11 +201,12 @@ impl<P: Cpus> Pending<P> {
         cpus: &P,
         domain: &impl Domain,
         range: IovaRange,
-        debt: Gather,
+        mut debt: Gather,
     ) -> Ticket {
         let queue = self.own(cpus);
         self.queues[queue].0.open.with(|open| {
-            domain.absorb(&mut open.debt, debt);
+            // Both are of this domain.
+            let _ = domain.absorb(&mut open.debt, &mut debt);
             if open.ranges.is_empty() {
                 open.oldest = cpus.coarse_now();
             }
@@ -220,10 +221,11 @@ impl<P: Cpus> Pending<P> {
     }
 
     /// Keeps a debt of which no addresses wait.
-    pub(super) fn owe(&self, cpus: &P, domain: &impl Domain, debt: Gather) {
+    pub(super) fn owe(&self, cpus: &P, domain: &impl Domain, mut debt: Gather) {
         let queue = self.own(cpus);
         let open = &self.queues[queue].0.open;
-        open.with(|open| domain.absorb(&mut open.debt, debt));
+        // Both are of this domain.
+        let _ = open.with(|open| domain.absorb(&mut open.debt, &mut debt));
     }
 
     /// Whether the ticket's generation is quiet.
@@ -307,7 +309,7 @@ impl<P: Cpus> Queue<P> {
         domain: &impl Domain,
         give_back: &mut impl FnMut(&[IovaRange]),
     ) -> Result<(), UnitError> {
-        let taken = self.open.with(|open| {
+        let mut taken = self.open.with(|open| {
             let spare = core::mem::take(&mut open.spare);
             let taken = Taken {
                 debt: core::mem::take(&mut open.debt),
@@ -321,7 +323,7 @@ impl<P: Cpus> Queue<P> {
             taken
         });
         let mut ranges = taken.ranges;
-        match domain.sync(taken.debt) {
+        match domain.sync(&mut taken.debt) {
             Ok(()) => {
                 self.quiet.store(taken.generation, Release);
                 give_back(&ranges);
@@ -332,9 +334,10 @@ impl<P: Cpus> Queue<P> {
                 });
                 Ok(())
             }
-            Err(failed) => {
+            Err(error) => {
                 self.open.with(|open| {
-                    domain.absorb(&mut open.debt, failed.gather);
+                    // Both are of this domain.
+                    let _ = domain.absorb(&mut open.debt, &mut taken.debt);
                     if open.ranges.try_reserve(ranges.len()).is_ok() {
                         open.ranges.append(&mut ranges);
                     }
@@ -344,7 +347,7 @@ impl<P: Cpus> Queue<P> {
                     open.oldest = taken.oldest;
                     open.in_flight = 0;
                 });
-                Err(failed.error)
+                Err(error.into())
             }
         }
     }

@@ -112,12 +112,11 @@ impl<H: Handle> Reservation<H> {
     /// # Errors
     /// If the hardware did not complete; what is owed stays owed, and the space is broken.
     pub fn sync(&mut self) -> Result<(), UnitError> {
-        let owed = core::mem::take(&mut self.owed);
-        let synced = self.space.domain().sync(owed);
-        synced.map_err(|failed| {
-            self.owed = failed.gather;
-            self.space.fail(failed.error);
-            failed.error
+        let synced = self.space.domain().sync(&mut self.owed);
+        synced.map_err(|error| {
+            let error = error.into();
+            self.space.fail(error);
+            error
         })
     }
 

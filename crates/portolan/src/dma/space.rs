@@ -331,20 +331,21 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     }
 
     /// Pays what a map of `range` owes; if that fails, takes the mapping away again.
-    pub(super) fn after_map(&self, range: IovaRange, owed: Gather) -> Result<(), MapError> {
+    pub(super) fn after_map(&self, range: IovaRange, mut owed: Gather) -> Result<(), MapError> {
         if !self.domain.is_due(&owed) {
             return Ok(());
         }
-        let Err(failed) = self.domain.sync(owed) else {
+        let Err(error) = self.domain.sync(&mut owed) else {
             return Ok(());
         };
-        let mut debt = failed.gather;
+        let error = UnitError::from(error);
+        let mut debt = owed;
         // It was mapped just now and is nobody else's: if it cannot be unmapped, it stays out of
         // use with what it owes.
         let _ = self.domain.unmap(range, &mut debt);
         self.pending.hold(&self.cpus, &*self.domain, range, debt);
-        self.fail(failed.error);
-        Err(failed.error.into())
+        self.fail(error);
+        Err(error.into())
     }
 
     /// The bytes of the pages that `pieces` need.
@@ -420,25 +421,25 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
             }
             return Err((error.into(), Some(range)));
         }
-        match self.domain.sync(owed) {
+        match self.domain.sync(&mut owed) {
             Ok(()) => {
                 self.give_back(&[range.range]);
                 Ok(())
             }
-            Err(failed) => {
-                let debt = failed.gather;
+            Err(error) => {
+                let (error, debt) = (UnitError::from(error), owed);
                 self.pending
                     .hold(&self.cpus, &*self.domain, range.range, debt);
-                self.fail(failed.error);
-                Err((failed.error.into(), None))
+                self.fail(error);
+                Err((error.into(), None))
             }
         }
     }
 
-    fn settle_broken(&self, owed: Gather) {
-        if let Err(failed) = self.domain.sync(owed) {
-            self.owe(failed.gather);
-            self.fail(failed.error);
+    fn settle_broken(&self, mut owed: Gather) {
+        if let Err(error) = self.domain.sync(&mut owed) {
+            self.owe(owed);
+            self.fail(error.into());
         }
     }
 

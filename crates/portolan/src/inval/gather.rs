@@ -5,8 +5,10 @@
 
 use arrayvec::ArrayVec;
 
+use thiserror::Error;
+
 use super::Depth;
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 
 /// Spans kept apart before neighbours are merged.
 const SPANS: usize = 4;
@@ -110,13 +112,27 @@ pub(crate) struct TableChain {
     pub(crate) pages: usize,
 }
 
+/// A debt, or the proof that one was paid, is of another table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("what is owed for table {} was handed to table {}", of.get(), here.get())]
+pub struct WrongTable {
+    /// The table that it is of.
+    pub of: TableId,
+    /// The table that it was handed to.
+    pub here: TableId,
+}
+
 /// What one or more operations on one table owe the hardware.
 ///
-/// Map and unmap add to it; [`plan`](super::plan()) reads it; [`sync`](super::sync()) consumes it.
+/// Map and unmap add to it; [`plan`](super::plan()) reads it; [`sync`](super::sync()) pays it. The
+/// first table that adds to a gather is the only one that can: a gather names the table it is of.
 /// Dropping one leaks the table pages it holds and leaves stale translations in place.
+///
+/// *Context.* Interrupt: a value on the stack, no heap.
 #[derive(Debug, Default)]
 #[must_use = "what is owed has to be synced"]
 pub struct Gather {
+    of: Option<TableId>,
     mapped: Spans,
     unmapped: Spans,
     lines: ArrayVec<PhysRange, LINES>,
@@ -138,6 +154,36 @@ impl Gather {
     #[inline]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The table that it is of, once something was added.
+    #[inline]
+    pub fn table(&self) -> Option<TableId> {
+        self.of
+    }
+
+    /// Makes it a gather of `table`.
+    ///
+    /// # Errors
+    /// If it is one of another table.
+    #[inline]
+    pub fn claim(&mut self, table: TableId) -> Result<(), WrongTable> {
+        match self.of {
+            Some(of) => check(of, table),
+            None => {
+                self.of = Some(table);
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether `table` may pay it: it is of that table, or of none.
+    ///
+    /// # Errors
+    /// If it is of another table.
+    #[inline]
+    pub fn check(&self, table: TableId) -> Result<(), WrongTable> {
+        self.of.map_or(Ok(()), |of| check(of, table))
     }
 
     /// Whether nothing is owed.
@@ -235,23 +281,57 @@ impl Gather {
         }
     }
 
-    pub(crate) fn into_quiesced(self) -> Quiesced {
+    /// Takes the proof out of a gather of `table` that was paid, and leaves it empty.
+    #[inline]
+    pub(crate) fn take_quiesced(&mut self, table: TableId) -> Quiesced {
+        self.mapped.0.clear();
+        self.unmapped.0.clear();
+        self.lines.clear();
+        self.cleaned_early = Cleaned::Nothing;
+        self.of = None;
         Quiesced {
-            tables: self.tables,
-            vacated: self.vacated,
+            of: table,
+            tables: core::mem::take(&mut self.tables),
+            vacated: core::mem::take(&mut self.vacated),
         }
     }
 }
 
-/// Proof that a debt has been paid: the key that gives table pages back to their memory.
+#[inline]
+fn check(of: TableId, here: TableId) -> Result<(), WrongTable> {
+    match of == here {
+        true => Ok(()),
+        false => Err(WrongTable { of, here }),
+    }
+}
+
+/// Proof that a debt of one table has been paid: the key that gives table pages back to their
+/// memory.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Debug)]
 #[must_use = "the table pages it holds come back through the table's `reclaim`"]
 pub struct Quiesced {
+    of: TableId,
     pub(crate) tables: TableChain,
     pub(crate) vacated: ArrayVec<Vacancy, VACATED>,
 }
 
 impl Quiesced {
+    /// The table whose debt was paid.
+    pub fn table(&self) -> TableId {
+        self.of
+    }
+
+    /// Whether it is a proof for `table`.
+    ///
+    /// # Errors
+    /// If it is one for another.
+    #[inline]
+    pub fn check(&self, table: TableId) -> Result<(), WrongTable> {
+        check(self.of, table)
+    }
+
     /// Number of table pages that can come back.
     pub fn table_pages(&self) -> usize {
         self.tables.pages + self.vacated.len()
@@ -264,6 +344,27 @@ mod tests {
 
     fn range(start: u64, last: u64) -> IovaRange {
         IovaRange::new(Iova::new(start), Iova::new(last)).unwrap()
+    }
+
+    #[test]
+    fn a_gather_is_of_the_first_table_that_adds_to_it() {
+        let (one, other) = (TableId::fresh(), TableId::fresh());
+        let mut gather = Gather::new();
+        assert_eq!((gather.table(), gather.check(other)), (None, Ok(())));
+        gather.claim(one).unwrap();
+        gather.claim(one).unwrap();
+        let wrong = WrongTable {
+            of: one,
+            here: other,
+        };
+        assert_eq!(gather.claim(other), Err(wrong));
+        assert_eq!(
+            (gather.check(one), gather.check(other)),
+            (Ok(()), Err(wrong))
+        );
+        let quiesced = gather.take_quiesced(one);
+        assert_eq!((quiesced.table(), quiesced.check(other)), (one, Err(wrong)));
+        gather.claim(other).unwrap();
     }
 
     #[test]

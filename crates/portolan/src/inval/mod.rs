@@ -24,9 +24,9 @@ pub use capability::{
 };
 pub use combine::{CombineOptions, Combined};
 pub use command::{Command, Depth, Run, Step};
-pub use gather::{Gather, Quiesced, Span};
+pub use gather::{Gather, Quiesced, Span, WrongTable};
 pub use plan::{Plan, PlanCounts, owes_nothing, plan};
 pub use steps::Steps;
-pub use sync::{InvalidationQueue, SyncFailed, sync};
+pub use sync::{InvalidationQueue, SyncError, Tagged, sync};
 
 pub(crate) use gather::{TableChain, Vacancy};

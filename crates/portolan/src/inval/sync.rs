@@ -1,13 +1,17 @@
 //! Paying a debt: submit the plan, wait, and get the proof.
 
-use super::{Capabilities, Gather, Quiesced, Quirks, Step, plan};
-use crate::addr::ContextId;
+use thiserror::Error;
+
+use super::{Capabilities, Gather, Quiesced, Quirks, Step, WrongTable, plan};
+use crate::addr::{ContextId, TableId};
 
 /// Where steps go.
 ///
 /// *Implementer's duties.* The steps are carried out in order, and the call returns `Ok` only once
 /// the last [`Step::Sync`] among them has completed. It returns within a deadline of the
 /// implementer's, whatever the hardware does.
+///
+/// *Context.* Atomic: waits for the hardware.
 pub trait InvalidationQueue {
     /// Why the hardware did not complete.
     type Error: Copy;
@@ -27,36 +31,51 @@ impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
     }
 }
 
-/// A sync that failed: why, and the debt, which is still owed.
-#[derive(Debug)]
-pub struct SyncFailed<E> {
-    /// Why.
-    pub error: E,
-    /// What is still owed.
-    pub gather: Gather,
+/// A page table and the tag under which the IOMMU's caches keep its translations.
+///
+/// *Caller's duties.* The tag is that of the table in every entry that points at it: a sync of
+/// another tag proves nothing.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tagged {
+    /// The table.
+    pub table: TableId,
+    /// Its tag.
+    pub context: ContextId,
 }
 
-/// Pays what `gather` owes through `queue`, which is left alone if the plan has no steps.
+/// Why a debt was not paid. It is still owed: nothing of it may be reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SyncError<E> {
+    /// The debt is of another table.
+    #[error(transparent)]
+    WrongTable(#[from] WrongTable),
+    /// The queue did not complete.
+    #[error("the invalidation did not complete")]
+    Queue(E),
+}
+
+/// Pays what `owed` holds through `queue`, which is left alone if the plan has no steps. `owed` is
+/// empty afterwards.
+///
+/// *Context.* Atomic: waits for the hardware.
 ///
 /// # Errors
-/// [`SyncFailed`] with the debt if the queue failed: nothing may be reused yet.
+/// [`SyncError`] if the queue failed or the debt is of another table; `owed` is then as it was.
 #[inline]
-#[allow(clippy::result_large_err)] // The debt travels back whole, without a heap.
 pub fn sync<Q: InvalidationQueue + ?Sized>(
     queue: &Q,
-    context: ContextId,
+    of: Tagged,
     caps: &Capabilities,
     quirks: &Quirks,
-    gather: Gather,
-) -> Result<Quiesced, SyncFailed<Q::Error>> {
-    let mut steps = plan(context, caps, quirks, &gather).steps().peekable();
-    let done = match steps.peek() {
-        Some(_) => queue.execute(&mut steps),
-        None => Ok(()),
-    };
-    drop(steps);
-    match done {
-        Ok(()) => Ok(gather.into_quiesced()),
-        Err(error) => Err(SyncFailed { error, gather }),
+    owed: &mut Gather,
+) -> Result<Quiesced, SyncError<Q::Error>> {
+    owed.check(of.table)?;
+    let mut steps = plan(of.context, caps, quirks, owed).steps().peekable();
+    if steps.peek().is_some() {
+        queue.execute(&mut steps).map_err(SyncError::Queue)?;
     }
+    drop(steps);
+    Ok(owed.take_quiesced(of.table))
 }

@@ -103,21 +103,20 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// Pays `owed`, and what is owed from before.
     pub(super) fn settle(&self, mut owed: Gather) -> Result<(), UnitError> {
         if self.in_debt.swap(false, Ordering::Acquire) {
-            let older = self.debt.with(core::mem::take);
-            self.domain.absorb(&mut owed, older);
+            let mut older = self.debt.with(core::mem::take);
+            // Both are of this domain.
+            let _ = self.domain.absorb(&mut owed, &mut older);
         }
-        match self.domain.sync(owed) {
-            Ok(()) => Ok(()),
-            Err(failed) => {
-                self.keep(failed.gather);
-                Err(failed.error)
-            }
-        }
+        self.domain.sync(&mut owed).map_err(|error| {
+            self.keep(owed);
+            error.into()
+        })
     }
 
     /// Keeps a debt that was not paid.
-    fn keep(&self, owed: Gather) {
-        self.debt.with(|debt| self.domain.absorb(debt, owed));
+    fn keep(&self, mut owed: Gather) {
+        // Both are of this domain.
+        let _ = self.debt.with(|debt| self.domain.absorb(debt, &mut owed));
         self.in_debt.store(true, Ordering::Release);
     }
 

@@ -19,6 +19,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         gather: &mut Gather,
         mut visit: impl FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
+        gather.claim(self.id)?;
         if self.format.dirty_tracking() == DirtyTracking::Off {
             return Err(DirtyError::NotTracked);
         }

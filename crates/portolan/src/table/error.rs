@@ -2,6 +2,7 @@
 
 use super::Access;
 use crate::addr::{Iova, IovaRange, PhysAddr};
+use crate::inval::WrongTable;
 use crate::platform::OutOfTableMemory;
 use thiserror::Error;
 
@@ -62,6 +63,9 @@ pub enum MapError {
     /// No memory for tables.
     #[error(transparent)]
     Memory(#[from] OutOfTableMemory),
+    /// The debt to add to is of another table.
+    #[error(transparent)]
+    WrongTable(#[from] WrongTable),
 }
 
 /// Why nothing was unmapped. The table is as it was.
@@ -85,22 +89,22 @@ pub enum UnmapError {
         /// The first address that is not.
         iova: Iova,
     },
-    /// The range ends inside a block that can only be split through break-before-make: see
+    /// The range begins or ends inside a block, which has to be split first: see
     /// [`PageTable::split`](super::PageTable::split).
     #[error("the block {start}..={last} has to be split first", start = block.start(), last = block.last())]
-    NeedsBreak {
+    NeedsSplit {
         /// The block.
         block: IovaRange,
     },
-    /// The block that holds the address is being split.
-    #[error("the block at {iova} is being split")]
+    /// The range begins or ends inside a block whose split was begun and not completed.
+    #[error("the block {start}..={last} is being split", start = block.start(), last = block.last())]
     Splitting {
-        /// The address.
-        iova: Iova,
+        /// The block.
+        block: IovaRange,
     },
-    /// No memory for the table that replaces a block.
+    /// The debt to add to is of another table.
     #[error(transparent)]
-    Memory(#[from] OutOfTableMemory),
+    WrongTable(#[from] WrongTable),
 }
 
 /// Why a block was not split. The table is as it was.
@@ -121,6 +125,9 @@ pub enum SplitError {
     /// No memory for the table that replaces the block.
     #[error(transparent)]
     Memory(#[from] OutOfTableMemory),
+    /// The debt to add to is of another table.
+    #[error(transparent)]
+    WrongTable(#[from] WrongTable),
 }
 
 /// Why no dirty state was read.
@@ -135,4 +142,7 @@ pub enum DirtyError {
         /// The range.
         range: IovaRange,
     },
+    /// The debt to add to is of another table.
+    #[error(transparent)]
+    WrongTable(#[from] WrongTable),
 }

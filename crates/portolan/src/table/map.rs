@@ -88,6 +88,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     where
         I: Iterator<Item = Segment> + Clone,
     {
+        gather.claim(self.id)?;
         let too_long = MapError::IovaOutOfRange { iova };
         let output_lg2 = self.format.output_lg2();
         let shape = Shape::of(segments.clone(), F::GRANULE, output_lg2, too_long)?;

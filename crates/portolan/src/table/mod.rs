@@ -29,13 +29,14 @@ mod unmap;
 pub use error::{AccessError, DirtyError, MapError, SplitError, UnmapError};
 pub use format::Format;
 pub use query::{MappedRun, Mappings, Translation};
-pub use split::PendingSplit;
+pub use reclaim::NotReclaimed;
+pub use split::{PendingSplit, SplitNotCompleted};
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::format::{Entry, LiveCount, span_lg2};
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use crate::inval::Gather;
+use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::inval::{Gather, Tagged};
 use crate::platform::{OutOfTableMemory, TableMem, Word};
 
 bitflags::bitflags! {
@@ -65,6 +66,7 @@ pub struct Segment {
 /// Page tables of one address space, in format `F` and memory `M`.
 #[derive(Debug)]
 pub struct PageTable<F: Format, M: TableMem<F::Word>> {
+    id: TableId,
     format: F,
     mem: M,
     root: PhysAddr,
@@ -101,6 +103,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     pub fn new(format: F, mem: M) -> Result<Self, OutOfTableMemory> {
         let root = mem.alloc(F::GRANULE)?;
         Ok(Self {
+            id: TableId::fresh(),
             format,
             mem,
             root,
@@ -109,6 +112,22 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             vacancies: AtomicU64::new(0),
             keep_empty: AtomicUsize::new(0),
         })
+    }
+
+    /// Its name, which debts and proofs carry.
+    #[inline]
+    pub fn id(&self) -> TableId {
+        self.id
+    }
+
+    /// The table with the tag under which the IOMMU's caches keep its translations: what
+    /// [`sync`](crate::inval::sync()) has to know.
+    #[inline]
+    pub fn tagged(&self, context: ContextId) -> Tagged {
+        Tagged {
+            table: self.id,
+            context,
+        }
     }
 
     /// Physical address of the root table.

@@ -2,18 +2,39 @@
 
 use core::sync::atomic::Ordering;
 
+use thiserror::Error;
+
 use super::format::{Entry, Format, TAG_BITS};
 use super::{PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
-use crate::inval::{Depth, Gather, Quiesced, Vacancy};
+use crate::inval::{Depth, Gather, Quiesced, Vacancy, WrongTable};
 use crate::platform::{TableMem, Word};
+
+/// Table pages that were not given back, because the proof is one for another table.
+#[derive(Debug, Error)]
+#[error("the table pages were not given back: {error}")]
+pub struct NotReclaimed {
+    /// Which tables were mixed up.
+    pub error: WrongTable,
+    /// The proof, with the pages.
+    pub quiesced: Quiesced,
+}
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Frees the table pages of a debt that has been paid. An emptied leaf table that a map took
     /// back meanwhile stays.
-    pub fn reclaim(&self, quiesced: Quiesced) {
-        let Quiesced { tables, vacated } = quiesced;
-        for vacancy in vacated {
+    ///
+    /// *Context.* Interrupt, if the table memory's `free` may be called there.
+    ///
+    /// # Errors
+    /// With the proof, if it is one for another table.
+    #[inline]
+    pub fn reclaim(&self, quiesced: Quiesced) -> Result<(), NotReclaimed> {
+        if let Err(error) = quiesced.check(self.id) {
+            return Err(NotReclaimed { error, quiesced });
+        }
+        let (tables, vacated) = (quiesced.tables, &quiesced.vacated);
+        for &vacancy in vacated {
             if let Some((entry, _, raw, table)) = self.still_vacated(vacancy) {
                 if entry.compare_exchange(raw, 0).is_ok() {
                     self.free_page(table);
@@ -21,6 +42,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
         }
         self.free_chain(tables);
+        Ok(())
     }
 
     /// The entry of an emptied leaf table with its own table, value and target, if it is still out
@@ -62,7 +84,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// small unmaps leave behind: upper tables, and leaf tables of formats without live counts.
     ///
     /// Returns the number of tables detached; they come back through `gather`.
-    pub fn prune(&self, range: IovaRange, gather: &mut Gather) -> usize {
+    ///
+    /// *Context.* Task: looks at every entry of the tables in `range`.
+    ///
+    /// # Errors
+    /// If `gather` is of another table.
+    pub fn prune(&self, range: IovaRange, gather: &mut Gather) -> Result<usize, WrongTable> {
+        gather.claim(self.id)?;
         let before = gather.tables.pages;
         let mut input = self.input_range();
         if let Some(inside) = input.intersection(range) {
@@ -75,7 +103,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 gather,
             );
         }
-        gather.tables.pages - before
+        Ok(gather.tables.pages - before)
     }
 
     /// Prunes below `table` of `level`, whose first address is `base`.
@@ -106,8 +134,16 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Moves the debt `other` into `into`.
-    pub fn absorb(&self, into: &mut Gather, other: Gather) {
+    /// Moves the debt `other` into `into`; `other` is empty afterwards.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// If one of them is of another table; both are as they were.
+    pub fn absorb(&self, into: &mut Gather, other: &mut Gather) -> Result<(), WrongTable> {
+        other.check(self.id)?;
+        into.claim(self.id)?;
+        let other = core::mem::take(other);
         into.add_spans(&other);
         for &lines in other.lines() {
             if let Some(full) = into.add_lines(lines) {
@@ -124,5 +160,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 self.link_again(entry, parent, vacancy.slot, raw, table);
             }
         }
+        Ok(())
     }
 }

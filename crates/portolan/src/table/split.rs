@@ -1,110 +1,180 @@
-//! Splitting blocks: in one write, or through break-before-make.
+//! Splitting blocks, so that a part of one can be unmapped.
 //!
 //! Arm Architecture Reference Manual (DDI 0487), section D8.17.1: a live block may only be replaced
 //! by a table through an invalid entry and an invalidation, unless the hardware offers
-//! break-before-make level 2 (SMMU_IDR3.BBML).
+//! break-before-make level 2 (SMMU_IDR3.BBML). Intel VT-d, section 6.5.2.3, and AMD-Vi let software
+//! replace it in one write.
+//!
+//! Whichever it is, the IOTLB may go on holding the whole block until it is invalidated, and an
+//! invalidation of fewer addresses than the block has need not drop it. So the split owes the
+//! invalidation of the whole block, and no part is unmapped before that has been synced.
 
 use super::chain::Reserve;
-use super::format::{Entry, Format};
+use super::format::{Entry, Format, SplitRule};
 use super::{PageTable, SplitError, Walk};
-use crate::addr::{Iova, IovaRange, PhysAddr};
-use crate::inval::{Depth, Gather, Quiesced};
+use crate::addr::{Iova, IovaRange, PhysAddr, TableId};
+use crate::inval::{Depth, Gather, Quiesced, WrongTable};
 use crate::platform::{TableMem, Word};
+use thiserror::Error;
 
-/// A block between break and make: nothing in it is translated until the split is completed.
-#[derive(Debug)]
-#[must_use = "the block stays unmapped until the split is completed"]
+/// A block that was split and whose invalidation is owed.
+///
+/// Where break-before-make is the rule, nothing in the block is translated until the split is
+/// completed. Dropping one loses nothing: [`PageTable::split`] of the same block begins again
+/// where it was left.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "where break-before-make is the rule, the block stays unmapped until it is completed"]
 pub struct PendingSplit {
+    of: TableId,
     block: IovaRange,
     level: u32,
-    table: PhysAddr,
+    /// The table that replaces the block; `None` if it has replaced it already.
+    broken: Option<PhysAddr>,
 }
 
 impl PendingSplit {
-    /// The addresses that are not translated meanwhile.
+    /// The addresses of the block.
     pub fn block(&self) -> IovaRange {
         self.block
     }
 }
 
+/// A split that was not completed, because the proof is of another table: all comes back.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("the split was not completed: {error}")]
+pub struct SplitNotCompleted {
+    /// Which tables were mixed up.
+    pub error: WrongTable,
+    /// The split.
+    pub pending: PendingSplit,
+}
+
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Breaks the block that holds `at`: its entry becomes invalid and `gather` owes the
-    /// invalidation. Once that has been synced, [`PageTable::complete_split`] puts a table of the
-    /// next smaller pages in its place. DMA to the block faults in between.
+    /// Splits the block that holds `at` into the next smaller pages, with the same translations.
+    /// `gather` owes the invalidation of the whole block; once that has been synced,
+    /// [`PageTable::complete_split`] ends the split.
+    ///
+    /// Where break-before-make is the rule, the block's entry is invalid until then, and DMA to the
+    /// block faults; splitting a block that is in this state gives its pending split again.
+    ///
+    /// *Locking.* None; no other CPU may map, unmap or split in the block until the split is
+    /// completed.
+    ///
+    /// *Context.* Interrupt, if the table memory's `alloc` may be called there.
     ///
     /// # Errors
     /// See [`SplitError`]; the table is as it was.
     pub fn split(&self, at: Iova, gather: &mut Gather) -> Result<PendingSplit, SplitError> {
+        gather.claim(self.id)?;
         if at.get() >> self.format.input_lg2() != 0 {
             return Err(SplitError::NoBlock { iova: at });
         }
         let Some((word, parent, level, raw)) = self.block_at(at) else {
             return Err(SplitError::NoBlock { iova: at });
         };
-        let mut reserve = Reserve::of(self, 1)?;
-        let none = SplitError::Contended { iova: at };
-        let table = reserve.pop().ok_or(none)?;
-        self.fill_split(table, raw, level);
-        if word.compare_exchange(raw, F::broken(table)).is_err() {
-            reserve.put_back(self.wiped(table));
-            return Err(none);
-        }
-        self.owe_lines(gather, parent, Self::index(at, level), 1);
-        self.owe_lines(gather, table, 0, 1 << F::INDEX_LG2);
         let block = IovaRange::page(at, Self::span(level));
-        gather.add_unmapped(block, Self::span(level), Depth::LeafOnly);
+        let broken = match F::classify(raw, level) {
+            Entry::Broken(table) => Some(table),
+            _ => self.replace_block(word, (parent, level, raw), at, gather)?,
+        };
+        gather.add_unmapped(block, F::GRANULE, Depth::LeafOnly);
         Ok(PendingSplit {
+            of: self.id,
             block,
             level,
-            table,
+            broken,
         })
     }
 
-    /// Makes the table that replaces a broken block; the same translations as before.
-    pub fn complete_split(&self, pending: PendingSplit, _quiesced: &Quiesced, gather: &mut Gather) {
+    /// Writes a table in place of the block `raw` of `level` in the table `parent`, or makes the
+    /// entry invalid, with that table remembered.
+    fn replace_block(
+        &self,
+        word: &F::Word,
+        (parent, level, raw): (PhysAddr, u32, u64),
+        at: Iova,
+        gather: &mut Gather,
+    ) -> Result<Option<PhysAddr>, SplitError> {
+        let mut reserve = Reserve::of(self, 1)?;
+        let contended = SplitError::Contended { iova: at };
+        let table = reserve.pop().ok_or(contended)?;
+        self.fill_split(table, raw, level);
+        let direct = self.format.split_rule() == SplitRule::Direct;
+        let entry = if direct {
+            // A walker that does not snoop must find the table filled as soon as it finds it.
+            self.clean_table(table);
+            Self::full_table(table, level)
+        } else {
+            F::broken(table)
+        };
+        if word.compare_exchange(raw, entry).is_err() {
+            reserve.put_back(self.wiped(table));
+            return Err(contended);
+        }
+        let index = Self::index(at, level);
+        if direct {
+            // Another debt may cover a part of the block and be paid first.
+            self.publish(parent, index);
+            return Ok(None);
+        }
+        self.owe_lines(gather, parent, index, 1);
+        self.owe_lines(gather, table, 0, 1 << F::INDEX_LG2);
+        Ok(Some(table))
+    }
+
+    /// The entry of `level` that points at a table with no free entry.
+    fn full_table(table: PhysAddr, level: u32) -> u64 {
+        let live = if level == 1 { 1 << F::INDEX_LG2 } else { 0 };
+        F::table(table, live, level)
+    }
+
+    /// Ends a split whose debt has been paid: the block is smaller pages now, with the same
+    /// translations as before. What that owes after a map is added to `gather`.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// With the split, if `quiesced`, `gather` or the split are of another table.
+    pub fn complete_split(
+        &self,
+        pending: PendingSplit,
+        quiesced: &Quiesced,
+        gather: &mut Gather,
+    ) -> Result<(), SplitNotCompleted> {
+        let of = (pending.of, self.id);
+        let same = match of.0 == of.1 {
+            true => quiesced.check(self.id).and_then(|()| gather.claim(self.id)),
+            false => Err(WrongTable {
+                of: of.0,
+                here: of.1,
+            }),
+        };
+        if let Err(error) = same {
+            return Err(SplitNotCompleted { error, pending });
+        }
         let PendingSplit {
             block,
             level,
-            table,
+            broken,
+            ..
         } = pending;
+        let Some(table) = broken else {
+            return Ok(());
+        };
         if let Walk::At(word, parent) = self.walk(block.start(), level) {
-            let live = if level == 1 { 1 << F::INDEX_LG2 } else { 0 };
-            // Nobody else changes a broken entry.
-            word.store(F::table(table, live, level));
-            self.owe_lines(gather, parent, Self::index(block.start(), level), 1);
-            gather.add_mapped(block, Self::span(level - 1));
+            let made = Self::full_table(table, level);
+            // Not if the block was unmapped meanwhile.
+            if word.compare_exchange(F::broken(table), made).is_ok() {
+                self.owe_lines(gather, parent, Self::index(block.start(), level), 1);
+                gather.add_mapped(block, Self::span(level - 1));
+            }
         }
+        Ok(())
     }
 
-    /// Splits every block that `inside` cuts, until it is the first address of an entry.
-    pub(super) fn split_directly(&self, inside: Iova, reserve: &mut Reserve<'_, F, M>) {
-        if inside.get() >> self.format.input_lg2() != 0 {
-            return;
-        }
-        while let Some((word, parent, level, raw)) = self.block_at(inside) {
-            if inside.is_aligned(Self::span(level)) {
-                return;
-            }
-            let Some(table) = reserve.pop() else {
-                return;
-            };
-            self.fill_split(table, raw, level);
-            let live = if level == 1 { 1 << F::INDEX_LG2 } else { 0 };
-            // A walker that does not snoop must find the table filled as soon as it finds it.
-            self.clean_table(table);
-            if word
-                .compare_exchange(raw, F::table(table, live, level))
-                .is_err()
-            {
-                reserve.put_back(self.wiped(table));
-                continue;
-            }
-            // Another debt may cover a part of the block and be paid first.
-            self.publish(parent, Self::index(inside, level));
-        }
-    }
-
-    /// The block leaf that holds `at`: its word, table, level and value.
+    /// The block that holds `at`, whole or broken: its word, table, level and value.
     fn block_at(&self, at: Iova) -> Option<(&F::Word, PhysAddr, u32, u64)> {
         let mut table = self.root;
         for level in (1..self.format.levels()).rev() {
@@ -112,7 +182,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let raw = word.load();
             match F::classify(raw, level) {
                 Entry::Table(next) => table = next,
-                Entry::Leaf(_) => return Some((word, table, level, raw)),
+                Entry::Leaf(_) | Entry::Broken(_) => return Some((word, table, level, raw)),
                 _ => return None,
             }
         }

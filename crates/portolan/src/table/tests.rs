@@ -2,3 +2,4 @@
 
 mod kept;
 mod late;
+mod tokens;

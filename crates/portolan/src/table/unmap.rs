@@ -1,9 +1,8 @@
-//! Unmapping: check and reserve everything first, then clear what cannot fail.
+//! Unmapping: check everything first, then clear what cannot fail. Takes no memory.
 
 use core::sync::atomic::Ordering;
 
-use super::chain::Reserve;
-use super::format::{Entry, Format, SplitRule};
+use super::format::{Entry, Format};
 use super::{PageTable, UnmapError, Walk};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Depth, Gather, Vacancy};
@@ -20,9 +19,9 @@ enum Release {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Unmaps `range`, all of which must be mapped. A range that begins or ends inside a block
-    /// splits it, where the architecture lets a live block be replaced in one write. Tables that
-    /// become empty leave the tree. Adds what is owed after an unmap to `gather`.
+    /// Unmaps `range`, all of which must be mapped. Where it begins or ends inside a block, that
+    /// block has to be split before ([`PageTable::split`]). Tables that become empty leave the
+    /// tree. Adds what is owed after an unmap to `gather`.
     ///
     /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
     ///
@@ -32,6 +31,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// See [`UnmapError`]; the table is as it was.
     #[inline]
     pub fn unmap(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
+        gather.claim(self.id)?;
         let mask = F::GRANULE.bytes() - 1;
         if range.start().get() & mask != 0 || range.last().get() & mask != mask {
             return Err(UnmapError::Unaligned { range });
@@ -55,14 +55,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     #[cold]
     fn unmap_pieces(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
-        let pages = self.check(range)?;
-        let mut reserve = Reserve::of(self, pages)?;
-        for inside in [Some(range.start()), range.last().checked_add(1)]
-            .into_iter()
-            .flatten()
-        {
-            self.split_directly(inside, &mut reserve);
-        }
+        self.check(range)?;
         let mut leaf = PageSize::of_lg2(self.format.input_lg2());
         let mut depth = Depth::LeafOnly;
         let mut at = Some(range.start());
@@ -81,9 +74,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(())
     }
 
-    /// First pass: every address must be mapped; returns the pages that splitting blocks takes.
-    fn check(&self, range: IovaRange) -> Result<u64, UnmapError> {
-        let mut pages = 0;
+    /// First pass: every address must be mapped, and no block cut.
+    fn check(&self, range: IovaRange) -> Result<(), UnmapError> {
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
             let (level, raw) = match self.walk(iova, 1) {
@@ -100,20 +92,19 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 Walk::Stopped { level, raw } => (level, raw),
             };
             match F::classify(raw, level) {
-                Entry::Leaf(_) => {}
-                Entry::Broken(_) => return Err(UnmapError::Splitting { iova }),
+                Entry::Leaf(_) | Entry::Broken(_) => {}
                 _ => return Err(UnmapError::NotMapped { iova }),
             }
             let block = IovaRange::page(iova, Self::span(level));
-            let ends = [block.start() < range.start(), range.last() < block.last()];
-            let cuts = ends.into_iter().map(u64::from).sum::<u64>();
-            if cuts != 0 && self.format.split_rule() == SplitRule::BreakBeforeMake {
-                return Err(UnmapError::NeedsBreak { block });
+            if !range.covers(block) {
+                return Err(match F::classify(raw, level) {
+                    Entry::Broken(_) => UnmapError::Splitting { block },
+                    _ => UnmapError::NeedsSplit { block },
+                });
             }
-            pages += cuts * u64::from(level);
             at = block.last().checked_add(1);
         }
-        Ok(pages)
+        Ok(())
     }
 
     fn slot_of(iova: Iova, range: IovaRange) -> IovaRange {
@@ -239,9 +230,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     return (slot, F::GRANULE, depth);
                 }
                 Entry::Table(next) => table = next,
-                _ => {
+                entry => {
                     word.store(0);
                     self.owe_lines(gather, table, index, 1);
+                    if let Entry::Broken(unused) = entry {
+                        self.detach(&mut gather.tables, unused);
+                    }
                     let size = Self::span(level);
                     return (IovaRange::page(iova, size), size, Depth::LeafOnly);
                 }

@@ -1,6 +1,7 @@
 //! What can go wrong with a unit, one small error per operation.
 
 use crate::addr::StreamId;
+use crate::inval::SyncError;
 use crate::platform::{Nanos, OutOfTableMemory};
 use crate::table::{MapError, SplitError, UnmapError};
 use thiserror::Error;
@@ -64,6 +65,16 @@ pub enum UnitError {
     OutOfContexts,
 }
 
+impl From<SyncError<Self>> for UnitError {
+    /// For a caller whose debts are of its own domain, so that only the hardware can fail.
+    fn from(error: SyncError<Self>) -> Self {
+        match error {
+            SyncError::Queue(error) => error,
+            SyncError::WrongTable(_) => Self::Unsupported,
+        }
+    }
+}
+
 /// Why a stream was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum AttachError {
@@ -98,11 +109,29 @@ pub enum UnmapFailed {
     /// The request.
     #[error(transparent)]
     Unmap(#[from] UnmapError),
-    /// A block had to be split and was not.
-    #[error(transparent)]
-    Split(#[from] SplitError),
-    /// The hardware did not complete the invalidation between break and make: the block stays
-    /// unmapped, and what it owes was added to the caller's debt.
+    /// The hardware.
     #[error(transparent)]
     Unit(#[from] UnitError),
+}
+
+/// Why a block was not split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SplitFailed {
+    /// The request: the block is as it was.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// The hardware did not complete the invalidation, or the debt is of another domain.
+    #[error(transparent)]
+    Sync(#[from] SyncError<UnitError>),
+}
+
+/// Why a part of a block was not unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum UnmapPartFailed {
+    /// The request.
+    #[error(transparent)]
+    Unmap(#[from] UnmapFailed),
+    /// A block had to be split and was not.
+    #[error(transparent)]
+    Split(#[from] SplitFailed),
 }

@@ -11,19 +11,27 @@ mod error;
 mod fault;
 mod paged;
 
-pub use error::{AttachError, Awaited, DomainError, UnitError, UnmapFailed};
+pub use error::{
+    AttachError, Awaited, DomainError, SplitFailed, UnitError, UnmapFailed, UnmapPartFailed,
+};
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord};
 pub use paged::{ContextHome, PagedDomain};
 
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
-use crate::inval::{Gather, SyncFailed};
-use crate::table::{Access, Segment, Translation};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId, TableId};
+use crate::inval::{Gather, SyncError, WrongTable};
+use crate::table::{Access, Segment, SplitError, Translation, UnmapError};
 use alloc::sync::Arc;
 
 /// One I/O address space.
 ///
 /// *Locking.* None that the caller sees. Callers on several CPUs work on disjoint ranges.
+///
+/// *Context.* Interrupt, where a method does not say otherwise: only [`Domain::sync`],
+/// [`Domain::split`] and [`Domain::unmap_part`] wait for hardware.
 pub trait Domain {
+    /// The name that its debts carry.
+    fn id(&self) -> TableId;
+
     /// The addresses that can be mapped.
     fn input_range(&self) -> IovaRange;
 
@@ -48,8 +56,11 @@ pub trait Domain {
         I: Iterator<Item = Segment> + Clone,
         Self: Sized;
 
-    /// Moves the debt `from` into the debt `into`.
-    fn absorb(&self, into: &mut Gather, from: Gather);
+    /// Moves the debt `from` into the debt `into`; `from` is empty afterwards.
+    ///
+    /// # Errors
+    /// If one of them is of another domain; both are as they were.
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable>;
 
     /// Maps `bytes` from `pa` at `iova`. What has to happen before a device uses the mapping is
     /// added to `owed`.
@@ -66,18 +77,60 @@ pub trait Domain {
     ) -> Result<IovaRange, DomainError>;
 
     /// Unmaps all of `range`. Devices may go on using the old translations until `owed` is paid.
+    /// Takes no memory and cuts no block: what was mapped in one call and is unmapped whole never
+    /// needs a split.
     ///
     /// # Errors
-    /// See [`UnmapFailed`].
+    /// See [`UnmapFailed`]; nothing is unmapped.
     fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed>;
 
-    /// Pays a debt of this domain and takes back what it held. When this returns `Ok`, no device
-    /// reaches anything through what was unmapped.
+    /// Splits the block that holds `at` into smaller pages, so that a part of it can be unmapped.
+    /// Where the table format asks for break-before-make, devices that use the block fault
+    /// meanwhile.
+    ///
+    /// *Context.* Atomic: waits for the hardware.
     ///
     /// # Errors
-    /// With the debt, which is still owed: nothing of it may be reused.
-    #[allow(clippy::result_large_err)] // The debt travels back whole, without a heap.
-    fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>>;
+    /// See [`SplitFailed`]. If the hardware did not complete, the block is between the two states,
+    /// and can be split again or unmapped whole; what it owes was added to `owed`.
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+        let _ = owed;
+        Err(SplitFailed::Split(SplitError::NoBlock { iova: at }))
+    }
+
+    /// As [`Domain::unmap`]; blocks that `range` cuts are split before.
+    ///
+    /// *Context.* Atomic: waits for the hardware if a block is split.
+    ///
+    /// # Errors
+    /// See [`UnmapFailed`] and [`SplitFailed`]; nothing is unmapped.
+    fn unmap_part(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapPartFailed> {
+        loop {
+            // Each split makes the pages at one end of the range smaller by one level.
+            let block = match self.unmap(range, owed) {
+                Err(UnmapFailed::Unmap(
+                    UnmapError::NeedsSplit { block } | UnmapError::Splitting { block },
+                )) => block,
+                other => return Ok(other?),
+            };
+            // The end of the range that lies inside the block becomes a page boundary.
+            let inside = match block.start() < range.start() {
+                true => range.start(),
+                false => range.last(),
+            };
+            self.split(inside, owed)?;
+        }
+    }
+
+    /// Pays a debt of this domain and takes back what it held; `owed` is empty afterwards. When
+    /// this returns `Ok`, no device reaches anything through what was unmapped.
+    ///
+    /// *Context.* Atomic: waits for the hardware.
+    ///
+    /// # Errors
+    /// If the hardware did not complete, or the debt is of another domain. It is still owed and
+    /// still in `owed`: nothing of it may be reused.
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>>;
 
     /// Whether anything has to be done to pay `owed`. If not, dropping it loses nothing: what a map
     /// owes is mostly nothing, and then a debt need not be handed around.
@@ -95,6 +148,31 @@ pub trait Domain {
 
     /// What an address translates to now.
     fn translate(&self, iova: Iova) -> Option<Translation>;
+}
+
+/// Addresses that are not free to be used for mappings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedRegion {
+    /// The addresses.
+    pub range: IovaRange,
+    /// Why they are reserved.
+    pub kind: ReservedKind,
+}
+
+/// Why addresses are reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ReservedKind {
+    /// Writes there become interrupt messages and are not translated: nothing is mapped there.
+    Interrupts,
+    /// Nothing may be mapped there: the IOMMU or a bridge before it takes such addresses.
+    Unusable,
+    /// Firmware's device uses this memory at its physical addresses, with this access: it is
+    /// mapped one to one before the stream is attached.
+    Direct(Access),
+    /// Writes to this physical page are messages, and the IOMMU translates them: whoever sets up
+    /// the device's messages maps it.
+    Doorbell,
 }
 
 /// One IOMMU.
@@ -115,6 +193,14 @@ pub trait Unit {
     /// As [`Unit::block`], or if the unit cannot pass through.
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError>;
 
+    /// What `stream` must not be given as IOVAs, or has to reach untranslated: interrupt windows,
+    /// message doorbells, regions that firmware's devices use. Hands each to `each`.
+    ///
+    /// *Context.* Task.
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        let _ = (stream, each);
+    }
+
     /// The oldest thing that the unit has to say of refused accesses, if any.
     ///
     /// # Errors
@@ -133,3 +219,6 @@ pub trait Attach<D: Domain>: Unit {
     /// See [`AttachError`]. The stream is then where it was, or blocked if the hardware failed.
     fn attach(&self, stream: StreamId, domain: &Arc<D>) -> Result<(), AttachError>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,14 @@
 //! A domain made of page tables, an identifier and a queue.
 
-use super::{Domain, DomainError, UnitError, UnmapFailed};
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use super::{Domain, DomainError, SplitFailed, UnitError, UnmapFailed};
+use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, TableId};
 use crate::inval::{
-    Capabilities, Gather, InvalidationQueue, Quirks, Step, SyncFailed, owes_nothing, plan, sync,
+    Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError, WrongTable,
+    owes_nothing, plan, sync,
 };
 use crate::platform::TableMem;
 use crate::table::format::Format;
-use crate::table::{Access, PageTable, Segment, Translation, UnmapError};
+use crate::table::{Access, PageTable, Segment, Translation};
 
 /// Where identifiers come from and go back to: the unit's queue.
 pub trait ContextHome: InvalidationQueue<Error = UnitError> {
@@ -37,9 +38,6 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: ContextHome> {
     quirks: Quirks,
     queue: Q,
 }
-
-/// Blocks to split in one unmap: the two that its ends may lie in.
-const SPLITS: usize = 2;
 
 impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> PagedDomain<F, M, Q> {
     /// A domain over `table`. `context` is the caller's to give: it goes back through
@@ -90,37 +88,31 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> PagedDomain<F, M, Q> {
         plan(self.context, &self.caps, &self.quirks, owed).steps()
     }
 
-    /// Replaces `block`, into which an end of `range` falls, by smaller pages, with an
-    /// invalidation in between. Accesses to the block fault meanwhile.
-    fn split(
-        &self,
-        block: IovaRange,
-        range: IovaRange,
-        owed: &mut Gather,
-    ) -> Result<(), UnmapFailed> {
-        // The end that falls inside the block is the one that has to become a page boundary.
-        let inside = if block.start() < range.start() {
-            range.start()
-        } else {
-            range.last()
-        };
-        let mut broken = Gather::new();
-        let pending = self.table.split(inside, &mut broken)?;
-        match sync(&self.queue, self.context, &self.caps, &self.quirks, broken) {
-            Ok(quiesced) => {
-                self.table.complete_split(pending, &quiesced, owed);
-                self.table.reclaim(quiesced);
-                Ok(())
-            }
-            Err(failed) => {
-                self.table.absorb(owed, failed.gather);
-                Err(failed.error.into())
-            }
-        }
+    /// Pays `owed` and returns the proof.
+    fn pay(&self, owed: &mut Gather) -> Result<Quiesced, SyncError<UnitError>> {
+        sync(
+            &self.queue,
+            self.table.tagged(self.context),
+            &self.caps,
+            &self.quirks,
+            owed,
+        )
+    }
+
+    fn take_back(&self, quiesced: Quiesced) -> Result<(), SyncError<UnitError>> {
+        // The proof is of this table: it was made for it.
+        self.table
+            .reclaim(quiesced)
+            .map_err(|wrong| wrong.error.into())
     }
 }
 
 impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, M, Q> {
+    #[inline]
+    fn id(&self) -> TableId {
+        self.table.id()
+    }
+
     fn input_range(&self) -> IovaRange {
         self.table.input_range()
     }
@@ -151,8 +143,8 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, 
         Ok(self.table.map_sg(iova, segments, access, owed)?)
     }
 
-    fn absorb(&self, into: &mut Gather, from: Gather) {
-        self.table.absorb(into, from);
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        self.table.absorb(into, from)
     }
 
     #[inline]
@@ -169,22 +161,31 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, 
 
     #[inline]
     fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
-        // Each split makes the pages at one end of the range smaller by one level.
-        let most = SPLITS * self.table.format().levels() as usize;
-        for _ in 0..most {
-            match self.table.unmap(range, owed) {
-                Err(UnmapError::NeedsBreak { block }) => self.split(block, range, owed)?,
-                other => return Ok(other?),
-            }
-        }
         Ok(self.table.unmap(range, owed)?)
     }
 
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+        owed.claim(self.table.id()).map_err(SyncError::from)?;
+        let mut whole = Gather::new();
+        let pending = self.table.split(at, &mut whole)?;
+        let quiesced = match self.pay(&mut whole) {
+            Ok(quiesced) => quiesced,
+            Err(error) => {
+                // Both are of this table.
+                let _ = self.table.absorb(owed, &mut whole);
+                return Err(error.into());
+            }
+        };
+        if let Err(wrong) = self.table.complete_split(pending, &quiesced, owed) {
+            return Err(SyncError::from(wrong.error).into());
+        }
+        Ok(self.take_back(quiesced)?)
+    }
+
     #[inline]
-    fn sync(&self, owed: Gather) -> Result<(), SyncFailed<UnitError>> {
-        let quiesced = sync(&self.queue, self.context, &self.caps, &self.quirks, owed)?;
-        self.table.reclaim(quiesced);
-        Ok(())
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>> {
+        let quiesced = self.pay(owed)?;
+        self.take_back(quiesced)
     }
 
     #[inline]

@@ -148,9 +148,9 @@ fn invalidations_by_hand() {
     let (_unit, domain) = attached(&mock);
     let head = 0x3000_0002_0000_0000;
     // Absence may be cached, directories included: the first map adds tables.
-    domain.sync(map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&domain, 1)).unwrap();
     assert_eq!(mock.take().len(), 1);
-    domain.sync(unmap(&domain, 1)).unwrap();
+    domain.sync(&mut unmap(&domain, 1)).unwrap();
     let commands = mock.take();
     assert_eq!(commands.len(), 1);
     assert_eq!(commands[0][0], head);
@@ -165,7 +165,7 @@ fn domains_give_their_identifiers_back_and_their_tables() {
     for _ in 0..3 {
         let domain = unit.domain().unwrap();
         assert_eq!(domain.context().get(), 2);
-        domain.sync(map(&domain, 3)).unwrap();
+        domain.sync(&mut map(&domain, 3)).unwrap();
     }
     assert_eq!(mock.0.state.lock().live, live);
     unit.release().unwrap();
@@ -179,7 +179,7 @@ fn map_a_page(unit: &Unit) -> Result<(), UnitError> {
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x1000);
     let mapped = domain.map(BASE, pa, PAGE, Access::READ, &mut owed);
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
     mapped.map(drop).map_err(|_| UnitError::Unsupported)
 }
 
@@ -276,6 +276,7 @@ fn pointers_beyond_the_end_are_nonsense() {
     mock.set(reg::STATUS, 0);
     let offset = reg::COMMAND_HEAD;
     let nonsense = UnitError::Nonsense { offset, value };
-    let failed = domain.sync(map(&domain, 1)).unwrap_err();
-    assert_eq!(failed.error, nonsense);
+    let mut owed = map(&domain, 1);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, nonsense);
 }

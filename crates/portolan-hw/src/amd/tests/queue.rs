@@ -28,9 +28,9 @@ fn the_buffer_wraps_and_nothing_is_lost() {
     let caps = unit.capabilities();
     let domain = unit.domain_as(AmdLevels::Four, caps, quirks).unwrap();
     for pages in [512, 3, 253, 256, 255, 15, 16, 14] {
-        domain.sync(map(&domain, pages)).unwrap();
+        domain.sync(&mut map(&domain, pages)).unwrap();
         mock.take();
-        domain.sync(unmap(&domain, pages)).unwrap();
+        domain.sync(&mut unmap(&domain, pages)).unwrap();
         let named: Vec<u64> = mock.take().iter().map(|words| words[1] & !0xfff).collect();
         let wanted: Vec<u64> = (0..pages).map(|n| BASE.get() + n * PAGE).collect();
         assert_eq!(named, wanted);
@@ -50,15 +50,15 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
         for which in [opcode::PAGES, opcode::COMPLETION_WAIT] {
             let mock = Mock::new(FEATURES);
             let (unit, domain) = attached(&mock);
-            domain.sync(map(&domain, 4)).unwrap();
-            let owed = unmap(&domain, 4);
+            domain.sync(&mut map(&domain, 4)).unwrap();
+            let mut owed = unmap(&domain, 4);
             mock.wrong(Wrong::Refuse(which, 1, event));
-            let failed = domain.sync(owed).unwrap_err();
-            assert_eq!(failed.error, UnitError::Refused { code });
+            let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+            assert_eq!(error, UnitError::Refused { code });
             assert_ne!(mock.reg(reg::STATUS) & status::COMMANDS_RUN, 0);
             assert_ne!(mock.reg(reg::CONTROL) & control::COMMANDS, 0);
             // The debt is still owed, and can be paid.
-            domain.sync(failed.gather).unwrap();
+            domain.sync(&mut owed).unwrap();
             assert_eq!(unit.counts().replaced, 1);
             // Of commands nothing is told as a fault; a record without a code is a lost one.
             let lost = (event == 0).then_some(portolan::unit::FaultEvent::Lost);
@@ -72,42 +72,43 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
 fn an_event_that_was_read_first_still_tells_why() {
     let mock = Mock::new(FEATURES);
     let (unit, domain) = attached(&mock);
-    domain.sync(map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&domain, 1)).unwrap();
     let tail = mock.reg(reg::COMMAND_TAIL);
     let base = mock.reg(reg::COMMAND_BASE) & 0xf_ffff_f000;
     mock.event([code::ILLEGAL_COMMAND << 60, base + tail]);
     assert_eq!(unit.next_fault(), Ok(None));
-    let owed = unmap(&domain, 1);
+    let mut owed = unmap(&domain, 1);
     // No event this time: what was read before has to do.
     mock.wrong(Wrong::Refuse(opcode::PAGES, 1, 0xf));
     let code = refusal::ILLEGAL;
-    let failed = domain.sync(owed).unwrap_err();
-    assert_eq!(failed.error, UnitError::Refused { code });
-    domain.sync(failed.gather).unwrap();
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, UnitError::Refused { code });
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn a_unit_that_refuses_everything_ends_in_time() {
     let mock = Mock::new(FEATURES);
     let (_unit, domain) = attached(&mock);
-    domain.sync(map(&domain, 1)).unwrap();
-    let owed = unmap(&domain, 1);
+    domain.sync(&mut map(&domain, 1)).unwrap();
+    let mut owed = unmap(&domain, 1);
     let event = code::ILLEGAL_COMMAND;
     mock.wrong(Wrong::Refuse(opcode::COMPLETION_WAIT, u32::MAX, event));
-    let failed = domain.sync(owed).unwrap_err();
-    assert!(matches!(failed.error, UnitError::Refused { .. }));
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, UnitError::Refused { .. }));
     mock.wrong(Wrong::Nothing);
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn a_unit_that_was_turned_off_has_stopped() {
     let mock = Mock::new(FEATURES);
     let (unit, domain) = attached(&mock);
-    domain.sync(map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&domain, 1)).unwrap();
     unit.release().unwrap();
-    let failed = domain.sync(unmap(&domain, 1)).unwrap_err();
-    assert_eq!(failed.error, UnitError::Stopped);
+    let mut owed = unmap(&domain, 1);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, UnitError::Stopped);
 }
 
 #[test]
@@ -137,8 +138,8 @@ fn many_producers_share_the_buffer() {
             scope.spawn(|| {
                 let domain = unit.domain().unwrap();
                 for _ in 0..ROUNDS {
-                    domain.sync(map(&domain, 1)).unwrap();
-                    domain.sync(unmap(&domain, 1)).unwrap();
+                    domain.sync(&mut map(&domain, 1)).unwrap();
+                    domain.sync(&mut unmap(&domain, 1)).unwrap();
                 }
             });
         }
@@ -186,29 +187,29 @@ fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
 fn a_store_that_no_wait_asked_for_is_not_believed() {
     let mock = Mock::new(FEATURES);
     let (_unit, domain) = attached(&mock);
-    domain.sync(map(&domain, 1)).unwrap();
-    let owed = unmap(&domain, 1);
+    domain.sync(&mut map(&domain, 1)).unwrap();
+    let mut owed = unmap(&domain, 1);
     mock.wrong(Wrong::Stuck);
     // The page behind the command buffer.
     let stores = (mock.reg(reg::COMMAND_BASE) & 0xf_ffff_f000) + PAGE;
     for slot in 0..256 {
         mock.store(stores + slot * 8, u64::MAX - slot);
     }
-    let failed = domain.sync(owed).unwrap_err();
-    assert!(matches!(failed.error, UnitError::TimedOut { .. }));
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, UnitError::TimedOut { .. }));
     mock.wrong(Wrong::Nothing);
     for slot in 0..256 {
         mock.store(stores + slot * 8, 0);
     }
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn a_unit_that_goes_away_is_an_error_at_each_call() {
     let mock = Mock::new(FEATURES);
     let (unit, domain) = attached(&mock);
-    domain.sync(map(&domain, 1)).unwrap();
-    let owed = unmap(&domain, 1);
+    domain.sync(&mut map(&domain, 1)).unwrap();
+    let mut owed = unmap(&domain, 1);
     mock.wrong(Wrong::Gone);
     assert_eq!(unit.next_fault(), Err(UnitError::Gone));
     let again = mock.enable(HEADER, config());
@@ -217,5 +218,5 @@ fn a_unit_that_goes_away_is_an_error_at_each_call() {
     let block = || unit.block(STREAM);
     assert!(block().is_err());
     mock.wrong(Wrong::Nothing);
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
 }

@@ -192,9 +192,9 @@ fn a_device_tlb_is_told_after_the_unit_and_whenever_its_stream_moves() {
         unit.use_device_tlb(STREAM, DEVICE).unwrap();
         let domain = Arc::new(unit.second_stage().unwrap());
         unit.attach(STREAM, &domain).unwrap();
-        domain.sync(map(&*domain, 1)).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
         mock.take();
-        domain.sync(unmap(&*domain, 1)).unwrap();
+        domain.sync(&mut unmap(&*domain, 1)).unwrap();
         let kinds = || {
             let events = mock.take().into_iter();
             let of = |event| match event {
@@ -233,9 +233,9 @@ fn a_device_tlb_is_not_used_while_a_domain_does_not_know_of_it() {
     unit.attach(STREAM, &domain).unwrap();
     assert_eq!(enabled(), 4);
     unit.attach_pasid(STREAM, PASID, &first).unwrap();
-    domain.sync(map(&*domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     mock.take();
-    domain.sync(unmap(&*domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     let told = |words: &[u64; 2]| TYPE.of(words[0]) == kind::DEVICE_TLB;
     assert!(mock.descriptors().iter().any(told));
 }
@@ -263,9 +263,9 @@ fn a_second_stage_under_another_is_forgotten_whole() {
     let parent = Arc::new(unit.second_stage().unwrap());
     let nested = Arc::new(unit.nested(VtdFirstLevels::Four, &parent).unwrap());
     unit.attach(STREAM, &nested).unwrap();
-    parent.sync(map(&*parent, 1)).unwrap();
+    parent.sync(&mut map(&*parent, 1)).unwrap();
     mock.take();
-    parent.sync(unmap(&*parent, 1)).unwrap();
+    parent.sync(&mut unmap(&*parent, 1)).unwrap();
     let sent = mock.descriptors();
     assert_eq!(sent.len(), 3, "{sent:x?}");
     assert_eq!(sent[0][0] & 0xffff_0000, 2 << 16);

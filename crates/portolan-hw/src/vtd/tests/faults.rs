@@ -70,7 +70,7 @@ fn fields_of_a_record() {
     assert_eq!(fault.iova, Some(Iova::new(0x7000)));
     assert_eq!(fault.access, Some(FaultAccess::Read));
     // Which of the two it was the tables tell.
-    domain.sync(map(&*domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     let write = 5 << 32 | stream;
     record(&mock, 0, BASE.get(), write);
     assert_eq!(next(&unit).unwrap().1, FaultReason::Permission);

@@ -64,9 +64,9 @@ fn a_unit_that_does_not_snoop_gets_entries_cleaned_before_they_count() {
         for at in of_entry {
             assert_eq!(log.get(at + 1), Some(&Event::Barrier));
         }
-        let owed = map(&*domain, 1);
+        let mut owed = map(&*domain, 1);
         mock.take();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
         let mapped = mock.take();
         let is_clean = |event: &&Event| matches!(event, Event::Clean(_));
         assert_eq!(mapped.iter().any(|event| is_clean(&event)), cleaned == 1);
@@ -79,7 +79,7 @@ fn a_write_buffer_is_flushed_before_a_mapping_is_used() {
     for (cap, flushes) in [(CAP, 0), (CAP | WRITE_BUFFER, 1)] {
         let mock = Mock::new(cap, ECAP);
         let (_unit, domain) = attached(&mock, legacy());
-        domain.sync(map(&*domain, 1)).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
         let commands = global_commands(&mock.take());
         let of = commands.iter().filter(|c| *c & command::WBF != 0);
         assert_eq!(of.count(), flushes);
@@ -94,7 +94,7 @@ fn a_mapping_costs_an_invalidation_with_caching_mode_and_nothing_without() {
     for (cap, wanted) in [(CAP, 0), (CAP | CACHING_MODE, 1)] {
         let mock = Mock::new(cap, ECAP);
         let (_unit, domain) = attached(&mock, legacy());
-        domain.sync(map(&*domain, 1)).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
         let sent = mock.descriptors();
         assert_eq!(sent.len(), wanted, "{sent:x?}");
         assert!(sent.iter().all(|words| TYPE.of(words[0]) == kind::IOTLB));
@@ -184,8 +184,8 @@ fn the_tail_behind_the_last_slot_is_that_of_the_first() {
     let (_unit, domain) = attached(&mock, legacy());
     // Two descriptors at a time, 128 times: once all around.
     for _ in 0..128 {
-        domain.sync(map(&*domain, 1)).unwrap();
-        domain.sync(unmap(&*domain, 1)).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
+        domain.sync(&mut unmap(&*domain, 1)).unwrap();
     }
     let tails = mock.take().into_iter().filter_map(|event| match event {
         Event::Register(reg::IQT, tail) => Some(tail),
@@ -208,13 +208,14 @@ fn a_full_queue_is_not_written_over() {
     };
     let caps = unit.second_capabilities();
     let domain = unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap();
-    domain.sync(map(&domain, 400)).unwrap();
+    domain.sync(&mut map(&domain, 400)).unwrap();
     mock.take();
     mock.wrong(Wrong::Stuck);
     let (head, before) = (mock.reg(reg::IQH), mock.reg(reg::IQT));
     assert_eq!(head, before);
-    let failed = domain.sync(unmap(&domain, 400)).unwrap_err();
-    let awaited = match failed.error {
+    let mut owed = unmap(&domain, 400);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let awaited = match error {
         UnitError::TimedOut { awaited, .. } => awaited,
         other => panic!("{other}"),
     };
@@ -230,7 +231,7 @@ fn a_full_queue_is_not_written_over() {
     }
     assert!((200..256).contains(&ahead), "{ahead}");
     mock.wrong(Wrong::Nothing);
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
@@ -286,18 +287,18 @@ fn each_unit_of_a_machine_is_turned_on_and_none_takes_another_ones_domain() {
 fn nothing_unmapped_is_reused_before_the_unit_has_forgotten_it() {
     let mock = Mock::new(CAP, ECAP);
     let (_unit, domain) = attached(&mock, legacy());
-    domain.sync(map(&*domain, 512)).unwrap();
+    domain.sync(&mut map(&*domain, 512)).unwrap();
     mock.take();
     let live = mock.0.slab.live();
-    let owed = unmap(&*domain, 512);
+    let mut owed = unmap(&*domain, 512);
     // The table that is out of the tree is still allocated, and nothing was sent.
     assert_eq!(mock.0.slab.live(), live);
     assert!(mock.descriptors().is_empty());
     mock.wrong(Wrong::Stuck);
-    let failed = domain.sync(owed).unwrap_err();
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(mock.0.slab.live(), live);
     mock.wrong(Wrong::Nothing);
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
     let kinds: Vec<_> = mock.take().into_iter().collect();
     assert!(
         kinds
@@ -340,9 +341,9 @@ fn registers_of_invalidation_are_where_the_unit_says() {
         let ecap = ECAP & !(0x3ff << 8 | 2) | (at as u64 / 16) << 8;
         let mock = Mock::new(CAP, ecap);
         let (_unit, domain) = attached(&mock, legacy());
-        domain.sync(map(&*domain, 1)).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
         mock.take();
-        domain.sync(unmap(&*domain, 1)).unwrap();
+        domain.sync(&mut unmap(&*domain, 1)).unwrap();
         let offsets = mock.take().into_iter().filter_map(|event| match event {
             Event::Register(offset, _) => Some(offset),
             _ => None,

@@ -29,8 +29,8 @@ fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {
     let caps = unit.second_capabilities();
     let domain = unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap();
     for pages in [511, 3, 253, 256, 255] {
-        domain.sync(map(&domain, pages)).unwrap();
-        domain.sync(unmap(&domain, pages)).unwrap();
+        domain.sync(&mut map(&domain, pages)).unwrap();
+        domain.sync(&mut unmap(&domain, pages)).unwrap();
     }
     let tails = mock.take().into_iter().filter_map(|event| match event {
         Event::Register(reg::IQT, tail) => Some(tail),
@@ -46,16 +46,16 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
     for which in [kind::IOTLB, kind::WAIT] {
         let mock = Mock::new(CAP, ECAP);
         let (unit, domain) = attached(&mock, legacy());
-        domain.sync(map(&*domain, 4)).unwrap();
-        let owed = unmap(&*domain, 4);
+        domain.sync(&mut map(&*domain, 4)).unwrap();
+        let mut owed = unmap(&*domain, 4);
         mock.wrong(Wrong::Refuse(which, 1));
-        let failed = domain.sync(owed).unwrap_err();
+        let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
         let code = refusal::DESCRIPTOR | 3;
-        assert_eq!(failed.error, UnitError::Refused { code });
+        assert_eq!(error, UnitError::Refused { code });
         assert_eq!(mock.reg(reg::FSTS) as u32 & fsts::IQE, 0);
         assert_eq!(mock.reg(reg::IQH), mock.reg(reg::IQT));
         // The debt is still owed, and can be paid.
-        domain.sync(failed.gather).unwrap();
+        domain.sync(&mut owed).unwrap();
         assert_eq!(unit.counts().replaced, 1);
     }
 }
@@ -64,13 +64,13 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
 fn a_unit_that_refuses_everything_ends_in_time() {
     let mock = Mock::new(CAP, ECAP);
     let (_unit, domain) = attached(&mock, legacy());
-    domain.sync(map(&*domain, 1)).unwrap();
-    let owed = unmap(&*domain, 1);
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
     mock.wrong(Wrong::Refuse(kind::WAIT, u32::MAX));
-    let failed = domain.sync(owed).unwrap_err();
-    assert!(matches!(failed.error, UnitError::Refused { .. }));
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, UnitError::Refused { .. }));
     mock.wrong(Wrong::Nothing);
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
@@ -120,25 +120,26 @@ fn a_device_that_times_out_is_told_and_others_go_on() {
     unit.use_device_tlb(STREAM, device).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(STREAM, &domain).unwrap();
-    domain.sync(map(&*domain, 1)).unwrap();
-    let owed = unmap(&*domain, 1);
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
     mock.wrong(Wrong::DeviceTimesOut);
-    let failed = domain.sync(owed).unwrap_err();
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
     let code = refusal::DEVICE_TLB;
-    assert_eq!(failed.error, UnitError::Refused { code });
+    assert_eq!(error, UnitError::Refused { code });
     assert_eq!(mock.reg(reg::FSTS), 0);
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn a_completion_error_is_cleared_and_harms_nobody() {
     let mock = Mock::new(CAP, ECAP);
     let (_unit, domain) = attached(&mock, legacy());
-    domain.sync(map(&*domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     mock.set(reg::FSTS, (fsts::ICE | fsts::PFO).into());
     mock.wrong(Wrong::Refuse(kind::IOTLB, 1));
-    let failed = domain.sync(unmap(&*domain, 1)).unwrap_err();
-    assert!(matches!(failed.error, UnitError::Refused { .. }));
+    let mut owed = unmap(&*domain, 1);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, UnitError::Refused { .. }));
     // Overflow of faults is nobody's business here.
     assert_eq!(mock.reg(reg::FSTS), fsts::PFO.into());
 }
@@ -147,24 +148,24 @@ fn a_completion_error_is_cleared_and_harms_nobody() {
 fn a_unit_that_goes_away_is_an_error_at_each_call() {
     let mock = Mock::new(CAP, ECAP);
     let (unit, domain) = attached(&mock, legacy());
-    domain.sync(map(&*domain, 1)).unwrap();
-    let owed = unmap(&*domain, 1);
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
     mock.wrong(Wrong::Gone);
     assert_eq!(unit.next_fault(), Err(UnitError::Gone));
     assert_eq!(mock.enable(legacy()).err(), Some(UnitError::Gone));
     let gone = AttachError::Unit(UnitError::Gone);
     assert_eq!(unit.block(STREAM), Err(gone));
     mock.wrong(Wrong::Nothing);
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn registers_serve_without_a_queue_and_not_beside_one() {
     let mock = Mock::new(CAP, ECAP & !2);
     let (unit, domain) = attached(&mock, legacy());
-    domain.sync(map(&*domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     assert!(mock.take().is_empty() || unit.counts().wait == 0);
-    domain.sync(unmap(&*domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     let log = mock.take();
     // Address with leaf hint, then page-selective with both drains.
     let id = domain.context().get();
@@ -176,9 +177,10 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
     );
     // Somebody turned the queue on.
     mock.set(reg::GSTS, mock.reg(reg::GSTS) | 1 << 26);
-    domain.sync(map(&*domain, 1)).unwrap();
-    let failed = domain.sync(unmap(&*domain, 1)).unwrap_err();
-    assert_eq!(failed.error, UnitError::Unsupported);
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, UnitError::Unsupported);
 }
 
 #[test]

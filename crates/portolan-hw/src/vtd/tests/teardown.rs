@@ -108,8 +108,8 @@ fn dropping_a_unit_blocks_its_streams_and_keeps_what_it_walks() {
     assert_eq!(live(&mock), before);
     assert_eq!(Arc::strong_count(&domain), 1);
     // The domain alone goes on, and goes.
-    domain.sync(map(&*domain, 1)).unwrap();
-    domain.sync(unmap(&*domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     drop(domain);
     assert_eq!(live(&mock), 4);
 }
@@ -119,7 +119,7 @@ fn a_unit_that_does_not_follow_keeps_everything() {
     for wrong in [Wrong::Stuck, Wrong::Gone] {
         let mock = Mock::new(CAP, ECAP);
         let (unit, domain) = attached(&mock, legacy());
-        domain.sync(map(&*domain, 1)).unwrap();
+        domain.sync(&mut map(&*domain, 1)).unwrap();
         let before = live(&mock);
         drop(domain);
         mock.wrong(wrong);
@@ -133,7 +133,7 @@ fn a_domain_whose_identifier_is_not_forgotten_keeps_its_tables() {
     let mock = Mock::new(CAP, ECAP);
     let unit = mock.enable(legacy()).unwrap();
     let domain = unit.second_stage().unwrap();
-    domain.sync(map(&domain, 1)).unwrap();
+    domain.sync(&mut map(&domain, 1)).unwrap();
     let (before, id) = (live(&mock), domain.context());
     mock.wrong(Wrong::Stuck);
     drop(domain);
@@ -146,12 +146,12 @@ fn a_domain_whose_identifier_is_not_forgotten_keeps_its_tables() {
 fn after_a_release_domains_that_are_held_go_without_the_unit() {
     let mock = Mock::new(CAP, ECAP);
     let (unit, domain) = attached(&mock, legacy());
-    domain.sync(map(&*domain, 1)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
     unit.release().unwrap();
     let on = mock.reg(reg::GSTS) as u32 & (command::TE | command::QIE);
     assert_eq!(on, 0);
     mock.take();
-    domain.sync(unmap(&*domain, 1)).unwrap();
+    domain.sync(&mut unmap(&*domain, 1)).unwrap();
     drop(domain);
     let tails = mock.take().into_iter();
     let wrote = |event| matches!(event, super::mock::Event::Register(..));

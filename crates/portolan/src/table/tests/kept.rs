@@ -12,7 +12,7 @@ use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, PageTable};
 
 const BLOCK: u64 = 0x20_0000;
-const CAPS: Capabilities = Capabilities {
+pub(super) const CAPS: Capabilities = Capabilities {
     granule: PageSize::SIZE_4K,
     page: PageForm::Granule,
     range: RangeForm::Absent,
@@ -24,7 +24,8 @@ const CAPS: Capabilities = Capabilities {
 
 type Table = PageTable<Armv8Stage1<12>, SlabTables<AtomicU64>>;
 
-struct Willing;
+/// Carries everything out.
+pub(super) struct Willing;
 
 impl InvalidationQueue for Willing {
     type Error = ();
@@ -69,8 +70,16 @@ fn pass(table: &Table, slots: u64) -> Depth {
         .iter()
         .any(|span| span.depth == Depth::AllLevels);
     let quirks = Quirks::default();
-    let quiesced = sync(&Willing, ContextId::new(1), &CAPS, &quirks, owed);
-    table.reclaim(quiesced.unwrap());
+    let quiesced = sync(
+        &Willing,
+        table.tagged(ContextId::new(1)),
+        &CAPS,
+        &quirks,
+        &mut owed,
+    );
+    table
+        .reclaim(quiesced.unwrap())
+        .expect("a proof of this table");
     match deep {
         true => Depth::AllLevels,
         false => Depth::LeafOnly,
@@ -95,9 +104,17 @@ fn few_tables_stay_and_walk_caches_with_them() {
     assert_eq!(pass(&table, 8), Depth::AllLevels);
     assert!(table.pages() <= 6, "{} pages", table.pages());
     let mut owed = Gather::new();
-    table.prune(table.input_range(), &mut owed);
-    let quiesced = sync(&Willing, ContextId::new(1), &CAPS, &Quirks::default(), owed);
-    table.reclaim(quiesced.unwrap());
+    table.prune(table.input_range(), &mut owed).unwrap();
+    let quiesced = sync(
+        &Willing,
+        table.tagged(ContextId::new(1)),
+        &CAPS,
+        &Quirks::default(),
+        &mut owed,
+    );
+    table
+        .reclaim(quiesced.unwrap())
+        .expect("a proof of this table");
     assert_eq!(table.pages(), 1);
     assert_eq!(table.memory().live(), 1);
 }

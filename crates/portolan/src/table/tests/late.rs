@@ -92,8 +92,7 @@ fn a_split_block_is_gone_before_its_debt_is_paid() {
     map(&table, 0, BLOCK);
     memory.lines.borrow_mut().clear();
     let mut owed = Gather::new();
-    let page = IovaRange::page(Iova::new(PAGE), PageSize::SIZE_4K);
-    table.unmap(page, &mut owed).unwrap();
+    let _pending = table.split(Iova::new(PAGE), &mut owed).unwrap();
     assert!(
         memory.has(middle_entry(&table)),
         "the old block is still in memory"
@@ -115,8 +114,10 @@ fn a_table_that_no_debt_remembers_is_linked_for_the_walker_too() {
     }
     memory.lines.borrow_mut().clear();
     let mut all = Gather::new();
-    for owed in debts {
-        table.absorb(&mut all, owed);
+    for mut owed in debts {
+        table
+            .absorb(&mut all, &mut owed)
+            .expect("debts of this table");
     }
     let last = middle_entry(&table) + 8 * 19;
     assert!(memory.has(last), "linked again, and not for the walker");
