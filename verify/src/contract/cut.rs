@@ -134,7 +134,8 @@ impl<F: Format> Ground<'_, F> {
             let quiesced = crate::subject::pay(&self.subject.table, gather);
             let mut made = Gather::new();
             let table = &self.subject.table;
-            table.complete_split(pending, &quiesced, &mut made);
+            let completed = table.complete_split(pending, &quiesced, &mut made);
+            completed.expect("a proof of this table");
             if self.format().split_rule() == SplitRule::BreakBeforeMake {
                 assert!(!made.mapped().is_empty(), "a completed split owes nothing");
             }
