@@ -5,8 +5,10 @@
 //! not snoop is charged for the lines that have to be cleaned, but does not miss them here.
 
 use anyhow::{Result, anyhow};
-use portolan::addr::{ContextId, Iova, PhysAddr, StreamId};
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, sync};
+use portolan::addr::{ContextId, Iova, PhysAddr, StreamId, TableId};
+use portolan::inval::{
+    Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, Tagged, sync,
+};
 use portolan::platform::SlabTables;
 use portolan::table::Format;
 use portolan_model::counters::Counters;
@@ -105,21 +107,24 @@ impl<'m, F: Format> Rig<'m, F> {
         self.iommu.clock().now_exact_ns()
     }
 
-    /// Pays a debt through the model's queue.
+    /// Pays a debt of `table` through the model's queue.
     ///
     /// # Errors
     /// If the model refuses a command, which is a defect.
     pub(crate) fn pay(
         &self,
+        table: TableId,
         caps: &Capabilities,
         quirks: &Quirks,
-        gather: Gather,
+        mut gather: Gather,
     ) -> Result<Quiesced> {
+        let context = CONTEXT;
+        let of = Tagged { table, context };
         let paid = match gather.unmapped() {
-            [] => sync(&self.iommu.map_side(), CONTEXT, caps, quirks, gather),
-            _ => sync(&self.iommu, CONTEXT, caps, quirks, gather),
+            [] => sync(&self.iommu.map_side(), of, caps, quirks, &mut gather),
+            _ => sync(&self.iommu, of, caps, quirks, &mut gather),
         };
-        paid.map_err(|failed| anyhow!("the model refused an invalidation: {}", failed.error))
+        paid.map_err(|error| anyhow!("the model refused an invalidation: {error}"))
     }
 
     /// Carries out the steps of an unmap's debt.

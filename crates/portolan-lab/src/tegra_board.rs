@@ -223,10 +223,10 @@ impl<'a> Meter<'a> {
         }
     }
 
-    fn pay(&mut self, owed: Gather) -> Result<()> {
+    fn pay(&mut self, mut owed: Gather) -> Result<()> {
         self.events.tables += owed.table_pages() as u64;
-        let paid = self.space.domain.sync(owed);
-        paid.map_err(|failed| anyhow!("the driver could not flush: {}", failed.error))
+        let paid = self.space.domain.sync(&mut owed);
+        paid.map_err(|error| anyhow!("the driver could not flush: {error}"))
     }
 
     fn finish(mut self) -> Events {

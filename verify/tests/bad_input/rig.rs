@@ -309,15 +309,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn sync(&self, domain: &impl Domain, owed: Gather) {
-        let mut owed = Some(owed);
-        self.step(|| match domain.sync(owed.take().unwrap_or_default()) {
-            Ok(()) => Ok(()),
-            Err(failed) => {
-                owed = Some(failed.gather);
-                Err(failed.error)
-            }
-        });
+    fn sync(&self, domain: &impl Domain, mut owed: Gather) {
+        self.step(|| domain.sync(&mut owed).map_err(UnitError::from));
     }
 
     fn map(&self, domain: &impl Domain) {

@@ -166,7 +166,7 @@ fn mapped(driver: &Made, options: &DomainOptions) -> Arc<Made12> {
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x8010_0000);
     domain.map(BASE, pa, PAGE, RW, &mut owed).unwrap();
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
     domain
 }
 
@@ -184,20 +184,20 @@ fn a_sync_that_never_ends_is_told_in_time() {
         ..RegisterFaults::default()
     });
     let before = bench.unit.now_ns();
-    let failed = domain.sync(owed).unwrap_err();
+    let failed = UnitError::from(domain.sync(&mut owed).unwrap_err());
     let waited = bench.unit.now_ns() - before;
     let awaited = Awaited::Invalidation;
     assert!(
-        matches!(failed.error, UnitError::TimedOut { awaited: of, .. } if of == awaited),
+        matches!(failed, UnitError::TimedOut { awaited: of, .. } if of == awaited),
         "{}",
-        failed.error
+        failed
     );
     assert!(
         (LIMIT.get()..2 * LIMIT.get()).contains(&waited),
         "{waited} ns"
     );
     bench.unit.inject(RegisterFaults::default());
-    domain.sync(failed.gather).unwrap();
+    domain.sync(&mut owed).unwrap();
     assert!(!bench.unit.reaches(StreamId::new(1), BASE));
 }
 
@@ -224,7 +224,7 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
         let range = portolan::addr::IovaRange::from_len(BASE, PAGE).unwrap();
         domain.unmap(range, &mut owed).unwrap();
         let before = bench.unit.now_ns();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
         let pa = PhysAddr::new(0x8010_0000);
         domain.map(BASE, pa, PAGE, RW, &mut Gather::new()).unwrap();
         bench.unit.now_ns() - before
@@ -401,7 +401,7 @@ fn each_stalled_access_gets_one_answer() {
     let mut owed = Gather::new();
     let range = portolan::addr::IovaRange::from_len(next, PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    domain.sync(owed).unwrap();
+    domain.sync(&mut owed).unwrap();
     stalls();
     driver.next_stall().unwrap().unwrap().retry();
     assert_eq!(bench.unit.take_resumed(), []);

@@ -91,10 +91,10 @@ impl Errors {
         }
     }
 
-    fn sync<R: Regs, C: Time>(&mut self, domain: &TegraDomain<R, Memory, C>, owed: Gather) {
-        let done = domain.sync(owed);
+    fn sync<R: Regs, C: Time>(&mut self, domain: &TegraDomain<R, Memory, C>, mut owed: Gather) {
+        let done = domain.sync(&mut owed);
         // What is still owed is dropped with its tables, which are never freed.
-        self.note(done.map_err(|failed| failed.error));
+        self.note(done.map_err(UnitError::from));
     }
 }
 
@@ -331,8 +331,8 @@ fn a_page_of_a_table_is_used_again() {
             let mut owed = Gather::new();
             domain.map(BASE, pa, bytes, rw, &mut owed).expect("mapped");
             domain
-                .sync(owed)
-                .map_err(|failed| failed.error)
+                .sync(&mut owed)
+                .map_err(UnitError::from)
                 .expect("paid");
         };
         let reach = |page: u64| {
@@ -349,8 +349,8 @@ fn a_page_of_a_table_is_used_again() {
         domain.unmap(range, &mut owed).expect("unmapped");
         assert_eq!(owed.table_pages(), 1);
         domain
-            .sync(owed)
-            .map_err(|failed| failed.error)
+            .sync(&mut owed)
+            .map_err(UnitError::from)
             .expect("paid");
         assert_eq!(reach(77), None);
         // The next table is in the same page, whose other entries must not be what they were.

@@ -87,13 +87,13 @@ fn cycle(iova: Iova, pa: PhysAddr, bytes: u64) -> Option<u64> {
 
     let mut owed = Gather::new();
     let range = table.map(iova, pa, bytes, Access::READ, &mut owed).ok()?;
-    let quiet = sync(&queue, context, &CAPABILITIES, &quirks, owed).ok()?;
-    table.reclaim(quiet);
+    let quiet = sync(&queue, table.tagged(context), &CAPABILITIES, &quirks, &mut owed).ok()?;
+    table.reclaim(quiet).ok()?;
     table.translate(iova)?;
 
     let mut owed = Gather::new();
     table.unmap(range, &mut owed).ok()?;
-    let quiet = sync(&queue, context, &CAPABILITIES, &quirks, owed).ok()?;
-    table.reclaim(quiet);
+    let quiet = sync(&queue, table.tagged(context), &CAPABILITIES, &quirks, &mut owed).ok()?;
+    table.reclaim(quiet).ok()?;
     Some(queue.0.get())
 }

@@ -321,7 +321,7 @@ fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
     let illegal = (op::SYNC, error::ILL, 1);
     unit.script.lock().refuse.push(illegal);
     let mut owed = debt(&*domain, 0x9000);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    domain.sync(&mut owed).unwrap_err();
     unit.take_log();
     domain.sync(&mut owed).unwrap();
     assert_eq!(unit.take_codes(), [second, both, device].concat());

@@ -151,7 +151,7 @@ impl<'m, F: Format> FormatLane<'m, F> {
     }
 
     fn pay(&self, quirks: &Quirks, gather: Gather) -> Result<Quiesced> {
-        self.rig.pay(&self.caps, quirks, gather)
+        self.rig.pay(self.table.id(), &self.caps, quirks, gather)
     }
 
     /// Pays for all that the lazy queue holds, at trace time `now_ns`.

@@ -107,9 +107,9 @@ impl Space for ThroughDriver {
         Ok(self.domain.unmap(range, owed)?)
     }
 
-    fn pay(&self, owed: Gather) -> Result<()> {
-        let paid = self.domain.sync(owed);
-        paid.map_err(|failed| anyhow!("the driver did not complete: {}", failed.error))
+    fn pay(&self, mut owed: Gather) -> Result<()> {
+        let paid = self.domain.sync(&mut owed);
+        paid.map_err(|error| anyhow!("the driver did not complete: {error}"))
     }
 
     fn sizes(&self) -> (PageSize, PageSize) {

@@ -295,7 +295,7 @@ fn nothing_unmapped_is_reused_before_the_unit_has_forgotten_it() {
     assert_eq!(mock.0.slab.live(), live);
     assert!(mock.descriptors().is_empty());
     mock.wrong(Wrong::Stuck);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    domain.sync(&mut owed).unwrap_err();
     assert_eq!(mock.0.slab.live(), live);
     mock.wrong(Wrong::Nothing);
     domain.sync(&mut owed).unwrap();
