@@ -19,6 +19,7 @@
 //! runs. `docs/model.md` says what is modelled and what is not.
 #![forbid(unsafe_code)]
 
+mod adversary;
 mod asking;
 pub mod cache;
 pub mod clock;

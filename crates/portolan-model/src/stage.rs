@@ -3,11 +3,11 @@
 //! The walk reads entries wherever `locate` puts them, so that the tables of a first stage may lie
 //! behind a second.
 
-use portolan::addr::{ContextId, Iova, PageSize, PhysAddr};
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
 
 use crate::cache::{Cache, Key, Reach};
 use crate::decode::{Cursor, Leaf, Stepped, TableFormat, WalkFault, WalkMemory, step};
-use crate::iommu::Temper;
+use crate::iommu::{Names, Temper};
 use crate::profile::CacheGeometry;
 
 const LEVELS: usize = 6;
@@ -26,17 +26,85 @@ pub(crate) struct Held<T> {
 /// A leaf, or that there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
-    Present { leaf: Leaf, level: u8 },
-    Absent { level: u8 },
+    Present {
+        /// What is translated: the smaller of both pages, where two stages were combined.
+        leaf: Leaf,
+        /// The page in the tables of the stage whose addresses the entry is found by.
+        page: PageSize,
+    },
+    Absent {
+        level: u8,
+    },
 }
 
-/// Which levels an invalidation drops.
+/// Sizes of pages, or of what entries of tables span: bit `n` stands for `2^n` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Drops {
-    /// Leaves; of one level only, where the command says which.
-    Leaves { level: Option<u8> },
-    /// Leaves, of one level only where the command says which, and all pointers at tables.
-    All { level: Option<u8> },
+pub(crate) struct Sizes(u64);
+
+impl Sizes {
+    pub(crate) const NONE: Self = Self(0);
+    pub(crate) const ALL: Self = Self(u64::MAX);
+
+    pub(crate) const fn one(size: PageSize) -> Self {
+        Self(1 << size.lg2())
+    }
+
+    /// Those of all levels of tables with `granule` and entries of eight bytes.
+    pub(crate) fn of_granule(granule: PageSize) -> Self {
+        let levels = 0..LEVELS as u32;
+        let sizes = levels.map(|level| granule.lg2() + level * (granule.lg2() - 3));
+        Self(
+            sizes
+                .filter(|lg2| *lg2 < 64)
+                .fold(0, |all, lg2| all | 1 << lg2),
+        )
+    }
+
+    fn hold(self, size: PageSize) -> bool {
+        self.0 >> size.lg2() & 1 == 1
+    }
+}
+
+/// What an invalidation is sure to drop of the entries that it concerns. The rest stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Drops {
+    /// Leaves, by their size in the tables.
+    pub leaves: Sizes,
+    /// Pointers at tables, by the size of what the entry spans.
+    pub pointers: Sizes,
+    pub names: Names,
+}
+
+impl Drops {
+    /// Leaves and pointers of all sizes.
+    pub(crate) const ALL: Self = Self {
+        leaves: Sizes::ALL,
+        pointers: Sizes::ALL,
+        names: Names::AnyPart,
+    };
+    /// Leaves of all sizes.
+    pub(crate) const LEAVES: Self = Self {
+        pointers: Sizes::NONE,
+        ..Self::ALL
+    };
+
+    /// Whether `held`, which shares an address with `range` if there is one, is dropped.
+    fn drop_leaf(self, held: &Held<Known>, range: Option<IovaRange>) -> bool {
+        match held.what {
+            Known::Present { page, .. } => {
+                let named = || match (self.names, range) {
+                    (Names::AnyPart, _) | (_, None) => true,
+                    (Names::WholePage, Some(range)) => {
+                        range.covers(IovaRange::page(held.page, page))
+                    }
+                };
+                self.leaves.hold(page) && named()
+            }
+            // Above the leaves an entry would be a pointer.
+            Known::Absent { level: 0 } => self.leaves != Sizes::NONE,
+            Known::Absent { .. } => self.pointers != Sizes::NONE,
+        }
+    }
 }
 
 /// A walk that did not end in a leaf.
@@ -63,9 +131,19 @@ pub(crate) struct Tag {
     pub owner: u32,
 }
 
+/// How much of a page an invalidation drops that names a part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// What the specification promises.
+    AsPromised,
+    /// All of it.
+    Generous,
+}
+
 /// The caches of one stage.
 #[derive(Debug)]
 pub(crate) struct Stage {
+    manner: Manner,
     leaves: Cache<Held<Known>>,
     pointers: [Cache<Held<Cursor>>; LEVELS],
     pub walk_steps: u64,
@@ -76,11 +154,12 @@ impl Stage {
         fn cache<V: Copy>(geometry: Option<CacheGeometry>) -> Cache<V> {
             geometry.map_or_else(Cache::unbounded, Cache::of_size)
         }
-        let (leaves, pointers) = match temper {
-            Temper::Adversarial => (None, None),
-            Temper::Realistic(sizes) => (Some(sizes.iotlb), Some(sizes.walk)),
+        let (manner, leaves, pointers) = match temper {
+            Temper::Adversarial => (Manner::AsPromised, None, None),
+            Temper::Realistic(sizes) => (Manner::Generous, Some(sizes.iotlb), Some(sizes.walk)),
         };
         Self {
+            manner,
             leaves: cache(leaves),
             pointers: std::array::from_fn(|_| cache(pointers)),
             walk_steps: 0,
@@ -153,60 +232,46 @@ impl Stage {
 
     /// Drops what `reach` concerns and `owner` owns, if it names one.
     pub(crate) fn invalidate(&mut self, reach: Reach, owner: Option<u32>, drops: Drops) {
-        let (level, pointers) = match drops {
-            Drops::Leaves { level } => (level, false),
-            Drops::All { level } => (level, true),
+        let range = match reach {
+            Reach::Range(_, range) => Some(range),
+            Reach::Context(_) | Reach::All => None,
         };
+        let drops = self.as_promised(drops);
         let owned = |of: u32| owner.is_none_or(|owner| owner == of);
-        let of_level = |known: &Known| match *known {
-            Known::Present { level: found, .. } => level.is_none_or(|level| level == found),
-            Known::Absent { level: found } => found == 0 || pointers,
-        };
-        self.leaves.drop_where(
-            reach,
-            |held| owned(held.owner) && of_level(&held.what),
-            |_, _| {},
-        );
-        if pointers {
-            for cache in &mut self.pointers {
-                cache.drop_where(reach, |held| owned(held.owner), |_, _| {});
-            }
+        let leaf = |_, held: &Held<Known>| owned(held.owner) && drops.drop_leaf(held, range);
+        self.leaves.drop_where(reach, leaf, |_, _| {});
+        let pointer = |_, held: &Held<Cursor>| owned(held.owner) && drops.pointers.hold(held.size);
+        for cache in &mut self.pointers {
+            cache.drop_where(reach, pointer, |_, _| {});
         }
     }
 
     /// As [`Stage::invalidate`] of a range, in all contexts of an owner.
-    pub(crate) fn invalidate_range_of_owner(
-        &mut self,
-        range: portolan::addr::IovaRange,
-        owner: u32,
-        drops: Drops,
-    ) {
-        let (level, pointers) = match drops {
-            Drops::Leaves { level } => (level, false),
-            Drops::All { level } => (level, true),
-        };
+    pub(crate) fn invalidate_range_of_owner(&mut self, range: IovaRange, owner: u32, drops: Drops) {
+        let drops = self.as_promised(drops);
         let hit = |of: u32, page: Iova, size: PageSize| {
-            of == owner && portolan::addr::IovaRange::page(page, size).overlaps(range)
+            of == owner && IovaRange::page(page, size).overlaps(range)
         };
-        self.leaves.drop_where(
-            Reach::All,
-            |held| {
-                let known = match held.what {
-                    Known::Present { level: found, .. } => level.is_none_or(|l| l == found),
-                    Known::Absent { level: found } => found == 0 || pointers,
-                };
-                known && hit(held.owner, held.page, held.size)
+        let leaf = |_, held: &Held<Known>| {
+            hit(held.owner, held.page, held.size) && drops.drop_leaf(held, Some(range))
+        };
+        self.leaves.drop_where(Reach::All, leaf, |_, _| {});
+        let pointer = |_, held: &Held<Cursor>| {
+            hit(held.owner, held.page, held.size) && drops.pointers.hold(held.size)
+        };
+        for cache in &mut self.pointers {
+            cache.drop_where(Reach::All, pointer, |_, _| {});
+        }
+    }
+
+    /// Hardware as it is does more than it has to where a page is named in part.
+    fn as_promised(&self, drops: Drops) -> Drops {
+        match self.manner {
+            Manner::AsPromised => drops,
+            Manner::Generous => Drops {
+                names: Names::AnyPart,
+                ..drops
             },
-            |_, _| {},
-        );
-        if pointers {
-            for cache in &mut self.pointers {
-                cache.drop_where(
-                    Reach::All,
-                    |held| hit(held.owner, held.page, held.size),
-                    |_, _| {},
-                );
-            }
         }
     }
 }

@@ -178,7 +178,7 @@ const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 36] = [
+    let all: [(&'static str, Run<M>); 38] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -188,6 +188,8 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
             "block-split-keeps-the-rest",
             basic::block_split_keeps_the_rest,
         ),
+        ("debts-of-one-block", stale::debts_of_one_block),
+        ("blocks-among-pages", stale::blocks_among_pages),
         ("stale-until-sync", stale::stale_until_sync),
         ("other-page-stays-stale", stale::other_page_stays_stale),
         ("other-domain-stays-stale", stale::other_domain_stays_stale),

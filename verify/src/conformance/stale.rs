@@ -118,6 +118,68 @@ where
     machine.unit().block(on.device)
 }
 
+/// Two pages of one block, taken out of it one after the other; the second debt is paid first.
+pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
+    needs(machine.abilities().blocks)?;
+    let on = Attached::new(machine)?;
+    let bytes = PageSize::SIZE_2M.bytes();
+    let pa = machine.memory(bytes);
+    on.map(M::BASE, pa, bytes, RW)?;
+    let page = |n: u64| {
+        (
+            Iova::new(M::BASE.get() + n * PAGE),
+            PhysAddr::new(pa.get() + n * PAGE),
+        )
+    };
+    let [first, second] = [page(100), page(300)];
+    on.must_reach(machine, first.0, first.1)?;
+    on.must_reach(machine, second.0, second.1)?;
+    let first_owed = on.unmap(first.0, PAGE)?;
+    let second_owed = on.unmap(second.0, PAGE)?;
+    on.sync(second_owed)?;
+    on.must_fault(machine, second.0, second.1, NOT_MAPPED)?;
+    on.sync(first_owed)?;
+    on.must_fault(machine, first.0, first.1, NOT_MAPPED)?;
+    for n in [0, 99, 101, 299, 301, 511] {
+        let (iova, target) = page(n);
+        on.must_reach(machine, iova, target)?;
+    }
+    Ok(())
+}
+
+/// A block with pages on both sides, all of it unmapped as one range.
+pub(super) fn blocks_among_pages<M: Machine>(machine: &M) -> Verdict {
+    needs(machine.abilities().blocks)?;
+    let on = Attached::new(machine)?;
+    let block = PageSize::SIZE_2M.bytes();
+    let (inside, beside) = (machine.memory(block), machine.memory(8 * PAGE));
+    let start = M::BASE.get() + block;
+    let at = |bytes: u64| Iova::new(start + bytes);
+    let before = Iova::new(start - 2 * PAGE);
+    // Keeps the tables of the pages in the tree.
+    for guard in [Iova::new(start - 8 * PAGE), at(block + 8 * PAGE)] {
+        on.map(guard, beside, PAGE, RW)?;
+    }
+    on.map(before, beside, 2 * PAGE, RW)?;
+    on.map(at(0), inside, block, RW)?;
+    let after = PhysAddr::new(beside.get() + 4 * PAGE);
+    on.map(at(block), after, 3 * PAGE, RW)?;
+    let places = [
+        (before, beside),
+        (at(77 * PAGE), PhysAddr::new(inside.get() + 77 * PAGE)),
+        (at(block), after),
+    ];
+    for (iova, pa) in places {
+        on.must_reach(machine, iova, pa)?;
+    }
+    let owed = on.unmap(before, block + 5 * PAGE)?;
+    on.sync(owed)?;
+    for (iova, pa) in places {
+        on.must_fault(machine, iova, pa, NOT_MAPPED)?;
+    }
+    Ok(())
+}
+
 /// Pages whose invalidations do not make one range: in tables of their own, and in one that stays.
 const SCATTERED: [&[u64]; 3] = [
     &[0, 3, 64, 513, 1 << 15, (1 << 18) + 7],

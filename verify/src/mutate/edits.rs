@@ -147,6 +147,38 @@ pub mod smmuv3 {
         drop_all(commands, TLBI_NH_ALL);
     }
 
+    /// No sync after invalidations by address of a second stage.
+    pub fn without_sync_of_second(commands: &mut [Words]) {
+        without_sync_of(commands, TLBI_S2_IPA);
+    }
+
+    /// No sync after invalidations by address of a first stage.
+    pub fn without_sync_of_first(commands: &mut [Words]) {
+        without_sync_of(commands, TLBI_NH_VA);
+    }
+
+    fn without_sync_of(commands: &mut [Words], op: u64) {
+        if commands.iter().any(|words| words[0] & 0xff == op) {
+            drop_all(commands, SYNC);
+        }
+    }
+
+    /// Leaves of the last level only, of 4 KiB.
+    pub fn last_level(commands: &mut [Words]) {
+        for words in commands.iter_mut().filter(|words| by_address(words)) {
+            words[1] = words[1] & !(0xf << 8) | 1 << 10 | 3 << 8;
+        }
+    }
+
+    /// Ranges in another granule, of which they are a part.
+    pub fn wrong_granule(commands: &mut [Words]) {
+        for words in commands.iter_mut().filter(|words| by_address(words)) {
+            if words[1] >> 10 & 3 == 1 {
+                words[1] += 1 << 10;
+            }
+        }
+    }
+
     /// No invalidation of stream table entries.
     pub fn without_entries(commands: &mut [Words]) {
         drop_all(commands, CFGI_STE);

@@ -115,6 +115,24 @@ pub const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         Ground::Smmuv3(Smmu),
+        "blocks: leaves of the last level alone",
+        commands(smmuv3::last_level),
+        &["block-split-keeps-the-rest", "blocks-among-pages"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the right granule of ranges",
+        commands(smmuv3::wrong_granule),
+        &["ranges-are-whole"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the sync that follows TLBI_NH_VA",
+        commands(smmuv3::without_sync_of_first),
+        &["requests-are-brought-in"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
         "break before make",
         read(smmuv3::claims_bbml2),
         &["block-split-keeps-the-rest"],
@@ -184,9 +202,27 @@ pub const MUTANTS: &[Mutant] = &[
         &["ranges-are-whole"],
     ),
     mutant(
+        Ground::Smmuv3Stage2,
+        "walk caches, where tables were freed",
+        commands(smmuv3::leaves_only),
+        &["freed-tables-are-forgotten"],
+    ),
+    mutant(
+        Ground::Smmuv3Stage2,
+        "blocks: leaves of the last level alone",
+        commands(smmuv3::last_level),
+        &["block-split-keeps-the-rest", "blocks-among-pages"],
+    ),
+    mutant(
         Ground::Smmuv3Nested,
         "TLBI_NH_ALL after TLBI_S2_IPA",
         commands(smmuv3::without_combined),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::Smmuv3Nested,
+        "the sync between TLBI_S2_IPA and TLBI_NH_ALL",
+        commands(smmuv3::without_sync_of_second),
         &["unmapped-access-faults", "stale-until-sync"],
     ),
     mutant(
@@ -311,6 +347,12 @@ pub const MUTANTS: &[Mutant] = &[
         "PASID-based invalidations by page",
         commands(intel::without_pages),
         &["stale-until-sync"],
+    ),
+    mutant(
+        Ground::VtdFirst,
+        "walk caches, where tables were freed",
+        commands(intel::leaves_only),
+        &["freed-tables-are-forgotten"],
     ),
     mutant(
         Ground::VtdFirst,

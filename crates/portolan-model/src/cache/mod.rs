@@ -167,7 +167,7 @@ impl<V: Copy> Cache<V> {
     pub fn drop_where(
         &mut self,
         reach: Reach,
-        which: impl Fn(&V) -> bool,
+        which: impl Fn(Key, &V) -> bool,
         mut dropped: impl FnMut(Key, V),
     ) {
         if self.held == 0 {
@@ -183,7 +183,8 @@ impl<V: Copy> Cache<V> {
                 self.held = map.len();
             }
             Entries::Sized(sets) => {
-                let concerned = |entry: &Entry<V>| reach.concerns(entry.key) && which(&entry.value);
+                let concerned =
+                    |entry: &Entry<V>| reach.concerns(entry.key) && which(entry.key, &entry.value);
                 let mut gone = |entry: Entry<V>| {
                     self.held -= 1;
                     dropped(entry.key, entry.value);
@@ -234,9 +235,9 @@ fn keys_within<V>(
     map: &BTreeMap<Key, Entry<V>>,
     sizes: u64,
     reach: Reach,
-    which: impl Fn(&V) -> bool,
+    which: impl Fn(Key, &V) -> bool,
 ) -> Vec<Key> {
-    let wanted = |entry: &&Entry<V>| which(&entry.value);
+    let wanted = |entry: &&Entry<V>| which(entry.key, &entry.value);
     let key = |entry: &Entry<V>| entry.key;
     let context_keys = |context| {
         let first = Key {
@@ -297,7 +298,7 @@ mod tests {
 
     fn drop_all(cache: &mut Cache<u32>, reach: Reach) -> Vec<u32> {
         let mut gone = Vec::new();
-        cache.drop_where(reach, |_| true, |_, value| gone.push(value));
+        cache.drop_where(reach, |_, _| true, |_, value| gone.push(value));
         gone.sort_unstable();
         gone
     }
@@ -380,7 +381,7 @@ mod tests {
         assert_eq!(cache.len(), 10_000);
         cache.insert(key(A, 0, 21), 77_777);
         assert_eq!(at(&mut cache, A, 0x3000), Some(3));
-        cache.drop_where(Reach::All, |value| *value == 3, |_, _| {});
+        cache.drop_where(Reach::All, |_, value| *value == 3, |_, _| {});
         assert_eq!(at(&mut cache, A, 0x3000), Some(77_777));
     }
 }

@@ -14,7 +14,7 @@ mod translate;
 
 pub use fault::{Fault, FaultKind};
 pub use queue::MapSide;
-pub use setup::{CommandPrices, Injection, Owed, QueueError, Setup, StreamConfig, Temper};
+pub use setup::{CommandPrices, Injection, Names, Owed, QueueError, Setup, StreamConfig, Temper};
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan::addr::{ContextId, Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Capabilities, Command};
 
+use crate::adversary::{Visit, Visits, Way};
 use crate::cache::{Cache, Key};
 use crate::clock::VirtualClock;
 use crate::counters::Counters;
@@ -62,6 +63,8 @@ struct State {
     configuration: Cache<CachedConfig>,
     /// Invalidations that take effect at the next sync.
     pending: Vec<Command>,
+    /// Where devices got to, if they try it again.
+    visits: Visits,
     /// Commands since the queue last drained.
     queued: u32,
     commands: u64,
@@ -194,6 +197,15 @@ impl<M: WalkMemory> Iommu<M> {
             Ok(found) => {
                 state.counters.dma_accesses += 1;
                 state.counters.dma_bytes = state.counters.dma_bytes.saturating_add(bytes);
+                if self.setup.temper == Temper::Adversarial {
+                    state.visits.note(Visit {
+                        stream,
+                        pasid: None,
+                        iova,
+                        access,
+                        way: Way::Untranslated,
+                    });
+                }
                 Ok(found)
             }
             Err(kind) => {
@@ -265,12 +277,21 @@ impl State {
             walk: std::array::from_fn(|_| cache(walk)),
             configuration: cache(configuration),
             pending: Vec::new(),
+            visits: Visits::default(),
             queued: 0,
             commands: 0,
             syncs: 0,
             injection: Injection::default(),
             counters: Counters::default(),
         }
+    }
+}
+
+impl State {
+    /// Entries in all caches.
+    fn entries(&self) -> usize {
+        let walk: usize = self.walk.iter().map(Cache::len).sum();
+        self.iotlb.len() + walk + self.configuration.len()
     }
 }
 

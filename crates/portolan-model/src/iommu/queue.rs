@@ -1,7 +1,7 @@
 //! The command queue: steps in, invalidations out.
 //!
-//! A by-page or by-range invalidation drops every IOTLB entry that overlaps it, whatever its size.
-//! With [`Depth::AllLevels`] it drops walk-cache entries as well, and entries that remember the
+//! A by-page or by-range invalidation drops every IOTLB entry that overlaps it, whatever its size; an
+//! adversarial IOMMU with [`Names::WholePage`] drops those that it covers. With [`Depth::AllLevels`] it drops walk-cache entries as well, and entries that remember the
 //! absence of a table; where leaf-only invalidation does not exist, every depth is that.
 
 use portolan::addr::{IovaRange, PageSize};
@@ -9,8 +9,9 @@ use portolan::inval::{
     Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step,
 };
 
-use super::{Iommu, Known, Owed, QueueError, State, Temper};
-use crate::cache::{Cache, Reach};
+use super::{Iommu, Known, Names, Owed, QueueError, State, Temper};
+use crate::adversary::{Rank, unordered};
+use crate::cache::{Cache, Key, Reach};
 use crate::decode::WalkMemory;
 use crate::tables::LINE;
 
@@ -111,10 +112,57 @@ impl<M: WalkMemory> Iommu<M> {
         self.setup.clock.charge(self.setup.prices.sync, 1);
         state.counters.syncs += 1;
         state.queued = 0;
-        for command in std::mem::take(&mut state.pending) {
-            self.invalidate(state, command);
-        }
+        self.take_effect(state);
         Ok(())
+    }
+
+    /// Carries out what the sync awaits: in no order, and devices go on before and between
+    /// the commands.
+    fn take_effect(&self, state: &mut State) {
+        let pending = unordered(std::mem::take(&mut state.pending), |command| {
+            self.rank(*command)
+        });
+        let Some(last) = pending.len().checked_sub(1) else {
+            return;
+        };
+        self.try_again(state);
+        for (at, command) in pending.into_iter().enumerate() {
+            let before = state.entries();
+            self.invalidate(state, command);
+            if at < last && state.entries() < before {
+                self.try_again(state);
+            }
+        }
+    }
+
+    /// Devices try the places that they reached before. Nothing is counted.
+    fn try_again(&self, state: &mut State) {
+        let counters = state.counters.clone();
+        for visit in state.visits.all() {
+            let _ = self.look_up(state, visit.stream, visit.iova, visit.access);
+        }
+        state.counters = counters;
+    }
+
+    fn rank(&self, command: Command) -> Rank {
+        match command {
+            Command::Configuration { .. } => Rank::Streams,
+            Command::Context { .. } | Command::Global => Rank::Translations,
+            Command::Page { depth, .. } | Command::Range { depth, .. } => {
+                match self.reaches(depth) {
+                    Depth::AllLevels => Rank::Translations,
+                    Depth::LeafOnly => Rank::Leaves,
+                }
+            }
+        }
+    }
+
+    /// How deep an invalidation of `depth` reaches on this hardware.
+    fn reaches(&self, depth: Depth) -> Depth {
+        match self.setup.capabilities.leaf_only {
+            LeafOnly::Absent => Depth::AllLevels,
+            LeafOnly::Present => depth,
+        }
     }
 
     /// Whether the hardware has the command, by its capabilities.
@@ -184,7 +232,9 @@ impl<M: WalkMemory> Iommu<M> {
                 // By what is cached, and by what memory says now.
                 configuration.drop_where(
                     Reach::All,
-                    |cached| points(cached.config) || points(streams.get(&cached.stream).copied()),
+                    |_, cached| {
+                        points(cached.config) || points(streams.get(&cached.stream).copied())
+                    },
                     |_, _| {},
                 );
             }
@@ -192,9 +242,10 @@ impl<M: WalkMemory> Iommu<M> {
     }
 
     fn drop_translations(&self, state: &mut State, reach: Reach, depth: Depth) {
-        let deep = match self.setup.capabilities.leaf_only {
-            LeafOnly::Absent => Depth::AllLevels,
-            LeafOnly::Present => depth,
+        let deep = self.reaches(depth);
+        let whole = match (&self.setup.temper, self.setup.names, reach) {
+            (Temper::Adversarial, Names::WholePage, Reach::Range(_, range)) => Some(range),
+            _ => None,
         };
         let State {
             iotlb,
@@ -203,8 +254,8 @@ impl<M: WalkMemory> Iommu<M> {
             counters,
             ..
         } = state;
-        let concerned = |known: &Known| match known {
-            Known::Present(_) => true,
+        let concerned = |key: Key, known: &Known| match known {
+            Known::Present(_) => whole.is_none_or(|range| range.covers(key.range())),
             Known::Absent { level } => *level == 0 || deep == Depth::AllLevels,
         };
         iotlb.drop_where(reach, concerned, |key, known| {
@@ -216,7 +267,7 @@ impl<M: WalkMemory> Iommu<M> {
         });
         if deep == Depth::AllLevels {
             for cache in walk {
-                Cache::drop_where(cache, reach, |_| true, |_, _| {});
+                Cache::drop_where(cache, reach, |_, _| true, |_, _| {});
             }
         }
     }

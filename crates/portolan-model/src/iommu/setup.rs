@@ -16,10 +16,22 @@ use crate::profile::{CacheSizes, Event, MissingPrice, Profile, QueueLimits};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Temper {
     /// As badly as allowed: nothing is forgotten until told, what is cached is always used, and an
-    /// invalidation takes effect only at the sync that awaits it.
+    /// invalidation takes effect only at the sync that awaits it, with others in the order that does
+    /// most harm.
     Adversarial,
     /// As hardware does: of given sizes, least recently used out first, invalidations at once.
     Realistic(CacheSizes),
+}
+
+/// What an invalidation by address has to name of a page, so that what an adversarial IOMMU caches of
+/// it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Any part of the page, as Arm and AMD have it.
+    AnyPart,
+    /// The whole page in one command, as VT-d has it: the address mask is at least as large as the
+    /// page (IVA_REG, section 11.4.8.1).
+    WholePage,
 }
 
 /// What a stream's configuration says.
@@ -123,6 +135,8 @@ pub struct Setup {
     pub capabilities: Capabilities,
     /// How its caches behave.
     pub temper: Temper,
+    /// What an invalidation by address has to name of a page.
+    pub names: Names,
     /// Its queue.
     pub queue: QueueLimits,
     /// What its events cost.
@@ -138,6 +152,7 @@ impl Setup {
         Self {
             capabilities,
             temper: Temper::Adversarial,
+            names: Names::AnyPart,
             queue: QueueLimits {
                 depth: 256,
                 deadline_ns: 1_000_000_000,
@@ -155,6 +170,7 @@ impl Setup {
         Ok(Self {
             capabilities: profile.capabilities(),
             temper: Temper::Realistic(profile.caches()),
+            names: Names::AnyPart,
             queue: profile.queue(),
             prices: CommandPrices::of(profile)?,
             clock: Arc::default(),

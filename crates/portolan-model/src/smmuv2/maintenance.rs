@@ -4,10 +4,12 @@ use portolan::addr::{Iova, IovaRange, PageSize};
 
 use super::translate::{global_context, space_context};
 use super::{Cleaned, Safe, SmmuV2Registers, Space, State};
-use crate::cache::Reach;
+use crate::adversary::{Rank, unordered};
+use crate::cache::{Cache, Reach};
+use crate::decode::Leaf;
 use crate::inject::Drain;
 use crate::iommu::Temper;
-use crate::stage::Drops;
+use crate::stage::{Drops, Held};
 
 /// What an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +33,19 @@ pub(super) enum Invalidate {
     Everything,
 }
 
+impl Invalidate {
+    fn rank(&self) -> Rank {
+        let leaf_only = match self {
+            Self::Page { leaf_only, .. } | Self::AnyAsid { leaf_only, .. } => *leaf_only,
+            Self::Space(_) | Self::Vmid(_) | Self::Everything => LeafOnly::No,
+        };
+        match leaf_only {
+            LeafOnly::Yes => Rank::Leaves,
+            LeafOnly::No => Rank::Translations,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeafOnly {
     Yes,
@@ -40,8 +55,8 @@ pub(super) enum LeafOnly {
 impl LeafOnly {
     fn drops(self) -> Drops {
         match self {
-            Self::Yes => Drops::Leaves { level: None },
-            Self::No => Drops::All { level: None },
+            Self::Yes => Drops::LEAVES,
+            Self::No => Drops::ALL,
         }
     }
 }
@@ -119,10 +134,36 @@ impl SmmuV2Registers {
         }
         for covered in ended {
             state.counts.syncs += 1;
-            for what in covered {
-                apply(state, what);
+            self.complete(state, covered);
+        }
+    }
+
+    /// Carries out what a synchronisation covers. It has no order, and devices go on before
+    /// and between.
+    fn complete(&self, state: &mut State, covered: Vec<Invalidate>) {
+        let covered = unordered(covered, Invalidate::rank);
+        let Some(last) = covered.len().checked_sub(1) else {
+            return;
+        };
+        self.try_again(state);
+        for (at, what) in covered.into_iter().enumerate() {
+            let before = entries(state);
+            apply(state, what);
+            if at < last && entries(state) < before {
+                self.try_again(state);
             }
         }
+    }
+
+    /// Devices try the places that they reached before. Nothing is counted or recorded.
+    fn try_again(&self, state: &mut State) {
+        let counts = state.counts.clone();
+        let steps = [state.stage1.walk_steps, state.stage2.walk_steps];
+        for visit in state.visits.all() {
+            let _ = self.translate(state, visit.stream, visit.iova, visit.access);
+        }
+        state.counts = counts;
+        [state.stage1.walk_steps, state.stage2.walk_steps] = steps;
     }
 
     /// Takes an invalidation of a bank's registers.
@@ -140,6 +181,13 @@ impl SmmuV2Registers {
             Temper::Realistic(_) => apply(state, what),
         }
     }
+}
+
+/// Entries in all caches.
+fn entries(state: &State) -> usize {
+    let micro: usize = state.micro.values().map(Cache::len).sum();
+    let main = state.stage1.len() + state.globals.len() + state.stage2.len();
+    micro + main + state.matched.len()
 }
 
 /// Drops what an invalidation concerns from every cache.
@@ -172,11 +220,16 @@ fn apply(state: &mut State, what: Invalidate) {
             for stage in [&mut state.stage1, &mut state.globals] {
                 stage.invalidate_range_of_owner(range, owner, drops);
             }
-            drop_micro(state, Reach::All, Some(owner));
+            let hit = |_, held: &Held<Leaf>| {
+                held.owner == owner && IovaRange::page(held.page, held.size).overlaps(range)
+            };
+            for cache in state.micro.values_mut() {
+                cache.drop_where(Reach::All, hit, |_, _| {});
+            }
         }
         Invalidate::Space(space) => {
             let reach = Reach::Context(space_context(space));
-            let all = Drops::All { level: None };
+            let all = Drops::ALL;
             match space {
                 Space::One { .. } => state.stage1.invalidate(reach, None, all),
                 Space::Two { .. } => state.stage2.invalidate(reach, None, all),
@@ -195,7 +248,7 @@ fn apply(state: &mut State, what: Invalidate) {
 
 fn drop_owner(state: &mut State, vmid: Option<u16>) {
     let owner = vmid.map(u32::from);
-    let all = Drops::All { level: None };
+    let all = Drops::ALL;
     for stage in [&mut state.stage1, &mut state.stage2, &mut state.globals] {
         stage.invalidate(Reach::All, owner, all);
     }
@@ -207,6 +260,6 @@ fn drop_owner(state: &mut State, vmid: Option<u16>) {
 fn drop_micro(state: &mut State, reach: Reach, owner: Option<u32>) {
     for cache in state.micro.values_mut() {
         let owned = |of: u32| owner.is_none_or(|owner| owner == of);
-        cache.drop_where(reach, |held| owned(held.owner), |_, _| {});
+        cache.drop_where(reach, |_, held| owned(held.owner), |_, _| {});
     }
 }

@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, StreamId};
 
+use crate::adversary::{Visit, Visits, Way};
 use crate::cache::Cache;
 use crate::clock::{Tick, VirtualClock};
 use crate::decode::{AccessKind, Leaf};
@@ -91,6 +92,8 @@ struct State {
     /// Invalidations of global registers that no synchronisation has covered.
     pending: Vec<Invalidate>,
     sync: Sync,
+    /// Where devices got to.
+    visits: Visits,
     /// What streams matched, and whose translations that made.
     matched: BTreeMap<u32, (Target, Option<Space>)>,
     micro: BTreeMap<u32, Cache<Held<Leaf>>>,
@@ -154,6 +157,7 @@ impl SmmuV2Registers {
             },
             pending: Vec::new(),
             sync: Sync::default(),
+            visits: Visits::default(),
             matched: BTreeMap::new(),
             micro: BTreeMap::new(),
             stage1: Stage::new(&setup.temper),
@@ -245,6 +249,13 @@ impl SmmuV2Registers {
         let mut done = Vec::new();
         for (iova, bytes) in pieces(iova, bytes) {
             let pa = self.access(&mut state, stream, iova, access)?;
+            state.visits.note(Visit {
+                stream,
+                pasid: None,
+                iova,
+                access,
+                way: Way::Untranslated,
+            });
             done.push(Piece { iova, pa, bytes });
         }
         Ok(done)

@@ -169,3 +169,39 @@ fn streams_that_match_twice() {
     assert_eq!(bench.unit.violations().len(), 1);
     assert_eq!(bench.read(PAGE), Err(4));
 }
+
+#[test]
+fn an_invalidation_of_any_asid_leaves_other_pages() {
+    let bench = bench(SmmuV2Setup::default());
+    assert_eq!(bench.read(PAGE), Ok(TARGET));
+    bench.unmap();
+    for (value, gone) in [(8, false), (7, true)] {
+        // TLBIVAAL, and the sync.
+        bench.unit.write64(BANK + 0x628, value);
+        bench.unit.write32(BANK + 0x7f0, 0);
+        bench.unit.tick();
+        assert_eq!(bench.read(PAGE).is_err(), gone);
+    }
+}
+
+#[test]
+fn leaves_come_back_by_pointers_that_go_later() {
+    // Both pages' table has left; the sync covers the leaf and the table in either order.
+    let (leaf, all) = ((BANK + 0x620, 6 << 48 | 7), (BANK + 0x600, 6 << 48 | 7));
+    for (writes, gone) in [
+        (vec![leaf, all], true),
+        (vec![all, leaf], true),
+        (vec![leaf], false),
+    ] {
+        let bench = bench(SmmuV2Setup::default());
+        assert_eq!(bench.read(PAGE), Ok(TARGET));
+        let middle = PhysAddr::new((bench.leaf.get() & !0xfff) - 0x1000);
+        bench.unit.memory().write_u64(middle, 0).unwrap();
+        for (register, value) in writes {
+            bench.unit.write64(register, value);
+        }
+        bench.unit.write32(BANK + 0x7f0, 0);
+        bench.unit.tick();
+        assert_eq!(bench.read(PAGE).is_err(), gone);
+    }
+}

@@ -73,7 +73,7 @@ impl SmmuV2Registers {
         }
     }
 
-    fn translate(
+    pub(super) fn translate(
         &self,
         state: &mut State,
         stream: StreamId,
@@ -241,8 +241,9 @@ impl SmmuV2Registers {
             true => &mut state.stage1,
             false => &mut state.stage2,
         };
-        let (leaf, level, entry) = self.walk(stage, tables, tag, iova)?;
-        let known = Known::Present { leaf, level };
+        let (leaf, entry) = self.walk(stage, tables, tag, iova)?;
+        let page = leaf.size;
+        let known = Known::Present { leaf, page };
         // Bit 11 set makes an entry of a first stage its address space's own.
         let own = !first || self.memory_word(entry) & 1 << 11 != 0;
         if own {
@@ -266,7 +267,7 @@ impl SmmuV2Registers {
         tables: Tables,
         tag: Tag,
         iova: Iova,
-    ) -> Result<(Leaf, u8, PhysAddr), Refusal> {
+    ) -> Result<(Leaf, PhysAddr), Refusal> {
         let Tables {
             bank, format, root, ..
         } = tables;
@@ -280,7 +281,7 @@ impl SmmuV2Registers {
             let (Ended::Here(walk) | Ended::Locating(walk)) = ended;
             refused(code_of(walk))
         })?;
-        Ok((found.leaf, found.level, found.entry))
+        Ok((found.leaf, found.entry))
     }
 
     /// A cached leaf, unless an entry of another size could be cached beside it by now: what tables
@@ -298,7 +299,7 @@ impl SmmuV2Registers {
         let (context, owner) = (space_context(tables.space), 0);
         let mut nothing = Stage::new(temper);
         match self.walk(&mut nothing, tables, Tag { context, owner }, iova) {
-            Ok((leaf, ..)) if leaf.size != cached.size => Err(Refusal::Context {
+            Ok((leaf, _)) if leaf.size != cached.size => Err(Refusal::Context {
                 bank: tables.bank,
                 code: context::CONFLICT,
             }),

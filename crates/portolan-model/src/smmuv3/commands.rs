@@ -2,13 +2,13 @@
 //!
 //! Fields that the architecture reserves are ignored, as hardware may.
 
-use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::fault::{GroupId, ReplyName, ReplyTo, Response, StallTag};
 
 use super::SmmuIdentification;
 use super::requests::Resume;
 use crate::asking::Forget;
-use crate::stage::Drops;
+use crate::stage::{Drops, Sizes};
 
 /// Kinds of commands, by the architecture's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -218,40 +218,57 @@ fn span(words: [u64; 2], id: &SmmuIdentification) -> Option<Span> {
     let address = w1 & !0xfff;
     let granule = match w1 >> 10 & 3 {
         0 => None,
-        1 => Some(12),
-        2 => Some(14),
-        _ => Some(16),
+        1 => Some(PageSize::SIZE_4K),
+        2 => Some(PageSize::SIZE_16K),
+        _ => Some(PageSize::SIZE_64K),
+    };
+    // Without range invalidation the fields do not exist.
+    let Some(granule) = granule.filter(|_| id.has(3, 10)) else {
+        let range = IovaRange::page(Iova::new(address), PageSize::SIZE_4K);
+        return Some(Span {
+            range,
+            drops: drops(w1, Sizes::ALL, Sizes::ALL),
+        });
     };
     let level = w1 >> 8 & 3;
     let (number, scale) = (w0 >> 12 & 0x1f, w0 >> 20 & 0x1f);
-    // Without range invalidation the fields do not exist.
-    let Some(granule) = granule.filter(|_| id.has(3, 10)) else {
-        let range = IovaRange::new(Iova::new(address), Iova::new(address | 0xfff))?;
-        return Some(Span {
-            range,
-            drops: drops(w1, None),
-        });
-    };
     if number == 0 && scale == 0 && level == 0 {
         return None;
     }
     let pages = u128::from(number + 1) << scale;
-    let start = address >> granule << granule;
-    let last = u128::from(start) + (pages << granule) - 1;
+    let start = address >> granule.lg2() << granule.lg2();
+    let last = u128::from(start) + (pages << granule.lg2()) - 1;
     let last = u64::try_from(last).unwrap_or(u64::MAX);
     let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
-    // Levels count from the root in the command, from the leaf here.
-    let level = (level != 0).then(|| (3 - level) as u8);
+    // What is of another granule or level than the command says need not go.
+    let all = Sizes::of_granule(granule);
+    let leaves = match level {
+        0 => all,
+        // Levels count from the root in the command.
+        _ => {
+            let up = 3 - level as u32;
+            let size = PageSize::of_lg2(granule.lg2() + up * (granule.lg2() - 3));
+            match Iova::new(start).is_aligned(size) {
+                true => Sizes::one(size),
+                // Not where a leaf of that level could be.
+                false => Sizes::NONE,
+            }
+        }
+    };
     Some(Span {
         range,
-        drops: drops(w1, level),
+        drops: drops(w1, leaves, all),
     })
 }
 
-fn drops(w1: u64, level: Option<u8>) -> Drops {
-    if w1 & 1 != 0 {
-        Drops::Leaves { level }
-    } else {
-        Drops::All { level }
+fn drops(w1: u64, leaves: Sizes, all: Sizes) -> Drops {
+    let pointers = match w1 & 1 {
+        0 => all,
+        _ => Sizes::NONE,
+    };
+    Drops {
+        leaves,
+        pointers,
+        ..Drops::ALL
     }
 }

@@ -37,6 +37,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::fault::StallTag;
 
+use crate::adversary::{Visit, Visits, Way};
 use crate::asking::{Asking, DeviceTlbs, Transfer};
 use crate::clock::{Tick, VirtualClock};
 use crate::decode::AccessKind;
@@ -69,6 +70,8 @@ struct State {
     ready_at: u64,
     /// Invalidations that take effect at the next sync.
     pending: Vec<Invalidate>,
+    /// Where devices got to.
+    visits: Visits,
     entries: BTreeMap<u32, Cached<StreamTableEntry>>,
     /// First-level descriptors of the stream table.
     spans: BTreeMap<u64, u64>,
@@ -106,6 +109,7 @@ impl SmmuRegisters {
             consumed: 0,
             ready_at: 0,
             pending: Vec::new(),
+            visits: Visits::default(),
             entries: BTreeMap::new(),
             spans: BTreeMap::new(),
             descriptors: BTreeMap::new(),
@@ -215,6 +219,13 @@ impl SmmuRegisters {
             let found = self.translate(state, stream, pasid, iova, access);
             let pa = found.map_err(|refusal| (iova, refusal))?;
             state.counts.accesses += 1;
+            state.visits.note(Visit {
+                stream,
+                pasid,
+                iova,
+                access,
+                way: Way::Untranslated,
+            });
             done.push(Piece { iova, pa, bytes });
         }
         Ok(done)

@@ -5,11 +5,12 @@ use portolan::addr::{ContextId, PhysAddr};
 use super::commands::{Effect, Invalidate, Signal, decode};
 use super::registers::CMDQ_ERROR;
 use super::{Invalidated, SmmuRegisters, State};
+use crate::adversary::{Rank, Visit, Way, unordered};
 use crate::cache::Reach;
 use crate::decode::WalkMemory;
 use crate::inject::Drain;
 use crate::iommu::Temper;
-use crate::stage::Drops;
+use crate::stage::{Drops, Sizes};
 
 const ERROR_ILLEGAL: u32 = 1;
 const ERROR_ABORT: u32 = 2;
@@ -63,9 +64,7 @@ impl SmmuRegisters {
                 Temper::Realistic(_) => invalidate(state, what),
             },
             Effect::Sync(signal) => {
-                for what in std::mem::take(&mut state.pending) {
-                    invalidate(state, what);
-                }
+                self.complete(state);
                 if let Signal::Message { at, data } = signal
                     && self.memory.write_u32(at, data).is_none()
                 {
@@ -77,6 +76,82 @@ impl SmmuRegisters {
         *state.counts.commands.entry(kind).or_default() += 1;
         Ok(())
     }
+
+    /// Carries out what a sync awaits. Commands before it have no order (sections 4.4 and 4.8), and
+    /// devices go on before and between them.
+    fn complete(&self, state: &mut State) {
+        let pending = unordered(std::mem::take(&mut state.pending), rank);
+        let Some(last) = pending.len().checked_sub(1) else {
+            return;
+        };
+        // Where devices alone are told, they may have been stopped before.
+        let again = pending.iter().any(|what| rank(what) != Rank::Devices);
+        if again {
+            self.try_again(state);
+        }
+        for (at, what) in pending.into_iter().enumerate() {
+            let before = entries(state);
+            invalidate(state, what);
+            if again && at < last && entries(state) < before {
+                self.try_again(state);
+            }
+        }
+    }
+
+    /// Devices try the places that they reached before. Nothing is counted or recorded.
+    fn try_again(&self, state: &mut State) {
+        let counts = state.counts.clone();
+        let steps = [state.stage1.walk_steps, state.stage2.walk_steps];
+        for visit in state.visits.all() {
+            let Visit {
+                stream,
+                pasid,
+                iova,
+                access,
+                way,
+            } = visit;
+            match way {
+                Way::Untranslated => {
+                    let _ = self.translate(state, stream, pasid, iova, access);
+                }
+                Way::Translated => {
+                    let _ = self.by_remote(state, stream, pasid, iova, access);
+                }
+            }
+        }
+        state.counts = counts;
+        [state.stage1.walk_steps, state.stage2.walk_steps] = steps;
+    }
+}
+
+/// Entries in all caches.
+fn entries(state: &State) -> usize {
+    let translations = state.stage1.len() + state.globals.len() + state.stage2.len();
+    let configuration = state.entries.len() + state.spans.len() + state.descriptors.len();
+    translations + configuration + state.remote.len()
+}
+
+fn rank(what: &Invalidate) -> Rank {
+    match what {
+        Invalidate::Stream { .. } | Invalidate::Streams { .. } => Rank::Streams,
+        Invalidate::Descriptor { .. } | Invalidate::Descriptors { .. } => Rank::Spaces,
+        Invalidate::Ipa { what, .. } if what.drops.pointers == Sizes::NONE => {
+            Rank::SecondStageLeaves
+        }
+        Invalidate::Ipa { .. } => Rank::SecondStage,
+        Invalidate::Va { what, .. } | Invalidate::Vaa { what, .. }
+            if what.drops.pointers == Sizes::NONE =>
+        {
+            Rank::Leaves
+        }
+        Invalidate::Va { .. }
+        | Invalidate::Vaa { .. }
+        | Invalidate::Asid { .. }
+        | Invalidate::Vmid1 { .. }
+        | Invalidate::Vmid { .. }
+        | Invalidate::Everything => Rank::Translations,
+        Invalidate::Device(_) => Rank::Devices,
+    }
 }
 
 fn stage1_context(vmid: u16, asid: u16) -> ContextId {
@@ -84,7 +159,7 @@ fn stage1_context(vmid: u16, asid: u16) -> ContextId {
 }
 
 fn invalidate(state: &mut State, what: Invalidate) {
-    let every = Drops::All { level: None };
+    let every = Drops::ALL;
     match what {
         Invalidate::Stream { sid, leaf_only } => {
             drop_streams(state, sid, sid);
@@ -143,7 +218,7 @@ fn invalidate(state: &mut State, what: Invalidate) {
 }
 
 fn drop_stage1(state: &mut State, vmid: u16) {
-    let every = Drops::All { level: None };
+    let every = Drops::ALL;
     let owner = Some(vmid.into());
     state.stage1.invalidate(Reach::All, owner, every);
     state.globals.invalidate(Reach::All, owner, every);

@@ -11,6 +11,7 @@ use portolan::fault::{
 
 use super::events::Refusal;
 use super::{EventRecord, SmmuRegisters, State};
+use crate::adversary::{Visit, Way};
 use crate::asking::Transfer;
 use crate::decode::AccessKind;
 
@@ -157,13 +158,33 @@ impl SmmuRegisters {
     ) -> Option<PhysAddr> {
         let mut state = self.lock();
         self.go_on(&mut state);
+        let pa = self.by_remote(&mut state, stream, pasid, iova, access)?;
+        state.visits.note(Visit {
+            stream,
+            pasid,
+            iova,
+            access,
+            way: Way::Translated,
+        });
+        Some(pa)
+    }
+
+    /// By a translation that the device keeps, or gets now.
+    pub(super) fn by_remote(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<PhysAddr> {
         if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
             return Some(pa);
         }
-        if !self.lets_translate(&mut state, stream) {
+        if !self.lets_translate(state, stream) {
             return None;
         }
-        let found = self.translate(&mut state, stream, pasid, iova, access);
+        let found = self.translate(state, stream, pasid, iova, access);
         let pa = found.ok()?;
         state.remote.insert(stream, pasid, iova, access, pa);
         Some(pa)

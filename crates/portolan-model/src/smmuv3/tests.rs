@@ -197,6 +197,120 @@ fn ranges_and_levels_are_taken_at_their_word() {
     assert_eq!(bench.read(0x40_0000), Err(0x10));
 }
 
+/// A block of 2 MiB at 6 MiB, which has been read.
+fn with_block() -> Bench {
+    let bench = Bench::on(SmmuSetup::default());
+    bench.set(L2 + 3 * 8, 0x8000_0000 | PAGE & !2);
+    assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
+    bench.set(L2 + 3 * 8, 0);
+    bench
+}
+
+#[test]
+fn a_block_goes_by_any_of_its_addresses() {
+    let bench = with_block();
+    // Another block's.
+    bench.commands(&[[0x12 | 7 << 48, 0x80_0001], [0x46, 0]]);
+    assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
+    bench.commands(&[[0x12 | 7 << 48, 0x7f_f001], [0x46, 0]]);
+    assert_eq!(bench.read(0x61_2000), Err(0x10));
+}
+
+#[test]
+fn hints_that_are_not_the_block_s_leave_it() {
+    let (va, leaf) = (0x12 | 7 << 48, 1);
+    let (k4, k16) = (1 << 10, 2 << 10);
+    let (two_pages, third, second) = (1 << 12, 3 << 8, 2 << 8);
+    for (command, gone) in [
+        // Two pages in the block: of the third level, of another granule, of no level.
+        ([va | two_pages, 0x61_2000 | leaf | k4 | third], false),
+        ([va | two_pages, 0x61_0000 | leaf | k16], false),
+        ([va | two_pages, 0x61_2000 | leaf | k4], true),
+        // A leaf of the second level where there could be none, and where there is.
+        ([va, 0x61_2000 | leaf | k4 | second], false),
+        ([va, 0x60_0000 | leaf | k4 | second], true),
+    ] {
+        let bench = with_block();
+        bench.commands(&[command, [0x46, 0]]);
+        assert_eq!(bench.read(0x61_2000).is_err(), gone, "{command:x?}");
+    }
+}
+
+#[test]
+fn pointers_at_tables_go_by_their_granule() {
+    for (granule, gone) in [(2 << 10, false), (1 << 10, true)] {
+        let bench = Bench::on(SmmuSetup::default());
+        assert_eq!(bench.read(VA), Ok(PA));
+        bench.set(L2 + 2 * 8, 0);
+        bench.set(L3 + 4 * 8, PA | PAGE);
+        bench.commands(&[
+            [0x12 | 7 << 48 | 1 << 12, VA & !0x3fff | granule],
+            [0x46, 0],
+        ]);
+        assert_eq!(bench.read(VA + 0x1000).is_err(), gone);
+    }
+}
+
+#[test]
+fn without_a_sync_between_them_both_stages_come_back_combined() {
+    let block = 1 | 1 << 6 | 1 << 7 | 1 << 10;
+    let (second, both, sync) = (
+        [0x2a | 9 << 32, 0x9_0000_0000],
+        [0x10 | 9 << 32, 0],
+        [0x46, 0],
+    );
+    for (commands, reached) in [
+        (vec![second, both, sync], true),
+        (vec![both, second, sync], true),
+        (vec![both, sync, second, sync], true),
+        (vec![second, sync, both, sync], false),
+        (vec![[0x28 | 9 << 32, 0], sync], false),
+    ] {
+        let bench = Bench::on(SmmuSetup::default());
+        let ste = STRTAB + u64::from(SID) * 64;
+        bench.set(
+            ste + 16,
+            9 | 24 << 32 | 1 << 38 | 5 << 48 | 1 << 51 | 1 << 58,
+        );
+        bench.set(ste + 24, S2);
+        bench.set(S2, block);
+        bench.set(S2 + 36 * 8, 0x9_0000_0000 | block);
+        bench.entry(1 | 7 << 1 | CD);
+        assert_eq!(bench.read(VA), Ok(PA));
+        bench.set(S2 + 36 * 8, 0);
+        let before = bench.smmu.counts();
+        bench.commands(&commands);
+        let after = bench.smmu.counts();
+        assert_eq!(after.walk_steps, before.walk_steps);
+        assert_eq!(bench.read(VA).is_ok(), reached, "{commands:x?}");
+    }
+}
+
+#[test]
+fn translations_come_back_by_a_stale_stream_table_entry() {
+    let (entry, space, sync) = (
+        [0x03 | u64::from(SID) << 32, 1],
+        [0x11 | 7 << 48, 0],
+        [0x46, 0],
+    );
+    for (commands, kept) in [
+        (vec![entry, space, sync], true),
+        (vec![space, entry, sync], true),
+        (vec![entry, sync, space, sync], false),
+    ] {
+        let bench = Bench::on(SmmuSetup::default());
+        assert_eq!(bench.read(VA), Ok(PA));
+        // Away, with the translations invalidated, and back when the page is another's.
+        bench.entry(1);
+        bench.commands(&commands);
+        assert_eq!(bench.read(VA), Err(0));
+        bench.set(L3 + 3 * 8, 0);
+        bench.entry(1 | 5 << 1 | CD);
+        bench.commands(&[entry, sync]);
+        assert_eq!(bench.read(VA).is_ok(), kept, "{commands:x?}");
+    }
+}
+
 #[test]
 fn global_entries_outlive_their_address_space() {
     let bench = Bench::on(SmmuSetup::default());

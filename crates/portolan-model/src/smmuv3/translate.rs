@@ -282,8 +282,9 @@ impl SmmuRegisters {
             let at = AtStage::Two(ipa.get());
             fault(stage2.records, walk_code(walk), at, class)
         })?;
-        let (leaf, level) = (found.leaf, found.level);
-        let known = Known::Present { leaf, level };
+        let leaf = found.leaf;
+        let page = leaf.size;
+        let known = Known::Present { leaf, page };
         state.stage2.insert(tag, ipa, leaf.size, known);
         Ok(leaf)
     }
@@ -361,8 +362,8 @@ impl SmmuRegisters {
                 permissions: leaf.permissions.and(second.permissions),
             };
         }
-        let level = found.level;
-        let known = Known::Present { leaf, level };
+        let page = found.leaf.size;
+        let known = Known::Present { leaf, page };
         let raw = self.memory.read_u64(found.entry).unwrap_or(0);
         // Bit 11 set makes an entry its address space's own.
         if raw & 1 << 11 != 0 {

@@ -234,7 +234,7 @@ impl TegraRegisters {
 
     /// Drops what was cached until `then`.
     fn forget(&self, state: &mut State, flush: Flush, then: u64) {
-        let old = |line: &super::Line| line.born <= then;
+        let old = |_, line: &super::Line| line.born <= then;
         match flush {
             Flush::Ptc { line: None } => state.ptc.drop_where(Reach::All, old, |_, _| {}),
             Flush::Ptc { line: Some(at) } => {
@@ -249,7 +249,7 @@ impl TegraRegisters {
                     (None, _) => Reach::All,
                 };
                 let inside = |at: Iova| range.is_none_or(|range| range.contains(at));
-                let which = |group: &super::Group| group.born <= then && inside(group.start);
+                let which = |_, group: &super::Group| group.born <= then && inside(group.start);
                 state.tlb.drop_where(reach, which, |_, _| {});
             }
         }

@@ -86,6 +86,7 @@ pub(super) enum Effect {
     Wait {
         status: Option<(PhysAddr, u32)>,
         interrupt: Interrupt,
+        fence: Fence,
     },
 }
 
@@ -93,6 +94,13 @@ pub(super) enum Effect {
 pub(super) enum Interrupt {
     Wanted,
     NotWanted,
+}
+
+/// Whether what is behind a wait begins only once the wait is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fence {
+    Yes,
+    No,
 }
 
 /// `IQERCD.IQEI`: why a descriptor was refused.
@@ -122,10 +130,9 @@ fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
     let low = (1u64 << (12 + mask).min(63)) - 1;
     let start = word & !low;
     let range = IovaRange::new(Iova::new(start), Iova::new(start | low))?;
-    let level = None;
     let drops = match field(word, 6, 1) {
-        1 => Drops::Leaves { level },
-        _ => Drops::All { level },
+        1 => Drops::LEAVES,
+        _ => Drops::ALL,
     };
     Some((range, drops))
 }
@@ -165,7 +172,16 @@ pub(super) fn descriptor(
                 1 => Interrupt::Wanted,
                 _ => Interrupt::NotWanted,
             };
-            Ok((K::Wait, Effect::Wait { status, interrupt }))
+            let fence = match field(low, 6, 1) {
+                1 => Fence::Yes,
+                _ => Fence::No,
+            };
+            let wait = Effect::Wait {
+                status,
+                interrupt,
+                fence,
+            };
+            Ok((K::Wait, wait))
         }
         6 if scalable => {
             let what = match granularity {

@@ -38,6 +38,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{ContextId, Iova, Pasid, StreamId};
 
+use crate::adversary::{Visit, Visits, Way};
 use crate::asking::{Asking, DeviceTlbs};
 use crate::clock::{Tick, VirtualClock};
 use crate::decode::AccessKind;
@@ -76,6 +77,10 @@ struct State {
     ready_at: u64,
     /// Invalidations that take effect at the next wait.
     pending: Vec<Invalidate>,
+    /// Invalidations to come from the queue that were carried out early.
+    early: usize,
+    /// Where devices got to.
+    visits: Visits,
     /// Tail up to which waits come to nothing after a time-out.
     aborted_to: Option<u64>,
     contexts: BTreeMap<u16, Cached<ContextEntry>>,
@@ -109,6 +114,8 @@ impl VtdRegisters {
             consumed: 0,
             ready_at: 0,
             pending: Vec::new(),
+            early: 0,
+            visits: Visits::default(),
             aborted_to: None,
             contexts: BTreeMap::new(),
             pasids: BTreeMap::new(),
@@ -194,6 +201,13 @@ impl VtdRegisters {
         let mut done = Vec::new();
         for (iova, bytes) in pieces(iova, bytes) {
             let pa = self.access(&mut state, stream, pasid, iova, access)?;
+            state.visits.note(Visit {
+                stream,
+                pasid,
+                iova,
+                access,
+                way: Way::Untranslated,
+            });
             done.push(Piece { iova, pa, bytes });
         }
         Ok(done)

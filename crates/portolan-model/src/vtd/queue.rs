@@ -3,15 +3,16 @@
 use portolan::addr::{ContextId, PhysAddr};
 
 use super::descriptors::{
-    Effect, Interrupt, Invalidate, context_command, descriptor, error, iotlb_command,
+    Effect, Fence, Interrupt, Invalidate, context_command, descriptor, error, iotlb_command,
 };
 use super::registers::{QUEUE_ERROR, QUEUE_ERRORS, TIME_OUT};
 use super::{Invalidated, State, VtdRegisters};
+use crate::adversary::{Rank, Visit, Way, in_classes};
 use crate::cache::Reach;
 use crate::decode::WalkMemory;
 use crate::inject::{Drain, Violation};
 use crate::iommu::Temper;
-use crate::stage::Drops;
+use crate::stage::{Drops, Sizes};
 
 const BUSY: u64 = 1 << 63;
 
@@ -40,7 +41,7 @@ impl VtdRegisters {
                 refuse(state, error::TAIL);
                 return;
             }
-            if let Err(code) = self.carry_out(state, (iqa & !0xfff) + head, wide) {
+            if let Err(code) = self.carry_out(state, head, wide) {
                 refuse(state, code);
                 return;
             }
@@ -53,17 +54,21 @@ impl VtdRegisters {
         }
     }
 
-    fn carry_out(&self, state: &mut State, at: u64, wide: bool) -> Result<(), u8> {
+    /// The descriptor at `head`, or why it cannot be one.
+    fn fetch(&self, state: &State, head: u64, wide: bool) -> Result<[u64; 4], u8> {
+        let at = (state.registers.iqa & !0xfff) + head;
         let mut words = [0; 4];
         let number = if wide { 4 } else { 2 };
         for (i, word) in words.iter_mut().take(number).enumerate() {
             let at = PhysAddr::new(at + 8 * i as u64);
-            *word = self
-                .memory
-                .snooped()
-                .read_u64(at)
-                .ok_or(error::UNREADABLE)?;
+            let read = self.memory.snooped().read_u64(at);
+            *word = read.ok_or(error::UNREADABLE)?;
         }
+        Ok(words)
+    }
+
+    fn carry_out(&self, state: &mut State, head: u64, wide: bool) -> Result<(), u8> {
+        let words = self.fetch(state, head, wide)?;
         state.consumed += 1;
         if let Some((ordinal, bits)) = state.faults.refuse
             && ordinal == state.consumed
@@ -85,15 +90,21 @@ impl VtdRegisters {
         match effect {
             Effect::Nothing => {}
             Effect::Respond { to, response } => state.asking.tell(to, response),
+            Effect::Invalidate(_) if state.early > 0 => state.early -= 1,
             Effect::Invalidate(what) => match self.setup.temper {
                 Temper::Adversarial => state.pending.push(what),
                 Temper::Realistic(_) => invalidate(state, what),
             },
             Effect::Wait { .. } if state.aborted_to.is_some() => return Ok(()),
-            Effect::Wait { status, interrupt } => {
-                for what in std::mem::take(&mut state.pending) {
-                    invalidate(state, what);
+            Effect::Wait {
+                status,
+                interrupt,
+                fence,
+            } => {
+                if fence == Fence::No && self.setup.temper == Temper::Adversarial {
+                    self.overtake(state, head, wide);
                 }
+                self.complete(state);
                 if let Some((at, data)) = status {
                     self.memory.write_u32(at, data).ok_or(error::UNREADABLE)?;
                 }
@@ -104,6 +115,82 @@ impl VtdRegisters {
         }
         *state.counts.descriptors.entry(kind).or_default() += 1;
         Ok(())
+    }
+
+    /// What is behind a wait without a fence may be carried out before the wait is complete: all of
+    /// it is, up to the next wait that has one.
+    fn overtake(&self, state: &mut State, head: u64, wide: bool) {
+        let entry = if wide { 32 } else { 16 };
+        let bytes = 0x1000u64 << (state.registers.iqa & 7);
+        let mut at = (head + entry) % bytes;
+        let mut behind = Vec::new();
+        while at != state.registers.iqt {
+            let words = self.fetch(state, at, wide);
+            let found = words.and_then(|words| descriptor(words, &self.setup.identification));
+            match found {
+                Ok((_, Effect::Invalidate(what))) => behind.push(what),
+                Ok((
+                    _,
+                    Effect::Wait {
+                        fence: Fence::Yes, ..
+                    },
+                ))
+                | Err(_) => break,
+                Ok(_) => {}
+            }
+            at = (at + entry) % bytes;
+        }
+        // The first of them may have been by an earlier wait.
+        let news = behind.split_off(state.early.min(behind.len()));
+        state.early += news.len();
+        state.pending.extend(news);
+    }
+
+    /// Carries out what a wait awaits, in an order that section 6.5.2.11 allows: context cache, PASID
+    /// cache, IOTLB, device TLBs; none of them before those of earlier kinds that stand ahead of it.
+    /// Devices go on before and between them.
+    fn complete(&self, state: &mut State) {
+        let pending = in_classes(std::mem::take(&mut state.pending), class, rank);
+        let Some(last) = pending.len().checked_sub(1) else {
+            return;
+        };
+        // Where devices alone are told, they may have been stopped before.
+        let again = pending.iter().any(|what| rank(what) != Rank::Devices);
+        if again {
+            self.try_again(state);
+        }
+        for (at, what) in pending.into_iter().enumerate() {
+            let before = entries(state);
+            invalidate(state, what);
+            if again && at < last && entries(state) < before {
+                self.try_again(state);
+            }
+        }
+    }
+
+    /// Devices try the places that they reached before. Nothing is counted or recorded.
+    fn try_again(&self, state: &mut State) {
+        let counts = state.counts.clone();
+        let steps = [state.first.walk_steps, state.second.walk_steps];
+        for visit in state.visits.all() {
+            let Visit {
+                stream,
+                pasid,
+                iova,
+                access,
+                way,
+            } = visit;
+            match way {
+                Way::Untranslated => {
+                    let _ = self.translate(state, stream, pasid, iova, access);
+                }
+                Way::Translated => {
+                    let _ = self.by_remote(state, stream, pasid, iova, access);
+                }
+            }
+        }
+        state.counts = counts;
+        [state.first.walk_steps, state.second.walk_steps] = steps;
     }
 
     fn context_register(&self, state: &mut State) {
@@ -142,13 +229,46 @@ impl VtdRegisters {
     }
 }
 
+/// Entries in all caches.
+fn entries(state: &State) -> usize {
+    let translations = state.first.len() + state.second.len() + state.remote.len();
+    translations + state.contexts.len() + state.pasids.len()
+}
+
+fn class(what: &Invalidate) -> u8 {
+    match rank(what) {
+        Rank::Streams => 0,
+        Rank::Spaces => 1,
+        Rank::Devices => 3,
+        _ => 2,
+    }
+}
+
+fn rank(what: &Invalidate) -> Rank {
+    let leaves = |drops: &Drops| drops.pointers == Sizes::NONE;
+    match what {
+        Invalidate::Contexts | Invalidate::ContextsOf { .. } | Invalidate::Context { .. } => {
+            Rank::Streams
+        }
+        Invalidate::Pasids | Invalidate::PasidsOf { .. } | Invalidate::Pasid { .. } => Rank::Spaces,
+        Invalidate::Pages { drops, .. } if leaves(drops) => Rank::SecondStageLeaves,
+        Invalidate::Pages { .. } => Rank::SecondStage,
+        Invalidate::FirstStagePages { drops, .. } if leaves(drops) => Rank::Leaves,
+        Invalidate::FirstStagePages { .. }
+        | Invalidate::FirstStage { .. }
+        | Invalidate::Translations
+        | Invalidate::TranslationsOf { .. } => Rank::Translations,
+        Invalidate::Device(_) => Rank::Devices,
+    }
+}
+
 fn refuse(state: &mut State, code: u8) {
     state.registers.fsts |= QUEUE_ERROR;
     state.registers.iqercd = code.into();
 }
 
 fn invalidate(state: &mut State, what: Invalidate) {
-    let every = Drops::All { level: None };
+    let every = Drops::ALL;
     match what {
         Invalidate::Contexts => {
             state.contexts.clear();

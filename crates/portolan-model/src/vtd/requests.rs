@@ -8,6 +8,7 @@ use portolan::fault::{Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Re
 
 use super::entries::ContextEntry;
 use super::{State, VtdRegisters};
+use crate::adversary::{Visit, Way};
 use crate::decode::AccessKind;
 
 /// `PRS.PPR` and `PRS.PRO`.
@@ -74,13 +75,33 @@ impl VtdRegisters {
     ) -> Option<PhysAddr> {
         let mut state = self.lock();
         self.go_on(&mut state);
+        let pa = self.by_remote(&mut state, stream, pasid, iova, access)?;
+        state.visits.note(Visit {
+            stream,
+            pasid,
+            iova,
+            access,
+            way: Way::Translated,
+        });
+        Some(pa)
+    }
+
+    /// By a translation that the device keeps, or gets now.
+    pub(super) fn by_remote(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<PhysAddr> {
         if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
             return Some(pa);
         }
-        if self.remote_of(&mut state, stream).translations == Lets::No {
+        if self.remote_of(state, stream).translations == Lets::No {
             return None;
         }
-        let found = self.translate(&mut state, stream, pasid, iova, access);
+        let found = self.translate(state, stream, pasid, iova, access);
         let pa = found.ok()?;
         state.remote.insert(stream, pasid, iova, access, pa);
         Some(pa)

@@ -186,6 +186,55 @@ fn a_translation_stays_until_its_invalidation_is_awaited() {
 }
 
 #[test]
+fn context_entries_go_before_what_follows_them_and_not_before_what_stands_ahead() {
+    let device = [0x31 | DOMAIN << 16 | u64::from(SOURCE) << 32, 0];
+    let domain = [0x22 | DOMAIN << 16, 0];
+    let (fence, no_fence) = ([5 | 1 << 6, 0], WAIT);
+    for (commands, kept) in [
+        (vec![device, domain, WAIT], false),
+        (vec![domain, device, WAIT], true),
+        (vec![domain, fence, device, WAIT], true),
+        (vec![device, fence, domain, WAIT], false),
+        (vec![device, no_fence, domain, WAIT], false),
+    ] {
+        let bench = Bench::legacy(VtdIdentification::default());
+        assert_eq!(bench.read(IOVA), Ok(PA));
+        bench.context(0, 0);
+        bench.queue(&commands);
+        assert_eq!(bench.read(IOVA), Err(2));
+        bench.set(S1 + 3 * 8, 0);
+        bench.context(S3 | 1, 1 | DOMAIN << 8);
+        bench.queue(&[device, WAIT]);
+        assert_eq!(bench.read(IOVA).is_ok(), kept, "{commands:x?}");
+    }
+}
+
+#[test]
+fn what_is_behind_a_wait_without_a_fence_may_come_first() {
+    for (fence, kept) in [(1, false), (0, true)] {
+        let bench = scalable();
+        bench.set(S2, 0x83);
+        let read = || bench.dma(Some(7), IOVA, AccessKind::Read);
+        assert_eq!(read(), Ok(PA));
+        bench.set(S1 + 3 * 8, 0);
+        // The first stage's invalidation overtakes the second's, and a device comes in between.
+        let wait = [5 | fence << 6, 0];
+        bench.queue(&[
+            [0x32 | DOMAIN << 16, IOVA],
+            wait,
+            [0x26 | DOMAIN << 16 | 7 << 32, 0],
+            WAIT,
+        ]);
+        assert_eq!(read().is_ok(), kept, "{fence}");
+        bench.queue(&[[0x26 | DOMAIN << 16 | 7 << 32, 0], WAIT]);
+        assert_eq!(read(), Err(0x79));
+        let counts = bench.vtd.counts();
+        assert_eq!(counts.descriptors[&DescriptorKind::PasidIotlb], 2);
+        assert_eq!(bench.vtd.read64(0x80), bench.tail.get());
+    }
+}
+
+#[test]
 fn contexts_stay_until_told_and_absence_only_in_caching_mode() {
     for caching in [false, true] {
         let identification = match caching {

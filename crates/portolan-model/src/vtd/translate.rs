@@ -331,8 +331,9 @@ impl VtdRegisters {
                 if large >> found.level & 1 == 0 {
                     return Err(reserved);
                 }
-                let (leaf, level) = (found.leaf, found.level);
-                (Known::Present { leaf, level }, leaf.size)
+                let leaf = found.leaf;
+                let page = leaf.size;
+                (Known::Present { leaf, page }, page)
             }
             Err(Ended::Here(fault) | Ended::Locating(fault)) => match fault {
                 WalkFault::NoTranslation { level } => {
@@ -413,8 +414,8 @@ impl VtdRegisters {
                 permissions: leaf.permissions.and(below.permissions),
             };
         }
-        let level = found.level;
-        let known = Known::Present { leaf, level };
+        let page = found.leaf.size;
+        let known = Known::Present { leaf, page };
         state.first.insert(tag, at, leaf.size, known);
         Ok(leaf.address(at))
     }

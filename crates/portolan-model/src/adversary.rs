@@ -1,0 +1,173 @@
+//! What hardware may do between two synchronisations, at its worst.
+//!
+//! Commands between two synchronisations have no order, or not the one that they were written in.
+//! Meanwhile devices go on: what one command has dropped is read again through caches that another
+//! command has not reached yet. The order here is the one in which that does most harm: what is made
+//! from other entries is dropped first, what it is made from last. Equal calls give equal orders.
+
+use std::collections::VecDeque;
+
+use portolan::addr::{Iova, PageSize, Pasid, StreamId};
+
+use crate::decode::AccessKind;
+
+/// How near to the device an invalidation is: what is cached at one rank is made from entries of
+/// lower ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// Configuration of streams.
+    Streams,
+    /// Configuration of address spaces of streams.
+    Spaces,
+    /// Second-stage translations, and pointers at tables.
+    SecondStage,
+    /// Second-stage translations alone.
+    SecondStageLeaves,
+    /// Translations of a first stage, or of both, and pointers at tables.
+    Translations,
+    /// Such translations alone.
+    Leaves,
+    /// What devices keep.
+    Devices,
+}
+
+/// Commands that have no order: highest rank first, and the youngest first within a rank.
+pub(crate) fn unordered<T>(mut commands: Vec<T>, rank: impl Fn(&T) -> Rank) -> Vec<T> {
+    commands.reverse();
+    commands.sort_by_key(|command| std::cmp::Reverse(rank(command)));
+    commands
+}
+
+/// As [`unordered`] where a command may not overtake those of lower classes.
+pub(crate) fn in_classes<T>(
+    commands: Vec<T>,
+    class: impl Fn(&T) -> u8,
+    rank: impl Fn(&T) -> Rank,
+) -> Vec<T> {
+    let mut classes = commands.iter().map(&class);
+    let first = classes.next();
+    if classes.all(|class| Some(class) == first) {
+        return unordered(commands, rank);
+    }
+    let mut left: Vec<Option<T>> = commands.into_iter().map(Some).collect();
+    let mut order = Vec::with_capacity(left.len());
+    while order.len() < left.len() {
+        // Whatever of lower classes is still to come stands in the way of what is behind it.
+        let mut lowest = u8::MAX;
+        let mut best = None;
+        for (at, command) in left.iter().enumerate() {
+            let Some(command) = command else { continue };
+            let (class, rank) = (class(command), rank(command));
+            if class <= lowest {
+                lowest = class;
+                if best.is_none_or(|(known, _)| rank >= known) {
+                    best = Some((rank, at));
+                }
+            }
+        }
+        let Some((_, at)) = best else { break };
+        order.extend(left[at].take());
+    }
+    order
+}
+
+/// Places that devices try again between two commands.
+const VISITS: usize = 16;
+
+/// A device reached a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Visit {
+    pub stream: StreamId,
+    pub pasid: Option<Pasid>,
+    pub iova: Iova,
+    pub access: AccessKind,
+    pub way: Way,
+}
+
+/// How a device reached a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The unit translated.
+    Untranslated,
+    /// By a translation that the device had asked for.
+    Translated,
+}
+
+/// The last places that devices reached, page by page.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Visits(VecDeque<Visit>);
+
+impl Visits {
+    pub(crate) fn note(&mut self, visit: Visit) {
+        let iova = visit.iova.align_down(PageSize::SIZE_4K);
+        let visit = Visit { iova, ..visit };
+        if let Some(at) = self.0.iter().position(|known| *known == visit) {
+            self.0.remove(at);
+        }
+        if self.0.len() == VISITS {
+            self.0.pop_front();
+        }
+        self.0.push_back(visit);
+    }
+
+    /// Oldest first.
+    pub(crate) fn all(&self) -> Vec<Visit> {
+        self.0.iter().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_from_other_entries_goes_first() {
+        let commands = vec![
+            ("stream", Rank::Streams),
+            ("one", Rank::Translations),
+            ("leaf", Rank::Leaves),
+            ("two", Rank::Translations),
+        ];
+        let names: Vec<_> = unordered(commands, |of| of.1)
+            .into_iter()
+            .map(|of| of.0)
+            .collect();
+        assert_eq!(names, ["leaf", "two", "one", "stream"]);
+    }
+
+    #[test]
+    fn nothing_overtakes_a_lower_class() {
+        let commands = vec![
+            ("a", 2, Rank::Translations),
+            ("b", 0, Rank::Streams),
+            ("c", 2, Rank::Translations),
+            ("d", 2, Rank::Leaves),
+            ("e", 0, Rank::Streams),
+            ("f", 1, Rank::Spaces),
+            ("g", 3, Rank::Devices),
+        ];
+        let names: Vec<_> = in_classes(commands, |of| of.1, |of| of.2)
+            .into_iter()
+            .map(|of| of.0)
+            .collect();
+        // What stands before all configuration goes first; the rest waits for it.
+        assert_eq!(names, ["a", "e", "b", "d", "c", "f", "g"]);
+    }
+
+    #[test]
+    fn the_last_places_are_known_once_each() {
+        let mut visits = Visits::default();
+        for page in (0..20).chain([10]) {
+            visits.note(Visit {
+                stream: StreamId::new(1),
+                pasid: None,
+                iova: Iova::new(page << 12 | 0x123),
+                access: AccessKind::Read,
+                way: Way::Untranslated,
+            });
+        }
+        let all = visits.all();
+        let page = |at: usize| all[at].iova.get() >> 12;
+        assert_eq!((all.len(), page(0), page(15)), (16, 4, 10));
+    }
+}
