@@ -78,6 +78,11 @@ impl Quantity {
             })
     }
 
+    /// Adds what is not limited.
+    pub(super) fn add(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     pub(super) fn give(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -92,6 +97,9 @@ macro_rules! counters {
             pub pinned_bytes: u64,
             /// Bytes mapped now, pinned memory included.
             pub mapped_bytes: u64,
+            /// Bytes that were unmapped and are not quiet: they are being taken back now, or the
+            /// hardware did not complete that.
+            pub leaving_bytes: u64,
             $($(#[$doc])* pub $name: u64,)*
         }
 
@@ -102,10 +110,16 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(super) fn read(&self, pinned_bytes: u64, mapped_bytes: u64) -> Usage {
+            pub(super) fn read(
+                &self,
+                pinned_bytes: u64,
+                mapped_bytes: u64,
+                leaving_bytes: u64,
+            ) -> Usage {
                 Usage {
                     pinned_bytes,
                     mapped_bytes,
+                    leaving_bytes,
                     $($name: self.$name.load(Ordering::Relaxed),)*
                 }
             }

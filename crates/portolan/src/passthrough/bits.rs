@@ -26,6 +26,8 @@ impl Run {
 }
 
 impl Bits {
+    pub(super) const EMPTY: Self = Self([0; WORDS]);
+
     pub(super) fn has(&self, granule: u32) -> bool {
         self.0
             .get(granule as usize / 64)

@@ -6,11 +6,13 @@ use super::region::Part;
 use super::space::Passthrough;
 use crate::addr::IovaRange;
 use crate::inval::Gather;
-use crate::platform::{Cpus, TableMem};
+use crate::platform::{Cpus, Lock, TableMem};
 use crate::table::{Access, DirtyError, Format};
 use crate::unit::{ContextHome, Domain, PagedDomain};
 
 /// A domain whose tables know what was written.
+///
+/// *Context.* Task.
 pub trait DirtyDomain: Domain {
     /// As [`PageTable::harvest_dirty`](crate::table::PageTable::harvest_dirty).
     ///
@@ -39,6 +41,8 @@ impl<D: DirtyDomain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// Hands to `visit` what devices wrote in `range` since the last time, and what was writable and
     /// taken back since then, written or not. A range may be handed over twice. When this returns,
     /// writes are marked again; what is read afterwards is no older than the marks.
+    ///
+    /// *Context.* Task: it looks at every page, and calls `visit` without a lock.
     ///
     /// # Errors
     /// See [`HarvestError`]. What was handed over stands.
@@ -70,8 +74,15 @@ impl<D: DirtyDomain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
             }
             Ok(())
         });
-        let settled = self.settle(owed);
+        // Marks that an earlier harvest did not pay for may be missing still.
+        let earlier = self.marks.with(|marks| *marks);
+        let settled = self.settle(owed, earlier);
+        self.marks.with(|marks| match settled {
+            Ok(()) if *marks <= earlier => *marks = None,
+            Ok(()) => {}
+            Err(unpaid) => *marks = (*marks).max(Some(unpaid.generation)),
+        });
         harvested.map_err(HarvestError::Table)?;
-        Ok(settled?)
+        settled.map_err(|unpaid| HarvestError::NotPaid(unpaid.cause.into()))
     }
 }

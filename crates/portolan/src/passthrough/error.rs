@@ -1,10 +1,14 @@
 //! What can go wrong, one small error per operation.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use thiserror::Error;
 
 use super::account::LimitReached;
+use super::debt::Cause;
 use super::owner::PopulateError;
 use crate::addr::{Iova, IovaRange};
+use crate::platform::Nanos;
 use crate::table::Access;
 use crate::unit::{DomainError, UnitError, UnmapFailed};
 
@@ -55,8 +59,8 @@ pub enum FaultError {
         /// How often.
         times: u32,
     },
-    /// Memory around it was being taken back for too long.
-    #[error("{iova} was being taken back for too long")]
+    /// Another CPU took memory back around it, or paid what the fault needs, for too long.
+    #[error("another CPU was at work around {iova} for too long")]
     Busy {
         /// Where.
         iova: Iova,
@@ -92,12 +96,45 @@ pub enum InvalidateError {
         /// Why.
         error: UnmapFailed,
     },
+    /// Another CPU takes memory back there, or maps, or pays what has to be paid before, and did not
+    /// finish in time. Nothing is wrong with the hardware.
+    #[error("another CPU was at work in {start}..={last} for {waited} ns", start = range.start(), last = range.last(), waited = waited.get())]
+    Busy {
+        /// Where.
+        range: IovaRange,
+        /// How long it was waited for.
+        waited: Nanos,
+    },
     /// The hardware did not complete the invalidation.
     #[error("unmapped, and not quiet: {0}")]
     Unit(#[from] UnitError),
 }
 
-/// Why a region was not added. Nothing of it is mapped or pinned.
+/// Why what is owed from before was not paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RecoverError {
+    /// Another CPU pays it and did not finish in time.
+    #[error("another CPU paid what is owed for {waited} ns", waited = waited.get())]
+    Busy {
+        /// How long it was waited for.
+        waited: Nanos,
+    },
+    /// The hardware did not complete.
+    #[error(transparent)]
+    Unit(#[from] UnitError),
+}
+
+impl From<Cause> for RecoverError {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Unit(error) => Self::Unit(error),
+            Cause::Turn { waited } => Self::Busy { waited },
+        }
+    }
+}
+
+/// Why a region was not added. Nothing of it is mapped or pinned, but for
+/// [`RegionError::NotQuiet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RegionError {
     /// It does not begin and end at the granule, or a part to be pinned does not.
@@ -147,9 +184,15 @@ pub enum RegionError {
     /// The domain refused.
     #[error(transparent)]
     Map(#[from] DomainError),
-    /// The hardware did not complete; what was pinned for the region stays pinned for good.
+    /// What mapping it owes was not paid.
     #[error(transparent)]
-    Unit(#[from] UnitError),
+    NotPaid(#[from] RecoverError),
+    /// It was not added, for whatever reason, and devices may still reach what was pinned for it. The
+    /// region stays, closed to faults, until [`Passthrough::remove_region`] succeeds.
+    ///
+    /// [`Passthrough::remove_region`]: super::Passthrough::remove_region
+    #[error("the region is closed and not quiet: {0}")]
+    NotQuiet(InvalidateError),
 }
 
 /// Why a region was not removed.
@@ -172,7 +215,8 @@ pub enum HarvestError {
     /// The table refused.
     #[error(transparent)]
     Table(#[from] crate::table::DirtyError),
-    /// The hardware did not complete: what was handed over may be written again without a mark.
+    /// It was not paid for: what was handed over may be written again without a mark, until the next
+    /// harvest succeeds.
     #[error(transparent)]
-    Unit(#[from] UnitError),
+    NotPaid(#[from] RecoverError),
 }

@@ -1,17 +1,16 @@
 //! A fault: populate without a lock, then map if nobody took the memory back meanwhile.
 
-use core::num::NonZeroU32;
-
 use super::account::count;
-use super::bits::{GRANULES, Run};
+use super::attempt::{Attempt, not_paid};
+use super::bits::Run;
 use super::error::FaultError;
-use super::owner::{Frames, MemoryOwner};
-use super::premap::{Ahead, Requester, Window};
+use super::owner::MemoryOwner;
+use super::premap::Requester;
 use super::region::{Part, Phase, Region};
 use super::space::Passthrough;
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
-use crate::platform::{Cpus, Lock, poll};
+use crate::platform::{Cpus, poll};
 use crate::table::Access;
 use crate::unit::Domain;
 
@@ -52,15 +51,10 @@ enum Look {
     Nothing,
 }
 
-/// How an attempt to map ended.
-enum Attempt {
-    Done(Run),
-    /// Memory was taken back, or somebody else mapped.
-    Raced,
-}
-
 impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// Makes what a device wants accessible. When this returns, the device may try again.
+    ///
+    /// *Context.* Task: the owner populates.
     ///
     /// # Errors
     /// See [`FaultError`]: the device is not to get what it wants.
@@ -91,137 +85,53 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         }
         let page = IovaRange::page(iova, self.domain.granule());
         let (part, _) = (region.first_part(page)).ok_or(FaultError::NoRegion { iova })?;
-        if let Look::Nothing = self.look(&region, part, part.run)? {
-            self.paid(&region, part.slot)?;
-            return Ok(Mapped {
-                already: Already::Yes,
-                granules: 0,
-            });
+        let granules = match self.look(&region, part, part.run)? {
+            Look::Nothing => 0,
+            Look::Free { .. } => self.fill_window(&region, part, iova, request.who)?,
+        };
+        if granules != 0 {
+            let already = Already::No;
+            return Ok(Mapped { already, granules });
         }
-        let granules = match self.options.window {
-            Window::Page => self.fill(&region, part, part.run)?.map_or(0, Run::count),
-            Window::Block => {
-                let slot = region.around(iova).unwrap_or(part);
-                self.fill_with(&region, slot, part.run)?
-            }
-            Window::Fixed(count) => self.fill_ahead(&region, part, ahead_of(count))?,
-            Window::Adaptive(_) => {
-                let number = iova.get() >> self.domain.granule().lg2();
-                let ahead = self.detector.with(|d| d.ahead(request.who, number));
-                self.fill_ahead(&region, part, ahead)?
-            }
-        };
-        let already = match granules {
-            0 => Already::Yes,
-            _ => Already::No,
-        };
+        // Another fault mapped it: what that owes may be open.
+        self.paid(&region, part.slot, iova)?;
+        let already = Already::Yes;
         Ok(Mapped { already, granules })
     }
 
-    /// Maps the granule `must` and what `ahead` says, as far as that goes.
-    fn fill_ahead(
-        &self,
-        region: &Region<O, P>,
-        must: Part,
-        ahead: Ahead,
-    ) -> Result<u64, FaultError> {
-        let Some(page) = region.addresses(must) else {
-            return Ok(0);
+    /// Sees to it that what others mapped in a slot is paid for, or fails: they pay for it now, or the
+    /// hardware did not complete it.
+    fn paid(&self, region: &Region<O, P>, slot: usize, iova: Iova) -> Result<(), FaultError> {
+        let look = || {
+            region.with(slot, |slot| {
+                (slot.filling == 0 && slot.unpaid == 0).then_some(slot.map_debt)
+            })?
         };
-        let lg2 = self.domain.granule().lg2();
-        let bytes = u64::from(ahead.count) << lg2;
-        let at = page.start().get();
-        let span = match ahead.step {
-            1 => IovaRange::new(page.start(), Iova::new(at.saturating_add(bytes - 1))),
-            -1 => {
-                let first = page.last().get().saturating_sub(bytes - 1);
-                IovaRange::new(Iova::new(first), page.last())
-            }
-            _ => return self.fill_apart(region, must, ahead, at),
+        // The clock is read only where there is something to wait for.
+        let debt = match look() {
+            Some(debt) => debt,
+            None => poll(&self.cpus, self.options.patience, look)
+                .map_err(|_| FaultError::Busy { iova })?,
         };
-        let span = span.and_then(|span| span.intersection(region.range));
-        let span = span.unwrap_or(page);
-        // In the direction of the stream, from slot to slot as long as all of each is mapped.
-        let mut granules = 0;
-        let first = region.parts(span).find(|part| part.slot == must.slot);
-        granules += self.fill_with(region, first.unwrap_or(must), must.run)?;
-        if ahead.step == 1 && granules != 0 {
-            for part in region.parts(span).skip_while(|part| part.slot <= must.slot) {
-                match self.fill_rest(region, part) {
-                    0 => break,
-                    mapped => granules += mapped,
-                }
+        if debt.is_none() {
+            return Ok(());
+        }
+        match self.settle(Gather::new(), debt) {
+            Ok(()) => {
+                region.with(slot, |slot| {
+                    if slot.map_debt <= debt {
+                        slot.map_debt = None;
+                    }
+                });
+                Ok(())
             }
-        } else if granules != 0 {
-            let below = region.parts(span).take_while(|part| part.slot < must.slot);
-            for part in below {
-                granules += self.fill_rest(region, part);
-            }
+            Err(unpaid) => Err(not_paid(unpaid.cause, iova)),
         }
-        Ok(granules)
-    }
-
-    /// Maps `must`, and single granules ahead of it.
-    fn fill_apart(
-        &self,
-        region: &Region<O, P>,
-        must: Part,
-        ahead: Ahead,
-        at: u64,
-    ) -> Result<u64, FaultError> {
-        let granule = self.domain.granule();
-        let mut granules = self.fill(region, must, must.run)?.map_or(0, Run::count);
-        for number in 1..i64::from(ahead.count) {
-            let far = ahead.step.saturating_mul(number);
-            let page = (at >> granule.lg2()).checked_add_signed(far);
-            let page = page.map(|page| IovaRange::page(Iova::new(page << granule.lg2()), granule));
-            match page.and_then(|page| region.first_part(page)) {
-                Some((part, _)) => granules += self.fill_rest(region, part),
-                None => break,
-            }
-        }
-        Ok(granules)
-    }
-
-    /// Maps what nobody asked for, as far as that goes without trouble.
-    fn fill_rest(&self, region: &Region<O, P>, part: Part) -> u64 {
-        let mut granules = 0;
-        let mut rest = Some(part.run);
-        while let Some(run) = rest {
-            let first = Run::new(run.first, run.first).unwrap_or(run);
-            let Ok(Some(mapped)) = self.fill(region, Part { run, ..part }, first) else {
-                break;
-            };
-            granules += mapped.count();
-            rest = Run::new(mapped.last + 1, run.last);
-        }
-        granules
-    }
-
-    /// Maps the run of `wish` around `must` that is free; `must` alone if the rest makes trouble.
-    fn fill_with(&self, region: &Region<O, P>, wish: Part, must: Run) -> Result<u64, FaultError> {
-        let alone = Part { run: must, ..wish };
-        let (first, mut granules) = match self.fill(region, wish, must) {
-            Ok(Some(run)) => (run, run.count()),
-            Ok(None) => return Ok(0),
-            Err(_) if wish.run != must => match self.fill(region, alone, must)? {
-                Some(run) => return Ok(run.count()),
-                None => return Ok(0),
-            },
-            Err(error) => return Err(error),
-        };
-        // Memory in many pieces comes a few at a time.
-        if first.last < must.first {
-            granules += self.fill(region, alone, must)?.map_or(0, Run::count);
-        } else if let Some(run) = Run::new(first.last + 1, wish.run.last) {
-            granules += self.fill_rest(region, Part { run, ..wish });
-        }
-        Ok(granules)
     }
 
     /// Maps the beginning of the run of `wish` that is free around `must`; `None` if `must` is
     /// mapped.
-    fn fill(
+    pub(super) fn fill(
         &self,
         region: &Region<O, P>,
         wish: Part,
@@ -268,59 +178,4 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
                 .unwrap_or(Err(FaultError::Busy { iova })),
         }
     }
-
-    /// Populates the beginning of `part` and maps it, if the slot's sequence is still `sequence`.
-    fn attempt(
-        &self,
-        region: &Region<O, P>,
-        part: Part,
-        sequence: u64,
-    ) -> Result<Attempt, FaultError> {
-        let Some(range) = region.addresses(part) else {
-            return Ok(Attempt::Raced);
-        };
-        let lg2 = self.domain.granule().lg2();
-        let mut frames = Frames::new();
-        region.owner.populate(range, region.access, &mut frames)?;
-        let granules = (frames.bytes() >> lg2).min(GRANULES.into()) as u32;
-        let iova = range.start();
-        let run = granules.checked_sub(1).map(|more| part.run.first + more);
-        let run = run.and_then(|last| Run::new(part.run.first, last.min(part.run.last)));
-        let Some(run) = run else {
-            let bytes = frames.bytes();
-            return Err(FaultError::Short { iova, bytes });
-        };
-        let bytes = run.count() << lg2;
-        frames.truncate(bytes);
-        self.mapped.take(bytes)?;
-        let mut owed = Gather::new();
-        let pieces = frames.pieces().iter().copied();
-        let mapped = region.with(part.slot, |slot| {
-            let stands = slot.phase == Phase::Open && slot.sequence == sequence;
-            if !stands || slot.mapped.run_of(true, run).is_some() {
-                return Ok(Attempt::Raced);
-            }
-            self.domain.map_sg(iova, pieces, region.access, &mut owed)?;
-            slot.mapped.set(run);
-            slot.unpaid += 1;
-            Ok(Attempt::Done(run))
-        });
-        match mapped {
-            Some(Ok(Attempt::Done(run))) => {
-                let settled = self.settle(owed);
-                region.with(part.slot, |slot| slot.unpaid -= 1);
-                settled?;
-                Ok(Attempt::Done(run))
-            }
-            other => {
-                self.mapped.give(bytes);
-                other.unwrap_or(Ok(Attempt::Raced))
-            }
-        }
-    }
-}
-
-fn ahead_of(count: NonZeroU32) -> Ahead {
-    let count = count.get();
-    Ahead { count, step: 1 }
 }

@@ -30,9 +30,12 @@ impl From<&PageRequest> for Request {
 }
 
 impl FaultError {
-    /// What the device is told.
+    /// What the device is told: to try again where another CPU was in the way.
+    ///
+    /// *Context.* Interrupt.
     pub const fn response(&self) -> Response {
         match self {
+            Self::Contended { .. } | Self::Busy { .. } => Response::Success,
             // The device asked for what it may not have, or what there is not.
             Self::NoRegion { .. }
             | Self::Denied { .. }
@@ -40,8 +43,6 @@ impl FaultError {
             | Self::Populate(_)
             | Self::Short { .. }
             | Self::Limit(_)
-            | Self::Contended { .. }
-            | Self::Busy { .. }
             | Self::Map(_) => Response::Invalid,
             // The unit does not work.
             Self::NotQuiet { .. } | Self::Unit(_) => Response::Failure,
@@ -56,6 +57,8 @@ where
     P: Cpus,
 {
     /// Maps all that the group asks for; the first that cannot be mapped decides the response.
+    ///
+    /// *Context.* Task: the owner populates.
     fn handle(&self, group: &Group<'_>) -> Response {
         for request in group.requests() {
             if let Err(error) = self.fault(&request.into()) {

@@ -9,16 +9,26 @@
 //!   PASID (shared virtual addressing: a domain with a process's addresses), or as the second stage
 //!   of [`Nested`] address spaces.
 //!
-//! *Order.* A fault notes the slot's sequence, has the owner populate without any lock held, and maps
-//! only if the sequence is still the same; taking back steps it first. So memory that the owner
+//! *Order.* A fault notes the slot's sequence, has the owner populate without any lock held, and
+//! claims the granules only if the sequence is still the same; then it maps them, without the lock.
+//! Taking back steps the sequence first and waits for what is claimed. So memory that the owner
 //! hands over before it takes it back is never mapped afterwards. While memory is being taken back,
 //! faults in its slots wait, for a bounded time.
+//!
+//! *Failing hardware.* What was taken back and is not quiet remembers the generation of its debt. The
+//! slot opens again once somebody takes it back with success, which takes that the very debt was paid,
+//! by whoever it was.
+//!
+//! *Context.* Interrupt, where nothing else is said: most things here are values.
 //!
 //! Not here: copies of guest memory, and devices that cannot wait for a fault: those need
 //! everything pinned that they may touch.
 
 mod account;
+mod ahead;
+mod attempt;
 mod bits;
+mod debt;
 mod dirty;
 mod error;
 mod fill;
@@ -35,7 +45,9 @@ mod tests;
 
 pub use account::{LimitReached, Limited, Limits, Usage};
 pub use dirty::DirtyDomain;
-pub use error::{FaultError, HarvestError, InvalidateError, RegionError, RemoveError};
+pub use error::{
+    FaultError, HarvestError, InvalidateError, RecoverError, RegionError, RemoveError,
+};
 pub use fill::{Already, Mapped, Request};
 pub use nested::{FirstStage, Guest, Nested};
 pub use owner::{Frames, FramesFull, MemoryOwner, PIECES, PopulateError};

@@ -1,26 +1,40 @@
 //! The owner takes memory back.
 
 use super::account::count;
+use super::debt::{Cause, Generation, Unpaid};
 use super::error::InvalidateError;
 use super::owner::MemoryOwner;
 use super::region::{Part, Phase, Region};
 use super::space::Passthrough;
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
-use crate::platform::Cpus;
-use crate::unit::{Domain, UnitError};
+use crate::platform::{Cpus, Nanos, poll};
+use crate::unit::Domain;
+
+/// How taking memory back ended.
+enum Ended {
+    /// All of it is quiet.
+    Quiet,
+    /// Part of it is still mapped; what is not is quiet.
+    Mapped,
+    /// It is not mapped, or part of it is not, and its debt joined this generation.
+    Owed(Generation),
+}
 
 impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// Unmaps all that is mapped in `range`, and returns when no device reaches it any more: the
     /// number of granules that were mapped. What populated memory a fault has in hands is not
     /// mapped any more. A block that the range cuts goes whole, and comes back on demand.
     ///
-    /// It waits for others that take memory back there, and for the hardware, whose driver has a
-    /// deadline.
+    /// It waits for others that take memory back there, no longer than the container's patience,
+    /// and for the hardware, whose driver has a deadline.
+    ///
+    /// *Context.* Atomic; the longer the range, the longer it takes.
     ///
     /// # Errors
-    /// See [`InvalidateError`]: devices may still reach the memory. Faults around it fail until the
-    /// same range has been taken back with success.
+    /// See [`InvalidateError`]: devices may still reach the memory. Unless nothing was done (it is
+    /// pinned, or others were there for too long), faults around it fail until the same range has
+    /// been taken back with success.
     pub fn invalidate(&self, range: IovaRange) -> Result<u64, InvalidateError> {
         count(&self.counters.invalidations, 1);
         let granule = self.domain.granule();
@@ -33,7 +47,7 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         })?;
         let mut taken = 0;
         self.each_region(range, |region, inside| {
-            taken += self.take_back(region, inside, Phase::Open)?;
+            taken += self.take_back(region, inside)?;
             Ok::<(), InvalidateError>(())
         })?;
         count(&self.counters.granules_taken_back, taken);
@@ -57,129 +71,198 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         Ok(())
     }
 
-    /// Takes back `range` of a region; its slots are left open, unless they were closed or are to be
-    /// `after`.
+    /// Takes back `range` of a region; its slots are left as they are to go on.
     pub(super) fn take_back(
         &self,
         region: &Region<O, P>,
         range: IovaRange,
-        after: Phase,
     ) -> Result<u64, InvalidateError> {
+        self.enter(region, range)?;
+        let parts = || region.parts(range);
+        let older = parts().filter_map(|part| region.with(part.slot, |slot| slot.unmap_debt)?);
+        let needs = older.max();
         let mut owed = Gather::new();
-        let mut taken = 0;
-        let mut done = Ok(());
-        let mut last = None;
-        // In order of address, so that no two wait for each other.
-        for part in region.parts(range) {
-            self.enter(region, part.slot, after);
-            last = Some(part.slot);
-            match self.unmap_part(region, part, &mut owed) {
-                Ok(granules) => taken += granules,
-                Err(error) => {
-                    done = Err(error);
-                    break;
-                }
-            }
+        let unmapped = self.unmap_range(region, range, &mut owed);
+        let settled = self.settle(owed, needs);
+        let ended = match (settled, &unmapped) {
+            (Ok(()), Ok(_)) => Ended::Quiet,
+            (Ok(()), Err(_)) => Ended::Mapped,
+            (Err(Unpaid { generation, .. }), _) => Ended::Owed(generation),
+        };
+        for part in parts() {
+            self.leave(region, part.slot, &ended);
         }
-        let settled = self.settle(owed);
-        let outcome = done.and(settled.map_err(InvalidateError::from));
-        for part in region.parts(range) {
-            if last.is_none_or(|last| part.slot > last) {
-                break;
-            }
-            region.with(part.slot, |slot| {
-                slot.phase = match outcome {
-                    Ok(()) => slot.resume,
-                    Err(_) => Phase::Stuck,
-                }
-            });
+        let granules = unmapped?;
+        match settled.map_err(|unpaid| unpaid.cause) {
+            Ok(()) => Ok(granules),
+            Err(Cause::Unit(error)) => Err(InvalidateError::Unit(error)),
+            Err(Cause::Turn { waited }) => Err(InvalidateError::Busy { range, waited }),
         }
-        outcome.map(|()| taken)
     }
 
-    /// Becomes the only one who takes memory back in a slot, and makes what faults have in hands out
-    /// of date. Waits for who is the only one; that one waits for the hardware at most, or for
-    /// slots above.
-    fn enter(&self, region: &Region<O, P>, slot: usize, after: Phase) {
-        let entered = || {
-            region.with(slot, |slot| {
+    /// Becomes the only one who takes memory back in the slots of `range`, and makes what faults have
+    /// in hands out of date. In order of address, so that no two wait for each other; who is
+    /// waited for waits for the hardware at most, or for slots above.
+    fn enter(&self, region: &Region<O, P>, range: IovaRange) -> Result<(), InvalidateError> {
+        let mut patience = self.options.patience;
+        for part in region.parts(range) {
+            if let Err(waited) = self.enter_slot(region, part.slot, &mut patience) {
+                let entered = region.parts(range).map(|part| part.slot);
+                for slot in entered.take_while(|slot| *slot < part.slot) {
+                    self.resume(region, slot);
+                }
+                return Err(InvalidateError::Busy { range, waited });
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters one slot, and waits until maps that are being written there are.
+    fn enter_slot(
+        &self,
+        region: &Region<O, P>,
+        slot: usize,
+        patience: &mut Nanos,
+    ) -> Result<(), Nanos> {
+        let free = || {
+            let entered = region.with(slot, |slot| {
                 let free = slot.phase != Phase::Taking;
                 if free {
-                    if after == Phase::Closed {
-                        slot.resume = Phase::Closed;
-                    }
+                    slot.before = slot.phase;
                     slot.phase = Phase::Taking;
                     slot.sequence = slot.sequence.wrapping_add(1);
                 }
                 free
-            })
+            });
+            (entered != Some(false)).then_some(())
         };
-        while entered() == Some(false) {
-            self.cpus.relax();
-        }
+        self.wait(patience, free)?;
+        let written = || {
+            let filling = region.with(slot, |slot| slot.filling);
+            (filling.unwrap_or(0) == 0).then_some(())
+        };
+        self.wait(patience, written)
+            .inspect_err(|_| self.resume(region, slot))
     }
 
-    /// Unmaps what is mapped of `part`, whose slot is the caller's.
-    fn unmap_part(
+    /// Waits for `look` until `patience` is used up. The clock is read only if there is something to
+    /// wait for.
+    fn wait(&self, patience: &mut Nanos, look: impl Fn() -> Option<()>) -> Result<(), Nanos> {
+        if look().is_some() {
+            return Ok(());
+        }
+        let begin = self.cpus.now();
+        let waited = poll(&self.cpus, *patience, look);
+        *patience = patience.since(self.cpus.now().since(begin));
+        waited
+    }
+
+    /// Leaves a slot in which nothing was done.
+    fn resume(&self, region: &Region<O, P>, slot: usize) {
+        region.with(slot, |slot| {
+            slot.phase = match slot.before {
+                Phase::Stuck => Phase::Stuck,
+                _ => slot.resume,
+            }
+        });
+    }
+
+    /// Leaves a slot whose memory was taken back, or not.
+    fn leave(&self, region: &Region<O, P>, slot: usize, ended: &Ended) {
+        let quiet = region.with(slot, |slot| {
+            let resume = slot.resume;
+            (slot.phase, slot.unmap_debt) = match ended {
+                Ended::Quiet => (resume, None),
+                Ended::Mapped => (Phase::Stuck, None),
+                Ended::Owed(generation) => (Phase::Stuck, Some(*generation)),
+            };
+            match slot.unmap_debt {
+                None => core::mem::take(&mut slot.leaving),
+                Some(_) => 0,
+            }
+        });
+        let lg2 = self.domain.granule().lg2();
+        self.leaving.give(quiet.unwrap_or(0) << lg2);
+    }
+
+    /// Unmaps what is mapped of `range`, whose slots are the caller's. Blocks go whole: no memory is
+    /// needed for that.
+    fn unmap_range(
         &self,
         region: &Region<O, P>,
-        part: Part,
+        range: IovaRange,
         owed: &mut Gather,
     ) -> Result<u64, InvalidateError> {
         let mut granules = 0;
-        let lg2 = self.domain.granule().lg2();
-        let all = |slot: &mut super::region::Slot| slot.mapped.run_of(true, part.run);
-        while let Some(run) = region.with(part.slot, all).flatten() {
-            let Some(range) =
-                (region.addresses(Part { run, ..part })).map(|r| self.whole(region, r))
-            else {
-                break;
-            };
-            if let Err(error) = self.domain.unmap(range, owed) {
+        let mut rest = Some(range);
+        while let Some(found) = rest.and_then(|rest| self.first_mapped(region, rest)) {
+            let whole = self.whole(region, range, found);
+            if let Err(error) = self.domain.unmap(whole, owed) {
+                let range = whole;
                 return Err(InvalidateError::Unmap { range, error });
             }
-            let Some((gone, _)) = region.first_part(range) else {
-                break;
-            };
-            region.with(part.slot, |slot| {
-                slot.mapped.clear(gone.run);
-                slot.lost.set(gone.run);
-            });
-            self.mapped.give(gone.run.count() << lg2);
-            granules += gone.run.count();
+            for gone in region.parts(whole) {
+                granules += self.unmapped(region, gone);
+            }
+            let next = whole.last().checked_add(1);
+            rest = next.and_then(|next| IovaRange::new(next, range.last()));
         }
         Ok(granules)
     }
 
-    /// `range` and what of the slot shares a block with its ends.
-    fn whole(&self, region: &Region<O, P>, range: IovaRange) -> IovaRange {
+    /// The first addresses of `range` that are mapped, from slot to slot as long as they are.
+    fn first_mapped(&self, region: &Region<O, P>, range: IovaRange) -> Option<IovaRange> {
+        let mut found: Option<IovaRange> = None;
+        for part in region.parts(range) {
+            let run = region.with(part.slot, |slot| slot.mapped.run_of(true, part.run));
+            let Some(run) = run.flatten() else {
+                match found {
+                    Some(_) => break,
+                    None => continue,
+                }
+            };
+            let here = region.addresses(Part { run, ..part })?;
+            let follows = |before: IovaRange| before.last().checked_add(1) == Some(here.start());
+            match found {
+                Some(before) if follows(before) => found = Some(before.hull(here)),
+                Some(_) => break,
+                None => found = Some(here),
+            }
+            if run.last != part.run.last {
+                break;
+            }
+        }
+        found
+    }
+
+    /// Notes that `part` is not mapped any more; its granules.
+    fn unmapped(&self, region: &Region<O, P>, part: Part) -> u64 {
+        let count = part.run.count();
+        region.with(part.slot, |slot| {
+            slot.mapped.clear(part.run);
+            slot.lost.set(part.run);
+            slot.leaving += count;
+        });
+        let bytes = count << self.domain.granule().lg2();
+        self.leaving.add(bytes);
+        self.mapped.give(bytes);
+        count
+    }
+
+    /// `found`, which is mapped, and what shares a block with its ends, in the slots of `range`, all
+    /// of which are the caller's. Blocks above a slot are pinned ones, and the range of those is the
+    /// region.
+    fn whole(&self, region: &Region<O, P>, range: IovaRange, found: IovaRange) -> IovaRange {
         let granule = self.domain.granule();
         let block = |iova: Iova| {
             let leaf = self.domain.translate(iova)?;
             (leaf.size > granule).then(|| IovaRange::page(iova, leaf.size))
         };
-        let slot = region.around(range.start());
-        let slot = slot.and_then(|part| region.addresses(part));
-        let ends = [range.start(), range.last()];
-        let hull = (ends.into_iter().filter_map(block)).fold(range, IovaRange::hull);
-        slot.and_then(|slot| hull.intersection(slot))
-            .unwrap_or(range)
-    }
-
-    /// Waits until what others mapped in a slot is paid for, or is not open any more.
-    pub(super) fn paid(&self, region: &Region<O, P>, slot: usize) -> Result<(), UnitError> {
-        let look = || {
-            let unpaid = region.with(slot, |slot| slot.unpaid)?;
-            (unpaid == 0).then_some(())
-        };
-        if look().is_some() {
-            return Ok(());
-        }
-        crate::platform::poll(&self.cpus, self.options.patience, look).map_err(|waited| {
-            UnitError::TimedOut {
-                awaited: crate::unit::Awaited::Completion,
-                waited,
-            }
-        })
+        let ends = [found.start(), found.last()];
+        let hull = (ends.into_iter().filter_map(block)).fold(found, IovaRange::hull);
+        let slots = ends.into_iter().filter_map(|end| region.around(end));
+        let slots = slots.filter_map(|part| region.addresses(part));
+        let entered = slots.fold(range, IovaRange::hull);
+        hull.intersection(entered).unwrap_or(found)
     }
 }

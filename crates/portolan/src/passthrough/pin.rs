@@ -1,74 +1,66 @@
 //! What is pinned when a region is added, and let go of when it is removed.
 
-use super::error::RegionError;
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use super::error::{RecoverError, RegionError};
 use super::owner::{Frames, MemoryOwner};
-use super::region::{Part, Phase, Region};
+use super::region::{Part, Region};
 use super::space::Passthrough;
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
-use crate::platform::Cpus;
+use crate::platform::{Cpus, Lock};
 use crate::unit::Domain;
 
 impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// Pins and maps all that is to be pinned of a region that is closed to faults.
     pub(super) fn pin_all(&self, region: &Region<O, P>) -> Result<(), RegionError> {
         let mut owed = Gather::new();
-        for (at, part) in region.pinned.iter().enumerate() {
-            let done = self.pin_range(region, *part, &mut owed);
-            if let Err((error, pinned)) = done {
-                let before = region.pinned.iter().take(at).copied();
-                let _ = self.settle(owed);
-                self.unwind(region, before.chain(pinned))?;
-                return Err(error);
+        let mut pinned = Ok(());
+        for part in &region.pinned {
+            pinned = self.pin_range(region, *part, &mut owed);
+            if pinned.is_err() {
+                break;
             }
+            region.pins.with(|pins| {
+                pins.whole += 1;
+                pins.beginning = None;
+            });
         }
-        match self.settle(owed) {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                self.unwind(region, region.pinned.iter().copied())?;
-                Err(error.into())
+        let settled = self.settle(owed, None);
+        pinned?;
+        settled.map_err(|unpaid| RecoverError::from(unpaid.cause).into())
+    }
+
+    /// Takes back what was mapped of a region that is not added because of `error`, and lets go of
+    /// what was pinned. If that fails the region stays, and can be removed.
+    pub(super) fn unwind(&self, region: &Arc<Region<O, P>>, error: RegionError) -> RegionError {
+        match self.take_back(region, region.range) {
+            Ok(_) => {
+                self.forget(region);
+                self.unpin_all(region);
+                error
+            }
+            Err(failed) => {
+                region.complete.store(true, Ordering::Release);
+                RegionError::NotQuiet(failed)
             }
         }
     }
 
-    /// Takes back what was pinned so far.
-    fn unwind(
-        &self,
-        region: &Region<O, P>,
-        pinned: impl Iterator<Item = IovaRange>,
-    ) -> Result<(), RegionError> {
-        use super::error::InvalidateError;
-        match self.take_back(region, region.range, Phase::Closed) {
-            Ok(_) => {}
-            Err(InvalidateError::Unit(error)) => return Err(error.into()),
-            // Nothing but whole maps of this region is unmapped, which has no reason to fail; if it
-            // does, devices may reach what was pinned, which therefore stays so.
-            Err(_) => return Ok(()),
-        }
-        for part in pinned {
-            self.unpin(region, part);
-        }
-        Ok(())
-    }
-
-    /// Pins and maps `range`. An error comes with what of it was pinned and has to be let go of.
+    /// Pins and maps `range`, piece by piece, and notes how much of it is pinned.
     fn pin_range(
         &self,
         region: &Region<O, P>,
         range: IovaRange,
         owed: &mut Gather,
-    ) -> Result<(), (RegionError, Option<IovaRange>)> {
+    ) -> Result<(), RegionError> {
         let start = range.start();
         let mut at = Some(start);
-        let before = |at: Iova| at.get().checked_sub(1).map(Iova::new);
-        while let Some(from) = at {
-            let Some(rest) = IovaRange::new(from, range.last()) else {
-                break;
-            };
-            let pinned = || before(from).and_then(|last| IovaRange::new(start, last));
-            let last = self
-                .pin_piece(region, rest, owed)
-                .map_err(|error| (error, pinned()))?;
+        while let Some(rest) = at.and_then(|from| IovaRange::new(from, range.last())) {
+            let last = self.pin_piece(region, rest, owed)?;
+            let beginning = IovaRange::new(start, last);
+            region.pins.with(|pins| pins.beginning = beginning);
             at = last.checked_add(1);
         }
         Ok(())
@@ -121,8 +113,17 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         Ok(())
     }
 
-    /// Lets go of `part`, which is quiet.
-    pub(super) fn unpin(&self, region: &Region<O, P>, part: IovaRange) {
+    /// Lets go of all that is pinned of a region, which is quiet.
+    pub(super) fn unpin_all(&self, region: &Region<O, P>) {
+        let pins = region.pins.with(core::mem::take);
+        let whole = region.pinned.iter().take(pins.whole).copied();
+        for part in whole.chain(pins.beginning) {
+            self.unpin(region, part);
+        }
+    }
+
+    /// Lets go of `part`.
+    fn unpin(&self, region: &Region<O, P>, part: IovaRange) {
         region.owner.unpin(part);
         self.pinned.give(part.len_minus_one() + 1);
     }

@@ -1,12 +1,13 @@
 //! Regions of memory and their slots.
 //!
 //! A slot is the piece of a region that one aligned run of 512 granules holds. Its lock guards which
-//! of its granules are mapped; it is never held across a wait.
+//! of its granules are mapped; nothing is mapped, unmapped, allocated or waited for while it is held.
 
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicBool;
 
 use super::bits::{Bits, GRANULES, Run};
+use super::debt::Generation;
 use super::error::RegionError;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::{Cpus, Lock};
@@ -41,7 +42,7 @@ pub(super) enum Phase {
     Open,
     /// Somebody takes memory back, and is the only one who does: faults wait.
     Taking,
-    /// Memory was taken back and is not quiet: faults fail.
+    /// Memory was to be taken back, and is still mapped or not quiet: faults fail.
     Stuck,
     /// The region comes or goes: there is no memory here.
     Closed,
@@ -55,11 +56,46 @@ pub(super) struct Slot {
     pub(super) phase: Phase,
     /// What it is to be once memory was taken back: open or closed.
     pub(super) resume: Phase,
+    /// What it was before somebody entered to take memory back.
+    pub(super) before: Phase,
     pub(super) mapped: Bits,
     /// Granules that were unmapped since the last harvest, and may have been written before.
     pub(super) lost: Bits,
-    /// Maps whose debt is not paid yet.
+    /// Maps that are being written, without the lock; their granules count as mapped.
+    pub(super) filling: u32,
+    /// Maps that are written and whose debt is being paid.
     pub(super) unpaid: u32,
+    /// Where the debt of maps lies that the hardware did not complete.
+    pub(super) map_debt: Option<Generation>,
+    /// Where the debt of what was taken back lies that the hardware did not complete.
+    pub(super) unmap_debt: Option<Generation>,
+    /// Granules that were taken back and are not quiet.
+    pub(super) leaving: u64,
+}
+
+impl Slot {
+    const CLOSED: Self = Self {
+        sequence: 0,
+        phase: Phase::Closed,
+        resume: Phase::Closed,
+        before: Phase::Closed,
+        mapped: Bits::EMPTY,
+        lost: Bits::EMPTY,
+        filling: 0,
+        unpaid: 0,
+        map_debt: None,
+        unmap_debt: None,
+        leaving: 0,
+    };
+}
+
+/// What of a region's parts to be pinned is pinned now.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pins {
+    /// So many parts from the first are, all of each.
+    pub(super) whole: usize,
+    /// The beginning of the part after those.
+    pub(super) beginning: Option<IovaRange>,
 }
 
 /// One region.
@@ -68,9 +104,10 @@ pub(super) struct Region<O, P: Cpus> {
     pub(super) range: IovaRange,
     pub(super) access: Access,
     pub(super) owner: O,
-    /// Parts that are pinned, in order.
+    /// Parts that are to be pinned, in order.
     pub(super) pinned: Vec<IovaRange>,
-    /// Whether all that is to be pinned is.
+    pub(super) pins: P::Lock<Pins>,
+    /// Whether it may be removed: adding it has ended.
     pub(super) complete: AtomicBool,
     granule: PageSize,
     slots: Vec<P::Lock<Slot>>,
@@ -98,21 +135,13 @@ impl<O, P: Cpus> Region<O, P> {
         let count = usize::try_from(count).map_err(|_| no_memory)?;
         let mut slots = Vec::new();
         slots.try_reserve_exact(count).map_err(|_| no_memory)?;
-        slots.extend((0..count).map(|_| {
-            Lock::new(Slot {
-                sequence: 0,
-                phase: Phase::Closed,
-                resume: Phase::Closed,
-                mapped: Bits::default(),
-                lost: Bits::default(),
-                unpaid: 0,
-            })
-        }));
+        slots.extend((0..count).map(|_| Lock::new(Slot::CLOSED)));
         Ok(Self {
             range,
             access: options.access,
             owner,
             pinned,
+            pins: Lock::new(Pins::default()),
             complete: AtomicBool::new(false),
             granule,
             slots,

@@ -2,17 +2,18 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::Ordering;
 
 use super::account::{Counters, Limited, Limits, Quantity, Usage};
-use super::error::{RegionError, RemoveError};
+use super::debt::{Debts, Generation, Unpaid};
+use super::error::{RecoverError, RegionError, RemoveError};
 use super::owner::MemoryOwner;
 use super::premap::{Detector, Window};
 use super::region::{Hold, Phase, Region, RegionOptions};
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
 use crate::platform::{Cpus, Lock, Nanos};
-use crate::unit::{Domain, UnitError};
+use crate::unit::Domain;
 
 /// How a container behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,8 @@ pub struct PassthroughOptions {
     pub limits: Limits,
     /// What a fault maps.
     pub window: Window,
-    /// How long a fault waits for memory around it that is being taken back.
+    /// How long a fault waits for memory around it that is being taken back, and whoever takes memory
+    /// back for others that do so there.
     pub patience: Nanos,
     /// How often a fault populates again because memory was taken back meanwhile.
     pub retries: u32,
@@ -41,8 +43,9 @@ impl Default for PassthroughOptions {
 
 /// The memory that devices of one domain may use.
 ///
-/// *Locking.* Methods may be called from any CPU; no lock is held across a wait, and none while the
-/// owner populates. Nobody else maps in the domain where regions are.
+/// *Locking.* Methods may be called from any CPU. While a lock is held nothing is waited for, mapped,
+/// unmapped or allocated, and the owner is not called. Nobody else maps in the domain where regions
+/// are.
 #[derive(Debug)]
 pub struct Passthrough<D: Domain, O: MemoryOwner, P: Cpus> {
     pub(super) domain: Arc<D>,
@@ -52,15 +55,20 @@ pub struct Passthrough<D: Domain, O: MemoryOwner, P: Cpus> {
     regions: P::Lock<Vec<Arc<Region<O, P>>>>,
     pub(super) detector: P::Lock<Detector>,
     /// What the hardware did not complete.
-    debt: P::Lock<Gather>,
-    in_debt: AtomicBool,
+    pub(super) debts: Debts<P>,
+    /// Where the debt of harvested marks lies, if the hardware did not complete that.
+    pub(super) marks: P::Lock<Option<Generation>>,
     pub(super) pinned: Quantity,
     pub(super) mapped: Quantity,
+    /// Taken back, and not quiet.
+    pub(super) leaving: Quantity,
     pub(super) counters: Counters,
 }
 
 impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// A container without regions.
+    ///
+    /// *Context.* Task.
     pub fn new(domain: Arc<D>, cpus: P, options: PassthroughOptions) -> Self {
         Self {
             domain,
@@ -68,22 +76,28 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
             options,
             regions: Lock::new(Vec::new()),
             detector: Lock::new(Detector::new(options.window)),
-            debt: Lock::new(Gather::new()),
-            in_debt: AtomicBool::new(false),
+            debts: Debts::new(),
+            marks: Lock::new(None),
             pinned: Quantity::new(Limited::Pinned, options.limits.pinned),
             mapped: Quantity::new(Limited::Mapped, options.limits.mapped),
+            leaving: Quantity::new(Limited::Mapped, u64::MAX),
             counters: Counters::default(),
         }
     }
 
     /// The domain.
+    ///
+    /// *Context.* Interrupt.
     pub fn domain(&self) -> &Arc<D> {
         &self.domain
     }
 
     /// What it did so far, and what it holds.
+    ///
+    /// *Context.* Interrupt.
     pub fn usage(&self) -> Usage {
-        self.counters.read(self.pinned.used(), self.mapped.used())
+        let (pinned, mapped) = (self.pinned.used(), self.mapped.used());
+        self.counters.read(pinned, mapped, self.leaving.used())
     }
 
     /// The region at `iova`.
@@ -100,24 +114,26 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         })
     }
 
-    /// Pays `owed`, and what is owed from before.
-    pub(super) fn settle(&self, mut owed: Gather) -> Result<(), UnitError> {
-        if self.in_debt.swap(false, Ordering::Acquire) {
-            let mut older = self.debt.with(core::mem::take);
-            // Both are of this domain.
-            let _ = self.domain.absorb(&mut owed, &mut older);
-        }
-        self.domain.sync(&mut owed).map_err(|error| {
-            self.keep(owed);
-            error.into()
-        })
+    /// Pays `owed`, and what is owed from before if nobody else does; `needs` is quiet afterwards.
+    pub(super) fn settle(&self, owed: Gather, needs: Option<Generation>) -> Result<(), Unpaid> {
+        let (cpus, patience) = (&self.cpus, self.options.patience);
+        self.debts
+            .settle(cpus, patience, &*self.domain, owed, needs)
     }
 
-    /// Keeps a debt that was not paid.
-    fn keep(&self, mut owed: Gather) {
-        // Both are of this domain.
-        let _ = self.debt.with(|debt| self.domain.absorb(debt, &mut owed));
-        self.in_debt.store(true, Ordering::Release);
+    /// Pays what the hardware did not complete before. What could not be taken back then is quiet
+    /// afterwards; it opens once it is taken back again, which does not fail for that any more.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// See [`RecoverError`]: all of it is still owed.
+    pub fn recover(&self) -> Result<(), RecoverError> {
+        let Some(newest) = self.debts.newest() else {
+            return Ok(());
+        };
+        let settled = self.settle(Gather::new(), Some(newest));
+        settled.map_err(|unpaid| unpaid.cause.into())
     }
 
     fn check(&self, options: &RegionOptions<'_>) -> Result<Vec<IovaRange>, RegionError> {
@@ -158,8 +174,11 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// Adds a region, and pins and maps what of it is to be pinned. Faults in it are served once
     /// this has returned.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
-    /// See [`RegionError`]; there is no such region then.
+    /// See [`RegionError`]; there is no such region then, unless devices may still reach what was
+    /// pinned for it.
     pub fn add_region(&self, options: &RegionOptions<'_>, owner: O) -> Result<(), RegionError> {
         let pinned = self.check(options)?;
         let access = options.access;
@@ -170,23 +189,9 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         };
         let granule = self.domain.granule();
         let region = Arc::new(Region::<O, P>::new(&granted, owner, pinned, granule)?);
-        self.regions.with(|regions| {
-            let range = region.range;
-            let at = regions.partition_point(|other| other.range.last() < range.start());
-            if regions
-                .get(at)
-                .is_some_and(|next| next.range.overlaps(range))
-            {
-                return Err(RegionError::Overlaps { range });
-            }
-            let no_memory = RegionError::NoMemory { slots: 0 };
-            regions.try_reserve(1).map_err(|_| no_memory)?;
-            regions.insert(at, region.clone());
-            Ok(())
-        })?;
+        self.insert(&region)?;
         if let Err(error) = self.pin_all(&region) {
-            self.forget(&region);
-            return Err(error);
+            return Err(self.unwind(&region, error));
         }
         for part in region.parts(region.range) {
             region.with(part.slot, |slot| {
@@ -200,13 +205,49 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         Ok(())
     }
 
-    fn forget(&self, region: &Arc<Region<O, P>>) {
-        self.regions
-            .with(|regions| regions.retain(|other| !Arc::ptr_eq(other, region)));
+    /// Adds a region to the list, whose memory is made without its lock.
+    fn insert(&self, region: &Arc<Region<O, P>>) -> Result<(), RegionError> {
+        let range = region.range;
+        let mut room = Vec::new();
+        loop {
+            let wanted = self.regions.with(|regions| {
+                let at = regions.partition_point(|other| other.range.last() < range.start());
+                let next = regions.get(at);
+                if next.is_some_and(|next| next.range.overlaps(range)) {
+                    return Err(RegionError::Overlaps { range });
+                }
+                if regions.len() == regions.capacity() {
+                    if room.capacity() <= regions.len() {
+                        return Ok(Some(regions.len().saturating_mul(2).max(4)));
+                    }
+                    room.append(regions);
+                    core::mem::swap(&mut room, regions);
+                }
+                regions.insert(at, region.clone());
+                Ok(None)
+            })?;
+            let Some(count) = wanted else {
+                return Ok(());
+            };
+            room = Vec::new();
+            let no_memory = RegionError::NoMemory { slots: 0 };
+            room.try_reserve_exact(count).map_err(|_| no_memory)?;
+        }
+    }
+
+    /// Takes a region off the list; whether it was on it. Who took it off is who unpins.
+    pub(super) fn forget(&self, region: &Arc<Region<O, P>>) -> bool {
+        self.regions.with(|regions| {
+            let before = regions.len();
+            regions.retain(|other| !Arc::ptr_eq(other, region));
+            before != regions.len()
+        })
     }
 
     /// Removes the region that begins at `start`: when this returns, no device reaches its memory,
-    /// and what was pinned of it is not any more.
+    /// and what was pinned of it is not any more. It takes no memory.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// See [`RemoveError`].
@@ -215,25 +256,32 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
         let region = region.filter(|region| region.range.start() == start);
         let region = region.filter(|region| region.complete.load(Ordering::Acquire));
         let region = region.ok_or(RemoveError::NoRegion { start })?;
-        self.take_back(&region, region.range, Phase::Closed)?;
-        // Whoever takes it off the list is the one who unpins.
-        let taken_off = self.regions.with(|regions| {
-            let before = regions.len();
-            regions.retain(|other| !Arc::ptr_eq(other, &region));
-            before - regions.len()
-        });
-        if taken_off == 0 {
+        self.close(&region);
+        self.take_back(&region, region.range)?;
+        if !self.forget(&region) {
             return Err(RemoveError::NoRegion { start });
         }
-        for part in &region.pinned {
-            self.unpin(&region, *part);
-        }
+        self.unpin_all(&region);
         Ok(())
+    }
+
+    /// Closes a region for good: its slots serve no fault any more.
+    fn close(&self, region: &Region<O, P>) {
+        for part in region.parts(region.range) {
+            region.with(part.slot, |slot| {
+                slot.resume = Phase::Closed;
+                if slot.phase == Phase::Open {
+                    slot.phase = Phase::Closed;
+                }
+            });
+        }
     }
 }
 
 impl<D: Domain, O: MemoryOwner, P: Cpus> Drop for Passthrough<D, O, P> {
     /// Removes all regions. What cannot be made quiet stays pinned.
+    ///
+    /// *Context.* Task.
     fn drop(&mut self) {
         let mut from = Some(Iova::new(0));
         while let Some(region) = from.and_then(|from| self.next_region(from)) {

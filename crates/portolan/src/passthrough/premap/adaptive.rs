@@ -89,16 +89,22 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// Nothing known.
+    /// Nothing known. Without memory for all requesters that could be remembered, fewer are.
+    ///
+    /// *Context.* Task.
     pub fn new(options: Adaptive) -> Self {
+        let mut histories = Vec::new();
+        let _ = histories.try_reserve_exact(REQUESTERS);
         Self {
             options,
-            histories: Vec::new(),
+            histories,
             time: 0,
         }
     }
 
     /// What to map for a fault of `who` on granule number `granule`, which was not mapped.
+    ///
+    /// *Context.* Interrupt.
     pub fn fault(&mut self, who: Requester, granule: u64) -> Ahead {
         self.time = self.time.wrapping_add(1);
         let (options, time) = (self.options, self.time);
@@ -113,8 +119,8 @@ impl Streams {
     fn history(&mut self, who: Requester) -> Option<&mut History> {
         let found = self.histories.iter().position(|h| h.who == who);
         let at = found.unwrap_or_else(|| {
-            let full = self.histories.len() >= REQUESTERS;
-            if full || self.histories.try_reserve(1).is_err() {
+            let most = self.histories.capacity().min(REQUESTERS);
+            if self.histories.len() >= most {
                 let oldest = self.histories.iter().enumerate();
                 let oldest = oldest.min_by_key(|(_, h)| h.touched);
                 let oldest = oldest.map(|(at, _)| at);

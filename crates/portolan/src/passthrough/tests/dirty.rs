@@ -11,7 +11,7 @@ use crate::platform::{TableMem, Word};
 const DIRTY: u64 = 1 << 9;
 
 /// Writes through the leaf of `page`, as hardware does.
-fn write(rig: &Rig, page: u64) {
+pub(super) fn write(rig: &Rig, page: u64) {
     let mut table = rig.domain.table().root();
     let iova = BASE + page * PAGE;
     for level in (0..4).rev() {

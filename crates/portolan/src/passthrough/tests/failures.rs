@@ -1,12 +1,15 @@
 //! Faults that cannot be served.
 
+use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 
-use super::rig::{BASE, PAGE, Rig};
+use super::rig::{BASE, Once, PAGE, Rig, TIMED_OUT, pages_at, request};
 use crate::addr::{Iova, StreamId};
 use crate::fault::{Group, Handler, RawPageRequest, RequestKind, Response, StallTag, Wants};
 use crate::inval::Caching;
-use crate::passthrough::{FaultError, PassthroughOptions, Window};
+use crate::passthrough::{
+    Already, FaultError, HarvestError, PassthroughOptions, RecoverError, Window,
+};
 
 #[test]
 fn every_shortage_of_table_memory_is_an_answer() {
@@ -67,4 +70,72 @@ fn devices_are_told() {
     rig.hardware.broken.store(0, Ordering::Relaxed);
     assert_eq!(ask(&[7], Wants::READ), Response::Success);
     rig.audit(16);
+}
+
+/// A map's own debt is not paid: who asks again is not told that all is there until it is.
+#[test]
+fn a_fault_on_what_was_mapped_and_not_paid_for_pays_or_fails() {
+    let rig = Rig::caching(PassthroughOptions::default(), 64, Caching::NotPresentToo);
+    rig.region(16);
+    rig.hardware.broken.store(1, Ordering::Relaxed);
+    for syncs in 1..4 {
+        assert_eq!(rig.fault(7), Err(FaultError::Unit(TIMED_OUT)));
+        assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs);
+    }
+    rig.hardware.broken.store(0, Ordering::Relaxed);
+    assert_eq!(rig.fault(7).unwrap().already, Already::Yes);
+    assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), 4);
+    // Paid once.
+    assert_eq!(rig.fault(7).unwrap().already, Already::Yes);
+    assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), 4);
+    rig.audit(16);
+}
+
+/// What another CPU's fault mapped is there once that one has paid.
+#[test]
+fn a_fault_that_comes_second_waits_for_what_the_first_owes() {
+    let rig = Rig::caching(PassthroughOptions::default(), 64, Caching::NotPresentToo);
+    rig.region(16);
+    let container = rig.container.clone();
+    *rig.hardware.hook.lock() = Some(Once(Box::new(move || {
+        let iova = Iova::new(BASE + 7 * PAGE);
+        assert_eq!(container.fault(&request(7)), Err(FaultError::Busy { iova }));
+    })));
+    rig.fault(7).unwrap();
+    assert!(rig.hardware.hook.lock().is_none());
+    rig.audit(16);
+}
+
+#[test]
+fn a_race_with_another_cpu_is_no_reason_to_fail_a_device() {
+    let iova = Iova::new(BASE);
+    let busy = FaultError::Busy { iova };
+    let contended = FaultError::Contended { iova, times: 65 };
+    assert_eq!(busy.response(), Response::Success);
+    assert_eq!(contended.response(), Response::Success);
+}
+
+/// Marks that were harvested and not paid for: the next harvest pays for them, with nothing of its
+/// own to pay.
+#[test]
+fn a_harvest_pays_for_the_one_before() {
+    let rig = Rig::new(PassthroughOptions::default(), 64);
+    rig.region(16);
+    rig.fault(3).unwrap();
+    super::dirty::write(&rig, 3);
+    rig.hardware.broken.store(1, Ordering::Relaxed);
+    let mut seen = 0;
+    let failed = rig.container.harvest_dirty(pages_at(0, 16), |_| seen += 1);
+    let not_paid = HarvestError::NotPaid(RecoverError::Unit(TIMED_OUT));
+    assert_eq!((failed, seen), (Err(not_paid), 1));
+    let again = rig.container.harvest_dirty(pages_at(0, 16), |_| seen += 1);
+    assert_eq!((again, seen), (Err(not_paid), 1));
+    rig.hardware.broken.store(0, Ordering::Relaxed);
+    let again = rig.container.harvest_dirty(pages_at(0, 16), |_| seen += 1);
+    assert_eq!((again, seen), (Ok(()), 1));
+    let syncs = rig.hardware.syncs.load(Ordering::Relaxed);
+    rig.container
+        .harvest_dirty(pages_at(0, 16), |_| ())
+        .unwrap();
+    assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs);
 }

@@ -5,12 +5,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use spin::Mutex;
 
-use super::rig::{BASE, PAGE, Rig};
+use super::rig::{BASE, PAGE, Rig, pages_at};
 use crate::addr::{Iova, Pasid, StreamId};
 use crate::fault::{
     Group, GroupId, Handler, PageRequest, Place, RawPageRequest, RequestKind, Response, Wants,
 };
-use crate::passthrough::{FirstStage, Guest, Nested, PassthroughOptions};
+use crate::passthrough::{FirstStage, Guest, Hold, Nested, PassthroughOptions, RegionOptions};
+use crate::table::Access;
 
 /// Processes' pages to the guest's pages; all tables are in page 100 of its memory.
 #[derive(Default)]
@@ -46,11 +47,15 @@ impl Guest for Arc<Processes> {
 }
 
 fn ask(handler: &impl Handler, pasid: u32, pages: &[u64]) -> Response {
+    ask_for(handler, pasid, pages, Wants::READ)
+}
+
+fn ask_for(handler: &impl Handler, pasid: u32, pages: &[u64], wants: Wants) -> Response {
     let raw = |page: &u64| RawPageRequest {
         stream: StreamId::new(3),
         pasid: Some(Pasid::new(pasid)),
         iova: Iova::new(page * PAGE),
-        wants: Wants::READ,
+        wants,
         kind: RequestKind::Pri {
             group: GroupId::new(9),
             place: Place::Last,
@@ -97,4 +102,30 @@ fn refusals_come_from_the_stage_that_refuses() {
     assert_eq!(ask(&nested, 1, &[7]), Response::Invalid);
     assert_eq!(guest.forwarded.lock().len(), 1);
     assert_eq!(rig.container.usage().failed, 1);
+}
+
+/// The guest's tables lie in memory that devices may only read; a write through them leads to memory
+/// that they may write.
+#[test]
+fn a_write_needs_no_write_access_to_the_tables_that_lead_there() {
+    let rig = Rig::new(PassthroughOptions::default(), 64);
+    rig.region(100);
+    let tables = RegionOptions {
+        range: pages_at(100, 1),
+        access: Access::READ,
+        hold: Hold::OnDemand,
+    };
+    rig.container
+        .add_region(&tables, rig.memory.clone())
+        .unwrap();
+    let guest = Arc::new(Processes::default());
+    guest.pages.lock().insert((Some(Pasid::new(1)), 7), 30);
+    let nested = Nested::new(rig.container.clone(), guest.clone());
+    let write = Wants::READ | Wants::WRITE;
+    assert_eq!(ask_for(&nested, 1, &[7], write), Response::Success);
+    assert!(rig.leads(30).is_some() && rig.leads(100).is_some());
+    // Memory that may not be written is not.
+    guest.pages.lock().insert((Some(Pasid::new(1)), 8), 100);
+    assert_eq!(ask_for(&nested, 1, &[8], write), Response::Invalid);
+    assert_eq!(ask(&nested, 1, &[8]), Response::Success);
 }

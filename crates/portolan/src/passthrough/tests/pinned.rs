@@ -5,10 +5,11 @@ use core::sync::atomic::Ordering;
 use super::rig::{BASE, PAGE, Rig, TIMED_OUT, pages_at};
 use crate::addr::{Iova, IovaRange};
 use crate::passthrough::{
-    Already, Hold, InvalidateError, LimitReached, Limited, Limits, PassthroughOptions,
-    PopulateError, RegionError, RegionOptions,
+    Already, FaultError, Hold, InvalidateError, LimitReached, Limited, Limits, PassthroughOptions,
+    PopulateError, RegionError, RegionOptions, RemoveError,
 };
 use crate::table::Access;
+use crate::unit::Domain as _;
 
 fn options(range: IovaRange, hold: Hold<'_>) -> RegionOptions<'_> {
     RegionOptions {
@@ -126,8 +127,62 @@ fn memory_that_devices_may_reach_stays_pinned() {
     );
     rig.hardware.broken.store(1, Ordering::Relaxed);
     let added = add(&rig, &options(pages_at(0, 9), Hold::Pinned));
-    assert_eq!(added, Err(RegionError::Unit(TIMED_OUT)));
+    let not_quiet = InvalidateError::Unit(TIMED_OUT);
+    assert_eq!(added, Err(RegionError::NotQuiet(not_quiet)));
     assert_eq!(rig.memory.pinned.lock().len(), 9);
+    assert_eq!(rig.container.usage().pinned_bytes, 9 * PAGE);
+    let iova = Iova::new(BASE + 3 * PAGE);
+    assert_eq!(rig.fault(3), Err(FaultError::NotQuiet { iova }));
+    let start = Iova::new(BASE);
+    let again = rig.container.remove_region(start);
+    assert_eq!(again, Err(RemoveError::NotQuiet(not_quiet)));
+    // It comes back as soon as the hardware does.
+    rig.hardware.broken.store(0, Ordering::Relaxed);
+    rig.container.remove_region(start).unwrap();
+    assert!(rig.memory.pinned.lock().is_empty());
+    assert_eq!(rig.container.usage().pinned_bytes, 0);
+    rig.audit(16);
+    rig.region(9);
+}
+
+/// Some parts are pinned when the next cannot be, and the hardware fails: what was pinned is known.
+#[test]
+fn what_was_pinned_before_an_error_is_let_go_of_when_the_hardware_is_back() {
+    let rig = Rig::caching(
+        PassthroughOptions::default(),
+        64,
+        crate::inval::Caching::NotPresentToo,
+    );
+    rig.memory.gap.store(1, Ordering::Relaxed);
+    rig.memory.absent.lock().insert(BASE / PAGE + 140);
+    rig.hardware.broken.store(1, Ordering::Relaxed);
+    let parts = [pages_at(0, 5), pages_at(100, 60), pages_at(200, 5)];
+    let added = add(&rig, &options(pages_at(0, 1024), Hold::Selective(&parts)));
+    assert!(matches!(added, Err(RegionError::NotQuiet(_))), "{added:?}");
+    assert_eq!(rig.memory.pinned.lock().len(), 45);
+    rig.hardware.broken.store(0, Ordering::Relaxed);
+    rig.container.remove_region(Iova::new(BASE)).unwrap();
+    assert!(rig.memory.pinned.lock().is_empty());
+    assert_eq!(rig.container.usage().pinned_bytes, 0);
+}
+
+/// A root and one table are all there is: no block can be split.
+#[test]
+fn a_pinned_region_of_large_blocks_is_removed_without_memory_for_tables() {
+    let rig = Rig::new(PassthroughOptions::default(), 2);
+    let range = IovaRange::from_len(Iova::new(BASE), 1 << 30).unwrap();
+    add(&rig, &options(range, Hold::Pinned)).unwrap();
+    let start = Iova::new(BASE);
+    let found = rig.domain.translate(start).unwrap();
+    assert_eq!(found.size, crate::addr::PageSize::SIZE_1G);
+    rig.container.remove_region(start).unwrap();
+    assert!(rig.memory.pinned.lock().is_empty());
+    assert_eq!(rig.domain.translate(start), None);
+    let usage = rig.container.usage();
+    assert_eq!(
+        (usage.pinned_bytes, usage.mapped_bytes, usage.leaving_bytes),
+        (0, 0, 0)
+    );
 }
 
 #[test]

@@ -29,7 +29,17 @@ pub(super) const BASE: u64 = 0x4000_0000;
 pub(super) struct Hardware {
     pub syncs: AtomicU64,
     pub broken: AtomicU64,
+    /// Called once, in the middle of the next sync: another CPU.
+    pub hook: Mutex<Option<Once>>,
     now: AtomicU64,
+}
+
+pub(super) struct Once(pub Box<dyn FnOnce() + Send>);
+
+impl core::fmt::Debug for Once {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Once")
+    }
 }
 
 pub(super) const TIMED_OUT: UnitError = UnitError::TimedOut {
@@ -43,6 +53,10 @@ impl InvalidationQueue for Hardware {
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
         assert!(steps.count() > 0);
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        let hook = self.hook.lock().take();
+        if let Some(hook) = hook {
+            (hook.0)();
+        }
         match self.broken.load(Ordering::Relaxed) {
             0 => Ok(()),
             _ => Err(TIMED_OUT),
@@ -57,7 +71,7 @@ impl ContextHome for Hardware {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Hand(Arc<Hardware>);
+pub(super) struct Hand(pub Arc<Hardware>);
 
 impl Clock for Hand {
     fn now(&self) -> Nanos {
@@ -245,7 +259,9 @@ impl Rig {
                 mapped += 1;
             }
         }
-        assert_eq!(self.container.usage().mapped_bytes, mapped * PAGE);
+        let usage = self.container.usage();
+        assert_eq!(usage.mapped_bytes, mapped * PAGE);
+        assert_eq!(usage.leaving_bytes, 0);
     }
 }
 
