@@ -7,7 +7,7 @@ use std::sync::Arc;
 use portolan::addr::{ContextId, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
-    Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, ToDevice, Unowned,
+    Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, ToDevice,
 };
 use portolan::platform::HostTables;
 use portolan::table::format::Armv8Stage1;
@@ -15,6 +15,7 @@ use portolan::unit::{Attach, AttachError, Domain, FaultEvent, PagedDomain, Unit,
 use portolan_linux::memory::{Backing, Base, HostMemory};
 
 use crate::addresses::{Threads, cpus};
+use crate::buffers::unowned;
 use crate::mappings::Free;
 use crate::rig::{CAPS, PAGE, QUIRKS, table};
 use crate::{Failure, Workload};
@@ -84,7 +85,9 @@ impl Handed {
         let limits = Constraints::default();
         let device = Device::translated(Arc::new(Attached), StreamId::new(1), space, limits);
         let device = device.map_err(|_| Failure::Addresses)?;
-        let device = device.with_copies(copying).with_standing_pool(range);
+        let device = device
+            .with_copies(copying)
+            .with_standing_pool(unowned(range));
         Ok(Self {
             device: device.map_err(|_| Failure::Addresses)?,
             buffers: start.checked_add(POOL).ok_or(Failure::Addresses)?,
@@ -106,7 +109,7 @@ impl Workload for Handed {
             // A few buffers in turn, as a driver's own are.
             let at = PhysAddr::new(self.buffers.get() + black_box(i % 8) * PAGE);
             let memory = PhysRange::page(at, PageSize::SIZE_4K);
-            let mapped = self.device.map::<ToDevice, _>(Unowned(memory));
+            let mapped = self.device.map::<ToDevice, _>(unowned(memory));
             let mapping = mapped.map_err(|_| Failure::Addresses)?;
             black_box(mapping.iova());
             mapping.unmap().map_err(|_| Failure::NotPrepared)?;

@@ -6,10 +6,11 @@
 //! * [`bounce`]: bounce slots on real threads, with copies.
 //!
 //! Nothing here measures hardware.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod addresses;
 pub mod bounce;
+mod buffers;
 mod copied;
 mod full;
 pub mod linux_like;

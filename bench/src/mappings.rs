@@ -13,6 +13,7 @@ use portolan::table::format::Armv8Stage1;
 use portolan::unit::{ContextHome, PagedDomain, UnitError};
 
 use crate::addresses::{Threads, cpus};
+use crate::buffers::unowned;
 use crate::rig::{CAPS, PAGE, QUIRKS, access, table};
 use crate::{Failure, Workload};
 
@@ -84,7 +85,9 @@ impl Workload for Buffers {
     fn run(&mut self) -> Result<(), Failure> {
         for i in 0..PAIRS {
             let memory = PhysRange::page(PhysAddr::new(black_box(i << 12)), PageSize::SIZE_4K);
-            let mapped = self.space.map_range(memory, access(), &self.constraints);
+            let mapped = self
+                .space
+                .map_range(unowned(memory), access(), &self.constraints);
             let (range, iova) = mapped.map_err(|_| Failure::Addresses)?;
             black_box(iova);
             self.space

@@ -201,6 +201,11 @@ impl Rig {
     }
 }
 
+fn unowned(memory: PhysRange) -> Unowned {
+    // SAFETY: the addresses are those of a simulated world, to which only the test leads.
+    unsafe { Unowned::new(memory) }
+}
+
 fn buffer(start: u64, bytes: u64) -> (PhysRange, PhysRange) {
     let range = PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
     let first = start.next_multiple_of(PAGE);
@@ -229,7 +234,7 @@ fn a_device_that_tries_everything_gets_at_its_buffer_alone() {
         let before = rig.world.all(0, POOL);
         let mapping = rig
             .device
-            .map::<Bidirectional, _>(Unowned(range))
+            .map::<Bidirectional, _>(unowned(range))
             .ok()
             .unwrap();
         assert!(mapping.is_copied());
@@ -261,7 +266,7 @@ fn slots_wait_until_they_are_quiet() {
     rig.world.with(|world| world[0x3f00..0x4100].fill(MINE));
     let mapping = rig
         .device
-        .map::<Bidirectional, _>(Unowned(range))
+        .map::<Bidirectional, _>(unowned(range))
         .ok()
         .unwrap();
     rig.rampage(&mut tester, mapping.iova(), whole);

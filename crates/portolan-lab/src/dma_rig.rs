@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PhysRange, StreamId};
+use portolan::addr::{ContextId, CpuId, Iova, IovaRange, StreamId};
 use portolan::dma::{
-    Bidirectional, Bounds, Buffer, Constraints, Device, DmaSpace, Mapping, Policy, Retired,
-    SpaceOptions,
+    Bidirectional, Bounds, Constraints, Device, DmaSpace, Mapping, Policy, Retired, SpaceOptions,
 };
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step};
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
@@ -19,6 +18,7 @@ use portolan::unit::{
     Attach, AttachError, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
 };
 
+use crate::buffers::Pieces;
 use crate::rig::{CONTEXT, Rig};
 
 /// When and where the caller says that it is.
@@ -108,18 +108,6 @@ impl<D: Domain> Attach<D> for Attached {
     }
 }
 
-/// Memory that a driver hands over.
-#[derive(Debug)]
-pub(crate) struct Pieces(pub(crate) Vec<PhysRange>);
-
-impl Buffer for Pieces {
-    type Pieces<'b> = std::iter::Copied<std::slice::Iter<'b, PhysRange>>;
-
-    fn pieces(&self) -> Self::Pieces<'_> {
-        self.0.iter().copied()
-    }
-}
-
 /// How a space is set up.
 pub(crate) struct SpaceSetup {
     pub(crate) policy: Policy,
@@ -135,6 +123,7 @@ pub(crate) struct SpaceSetup {
 pub(crate) struct DmaRig<'m, F: Format> {
     pub(crate) device: Device<Arc<LabSpace<'m, F>>>,
     pub(crate) space: Arc<LabSpace<'m, F>>,
+    domain: Arc<LabDomain<'m, F>>,
     pub(crate) moment: Arc<Moment>,
     pub(crate) rig: Arc<Rig<'m, F>>,
     queue: Arc<ModelQueue<'m, F>>,
@@ -171,7 +160,8 @@ impl<'m, F: Format> DmaRig<'m, F> {
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };
-        let space = Arc::new(DmaSpace::new(Arc::new(domain), cpus, &options)?);
+        let domain = Arc::new(domain);
+        let space = Arc::new(DmaSpace::new(domain.clone(), cpus, &options)?);
         let device = Device::translated(
             Arc::new(Attached),
             StreamId::new(1),
@@ -181,6 +171,7 @@ impl<'m, F: Format> DmaRig<'m, F> {
         Ok(Self {
             device,
             space,
+            domain,
             moment,
             rig,
             queue,
@@ -197,6 +188,6 @@ impl<'m, F: Format> DmaRig<'m, F> {
 
     /// The page tables.
     pub(crate) fn table(&self) -> &PageTable<F, &'m SlabTables<F::Word>> {
-        self.space.domain().table()
+        self.domain.table()
     }
 }

@@ -11,10 +11,11 @@
 //! * [`cli`]: the command line.
 //!
 //! Not here: recording traces.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod bench;
 pub mod bench_fault;
+mod buffers;
 pub mod check;
 pub mod cli;
 mod display;

@@ -46,7 +46,7 @@
 //!
 //! Not here yet: copies to and from bounce pools.
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 extern crate alloc;
 

@@ -112,11 +112,16 @@ fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
     Arc::new(DmaSpace::new(domain, LoomCpus::new(1), &options).unwrap())
 }
 
+fn unowned(memory: PhysRange) -> Unowned {
+    // SAFETY: the addresses are names: no memory of the test is behind them.
+    unsafe { Unowned::new(memory) }
+}
+
 fn map_and_unmap(space: &Space, hardware: &Hardware, page: u64) {
     let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
     let constraints = Constraints::default();
     let (range, iova) = space
-        .map_range(memory, Access::READ, &constraints)
+        .map_range(unowned(memory), Access::READ, &constraints)
         .expect("there is room");
     let before = hardware.forgotten(iova);
     space.unmap_range(range).expect("the hardware completes");
@@ -165,7 +170,7 @@ fn what_fails_for_one_is_kept_for_all() {
         let constraints = Constraints::default();
         let map = |page: u64| {
             let memory = PhysRange::from_len(PhysAddr::new(page << 12), 0x1000).unwrap();
-            let mapped = space.map_range(Unowned(memory).0, Access::READ, &constraints);
+            let mapped = space.map_range(unowned(memory), Access::READ, &constraints);
             mapped.unwrap()
         };
         let ((one, at_one), (two, at_two)) = (map(1), map(2));

@@ -12,8 +12,9 @@ use portolan::unit::ContextHome;
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
+use super::block::Block;
 use super::machine::{BOUNDS, Model, STREAM, Space};
-use super::world::{Block, LONGEST, PAGE, Reached, World};
+use super::world::{LONGEST, PAGE, Reached, World};
 use super::{MappingReport, Way};
 
 /// Mappings that a CPU holds at most.

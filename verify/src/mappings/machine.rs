@@ -189,8 +189,8 @@ fn take_down<Q: ContextHome>(space: &Space<Q>, world: &World, tally: &Tally, way
             "{name}: {waiting:?} waiting, {out} blocks out, {lost:?} at the end"
         ));
     }
-    space.addresses().trim_all();
-    if space.addresses().stats().fragments != 1 {
+    space.trim_addresses();
+    if space.address_stats().fragments != 1 {
         tally.violation(format!("{name}: addresses are missing at the end"));
     }
 }

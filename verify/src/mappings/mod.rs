@@ -7,6 +7,7 @@
 //! but under the lazy policy, there within the bounds and never by way of an address that is
 //! somebody else's by now.
 
+mod block;
 mod cpu;
 pub(crate) mod machine;
 mod world;

@@ -1,11 +1,11 @@
 //! Memory, who has it, and what devices may reach.
 
 use std::collections::BTreeMap;
-use std::iter::Once;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, PhysAddr, PhysRange};
-use portolan::dma::Buffer;
+
+use super::block::Block;
 
 pub(super) const PAGE: u64 = 4096;
 /// Pages of the longest buffer.
@@ -125,6 +125,13 @@ impl World {
         }
     }
 
+    /// The buffer of `number` was dropped.
+    pub(super) fn dropped(&self, number: u64) {
+        let mut ledger = self.ledger();
+        ledger.owners[number as usize] = Owner::Driver;
+        ledger.free.push_back(number);
+    }
+
     /// Blocks that are not free.
     pub(super) fn out(&self) -> usize {
         let ledger = self.ledger();
@@ -137,28 +144,4 @@ fn pages(iova: Iova, memory: PhysRange) -> impl Iterator<Item = (u64, u64)> {
     let (device, page) = (iova.get() / PAGE, memory.start().get() / PAGE);
     let count = memory.last().get() / PAGE - page + 1;
     (0..count).map(move |i| (device + i, page + i))
-}
-
-/// A buffer: it goes back to the world when it is dropped.
-#[derive(Debug)]
-pub(super) struct Block {
-    world: Arc<World>,
-    number: u64,
-    pub(super) range: PhysRange,
-}
-
-impl Buffer for Block {
-    type Pieces<'b> = Once<PhysRange>;
-
-    fn pieces(&self) -> Once<PhysRange> {
-        std::iter::once(self.range)
-    }
-}
-
-impl Drop for Block {
-    fn drop(&mut self) {
-        let mut ledger = self.world.ledger();
-        ledger.owners[self.number as usize] = Owner::Driver;
-        ledger.free.push_back(self.number);
-    }
 }

@@ -13,7 +13,7 @@ const MAX_TESTS: usize = 150;
 /// Columns, comments included.
 const MAX_COLUMN: usize = 120;
 
-/// Crates whose root must forbid unsafe code.
+/// Crates whose root must forbid unsafe code, or deny it where one module needs it.
 const FORBID: &[&str] = &[
     "crates/portolan/src/lib.rs",
     "crates/portolan-model/src/lib.rs",
@@ -67,8 +67,12 @@ pub(super) fn rust(path: &str, text: &str) -> Vec<Finding> {
     if EMPTY_NAMES.contains(&stem) {
         say("name", format!("a module called {stem} says nothing"));
     }
-    if FORBID.contains(&path) && !text.contains("#![forbid(unsafe_code)]") {
-        say("forbid-unsafe", "does not forbid unsafe code".to_owned());
+    let forbids = ["forbid", "deny"].map(|how| format!("#![{how}(unsafe_code)]"));
+    if FORBID.contains(&path) && !forbids.iter().any(|line| text.contains(line)) {
+        say(
+            "forbid-unsafe",
+            "neither forbids nor denies unsafe code".to_owned(),
+        );
     }
     for (number, line) in (1usize..).zip(&lines) {
         if line.chars().count() > MAX_COLUMN {

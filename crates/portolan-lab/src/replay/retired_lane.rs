@@ -21,7 +21,8 @@ use super::lane::{At, IdHasher, Lane, Taken, WINDOW_LG2, touch};
 use super::policy::Policy;
 use super::report::PolicyReport;
 use super::tally::Tally;
-use crate::dma_rig::{DmaRig, LabMapping, LabRetired, Pieces, SpaceSetup};
+use crate::buffers::Pieces;
+use crate::dma_rig::{DmaRig, LabMapping, LabRetired, SpaceSetup};
 use crate::reproduce::own_quirks;
 use crate::rig::Rig;
 
@@ -220,6 +221,10 @@ impl<F: Format> Lane for RetiredLane<'_, F> {
                 bytes,
                 since_ns: at.now_ns,
             });
+            // Nobody else would: the timer runs at moments of its own.
+            if lane.rig.space.is_flush_due() {
+                lane.rig.space.tick()?;
+            }
             Ok(())
         })
     }

@@ -28,6 +28,7 @@ use portolan_model::profile::{Event, Profile};
 
 use super::published;
 use super::rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Throughput, error_pct};
+use crate::buffers::unowned;
 use crate::dma_rig::{DmaRig, SpaceSetup};
 use crate::explain::Row as Decision;
 use crate::rig::Rig;
@@ -128,7 +129,7 @@ fn receive<F: Format>(
         let buffer = PhysRange::from_len(at, PACKET).context("a buffer without bytes")?;
         let map = || {
             rig.space
-                .map_range(buffer, Access::WRITE, &Constraints::default())
+                .map_range(unowned(buffer), Access::WRITE, &Constraints::default())
         };
         let (range, first) = rig.while_mapping(map)?;
         rig.rig.fill(first);

@@ -22,6 +22,7 @@ use portolan_model::profile::{Event, Profile, Workload};
 
 use super::walks::{Since, Walks};
 use super::{Options, Policy};
+use crate::buffers::unowned;
 use crate::machines::{WithFormat, with_format};
 
 const CONTEXT: ContextId = ContextId::new(1);
@@ -280,7 +281,7 @@ impl<'b, F: Format> Bench<'b, F> {
         let walks = self.server.hardware();
         let before = walks.now();
         self.cpus.work(self.calls[0]);
-        let mapped = self.device.map::<FromDevice, _>(Unowned(memory));
+        let mapped = self.device.map::<FromDevice, _>(unowned(memory));
         let mapping = mapped.map_err(|failed| anyhow!("a map was refused: {}", failed.error))?;
         if self.way.policy == Policy::Strict {
             self.server.after_map();

@@ -1,17 +1,32 @@
-//! Buffers, and what of them a device sees.
+//! Buffers: memory that its owner hands over to a device.
+//!
+//! This is the module of the library in which `unsafe` is allowed: a compiler cannot check what
+//! [`Buffer`] promises, and the CPU's copies of its bytes rely on that.
+#![allow(unsafe_code)]
 
 use core::iter::Once;
-use core::num::NonZeroU64;
+use core::ptr::NonNull;
 
-use super::Constraints;
-use crate::addr::{Iova, PageSize, PhysRange};
-use crate::table::Segment;
+use crate::addr::PhysRange;
 
 /// Memory that a device is to reach.
 ///
-/// *Implementer's duties.* The list is the same at every call, wherever the value is moved, and not
-/// empty; the memory stays where it is, and nobody else gets it, until the value is dropped.
-pub trait Buffer {
+/// *Context.* Interrupt, all methods.
+///
+/// # Safety
+/// As long as the value lives:
+///
+/// * [`pieces`](Self::pieces) returns the same list at every call, wherever the value is moved, and
+///   the memory that it names stays allocated, at its place.
+/// * Nobody reaches that memory in another way: no reference to it is alive, and no method of a
+///   copy or of a part of the value leads to it. Only where
+///   [`device_may_write`](Self::device_may_write) says no, others may read it.
+/// * The memory that [`view`](Self::view) returns is that of the pieces, byte by byte, and valid
+///   for reads; for writes as well where the device may write.
+///
+/// When the value is dropped, the memory is its owner's again. The library drops or returns a value
+/// only once no device can reach its memory.
+pub unsafe trait Buffer: Send + 'static {
     /// The pieces, in the order in which the device goes through them.
     type Pieces<'b>: Iterator<Item = PhysRange> + Clone
     where
@@ -19,6 +34,18 @@ pub trait Buffer {
 
     /// The pieces of memory that make up the buffer, to the byte.
     fn pieces(&self) -> Self::Pieces<'_>;
+
+    /// Whether the memory may be written: not if it is shared, as that behind an `Arc` is, or
+    /// constant. A buffer that may not be written can be mapped
+    /// [`ToDevice`](super::ToDevice) alone.
+    fn device_may_write(&self) -> bool;
+
+    /// All bytes of the buffer as the CPU sees them, in the order of the pieces, where they are
+    /// contiguous for the CPU. [`Mapping::read`](super::Mapping::read) and
+    /// [`Mapping::write`](super::Mapping::write) need it.
+    fn view(&self) -> Option<NonNull<[u8]>> {
+        None
+    }
 }
 
 /// The bytes of a buffer, all pieces together.
@@ -29,183 +56,102 @@ pub(super) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
 }
 
 /// Memory that somebody else keeps: for drivers that cannot hand over what they own.
-///
-/// The caller keeps the memory allocated until it has the value back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unowned(pub PhysRange);
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unowned(PhysRange);
 
-impl Buffer for Unowned {
+impl Unowned {
+    /// Names `memory`.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Safety
+    /// From now on until devices cannot reach the memory any more, it stays allocated, and nobody
+    /// but the device reaches it. That is so once the value came back, or was dropped without
+    /// having been mapped; for memory that was given to
+    /// [`DmaSpace::map_range`](super::DmaSpace::map_range) or to
+    /// [`Reservation::link`](super::Reservation::link) once it has been unmapped and, under
+    /// [`Policy::Lazy`](super::Policy::Lazy), the space has been flushed after that.
+    pub const unsafe fn new(memory: PhysRange) -> Self {
+        Self(memory)
+    }
+
+    /// The memory.
+    ///
+    /// *Context.* Interrupt.
+    pub const fn memory(&self) -> PhysRange {
+        self.0
+    }
+}
+
+// SAFETY: who made the value promised that the memory stays and that nobody else reaches it.
+unsafe impl Buffer for Unowned {
     type Pieces<'b> = Once<PhysRange>;
 
     fn pieces(&self) -> Once<PhysRange> {
         core::iter::once(self.0)
     }
-}
 
-/// A contiguous piece of a mapping, as a device takes it into its descriptors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DmaSegment {
-    /// First address.
-    pub iova: Iova,
-    /// Length in bytes.
-    pub bytes: NonZeroU64,
-}
-
-/// Where the pieces of a buffer lie for the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placing {
-    /// One after the other, each in pages of its own, from here.
-    From(Iova),
-    /// At their physical addresses.
-    Identity,
-    /// At their physical addresses and so much, modulo 2^64.
-    Moved(u64),
-}
-
-/// The segments of a mapping: neighbours joined, then cut at the device's limits.
-#[derive(Clone, Debug)]
-pub struct DmaSegments<I: Iterator<Item = PhysRange>> {
-    pieces: core::iter::Peekable<I>,
-    placing: Placing,
-    granule: PageSize,
-    max: u64,
-    boundary: Option<PageSize>,
-    /// First address and number of bytes not handed out yet.
-    run: Option<(u64, u64)>,
-}
-
-impl<I: Iterator<Item = PhysRange>> DmaSegments<I> {
-    pub(super) fn new(
-        pieces: I,
-        placing: Placing,
-        granule: PageSize,
-        constraints: &Constraints,
-    ) -> Self {
-        Self {
-            pieces: pieces.peekable(),
-            placing,
-            granule,
-            max: constraints.max_segment.get(),
-            boundary: constraints.boundary,
-            run: None,
-        }
+    fn device_may_write(&self) -> bool {
+        true
     }
+}
 
-    /// Where `piece` begins, and where the one after it would.
-    fn place(&self, piece: PhysRange) -> (u64, Placing) {
-        match self.placing {
-            Placing::Identity => (piece.start().get(), Placing::Identity),
-            Placing::Moved(by) => (piece.start().get().wrapping_add(by), Placing::Moved(by)),
-            Placing::From(iova) => {
-                let inside = piece.start().get() & (self.granule.bytes() - 1);
-                let pages = piece.pages(self.granule) << self.granule.lg2();
-                let next = Iova::new(iova.get().wrapping_add(pages));
-                (iova.get() + inside, Placing::From(next))
+/// Copies bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no view or if that
+/// does not hold them.
+pub(super) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> Option<()> {
+    let from = inside(buffer.view()?, at, to.len())?;
+    let mut done = 0;
+    while let Some(left) = to.get_mut(done..).filter(|left| !left.is_empty()) {
+        // SAFETY: `done` is below the length that `inside` has checked, and the view is valid for
+        // reads as long as the buffer lives. The read is volatile, since a device may write.
+        unsafe {
+            let from = from.add(done);
+            match left.first_chunk_mut() {
+                Some(word) if from.cast::<u64>().is_aligned() => {
+                    *word = from.cast::<u64>().read_volatile().to_ne_bytes();
+                    done += word.len();
+                }
+                _ => {
+                    left[0] = from.read_volatile();
+                    done += 1;
+                }
             }
         }
     }
+    Some(())
+}
 
-    fn next_run(&mut self) -> Option<(u64, u64)> {
-        let first = self.pieces.next()?;
-        let (start, after) = self.place(first);
-        self.placing = after;
-        let mut bytes = first.len_minus_one().saturating_add(1);
-        while let Some(&piece) = self.pieces.peek() {
-            let (at, after) = self.place(piece);
-            if at != start.wrapping_add(bytes) {
-                break;
+/// Copies `from` to the bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no
+/// view or if that does not hold them. The caller has it to itself, and it may be written.
+pub(super) fn write<B: Buffer>(buffer: &mut B, at: usize, from: &[u8]) -> Option<()> {
+    if !buffer.device_may_write() {
+        return None;
+    }
+    let to = inside(buffer.view()?, at, from.len())?;
+    let mut done = 0;
+    while let Some(left) = from.get(done..).filter(|left| !left.is_empty()) {
+        // SAFETY: as in `read`; the view of a buffer that may be written is valid for writes, and
+        // no other part of the program writes to it meanwhile.
+        unsafe {
+            let to = to.add(done);
+            match left.first_chunk() {
+                Some(word) if to.cast::<u64>().is_aligned() => {
+                    to.cast::<u64>().write_volatile(u64::from_ne_bytes(*word));
+                    done += word.len();
+                }
+                _ => {
+                    to.write_volatile(left[0]);
+                    done += 1;
+                }
             }
-            self.placing = after;
-            bytes = bytes.saturating_add(piece.len_minus_one().saturating_add(1));
-            self.pieces.next();
         }
-        Some((start, bytes))
     }
+    Some(())
 }
 
-impl<I: Iterator<Item = PhysRange>> Iterator for DmaSegments<I> {
-    type Item = DmaSegment;
-
-    fn next(&mut self) -> Option<DmaSegment> {
-        let (start, left) = match self.run.take() {
-            Some(run) => run,
-            None => self.next_run()?,
-        };
-        let mut bytes = left.min(self.max);
-        if let Some(boundary) = self.boundary {
-            let room = boundary.bytes() - (start & (boundary.bytes() - 1));
-            bytes = bytes.min(room);
-        }
-        if bytes < left {
-            self.run = Some((start.wrapping_add(bytes), left - bytes));
-        }
-        NonZeroU64::new(bytes).map(|bytes| DmaSegment {
-            iova: Iova::new(start),
-            bytes,
-        })
-    }
-}
-
-/// The whole granules around `piece`.
-pub(super) fn whole(piece: PhysRange, granule: PageSize) -> Segment {
-    Segment {
-        pa: piece.start().align_down(granule),
-        bytes: piece.pages(granule).saturating_mul(granule.bytes()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::addr::PhysAddr;
-    use alloc::vec::Vec;
-
-    fn piece(start: u64, bytes: u64) -> PhysRange {
-        PhysRange::from_len(PhysAddr::new(start), bytes).unwrap()
-    }
-
-    fn segments(pieces: &[PhysRange], constraints: &Constraints) -> Vec<(u64, u64)> {
-        let from = Placing::From(Iova::new(0x10_0000));
-        let all = pieces.iter().copied();
-        DmaSegments::new(all, from, PageSize::SIZE_4K, constraints)
-            .map(|segment| (segment.iova.get(), segment.bytes.get()))
-            .collect()
-    }
-
-    #[test]
-    fn whole_pages_join_and_others_keep_their_offsets() {
-        let pieces = [piece(0x5000, 0x1000), piece(0x9000, 0x2000)];
-        let plain = Constraints::default();
-        assert_eq!(segments(&pieces, &plain), [(0x10_0000, 0x3000)]);
-        let pieces = [
-            piece(0x5ff0, 0x20),
-            piece(0x9000, 0x1800),
-            piece(0x700, 0x10),
-        ];
-        let expected = [(0x10_0ff0, 0x20), (0x10_2000, 0x1800), (0x10_4700, 0x10)];
-        assert_eq!(segments(&pieces, &plain), expected);
-    }
-
-    #[test]
-    fn runs_are_cut_at_the_device_s_limits() {
-        let mut limits = Constraints {
-            max_segment: NonZeroU64::new(0x3000).unwrap(),
-            ..Constraints::default()
-        };
-        let pieces = [piece(0x1_0800, 0x7000)];
-        let expected = [
-            (0x10_0800, 0x3000),
-            (0x10_3800, 0x3000),
-            (0x10_6800, 0x1000),
-        ];
-        assert_eq!(segments(&pieces, &limits), expected);
-        limits.boundary = Some(PageSize::of_lg2(14));
-        let expected = [
-            (0x10_0800, 0x3000),
-            (0x10_3800, 0x800),
-            (0x10_4000, 0x3000),
-            (0x10_7000, 0x800),
-        ];
-        assert_eq!(segments(&pieces, &limits), expected);
-    }
+/// Where `bytes` bytes from `at` begin, if `view` holds them.
+fn inside(view: NonNull<[u8]>, at: usize, bytes: usize) -> Option<NonNull<u8>> {
+    let after = at.checked_add(bytes)?;
+    // SAFETY: `at` is inside the view, or its end.
+    (after <= view.len()).then(|| unsafe { view.cast::<u8>().add(at) })
 }

@@ -3,7 +3,8 @@
 use core::sync::atomic::AtomicU64;
 
 use super::Constraints;
-use super::error::{MapError, RetireError};
+use super::error::MapError;
+use super::quieting::Left;
 use super::space::{DmaRange, Handle};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange};
 use crate::platform::TableMem;
@@ -12,8 +13,12 @@ use crate::table::Access;
 /// Memory for descriptor rings and the like, mapped for reading and writing.
 ///
 /// The memory comes from `M`; for a device that does not snoop that has to be memory which the CPU
-/// does not cache. Dropping it unmaps it, waits whatever the policy, and frees it; if the hardware
-/// does not complete, the memory is never freed and
+/// does not cache.
+///
+/// *Context.* Interrupt, but for [`CoherentMemory::new`].
+///
+/// *Drop.* Task. It is unmapped, waited for whatever the policy, and freed; if the hardware does not
+/// complete, the memory is never freed and
 /// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
 pub struct CoherentMemory<H: Handle, M: TableMem<AtomicU64>> {
     space: H,
@@ -25,6 +30,8 @@ pub struct CoherentMemory<H: Handle, M: TableMem<AtomicU64>> {
 
 impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
     /// Zeroed memory of `size`, which is rounded up to whole pages of the space.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// See [`MapError`]; without memory it is that of a table.
@@ -39,7 +46,7 @@ impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
         let pa = memory.alloc(size).map_err(unmapped)?;
         let bytes = PhysRange::page(pa, size);
         let access = Access::READ | Access::WRITE;
-        match space.map_range(bytes, access, constraints) {
+        match space.place_one(bytes, access, constraints) {
             Ok((range, _)) => Ok(Self {
                 space,
                 memory,
@@ -47,14 +54,16 @@ impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
                 size,
                 range: Some(range),
             }),
-            Err(error @ MapError::Unit(_)) => {
-                // It may have been reachable for a moment: the hardware does not say.
-                space.count_dropped(size.bytes());
-                Err(error)
-            }
-            Err(error) => {
-                memory.free(pa, size);
-                Err(error)
+            Err(failed) => {
+                match failed.held {
+                    // A device may have reached it.
+                    Some(wait) => {
+                        space.abandon(&wait);
+                        space.count_dropped(size.bytes());
+                    }
+                    None => memory.free(pa, size),
+                }
+                Err(failed.error)
             }
         }
     }
@@ -74,20 +83,21 @@ impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
     pub fn bytes(&self) -> u64 {
         self.size.bytes()
     }
-
-    fn release(&mut self) -> Result<(), RetireError> {
-        let Some(range) = self.range.take() else {
-            return Ok(());
-        };
-        self.space.take_down(range).map_err(|(error, _)| error)
-    }
 }
 
 impl<H: Handle, M: TableMem<AtomicU64>> Drop for CoherentMemory<H, M> {
     fn drop(&mut self) {
-        match self.release() {
+        let Some(range) = self.range.take() else {
+            return;
+        };
+        match self.space.take_down(range) {
             Ok(()) => self.memory.free(self.pa, self.size),
-            Err(_) => self.space.count_dropped(self.size.bytes()),
+            Err((_, left)) => {
+                if let Left::Held(wait) = left {
+                    self.space.abandon(&wait);
+                }
+                self.space.count_dropped(self.size.bytes());
+            }
         }
     }
 }

@@ -6,9 +6,10 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use super::error::MapError;
+use super::space::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::bounce::{Bouncer, Copied, Fill, Need, Padding, Way};
+use crate::bounce::{Bouncer, Copied, Fill, Need, Padding};
 use crate::platform::Nanos;
 
 /// When a buffer is copied although the device could reach it in place.
@@ -176,6 +177,7 @@ impl Copies {
         constraints: &Constraints,
         through: Through,
         fill: Fill,
+        waiting: Waiting,
     ) -> Result<Self, MapError>
     where
         I: Iterator<Item = PhysRange>,
@@ -189,7 +191,7 @@ impl Copies {
             if part.how == How::InPlace {
                 continue;
             }
-            let made = copies.room().and_then(|()| {
+            let made = copies.room(waiting).and_then(|()| {
                 let need = need(part.range, constraints, through)?;
                 let padding = match through {
                     Through::Pages(_) => Padding::Clear,
@@ -208,8 +210,11 @@ impl Copies {
         Ok(copies)
     }
 
-    fn room(&mut self) -> Result<(), MapError> {
+    fn room(&mut self, waiting: Waiting) -> Result<(), MapError> {
         if self.few.is_full() {
+            if waiting == Waiting::Refused {
+                return Err(MapError::WouldWait);
+            }
             self.more.try_reserve(1).map_err(|_| MapError::Records)?;
         }
         Ok(())
@@ -230,13 +235,6 @@ impl Copies {
         self.few.iter().chain(&self.more).map(Copied::copy_range)
     }
 
-    /// Copies the part of `part` that is copied, and nothing beside it.
-    pub(super) fn copy(&self, pool: &dyn Bouncer, way: Way, part: Option<PhysRange>) {
-        for copied in self.few.iter().chain(&self.more) {
-            copied.copy(pool, way, part.unwrap_or(copied.original()));
-        }
-    }
-
     /// Gives the slots back; no device reaches them any more.
     pub(super) fn give_back(&mut self, pool: &dyn Bouncer) {
         for copied in self.few.drain(..).chain(self.more.drain(..)) {
@@ -254,6 +252,30 @@ impl Copies {
             pieces,
             parts: ArrayVec::new(),
         }
+    }
+
+    /// The bytes from offset `at` to offset `last` of the buffer made of `pieces`, and where the
+    /// device reaches them.
+    pub(super) fn stretches<I: Iterator<Item = PhysRange>>(
+        &self,
+        pieces: I,
+        at: u64,
+        last: u64,
+    ) -> impl Iterator<Item = Stretch> {
+        let mut reached = self.reached(pieces);
+        let mut begin = 0u64;
+        core::iter::from_fn(move || {
+            loop {
+                let whole = reached.next_stretch().filter(|_| begin <= last)?;
+                let start = begin;
+                let longest = whole.buffer.len_minus_one();
+                begin = begin.saturating_add(longest).saturating_add(1);
+                let part = whole.part(at.saturating_sub(start), (last - start).min(longest));
+                if part.is_some() {
+                    return part;
+                }
+            }
+        })
     }
 
     fn at(&self, index: usize) -> Option<&Copied> {
@@ -294,13 +316,37 @@ pub struct Reached<'c, I> {
     parts: ArrayVec<Part, 3>,
 }
 
-impl<I: Iterator<Item = PhysRange>> Iterator for Reached<'_, I> {
-    type Item = PhysRange;
+/// Bytes of a buffer, and where the device reaches them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stretch {
+    pub buffer: PhysRange,
+    pub reached: PhysRange,
+}
 
+impl Stretch {
+    /// From offset `first` to offset `last`, which is inside, if that is not before it.
+    fn part(self, first: u64, last: u64) -> Option<Self> {
+        let bytes = last.checked_sub(first)?.saturating_add(1);
+        let cut = |whole: PhysRange| {
+            let start = whole.start().get().checked_add(first)?;
+            PhysRange::from_len(PhysAddr::new(start), bytes)
+        };
+        Some(Self {
+            buffer: cut(self.buffer)?,
+            reached: cut(self.reached)?,
+        })
+    }
+}
+
+impl<I: Iterator<Item = PhysRange>> Reached<'_, I> {
     #[inline]
-    fn next(&mut self) -> Option<PhysRange> {
+    fn next_stretch(&mut self) -> Option<Stretch> {
+        let in_place = |buffer| Stretch {
+            buffer,
+            reached: buffer,
+        };
         if self.copies.cut == Cut::InPlace {
-            return self.pieces.next();
+            return self.pieces.next().map(in_place);
         }
         if self.parts.is_empty() {
             self.parts = self.copies.cut.parts(self.pieces.next()?);
@@ -308,12 +354,25 @@ impl<I: Iterator<Item = PhysRange>> Iterator for Reached<'_, I> {
         }
         let part = self.parts.pop()?;
         match part.how {
-            How::InPlace => Some(part.range),
+            How::InPlace => Some(in_place(part.range)),
             How::Copied => {
                 self.next += 1;
-                self.copies.at(self.next - 1).map(Copied::copy_range)
+                let copied = self.copies.at(self.next - 1)?;
+                Some(Stretch {
+                    buffer: part.range,
+                    reached: copied.copy_range(),
+                })
             }
         }
+    }
+}
+
+impl<I: Iterator<Item = PhysRange>> Iterator for Reached<'_, I> {
+    type Item = PhysRange;
+
+    #[inline]
+    fn next(&mut self) -> Option<PhysRange> {
+        self.next_stretch().map(|stretch| stretch.reached)
     }
 }
 

@@ -2,15 +2,22 @@
 
 use alloc::sync::Arc;
 
-use super::buffer::{Buffer, bytes_of};
+use core::mem::ManuallyDrop;
+
+use super::Policy;
+use super::buffer::{Buffer, Unowned, bytes_of};
 use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::{Copies, CopyWhen, Copying, Cut, Through, cut};
-use super::direction::Direction;
+use super::direction::{Direction, Fills};
 use super::error::{DeviceError, MapError, StandingError};
 use super::mapping::{Extras, Kit, Mapping, Place};
-use super::space::Handle;
+use super::quarantine::{Lost, Quarantine};
+use super::quieting::Wait;
+use super::retired::Retired;
+use super::space::{Handle, Waiting};
 use super::standing::Standing;
-use crate::addr::{PhysRange, StreamId};
+use super::streams::{AnyUnit, Member};
+use crate::addr::StreamId;
 use crate::bounce::Fill;
 use crate::platform::DataCache;
 use crate::table::Access;
@@ -18,17 +25,19 @@ use crate::unit::{Attach, AttachError, Unit};
 
 /// How a device's addresses become memory's.
 enum Translation<H> {
-    Space(H),
+    Space(H, Member),
     Identity,
     Blocked,
 }
 
 /// One stream of a unit, and what it may reach.
 ///
-/// Dropping one blocks the stream. If the hardware does not complete that, the unit keeps what the
-/// stream was attached to.
+/// A stream has one device at a time: to move it, drop the device first, or detach it.
+///
+/// *Drop.* Task. It blocks the stream. If the hardware does not complete that, the unit keeps what
+/// the stream was attached to.
 pub struct Device<H: Handle> {
-    unit: Arc<dyn Unit + Send + Sync>,
+    unit: AnyUnit,
     stream: StreamId,
     translation: Translation<H>,
     kit: Arc<Kit>,
@@ -36,11 +45,25 @@ pub struct Device<H: Handle> {
 }
 
 /// A buffer that was not mapped.
-pub struct NotMapped<B> {
+pub struct NotMapped<H: Handle, B: Buffer> {
     /// Why.
     pub error: MapError,
-    /// The buffer.
-    pub buffer: B,
+    /// The buffer; retired if the hardware failed while it was mapped, since a device may have
+    /// reached it: then it comes back once the space has recovered.
+    pub buffer: Result<B, Retired<H, B>>,
+}
+
+/// Why a buffer was not placed, and its copies and what they wait for if a device may have reached
+/// it.
+struct Failed {
+    error: MapError,
+    held: Option<(Copies, Wait)>,
+}
+
+impl From<MapError> for Failed {
+    fn from(error: MapError) -> Self {
+        Self { error, held: None }
+    }
 }
 
 impl Kit {
@@ -49,6 +72,7 @@ impl Kit {
             constraints,
             cache: None,
             copying: None,
+            lost: Arc::new(Lost::default()),
         })
     }
 }
@@ -56,8 +80,10 @@ impl Kit {
 impl<H: Handle> Device<H> {
     /// Attaches `stream` to `space`: it reaches what is mapped there.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
-    /// If the unit does not move the stream; it is then where it was, or blocked.
+    /// See [`DeviceError`]. If the unit does not move the stream, it is where it was, or blocked.
     pub fn translated<U>(
         unit: Arc<U>,
         stream: StreamId,
@@ -67,26 +93,43 @@ impl<H: Handle> Device<H> {
     where
         U: Attach<H::Domain> + Send + Sync + 'static,
     {
-        let known = space.join(unit.clone(), stream);
-        known.map_err(|_| DeviceError::Memory)?;
-        if let Err(error) = unit.attach(stream, space.domain()) {
-            space.leave(stream);
-            return Err(error.into());
+        if constraints.trust == Trust::Untrusted && space.policy() == Policy::Lazy {
+            return Err(DeviceError::Untrusted);
         }
-        Ok(Self {
-            unit,
+        if let Some(error) = space.failure() {
+            return Err(DeviceError::Broken(error));
+        }
+        let any: AnyUnit = unit.clone();
+        let member = space.join(&any, stream)?;
+        let attached = space
+            .keep_off_reserved(&*any, stream)
+            .and_then(|()| Ok(unit.attach(stream, &space.domain)?));
+        if let Err(error) = attached {
+            space.leave(member);
+            return Err(error);
+        }
+        let device = Self {
+            unit: any,
             stream,
-            translation: Translation::Space(space),
+            translation: Translation::Space(space, member),
             kit: Kit::of(constraints),
             standing: None,
-        })
+        };
+        match device.space().and_then(|space| space.failure()) {
+            None => Ok(device),
+            // It broke meanwhile, and may have blocked the stream before it was attached: dropping
+            // the device blocks it.
+            Some(error) => Err(DeviceError::Broken(error)),
+        }
     }
 
     /// Passes `stream` through: it reaches all memory at its physical address, and mappings only
     /// check what the device can reach.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
-    /// As [`Device::translated`].
+    /// As [`Device::translated`]; a device that is not trusted is not passed through.
     pub fn identity<U>(
         unit: Arc<U>,
         stream: StreamId,
@@ -95,6 +138,9 @@ impl<H: Handle> Device<H> {
     where
         U: Unit + Send + Sync + 'static,
     {
+        if constraints.trust == Trust::Untrusted {
+            return Err(DeviceError::Untrusted);
+        }
         unit.pass_through(stream)?;
         Ok(Self {
             unit,
@@ -106,6 +152,8 @@ impl<H: Handle> Device<H> {
     }
 
     /// Blocks `stream`: it reaches nothing, and nothing can be mapped.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// As [`Device::translated`].
@@ -129,6 +177,8 @@ impl<H: Handle> Device<H> {
 
     /// The same, for a machine where devices that do not snoop need `cache` to be maintained. One that
     /// snoops never touches it.
+    ///
+    /// *Context.* Task.
     #[must_use]
     pub fn with_cache(mut self, cache: Arc<dyn DataCache>) -> Self {
         let cache = match self.kit.constraints.coherency {
@@ -140,6 +190,8 @@ impl<H: Handle> Device<H> {
     }
 
     /// The same, with copies of what must not, or cannot, be reached in place.
+    ///
+    /// *Context.* Task.
     #[must_use]
     pub fn with_copies(mut self, copying: Copying) -> Self {
         Arc::make_mut(&mut self.kit).copying = Some(copying);
@@ -151,13 +203,15 @@ impl<H: Handle> Device<H> {
     /// invalidation. For a pool of its own and a device that is trusted; it reaches all of `memory`.
     /// Buffers for which there is no room are mapped in place, where that is enough.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// See [`StandingError`].
-    pub fn with_standing_pool(mut self, memory: PhysRange) -> Result<Self, StandingError>
+    pub fn with_standing_pool(mut self, memory: Unowned) -> Result<Self, StandingError>
     where
         H: Clone,
     {
-        let Translation::Space(space) = &self.translation else {
+        let Translation::Space(space, _) = &self.translation else {
             return Err(StandingError::NotTranslated);
         };
         if self.kit.copying.is_none() {
@@ -169,19 +223,35 @@ impl<H: Handle> Device<H> {
     }
 
     /// The stream.
+    ///
+    /// *Context.* Interrupt.
     pub fn stream(&self) -> StreamId {
         self.stream
     }
 
     /// The limits.
+    ///
+    /// *Context.* Interrupt.
     pub fn constraints(&self) -> &Constraints {
         &self.kit.constraints
     }
 
+    /// What was given up of the device's mappings; in a space, of those of all its devices.
+    ///
+    /// *Context.* Interrupt.
+    pub fn quarantine(&self) -> Quarantine {
+        match self.space() {
+            Some(space) => space.quarantine(),
+            None => self.kit.lost.get(),
+        }
+    }
+
     /// The space, if its addresses are translated.
+    ///
+    /// *Context.* Interrupt.
     pub fn space(&self) -> Option<&H> {
         match &self.translation {
-            Translation::Space(space) => Some(space),
+            Translation::Space(space, _) => Some(space),
             Translation::Identity | Translation::Blocked => None,
         }
     }
@@ -189,69 +259,145 @@ impl<H: Handle> Device<H> {
     /// Lets the device reach `buffer` in direction `Dir`, pieces at contiguous addresses as far as
     /// they fill their pages. [`Mapping::segments`] says where.
     ///
+    /// *Context.* Atomic; memory is taken for table pages and for the records of addresses.
+    ///
     /// # Errors
     /// With the buffer; see [`MapError`].
     pub fn map<Dir: Direction, B: Buffer>(
         &self,
         buffer: B,
-    ) -> Result<Mapping<H, B, Dir>, NotMapped<B>>
+    ) -> Result<Mapping<H, B, Dir>, NotMapped<H, B>>
     where
         H: Clone,
     {
-        match self.find_place::<Dir, B>(&buffer) {
-            Ok((place, copies)) => {
-                let kit = self.kit.clone();
-                let extras = Extras { kit, copies };
-                Ok(Mapping::new(place, buffer, extras))
-            }
-            Err(error) => Err(NotMapped { error, buffer }),
-        }
+        self.map_waiting(buffer, Waiting::Allowed)
     }
 
+    /// As [`Device::map`], and never waits: for handlers that refill their rings.
+    ///
+    /// *Context.* Interrupt, as far as the memory for table pages and for the records of addresses
+    /// can be taken there.
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]. [`MapError::WouldWait`] where the hardware has to be told
+    /// of a new mapping, where addresses have to become quiet first, and for copies of more than two
+    /// pieces.
+    pub fn try_map<Dir: Direction, B: Buffer>(
+        &self,
+        buffer: B,
+    ) -> Result<Mapping<H, B, Dir>, NotMapped<H, B>>
+    where
+        H: Clone,
+    {
+        self.map_waiting(buffer, Waiting::Refused)
+    }
+
+    #[inline]
+    fn map_waiting<Dir: Direction, B: Buffer>(
+        &self,
+        buffer: B,
+        waiting: Waiting,
+    ) -> Result<Mapping<H, B, Dir>, NotMapped<H, B>>
+    where
+        H: Clone,
+    {
+        // Whatever panics from here on, a buffer that is mapped is not dropped.
+        let buffer = ManuallyDrop::new(buffer);
+        let Failed { error, held } = match self.find_place::<Dir, B>(&buffer, waiting) {
+            Ok((place, copies)) => {
+                let kit = self.kit.clone();
+                return Ok(Mapping::new(place, buffer, Extras { kit, copies }));
+            }
+            Err(failed) => failed,
+        };
+        let buffer = match (held, self.space()) {
+            (Some((copies, wait)), Some(space)) => {
+                let kit = self.kit.clone();
+                let held = Some((space.clone(), wait));
+                Err(Retired::new(buffer, Extras { kit, copies }, held))
+            }
+            _ => Ok(ManuallyDrop::into_inner(buffer)),
+        };
+        Err(NotMapped { error, buffer })
+    }
+
+    #[inline]
     fn find_place<Dir: Direction, B: Buffer>(
         &self,
         buffer: &B,
-    ) -> Result<(Place<H>, Copies), MapError>
+        waiting: Waiting,
+    ) -> Result<(Place<H>, Copies), Failed>
     where
         H: Clone,
     {
+        if Dir::FILLS == Fills::Buffer && !buffer.device_may_write() {
+            return Err(MapError::ReadOnly.into());
+        }
         match &self.translation {
-            Translation::Space(space) => {
-                if let Some(pool) = &self.standing {
-                    if let Some(copies) = self.standing_copies::<Dir, B>(buffer, pool) {
-                        return Ok((Place::Standing(pool.clone()), copies));
-                    }
-                }
-                let through = Through::Pages(space.granule());
-                let mut copies = self.copies::<Dir, B>(buffer, through)?;
-                let reached = copies.reached(buffer.pieces());
-                match space.place(reached, Dir::ACCESS, &self.placed(&copies)) {
-                    Ok(range) => Ok((Place::Space(space.clone(), range), copies)),
-                    Err(error) => {
-                        self.take_back(&mut copies, error);
-                        Err(error)
-                    }
-                }
+            Translation::Space(space, _) => self.place_in::<Dir, B>(space, buffer, waiting),
+            Translation::Identity => self.place_as_is::<Dir, B>(buffer, waiting),
+            Translation::Blocked => Err(MapError::Blocked.into()),
+        }
+    }
+
+    #[inline]
+    fn place_in<Dir: Direction, B: Buffer>(
+        &self,
+        space: &H,
+        buffer: &B,
+        waiting: Waiting,
+    ) -> Result<(Place<H>, Copies), Failed>
+    where
+        H: Clone,
+    {
+        if let Some(error) = space.failure() {
+            return Err(MapError::Broken(error).into());
+        }
+        if let Some(pool) = &self.standing {
+            if let Some(copies) = self.standing_copies::<Dir, B>(buffer, pool, waiting) {
+                return Ok((Place::Standing(pool.clone()), copies));
             }
-            Translation::Identity => {
-                let mut copies = self.copies::<Dir, B>(buffer, Through::Nothing)?;
-                let limit = self.kit.constraints.limit;
-                let mut reached = copies.reached(buffer.pieces());
-                let error = if reached.clone().next().is_none() {
-                    Some(MapError::Empty)
-                } else {
-                    let above = reached.find(|piece| piece.last().get() > limit.get());
-                    above.map(|piece| MapError::AboveLimit { piece, limit })
+        }
+        let through = Through::Pages(space.granule());
+        let mut copies = self.copies::<Dir, B>(buffer, through, waiting)?;
+        let reached = copies.reached(buffer.pieces());
+        let placed = space.place(reached, Dir::ACCESS, &self.placed(&copies), waiting);
+        match placed {
+            Ok(range) => Ok((Place::Space(space.clone(), range), copies)),
+            Err(failed) => {
+                let error = failed.error;
+                let held = match failed.held {
+                    Some(wait) => Some((copies, wait)),
+                    None => {
+                        self.give_back(&mut copies);
+                        None
+                    }
                 };
-                match error {
-                    None => Ok((Place::Identity, copies)),
-                    Some(error) => {
-                        self.take_back(&mut copies, error);
-                        Err(error)
-                    }
-                }
+                Err(Failed { error, held })
             }
-            Translation::Blocked => Err(MapError::Blocked),
+        }
+    }
+
+    fn place_as_is<Dir: Direction, B: Buffer>(
+        &self,
+        buffer: &B,
+        waiting: Waiting,
+    ) -> Result<(Place<H>, Copies), Failed> {
+        let mut copies = self.copies::<Dir, B>(buffer, Through::Nothing, waiting)?;
+        let limit = self.kit.constraints.limit;
+        let mut reached = copies.reached(buffer.pieces());
+        let error = if reached.clone().next().is_none() {
+            Some(MapError::Empty)
+        } else {
+            let above = reached.find(|piece| piece.last().get() > limit.get());
+            above.map(|piece| MapError::AboveLimit { piece, limit })
+        };
+        match error {
+            None => Ok((Place::Identity, copies)),
+            Some(error) => {
+                self.give_back(&mut copies);
+                Err(error.into())
+            }
         }
     }
 
@@ -274,6 +420,7 @@ impl<H: Handle> Device<H> {
         &self,
         buffer: &B,
         standing: &Standing<H>,
+        waiting: Waiting,
     ) -> Option<Copies> {
         let copying = self.kit.copying.as_ref()?;
         let bytes = bytes_of(buffer);
@@ -282,7 +429,7 @@ impl<H: Handle> Device<H> {
             CopyWhen::UpTo(most) => bytes <= most,
             CopyWhen::Always => true,
         };
-        if !wanted || bytes == 0 || standing.space().failure().is_some() {
+        if !wanted || bytes == 0 {
             return None;
         }
         let through = Through::Standing;
@@ -294,6 +441,7 @@ impl<H: Handle> Device<H> {
             &self.kit.constraints,
             through,
             fill,
+            waiting,
         );
         let mut copies = made.ok()?;
         if standing.holds(&copies) {
@@ -317,6 +465,7 @@ impl<H: Handle> Device<H> {
         &self,
         buffer: &B,
         through: Through,
+        waiting: Waiting,
     ) -> Result<Copies, MapError> {
         let Some(copying) = &self.kit.copying else {
             return Ok(Copies::none());
@@ -338,18 +487,20 @@ impl<H: Handle> Device<H> {
         }
         let fill = self.fill::<Dir>(copying);
         let pieces = buffer.pieces();
-        Copies::make(copying, pieces, cut, &self.kit.constraints, through, fill)
+        let constraints = &self.kit.constraints;
+        Copies::make(copying, pieces, cut, constraints, through, fill, waiting)
     }
 
-    /// Gives copies back after a failure. After one of the hardware a device may have reached them for a
-    /// moment: they stay taken.
-    fn take_back(&self, copies: &mut Copies, error: MapError) {
-        if let (Some(copying), false) = (&self.kit.copying, matches!(error, MapError::Unit(_))) {
+    /// Gives copies back that no device has reached.
+    fn give_back(&self, copies: &mut Copies) {
+        if let Some(copying) = &self.kit.copying {
             copies.give_back(&*copying.pool);
         }
     }
 
     /// Blocks the stream, and says whether that worked.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// If the hardware did not complete.
@@ -362,8 +513,8 @@ impl<H: Handle> Drop for Device<H> {
     fn drop(&mut self) {
         // After `detach` this is a second time, which is cheap.
         let _ = self.unit.block(self.stream);
-        if let Translation::Space(space) = &self.translation {
-            space.leave(self.stream);
+        if let Translation::Space(space, member) = &self.translation {
+            space.leave(*member);
         }
     }
 }

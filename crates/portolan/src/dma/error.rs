@@ -1,11 +1,14 @@
 //! What can go wrong, one small error per operation.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use thiserror::Error;
 
-use crate::addr::{Iova, PageSize, PhysRange};
+use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::bounce::TakeError;
 use crate::iova::IovaError;
-use crate::unit::{AttachError, DomainError, UnitError, UnmapFailed};
+use crate::platform::Nanos;
+use crate::unit::{AttachError, Awaited, DomainError, UnitError, UnmapFailed};
 
 /// Why a buffer was not mapped. Nothing of it is reachable, and the buffer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -37,6 +40,9 @@ pub enum MapError {
     /// The device is blocked.
     #[error("the device is blocked")]
     Blocked,
+    /// The device would write, and the buffer says that its memory may not be written.
+    #[error("the device would write to a buffer that may not be written")]
+    ReadOnly,
     /// The table format has no way to grant the direction.
     #[error("the direction cannot be granted")]
     Direction,
@@ -52,9 +58,52 @@ pub enum MapError {
     /// The tables.
     #[error(transparent)]
     Domain(#[from] DomainError),
-    /// The hardware, now or at an earlier operation of this address space.
+    /// The map would have to wait: see [`Device::try_map`](super::Device::try_map).
+    #[error("the map would have to wait for the hardware, or for memory")]
+    WouldWait,
+    /// The address space was broken before: nothing was done.
+    #[error("the address space is broken: {0}")]
+    Broken(UnitError),
+    /// The hardware did not complete just now: a device may have reached the buffer.
     #[error(transparent)]
-    Unit(#[from] UnitError),
+    Unit(UnitError),
+    /// Somebody else had the unit's queue for so long: a device may have reached the buffer.
+    #[error("the unit's queue was busy for {waited:?}")]
+    Busy {
+        /// How long.
+        waited: Nanos,
+    },
+}
+
+impl MapError {
+    /// What became of a sync that was not somebody's turn in time, or failed.
+    pub(super) fn of(error: UnitError) -> Self {
+        match waited_for_a_turn(error) {
+            Some(waited) => Self::Busy { waited },
+            None => Self::Unit(error),
+        }
+    }
+}
+
+/// Why bytes of a mapped buffer were not read, written or synced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum AccessError {
+    /// They are not all inside the buffer.
+    #[error("{bytes} bytes from {at} are not inside a buffer of {length} bytes")]
+    OutOfBounds {
+        /// Offset of the first.
+        at: u64,
+        /// How many.
+        bytes: u64,
+        /// Bytes of the buffer.
+        length: u64,
+    },
+    /// The buffer is not contiguous for the CPU, or does not say where the CPU sees it.
+    #[error("the buffer has no view for the CPU")]
+    NoView,
+    /// The buffer says that its memory may not be written.
+    #[error("the buffer may not be written")]
+    ReadOnly,
 }
 
 /// Why a pool does not stay mapped for a device.
@@ -98,9 +147,41 @@ pub enum RetireError {
     /// The tables: the mapping is as it was.
     #[error(transparent)]
     Unmap(#[from] UnmapFailed),
-    /// The hardware did not complete: what was unmapped is kept out of use.
+    /// The hardware did not complete, now or before: what was unmapped is kept out of use.
     #[error(transparent)]
-    Unit(#[from] UnitError),
+    Unit(UnitError),
+    /// Somebody else is paying for it, or had the unit's queue, for so long. It is kept, and may be
+    /// asked for again; the hardware is not known to have failed.
+    #[error("somebody else's flush took {waited:?} and is not done")]
+    Busy {
+        /// How long it was waited for.
+        waited: Nanos,
+    },
+    /// It could not be unmapped, and is kept for good.
+    #[error("it could not be unmapped: it is kept for good")]
+    StillMapped,
+}
+
+impl RetireError {
+    /// What became of a sync that was not somebody's turn in time, or failed.
+    pub(super) fn of(error: UnitError) -> Self {
+        match waited_for_a_turn(error) {
+            Some(waited) => Self::Busy { waited },
+            None => Self::Unit(error),
+        }
+    }
+}
+
+/// Whether `error` is that somebody else had the unit's queue for too long: the hardware itself is
+/// not known to have failed then.
+pub(super) fn waited_for_a_turn(error: UnitError) -> Option<Nanos> {
+    match error {
+        UnitError::TimedOut {
+            awaited: Awaited::Turn,
+            waited,
+        } => Some(waited),
+        _ => None,
+    }
 }
 
 /// Why there is no address space.
@@ -129,4 +210,23 @@ pub enum DeviceError {
     /// No memory to remember the device.
     #[error("no memory to remember the device")]
     Memory,
+    /// The address space is broken.
+    #[error("the address space is broken: {0}")]
+    Broken(UnitError),
+    /// Another [`Device`](super::Device) is the stream, in the same address space.
+    #[error("the stream has a device in this address space already")]
+    InUse,
+    /// The device is not trusted: it would reach memory that is its driver's again, or all of it.
+    #[error("the device is not trusted: it must not be passed through, nor be in a lazy space")]
+    Untrusted,
+    /// Addresses that are reserved for the device are mapped already.
+    #[error("{start}..={last}, reserved for the device, is in use",
+        start = range.start(), last = range.last())]
+    Reserved {
+        /// The addresses.
+        range: IovaRange,
+    },
+    /// A region that firmware's devices use was not mapped one to one.
+    #[error(transparent)]
+    Map(#[from] MapError),
 }

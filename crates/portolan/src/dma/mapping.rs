@@ -1,20 +1,21 @@
 //! Mappings that own their buffers.
 
 use alloc::sync::Arc;
-use core::future::Future;
 use core::marker::PhantomData;
-use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::mem::ManuallyDrop;
 
-use super::buffer::{Buffer, DmaSegments, Placing, bytes_of};
+use super::Constraints;
+use super::buffer::{Buffer, bytes_of, read, write};
 use super::copies::{Copies, Copying, Reached};
 use super::direction::{Direction, Fills};
-use super::error::RetireError;
-use super::pending::Ticket;
+use super::error::{AccessError, RetireError};
+use super::quarantine::Lost;
+use super::quieting::{Left, Until};
+use super::retired::{NotReclaimed, Retired};
+use super::segments::{DmaSegments, Placing};
 use super::space::{DmaRange, DmaSpace, Handle};
 use super::standing::Standing;
-use super::{Constraints, Policy};
-use crate::addr::{Iova, PageSize, PhysRange};
+use crate::addr::{Iova, PageSize};
 use crate::bounce::{Bouncer, Way};
 use crate::platform::DataCache;
 
@@ -29,19 +30,14 @@ pub(super) enum Place<H: Handle> {
     Identity,
 }
 
-/// The parts of a mapping.
-struct Parts<H: Handle, B> {
-    place: Place<H>,
-    buffer: B,
-    extras: Extras,
-}
-
 /// What a device needs for its buffers, shared with their mappings.
 #[derive(Clone)]
 pub(super) struct Kit {
     pub constraints: Constraints,
     pub cache: Option<Arc<dyn DataCache>>,
     pub copying: Option<Copying>,
+    /// What was given up of mappings that are in no space.
+    pub lost: Arc<Lost>,
 }
 
 /// What comes with the device.
@@ -57,15 +53,32 @@ impl Extras {
         (!self.copies.is_empty()).then_some(&*copying.pool)
     }
 
-    /// Copies the part of `part`, or all, that is copied.
-    fn copy(&self, way: Way, part: Option<PhysRange>) {
-        if let Some(pool) = self.pool() {
-            self.copies.copy(pool, way, part);
+    /// Brings the bytes from offset `at` to offset `last` to where the device or the CPU sees them.
+    fn sync<B: Buffer>(&self, buffer: &B, way: Way, at: u64, last: u64) {
+        let (cache, pool) = (self.kit.cache.as_deref(), self.pool());
+        if cache.is_none() && pool.is_none() {
+            return;
+        }
+        for stretch in self.copies.stretches(buffer.pieces(), at, last) {
+            if let (Some(cache), Way::Out) = (cache, way) {
+                cache.invalidate(stretch.reached);
+            }
+            if let Some(pool) = pool.filter(|_| stretch.reached != stretch.buffer) {
+                let bytes = stretch.buffer.len_minus_one().saturating_add(1);
+                let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
+                match way {
+                    Way::In => pool.copy(buffer, copy, bytes),
+                    Way::Out => pool.copy(copy, buffer, bytes),
+                }
+            }
+            if let (Some(cache), Way::In) = (cache, way) {
+                cache.clean(stretch.reached);
+            }
         }
     }
 
     /// Gives the copies back, which no device reaches any more.
-    fn give_back(&mut self) {
+    pub fn give_back(&mut self) {
         let Self { kit, copies } = self;
         if let (Some(copying), false) = (&kit.copying, copies.is_empty()) {
             copies.give_back(&*copying.pool);
@@ -73,11 +86,23 @@ impl Extras {
     }
 }
 
+/// The parts of a mapping. The buffer is dropped by nobody who does not say so: whatever panics
+/// in between, its memory stays.
+struct Parts<H: Handle, B> {
+    place: Place<H>,
+    buffer: ManuallyDrop<B>,
+    extras: Extras,
+}
+
 /// A buffer that a device can reach, and that nobody else has meanwhile.
 ///
-/// Dropping one leaves it mapped, since the device may be using it: its memory is never freed and
-/// its addresses never reused, and [`DmaSpace::quarantine`] counts it. End a mapping with
+/// The CPU looks at its bytes by copies ([`Mapping::read`], [`Mapping::write`]), between
+/// [`Mapping::sync_for_cpu`] and [`Mapping::sync_for_device`]. End a mapping with
 /// [`Mapping::retire`] or [`Mapping::unmap`] once the device is done.
+///
+/// *Drop.* Interrupt. The device may be using it: it stays mapped, its memory is never freed and
+/// its addresses are never reused. [`DmaSpace::quarantine`] counts it, or
+/// [`Device::quarantine`](super::Device::quarantine) where it is in no space.
 #[must_use = "a mapping that is dropped is never taken back"]
 pub struct Mapping<H: Handle, B: Buffer, Dir: Direction> {
     parts: Option<Parts<H, B>>,
@@ -92,38 +117,6 @@ pub struct NotRetired<H: Handle, B: Buffer, Dir: Direction> {
     pub mapping: Mapping<H, B, Dir>,
 }
 
-/// A buffer that was unmapped, and that devices may reach until it is reclaimed.
-///
-/// Dropping one means that the buffer is never freed; [`DmaSpace::quarantine`] counts it. Its
-/// addresses come back all the same.
-#[must_use = "a retired buffer that is dropped is never freed"]
-pub struct Retired<H: Handle, B: Buffer> {
-    waiting: Option<Waiting<H, B>>,
-}
-
-/// A buffer and what it waits for.
-struct Waiting<H: Handle, B> {
-    buffer: B,
-    extras: Extras,
-    held: Option<(H, Ticket)>,
-}
-
-impl<H: Handle, B> Waiting<H, B> {
-    /// The buffer, which no device reaches any more; its copies go back.
-    fn into_buffer(mut self) -> B {
-        self.extras.give_back();
-        self.buffer
-    }
-}
-
-/// A retired buffer that is not known to be quiet: it is kept, to be asked for again.
-pub struct NotReclaimed<H: Handle, B: Buffer> {
-    /// Why.
-    pub error: RetireError,
-    /// The buffer.
-    pub retired: Retired<H, B>,
-}
-
 /// Why [`Mapping::unmap`] did not give the buffer back.
 pub enum NotUnmapped<H: Handle, B: Buffer, Dir: Direction> {
     /// The mapping is as it was.
@@ -132,21 +125,37 @@ pub enum NotUnmapped<H: Handle, B: Buffer, Dir: Direction> {
     Retired(NotReclaimed<H, B>),
 }
 
+impl<H: Handle, B: Buffer, Dir: Direction> NotUnmapped<H, B, Dir> {
+    /// Why.
+    ///
+    /// *Context.* Interrupt.
+    pub fn error(&self) -> RetireError {
+        match self {
+            Self::Mapped(kept) => kept.error,
+            Self::Retired(kept) => kept.error,
+        }
+    }
+}
+
 /// What the compiler knows to be there until the value is consumed or dropped.
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
-    pub(super) fn new(place: Place<H>, buffer: B, extras: Extras) -> Self {
-        let mapping = Self {
-            parts: Some(Parts {
-                place,
-                buffer,
-                extras,
-            }),
-            direction: PhantomData,
-        };
-        mapping.clean(None);
+    pub(super) fn new(place: Place<H>, buffer: ManuallyDrop<B>, extras: Extras) -> Self {
+        let mapping = Self::of(Parts {
+            place,
+            buffer,
+            extras,
+        });
+        mapping.clean();
         mapping
+    }
+
+    fn of(parts: Parts<H, B>) -> Self {
+        Self {
+            parts: Some(parts),
+            direction: PhantomData,
+        }
     }
 
     fn parts(&self) -> &Parts<H, B> {
@@ -154,6 +163,8 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     }
 
     /// What the device takes into its descriptors.
+    ///
+    /// *Context.* Interrupt.
     pub fn segments(&self) -> DmaSegments<Reached<'_, B::Pieces<'_>>> {
         let parts = self.parts();
         let (placing, granule) = match &parts.place {
@@ -169,6 +180,8 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     }
 
     /// The first address.
+    ///
+    /// *Context.* Interrupt.
     pub fn iova(&self) -> Iova {
         // A buffer without pieces is not mapped.
         let first = self.segments().next();
@@ -176,136 +189,203 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     }
 
     /// Whether a part of the buffer is reached as a copy.
+    ///
+    /// *Context.* Interrupt.
     pub fn is_copied(&self) -> bool {
         !self.parts().extras.copies.is_empty()
     }
 
-    /// Makes what the device wrote visible to the CPU, and lets it look. The device must not be
-    /// writing; it may go on afterwards, once [`Mapping::sync_for_device`] was called.
-    pub fn for_cpu(&mut self) -> &mut B {
-        let parts = self.parts.as_mut().expect(PRESENT);
-        Self::take_in(parts, None);
-        &mut parts.buffer
+    /// Copies bytes of the buffer, from offset `at`, as the CPU sees them. What the device wrote is
+    /// there after [`Mapping::sync_for_cpu`].
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// See [`AccessError`]; nothing is copied.
+    pub fn read(&self, at: u64, to: &mut [u8]) -> Result<(), AccessError> {
+        let buffer = &*self.parts().buffer;
+        let offset = self.offset(at, to.len())?;
+        read(buffer, offset, to).ok_or(AccessError::NoView)
     }
 
-    /// As [`Mapping::for_cpu`], of the bytes in `part` alone, by their physical address.
-    pub fn part_for_cpu(&mut self, part: PhysRange) -> &mut B {
-        let parts = self.parts.as_mut().expect(PRESENT);
-        Self::take_in(parts, Some(part));
-        &mut parts.buffer
+    /// Copies `from` to the bytes of the buffer, from offset `at`. The device sees them after
+    /// [`Mapping::sync_for_device`], and may see them before.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// See [`AccessError`]; nothing is copied.
+    pub fn write(&mut self, at: u64, from: &[u8]) -> Result<(), AccessError> {
+        let offset = self.offset(at, from.len())?;
+        let buffer = &mut *self.parts.as_mut().expect(PRESENT).buffer;
+        if !buffer.device_may_write() {
+            return Err(AccessError::ReadOnly);
+        }
+        write(buffer, offset, from).ok_or(AccessError::NoView)
     }
 
-    /// Makes what the CPU wrote visible to the device.
+    /// Makes all that the device wrote visible to the CPU. The device must not be writing; it may
+    /// go on afterwards, once [`Mapping::sync_for_device`] was called.
+    ///
+    /// *Context.* Interrupt.
+    pub fn sync_for_cpu(&mut self) {
+        let parts = self.parts();
+        take_in::<B, Dir>(&parts.extras, &parts.buffer, 0, u64::MAX);
+    }
+
+    /// As [`Mapping::sync_for_cpu`], of `bytes` bytes from offset `at`.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// See [`AccessError`]; nothing is synced.
+    pub fn sync_part_for_cpu(&mut self, at: u64, bytes: u64) -> Result<(), AccessError> {
+        if let Some(last) = self.last_of(at, bytes)? {
+            let parts = self.parts();
+            take_in::<B, Dir>(&parts.extras, &parts.buffer, at, last);
+        }
+        Ok(())
+    }
+
+    /// Makes all that the CPU wrote visible to the device.
+    ///
+    /// *Context.* Interrupt.
     pub fn sync_for_device(&self) {
-        self.parts().extras.copy(Way::In, None);
-        self.clean(None);
+        let parts = self.parts();
+        parts.extras.sync(&*parts.buffer, Way::In, 0, u64::MAX);
     }
 
-    /// As [`Mapping::sync_for_device`], of the bytes in `part` alone.
-    pub fn sync_part_for_device(&self, part: PhysRange) {
-        self.parts().extras.copy(Way::In, Some(part));
-        self.clean(Some(part));
+    /// As [`Mapping::sync_for_device`], of `bytes` bytes from offset `at`.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// See [`AccessError`]; nothing is synced.
+    pub fn sync_part_for_device(&self, at: u64, bytes: u64) -> Result<(), AccessError> {
+        if let Some(last) = self.last_of(at, bytes)? {
+            let parts = self.parts();
+            parts.extras.sync(&*parts.buffer, Way::In, at, last);
+        }
+        Ok(())
+    }
+
+    /// The last of `bytes` bytes from `at`; none if there are no bytes.
+    fn last_of(&self, at: u64, bytes: u64) -> Result<Option<u64>, AccessError> {
+        let length = bytes_of(&*self.parts().buffer);
+        match at.checked_add(bytes) {
+            Some(after) if after <= length => Ok(after.checked_sub(1).filter(|_| bytes != 0)),
+            _ => Err(AccessError::OutOfBounds { at, bytes, length }),
+        }
+    }
+
+    fn offset(&self, at: u64, bytes: usize) -> Result<usize, AccessError> {
+        let bytes = bytes as u64;
+        self.last_of(at, bytes)?;
+        let length = bytes_of(&*self.parts().buffer);
+        let outside = AccessError::OutOfBounds { at, bytes, length };
+        usize::try_from(at).map_err(|_| outside)
     }
 
     /// Writes lines back that the device is to see; also before it writes, since a line written
     /// back later would overwrite that.
-    fn clean(&self, part: Option<PhysRange>) {
+    fn clean(&self) {
         let parts = self.parts();
         if let Some(cache) = &parts.extras.kit.cache {
-            Self::lines(parts, part, |lines| cache.clean(lines));
+            let reached = parts.extras.copies.reached(parts.buffer.pieces());
+            reached.for_each(|lines| cache.clean(lines));
         }
-    }
-
-    /// The memory that the device reaches of `part`, or of all.
-    fn lines(parts: &Parts<H, B>, part: Option<PhysRange>, each: impl FnMut(PhysRange)) {
-        let copies = &parts.extras.copies;
-        match part {
-            // Copies are written back whole.
-            Some(part) if copies.is_empty() => {
-                let pieces = parts.buffer.pieces();
-                pieces
-                    .filter_map(|piece| piece.intersection(part))
-                    .for_each(each);
-            }
-            _ => copies.reached(parts.buffer.pieces()).for_each(each),
-        }
-    }
-
-    /// Brings what the device wrote to the buffer.
-    fn take_in(parts: &Parts<H, B>, part: Option<PhysRange>) {
-        if Dir::FILLS == Fills::Nothing {
-            return;
-        }
-        if let Some(cache) = &parts.extras.kit.cache {
-            Self::lines(parts, part, |lines| cache.invalidate(lines));
-        }
-        parts.extras.copy(Way::Out, part);
     }
 
     /// Ends the mapping. The buffer is given back by [`Retired`], once no device can reach it. The
     /// cheap way is to retire many and then to reclaim them.
     ///
+    /// *Context.* Interrupt. Nothing is paid here: once [`DmaSpace::is_flush_due`] says so, a worker
+    /// or a timer has to call [`DmaSpace::tick`].
+    ///
     /// # Errors
     /// With the mapping, which is as it was.
     #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn retire(mut self) -> Result<Retired<H, B>, NotRetired<H, B, Dir>> {
-        let parts = self.parts.take().expect(PRESENT);
         let Parts {
             place,
             buffer,
             extras,
-        } = parts;
-        let (place, held) = match place {
-            // Nothing of it is unmapped: the device is trusted to be done with the slots.
-            place @ (Place::Identity | Place::Standing(_)) => (place, None),
+        } = self.parts.take().expect(PRESENT);
+        let held = match place {
             Place::Space(space, range) => match space.retire(range) {
-                Ok(ticket) => (Place::Identity, Some((space, ticket))),
+                Ok(wait) => Some((space, wait)),
                 Err((error, range)) => {
-                    let parts = Parts {
-                        place: Place::Space(space, range),
-                        buffer,
-                        extras,
-                    };
-                    let mapping = Self {
-                        parts: Some(parts),
-                        direction: PhantomData,
-                    };
-                    return Err(NotRetired { error, mapping });
+                    let place = Place::Space(space, range);
+                    return Err(Self::kept(error, place, buffer, extras));
                 }
             },
+            // Nothing of it is unmapped: the device is trusted to be done with the slots.
+            Place::Standing(_) | Place::Identity => None,
         };
-        let parts = Parts {
+        // The device is done; what it writes from now on changes its copy at most.
+        take_in::<B, Dir>(&extras, &buffer, 0, u64::MAX);
+        Ok(Retired::new(buffer, extras, held))
+    }
+
+    fn kept(
+        error: RetireError,
+        place: Place<H>,
+        buffer: ManuallyDrop<B>,
+        extras: Extras,
+    ) -> NotRetired<H, B, Dir> {
+        let mapping = Self::of(Parts {
             place,
             buffer,
             extras,
-        };
-        // The device is done; what it writes from now on changes its copy at most.
-        Self::take_in(&parts, None);
-        Ok(Retired {
-            waiting: Some(Waiting {
-                buffer: parts.buffer,
-                extras: parts.extras,
-                held,
-            }),
-        })
+        });
+        NotRetired { error, mapping }
     }
 
     /// Ends the mapping and gives the buffer back, when no device can reach it any more; under
-    /// [`Policy::Lazy`] before that, within the bounds of the space; a buffer that is copied is
-    /// waited for under each policy, since its slots are others' next.
+    /// [`Policy::Lazy`](super::Policy::Lazy) before that, within the bounds of the space; a buffer
+    /// that is copied is waited for under each policy, since its slots are others' next.
+    ///
+    /// *Context.* Atomic. Where the calling CPU's queue is being flushed, by the code that a handler
+    /// has interrupted or by another CPU, it pays for itself at once instead of waiting for that.
     ///
     /// # Errors
     /// With what is left: the mapping as it was, or the retired buffer.
     #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
-    pub fn unmap(self) -> Result<B, NotUnmapped<H, B, Dir>> {
-        let lazy = matches!(&self.parts().place,
-            Place::Space(space, _) if space.policy() == Policy::Lazy);
-        let lazy = lazy && !self.is_copied();
-        let mut retired = self.retire().map_err(NotUnmapped::Mapped)?;
-        if lazy {
-            return Ok(retired.waiting.take().expect(PRESENT).buffer);
+    pub fn unmap(mut self) -> Result<B, NotUnmapped<H, B, Dir>> {
+        let Parts {
+            place,
+            buffer,
+            mut extras,
+        } = self.parts.take().expect(PRESENT);
+        if let Place::Space(space, range) = place {
+            let until = match extras.copies.is_empty() {
+                true => Until::Policy,
+                false => Until::Quiet,
+            };
+            match space.unmap(range, until) {
+                Ok(()) => {}
+                Err((error, Left::Mapped(range))) => {
+                    let place = Place::Space(space, range);
+                    let kept = Self::kept(error, place, buffer, extras);
+                    return Err(NotUnmapped::Mapped(kept));
+                }
+                Err((error, Left::Held(wait))) => {
+                    take_in::<B, Dir>(&extras, &buffer, 0, u64::MAX);
+                    let retired = Retired::new(buffer, extras, Some((space, wait)));
+                    return Err(NotUnmapped::Retired(NotReclaimed { error, retired }));
+                }
+            }
         }
-        retired.wait().map_err(NotUnmapped::Retired)
+        take_in::<B, Dir>(&extras, &buffer, 0, u64::MAX);
+        extras.give_back();
+        Ok(ManuallyDrop::into_inner(buffer))
+    }
+}
+
+/// Brings what the device wrote to the buffer.
+fn take_in<B: Buffer, Dir: Direction>(extras: &Extras, buffer: &B, at: u64, last: u64) {
+    if Dir::FILLS != Fills::Nothing {
+        extras.sync(buffer, Way::Out, at, last);
     }
 }
 
@@ -314,139 +394,15 @@ impl<H: Handle, B: Buffer, Dir: Direction> Drop for Mapping<H, B, Dir> {
         let Some(parts) = self.parts.take() else {
             return;
         };
+        let bytes = bytes_of(&*parts.buffer);
         match &parts.place {
-            Place::Space(space, range) => {
-                let bytes = range.addresses().len_minus_one().saturating_add(1);
-                space.count_dropped(bytes);
-            }
-            Place::Standing(pool) => pool.space().count_dropped(bytes_of(&parts.buffer)),
-            Place::Identity => {}
+            Place::Space(space, _) => space.count_dropped(bytes),
+            Place::Standing(pool) => pool.space().count_dropped(bytes),
+            Place::Identity => parts.extras.kit.lost.count(bytes),
         }
-        // The device may still be using the memory.
-        core::mem::forget(parts.buffer);
-    }
-}
-
-impl<H: Handle, B: Buffer> Retired<H, B> {
-    /// Waits until no device can reach the buffer, and gives it back. Pays for all that was
-    /// retired before on the same CPU.
-    ///
-    /// # Errors
-    /// With the buffer, which stays retired, if the hardware did not complete.
-    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
-    pub fn wait(mut self) -> Result<B, NotReclaimed<H, B>> {
-        if let Some(Waiting {
-            held: Some((space, ticket)),
-            ..
-        }) = &self.waiting
-        {
-            if let Err(error) = space.settle(*ticket) {
-                let retired = self;
-                return Err(NotReclaimed { error, retired });
-            }
-        }
-        Ok(self.waiting.take().expect(PRESENT).into_buffer())
-    }
-
-    /// Gives the buffer back if no device can reach it any more, and itself if some may. Never
-    /// waits and submits nothing.
-    ///
-    /// # Errors
-    /// With the buffer, which stays retired.
-    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
-    pub fn poll(mut self) -> Result<B, Self> {
-        if self.is_quiet() {
-            Ok(self.waiting.take().expect(PRESENT).into_buffer())
-        } else {
-            Err(self)
+        if let Place::Standing(pool) = parts.place {
+            // The device may be using the slots: the pool stays mapped.
+            core::mem::forget(pool);
         }
     }
-
-    /// Whether no device can reach the buffer any more.
-    pub fn is_quiet(&self) -> bool {
-        match &self.waiting {
-            Some(Waiting {
-                held: Some((space, ticket)),
-                ..
-            }) => space.is_quiet(*ticket),
-            _ => true,
-        }
-    }
-
-    /// Gives the buffer back as a future: it lets other tasks run once, so that what they retire
-    /// can join, and then pays for all of it, unless somebody else did.
-    pub fn reclaim(self) -> Reclaim<H, B> {
-        Reclaim {
-            retired: Some(self),
-            turn: Turn::First,
-        }
-    }
-}
-
-impl<H: Handle, B: Buffer> Drop for Retired<H, B> {
-    fn drop(&mut self) {
-        let Some(waiting) = self.waiting.take() else {
-            return;
-        };
-        match &waiting.held {
-            Some((space, ticket)) if !space.is_quiet(*ticket) => {
-                space.count_dropped(bytes_of(&waiting.buffer));
-                core::mem::forget(waiting.buffer);
-            }
-            _ => drop(waiting.into_buffer()),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    First,
-    Second,
-}
-
-/// The future of [`Retired::reclaim`].
-pub struct Reclaim<H: Handle, B: Buffer> {
-    retired: Option<Retired<H, B>>,
-    turn: Turn,
-}
-
-impl<H: Handle + Unpin, B: Buffer + Unpin> Future for Reclaim<H, B> {
-    type Output = Result<B, NotReclaimed<H, B>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let quiet = self.retired.as_ref().is_none_or(Retired::is_quiet);
-        if !quiet && self.turn == Turn::First {
-            self.turn = Turn::Second;
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        match self.retired.take() {
-            Some(retired) => Poll::Ready(retired.wait()),
-            // Polled after it was ready.
-            None => Poll::Pending,
-        }
-    }
-}
-
-/// Waits for all of `retired`, in whatever order they were retired, and hands each buffer to
-/// `give`. Each queue in which some of them wait is paid for once.
-///
-/// # Errors
-/// The first failure; buffers that are not known to be quiet are handed to `keep`.
-pub fn reclaim_all<H: Handle, B: Buffer>(
-    retired: impl IntoIterator<Item = Retired<H, B>>,
-    mut give: impl FnMut(B),
-    mut keep: impl FnMut(Retired<H, B>),
-) -> Result<(), RetireError> {
-    let mut first = Ok(());
-    for one in retired {
-        match one.wait() {
-            Ok(buffer) => give(buffer),
-            Err(failed) => {
-                first = first.and(Err(failed.error));
-                keep(failed.retired);
-            }
-        }
-    }
-    first
 }

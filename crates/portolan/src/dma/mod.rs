@@ -22,23 +22,32 @@ mod error;
 mod mapping;
 mod pending;
 mod policy;
+mod quarantine;
+mod quieting;
+mod regions;
 mod reservation;
+mod retired;
+mod segments;
 mod space;
 mod standing;
+mod streams;
 
-pub use buffer::{Buffer, DmaSegment, DmaSegments, Unowned};
+pub use buffer::{Buffer, Unowned};
 pub use coherent::CoherentMemory;
 pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying, Reached};
 pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};
 pub use device::{Device, NotMapped};
 pub use direction::{Bidirectional, Direction, Fills, FromDevice, ToDevice};
-pub use error::{DeviceError, MapError, RetireError, SpaceError, StandingError};
-pub use mapping::{Mapping, NotReclaimed, NotRetired, NotUnmapped, Reclaim, Retired, reclaim_all};
+pub use error::{AccessError, DeviceError, MapError, RetireError, SpaceError, StandingError};
+pub use mapping::{Mapping, NotRetired, NotUnmapped};
 pub use pending::Bounds;
 pub use policy::Policy;
+pub use quarantine::Quarantine;
 pub use reservation::{LinkError, Reservation};
-pub use space::{DmaRange, DmaSpace, Handle, Quarantine, SpaceOptions};
+pub use retired::{NotReclaimed, Reclaim, Retired, reclaim_all};
+pub use segments::{DmaSegment, DmaSegments};
+pub use space::{DmaRange, DmaSpace, Handle, SpaceOptions};
 
 #[cfg(test)]
 mod tests;

@@ -1,9 +1,11 @@
 //! What was unmapped and is not quiet yet: one queue a CPU.
 //!
-//! An entry joins the queue of the CPU that unmaps, in the queue's open *generation*. A flush
-//! closes the generation, pays for all of it at once without holding a lock, and only then gives
-//! its addresses back and says that the generation is quiet. One flush of a queue is under way at
-//! a time; who needs a generation that is being flushed waits for that flush.
+//! An entry joins the queue of the CPU that unmaps, in the queue's open *generation*: what it owes,
+//! which always has room, and its addresses, as far as there is room. A flush closes the
+//! generation, pays for all of it at once without holding a lock, gives its addresses back and only
+//! then says that the generation is quiet. One flush of a queue is under way at a time. It may be
+//! underneath a handler that wants to unmap on the same CPU: so nothing that a handler calls waits
+//! for a flush.
 //!
 //! If the hardware does not complete, the debt and the addresses go back into the open generation:
 //! nothing is lost, and nothing is reused.
@@ -13,20 +15,24 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::error::RetireError;
-use crate::addr::IovaRange;
+use crate::addr::{IovaRange, PageSize};
 use crate::inval::Gather;
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
-use crate::unit::{Awaited, Domain, UnitError, UnmapFailed};
+use crate::unit::{Domain, UnitError, UnmapFailed};
 
 /// How much may be unmapped and not yet invalidated, in each CPU's queue.
+///
+/// A [`Mapping::retire`](super::Mapping::retire) that reaches one of them says so by
+/// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due). Under
+/// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes, unless a flush of the
+/// queue is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Mappings; at least 1. Whoever adds the last one flushes.
+    /// Mappings; at least 1. Twice as many find room while a flush is under way.
     pub entries: usize,
-    /// Bytes; whoever reaches it flushes.
+    /// Bytes.
     pub bytes: u64,
-    /// Age of the oldest; looked at by each unmap and by
-    /// [`DmaSpace::tick`](super::DmaSpace::tick).
+    /// Age of the oldest.
     pub age: Nanos,
 }
 
@@ -40,6 +46,9 @@ impl Default for Bounds {
         }
     }
 }
+
+/// Granules that are unmapped under the lock of a queue; more are unmapped before it is taken.
+const UNDER_LOCK: u64 = 64;
 
 /// A place in a queue: quiet once its generation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,14 +64,54 @@ pub(super) enum Fill {
     Due,
 }
 
+/// Whether addresses that find no room in a queue can be kept by whoever unmaps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeper {
+    Caller,
+    Queue,
+}
+
+/// What became of an unmap.
+#[allow(clippy::large_enum_variant)] // The debt travels without a heap.
+pub(super) enum Joined {
+    /// The addresses are in the queue.
+    Queued(Ticket, Fill),
+    /// They are the caller's to give back, once the ticket is quiet.
+    Kept(Ticket),
+    /// Nothing was unmapped: the queue has no room for the addresses.
+    NoRoom,
+    /// They are unmapped, the queue has no room for them, and this is what they owe.
+    Unpaid(Gather),
+}
+
+/// How an attempt to make something quiet ended that waits for nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tried {
+    Quiet,
+    /// A flush is under way.
+    Busy,
+}
+
+/// What of a queue is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All that waits.
+    All,
+    /// What has reached a bound.
+    Due,
+}
+
 /// The open generation of a queue.
 struct Open {
     debt: Gather,
+    /// Never longer than its capacity, with those in flight as well.
     ranges: Vec<IovaRange>,
     /// The vector that the next flush leaves here.
     spare: Vec<IovaRange>,
     /// Ranges that a flush has taken and not yet given back.
     in_flight: usize,
+    /// Mappings, those that keep their addresses themselves included.
+    entries: usize,
     bytes: u64,
     oldest: Nanos,
     generation: u64,
@@ -85,15 +134,56 @@ pub(super) struct Pending<P: Cpus> {
     queues: Box<[Apart<Queue<P>>]>,
     bounds: Bounds,
     turn_limit: Nanos,
+    /// The longest range that is unmapped under a lock, in bytes, less one.
+    short: u64,
 }
 
 /// A generation taken out for a flush.
 struct Taken {
     debt: Gather,
     ranges: Vec<IovaRange>,
+    entries: usize,
     bytes: u64,
     oldest: Nanos,
     generation: u64,
+}
+
+impl Open {
+    #[inline]
+    fn has_room(&self, bounds: &Bounds) -> bool {
+        self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
+    }
+
+    /// Counts a mapping of `range`, and keeps its addresses if there is room.
+    #[inline]
+    fn add(&mut self, range: IovaRange, now: Nanos, bounds: &Bounds) -> bool {
+        if self.entries == 0 {
+            self.oldest = now;
+        }
+        self.entries += 1;
+        let bytes = range.len_minus_one().saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+        let room = self.has_room(bounds);
+        if room {
+            self.ranges.push(range);
+        }
+        room
+    }
+
+    #[inline]
+    fn fill(&self, now: Nanos, bounds: &Bounds) -> Fill {
+        let due = self.entries >= bounds.entries
+            || self.bytes >= bounds.bytes
+            || (self.entries != 0 && now.since(self.oldest) >= bounds.age);
+        match due {
+            true => Fill::Due,
+            false => Fill::Room,
+        }
+    }
+
+    fn holds_something(&self) -> bool {
+        self.entries != 0 || !self.ranges.is_empty() || !self.debt.is_empty()
+    }
 }
 
 impl<P: Cpus> Pending<P> {
@@ -105,6 +195,7 @@ impl<P: Cpus> Pending<P> {
         cpus: &P,
         bounds: Bounds,
         turn_limit: Nanos,
+        granule: PageSize,
     ) -> Result<Self, alloc::collections::TryReserveError> {
         let bounds = Bounds {
             entries: bounds.entries.max(1),
@@ -123,6 +214,7 @@ impl<P: Cpus> Pending<P> {
                 ranges,
                 spare,
                 in_flight: 0,
+                entries: 0,
                 bytes: 0,
                 oldest: Nanos::new(0),
                 generation: 1,
@@ -137,6 +229,7 @@ impl<P: Cpus> Pending<P> {
             queues: queues.into_boxed_slice(),
             bounds,
             turn_limit,
+            short: granule.bytes().saturating_mul(UNDER_LOCK) - 1,
         })
     }
 
@@ -156,67 +249,80 @@ impl<P: Cpus> Pending<P> {
         }
     }
 
-    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `None` if the
-    /// queue has no room: the ticket is of the generation that has to be quiet first.
+    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue.
     #[inline]
-    pub(super) fn retire(
+    pub(super) fn join(
         &self,
         cpus: &P,
         domain: &impl Domain,
         mapped: IovaRange,
         range: IovaRange,
-    ) -> Result<(Ticket, Option<Fill>), UnmapFailed> {
+        keeper: Keeper,
+    ) -> Result<Joined, UnmapFailed> {
         let queue = self.own(cpus);
-        let Bounds {
-            entries,
-            bytes,
-            age,
-        } = self.bounds;
+        if mapped.len_minus_one() > self.short {
+            return self.join_long(cpus, domain, mapped, range, keeper);
+        }
         self.queues[queue].0.open.with(|open| {
-            let generation = open.generation;
-            let ticket = Ticket { queue, generation };
-            if open.ranges.len() >= entries || open.ranges.len() + open.in_flight >= 2 * entries {
-                return Ok((ticket, None));
+            if keeper == Keeper::Queue && !open.has_room(&self.bounds) {
+                return Ok(Joined::NoRoom);
             }
             domain.unmap(mapped, &mut open.debt)?;
-            let now = cpus.coarse_now();
-            if open.ranges.is_empty() {
-                open.oldest = now;
-            }
-            open.ranges.push(range);
-            open.bytes = open
-                .bytes
-                .saturating_add(range.len_minus_one())
-                .saturating_add(1);
-            let due = open.ranges.len() >= entries
-                || open.bytes >= bytes
-                || now.since(open.oldest) >= age;
-            Ok((ticket, Some(if due { Fill::Due } else { Fill::Room })))
+            Ok(self.joined(cpus, queue, open, range))
         })
     }
 
-    /// Keeps `range`, unmapped already, until `debt` is paid.
+    #[inline]
+    fn joined(&self, cpus: &P, queue: usize, open: &mut Open, range: IovaRange) -> Joined {
+        let now = cpus.coarse_now();
+        let generation = open.generation;
+        let ticket = Ticket { queue, generation };
+        match open.add(range, now, &self.bounds) {
+            true => Joined::Queued(ticket, open.fill(now, &self.bounds)),
+            false => Joined::Kept(ticket),
+        }
+    }
+
+    /// The same of a long range: the walk through its tables is outside of the lock.
+    #[cold]
+    fn join_long(
+        &self,
+        cpus: &P,
+        domain: &impl Domain,
+        mapped: IovaRange,
+        range: IovaRange,
+        keeper: Keeper,
+    ) -> Result<Joined, UnmapFailed> {
+        let mut owed = Gather::new();
+        domain.unmap(mapped, &mut owed)?;
+        let queue = self.own(cpus);
+        let joined = self.queues[queue].0.open.with(|open| {
+            if keeper == Keeper::Queue && !open.has_room(&self.bounds) {
+                return None;
+            }
+            // Both are of this domain.
+            let _ = domain.absorb(&mut open.debt, &mut owed);
+            Some(self.joined(cpus, queue, open, range))
+        });
+        Ok(joined.unwrap_or(Joined::Unpaid(owed)))
+    }
+
+    /// Keeps `debt`, and the addresses of `range`, unmapped already, until it is paid; without room
+    /// the addresses are the caller's to keep.
     pub(super) fn hold(
         &self,
         cpus: &P,
         domain: &impl Domain,
         range: IovaRange,
         mut debt: Gather,
-    ) -> Ticket {
+    ) -> (Ticket, Option<IovaRange>) {
         let queue = self.own(cpus);
         self.queues[queue].0.open.with(|open| {
             // Both are of this domain.
             let _ = domain.absorb(&mut open.debt, &mut debt);
-            if open.ranges.is_empty() {
-                open.oldest = cpus.coarse_now();
-            }
-            // The hardware has failed: room beyond the bounds may be taken from the heap. Without
-            // it the addresses stay out of use for good.
-            if open.ranges.try_reserve(1).is_ok() {
-                open.ranges.push(range);
-            }
             let generation = open.generation;
-            Ticket { queue, generation }
+            let kept = open.add(range, cpus.coarse_now(), &self.bounds);
+            (Ticket { queue, generation }, (!kept).then_some(range))
         })
     }
 
@@ -234,11 +340,45 @@ impl<P: Cpus> Pending<P> {
         self.queues[ticket.queue].0.quiet.load(Acquire) >= ticket.generation
     }
 
+    /// Whether the calling CPU's queue is being flushed.
+    #[inline]
+    pub(super) fn is_flushing(&self, cpus: &P) -> bool {
+        self.queues[self.own(cpus)].0.busy.load(Relaxed) != 0
+    }
+
+    /// Makes the ticket's generation quiet, unless a flush of its queue is under way; `give_back`
+    /// takes the addresses that have become free.
+    ///
+    /// # Errors
+    /// What became of the hardware; nothing has become free then.
+    pub(super) fn try_settle(
+        &self,
+        domain: &impl Domain,
+        ticket: Ticket,
+        give_back: &mut impl FnMut(&[IovaRange]),
+    ) -> Result<Tried, UnitError> {
+        let queue = &self.queues[ticket.queue].0;
+        let is_quiet = || queue.quiet.load(Acquire) >= ticket.generation;
+        if is_quiet() {
+            return Ok(Tried::Quiet);
+        }
+        if queue.busy.load(Relaxed) != 0 || !queue.begin() {
+            return Ok(Tried::Busy);
+        }
+        let done = match is_quiet() {
+            true => Ok(()),
+            false => queue.flush(domain, give_back),
+        };
+        queue.busy.store(0, Release);
+        done.map(|()| Tried::Quiet)
+    }
+
     /// Makes the ticket's generation quiet, by waiting for a flush that is under way or by a flush of
     /// its own; `give_back` takes the addresses that have become free.
     ///
     /// # Errors
-    /// What became of the hardware; nothing has become free then.
+    /// What became of the hardware, or [`RetireError::Busy`] if another's flush took too long;
+    /// nothing is lost then.
     pub(super) fn settle(
         &self,
         cpus: &P,
@@ -246,44 +386,48 @@ impl<P: Cpus> Pending<P> {
         ticket: Ticket,
         mut give_back: impl FnMut(&[IovaRange]),
     ) -> Result<(), RetireError> {
-        let queue = &self.queues[ticket.queue].0;
         let mut begin = None;
         loop {
-            if queue.quiet.load(Acquire) >= ticket.generation {
+            let tried = self.try_settle(domain, ticket, &mut give_back);
+            if tried.map_err(RetireError::of)? == Tried::Quiet {
                 return Ok(());
-            }
-            if queue.busy.load(Relaxed) == 0 && queue.begin() {
-                let done = match queue.quiet.load(Acquire) >= ticket.generation {
-                    true => Ok(()),
-                    false => queue.flush(domain, &mut give_back),
-                };
-                queue.busy.store(0, Release);
-                return done.map_err(RetireError::Unit);
             }
             let now = cpus.now();
             let waited = now.since(*begin.get_or_insert(now));
             if waited >= self.turn_limit {
-                let awaited = Awaited::Turn;
-                return Err(UnitError::TimedOut { awaited, waited }.into());
+                return Err(RetireError::Busy { waited });
             }
             cpus.relax();
         }
     }
 
-    /// The open generation of `queue` if it holds something, at least `age` old.
-    pub(super) fn older_than(&self, cpus: &P, queue: usize, age: Nanos) -> Option<Ticket> {
+    /// What of `queue` is asked for, if there is something; for all of it that may be a generation
+    /// that is being flushed.
+    pub(super) fn waiting(&self, cpus: &P, queue: usize, which: Which) -> Option<Ticket> {
         let now = cpus.now();
         self.queues.get(queue)?.0.open.with(|open| {
             let generation = open.generation;
-            let holds = !open.ranges.is_empty() || !open.debt.is_empty();
-            let due = holds && now.since(open.oldest) >= age;
-            due.then_some(Ticket { queue, generation })
+            let wanted = match which {
+                Which::All => open.holds_something(),
+                Which::Due => open.fill(now, &self.bounds) == Fill::Due,
+            };
+            if wanted {
+                return Some(Ticket { queue, generation });
+            }
+            let before = generation - 1;
+            let ticket = Ticket {
+                queue,
+                generation: before,
+            };
+            (which == Which::All && !self.is_quiet(ticket)).then_some(ticket)
         })
     }
 
-    /// The bound on age.
-    pub(super) fn age(&self) -> Nanos {
-        self.bounds.age
+    /// Whether the calling CPU's queue has reached a bound.
+    pub(super) fn is_due(&self, cpus: &P) -> bool {
+        let now = cpus.coarse_now();
+        let open = &self.queues[self.own(cpus)].0.open;
+        open.with(|open| open.fill(now, &self.bounds) == Fill::Due)
     }
 
     /// Mappings and bytes that wait, in flushes under way as well.
@@ -314,6 +458,7 @@ impl<P: Cpus> Queue<P> {
             let taken = Taken {
                 debt: core::mem::take(&mut open.debt),
                 ranges: core::mem::replace(&mut open.ranges, spare),
+                entries: core::mem::take(&mut open.entries),
                 bytes: core::mem::take(&mut open.bytes),
                 oldest: open.oldest,
                 generation: open.generation,
@@ -325,8 +470,9 @@ impl<P: Cpus> Queue<P> {
         let mut ranges = taken.ranges;
         match domain.sync(&mut taken.debt) {
             Ok(()) => {
-                self.quiet.store(taken.generation, Release);
+                // First the addresses: who finds the generation quiet finds them free.
                 give_back(&ranges);
+                self.quiet.store(taken.generation, Release);
                 ranges.clear();
                 self.open.with(|open| {
                     open.spare = ranges;
@@ -338,11 +484,10 @@ impl<P: Cpus> Queue<P> {
                 self.open.with(|open| {
                     // Both are of this domain.
                     let _ = domain.absorb(&mut open.debt, &mut taken.debt);
-                    if open.ranges.try_reserve(ranges.len()).is_ok() {
-                        open.ranges.append(&mut ranges);
-                    }
-                    ranges.clear();
+                    // There is room for all of them: see `has_room`.
+                    open.ranges.append(&mut ranges);
                     open.spare = ranges;
+                    open.entries += taken.entries;
                     open.bytes = open.bytes.saturating_add(taken.bytes);
                     open.oldest = taken.oldest;
                     open.in_flight = 0;

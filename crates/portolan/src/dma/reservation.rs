@@ -2,12 +2,13 @@
 
 use thiserror::Error;
 
+use super::buffer::Unowned;
 use super::error::{MapError, RetireError};
-use super::space::{DmaSpace, Handle};
+use super::space::{Handle, Waiting};
 use super::{Constraints, Direction, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;
-use crate::unit::{Domain as _, DomainError, UnitError};
+use crate::unit::{Domain as _, DomainError};
 
 /// Why a piece was not linked. Those linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -34,9 +35,11 @@ pub enum LinkError {
 
 /// A range of addresses into which pieces are linked one after the other.
 ///
-/// Pieces can be reached once [`Reservation::sync`] has returned. Dropping a reservation without
-/// [`Reservation::unlink`] leaves linked pieces mapped, its addresses out of use, and is counted
-/// by [`DmaSpace::quarantine`]; one without linked pieces gives its addresses back.
+/// Pieces can be reached once [`Reservation::sync`] has returned.
+///
+/// *Drop.* Interrupt. Without [`Reservation::unlink`] linked pieces stay mapped, its addresses stay
+/// out of use, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it; one without
+/// linked pieces gives its addresses back.
 #[must_use = "pieces stay linked"]
 pub struct Reservation<H: Handle> {
     space: H,
@@ -53,17 +56,19 @@ const PRESENT: &str = "taken only when the value is consumed";
 impl<H: Handle> Reservation<H> {
     /// Sets aside addresses for pieces of `bytes` bytes in all, each rounded up to whole pages.
     ///
+    /// *Context.* Atomic.
+    ///
     /// # Errors
     /// See [`MapError`].
     pub fn new(space: H, bytes: u64, constraints: &Constraints) -> Result<Self, MapError> {
         if let Some(error) = space.failure() {
-            return Err(error.into());
+            return Err(MapError::Broken(error));
         }
         let granule = space.granule().bytes();
         let bytes = bytes
             .checked_next_multiple_of(granule)
             .ok_or(MapError::TooLong)?;
-        let range = space.allocate(bytes, constraints)?;
+        let range = space.allocate(bytes, constraints, Waiting::Allowed)?;
         Ok(Self {
             space,
             range: Some(range),
@@ -74,6 +79,8 @@ impl<H: Handle> Reservation<H> {
     }
 
     /// All its addresses.
+    ///
+    /// *Context.* Interrupt.
     pub fn addresses(&self) -> IovaRange {
         self.range.expect(PRESENT)
     }
@@ -81,9 +88,12 @@ impl<H: Handle> Reservation<H> {
     /// Links `memory` behind what is linked already, in direction `Dir`, and returns where its
     /// first byte lies. It can be reached after the next [`Reservation::sync`].
     ///
+    /// *Context.* Interrupt, as far as the memory for table pages can be taken there.
+    ///
     /// # Errors
     /// See [`LinkError`].
-    pub fn link<Dir: Direction>(&mut self, memory: PhysRange) -> Result<Iova, LinkError> {
+    pub fn link<Dir: Direction>(&mut self, memory: Unowned) -> Result<Iova, LinkError> {
+        let memory = memory.memory();
         let granule = self.space.granule();
         let inside = memory.start().get() & (granule.bytes() - 1);
         let after = memory.last().get().wrapping_add(1) & (granule.bytes() - 1);
@@ -101,7 +111,7 @@ impl<H: Handle> Reservation<H> {
         let access = self.space.granted(Dir::ACCESS);
         let pa = memory.start().align_down(granule);
         self.space
-            .domain()
+            .domain
             .map(at, pa, wanted, access, &mut self.owed)?;
         self.linked += wanted;
         Ok(Iova::new(at.get() | inside))
@@ -109,23 +119,24 @@ impl<H: Handle> Reservation<H> {
 
     /// Makes everything linked so far reachable.
     ///
+    /// *Context.* Atomic.
+    ///
     /// # Errors
-    /// If the hardware did not complete; what is owed stays owed, and the space is broken.
-    pub fn sync(&mut self) -> Result<(), UnitError> {
-        let synced = self.space.domain().sync(&mut self.owed);
-        synced.map_err(|error| {
-            let error = error.into();
-            self.space.fail(error);
-            error
-        })
+    /// If the hardware did not complete, or its queue was busy; what is owed stays owed.
+    pub fn sync(&mut self) -> Result<(), RetireError> {
+        let synced = self.space.domain.sync(&mut self.owed);
+        let synced = synced.map_err(|error| RetireError::of(error.into()));
+        synced.inspect_err(|&error| self.space.fail_by(error))
     }
 
     /// Unmaps everything that is linked and gives the addresses back, with one invalidation for all of
     /// it; under [`Policy::Lazy`](super::Policy::Lazy) that is paid later.
     ///
+    /// *Context.* Atomic.
+    ///
     /// # Errors
-    /// With the reservation, as it was, if nothing was unmapped. After [`RetireError::Unit`] the
-    /// addresses stay out of use.
+    /// With the reservation, as it was, if nothing was unmapped. Without, it is unmapped, and its
+    /// addresses stay out of use until it is quiet.
     #[allow(clippy::result_large_err)] // The debt travels back whole, without a heap.
     pub fn unlink(mut self) -> Result<(), (RetireError, Option<Self>)> {
         let range = self.addresses();
@@ -136,11 +147,11 @@ impl<H: Handle> Reservation<H> {
         if !owed.is_empty() {
             self.space.owe(owed);
         }
-        match self.space.retire_mapped(mapped, range) {
+        match self.space.retire_part(mapped, range) {
             Err(error) => Err((error, Some(self))),
-            Ok(ticket) => {
+            Ok(wait) => {
                 self.range = None;
-                self.space.finish(ticket).map_err(|error| (error, None))
+                self.space.finish(&wait).map_err(|error| (error, None))
             }
         }
     }
@@ -156,7 +167,7 @@ impl<H: Handle> Drop for Reservation<H> {
             return;
         }
         let owed = core::mem::take(&mut self.owed);
-        DmaSpace::owe(&self.space, owed);
+        self.space.owe(owed);
         self.space.count_dropped(self.linked);
     }
 }

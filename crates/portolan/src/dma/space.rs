@@ -1,20 +1,24 @@
 //! An address space with addresses to give out and a policy.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::buffer::{Placing, whole};
+use super::buffer::Unowned;
 use super::error::{MapError, RetireError, SpaceError};
-use super::pending::{Bounds, Fill, Pending, Ticket};
+use super::pending::{Bounds, Pending};
+use super::quarantine::{Lost, Quarantine};
+use super::quieting::Wait;
+use super::regions::Regions;
+use super::segments::{Placing, whole};
+use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
-use crate::addr::{Iova, IovaRange, PageSize, PhysRange, StreamId};
+use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::inval::Gather;
-use crate::iova::{IovaError, IovaOptions, IovaSpace, Request};
+use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
-use crate::unit::{Domain, Unit, UnitError};
+use crate::unit::{Domain, UnitError};
 
 /// How an address space is set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,27 +54,10 @@ impl Default for SpaceOptions {
     }
 }
 
-/// What was given up instead of being reused too early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Quarantine {
-    /// Mappings and retired buffers that were dropped instead of being unmapped or reclaimed; their
-    /// memory is never freed.
-    pub dropped: u64,
-    /// The bytes of those.
-    pub bytes: u64,
-    /// Addresses that could not be given back for want of memory: ranges.
-    pub addresses: u64,
-}
-
-#[derive(Debug, Default)]
-struct Lost {
-    dropped: AtomicU64,
-    bytes: AtomicU64,
-    addresses: AtomicU64,
-}
-
 /// A mapped range of one address space; not a number that can be copied, so that it is unmapped
-/// once.
+/// once. One that is dropped stays mapped, and its addresses stay out of use.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "what is mapped stays reachable"]
 pub struct DmaRange {
@@ -80,13 +67,40 @@ pub struct DmaRange {
 
 impl DmaRange {
     /// The addresses, whole granules.
+    #[inline]
     pub fn addresses(&self) -> IovaRange {
         self.range
     }
 }
 
-/// Streams that reach memory through a space.
-type Streams = Vec<(Arc<dyn Unit + Send + Sync>, StreamId)>;
+/// Why pieces were not placed.
+pub(super) struct NotPlaced {
+    pub error: MapError,
+    /// What they wait for if a device may have reached them.
+    pub held: Option<Wait>,
+}
+
+impl<E: Into<MapError>> From<E> for NotPlaced {
+    #[inline]
+    fn from(error: E) -> Self {
+        let (error, held) = (error.into(), None);
+        Self { error, held }
+    }
+}
+
+/// Whether a map may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    Allowed,
+    Refused,
+}
+
+/// Whether what a map owes has to be paid before a device uses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MapsOwe {
+    Nothing,
+    Sync,
+}
 
 /// A domain, the addresses in it, and what waits for its invalidation.
 ///
@@ -96,20 +110,25 @@ type Streams = Vec<(Arc<dyn Unit + Send + Sync>, StreamId)>;
 /// *Failure.* When the hardware does not complete an invalidation in time, the space is *broken*:
 /// its streams are blocked, nothing more is mapped, and what is not known to be quiet stays out of
 /// use until [`DmaSpace::recover`] succeeds.
+///
+/// *Drop.* Atomic. It pays for what waits, so that table pages come back; if the hardware fails,
+/// they stay allocated.
 pub struct DmaSpace<D: Domain, P: Cpus + Clone> {
-    domain: Arc<D>,
-    cpus: P,
-    iova: IovaSpace<P>,
-    pending: Pending<P>,
-    policy: Policy,
+    pub(super) domain: Arc<D>,
+    pub(super) cpus: P,
+    pub(super) iova: IovaSpace<P>,
+    pub(super) pending: Pending<P>,
+    pub(super) policy: Policy,
     granule: PageSize,
     write_only: Access,
     read_only: Access,
+    maps_owe: MapsOwe,
     number: u64,
-    broken: P::Word,
-    why: P::Lock<Option<UnitError>>,
-    streams: P::Lock<Streams>,
-    lost: Lost,
+    pub(super) broken: P::Word,
+    pub(super) why: P::Lock<Option<UnitError>>,
+    pub(super) streams: P::Lock<Streams>,
+    pub(super) regions: P::Lock<Regions>,
+    pub(super) lost: Lost,
 }
 
 /// Something that leads to a space and stays with its mappings: a reference or a count.
@@ -136,6 +155,8 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     /// A space over `domain`, of which nothing is mapped.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// See [`SpaceError`].
     pub fn new(domain: Arc<D>, cpus: P, options: &SpaceOptions) -> Result<Self, SpaceError> {
@@ -145,68 +166,74 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
             .intersection(domain.input_range())
             .ok_or(SpaceError::NoAddresses)?;
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
-        let memory = |_| SpaceError::Memory;
+        let pending = Pending::new(&cpus, options.bounds, options.turn_limit, granule);
         domain.keep_empty_tables(options.keep_tables);
         Ok(Self {
             write_only: grants(Access::WRITE)?,
             read_only: grants(Access::READ)?,
+            maps_owe: maps_owe(&*domain, window),
             iova: IovaSpace::new(cpus.clone(), window, granule, options.iova)?,
-            pending: Pending::new(&cpus, options.bounds, options.turn_limit).map_err(memory)?,
+            pending: pending.map_err(|_| SpaceError::Memory)?,
             policy: options.policy,
             granule,
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             broken: SharedWord::new(0),
             why: Lock::new(None),
-            streams: Lock::new(Vec::new()),
+            streams: Lock::new(Streams::new()),
+            regions: Lock::new(Regions::new()),
             lost: Lost::default(),
             domain,
             cpus,
         })
     }
 
-    /// The domain.
-    pub fn domain(&self) -> &Arc<D> {
-        &self.domain
-    }
-
     /// The policy.
+    ///
+    /// *Context.* Interrupt.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
     /// The smallest page.
+    ///
+    /// *Context.* Interrupt.
+    #[inline]
     pub fn granule(&self) -> PageSize {
         self.granule
     }
 
-    /// The addresses.
-    pub fn addresses(&self) -> &IovaSpace<P> {
-        &self.iova
+    /// How many addresses are where.
+    ///
+    /// *Context.* Task.
+    pub fn address_stats(&self) -> IovaStats {
+        self.iova.stats()
     }
 
-    /// Sets `range` aside, so that no mapping gets it: for addresses with a meaning of their own.
+    /// Gives the addresses that CPUs keep for themselves back to all.
     ///
-    /// # Errors
-    /// If part of it is in use or outside the window.
-    pub fn reserve(&self, range: IovaRange) -> Result<(), crate::iova::FreeError> {
-        self.iova.reserve(range)
+    /// *Context.* Task.
+    pub fn trim_addresses(&self) {
+        self.iova.trim_all();
     }
 
     /// What was given up so far.
+    ///
+    /// *Context.* Interrupt.
     pub fn quarantine(&self) -> Quarantine {
-        Quarantine {
-            dropped: self.lost.dropped.load(Ordering::Relaxed),
-            bytes: self.lost.bytes.load(Ordering::Relaxed),
-            addresses: self.lost.addresses.load(Ordering::Relaxed),
-        }
+        self.lost.get()
     }
 
-    /// Mappings that were unmapped and are not quiet yet, and bytes not yet being flushed.
+    /// Addresses that wait for their invalidation, in ranges, and bytes not yet being flushed.
+    ///
+    /// *Context.* Interrupt.
     pub fn waiting(&self) -> (usize, u64) {
         self.pending.held()
     }
 
     /// Why the space is broken, if it is.
+    ///
+    /// *Context.* Interrupt.
+    #[inline]
     pub fn failure(&self) -> Option<UnitError> {
         match self.broken.load(Ordering::Acquire) {
             0 => None,
@@ -215,79 +242,42 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     }
 
     /// Maps memory for a driver that keeps its buffers itself; the first address has the offset of
-    /// `memory` in its page.
+    /// the memory in its page.
+    ///
+    /// *Context.* Atomic.
     ///
     /// # Errors
-    /// See [`MapError`].
+    /// See [`MapError`]. After [`MapError::Unit`] and [`MapError::Busy`] a device may have reached
+    /// the memory, and may do so until the space has been flushed.
     #[inline]
     pub fn map_range(
+        &self,
+        memory: Unowned,
+        access: Access,
+        constraints: &Constraints,
+    ) -> Result<(DmaRange, Iova), MapError> {
+        let placed = self.place_one(memory.memory(), access, constraints);
+        placed.map_err(|failed| {
+            if let Some(wait) = failed.held {
+                self.abandon(&wait);
+            }
+            failed.error
+        })
+    }
+
+    /// The same of memory that the library keeps.
+    #[inline]
+    pub(super) fn place_one(
         &self,
         memory: PhysRange,
         access: Access,
         constraints: &Constraints,
-    ) -> Result<(DmaRange, Iova), MapError> {
-        let range = self.place(core::iter::once(memory), access, constraints)?;
+    ) -> Result<(DmaRange, Iova), NotPlaced> {
+        let pieces = core::iter::once(memory);
+        let range = self.place(pieces, access, constraints, Waiting::Allowed)?;
         let inside = memory.start().get() & (self.granule.bytes() - 1);
         let first = Iova::new(range.range.start().get() | inside);
         Ok((range, first))
-    }
-
-    /// Unmaps. When it returns `Ok`, no device reaches the memory; under [`Policy::Lazy`] devices
-    /// may, within the bounds.
-    ///
-    /// # Errors
-    /// With the range if nothing was unmapped, so that it can be tried again. After
-    /// [`RetireError::Unit`] there is no range: it is unmapped and stays out of use.
-    #[inline]
-    pub fn unmap_range(&self, range: DmaRange) -> Result<(), (RetireError, Option<DmaRange>)> {
-        let kept = |(error, range)| (error, Some(range));
-        match self.policy {
-            Policy::Strict => self.take_down(range),
-            Policy::Retired => {
-                let ticket = self.retire(range).map_err(kept)?;
-                self.settle(ticket).map_err(|error| (error, None))
-            }
-            Policy::Lazy => self.retire(range).map(|_| ()).map_err(kept),
-        }
-    }
-
-    /// Pays for what has reached its age in every CPU's queue. Under [`Policy::Lazy`] a timer calls
-    /// this at least as often as the bound on age wants it; under the others it frees what nobody
-    /// waits for.
-    ///
-    /// # Errors
-    /// Of the first queue that the hardware did not complete; the others have been tried.
-    pub fn tick(&self) -> Result<(), RetireError> {
-        self.flush_older(self.pending.age())
-    }
-
-    /// Pays for everything that waits.
-    ///
-    /// # Errors
-    /// As [`DmaSpace::tick`].
-    pub fn flush(&self) -> Result<(), RetireError> {
-        self.flush_older(Nanos::new(0))
-    }
-
-    /// Tries again to make everything quiet after the hardware has failed; if that succeeds, the
-    /// space can be used as before. Streams stay blocked until they are attached again.
-    ///
-    /// # Errors
-    /// If the hardware still does not complete.
-    pub fn recover(&self) -> Result<(), RetireError> {
-        self.broken.store(0, Ordering::Release);
-        self.flush()
-    }
-
-    fn flush_older(&self, age: Nanos) -> Result<(), RetireError> {
-        let mut first = Ok(());
-        for queue in 0..self.pending.len() {
-            let ticket = self.pending.older_than(&self.cpus, queue, age);
-            if let Some(ticket) = ticket {
-                first = first.and(self.settle(ticket));
-            }
-        }
-        first
     }
 
     /// What a device has to be granted to have `access`.
@@ -308,12 +298,16 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         pieces: I,
         access: Access,
         constraints: &Constraints,
-    ) -> Result<DmaRange, MapError>
+        waiting: Waiting,
+    ) -> Result<DmaRange, NotPlaced>
     where
         I: Iterator<Item = PhysRange> + Clone,
     {
         let bytes = self.measure(pieces.clone(), constraints)?;
-        let range = self.allocate(bytes, constraints)?;
+        if waiting == Waiting::Refused && self.maps_owe == MapsOwe::Sync {
+            return Err(MapError::WouldWait.into());
+        }
+        let range = self.allocate(bytes, constraints, waiting)?;
         let mut owed = Gather::new();
         let granule = self.granule;
         let segments = pieces.map(|piece| whole(piece, granule));
@@ -322,30 +316,43 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
             .domain
             .map_sg(range.start(), segments, access, &mut owed);
         if let Err(error) = mapped {
+            if !owed.is_empty() {
+                self.owe(owed);
+            }
             self.give_back(&[range]);
             return Err(error.into());
         }
-        self.after_map(range, owed)?;
+        if self.domain.is_due(&owed) {
+            self.after_map(range, owed, waiting)?;
+        }
         let space = self.number;
         Ok(DmaRange { range, space })
     }
 
     /// Pays what a map of `range` owes; if that fails, takes the mapping away again.
-    pub(super) fn after_map(&self, range: IovaRange, mut owed: Gather) -> Result<(), MapError> {
-        if !self.domain.is_due(&owed) {
-            return Ok(());
-        }
-        let Err(error) = self.domain.sync(&mut owed) else {
-            return Ok(());
+    fn after_map(
+        &self,
+        range: IovaRange,
+        mut owed: Gather,
+        waiting: Waiting,
+    ) -> Result<(), NotPlaced> {
+        let error = match waiting {
+            Waiting::Refused => MapError::WouldWait,
+            Waiting::Allowed => match self.domain.sync(&mut owed) {
+                Ok(()) => return Ok(()),
+                Err(error) => MapError::of(error.into()),
+            },
         };
-        let error = UnitError::from(error);
-        let mut debt = owed;
-        // It was mapped just now and is nobody else's: if it cannot be unmapped, it stays out of
-        // use with what it owes.
-        let _ = self.domain.unmap(range, &mut debt);
-        self.pending.hold(&self.cpus, &*self.domain, range, debt);
-        self.fail(error);
-        Err(error.into())
+        // It was mapped just now, and nobody else knows of it.
+        let held = match self.domain.unmap(range, &mut owed) {
+            Ok(()) => self.hold(range, owed),
+            Err(_) => self.hold_mapped(owed),
+        };
+        if let MapError::Unit(error) = error {
+            self.fail(error);
+        }
+        let held = Some(held);
+        Err(NotPlaced { error, held })
     }
 
     /// The bytes of the pages that `pieces` need.
@@ -355,7 +362,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         I: Iterator<Item = PhysRange>,
     {
         if let Some(error) = self.failure() {
-            return Err(error.into());
+            return Err(MapError::Broken(error));
         }
         let mut pages = 0u64;
         let inside = self.granule.bytes() - 1;
@@ -379,6 +386,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         &self,
         bytes: u64,
         constraints: &Constraints,
+        waiting: Waiting,
     ) -> Result<IovaRange, MapError> {
         let align = constraints.align.max(self.granule);
         let request = Request {
@@ -388,11 +396,10 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         };
         match self.iova.alloc(&request) {
             Ok(range) => Ok(range),
-            Err(error @ IovaError::Full { .. }) => {
-                if self.pending.held().0 == 0 {
-                    return Err(error.into());
-                }
+            Err(IovaError::Full { .. }) if waiting == Waiting::Refused => Err(MapError::WouldWait),
+            Err(IovaError::Full { .. }) => {
                 // What cannot be made quiet cannot be given out: the error is that of the search.
+                // Somebody else may have made it quiet meanwhile, so it is repeated in any case.
                 let _ = self.flush();
                 Ok(self.iova.alloc(&request)?)
             }
@@ -404,170 +411,17 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     pub(super) fn give_back(&self, ranges: &[IovaRange]) {
         let lost = self.iova.free_all(ranges);
         if lost != 0 {
-            self.lost.addresses.fetch_add(lost, Ordering::Relaxed);
+            self.lost.count_addresses(lost);
         }
     }
 
-    /// Unmaps and pays at once.
-    pub(super) fn take_down(&self, range: DmaRange) -> Result<(), (RetireError, Option<DmaRange>)> {
-        if let Err(error) = self.check(&range) {
-            return Err((error, Some(range)));
-        }
-        let mut owed = Gather::new();
-        if let Err(error) = self.domain.unmap(range.range, &mut owed) {
-            // A block that was broken and not made owes something.
-            if !owed.is_empty() {
-                self.settle_broken(owed);
-            }
-            return Err((error.into(), Some(range)));
-        }
-        match self.domain.sync(&mut owed) {
-            Ok(()) => {
-                self.give_back(&[range.range]);
-                Ok(())
-            }
-            Err(error) => {
-                let (error, debt) = (UnitError::from(error), owed);
-                self.pending
-                    .hold(&self.cpus, &*self.domain, range.range, debt);
-                self.fail(error);
-                Err((error.into(), None))
-            }
-        }
-    }
-
-    fn settle_broken(&self, mut owed: Gather) {
-        if let Err(error) = self.domain.sync(&mut owed) {
-            self.owe(owed);
-            self.fail(error.into());
-        }
-    }
-
-    /// Adds `owed` to what the next flush of the calling CPU's queue pays for.
-    pub(super) fn owe(&self, owed: Gather) {
-        self.pending.owe(&self.cpus, &*self.domain, owed);
-    }
-
-    /// What the policy wants of a blocking caller whose range has been retired.
-    pub(super) fn finish(&self, ticket: Ticket) -> Result<(), RetireError> {
-        match self.policy {
-            Policy::Strict | Policy::Retired => self.settle(ticket),
-            Policy::Lazy => Ok(()),
-        }
-    }
-
-    fn check(&self, range: &DmaRange) -> Result<(), RetireError> {
+    /// Whether `range` is of this space.
+    #[inline]
+    pub(super) fn check(&self, range: &DmaRange) -> Result<(), RetireError> {
         if range.space == self.number {
             Ok(())
         } else {
             Err(RetireError::OtherSpace)
-        }
-    }
-
-    /// Unmaps, and adds the range to the CPU's queue, which is flushed if it has reached a bound.
-    #[inline]
-    pub(super) fn retire(&self, range: DmaRange) -> Result<Ticket, (RetireError, DmaRange)> {
-        if let Err(error) = self.check(&range) {
-            return Err((error, range));
-        }
-        match self.retire_mapped(range.range, range.range) {
-            Ok(ticket) => Ok(ticket),
-            Err(error) => Err((error, range)),
-        }
-    }
-
-    /// Unmaps `mapped`, and adds `range`, of which that is all that was mapped, to the queue.
-    #[inline]
-    pub(super) fn retire_mapped(
-        &self,
-        mapped: IovaRange,
-        range: IovaRange,
-    ) -> Result<Ticket, RetireError> {
-        loop {
-            let (ticket, fill) = self
-                .pending
-                .retire(&self.cpus, &*self.domain, mapped, range)?;
-            match fill {
-                Some(Fill::Room) => return Ok(ticket),
-                Some(Fill::Due) => {
-                    // If this fails, whoever wants the range back hears of it.
-                    let _ = self.settle(ticket);
-                    return Ok(ticket);
-                }
-                None => self.settle(ticket)?,
-            }
-        }
-    }
-
-    /// Makes `ticket` quiet.
-    pub(super) fn settle(&self, ticket: Ticket) -> Result<(), RetireError> {
-        if self.pending.is_quiet(ticket) {
-            return Ok(());
-        }
-        if let Some(error) = self.failure() {
-            return Err(error.into());
-        }
-        let give_back = |ranges: &[IovaRange]| self.give_back(ranges);
-        let settled = self
-            .pending
-            .settle(&self.cpus, &*self.domain, ticket, give_back);
-        if let Err(RetireError::Unit(error)) = settled {
-            self.fail(error);
-        }
-        settled
-    }
-
-    /// Whether `ticket` is quiet.
-    #[inline]
-    pub(super) fn is_quiet(&self, ticket: Ticket) -> bool {
-        self.pending.is_quiet(ticket)
-    }
-
-    /// Counts a buffer that will never come back.
-    pub(super) fn count_dropped(&self, bytes: u64) {
-        self.lost.dropped.fetch_add(1, Ordering::Relaxed);
-        self.lost.bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Remembers that `stream` of `unit` reaches memory through this space.
-    pub(super) fn join(
-        &self,
-        unit: Arc<dyn Unit + Send + Sync>,
-        stream: StreamId,
-    ) -> Result<(), alloc::collections::TryReserveError> {
-        self.streams.with(|streams| {
-            streams.try_reserve(1)?;
-            streams.push((unit, stream));
-            Ok(())
-        })
-    }
-
-    /// Forgets `stream`.
-    pub(super) fn leave(&self, stream: StreamId) {
-        let kept = self.streams.with(|streams| {
-            let at = streams.iter().position(|(_, known)| *known == stream);
-            at.map(|at| streams.swap_remove(at))
-        });
-        drop(kept);
-    }
-
-    /// Marks the space as broken and blocks its streams. Only the first failure waits for that.
-    #[cold]
-    pub(super) fn fail(&self, error: UnitError) {
-        self.why.with(|why| *why = Some(error));
-        if self.broken.swap(1, Ordering::AcqRel) != 0 {
-            return;
-        }
-        // Blocking waits for hardware: not under the lock, and without taking memory.
-        let stream = |i| {
-            self.streams
-                .with(|streams: &mut Streams| streams.get(i).cloned())
-        };
-        let mut i = 0;
-        while let Some((unit, stream)) = stream(i) {
-            // A unit that cannot even block has stopped, or says so itself.
-            let _ = unit.block(stream);
-            i += 1;
         }
     }
 
@@ -577,9 +431,17 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     }
 }
 
+/// Whether maps owe a sync: asked with a debt as a map leaves it.
+fn maps_owe(domain: &impl Domain, window: IovaRange) -> MapsOwe {
+    let mut owed = Gather::new();
+    owed.add_mapped(window, domain.granule());
+    match domain.is_due(&owed) {
+        true => MapsOwe::Sync,
+        false => MapsOwe::Nothing,
+    }
+}
+
 impl<D: Domain, P: Cpus + Clone> Drop for DmaSpace<D, P> {
-    /// Pays for what waits, so that table pages come back. If the hardware fails, they stay
-    /// allocated.
     fn drop(&mut self) {
         let _ = self.flush();
     }

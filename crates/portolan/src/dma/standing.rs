@@ -10,9 +10,11 @@
 
 use alloc::sync::Arc;
 
-use super::buffer::Placing;
+use super::buffer::Unowned;
 use super::copies::Copies;
 use super::error::StandingError;
+use super::quieting::Left;
+use super::segments::Placing;
 use super::space::{DmaRange, Handle};
 use super::{Constraints, Trust};
 use crate::addr::{Iova, PhysRange};
@@ -32,13 +34,13 @@ impl<H: Handle> Standing<H> {
     /// Maps `memory` for reading and writing.
     pub fn new(
         space: H,
-        memory: PhysRange,
+        pool: Unowned,
         constraints: &Constraints,
     ) -> Result<Arc<Self>, StandingError> {
         if constraints.trust == Trust::Untrusted {
             return Err(StandingError::Untrusted);
         }
-        let granule = space.granule();
+        let (granule, memory) = (space.granule(), pool.memory());
         if constraints.align > granule {
             let align = constraints.align;
             return Err(StandingError::Alignment { align, granule });
@@ -47,7 +49,7 @@ impl<H: Handle> Standing<H> {
         if (memory.start().get() | after) & (granule.bytes() - 1) != 0 {
             return Err(StandingError::Uneven { memory });
         }
-        let (range, first) = space.map_range(memory, Access::READ | Access::WRITE, constraints)?;
+        let (range, first) = space.map_range(pool, Access::READ | Access::WRITE, constraints)?;
         Ok(Arc::new(Self {
             space,
             memory,
@@ -73,16 +75,18 @@ impl<H: Handle> Standing<H> {
 }
 
 impl<H: Handle> Drop for Standing<H> {
-    /// Unmaps the pool, and waits under every policy but the lazy one. If the hardware does not
-    /// complete, the space is broken and keeps the addresses; the pool's memory is its owner's to
-    /// keep.
+    /// Atomic. It unmaps the pool, and waits under each policy. If the hardware does not complete,
+    /// the space is broken and keeps the addresses; the pool's memory is its owner's to keep.
     fn drop(&mut self) {
-        if let Some(range) = self.range.take() {
-            let bytes = range.addresses().len_minus_one().saturating_add(1);
-            let unmapped = self.space.unmap_range(range);
-            if unmapped.is_err() || self.space.flush().is_err() {
-                self.space.count_dropped(bytes);
+        let Some(range) = self.range.take() else {
+            return;
+        };
+        let bytes = range.addresses().len_minus_one().saturating_add(1);
+        if let Err((_, left)) = self.space.take_down(range) {
+            if let Left::Held(wait) = left {
+                self.space.abandon(&wait);
             }
+            self.space.count_dropped(bytes);
         }
     }
 }

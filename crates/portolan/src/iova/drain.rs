@@ -38,6 +38,20 @@ impl<P: Cpus> IovaSpace<P> {
         self.ranges(|ranges| ranges.reserve(range))
     }
 
+    /// As [`IovaSpace::reserve`], of a range that is free.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`FreeError::InUse`] if a part of it is not; nothing is set aside.
+    pub fn reserve_free(&self, range: IovaRange) -> Result<(), FreeError> {
+        self.trim_all();
+        self.ranges(|ranges| match ranges.is_free(range) {
+            true => ranges.reserve(range),
+            false => Err(FreeError::InUse { range }),
+        })
+    }
+
     /// Lets a range be given out that was set aside, all of which was free then.
     ///
     /// # Errors

@@ -37,6 +37,12 @@ pub enum FreeError {
         /// The range.
         range: IovaRange,
     },
+    /// A part of what is to be set aside is given out.
+    #[error("a part of {start}..={last} is in use", start = range.start(), last = range.last())]
+    InUse {
+        /// The range.
+        range: IovaRange,
+    },
     /// No memory for the allocator's own records: the range stays out of use.
     #[error("no memory to record a range")]
     Memory,

@@ -163,6 +163,14 @@ impl RangeAllocator {
             .max_by_key(|&(_, first)| first)
     }
 
+    /// Whether all of `range` can be given out.
+    pub fn is_free(&self, range: IovaRange) -> bool {
+        let lg2 = self.granule.lg2();
+        let (first, last) = (range.start().get() >> lg2, range.last().get() >> lg2);
+        let gap = self.gaps.at_or_below(last);
+        gap.is_some_and(|gap| gap.first <= first && gap.last >= last)
+    }
+
     /// Takes `range` out of what can be given out: a reserved region. Parts that are out already
     /// stay so.
     ///

@@ -3,11 +3,12 @@
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use spin::Mutex;
 
-use super::rig::{Cpus, Pages, Rig, Space};
+use super::buffers::Pages;
+use super::rig::{Cpus, Rig, Space};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
     Bouncer, Fill, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
@@ -52,6 +53,7 @@ pub(super) struct Copier {
     pub(super) bytes: Arc<Bytes>,
     pool: Arc<PoolMemory<Pool<Cpus>, Arc<Bytes>>>,
     alive: Arc<AtomicUsize>,
+    streams: AtomicU32,
 }
 
 impl Copier {
@@ -67,6 +69,7 @@ impl Copier {
             rig,
             bytes,
             alive: Arc::default(),
+            streams: AtomicU32::new(100),
         }
     }
 
@@ -84,7 +87,8 @@ impl Copier {
             ..Constraints::default()
         };
         let unit = self.rig.hardware.clone();
-        let stream = StreamId::new(1);
+        // Each device is a stream of its own.
+        let stream = StreamId::new(self.streams.fetch_add(1, Ordering::Relaxed));
         let space = self.rig.space.clone();
         let device = Device::translated(unit, stream, space, constraints).unwrap();
         device.with_copies(self.copying(when))
@@ -96,7 +100,7 @@ impl Copier {
 
     /// Where a device that uses `iova` gets to.
     pub(super) fn reach(&self, iova: u64) -> Option<(u64, Access)> {
-        let found = self.rig.space.domain().translate(Iova::new(iova))?;
+        let found = self.rig.space.domain.translate(Iova::new(iova))?;
         Some((found.pa.get(), found.access))
     }
 
@@ -169,13 +173,12 @@ fn a_part_is_synced_without_the_rest() {
     let mut mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
     let (pa, _) = copier.reach(mapping.iova().get()).unwrap();
     copier.bytes.fill(pa, 0x100, 5);
-    let part = PhysRange::from_len(PhysAddr::new(0x3010), 0x10).unwrap();
-    mapping.part_for_cpu(part);
+    mapping.sync_part_for_cpu(0x10, 0x10).unwrap();
     assert_eq!(copier.bytes.at(0x3000, 0x10), [0xee; 0x10]);
     assert_eq!(copier.bytes.at(0x3010, 0x10), [5; 0x10]);
     assert_eq!(copier.bytes.at(0x3020, 0xe0), [0xee; 0xe0]);
     copier.bytes.fill(0x3010, 0x20, 6);
-    mapping.sync_part_for_device(part);
+    mapping.sync_part_for_device(0x10, 0x10).unwrap();
     assert_eq!(copier.bytes.at(pa + 0x10, 0x10), [6; 0x10]);
     assert_eq!(copier.bytes.at(pa + 0x20, 0x10), [5; 0x10]);
     mapping.unmap().ok().unwrap();

@@ -4,16 +4,17 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::rig::{Pages, Rig, Setup, TIMED_OUT, range};
+use super::buffers::{Pages, unowned};
+use super::rig::{Rig, Setup, TIMED_OUT, range};
 use crate::addr::{PhysAddr, PhysRange, StreamId};
-use crate::dma::{Constraints, Device, MapError, Policy, RetireError, ToDevice};
+use crate::dma::{Constraints, Device, MapError, Policy, RetireError, ToDevice, Unowned};
 use crate::inval::Caching;
 use crate::iova::IovaError;
 use crate::table::Access;
 use crate::unit::{Domain as _, DomainError};
 
-fn page(number: u64) -> PhysRange {
-    PhysRange::from_len(PhysAddr::new(number << 12), 0x1000).unwrap()
+fn page(number: u64) -> Unowned {
+    unowned(PhysRange::from_len(PhysAddr::new(number << 12), 0x1000).unwrap())
 }
 
 #[test]
@@ -32,7 +33,7 @@ fn a_buffer_whose_invalidation_never_completes_stays_retired() {
     assert_eq!(rig.space.failure(), Some(TIMED_OUT));
     assert_eq!(*rig.hardware.blocked.lock(), [stream]);
     let refused = map(0x2000).err().unwrap();
-    assert_eq!(refused.error, MapError::Unit(TIMED_OUT));
+    assert_eq!(refused.error, MapError::Broken(TIMED_OUT));
     drop(refused);
     assert_eq!(alive.load(Ordering::Relaxed), 1);
     assert_eq!(rig.space.recover(), Err(RetireError::Unit(TIMED_OUT)));
@@ -136,13 +137,13 @@ fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
                     error,
                     MapError::Domain(DomainError::Map(crate::table::MapError::Memory(_)))
                 ));
-                assert_eq!(rig.space.domain().table().pages(), 1);
+                assert_eq!(rig.space.domain.table().pages(), 1);
             }
         }
         // Whatever happened, the addresses are free.
         let whole = range(0x10_0000, 0xffff_ffff);
         assert_eq!(rig.space.reserve(whole), Ok(()), "{table_pages} pages");
-        let at = rig.space.domain().translate(whole.start());
+        let at = rig.space.domain.translate(whole.start());
         assert_eq!(at, None);
     }
     assert!(enough > 0);

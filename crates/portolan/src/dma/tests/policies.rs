@@ -1,5 +1,6 @@
 //! What each policy pays, and when.
 
+use super::buffers::unowned;
 use super::rig::{Rig, Setup};
 use crate::addr::{PhysAddr, PhysRange};
 use crate::dma::{Bounds, Constraints, DmaRange, Policy};
@@ -11,7 +12,7 @@ fn map(rig: &Rig, page: u64, bytes: u64) -> DmaRange {
     let memory = PhysRange::from_len(PhysAddr::new(page << 12), bytes).unwrap();
     let constraints = Constraints::default();
     rig.space
-        .map_range(memory, Access::READ, &constraints)
+        .map_range(unowned(memory), Access::READ, &constraints)
         .unwrap()
         .0
 }
@@ -46,7 +47,7 @@ fn lazy_flushes_when_its_entries_are_full() {
         let range = map(&rig, page, 0x1000);
         let addresses = range.addresses();
         rig.space.unmap_range(range).unwrap();
-        assert_eq!(rig.space.domain().translate(addresses.start()), None);
+        assert_eq!(rig.space.domain.translate(addresses.start()), None);
         assert!(rig.space.waiting().0 < 8);
     }
     assert_eq!(rig.syncs(), 10);

@@ -2,11 +2,11 @@
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
-use crate::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use crate::dma::{Bounds, Buffer, DmaSpace, Policy, SpaceOptions};
+use crate::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use crate::dma::{Bounds, DmaSpace, Policy, SpaceOptions};
 use crate::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
@@ -190,41 +190,5 @@ impl Rig {
 
     pub fn pass(&self, nanos: u64) {
         self.hardware.now.fetch_add(nanos, Ordering::Relaxed);
-    }
-}
-
-/// A buffer that says how many of its kind are alive.
-#[derive(Debug)]
-pub(super) struct Pages {
-    pieces: Vec<PhysRange>,
-    alive: Arc<AtomicUsize>,
-}
-
-impl Pages {
-    pub fn new(alive: &Arc<AtomicUsize>, pieces: &[(u64, u64)]) -> Self {
-        alive.fetch_add(1, Ordering::Relaxed);
-        let piece = |&(start, bytes)| PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
-        Self {
-            pieces: pieces.iter().map(piece).collect(),
-            alive: alive.clone(),
-        }
-    }
-
-    pub fn first(&self) -> PhysAddr {
-        self.pieces[0].start()
-    }
-}
-
-impl Buffer for Pages {
-    type Pieces<'b> = core::iter::Copied<core::slice::Iter<'b, PhysRange>>;
-
-    fn pieces(&self) -> Self::Pieces<'_> {
-        self.pieces.iter().copied()
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        self.alive.fetch_sub(1, Ordering::Relaxed);
     }
 }

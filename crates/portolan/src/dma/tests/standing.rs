@@ -1,5 +1,6 @@
 //! A pool that stays mapped: what it saves, what it never does, and when it goes.
 
+use super::buffers::unowned;
 use super::copies::{Copier, POOL, POOL_BYTES, span};
 use super::rig::Space;
 use crate::addr::{PageSize, PhysAddr, PhysRange, StreamId};
@@ -15,7 +16,7 @@ fn memory() -> PhysRange {
 
 fn device(copier: &Copier, when: CopyWhen) -> Device<Arc<Space>> {
     let device = copier.device(Trust::Trusted, when);
-    device.with_standing_pool(memory()).unwrap()
+    device.with_standing_pool(unowned(memory())).unwrap()
 }
 
 #[test]
@@ -102,16 +103,19 @@ fn a_mapping_that_is_dropped_keeps_its_slots() {
 fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     let copier = Copier::new();
     let refused = copier.device(Trust::Untrusted, CopyWhen::Always);
-    let refused = refused.with_standing_pool(memory()).err().unwrap();
+    let refused = refused.with_standing_pool(unowned(memory())).err().unwrap();
     assert_eq!(refused, StandingError::Untrusted);
     let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
     let plain = Constraints::default();
     let identity = Device::<Arc<Space>>::identity(unit.clone(), stream, plain).unwrap();
-    let refused = identity.with_standing_pool(memory()).err().unwrap();
+    let refused = identity
+        .with_standing_pool(unowned(memory()))
+        .err()
+        .unwrap();
     assert_eq!(refused, StandingError::NotTranslated);
     let space = copier.rig.space.clone();
     let without = Device::translated(unit.clone(), stream, space.clone(), plain).unwrap();
-    let refused = without.with_standing_pool(memory()).err().unwrap();
+    let refused = without.with_standing_pool(unowned(memory())).err().unwrap();
     assert_eq!(refused, StandingError::NoPool);
     let wide = Constraints {
         align: PageSize::of_lg2(16),
@@ -119,14 +123,14 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     };
     let wide = Device::translated(unit, stream, space, wide).unwrap();
     let wide = wide.with_copies(copier.copying(CopyWhen::Always));
-    let refused = wide.with_standing_pool(memory()).err().unwrap();
+    let refused = wide.with_standing_pool(unowned(memory())).err().unwrap();
     assert!(
         matches!(refused, StandingError::Alignment { .. }),
         "{refused}"
     );
     let uneven = PhysRange::from_len(PhysAddr::new(POOL), 0x800).unwrap();
     let device = copier.device(Trust::Trusted, CopyWhen::Always);
-    let refused = device.with_standing_pool(uneven).err().unwrap();
+    let refused = device.with_standing_pool(unowned(uneven)).err().unwrap();
     assert!(matches!(refused, StandingError::Uneven { .. }), "{refused}");
 }
 
@@ -136,7 +140,7 @@ fn a_pool_that_is_elsewhere_is_not_taken_for_the_one_that_is_mapped() {
     let device = copier.device(Trust::Trusted, CopyWhen::UpTo(0x1000));
     // As if the pool had grown: none of its slots is in this memory.
     let other = PhysRange::from_len(PhysAddr::new(0x1000), 0x1000).unwrap();
-    let device = device.with_standing_pool(other).unwrap();
+    let device = device.with_standing_pool(unowned(other)).unwrap();
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
     let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
     assert!(!mapping.is_copied());
@@ -156,7 +160,7 @@ fn a_broken_space_is_not_got_around() {
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
     let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
     assert!(
-        matches!(refused.error, MapError::Unit(_)),
+        matches!(refused.error, MapError::Broken(_)),
         "{}",
         refused.error
     );

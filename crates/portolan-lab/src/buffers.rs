@@ -1,0 +1,31 @@
+//! Buffers of simulated machines: addresses, with no memory of this process behind them.
+//!
+//! The only module of the crate in which `unsafe` is allowed.
+#![allow(unsafe_code)]
+
+use portolan::addr::PhysRange;
+use portolan::dma::{Buffer, Unowned};
+
+/// Memory that a driver hands over.
+#[derive(Debug)]
+pub(crate) struct Pieces(pub(crate) Vec<PhysRange>);
+
+// SAFETY: the pieces stand for memory of a simulated machine, to which nothing leads but a
+// simulated device.
+unsafe impl Buffer for Pieces {
+    type Pieces<'b> = std::iter::Copied<std::slice::Iter<'b, PhysRange>>;
+
+    fn pieces(&self) -> Self::Pieces<'_> {
+        self.0.iter().copied()
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
+    }
+}
+
+/// Memory that a driver keeps.
+pub(crate) fn unowned(memory: PhysRange) -> Unowned {
+    // SAFETY: as above.
+    unsafe { Unowned::new(memory) }
+}

@@ -1,0 +1,333 @@
+//! The way back: unmapping, paying, and giving up what cannot be paid.
+
+use super::Policy;
+use super::error::RetireError;
+use super::pending::{Fill, Joined, Keeper, Ticket, Tried, Which};
+use super::space::{DmaRange, DmaSpace};
+use crate::addr::IovaRange;
+use crate::inval::Gather;
+use crate::platform::{Cpus, SharedWord};
+use crate::unit::{Domain, UnitError};
+use core::sync::atomic::Ordering;
+
+/// What an unmapped range waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// Never quiet without.
+    ticket: Option<Ticket>,
+    /// Addresses that are to be given back once it is quiet: the queue had no room for them.
+    range: Option<IovaRange>,
+}
+
+/// What is left of a range after an unmap that failed.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// It is mapped, as it was.
+    Mapped(DmaRange),
+    /// It is unmapped, and not known to be quiet.
+    Held(Wait),
+}
+
+/// How much an unmap has to have done when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// What the policy says.
+    Policy,
+    /// No device reaches the memory.
+    Quiet,
+}
+
+impl Wait {
+    fn on(ticket: Ticket) -> Self {
+        let (ticket, range) = (Some(ticket), None);
+        Self { ticket, range }
+    }
+}
+
+impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
+    /// Unmaps. When it returns `Ok`, no device reaches the memory; under [`Policy::Lazy`] devices
+    /// may, within the bounds.
+    ///
+    /// *Context.* Atomic. Where the calling CPU's queue is being flushed, by the code that a handler
+    /// has interrupted or by another CPU, it pays for itself at once instead of waiting for that.
+    ///
+    /// # Errors
+    /// With the range if nothing was unmapped, so that it can be tried again. Without, it is
+    /// unmapped, and its addresses stay out of use until it is quiet.
+    #[inline]
+    pub fn unmap_range(&self, range: DmaRange) -> Result<(), (RetireError, Option<DmaRange>)> {
+        self.unmap(range, Until::Policy)
+            .map_err(|(error, left)| match left {
+                Left::Mapped(range) => (error, Some(range)),
+                Left::Held(wait) => {
+                    self.abandon(&wait);
+                    (error, None)
+                }
+            })
+    }
+
+    /// Pays for what has reached a bound in any CPU's queue. A timer calls this at least as often as
+    /// the bound on age wants it, and a worker when [`DmaSpace::is_flush_due`] says so.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// Of the first queue that was not made quiet; the others have been tried.
+    pub fn tick(&self) -> Result<(), RetireError> {
+        self.flush_queues(Which::Due)
+    }
+
+    /// Pays for everything that waits, and waits for what others are paying for.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// As [`DmaSpace::tick`].
+    pub fn flush(&self) -> Result<(), RetireError> {
+        self.flush_queues(Which::All)
+    }
+
+    /// Whether the calling CPU's queue has reached one of its bounds, so that
+    /// [`DmaSpace::tick`] should be called, from where that may wait.
+    ///
+    /// *Context.* Interrupt.
+    pub fn is_flush_due(&self) -> bool {
+        self.pending.is_due(&self.cpus)
+    }
+
+    /// Tries again to make everything quiet after the hardware has failed; if that succeeds, the
+    /// space can be used as before. Streams stay blocked until they are attached again.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// If the hardware still does not complete.
+    pub fn recover(&self) -> Result<(), RetireError> {
+        for queue in 0..self.pending.len() {
+            if let Some(ticket) = self.pending.waiting(&self.cpus, queue, Which::All) {
+                self.pay_for(ticket)?;
+            }
+        }
+        self.broken.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    fn flush_queues(&self, which: Which) -> Result<(), RetireError> {
+        let mut first = Ok(());
+        for queue in 0..self.pending.len() {
+            if let Some(ticket) = self.pending.waiting(&self.cpus, queue, which) {
+                first = first.and(self.settle_ticket(ticket));
+            }
+        }
+        first
+    }
+
+    /// Unmaps, and makes quiet what has to be.
+    #[inline]
+    pub(super) fn unmap(&self, range: DmaRange, until: Until) -> Result<(), (RetireError, Left)> {
+        if let Err(error) = self.check(&range) {
+            return Err((error, Left::Mapped(range)));
+        }
+        let lazy = match (self.policy, until) {
+            (Policy::Strict, _) => return self.take_down(range),
+            (Policy::Lazy, Until::Policy) => true,
+            (Policy::Lazy | Policy::Retired, _) => false,
+        };
+        // That flush may be underneath us: it is not waited for.
+        if !lazy && self.pending.is_flushing(&self.cpus) {
+            return self.take_down(range);
+        }
+        let addresses = range.addresses();
+        let joined = self.pending.join(
+            &self.cpus,
+            &*self.domain,
+            addresses,
+            addresses,
+            Keeper::Queue,
+        );
+        match joined {
+            Ok(Joined::Queued(_, Fill::Room)) if lazy => Ok(()),
+            Ok(Joined::Queued(ticket, _)) if lazy => {
+                // If this fails, whoever wants the addresses back hears of it.
+                let _ = self.try_settle_ticket(ticket);
+                Ok(())
+            }
+            Ok(Joined::Queued(ticket, _) | Joined::Kept(ticket)) => self
+                .settle_ticket(ticket)
+                .map_err(|error| (error, Left::Held(Wait::on(ticket)))),
+            Ok(Joined::NoRoom) => self.take_down(range),
+            Ok(Joined::Unpaid(owed)) => self.pay(addresses, owed),
+            Err(error) => Err((error.into(), Left::Mapped(range))),
+        }
+    }
+
+    /// Unmaps and pays at once.
+    pub(super) fn take_down(&self, range: DmaRange) -> Result<(), (RetireError, Left)> {
+        if let Err(error) = self.check(&range) {
+            return Err((error, Left::Mapped(range)));
+        }
+        let mut owed = Gather::new();
+        match self.domain.unmap(range.addresses(), &mut owed) {
+            Ok(()) => self.pay(range.addresses(), owed),
+            Err(error) => Err((error.into(), Left::Mapped(range))),
+        }
+    }
+
+    /// Pays for `range`, which is unmapped.
+    fn pay(&self, range: IovaRange, mut owed: Gather) -> Result<(), (RetireError, Left)> {
+        let synced = match self.failure() {
+            Some(error) => Err(error),
+            None => self.domain.sync(&mut owed).map_err(UnitError::from),
+        };
+        synced.map_err(|error| {
+            let left = Left::Held(self.hold(range, owed));
+            let error = RetireError::of(error);
+            self.fail_by(error);
+            (error, left)
+        })?;
+        self.give_back(&[range]);
+        Ok(())
+    }
+
+    /// Keeps `range`, which is unmapped, until `owed` is paid.
+    pub(super) fn hold(&self, range: IovaRange, owed: Gather) -> Wait {
+        let (ticket, range) = self.pending.hold(&self.cpus, &*self.domain, range, owed);
+        let ticket = Some(ticket);
+        Wait { ticket, range }
+    }
+
+    /// Keeps addresses for good that could not be unmapped, and what they owe.
+    pub(super) fn hold_mapped(&self, owed: Gather) -> Wait {
+        self.owe(owed);
+        self.lost.count_addresses(1);
+        Wait {
+            ticket: None,
+            range: None,
+        }
+    }
+
+    /// Adds `owed` to what the next flush of the calling CPU's queue pays for.
+    pub(super) fn owe(&self, owed: Gather) {
+        self.pending.owe(&self.cpus, &*self.domain, owed);
+    }
+
+    /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
+    #[inline]
+    pub(super) fn retire(&self, range: DmaRange) -> Result<Wait, (RetireError, DmaRange)> {
+        if let Err(error) = self.check(&range) {
+            return Err((error, range));
+        }
+        let addresses = range.addresses();
+        match self.retire_part(addresses, addresses) {
+            Ok(wait) => Ok(wait),
+            Err(error) => Err((error, range)),
+        }
+    }
+
+    /// Unmaps `mapped`, and adds `range`, of which that is all that was mapped, to the queue.
+    #[inline]
+    pub(super) fn retire_part(
+        &self,
+        mapped: IovaRange,
+        range: IovaRange,
+    ) -> Result<Wait, RetireError> {
+        let joined = self
+            .pending
+            .join(&self.cpus, &*self.domain, mapped, range, Keeper::Caller)?;
+        Ok(match joined {
+            Joined::Queued(ticket, _) => Wait::on(ticket),
+            Joined::Kept(ticket) => Wait {
+                ticket: Some(ticket),
+                range: Some(range),
+            },
+            // Not for a caller who keeps the addresses.
+            Joined::NoRoom => return Err(RetireError::StillMapped),
+            Joined::Unpaid(owed) => self.hold(range, owed),
+        })
+    }
+
+    /// What the policy wants of a blocking caller whose range has been retired.
+    pub(super) fn finish(&self, wait: &Wait) -> Result<(), RetireError> {
+        if self.policy == Policy::Lazy && wait.range.is_none() {
+            return Ok(());
+        }
+        let settled = self.settle(wait);
+        match settled {
+            Ok(()) => self.release(wait),
+            Err(_) => self.abandon(wait),
+        }
+        settled
+    }
+
+    /// Makes `wait` quiet.
+    pub(super) fn settle(&self, wait: &Wait) -> Result<(), RetireError> {
+        self.settle_ticket(wait.ticket.ok_or(RetireError::StillMapped)?)
+    }
+
+    /// Makes `wait` quiet, unless somebody is at it.
+    pub(super) fn try_settle(&self, wait: &Wait) -> Result<Tried, RetireError> {
+        self.try_settle_ticket(wait.ticket.ok_or(RetireError::StillMapped)?)
+    }
+
+    /// Whether `wait` is quiet.
+    #[inline]
+    pub(super) fn is_quiet(&self, wait: &Wait) -> bool {
+        wait.ticket
+            .is_some_and(|ticket| self.pending.is_quiet(ticket))
+    }
+
+    /// Gives addresses back that `wait`, which is quiet, kept.
+    pub(super) fn release(&self, wait: &Wait) {
+        if let Some(range) = wait.range {
+            self.give_back(&[range]);
+        }
+    }
+
+    /// Gives up the addresses that `wait` kept: nobody asks for them again.
+    pub(super) fn abandon(&self, wait: &Wait) {
+        self.lost.count_addresses(u64::from(wait.range.is_some()));
+    }
+
+    fn settle_ticket(&self, ticket: Ticket) -> Result<(), RetireError> {
+        if self.pending.is_quiet(ticket) {
+            return Ok(());
+        }
+        match self.failure() {
+            Some(error) => Err(RetireError::Unit(error)),
+            None => self.pay_for(ticket),
+        }
+    }
+
+    fn pay_for(&self, ticket: Ticket) -> Result<(), RetireError> {
+        let give_back = |ranges: &[IovaRange]| self.give_back(ranges);
+        let settled = self
+            .pending
+            .settle(&self.cpus, &*self.domain, ticket, give_back);
+        settled.inspect_err(|&error| self.fail_by(error))
+    }
+
+    fn try_settle_ticket(&self, ticket: Ticket) -> Result<Tried, RetireError> {
+        if let Some(error) = self.failure() {
+            return Err(RetireError::Unit(error));
+        }
+        let mut give_back = |ranges: &[IovaRange]| self.give_back(ranges);
+        let tried = self
+            .pending
+            .try_settle(&*self.domain, ticket, &mut give_back);
+        tried
+            .map_err(RetireError::of)
+            .inspect_err(|&error| self.fail_by(error))
+    }
+
+    /// Marks the space as broken if it is the hardware that failed.
+    pub(super) fn fail_by(&self, error: RetireError) {
+        if let RetireError::Unit(error) = error {
+            self.fail(error);
+        }
+    }
+
+    /// Counts a buffer that will never come back.
+    pub(super) fn count_dropped(&self, bytes: u64) {
+        self.lost.count(bytes);
+    }
+}

@@ -1,0 +1,211 @@
+//! Addresses that a stream must not be given: interrupt windows, and what firmware's devices use.
+
+use alloc::vec::Vec;
+
+use super::error::{DeviceError, MapError};
+use super::space::DmaSpace;
+use crate::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use crate::inval::Gather;
+use crate::iova::FreeError;
+use crate::platform::{Cpus, Lock};
+use crate::table::Access;
+use crate::unit::{Domain, ReservedKind, ReservedRegion, Unit};
+
+/// What was set aside in a space, and what of that is mapped one to one.
+pub(super) struct Regions {
+    aside: Vec<IovaRange>,
+    direct: Vec<(IovaRange, Access)>,
+}
+
+impl Regions {
+    pub const fn new() -> Self {
+        Self {
+            aside: Vec::new(),
+            direct: Vec::new(),
+        }
+    }
+}
+
+/// The lowest part of `range` that none of `there` has.
+fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> Option<IovaRange> {
+    let mut start = range.start();
+    while let Some(over) = there.clone().find(|over| over.contains(start)) {
+        start = over
+            .last()
+            .checked_add(1)
+            .filter(|at| *at <= range.last())?;
+    }
+    let above = there.filter(|over| over.start() > start);
+    let last = above.map(|over| Iova::new(over.start().get() - 1)).min();
+    IovaRange::new(start, last.unwrap_or(range.last()).min(range.last()))
+}
+
+impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
+    /// Sets `range` aside, so that no mapping gets it: for addresses with a meaning of their own.
+    /// What a unit reserves for a stream is set aside when the stream is attached.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// If part of it is in use: [`FreeError::InUse`].
+    pub fn reserve(&self, range: IovaRange) -> Result<(), FreeError> {
+        let Some(range) = self.granules(range).intersection(self.iova.window()) else {
+            return Ok(());
+        };
+        let next = || {
+            self.regions
+                .with(|known| missing(range, known.aside.iter().copied()))
+        };
+        while let Some(part) = next() {
+            if let Err(error) = self.iova.reserve_free(part) {
+                // Unless somebody else has set it aside meanwhile.
+                if next() == Some(part) {
+                    return Err(error);
+                }
+                continue;
+            }
+            self.note(part, |known| &mut known.aside)
+                .map_err(|()| FreeError::Memory)?;
+        }
+        Ok(())
+    }
+
+    /// Adds `one` to a list, whose memory is taken and given back outside of the lock.
+    fn note<T: Copy + Send>(
+        &self,
+        one: T,
+        list: impl Fn(&mut Regions) -> &mut Vec<T>,
+    ) -> Result<(), ()> {
+        let mut spare = Vec::new();
+        loop {
+            let length = self.regions.with(|known| {
+                let list = list(known);
+                if list.len() == list.capacity() && spare.capacity() > list.len() {
+                    spare.append(list);
+                    core::mem::swap(&mut spare, list);
+                }
+                let room = list.len() < list.capacity();
+                if room {
+                    list.push(one);
+                }
+                (!room).then_some(list.len())
+            });
+            let Some(length) = length else {
+                return Ok(());
+            };
+            spare
+                .try_reserve_exact((length + 1).next_power_of_two())
+                .map_err(|_| ())?;
+        }
+    }
+
+    /// The whole granules around `range`.
+    fn granules(&self, range: IovaRange) -> IovaRange {
+        let inside = self.granule().bytes() - 1;
+        let (start, last) = (range.start().get() & !inside, range.last().get() | inside);
+        IovaRange::new(Iova::new(start), Iova::new(last)).unwrap_or(range)
+    }
+
+    /// Sets aside what `unit` reserves for `stream`, and maps what firmware's devices use one to
+    /// one.
+    pub(super) fn keep_off_reserved(
+        &self,
+        unit: &dyn Unit,
+        stream: StreamId,
+    ) -> Result<(), DeviceError> {
+        let mut outcome = Ok(());
+        unit.reserved(stream, &mut |region| {
+            if outcome.is_ok() {
+                outcome = self.keep_off(region);
+            }
+        });
+        outcome
+    }
+
+    fn keep_off(&self, region: ReservedRegion) -> Result<(), DeviceError> {
+        let range = region.range;
+        match region.kind {
+            ReservedKind::Interrupts | ReservedKind::Unusable => self.set_aside(range),
+            ReservedKind::Direct(access) => {
+                self.set_aside(range)?;
+                self.map_direct(self.granules(range), self.granted(access))
+            }
+            // A page of memory, that somebody else maps where they like.
+            ReservedKind::Doorbell => Ok(()),
+        }
+    }
+
+    fn set_aside(&self, range: IovaRange) -> Result<(), DeviceError> {
+        self.reserve(range).map_err(|error| match error {
+            FreeError::Memory => DeviceError::Memory,
+            _ => DeviceError::Reserved { range },
+        })
+    }
+
+    /// Maps what is not yet mapped of `range`, which is set aside, at its physical addresses.
+    fn map_direct(&self, range: IovaRange, access: Access) -> Result<(), DeviceError> {
+        let less = self.regions.with(|known| {
+            let over = known
+                .direct
+                .iter()
+                .find(|(there, granted)| there.overlaps(range) && !granted.contains(access));
+            over.copied()
+        });
+        if let Some((range, _)) = less {
+            return Err(DeviceError::Reserved { range });
+        }
+        let next = || {
+            self.regions.with(|known| {
+                let there = known.direct.iter().map(|(there, _)| *there);
+                missing(range, there)
+            })
+        };
+        while let Some(part) = next() {
+            self.map_one_to_one(part, access)?;
+            self.note((part, access), |known| &mut known.direct)
+                .map_err(|()| DeviceError::Memory)?;
+        }
+        Ok(())
+    }
+
+    fn map_one_to_one(&self, range: IovaRange, access: Access) -> Result<(), MapError> {
+        let bytes = range.len_minus_one().checked_add(1);
+        let bytes = bytes.ok_or(MapError::TooLong)?;
+        let (at, pa) = (range.start(), PhysAddr::new(range.start().get()));
+        let mut owed = Gather::new();
+        self.domain.map(at, pa, bytes, access, &mut owed)?;
+        if !self.domain.is_due(&owed) {
+            return Ok(());
+        }
+        self.domain.sync(&mut owed).map_err(|error| {
+            let error = MapError::of(error.into());
+            // It stays mapped: the next sync pays for it.
+            self.owe(owed);
+            if let MapError::Unit(error) = error {
+                self.fail(error);
+            }
+            error
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, last: u64) -> IovaRange {
+        IovaRange::new(Iova::new(start), Iova::new(last)).unwrap()
+    }
+
+    #[test]
+    fn what_is_missing_is_found_piece_by_piece() {
+        let there = [range(0x10, 0x1f), range(0x18, 0x2f), range(0x40, 0x4f)];
+        let of = |start, last| missing(range(start, last), there.iter().copied());
+        assert_eq!(of(0, 0xff), Some(range(0, 0xf)));
+        assert_eq!(of(0x10, 0xff), Some(range(0x30, 0x3f)));
+        assert_eq!(of(0x42, 0xff), Some(range(0x50, 0xff)));
+        assert_eq!(of(0x11, 0x2f), None);
+        let all = [range(0, u64::MAX)];
+        assert_eq!(missing(range(5, u64::MAX), all.into_iter()), None);
+    }
+}

@@ -1,0 +1,177 @@
+//! Where a device sees the pieces of its buffers.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use core::num::NonZeroU64;
+
+use super::Constraints;
+use crate::addr::{Iova, PageSize, PhysRange};
+use crate::table::Segment;
+
+/// A contiguous piece of a mapping, as a device takes it into its descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DmaSegment {
+    /// First address.
+    pub iova: Iova,
+    /// Length in bytes.
+    pub bytes: NonZeroU64,
+}
+
+/// Where the pieces of a buffer lie for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placing {
+    /// One after the other, each in pages of its own, from here.
+    From(Iova),
+    /// At their physical addresses.
+    Identity,
+    /// At their physical addresses and so much, modulo 2^64.
+    Moved(u64),
+}
+
+/// The segments of a mapping: neighbours joined, then cut at the device's limits.
+#[derive(Clone, Debug)]
+pub struct DmaSegments<I: Iterator<Item = PhysRange>> {
+    pieces: core::iter::Peekable<I>,
+    placing: Placing,
+    granule: PageSize,
+    max: u64,
+    boundary: Option<PageSize>,
+    /// First address and number of bytes not handed out yet.
+    run: Option<(u64, u64)>,
+}
+
+impl<I: Iterator<Item = PhysRange>> DmaSegments<I> {
+    pub(super) fn new(
+        pieces: I,
+        placing: Placing,
+        granule: PageSize,
+        constraints: &Constraints,
+    ) -> Self {
+        Self {
+            pieces: pieces.peekable(),
+            placing,
+            granule,
+            max: constraints.max_segment.get(),
+            boundary: constraints.boundary,
+            run: None,
+        }
+    }
+
+    /// Where `piece` begins, and where the one after it would.
+    fn place(&self, piece: PhysRange) -> (u64, Placing) {
+        match self.placing {
+            Placing::Identity => (piece.start().get(), Placing::Identity),
+            Placing::Moved(by) => (piece.start().get().wrapping_add(by), Placing::Moved(by)),
+            Placing::From(iova) => {
+                let inside = piece.start().get() & (self.granule.bytes() - 1);
+                let pages = piece.pages(self.granule) << self.granule.lg2();
+                let next = Iova::new(iova.get().wrapping_add(pages));
+                (iova.get() + inside, Placing::From(next))
+            }
+        }
+    }
+
+    fn next_run(&mut self) -> Option<(u64, u64)> {
+        let first = self.pieces.next()?;
+        let (start, after) = self.place(first);
+        self.placing = after;
+        let mut bytes = first.len_minus_one().saturating_add(1);
+        while let Some(&piece) = self.pieces.peek() {
+            let (at, after) = self.place(piece);
+            if at != start.wrapping_add(bytes) {
+                break;
+            }
+            self.placing = after;
+            bytes = bytes.saturating_add(piece.len_minus_one().saturating_add(1));
+            self.pieces.next();
+        }
+        Some((start, bytes))
+    }
+}
+
+impl<I: Iterator<Item = PhysRange>> Iterator for DmaSegments<I> {
+    type Item = DmaSegment;
+
+    fn next(&mut self) -> Option<DmaSegment> {
+        let (start, left) = match self.run.take() {
+            Some(run) => run,
+            None => self.next_run()?,
+        };
+        let mut bytes = left.min(self.max);
+        if let Some(boundary) = self.boundary {
+            let room = boundary.bytes() - (start & (boundary.bytes() - 1));
+            bytes = bytes.min(room);
+        }
+        if bytes < left {
+            self.run = Some((start.wrapping_add(bytes), left - bytes));
+        }
+        NonZeroU64::new(bytes).map(|bytes| DmaSegment {
+            iova: Iova::new(start),
+            bytes,
+        })
+    }
+}
+
+/// The whole granules around `piece`.
+pub(super) fn whole(piece: PhysRange, granule: PageSize) -> Segment {
+    Segment {
+        pa: piece.start().align_down(granule),
+        bytes: piece.pages(granule).saturating_mul(granule.bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::PhysAddr;
+    use alloc::vec::Vec;
+
+    fn piece(start: u64, bytes: u64) -> PhysRange {
+        PhysRange::from_len(PhysAddr::new(start), bytes).unwrap()
+    }
+
+    fn segments(pieces: &[PhysRange], constraints: &Constraints) -> Vec<(u64, u64)> {
+        let from = Placing::From(Iova::new(0x10_0000));
+        let all = pieces.iter().copied();
+        DmaSegments::new(all, from, PageSize::SIZE_4K, constraints)
+            .map(|segment| (segment.iova.get(), segment.bytes.get()))
+            .collect()
+    }
+
+    #[test]
+    fn whole_pages_join_and_others_keep_their_offsets() {
+        let pieces = [piece(0x5000, 0x1000), piece(0x9000, 0x2000)];
+        let plain = Constraints::default();
+        assert_eq!(segments(&pieces, &plain), [(0x10_0000, 0x3000)]);
+        let pieces = [
+            piece(0x5ff0, 0x20),
+            piece(0x9000, 0x1800),
+            piece(0x700, 0x10),
+        ];
+        let expected = [(0x10_0ff0, 0x20), (0x10_2000, 0x1800), (0x10_4700, 0x10)];
+        assert_eq!(segments(&pieces, &plain), expected);
+    }
+
+    #[test]
+    fn runs_are_cut_at_the_device_s_limits() {
+        let mut limits = Constraints {
+            max_segment: NonZeroU64::new(0x3000).unwrap(),
+            ..Constraints::default()
+        };
+        let pieces = [piece(0x1_0800, 0x7000)];
+        let expected = [
+            (0x10_0800, 0x3000),
+            (0x10_3800, 0x3000),
+            (0x10_6800, 0x1000),
+        ];
+        assert_eq!(segments(&pieces, &limits), expected);
+        limits.boundary = Some(PageSize::of_lg2(14));
+        let expected = [
+            (0x10_0800, 0x3000),
+            (0x10_3800, 0x800),
+            (0x10_4000, 0x3000),
+            (0x10_7000, 0x800),
+        ];
+        assert_eq!(segments(&pieces, &limits), expected);
+    }
+}

@@ -1,0 +1,129 @@
+//! The streams that reach memory through a space, and what becomes of them when it breaks.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
+
+use super::error::DeviceError;
+use super::space::DmaSpace;
+use crate::addr::StreamId;
+use crate::platform::{Cpus, Lock, SharedWord};
+use crate::unit::{Domain, Unit, UnitError};
+
+/// A unit, whatever its domains.
+pub(super) type AnyUnit = Arc<dyn Unit + Send + Sync>;
+
+/// The number of a stream among those that joined a space: never given twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Member(u64);
+
+/// Why a stream did not join.
+enum NotJoined {
+    /// It is there.
+    InUse,
+    /// There is no room beside so many.
+    NoRoom { members: usize },
+}
+
+/// Those that are in a space, in the order in which they joined.
+pub(super) struct Streams {
+    members: Vec<(Member, AnyUnit, StreamId)>,
+    next: Member,
+}
+
+impl Streams {
+    pub const fn new() -> Self {
+        Self {
+            members: Vec::new(),
+            next: Member(0),
+        }
+    }
+
+    fn holds(&self, unit: &AnyUnit, stream: StreamId) -> bool {
+        let at = |unit: &AnyUnit| Arc::as_ptr(unit).cast::<()>();
+        let mut members = self.members.iter();
+        members.any(|(_, known, its)| at(known) == at(unit) && *its == stream)
+    }
+
+    /// Adds a stream; if there is no room, in `spare`, which is larger than what there was.
+    fn join(
+        &mut self,
+        unit: &AnyUnit,
+        stream: StreamId,
+        spare: &mut Vec<(Member, AnyUnit, StreamId)>,
+    ) -> Result<Member, NotJoined> {
+        if self.holds(unit, stream) {
+            return Err(NotJoined::InUse);
+        }
+        let members = self.members.len();
+        if members == self.members.capacity() {
+            if spare.capacity() <= members {
+                return Err(NotJoined::NoRoom { members });
+            }
+            spare.append(&mut self.members);
+            core::mem::swap(spare, &mut self.members);
+        }
+        let member = self.next;
+        self.next = Member(member.0 + 1);
+        self.members.push((member, unit.clone(), stream));
+        Ok(member)
+    }
+
+    /// The first one whose number is at least `from`.
+    fn first_from(&self, from: Member) -> Option<&(Member, AnyUnit, StreamId)> {
+        let at = self.members.partition_point(|(member, ..)| *member < from);
+        self.members.get(at)
+    }
+}
+
+impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
+    /// Remembers that `stream` of `unit` reaches memory through this space.
+    pub(super) fn join(&self, unit: &AnyUnit, stream: StreamId) -> Result<Member, DeviceError> {
+        // Memory is taken and given back outside of the lock.
+        let mut spare = Vec::new();
+        loop {
+            let joined = self
+                .streams
+                .with(|streams| streams.join(unit, stream, &mut spare));
+            let members = match joined {
+                Ok(member) => return Ok(member),
+                Err(NotJoined::InUse) => return Err(DeviceError::InUse),
+                Err(NotJoined::NoRoom { members }) => members,
+            };
+            let reserved = spare.try_reserve_exact((members + 1).next_power_of_two());
+            reserved.map_err(|_| DeviceError::Memory)?;
+        }
+    }
+
+    /// Forgets a stream.
+    pub(super) fn leave(&self, member: Member) {
+        let left = self.streams.with(|streams| {
+            let at = streams.members.iter().position(|(its, ..)| *its == member);
+            at.map(|at| streams.members.remove(at))
+        });
+        drop(left);
+    }
+
+    /// Marks the space as broken and blocks its streams. Only the first failure waits for that.
+    #[cold]
+    pub(super) fn fail(&self, error: UnitError) {
+        self.why.with(|why| *why = Some(error));
+        if self.broken.swap(1, Ordering::AcqRel) != 0 {
+            return;
+        }
+        // Blocking waits for hardware: not under the lock, and without taking memory. Streams may
+        // leave meanwhile; one that joins looks for itself.
+        let mut from = Member(0);
+        loop {
+            let next = self
+                .streams
+                .with(|streams| streams.first_from(from).cloned());
+            let Some((member, unit, stream)) = next else {
+                return;
+            };
+            // A unit that cannot even block has stopped, or says so itself.
+            let _ = unit.block(stream);
+            from = Member(member.0 + 1);
+        }
+    }
+}

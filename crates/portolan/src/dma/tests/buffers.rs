@@ -1,0 +1,105 @@
+//! Buffers of tests.
+#![allow(unsafe_code)]
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::addr::{PhysAddr, PhysRange};
+use crate::dma::{Buffer, Unowned};
+
+/// Memory of nobody.
+pub(super) fn unowned(memory: PhysRange) -> Unowned {
+    // SAFETY: the addresses are names: no memory of the test is behind them.
+    unsafe { Unowned::new(memory) }
+}
+
+/// A buffer that says how many of its kind are alive.
+#[derive(Debug)]
+pub(super) struct Pages {
+    pieces: Vec<PhysRange>,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Pages {
+    pub fn new(alive: &Arc<AtomicUsize>, pieces: &[(u64, u64)]) -> Self {
+        alive.fetch_add(1, Ordering::Relaxed);
+        let piece = |&(start, bytes)| PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
+        Self {
+            pieces: pieces.iter().map(piece).collect(),
+            alive: alive.clone(),
+        }
+    }
+
+    pub fn first(&self) -> PhysAddr {
+        self.pieces[0].start()
+    }
+}
+
+// SAFETY: the addresses are names: no memory of the test is behind them.
+unsafe impl Buffer for Pages {
+    type Pieces<'b> = core::iter::Copied<core::slice::Iter<'b, PhysRange>>;
+
+    fn pieces(&self) -> Self::Pieces<'_> {
+        self.pieces.iter().copied()
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Bytes that a device sees at a physical address, and the CPU in a box or behind a count.
+pub(super) struct Bytes<T> {
+    pub bytes: T,
+    pub at: PhysRange,
+}
+
+impl<const N: usize> Bytes<alloc::boxed::Box<[u8; N]>> {
+    pub fn boxed(at: u64, bytes: [u8; N]) -> Self {
+        let at = PhysRange::from_len(PhysAddr::new(at), N as u64).unwrap();
+        let bytes = alloc::boxed::Box::new(bytes);
+        Self { bytes, at }
+    }
+}
+
+// SAFETY: nothing but the device of a test, which has no memory, is at the physical address.
+unsafe impl<const N: usize> Buffer for Bytes<alloc::boxed::Box<[u8; N]>> {
+    type Pieces<'b> = core::iter::Once<PhysRange>;
+
+    fn pieces(&self) -> Self::Pieces<'_> {
+        core::iter::once(self.at)
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
+    }
+
+    fn view(&self) -> Option<NonNull<[u8]>> {
+        Some(NonNull::from(&self.bytes[..]))
+    }
+}
+
+// SAFETY: as above; the memory is shared, and says so.
+unsafe impl Buffer for Bytes<Arc<[u8]>> {
+    type Pieces<'b> = core::iter::Once<PhysRange>;
+
+    fn pieces(&self) -> Self::Pieces<'_> {
+        core::iter::once(self.at)
+    }
+
+    fn device_may_write(&self) -> bool {
+        false
+    }
+
+    fn view(&self) -> Option<NonNull<[u8]>> {
+        Some(NonNull::from(&self.bytes[..]))
+    }
+}
