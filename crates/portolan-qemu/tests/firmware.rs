@@ -5,6 +5,7 @@ mod support;
 use portolan::addr::PhysAddr;
 use portolan_hw::firmware::dmar::{self, Dmar, ScopeKind, Serves, Structure};
 use portolan_hw::firmware::iort::{self, Body, Iort};
+use portolan_hw::firmware::ivrs::{self, Ivrs, UnitFlags};
 use portolan_hw::firmware::pci::{RequesterId, Segment};
 use portolan_hw::firmware::viot::{self, Unit, Viot};
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
@@ -66,6 +67,31 @@ fn dmar_of_vtd() {
     }));
     let ports = all.iter().any(|s| matches!(s, Structure::RootPorts(_)));
     assert!(ports, "device-iotlb=on makes QEMU name the root ports");
+}
+
+#[test]
+fn ivrs_of_amd_vi() {
+    let builder = Builder::new(Architecture::X86)
+        .iommu(Iommu::Amd)
+        .device(Device::edu());
+    let Some(machine) = start(&builder) else {
+        return;
+    };
+    let bytes = table(&machine, ivrs::SIGNATURE);
+    let ivrs = Ivrs::parse(&bytes).unwrap();
+    let mut blocks = ivrs.blocks();
+    assert!(blocks.by_ref().all(|block| block.is_ok()));
+    assert_eq!(blocks.unknown(), 0);
+    let found = ivrs.device(Segment::new(0), edu(&machine)).unwrap();
+    let (unit, device) = found.unwrap();
+    let registers = machine.iommu_registers().unwrap();
+    assert_eq!(unit.base, PhysAddr::new(registers.base()));
+    let always = UnitFlags::HT_TUNNEL | UnitFlags::DEVICE_TLB;
+    assert!(unit.flags.contains(always), "{:?}", unit.flags);
+    assert!(unit.entries().all(|entry| entry.is_ok()));
+    assert_eq!(device.alias, None);
+    // QEMU reserves no memory.
+    assert_eq!(ivrs.reserved(Segment::new(0), edu(&machine)).count(), 0);
 }
 
 #[test]
