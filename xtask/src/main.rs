@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod backports;
+mod mutants;
 mod packages;
 mod qemu;
 mod steps;
@@ -15,25 +16,30 @@ usage: cargo xtask COMMAND
 
   test [--fast]   format, lints, docs, no_std gate, oldest compilers, all tests, instruction counts,
                   tidy; --fast leaves out the compilers and the counts
-  tidy            structure and style only
+  {mutants}  tidy            structure and style only
   qemu            fetches QEMU 10 if need be, and prints the variables that have tests use it
 ";
+
+fn usage() -> String {
+    USAGE.replace("{mutants}", mutants::USAGE)
+}
 
 fn main() -> ExitCode {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let good = match words.as_slice() {
+        ["mutants", options @ ..] => return mutants::run(&root, options),
         ["test"] => steps::run(&root, steps::Extent::Whole),
         ["test", "--fast"] => steps::run(&root, steps::Extent::Fast),
         ["tidy"] => tidy::run(&root),
         ["qemu"] => qemu::tell(&root),
         [] | ["help" | "--help" | "-h"] => {
-            print!("{USAGE}");
+            print!("{}", usage());
             return ExitCode::SUCCESS;
         }
         other => {
-            eprint!("unknown command: {}\n\n{USAGE}", other.join(" "));
+            eprint!("unknown command: {}\n\n{}", other.join(" "), usage());
             return ExitCode::from(2);
         }
     };

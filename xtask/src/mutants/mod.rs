@@ -1,0 +1,120 @@
+//! `cargo xtask mutants`: how many small changes of the library and its drivers some test notices.
+//!
+//! cargo-mutants names the changes; they are made one at a time, in a work tree below `target`. A
+//! seeded sample takes as many from each room of the library and each driver. What the unit tests of a
+//! change's own package let through meets wider ones; what changes nothing that matters is named with
+//! a reason in `equivalent-mutants.toml`.
+
+mod equivalents;
+mod options;
+mod report;
+mod sample;
+mod stage;
+#[cfg(test)]
+mod tests;
+mod tool;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use equivalents::Equivalents;
+use options::Options;
+use report::{Fate, Report};
+use sample::Mutant;
+use stage::{Reach, Stage, Verdict};
+use tool::Tree;
+
+pub use options::USAGE;
+
+/// The packages whose mutants are made.
+const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
+/// The packages whose tests meet what the own unit tests let through.
+const WIDER: [&str; 3] = ["portolan", "portolan-model", "portolan-verify"];
+
+/// Runs the command: 0 if enough mutants are caught or the tool cannot be had, 1 if too few are or an
+/// equivalent is named that is none, 2 if nothing could be found out.
+pub fn run(root: &Path, arguments: &[&str]) -> ExitCode {
+    let options = match Options::parse(arguments) {
+        Ok(options) => options,
+        Err(why) => {
+            eprintln!("{why}\n\nusage: cargo xtask {USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let tree = match Tree::provide(root) {
+        Ok(Some(tree)) => tree,
+        Ok(None) => {
+            println!("SKIP  cargo-mutants is not here and cannot be installed");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => return fail(&error),
+    };
+    match examine(root, &tree, &options) {
+        Ok(report) => {
+            let printed = match options.json {
+                true => report.json().map(|json| println!("{json}")),
+                false => {
+                    print!("{report}");
+                    Ok(())
+                }
+            };
+            match printed {
+                Ok(()) => ExitCode::from(u8::from(!report.good())),
+                Err(error) => fail(&error),
+            }
+        }
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("mutants: {error:#}");
+    ExitCode::from(2)
+}
+
+/// Lists, chooses, tests.
+fn examine(root: &Path, tree: &Tree, options: &Options) -> anyhow::Result<Report> {
+    let all = tree.list(&PACKAGES)?;
+    let equivalents = Equivalents::read(root)?;
+    let stale = equivalents.stale(&all);
+    let chosen = sample::choose(&all, options.sample, options.seed);
+    let mut report = Report {
+        commit: tree.commit().to_owned(),
+        seed: options.seed,
+        of: all.len(),
+        least: options.least,
+        stale,
+        results: Vec::new(),
+    };
+    let (known, chosen): (Vec<_>, Vec<_>) = chosen
+        .into_iter()
+        .partition(|mutant| equivalents.reason(mutant).is_some());
+    let equal = |mutant: &Mutant| {
+        let reason = equivalents.reason(mutant).unwrap_or_default().to_owned();
+        (mutant.clone(), Fate::Equivalent(reason))
+    };
+    report.results.extend(known.iter().map(equal));
+    if options.list {
+        let untested = chosen.into_iter().map(|mutant| (mutant, Fate::Untested));
+        report.results.extend(untested);
+        return Ok(report);
+    }
+    let mut stage = Stage::new(tree);
+    let own = stage.judge(Reach::Own, &[], &chosen)?;
+    let mut survived = Vec::new();
+    for (mutant, verdict) in chosen.into_iter().zip(own) {
+        match verdict {
+            Verdict::Caught | Verdict::Hung => report.results.push((mutant, Fate::Caught)),
+            Verdict::Unviable => report.results.push((mutant, Fate::Unviable)),
+            Verdict::Survived => survived.push(mutant),
+        }
+    }
+    let wider = stage.judge(Reach::Wider, &WIDER, &survived)?;
+    let fates = wider.into_iter().map(|verdict| match verdict {
+        Verdict::Caught | Verdict::Hung => Fate::CaughtWider,
+        Verdict::Unviable => Fate::Unviable,
+        Verdict::Survived => Fate::Survived,
+    });
+    report.results.extend(survived.into_iter().zip(fates));
+    Ok(report)
+}

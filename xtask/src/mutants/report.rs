@@ -1,0 +1,245 @@
+//! What came of it, as a table and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::sample::Mutant;
+
+/// What became of a mutant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A unit test of its own package failed or hung.
+    Caught,
+    /// A wider test did.
+    CaughtWider,
+    /// It does not compile.
+    Unviable,
+    /// It changes nothing that matters, for this reason.
+    Equivalent(String),
+    /// No test noticed it.
+    Survived,
+    /// It was only chosen.
+    Untested,
+}
+
+/// The fates of a sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// What was mutated.
+    pub commit: String,
+    /// What chose the sample.
+    pub seed: u64,
+    /// How many mutants there are.
+    pub of: usize,
+    /// Percentage that has to be caught.
+    pub least: f64,
+    /// Entries of the file of equivalents that name no mutant.
+    pub stale: Vec<String>,
+    /// Each mutant's fate.
+    pub results: Vec<(Mutant, Fate)>,
+}
+
+/// How many met which fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// Chosen.
+    pub sampled: usize,
+    /// Caught by unit tests of their own package.
+    pub own: usize,
+    /// Caught by wider tests only.
+    pub wider: usize,
+    /// Not to be compiled.
+    pub unviable: usize,
+    /// Without consequence.
+    pub equivalent: usize,
+    /// Noticed by no test.
+    pub survived: usize,
+}
+
+impl Counts {
+    fn add(&mut self, fate: &Fate) {
+        self.sampled += 1;
+        match fate {
+            Fate::Caught => self.own += 1,
+            Fate::CaughtWider => self.wider += 1,
+            Fate::Unviable => self.unviable += 1,
+            Fate::Equivalent(_) => self.equivalent += 1,
+            Fate::Survived => self.survived += 1,
+            Fate::Untested => {}
+        }
+    }
+
+    fn caught(&self) -> usize {
+        self.own + self.wider
+    }
+
+    /// Those that a test could have caught.
+    fn could_be(&self) -> usize {
+        self.caught() + self.survived
+    }
+
+    /// Percentage of those that could be caught that is; all of none.
+    pub fn percent(&self) -> f64 {
+        match self.could_be() {
+            0 => 100.0,
+            could_be => self.caught() as f64 * 100.0 / could_be as f64,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Survivor<'r> {
+    name: &'r str,
+    package: &'r str,
+    line: &'r str,
+}
+
+#[derive(Serialize)]
+struct Named<'r> {
+    name: &'r str,
+    reason: &'r str,
+}
+
+#[derive(Serialize)]
+struct Json<'r> {
+    commit: &'r str,
+    seed: u64,
+    of: usize,
+    percent: f64,
+    least: f64,
+    good: bool,
+    total: Counts,
+    rooms: BTreeMap<String, Counts>,
+    survivors: Vec<Survivor<'r>>,
+    equivalents: Vec<Named<'r>>,
+    untested: Vec<&'r str>,
+    stale_equivalents: &'r [String],
+}
+
+impl Report {
+    /// Over all rooms.
+    pub fn total(&self) -> Counts {
+        let mut total = Counts::default();
+        for (_, fate) in &self.results {
+            total.add(fate);
+        }
+        total
+    }
+
+    fn rooms(&self) -> BTreeMap<String, Counts> {
+        let mut rooms: BTreeMap<String, Counts> = BTreeMap::new();
+        for (mutant, fate) in &self.results {
+            rooms.entry(mutant.room()).or_default().add(fate);
+        }
+        rooms
+    }
+
+    /// Whether enough are caught, and each equivalent that is named is one of today's mutants.
+    pub fn good(&self) -> bool {
+        self.stale.is_empty() && self.total().percent() >= self.least
+    }
+
+    fn with<'r>(&'r self, fate: &'r Fate) -> impl Iterator<Item = &'r Mutant> {
+        let same = move |result: &&'r (Mutant, Fate)| result.1 == *fate;
+        self.results.iter().filter(same).map(|(mutant, _)| mutant)
+    }
+
+    fn equivalents(&self) -> impl Iterator<Item = (&Mutant, &str)> {
+        self.results.iter().filter_map(|(mutant, fate)| match fate {
+            Fate::Equivalent(reason) => Some((mutant, reason.as_str())),
+            _ => None,
+        })
+    }
+
+    /// All of it for programs.
+    pub fn json(&self) -> anyhow::Result<String> {
+        let survivors = self.with(&Fate::Survived).map(|mutant| Survivor {
+            name: &mutant.name,
+            package: &mutant.package,
+            line: &mutant.line,
+        });
+        let equivalents = self.equivalents().map(|(mutant, reason)| Named {
+            name: &mutant.name,
+            reason,
+        });
+        let json = Json {
+            commit: &self.commit,
+            seed: self.seed,
+            of: self.of,
+            percent: self.total().percent(),
+            least: self.least,
+            good: self.good(),
+            total: self.total(),
+            rooms: self.rooms(),
+            survivors: survivors.collect(),
+            equivalents: equivalents.collect(),
+            untested: self
+                .with(&Fate::Untested)
+                .map(|m| m.name.as_str())
+                .collect(),
+            stale_equivalents: &self.stale,
+        };
+        Ok(serde_json::to_string_pretty(&json)?)
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, name: &str, counts: &Counts) -> fmt::Result {
+    let Counts {
+        sampled,
+        own,
+        wider,
+        unviable,
+        equivalent,
+        survived,
+    } = counts;
+    writeln!(
+        f,
+        "{name:<26} {sampled:>7} {own:>5} {wider:>6} {unviable:>9} {equivalent:>11} {survived:>9}"
+    )
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = self.total();
+        let (commit, seed) = (self.commit.get(..12).unwrap_or(&self.commit), self.seed);
+        let (sampled, of) = (total.sampled, self.of);
+        writeln!(f, "{sampled} of {of} mutants of {commit}, --seed {seed}\n")?;
+        writeln!(
+            f,
+            "{:<26} sampled   own  wider  unviable  equivalent  survived",
+            "room"
+        )?;
+        for (room, counts) in &self.rooms() {
+            row(f, room, counts)?;
+        }
+        row(f, "total", &total)?;
+        let mut heading = "\nsurvivors:";
+        for mutant in self.with(&Fate::Survived) {
+            writeln!(f, "{heading}\n  {}\n    {}", mutant.name, mutant.line)?;
+            heading = "";
+        }
+        heading = "\nequivalent:";
+        for (mutant, reason) in self.equivalents() {
+            writeln!(f, "{heading}\n  {}: {reason}", mutant.name)?;
+            heading = "";
+        }
+        heading = "\nnot tested:";
+        for mutant in self.with(&Fate::Untested) {
+            writeln!(f, "{heading}\n  {}", mutant.name)?;
+            heading = "";
+        }
+        for stale in &self.stale {
+            writeln!(f, "\nno such mutant among the equivalents: {stale}")?;
+        }
+        writeln!(
+            f,
+            "\n{} of {} that could be caught are ({:.1} %); {} % have to be",
+            total.caught(),
+            total.could_be(),
+            total.percent(),
+            self.least
+        )
+    }
+}

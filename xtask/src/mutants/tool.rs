@@ -1,0 +1,170 @@
+//! Where the mutants come from, and the tree in which they are made.
+//!
+//! cargo-mutants lists them, each with a patch. They are made in a work tree below `target` that has
+//! the last commit, never in the files at hand. That tree and its builds stay, so that the next run
+//! compiles only what changed.
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::Context as _;
+
+use super::sample::{Listed, Mutant};
+
+/// What is installed if there is none.
+const VERSION: &str = "27.1.0";
+
+/// A tree in which mutants are made.
+pub struct Tree {
+    /// Everything that stays between runs.
+    home: PathBuf,
+    commit: String,
+}
+
+impl Tree {
+    /// The tree with the last commit, if cargo-mutants is here or can be installed.
+    pub fn provide(root: &Path) -> anyhow::Result<Option<Self>> {
+        if !present() && !install() {
+            return Ok(None);
+        }
+        let target = std::env::var_os("CARGO_TARGET_DIR");
+        let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
+        std::fs::create_dir_all(&target)?;
+        let home = target.canonicalize()?.join("mutants");
+        let commit = git(root, &["rev-parse", "HEAD"])?;
+        let tree = Self { home, commit };
+        let (path, commit) = (tree.path(), tree.commit());
+        if path.join(".git").exists() {
+            git(
+                &path,
+                &["checkout", "--quiet", "--force", "--detach", commit],
+            )?;
+        } else {
+            let path = path.to_str().context("the path of the tree is not text")?;
+            git(root, &["worktree", "prune"])?;
+            git(
+                root,
+                &["worktree", "add", "--quiet", "--detach", path, commit],
+            )?;
+        }
+        if !git(root, &["status", "--porcelain", "--untracked-files=no"])?.is_empty() {
+            eprintln!("mutants: changes that are not committed are left out");
+        }
+        Ok(Some(tree))
+    }
+
+    /// What it has.
+    pub fn commit(&self) -> &str {
+        &self.commit
+    }
+
+    fn path(&self) -> PathBuf {
+        self.home.join("tree")
+    }
+
+    /// Where the fates of this commit's mutants are written down.
+    pub fn record(&self) -> PathBuf {
+        self.home.join(format!("{}.jsonl", self.commit))
+    }
+
+    /// A cargo that works in the tree and builds beside it.
+    pub fn cargo(&self) -> Command {
+        let mut command = Command::new("cargo");
+        command.current_dir(self.path());
+        // `cargo xtask` runs under another cargo and says so to its children.
+        command.env_remove("CARGO").env_remove("RUSTC");
+        command.env("CARGO_TARGET_DIR", self.home.join("build"));
+        // A mutant may leave a variable unused; that is not what fails.
+        command.env("RUSTFLAGS", "--cap-lints warn");
+        command
+    }
+
+    /// All mutants of `packages`.
+    pub fn list(&self, packages: &[&str]) -> anyhow::Result<Vec<Mutant>> {
+        let mut command = self.cargo();
+        command.args(["mutants", "--colors", "never", "--list", "--json"]);
+        for package in packages {
+            command.args(["--package", package]);
+        }
+        let output = command.stderr(Stdio::inherit()).output()?;
+        anyhow::ensure!(output.status.success(), "cargo-mutants lists no mutants");
+        let listed: Vec<Listed> = serde_json::from_slice(&output.stdout)?;
+        let mut sources: HashMap<String, String> = HashMap::new();
+        let mut mutants = Vec::new();
+        for one in listed {
+            let file = one.file().to_owned();
+            if !sources.contains_key(&file) {
+                let text = std::fs::read_to_string(self.path().join(&file));
+                sources.insert(file.clone(), text.with_context(|| file.clone())?);
+            }
+            let source = sources.get(&file).map_or("", String::as_str);
+            mutants.push(Mutant::of(one, source));
+        }
+        Ok(mutants)
+    }
+
+    /// Makes the mutant; the tree is as it was once what is returned is dropped.
+    pub fn make<'t>(&'t self, mutant: &Mutant) -> anyhow::Result<Made<'t>> {
+        self.restore()?;
+        let made = Made(self);
+        let mut command = Command::new("git");
+        command.args(["apply", "--whitespace=nowarn", "-"]);
+        let mut child = command
+            .current_dir(self.path())
+            .stdin(Stdio::piped())
+            .spawn()?;
+        let mut input = child.stdin.take().context("git reads nothing")?;
+        input.write_all(mutant.patch().as_bytes())?;
+        drop(input);
+        let applied = child.wait()?.success();
+        anyhow::ensure!(applied, "the patch of {} does not fit", mutant.name);
+        Ok(made)
+    }
+
+    fn restore(&self) -> anyhow::Result<()> {
+        git(&self.path(), &["checkout", "--quiet", "--", "."]).map(drop)
+    }
+}
+
+/// A mutant that is made.
+pub struct Made<'t>(&'t Tree);
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.restore() {
+            eprintln!("mutants: {error:#}");
+        }
+    }
+}
+
+fn present() -> bool {
+    let mut command = Command::new("cargo");
+    command.args(["mutants", "--version"]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn install() -> bool {
+    eprintln!("mutants: installing cargo-mutants {VERSION}");
+    let mut command = Command::new("cargo");
+    command.args(["install", "--quiet", "--locked", "cargo-mutants"]);
+    command.args(["--version", VERSION]);
+    command.status().is_ok_and(|status| status.success()) && present()
+}
+
+/// What git prints.
+fn git(root: &Path, arguments: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new("git")
+        .args(arguments)
+        .current_dir(root)
+        .output()?;
+    let why = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(
+        output.status.success(),
+        "git {}: {why}",
+        arguments.join(" ")
+    );
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
