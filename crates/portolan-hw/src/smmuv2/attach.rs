@@ -1,5 +1,7 @@
 //! Moving streams: blocked, passed through, or attached to a domain.
 //!
+//! *Context.* Task: moves wait for the hardware and for the move of another CPU.
+//!
 //! One write of a stream-to-context register moves all streams of its group at once. What the unit
 //! remembers of the place that they left is then invalidated and awaited.
 
@@ -9,7 +11,6 @@ use super::shared::{SmmuV2Queue, Tag};
 use super::streams::{Forget, Group, GroupError, Hold, Home, Kept, Streams};
 use super::unit::SmmuV2;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
@@ -19,6 +20,8 @@ use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// Lets the streams whose numbers equal `id` but for the bits of `mask` share one match
     /// register: from then on they move together, whichever of them is named. They are blocked.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// See [`GroupError`]; nothing has changed then.
@@ -45,28 +48,28 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
             let _ = mapping.match_streams(machine, slot, None);
             return Err(error.into());
         }
-        self.known.lock().groups.push(Group {
-            streams,
-            slot,
-            kept: Kept::Always,
-            home: Home::Nowhere,
-        });
+        let group = Group::new(streams, slot, Kept::Always);
+        self.known.lock().groups.push(group);
         Ok(())
     }
 
     /// Blocks all streams.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// The first failure; the others are tried all the same.
     pub fn block_all(&self) -> Result<(), AttachError> {
-        let all: Vec<u16> = {
-            let known = self.known.lock();
-            known.groups.iter().map(|group| group.streams.id).collect()
-        };
         let mut result = Ok(());
-        for stream in all {
-            let moved = self.go(StreamId::new(stream.into()), Home::Nowhere);
-            result = result.and(moved);
+        for slot in 0..self.features().streams as usize {
+            let stream = {
+                let mut known = self.known.lock();
+                known.at(slot).map(|group| group.streams.id)
+            };
+            if let Some(stream) = stream {
+                let moved = self.go(StreamId::new(stream.into()), Home::Nowhere);
+                result = result.and(moved);
+            }
         }
         result
     }
@@ -101,12 +104,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         let streams = Streams::one(number);
         let slot = self.mapping.slot(&known, streams, registers);
         let slot = slot.ok_or(UnitError::OutOfContexts)?;
-        known.groups.push(Group {
-            streams,
-            slot,
-            kept: Kept::WhileUsed,
-            home: Home::Nowhere,
-        });
+        known
+            .groups
+            .push(Group::new(streams, slot, Kept::WhileUsed));
         Ok(Some((slot, Home::Nowhere)))
     }
 
@@ -119,8 +119,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         let Some((slot, old)) = self.place(stream, &new)? else {
             return Ok(());
         };
-        let settled = self.settle(slot);
-        let moved = settled.and_then(|()| self.write(slot, &old, &new));
+        // Until what a failure left over is forgotten the group stays blocked, and goes nowhere.
+        self.settle(slot)?;
+        let moved = self.write(slot, &old, &new);
         let left = self.note(slot, new, moved)?;
         drop(turn);
         drop((left, old));
@@ -132,8 +133,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         let machine = &self.shared.machine;
         self.mapping.point(machine, slot, new)?;
         let streams = {
-            let known = self.known.lock();
-            let group = known.groups.iter().find(|group| group.slot == slot);
+            let mut known = self.known.lock();
+            let group = known.at(slot);
             group.map(|group| (group.streams, group.kept))
         };
         // A group that comes out of nowhere may not be matched yet.
@@ -170,20 +171,19 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
                 .point(&self.shared.machine, slot, &Home::Nowhere);
         }
         let mut known = self.known.lock();
-        let Some(at) = known.groups.iter().position(|group| group.slot == slot) else {
+        let Some(group) = known.at(slot) else {
             return moved.map(|()| None);
         };
         if let Err(error) = moved {
-            let old = core::mem::replace(&mut known.groups[at].home, Home::Nowhere);
+            let old = core::mem::replace(&mut group.home, Home::Nowhere);
             let reachable = |home: &Home| !matches!(home, Home::Nowhere);
-            let stuck = [old, new].into_iter().filter(reachable);
-            let stuck: Vec<_> = stuck.map(|home| (slot, home)).collect();
-            known.limbo.extend(stuck);
+            // Both are free: what was stuck was forgotten before the group was moved.
+            group.stuck = [old, new].map(|home| Some(home).filter(reachable));
             return Err(error);
         }
-        let old = core::mem::replace(&mut known.groups[at].home, new);
-        if gone && known.groups[at].kept == Kept::WhileUsed {
-            known.groups.swap_remove(at);
+        let old = core::mem::replace(&mut group.home, new);
+        if gone && group.kept == Kept::WhileUsed {
+            known.groups.retain(|group| group.slot != slot);
         }
         Ok(Some(old))
     }
@@ -191,23 +191,25 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// Once more invalidates what a failure left over of a group, which faults, before anything
     /// else happens to it.
     fn settle(&self, slot: usize) -> Result<(), UnitError> {
-        loop {
+        for which in 0..2 {
             let found = {
-                let known = self.known.lock();
-                let found = known.limbo.iter().find(|(at, _)| *at == slot);
-                found.map(|(_, home)| home.leaves())
+                let mut known = self.known.lock();
+                let stuck = known.at(slot).and_then(|group| group.stuck[which].as_ref());
+                stuck.map(Home::leaves)
             };
-            let Some(forget) = found else { return Ok(()) };
+            let Some(forget) = found else { continue };
             // The write that blocked it may not have arrived either.
             let machine = &self.shared.machine;
             self.mapping.point(machine, slot, &Home::Nowhere)?;
             self.carry_out(&forget)?;
-            let mut known = self.known.lock();
-            let at = known.limbo.iter().position(|(at, _)| *at == slot);
-            let settled = at.map(|at| known.limbo.remove(at));
-            drop(known);
+            let settled = {
+                let mut known = self.known.lock();
+                known.at(slot).and_then(|group| group.stuck[which].take())
+            };
+            // A domain that nobody else holds says good-bye to the hardware here.
             drop(settled);
         }
+        Ok(())
     }
 
     /// A domain of this unit, to live in.
@@ -228,6 +230,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     }
 }
 
+/// *Context.* Interrupt: `next_fault`. Task: the others.
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for SmmuV2<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, Home::Nowhere)

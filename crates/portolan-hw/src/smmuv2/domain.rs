@@ -1,6 +1,9 @@
 //! Domains of a unit: tables, and the context bank that walks them.
 //!
 //! IHI 0062, translation context banks; widths as in DDI 0487, section D8.2.
+//!
+//! *Context.* Domains are made by tasks: tables and records are allocated. Their methods are those of
+//! [`PagedDomain`]. Dropping one is for tasks too: it waits until the unit has forgotten it.
 
 use super::counts::WriteKind;
 use super::faults::OnFault;
@@ -91,17 +94,19 @@ where
     let config = config(features, options, G, widest, output)?;
     let format = Armv8Stage1::<G>::new(config).map_err(|_| UnitError::Unsupported)?;
     let mair = Armv8Stage1::<G>::MAIR;
-    domain(shared, format, Stage::One, options, |root, tag| Registers {
-        cbar: global::cbar::TYPE.at(global::cbar::STAGE1)
-            | global::cbar::MEMATTR.at(global::cbar::WRITE_BACK)
-            | global::cbar::BPSHCFG.at(global::cbar::NOT_SHAREABLE),
-        tcr: common(features, config.input_lg2, G) | bank::tcr::EPD1.mask(),
-        tcr2: bank::tcr2::SEP.at(bank::tcr2::UPSTREAM)
-            | bank::tcr2::AS.mask()
-            | bank::tcr2::PASIZE.at(Features::size_code(config.output_lg2)),
-        ttbr0: u64::from(tag.number()) << bank::ASID_LSB | root.get(),
-        mair: [mair as u32, (mair >> 32) as u32],
-        sctlr: bank::sctlr::ASIDPNE,
+    domain(shared, format, Stage::One, options, |root, number| {
+        Registers {
+            cbar: global::cbar::TYPE.at(global::cbar::STAGE1)
+                | global::cbar::MEMATTR.at(global::cbar::WRITE_BACK)
+                | global::cbar::BPSHCFG.at(global::cbar::NOT_SHAREABLE),
+            tcr: common(features, config.input_lg2, G) | bank::tcr::EPD1.mask(),
+            tcr2: bank::tcr2::SEP.at(bank::tcr2::UPSTREAM)
+                | bank::tcr2::AS.mask()
+                | bank::tcr2::PASIZE.at(Features::size_code(config.output_lg2)),
+            ttbr0: u64::from(number) << bank::ASID_LSB | root.get(),
+            mair: [mair as u32, (mair >> 32) as u32],
+            sctlr: bank::sctlr::ASIDPNE,
+        }
     })
 }
 
@@ -125,17 +130,19 @@ where
     // The code counts levels from two with 4 KiB tables and from one with others.
     let fewest = if G == 12 { 2 } else { 1 };
     let begin = format.levels().saturating_sub(fewest);
-    domain(shared, format, Stage::Two, options, |root, tag| Registers {
-        cbar: global::cbar::TYPE.at(global::cbar::STAGE2)
-            | global::cbar::VMID.at(tag.number().into()),
-        tcr: common(features, config.input_lg2, G)
-            | bank::tcr::RES1.mask()
-            | bank::tcr::PS.at(Features::size_code(config.output_lg2))
-            | bank::tcr::SL0.at(begin),
-        tcr2: 0,
-        ttbr0: root.get(),
-        mair: [0; 2],
-        sctlr: 0,
+    domain(shared, format, Stage::Two, options, |root, number| {
+        Registers {
+            cbar: global::cbar::TYPE.at(global::cbar::STAGE2)
+                | global::cbar::VMID.at(number.into()),
+            tcr: common(features, config.input_lg2, G)
+                | bank::tcr::RES1.mask()
+                | bank::tcr::PS.at(Features::size_code(config.output_lg2))
+                | bank::tcr::SL0.at(begin),
+            tcr2: 0,
+            ttbr0: root.get(),
+            mair: [0; 2],
+            sctlr: 0,
+        }
     })
 }
 
@@ -174,7 +181,7 @@ impl Registers {
     fn write<R: Mmio, M, C: Cpus>(
         &self,
         machine: &Machine<R, M, C>,
-        tag: Tag,
+        (tag, number): (Tag, u16),
         on_fault: OnFault,
     ) -> Result<(), UnitError> {
         use bank::sctlr;
@@ -188,7 +195,7 @@ impl Registers {
             machine.write64(WriteKind::Configuration, at(bank::TTBR1), 0);
             machine.configure(at(bank::MAIR0), self.mair[0]);
             machine.configure(at(bank::MAIR1), self.mair[1]);
-            machine.configure(at(bank::CONTEXTIDR), tag.number().into());
+            machine.configure(at(bank::CONTEXTIDR), number.into());
         }
         machine.write64(WriteKind::Configuration, at(bank::TTBR0), self.ttbr0);
         // One fault does not hold up others.
@@ -215,7 +222,7 @@ fn domain<F, R, M, C>(
     format: F,
     stage: Stage,
     options: &DomainOptions,
-    registers: impl FnOnce(PhysAddr, Tag) -> Registers,
+    registers: impl FnOnce(PhysAddr, u16) -> Registers,
 ) -> Result<Over<F, R, M, C>, UnitError>
 where
     F: Format<Word = AtomicU64>,
@@ -227,14 +234,16 @@ where
     let machine = &shared.machine;
     let table = PageTable::new(format, machine.mem.clone())?;
     let tag = shared.take(stage)?;
-    let written = registers(table.root(), tag).write(machine, tag, options.on_fault);
+    let number = shared.number(tag);
+    let registers = registers(table.root(), number);
+    let written = registers.write(machine, (tag, number), options.on_fault);
     if let Err(error) = written {
         // No stream ever came here.
         machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
         shared.give_back(tag);
         return Err(error);
     }
-    shared.in_use.lock().push(tag);
+    shared.in_use.lock().add(tag.bank);
     if options.on_fault == OnFault::Stall {
         shared.stalling.lock().add(tag.bank);
     }

@@ -3,6 +3,9 @@
 //! IHI 0062, fault handling: one global record, and one for each context bank; a record stays until
 //! it is cleared, and tells whether there were more. A bank may stall the access instead of ending
 //! it; it then waits for an answer.
+//!
+//! *Context.* Interrupt, all functions: one place at a time is looked at under a lock, a few
+//! registers each, and nothing is allocated.
 
 use super::counts::WriteKind;
 use super::machine::Bank;
@@ -33,7 +36,7 @@ enum Held {
 }
 
 /// Banks whose accesses stall.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stalling {
     banks: Vec<(Bank, u64, Held)>,
     /// Tells one use of a bank from the next.
@@ -41,6 +44,14 @@ pub(super) struct Stalling {
 }
 
 impl Stalling {
+    /// Room for `banks` banks, which never grows: handlers of interrupts wait for its lock.
+    pub fn new(banks: usize) -> Self {
+        Self {
+            banks: Vec::with_capacity(banks),
+            serial: 0,
+        }
+    }
+
     pub fn add(&mut self, bank: Bank) {
         self.serial += 1;
         self.banks.push((bank, self.serial, Held::No));
@@ -70,6 +81,8 @@ struct Found {
 }
 
 /// A stalled access, which waits for its one answer. Dropped, it is terminated.
+///
+/// *Context.* Interrupt, all methods, and dropping it: an answer is two writes.
 #[must_use]
 pub struct Stalled<'u, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     unit: &'u SmmuV2<R, M, C>,
@@ -147,23 +160,21 @@ fn access(syndrome: u32, write: u32) -> FaultAccess {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// The next record, of whichever bank's turn it is.
     pub(super) fn next_record(&self) -> Result<Option<FaultEvent>, UnitError> {
-        let mut search = self.search.lock();
-        if search.lost > 0 {
-            search.lost -= 1;
-            return Ok(Some(FaultEvent::Lost));
-        }
-        let banks: Vec<Bank> = {
-            let in_use = self.shared.in_use.lock();
-            in_use.iter().map(|tag| tag.bank).collect()
-        };
         // The global record is one place among those of the banks: no storm keeps others back.
-        let places = banks.len() + 1;
+        let places = self.features().banks as usize + 1;
         for _ in 0..places {
+            let mut search = self.search.lock();
+            if search.lost > 0 {
+                search.lost -= 1;
+                return Ok(Some(FaultEvent::Lost));
+            }
             let place = search.next % places;
             search.next = (place + 1) % places;
-            let found = match place.checked_sub(1).and_then(|n| banks.get(n)) {
+            let bank = place.checked_sub(1).and_then(|n| u8::try_from(n).ok());
+            let found = match bank.map(Bank) {
                 None => self.global_record()?,
-                Some(bank) => self.bank_record(*bank)?,
+                Some(bank) if self.shared.in_use.lock().has(bank) => self.bank_record(bank)?,
+                Some(_) => None,
             };
             if let Some(found) = found {
                 search.lost += u32::from(found.more);
@@ -235,26 +246,30 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
 
     /// A stalled access of a domain with [`OnFault::Stall`], if there is one that nobody holds.
     ///
+    /// *Context.* Interrupt.
+    ///
     /// # Errors
     /// [`UnitError::Gone`].
     pub fn next_stall(&self) -> Result<Option<Stalled<'_, R, M, C>>, UnitError> {
-        let mut stalling = self.shared.stalling.lock();
-        for (bank, serial, held) in &mut stalling.banks {
+        for n in 0.. {
+            let mut stalling = self.shared.stalling.lock();
+            let Some((bank, serial, held)) = stalling.banks.get_mut(n) else {
+                break;
+            };
             if *held == Held::Yes {
                 continue;
             }
-            if let Some((status, record)) = self.look(*bank)? {
-                if status & fsr::SS != 0 {
-                    *held = Held::Yes;
-                    return Ok(Some(Stalled {
-                        unit: self,
-                        bank: *bank,
-                        serial: *serial,
-                        status,
-                        answer: bank::TERMINATE,
-                        record,
-                    }));
-                }
+            let found = self.look(*bank)?;
+            if let Some((status, record)) = found.filter(|(status, _)| status & fsr::SS != 0) {
+                *held = Held::Yes;
+                return Ok(Some(Stalled {
+                    unit: self,
+                    bank: *bank,
+                    serial: *serial,
+                    status,
+                    answer: bank::TERMINATE,
+                    record,
+                }));
             }
         }
         Ok(None)

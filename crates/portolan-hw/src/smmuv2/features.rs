@@ -1,8 +1,11 @@
 //! What the unit says of itself: identification registers into a checked value.
 //!
 //! IHI 0062, `SMMU_IDR0` to `SMMU_IDR2`. Units that walk no AArch64 tables are refused.
+//!
+//! *Context.* Interrupt: [`Features::read`] reads three registers, all else is a value.
 
 use super::spec::global::{self, id0, id1, id2};
+use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::platform::Mmio;
@@ -39,7 +42,7 @@ pub struct Features {
     pub stage1: Has,
     /// Stage 2.
     pub stage2: Has,
-    /// Tables are read through the processors' caches.
+    /// Tables are read through the processors' caches, as the unit says or as firmware knows better.
     pub coherent: Has,
     /// How streams are told apart.
     pub selection: Selection,
@@ -149,6 +152,24 @@ impl Features {
         })
     }
 
+    /// The same with firmware's word on coherency, which counts for more than `CTTW`: the unit does
+    /// not know how it is wired.
+    #[must_use]
+    pub fn with_coherency(self, firmware: CoherencyOverride) -> Self {
+        let coherent = match firmware.apply(self.walker()) {
+            Walker::Coherent => Has::Yes,
+            Walker::NonCoherent => Has::No,
+        };
+        Self { coherent, ..self }
+    }
+
+    fn walker(&self) -> Walker {
+        match self.coherent {
+            Has::Yes => Walker::Coherent,
+            Has::No => Walker::NonCoherent,
+        }
+    }
+
     /// What invalidation plans may use, for tables with `granule`.
     pub fn capabilities(&self, granule: PageSize) -> Capabilities {
         Capabilities {
@@ -156,10 +177,7 @@ impl Features {
             page: PageForm::Granule,
             range: RangeForm::Absent,
             leaf_only: LeafOnly::Present,
-            walker: match self.coherent {
-                Has::Yes => Walker::Coherent,
-                Has::No => Walker::NonCoherent,
-            },
+            walker: self.walker(),
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
         }

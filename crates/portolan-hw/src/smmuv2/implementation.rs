@@ -1,8 +1,20 @@
 //! What implementations do beyond the architecture, or differently.
 //!
-//! [`Implementation::Qualcomm`] has three peculiarities, as publicly known from Linux's driver:
+//! No register says which implementation a unit is: firmware does, by the model in IORT's node
+//! ([`Implementation::of_iort_model`]) or by the `compatible` string of a device tree.
+//!
+//! [`Implementation::Mmu500`]: as its Technical Reference Manual (DDI 0517) and Linux's driver have
+//! it, the prefetcher of its context banks has to be off for several errata (826419, 841119 among
+//! them). Its revision is in `SMMU_IDR7`.
+//!
+//! [`Implementation::ThunderX`]: erratum 27704 of Cavium's CN88xx. Its units share what they cache,
+//! so that ASIDs and VMIDs have to differ between all of them.
+//!
+//! [`Implementation::Qualcomm`], on top of an MMU-500, has three peculiarities, as publicly known from Linux's driver:
 //! its firmware watches writes to stream-to-context registers, it hands streams over that are in
 //! use, and an invalidation may wait until real-time devices agree (wait-for-safe).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use portolan::inval::{Quirks, WalkFlush};
 use portolan::platform::Nanos;
@@ -10,8 +22,15 @@ use portolan::platform::Nanos;
 /// Whose unit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Implementation {
-    /// As the architecture says, and Arm's own MMU-500.
+    /// As the architecture says.
     Arm,
+    /// Arm's MMU-500.
+    Mmu500,
+    /// Cavium's, in CN88xx.
+    ThunderX {
+        /// Context banks of all units that were taken over before this one.
+        banks_before: u16,
+    },
     /// Qualcomm's, on top of an MMU-500.
     Qualcomm(WaitForSafe),
 }
@@ -41,15 +60,39 @@ pub enum Inherited {
     PassThrough,
 }
 
+/// Whether an MMU-500 walks ahead of accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// It is no MMU-500, as far as the driver was told.
+    NotKnown,
+    /// It does not.
+    Off,
+    /// It does, and its registers do not follow.
+    On,
+}
+
 /// With wait-for-safe, more page commands than this in one plan become one for the context.
 const FEW: u64 = 16;
 
 impl Implementation {
+    /// The implementation that the field "Model" of an SMMU's node in IORT names (DEN0049, section
+    /// 3.1.1.2); `None` for a number that is not defined there. `banks_before` is the number of
+    /// context banks of all units that were taken over before.
+    pub const fn of_iort_model(model: u32, banks_before: u16) -> Option<Self> {
+        match model {
+            // Generic units, MMU-400 and MMU-401. Those of version 1 are refused by their registers.
+            0 | 1 | 2 | 4 => Some(Self::Arm),
+            3 => Some(Self::Mmu500),
+            5 => Some(Self::ThunderX { banks_before }),
+            _ => None,
+        }
+    }
+
     /// What plans are to know.
     pub fn quirks(self) -> Quirks {
         let quirks = Quirks::default();
         match self {
-            Self::Arm => quirks,
+            Self::Arm | Self::Mmu500 | Self::ThunderX { .. } => quirks,
             // Page by page a table's worth takes longer than all the walks that follow.
             Self::Qualcomm(wait) => Quirks {
                 walk_flush: WalkFlush::ByContext,
@@ -65,7 +108,7 @@ impl Implementation {
     /// What becomes of inherited streams unless the embedder says otherwise.
     pub fn inherited(self) -> Inherited {
         match self {
-            Self::Arm => Inherited::Blocked,
+            Self::Arm | Self::Mmu500 | Self::ThunderX { .. } => Inherited::Blocked,
             Self::Qualcomm(_) => Inherited::PassThrough,
         }
     }
@@ -81,8 +124,21 @@ impl Implementation {
     /// Whether firmware may bend writes to stream-to-context registers.
     pub(super) fn watched(self) -> Watched {
         match self {
-            Self::Arm => Watched::No,
             Self::Qualcomm(_) => Watched::Perhaps,
+            _ => Watched::No,
+        }
+    }
+
+    /// Whether the unit has the registers of an MMU-500.
+    pub(super) fn is_mmu500(self) -> bool {
+        matches!(self, Self::Mmu500 | Self::Qualcomm(_))
+    }
+
+    /// What an ASID or VMID has above the number of its bank; 0 is nobody's.
+    pub(super) fn above_bank(self) -> u16 {
+        match self {
+            Self::ThunderX { banks_before } => banks_before.saturating_add(1),
+            _ => 1,
         }
     }
 }

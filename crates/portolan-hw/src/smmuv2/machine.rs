@@ -8,7 +8,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use portolan::platform::{Clock, Cpus, Mmio, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
 
-/// A right that one caller has at a time. Nobody waits for it for ever.
+/// A right that one caller has at a time. Nobody waits for it for ever, and waiting too long says
+/// nothing of the hardware.
+///
+/// *Context.* Task: waits for another CPU.
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicBool);
 
@@ -35,6 +38,24 @@ impl Drop for Taken<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Bank(pub u8);
 
+/// A set of context banks.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Banks(u128);
+
+impl Banks {
+    pub fn add(&mut self, bank: Bank) {
+        self.0 |= 1u128.checked_shl(bank.0.into()).unwrap_or(0);
+    }
+
+    pub fn remove(&mut self, bank: Bank) {
+        self.0 &= !1u128.checked_shl(bank.0.into()).unwrap_or(0);
+    }
+
+    pub fn has(self, bank: Bank) -> bool {
+        self.0.checked_shr(bank.0.into()).unwrap_or(0) & 1 != 0
+    }
+}
+
 /// What the driver stands on.
 #[derive(Debug)]
 pub(super) struct Machine<R, M, C: Cpus> {
@@ -46,6 +67,8 @@ pub(super) struct Machine<R, M, C: Cpus> {
     /// Longest wait for a synchronisation.
     pub sync_limit: Nanos,
     pub features: Features,
+    /// What ASIDs and VMIDs have above the number of their bank.
+    pub above_bank: u16,
     pub counters: Counters,
 }
 
@@ -59,6 +82,7 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
             limit,
             sync_limit: Nanos::new(limit.get().saturating_add(patience.get())),
             features,
+            above_bank: config.implementation.above_bank(),
             counters: Counters::default(),
         }
     }

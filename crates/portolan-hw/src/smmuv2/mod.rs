@@ -10,6 +10,9 @@
 //!
 //! Commands are register writes; a synchronisation is polled, and not for ever.
 //!
+//! *Context.* Handlers of interrupts call `next_fault` and `next_stall`. A debt is paid in any context
+//! that may wait for the hardware. All else is for tasks.
+//!
 //! Not supported: nested stages, AArch32 and short-descriptor tables, the upper half of the input
 //! space (TTBR1), 16-bit VMIDs, extended stream numbers, hypervisor banks, secure state, address
 //! translation operations, broadcast invalidation by processors, performance monitors.
@@ -25,6 +28,7 @@ mod shared;
 pub mod spec;
 mod streams;
 mod sync;
+mod take_over;
 #[cfg(test)]
 mod tests;
 mod unit;
@@ -33,7 +37,7 @@ pub use counts::{WriteCounts, WriteKind};
 pub use domain::{DomainOptions, FirstStage, SecondStage};
 pub use faults::{OnFault, Stalled};
 pub use features::{Features, Has, Selection};
-pub use implementation::{Implementation, Inherited, WaitForSafe};
+pub use implementation::{Implementation, Inherited, Prefetch, WaitForSafe};
 pub use shared::SmmuV2Queue;
 pub use streams::GroupError;
 pub use unit::{Config, SmmuV2, WhenDisabled};

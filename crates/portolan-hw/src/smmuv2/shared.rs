@@ -8,7 +8,7 @@
 use super::counts::WriteKind;
 use super::faults::Stalling;
 use super::implementation::Implementation;
-use super::machine::{Bank, Machine};
+use super::machine::{Bank, Banks, Machine};
 use super::spec::{bank, global};
 use super::sync::Gate;
 use crate::ids::Ids;
@@ -27,13 +27,15 @@ pub(super) enum Stage {
     Two,
 }
 
-/// What a domain has of the unit. Its bank is also its identifier: the ASID of a first stage and
-/// the VMID of a second are one more than the bank's number, and first stages have VMID 0.
+/// What a domain has of the unit. Its bank is also its identifier: see [`Shared::number`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tag {
     pub bank: Bank,
     pub stage: Stage,
 }
+
+/// The highest VMID: 8 bits of CBAR.
+const MOST_VMID: u16 = 0xff;
 
 /// Set in the identifier of a second-stage domain.
 const SECOND_STAGE: u32 = 1 << 16;
@@ -59,11 +61,6 @@ impl Tag {
         let bank = Bank(bank);
         Some(Self { bank, stage })
     }
-
-    /// ASID or VMID.
-    pub fn number(self) -> u16 {
-        u16::from(self.bank.0) + 1
-    }
 }
 
 /// What a unit and its domains share.
@@ -78,9 +75,9 @@ pub(super) struct Shared<R, M, C: Cpus> {
     /// For each bank.
     gates: Vec<Gate<C>>,
     global: Gate<C>,
-    /// Banks in use, for the search for faults.
-    pub in_use: Guarded<C, Vec<Tag>>,
-    /// Banks whose accesses stall.
+    /// Banks in use, for the search for faults. A leaf: no other lock is taken under it.
+    pub in_use: Guarded<C, Banks>,
+    /// Banks whose accesses stall. A leaf as well.
     pub stalling: Guarded<C, Stalling>,
 }
 
@@ -98,10 +95,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
             gates: (0..most).map(|_| Gate::default()).collect(),
             global: Gate::default(),
             in_use: Guarded::default(),
-            stalling: Guarded::default(),
+            stalling: Guarded::new(Stalling::new(most as usize)),
             machine,
             implementation,
         }
+    }
+
+    /// The ASID of a first stage, the VMID of a second. First stages have VMID 0.
+    pub fn number(&self, tag: Tag) -> u16 {
+        self.machine.above_bank.saturating_add(tag.bank.0.into())
     }
 
     /// A bank for `stage`.
@@ -113,11 +115,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         let found = second.or_else(|| self.banks.take());
         let bank = found.and_then(|bank| u8::try_from(bank).ok());
         let bank = Bank(bank.ok_or(UnitError::OutOfContexts)?);
-        Ok(Tag { bank, stage })
+        let tag = Tag { bank, stage };
+        if stage == Stage::Two && self.number(tag) > MOST_VMID {
+            self.give_back(tag);
+            return Err(UnitError::OutOfContexts);
+        }
+        Ok(tag)
     }
 
     pub fn give_back(&self, tag: Tag) {
-        self.in_use.lock().retain(|used| *used != tag);
+        self.in_use.lock().remove(tag.bank);
         self.stalling.lock().remove(tag.bank);
         let bank = u32::from(tag.bank.0);
         self.banks_of_stage2.give_back(bank);
@@ -163,7 +170,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     /// Has the unit forget all of a domain, without waiting.
     fn forget_all_of(&self, tag: Tag) {
         let machine = &self.machine;
-        let number = u32::from(tag.number());
+        let number = u32::from(self.number(tag));
         match tag.stage {
             Stage::One => {
                 let register = machine.bank(tag.bank, bank::TLBIASID);
@@ -187,7 +194,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         let (kind, register, value) = match (tag.stage, depth) {
             (Stage::One, depth) => {
                 let address = unit & ((1 << bank::VA_BITS) - 1);
-                let value = u64::from(tag.number()) << bank::ASID_LSB | address;
+                let value = u64::from(self.number(tag)) << bank::ASID_LSB | address;
                 match depth {
                     Depth::LeafOnly => (WriteKind::TlbiVal, bank::TLBIVAL, value),
                     Depth::AllLevels => (WriteKind::TlbiVa, bank::TLBIVA, value),
@@ -227,6 +234,10 @@ impl Pending {
 }
 
 /// A handle to the unit's invalidations, which its domains hold.
+///
+/// *Context.* Atomic: carrying out a plan waits for the hardware where the plan says so, with
+/// [`Config::limit`](super::Config::limit) as its deadline, and for nobody else. Made and dropped in
+/// any context but an interrupt: the last handle frees what the unit and its domains share.
 pub struct SmmuV2Queue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 
 impl<R, M, C: Cpus> Clone for SmmuV2Queue<R, M, C> {
@@ -331,7 +342,7 @@ mod tests {
                 bank: Bank(127),
                 stage,
             };
-            assert_eq!((Tag::of(tag.context()), tag.number()), (Some(tag), 128));
+            assert_eq!(Tag::of(tag.context()), Some(tag));
         }
         assert_eq!(Tag::of(ContextId::new(1 << 17)), None);
     }

@@ -4,6 +4,8 @@
 //! stream-to-context register of the same number says what becomes of their accesses. No stream may
 //! match two registers. With stream indexing the stream's number is that of its register.
 //!
+//! *Context.* Task, like every move; what handlers of interrupts call does not come here.
+//!
 //! Streams of one match register move together. A stream that is not named shares no register.
 
 use super::counts::WriteKind;
@@ -64,6 +66,22 @@ pub(super) struct Group {
     pub slot: usize,
     pub kept: Kept,
     pub home: Home,
+    /// What the hardware may still reach after a failure: where the group was, and where it was to
+    /// go. It goes nowhere else before these are forgotten, so there are no more of them.
+    pub stuck: [Option<Home>; 2],
+}
+
+impl Group {
+    /// Streams that are blocked.
+    pub const fn new(streams: Streams, slot: usize, kept: Kept) -> Self {
+        Self {
+            streams,
+            slot,
+            kept,
+            home: Home::Nowhere,
+            stuck: [None, None],
+        }
+    }
 }
 
 /// A number and the bits of it that do not count.
@@ -111,11 +129,9 @@ pub enum GroupError {
 }
 
 /// What the unit remembers of streams.
-#[derive(Default)]
 pub(super) struct Known {
+    /// At most one for each register; there is room for all from the start.
     pub groups: Vec<Group>,
-    /// What the hardware may still reach after a failure, by number of the register.
-    pub limbo: Vec<(usize, Home)>,
 }
 
 impl core::fmt::Debug for Known {
@@ -128,11 +144,22 @@ impl Drop for Known {
     /// What the hardware may still reach is never freed.
     fn drop(&mut self) {
         core::mem::forget(core::mem::take(&mut self.groups));
-        core::mem::forget(core::mem::take(&mut self.limbo));
     }
 }
 
 impl Known {
+    /// No group, and room for one for each of `registers` registers.
+    pub fn with_room(registers: usize) -> Self {
+        Self {
+            groups: Vec::with_capacity(registers),
+        }
+    }
+
+    /// The group with the register `slot`.
+    pub fn at(&mut self, slot: usize) -> Option<&mut Group> {
+        self.groups.iter_mut().find(|group| group.slot == slot)
+    }
+
     /// The group of a stream.
     pub fn find(&self, stream: u16) -> Option<usize> {
         let one = Streams::one(stream);
@@ -145,7 +172,7 @@ impl Known {
     }
 
     /// The lowest free register.
-    fn free(&self, most: u32) -> Option<usize> {
+    pub fn free(&self, most: u32) -> Option<usize> {
         (0..most as usize).find(|slot| self.groups.iter().all(|group| group.slot != *slot))
     }
 }

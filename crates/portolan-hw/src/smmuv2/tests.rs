@@ -1,5 +1,10 @@
 //! Identification by hand and at random.
 
+mod contexts;
+mod mock;
+mod quirks;
+mod taking_over;
+
 use super::*;
 use portolan::addr::PageSize;
 use portolan::unit::UnitError;

@@ -82,6 +82,7 @@ impl SmmuV2Registers {
                 0x00 => global.cr0,
                 0x10 => global.acr,
                 0x20 | 0x24 | 0x28 => id.idr[(offset - 0x20) / 4],
+                0x3c => id.revision,
                 0x40 | 0x44 => half(global.gfar, offset),
                 0x48 => global.gfsr,
                 0x50 => global.gfsynr0,

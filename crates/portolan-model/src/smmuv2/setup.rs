@@ -11,6 +11,8 @@ use crate::iommu::Temper;
 pub struct SmmuV2Identification {
     /// `IDR0` to `IDR2`.
     pub idr: [u32; 3],
+    /// `IDR7`: major and minor revision.
+    pub revision: u32,
     /// Bits of a stream number that match registers hold.
     pub stream_bits: u16,
 }
@@ -28,6 +30,7 @@ impl Default for SmmuV2Identification {
                 pages | second | banks,
                 granules | bits48,
             ],
+            revision: 0x21,
             stream_bits: 0x7fff,
         }
     }

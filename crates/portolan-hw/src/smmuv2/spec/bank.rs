@@ -5,6 +5,8 @@ use super::fields;
 
 /// System control.
 pub const SCTLR: usize = 0x000;
+/// Auxiliary control: the implementation's.
+pub const ACTLR: usize = 0x004;
 /// Answers a stalled access: [`TERMINATE`] or 0, which tries it again.
 pub const RESUME: usize = 0x008;
 /// Translation control, second register; stage 1 only.
@@ -74,6 +76,12 @@ pub mod sctlr {
     pub const HUPCF: u32 = 1 << 8;
     /// ASIDs are the unit's own.
     pub const ASIDPNE: u32 = 1 << 12;
+}
+
+/// Bits of [`ACTLR`] in an MMU-500 (DDI 0517, SMMU_CBn_ACTLR).
+pub mod actlr {
+    /// The page behind a page that is walked to is walked to as well.
+    pub const CPRE: u32 = 1 << 1;
 }
 
 /// Fields of [`TCR`].

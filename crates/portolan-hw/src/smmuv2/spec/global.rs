@@ -14,6 +14,8 @@ pub const ID0: usize = 0x020;
 pub const ID1: usize = 0x024;
 /// Identification 2: address sizes, table formats.
 pub const ID2: usize = 0x028;
+/// Identification 7: the revision.
+pub const ID7: usize = 0x03c;
 /// Address of a global fault; 64 bits.
 pub const GFAR: usize = 0x040;
 /// Global fault status; cleared by writing ones.
@@ -134,6 +136,27 @@ pub mod id2 {
         /// Code of the width of addresses between the stages.
         IAS: 0, 4;
     }
+}
+
+/// Fields of [`ID7`].
+pub mod id7 {
+    use super::fields;
+    fields! {
+        /// The major revision: the n of rnpm.
+        MAJOR: 4, 4;
+        /// The minor revision: the m of rnpm.
+        MINOR: 0, 4;
+    }
+}
+
+/// Bits of [`ACR`] in an MMU-500 (DDI 0517, SMMU_sACR).
+pub mod acr {
+    /// The auxiliary registers of context banks ignore writes; from r2p0 on.
+    pub const CACHE_LOCK: u32 = 1 << 26;
+    /// Streams whose register passes them through get entries of the TLB.
+    pub const S2CRB_TLBEN: u32 = 1 << 10;
+    /// Streams that match no register get entries of the TLB.
+    pub const SMTNMB_TLBEN: u32 = 1 << 8;
 }
 
 /// Fields of a stream match register.

@@ -2,6 +2,8 @@
 //!
 //! [`global`]: the global register spaces 0 and 1; [`bank`]: a translation context bank. The window
 //! is two halves of equal size: global pages, then one page for each context bank.
+//! *Context.* Interrupt: everything here is a value.
+//!
 //! Not here: security state determination, performance monitors, hypervisor banks.
 
 pub mod bank;

@@ -1,0 +1,211 @@
+//! What is done before the first stream is moved.
+//!
+//! Somebody may have used the unit before: devices may be at work, with addresses that their owner
+//! chose. None of their accesses may come to mean a physical address. So a unit that translates goes
+//! on doing so, with streams that match nothing refused from the first write on (USFCFG); then
+//! streams are blocked register by register, what the unit remembers of them is dropped, and only
+//! then its context banks are turned off, since a bank that is off passes accesses through. A unit
+//! that did not translate (CLIENTPD) goes on passing everything until all that is done.
+//!
+//! *Context.* Task.
+
+use super::counts::WriteKind;
+use super::features::Selection;
+use super::implementation::{Implementation, Inherited, Prefetch, Watched};
+use super::machine::{Bank, Machine};
+use super::spec::bank::{self, actlr};
+use super::spec::global::{self, acr, cr0, id7, s2cr, smr};
+use super::streams::{Group, Home, Kept, Known, Mapping, Streams};
+use super::unit::Config;
+use portolan::platform::{Cpus, Mmio};
+use portolan::unit::UnitError;
+
+/// What was found out and set up.
+pub(super) struct Taken {
+    pub mapping: Mapping,
+    pub known: Known,
+    pub prefetch: Prefetch,
+}
+
+/// Takes the unit over; CR0 is `running` in the end.
+pub(super) fn take_over<R: Mmio, M, C: Cpus>(
+    machine: &Machine<R, M, C>,
+    config: &Config,
+    running: u32,
+) -> Result<Taken, UnitError> {
+    let implementation = config.implementation;
+    if machine.read(global::CR0)? & cr0::CLIENTPD == 0 {
+        machine.configure(global::CR0, running);
+    }
+    let bypass_bank = bypass_bank(machine, implementation)?;
+    let mut mapping = Mapping {
+        selection: machine.features.selection,
+        id_bits: 0x7fff,
+        mask_bits: 0x7fff,
+        bypass_bank,
+    };
+    let inherited = config.inherited.unwrap_or(implementation.inherited());
+    let known = take_streams(machine, &mapping, inherited)?;
+    pass_through(machine, &mapping, &known)?;
+    measure(machine, &mut mapping, &known)?;
+    let banks = || (0..machine.features.banks).map(|n| Bank(n as u8));
+    for bank in banks() {
+        // A stalled access may keep a synchronisation from its end.
+        machine.clear_fault(bank)?;
+    }
+    machine.forget_everything()?;
+    for bank in banks() {
+        machine.configure(machine.bank(bank, bank::SCTLR), 0);
+        machine.clear_fault(bank)?;
+    }
+    let prefetch = turn_prefetch_off(machine, implementation)?;
+    let old = machine.read(global::GFSR)?;
+    machine.write(WriteKind::Fault, global::GFSR, old);
+    machine.configure(global::CR0, running);
+    let found = machine.read(global::CR0)?;
+    if found & (cr0::CLIENTPD | cr0::USFCFG) != cr0::USFCFG {
+        let (offset, value) = (global::CR0, found.into());
+        return Err(UnitError::Nonsense { offset, value });
+    }
+    Ok(Taken {
+        mapping,
+        known,
+        prefetch,
+    })
+}
+
+/// Finds out whether firmware turns pass-through into a fault, as some of Qualcomm's does; the bank
+/// that passes through instead. It is tried on a register that matches nothing; if there is none, the
+/// streams of the last one are blocked.
+fn bypass_bank<R: Mmio, M, C: Cpus>(
+    machine: &Machine<R, M, C>,
+    implementation: Implementation,
+) -> Result<Option<Bank>, UnitError> {
+    if implementation.watched() == Watched::No {
+        return Ok(None);
+    }
+    let features = &machine.features;
+    let last = features.streams as usize - 1;
+    let mut slot = last;
+    if features.selection == Selection::Matching {
+        while smr::VALID.of(machine.read(global::smr(slot))?) == 1 {
+            let Some(below) = slot.checked_sub(1) else {
+                slot = last;
+                machine.write(WriteKind::StreamMatch, global::smr(slot), 0);
+                break;
+            };
+            slot = below;
+        }
+    }
+    let bypass = s2cr::TYPE.at(s2cr::BYPASS);
+    machine.write(WriteKind::StreamToContext, global::s2cr(slot), bypass);
+    let found = machine.read(global::s2cr(slot))?;
+    if s2cr::TYPE.of(found) == s2cr::BYPASS {
+        return Ok(None);
+    }
+    let bank = u8::try_from(features.banks - 1).map(Bank);
+    // Domains need a bank as well.
+    let bank = bank.ok().filter(|bank| bank.0 > 0);
+    bank.map(Some).ok_or(UnitError::Unsupported)
+}
+
+/// Blocks all streams, but for those that are to pass through, which are left as they are.
+fn take_streams<R: Mmio, M, C: Cpus>(
+    machine: &Machine<R, M, C>,
+    mapping: &Mapping,
+    inherited: Inherited,
+) -> Result<Known, UnitError> {
+    let mut known = Known::with_room(machine.features.streams as usize);
+    for slot in 0..machine.features.streams as usize {
+        let found = match mapping.selection {
+            Selection::Matching => machine.read(global::smr(slot))?,
+            Selection::Indexing => 0,
+        };
+        let streams = Streams {
+            id: smr::ID.of(found) as u16,
+            mask: smr::MASK.of(found) as u16,
+        };
+        let wanted = smr::VALID.of(found) == 1 && inherited == Inherited::PassThrough;
+        // A stream that matches twice is nobody's.
+        if wanted && known.conflict(streams).is_none() {
+            let group = Group::new(streams, slot, Kept::Always);
+            known.groups.push(Group {
+                home: Home::Through,
+                ..group
+            });
+            continue;
+        }
+        mapping.point(machine, slot, &Home::Nowhere)?;
+        mapping.match_streams(machine, slot, None)?;
+    }
+    Ok(known)
+}
+
+/// Has the streams that are to pass through do so.
+fn pass_through<R: Mmio, M, C: Cpus>(
+    machine: &Machine<R, M, C>,
+    mapping: &Mapping,
+    known: &Known,
+) -> Result<(), UnitError> {
+    if let Some(bank) = mapping.bypass_bank {
+        let stage1 = global::cbar::TYPE.at(global::cbar::STAGE1);
+        let attributes = global::cbar(usize::from(bank.0));
+        machine.configure(machine.space1(attributes), stage1);
+        machine.configure(machine.bank(bank, bank::SCTLR), 0);
+    }
+    let mut groups = known.groups.iter();
+    groups.try_for_each(|group| mapping.point(machine, group.slot, &Home::Through))
+}
+
+/// Finds out which bits of a stream's number are matched, and can be masked.
+fn measure<R: Mmio, M, C: Cpus>(
+    machine: &Machine<R, M, C>,
+    mapping: &mut Mapping,
+    known: &Known,
+) -> Result<(), UnitError> {
+    if mapping.selection == Selection::Indexing {
+        return Ok(());
+    }
+    let Some(slot) = known.free(machine.features.streams) else {
+        return Ok(());
+    };
+    let offset = global::smr(slot);
+    let probe = |value| {
+        machine.write(WriteKind::StreamMatch, offset, value);
+        machine.read(offset)
+    };
+    mapping.id_bits = smr::ID.of(probe(smr::ID.mask())?) as u16;
+    // Some units refuse masks of bits that the number has.
+    mapping.mask_bits = smr::MASK.of(probe(smr::MASK.mask())?) as u16;
+    probe(0)?;
+    Ok(())
+}
+
+/// Turns the prefetcher of an MMU-500's context banks off. From r2p0 on their auxiliary registers
+/// take writes only once ACR.CACHE_LOCK is clear, and its secure counterpart too.
+fn turn_prefetch_off<R: Mmio, M, C: Cpus>(
+    machine: &Machine<R, M, C>,
+    implementation: Implementation,
+) -> Result<Prefetch, UnitError> {
+    if !implementation.is_mmu500() {
+        return Ok(Prefetch::NotKnown);
+    }
+    let major = id7::MAJOR.of(machine.read(global::ID7)?);
+    let mut auxiliary = machine.read(global::ACR)?;
+    if major >= 2 {
+        auxiliary &= !acr::CACHE_LOCK;
+    }
+    // What passes through is found in the TLB from the second access on.
+    auxiliary |= acr::S2CRB_TLBEN | acr::SMTNMB_TLBEN;
+    machine.configure(global::ACR, auxiliary);
+    let mut prefetch = Prefetch::Off;
+    for n in 0..machine.features.banks {
+        let offset = machine.bank(Bank(n as u8), bank::ACTLR);
+        let value = machine.read(offset)?;
+        machine.configure(offset, value & !actlr::CPRE);
+        if machine.read(offset)? & actlr::CPRE != 0 {
+            prefetch = Prefetch::On;
+        }
+    }
+    Ok(prefetch)
+}

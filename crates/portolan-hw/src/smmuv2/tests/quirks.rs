@@ -1,0 +1,145 @@
+//! What implementations and boards differ in.
+
+use portolan::inval::Walker;
+use portolan::unit::{Domain, UnitError};
+
+use super::super::{Config, DomainOptions, Has, Implementation, Prefetch};
+use super::mock::{Auxiliary, PAGE, Regs, bank, enable};
+use crate::overrides::CoherencyOverride;
+
+/// ACR of an MMU-500 after reset: locked, with a bit that is nobody's business here.
+const ACR: u32 = 1 << 26 | 1 << 4;
+
+/// An MMU-500 of revision `rn`p1 that walks ahead in each bank.
+fn mmu500(n: u32) -> Regs {
+    let walks_ahead = [0, 1, 2, 3].map(|n| (bank(n, 0x04), 0b11));
+    Regs::new()
+        .with(&[(0x3c, n << 4 | 1), (0x10, ACR)])
+        .with(&walks_ahead)
+}
+
+const MMU500: Config = Config {
+    implementation: Implementation::Mmu500,
+    ..DEFAULT
+};
+
+const DEFAULT: Config = Config {
+    limit: portolan::platform::Nanos::from_millis(1),
+    implementation: Implementation::Arm,
+    coherency: CoherencyOverride::AsRegistersSay,
+    inherited: None,
+    when_disabled: super::super::WhenDisabled::Abort,
+};
+
+#[test]
+fn the_prefetcher_of_an_mmu_500_is_off_in_every_bank() {
+    let (regs, unit) = enable(mmu500(2), MMU500);
+    assert_eq!(unit.unwrap().prefetch(), Prefetch::Off);
+    assert_eq!(regs.get(0x10), 1 << 10 | 1 << 8 | 1 << 4);
+    for n in 0..4 {
+        assert_eq!(regs.get(bank(n, 0x04)), 0b01, "bank {n}");
+    }
+}
+
+#[test]
+fn the_lock_of_a_first_mmu_500_is_no_lock() {
+    // Before r2p0 the bit is not defined.
+    let (regs, unit) = enable(mmu500(1), MMU500);
+    assert_eq!(unit.unwrap().prefetch(), Prefetch::Off);
+    assert_eq!(regs.get(0x10), ACR | 1 << 10 | 1 << 8);
+    assert_eq!(regs.get(bank(3, 0x04)), 0b01);
+}
+
+#[test]
+fn a_prefetcher_that_secure_software_keeps_on_is_told_of() {
+    let regs = mmu500(2).auxiliary(Auxiliary::LockedBySecure);
+    let (regs, unit) = enable(regs, MMU500);
+    assert_eq!(unit.unwrap().prefetch(), Prefetch::On);
+    assert_eq!(regs.get(bank(0, 0x04)), 0b11);
+}
+
+#[test]
+fn auxiliary_registers_of_other_makes_are_left_alone() {
+    let (regs, unit) = enable(mmu500(2), DEFAULT);
+    assert_eq!(unit.unwrap().prefetch(), Prefetch::NotKnown);
+    assert_eq!((regs.get(0x10), regs.get(bank(0, 0x04))), (ACR, 0b11));
+}
+
+#[test]
+fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
+    let config = Config {
+        coherency: CoherencyOverride::NotCoherent,
+        ..DEFAULT
+    };
+    let (regs, unit) = enable(Regs::new(), config);
+    let unit = unit.unwrap();
+    assert_eq!(unit.features().coherent, Has::No);
+    let domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
+    assert_eq!(domain.capabilities().walker, Walker::NonCoherent);
+    // Walks are neither cacheable nor inner shareable.
+    assert_eq!(regs.get(bank(0, 0x30)), 0x0080_2010);
+}
+
+#[test]
+fn units_that_share_their_caches_share_no_number() {
+    let of = |banks_before| {
+        let implementation = Implementation::of_iort_model(5, banks_before).unwrap();
+        let config = Config {
+            implementation,
+            ..DEFAULT
+        };
+        let (regs, unit) = enable(Regs::new(), config);
+        (regs, unit.unwrap())
+    };
+    let options = DomainOptions::default();
+    let ((one, first), (two, second)) = (of(0), of(4));
+    let domains: [_; 2] = core::array::from_fn(|_| {
+        let one = first.first_stage::<12>(&options).unwrap();
+        (one, second.first_stage::<12>(&options).unwrap())
+    });
+    let asids = |regs: &Regs| [0, 1].map(|n| regs.get(bank(n, 0x24)) >> 16);
+    assert_eq!((asids(&one), asids(&two)), ([1, 2], [5, 6]));
+    one.take();
+    two.take();
+    let mut owed = portolan::inval::Gather::new();
+    let range = portolan::addr::IovaRange::page(
+        portolan::addr::Iova::new(0x1000),
+        portolan::addr::PageSize::SIZE_4K,
+    );
+    let (at, pa) = (range.start(), portolan::addr::PhysAddr::new(0x9000_0000));
+    let (domain, rw) = (&domains[0].1, portolan::table::Access::READ);
+    domain.map(at, pa, PAGE as u64, rw, &mut owed).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    domain.sync(owed).map_err(|failed| failed.error).unwrap();
+    // The upper halves of TLBIVA and TLBIVAL, and TLBIASID.
+    let asid = |(offset, value): (usize, u32)| match offset {
+        at if at == bank(0, 0x604) || at == bank(0, 0x624) => Some(value >> 16),
+        at if at == bank(0, 0x610) => Some(value),
+        _ => None,
+    };
+    let invalidated = two.take().into_iter().find_map(asid);
+    assert_eq!((invalidated, one.take().len()), (Some(5), 0));
+}
+
+#[test]
+fn numbers_end_where_their_fields_do() {
+    let with = |banks_before| {
+        let config = Config {
+            implementation: Implementation::ThunderX { banks_before },
+            ..DEFAULT
+        };
+        enable(Regs::new(), config).1
+    };
+    // Bank 0 has VMID 255, and there is no 256.
+    let unit = with(254).unwrap();
+    let options = DomainOptions::default();
+    let last = unit.second_stage::<12>(&options).unwrap();
+    let full = unit.second_stage::<12>(&options).err();
+    assert_eq!(full, Some(UnitError::OutOfContexts));
+    // ASIDs are wider, and the bank that was no good for a VMID is good for one.
+    let first = unit.first_stage::<12>(&options);
+    assert!(first.is_ok());
+    drop(last);
+    assert!(unit.second_stage::<12>(&options).is_ok());
+    assert!(matches!(with(u16::MAX), Err(UnitError::Unsupported)));
+}
