@@ -6,7 +6,6 @@
 //! moving a stream makes none of them stale.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::AtomicU32;
 
@@ -51,63 +50,76 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// # Errors
     /// The first failure; the others are tried all the same.
     pub(super) fn block_all(&self) -> Result<(), UnitError> {
-        let all: Vec<StreamId> = {
-            let known = self.known.lock();
-            known.homes.keys().chain(&known.unsure).copied().collect()
-        };
         let mut result = Ok(());
-        for stream in all {
-            let moved = match self.go(stream, None) {
-                Err(AttachError::Unit(error)) => Err(error),
-                _ => Ok(()),
+        for (n, group) in self.shared.chip.swgroups().iter().enumerate() {
+            let blocked = {
+                let known = self.known.lock();
+                let mut place = known.places.get(n).into_iter();
+                place.all(|place| place.home.is_none() && !place.unsure)
             };
-            result = result.and(moved);
+            if !blocked {
+                result = result.and(self.go(n, group, None));
+            }
         }
         result
     }
 
-    fn go(&self, stream: StreamId, new: Option<Home>) -> Result<(), AttachError> {
+    /// The swgroup of `stream`, and its number among them.
+    fn group(&self, stream: StreamId) -> Result<(usize, &'static Swgroup), AttachError> {
+        let mut groups = self.shared.chip.swgroups().iter().enumerate();
+        let found = groups.find(|(_, group)| group.stream == stream);
+        found.ok_or(AttachError::NoSuchStream { stream })
+    }
+
+    /// Moves swgroup `n`.
+    fn go(&self, n: usize, group: &Swgroup, new: Option<Home>) -> Result<(), UnitError> {
         let shared = &*self.shared;
-        let group = shared.chip.swgroup(stream);
-        let group = group.ok_or(AttachError::NoSuchStream { stream })?;
         if matches!(new, Some(Home::Passed)) && group.enables == Enables::ReadOnly {
-            return Err(UnitError::Unsupported.into());
+            return Err(UnitError::Unsupported);
         }
         let mut known = self.known.lock();
-        let moved = shared.place(&mut known, group, new.as_ref());
-        let old = known.homes.remove(&stream);
-        if let Err(error) = moved {
-            known.unsure.insert(stream);
-            // As far as the hardware follows, it reaches nothing any more.
-            let _ = shared.place(&mut known, group, None);
-            let stuck = old.into_iter().chain(new).map(|home| (stream, home));
-            known.limbo.extend(stuck);
-            return Err(error.into());
+        let Known { places, enables } = &mut *known;
+        let Some(place) = places.get_mut(n) else {
+            return Err(UnitError::Unsupported);
+        };
+        if place.unsure {
+            // What a failure left over is out of reach before anything new comes into it.
+            shared.place(enables, group, None, Written::Unsure)?;
         }
-        // What a failure left over is out of reach now.
-        known.unsure.remove(&stream);
-        let (left, limbo) = core::mem::take(&mut known.limbo)
-            .into_iter()
-            .partition(|(at, _)| *at == stream);
-        known.limbo = limbo;
-        let left: Vec<_> = left;
-        if let Some(new) = new {
-            known.homes.insert(stream, new);
+        let left = core::mem::take(&mut place.stuck);
+        place.unsure = false;
+        let moved = shared.place(enables, group, new.as_ref(), Written::AsNoted);
+        let mut old = core::mem::take(&mut place.home);
+        if moved.is_ok() {
+            place.home = new;
+        } else {
+            place.unsure = true;
+            place.stuck = [old.take(), new];
+            // As far as the hardware follows, it reaches nothing any more.
+            let _ = shared.place(enables, group, None, Written::Unsure);
         }
         drop(known);
         // Domains that nobody else holds say good-bye to the hardware here.
         drop((old, left));
-        Ok(())
+        moved
     }
+}
+
+/// Whether the enable bits of a swgroup's clients are known to be as they were last written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    AsNoted,
+    Unsure,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     /// Writes where `group` is, and checks that the registers took it.
     fn place(
         &self,
-        known: &mut Known,
+        enables: &mut [u32; reg::ENABLES.len()],
         group: &Swgroup,
         home: Option<&Home>,
+        written: Written,
     ) -> Result<(), UnitError> {
         let id = match home {
             Some(Home::Domain { id, .. }) => *id,
@@ -124,13 +136,13 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
                 let here = |client: &&u8| reg::enables(**client) == register;
                 let clients = group.clients.iter().filter(here);
                 let bits = clients.fold(0, |bits, client| bits | 1u32 << (client % 32));
-                let before = known.enables[n];
+                let before = enables[n];
                 let after = match passed {
                     true => before & !bits,
                     false => before | bits,
                 };
-                if before != after || (bits != 0 && known.unsure.contains(&group.stream)) {
-                    known.enables[n] = after;
+                if before != after || (bits != 0 && written == Written::Unsure) {
+                    enables[n] = after;
                     self.write(WriteKind::Enables, register, after);
                     self.must_hold(register, bits, after & bits)?;
                 }
@@ -144,13 +156,17 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 }
 
+/// *Context.* Interrupt: `next_fault`. Task: the others, since a domain that a stream leaves may end
+/// there.
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Unit for TegraSmmu<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.go(stream, None)
+        let (n, group) = self.group(stream)?;
+        Ok(self.go(n, group, None)?)
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.go(stream, Some(Home::Passed))
+        let (n, group) = self.group(stream)?;
+        Ok(self.go(n, group, Some(Home::Passed))?)
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
@@ -176,6 +192,7 @@ where
             id: domain.context().get(),
             _kept: Kept(domain.clone()),
         };
-        self.go(stream, Some(home))
+        let (n, group) = self.group(stream)?;
+        Ok(self.go(n, group, Some(home))?)
     }
 }

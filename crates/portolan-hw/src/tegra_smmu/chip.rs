@@ -1,6 +1,8 @@
 //! The chips, and what of the SMMU differs between them.
 //!
 //! The SMMU has no identification registers: whoever describes the machine names the chip.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::spec::reg::{self, ptc_config, tlb_config, tlb_flush};
 use super::spec::swgroup::{self, Swgroup};

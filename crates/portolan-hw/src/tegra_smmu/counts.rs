@@ -1,4 +1,6 @@
 //! How many registers were written, by what the write does.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -20,6 +20,9 @@ type Paged<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>
 ///
 /// As [`PagedDomain`], but a debt without tables flushes the lines of the page-table cache that
 /// have changed and not all of them.
+///
+/// *Context.* That of each method of [`Domain`]; the methods of its own are for interrupts as well.
+/// Made and dropped by tasks.
 #[derive(Debug)]
 pub struct TegraDomain<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
     paged: Paged<R, M, C>,

@@ -1,6 +1,8 @@
 //! Refused accesses: one record at a time, and none of those that came while it stood.
 //!
 //! Tegra X1 Technical Reference Manual, chapter 18 (INTSTATUS, ERR_STATUS, ERR_ADR).
+//!
+//! *Context.* Interrupt: a few accesses to registers, and a look at where the stream is.
 
 use core::sync::atomic::AtomicU32;
 
@@ -27,11 +29,16 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         let high = status >> err::HIGH_LSB & err::HIGH;
         let iova = Iova::new(u64::from(high) << 32 | u64::from(low));
         let client = (status & err::CLIENT) as u8;
-        let Some(group) = shared.chip.swgroup_of_client(client) else {
+        let mut groups = shared.chip.swgroups().iter().enumerate();
+        let Some((n, group)) = groups.find(|(_, group)| group.clients.contains(&client)) else {
             // Of a client that is not behind the SMMU there is nothing to say here.
             return Ok(Some(FaultEvent::Lost));
         };
-        let blocked = !self.known.lock().homes.contains_key(&group.stream);
+        let blocked = {
+            let known = self.known.lock();
+            let place = known.places.get(n);
+            place.is_none_or(|place| place.home.is_none())
+        };
         let kind = status >> err::TYPE_LSB & err::TYPE;
         let reason = match kind {
             err::TYPE_PAGE if blocked => FaultReason::Blocked,

@@ -2,12 +2,11 @@
 //!
 //! Tegra X1 Technical Reference Manual, chapter 17.5.
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
-use portolan::addr::{ContextId, StreamId};
+use portolan::addr::ContextId;
 use portolan::inval::{Capabilities, Quirks};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
 use portolan::table::PageTable;
@@ -47,24 +46,41 @@ impl Config {
     }
 }
 
-/// What the unit remembers of streams.
+/// What the unit remembers of one swgroup. A handler of interrupts waits for the lock around it, so
+/// it is made whole at the start and never grows.
 #[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Where it is; nowhere while it is blocked.
+    pub(super) home: Option<Home>,
+    /// What the hardware may still reach after a failure: where the stream was, and where it was to
+    /// go. It goes nowhere else before it has been blocked, so there are no more of them.
+    pub(super) stuck: [Option<Home>; 2],
+    /// Its registers may not hold what was last written to them.
+    pub(super) unsure: bool,
+}
+
+/// What the unit remembers of streams.
+#[derive(Debug)]
 pub(super) struct Known {
-    /// Where each stream is that is not blocked.
-    pub(super) homes: BTreeMap<StreamId, Home>,
-    /// What the hardware may still reach after a failure.
-    pub(super) limbo: Vec<(StreamId, Home)>,
-    /// Streams whose registers may not hold what was last written to them.
-    pub(super) unsure: BTreeSet<StreamId>,
+    /// One for each swgroup of the chip, in its order.
+    pub(super) places: Vec<Place>,
     /// The registers of enable bits, as they were last written.
     pub(super) enables: [u32; reg::ENABLES.len()],
+}
+
+impl Known {
+    fn new(chip: Chip) -> Self {
+        Self {
+            places: chip.swgroups().iter().map(|_| Place::default()).collect(),
+            enables: core::array::from_fn(|n| chip.enables(n)),
+        }
+    }
 }
 
 impl Drop for Known {
     /// What the hardware may still reach is never freed.
     fn drop(&mut self) {
-        core::mem::forget(core::mem::take(&mut self.homes));
-        core::mem::forget(core::mem::take(&mut self.limbo));
+        core::mem::forget(core::mem::take(&mut self.places));
     }
 }
 
@@ -89,7 +105,11 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), UnitEr
 
 /// One SMMU with registers `R`, tables in memory `M`, and clock `C`.
 ///
-/// *Locking.* Streams are moved one at a time, each by a few register accesses. When it is dropped,
+/// *Locking.* Streams are moved one at a time, each by a few register accesses under a lock. Nothing
+/// is awaited or allocated under it.
+///
+/// *Context.* Interrupt: [`next_fault`](portolan::unit::Unit::next_fault). Task: taking over, making
+/// domains, moving streams (a domain that they leave may end there), letting go, and dropping it: then
 /// all streams are blocked, and nothing that the hardware may use is freed.
 #[derive(Debug)]
 pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
@@ -99,13 +119,15 @@ pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
-    /// Takes the unit over: every swgroup is blocked. Translation is off for a moment meanwhile,
-    /// and accesses pass.
+    /// Takes the unit over: every swgroup is blocked. A unit that translates goes on doing so, by the
+    /// tables that it has, until then; it is never turned off, since accesses pass while it is.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Memory`] before translation changes; [`UnitError::Gone`],
-    /// [`UnitError::Nonsense`] with the register that did not take what was written, or
-    /// [`UnitError::TimedOut`]. Memory that the hardware may have been told of is then not freed.
+    /// [`UnitError::Memory`] before anything changes; [`UnitError::Gone`], [`UnitError::Nonsense`] with
+    /// the register that did not take what was written, or [`UnitError::TimedOut`]. Memory that the
+    /// hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let chip = config.chip;
         let counters = Counters::default();
@@ -113,22 +135,18 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
         let settings = (chip, config.limit, config.lines_at_most);
         let shared = Shared::new((regs, mem, clock), settings, nothing, counters);
-        let mut known = Known::default();
-        known.enables = core::array::from_fn(|n| chip.enables(n));
         let unit = Self {
             shared: Arc::new(shared),
             quirks: config.quirks,
-            known: Guarded::new(known),
+            known: Guarded::new(Known::new(chip)),
         };
-        if let Err(error) = unit.switch(0) {
-            unit.shared.mem.free(nothing, Tegra::GRANULE);
-            return Err(error);
-        }
         unit.start()?;
         Ok(unit)
     }
 
-    /// From a unit that is off to one that blocks everything.
+    /// From a unit that is off, or translates for somebody else, to one that blocks everything. Each
+    /// swgroup is named before its clients are translated, so that no client is translated by what
+    /// is not its own.
     fn start(&self) -> Result<(), UnitError> {
         let shared = &*self.shared;
         let chip = shared.chip;
@@ -175,27 +193,37 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     }
 
     /// Which chip it is in.
+    ///
+    /// *Context.* Interrupt.
     pub fn chip(&self) -> Chip {
         self.shared.chip
     }
 
     /// What the plans of domains know of the hardware.
+    ///
+    /// *Context.* Interrupt.
     pub fn capabilities(&self) -> Capabilities {
         self.shared.capabilities()
     }
 
     /// A handle to its flushes.
+    ///
+    /// *Context.* Interrupt.
     pub fn queue(&self) -> TegraQueue<R, M, C> {
         TegraQueue(Arc::clone(&self.shared))
     }
 
     /// Register accesses so far, by kind.
+    ///
+    /// *Context.* Interrupt.
     pub fn counts(&self) -> Counts {
         self.shared.counters.read()
     }
 
     /// Turns the unit off: from now on devices reach all memory, untranslated. For handing the
     /// machine over.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
@@ -212,6 +240,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
     /// An empty domain with 32-bit addresses.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// [`UnitError::OutOfContexts`], [`UnitError::Memory`], or the hardware's.
     pub fn domain(&self) -> Result<TegraDomain<R, M, C>, UnitError> {
@@ -219,6 +249,8 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
     }
 
     /// The same, with quirks of its own.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// As [`TegraSmmu::domain`].
@@ -239,6 +271,7 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
     }
 }
 
+/// *Context.* Task.
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Drop for TegraSmmu<R, M, C> {
     fn drop(&mut self) {
         // A failure leaves what it concerns in limbo, which is kept.

@@ -3,6 +3,8 @@
 //!
 //! Tegra X1 Technical Reference Manual, chapters 17.5 (SMMU) and 18 (memory controller), and what
 //! public headers name: [`reg`] the registers, [`swgroup`] which of them each swgroup has, by chip.
+//! *Context.* Interrupt: everything here is a value.
+//!
 //! Not here: arbitration, latency allowance, memory timing, resets of clients.
 
 pub mod reg;
