@@ -110,7 +110,7 @@ fn units_that_share_their_caches_share_no_number() {
     let (domain, rw) = (&domains[0].1, portolan::table::Access::READ);
     domain.map(at, pa, PAGE as u64, rw, &mut owed).unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    domain.sync(owed).map_err(|failed| failed.error).unwrap();
+    domain.sync(&mut owed).unwrap();
     // The upper halves of TLBIVA and TLBIVAL, and TLBIASID.
     let asid = |(offset, value): (usize, u32)| match offset {
         at if at == bank(0, 0x604) || at == bank(0, 0x624) => Some(value >> 16),

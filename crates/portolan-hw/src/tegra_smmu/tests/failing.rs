@@ -107,7 +107,7 @@ fn a_debt_that_was_absorbed_is_paid() {
     let mut owed = Gather::new();
     let page = IovaRange::page(iova, PageSize::SIZE_4K);
     domain.unmap(page, &mut owed).unwrap();
-    domain.absorb(&mut all, owed);
+    domain.absorb(&mut all, &mut owed).unwrap();
     regs.take();
     sync(&domain, all);
     let flushed = regs.take();
