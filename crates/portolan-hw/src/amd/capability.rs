@@ -3,6 +3,8 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 3.2. The
 //! embedder finds the block on the IOMMU's PCI function by its capability ID (0x0f) and reads its
 //! first five words. Not read: the range of devices and the interrupt number.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use bitflags::bitflags;
 use portolan::addr::PhysAddr;

@@ -38,6 +38,13 @@ pub(super) fn device_entry(stream: u16) -> Counted {
     )
 }
 
+/// Forget what is kept of the interrupt table of `stream`.
+pub(super) fn interrupt_table(stream: u16) -> Counted {
+    let device = device_entry::DEVICE.at(stream.into());
+    let word = OPCODE.at(opcode::INTERRUPT_TABLE) | device;
+    (Kind::Interrupts, [word, 0])
+}
+
 /// Forget all of `domain`.
 pub(super) fn domain(domain: u16) -> Counted {
     let what = pages::EVERYTHING | pages::SIZE | pages::DIRECTORIES;
@@ -123,6 +130,7 @@ mod tests {
         assert_eq!(nothing(), [0x1000_0000_0000_0000, 0]);
         assert_eq!(fence().1, [0x1000_0000_0000_0004, 0]);
         assert_eq!(device_entry(0x0108).1, [0x2000_0000_0000_0108, 0]);
+        assert_eq!(interrupt_table(0x0108).1, [0x5000_0000_0000_0108, 0]);
         assert_eq!(
             domain(0x42).1,
             [0x3000_0042_0000_0000, 0x7fff_ffff_ffff_f003]

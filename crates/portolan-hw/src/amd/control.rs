@@ -3,37 +3,12 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.5
 //! and 3.4.22.
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use portolan::platform::{Clock, Cpus, Guarded, Mmio, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
 
 use super::counts::Counters;
 use super::features::Features;
 use super::spec::reg;
-
-/// A right that one caller has at a time. Nobody waits for it for ever.
-#[derive(Debug, Default)]
-pub(super) struct Turn(AtomicBool);
-
-/// A turn that was taken; it ends when this is dropped.
-pub(super) struct Taken<'a>(&'a AtomicBool);
-
-impl Turn {
-    pub(super) fn take(&self, clock: &impl Clock, limit: Nanos) -> Result<Taken<'_>, UnitError> {
-        let free = || (!self.0.swap(true, Ordering::Acquire)).then_some(());
-        let awaited = Awaited::Turn;
-        poll(clock, limit, free)
-            .map(|()| Taken(&self.0))
-            .map_err(|waited| UnitError::TimedOut { awaited, waited })
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
 
 /// What all parts of a unit need.
 #[derive(Debug)]
@@ -44,7 +19,8 @@ pub(super) struct Control<R, M, C: Cpus> {
     pub(super) limit: Nanos,
     pub(super) features: Features,
     pub(super) counters: Counters,
-    /// Held from reading the control register to writing it.
+    /// Held from reading the control register to writing it. A leaf: taken under the event log's lock
+    /// and under the command buffer's.
     switches: Guarded<C, ()>,
 }
 
@@ -86,5 +62,37 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
         let awaited = Awaited::Control;
         poll(&self.clock, self.limit, look)
             .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+    }
+}
+
+/// Looks until `look` finds something. The deadline counts only while `progress`, a number that
+/// tells how far the hardware is, stays the same: hardware that is slow is not broken.
+pub(super) fn poll_while_it_works<T>(
+    clock: &impl Clock,
+    limit: Nanos,
+    awaited: Awaited,
+    mut look: impl FnMut() -> Option<T>,
+    mut progress: impl FnMut() -> Result<u64, UnitError>,
+) -> Result<T, UnitError> {
+    // Most waits end before it is worth a look at a register.
+    let patience = Nanos::new(limit.get() / 8);
+    let begin = clock.now();
+    let (mut since, mut seen) = (begin, None);
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        let now = clock.now();
+        if now.since(since) >= patience {
+            let got = Some(progress()?);
+            if got != seen {
+                (since, seen) = (now, got);
+            } else if now.since(since) >= limit {
+                // A CPU that was held up between the two may have missed what came in time.
+                let waited = now.since(begin);
+                return look().ok_or(UnitError::TimedOut { awaited, waited });
+            }
+        }
+        clock.relax();
     }
 }

@@ -28,6 +28,8 @@ macro_rules! kinds {
 
         impl Counts {
             /// Of all kinds.
+            ///
+            /// *Context.* Interrupt.
             pub fn total(&self) -> u64 {
                 [$(self.$name),*].iter().sum()
             }
@@ -42,6 +44,8 @@ kinds! {
     fence, Fence;
     /// INVALIDATE_DEVTAB_ENTRY.
     device_entry, DeviceEntry;
+    /// INVALIDATE_INTERRUPT_TABLE.
+    interrupts, Interrupts;
     /// INVALIDATE_IOMMU_PAGES of some pages.
     pages, Pages;
     /// INVALIDATE_IOMMU_PAGES of all pages of a domain.

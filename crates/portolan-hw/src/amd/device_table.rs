@@ -1,19 +1,27 @@
 //! The device table: one entry for each stream.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
-//! Streams that were never named have entries that block.
+//! Streams that were never named have entries that block. What an entry says of interrupts and of
+//! system management messages (SysMgt) stays as it is while the stream is moved.
 
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{PageSize, PhysAddr};
+use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
 use portolan::unit::UnitError;
 
 use super::command::Counted;
+use super::config::{self, StreamSettings};
 use super::shared::Shared;
-use super::spec::entry::{LG2_BYTES, WORDS};
+use super::spec::entry::{LG2_BYTES, SYSTEM_MANAGEMENT, WORDS};
 use super::spec::reg;
-use super::update::{BLOCKED, Update, plan};
+use super::update::{BLOCKED, Update, blocks, plan};
+use crate::firmware::ivrs::Devices;
+
+/// The words of an entry that are about memory.
+pub(super) type Memory = [u64; 2];
+/// The word of an entry that is about interrupts.
+pub(super) const INTERRUPTS: usize = 2;
 
 /// Exponents of the number of streams that a table can have.
 const LG2_STREAMS: core::ops::RangeInclusive<u32> = 7..=16;
@@ -32,10 +40,11 @@ pub(super) struct Forget<'a> {
 }
 
 impl DeviceTable {
-    /// A table of `2^lg2_streams` entries (7 to 16) that all block.
+    /// A table of `2^lg2_streams` entries (7 to 16) that all block, and let pass what `settings` say.
     pub(super) fn new<M: TableMem<AtomicU64>>(
         mem: &M,
         lg2_streams: u32,
+        settings: &[StreamSettings],
     ) -> Result<Self, OutOfTableMemory> {
         let lg2_streams = lg2_streams.clamp(*LG2_STREAMS.start(), *LG2_STREAMS.end());
         let size = PageSize::of_lg2(lg2_streams + LG2_BYTES);
@@ -43,7 +52,58 @@ impl DeviceTable {
         for word in mem.table(base, size).iter().step_by(WORDS) {
             Word::store(word, BLOCKED);
         }
-        Ok(Self { base, size })
+        let table = Self { base, size };
+        for of in settings {
+            let words = config::words(of.settings);
+            for stream in table.within(of.streams) {
+                for (word, value) in table.entry(mem, stream).iter().skip(1).zip(words) {
+                    Word::store(word, value);
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Those of `streams` that have an entry.
+    pub(super) fn within(&self, streams: Devices) -> impl Iterator<Item = u16> {
+        let last = u32::from(streams.last().get()).min(self.streams() - 1);
+        streams.first().get()..=last as u16
+    }
+
+    /// `stream`, if it has an entry.
+    pub(super) fn has(&self, stream: StreamId) -> Option<u16> {
+        let has = |stream: &u16| u32::from(*stream) < self.streams();
+        u16::try_from(stream.get()).ok().filter(has)
+    }
+
+    /// Sets what the entry of `stream` says of memory, before the unit is told of the table.
+    pub(super) fn prepare<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16, memory: Memory) {
+        let entry = self.entry(mem, stream);
+        let old = read(entry);
+        for (word, value) in entry.iter().zip(merged(&old, memory)) {
+            Word::store(word, value);
+        }
+    }
+
+    /// Whether the entry of `stream` lets nothing through.
+    pub(super) fn blocks<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16) -> bool {
+        self.entry(mem, stream)
+            .first()
+            .is_none_or(|word| blocks(Word::load(word)))
+    }
+
+    /// Changes bits of what the entry of `stream` says of interrupts: keeps `keep` and sets `set`, by
+    /// one write.
+    pub(super) fn set_interrupts<M: TableMem<AtomicU64>>(
+        &self,
+        mem: &M,
+        stream: u16,
+        keep: u64,
+        set: u64,
+    ) {
+        if let Some(word) = self.entry(mem, stream).get(INTERRUPTS) {
+            Word::store(word, Word::load(word) & keep | set);
+        }
     }
 
     /// Streams that have an entry.
@@ -67,22 +127,19 @@ impl DeviceTable {
         table.get(first..first + WORDS).unwrap_or(&[])
     }
 
-    /// Changes the entry of `stream`, which has one, to `new`, step by step.
+    /// Changes what the entry of `stream`, which has one, says of memory to `new`, step by step.
     ///
     /// On an error the entry blocks, and hardware may still use what it kept of it.
     pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &self,
         shared: &Shared<R, M, C>,
         stream: u16,
-        new: [u64; WORDS],
+        new: Memory,
         forget: &Forget<'_>,
     ) -> Result<(), UnitError> {
         let entry = self.entry(&shared.control.mem, stream);
-        let mut old = [0; WORDS];
-        for (value, word) in old.iter_mut().zip(entry) {
-            *value = Word::load(word);
-        }
-        for step in plan(&old, &new) {
+        let old = read(entry);
+        for step in plan(&old, &merged(&old, new)) {
             let done = match step {
                 Update::Write { word, value } => {
                     if let Some(word) = entry.get(word) {
@@ -104,4 +161,19 @@ impl DeviceTable {
         }
         Ok(())
     }
+}
+
+fn read(entry: &[AtomicU64]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    for (value, word) in words.iter_mut().zip(entry) {
+        *value = Word::load(word);
+    }
+    words
+}
+
+/// The entry `old` with other words about memory.
+fn merged(old: &[u64; WORDS], memory: Memory) -> [u64; WORDS] {
+    let [_, one, two, three] = *old;
+    let kept = one & SYSTEM_MANAGEMENT.mask();
+    [memory[0], memory[1] | kept, two, three]
 }

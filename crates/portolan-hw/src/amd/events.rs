@@ -3,12 +3,14 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.5.
 //! Events of commands are kept for whoever repairs the queue; those that no driver here causes
 //! (page requests, counters, guest tables) come as [`FaultReason::Other`]. Interrupts are not used.
+//! Reading the log waits for nothing, so that interrupt handlers can do it: a record that the unit has
+//! announced and not yet written is left for a later call.
 //! A full log stops the unit's logging; once it is read empty, logging is turned on again.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
-use portolan::platform::{Cpus, Guarded, Mmio, OutOfTableMemory, TableMem, Word, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, Word};
 use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 use super::control::Control;
@@ -19,19 +21,40 @@ use super::spec::reg::{self, control, status};
 /// Exponents of the number of events that a log can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
 
+/// Looks at a record that is not yet written, in one call.
+const LOOKS: u32 = 8;
+
+/// Where reading stands.
+#[derive(Debug, Default)]
+struct Reader {
+    /// Slot of the next event to read.
+    next: u64,
+    /// Since when its record is announced and not written.
+    unwritten_since: Option<Nanos>,
+}
+
 /// The log.
 #[derive(Debug)]
 pub(super) struct Events<C: Cpus> {
     base: PhysAddr,
     size: PageSize,
     lg2_slots: u32,
-    /// Slot of the next event to read.
-    next: Guarded<C, u64>,
+    reader: Guarded<C, Reader>,
     /// The last event of a command that was read: its code, in bits 63:60, and the address.
     command: AtomicU64,
 }
 
 type Record = [u64; 2];
+
+/// The oldest event.
+enum Oldest {
+    /// There is none.
+    Nothing,
+    /// It is announced, and its record is not written yet.
+    Unwritten,
+    /// Its record, which has left the log; with a code of zero if it was never written.
+    Record(Record),
+}
 
 impl<C: Cpus> Events<C> {
     /// A log of `2^lg2_slots` events (8 to 15), not yet handed to the unit.
@@ -45,7 +68,7 @@ impl<C: Cpus> Events<C> {
             base: mem.alloc(size)?,
             size,
             lg2_slots,
-            next: Guarded::new(0),
+            reader: Guarded::default(),
             command: AtomicU64::new(0),
         })
     }
@@ -95,49 +118,65 @@ impl<C: Cpus> Events<C> {
     ) -> Result<Option<FaultEvent>, UnitError> {
         // One turn of the log at most: a unit that logs faster than we read must not keep us.
         for _ in 0..1u64 << self.lg2_slots {
-            let Some(record) = self.take(unit)? else {
-                return self.restart(unit);
+            let record = match self.take(unit)? {
+                Oldest::Nothing => return self.restart(unit),
+                Oldest::Unwritten => return Ok(None),
+                Oldest::Record(record) => record,
             };
             match event::CODE.of(record[0]) {
                 0 => return Ok(Some(FaultEvent::Lost)),
-                kind @ (code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE) => {
-                    let note = event::CODE.at(kind) | record[1] & !event::CODE.mask();
-                    self.command.store(note, Ordering::Release);
-                }
+                code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE => {}
                 _ => return Ok(Some(FaultEvent::Fault(decode(record)))),
             }
         }
         Ok(None)
     }
 
-    /// The oldest record, which leaves the log.
+    /// The oldest event. The tail may move before the record is there; a few looks bridge that, and a
+    /// record that does not come within the limit counts as lost.
     fn take<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-    ) -> Result<Option<Record>, UnitError> {
-        // The tail may move before the record is there (its code is zero until then): wait for it,
-        // without the lock.
-        let seen = *self.next.lock();
-        if seen == self.tail(unit)? {
-            return Ok(None);
+    ) -> Result<Oldest, UnitError> {
+        for _ in 0..LOOKS {
+            match self.look(unit)? {
+                Oldest::Unwritten => unit.clock.relax(),
+                other => return Ok(other),
+            }
         }
-        let complete = || {
-            let moved = *self.next.lock() != seen;
-            (moved || event::CODE.of(self.read(&unit.mem, seen)[0]) != 0).then_some(())
-        };
-        // A record that never comes counts as lost.
-        let _ = poll(&unit.clock, unit.limit, complete);
-        let mut next = self.next.lock();
-        if *next == self.tail(unit)? {
-            return Ok(None);
+        Ok(Oldest::Unwritten)
+    }
+
+    fn look<R: Mmio, M: TableMem<AtomicU64>>(
+        &self,
+        unit: &Control<R, M, C>,
+    ) -> Result<Oldest, UnitError> {
+        let mut reader = self.reader.lock();
+        if reader.next == self.tail(unit)? {
+            return Ok(Oldest::Nothing);
         }
-        let record = self.read(&unit.mem, *next);
-        for word in self.words(&unit.mem, *next) {
+        let record = self.read(&unit.mem, reader.next);
+        let kind = event::CODE.of(record[0]);
+        if kind == 0 {
+            let now = unit.clock.now();
+            let since = *reader.unwritten_since.get_or_insert(now);
+            if now.since(since) < unit.limit {
+                return Ok(Oldest::Unwritten);
+            }
+        }
+        if matches!(kind, code::ILLEGAL_COMMAND | code::COMMAND_HARDWARE) {
+            // Kept for whoever repairs the queue, before the log forgets it.
+            let note = event::CODE.at(kind) | record[1] & !event::CODE.mask();
+            self.command.store(note, Ordering::Release);
+        }
+        for word in self.words(&unit.mem, reader.next) {
             Word::store(word, 0);
         }
-        *next = self.slot(*next + 1);
-        unit.regs.write64(reg::EVENT_HEAD, reg::INDEX.at(*next));
-        Ok(Some(record))
+        reader.unwritten_since = None;
+        reader.next = self.slot(reader.next + 1);
+        let head = reg::INDEX.at(reader.next);
+        unit.regs.write64(reg::EVENT_HEAD, head);
+        Ok(Oldest::Record(record))
     }
 
     /// Turns logging on again if it stopped because the log was full (2.5.1).
@@ -145,18 +184,19 @@ impl<C: Cpus> Events<C> {
         &self,
         unit: &Control<R, M, C>,
     ) -> Result<Option<FaultEvent>, UnitError> {
-        let next = self.next.lock();
+        // Held so that nobody turns logging off between the two.
+        let _held = self.reader.lock();
         if unit.read(reg::STATUS)? & status::EVENT_OVERFLOW == 0 {
             return Ok(None);
         }
         unit.switch(!control::EVENT_LOG, 0)?;
         unit.regs.write64(reg::STATUS, status::EVENT_OVERFLOW);
         unit.switch(u64::MAX, control::EVENT_LOG)?;
-        drop(next);
         Ok(Some(FaultEvent::Lost))
     }
 
-    /// What the unit said of the command at `address`, whether or not somebody has read it.
+    /// What the unit said of the command at `address`, whether or not somebody has read it. Looks
+    /// without a lock: the log may be long, and the answer only tells why.
     pub(super) fn of_command<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
@@ -168,14 +208,13 @@ impl<C: Cpus> Events<C> {
             _ => None,
         };
         let is_it = |record: &Record| record[1] & !event::CODE.mask() == address;
-        let next = self.next.lock();
-        let tail = self.tail(unit).unwrap_or(*next);
-        let count = self.slot(tail.wrapping_sub(*next));
+        let next = self.reader.lock().next;
+        let tail = self.tail(unit).unwrap_or(next);
+        let count = self.slot(tail.wrapping_sub(next));
         let newest = (0..count).rev().find_map(|ahead| {
-            let record = self.read(&unit.mem, self.slot(*next + ahead));
+            let record = self.read(&unit.mem, self.slot(next + ahead));
             Some(record).filter(is_it).and_then(kind)
         });
-        drop(next);
         let read = self.command.swap(0, Ordering::AcqRel);
         let read = Some([read, read]).filter(is_it).and_then(kind);
         newest.or(read).unwrap_or(refusal::UNKNOWN)

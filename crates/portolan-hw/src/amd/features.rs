@@ -2,6 +2,8 @@
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.2 and
 //! 3.4.11.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use portolan::addr::PageSize;
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
@@ -10,6 +12,7 @@ use portolan::table::format::AmdLevels;
 use portolan::unit::UnitError;
 
 use super::capability::{Capability, Offers};
+use super::config::Config;
 use super::spec::reg::{self, features as fields};
 
 /// Largest range of one command, as an exponent of pages: with one more, the address says all.
@@ -64,6 +67,12 @@ impl Features {
                 _ => InvalidateAll::Present,
             },
         })
+    }
+
+    /// Width of physical addresses in bits.
+    pub(super) fn output_lg2(&self, config: &Config) -> u32 {
+        let told = self.capability.physical_lg2;
+        told.unwrap_or(config.output_lg2).clamp(12, 52)
     }
 
     /// Whether the unit walks tables of `levels` levels.

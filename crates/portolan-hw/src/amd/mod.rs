@@ -3,23 +3,30 @@
 mod attach;
 mod capability;
 mod command;
+mod config;
 mod control;
 mod counts;
 mod device_table;
 mod events;
 mod features;
+mod interrupts;
 mod queue;
 pub mod refusal;
 mod shared;
 pub mod spec;
+mod takeover;
+mod turn;
 mod unit;
+mod unity;
 mod update;
 
 #[cfg(test)]
 mod tests;
 
 pub use capability::{Capability, NotAnIommu, Offers};
+pub use config::{Config, StreamSettings, UnityMap};
 pub use counts::Counts;
 pub use features::{Features, InvalidateAll};
+pub use interrupts::{InterruptTable, NotAnInterruptTable};
 pub use shared::AmdQueue;
-pub use unit::{AmdDomain, AmdVi, Config};
+pub use unit::{AmdDomain, AmdVi};

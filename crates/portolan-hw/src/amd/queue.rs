@@ -2,24 +2,29 @@
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.4 and
 //! 2.5.6 to 2.5.7. Each producer ends its commands with a COMPLETION_WAIT that stores to a word of
-//! its own slot, so that whoever waits looks at memory only. The lock is held to write commands,
-//! move the tail and repair errors; never while waiting. Completion interrupts are not used.
+//! its own slot, so that whoever waits looks at memory. The lock is held to write a batch of commands,
+//! move the tail and repair errors; never while waiting, and nothing is allocated under it. So an
+//! interrupt handler can submit on the CPU whose submission it interrupted. Completion interrupts are
+//! not used.
 //!
 //! A unit that meets a bad command stops fetching. The command is replaced by a harmless one and
-//! fetching is turned on again at the same place: what others submitted is not lost.
+//! fetching is turned on again at the same place: what others submitted is not lost. Who submitted it
+//! finds its refusal in a short list of the last ones; who finds the list overwritten since it began
+//! takes its own commands for refused as well.
 
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{PageSize, PhysAddr};
-use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word, poll};
+use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word};
 use portolan::unit::{Awaited, UnitError};
 
 use super::command::{self, Counted};
-use super::control::Control;
+use super::control::{Control, poll_while_it_works};
 use super::counts::Kind;
 use super::events::Events;
+use super::refusal;
 use super::spec::command::{LG2_BYTES, Words};
 use super::spec::reg::{self, control, status};
 
@@ -29,11 +34,21 @@ const BATCH: usize = 16;
 /// Exponents of the number of commands that a ring can have.
 const LG2_SLOTS: core::ops::RangeInclusive<u32> = 8..=15;
 
-/// Names whoever submits, for as long as it waits.
+/// Refusals remembered.
+const REFUSALS: usize = 64;
+
+/// Names one submission; none has the number 0.
 type Owner = u64;
 
-/// Whoever is behind commands that nobody waits for.
+/// What is behind commands that nobody waits for.
 const NOBODY: Owner = 0;
+
+/// One submission: whose commands, and how many refusals there were before its first.
+#[derive(Clone, Copy, Debug)]
+struct Submission {
+    owner: Owner,
+    since: u64,
+}
 
 /// What is behind a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +67,10 @@ struct State {
     head: u64,
     /// Who submitted what is in each slot.
     owners: Vec<Owner>,
-    /// What was refused, until its submitter hears of it.
-    refusals: Vec<(Owner, u32)>,
-    /// Submitters that have not left.
-    active: Vec<Owner>,
-    last_owner: Owner,
+    /// The last refusals, by their number: of whose command, and the code.
+    refusals: [(Owner, u32); REFUSALS],
+    /// How many there were.
+    refused: u64,
 }
 
 /// The ring.
@@ -68,7 +82,8 @@ pub(super) struct Queue<C: Cpus> {
     stores_size: PageSize,
     lg2_slots: u32,
     state: Guarded<C, State>,
-    /// Number of refusals that were not heard of.
+    submissions: AtomicU64,
+    /// How many refusals there were, for those who do not hold the lock.
     refused: AtomicU64,
 }
 
@@ -89,9 +104,8 @@ impl<C: Cpus> Queue<C> {
             tail: 0,
             head: 0,
             owners: alloc::vec![NOBODY; 1 << lg2_slots],
-            refusals: Vec::new(),
-            active: Vec::new(),
-            last_owner: NOBODY,
+            refusals: [(NOBODY, 0); REFUSALS],
+            refused: 0,
         };
         Ok(Self {
             base,
@@ -100,6 +114,7 @@ impl<C: Cpus> Queue<C> {
             stores_size,
             lg2_slots,
             state: Guarded::new(state),
+            submissions: AtomicU64::new(NOBODY + 1),
             refused: AtomicU64::new(0),
         })
     }
@@ -135,7 +150,10 @@ impl<C: Cpus> Queue<C> {
         if commands.peek().is_none() {
             return Ok(());
         }
-        let owner = self.enter();
+        let of = Submission {
+            owner: self.submissions.fetch_add(1, Ordering::Relaxed),
+            since: self.refused.load(Ordering::Acquire),
+        };
         let result = loop {
             // One place is left for the wait.
             let batch: ArrayVec<Counted, BATCH> = commands.by_ref().take(BATCH - 1).collect();
@@ -144,36 +162,31 @@ impl<C: Cpus> Queue<C> {
                 Some(_) => End::MoreToCome,
                 None => End::Wait,
             };
-            match self.submit(unit, events, owner, &batch, end) {
+            match self.submit(unit, events, of.owner, &batch, end) {
                 Ok(None) => {}
-                Ok(Some(position)) => break self.wait(unit, events, owner, position),
+                Ok(Some(position)) => break self.wait(unit, events, of, position),
                 Err(error) => break Err(error),
             }
         };
-        match self.leave(owner) {
+        match self.refusal(of) {
             Some(code) => Err(UnitError::Refused { code }),
             None => result,
         }
     }
 
-    fn enter(&self) -> Owner {
-        let mut state = self.state.lock();
-        state.last_owner = state.last_owner.wrapping_add(1).max(NOBODY + 1);
-        let owner = state.last_owner;
-        state.active.push(owner);
-        owner
-    }
-
-    /// Forgets what is kept for `owner`; returns what was refused of it.
-    fn leave(&self, owner: Owner) -> Option<u32> {
-        let mut state = self.state.lock();
-        state.active.retain(|of| *of != owner);
-        let code = state.refusals.iter().find(|(of, _)| *of == owner);
-        let code = code.map(|(_, code)| *code);
-        state.refusals.retain(|(of, _)| *of != owner);
-        let left = state.refusals.len() as u64;
-        self.refused.store(left, Ordering::Release);
-        code
+    /// Why the unit refused a command of `of`, if it did.
+    fn refusal(&self, of: Submission) -> Option<u32> {
+        if self.refused.load(Ordering::Acquire) == of.since {
+            return None;
+        }
+        let state = self.state.lock();
+        if state.refused - of.since > REFUSALS as u64 {
+            return Some(refusal::UNKNOWN);
+        }
+        let new = (of.since..state.refused).map(|n| n as usize % REFUSALS);
+        let mut new = new.filter_map(|at| state.refusals.get(at));
+        new.find(|(owner, _)| *owner == of.owner)
+            .map(|(_, code)| *code)
     }
 
     /// Hands `batch` over, once there is room; with the wait if that is its end, whose position is
@@ -222,7 +235,7 @@ impl<C: Cpus> Queue<C> {
         &self,
         unit: &Control<R, M, C>,
         events: &Events<C>,
-        owner: Owner,
+        of: Submission,
         position: u64,
     ) -> Result<(), UnitError> {
         let look = || {
@@ -232,16 +245,20 @@ impl<C: Cpus> Queue<C> {
             if let Err(error) = self.repair(unit, events) {
                 return Some(Err(error));
             }
-            if self.refused.load(Ordering::Acquire) == 0 {
-                return None;
-            }
-            let state = self.state.lock();
-            let code = state.refusals.iter().find(|(of, _)| *of == owner)?.1;
+            let code = self.refusal(of)?;
             Some(Err(UnitError::Refused { code }))
         };
+        // What others have fetched behind it says nothing of this wait.
+        let progress = || Ok(self.advance(unit)?.min(position + 1));
         let awaited = Awaited::Completion;
-        poll(&unit.clock, unit.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+        poll_while_it_works(&unit.clock, unit.limit, awaited, look, progress).unwrap_or_else(Err)
+    }
+
+    /// How many commands the unit has fetched.
+    fn advance<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<u64, UnitError> {
+        let mut state = self.state.lock();
+        state.head = self.fetched(unit, &state)?;
+        Ok(state.head)
     }
 
     fn done<M: TableMem<AtomicU64>>(&self, mem: &M, position: u64) -> bool {
@@ -276,9 +293,9 @@ impl<C: Cpus> Queue<C> {
             drop(state);
             self.repair(unit, events).err().map(Err)
         };
+        let progress = || self.advance(unit);
         let awaited = Awaited::QueueRoom;
-        poll(&unit.clock, unit.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+        poll_while_it_works(&unit.clock, unit.limit, awaited, look, progress).unwrap_or_else(Err)
     }
 
     /// How many commands the unit has fetched, as its head tells.
@@ -322,20 +339,19 @@ impl<C: Cpus> Queue<C> {
         if runs(unit.read(reg::STATUS)?) {
             return Ok(());
         }
-        let mut state = self.state.lock();
-        // Somebody else may have been here since.
-        if runs(unit.read(reg::STATUS)?) {
-            return Ok(());
-        }
         if unit.read(reg::CONTROL)? & control::ENABLE == 0 {
             return Err(UnitError::Stopped);
         }
-        let head = self.fetched(unit, &state)?;
-        state.head = head;
+        let head = self.advance(unit)?;
+        let address = self.base.get() + (self.slot(head) << LG2_BYTES);
+        let code = events.of_command(unit, address);
+        let mut state = self.state.lock();
+        // Somebody else may have been here since.
+        if runs(unit.read(reg::STATUS)?) || self.fetched(unit, &state)? != head {
+            return Ok(());
+        }
         unit.switch(!control::COMMANDS, 0)?;
         if head < state.tail {
-            let address = self.base.get() + (self.slot(head) << LG2_BYTES);
-            let code = events.of_command(unit, address);
             self.write(&unit.mem, head, command::nothing());
             unit.counters.add(Kind::Replaced);
             let slot = self.slot(head) as usize;
@@ -349,19 +365,27 @@ impl<C: Cpus> Queue<C> {
         unit.switch(u64::MAX, control::COMMANDS)
     }
 
-    /// Keeps the refusal for its submitter, if that has not left.
+    /// Keeps the refusal for its submitter.
     fn refuse(&self, state: &mut State, owner: Owner, code: u32) {
-        let known = state.refusals.iter().any(|(of, _)| *of == owner);
-        if state.active.contains(&owner) && !known {
-            state.refusals.push((owner, code));
+        let at = state.refused as usize % REFUSALS;
+        if let Some(kept) = state.refusals.get_mut(at) {
+            *kept = (owner, code);
         }
-        let left = state.refusals.len() as u64;
-        self.refused.store(left, Ordering::Release);
+        state.refused += 1;
+        self.refused.store(state.refused, Ordering::Release);
     }
 
-    /// Whether the unit has fetched everything.
-    pub(super) fn drained<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<bool, UnitError> {
-        let state = self.state.lock();
-        Ok(self.fetched(unit, &state)? == state.tail)
+    /// Waits until the unit has fetched everything.
+    pub(super) fn drain<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<(), UnitError> {
+        let drained = || {
+            let state = self.state.lock();
+            match self.fetched(unit, &state) {
+                Ok(head) => (head == state.tail).then_some(Ok(())),
+                Err(error) => Some(Err(error)),
+            }
+        };
+        let progress = || self.advance(unit);
+        let awaited = Awaited::Completion;
+        poll_while_it_works(&unit.clock, unit.limit, awaited, drained, progress).unwrap_or_else(Err)
     }
 }

@@ -19,6 +19,8 @@ pub mod opcode {
     pub const DEVICE_ENTRY: u64 = 2;
     /// INVALIDATE_IOMMU_PAGES (2.4.3).
     pub const PAGES: u64 = 3;
+    /// INVALIDATE_INTERRUPT_TABLE (2.4.5).
+    pub const INTERRUPT_TABLE: u64 = 5;
     /// INVALIDATE_IOMMU_ALL (2.4.8).
     pub const ALL: u64 = 8;
 }
@@ -34,7 +36,7 @@ pub mod wait {
     pub const ADDRESS: u64 = 0x000f_ffff_ffff_fff8;
 }
 
-/// INVALIDATE_DEVTAB_ENTRY.
+/// INVALIDATE_DEVTAB_ENTRY, and INVALIDATE_INTERRUPT_TABLE alike.
 pub mod device_entry {
     use super::Bits;
     /// Word 0: whose entry.

@@ -1,5 +1,5 @@
-//! Device table entries (2.2.2.1): four words each. Words 2 and 3 are zero: interrupts pass
-//! unmapped.
+//! Device table entries (2.2.2.1): four words each. Words 0 and 1 are about memory, word 2 is about
+//! interrupts; word 3 is reserved.
 
 use super::Bits;
 
@@ -20,3 +20,26 @@ pub const IR: u64 = 1 << 61;
 pub const IW: u64 = 1 << 62;
 /// Word 1: domain.
 pub const DOMAIN: Bits = Bits::new(0, 16);
+/// Word 1: SysMgt, what becomes of messages in the system management address range.
+pub const SYSTEM_MANAGEMENT: Bits = Bits::new(40, 2);
+
+/// Word 2: IV, the interrupt table counts. Without it, interrupts pass unmapped.
+pub const INTERRUPTS_VALID: u64 = 1;
+/// Word 2: IntTabLen, the number of entries of the interrupt table as an exponent, up to 11.
+pub const INTERRUPT_ENTRIES: Bits = Bits::new(1, 4);
+/// Word 2: bits 51:6 of the interrupt table's address.
+pub const INTERRUPT_TABLE: u64 = 0x000f_ffff_ffff_ffc0;
+/// Word 2: InitPass, INIT interrupts pass.
+pub const INIT_PASS: u64 = 1 << 56;
+/// Word 2: EIntPass, external interrupts pass.
+pub const EXTERNAL_PASS: u64 = 1 << 57;
+/// Word 2: NMIPass, non-maskable interrupts pass.
+pub const NMI_PASS: u64 = 1 << 58;
+/// Word 2: IntCtl, what becomes of fixed and arbitrated interrupts.
+pub const INTERRUPT_CONTROL: Bits = Bits::new(60, 2);
+/// Value of [`INTERRUPT_CONTROL`]: they are remapped by the interrupt table.
+pub const REMAPPED: u64 = 2;
+/// Word 2: Lint0Pass, legacy interrupts of LINT0 pass.
+pub const LINT0_PASS: u64 = 1 << 62;
+/// Word 2: Lint1Pass, legacy interrupts of LINT1 pass.
+pub const LINT1_PASS: u64 = 1 << 63;

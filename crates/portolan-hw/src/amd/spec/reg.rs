@@ -48,9 +48,22 @@ pub mod control {
     pub const COHERENT: u64 = 1 << 10;
     /// Commands are fetched.
     pub const COMMANDS: u64 = 1 << 12;
-    /// How traffic of the unit's own is ordered and tunnelled: what firmware knows (HtTunEn,
-    /// InvTimeOut, PassPW, ResPassPW, Isoc).
-    pub const FIRMWARE: u64 = 1 << 1 | 7 << 5 | 1 << 8 | 1 << 9 | 1 << 11;
+    /// HtTunEn: HyperTransport traffic is tunnelled.
+    pub const TUNNEL: u64 = 1 << 1;
+    /// InvTimeOut: how long a device's TLB may take to answer an invalidation.
+    pub const DEVICE_TLB_LIMIT: u64 = 7 << 5;
+    /// PassPW: posted writes of the unit's own may pass others.
+    pub const PASS_POSTED: u64 = 1 << 8;
+    /// ResPassPW: responses to the unit may pass posted writes.
+    pub const RESPONSES_PASS: u64 = 1 << 9;
+    /// Isoc: the unit's own reads are isochronous.
+    pub const ISOCHRONOUS: u64 = 1 << 11;
+    /// PPRLogEn, PPRIntEn: page requests are logged.
+    pub const PAGE_REQUEST_LOG: u64 = 3 << 13;
+    /// GALogEn, GAIntEn: interrupts for guests are logged.
+    pub const GUEST_LOG: u64 = 3 << 28;
+    /// DevTblSegEn: the device table is in several segments.
+    pub const SEGMENTS: u64 = 7 << 34;
 }
 
 /// Fields of [`FEATURES`].
@@ -74,4 +87,8 @@ pub mod status {
     pub const EVENT_RUNS: u64 = 1 << 3;
     /// Commands are being fetched.
     pub const COMMANDS_RUN: u64 = 1 << 4;
+    /// Page requests are being logged.
+    pub const PAGE_REQUESTS_RUN: u64 = 1 << 7;
+    /// Interrupts for guests are being logged.
+    pub const GUEST_LOG_RUNS: u64 = 1 << 8;
 }

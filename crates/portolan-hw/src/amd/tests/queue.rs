@@ -2,15 +2,19 @@
 
 extern crate std;
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-use portolan::inval::{Preference, Quirks};
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, Step};
+use portolan::table::Access;
 use portolan::table::format::AmdLevels;
 use portolan::unit::{Attach, AttachError, Awaited, Domain, Unit as _, UnitError};
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
-use super::{BASE, PAGE, STREAM, attached, config, map, unmap};
+use super::{BASE, PAGE, STREAM, Tables, attached, config, map, unmap};
 use crate::amd::refusal;
 use crate::amd::spec::command::opcode;
 use crate::amd::spec::event::code;
@@ -62,7 +66,8 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
             assert_eq!(unit.counts().replaced, 1);
             // Of commands nothing is told as a fault; a record without a code is a lost one.
             let lost = (event == 0).then_some(portolan::unit::FaultEvent::Lost);
-            assert_eq!(unit.next_fault(), Ok(lost));
+            let told = (0..1000).find_map(|_| unit.next_fault().unwrap());
+            assert_eq!(told, lost);
             assert_eq!(mock.0.state.lock().violations, 0);
         }
     }
@@ -219,4 +224,112 @@ fn a_unit_that_goes_away_is_an_error_at_each_call() {
     assert!(block().is_err());
     mock.wrong(Wrong::Nothing);
     domain.sync(&mut owed).unwrap();
+}
+
+#[test]
+fn a_unit_that_is_slow_is_waited_for() {
+    let mock = Mock::new(FEATURES);
+    let (unit, domain) = attached(&mock);
+    domain.sync(&mut map(&domain, 1)).unwrap();
+    let mut owed = unmap(&domain, 1);
+    // One command in six of the ten milliseconds that a unit may stand still.
+    mock.wrong(Wrong::Slow(600));
+    domain.sync(&mut owed).unwrap();
+    unit.block(STREAM).unwrap();
+    assert_eq!(Arc::strong_count(&domain), 1);
+    // Also where the buffer is full of what others submitted.
+    mock.wrong(Wrong::Stuck);
+    for _ in 0..300 {
+        let _ = unit.block(STREAM).and(unit.attach(STREAM, &domain));
+    }
+    mock.wrong(Wrong::Slow(600));
+    unit.attach(STREAM, &domain).unwrap();
+}
+
+#[test]
+fn why_a_command_was_refused_is_found_behind_older_events() {
+    let mock = Mock::new(FEATURES);
+    let (unit, domain) = attached(&mock);
+    // The head of the log is not at its start, and an older event is unread.
+    mock.event([2 << 60 | 0x28, 0x5000]);
+    assert!(unit.next_fault().unwrap().is_some());
+    domain.sync(&mut map(&domain, 1)).unwrap();
+    for unread in 1..4 {
+        mock.event([2 << 60 | 0x28, 0x6000]);
+        domain.sync(&mut map_more(&domain, unread)).unwrap();
+        let mut owed = unmap_more(&domain, unread);
+        mock.wrong(Wrong::Refuse(opcode::PAGES, 1, code::COMMAND_HARDWARE));
+        let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+        let code = refusal::HARDWARE;
+        assert_eq!(error, UnitError::Refused { code }, "{unread} unread");
+        domain.sync(&mut owed).unwrap();
+    }
+}
+
+/// Two streams of one domain, whose moves both failed, are each invalidated for themselves.
+#[test]
+fn what_a_failure_left_of_one_stream_is_not_settled_with_another() {
+    let mock = Mock::new(FEATURES);
+    let (unit, domain) = attached(&mock);
+    let other = StreamId::new(0x29);
+    unit.attach(other, &domain).unwrap();
+    mock.wrong(Wrong::Stuck);
+    assert!(unit.block(STREAM).is_err());
+    assert!(unit.block(other).is_err());
+    mock.wrong(Wrong::Nothing);
+    unit.block(other).unwrap();
+    assert_eq!(Arc::strong_count(&domain), 2);
+    mock.take();
+    unit.block(STREAM).unwrap();
+    let entry = [0x2000_0000_0000_0028, 0];
+    let of_domain = [3 << 60 | 2 << 32, 0x7fff_ffff_ffff_f003];
+    assert_eq!(mock.take(), [entry, of_domain, entry]);
+    assert_eq!(Arc::strong_count(&domain), 1);
+}
+
+#[test]
+fn more_refusals_than_are_remembered_count_for_all_who_wait() {
+    let mock = Mock::new(FEATURES);
+    let (_unit, domain) = attached(&mock);
+    domain.sync(&mut map(&domain, 1)).unwrap();
+    let mut owed = unmap(&domain, 1);
+    let refused = Arc::new(AtomicU64::new(0));
+    // While the first waits, a handler submits what the unit refuses, more often than is remembered.
+    mock.wrong(Wrong::Stuck);
+    let (in_handler, heard) = (mock.clone(), Arc::clone(&refused));
+    let commands = domain.queue().clone();
+    mock.strike_in(
+        20,
+        Box::new(move || {
+            for _ in 0..70 {
+                in_handler.wrong(Wrong::Refuse(opcode::ALL, 1, code::ILLEGAL_COMMAND));
+                let everything = Step::Invalidate(Command::Global);
+                let steps = &mut [everything, Step::Sync].into_iter();
+                let failed = commands.execute(steps).is_err();
+                heard.fetch_add(failed.into(), Ordering::Relaxed);
+            }
+        }),
+    );
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(!mock.disarm());
+    assert_eq!(refused.load(Ordering::Relaxed), 70);
+    let code = refusal::UNKNOWN;
+    assert_eq!(error, UnitError::Refused { code });
+    mock.wrong(Wrong::Nothing);
+    domain.sync(&mut owed).unwrap();
+}
+
+/// A page at the `n`-th megabyte.
+fn map_more(domain: &Tables, n: u64) -> Gather {
+    let mut owed = Gather::new();
+    let (at, pa) = (Iova::new(n << 20), PhysAddr::new(0x1000));
+    domain.map(at, pa, PAGE, Access::READ, &mut owed).unwrap();
+    owed
+}
+
+fn unmap_more(domain: &Tables, n: u64) -> Gather {
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(Iova::new(n << 20), PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    owed
 }

@@ -1,0 +1,189 @@
+//! What an embedder chooses, and what firmware knows of the machine around the unit.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2.1
+//! (fields of an entry), 3.4.5 (the control register) and 5.2 (the IVRS table, in which firmware
+//! says this: IVHD of streams, IVMD of memory).
+//!
+//! *Context.* Interrupt: everything here is a value; cloning a [`Config`] allocates.
+
+use alloc::vec::Vec;
+
+use portolan::addr::PhysRange;
+use portolan::inval::Quirks;
+use portolan::platform::Nanos;
+use portolan::table::Access;
+
+use super::spec::entry;
+use super::spec::reg::control;
+use crate::firmware::TableError;
+use crate::firmware::ivrs::{
+    Block, Devices, EntryKind, Ivrs, Passes, Settings, SystemManagement, Unit, UnitFlags,
+};
+
+/// How a unit is to be driven.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long to wait for the hardware, each time: for commands, how long the unit may fetch none.
+    pub limit: Nanos,
+    /// Commands in the command buffer as an exponent, from 8 to 15.
+    pub queue_lg2: u32,
+    /// Events in the event log as an exponent, from 8 to 15.
+    pub events_lg2: u32,
+    /// Streams in the device table as an exponent, from 7 to 16. Others are not of this unit.
+    pub streams_lg2: u32,
+    /// Width of physical addresses in bits, if the capability block does not say.
+    pub output_lg2: u32,
+    /// What the invalidation plans are to know beyond the hardware's own word.
+    pub quirks: Quirks,
+    /// How traffic of the unit's own is ordered and tunnelled, by the flags of firmware's IVHD block.
+    /// `None` leaves what the control register holds.
+    pub flags: Option<UnitFlags>,
+    /// What firmware's IVHD block says of interrupts and messages of streams. A later item replaces
+    /// an earlier one of the same stream; streams that none names let nothing special pass.
+    pub streams: Vec<StreamSettings>,
+    /// Memory that firmware's IVMD blocks want streams to reach at its own addresses.
+    pub unity: Vec<UnityMap>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limit: Nanos::from_millis(1000),
+            queue_lg2: 8,
+            events_lg2: 8,
+            streams_lg2: 16,
+            output_lg2: 48,
+            quirks: Quirks::default(),
+            flags: None,
+            streams: Vec::new(),
+            unity: Vec::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Takes over what `table` says of `unit`, which is one of its units, and of the streams of its
+    /// segment.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the table. All the rest is taken over nevertheless.
+    pub fn honour(&mut self, table: &Ivrs<'_>, unit: &Unit<'_>) -> Result<(), TableError> {
+        self.flags = Some(unit.flags);
+        let mut result = Ok(());
+        for entry in unit.entries() {
+            match entry {
+                // Firmware lists an I/O APIC and a timer at one requester, with settings for the
+                // I/O APIC only.
+                Ok(entry) if entry.settings == Settings::default() => {}
+                Ok(entry) => {
+                    let source = match entry.kind {
+                        EntryKind::Alias(source) => Some(Devices::one(source)),
+                        _ => None,
+                    };
+                    let settings = entry.settings;
+                    let both = [Some(entry.devices), source].into_iter().flatten();
+                    self.streams
+                        .extend(both.map(|streams| StreamSettings { streams, settings }));
+                }
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        for block in table.blocks() {
+            match block {
+                Ok(Block::Memory(block)) if block.segment == unit.segment => {
+                    let region = block.region();
+                    self.unity.push(UnityMap {
+                        streams: block.devices,
+                        memory: region.memory,
+                        access: region.access,
+                    });
+                }
+                Ok(_) => {}
+                Err(error) => result = result.and(Err(error)),
+            }
+        }
+        result
+    }
+}
+
+/// The bits of the control register for `flags`.
+pub(super) fn traffic(flags: UnitFlags) -> u64 {
+    let bits = [
+        (UnitFlags::HT_TUNNEL, control::TUNNEL),
+        (UnitFlags::PASS_POSTED_WRITES, control::PASS_POSTED),
+        (
+            UnitFlags::RESPONSES_PASS_POSTED_WRITES,
+            control::RESPONSES_PASS,
+        ),
+        (UnitFlags::ISOCHRONOUS, control::ISOCHRONOUS),
+    ];
+    let set = bits.into_iter().filter(|(flag, _)| flags.contains(*flag));
+    set.fold(0, |all, (_, bit)| all | bit)
+}
+
+/// Words 1 and 2 of an entry for `settings`.
+pub(super) fn words(settings: Settings) -> [u64; 2] {
+    let bits = [
+        (Passes::INIT, entry::INIT_PASS),
+        (Passes::EXTERNAL, entry::EXTERNAL_PASS),
+        (Passes::NMI, entry::NMI_PASS),
+        (Passes::LINT0, entry::LINT0_PASS),
+        (Passes::LINT1, entry::LINT1_PASS),
+    ];
+    let passes = settings.passes;
+    let set = bits.into_iter().filter(|(flag, _)| passes.contains(*flag));
+    let management = match settings.system_management {
+        SystemManagement::Aborted => 0,
+        SystemManagement::Posted => 1,
+        SystemManagement::Wired => 2,
+        SystemManagement::Translated => 3,
+    };
+    let management = entry::SYSTEM_MANAGEMENT.at(management);
+    [management, set.fold(0, |all, (_, bit)| all | bit)]
+}
+
+/// What firmware's IVHD block says of a range of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamSettings {
+    /// The streams.
+    pub streams: Devices,
+    /// What is let through for them. ATS is off for all streams, whatever this says.
+    pub settings: Settings,
+}
+
+/// Memory that a range of streams has to reach at its own addresses, from the moment at which the
+/// unit is turned on: what firmware itself does DMA to (an IVMD block).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnityMap {
+    /// The streams.
+    pub streams: Devices,
+    /// The memory; pages of which it has a part are mapped whole.
+    pub memory: PhysRange,
+    /// What the streams may do. An exclusion range has reads and writes.
+    pub access: Access,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_firmware_by_hand() {
+        assert_eq!(traffic(UnitFlags::all()), 0xb02);
+        let ordered = UnitFlags::PASS_POSTED_WRITES | UnitFlags::ISOCHRONOUS;
+        assert_eq!(traffic(ordered), 0x900);
+        let settings = |passes, system_management| Settings {
+            passes,
+            system_management,
+            ..Settings::default()
+        };
+        let all = settings(Passes::all(), SystemManagement::Posted);
+        assert_eq!(words(all), [1 << 40, 0xc700_0000_0000_0000]);
+        // INIT and LINT1, as an IVHD entry has them.
+        let some = Passes::from_bits_truncate(0x81);
+        let some = settings(some, SystemManagement::Translated);
+        assert_eq!(words(some), [3 << 40, 0x8100_0000_0000_0000]);
+        let wired = settings(Passes::empty(), SystemManagement::Wired);
+        assert_eq!(words(wired), [2 << 40, 0]);
+    }
+}

@@ -1,0 +1,90 @@
+//! From whatever firmware or a previous kernel left to a unit that uses our tables.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.1 to
+//! 3.4.5. A unit that translates goes on doing so: it is never turned off, since accesses would pass
+//! untranslated. Only the rings are stopped and exchanged; then the device table is, and all that is
+//! cached of the old one is forgotten. Devices reach what the previous owner mapped until then, and
+//! afterwards what our table says.
+
+use core::sync::atomic::AtomicU64;
+
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::unit::UnitError;
+
+use super::config;
+use super::control::Control;
+use super::device_table::DeviceTable;
+use super::shared::Shared;
+use super::spec::reg::{self, control, status};
+use crate::firmware::ivrs::UnitFlags;
+
+/// What reads and writes memory of the previous owner, besides the device table and tables.
+const RINGS: u64 = control::COMMANDS
+    | control::EVENT_LOG
+    | control::EVENT_INTERRUPT
+    | control::WAIT_INTERRUPT
+    | control::PAGE_REQUEST_LOG
+    | control::GUEST_LOG;
+
+/// The same, as the status shows it.
+const RINGS_RUN: u64 =
+    status::COMMANDS_RUN | status::EVENT_RUNS | status::PAGE_REQUESTS_RUN | status::GUEST_LOG_RUNS;
+
+/// How traffic of the unit's own is ordered and tunnelled.
+const TRAFFIC: u64 =
+    control::TUNNEL | control::PASS_POSTED | control::RESPONSES_PASS | control::ISOCHRONOUS;
+
+/// Stops commands and logs. Accesses go on as they did: translated, or not.
+pub(super) fn stop_rings<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), UnitError> {
+    unit.switch(!RINGS, 0)?;
+    unit.await_status(RINGS_RUN, 0)
+}
+
+/// From stopped rings to a unit that uses `table`, and has forgotten everything else.
+pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    shared: &Shared<R, M, C>,
+    table: &DeviceTable,
+    flags: Option<UnitFlags>,
+) -> Result<(), UnitError> {
+    let Shared {
+        control: unit,
+        queue,
+        events,
+        ..
+    } = shared;
+    let regs = &unit.regs;
+    regs.write64(reg::COMMAND_BASE, queue.address());
+    regs.write64(reg::EVENT_BASE, events.address());
+    for pointer in [
+        reg::COMMAND_HEAD,
+        reg::COMMAND_TAIL,
+        reg::EVENT_HEAD,
+        reg::EVENT_TAIL,
+    ] {
+        regs.write64(pointer, 0);
+    }
+    let old = status::EVENT_OVERFLOW | status::EVENT_INTERRUPT | status::WAIT_INTERRUPT;
+    regs.write64(reg::STATUS, old);
+    regs.write64(reg::DEVICE_TABLE, table.address());
+    let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
+    // Guest tables stay on as long as an entry that is still cached may need them: with them off,
+    // it would let everything through. A table in segments would be ours in part only.
+    unit.switch(!control::SEGMENTS, on)?;
+    let run = status::COMMANDS_RUN | status::EVENT_RUNS;
+    unit.await_status(run, run)?;
+    shared.forget_everything()?;
+    // Memory that firmware excluded from translation: none from now on.
+    regs.write64(reg::EXCLUSION_BASE, 0);
+    regs.write64(reg::EXCLUSION_LIMIT, 0);
+    let kept = control::DEVICE_TLB_LIMIT | on;
+    match flags {
+        Some(flags) => unit.switch(kept, config::traffic(flags)),
+        None => unit.switch(kept | TRAFFIC, 0),
+    }
+}
+
+/// Turns off whatever runs: commands, the log, and the unit.
+pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), UnitError> {
+    unit.switch(control::DEVICE_TLB_LIMIT | TRAFFIC, 0)?;
+    unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS, 0)
+}

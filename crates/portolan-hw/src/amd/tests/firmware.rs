@@ -1,0 +1,210 @@
+//! What firmware wants of a unit: flags, and memory that stays reachable; and units that were on.
+
+use alloc::vec::Vec;
+
+use portolan::addr::{PhysAddr, PhysRange};
+use portolan::platform::Mmio as _;
+use portolan::table::Access;
+use portolan::unit::{ReservedKind, Unit as _, UnitError};
+
+use super::mock::{FEATURES, HEADER, Mock, Wrong};
+use super::{STREAM, config};
+use crate::amd::spec::reg::{self, control};
+use crate::amd::{Config, StreamSettings, UnityMap};
+use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
+use crate::firmware::pci::RequesterId;
+
+const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
+
+fn devices(first: u16, last: u16) -> Devices {
+    Devices::new(RequesterId::new(first), RequesterId::new(last)).unwrap()
+}
+
+fn unity(streams: Devices, start: u64, last: u64) -> UnityMap {
+    UnityMap {
+        streams,
+        memory: PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap(),
+        access: Access::READ | Access::WRITE,
+    }
+}
+
+#[test]
+fn flags_of_the_unit_are_as_firmware_says() {
+    let flags = Some(UnitFlags::PASS_POSTED_WRITES | UnitFlags::ISOCHRONOUS);
+    let mock = Mock::new(FEATURES);
+    // Found: tunnelling, a limit for devices' TLBs, guest tables and their log, a table in segments.
+    mock.write64(reg::CONTROL, 1 << 1 | 4 << 5 | 1 << 16 | 1 << 28 | 1 << 34);
+    let config = Config { flags, ..config() };
+    let _unit = mock.enable(HEADER, config).unwrap();
+    assert_eq!(mock.reg(reg::CONTROL), ON | 4 << 5 | 1 << 8 | 1 << 11);
+}
+
+#[test]
+fn interrupts_pass_from_the_streams_that_firmware_names() {
+    let settings = |first, last, passes, system_management| StreamSettings {
+        streams: devices(first, last),
+        settings: Settings {
+            passes,
+            system_management,
+            ..Settings::default()
+        },
+    };
+    let all = Passes::all();
+    let streams = alloc::vec![
+        settings(8, 9, all, SystemManagement::Aborted),
+        settings(9, 9, Passes::LINT0, SystemManagement::Posted),
+        // Streams that the table does not have.
+        settings(127, u16::MAX, Passes::INIT, SystemManagement::Aborted),
+        settings(128, 300, all, SystemManagement::Translated),
+    ];
+    let mock = Mock::new(FEATURES);
+    let config = Config {
+        streams,
+        ..config()
+    };
+    let _unit = mock.enable(HEADER, config).unwrap();
+    assert_eq!(mock.entry(7), [3, 0, 0, 0]);
+    assert_eq!(mock.entry(8), [3, 0, 0xc700_0000_0000_0000, 0]);
+    assert_eq!(mock.entry(9), [3, 1 << 40, 1 << 62, 0]);
+    assert_eq!(mock.entry(127), [3, 0, 1 << 56, 0]);
+}
+
+#[test]
+fn streams_of_unity_maps_reach_their_memory_from_the_start() {
+    let unity = alloc::vec![
+        unity(devices(0x28, 0x29), 0x7f00_0000, 0x7f00_0fff),
+        unity(devices(0x29, 0x29), 0x7f00_1000, 0x7f00_1fff),
+        // Huge, and of streams that there are not.
+        unity(devices(0x70, u16::MAX), 0, u64::MAX),
+    ];
+    let mock = Mock::new(FEATURES);
+    mock.write64(reg::CONTROL, ON);
+    let config = Config { unity, ..config() };
+    let unit = mock.enable(HEADER, config).unwrap();
+    assert_eq!(mock.0.state.lock().turned_off, 0);
+    let translated = |stream| mock.entry(stream)[0] & (3 << 61 | 7 << 9 | 3);
+    for stream in [0x28, 0x29, 0x70, 0x7f] {
+        assert_eq!(translated(stream), 3 << 61 | 4 << 9 | 3, "{stream:#x}");
+    }
+    assert_eq!(mock.entry(0x2a), [3, 0, 0, 0]);
+    assert_eq!(mock.entry(0x70), mock.entry(0x7f));
+    assert_ne!(mock.entry(0x28), mock.entry(0x29));
+    // The stream is the caller's as any other; the last one to leave lets the tables go.
+    let live = mock.0.state.lock().live;
+    mock.take();
+    unit.block(STREAM).unwrap();
+    assert_eq!(mock.entry(0x28), [3, 0, 0, 0]);
+    let tagged = mock
+        .take()
+        .iter()
+        .filter(|words| words[0] == 3 << 60 | 2 << 32)
+        .count();
+    assert!(tagged >= 1);
+    assert!(mock.0.state.lock().live < live);
+    unit.release().unwrap();
+    assert_eq!(mock.0.state.lock().live, 0);
+}
+
+#[test]
+fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
+    let unity = alloc::vec![
+        unity(devices(0x28, 0x28), 0x7f00_0800, 0x7f00_17ff),
+        unity(devices(0x29, 0x29), 0x7f00_2000, 0x7f00_2fff),
+    ];
+    let config = Config { unity, ..config() };
+    let unit = Mock::new(FEATURES).enable(HEADER, config).unwrap();
+    let mut reserved = Vec::new();
+    unit.reserved(STREAM, &mut |region| {
+        let (start, last) = (region.range.start().get(), region.range.last().get());
+        reserved.push((region.kind, start, last));
+    });
+    let direct = ReservedKind::Direct(Access::READ | Access::WRITE);
+    let wanted = [
+        (ReservedKind::Interrupts, 0xfee0_0000, 0xfeef_ffff),
+        (ReservedKind::Unusable, 0xfd_0000_0000, 0xff_ffff_ffff),
+        (direct, 0x7f00_0000, 0x7f00_1fff),
+    ];
+    assert_eq!(reserved, wanted);
+}
+
+#[test]
+fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
+    let config = || Config {
+        unity: alloc::vec![unity(devices(0x28, 0x28), 0x7f00_0000, 0x7f00_0fff)],
+        ..config()
+    };
+    // The rings do not stop: nothing was written but the control register.
+    let mock = Mock::new(FEATURES);
+    mock.wrong(Wrong::Gone);
+    assert_eq!(mock.enable(HEADER, config()).err(), Some(UnitError::Gone));
+    assert_eq!(mock.0.state.lock().live, 0);
+    // Commands are not fetched: the table is in use.
+    let mock = Mock::new(FEATURES);
+    mock.write64(reg::CONTROL, ON);
+    mock.wrong(Wrong::Stuck);
+    let failed = mock.enable(HEADER, config()).err();
+    assert!(matches!(failed, Some(UnitError::TimedOut { .. })));
+    let live = mock.0.state.lock().live;
+    // Buffer, what it stores, log, device table, and the four tables of the stream.
+    assert_eq!(live, 8);
+    assert_eq!(mock.0.state.lock().turned_off, 0);
+    for n in 1..9 {
+        let mock = Mock::new(FEATURES);
+        mock.0.state.lock().fail_in = n;
+        assert!(mock.enable(HEADER, config()).is_err(), "allocation {n}");
+        assert_eq!(mock.0.state.lock().live, 0, "allocation {n}");
+    }
+}
+
+/// A table with one unit: select-all with nothing, one device with INIT and SysMgt 1, an alias with
+/// LINT1; and a unity map of reads for that alias' source, and an exclusion range for all.
+#[test]
+fn what_the_table_says_of_a_unit_is_taken_over() {
+    let mut table = Vec::from(*b"IVRS\0\0\0\0\x02\0        table   \0\0\0\0    \0\0\0\0");
+    table.resize(48, 0);
+    // IVHD of type 10h: HtTunEn, ResPassPW; function 0x0002, capability at 0x40, registers.
+    let mut unit = Vec::from([0x10, 0b101, 0, 0, 2, 0, 0x40, 0]);
+    unit.extend(0xfeb8_0000u64.to_le_bytes());
+    unit.extend([0; 8]);
+    unit.extend([1, 0, 0, 0]);
+    unit.extend([2, 0x10, 0, 0x11]);
+    unit.extend([66, 0x20, 0, 0x80, 0, 0x21, 0, 0]);
+    unit[2] = unit.len() as u8;
+    table.extend(unit);
+    let memory = |kind, flags, device: u16, start: u64, bytes: u64| {
+        let mut block = Vec::from([kind, flags, 32, 0]);
+        block.extend(device.to_le_bytes());
+        block.extend([0; 10]);
+        block.extend(start.to_le_bytes());
+        block.extend(bytes.to_le_bytes());
+        block
+    };
+    table.extend(memory(0x21, 0b0011, 0x21, 0x7f00_0000, 0x2000));
+    table.extend(memory(0x20, 0b1000, 0, 0x7e00_0000, 0x1000));
+    // Unity without a permission: wrong, and nothing behind it is lost.
+    table.extend(memory(0x21, 0b0001, 0x22, 0x7d00_0000, 0x1000));
+    table.extend(memory(0x21, 0b0111, 0x22, 0x7c00_0000, 0x1000));
+    let bytes = table.len() as u32;
+    table[4..8].copy_from_slice(&bytes.to_le_bytes());
+    let sum = table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    table[9] = sum.wrapping_neg();
+
+    let table = Ivrs::parse(&table).unwrap();
+    let unit = table.units().next().unwrap().unwrap();
+    let mut config = config();
+    assert!(config.honour(&table, &unit).is_err());
+    let mock = Mock::new(FEATURES);
+    let _unit = mock.enable(HEADER, config).unwrap();
+    assert_eq!(mock.reg(reg::CONTROL), ON | 1 << 1 | 1 << 9);
+    let entry = |stream| mock.entry(stream);
+    // Everybody has the exclusion range; the first domain is that of most streams.
+    let [memory, domain, ..] = entry(5);
+    assert_eq!(
+        (memory & !(0xf_ffff_ffff << 12), domain),
+        (3 << 61 | 4 << 9 | 3, 2)
+    );
+    assert_eq!(entry(0x10), [memory, domain | 1 << 40, 1 << 56, 0]);
+    assert_eq!(entry(0x20), [memory, domain, 1 << 63, 0]);
+    assert_eq!(entry(0x21)[1..], [3, 1 << 63, 0]);
+    assert_eq!(entry(0x22)[1..], [4, 0, 0]);
+}

@@ -1,0 +1,105 @@
+//! Interrupt handlers that use the unit whose user they interrupted, and interrupt tables.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{PhysAddr, StreamId};
+use portolan::unit::{Attach, AttachError, Domain, FaultEvent, Unit as _};
+
+use super::mock::{FEATURES, HEADER, Mock, Wrong};
+use super::{STREAM, attached, config, map, unmap};
+use crate::amd::spec::command::opcode;
+use crate::amd::spec::event::code;
+use crate::amd::{Config, InterruptTable, StreamSettings};
+use crate::firmware::ivrs::{Devices, Passes, Settings, SystemManagement};
+use crate::firmware::pci::RequesterId;
+
+/// A handler reads the log and pays a debt of another domain, at any step of a caller that moves
+/// streams, pays debts and has a command refused.
+#[test]
+fn a_handler_on_the_cpu_that_submits_completes() {
+    let mut step = 0;
+    loop {
+        let mock = Mock::new(FEATURES);
+        let (unit, domain) = attached(&mock);
+        let unit = Arc::new(unit);
+        let other = Arc::new(unit.domain().unwrap());
+        domain.sync(&mut map(&domain, 20)).unwrap();
+        other.sync(&mut map(&other, 3)).unwrap();
+        let done = Arc::new(AtomicU64::new(0));
+        let (in_handler, seen) = (Arc::clone(&unit), Arc::clone(&done));
+        mock.event([2 << 60 | 0x28, 0x5000]);
+        mock.strike_in(
+            step,
+            Box::new(move || {
+                let event = in_handler.next_fault().unwrap();
+                assert!(matches!(event, Some(FaultEvent::Fault(_))));
+                let mut owed = unmap(&other, 3);
+                // It may be its command that the unit refuses.
+                let _ = other.sync(&mut owed);
+                other.sync(&mut owed).unwrap();
+                seen.fetch_add(1, Ordering::Relaxed);
+            }),
+        );
+        let mut owed = unmap(&domain, 20);
+        let event = code::ILLEGAL_COMMAND;
+        mock.wrong(Wrong::Refuse(opcode::PAGES, 1, event));
+        let _ = domain.sync(&mut owed);
+        domain.sync(&mut owed).unwrap();
+        unit.block(STREAM).unwrap();
+        if mock.disarm() {
+            // There is no such step any more.
+            break;
+        }
+        assert_eq!(done.load(Ordering::Relaxed), 1, "step {step}");
+        assert_eq!(mock.0.state.lock().violations, 0);
+        step += 1;
+    }
+    assert!(step > 10, "{step}");
+}
+
+#[test]
+fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
+    let mock = Mock::new(FEATURES);
+    let streams = alloc::vec![StreamSettings {
+        streams: Devices::one(RequesterId::new(0x28)),
+        settings: Settings {
+            passes: Passes::INIT | Passes::NMI,
+            system_management: SystemManagement::Translated,
+            ..Settings::default()
+        },
+    }];
+    let config = Config {
+        streams,
+        ..config()
+    };
+    let unit = mock.enable(HEADER, config).unwrap();
+    let domain = Arc::new(unit.domain().unwrap());
+    let passes = 5 << 56;
+    let management = 3 << 40;
+    assert_eq!(mock.entry(0x28), [3, management, passes, 0]);
+    let table = InterruptTable::new(PhysAddr::new(0x7_7780), 8).unwrap();
+    mock.take();
+    unit.set_interrupt_table(STREAM, Some(table)).unwrap();
+    let word = passes | 2 << 60 | 0x7_7780 | 8 << 1 | 1;
+    assert_eq!(mock.entry(0x28), [3, management, word, 0]);
+    let (entry, table) = ([0x2000_0000_0000_0028, 0], [0x5000_0000_0000_0028, 0]);
+    assert_eq!(mock.take(), [entry, table]);
+    unit.attach(STREAM, &domain).unwrap();
+    assert_eq!(mock.entry(0x28)[1..], [management | 2, word, 0]);
+    unit.pass_through(STREAM).unwrap();
+    assert_eq!(mock.entry(0x28)[1..], [management | 1, word, 0]);
+    unit.block(STREAM).unwrap();
+    assert_eq!(mock.entry(0x28), [3, management, word, 0]);
+    mock.take();
+    unit.invalidate_interrupts(STREAM).unwrap();
+    assert_eq!(mock.take(), [table]);
+    assert_eq!(unit.counts().interrupts, 2);
+    unit.set_interrupt_table(STREAM, None).unwrap();
+    assert_eq!(mock.entry(0x28), [3, management, passes, 0]);
+    let stream = StreamId::new(128);
+    let refused = Err(AttachError::NoSuchStream { stream });
+    assert_eq!(unit.invalidate_interrupts(stream), refused);
+    assert_eq!(unit.set_interrupt_table(stream, None), refused);
+}

@@ -1,0 +1,70 @@
+//! A value that one caller has at a time, without a lock.
+
+use core::ops::{Deref, DerefMut};
+
+use portolan::platform::{Cpus, Guarded, Nanos, poll};
+use portolan::unit::{Awaited, UnitError};
+
+#[derive(Debug)]
+struct Slot<T> {
+    value: T,
+    taken: bool,
+}
+
+/// A value that one caller has at a time. Its holder waits for hardware and allocates, which the
+/// holder of a lock must not.
+#[derive(Debug)]
+pub(super) struct Turn<C: Cpus, T: Default + Send>(Guarded<C, Slot<T>>);
+
+/// The value, until this is dropped.
+pub(super) struct Taken<'a, C: Cpus, T: Default + Send> {
+    turn: &'a Turn<C, T>,
+    value: T,
+}
+
+impl<C: Cpus, T: Default + Send> Turn<C, T> {
+    /// Nobody has `value`.
+    pub(super) fn new(value: T) -> Self {
+        let taken = false;
+        Self(Guarded::new(Slot { value, taken }))
+    }
+
+    /// Waits for the value, not longer than `limit`. The unit is not to blame for a wait that was
+    /// too long, and the error says so.
+    pub(super) fn take(&self, clock: &C, limit: Nanos) -> Result<Taken<'_, C, T>, UnitError> {
+        let free = || {
+            let mut slot = self.0.lock();
+            if slot.taken {
+                return None;
+            }
+            slot.taken = true;
+            let value = core::mem::take(&mut slot.value);
+            Some(Taken { turn: self, value })
+        };
+        let awaited = Awaited::Turn;
+        poll(clock, limit, free).map_err(|waited| UnitError::TimedOut { awaited, waited })
+    }
+}
+
+impl<C: Cpus, T: Default + Send> Deref for Taken<'_, C, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<C: Cpus, T: Default + Send> DerefMut for Taken<'_, C, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<C: Cpus, T: Default + Send> Drop for Taken<'_, C, T> {
+    /// Puts the value back.
+    fn drop(&mut self) {
+        let mut slot = self.turn.0.lock();
+        core::mem::swap(&mut slot.value, &mut self.value);
+        slot.taken = false;
+    }
+}
