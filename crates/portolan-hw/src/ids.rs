@@ -16,6 +16,8 @@ pub struct Ids<C: Cpus> {
 
 impl<C: Cpus> Ids<C> {
     /// All numbers from `first` to `last` are free. An empty set if `last` is below `first`.
+    ///
+    /// *Context.* Interrupt.
     pub fn new(first: u32, last: u32) -> Self {
         Self {
             first,
@@ -25,27 +27,44 @@ impl<C: Cpus> Ids<C> {
     }
 
     /// The smallest free number.
+    ///
+    /// *Context.* Task: the bitmap may grow, outside the lock.
     pub fn take(&self) -> Option<u32> {
-        let mut used = self.used.lock();
-        let word = used.iter().position(|&word| word != u64::MAX);
-        let word = word.unwrap_or(used.len());
-        let bit = used.get(word).map_or(0, |word| word.trailing_ones());
-        let index = u32::try_from(word)
-            .ok()?
-            .checked_mul(64)?
-            .checked_add(bit)?;
-        let id = self
-            .first
-            .checked_add(index)
-            .filter(|&id| id <= self.last)?;
-        if word == used.len() {
-            used.push(0);
+        // Dropped after the lock.
+        let mut room: Vec<u64> = Vec::new();
+        loop {
+            let mut used = self.used.lock();
+            let word = used.iter().position(|&word| word != u64::MAX);
+            let word = word.unwrap_or(used.len());
+            let bit = used.get(word).map_or(0, |word| word.trailing_ones());
+            let index = u32::try_from(word)
+                .ok()?
+                .checked_mul(64)?
+                .checked_add(bit)?;
+            let id = self
+                .first
+                .checked_add(index)
+                .filter(|&id| id <= self.last)?;
+            if word == used.capacity() {
+                if room.capacity() <= word {
+                    drop(used);
+                    room = Vec::with_capacity((word + 1).next_power_of_two());
+                    continue;
+                }
+                room.extend_from_slice(&used);
+                core::mem::swap(&mut *used, &mut room);
+            }
+            if word == used.len() {
+                used.push(0);
+            }
+            used[word] |= 1 << bit;
+            return Some(id);
         }
-        used[word] |= 1 << bit;
-        Some(id)
     }
 
     /// Takes `id` back. Numbers that are not out are left alone.
+    ///
+    /// *Context.* Interrupt.
     pub fn give_back(&self, id: u32) {
         if let Some(index) = id.checked_sub(self.first) {
             if let Some(word) = self.used.lock().get_mut(index as usize / 64) {
@@ -55,6 +74,8 @@ impl<C: Cpus> Ids<C> {
     }
 
     /// How many are out.
+    ///
+    /// *Context.* Interrupt.
     pub fn out(&self) -> u32 {
         self.used.lock().iter().map(|word| word.count_ones()).sum()
     }
