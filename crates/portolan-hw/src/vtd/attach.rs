@@ -8,22 +8,21 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::inval::Gather;
+use portolan::addr::{ContextId, Pasid, StreamId};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::table::Access;
 use portolan::table::format::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
 use portolan::unit::{
     Attach, AttachError, Domain, FaultEvent, FaultReason, PagedDomain, Unit, UnitError,
 };
 
 use super::core::{Remote, VtdQueue, split_id};
-use super::features::{Has, width_code};
-use super::request::{Contexts, DeviceTlb, Extent, Iotlb, Request};
+use super::features::Has;
+use super::lists::with_room;
+use super::request::{Contexts, DeviceTlb, Ending, Extent, Iotlb, Request};
 use super::spec::ADDRESS;
-use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
-use super::structures::{At, Forget, Mode, change};
-use super::unit::{Known, PASS, Vtd};
+use super::spec::entry::{self, P, scalable};
+use super::structures::{At, Forget, Mode, Structures, change};
+use super::unit::{Device, History, Known, PASS, Vtd};
 
 /// A domain that is kept alive.
 #[derive(Clone)]
@@ -49,7 +48,7 @@ pub(super) struct Home {
 
 /// Where a stream is to go.
 #[derive(Clone, Debug)]
-enum Target {
+pub(super) enum Target {
     Blocked,
     Pass,
     Second {
@@ -81,9 +80,9 @@ fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
 impl Known {
     /// The device TLB of a stream, if it may be used once the home at `key` is left: not while
     /// another PASID is attached whose domain does not know of it.
-    fn usable_device(&self, (stream, pasid): (u16, u32)) -> Option<DeviceTlb> {
-        let device = self.devices.get(&stream).copied()?;
-        let mut others = self.homes.range((stream, 0)..=(stream, u32::MAX));
+    fn usable_device(&self, (stream, pasid): (u16, u32)) -> Option<Device> {
+        let device = self.devices.get(stream).copied()?;
+        let mut others = self.homes.range((stream, 0), (stream, u32::MAX));
         let told = others.all(|((_, other), home)| *other == pasid || home.remote.is_some());
         told.then_some(device)
     }
@@ -96,9 +95,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// The first failure; the others are tried all the same.
     pub fn block_all(&self) -> Result<(), AttachError> {
         let all: Vec<_> = {
+            let count = {
+                let known = self.known.lock();
+                known.homes.len() + known.limbo.len()
+            };
+            let mut all = Vec::with_capacity(count);
             let known = self.known.lock();
+            let homes = known.homes.iter().map(|(key, _)| *key);
             let limbo = known.limbo.iter().map(|(key, _)| *key);
-            known.homes.keys().copied().chain(limbo).collect()
+            // What is attached in between is not blocked by this.
+            all.extend(homes.chain(limbo).take(count));
+            all
         };
         let mut result = Ok(());
         for (stream, pasid) in all {
@@ -128,77 +135,105 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 
     fn go(&self, stream: StreamId, pasid: u32, target: Target) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
-        let turn = {
-            let control = &self.core.control;
-            self.moves.take(&control.clock, control.limit)?
-        };
+        let (clock, limit) = (&self.core.control.clock, self.config.limit);
         let key = (sid, pasid);
+        let move_to = |tables: &mut Structures| self.move_to(tables, key, &target);
+        let left = self.structures.with(clock, limit, move_to)?;
+        // Whoever else was waiting to move a stream need not wait for the end of a domain.
+        left.map(drop)
+    }
+
+    /// Moves a stream; returns where it was.
+    fn move_to(
+        &self,
+        tables: &mut Structures,
+        key: (u16, u32),
+        target: &Target,
+    ) -> Result<Option<Home>, AttachError> {
         self.settle(key)?;
-        let (old, new) = {
+        let (old, device) = {
             let known = self.known.lock();
-            let device = known.usable_device(key);
-            // With a legacy entry that passes through, device TLBs get nothing.
-            let legacy = self.config.mode == Mode::Legacy;
-            let device = device.filter(|_| !(legacy && matches!(target, Target::Pass)));
-            let remote = device.map(|device| remote(key, device));
-            (known.homes.get(&key).cloned(), target.home(remote))
+            (known.homes.get(key).cloned(), known.usable_device(key))
         };
+        // With a legacy entry that passes through, device TLBs get nothing.
+        let legacy = self.config.mode == Mode::Legacy;
+        let device = device.filter(|_| !(legacy && matches!(target, Target::Pass)));
+        let new = target.home(device.map(|device| remote(key, device.tlb)));
         if old.is_none() && new.is_none() {
-            return Ok(());
+            return Ok(None);
         }
-        let words = self.words(&target, new.as_ref())?;
-        let at = self.entry(key)?;
+        let words = self.words(target, new.as_ref())?;
+        if let (Some(home), Some(device)) = (&new, device) {
+            self.forget_history(home, device)?;
+        }
+        if new.is_some() {
+            self.room_for_one();
+        }
+        let at = self.entry(tables, key)?;
         if let Some(home) = &new {
-            self.note(home, pasid);
+            self.note(home, key.1);
         }
         let forget_old = self.forget(key, old.as_ref());
         let forget_absence = self.forget_absence(key, new.as_ref());
         let forget = Forget {
             old: &forget_old.each_ref().map(Vec::as_slice),
+            ending: self.ending(old.as_ref()),
             absence: &forget_absence.each_ref().map(Vec::as_slice),
         };
         let changed = change(&self.core, at, &words[..at.words()], forget);
         if changed.is_err() {
             // Absent, so that whatever comes, no more of it is looked up.
-            let nothing = Forget {
-                old: &[],
-                absence: &[],
-            };
             let blocked = [0; entry::PASID_WORDS];
-            let _ = change(&self.core, at, &blocked[..at.words()], nothing);
+            let _ = change(&self.core, at, &blocked[..at.words()], Forget::NOTHING);
         }
-        let done = self.settle_in(key, new, changed);
-        drop(turn);
-        if let (Ok(()), Some(old)) = (&done, &old) {
-            self.forget_note(old, pasid);
+        self.settle_in(key, new, changed)?;
+        if let Some(old) = &old {
+            self.forget_note(old, key.1);
         }
-        drop(old);
-        Ok(done?)
+        Ok(old)
     }
 
-    /// Notes where the stream is now, or what it may still reach.
+    /// What else than invalidations to wait for when a home is left: page requests that the device
+    /// sent from it, so that none is taken for one of whoever gets the PASID next (7.10).
+    fn ending(&self, home: Option<&Home>) -> Ending {
+        let sends = home.is_some_and(|home| home.remote.is_some());
+        let drains = self.features().has.contains(Has::PAGE_REQUEST_DRAIN);
+        match sends && drains && self.page_requests_are_read() {
+            true => Ending::Drained,
+            false => Ending::Plain,
+        }
+    }
+
+    /// Has a device forget what it may hold of before it was this unit's, or was gone.
+    fn forget_history(&self, home: &Home, device: Device) -> Result<(), UnitError> {
+        match (device.history, home.remote) {
+            (History::Unknown, Some(remote)) => self.core.run(&[&[remote.forget(Extent::All)]]),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes where the stream is now, or what it may still reach. There is room for either.
     fn settle_in(
         &self,
         key: (u16, u32),
         new: Option<Home>,
         changed: Result<(), UnitError>,
     ) -> Result<(), UnitError> {
-        let mut known = self.known.lock();
-        let old = known.homes.remove(&key);
-        match (changed, new) {
-            (Ok(()), Some(new)) => {
-                known.homes.insert(key, new);
+        let (old, _new) = {
+            let mut known = self.known.lock();
+            let old = known.homes.remove(key);
+            match (&changed, new) {
+                (Ok(()), Some(new)) => (old, known.homes.insert(key, new)),
+                (Ok(()), None) => (old, None),
+                (Err(_), new) => {
+                    let stuck = old.into_iter().chain(new).map(|home| (key, home));
+                    known.limbo.extend(stuck);
+                    (None, None)
+                }
             }
-            (Ok(()), None) => {}
-            (Err(error), new) => {
-                let stuck = old.into_iter().chain(new).map(|home| (key, home));
-                known.limbo.extend(stuck);
-                return Err(error);
-            }
-        }
-        drop(known);
+        };
         drop(old);
-        Ok(())
+        changed
     }
 
     /// Once more invalidates what a failure left over at `key`, before anything else happens to it.
@@ -211,12 +246,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             };
             let Some(home) = home else { return Ok(()) };
             let stages = self.forget(key, Some(&home));
-            self.core.run(&stages.each_ref().map(Vec::as_slice))?;
+            let ending = self.ending(Some(&home));
+            self.core
+                .run_to(&stages.each_ref().map(Vec::as_slice), ending)?;
             self.forget_note(&home, key.1);
-            let mut known = self.known.lock();
-            let at = known.limbo.iter().position(|(at, _)| *at == key);
-            let settled = at.map(|at| known.limbo.remove(at));
-            drop(known);
+            let settled = {
+                let mut known = self.known.lock();
+                let at = known.limbo.iter().position(|(at, _)| *at == key);
+                at.map(|at| known.limbo.remove(at))
+            };
             drop((home, settled));
         }
     }
@@ -225,15 +263,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     fn note(&self, home: &Home, pasid: u32) {
         if let Some(context) = home.context {
             self.core.tag(context, |tag| {
-                tag.pasids.push(pasid);
+                let at = tag.pasids.partition_point(|of| *of < pasid);
+                tag.pasids.insert(at, pasid);
                 tag.remotes.extend(home.remote);
             });
         }
     }
 
-    fn forget_note(&self, home: &Home, pasid: u32) {
+    pub(super) fn forget_note(&self, home: &Home, pasid: u32) {
         let Some(context) = home.context else { return };
-        self.core.tag(context, |tag| {
+        self.core.untag(context, |tag| {
             if let Some(at) = tag.pasids.iter().position(|of| *of == pasid) {
                 tag.pasids.remove(at);
             }
@@ -252,8 +291,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let domain = home.id;
         let mut stages: [Vec<Request>; 3] = Default::default();
         // Whether or not it was used for `home`: it may be from now on, while `home` is left.
-        let device = self.known.lock().devices.get(&stream).copied();
-        let device = device.map(|device| remote((stream, pasid), device));
+        let device = self.known.lock().devices.get(stream).copied();
+        let device = device.map(|device| remote((stream, pasid), device.tlb));
         match self.config.mode {
             Mode::Legacy => {
                 let context = Contexts::Device { domain, stream };
@@ -294,9 +333,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// The entry that decides about a stream and a PASID, made if there is none.
-    fn entry(&self, key: (u16, u32)) -> Result<At, UnitError> {
+    fn entry(&self, structures: &mut Structures, key: (u16, u32)) -> Result<At, UnitError> {
         let (stream, pasid) = key;
-        let mut structures = self.structures.lock();
         let context = structures.context(&self.core, stream)?;
         if structures.mode == Mode::Legacy {
             return Ok(context);
@@ -304,12 +342,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let directory = structures.directory(&self.core, stream)?;
         let at = structures.pasid(&self.core, stream, pasid)?;
         let code = structures.directory_code();
-        drop(structures);
         let has = self.features().has;
         let flag = |condition: bool, bit: u64| if condition { bit } else { 0 };
         let known = self.known.lock();
         let device = known.usable_device(key).is_some();
-        let stale = known.stale.contains(&stream);
+        let stale = known.stale.get(stream).is_some();
         drop(known);
         let requests = device && self.page_requests_are_read();
         let words = [
@@ -327,133 +364,23 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let context_cache = [Request::Contexts(Contexts::Device { domain, stream })];
         let forget = Forget {
             old: &[&context_cache, &[Request::PasidCacheAll], &[all]],
+            ending: Ending::Plain,
             absence: &[&context_cache],
         };
         if stale {
             self.core.run(forget.old)?;
-            self.known.lock().stale.remove(&stream);
+            self.known.lock().stale.remove(stream);
         }
         if let Err(error) = change(&self.core, context, &words, forget) {
-            self.known.lock().stale.insert(stream);
+            with_room(
+                &self.known,
+                |known| known.stale.list(),
+                1,
+                |known| known.stale.insert(stream, ()),
+            );
             return Err(error);
         }
         Ok(at)
-    }
-
-    /// The words of the entry for `target`; those of the longest kind, zeros behind.
-    fn words(
-        &self,
-        target: &Target,
-        home: Option<&Home>,
-    ) -> Result<[u64; entry::PASID_WORDS], AttachError> {
-        let mut words = [0; entry::PASID_WORDS];
-        let Some(home) = home else { return Ok(words) };
-        let device = home.remote.is_some();
-        match self.config.mode {
-            Mode::Legacy => self.context_words(&mut words, target, home.id, device)?,
-            Mode::Scalable => self.pasid_words(&mut words, target, home.id)?,
-        }
-        words[0] |= P;
-        Ok(words)
-    }
-
-    /// Width code of entries that pass through: the widest that there is.
-    fn widest(&self) -> u64 {
-        self.features().second_levels().last().map_or(0, width_code)
-    }
-
-    fn context_words(
-        &self,
-        words: &mut [u64],
-        target: &Target,
-        id: u16,
-        device: bool,
-    ) -> Result<(), AttachError> {
-        use context::translation as t;
-        let (kind, root, width) = match target {
-            Target::Second { root, levels, .. } => {
-                let kind = if device {
-                    t::DEVICE_TLB
-                } else {
-                    t::UNTRANSLATED
-                };
-                (kind, *root, width_code(*levels))
-            }
-            Target::Pass => match self.widest() {
-                0 => return Err(UnitError::Unsupported.into()),
-                width => (t::PASS, 0, width),
-            },
-            Target::Blocked | Target::First { .. } => return Err(AttachError::Mismatch),
-        };
-        words[0] = root & ADDRESS | context::TT.at(kind);
-        words[1] = context::AW.at(width) | context::DID.at(id.into());
-        Ok(())
-    }
-
-    fn pasid_words(&self, words: &mut [u64], target: &Target, id: u16) -> Result<(), AttachError> {
-        use pasid_entry::{AW, DID, FSPM, PGTT, PWSNP, translation as t};
-        let snoops = self.features().has.contains(Has::SCALABLE_SNOOPS);
-        let snoop = if snoops { PWSNP } else { 0 };
-        words[1] = DID.at(id.into()) | snoop;
-        let second = |root: u64, levels| root & ADDRESS | AW.at(width_code(levels));
-        match target {
-            Target::Blocked => return Err(AttachError::Mismatch),
-            Target::Pass => {
-                words[0] = AW.at(self.widest()) | PGTT.at(t::PASS);
-                words[1] = DID.at(id.into());
-            }
-            Target::Second { root, levels, .. } => {
-                words[0] = second(*root, *levels) | PGTT.at(t::SECOND);
-            }
-            Target::First { root, levels, .. } => {
-                let (mode, width) = match levels {
-                    VtdFirstLevels::Four => (0, width_code(VtdLevels::Four)),
-                    VtdFirstLevels::Five => (1, width_code(VtdLevels::Five)),
-                };
-                words[2] = root & ADDRESS | FSPM.at(mode);
-                let known = self.known.lock();
-                words[0] = match known.parents.get(&id) {
-                    Some(parent) => second(parent.root, parent.levels) | PGTT.at(t::NESTED),
-                    // The width is the second stage's, but QEMU limits a first stage by it as well.
-                    None => PGTT.at(t::FIRST) | AW.at(width),
-                };
-            }
-        }
-        Ok(())
-    }
-
-    /// Maps what `stream` reaches at its own addresses into `domain`, unless it is there already.
-    fn hold_reserved(&self, stream: StreamId, domain: &impl Domain) -> Result<(), AttachError> {
-        let page = PageSize::SIZE_4K;
-        for memory in self.reserved(stream) {
-            let start = memory.start().align_down(page).get();
-            let last = memory.last().get() | (page.bytes() - 1);
-            let range = IovaRange::new(Iova::new(start), Iova::new(last));
-            let range = range.filter(|range| domain.input_range().covers(*range));
-            let range = range.ok_or(AttachError::Mismatch)?;
-            let pages = (0..range.pages(page)).map(|n| start + n * page.bytes());
-            let there = |at: u64| {
-                let found = domain.translate(Iova::new(at));
-                found.is_some_and(|found| found.pa == PhysAddr::new(at))
-            };
-            if pages.clone().all(there) {
-                continue;
-            }
-            let bytes = range.len_minus_one() + 1;
-            let access = Access::READ | Access::WRITE;
-            let mut owed = Gather::new();
-            domain
-                .map(
-                    range.start(),
-                    PhysAddr::new(start),
-                    bytes,
-                    access,
-                    &mut owed,
-                )
-                .map_err(|_| AttachError::Mismatch)?;
-            domain.sync(&mut owed).map_err(UnitError::from)?;
-        }
-        Ok(())
     }
 }
 
@@ -493,17 +420,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
         self.go(stream, RID_PASID, Target::Pass)
     }
 
+    /// *Context.* Interrupt.
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
         let mut event = self.faults.next(&self.core.control)?;
         if let Some(FaultEvent::Fault(record)) = &mut event {
             // One code stands for both: what the tables say now tells which.
             if let (FaultReason::Permission, Some(iova)) = (record.reason, record.iova) {
                 let pasid = record.pasid.map_or(RID_PASID, Pasid::get);
-                let kept = {
-                    let known = self.known.lock();
-                    let key = (record.stream.get() as u16, pasid);
-                    known.homes.get(&key).and_then(|home| home.kept.clone())
-                };
+                let key = (record.stream.get() as u16, pasid);
+                // Under the lock: a domain that were held here instead might end here, and a
+                // handler may not wait for that.
+                let known = self.known.lock();
+                let kept = known.homes.get(key).and_then(|home| home.kept.as_ref());
                 if kept.is_some_and(|kept| kept.0.translate(iova).is_none()) {
                     record.reason = FaultReason::NotMapped;
                 }
@@ -558,7 +486,8 @@ macro_rules! attach {
                 pasid: u32,
                 domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
             ) -> Result<(), AttachError> {
-                if !Arc::ptr_eq(&domain.queue().0, &self.core) {
+                let ours = Arc::ptr_eq(&domain.queue().0, &self.core);
+                if !ours || self.is_untranslated(stream) {
                     return Err(AttachError::Mismatch);
                 }
                 self.hold_reserved(stream, &**domain)?;

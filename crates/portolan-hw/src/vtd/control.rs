@@ -4,35 +4,37 @@
 //! 11.4.5 (one command at a time, repeating what is on), 6.8 (write buffer), 11.4.7 (protected
 //! memory).
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
-use portolan::platform::{Clock, Cpus, Mmio, Nanos, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, poll};
 use portolan::unit::{Awaited, UnitError};
 
 use super::counts::{Counters, Kind};
 use super::features::{Features, Has};
 use super::spec::reg::{self, command, pmen};
 
-/// A right that one caller has at a time. Nobody waits for it for ever.
-#[derive(Debug, Default)]
-pub(super) struct Turn(AtomicBool);
+/// A value that one caller has at a time, for as long as it takes: it may wait for hardware
+/// meanwhile, which nobody does under a lock.
+#[derive(Debug)]
+pub(super) struct Desk<C: Cpus, T: Send>(Guarded<C, Option<T>>);
 
-/// A turn that was taken; it ends when this is dropped.
-pub(super) struct Taken<'a>(&'a AtomicBool);
-
-impl Turn {
-    pub(super) fn take(&self, clock: &impl Clock, limit: Nanos) -> Result<Taken<'_>, UnitError> {
-        let free = || (!self.0.swap(true, Ordering::Acquire)).then_some(());
-        let awaited = Awaited::Turn;
-        poll(clock, limit, free)
-            .map(|()| Taken(&self.0))
-            .map_err(|waited| UnitError::TimedOut { awaited, waited })
+impl<C: Cpus, T: Send> Desk<C, T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(Guarded::new(Some(value)))
     }
-}
 
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+    /// Waits until nobody has the value, and not longer than `limit`, and lends it to `work`. That
+    /// somebody else had it for too long says nothing about the hardware.
+    pub(super) fn with<X>(
+        &self,
+        clock: &C,
+        limit: Nanos,
+        work: impl FnOnce(&mut T) -> X,
+    ) -> Result<X, UnitError> {
+        let awaited = Awaited::Turn;
+        let mut value = poll(clock, limit, || self.0.lock().take())
+            .map_err(|waited| UnitError::TimedOut { awaited, waited })?;
+        let done = work(&mut value);
+        *self.0.lock() = Some(value);
+        Ok(done)
     }
 }
 
@@ -43,6 +45,13 @@ pub(super) enum Switch {
     Off,
 }
 
+/// A control bit that was written, and what the status shows of it once the unit has followed.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    bit: u32,
+    wanted: u32,
+}
+
 /// Registers, clock and identification of a unit.
 #[derive(Debug)]
 pub(super) struct Control<R, C: Cpus> {
@@ -51,8 +60,12 @@ pub(super) struct Control<R, C: Cpus> {
     pub(super) limit: Nanos,
     pub(super) features: Features,
     pub(super) counters: Counters,
-    turn: Turn,
+    /// The last command given, until the unit has followed: the next one may not come before.
+    under_way: Guarded<C, Option<UnderWay>>,
 }
+
+/// Limits that a wait may last although there is progress: then others were always faster.
+const MAX_EXTENSIONS: u32 = 256;
 
 impl<R: Mmio, C: Cpus> Control<R, C> {
     pub(super) fn new(regs: R, clock: C, limit: Nanos, features: Features) -> Self {
@@ -62,7 +75,42 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
             limit,
             features,
             counters: Counters::default(),
-            turn: Turn::default(),
+            under_way: Guarded::default(),
+        }
+    }
+
+    /// Looks until `look` finds something. The limit begins anew whenever `progress` has moved on
+    /// in its second half: hardware that is at work for others first is slow, not broken.
+    pub(super) fn patient<T>(
+        &self,
+        awaited: Awaited,
+        mut look: impl FnMut() -> Option<Result<T, UnitError>>,
+        mut progress: impl FnMut() -> u64,
+    ) -> Result<T, UnitError> {
+        let mut begin = self.clock.now();
+        let mut seen = None;
+        let mut extensions = 0;
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            let waited = self.clock.now().since(begin);
+            if waited >= self.limit {
+                let timed_out = |awaited| Err(UnitError::TimedOut { awaited, waited });
+                let now = progress();
+                // Of a CPU that was held up for the whole second half nobody knows.
+                if seen == Some(now) {
+                    return look().unwrap_or(timed_out(awaited));
+                }
+                extensions += 1;
+                if extensions > MAX_EXTENSIONS {
+                    return look().unwrap_or(timed_out(Awaited::Turn));
+                }
+                (begin, seen) = (self.clock.now(), Some(now));
+            } else if seen.is_none() && waited.get() >= self.limit.get() / 2 {
+                seen = Some(progress());
+            }
+            self.clock.relax();
         }
     }
 
@@ -90,27 +138,56 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
         }
     }
 
+    /// Gives the command that `value` makes of the control bits that are on, unless it is `None`,
+    /// and waits until the status shows it. Callers that come while the unit follows another
+    /// command wait for the unit, not for who gave that: they may have interrupted it.
+    fn command(
+        &self,
+        shown: UnderWay,
+        awaited: Awaited,
+        value: impl Fn(u32) -> Option<u32>,
+    ) -> Result<(), UnitError> {
+        let give = || {
+            let mut under_way = self.under_way.lock();
+            let status = match self.status() {
+                Ok(status) => status,
+                Err(error) => return Some(Err(error)),
+            };
+            if let Some(UnderWay { bit, wanted }) = *under_way {
+                if status & bit != wanted {
+                    return None;
+                }
+                *under_way = None;
+            }
+            let value = value(status & command::STICKY);
+            if let Some(value) = value {
+                self.regs.write32(reg::GCMD, value);
+                *under_way = Some(shown);
+            }
+            Some(Ok(value.is_some()))
+        };
+        let given = poll(&self.clock, self.limit, give)
+            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
+        match given {
+            true => self.wait32(reg::GSTS, shown.bit, shown.wanted, awaited),
+            false => Ok(()),
+        }
+    }
+
     /// Turns one control bit on or off, and waits until it is.
     pub(super) fn switch(&self, bit: u32, to: Switch) -> Result<(), UnitError> {
-        let _turn = self.turn.take(&self.clock, self.limit)?;
-        let sticky = self.status()? & command::STICKY;
-        let (value, wanted) = match to {
-            Switch::On => (sticky | bit, bit),
-            Switch::Off => (sticky & !bit, 0),
+        let wanted = match to {
+            Switch::On => bit,
+            Switch::Off => 0,
         };
-        if sticky & bit == wanted {
-            return Ok(());
-        }
-        self.regs.write32(reg::GCMD, value);
-        self.wait32(reg::GSTS, bit, wanted, Awaited::Control)
+        let value = |sticky: u32| (sticky & bit != wanted).then_some(sticky & !bit | wanted);
+        self.command(UnderWay { bit, wanted }, Awaited::Control, value)
     }
 
     /// Gives the one-shot command `bit`, and waits until the status shows `wanted` of it.
     fn once(&self, bit: u32, wanted: u32, awaited: Awaited) -> Result<(), UnitError> {
-        let _turn = self.turn.take(&self.clock, self.limit)?;
-        let sticky = self.status()? & command::STICKY;
-        self.regs.write32(reg::GCMD, sticky | bit);
-        self.wait32(reg::GSTS, bit, wanted, awaited)
+        let value = |sticky| Some(sticky | bit);
+        self.command(UnderWay { bit, wanted }, awaited, value)
     }
 
     /// Has the unit take over the root table at `address`, with its mode.

@@ -5,25 +5,26 @@
 //! Stages of an invalidation are told apart by waits with a fence: configuration before
 //! translations before device TLBs (6.5.3), so that nothing is cached again from what is stale.
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::{ContextId, PageSize};
-use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
-use portolan::unit::{ContextHome, UnitError};
+use portolan::addr::ContextId;
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
+use portolan::unit::{Awaited, ContextHome, UnitError};
 
 use super::control::Control;
 use super::direct::Direct;
 use super::features::Has;
-use super::request::{Contexts, DeviceTlb, Extent, Hint, Iotlb, Request};
-use super::ring::{Batch, Owner, Ring};
+use super::lists::{Sorted, with_room};
+use super::refusal;
+use super::request::{DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request};
+use super::ring::{Asked, Batch, Owner, Ring, Waited};
+use super::spec::reg::{self, prs};
 use crate::ids::Ids;
 
-/// Device-TLB invalidations of one plan beyond which each device forgets everything instead.
-const MAX_DEVICE_EXTENTS: usize = 64;
+/// How often something is submitted that another device's time-out interrupts, each a different one.
+pub(super) const ATTEMPTS: u32 = 16;
 
 /// Bit of a context identifier that says first stage; below it the domain identifier.
 const FIRST: u32 = 1 << 16;
@@ -64,7 +65,7 @@ pub(super) struct Remote {
 /// What an identifier tags.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tag {
-    /// PASIDs under which a first stage is cached, once for each attachment.
+    /// PASIDs under which a first stage is cached, once for each attachment, in order.
     pub(super) pasids: Vec<u32>,
     /// Device TLBs.
     pub(super) remotes: Vec<Remote>,
@@ -76,7 +77,7 @@ pub(super) struct Tag {
 #[derive(Debug)]
 pub(super) enum Way<C: Cpus> {
     Ring(Ring<C>),
-    Direct(Direct),
+    Direct(Direct<C>),
 }
 
 /// Shared by the unit, its handles and its domains.
@@ -86,52 +87,162 @@ pub(super) struct Core<R, M, C: Cpus> {
     pub(super) mem: M,
     pub(super) way: Way<C>,
     pub(super) ids: Ids<C>,
-    pub(super) tags: Guarded<C, BTreeMap<u32, Arc<Tag>>>,
+    pub(super) tags: Guarded<C, Sorted<u32, Arc<Tag>>>,
     /// Translation is off for good, and everything was invalidated: nothing is owed any more.
     pub(super) released: AtomicBool,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
-    /// Changes what `context` tags.
-    pub(super) fn tag(&self, context: ContextId, change: impl FnOnce(&mut Tag)) {
-        let mut tags = self.tags.lock();
-        change(Arc::make_mut(tags.entry(context.get()).or_default()));
+    /// Changes what `context` tags. Memory is taken and given back outside the lock, so another
+    /// change may come in between, and this one is made again.
+    pub(super) fn tag(&self, context: ContextId, change: impl Fn(&mut Tag)) {
+        loop {
+            let old = self.tag_of(context);
+            let mut new = old.as_deref().cloned().unwrap_or_default();
+            change(&mut new);
+            let new = Arc::new(new);
+            let made = with_room(&self.tags, Sorted::list, 1, |tags| {
+                let same = match (tags.get(context.get()), &old) {
+                    (Some(now), Some(old)) => Arc::ptr_eq(now, old),
+                    (now, old) => now.is_none() && old.is_none(),
+                };
+                match same {
+                    true => Ok(tags.insert(context.get(), new)),
+                    false => Err(new),
+                }
+            });
+            if made.is_ok() {
+                return;
+            }
+        }
     }
 
-    fn tag_of(&self, context: ContextId) -> Arc<Tag> {
+    pub(super) fn tag_of(&self, context: ContextId) -> Option<Arc<Tag>> {
+        self.tags.lock().get(context.get()).cloned()
+    }
+
+    /// The first context from `first` that tags something, and what.
+    pub(super) fn next_tag(&self, first: u32) -> Option<(ContextId, Arc<Tag>)> {
         let tags = self.tags.lock();
-        tags.get(&context.get()).cloned().unwrap_or_default()
+        let (id, tag) = tags.range(first, u32::MAX).next()?;
+        Some((ContextId::new(*id), Arc::clone(tag)))
+    }
+
+    /// Changes what `context` tags to less of it, which takes no memory if nobody else is looking.
+    pub(super) fn untag(&self, context: ContextId, change: impl Fn(&mut Tag)) {
+        let here = {
+            let mut tags = self.tags.lock();
+            let tag = tags.get_mut(context.get()).and_then(Arc::get_mut);
+            tag.map(&change)
+        };
+        if here.is_none() {
+            self.tag(context, change);
+        }
     }
 
     /// Carries out `stages` one after another, each complete before the next begins, and waits.
     pub(super) fn run(&self, stages: &[&[Request]]) -> Result<(), UnitError> {
+        self.run_to(stages, Ending::Plain)
+    }
+
+    /// As [`Core::run`], to another ending. After [`Ending::Drained`] no page request that a device
+    /// sent before is still on its way to the queue in memory (7.10): if the queue had no room for
+    /// one, it has to be emptied, and everything is done once more.
+    pub(super) fn run_to(&self, stages: &[&[Request]], ending: Ending) -> Result<(), UnitError> {
+        for _ in 0..ATTEMPTS {
+            self.run_once(stages, ending)?;
+            if ending == Ending::Plain || self.overflown()?.is_none() {
+                return Ok(());
+            }
+            let empty = || match self.overflown() {
+                Ok(Some(())) => None,
+                Ok(None) => Some(Ok(())),
+                Err(error) => Some(Err(error)),
+            };
+            self.poll(empty)?;
+        }
+        let (awaited, waited) = (Awaited::Turn, Nanos::default());
+        Err(UnitError::TimedOut { awaited, waited })
+    }
+
+    /// Whether page requests were lost since somebody has read them all.
+    fn overflown(&self) -> Result<Option<()>, UnitError> {
+        match self.control.regs.read32(reg::PRS) {
+            u32::MAX => Err(UnitError::Gone),
+            status => Ok((status & prs::PRO != 0).then_some(())),
+        }
+    }
+
+    /// Waits for whoever reads the page requests.
+    fn poll(&self, look: impl FnMut() -> Option<Result<(), UnitError>>) -> Result<(), UnitError> {
+        let awaited = Awaited::Turn;
+        poll(&self.control.clock, self.control.limit, look)
+            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+    }
+
+    fn run_once(&self, stages: &[&[Request]], ending: Ending) -> Result<(), UnitError> {
         if self.released.load(Ordering::Acquire) {
             return Ok(());
         }
-        let mut sending = Sending::new(self);
-        let result = sending.all(stages);
-        sending.leave(result)
+        for _ in 0..ATTEMPTS {
+            let mut sending = Sending::new(self);
+            let result = sending.all(stages, ending);
+            if sending.leave(result)? == Waited::Done {
+                return Ok(());
+            }
+        }
+        Err(INTERRUPTED)
+    }
+}
+
+/// Devices that time out one after another leave no time for anything else.
+pub(super) const INTERRUPTED: UnitError = UnitError::Refused {
+    code: refusal::DEVICE_TLB,
+};
+
+/// The devices that stages of requests ask.
+struct Stages<'a>(&'a [&'a [Request]]);
+
+impl Asked for Stages<'_> {
+    fn asked(&self, stream: u16) -> bool {
+        let mut all = self.0.iter().flat_map(|stage| stage.iter());
+        all.any(|request| request.asks() == Some(stream))
+    }
+
+    fn asked_any(&self) -> bool {
+        let mut all = self.0.iter().flat_map(|stage| stage.iter());
+        all.any(|request| request.asks().is_some())
     }
 }
 
 /// Requests under way from one caller.
-struct Sending<'a, R, M, C: Cpus> {
-    core: &'a Core<R, M, C>,
+pub(super) struct Sending<'a, R, M, C: Cpus> {
+    pub(super) core: &'a Core<R, M, C>,
     owner: Owner,
     batch: Batch,
 }
 
 impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
-    fn new(core: &'a Core<R, M, C>) -> Self {
-        let owner = match &core.way {
-            Way::Ring(ring) => ring.owner(),
-            Way::Direct(_) => 0,
+    pub(super) fn new(core: &'a Core<R, M, C>) -> Self {
+        let mut sending = Self {
+            core,
+            owner: 0,
+            batch: Batch::new(),
         };
-        let batch = Batch::new();
-        Self { core, owner, batch }
+        sending.begin_again();
+        sending
     }
 
-    fn all(&mut self, stages: &[&[Request]]) -> Result<(), UnitError> {
+    /// Everything from here on is a new attempt.
+    pub(super) fn begin_again(&mut self) {
+        if let Way::Ring(ring) = &self.core.way {
+            self.owner = ring.owner();
+        }
+        self.batch.clear();
+    }
+
+    fn all(&mut self, stages: &[&[Request]], ending: Ending) -> Result<Waited, UnitError> {
+        let asked = Stages(stages);
         let mut stages = stages.iter().filter(|stage| !stage.is_empty()).peekable();
         while let Some(stage) = stages.next() {
             for request in *stage {
@@ -139,13 +250,13 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
             }
             match stages.peek() {
                 Some(_) => self.fence()?,
-                None => self.wait()?,
+                None => return self.wait(ending, &asked),
             }
         }
-        Ok(())
+        Ok(Waited::Done)
     }
 
-    fn send(&mut self, request: Request) -> Result<(), UnitError> {
+    pub(super) fn send(&mut self, request: Request) -> Result<(), UnitError> {
         let control = &self.core.control;
         match &self.core.way {
             Way::Ring(_) => {
@@ -174,39 +285,32 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     }
 
     /// Everything before is complete before anything after begins.
-    fn fence(&mut self) -> Result<(), UnitError> {
-        self.flush()?;
-        if let Way::Ring(ring) = &self.core.way {
-            ring.submit_wait(&self.core.control, &self.core.mem, self.owner)?;
-        }
-        Ok(())
-    }
-
-    fn wait(&mut self) -> Result<(), UnitError> {
+    pub(super) fn fence(&mut self) -> Result<(), UnitError> {
         self.flush()?;
         if let Way::Ring(ring) = &self.core.way {
             let (control, mem) = (&self.core.control, &self.core.mem);
-            let ticket = ring.submit_wait(control, mem, self.owner)?;
-            ring.wait(control, mem, self.owner, ticket)?;
+            ring.submit_wait(control, mem, self.owner, Ending::Plain)?;
         }
         Ok(())
     }
 
-    /// Ends the sending, whatever became of it.
-    fn leave(self, result: Result<(), UnitError>) -> Result<(), UnitError> {
+    /// Waits for everything that was sent, `asked` among it.
+    pub(super) fn wait(&mut self, ending: Ending, asked: &impl Asked) -> Result<Waited, UnitError> {
+        self.flush()?;
         let Way::Ring(ring) = &self.core.way else {
-            return result;
+            return Ok(Waited::Done);
         };
-        match result {
-            Ok(()) => match ring.leave(self.owner) {
-                Some(code) => Err(UnitError::Refused { code }),
-                None => Ok(()),
-            },
-            Err(error) => {
-                ring.abandon(self.owner);
-                Err(error)
-            }
+        let (control, mem) = (&self.core.control, &self.core.mem);
+        let ticket = ring.submit_wait(control, mem, self.owner, ending)?;
+        ring.wait(control, mem, self.owner, ticket, asked)
+    }
+
+    /// Ends the sending, whatever became of it.
+    pub(super) fn leave<T>(self, result: Result<T, UnitError>) -> Result<T, UnitError> {
+        if let (Way::Ring(ring), Err(_)) = (&self.core.way, &result) {
+            ring.abandon(self.owner);
         }
+        result
     }
 }
 
@@ -217,141 +321,6 @@ pub struct VtdQueue<R, M, C: Cpus>(pub(super) Arc<Core<R, M, C>>);
 impl<R, M, C: Cpus> Clone for VtdQueue<R, M, C> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
-    }
-}
-
-/// Steps of a plan being turned into requests.
-struct Paying<'a, R, M, C: Cpus> {
-    sending: Sending<'a, R, M, C>,
-    /// What device TLBs have to forget, once the unit itself has.
-    remote: Vec<Request>,
-}
-
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
-    fn step(&mut self, step: Step) -> Result<(), UnitError> {
-        let core = self.sending.core;
-        match step {
-            Step::Clean(bytes) => core.mem.clean(bytes),
-            Step::CleanBarrier => core.mem.clean_barrier(),
-            Step::FlushWriteBuffer => core.control.flush_write_buffer()?,
-            Step::Invalidate(command) => self.invalidate(command)?,
-            Step::Sync => {
-                if !self.remote.is_empty() {
-                    self.sending.fence()?;
-                }
-                for request in core::mem::take(&mut self.remote) {
-                    self.sending.send(request)?;
-                }
-                self.sending.wait()?;
-            }
-        }
-        Ok(())
-    }
-
-    fn invalidate(&mut self, command: Command) -> Result<(), UnitError> {
-        let features = &self.sending.core.control.features;
-        let hint = |depth| match depth {
-            Depth::LeafOnly => Hint::LeavesOnly,
-            Depth::AllLevels => Hint::AllLevels,
-        };
-        let (context, start, lg2, hint) = match command {
-            Command::Page {
-                context,
-                iova,
-                size,
-                depth,
-            } => (context, iova.get(), size.lg2() - 12, hint(depth)),
-            Command::Range {
-                context,
-                run,
-                granule,
-                depth,
-            } => {
-                let (start, lg2) = aligned(run, granule);
-                (context, start, lg2, hint(depth))
-            }
-            Command::Context { context } => return self.extent(context, Extent::All),
-            Command::Global => return self.sending.send(Request::Iotlb(Iotlb::All)),
-            Command::Configuration { .. } => {
-                self.sending.send(Request::Contexts(Contexts::All))?;
-                if features.has.contains(Has::SCALABLE) {
-                    self.sending.send(Request::PasidCacheAll)?;
-                }
-                return Ok(());
-            }
-        };
-        let selective = features.has.contains(Has::PAGE_SELECTIVE);
-        if !selective || lg2 > u32::from(features.max_mask) {
-            return self.extent(context, Extent::All);
-        }
-        let extent = Extent::Pages {
-            start: start >> (12 + lg2) << (12 + lg2),
-            lg2_pages: lg2 as u8,
-            hint,
-        };
-        self.extent(context, extent)
-    }
-
-    /// Everything that holds translations of `context` forgets those of `extent`.
-    fn extent(&mut self, context: ContextId, extent: Extent) -> Result<(), UnitError> {
-        let (domain, stage) = split_id(context);
-        let tag = self.sending.core.tag_of(context);
-        match stage {
-            Stage::Second => self.sending.send(Request::Iotlb(iotlb(domain, extent)))?,
-            Stage::First => {
-                let mut pasids = tag.pasids.clone();
-                pasids.sort_unstable();
-                pasids.dedup();
-                for pasid in pasids {
-                    let request = Request::PasidIotlb {
-                        domain,
-                        pasid,
-                        extent,
-                    };
-                    self.sending.send(request)?;
-                }
-            }
-        }
-        // What hangs on a second stage is tagged by addresses of the first: all of it goes.
-        for &domain in &tag.nested {
-            self.sending
-                .send(Request::Iotlb(Iotlb::Domain { domain }))?;
-            let tag = self.sending.core.tag_of(context_id(domain, Stage::First));
-            for &pasid in &tag.pasids {
-                let extent = Extent::All;
-                let request = Request::PasidIotlb {
-                    domain,
-                    pasid,
-                    extent,
-                };
-                self.sending.send(request)?;
-            }
-            self.remotes(&tag.remotes, Extent::All);
-        }
-        self.remotes(&tag.remotes, extent);
-        Ok(())
-    }
-
-    fn remotes(&mut self, remotes: &[Remote], extent: Extent) {
-        if self.remote.len() + remotes.len() > MAX_DEVICE_EXTENTS.max(remotes.len()) {
-            for request in &mut self.remote {
-                if let Request::DeviceTlb { extent, .. } = request {
-                    *extent = Extent::All;
-                }
-            }
-        }
-        for remote in remotes {
-            let request = |extent| remote.forget(extent);
-            if !self.remote.contains(&request(Extent::All)) {
-                self.remote.push(request(extent));
-            }
-        }
-        let mut seen = Vec::new();
-        self.remote.retain(|request| {
-            let new = !seen.contains(request);
-            seen.push(*request);
-            new
-        });
     }
 }
 
@@ -366,55 +335,34 @@ impl Remote {
     }
 }
 
-/// The smallest aligned power of two of 4 KiB pages that covers `run`: start and exponent.
-fn aligned(run: Run, granule: PageSize) -> (u64, u32) {
-    let range = run.range(granule);
-    let differ = (range.start().get() ^ range.last().get()) >> 12;
-    (range.start().get(), 64 - differ.leading_zeros())
-}
-
-fn iotlb(domain: u16, extent: Extent) -> Iotlb {
-    match extent {
-        Extent::All => Iotlb::Domain { domain },
-        Extent::Pages {
-            start,
-            lg2_pages,
-            hint,
-        } => Iotlb::Pages {
-            domain,
-            start,
-            lg2_pages,
-            hint,
-        },
-    }
-}
-
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for VtdQueue<R, M, C> {
-    type Error = UnitError;
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
-        if self.0.released.load(Ordering::Acquire) {
-            return Ok(());
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
+    /// Has the unit forget cached entries of the interrupt remapping table (6.5.2.7), and waits.
+    /// The table is the embedder's: this driver neither reads nor sets it. A mask that is wider
+    /// than the unit takes means all entries.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// [`UnitError::Unsupported`] without interrupt remapping, or without the queue, beside which
+    /// there is no other way; else if the unit did not complete.
+    pub fn invalidate_interrupt_entries(&self, which: InterruptEntries) -> Result<(), UnitError> {
+        let remaps = self
+            .0
+            .control
+            .features
+            .has
+            .contains(Has::INTERRUPT_REMAPPING);
+        match &self.0.way {
+            Way::Ring(_) if remaps => self.0.run(&[&[Request::InterruptEntries(which)]]),
+            Way::Ring(_) | Way::Direct(_) => Err(UnitError::Unsupported),
         }
-        let mut paying = Paying {
-            sending: Sending::new(&self.0),
-            remote: Vec::new(),
-        };
-        let mut result = Ok(());
-        for step in steps {
-            result = paying.step(step);
-            if result.is_err() {
-                break;
-            }
-        }
-        paying.sending.leave(result)
     }
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for VtdQueue<R, M, C> {
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let (domain, stage) = split_id(context);
-        let tag = self.0.tag_of(context);
+        let tag = self.0.tag_of(context).unwrap_or_default();
         let all = Request::Iotlb(Iotlb::Domain { domain });
         let pasids = tag.pasids.iter().map(|&pasid| Request::PasidIotlb {
             domain,
@@ -424,16 +372,19 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for VtdQueue<R, M, C>
         let translations: Vec<_> = pasids.chain([all]).collect();
         let remote: Vec<_> = tag.remotes.iter().map(|r| r.forget(Extent::All)).collect();
         self.0.run(&[&translations, &remote])?;
-        let mut tags = self.0.tags.lock();
-        tags.remove(&context.get());
-        if stage == Stage::First {
-            for tag in tags.values_mut() {
-                if tag.nested.contains(&domain) {
-                    Arc::make_mut(tag).nested.retain(|of| *of != domain);
-                }
+        let gone = self.0.tags.lock().remove(context.get());
+        drop(gone);
+        let mut first = match stage {
+            Stage::First => Some(0),
+            Stage::Second => None,
+        };
+        while let Some((parent, tag)) = first.and_then(|first| self.0.next_tag(first)) {
+            if tag.nested.contains(&domain) {
+                let other = |of: &u16| *of != domain;
+                self.0.tag(parent, |tag| tag.nested.retain(other));
             }
+            first = parent.get().checked_add(1);
         }
-        drop(tags);
         self.0.ids.give_back(domain.into());
         Ok(())
     }

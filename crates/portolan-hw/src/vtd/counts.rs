@@ -56,6 +56,8 @@ kinds! {
     wait, Wait;
     /// Page-group response.
     response, Response;
+    /// Interrupt entry cache.
+    interrupt_entries, InterruptEntries;
     /// Write-buffer flush.
     write_buffer, WriteBuffer;
     /// Descriptors put in place of refused ones.

@@ -4,25 +4,97 @@
 //! 11.4.8.2 and 11.4.9 for the registers. One command at a time, each awaited. The hardware may do
 //! more than was asked, never less. Refused while the queue is on (6.5.1).
 
-use portolan::platform::{Cpus, Mmio, poll};
+use arrayvec::ArrayVec;
+use portolan::platform::{Cpus, Guarded, Mmio};
 use portolan::unit::{Awaited, UnitError};
 
-use super::control::{Control, Turn};
+use super::control::Control;
 use super::counts::Kind;
 use super::features::Has;
 use super::refusal;
 use super::request::{Contexts, Iotlb};
 use super::spec::{Bits, descriptor, reg, reg::ccmd, reg::command, reg::iotlb};
 
-/// Commands through registers.
-#[derive(Debug, Default)]
-pub(super) struct Direct {
-    turn: Turn,
+/// Refusals that are kept for who has yet to ask for them.
+const MAX_REFUSALS: usize = 16;
+
+/// A command that was given, counted since the start.
+type Number = u64;
+
+/// The command that the unit is at.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    number: Number,
+    offset: usize,
+    /// Field of the register that falls when the command is done.
+    busy: Bits,
+    /// Field with what was done; 0: refused.
+    done: Bits,
 }
 
-impl Direct {
+#[derive(Debug, Default)]
+struct State {
+    /// The last command given.
+    last: Number,
+    /// The command whose outcome nobody has read yet.
+    running: Option<Running>,
+    /// Commands that were refused.
+    refused: ArrayVec<Number, MAX_REFUSALS>,
+    /// Up to this one any may have been refused: there was no room to say which.
+    unsure: Number,
+}
+
+impl State {
+    /// Reads the outcome of the running command, if it is done; `None` if it is not.
+    fn finish<R: Mmio>(&mut self, regs: &R) -> Option<Result<(), UnitError>> {
+        let Some(running) = self.running else {
+            return Some(Ok(()));
+        };
+        let value = match regs.read64(running.offset) {
+            u64::MAX => return Some(Err(UnitError::Gone)),
+            value if running.busy.of(value) != 0 => return None,
+            value => value,
+        };
+        self.running = None;
+        let refused = running.done.of(value) == 0;
+        if refused && self.refused.try_push(running.number).is_err() {
+            self.refused.clear();
+            self.unsure = running.number;
+        }
+        Some(Ok(()))
+    }
+
+    /// What became of a command that is done.
+    fn outcome(&mut self, number: Number) -> Result<(), UnitError> {
+        let at = self.refused.iter().position(|of| *of == number);
+        at.map(|at| self.refused.swap_remove(at));
+        match at.is_some() || number <= self.unsure {
+            true => Err(UnitError::Refused {
+                code: refusal::REGISTERS,
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Commands through registers. Whoever finds the unit at another's command waits for the unit, and
+/// reads the outcome on that one's behalf: it may have interrupted it.
+#[derive(Debug)]
+pub(super) struct Direct<C: Cpus> {
+    state: Guarded<C, State>,
+}
+
+impl<C: Cpus> Default for Direct<C> {
+    fn default() -> Self {
+        Self {
+            state: Guarded::default(),
+        }
+    }
+}
+
+impl<C: Cpus> Direct<C> {
     /// Invalidates part of the context cache.
-    pub(super) fn contexts<R: Mmio, C: Cpus>(
+    pub(super) fn contexts<R: Mmio>(
         &self,
         control: &Control<R, C>,
         what: Contexts,
@@ -46,7 +118,7 @@ impl Direct {
     }
 
     /// Invalidates part of the IOTLB.
-    pub(super) fn iotlb<R: Mmio, C: Cpus>(
+    pub(super) fn iotlb<R: Mmio>(
         &self,
         control: &Control<R, C>,
         what: Iotlb,
@@ -83,7 +155,7 @@ impl Direct {
     }
 
     /// Writes an address, if any, then a command, and waits for it to be done.
-    fn run<R: Mmio, C: Cpus>(
+    fn run<R: Mmio>(
         &self,
         control: &Control<R, C>,
         kind: Kind,
@@ -91,37 +163,49 @@ impl Direct {
         (offset, value): (usize, u64),
         (busy, done): (Bits, Bits),
     ) -> Result<(), UnitError> {
-        let _turn = self.turn.take(&control.clock, control.limit)?;
-        if control.status()? & command::QIE != 0 {
-            return Err(UnitError::Unsupported);
-        }
-        // Whoever was here before may have given up on a command that is still under way.
-        self.idle(control, offset, busy)?;
-        if let Some((offset, address)) = address {
-            control.regs.write64(offset, address);
-        }
-        control.counters.add(kind);
-        control.regs.write64(offset, value);
-        match done.of(self.idle(control, offset, busy)?) {
-            0 => Err(UnitError::Refused {
-                code: refusal::REGISTERS,
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    fn idle<R: Mmio, C: Cpus>(
-        &self,
-        control: &Control<R, C>,
-        offset: usize,
-        busy: Bits,
-    ) -> Result<u64, UnitError> {
-        let look = || match control.regs.read64(offset) {
-            u64::MAX => Some(Err(UnitError::Gone)),
-            value => (busy.of(value) == 0).then_some(Ok(value)),
-        };
+        let regs = &control.regs;
         let awaited = Awaited::Invalidation;
-        poll(&control.clock, control.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+        let progress = || self.state.lock().last;
+        let give = || {
+            let mut state = self.state.lock();
+            match control.status() {
+                Ok(status) if status & command::QIE != 0 => {
+                    return Some(Err(UnitError::Unsupported));
+                }
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+            if let Err(error) = state.finish(regs)? {
+                return Some(Err(error));
+            }
+            // Whoever used the unit before may have left a command under way.
+            if busy.of(regs.read64(offset)) != 0 {
+                return None;
+            }
+            if let Some((offset, address)) = address {
+                regs.write64(offset, address);
+            }
+            control.counters.add(kind);
+            regs.write64(offset, value);
+            state.last += 1;
+            state.running = Some(Running {
+                number: state.last,
+                offset,
+                busy,
+                done,
+            });
+            Some(Ok(state.last))
+        };
+        let number = control.patient(awaited, give, progress)?;
+        let look = || {
+            let mut state = self.state.lock();
+            if state.running.is_some_and(|of| of.number == number) {
+                if let Err(error) = state.finish(regs)? {
+                    return Some(Err(error));
+                }
+            }
+            Some(state.outcome(number))
+        };
+        control.patient(awaited, look, progress)
     }
 }

@@ -17,6 +17,7 @@ use portolan::unit::{PagedDomain, UnitError};
 use super::attach::Kept;
 use super::core::{Stage, VtdQueue, context_id, split_id};
 use super::features::Has;
+use super::lists::with_room;
 use super::structures::Mode;
 use super::unit::{Parent, Vtd};
 
@@ -106,7 +107,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         let table = PageTable::new(format, self.core.mem.clone())?;
         let id = self.core.take_id()?;
         // Who had the identifier before may have been nested.
-        let before = self.known.lock().parents.remove(&id);
+        let before = self.known.lock().parents.remove(id);
         drop(before);
         let context = context_id(id, Stage::First);
         let caps = self.first_capabilities();
@@ -142,7 +143,13 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
             levels: parent.table().format().levels,
             _kept: Kept(parent.clone()),
         };
-        self.known.lock().parents.insert(id, parent);
+        let before = with_room(
+            &self.known,
+            |known| known.parents.list(),
+            1,
+            |known| known.parents.insert(id, parent),
+        );
+        drop(before);
         Ok(domain)
     }
 }

@@ -67,6 +67,10 @@ bitflags::bitflags! {
         const INTERRUPT_ROOT_INVALIDATES = 1 << 23;
         /// Invalidation through registers.
         const REGISTERS = 1 << 24;
+        /// Device-TLB invalidations name the physical function, by which they are throttled.
+        const DEVICE_TLB_THROTTLE = 1 << 25;
+        /// Page requests on their way can be drained.
+        const PAGE_REQUEST_DRAIN = 1 << 26;
     }
 }
 
@@ -87,7 +91,7 @@ const CAP_FLAGS: [(Has, Bits); 13] = [
     (Has::SECOND_1G, cap::SS1G),
 ];
 
-const ECAP_FLAGS: [(Has, Bits); 12] = [
+const ECAP_FLAGS: [(Has, Bits); 14] = [
     (Has::SNOOPS, ecap::C),
     (Has::QUEUE, ecap::QI),
     (Has::DEVICE_TLB, ecap::DT),
@@ -100,6 +104,8 @@ const ECAP_FLAGS: [(Has, Bits); 12] = [
     (Has::SCALABLE_SECOND, ecap::SSTS),
     (Has::FIRST, ecap::FSTS),
     (Has::SCALABLE_SNOOPS, ecap::SMPWC),
+    (Has::DEVICE_TLB_THROTTLE, ecap::DIT),
+    (Has::PAGE_REQUEST_DRAIN, ecap::PDS),
 ];
 
 /// End of the registers at fixed places, which those at discovered ones may not overlap.
@@ -124,6 +130,8 @@ pub struct Features {
     pub width: u32,
     /// Largest address mask of an invalidation, an exponent of pages.
     pub max_mask: u8,
+    /// Largest index mask of an invalidation of interrupt entries, an exponent of entries.
+    pub max_index_mask: u8,
     /// Offset of the fault records.
     pub faults: usize,
     /// Their number.
@@ -175,6 +183,7 @@ impl Features {
             },
             width: field(cap::MGAW) as u32 + 1,
             max_mask: field(cap::MAMV).min(52) as u8,
+            max_index_mask: ecap::MHMV.of(ecap_word) as u8,
             faults: field(cap::FRO) as usize * 16,
             fault_count: field(cap::NFR) as usize + 1,
             iotlb: ecap::IRO.of(ecap_word) as usize * 16,
@@ -297,7 +306,7 @@ fn flags(cap_word: u64, ecap_word: u64) -> Has {
         has.remove(Has::DEVICE_TLB);
     }
     if !has.contains(Has::DEVICE_TLB | Has::SCALABLE) {
-        has.remove(Has::PAGE_REQUESTS);
+        has.remove(Has::PAGE_REQUESTS | Has::PAGE_REQUEST_DRAIN);
     }
     if !has.contains(Has::FIRST | Has::SCALABLE_SECOND) {
         has.remove(Has::NESTED);

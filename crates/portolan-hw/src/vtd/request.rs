@@ -63,6 +63,47 @@ pub(super) enum Extent {
     },
 }
 
+impl Extent {
+    /// The same part, for who has no use for the hint.
+    pub(super) fn without_hint(self) -> Self {
+        match self {
+            Self::All => Self::All,
+            Self::Pages {
+                start, lg2_pages, ..
+            } => Self::Pages {
+                start,
+                lg2_pages,
+                hint: Hint::AllLevels,
+            },
+        }
+    }
+}
+
+/// What a wait waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// Everything that was submitted before.
+    Plain,
+    /// That, and page requests and responses on their way (7.10).
+    Drained,
+}
+
+/// Entries of the interrupt remapping table.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptEntries {
+    /// All.
+    All,
+    /// `2^lg2_count` entries, among them `index`; the first is a multiple of that number.
+    Some {
+        /// One of them.
+        index: u16,
+        /// Exponent of their number: the index mask.
+        lg2_count: u8,
+    },
+}
+
 /// A device with a TLB of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTlb {
@@ -100,9 +141,18 @@ pub(super) enum Request {
         group: u16,
         response: Response,
     },
+    InterruptEntries(InterruptEntries),
 }
 
 impl Request {
+    /// The device whose TLB is asked to forget something.
+    pub(super) fn asks(self) -> Option<u16> {
+        match self {
+            Self::DeviceTlb { stream, .. } => Some(stream),
+            _ => None,
+        }
+    }
+
     pub(super) fn kind(self) -> Kind {
         match self {
             Self::Contexts(Contexts::All) => Kind::ContextGlobal,
@@ -114,6 +164,7 @@ impl Request {
             Self::PasidCacheAll | Self::PasidCache { .. } => Kind::PasidCache,
             Self::DeviceTlb { .. } => Kind::DeviceTlb,
             Self::Response { .. } => Kind::Response,
+            Self::InterruptEntries(_) => Kind::InterruptEntries,
         }
     }
 
@@ -153,13 +204,20 @@ impl Request {
                 device,
                 pasid,
                 extent,
-            } => device_words(stream, device, pasid, extent),
+            } => {
+                // Without throttling, the field of the physical function is reserved.
+                let throttled = features.has.contains(Has::DEVICE_TLB_THROTTLE);
+                let physical = throttled.then_some(device.physical).unwrap_or_default();
+                let device = DeviceTlb { physical, ..device };
+                device_words(stream, device, pasid, extent)
+            }
             Self::Response {
                 stream,
                 pasid,
                 group,
                 response,
             } => response_words(stream, pasid, group, response),
+            Self::InterruptEntries(which) => interrupt_words(which, features),
         }
     }
 }
@@ -256,9 +314,27 @@ fn response_words(stream: u16, pasid: Option<u32>, group: u16, response: Respons
     [word | pasid, high]
 }
 
+/// Entries as an index and a mask, or all of them if the mask is wider than the unit's.
+fn interrupt_words(which: InterruptEntries, features: &Features) -> Words {
+    use d::interrupt as f;
+    let low = TYPE.at(kind::INTERRUPT_ENTRIES);
+    match which {
+        InterruptEntries::Some { index, lg2_count } if lg2_count <= features.max_index_mask => {
+            let first = u64::from(index) >> lg2_count << lg2_count;
+            let fields = f::IM.at(lg2_count.into()) | f::IIDX.at(first);
+            [low | f::SELECTIVE.mask() | fields, 0]
+        }
+        InterruptEntries::Some { .. } | InterruptEntries::All => [low, 0],
+    }
+}
+
 /// A wait that writes `data` to `address` once everything before it is done.
-pub(super) fn wait_words(address: u64, data: u32) -> Words {
-    let word = TYPE.at(kind::WAIT) | d::wait::SW.mask() | d::wait::FN.mask();
+pub(super) fn wait_words(address: u64, data: u32, ending: Ending) -> Words {
+    let drain = match ending {
+        Ending::Plain => 0,
+        Ending::Drained => d::wait::PD.mask(),
+    };
+    let word = TYPE.at(kind::WAIT) | d::wait::SW.mask() | d::wait::FN.mask() | drain;
     [word | d::wait::DATA.at(data.into()), address]
 }
 
@@ -268,9 +344,45 @@ mod tests {
 
     const CAP: u64 = 0x00d2_008c_222f_0606;
     const ECAP: u64 = 0x00f0_0f4a;
+    /// Device TLBs, and their invalidations throttled by physical function.
+    const THROTTLED: u64 = ECAP | 1 << 2 | 1 << 41;
 
     fn words(request: Request) -> Words {
-        request.words(&Features::check(CAP, ECAP).unwrap())
+        request.words(&Features::check(CAP, THROTTLED).unwrap())
+    }
+
+    #[test]
+    fn without_throttling_the_field_of_the_physical_function_is_zero() {
+        let features = Features::check(CAP, ECAP | 1 << 2).unwrap();
+        let device = DeviceTlb {
+            depth: 4,
+            physical: 0xffff,
+        };
+        let (stream, extent) = (0x0124, Extent::All);
+        let of = |pasid| {
+            let request = Request::DeviceTlb {
+                stream,
+                device,
+                pasid,
+                extent,
+            };
+            request.words(&features)[0]
+        };
+        assert_eq!(of(None), 0x0124_0004_0003);
+        assert_eq!(of(Some(5)), 0x5_0124_0048);
+    }
+
+    #[test]
+    fn golden_words_of_interrupt_entries() {
+        let of = |index, lg2_count| InterruptEntries::Some { index, lg2_count };
+        let one = words(Request::InterruptEntries(of(0x1235, 0)));
+        assert_eq!(one, [0x1235_0000_0014, 0]);
+        let eight = words(Request::InterruptEntries(of(0x1235, 3)));
+        assert_eq!(eight, [0x1230_1800_0014, 0]);
+        let all = [InterruptEntries::All, of(0x1235, 16), of(0, 255)];
+        for which in all {
+            assert_eq!(words(Request::InterruptEntries(which)), [4, 0]);
+        }
     }
 
     #[test]
@@ -298,7 +410,9 @@ mod tests {
             pasid: 5,
         };
         assert_eq!(words(cache), [0x5_0003_0017, 0]);
-        assert_eq!(wait_words(0x1000, 7), [0x7_0000_0065, 0x1000]);
+        let wait = |ending| wait_words(0x1000, 7, ending);
+        assert_eq!(wait(Ending::Plain), [0x7_0000_0065, 0x1000]);
+        assert_eq!(wait(Ending::Drained), [0x7_0000_00e5, 0x1000]);
     }
 
     #[test]

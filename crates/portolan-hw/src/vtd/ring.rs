@@ -3,27 +3,34 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 11.4.9. Descriptors of 128 or 256 bits. Waiting is by status writes, each to a word of its own
 //! slot, so that whoever waits looks at memory only. The lock is held to write descriptors, move
-//! the tail and repair errors; never while waiting. Completion interrupts are not used.
+//! the tail and repair errors; never while waiting, and nothing is allocated under it: what one
+//! producer has to tell another goes to lists of fixed length, and where one is full more of them
+//! are told than would have to be. Completion interrupts are not used.
 
-use alloc::vec::Vec;
+use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word, poll};
+use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word};
 use portolan::unit::{Awaited, UnitError};
 
 use super::control::Control;
 use super::counts::Kind;
 use super::refusal;
-use super::request::wait_words;
+use super::request::{Ending, wait_words};
 use super::spec::descriptor::Words;
-use super::spec::reg::{self, fsts, iqercd, queue};
+use super::spec::reg::{self, command, fsts, iqercd, queue};
 
 /// Commands handed over at a time; a ring has room for several times as many.
 pub(super) const BATCH: usize = 16;
 /// Commands of one batch.
 pub(super) type Batch = ArrayVec<(Kind, Words), BATCH>;
+
+/// Refusals that are kept for who has yet to hear of them.
+const MAX_REFUSALS: usize = 64;
+/// Devices that timed out, of which is remembered whose requests those may have been.
+const MAX_TIMEOUTS: usize = 16;
 
 /// Width of the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +48,8 @@ impl Width {
     }
 }
 
-/// Names whoever submits, for as long as it waits.
+/// Names one attempt of a submitter, from its first descriptor to its last wait. Later ones have
+/// larger numbers.
 pub(super) type Owner = u64;
 
 /// Whoever is behind descriptors that nobody waits for any more.
@@ -51,6 +59,31 @@ const NOBODY: Owner = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
 
+/// What became of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// Everything submitted before is complete.
+    Done,
+    /// A device that this submitter has asked nothing of timed out, and waits were aborted with
+    /// it: what was submitted since the last wait has to be submitted again.
+    Again,
+}
+
+/// The devices whose TLBs a submitter has asked to forget something.
+pub(super) trait Asked {
+    /// Whether `stream` is one of them.
+    fn asked(&self, stream: u16) -> bool;
+    /// Whether there are any.
+    fn asked_any(&self) -> bool;
+}
+
+/// Until when requests of a device, or of an unknown one, are known to have timed out.
+#[derive(Clone, Copy, Debug)]
+struct Timeout {
+    stream: u16,
+    last: Owner,
+}
+
 #[derive(Debug)]
 struct State {
     /// Descriptors submitted since the start.
@@ -58,12 +91,17 @@ struct State {
     /// Of these, how many the unit is known to have fetched.
     head: u64,
     /// Who submitted what is in each slot.
-    owners: Vec<Owner>,
-    /// Who is at it, and where the last of it is.
-    active: Vec<(Owner, u64)>,
+    owners: Box<[Owner]>,
     /// What was refused, until its submitter hears of it.
-    refusals: Vec<(Owner, u32)>,
-    last_owner: Owner,
+    refusals: ArrayVec<(Owner, u32), MAX_REFUSALS>,
+    /// Up to this one any may have had a descriptor refused: there was no room to say which.
+    unsure: Owner,
+    /// Up to this one waits may have been aborted.
+    aborted: Owner,
+    /// Devices that timed out.
+    timeouts: ArrayVec<Timeout, MAX_TIMEOUTS>,
+    /// Up to this one it may have been any device that timed out.
+    any_device: Owner,
 }
 
 /// The ring.
@@ -76,8 +114,10 @@ pub(super) struct Ring<C: Cpus> {
     width: Width,
     lg2_slots: u32,
     state: Guarded<C, State>,
-    /// Number of refusals that were not heard of.
-    refused: AtomicU64,
+    /// The last name given out.
+    last_owner: AtomicU64,
+    /// The last one of whom something was refused or aborted. Later ones need not ask.
+    told: AtomicU64,
 }
 
 impl<C: Cpus> Ring<C> {
@@ -98,10 +138,12 @@ impl<C: Cpus> Ring<C> {
         let state = State {
             tail: 0,
             head: 0,
-            owners: alloc::vec![NOBODY; 1 << lg2_slots],
-            active: Vec::new(),
-            refusals: Vec::new(),
-            last_owner: NOBODY,
+            owners: alloc::vec![NOBODY; 1 << lg2_slots].into_boxed_slice(),
+            refusals: ArrayVec::new(),
+            unsure: NOBODY,
+            aborted: NOBODY,
+            timeouts: ArrayVec::new(),
+            any_device: NOBODY,
         };
         Ok(Self {
             base,
@@ -111,7 +153,8 @@ impl<C: Cpus> Ring<C> {
             width,
             lg2_slots,
             state: Guarded::new(state),
-            refused: AtomicU64::new(0),
+            last_owner: AtomicU64::new(NOBODY),
+            told: AtomicU64::new(NOBODY),
         })
     }
 
@@ -135,11 +178,9 @@ impl<C: Cpus> Ring<C> {
         position & (self.slots() - 1)
     }
 
-    /// A name for a new submitter.
+    /// A name for a new attempt.
     pub(super) fn owner(&self) -> Owner {
-        let mut state = self.state.lock();
-        state.last_owner = state.last_owner.wrapping_add(1).max(NOBODY + 1);
-        state.last_owner
+        self.last_owner.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// Hands `batch` over, once there is room.
@@ -156,10 +197,7 @@ impl<C: Cpus> Ring<C> {
         let mut state = self.room(control, mem, batch.len() as u64)?;
         for (kind, words) in batch {
             control.counters.add(*kind);
-            let position = state.tail;
-            self.write(mem, position, *words);
-            self.own(&mut state, position, owner);
-            state.tail += 1;
+            self.put(mem, &mut state, *words, owner);
         }
         self.publish(control, mem, state.tail);
         Ok(())
@@ -171,6 +209,7 @@ impl<C: Cpus> Ring<C> {
         control: &Control<R, C>,
         mem: &M,
         owner: Owner,
+        ending: Ending,
     ) -> Result<Ticket, UnitError> {
         let mut state = self.room(control, mem, 1)?;
         control.counters.add(Kind::Wait);
@@ -182,77 +221,81 @@ impl<C: Cpus> Ring<C> {
         }
         let address = self.status.get() + slot * 8;
         let data = (position as u32).wrapping_add(1);
-        self.write(mem, position, wait_words(address, data));
-        self.own(&mut state, position, owner);
-        state.tail += 1;
+        self.put(mem, &mut state, wait_words(address, data, ending), owner);
         self.publish(control, mem, state.tail);
         Ok(Ticket(position))
     }
 
-    /// Waits for `ticket` of `owner`.
+    /// Waits for `ticket` of `owner`, who has asked devices as `asked` says. As long as the unit
+    /// goes on fetching what comes before, the limit does not run out.
     pub(super) fn wait<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
         mem: &M,
         owner: Owner,
         ticket: Ticket,
-    ) -> Result<(), UnitError> {
+        asked: &impl Asked,
+    ) -> Result<Waited, UnitError> {
         let look = || {
-            if self.done(mem, ticket) {
-                return Some(Ok(()));
+            let done = self.done(mem, ticket);
+            if !done {
+                if let Err(error) = self.repair(control, mem) {
+                    return Some(Err(error));
+                }
             }
-            if let Err(error) = self.repair(control, mem) {
-                return Some(Err(error));
+            // Also if the last wait is done: one between stages may have been aborted.
+            if self.told.load(Ordering::Acquire) >= owner {
+                if let Some(news) = self.news(owner, asked) {
+                    return Some(news);
+                }
             }
-            if self.refused.load(Ordering::Acquire) == 0 {
-                return None;
-            }
-            let state = self.state.lock();
-            let code = state.refusals.iter().find(|(of, _)| *of == owner)?.1;
-            Some(Err(UnitError::Refused { code }))
+            done.then_some(Ok(Waited::Done))
         };
-        let awaited = Awaited::Completion;
-        let waited = poll(&control.clock, control.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }));
-        let refusal = self.leave(owner);
-        match refusal {
-            Some(code) => Err(UnitError::Refused { code }),
-            None => waited,
+        let progress = || self.progress(control).min(ticket.0 + 1);
+        let waited = control.patient(Awaited::Completion, look, progress);
+        match waited {
+            // A unit that was reset in between has forgotten its queue.
+            Err(UnitError::TimedOut { .. }) if control.status()? & command::QIE == 0 => {
+                Err(UnitError::Stopped)
+            }
+            waited => waited,
         }
     }
 
-    /// Forgets what is kept for `owner`; returns what was refused of it.
-    pub(super) fn leave(&self, owner: Owner) -> Option<u32> {
+    /// What `owner` has to hear, if anything.
+    fn news(&self, owner: Owner, asked: &impl Asked) -> Option<Result<Waited, UnitError>> {
+        let refused = |code| Some(Err(UnitError::Refused { code }));
         let mut state = self.state.lock();
-        state.active.retain(|(of, _)| *of != owner);
-        let code = state.refusals.iter().find(|(of, _)| *of == owner);
-        let code = code.map(|(_, code)| *code);
-        state.refusals.retain(|(of, _)| *of != owner);
-        let left = state.refusals.len() as u64;
-        self.refused.store(left, Ordering::Release);
-        code
+        if let Some(at) = state.refusals.iter().position(|(of, _)| *of == owner) {
+            let (_, code) = state.refusals.swap_remove(at);
+            return refused(code);
+        }
+        if owner <= state.unsure {
+            return refused(refusal::DESCRIPTOR);
+        }
+        if owner > state.aborted {
+            return None;
+        }
+        let timeouts = state.timeouts.clone();
+        let any_device = state.any_device;
+        drop(state);
+        let mine = |of: &&Timeout| owner <= of.last && asked.asked(of.stream);
+        if let Some(of) = timeouts.iter().find(mine) {
+            return refused(refusal::device_tlb(of.stream));
+        }
+        if owner <= any_device && asked.asked_any() {
+            return refused(refusal::DEVICE_TLB);
+        }
+        Some(Ok(Waited::Again))
     }
 
-    /// Notes whose the descriptor at `position` is.
-    fn own(&self, state: &mut State, position: u64, owner: Owner) {
-        let slot = self.slot(position) as usize;
-        if let Some(of) = state.owners.get_mut(slot) {
-            *of = owner;
-        }
-        match state.active.iter_mut().find(|(of, _)| *of == owner) {
-            Some((_, last)) => *last = position,
-            None => state.active.push((owner, position)),
-        }
-    }
-
-    /// As [`Ring::leave`], after a failure: what is still queued of `owner` is nobody's.
-    pub(super) fn abandon(&self, owner: Owner) -> Option<u32> {
+    /// After a failure: what is still queued of `owner` is nobody's.
+    pub(super) fn abandon(&self, owner: Owner) {
         let mut state = self.state.lock();
         for of in state.owners.iter_mut().filter(|of| **of == owner) {
             *of = NOBODY;
         }
-        drop(state);
-        self.leave(owner)
+        state.refusals.retain(|(of, _)| *of != owner);
     }
 
     fn done<M: TableMem<AtomicU64>>(&self, mem: &M, ticket: Ticket) -> bool {
@@ -288,11 +331,17 @@ impl<C: Cpus> Ring<C> {
             drop(state);
             self.repair(control, mem).err().map(Err)
         };
-        let awaited = Awaited::QueueRoom;
-        poll(&control.clock, control.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+        control.patient(Awaited::QueueRoom, look, || self.progress(control))
     }
 
+    /// How many descriptors the unit has fetched, as far as that can be known.
+    fn progress<R: Mmio>(&self, control: &Control<R, C>) -> u64 {
+        let mut state = self.state.lock();
+        if let Ok(head) = self.fetched(control, &state) {
+            state.head = head;
+        }
+        state.head
+    }
     /// How many descriptors the unit has fetched, as its head tells.
     fn fetched<R: Mmio>(&self, control: &Control<R, C>, state: &State) -> Result<u64, UnitError> {
         let value = control.regs.read64(reg::IQH);
@@ -306,6 +355,17 @@ impl<C: Cpus> Ring<C> {
             return Err(UnitError::Nonsense { offset, value });
         }
         Ok(state.head + ahead)
+    }
+
+    /// Writes a descriptor of `owner` to the tail.
+    fn put<M: TableMem<AtomicU64>>(&self, mem: &M, state: &mut State, words: Words, owner: Owner) {
+        let position = state.tail;
+        self.write(mem, position, words);
+        let slot = self.slot(position) as usize;
+        if let Some(of) = state.owners.get_mut(slot) {
+            *of = owner;
+        }
+        state.tail += 1;
     }
 
     fn write<M: TableMem<AtomicU64>>(&self, mem: &M, position: u64, words: Words) {
@@ -336,9 +396,9 @@ impl<C: Cpus> Ring<C> {
     }
 
     /// Looks whether the queue has stopped, and sets it going again (6.5.2.10): a refused
-    /// descriptor is replaced by a wait that nobody waits for, a device's time-out is told to all
-    /// whose descriptors are not known to be complete, as any of theirs may have been for that
-    /// device, and any of their waits aborted; and only the bit that was dealt with is cleared.
+    /// descriptor is replaced by a wait that nobody waits for; a device's time-out is told to
+    /// whoever asked that device, and to everybody that waits may have been aborted; and only the
+    /// bit that was dealt with is cleared.
     fn repair<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         control: &Control<R, C>,
@@ -353,18 +413,19 @@ impl<C: Cpus> Ring<C> {
         let mut state = self.state.lock();
         // Somebody else may have been here since.
         let status = control.regs.read32(reg::FSTS);
-        if status == u32::MAX {
+        let record = control.regs.read64(reg::IQERCD);
+        if status == u32::MAX || (record == u64::MAX && status & stopped != 0) {
             return Err(UnitError::Gone);
         }
-        let code = iqercd::IQEI.of(control.regs.read64(reg::IQERCD)) as u32;
         if status & fsts::ITE != 0 {
-            self.refuse_unfinished(mem, &mut state);
+            self.timed_out(&mut state, iqercd::ITESID.of(record) as u16);
             control.regs.write32(reg::FSTS, fsts::ITE);
         }
         if status & fsts::ICE != 0 {
             control.regs.write32(reg::FSTS, fsts::ICE);
         }
         if status & fsts::IQE != 0 {
+            let code = iqercd::IQEI.of(record) as u32;
             self.replace(control, mem, &mut state, refusal::DESCRIPTOR | code)?;
         }
         if status & stopped != 0 {
@@ -384,7 +445,7 @@ impl<C: Cpus> Ring<C> {
         let head = self.fetched(control, state)?;
         if head < state.tail {
             let spare = self.status.get() + self.slots() * 8;
-            self.write(mem, head, wait_words(spare, 0));
+            self.write(mem, head, wait_words(spare, 0, Ending::Plain));
             control.counters.add(Kind::Replaced);
             let slot = self.slot(head) as usize;
             let owner = state.owners.get_mut(slot);
@@ -399,21 +460,37 @@ impl<C: Cpus> Ring<C> {
 
     fn refuse(&self, state: &mut State, owner: Owner, code: u32) {
         let known = state.refusals.iter().any(|(of, _)| *of == owner);
-        if owner != NOBODY && !known {
-            state.refusals.push((owner, code));
+        if owner == NOBODY || known {
+            return;
         }
-        let left = state.refusals.len() as u64;
-        self.refused.store(left, Ordering::Release);
+        let told = match state.refusals.try_push((owner, code)) {
+            Ok(()) => owner,
+            Err(_) => {
+                state.refusals.clear();
+                state.unsure = self.last_owner.load(Ordering::Acquire);
+                state.unsure
+            }
+        };
+        self.told.fetch_max(told, Ordering::AcqRel);
     }
 
-    /// Refuses what is under way, but not to those whose last wait is complete.
-    fn refuse_unfinished<M: TableMem<AtomicU64>>(&self, mem: &M, state: &mut State) {
-        let unfinished = |(_, last): &&(Owner, u64)| !self.done(mem, Ticket(*last));
-        let active = state.active.iter().filter(unfinished);
-        let owners: Vec<Owner> = active.map(|(owner, _)| *owner).collect();
-        for owner in owners {
-            self.refuse(state, owner, refusal::DEVICE_TLB);
+    /// A device did not answer: `stream`, or an unknown one if that is 0, as it is in units that
+    /// do not tell (11.4.9.9).
+    fn timed_out(&self, state: &mut State, stream: u16) {
+        let last = self.last_owner.load(Ordering::Acquire);
+        state.aborted = last;
+        let known = state.timeouts.iter_mut().find(|of| of.stream == stream);
+        match (stream, known) {
+            (0, _) => state.any_device = last,
+            (_, Some(of)) => of.last = last,
+            (_, None) => {
+                if state.timeouts.try_push(Timeout { stream, last }).is_err() {
+                    state.timeouts.clear();
+                    state.any_device = last;
+                }
+            }
         }
+        self.told.fetch_max(last, Ordering::AcqRel);
     }
 
     /// Whether the unit has fetched everything.

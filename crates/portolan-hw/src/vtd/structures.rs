@@ -14,7 +14,7 @@ use portolan::unit::UnitError;
 
 use super::core::Core;
 use super::features::Has;
-use super::request::Request;
+use super::request::{Ending, Request};
 use super::spec::ADDRESS;
 use super::spec::entry::{self, P};
 use super::update::{MAX_WORDS, Update, plan};
@@ -50,7 +50,18 @@ impl At {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forget<'a> {
     pub(super) old: &'a [&'a [Request]],
+    /// What else to wait for once the old entry is forgotten.
+    pub(super) ending: Ending,
     pub(super) absence: &'a [&'a [Request]],
+}
+
+impl Forget<'_> {
+    /// Nothing: somebody else sees to it.
+    pub(super) const NOTHING: Self = Self {
+        old: &[],
+        ending: Ending::Plain,
+        absence: &[],
+    };
 }
 
 /// The tables of a unit. All methods are for one caller at a time.
@@ -193,11 +204,7 @@ fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         first: word,
         words: 1,
     };
-    let nothing = Forget {
-        old: &[],
-        absence: &[],
-    };
-    change(core, at, &[table.get() & ADDRESS | P], nothing)
+    change(core, at, &[table.get() & ADDRESS | P], Forget::NOTHING)
 }
 
 /// What the entry holds now; words beyond its own are zero.
@@ -246,7 +253,7 @@ pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
                 }
                 core.control.flush_write_buffer()?;
             }
-            Update::ForgetOld => core.run(forget.old)?,
+            Update::ForgetOld => core.run_to(forget.old, forget.ending)?,
             Update::ForgetAbsence if has.contains(Has::CACHING_MODE) => core.run(forget.absence)?,
             Update::ForgetAbsence => {}
         }

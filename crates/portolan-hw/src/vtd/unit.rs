@@ -3,7 +3,6 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.14 and 6.6
 //! to 6.8, 11.4.4. Several units are several instances; nothing is shared between them.
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,17 +14,20 @@ use portolan::table::format::VtdLevels;
 use portolan::unit::{Awaited, UnitError};
 
 use super::attach::{Home, Kept};
-use super::control::{Control, Switch, Turn};
+use super::control::{Control, Desk, Switch};
 use super::core::{Core, VtdQueue, Way};
 use super::counts::Counts;
 use super::direct::Direct;
 use super::fault::Reader;
 use super::features::{Features, Has};
+use super::lists::{Sorted, with_room};
 use super::page_request::PageQueue;
+use super::quirks::Quirks as ChipQuirks;
 use super::request::{Contexts, DeviceTlb, Iotlb, Request};
 use super::ring::{Ring, Width};
-use super::spec::reg::{self, command, fsts, queue, root_mode};
+use super::spec::reg::{self, command};
 use super::structures::{Mode, Structures};
+use super::takeover::{Inherited, Root, inherited, quiet};
 use crate::ids::Ids;
 
 /// How a unit is to be driven.
@@ -45,6 +47,11 @@ pub struct Config {
     pub pasid_bits: u32,
     /// What the invalidation plans are to know beyond the hardware's own word.
     pub quirks: Quirks,
+    /// What is wrong with the unit beyond its own word: the quirks of all PCI devices that are part
+    /// of the machine, see [`ChipQuirks::of`].
+    pub chip: ChipQuirks,
+    /// What devices reach while the unit is taken over from who used it before.
+    pub takeover: Takeover,
     /// Memory that devices go on reaching at its own addresses, whatever else they reach: what
     /// firmware lists as reserved (RMRR).
     pub reserved: Vec<Reserved>,
@@ -57,6 +64,19 @@ pub enum Invalidation {
     Best,
     /// Through registers, in legacy mode only.
     Registers,
+}
+
+/// What devices reach while a unit whose translation is on is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takeover {
+    /// What they reached before, and from the moment on at which the unit changes to the new tables
+    /// what these say: translation stays on. The tables have to be of the same mode as those of
+    /// before, as a unit changes modes only while translation is off (11.4.5): with another one,
+    /// [`UnitError::Unsupported`].
+    Translated,
+    /// All memory, at its own addresses, for a moment: DMA that is under way with the old addresses
+    /// lands anywhere. For machines on which no device is at work, and for changing modes.
+    Bypass,
 }
 
 /// Memory that a device reaches at its own addresses.
@@ -78,6 +98,8 @@ impl Default for Config {
             output_lg2: 52,
             pasid_bits: 13,
             quirks: Quirks::default(),
+            chip: ChipQuirks::empty(),
+            takeover: Takeover::Translated,
             reserved: Vec::new(),
         }
     }
@@ -92,25 +114,43 @@ pub(super) struct Parent {
     pub(super) _kept: Kept,
 }
 
-/// What the unit remembers of streams and domains.
+/// What a device's TLB may hold that this unit has never given it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum History {
+    Nothing,
+    /// What somebody gave it before, or what it was not told to forget while it was gone.
+    Unknown,
+}
+
+/// A device whose TLB may be used.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Device {
+    pub(super) tlb: DeviceTlb,
+    pub(super) history: History,
+}
+
+/// What the unit remembers of streams and domains. Lists change at the [`Desk`] of the tables; who
+/// may have to put something in `limbo` has made room for it before.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// Where each stream, and PASID of it, is.
-    pub(super) homes: BTreeMap<(u16, u32), Home>,
+    pub(super) homes: Sorted<(u16, u32), Home>,
     /// Device TLBs that may be used.
-    pub(super) devices: BTreeMap<u16, DeviceTlb>,
+    pub(super) devices: Sorted<u16, Device>,
+    /// Devices that were gone once.
+    pub(super) gone: Sorted<u16, ()>,
     /// What nested first stages hang on, by domain identifier.
-    pub(super) parents: BTreeMap<u16, Parent>,
+    pub(super) parents: Sorted<u16, Parent>,
     /// What the hardware may still reach after a failure, by stream and PASID.
     pub(super) limbo: Vec<((u16, u32), Home)>,
     /// Streams of which the unit may have kept an old scalable context entry after a failure.
-    pub(super) stale: BTreeSet<u16>,
+    pub(super) stale: Sorted<u16, ()>,
 }
 
 impl Drop for Known {
     /// What the hardware may still reach is never freed.
     fn drop(&mut self) {
-        if self.homes.is_empty() && self.limbo.is_empty() {
+        if self.homes.len() == 0 && self.limbo.is_empty() {
             return;
         }
         core::mem::forget(core::mem::take(&mut self.homes));
@@ -119,20 +159,23 @@ impl Drop for Known {
     }
 }
 
-/// One IOMMU with VT-d's registers `R`, tables in memory `M`, and clock `C`.
+/// One IOMMU with VT-d's registers `R`, tables in memory `M`, and the CPUs `C`.
 ///
 /// *Locking.* Streams are moved one at a time; whoever waits for that waits no longer than the
 /// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
 /// freed: neither its own tables nor, if it does not follow, the domains of its streams.
+///
+/// *Context.* Task, also to drop it. Methods that may be called from elsewhere say so.
 #[derive(Debug)]
 pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) core: Arc<Core<R, M, C>>,
     pub(super) config: Config,
-    pub(super) moves: Turn,
-    pub(super) structures: Guarded<C, Structures>,
+    /// Whoever has them moves streams.
+    pub(super) structures: Desk<C, Structures>,
     pub(super) known: Guarded<C, Known>,
     pub(super) faults: Reader<C>,
     pub(super) requests: PageQueue,
+    pub(super) root: Root,
 }
 
 /// Domain identifier of streams that pass through. Identifier 0 is left alone: with caching mode
@@ -140,8 +183,9 @@ pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
 pub(super) const PASS: u16 = 1;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// Takes the unit over: every stream is blocked. Translation that firmware left on is turned
-    /// off first, and so are its queue and its protected memory regions.
+    /// Takes the unit over: every stream is blocked. Translation that firmware or an earlier system
+    /// left on stays on, until the unit uses the new tables instead of the old; see [`Takeover`]
+    /// and [`Vtd::take_over`]. The old queue goes off, and so do protected memory regions.
     ///
     /// # Errors
     /// See [`UnitError`]. Memory that the hardware may have been told of is then not freed.
@@ -151,14 +195,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         Ok(unit)
     }
 
-    /// As [`Vtd::enable`], but does not turn translation on yet: devices reach all memory until
-    /// [`Vtd::translate`]. Streams attached in between are never blocked, which those with
-    /// reserved memory ([`Config::reserved`]) may not survive.
+    /// As [`Vtd::enable`], but does not change to the new tables yet: until [`Vtd::translate`],
+    /// devices reach what they did before, which is all memory if translation was off. Streams
+    /// attached in between are never blocked, which those with reserved memory
+    /// ([`Config::reserved`]) may not survive.
     ///
     /// # Errors
     /// As [`Vtd::enable`].
     pub fn prepare(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
-        let features = Features::read(&regs)?;
+        let mut features = Features::read(&regs)?;
+        if config.chip.contains(ChipQuirks::WRITE_BUFFER) {
+            features.has.insert(Has::WRITE_BUFFER);
+        }
         let scalable = config.mode == Mode::Scalable;
         if scalable && !features.has.contains(Has::SCALABLE) {
             return Err(UnitError::Unsupported);
@@ -168,8 +216,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         if !queued && !registers {
             return Err(UnitError::Unsupported);
         }
+        let inherited = inherited(&regs, &config)?;
         let bits = config.pasid_bits.min(features.pasid_bits);
         let mut structures = Structures::new(&mem, config.mode, bits)?;
+        let root = Root::new(structures.root, config.mode, inherited);
         let width = if scalable {
             Width::Bits256
         } else {
@@ -191,10 +241,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             mem,
             way,
             ids: Ids::new(u32::from(PASS) + 1, last),
-            tags: Guarded::new(BTreeMap::new()),
+            tags: Guarded::default(),
             released: AtomicBool::new(false),
         };
-        if let Err(error) = quiet(&core.control) {
+        if let Err(error) = quiet(&core.control, inherited) {
             structures.free(&core.mem);
             if let Way::Ring(ring) = &core.way {
                 ring.free(&core.mem);
@@ -204,17 +254,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let unit = Self {
             core: Arc::new(core),
             config,
-            moves: Turn::default(),
-            structures: Guarded::new(structures),
+            structures: Desk::new(structures),
             known: Guarded::new(Known::default()),
             faults: Reader::default(),
             requests: PageQueue::default(),
+            root,
         };
         unit.start()?;
         Ok(unit)
     }
 
-    /// From a quiet unit to one that is about to block everything.
+    /// From a quiet unit to one that is about to use the new tables.
     fn start(&self) -> Result<(), UnitError> {
         let control = &self.core.control;
         self.faults.discard(control)?;
@@ -223,28 +273,39 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             control.regs.write64(reg::IQA, ring.address());
             control.switch(command::QIE, Switch::On)?;
         }
-        let (root, mode) = {
-            let structures = self.structures.lock();
-            (structures.root.get(), structures.mode)
-        };
-        let mode = match mode {
-            Mode::Legacy => root_mode::LEGACY,
-            Mode::Scalable => root_mode::SCALABLE,
-        };
+        match self.root.inherited() {
+            // Devices go on with the old root until the new one says where each of them is.
+            Inherited::Translation => Ok(()),
+            Inherited::Nothing => self.set_root(),
+        }
+    }
+
+    /// Has the unit use the new tables, and forget all of the old.
+    fn set_root(&self) -> Result<(), UnitError> {
+        let control = &self.core.control;
         control.flush_write_buffer()?;
-        control.set_root(root | mode)?;
+        control.set_root(self.root.address())?;
         if !control.features.has.contains(Has::ROOT_INVALIDATES) {
             self.forget_everything()?;
         }
+        self.root.is_set();
         Ok(())
     }
 
-    /// Turns translation on, and then protected memory regions off. Does nothing if it is on.
+    /// Has the unit use the new tables, turns translation on, and then protected memory regions
+    /// off. Does nothing if all that is done.
+    ///
+    /// With translation on already, DMA under way meets the old tables or the new ones, and nothing
+    /// in between (11.4.4: the root may be set while translation is on; what was cached is
+    /// invalidated next).
     ///
     /// # Errors
     /// If the hardware does not follow.
     pub fn translate(&self) -> Result<(), UnitError> {
         let control = &self.core.control;
+        if self.root.is_due() {
+            self.set_root()?;
+        }
         control.switch(command::TE, Switch::On)?;
         control.unprotect_memory()
     }
@@ -261,21 +322,29 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// What the unit can do.
+    ///
+    /// *Context.* Interrupt.
     pub fn features(&self) -> &Features {
         &self.core.control.features
     }
 
     /// A handle to its invalidations.
+    ///
+    /// *Context.* Interrupt.
     pub fn queue(&self) -> VtdQueue<R, M, C> {
         VtdQueue(Arc::clone(&self.core))
     }
 
     /// Commands submitted so far.
+    ///
+    /// *Context.* Interrupt.
     pub fn counts(&self) -> Counts {
         self.core.control.counters.read()
     }
 
     /// Memory that `stream` goes on reaching at its own addresses.
+    ///
+    /// *Context.* Interrupt.
     pub fn reserved(&self, stream: StreamId) -> impl Iterator<Item = PhysRange> + '_ {
         let of = move |reserved: &&Reserved| reserved.stream == stream;
         self.config.reserved.iter().filter(of).map(|r| r.memory)
@@ -291,7 +360,20 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         if !queued || !self.features().has.contains(Has::DEVICE_TLB) {
             return Err(UnitError::Unsupported);
         }
-        self.known.lock().devices.insert(stream, device);
+        with_room(
+            &self.known,
+            |known| known.devices.list(),
+            1,
+            |known| {
+                let unknown = self.root.inherited() == Inherited::Translation;
+                let history = match unknown || known.gone.get(stream).is_some() {
+                    true => History::Unknown,
+                    false => History::Nothing,
+                };
+                let tlb = device;
+                known.devices.insert(stream, Device { tlb, history });
+            },
+        );
         Ok(())
     }
 
@@ -302,6 +384,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// If the hardware does not follow. What it may use then stays allocated.
     pub fn release(self) -> Result<(), UnitError> {
         let control = &self.core.control;
+        let kept_on = self.config.chip.contains(ChipQuirks::KEEP_TRANSLATION);
+        if kept_on {
+            return Err(UnitError::Unsupported);
+        }
         control.switch(command::TE, Switch::Off)?;
         self.forget_everything()?;
         let (homes, limbo, parents) = {
@@ -325,7 +411,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         self.core.released.store(true, Ordering::Release);
         self.requests.free(control, &self.core.mem);
-        self.structures.lock().free(&self.core.mem);
+        let (mem, limit) = (&self.core.mem, self.config.limit);
+        self.structures
+            .with(&control.clock, limit, |tables| tables.free(mem))?;
         let core = Arc::clone(&self.core);
         drop(self);
         // While domains are still held so is the ring, in which one of them may be writing.
@@ -343,24 +431,4 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Vtd<R, M, C> {
         // A failure leaves what it concerns in limbo, which is kept.
         let _ = self.block_all();
     }
-}
-
-/// Stops whatever firmware left running: translation, then its queue, once that is empty.
-fn quiet<R: Mmio, C: Cpus>(control: &Control<R, C>) -> Result<(), UnitError> {
-    control.switch(command::TE, Switch::Off)?;
-    if control.status()? & command::QIE == 0 {
-        return Ok(());
-    }
-    // Errors of before keep the queue from draining.
-    let errors = fsts::IQE | fsts::ICE | fsts::ITE;
-    control.regs.write32(reg::FSTS, errors);
-    let regs = &control.regs;
-    let empty = || match (regs.read64(reg::IQH), regs.read64(reg::IQT)) {
-        (u64::MAX, _) | (_, u64::MAX) => Some(Err(UnitError::Gone)),
-        (head, tail) => (queue::OFFSET.of(head) == queue::OFFSET.of(tail)).then_some(Ok(())),
-    };
-    let awaited = Awaited::Completion;
-    poll(&control.clock, control.limit, empty)
-        .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
-    control.switch(command::QIE, Switch::Off)
 }

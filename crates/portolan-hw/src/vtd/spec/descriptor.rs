@@ -29,6 +29,8 @@ pub mod kind {
     pub const IOTLB: u64 = 2;
     /// Device TLB.
     pub const DEVICE_TLB: u64 = 3;
+    /// Interrupt entry cache.
+    pub const INTERRUPT_ENTRIES: u64 = 4;
     /// Wait.
     pub const WAIT: u64 = 5;
     /// PASID-based IOTLB.
@@ -103,6 +105,17 @@ pub mod pasid_device_tlb {
     pub const SIZE: u64 = 1 << 11;
 }
 
+/// Interrupt entry cache (6.5.2.7).
+pub mod interrupt {
+    use super::Bits;
+    /// Word 0: entries by index; otherwise all.
+    pub const SELECTIVE: Bits = Bits::new(4, 1);
+    /// Word 0: index mask, an exponent of entries.
+    pub const IM: Bits = Bits::new(27, 5);
+    /// Word 0: index.
+    pub const IIDX: Bits = Bits::new(32, 16);
+}
+
 /// Wait (6.5.2.8). Word 1 is the address of the status.
 pub mod wait {
     use super::Bits;
@@ -110,6 +123,8 @@ pub mod wait {
     pub const SW: Bits = Bits::new(5, 1);
     /// Word 0: everything before completes before anything after begins.
     pub const FN: Bits = Bits::new(6, 1);
+    /// Word 0: page requests and responses are drained before it completes (7.10).
+    pub const PD: Bits = Bits::new(7, 1);
     /// Word 0: what to write.
     pub const DATA: Bits = Bits::new(32, 32);
 }

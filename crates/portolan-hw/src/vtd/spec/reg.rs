@@ -102,6 +102,8 @@ pub mod ecap {
     pub const PT: Bits = Bits::new(6, 1);
     /// Offset of the IOTLB registers, in 16 bytes.
     pub const IRO: Bits = Bits::new(8, 10);
+    /// Largest index mask of an invalidation of interrupt entries.
+    pub const MHMV: Bits = Bits::new(20, 4);
     /// Nested translation.
     pub const NEST: Bits = Bits::new(26, 1);
     /// Page requests.
@@ -110,6 +112,10 @@ pub mod ecap {
     pub const PSS: Bits = Bits::new(35, 5);
     /// PASIDs.
     pub const PASID: Bits = Bits::new(40, 1);
+    /// Device-TLB invalidations are throttled by physical function.
+    pub const DIT: Bits = Bits::new(41, 1);
+    /// Page requests can be drained.
+    pub const PDS: Bits = Bits::new(42, 1);
     /// Scalable mode.
     pub const SMTS: Bits = Bits::new(43, 1);
     /// Second stage in scalable mode.
@@ -142,6 +148,8 @@ pub mod command {
 
 /// Translation table mode in [`RTADDR`] (bits 11:10).
 pub mod root_mode {
+    /// Where the mode is.
+    pub const MASK: u64 = 3 << 10;
     /// Legacy.
     pub const LEGACY: u64 = 0;
     /// Scalable.
@@ -221,6 +229,9 @@ pub mod iqercd {
     use super::Bits;
     /// What was wrong with a descriptor.
     pub const IQEI: Bits = Bits::new(0, 4);
+    /// Which device timed out, while [`fsts::ITE`](super::fsts::ITE) is set; 0 if the unit does
+    /// not tell.
+    pub const ITESID: Bits = Bits::new(32, 16);
 }
 
 /// Bits of [`PRS`].

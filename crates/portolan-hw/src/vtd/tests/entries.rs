@@ -178,7 +178,7 @@ fn stages_of_an_invalidation_are_apart_in_scalable_mode() {
     assert_eq!(kinds, wanted);
     assert_eq!(sent[0], [0x47_0002_0017, 0]);
     assert_eq!(sent[2], [0x47_0002_0026, 0]);
-    assert_eq!(sent[5], [0x0100_0047_0108_8048, 0x7fff_ffff_ffff_f800]);
+    assert_eq!(sent[5], [0x0047_0108_0048, 0x7fff_ffff_ffff_f800]);
 }
 
 #[test]

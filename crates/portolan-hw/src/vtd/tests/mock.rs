@@ -41,6 +41,10 @@ pub enum Wrong {
     Refuse(u64, u32),
     /// A device-TLB invalidation times out, and waits behind it are aborted.
     DeviceTimesOut,
+    /// One device never completes an invalidation, and the unit says which it is.
+    Silent(u16),
+    /// One descriptor is executed in so many nanoseconds.
+    Slow(u64),
     /// The queue stands still.
     Stuck,
     /// All reads give ones.
@@ -59,6 +63,8 @@ pub struct State {
     /// Commands that changed more than one bit.
     pub violations: u32,
     aborting: bool,
+    /// When a slow unit executes the next descriptor.
+    next: u64,
 }
 
 #[derive(Debug)]
@@ -94,6 +100,7 @@ impl Mock {
             seen: Vec::new(),
             violations: 0,
             aborting: false,
+            next: 0,
         };
         Self(Arc::new(Machine {
             state: Mutex::new(state),
@@ -185,7 +192,7 @@ impl Mock {
         if state.get(reg::FSTS) as u32 & (fsts::IQE | fsts::ITE) != 0 {
             return;
         }
-        while state.wrong != Wrong::Stuck && state.get(reg::IQH) >> lg2 != tail {
+        while state.may_go_on(&self.0.time) && state.get(reg::IQH) >> lg2 != tail {
             let head = state.get(reg::IQH) >> lg2;
             let at = (address & !0xfff) + (head << lg2);
             let words = [self.word(at), self.word(at + 8)];
@@ -202,6 +209,15 @@ impl Mock {
                     state.wrong = Wrong::Nothing;
                     state.aborting = true;
                     state.put(reg::FSTS, status | u64::from(fsts::ITE));
+                    state.put(reg::IQERCD, 0);
+                    state.put(reg::IQH, ((head + 1) % slots) << lg2);
+                    return;
+                }
+                Wrong::Silent(stream) if asks(words) == Some(stream) => {
+                    self.note(state, Event::Descriptor(words));
+                    state.aborting = true;
+                    state.put(reg::FSTS, status | u64::from(fsts::ITE));
+                    state.put(reg::IQERCD, u64::from(stream) << 32);
                     state.put(reg::IQH, ((head + 1) % slots) << lg2);
                     return;
                 }
@@ -271,7 +287,32 @@ impl Mock {
     }
 }
 
+/// The device whose TLB a descriptor invalidates.
+fn asks(words: Words) -> Option<u16> {
+    match TYPE.of(words[0]) {
+        kind::DEVICE_TLB => Some((words[0] >> 32) as u16),
+        kind::PASID_DEVICE_TLB => Some((words[0] >> 16) as u16),
+        _ => None,
+    }
+}
+
 impl State {
+    /// Whether the next descriptor may be executed now.
+    fn may_go_on(&mut self, time: &AtomicU64) -> bool {
+        match self.wrong {
+            Wrong::Stuck => false,
+            Wrong::Slow(nanos) => {
+                let now = time.load(Ordering::Relaxed);
+                let may = now >= self.next;
+                if may {
+                    self.next = now + nanos;
+                }
+                may
+            }
+            _ => true,
+        }
+    }
+
     pub fn get(&self, offset: usize) -> u64 {
         if offset % 8 != 0 {
             return self.regs[offset / 4].into();
@@ -289,7 +330,10 @@ impl State {
 
 impl Mmio for Mock {
     fn read32(&self, offset: usize) -> u32 {
-        let state = self.0.state.lock();
+        let mut state = self.0.state.lock();
+        if matches!(state.wrong, Wrong::Slow(_)) {
+            self.run_queue(&mut state);
+        }
         match state.wrong {
             Wrong::Gone => u32::MAX,
             _ => state.regs[offset / 4],

@@ -1,10 +1,14 @@
 //! The driver on a scripted unit.
 
+mod devices;
 mod entries;
 mod faults;
 mod forgotten;
+mod interrupts;
 mod mock;
 mod queue;
+mod reserved;
+mod takeover;
 mod teardown;
 
 use alloc::sync::Arc;

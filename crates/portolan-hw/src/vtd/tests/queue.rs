@@ -12,7 +12,8 @@ use super::mock::{CAP, ECAP, Event, Mock, Wrong};
 use super::{STREAM, attached, legacy, map, unmap};
 use crate::vtd::core::Way;
 use crate::vtd::counts::Kind;
-use crate::vtd::ring::Batch;
+use crate::vtd::request::Ending;
+use crate::vtd::ring::{Asked, Batch, Waited};
 use crate::vtd::spec::descriptor::kind;
 use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
@@ -205,25 +206,44 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     let Way::Ring(ring) = &core.way else {
         panic!("no queue");
     };
-    let stuck = |owner| {
+    let asks = |owner, stream: u64| {
         let mut batch = Batch::new();
-        batch.push((Kind::DeviceTlb, [kind::DEVICE_TLB, 0]));
+        batch.push((Kind::DeviceTlb, [kind::DEVICE_TLB | stream << 32, 0]));
         ring.submit(&core.control, &mock, owner, &batch).unwrap();
     };
+    let end = |owner, asked| {
+        let (control, ending) = (&core.control, Ending::Plain);
+        let ticket = ring.submit_wait(control, &mock, owner, ending).unwrap();
+        ring.wait(control, &mock, owner, ticket, &Only(asked))
+    };
     let (first, second) = (ring.owner(), ring.owner());
-    mock.wrong(Wrong::DeviceTimesOut);
-    stuck(first);
+    mock.wrong(Wrong::Silent(7));
+    asks(first, 7);
     // Before the first has sent its wait, the second finds the queue stopped and sets it going.
-    let ticket = ring.submit_wait(&core.control, &mock, second).unwrap();
-    let heard = ring.wait(&core.control, &mock, second, ticket);
-    let code = refusal::DEVICE_TLB;
-    assert_eq!(heard, Err(UnitError::Refused { code }));
-    let ticket = ring.submit_wait(&core.control, &mock, first).unwrap();
-    let heard = ring.wait(&core.control, &mock, first, ticket);
-    assert_eq!(heard, Err(UnitError::Refused { code }));
+    assert_eq!(end(second, None), Ok(Waited::Again));
+    let code = refusal::DEVICE_TLB | 7 << 16;
+    assert_eq!(refusal::device(code), Some(StreamId::new(7)));
+    assert_eq!(end(first, Some(7)), Err(UnitError::Refused { code }));
     // Who comes later has nothing to do with it.
-    let third = ring.owner();
-    let ticket = ring.submit_wait(&core.control, &mock, third).unwrap();
-    assert_eq!(ring.wait(&core.control, &mock, third, ticket), Ok(()));
-    assert_eq!(ring.leave(third), None);
+    assert_eq!(end(ring.owner(), Some(7)), Ok(Waited::Done));
+    // Where the unit does not tell which, it may have been any that was asked.
+    let (third, fourth) = (ring.owner(), ring.owner());
+    mock.wrong(Wrong::DeviceTimesOut);
+    asks(third, 8);
+    assert_eq!(end(fourth, None), Ok(Waited::Again));
+    let code = refusal::DEVICE_TLB;
+    assert_eq!(end(third, Some(8)), Err(UnitError::Refused { code }));
+    assert_eq!(refusal::device(code), None);
+}
+
+struct Only(Option<u16>);
+
+impl Asked for Only {
+    fn asked(&self, stream: u16) -> bool {
+        self.0 == Some(stream)
+    }
+
+    fn asked_any(&self) -> bool {
+        self.0.is_some()
+    }
 }

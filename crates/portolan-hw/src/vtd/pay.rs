@@ -1,0 +1,368 @@
+//! A plan's steps as requests to the unit.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 6.5. Device
+//! TLBs are told once the unit's own invalidation is complete (6.5.3). Nothing here takes memory:
+//! what a plan owes to devices, and what may have to be sent again, are lists of fixed length, and
+//! what does not fit makes the invalidation wider.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use arrayvec::ArrayVec;
+use portolan::addr::{ContextId, PageSize};
+use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::unit::UnitError;
+
+use super::core::{
+    ATTEMPTS, Core, INTERRUPTED, Sending, Stage, Tag, VtdQueue, context_id, split_id,
+};
+use super::features::Has;
+use super::request::{Contexts, Ending, Extent, Hint, Iotlb, Request};
+use super::ring::{Asked, Waited};
+
+/// Device-TLB invalidations of one plan beyond which each device forgets everything instead.
+const MAX_DEVICE_EXTENTS: usize = 64;
+
+/// Requests to the unit itself that are kept in case they have to be sent again. Of more than
+/// these the unit forgets everything instead.
+const MAX_KEPT: usize = 16;
+
+/// What device TLBs have to forget, once the unit itself has.
+#[derive(Debug, Default)]
+struct Owed {
+    extents: ArrayVec<(ContextId, Extent), MAX_DEVICE_EXTENTS>,
+    /// There were too many contexts to name: all devices forget everything.
+    everything: Option<()>,
+}
+
+impl Owed {
+    fn add(&mut self, context: ContextId, extent: Extent) {
+        let extent = extent.without_hint();
+        let known = |all: &[(ContextId, Extent)]| {
+            let covers = |of: &Extent| *of == Extent::All || *of == extent;
+            all.iter()
+                .any(|(of, there)| *of == context && covers(there))
+        };
+        if known(&self.extents) {
+            return;
+        }
+        if self.extents.is_full() {
+            self.collapse();
+        }
+        if !known(&self.extents) && self.extents.try_push((context, extent)).is_err() {
+            self.everything = Some(());
+        }
+    }
+
+    /// Each context once, with all of it.
+    fn collapse(&mut self) {
+        let mut whole = ArrayVec::<_, MAX_DEVICE_EXTENTS>::new();
+        for &(context, _) in &self.extents {
+            let all = (context, Extent::All);
+            if !whole.contains(&all) {
+                // As many as there were at most.
+                let _ = whole.try_push(all);
+            }
+        }
+        self.extents = whole;
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Calls `each` with everything owed and what it is owed to.
+fn each_owed<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    core: &Core<R, M, C>,
+    owed: &Owed,
+    mut each: impl FnMut(&Tag, Extent) -> Result<(), UnitError>,
+) -> Result<(), UnitError> {
+    if owed.everything.is_some() {
+        let mut first = Some(0);
+        while let Some((context, tag)) = first.and_then(|first| core.next_tag(first)) {
+            each(&tag, Extent::All)?;
+            first = context.get().checked_add(1);
+        }
+        return Ok(());
+    }
+    let mut last: Option<(ContextId, Option<Arc<Tag>>)> = None;
+    for &(context, extent) in &owed.extents {
+        let tag = match last.take() {
+            Some((of, tag)) if of == context => tag,
+            _ => core.tag_of(context),
+        };
+        if let Some(tag) = &tag {
+            each(tag, extent)?;
+        }
+        last = Some((context, tag));
+    }
+    Ok(())
+}
+
+/// The devices that a plan asks.
+struct Devices<'a, R, M, C: Cpus> {
+    core: &'a Core<R, M, C>,
+    owed: &'a Owed,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Devices<'_, R, M, C> {
+    fn count(&self, counts: impl Fn(u16) -> bool) -> usize {
+        let mut count = 0;
+        let counted = each_owed(self.core, self.owed, |tag, _| {
+            let these = tag.remotes.iter().filter(|remote| counts(remote.stream));
+            count += these.count();
+            Ok(())
+        });
+        counted.map_or(0, |()| count)
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Asked for Devices<'_, R, M, C> {
+    fn asked(&self, stream: u16) -> bool {
+        self.count(|of| of == stream) != 0
+    }
+
+    fn asked_any(&self) -> bool {
+        self.count(|_| true) != 0
+    }
+}
+
+/// What was sent to the unit since the last wait.
+#[derive(Debug, Default)]
+struct Sent {
+    kept: ArrayVec<Request, MAX_KEPT>,
+    /// Translations that were not kept.
+    translations: Option<()>,
+    /// Configuration that was not kept.
+    configuration: Option<()>,
+}
+
+impl Sent {
+    fn add(&mut self, request: Request) {
+        if self.kept.try_push(request).is_err() {
+            match request {
+                Request::Contexts(_) | Request::PasidCacheAll => self.configuration = Some(()),
+                _ => self.translations = Some(()),
+            }
+        }
+    }
+}
+
+/// Steps of a plan being turned into requests.
+struct Paying<'a, R, M, C: Cpus> {
+    sending: Sending<'a, R, M, C>,
+    sent: Sent,
+    owed: Owed,
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
+    fn step(&mut self, step: Step) -> Result<(), UnitError> {
+        let core = self.sending.core;
+        match step {
+            Step::Clean(bytes) => core.mem.clean(bytes),
+            Step::CleanBarrier => core.mem.clean_barrier(),
+            Step::FlushWriteBuffer => core.control.flush_write_buffer()?,
+            Step::Invalidate(command) => self.invalidate(command)?,
+            Step::Sync => self.sync()?,
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, request: Request) -> Result<(), UnitError> {
+        self.sent.add(request);
+        self.sending.send(request)
+    }
+
+    /// Tells the devices and waits; all of it once more if another device's time-out came between.
+    fn sync(&mut self) -> Result<(), UnitError> {
+        for _ in 0..ATTEMPTS {
+            self.tell_devices()?;
+            let asked = Devices {
+                core: self.sending.core,
+                owed: &self.owed,
+            };
+            if self.sending.wait(Ending::Plain, &asked)? == Waited::Done {
+                self.sent = Sent::default();
+                self.owed.clear();
+                return Ok(());
+            }
+            self.sending.begin_again();
+            self.send_again()?;
+        }
+        Err(INTERRUPTED)
+    }
+
+    fn tell_devices(&mut self) -> Result<(), UnitError> {
+        let core = self.sending.core;
+        if self.owed.extents.is_empty() && self.owed.everything.is_none() {
+            return Ok(());
+        }
+        let owed = &self.owed;
+        match (Devices { core, owed }).count(|_| true) {
+            0 => return Ok(()),
+            count if count > MAX_DEVICE_EXTENTS => self.owed.collapse(),
+            _ => {}
+        }
+        self.sending.fence()?;
+        let sending = &mut self.sending;
+        each_owed(core, &self.owed, |tag, extent| {
+            let mut all = tag.remotes.iter();
+            all.try_for_each(|remote| sending.send(remote.forget(extent)))
+        })
+    }
+
+    /// What the unit itself was asked since the last wait, or more.
+    fn send_again(&mut self) -> Result<(), UnitError> {
+        let has = self.sending.core.control.features.has;
+        if self.sent.configuration.is_some() {
+            self.sending.send(Request::Contexts(Contexts::All))?;
+            if has.contains(Has::SCALABLE) {
+                self.sending.send(Request::PasidCacheAll)?;
+            }
+        }
+        for request in self.sent.kept.clone() {
+            self.sending.send(request)?;
+        }
+        match self.sent.translations {
+            Some(()) => self.sending.send(Request::Iotlb(Iotlb::All)),
+            None => Ok(()),
+        }
+    }
+
+    fn invalidate(&mut self, command: Command) -> Result<(), UnitError> {
+        let features = &self.sending.core.control.features;
+        let hint = |depth| match depth {
+            Depth::LeafOnly => Hint::LeavesOnly,
+            Depth::AllLevels => Hint::AllLevels,
+        };
+        let (context, start, lg2, hint) = match command {
+            Command::Page {
+                context,
+                iova,
+                size,
+                depth,
+            } => (context, iova.get(), size.lg2() - 12, hint(depth)),
+            Command::Range {
+                context,
+                run,
+                granule,
+                depth,
+            } => {
+                let (start, lg2) = aligned(run, granule);
+                (context, start, lg2, hint(depth))
+            }
+            Command::Context { context } => return self.extent(context, Extent::All),
+            Command::Global => return self.send(Request::Iotlb(Iotlb::All)),
+            Command::Configuration { .. } => {
+                self.send(Request::Contexts(Contexts::All))?;
+                if features.has.contains(Has::SCALABLE) {
+                    self.send(Request::PasidCacheAll)?;
+                }
+                return Ok(());
+            }
+        };
+        let selective = features.has.contains(Has::PAGE_SELECTIVE);
+        if !selective || lg2 > u32::from(features.max_mask) {
+            return self.extent(context, Extent::All);
+        }
+        let extent = Extent::Pages {
+            start: start >> (12 + lg2) << (12 + lg2),
+            lg2_pages: lg2 as u8,
+            hint,
+        };
+        self.extent(context, extent)
+    }
+
+    /// Everything that holds translations of `context` forgets those of `extent`.
+    fn extent(&mut self, context: ContextId, extent: Extent) -> Result<(), UnitError> {
+        let (domain, stage) = split_id(context);
+        let tag = self.sending.core.tag_of(context);
+        if stage == Stage::Second {
+            self.send(Request::Iotlb(iotlb(domain, extent)))?;
+        }
+        let Some(tag) = tag else { return Ok(()) };
+        if stage == Stage::First {
+            self.pasids(domain, &tag, extent)?;
+        }
+        // What hangs on a second stage is tagged by addresses of the first: all of it goes.
+        for &domain in &tag.nested {
+            self.send(Request::Iotlb(Iotlb::Domain { domain }))?;
+            let context = context_id(domain, Stage::First);
+            if let Some(tag) = self.sending.core.tag_of(context) {
+                self.pasids(domain, &tag, Extent::All)?;
+                self.owe(context, &tag, Extent::All);
+            }
+        }
+        self.owe(context, &tag, extent);
+        Ok(())
+    }
+
+    /// Each PASID of a first stage forgets `extent`.
+    fn pasids(&mut self, domain: u16, tag: &Tag, extent: Extent) -> Result<(), UnitError> {
+        let mut before = None;
+        for &pasid in &tag.pasids {
+            if before.replace(pasid) != Some(pasid) {
+                self.send(Request::PasidIotlb {
+                    domain,
+                    pasid,
+                    extent,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn owe(&mut self, context: ContextId, tag: &Tag, extent: Extent) {
+        if !tag.remotes.is_empty() {
+            self.owed.add(context, extent);
+        }
+    }
+}
+
+/// The smallest aligned power of two of 4 KiB pages that covers `run`: start and exponent.
+fn aligned(run: Run, granule: PageSize) -> (u64, u32) {
+    let range = run.range(granule);
+    let differ = (range.start().get() ^ range.last().get()) >> 12;
+    (range.start().get(), 64 - differ.leading_zeros())
+}
+
+fn iotlb(domain: u16, extent: Extent) -> Iotlb {
+    match extent {
+        Extent::All => Iotlb::Domain { domain },
+        Extent::Pages {
+            start,
+            lg2_pages,
+            hint,
+        } => Iotlb::Pages {
+            domain,
+            start,
+            lg2_pages,
+            hint,
+        },
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for VtdQueue<R, M, C> {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        if self.0.released.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut paying = Paying {
+            sending: Sending::new(&self.0),
+            sent: Sent::default(),
+            owed: Owed::default(),
+        };
+        let mut result = Ok(());
+        for step in steps {
+            result = paying.step(step);
+            if result.is_err() {
+                break;
+            }
+        }
+        paying.sending.leave(result)
+    }
+}

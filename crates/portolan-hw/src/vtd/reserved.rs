@@ -1,0 +1,94 @@
+//! Addresses that devices reach whatever they are attached to, and those that reach no memory.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.4 (memory
+//! that firmware lists for a device) and 3.13 (interrupt messages).
+
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::table::{Access, MapError};
+use portolan::unit::{AttachError, Domain, DomainError, UnitError};
+
+use super::quirks::Quirks;
+use super::unit::Vtd;
+
+/// Leaves and gaps of one reserved range that are looked at before it is given up: those of
+/// a range that makes sense are far fewer.
+const MAX_PIECES: u32 = 1 << 16;
+
+/// The graphics of a chipset or a processor: device 2 of the first bus.
+const GRAPHICS: StreamId = StreamId::new(0x10);
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+    /// Whether `stream` may not be attached, as it does not work translated.
+    pub(super) fn is_untranslated(&self, stream: StreamId) -> bool {
+        stream == GRAPHICS && self.config.chip.contains(Quirks::GRAPHICS_UNTRANSLATED)
+    }
+
+    /// Maps what `stream` reaches at its own addresses into `domain`, unless it is there already.
+    pub(super) fn hold_reserved(
+        &self,
+        stream: StreamId,
+        domain: &impl Domain,
+    ) -> Result<(), AttachError> {
+        let page = PageSize::SIZE_4K;
+        for memory in self.reserved(stream) {
+            let start = memory.start().align_down(page).get();
+            let last = memory.last().get() | (page.bytes() - 1);
+            let range = IovaRange::new(Iova::new(start), Iova::new(last));
+            let range = range.filter(|range| domain.input_range().covers(*range));
+            hold(domain, range.ok_or(AttachError::Mismatch)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// Maps what is missing of `range` at its own addresses. Ranges that firmware lists may overlap.
+fn hold(domain: &impl Domain, range: IovaRange) -> Result<(), AttachError> {
+    let access = Access::READ | Access::WRITE;
+    let mut next = Some(range.start());
+    for _ in 0..MAX_PIECES {
+        let Some(start) = next.filter(|start| *start <= range.last()) else {
+            return Ok(());
+        };
+        next = match domain.translate(start) {
+            Some(found) => {
+                let same = found.pa == PhysAddr::new(start.get());
+                if !same || !found.access.contains(access) {
+                    return Err(AttachError::Mismatch);
+                }
+                let last = start.get() | (found.size.bytes() - 1);
+                last.checked_add(1).map(Iova::new)
+            }
+            None => match map_same(domain, start, range.last()) {
+                Ok(()) => None,
+                Err(DomainError::Map(MapError::AlreadyMapped { iova })) if iova > start => {
+                    match map_same(domain, start, Iova::new(iova.get() - 1)) {
+                        Err(DomainError::Unit(error)) => return Err(error.into()),
+                        // Somebody else attaches another stream: look again what is there.
+                        Ok(()) | Err(DomainError::Map(MapError::AlreadyMapped { .. })) => {
+                            Some(start)
+                        }
+                        Err(DomainError::Map(_)) => return Err(AttachError::Mismatch),
+                    }
+                }
+                Err(DomainError::Map(MapError::AlreadyMapped { .. })) => Some(start),
+                Err(DomainError::Map(_)) => return Err(AttachError::Mismatch),
+                Err(DomainError::Unit(error)) => return Err(error.into()),
+            },
+        };
+    }
+    Err(AttachError::Mismatch)
+}
+
+fn map_same(domain: &impl Domain, start: Iova, last: Iova) -> Result<(), DomainError> {
+    let access = Access::READ | Access::WRITE;
+    let bytes = last.get() - start.get() + 1;
+    let mut owed = Gather::new();
+    let pa = PhysAddr::new(start.get());
+    domain.map(start, pa, bytes, access, &mut owed)?;
+    domain.sync(&mut owed).map_err(UnitError::from)?;
+    Ok(())
+}

@@ -1,0 +1,268 @@
+//! Taking a unit over from firmware or an earlier system, whose translation may be on.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 (turning
+//! a queue off), 11.4.4 and 11.4.5 (setting the root while translation is on). Turning translation
+//! off lets DMA under way through with its addresses as they are, so it stays on: the unit changes
+//! from the old root to the new one.
+
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use portolan::addr::{PhysAddr, StreamId};
+use portolan::platform::{Cpus, Mmio, TableMem, poll};
+use portolan::unit::{Awaited, UnitError};
+
+use super::attach::Home;
+use super::control::{Control, Switch};
+use super::lists::with_room;
+use super::quirks::Quirks;
+use super::spec::ADDRESS;
+use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
+use super::spec::reg::{self, command, fsts, queue, root_mode};
+use super::structures::{Forget, Mode, Structures, change};
+use super::unit::{Config, Known, PASS, Takeover, Vtd};
+
+/// What a unit was found doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inherited {
+    Nothing,
+    /// It translates, in the mode that it is to be used in.
+    Translation,
+}
+
+/// The root that the unit has, or is to have.
+#[derive(Debug)]
+pub(super) struct Root {
+    address: u64,
+    inherited: Inherited,
+    due: AtomicBool,
+}
+
+impl Root {
+    pub(super) fn new(table: PhysAddr, mode: Mode, inherited: Inherited) -> Self {
+        Self {
+            address: table.get() | mode_bits(mode),
+            inherited,
+            due: AtomicBool::new(true),
+        }
+    }
+
+    /// What the address register has to hold.
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(super) fn inherited(&self) -> Inherited {
+        self.inherited
+    }
+
+    /// Whether the unit still has another.
+    pub(super) fn is_due(&self) -> bool {
+        self.due.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_set(&self) {
+        self.due.store(false, Ordering::Release);
+    }
+}
+
+fn mode_bits(mode: Mode) -> u64 {
+    match mode {
+        Mode::Legacy => root_mode::LEGACY,
+        Mode::Scalable => root_mode::SCALABLE,
+    }
+}
+
+/// What the unit is found doing; [`UnitError::Unsupported`] if that cannot be changed to what
+/// `config` wants without a moment in which devices reach everything.
+pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, UnitError> {
+    let (status, root) = (regs.read32(reg::GSTS), regs.read64(reg::RTADDR));
+    if status == u32::MAX || root == u64::MAX {
+        return Err(UnitError::Gone);
+    }
+    let stays = config.chip.contains(Quirks::KEEP_TRANSLATION);
+    let bypass = config.takeover == Takeover::Bypass && !stays;
+    if status & command::TE == 0 || bypass {
+        return Ok(Inherited::Nothing);
+    }
+    match root & root_mode::MASK == mode_bits(config.mode) {
+        true => Ok(Inherited::Translation),
+        false => Err(UnitError::Unsupported),
+    }
+}
+
+/// Stops whatever was left running: translation, unless it is inherited, then its queue, once that
+/// is empty.
+pub(super) fn quiet<R: Mmio, C: Cpus>(
+    control: &Control<R, C>,
+    inherited: Inherited,
+) -> Result<(), UnitError> {
+    if inherited == Inherited::Nothing {
+        control.switch(command::TE, Switch::Off)?;
+    }
+    if control.status()? & command::QIE == 0 {
+        return Ok(());
+    }
+    // Errors of before keep the queue from draining.
+    let errors = fsts::IQE | fsts::ICE | fsts::ITE;
+    control.regs.write32(reg::FSTS, errors);
+    let regs = &control.regs;
+    let empty = || match (regs.read64(reg::IQH), regs.read64(reg::IQT)) {
+        (u64::MAX, _) | (_, u64::MAX) => Some(Err(UnitError::Gone)),
+        (head, tail) => (queue::OFFSET.of(head) == queue::OFFSET.of(tail)).then_some(Ok(())),
+    };
+    let awaited = Awaited::Completion;
+    poll(&control.clock, control.limit, empty)
+        .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
+    control.switch(command::QIE, Switch::Off)
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+    /// As [`Vtd::enable`], but the streams in `keep` go on through the tables that the system
+    /// before left in memory, until they are moved: their context entries are copied, and what
+    /// these point at stays in use. For a kernel that starts after a crash, and has to write its
+    /// memory to a disk that is still at work. Returns the streams that were kept: all others are
+    /// blocked, also those whose old entry is not present, is no entry, or has a domain identifier
+    /// that is needed otherwise.
+    ///
+    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if
+    /// there is none. What the old tables take up, and all that they map, has to be left alone as
+    /// long as a stream is kept. Requests with PASID are not kept, nor are page requests.
+    ///
+    /// # Errors
+    /// As [`Vtd::enable`].
+    pub fn take_over(
+        regs: R,
+        mem: M,
+        clock: C,
+        config: Config,
+        keep: &[StreamId],
+        read: impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Result<(Self, Vec<StreamId>), UnitError> {
+        let unit = Self::prepare(regs, mem, clock, config)?;
+        let mut kept = Vec::new();
+        if unit.root.inherited() == Inherited::Translation {
+            let (clock, limit) = (&unit.core.control.clock, unit.config.limit);
+            for &stream in keep {
+                let one = |tables: &mut Structures| unit.keep(tables, stream, &read);
+                if unit.structures.with(clock, limit, one)??.is_some() {
+                    kept.push(stream);
+                }
+            }
+        }
+        unit.translate()?;
+        Ok((unit, kept))
+    }
+
+    /// Copies the old context entry of `stream`, if it can be kept.
+    fn keep(
+        &self,
+        tables: &mut Structures,
+        stream: StreamId,
+        read: &impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Result<Option<()>, UnitError> {
+        let Some((stream, old)) = self.old_entry(stream, read) else {
+            return Ok(None);
+        };
+        let known = |known: &Known| known.homes.get((stream, 0)).is_some();
+        let again = known(&self.known.lock());
+        if again || !(old.domain == PASS || self.reserve(old.domain)) {
+            return Ok(None);
+        }
+        let home = Home {
+            id: old.domain,
+            context: None,
+            remote: None,
+            kept: None,
+        };
+        self.room_for_one();
+        let at = tables.context(&self.core, stream)?;
+        change(&self.core, at, &old.words[..at.words()], Forget::NOTHING)?;
+        let before = self.known.lock().homes.insert((stream, 0), home);
+        drop(before);
+        Ok(Some(()))
+    }
+
+    fn old_entry(
+        &self,
+        stream: StreamId,
+        read: &impl Fn(PhysAddr) -> Option<u64>,
+    ) -> Option<(u16, OldEntry)> {
+        let stream = u16::try_from(stream.get()).ok()?;
+        let word = |table: u64, index: u64| read(PhysAddr::new((table & ADDRESS) + index * 8));
+        let present = |word: &u64| word & P != 0;
+        let root = self.core.control.regs.read64(reg::RTADDR);
+        let (bus, function) = (u64::from(stream >> 8), u64::from(stream & 0xff));
+        let mut words = [0; entry::SCALABLE_WORDS];
+        let (half, first, count) = match self.config.mode {
+            Mode::Legacy => (0, function * 2, entry::CONTEXT_WORDS),
+            Mode::Scalable => (function >> 7, (function & 0x7f) * 4, entry::SCALABLE_WORDS),
+        };
+        let table = word(root, bus * entry::ROOT_WORDS as u64 + half).filter(present)?;
+        for (index, value) in words.iter_mut().take(count).enumerate() {
+            *value = word(table, first + index as u64)?;
+        }
+        words.first().filter(|word| present(word))?;
+        let domain = match self.config.mode {
+            // No tables hang on it, so that any domain will do.
+            Mode::Legacy if context::TT.of(words[0]) == context::translation::PASS => {
+                words[1] = words[1] & !context::DID.mask() | context::DID.at(PASS.into());
+                return Some((
+                    stream,
+                    OldEntry {
+                        words,
+                        domain: PASS,
+                    },
+                ));
+            }
+            Mode::Legacy => context::DID.of(words[1]) as u16,
+            Mode::Scalable => {
+                words[0] &= !(scalable::PASIDE | scalable::PRE);
+                let pasid = scalable::RID_PASID.of(words[1]);
+                let slot = pasid & ((1 << entry::PASID_TABLE_LG2) - 1);
+                let table = word(words[0], pasid >> entry::PASID_TABLE_LG2).filter(present)?;
+                let second = slot * entry::PASID_WORDS as u64 + 1;
+                pasid_entry::DID.of(word(table, second)?) as u16
+            }
+        };
+        // What passes through here has this one.
+        (domain != PASS).then_some((stream, OldEntry { words, domain }))
+    }
+
+    /// Takes `domain` out of use, unless it is taken, by another kept stream for one, which is fine.
+    fn reserve(&self, domain: u16) -> bool {
+        let kept = |known: &Known| known.homes.iter().any(|(_, home)| home.id == domain);
+        if domain == 0 || kept(&self.known.lock()) {
+            return domain != 0;
+        }
+        let ids = &self.core.ids;
+        let mut below = Vec::new();
+        let found = loop {
+            match ids.take() {
+                Some(id) if id < u32::from(domain) => below.push(id),
+                Some(id) if id == u32::from(domain) => break true,
+                Some(id) => {
+                    ids.give_back(id);
+                    break false;
+                }
+                None => break false,
+            }
+        };
+        below.into_iter().for_each(|id| ids.give_back(id));
+        found
+    }
+
+    /// Memory for one more home, and for what its failure would leave behind.
+    pub(super) fn room_for_one(&self) {
+        let homes = self.known.lock().homes.len() + 1;
+        with_room(&self.known, |known| known.homes.list(), 1, |_| ());
+        with_room(&self.known, |known| &mut known.limbo, 2 * homes, |_| ());
+        with_room(&self.known, |known| known.stale.list(), homes, |_| ());
+    }
+}
+
+/// What an earlier system had for a stream.
+struct OldEntry {
+    words: [u64; entry::SCALABLE_WORDS],
+    domain: u16,
+}

@@ -1,0 +1,219 @@
+//! Devices with TLBs of their own: what they are told, and devices that do not answer.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use portolan::addr::{Pasid, StreamId};
+use portolan::inval::{Preference, Quirks};
+use portolan::table::format::{VtdFirstLevels, VtdLevels};
+use portolan::unit::{Attach, AttachError, Awaited, Domain as _, Unit as _, UnitError};
+
+use super::mock::{CAP, ECAP, Mock, SCALABLE, Unit, Wrong};
+use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
+use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
+use crate::vtd::spec::reg::{self, prs};
+use crate::vtd::{AttachPasid, DeviceTlb, InterruptEntries, Mode, refusal};
+
+const FIRST: u64 = CAP | 1 << 56;
+const WITH_TLBS: u64 = ECAP | 1 << 2;
+const DRAINS: u64 = 1 << 42;
+const PASID: Pasid = Pasid::new(0x47);
+
+fn device(stream: StreamId) -> DeviceTlb {
+    let physical = stream.get() as u16;
+    DeviceTlb { depth: 4, physical }
+}
+
+fn is(words: &Words, of: u64) -> bool {
+    TYPE.of(words[0]) == of
+}
+
+/// A domain that invalidates each page by itself, with a device that has a TLB.
+fn by_page(unit: &Unit) -> super::Second {
+    let quirks = Quirks {
+        preference: Preference::ByPage,
+        context_above: u64::MAX,
+        ..Quirks::default()
+    };
+    let caps = unit.second_capabilities();
+    unit.second_stage_as(VtdLevels::Four, caps, quirks).unwrap()
+}
+
+#[test]
+fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
+    for (pages, exact) in [(1, true), (3, true), (64, true), (65, false), (200, false)] {
+        let mock = Mock::new(CAP, WITH_TLBS);
+        let unit = mock.enable(legacy()).unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+        let domain = Arc::new(by_page(&unit));
+        unit.attach(STREAM, &domain).unwrap();
+        domain.sync(&mut map(&*domain, pages)).unwrap();
+        mock.take();
+        domain.sync(&mut unmap(&*domain, pages)).unwrap();
+        let sent = mock.descriptors();
+        let told = sent.iter().filter(|words| is(words, kind::DEVICE_TLB));
+        let told: Vec<_> = told.map(|words| words[1]).collect();
+        if exact {
+            let wanted = (0..pages).map(|n| BASE.get() + n * PAGE);
+            assert!(told.iter().copied().eq(wanted), "{pages}: {told:x?}");
+        } else {
+            assert_eq!(told, [0x7fff_ffff_ffff_f001], "{pages}");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
+    let other = StreamId::new(0x0210);
+    for (mode, ecap) in [(Mode::Legacy, WITH_TLBS), (Mode::Scalable, SCALABLE)] {
+        let mock = Mock::new(FIRST, ecap);
+        let unit = mock.enable(config(mode)).unwrap();
+        let domain = Arc::new(unit.second_stage().unwrap());
+        for stream in [STREAM, other] {
+            unit.use_device_tlb(stream, device(stream)).unwrap();
+            unit.attach(stream, &domain).unwrap();
+        }
+        domain.sync(&mut map(&*domain, 4)).unwrap();
+        let silent = STREAM.get() as u16;
+        mock.wrong(Wrong::Silent(silent));
+        let mut owed = unmap(&*domain, 4);
+        let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+        let UnitError::Refused { code } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(refusal::device(code), Some(STREAM));
+        // Blocked as far as the hardware looks, but its TLB may hold what it held.
+        unit.block(STREAM).unwrap_err();
+        domain.sync(&mut owed).unwrap_err();
+        unit.device_gone(STREAM).unwrap();
+        // Nobody asks it any more.
+        domain.sync(&mut owed).unwrap();
+        unit.block(STREAM).unwrap();
+        unit.block(other).unwrap();
+        assert_eq!(Arc::strong_count(&domain), 1);
+        mock.wrong(Wrong::Nothing);
+        mock.take();
+        unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+        unit.attach(STREAM, &domain).unwrap();
+        let asked = |words: &Words| is(words, kind::DEVICE_TLB);
+        assert!(mock.descriptors().first().is_some_and(asked));
+    }
+}
+
+#[test]
+fn a_device_that_is_gone_while_the_unit_is_stuck_keeps_its_domain() {
+    let mock = Mock::new(CAP, WITH_TLBS);
+    let unit = mock.enable(legacy()).unwrap();
+    let domain = Arc::new(unit.second_stage().unwrap());
+    unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+    unit.attach(STREAM, &domain).unwrap();
+    mock.wrong(Wrong::Stuck);
+    unit.device_gone(STREAM).unwrap_err();
+    assert_eq!(Arc::strong_count(&domain), 2);
+    let context = mock.word(mock.reg(reg::RTADDR) + 16) & !0xfff;
+    assert_eq!(mock.word(context + 8 * 16), 0);
+    mock.wrong(Wrong::Nothing);
+    unit.device_gone(STREAM).unwrap();
+    assert_eq!(Arc::strong_count(&domain), 1);
+    // Of a stream without a home there is nothing to leave behind.
+    mock.take();
+    unit.device_gone(StreamId::new(0x0333)).unwrap();
+    assert!(mock.take().is_empty());
+    let stream = StreamId::new(0x1_0000);
+    let refused = Err(AttachError::NoSuchStream { stream });
+    assert_eq!(unit.device_gone(stream), refused);
+}
+
+/// Flags of the wait descriptors, with the number of other descriptors before each.
+fn waits(mock: &Mock) -> Vec<u64> {
+    let words = mock.take().into_iter().filter_map(|event| match event {
+        super::mock::Event::Descriptor(words) if is(&words, kind::WAIT) => Some(words[0]),
+        _ => None,
+    });
+    words.map(|word| wait::PD.of(word)).collect()
+}
+
+#[test]
+fn page_requests_on_their_way_are_drained_when_a_pasid_is_left() {
+    for (ecap, drained) in [(SCALABLE | DRAINS, 1), (SCALABLE, 0)] {
+        let mock = Mock::new(FIRST, ecap);
+        let unit = mock.enable(config(Mode::Scalable)).unwrap();
+        unit.read_page_requests(0).unwrap();
+        unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+        let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
+        unit.attach_pasid(STREAM, PASID, &domain).unwrap();
+        assert!(waits(&mock).iter().all(|drains| *drains == 0));
+        unit.block_pasid(STREAM, PASID).unwrap();
+        // The last wait of the move, behind the invalidation of the device's TLB.
+        assert_eq!(waits(&mock), [0, 0, drained]);
+    }
+}
+
+#[test]
+fn a_drain_is_not_complete_while_requests_were_lost() {
+    let mock = Mock::new(FIRST, SCALABLE | DRAINS);
+    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    unit.read_page_requests(0).unwrap();
+    unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
+    let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
+    unit.attach_pasid(STREAM, PASID, &domain).unwrap();
+    mock.set(reg::PRS, prs::PRO.into());
+    let AttachError::Unit(UnitError::TimedOut { awaited, .. }) =
+        unit.block_pasid(STREAM, PASID).unwrap_err()
+    else {
+        panic!("not for want of a reader");
+    };
+    assert_eq!(awaited, Awaited::Turn);
+    assert_eq!(Arc::strong_count(&domain), 2);
+    while unit.next_page_request().unwrap().is_some() {}
+    unit.block_pasid(STREAM, PASID).unwrap();
+    assert_eq!(Arc::strong_count(&domain), 1);
+}
+
+#[test]
+fn cached_interrupt_entries_are_forgotten_through_the_units_queue() {
+    let mock = Mock::new(CAP, ECAP);
+    let unit = mock.enable(legacy()).unwrap();
+    mock.take();
+    let which = InterruptEntries::Some {
+        index: 0x40,
+        lg2_count: 2,
+    };
+    unit.queue().invalidate_interrupt_entries(which).unwrap();
+    assert_eq!(mock.descriptors(), [[0x40_1000_0014, 0]]);
+    assert_eq!(unit.counts().interrupt_entries, 1);
+    mock.wrong(Wrong::Stuck);
+    let all = InterruptEntries::All;
+    let stuck = unit.queue().invalidate_interrupt_entries(all);
+    assert!(matches!(stuck, Err(UnitError::TimedOut { .. })));
+    for ecap in [ECAP & !(1 << 3), ECAP & !2] {
+        let mock = Mock::new(CAP, ecap);
+        let unit = mock.enable(legacy()).unwrap();
+        let refused = unit.queue().invalidate_interrupt_entries(all);
+        assert_eq!(refused, Err(UnitError::Unsupported));
+    }
+}
+
+#[test]
+fn a_unit_that_goes_on_slowly_is_not_broken_and_one_that_stands_is() {
+    let mock = Mock::new(CAP, ECAP);
+    let unit = mock.enable(legacy()).unwrap();
+    let domain = Arc::new(by_page(&unit));
+    unit.attach(STREAM, &domain).unwrap();
+    domain.sync(&mut map(&*domain, 300)).unwrap();
+    // More than the whole limit for every second descriptor, and more than the ring holds.
+    mock.wrong(Wrong::Slow(6_000_000));
+    domain.sync(&mut unmap(&*domain, 300)).unwrap();
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
+    mock.wrong(Wrong::Stuck);
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let UnitError::TimedOut { awaited, waited } = error else {
+        panic!("{error}");
+    };
+    assert_eq!(awaited, Awaited::Completion);
+    let limit = config(Mode::Legacy).limit.get();
+    assert!(waited.get() <= limit + limit / 10, "{waited:?}");
+    mock.wrong(Wrong::Nothing);
+    domain.sync(&mut owed).unwrap();
+}
