@@ -3,49 +3,74 @@
 
 mod support;
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use loom::sync::Arc;
 use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{
-    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
-    WriteBuffer,
+    Caching, Capabilities, Command, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
+    Walker, WriteBuffer,
 };
 use portolan::passthrough::premap::Requester;
 use portolan::passthrough::{
-    FaultError, Frames, Hold, MemoryOwner, Passthrough, PassthroughOptions, PopulateError,
-    RegionOptions, Request,
+    FaultError, Frames, Hold, InvalidateError, MemoryOwner, Passthrough, PassthroughOptions,
+    PopulateError, RegionOptions, Request,
 };
-use portolan::platform::SlabTables;
+use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{ContextHome, Domain as _, PagedDomain, UnitError};
+use portolan::unit::{Awaited, ContextHome, Domain as _, PagedDomain, UnitError};
 use support::loom_cpus::{LoomCpus, TellingCpus, explore, on_cpu};
 
 const PAGE: u64 = 4096;
 
-/// A device with one page: what its cache holds, and the memory that it must not reach.
+/// A device: the frame that its cache holds for each page, and the memory that it must not reach.
 #[derive(Default)]
 struct Device {
-    cached: Mutex<Option<u64>>,
+    cached: Mutex<BTreeMap<u64, u64>>,
     freed: Mutex<Vec<u64>>,
+    /// Syncs that fail from now on.
+    failing: AtomicU64,
 }
 
-/// Waits for the other CPUs at some point before it invalidates.
+impl Device {
+    fn forget(&self, step: Step) {
+        let mut cached = self.cached.lock().unwrap();
+        let range = match step {
+            Step::Invalidate(Command::Page { iova, size, .. }) => IovaRange::page(iova, size),
+            Step::Invalidate(Command::Range { run, granule, .. }) => run.range(granule),
+            Step::Invalidate(_) => return cached.clear(),
+            _ => return,
+        };
+        cached.retain(|page, _| !range.contains(Iova::new(page * PAGE)));
+    }
+}
+
+/// Waits for the other CPUs at some point before it invalidates, or fails.
 struct Queue(std::sync::Arc<Device>);
+
+const TIMED_OUT: UnitError = UnitError::TimedOut {
+    awaited: Awaited::Completion,
+    waited: Nanos::new(1),
+};
 
 impl InvalidationQueue for Queue {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
-        let count = steps
-            .filter(|step| matches!(step, Step::Invalidate(_)))
-            .count();
-        if count != 0 {
-            loom::thread::yield_now();
-            *self.0.cached.lock().unwrap() = None;
+        let steps: Vec<_> = steps.collect();
+        if !steps.iter().any(|step| matches!(step, Step::Invalidate(_))) {
+            return Ok(());
         }
+        loom::thread::yield_now();
+        let failing = self.0.failing.load(Ordering::Relaxed);
+        if failing != 0 {
+            self.0.failing.store(failing - 1, Ordering::Relaxed);
+            return Err(TIMED_OUT);
+        }
+        steps.into_iter().for_each(|step| self.0.forget(step));
         Ok(())
     }
 }
@@ -56,18 +81,23 @@ impl ContextHome for Queue {
     }
 }
 
-/// One page of memory, in the frame that it is in now.
+/// Memory: how often each page has moved. Its frame is one of the page's own.
 #[derive(Default)]
-struct Owner(Mutex<u64>);
+struct Owner(Mutex<BTreeMap<u64, u64>>);
+
+/// Frames of a page.
+const FRAMES: u64 = 16;
 
 impl MemoryOwner for Owner {
     fn populate(
         &self,
-        _range: IovaRange,
+        range: IovaRange,
         _access: Access,
         frames: &mut Frames,
     ) -> Result<(), PopulateError> {
-        let frame = *self.0.lock().unwrap();
+        let page = range.start().get() / PAGE;
+        let moved = self.0.lock().unwrap().get(&page).copied().unwrap_or(0);
+        let frame = page * FRAMES + moved;
         loom::thread::yield_now();
         let pushed = frames.push(PhysAddr::new((1 << 30) + frame * PAGE), PAGE);
         assert!(pushed.is_ok());
@@ -93,12 +123,19 @@ struct Machine {
     container: Passthrough<Domain, std::sync::Arc<Owner>, TellingCpus>,
 }
 
-fn page() -> IovaRange {
-    IovaRange::page(Iova::new(0), PageSize::SIZE_4K)
+fn page(number: u64) -> IovaRange {
+    IovaRange::page(Iova::new(number * PAGE), PageSize::SIZE_4K)
 }
+
+/// The first page of the second slot.
+const FAR: u64 = 512;
 
 impl Machine {
     fn new() -> Arc<Self> {
+        Self::with_pages(1)
+    }
+
+    fn with_pages(pages: u64) -> Arc<Self> {
         let device = std::sync::Arc::new(Device::default());
         let format = VtdSecondStage {
             levels: VtdLevels::Three,
@@ -124,7 +161,7 @@ impl Machine {
         let container = Passthrough::new(domain.clone(), TellingCpus(LoomCpus::new(3)), options);
         let owner = std::sync::Arc::new(Owner::default());
         let region = RegionOptions {
-            range: page(),
+            range: page(0).hull(page(pages - 1)),
             access: Access::READ,
             hold: Hold::OnDemand,
         };
@@ -137,40 +174,61 @@ impl Machine {
         })
     }
 
-    /// The device accesses its page, by what it remembers if it does; the frame that it reaches.
+    /// The device accesses its first page.
     fn access(&self) -> Option<u64> {
+        self.access_at(0)
+    }
+
+    /// The device accesses a page, by what it remembers if it does; the frame that it reaches.
+    fn access_at(&self, page: u64) -> Option<u64> {
         let mut cached = self.device.cached.lock().unwrap();
-        if cached.is_none() {
-            let found = self.domain.translate(Iova::new(0))?;
-            *cached = Some((found.pa.get() - (1 << 30)) / PAGE);
+        if !cached.contains_key(&page) {
+            let found = self.domain.translate(Iova::new(page * PAGE))?;
+            cached.insert(page, (found.pa.get() - (1 << 30)) / PAGE);
         }
-        let frame = (*cached)?;
+        let frame = *cached.get(&page)?;
         assert!(!self.device.freed.lock().unwrap().contains(&frame));
         Some(frame)
     }
 
     fn fault(&self) -> Result<(), FaultError> {
+        self.fault_at(0)
+    }
+
+    fn fault_at(&self, page: u64) -> Result<(), FaultError> {
         let request = Request {
             who: Requester {
                 stream: StreamId::new(1),
                 pasid: None,
             },
-            iova: Iova::new(0),
+            iova: Iova::new(page * PAGE),
             access: Access::READ,
         };
         self.container.fault(&request).map(drop)
     }
 
-    /// The owner moves the page to another frame, and frees the old one.
+    /// The owner moves the first page to another frame, and frees the old one.
     fn migrate(&self) {
+        assert_eq!(self.migrate_at(0), 0);
+    }
+
+    /// The owner moves a page to another frame, and frees the old one once the page was taken back;
+    /// how often that failed before.
+    fn migrate_at(&self, number: u64) -> u64 {
         let old = {
-            let mut frame = self.owner.0.lock().unwrap();
-            *frame += 1;
-            *frame - 1
+            let mut moved = self.owner.0.lock().unwrap();
+            let moved = moved.entry(number).or_default();
+            *moved += 1;
+            number * FRAMES + *moved - 1
         };
-        self.container.invalidate(page()).unwrap();
+        let mut failed = 0;
+        while let Err(error) = self.container.invalidate(page(number)) {
+            assert_eq!(error, InvalidateError::Unit(TIMED_OUT));
+            failed += 1;
+        }
         self.device.freed.lock().unwrap().push(old);
-        self.access();
+        self.access_at(number);
+        failed
     }
 }
 
@@ -203,7 +261,7 @@ fn whoever_takes_memory_back_second_waits_for_the_first() {
         machine.fault().unwrap();
         machine.access();
         let take = |machine: &Machine| {
-            machine.container.invalidate(page()).unwrap();
+            machine.container.invalidate(page(0)).unwrap();
             assert_eq!(machine.access(), None);
         };
         let other = {
@@ -248,5 +306,58 @@ fn two_faults_map_once() {
         assert_eq!(machine.access(), Some(0));
         other.join().unwrap();
         assert_eq!(machine.container.usage().mapped_bytes, PAGE);
+    });
+}
+
+/// Two owners take memory back through hardware that fails at first: neither has it back before a sync
+/// of its own debt has completed, whoever paid.
+#[test]
+fn a_sync_that_fails_beside_another_gives_nobody_memory_back() {
+    for failing in 1..3 {
+        explore(2, move || {
+            let machine = Machine::with_pages(FAR + 1);
+            for page in [0, FAR] {
+                machine.fault_at(page).unwrap();
+                machine.access_at(page);
+            }
+            machine.device.failing.store(failing, Ordering::Relaxed);
+            let other = {
+                let machine = machine.clone();
+                on_cpu(1, move || machine.migrate_at(FAR))
+            };
+            let failed = machine.migrate_at(0);
+            let failed = failed + other.join().unwrap();
+            assert!(failed <= failing);
+            let usage = machine.container.usage();
+            assert_eq!((usage.mapped_bytes, usage.leaving_bytes), (0, 0));
+        });
+    }
+}
+
+/// One owner retries what failed while another CPU recovers, and a device faults.
+#[test]
+fn recovering_beside_an_owner_that_tries_again_gives_back_what_is_quiet() {
+    explore(2, || {
+        let machine = Machine::new();
+        machine.fault().unwrap();
+        machine.access();
+        machine.device.failing.store(2, Ordering::Relaxed);
+        let other = {
+            let machine = machine.clone();
+            on_cpu(1, move || {
+                let _ = machine.container.recover();
+                machine.access();
+                match machine.fault() {
+                    Ok(()) | Err(FaultError::NotQuiet { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+                machine.access();
+            })
+        };
+        machine.migrate_at(0);
+        other.join().unwrap();
+        machine.fault().unwrap();
+        assert_eq!(machine.access(), Some(1));
+        assert_eq!(machine.container.usage().leaving_bytes, 0);
     });
 }

@@ -2,6 +2,7 @@
 
 use super::PageTable;
 use super::format::Format;
+use super::walking::Looked;
 use crate::addr::PhysAddr;
 use crate::inval::TableChain;
 use crate::platform::{OutOfTableMemory, TableMem, Word};
@@ -100,8 +101,22 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         into.pages += from.pages;
     }
 
-    /// Frees all pages of a chain.
+    /// Gives back a page that was unlinked.
+    pub(super) fn give_back(&self, page: PhysAddr) {
+        match self.looked() {
+            Looked::ByNobody => self.free_page(page),
+            Looked::AtNow => self.park(TableChain {
+                ends: Some((page, page)),
+                pages: 1,
+            }),
+        }
+    }
+
+    /// Gives back all pages of a chain, which were unlinked.
     pub(super) fn free_chain(&self, chain: TableChain) {
+        if chain.ends.is_some() && self.looked() == Looked::AtNow {
+            return self.park(chain);
+        }
         let mut next = chain.ends.map(|(head, _)| head);
         for _ in 0..chain.pages {
             let Some(page) = next else {

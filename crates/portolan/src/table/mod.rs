@@ -11,6 +11,10 @@
 //! one back. Only [`PageTable::reclaim`] forgets it. Tables above leave when an unmap covers
 //! them whole, or through [`PageTable::prune`]; in both cases the caller owns all they span.
 //!
+//! *Looking.* Whoever merely looks ([`PageTable::translate`], [`PageTable::mappings`],
+//! [`PageTable::harvest_dirty`]) need own nothing: pages that are reclaimed while a walk is under way
+//! are given back when it has ended.
+//!
 //! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,
 //! counts are taken, and entries are checked, then entries are written.
 
@@ -25,6 +29,7 @@ mod query;
 mod reclaim;
 mod split;
 mod unmap;
+mod walking;
 
 pub use error::{AccessError, DirtyError, MapError, SplitError, UnmapError};
 pub use format::Format;
@@ -35,6 +40,7 @@ pub use split::{PendingSplit, SplitNotCompleted};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::format::{Entry, LiveCount, span_lg2};
+use self::walking::Walks;
 use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{Gather, Tagged};
 use crate::platform::{OutOfTableMemory, TableMem, Word};
@@ -77,6 +83,7 @@ pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     /// With so many table pages or fewer, leaf tables that small unmaps empty stay in the tree. Not
     /// a count of empty ones: that would be written by every CPU with each lone page.
     keep_empty: AtomicUsize,
+    walks: Walks,
 }
 
 /// What becomes of the table pages when the table is dropped.
@@ -111,6 +118,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             when_dropped: WhenDropped::Free,
             vacancies: AtomicU64::new(0),
             keep_empty: AtomicUsize::new(0),
+            walks: Walks::default(),
         })
     }
 
@@ -258,6 +266,7 @@ impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
     /// Frees all tables, unless [`PageTable::keep`] was called; the hardware must no longer use them.
     fn drop(&mut self) {
         if self.when_dropped == WhenDropped::Free {
+            self.free_parked();
             self.free_tree(self.root, self.format.levels() - 1);
         }
     }

@@ -38,9 +38,12 @@ pub struct Mappings<'t, F: Format, M: TableMem<F::Word>> {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Where `iova` leads, if it is mapped.
+    /// Where `iova` leads, if it is mapped. What other CPUs change meanwhile is seen or not.
+    ///
+    /// *Context.* Interrupt.
     #[inline]
     pub fn translate(&self, iova: Iova) -> Option<Translation> {
+        let _walking = self.begin_walk();
         let (raw, level) = self.entry_at(iova).ok()?;
         let Entry::Leaf(pa) = F::classify(raw, level) else {
             return None;
@@ -56,6 +59,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// The leaves in `range`, in order of address. What other CPUs change meanwhile is seen or not.
+    ///
+    /// *Context.* Interrupt: each step is one walk.
     pub fn mappings(&self, range: IovaRange) -> Mappings<'_, F, M> {
         let inside = range.intersection(self.input_range());
         Mappings {
@@ -73,7 +78,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         MapError::AlreadyMapped { iova }
     }
 
-    /// The leaf for `iova`: its value and level; or the level of the entry that leads nowhere.
+    /// The leaf for `iova`: its value and level; or the level of the entry that leads nowhere. The
+    /// caller has begun a walk.
     pub(super) fn entry_at(&self, iova: Iova) -> Result<(u64, u32), u32> {
         let mut table = self.root;
         let mut level = self.format.levels() - 1;
@@ -101,7 +107,10 @@ impl<F: Format, M: TableMem<F::Word>> Iterator for Mappings<'_, F, M> {
 
     fn next(&mut self) -> Option<MappedRun> {
         while let Some(iova) = self.at.filter(|&iova| iova <= self.last) {
-            let found = self.table.entry_at(iova);
+            let found = {
+                let _walking = self.table.begin_walk();
+                self.table.entry_at(iova)
+            };
             let level = match found {
                 Ok((_, level)) | Err(level) => level,
             };

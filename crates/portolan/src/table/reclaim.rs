@@ -21,8 +21,8 @@ pub struct NotReclaimed {
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
-    /// Frees the table pages of a debt that has been paid. An emptied leaf table that a map took
-    /// back meanwhile stays.
+    /// Frees the table pages of a debt that has been paid, or leaves that to a walk of somebody who
+    /// merely looks, if one is under way. An emptied leaf table that a map took back meanwhile stays.
     ///
     /// *Context.* Interrupt, if the table memory's `free` may be called there.
     ///
@@ -37,7 +37,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         for &vacancy in vacated {
             if let Some((entry, _, raw, table)) = self.still_vacated(vacancy) {
                 if entry.compare_exchange(raw, 0).is_ok() {
-                    self.free_page(table);
+                    self.give_back(table);
                 }
             }
         }

@@ -6,5 +6,6 @@ mod faults;
 mod nested;
 mod pinned;
 mod premapping;
+mod reclaimed;
 mod rig;
 mod taken_back;

@@ -204,15 +204,7 @@ impl Rig {
             output_lg2: 46,
             dirty: DirtyTracking::Hardware,
         };
-        let caps = Capabilities {
-            granule: PageSize::SIZE_4K,
-            page: PageForm::Granule,
-            range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
-            leaf_only: LeafOnly::Present,
-            walker: Walker::Coherent,
-            caching,
-            write_buffer: WriteBuffer::Absent,
-        };
+        let caps = caps(caching);
         let table = PageTable::new(format, tables.clone()).unwrap();
         let (context, quirks) = (ContextId::new(1), Quirks::default());
         let queue = hardware.clone();
@@ -262,6 +254,18 @@ impl Rig {
         let usage = self.container.usage();
         assert_eq!(usage.mapped_bytes, mapped * PAGE);
         assert_eq!(usage.leaving_bytes, 0);
+    }
+}
+
+pub(super) fn caps(caching: Caching) -> Capabilities {
+    Capabilities {
+        granule: PageSize::SIZE_4K,
+        page: PageForm::Granule,
+        range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
+        leaf_only: LeafOnly::Present,
+        walker: Walker::Coherent,
+        caching,
+        write_buffer: WriteBuffer::Absent,
     }
 }
 
