@@ -29,6 +29,10 @@ fn no_device_reaches_what_its_owner_has_back() {
         "regions_removed",
         "failed",
         "spurious",
+        "harvests",
+        "syncs_failed",
+        "ranges_not_quiet",
+        "ranges_back_later",
     ] {
         assert!(happened(name) > 0, "{name}: {:#?}", report.events);
     }

@@ -120,7 +120,8 @@ impl GuestMemory {
     /// then the system gets the pages.
     ///
     /// # Errors
-    /// See [`ReclaimError`]: the pages stay.
+    /// See [`ReclaimError`]: the pages stay, and the same range can be taken back again. If it was the
+    /// notifier, devices may still reach them until that has succeeded.
     pub fn reclaim(
         &self,
         range: IovaRange,
@@ -143,15 +144,10 @@ impl GuestMemory {
             }
             state.leaving.insert(first, last);
         }
-        let taken = notify(range);
-        let done = match taken {
-            Ok(_) => self.memory.discard(pages),
-            Err(_) => Ok(()),
-        };
-        self.state().leaving.remove(&first);
-        self.settled.notify_all();
-        done?;
-        Ok(taken?)
+        let _leaving = Leaving { of: self, first };
+        let taken = notify(range)?;
+        self.memory.discard(pages)?;
+        Ok(taken)
     }
 
     /// Writes to each page, so that it is there, and hands it over.
@@ -169,6 +165,20 @@ impl GuestMemory {
             }
         }
         Ok(())
+    }
+}
+
+/// A range that is being taken back, by its first page. When this is dropped, by unwinding as well,
+/// what populates there goes on.
+struct Leaving<'g> {
+    of: &'g GuestMemory,
+    first: u64,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.of.state().leaving.remove(&self.first);
+        self.of.settled.notify_all();
     }
 }
 

@@ -5,13 +5,28 @@
 #[path = "support/watched_heap.rs"]
 mod watched_heap;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::{Iova, IovaRange, Pasid, StreamId};
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::fault::{
     Bounds, Dispatcher, Flow, Group, GroupId, Handler, Place, RawPageRequest, ReplyPasid, ReplyTo,
     RequestKind, Responder, Response, Taken, Wants,
 };
+use portolan::inval::{
+    Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
+    WriteBuffer,
+};
+use portolan::passthrough::premap::{Adaptive, Requester};
+use portolan::passthrough::{
+    Frames, Hold, MemoryOwner, Passthrough, PassthroughOptions, PopulateError, RegionOptions,
+    Request, Window,
+};
+use portolan::platform::{OutOfTableMemory, SlabTables, TableMem};
+use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::{Access, PageTable};
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
 use watched_heap::{Machine, held, uses};
 
 struct Unit;
@@ -105,4 +120,171 @@ fn a_dispatcher_uses_no_heap_under_its_lock() {
     uses("removing");
     drop(desk);
     uses("closing");
+}
+
+/// Memory for tables and a queue that nobody uses with a lock held.
+struct Tables(SlabTables<AtomicU64>);
+
+impl TableMem<AtomicU64> for Tables {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        assert_eq!(held(), 0, "a table under a lock");
+        self.0.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        assert_eq!(held(), 0, "a table is freed under a lock");
+        self.0.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        self.0.table(table, size)
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    broken: AtomicBool,
+}
+
+impl InvalidationQueue for Queue {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        assert_eq!(held(), 0, "a sync under a lock");
+        steps.for_each(drop);
+        match self.broken.load(Ordering::Relaxed) {
+            true => Err(UnitError::Refused { code: 1 }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl ContextHome for Queue {
+    fn retire(&self, _: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+/// Pages at twice their address, so that none follows another.
+struct Owner;
+
+impl Owner {
+    fn find(range: IovaRange, frames: &mut Frames) {
+        assert_eq!(held(), 0, "the owner under a lock");
+        let pages = (range.start().get()..=range.last().get()).step_by(4096);
+        for page in pages {
+            if frames.push(PhysAddr::new(2 * page), 4096).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl MemoryOwner for Owner {
+    fn populate(
+        &self,
+        range: IovaRange,
+        _: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError> {
+        Self::find(range, frames);
+        Ok(())
+    }
+
+    fn pin(&self, range: IovaRange, _: Access, frames: &mut Frames) -> Result<(), PopulateError> {
+        Self::find(range, frames);
+        Ok(())
+    }
+
+    fn unpin(&self, _: IovaRange) {
+        assert_eq!(held(), 0, "the owner under a lock");
+    }
+}
+
+type Container = Passthrough<PagedDomain<VtdSecondStage, Tables, Arc<Queue>>, Owner, Machine>;
+
+fn container(window: Window, queue: Arc<Queue>) -> Container {
+    let format = VtdSecondStage {
+        levels: VtdLevels::Four,
+        output_lg2: 46,
+        dirty: DirtyTracking::Hardware,
+    };
+    let caps = Capabilities {
+        granule: PageSize::SIZE_4K,
+        page: PageForm::Granule,
+        range: RangeForm::PowerOfTwo { max_lg2_pages: 18 },
+        leaf_only: LeafOnly::Present,
+        walker: Walker::Coherent,
+        caching: Caching::NotPresentToo,
+        write_buffer: WriteBuffer::Absent,
+    };
+    let tables = Tables(SlabTables::new(
+        PhysAddr::new(1 << 40),
+        PageSize::SIZE_4K,
+        128,
+    ));
+    let table = PageTable::new(format, tables).unwrap();
+    let (context, quirks) = (ContextId::new(1), Quirks::default());
+    let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
+    let options = PassthroughOptions {
+        window,
+        ..PassthroughOptions::default()
+    };
+    Passthrough::new(domain, Machine, options)
+}
+
+fn pages(first: u64, count: u64) -> IovaRange {
+    IovaRange::from_len(Iova::new(first * 4096), count * 4096).unwrap()
+}
+
+#[test]
+fn a_container_uses_no_heap_and_maps_nothing_under_its_locks() {
+    let fixed = NonZeroU32::new(40).map_or(Window::Page, Window::Fixed);
+    for window in [
+        Window::Page,
+        Window::Block,
+        fixed,
+        Window::Adaptive(Adaptive::default()),
+    ] {
+        let queue = Arc::new(Queue::default());
+        let container = container(window, queue.clone());
+        for region in 0..20 {
+            let part = [pages(region * 1024, 50)];
+            let hold = match region % 2 {
+                0 => Hold::OnDemand,
+                _ => Hold::Selective(&part),
+            };
+            let options = RegionOptions {
+                range: pages(region * 1024, 1024),
+                access: Access::READ | Access::WRITE,
+                hold,
+            };
+            container.add_region(&options, Owner).unwrap();
+        }
+        uses("adding regions");
+        for stream in 0..40 {
+            for page in (100..900).step_by(7) {
+                let request = Request {
+                    who: Requester {
+                        stream: StreamId::new(stream),
+                        pasid: None,
+                    },
+                    iova: Iova::new((u64::from(stream % 4) * 1024 + page) * 4096),
+                    access: Access::WRITE,
+                };
+                container.fault(&request).unwrap();
+            }
+        }
+        uses("faults");
+        container.harvest_dirty(pages(0, 4096), |_| ()).unwrap();
+        queue.broken.store(true, Ordering::Relaxed);
+        container.invalidate(pages(200, 300)).unwrap_err();
+        queue.broken.store(false, Ordering::Relaxed);
+        container.recover().unwrap();
+        container.invalidate(pages(100, 800)).unwrap();
+        uses("taking back");
+        container.remove_region(Iova::new(1024 * 4096)).unwrap();
+        drop(container);
+        uses("removing regions");
+    }
 }

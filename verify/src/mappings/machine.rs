@@ -95,12 +95,13 @@ pub(crate) fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandSer
 /// An empty table, and a model whose stream reads it.
 pub(crate) fn table_and_model(
     tables: Tables,
+    dirty: DirtyTracking,
     context: ContextId,
 ) -> (PageTable<VtdSecondStage, Tables>, Arc<Model>) {
     let format = VtdSecondStage {
         levels: VtdLevels::Four,
         output_lg2: 46,
-        dirty: DirtyTracking::Off,
+        dirty,
     };
     let table = PageTable::new(format, tables).expect("memory for a root");
     let caps = Setup::able(PageSize::SIZE_4K);
@@ -135,7 +136,7 @@ where
     let cpus = VirtualCpus::new(count as usize, SHARING);
     let caps = Setup::able(PageSize::SIZE_4K);
     let context = ContextId::new(1);
-    let (table, model) = table_and_model(tables, context);
+    let (table, model) = table_and_model(tables, DirtyTracking::Off, context);
     let queue = queue(cpus.clone(), server(&cpus, wrap(model.clone())));
     let domain = Arc::new(PagedDomain::new(
         table,

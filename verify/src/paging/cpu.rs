@@ -1,7 +1,7 @@
 //! One CPU's part: a device that faults, a CPU that serves, and an owner that takes memory back.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrand::Rng;
@@ -9,13 +9,16 @@ use portolan::addr::{Iova, IovaRange, StreamId};
 use portolan::fault::{
     Dispatcher, Group, GroupId, Handler, Place, ReplyName, ReplyTo, Responder, Response,
 };
-use portolan::passthrough::{Hold, InvalidateError, Passthrough, RegionError, RegionOptions};
+use portolan::passthrough::{
+    HarvestError, Hold, InvalidateError, Passthrough, RegionError, RegionOptions,
+};
 use portolan::platform::Cpus as _;
 use portolan::table::Access;
 use portolan::unit::{ContextHome, Domain as _};
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
+use super::failing::{Failures, NotBack, Waiting};
 use super::manner::{Asked, Manner};
 use super::world::{BASE, PAGE, PAGES, Reached, World};
 use crate::mappings::Model;
@@ -42,6 +45,13 @@ pub(super) struct Tally {
     pub(super) detached: AtomicU64,
     pub(super) misbehaved: AtomicU64,
     pub(super) removed: AtomicU64,
+    pub(super) harvested: AtomicU64,
+    pub(super) syncs_failed: AtomicU64,
+    /// Ranges that were taken back in vain.
+    pub(super) not_quiet: AtomicU64,
+    /// Those of them that came back before the end of the round.
+    pub(super) back: AtomicU64,
+    pub(super) removed_in_vain: AtomicU64,
     pub(super) responses: [AtomicU64; 3],
     pub(super) violations: Mutex<Vec<String>>,
 }
@@ -187,6 +197,10 @@ pub(super) struct Rig<'r, Q: ContextHome + 'static> {
     pub(super) tally: &'r Tally,
     /// What every second device does.
     pub(super) manner: Manner,
+    pub(super) failures: &'r Failures,
+    pub(super) waiting: Waiting,
+    /// Whether the region could not be removed, and is closed.
+    pub(super) closed: AtomicBool,
     /// CPUs that are done.
     pub(super) finished: AtomicU64,
 }
@@ -270,10 +284,13 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
     fn take_back(&self, first: u64, count: u64) {
         add(&self.tally.invalidations, 1);
         let taken = self.world.take(first, count);
-        match self.container.invalidate(addresses(first, count)) {
-            Ok(_) => self.world.free(taken),
-            Err(InvalidateError::Unit(error)) => return self.error("taking back", &error),
-            Err(error) => return self.error("taking back", &error),
+        let not_back = NotBack {
+            first,
+            count,
+            taken,
+        };
+        if !self.invalidate(not_back) {
+            return add(&self.tally.not_quiet, 1);
         }
         for page in first..first + count {
             let found = self.domain.translate(Iova::new(BASE + page * PAGE));
@@ -281,6 +298,42 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
                 let text = format!("page {page} is mapped after it was taken back");
                 self.tally.violation(text);
             }
+        }
+    }
+
+    /// Takes memory back that is out of the owner's tables; whether it has come back.
+    fn invalidate(&self, not_back: NotBack) -> bool {
+        let range = addresses(not_back.first, not_back.count);
+        match self.container.invalidate(range) {
+            Ok(_) => {
+                self.world.free(not_back.taken);
+                return true;
+            }
+            Err(InvalidateError::Unit(_) | InvalidateError::Busy { .. })
+                if self.failures.excuses() => {}
+            Err(error) => self.error("taking back", &error),
+        }
+        self.waiting.put(not_back);
+        false
+    }
+
+    /// The owner tries again what it took back in vain.
+    fn try_again(&self) {
+        if let Some(not_back) = self.waiting.next() {
+            add(&self.tally.back, u64::from(self.invalidate(not_back)));
+        }
+    }
+
+    /// Somebody looks which pages were written.
+    fn harvest(&self, first: u64, count: u64) {
+        add(&self.tally.harvested, 1);
+        match self
+            .container
+            .harvest_dirty(addresses(first, count), |_| ())
+        {
+            Err(HarvestError::NotPaid(_)) if self.failures.excuses() => {}
+            Err(error) => self.error("harvesting", &error),
+            Ok(()) => {}
         }
     }
 
@@ -309,6 +362,8 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
                     let first = rng.u64(..PAGES - count);
                     self.take_back(first, count);
                 }
+                62 if self.failures.excuses() && rng.u32(..2) == 0 => self.try_again(),
+                63 if rng.u32(..8) == 0 => self.harvest(rng.u64(..PAGES - 64), 64),
                 62 if rng.u32(..4) == 0 => {
                     let Ok(_) = self.dispatcher.expire();
                 }
@@ -321,7 +376,9 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
                     self.dispatcher.unregister(stream, None);
                     self.register(stream);
                 }
-                63 if cpu == 0 && rng.u32(..64) == 0 => self.replace_region(),
+                63 if cpu == 0 && (self.closed.load(Ordering::Relaxed) || rng.u32(..64) == 0) => {
+                    self.replace_region();
+                }
                 _ => {}
             }
         }
@@ -330,26 +387,57 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
         }
     }
 
-    /// The last CPU serves what is left, and takes all memory back.
+    /// The last CPU serves what is left, and takes all memory back. The hardware works again: what
+    /// it failed at before comes back as well, and then no device reaches anything.
     fn finish(&self) {
         while let Ok(Some(_)) = self.dispatcher.serve() {}
         // Groups whose last request never came.
         self.dispatcher.close();
-        let taken = self.world.take(0, PAGES);
-        match self.container.invalidate(all_pages()) {
-            Ok(_) => self.world.free(taken),
-            Err(error) => self.error("taking all back", &error),
+        self.failures.heal();
+        if let Err(error) = self.container.recover() {
+            self.error("recovering", &error);
+        }
+        while let Some(not_back) = self.waiting.next() {
+            if !self.invalidate(not_back) {
+                return;
+            }
+        }
+        let not_back = NotBack {
+            first: 0,
+            count: PAGES,
+            taken: self.world.take(0, PAGES),
+        };
+        self.invalidate(not_back);
+        for cpu in 0..self.cpus.count() as u32 {
+            for page in 0..PAGES {
+                if self.access(StreamId::new(cpu + 1), page) {
+                    let text = format!("page {page} is reached after all was taken back");
+                    self.tally.violation(text);
+                }
+            }
         }
     }
 
     /// The region goes, and comes back.
     fn replace_region(&self) {
-        add(&self.tally.removed, 1);
-        let taken = self.world.take(0, PAGES);
+        let not_back = NotBack {
+            first: 0,
+            count: PAGES,
+            taken: self.world.take(0, PAGES),
+        };
         if let Err(error) = self.container.remove_region(Iova::new(BASE)) {
-            return self.error("removing", &error);
+            // It is closed, and its memory can be taken back; it goes another time.
+            add(&self.tally.removed_in_vain, 1);
+            self.waiting.put(not_back);
+            self.closed.store(true, Ordering::Relaxed);
+            if !self.failures.excuses() {
+                self.error("removing", &error);
+            }
+            return;
         }
-        self.world.free(taken);
+        add(&self.tally.removed, 1);
+        self.closed.store(false, Ordering::Relaxed);
+        self.world.free(not_back.taken);
         if let Err(error) = self.add_region() {
             self.error("adding", &error);
         }

@@ -5,16 +5,20 @@
 //! any device; takes memory back; detaches its device, whose groups are answered at once; and one
 //! removes and adds the whole region now and then. Some memory cannot be populated, and handlers
 //! fail at times. In five rounds of six every second device breaks the rules now and then, each round in its
-//! own way. Wrong is: a page that leads to memory of another page, or to memory that was given
-//! back; a page that is mapped after it was taken back; a group with no response, or two.
+//! own way. In every second round the hardware fails, each in its own way, and memory for tables is
+//! scarce: what owners do not have back they try to take back again, a region that cannot be removed
+//! stays closed until it can, and at the end the hardware works and everything comes back. Wrong is: a page that leads to memory of another page, or to memory that was given
+//! back; a page that is mapped after it was taken back; memory or a table page that does not come
+//! back in the end; a group with no response, or two.
 
 mod cpu;
+mod failing;
 mod manner;
 mod world;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use portolan::addr::{ContextId, PageSize, PhysAddr, StreamId};
@@ -23,6 +27,7 @@ use portolan::inval::Quirks;
 use portolan::passthrough::premap::Adaptive;
 use portolan::passthrough::{Passthrough, PassthroughOptions, Usage, Window};
 use portolan::platform::{Nanos, SlabTables};
+use portolan::table::format::DirtyTracking;
 use portolan::unit::PagedDomain;
 use portolan_model::cpus::{Hardware, Schedule, VirtualCpus};
 use portolan_model::decode::{TableFormat, TableRoot};
@@ -31,12 +36,18 @@ use serde::Serialize;
 
 use crate::mappings::Model;
 use crate::mappings::machine::{SHARING, Tables, server, table_and_model};
-use cpu::{Devices, Flaky, Rig, Tally};
+use cpu::{Devices, Flaky, Rig, Tally, add};
+use failing::{Failing, Failures, Temper, Waiting};
 use manner::Manner;
 use world::World;
 
 /// Requests after which everything is taken down.
 const ROUND: u64 = 10_000;
+
+/// Table pages, more than all pages need.
+const PLENTY: u32 = 64;
+/// Too few table pages: a root, two on the way, and leaf tables for half of the slots.
+const SCARCE: u32 = 5;
 
 /// How long a group's last request is waited for, in virtual time.
 const PATIENCE: Nanos = Nanos::new(300_000);
@@ -89,11 +100,12 @@ pub fn sabotaged<H: Hardware + 'static>(
         let most = (requests - done).min(ROUND);
         // The hardware's clock stands still outside runs, so that a domain which is dropped there may
         // keep its tables: each round has its own.
-        let tables: Tables = Box::leak(Box::new(SlabTables::new(
-            PhysAddr::new(1 << 33),
-            PageSize::SIZE_4K,
-            64,
-        )));
+        let pages = match Temper::of_round(round) {
+            Temper::Works => PLENTY,
+            _ => SCARCE,
+        };
+        let memory = SlabTables::new(PhysAddr::new(1 << 33), PageSize::SIZE_4K, pages);
+        let tables: Tables = Box::leak(Box::new(memory));
         let seed = seed.wrapping_add(round);
         let usage = one_round(seed, round, cpus, most, &tally, tables, &wrap);
         round += 1;
@@ -134,6 +146,11 @@ fn report(
         ("detached", read(&tally.detached)),
         ("misbehaved", read(&tally.misbehaved)),
         ("regions_removed", read(&tally.removed)),
+        ("harvests", read(&tally.harvested)),
+        ("syncs_failed", read(&tally.syncs_failed)),
+        ("ranges_not_quiet", read(&tally.not_quiet)),
+        ("ranges_back_later", read(&tally.back)),
+        ("regions_not_removed", read(&tally.removed_in_vain)),
     ]);
     let violations = tally
         .violations
@@ -169,14 +186,19 @@ fn one_round<H: Hardware + 'static>(
 ) -> Usage {
     let cpus = VirtualCpus::new(count as usize, SHARING);
     let context = ContextId::new(1);
-    let (table, model) = table_and_model(tables, context);
+    let (table, model) = table_and_model(tables, DirtyTracking::Hardware, context);
+    let failures = Failures::new(Temper::of_round(round));
     let format = TableFormat::vtd_second_stage(4).expect("a format of the model's");
     let root = TableRoot {
         root: table.root(),
         format,
     };
     let caps = Setup::able(PageSize::SIZE_4K);
-    let queue = server(&cpus, wrap(model.clone()));
+    let hardware = Failing {
+        hardware: wrap(model.clone()),
+        failures: failures.clone(),
+    };
+    let queue = server(&cpus, hardware);
     let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue);
     let domain = Arc::new(domain);
     let options = PassthroughOptions {
@@ -211,6 +233,9 @@ fn one_round<H: Hardware + 'static>(
         world: &world,
         tally,
         manner: Manner::of_round(round),
+        failures: &failures,
+        waiting: Waiting::default(),
+        closed: AtomicBool::new(false),
         finished: AtomicU64::new(0),
     };
     rig.add_region().expect("a region");
@@ -226,7 +251,12 @@ fn one_round<H: Hardware + 'static>(
         tally.violation(error.to_string());
         return Usage::default();
     }
+    add(&tally.syncs_failed, failures.failed.load(Ordering::Relaxed));
     finish(&devices, &dispatcher, tally);
+    let (live, pages) = (tables.live(), domain.table().pages());
+    if live != pages {
+        tally.violation(format!("{live} table pages out of memory, {pages} in use"));
+    }
     take_down(&container, tally)
 }
 
@@ -252,6 +282,10 @@ where
     if usage.mapped_bytes != 0 {
         let left = usage.mapped_bytes;
         tally.violation(format!("{left} bytes mapped at the end"));
+    }
+    if usage.leaving_bytes != 0 {
+        let left = usage.leaving_bytes;
+        tally.violation(format!("{left} bytes not quiet at the end"));
     }
     usage
 }

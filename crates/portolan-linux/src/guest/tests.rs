@@ -24,14 +24,21 @@ const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;
 const PAGES: u64 = 64;
 
-struct Free;
+/// Hardware that works until it is broken.
+#[derive(Default)]
+struct Free {
+    broken: AtomicBool,
+}
 
 impl InvalidationQueue for Free {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
         steps.for_each(drop);
-        Ok(())
+        match self.broken.load(Ordering::Relaxed) {
+            true => Err(UnitError::Refused { code: 1 }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -78,7 +85,8 @@ fn rig(backing: Backing, hold: Hold<'_>) -> (Arc<GuestMemory>, Arc<Domain>, Cont
     let tables = SlabTables::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, 16);
     let table = PageTable::new(format, tables).unwrap();
     let (context, quirks) = (ContextId::new(1), Quirks::default());
-    let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, Free));
+    let queue = Free::default();
+    let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
     let current: fn() -> CpuId = || CpuId::new(0);
     let cpus = SpinCpus::new(1, Looks(AtomicU64::new(0)), current);
     let options = PassthroughOptions {
@@ -123,6 +131,46 @@ fn pages_come_and_go() {
         assert_eq!(bytes, [0; 6]);
         fault(&container, 3);
     }
+}
+
+#[test]
+fn pages_that_devices_may_still_reach_stay_until_they_are_quiet() {
+    let (guest, domain, container) = rig(Backing::Anonymous, Hold::OnDemand);
+    fault(&container, 3);
+    let at = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
+    guest.memory().write(at, b"device").unwrap();
+    domain.queue().broken.store(true, Ordering::Relaxed);
+    let reclaim = || guest.reclaim(pages(0, PAGES), |range| container.invalidate(range));
+    for _ in 0..2 {
+        let failed = reclaim();
+        assert!(
+            matches!(failed, Err(ReclaimError::Notifier(_))),
+            "{failed:?}"
+        );
+        let mut bytes = [0; 6];
+        guest.memory().read(at, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"device");
+    }
+    assert_eq!(container.usage().leaving_bytes, PAGE);
+    domain.queue().broken.store(false, Ordering::Relaxed);
+    assert_eq!(reclaim().unwrap(), 0);
+    let mut bytes = [1; 6];
+    guest.memory().read(at, &mut bytes).unwrap();
+    assert_eq!((bytes, container.usage().leaving_bytes), ([0; 6], 0));
+    fault(&container, 3);
+}
+
+/// A notifier that unwinds leaves nobody waiting for ever.
+#[test]
+fn pages_are_there_after_a_notifier_that_unwinds() {
+    let (guest, _domain, container) = rig(Backing::Anonymous, Hold::OnDemand);
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        guest.reclaim(pages(0, PAGES), |_| panic!("as the test wants it"))
+    }));
+    assert!(unwound.is_err());
+    fault(&container, 3);
+    let taken = guest.reclaim(pages(0, PAGES), |range| container.invalidate(range));
+    assert_eq!(taken.unwrap(), 1);
 }
 
 #[test]

@@ -29,6 +29,8 @@ pub enum FirstStage {
 ///
 /// *Implementer's duties.* Everything in the guest's tables is input: a walk is bounded, and reads
 /// nothing but the guest's memory.
+///
+/// *Context.* Task, all methods.
 pub trait Guest: Send + Sync {
     /// Walks the guest's tables for `request`, and hands the address of each table entry that is
     /// read to `visit`.
@@ -107,6 +109,8 @@ where
 {
     /// Serves what is the second stage's. If the first stage refuses anything, the whole group goes
     /// to the guest once; if it mends that, what the second stage then lacks is mapped as well.
+    ///
+    /// *Context.* Task.
     fn handle(&self, group: &Group<'_>) -> Response {
         let mut forwarded = false;
         for request in group.requests() {

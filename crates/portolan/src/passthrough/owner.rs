@@ -111,7 +111,9 @@ impl Frames {
 /// *What is populated is not held.* The owner may take it back at any time: it first sees to it
 /// that no call hands it over any more, then calls
 /// [`Passthrough::invalidate`](super::Passthrough::invalidate), and reuses it only once that has
-/// returned. What is pinned stays where it is until [`unpin`](Self::unpin).
+/// succeeded. What is pinned stays where it is until [`unpin`](Self::unpin).
+///
+/// *Context.* Task, all methods.
 pub trait MemoryOwner: Send + Sync {
     /// Sees to it that there is memory behind the start of `range`, good for `access`, and hands it
     /// over without holding it.
