@@ -3,6 +3,8 @@
 //! After Rubin et al., "Fast & Safe IO Memory Protection" (SOSP 2024): the pages of one descriptor
 //! or one batch lie next to each other, so that their translations share table entries, and one
 //! invalidation of the whole range serves them all.
+//!
+//! *Context.* Interrupt, but [`IovaSpace::chunk`] and [`IovaSpace::free_chunk`]: those are for tasks.
 
 use alloc::vec::Vec;
 
@@ -168,6 +170,8 @@ impl Chunk {
 impl<P: Cpus> IovaSpace<P> {
     /// A chunk for `request`.
     ///
+    /// *Context.* Task: allocates its record.
+    ///
     /// # Errors
     /// See [`IovaError`].
     pub fn chunk(&self, request: &Request) -> Result<Chunk, IovaError> {
@@ -180,6 +184,8 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// Takes a chunk back. Only once an invalidation of the whole range has completed.
+    ///
+    /// *Context.* Task: frees its record.
     ///
     /// # Errors
     /// [`ChunkInUse`], with the chunk.

@@ -4,6 +4,8 @@ use core::sync::atomic::Ordering;
 
 use super::FreeError;
 use super::class::Kind;
+use super::exchange::Heap;
+use super::ranges::Refused;
 use super::space::{Holder, IovaSpace, OnCpu};
 use crate::addr::{Iova, IovaRange};
 use crate::platform::{Cpus, Lock, SharedWord};
@@ -31,11 +33,15 @@ impl<P: Cpus> IovaSpace<P> {
     /// Sets `range` aside, from stocks too: it is never given out. For the time before there are
     /// mappings: what is in use of it stays so, and can be given out again once it has come back.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// [`FreeError::Memory`]; nothing is set aside.
     pub fn reserve(&self, range: IovaRange) -> Result<(), FreeError> {
         self.trim_all();
-        self.ranges(|ranges| ranges.reserve(range))
+        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| {
+            ranges.try_reserve(range)
+        })
     }
 
     /// As [`IovaSpace::reserve`], of a range that is free.
@@ -46,31 +52,44 @@ impl<P: Cpus> IovaSpace<P> {
     /// [`FreeError::InUse`] if a part of it is not; nothing is set aside.
     pub fn reserve_free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.trim_all();
-        self.ranges(|ranges| match ranges.is_free(range) {
-            true => ranges.reserve(range),
-            false => Err(FreeError::InUse { range }),
+        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| {
+            match ranges.is_free(range) {
+                true => ranges.try_reserve(range),
+                false => Err(Refused::Error(FreeError::InUse { range })),
+            }
         })
     }
 
     /// Lets a range be given out that was set aside, all of which was free then.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// See [`FreeError`]; nothing is changed.
     pub fn release(&self, range: IovaRange) -> Result<(), FreeError> {
-        self.ranges(|ranges| ranges.free(range))
+        self.ranges_with_room(Heap::Use, FreeError::Memory, |ranges| {
+            ranges.try_free(range)
+        })
     }
 
     /// Gives back to the ranges the magazines that lay in a depot since the last trim: for a timer.
+    ///
+    /// *Context.* Task: frees heap memory.
     pub fn trim(&self) {
         for kind in Kind::all() {
-            while let Some(idle) = self.depot(kind, |depot| depot.idle()) {
-                self.empty_out(kind, idle);
+            while let Some(mut idle) = self.depot(kind, |depot| depot.idle()) {
+                self.empty_out(kind, &mut idle);
+            }
+            while let Some(surplus) = self.depot(kind, |depot| depot.surplus()) {
+                drop(surplus);
             }
             self.depot(kind, |depot| depot.mark());
         }
     }
 
     /// Gives every stock of every CPU back to the ranges, and asks lanes to do so.
+    ///
+    /// *Context.* Task: goes through all stocks.
     pub fn trim_all(&self) {
         self.recall();
         self.empty_depots(self.top());
@@ -90,8 +109,9 @@ impl<P: Cpus> IovaSpace<P> {
         for kind in Kind::all().filter(|kind| kind.serves(limit)) {
             self.step(1);
             let both = holder.stocks(|stocks| stocks.of(kind).clear());
-            for magazine in both {
-                blocks += self.empty_out(kind, magazine);
+            for mut magazine in both {
+                blocks += self.empty_out(kind, &mut magazine);
+                self.keep_empty(kind, magazine);
             }
         }
         blocks
@@ -104,16 +124,19 @@ impl<P: Cpus> IovaSpace<P> {
             // No more than were there: other CPUs may bring new ones all the time.
             let there = self.depot(kind, |depot| depot.magazines());
             for _ in 0..there {
-                let Some(full) = self.depot(kind, |depot| depot.fetch()) else {
+                let Some(mut full) = self.depot(kind, |depot| depot.fetch()) else {
                     break;
                 };
-                blocks += self.empty_out(kind, full);
+                blocks += self.empty_out(kind, &mut full);
+                self.keep_empty(kind, full);
             }
         }
         blocks
     }
 
     /// Where the free addresses are, looked at one place after the other.
+    ///
+    /// *Context.* Interrupt.
     pub fn stats(&self) -> IovaStats {
         let mut stats = self.ranges(|ranges| IovaStats {
             free: ranges.free_pages(),

@@ -1,4 +1,6 @@
 //! What can be wrong with a request, and with a range that comes back.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use crate::addr::{Iova, IovaRange};
 use thiserror::Error;

@@ -1,8 +1,13 @@
 //! What an allocation and a release do when the stocks at hand do not serve: exchange a magazine
 //! with the depot, go to the ranges, and, when those are exhausted, empty the stocks into them.
+//!
+//! *Memory.* An allocation may take heap memory, while no lock is held: room for records, and magazines,
+//! one more than it needs as long as the depot has few. A release takes an empty magazine from the
+//! depot or goes to the ranges: it never allocates.
 
 use super::class::{Block, Kind};
 use super::magazine::{Empty, Magazine, Put};
+use super::ranges::{RangeAllocator, Refused};
 use super::space::{Holder, IovaSpace, OnCpu};
 use super::{FreeError, IovaError, Request};
 use crate::addr::{IovaRange, PageSize};
@@ -11,16 +16,72 @@ use crate::platform::Cpus;
 /// Blocks that go to the ranges while their lock is held once.
 const BATCH: usize = 16;
 
-/// When an empty magazine is wanted.
-#[derive(Clone, Copy)]
-enum Wanted {
-    /// For blocks that push others out into the depot.
-    IfDepotHasRoom,
-    /// For blocks that stay.
-    Always,
+/// Whether room that records lack is taken from the heap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heap {
+    /// It is: not in handlers of interrupts.
+    Use,
+    /// It is not: what lacks room fails.
+    Spare,
 }
 
 impl<P: Cpus> IovaSpace<P> {
+    /// Does `f` under the ranges' lock, and again with the room that it lacked, which is allocated
+    /// outside. `memory` says that there is none.
+    pub(super) fn ranges_with_room<T, E>(
+        &self,
+        heap: Heap,
+        memory: E,
+        f: impl Fn(&mut RangeAllocator) -> Result<T, Refused<E>>,
+    ) -> Result<T, E> {
+        loop {
+            let lack = match self.ranges(&f) {
+                Ok(done) => return Ok(done),
+                Err(Refused::Error(error)) => return Err(error),
+                Err(Refused::Lacks(lack)) => lack,
+            };
+            let room = match heap {
+                Heap::Use => lack.allocate().ok(),
+                Heap::Spare => None,
+            };
+            let Some(room) = room else {
+                return Err(memory);
+            };
+            let over = self.ranges(|ranges| ranges.adopt(room));
+            drop(over);
+        }
+    }
+
+    /// From the calling CPU's stocks, the depot or the ranges, as far as no heap memory is needed.
+    pub(super) fn alloc_sparing(
+        &self,
+        holder: &mut impl Holder,
+        request: &Request,
+    ) -> Result<IovaRange, IovaError> {
+        let Some(block) = self.classes.of_request(request)? else {
+            return self.search_ranges(request, Heap::Spare);
+        };
+        let take = |holder: &mut _| {
+            let stocks = |stocks: &mut super::magazine::Stocks| {
+                let shelf = stocks.of(block.kind);
+                (shelf.take(block.highest), shelf.len())
+            };
+            Holder::stocks(holder, stocks)
+        };
+        let (mut found, left) = take(holder);
+        if found.is_none() && left == 0 {
+            if let Some(full) = self.depot(block.kind, |depot| depot.fetch()) {
+                let out = holder.stocks(|stocks| stocks.of(block.kind).load(full));
+                self.keep(block.kind, out);
+                found = take(holder).0;
+            }
+        }
+        match found {
+            Some(start) => Ok(self.classes.exact(start, request)),
+            None => self.search_ranges(request, Heap::Spare),
+        }
+    }
+
     /// For stocks that have nothing: a full magazine, or fresh blocks.
     #[cold]
     pub(super) fn alloc_refilling(
@@ -68,14 +129,24 @@ impl<P: Cpus> IovaSpace<P> {
         if blocks == 1 {
             return None;
         }
-        let fresh = self.ranges(|ranges| ranges.alloc_pieces(request, blocks as usize));
+        let fresh = self.ranges_with_room(Heap::Use, IovaError::Memory, |ranges| {
+            ranges.try_alloc(request, blocks as usize)
+        });
         let first = fresh.ok()?.start().get();
         // The lowest comes out first: neighbours in time are neighbours in place.
         let mut rest = (1..u64::from(blocks)).rev();
         let kind = self.classes.kind_at(kind, first);
-        let offer = self.depot(kind, |depot| depot.offer());
-        let magazine = self.made(kind, offer, Wanted::Always);
-        if let Some(mut magazine) = magazine {
+        let (offer, wants) = self.depot(kind, |depot| (depot.offer(), depot.wants_empty()));
+        if wants {
+            // For when these blocks come back.
+            self.keep_empty(kind, self.made(kind));
+        }
+        let magazine = match offer {
+            Empty::Ready(magazine) => magazine,
+            _ => self.made(kind),
+        };
+        if !magazine.is_none() {
+            let mut magazine = magazine;
             for at in rest.by_ref() {
                 let start = first + (at << block.lg2());
                 // Fresh blocks may lie on both sides of the end of the low zone.
@@ -93,13 +164,9 @@ impl<P: Cpus> IovaSpace<P> {
         Some(first)
     }
 
-    /// The empty magazine that a depot offers, if there is memory.
-    fn made(&self, kind: Kind, offer: Empty, wanted: Wanted) -> Option<Magazine> {
-        match (offer, wanted) {
-            (Empty::Ready(magazine), _) => Some(magazine),
-            (Empty::Enough, Wanted::IfDepotHasRoom) => None,
-            _ => Magazine::try_new(self.rounds(kind)),
-        }
+    /// A new magazine, or one that stands for none if there is no memory.
+    fn made(&self, kind: Kind) -> Magazine {
+        Magazine::try_new(self.rounds(kind)).unwrap_or_default()
     }
 
     /// Blocks in a magazine.
@@ -116,8 +183,7 @@ impl<P: Cpus> IovaSpace<P> {
         kind: Kind,
         range: IovaRange,
     ) -> Result<(), FreeError> {
-        let offer = self.depot(kind, |depot| depot.offer());
-        let Some(empty) = self.made(kind, offer, Wanted::IfDepotHasRoom) else {
+        let Empty::Ready(empty) = self.depot(kind, |depot| depot.offer()) else {
             return self.take_back(range);
         };
         let start = range.start().get();
@@ -136,19 +202,28 @@ impl<P: Cpus> IovaSpace<P> {
         if magazine.is_none() {
             return;
         }
-        if let Some(back) = self.depot(kind, |depot| depot.keep(magazine)) {
-            self.empty_out(kind, back);
+        if let Some(mut back) = self.depot(kind, |depot| depot.keep(magazine)) {
+            self.empty_out(kind, &mut back);
+            self.keep_empty(kind, back);
+        }
+    }
+
+    /// Brings an empty magazine to the depot, which has room for more than there are.
+    pub(super) fn keep_empty(&self, kind: Kind, magazine: Magazine) {
+        if !magazine.is_none() {
+            let over = self.depot(kind, |depot| depot.keep(magazine));
+            drop(over);
         }
     }
 
     /// Gives all blocks of a magazine back to the ranges, and returns their number.
-    pub(super) fn empty_out(&self, kind: Kind, mut magazine: Magazine) -> usize {
+    pub(super) fn empty_out(&self, kind: Kind, magazine: &mut Magazine) -> usize {
         let blocks = magazine.len();
         while magazine.len() > 0 {
             self.ranges(|ranges| {
                 for start in core::iter::from_fn(|| magazine.pop()).take(BATCH) {
                     // Fails for what somebody gave back twice: that is there already.
-                    let _ = ranges.free(self.classes.block_at(kind, start));
+                    let _ = ranges.try_free(self.classes.block_at(kind, start));
                 }
             });
         }
@@ -159,7 +234,7 @@ impl<P: Cpus> IovaSpace<P> {
     fn give(&self, kind: Kind, start: u64) {
         let block = self.classes.block_at(kind, start);
         // Cannot fail: it was fetched just now.
-        let _ = self.ranges(|ranges| ranges.free(block));
+        let _ = self.ranges(|ranges| ranges.try_free(block));
     }
 
     /// Gives a range back to the ranges, with what it was rounded up to.
@@ -168,7 +243,9 @@ impl<P: Cpus> IovaSpace<P> {
         let whole = kind.map_or(range, |kind| {
             self.classes.block_at(kind, range.start().get())
         });
-        self.ranges(|ranges| ranges.free(whole))
+        self.ranges_with_room(Heap::Spare, FreeError::Memory, |ranges| {
+            ranges.try_free(whole)
+        })
     }
 
     /// From the ranges, if need be after stocks were emptied into them: the caller's, the depots,
@@ -179,10 +256,10 @@ impl<P: Cpus> IovaSpace<P> {
         holder: &mut impl Holder,
         request: &Request,
     ) -> Result<IovaRange, IovaError> {
-        let mut result = self.search_ranges(request);
+        let mut result = self.search_ranges(request, Heap::Use);
         let mut retry = |emptied: usize| {
             if emptied > 0 {
-                result = self.search_ranges(request);
+                result = self.search_ranges(request, Heap::Use);
             }
             !matches!(result, Err(IovaError::Full { .. }))
         };
@@ -202,7 +279,8 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// A block, or, if there is none, a range that begins where no block does.
-    fn search_ranges(&self, request: &Request) -> Result<IovaRange, IovaError> {
+    fn search_ranges(&self, request: &Request, heap: Heap) -> Result<IovaRange, IovaError> {
+        let memory = IovaError::Memory;
         let whole = self.classes.whole(request);
         let full = |error| match error {
             IovaError::Full { limit, .. } => IovaError::Full {
@@ -211,29 +289,32 @@ impl<P: Cpus> IovaSpace<P> {
             },
             other => other,
         };
-        match self.ranges(|ranges| ranges.alloc(whole)) {
+        let block = self.ranges_with_room(heap, memory, |ranges| ranges.try_alloc(whole, 1));
+        match block {
             Ok(range) => Ok(self.classes.exact(range.start().get(), request)),
             Err(IovaError::Full { .. }) if whole != *request => self
-                .ranges(|ranges| {
-                    let range = ranges.alloc(*request)?;
-                    match self.classes.of_range(range) {
-                        Ok(Some(kind)) => {
-                            // It would come back as a block, and is only part of one.
-                            let block = self.classes.block_at(kind, range.start().get());
-                            if block != range {
-                                let _ = ranges.free(range);
-                                return Err(IovaError::Full {
-                                    bytes: request.bytes,
-                                    limit: request.limit,
-                                });
-                            }
-                            Ok(range)
-                        }
-                        _ => Ok(range),
-                    }
-                })
+                .ranges_with_room(heap, memory, |ranges| self.part(ranges, request))
                 .map_err(full),
             Err(error) => Err(full(error)),
         }
+    }
+
+    /// A range that would not come back as a block, of which it is only part.
+    fn part(
+        &self,
+        ranges: &mut RangeAllocator,
+        request: &Request,
+    ) -> Result<IovaRange, Refused<IovaError>> {
+        let range = ranges.try_alloc(*request, 1)?;
+        let Ok(Some(kind)) = self.classes.of_range(range) else {
+            return Ok(range);
+        };
+        if self.classes.block_at(kind, range.start().get()) == range {
+            return Ok(range);
+        }
+        // There is a record for it: it was given out just now.
+        let _ = ranges.try_free(range);
+        let (bytes, limit) = (request.bytes, request.limit);
+        Err(IovaError::Full { bytes, limit }.into())
     }
 }

@@ -20,6 +20,9 @@ use core::marker::PhantomData;
 /// *When addresses run out.* Others cannot reach into a lane. They ask instead, and the lane gives
 /// back everything at its next call; what a lane holds that makes no call is out of their reach, at
 /// most two magazines of each size. Dropping a lane gives all back.
+///
+/// *Context.* As [`IovaSpace`]'s methods of the same names; [`new`](Self::new) is for interrupts,
+/// [`trim`](Self::trim) and dropping a lane for tasks.
 pub struct IovaLane<P: Cpus, S: Deref<Target = IovaSpace<P>>> {
     space: S,
     stocks: Stocks,

@@ -1,7 +1,7 @@
 //! The ranges that are out, each as it was given out: what exact checks compare with.
 
 use super::FreeError;
-use super::tree::{Gap, GapTree};
+use super::tree::{Gap, GapTree, Lack, Room};
 use crate::addr::IovaRange;
 
 /// Ranges that are out.
@@ -12,14 +12,19 @@ impl Ledger {
     /// Enters a range that goes out.
     ///
     /// # Errors
-    /// Without memory; it is not entered.
-    pub fn enter(&mut self, range: IovaRange) -> Result<(), ()> {
-        self.0.prepare(self.0.len() + 1).map_err(|_| ())?;
+    /// What there is no room for; it is not entered.
+    pub fn enter(&mut self, range: IovaRange) -> Result<(), Lack> {
+        self.0.lack(self.0.len() + 1).map_or(Ok(()), Err)?;
         self.0.insert(Gap {
             first: range.start().get(),
             last: range.last().get(),
         });
         Ok(())
+    }
+
+    /// Takes in what was lacking; what is left over is freed by the caller, outside of locks.
+    pub fn adopt(&mut self, room: Room) -> Room {
+        self.0.adopt(room)
     }
 
     /// Strikes a range that comes back.

@@ -192,7 +192,10 @@ impl Shelf {
 pub(super) struct Depot {
     /// With blocks; room for all that may come is reserved at the start.
     full: Vec<Magazine>,
+    /// Without; those who bring blocks back take them from here, and allocate none.
     empty: Vec<Magazine>,
+    /// Empty ones that stay when the depot is trimmed.
+    spare: usize,
     /// From so many full ones on no CPU is given an empty one.
     limit: usize,
     /// The fewest full ones since the last trim.
@@ -206,8 +209,8 @@ pub(super) struct Depot {
 pub(super) enum Empty {
     /// Here it is.
     Ready(Magazine),
-    /// One may be made.
-    Make,
+    /// There is none.
+    None,
     /// The depot has enough of full ones.
     Enough,
 }
@@ -218,10 +221,11 @@ impl Depot {
     pub fn try_new(limit: usize, cpus: usize) -> Option<Self> {
         let (mut full, mut empty) = (Vec::new(), Vec::new());
         full.try_reserve_exact(limit.checked_add(cpus)?).ok()?;
-        empty.try_reserve_exact(cpus).ok()?;
+        empty.try_reserve_exact(limit.checked_add(cpus)?).ok()?;
         Some(Self {
             full,
             empty,
+            spare: cpus,
             limit,
             fewest: 0,
             exchanges: 0,
@@ -241,7 +245,17 @@ impl Depot {
         if self.full.len() >= self.limit {
             return Empty::Enough;
         }
-        self.empty.pop().map_or(Empty::Make, Empty::Ready)
+        self.empty.pop().map_or(Empty::None, Empty::Ready)
+    }
+
+    /// Whether another empty magazine will be wanted when as many blocks come back as go out now.
+    pub fn wants_empty(&self) -> bool {
+        self.full.len() + self.empty.len() < self.limit
+    }
+
+    /// An empty magazine of which there are enough.
+    pub fn surplus(&mut self) -> Option<Magazine> {
+        (self.empty.len() > self.spare).then(|| self.empty.pop())?
     }
 
     /// Keeps a magazine, and hands it back if there is no room for it.

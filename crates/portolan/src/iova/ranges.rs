@@ -1,6 +1,9 @@
 //! Contiguous ranges of one address space.
+//!
+//! Records of free ranges are made where no lock is held: what is called under one says what it lacks
+//! ([`Refused::Lacks`]) and changes nothing; the caller allocates that, brings it, and tries again.
 
-use super::tree::{Fit, Gap, GapTree};
+use super::tree::{Fit, Gap, GapTree, Lack, Room};
 use super::{FreeError, IovaError};
 use crate::addr::{Iova, IovaRange, PageSize};
 
@@ -22,6 +25,8 @@ pub struct Request {
 /// *Alignment.* A request aligned to the granule finds every free range that is long enough. One
 /// with a greater alignment finds every free range that holds an aligned block of its size rounded up to a
 /// power of two, or that is longer by the alignment; it may miss one that fits by chance.
+///
+/// *Context.* Task, all methods that change it: they allocate records. It has no lock of its own.
 #[derive(Debug)]
 pub struct RangeAllocator {
     granule: PageSize,
@@ -30,6 +35,21 @@ pub struct RangeAllocator {
     free_pages: u64,
     /// Ranges out, if each comes back whole. There are at most that many gaps and one more.
     pieces: usize,
+}
+
+/// Why nothing was done.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refused<E> {
+    /// There is no room for a record.
+    Lacks(Lack),
+    /// It cannot be done.
+    Error(E),
+}
+
+impl<E> From<E> for Refused<E> {
+    fn from(error: E) -> Self {
+        Self::Error(error)
+    }
 }
 
 impl RangeAllocator {
@@ -89,17 +109,44 @@ impl RangeAllocator {
     /// # Errors
     /// See [`IovaError`]; nothing is given out.
     pub fn alloc(&mut self, request: Request) -> Result<IovaRange, IovaError> {
-        self.alloc_pieces(request, 1)
+        self.with_room(IovaError::Memory, |ranges| ranges.try_alloc(request, 1))
     }
 
-    /// The same for a range that comes back in `pieces`.
-    pub(super) fn alloc_pieces(
+    /// Does `f`, with more room as often as it lacks some. `memory` says that the heap has none.
+    fn with_room<T, E>(
+        &mut self,
+        memory: E,
+        f: impl Fn(&mut Self) -> Result<T, Refused<E>>,
+    ) -> Result<T, E> {
+        loop {
+            match f(self) {
+                Ok(done) => return Ok(done),
+                Err(Refused::Error(error)) => return Err(error),
+                Err(Refused::Lacks(lack)) => match lack.allocate() {
+                    Ok(room) => drop(self.adopt(room)),
+                    Err(_) => return Err(memory),
+                },
+            }
+        }
+    }
+
+    /// Takes in what was lacking; what is left over is freed by the caller, outside of locks.
+    pub(super) fn adopt(&mut self, room: Room) -> Room {
+        self.gaps.adopt(room)
+    }
+
+    fn room(&self, gaps: usize) -> Result<(), Lack> {
+        self.gaps.lack(gaps).map_or(Ok(()), Err)
+    }
+
+    /// The same for a range that comes back in `pieces`, without allocating.
+    pub(super) fn try_alloc(
         &mut self,
         request: Request,
         pieces: usize,
-    ) -> Result<IovaRange, IovaError> {
+    ) -> Result<IovaRange, Refused<IovaError>> {
         if request.bytes == 0 {
-            return Err(IovaError::Empty);
+            return Err(IovaError::Empty.into());
         }
         let lg2 = self.granule.lg2();
         let pages_less_one = (request.bytes - 1) >> lg2;
@@ -116,7 +163,7 @@ impl RangeAllocator {
         let found = self.find(pages_less_one, align_lg2, below).ok_or(full)?;
         // As many as there can be once this range is out as well, and one while it is cut off.
         let gaps = self.pieces.max(self.gaps.len()) + pieces + 1;
-        self.gaps.prepare(gaps).map_err(|_| IovaError::Memory)?;
+        self.room(gaps).map_err(Refused::Lacks)?;
         self.pieces += pieces;
         let (gap, first) = found;
         let last = first + pages_less_one;
@@ -134,7 +181,7 @@ impl RangeAllocator {
             });
         }
         self.free_pages = self.free_pages.saturating_sub(pages_less_one + 1);
-        self.range(first, last).ok_or(full)
+        Ok(self.range(first, last).ok_or(full)?)
     }
 
     /// The highest place found: the gap and the first page.
@@ -177,10 +224,15 @@ impl RangeAllocator {
     /// # Errors
     /// [`FreeError::Memory`]; nothing is set aside.
     pub fn reserve(&mut self, range: IovaRange) -> Result<(), FreeError> {
+        self.with_room(FreeError::Memory, |ranges| ranges.try_reserve(range))
+    }
+
+    /// The same without allocating.
+    pub(super) fn try_reserve(&mut self, range: IovaRange) -> Result<(), Refused<FreeError>> {
         let lg2 = self.granule.lg2();
         let (first, last) = (range.start().get() >> lg2, range.last().get() >> lg2);
         let gaps = self.pieces.max(self.gaps.len()) + 2;
-        self.gaps.prepare(gaps).map_err(|_| FreeError::Memory)?;
+        self.room(gaps).map_err(Refused::Lacks)?;
         self.pieces += 1;
         let mut from = last;
         // From the top down, one gap at a time.
@@ -214,20 +266,25 @@ impl RangeAllocator {
     /// # Errors
     /// See [`FreeError`]; nothing is taken back.
     pub fn free(&mut self, range: IovaRange) -> Result<(), FreeError> {
+        self.with_room(FreeError::Memory, |ranges| ranges.try_free(range))
+    }
+
+    /// The same without allocating.
+    pub(super) fn try_free(&mut self, range: IovaRange) -> Result<(), Refused<FreeError>> {
         let lg2 = self.granule.lg2();
         let mask = self.granule.bytes() - 1;
         let (mut first, mut last) = (range.start().get() >> lg2, range.last().get() >> lg2);
         let whole = range.start().get() & mask == 0 && range.last().get() & mask == mask;
         if !whole || first < self.space.first || last > self.space.last {
-            return Err(FreeError::Foreign { range });
+            return Err(FreeError::Foreign { range }.into());
         }
         let before = self.gaps.at_or_below(last);
         if before.is_some_and(|gap| gap.last >= first) {
-            return Err(FreeError::Free { range });
+            return Err(FreeError::Free { range }.into());
         }
         // No more than was promised when it was given out, unless ranges come back in parts.
         let gaps = self.gaps.len() + 1;
-        self.gaps.prepare(gaps).map_err(|_| FreeError::Memory)?;
+        self.room(gaps).map_err(Refused::Lacks)?;
         self.pieces = self.pieces.saturating_sub(1);
         self.free_pages = self.free_pages.saturating_add(last - first + 1);
         if let Some(gap) = before.filter(|gap| gap.last.checked_add(1) == Some(first)) {

@@ -15,6 +15,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::class::{Classes, KINDS, Kind};
+use super::exchange::Heap;
 use super::ledger::Ledger;
 use super::magazine::{Depot, Put, Stocks};
 use super::{FreeError, IovaError, RangeAllocator, Request};
@@ -70,11 +71,16 @@ pub(super) struct Apart<T>(pub T);
 /// Addresses for all CPUs.
 ///
 /// *Locking.* One lock for each CPU's stocks, which others take only when nothing is left; one for
-/// each depot; one for the ranges. None is held while another is waited for.
+/// each depot; one for the ranges. None is held while another is waited for, and no heap memory is taken
+/// or freed under one.
 ///
 /// *Full.* A request fails once no stock has anything for it. Blocks that another CPU moves
 /// between two stocks at that moment are not seen, at most a 64th of the addresses for each such
 /// CPU; nor is what a [`IovaLane`](super::IovaLane) holds, which gives it back at its next call.
+///
+/// *Context.* Interrupt: [`try_alloc`](Self::try_alloc), [`free`](Self::free),
+/// [`free_all`](Self::free_all) and what tells numbers. Atomic: [`alloc`](Self::alloc), which waits for
+/// nothing and may take heap memory. Task: all else, and dropping it.
 pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
@@ -91,6 +97,8 @@ pub struct IovaSpace<P: Cpus> {
 
 impl<P: Cpus> IovaSpace<P> {
     /// All of `window` is free, as far as it consists of whole granules.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// See [`RangeAllocator::new`].
@@ -132,6 +140,8 @@ impl<P: Cpus> IovaSpace<P> {
     /// A range for `request`. Its length is that asked for, rounded up to granules; what it was
     /// rounded up to beyond that stays with it.
     ///
+    /// *Context.* Atomic: may take heap memory.
+    ///
     /// # Errors
     /// See [`IovaError`].
     #[inline]
@@ -158,22 +168,55 @@ impl<P: Cpus> IovaSpace<P> {
         };
         match &self.ledger {
             None => Ok(range),
-            Some(ledger) => self.enter(ledger, range),
+            Some(ledger) => self.enter(ledger, range, Heap::Use),
         }
     }
 
+    /// Enters a range that goes out; the room that this takes is allocated outside the lock.
     #[cold]
-    fn enter(&self, ledger: &P::Lock<Ledger>, range: IovaRange) -> Result<IovaRange, IovaError> {
-        let entered = ledger.with(|ledger| ledger.enter(range));
-        entered.map(|()| range).map_err(|()| {
-            // It was given out just now, so there is a record to take it back with.
-            let _ = self.take_back(range);
-            IovaError::Memory
-        })
+    fn enter(
+        &self,
+        ledger: &P::Lock<Ledger>,
+        range: IovaRange,
+        heap: Heap,
+    ) -> Result<IovaRange, IovaError> {
+        loop {
+            let Err(lack) = ledger.with(|ledger| ledger.enter(range)) else {
+                return Ok(range);
+            };
+            let room = match heap {
+                Heap::Use => lack.allocate().ok(),
+                Heap::Spare => None,
+            };
+            let Some(room) = room else {
+                // It was given out just now, so there is a record to take it back with.
+                let _ = self.take_back(range);
+                return Err(IovaError::Memory);
+            };
+            let over = ledger.with(|ledger| ledger.adopt(room));
+            drop(over);
+        }
+    }
+
+    /// As [`IovaSpace::alloc`], with no heap memory: from what the calling CPU and the depot have in
+    /// stock, or the ranges as long as they have room for another record.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// See [`IovaError`]; a task may find addresses all the same.
+    pub fn try_alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
+        let range = self.alloc_sparing(&mut self.home(), request)?;
+        match &self.ledger {
+            None => Ok(range),
+            Some(ledger) => self.enter(ledger, range, Heap::Spare),
+        }
     }
 
     /// Takes one range back, as it was given out. For addresses that devices used: only once the
     /// invalidation that covers them has completed. Needs no memory.
+    ///
+    /// *Context.* Interrupt.
     ///
     /// # Errors
     /// See [`FreeError`] and [`Checks`]; nothing is taken back.
@@ -205,6 +248,8 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// Takes back what was given out, and returns how many of them could not be. They lie in the
     /// calling CPU's stocks then, as far as there is room.
+    ///
+    /// *Context.* Interrupt; as long as the list.
     pub fn free_all(&self, given: &[IovaRange]) -> u64 {
         self.free_all_to(&mut self.home(), given)
     }
@@ -239,11 +284,15 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// Smallest block of addresses, and unit of alignment.
+    ///
+    /// *Context.* Interrupt.
     pub fn granule(&self) -> PageSize {
         self.classes.granule()
     }
 
     /// All addresses, free and not, that consist of whole granules.
+    ///
+    /// *Context.* Interrupt.
     pub fn window(&self) -> IovaRange {
         self.classes.space()
     }

@@ -67,6 +67,46 @@ pub(super) enum Fit {
     Order(u8),
 }
 
+/// Room that a tree lacks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lack {
+    /// Chunks of nodes.
+    chunks: usize,
+    /// Chunks that it has.
+    there: usize,
+    /// Chunks that its list has room for.
+    listed: usize,
+}
+
+/// Room for a tree, which was allocated while no lock was held.
+#[derive(Debug)]
+pub(super) struct Room {
+    chunks: Vec<Vec<Node>>,
+    /// A larger list of chunks, if the tree needs one.
+    list: Vec<Vec<Node>>,
+}
+
+impl Lack {
+    /// The room.
+    ///
+    /// # Errors
+    /// If the heap has none.
+    pub fn allocate(self) -> Result<Room, TryReserveError> {
+        let (mut chunks, mut list) = (Vec::new(), Vec::new());
+        let wanted = self.there.saturating_add(self.chunks);
+        if wanted > self.listed {
+            list.try_reserve_exact(wanted.next_power_of_two())?;
+        }
+        chunks.try_reserve_exact(self.chunks)?;
+        for _ in 0..self.chunks {
+            let mut chunk = Vec::new();
+            chunk.try_reserve_exact(CHUNK)?;
+            chunks.push(chunk);
+        }
+        Ok(Room { chunks, list })
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct GapTree {
     /// Never moved, so that growing takes no more steps than a chunk has nodes.
@@ -86,20 +126,40 @@ impl GapTree {
         self.count
     }
 
-    /// Makes room for `gaps` gaps in all, so that no [`GapTree::insert`] up to there allocates.
+    /// What has to be added so that no [`GapTree::insert`] up to `gaps` gaps in all allocates;
+    /// `None` if there is room.
+    pub fn lack(&self, gaps: usize) -> Option<Lack> {
+        let missing = gaps.checked_sub(self.chunks.len() * CHUNK)?;
+        let lack = Lack {
+            chunks: missing.div_ceil(CHUNK),
+            there: self.chunks.len(),
+            listed: self.chunks.capacity(),
+        };
+        (lack.chunks > 0).then_some(lack)
+    }
+
+    /// Takes room in, without allocating. Returns what is left over, to be freed outside of locks.
+    pub fn adopt(&mut self, mut room: Room) -> Room {
+        if room.list.capacity() > self.chunks.capacity() {
+            room.list.append(&mut self.chunks);
+            core::mem::swap(&mut room.list, &mut self.chunks);
+        }
+        while self.chunks.len() < self.chunks.capacity() {
+            let Some(chunk) = room.chunks.pop() else {
+                break;
+            };
+            self.chunks.push(chunk);
+        }
+        room
+    }
+
+    /// Makes room for `gaps` gaps in all, for callers that hold no lock.
     ///
     /// # Errors
     /// If the heap has none.
     pub fn prepare(&mut self, gaps: usize) -> Result<(), TryReserveError> {
-        let room = self.chunks.len() * CHUNK;
-        if gaps <= room {
-            return Ok(());
-        }
-        for _ in 0..(gaps - room).div_ceil(CHUNK) {
-            let mut chunk = Vec::new();
-            chunk.try_reserve_exact(CHUNK)?;
-            self.chunks.try_reserve(1)?;
-            self.chunks.push(chunk);
+        while let Some(lack) = self.lack(gaps) {
+            drop(self.adopt(lack.allocate()?));
         }
         Ok(())
     }
@@ -174,7 +234,7 @@ impl GapTree {
             .or_else(|| self.search(node.left, fit, below))
     }
 
-    /// Adds a gap that touches and overlaps none.
+    /// Adds a gap that touches and overlaps none. There has to be room for it.
     pub fn insert(&mut self, gap: Gap) {
         let node = Node {
             gap,
@@ -190,9 +250,6 @@ impl GapTree {
             *self.node_mut(link) = node;
             link
         } else {
-            if self.made / CHUNK == self.chunks.len() {
-                self.chunks.push(Vec::with_capacity(CHUNK));
-            }
             self.chunks[self.made / CHUNK].push(node);
             self.made += 1;
             // As many nodes as there are pages between mappings; 2^32 of them do not fit in memory.
