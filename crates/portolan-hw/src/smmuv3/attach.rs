@@ -5,6 +5,7 @@
 
 use super::context::Tag;
 use super::domain::{self, FirstStage, SecondStage};
+use super::errata::Errata;
 use super::features::{Has, StallModel};
 use super::shared::{Shared, SmmuQueue};
 use super::spec::command::{self as layout, Words, op};
@@ -223,8 +224,8 @@ where
     /// the guest invalidates has to be passed on by [`Smmu::guest_commands`].
     ///
     /// # Errors
-    /// As [`Attach::attach`]; [`UnitError::Unsupported`] if the unit has not both stages, or not as
-    /// many substreams.
+    /// As [`Attach::attach`]; [`UnitError::Unsupported`] if the unit has not both stages, cannot put
+    /// one over the other ([`Errata::NO_NESTING`]), or has not as many substreams.
     pub fn attach_nested<const G: u32>(
         &self,
         stream: StreamId,
@@ -234,6 +235,7 @@ where
         let features = &self.shared.features;
         let two_level = guest.format != GuestFormat::Linear;
         let missing = features.stage1 == Has::No
+            || features.errata.contains(Errata::NO_NESTING)
             || guest.lg2 > features.pasid_lg2
             || (two_level && features.two_level_cd == Has::No);
         if missing {
@@ -298,8 +300,8 @@ where
 
 /// A guest's command with the real identifiers; `None` if it may not give it.
 fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Option<Words> {
-    const CONFIG: &[Field] = &[layout::SSV, layout::SSID, layout::CFGI_LEAF];
-    const ADDRESS: &[Field] = &[layout::TLBI_ASID, layout::TLBI_LEAF, layout::TLBI_ADDRESS];
+    const CONFIG: &[Field] = &[layout::SSID, layout::CFGI_LEAF];
+    const TAGGED: &[Field] = &[layout::TLBI_ASID, layout::TLBI_LEAF, layout::TLBI_ADDRESS];
     const RANGE: &[Field] = &[
         layout::TLBI_NUM,
         layout::TLBI_SCALE,
@@ -319,10 +321,12 @@ fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Opti
         op::CFGI_CD_ALL => (&[][..], &[], layout::SID, stream.get().into()),
         op::ATC_INV => (DEVICE, &[], layout::SID, stream.get().into()),
         op::TLBI_NH_ALL => (&[][..], &[], layout::TLBI_VMID, vmid.into()),
-        op::TLBI_NH_ASID => (&ADDRESS[..1], &[], layout::TLBI_VMID, vmid.into()),
+        op::TLBI_NH_ASID => (&TAGGED[..1], &[], layout::TLBI_VMID, vmid.into()),
         op::TLBI_NH_VA | op::TLBI_NH_VAA => {
             let more = if range == Has::Yes { RANGE } else { &[] };
-            (ADDRESS, more, layout::TLBI_VMID, vmid.into())
+            // Whatever the ASID: its field is reserved (4.4.1.2).
+            let fields = if code == op::TLBI_NH_VA { TAGGED } else { &TAGGED[1..] };
+            (fields, more, layout::TLBI_VMID, vmid.into())
         }
         _ => return None,
     };

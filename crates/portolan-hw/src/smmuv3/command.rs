@@ -149,11 +149,11 @@ pub(super) fn config_everything() -> Words {
     words
 }
 
-/// A descriptor, and the first-level descriptor on the way to it.
+/// A descriptor, and the first-level descriptor on the way to it. The substream always counts: the
+/// command has no valid bit for it (4.3.3).
 pub(super) fn config_context(stream: StreamId, pasid: Pasid) -> Words {
     let mut words = start(op::CFGI_CD);
     layout::SID.set(&mut words, stream.get().into());
-    layout::SSV.set(&mut words, 1);
     layout::SSID.set(&mut words, pasid.get().into());
     words
 }
@@ -357,8 +357,6 @@ mod tests {
         assert_eq!(invalidate_tag(VMID), [0x12_0000_0028, 0]);
         assert_eq!(config_stream(STREAM), [0x1020_3040_0000_0003, 0]);
         assert_eq!(config_everything(), [4, 31]);
-        let context = config_context(STREAM, Pasid::new(0xabcde));
-        assert_eq!(context, [0x1020_3040_abcd_e805, 0]);
         assert_eq!(sync(), [0x46, 0]);
         assert_eq!(sync_message(0x8000_0010, 7), [0x7_0fc0_1046, 0x8000_0010]);
         assert_eq!(resume(STREAM, 9, Resume::Abort), [0x1020_3040_0000_2044, 9]);
@@ -367,6 +365,12 @@ mod tests {
             page_response(STREAM, None, 5, 2),
             [0x1020_3040_0000_0041, 0x2005]
         );
+    }
+
+    #[test]
+    fn forgetting_a_descriptor_sets_no_reserved_bit() {
+        let context = config_context(STREAM, Pasid::new(0xabcde));
+        assert_eq!(context, [0x1020_3040_abcd_e005, 0]);
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! What the unit says of itself: identification registers into a checked value.
 //!
-//! IHI 0070, section 6.3.1 and following (IDR0, IDR1, IDR3, IDR5). Units that only walk 32-bit or
+//! IHI 0070, section 6.3.1 and following (IDR0, IDR1, IDR3, IDR5, IIDR). Units that only walk 32-bit or
 //! big-endian tables, whose tables or queues are preset, or that insist on stalls are refused.
+//!
+//! *Context.* Interrupt: everything here is a value; [`Features::read`] reads five registers.
 
+use super::errata::{Errata, Implementation};
 use super::spec::reg;
+use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::platform::Mmio;
@@ -99,10 +103,12 @@ pub struct Features {
     pub input_lg2: u32,
     /// Granules.
     pub granules: PageSizes,
+    /// What has to be gone around on this implementation.
+    pub errata: Errata,
 }
 
 /// Output sizes by their code.
-const SIZES: [u32; 7] = [32, 36, 40, 42, 44, 48, 52];
+const SIZES: [u32; 8] = [32, 36, 40, 42, 44, 48, 52, 56];
 
 /// Largest exponents that the architecture allows.
 const MAX_QUEUE_LG2: u64 = 19;
@@ -121,10 +127,31 @@ impl Features {
             value => Ok(u64::from(value)),
         };
         let idr = [reg::IDR0, reg::IDR1, reg::IDR3, reg::IDR5].map(read);
-        Self::decode(idr[0]?, idr[1]?, idr[2]?, idr[3]?)
+        let errata = Implementation::of(registers.read32(reg::IIDR)).errata();
+        Ok(Self {
+            errata,
+            ..Self::decode(idr[0]?, idr[1]?, idr[2]?, idr[3]?)?
+        })
     }
 
-    /// Checks the values of IDR0, IDR1, IDR3 and IDR5.
+    /// The same unit, on a board of which firmware says `coherency`.
+    #[must_use]
+    pub fn on_board(self, coherency: CoherencyOverride) -> Self {
+        let coherent = match coherency.apply(self.walker()) {
+            Walker::Coherent => Has::Yes,
+            Walker::NonCoherent => Has::No,
+        };
+        Self { coherent, ..self }
+    }
+
+    fn walker(&self) -> Walker {
+        match self.coherent {
+            Has::Yes => Walker::Coherent,
+            Has::No => Walker::NonCoherent,
+        }
+    }
+
+    /// Checks the values of IDR0, IDR1, IDR3 and IDR5, of an implementation without errata.
     ///
     /// # Errors
     /// As [`Features::read`].
@@ -139,17 +166,14 @@ impl Features {
         };
         let queue =
             |field: super::spec::Field| width(field.of(idr1), MAX_QUEUE_LG2).ok_or(idr1_bad);
-        let oas = r5::OAS.of(idr5) as usize;
-        let Some(&output_lg2) = SIZES.get(oas) else {
-            return nonsense(reg::IDR5, idr5);
-        };
+        let output_lg2 = SIZES[r5::OAS.of(idr5) as usize % SIZES.len()];
         let granules = [(r5::GRAN4K, 12), (r5::GRAN16K, 14), (r5::GRAN64K, 16)]
             .into_iter()
             .filter(|(field, _)| field.of(idr5) != 0)
             .fold(PageSizes::default(), |set, (_, lg2)| {
                 set.with(PageSize::of_lg2(lg2))
             });
-        if granules.smallest().is_none() || r5::VAX.of(idr5) > 1 {
+        if granules.smallest().is_none() || r5::VAX.of(idr5) > 2 {
             return nonsense(reg::IDR5, idr5);
         }
         if r3::BBML.of(idr3) > 2 {
@@ -164,8 +188,8 @@ impl Features {
             update: match r0::HTTU.of(idr0) {
                 0 => TableUpdate::None,
                 1 => TableUpdate::Access,
-                2 => TableUpdate::Dirty,
-                _ => return nonsense(reg::IDR0, idr0),
+                // 3 adds access flags of tables, which are left off.
+                _ => TableUpdate::Dirty,
             },
             hyp: has(r0::HYP),
             ats: has(r0::ATS),
@@ -190,8 +214,10 @@ impl Features {
                 _ => SplitRule::BreakBeforeMake,
             },
             output_lg2,
-            input_lg2: if r5::VAX.of(idr5) == 1 { 52 } else { 48 },
+            // 2 is for tables of 128-bit descriptors, and includes 1.
+            input_lg2: if r5::VAX.of(idr5) == 0 { 48 } else { 52 },
             granules,
+            errata: Errata::empty(),
         })
     }
 
@@ -236,10 +262,7 @@ impl Features {
                 Has::No => RangeForm::Absent,
             },
             leaf_only: LeafOnly::Present,
-            walker: match self.coherent {
-                Has::Yes => Walker::Coherent,
-                Has::No => Walker::NonCoherent,
-            },
+            walker: self.walker(),
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
         }
@@ -289,7 +312,6 @@ mod tests {
         let cases = [
             (0, 3, 0, reg::IDR0),
             (0, 3 << 2, 0, reg::IDR0),
-            (0, 3 << 6, 3 << 6, reg::IDR0),
             (0, 3 << 21, 1 << 21, reg::IDR0),
             (0, 3 << 24, 3 << 24, reg::IDR0),
             (0, 3 << 27, 2 << 27, reg::IDR0),
@@ -298,15 +320,25 @@ mod tests {
             (1, 0x1f << 21, 20 << 21, reg::IDR1),
             (1, 0x1f << 16, 20 << 16, reg::IDR1),
             (2, 3 << 11, 3 << 11, reg::IDR3),
-            (3, 7, 7, reg::IDR5),
             (3, 7 << 4, 0, reg::IDR5),
-            (3, 3 << 10, 2 << 10, reg::IDR5),
+            (3, 3 << 10, 3 << 10, reg::IDR5),
         ];
         for (register, clear, set, at) in cases {
             let found = with(register, clear, set);
             let nonsense = matches!(found, Err(UnitError::Nonsense { offset, .. }) if offset == at);
             assert!(nonsense, "{register} {clear:#x} {set:#x}: {found:?}");
         }
+    }
+
+    #[test]
+    fn units_of_later_versions_are_driven() {
+        let tables = with(0, 3 << 6, 3 << 6).unwrap();
+        assert_eq!(tables.update, TableUpdate::Dirty);
+        let output = with(3, 7, 7).unwrap();
+        // Entries and descriptors have no code for more than 52 bits.
+        assert_eq!((output.output_lg2, output.output_code(52)), (56, 6));
+        let input = with(3, 3 << 10, 2 << 10).unwrap();
+        assert_eq!(input.input_lg2, 52);
     }
 
     #[test]

@@ -38,6 +38,11 @@ pub(super) struct Script {
     pub log: Vec<command::Words>,
     /// Commands carried out at each look at the consumer index; all at once if none.
     pub pace: Option<u32>,
+    /// Looks at the consumer index until one command is carried out; 0 for none.
+    pub looks_per_command: u32,
+    looks: u32,
+    /// A device was asked to forget since the last sync.
+    asked: bool,
     /// Operation codes refused, with the code and how often.
     pub refuse: Vec<(u64, u32, u32)>,
     /// After so many more commands one is refused as illegal.
@@ -113,7 +118,13 @@ impl Script {
             let read = |i: usize| words[slot * 2 + i].load(Ordering::Acquire);
             let words = [read(0), read(1)];
             let code = command::OP.get(&words);
-            let refused = self.refuse.iter_mut().find(|r| r.0 == code && r.2 != 0);
+            // Only a sync that waits for devices can find one silent.
+            let silent = command::error::ATC_INV_SYNC;
+            let asked = self.asked;
+            let matches = |r: &&mut (u64, u32, u32)| {
+                r.0 == code && r.2 != 0 && (r.1 != silent || asked)
+            };
+            let refused = self.refuse.iter_mut().find(matches);
             let by_kind = refused.map(|refused| {
                 refused.2 -= 1;
                 refused.1
@@ -132,6 +143,7 @@ impl Script {
                 return;
             }
             self.log.push(words);
+            self.asked = code == command::op::ATC_INV || self.asked && code != command::op::SYNC;
             if code == command::op::SYNC && command::SYNC_CS.get(&words) == command::sync::IRQ {
                 let address = command::SYNC_ADDRESS.get(&words) << 2;
                 let data = command::SYNC_DATA.get(&words);
@@ -151,6 +163,12 @@ impl Mmio for Scripted {
         let mut script = self.script.lock();
         if script.gone {
             return u32::MAX;
+        }
+        if offset == reg::CMDQ_CONS && script.looks_per_command != 0 {
+            script.looks += 1;
+            if script.looks % script.looks_per_command == 0 {
+                script.consume(&self.mem, 1);
+            }
         }
         if let (reg::CMDQ_CONS, Some(pace)) = (offset, script.pace) {
             script.consume(&self.mem, pace);

@@ -5,43 +5,38 @@
 //! Commands are written under a lock that is never held across a wait: a producer that finds no
 //! room lets go of it and polls. When several producers are at work, one sync serves all whose
 //! commands came before it. Each waits for its sync by the consumer index, or by the message that
-//! the sync writes to memory.
+//! the sync writes to memory. Nobody waits for another producer: an interrupt handler that strikes
+//! between two turns of the lock writes its own commands and its own sync.
+//!
+//! Under the lock there are stores to the queue, register accesses and cache maintenance, which do
+//! not wait (the contracts of `Mmio` and `TableMem`), no heap and no other lock but that of
+//! `Machine`'s error bits, which is a leaf.
 //!
 //! A refused command is replaced by a sync, the error acknowledged, and the refusal reported to
 //! the producer of that command and to nobody else. A device that does not answer an invalidation
-//! is reported to everybody whose commands it may have been among.
+//! is reported to everybody whose device it may have been, and to nobody who asked no device.
+
+mod errors;
+mod waits;
 
 use super::command::{self, Counters};
 use super::features::Has;
 use super::machine::{Block, Machine};
-use super::spec::command::{Words, error};
+use super::spec::command::{self as layout, Words, op};
 use super::spec::reg;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use errors::{FAILURES, Failure};
 use portolan::addr::PhysAddr;
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::unit::{Awaited, UnitError};
 
 /// Commands written under one turn of the lock.
 const CHUNK: usize = 64;
-/// Refusals remembered for producers that have not asked yet.
-const FAILURES: usize = 32;
 /// Words that syncs write to, used in turn.
 const MESSAGES: u64 = 512;
-/// Looks at a message between two looks at the registers.
-const LOOKS: u32 = 256;
-
-/// A refused command.
-#[derive(Clone, Copy, Debug)]
-struct Failure {
-    position: u64,
-    code: u32,
-    /// Whose it was; `None` if it may have been anybody's before.
-    owner: Option<u64>,
-}
-
 /// What the lock protects. Positions count commands since the start.
 #[derive(Debug)]
 struct Ring {
@@ -67,6 +62,8 @@ struct Ticket {
     end: u64,
     /// [`CommandQueue::failed`] when they began.
     failed: u64,
+    /// Whether devices were asked to forget translations.
+    devices: Has,
 }
 
 /// What to wait for.
@@ -95,6 +92,8 @@ pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C: Cpus> {
     machine: Arc<Machine<R, M, C>>,
     block: Block,
     lg2: u32,
+    /// Most commands between two syncs.
+    most_unsynced: u64,
     messages: Option<Block>,
     ring: Guarded<C, Ring>,
     /// Position up to which the unit is known to have consumed.
@@ -108,8 +107,14 @@ pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
-    /// A queue of `2^lg2` commands; syncs write messages if `messages` says so.
-    pub fn new(machine: Arc<Machine<R, M, C>>, lg2: u32, messages: Has) -> Result<Self, UnitError> {
+    /// A queue of `2^lg2` commands, with a sync at least after every `most_unsynced`; syncs write
+    /// messages if `messages` says so.
+    pub fn new(
+        machine: Arc<Machine<R, M, C>>,
+        lg2: u32,
+        most_unsynced: u64,
+        messages: Has,
+    ) -> Result<Self, UnitError> {
         let block = machine.alloc(lg2 + super::spec::command::LG2_BYTES)?;
         let messages = match messages {
             Has::No => None,
@@ -135,6 +140,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
             machine,
             block,
             lg2,
+            most_unsynced,
             messages,
             ring: Guarded::new(ring),
             done: AtomicU64::new(0),
@@ -224,20 +230,31 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
             let (placed, waited) = self.with_ring(|ring| {
                 self.running()?;
                 let ticket = ticket.get_or_insert_with(|| ring.ticket(&self.failed));
-                let room = self.room(ring)?;
-                let (now, later) = rest.split_at(rest.len().min(room));
-                for words in now {
+                let before = ring.produced;
+                let mut room = self.room(ring)?;
+                while let [words, later @ ..] = rest {
+                    let sync = ring.produced - ring.synced >= self.most_unsynced;
+                    if room <= usize::from(sync) {
+                        break;
+                    }
+                    if sync {
+                        self.put_sync(ring, ticket.owner);
+                    }
+                    if layout::OP.get(words) == op::ATC_INV {
+                        ticket.devices = Has::Yes;
+                    }
                     self.put(ring, words, ticket.owner);
+                    room -= 1 + usize::from(sync);
+                    rest = later;
                 }
                 ticket.end = ring.produced;
-                rest = later;
                 let alone = self.waiting.load(Ordering::Relaxed) == 0;
                 let end = ending == Ending::Sync && rest.is_empty();
-                let waited = (end && alone && room > now.len()).then(|| {
+                let waited = (end && alone && room > 0).then(|| {
                     self.put_sync(ring, ticket.owner);
                     ring.waited()
                 });
-                if !now.is_empty() || waited.is_some() {
+                if ring.produced != before {
                     self.publish(ring);
                 }
                 Ok((rest.is_empty(), waited))
@@ -247,6 +264,28 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
             }
             self.wait_for_room()?;
         }
+    }
+
+    /// Writes one command if there is room for it at once, and waits for nothing; whether there
+    /// was. Only for commands that need no sync (4.6: answers to stalls and page requests).
+    pub fn post(&self, words: &Words) -> Result<Has, UnitError> {
+        if self.state.load(Ordering::Acquire) == OFF {
+            return Ok(Has::Yes);
+        }
+        self.with_ring(|ring| {
+            self.running()?;
+            let sync = ring.produced - ring.synced >= self.most_unsynced;
+            if self.room(ring)? <= usize::from(sync) {
+                return Ok(Has::No);
+            }
+            let owner = ring.ticket(&self.failed).owner;
+            if sync {
+                self.put_sync(ring, owner);
+            }
+            self.put(ring, words, owner);
+            self.publish(ring);
+            Ok(Has::Yes)
+        })
     }
 
     /// A sync behind the commands of `ticket`: somebody else's, if one came meanwhile.
@@ -282,50 +321,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         ring.synced = ring.produced;
     }
 
-    fn complete(&self, waited: Waited) -> Result<(), UnitError> {
-        let mut looks = 0u32;
-        self.machine.wait(Awaited::Completion, || {
-            if self.done.load(Ordering::Acquire) >= waited.position || self.told(waited.sync) {
-                return Ok(Some(()));
-            }
-            looks = looks.wrapping_add(1);
-            if self.messages.is_some() && looks % LOOKS != 0 {
-                return Ok(None);
-            }
-            let Some(mut ring) = self.ring.try_lock() else {
-                return Ok(None);
-            };
-            self.observe(&mut ring)?;
-            Ok((ring.consumed >= waited.position).then_some(()))
-        })
-    }
-
-    /// Whether a command of `ticket`, complete up to `position`, was refused.
-    fn verdict(&self, ticket: &Ticket, position: u64) -> Result<(), UnitError> {
-        if self.failed.load(Ordering::Acquire) == ticket.failed {
-            return Ok(());
-        }
-        let ring = self.ring.lock();
-        let dropped = ring.forgotten.filter(|f| f.position >= ticket.first);
-        let mine = ring.failures.iter().find(|failure| match failure.owner {
-            Some(owner) => owner == ticket.owner,
-            None => (ticket.first..position).contains(&failure.position),
-        });
-        match mine.copied().or(dropped) {
-            Some(Failure { code, .. }) => Err(UnitError::Refused { code }),
-            None => Ok(()),
-        }
-    }
-
-    fn wait_for_room(&self) -> Result<(), UnitError> {
-        self.machine.wait(Awaited::QueueRoom, || {
-            let Some(mut ring) = self.ring.try_lock() else {
-                return Ok(None);
-            };
-            Ok((self.room(&mut ring)? != 0).then_some(()))
-        })
-    }
-
     fn with_ring<T>(
         &self,
         work: impl FnOnce(&mut Ring) -> Result<T, UnitError>,
@@ -336,13 +331,22 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         work(&mut ring)
     }
 
-    /// Free slots; looks at the unit only if none is known.
+    /// Free slots as far as is known.
+    fn free(&self, ring: &Ring) -> u64 {
+        (1 << self.lg2) - (ring.produced - ring.consumed)
+    }
+
+    /// Slots that one more command may need: its own, and that of a sync before it.
+    fn needed(&self) -> u64 {
+        1 + u64::from(self.most_unsynced != u64::MAX)
+    }
+
+    /// Free slots; looks at the unit only if too few are known for one command.
     fn room(&self, ring: &mut Ring) -> Result<usize, UnitError> {
-        let entries = 1u64 << self.lg2;
-        if ring.produced - ring.consumed >= entries {
+        if self.free(ring) < self.needed() {
             self.observe(ring)?;
         }
-        Ok((entries - (ring.produced - ring.consumed)) as usize)
+        Ok(self.free(ring) as usize)
     }
 
     fn slot(&self, position: u64) -> usize {
@@ -387,67 +391,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
             last.wrapping_sub(sync) < 1 << 31
         })
     }
-
-    /// Reads how far the unit is, and puts it back to work if it stopped at a command.
-    fn observe(&self, ring: &mut Ring) -> Result<(), UnitError> {
-        let value = self.machine.read(reg::CMDQ_CONS)?;
-        let mask = (2u64 << self.lg2) - 1;
-        let left = ring.produced.wrapping_sub(value.into()) & mask;
-        if left > ring.produced - ring.consumed {
-            let offset = reg::CMDQ_CONS;
-            let value = value.into();
-            return Err(UnitError::Nonsense { offset, value });
-        }
-        ring.consumed = ring.produced - left;
-        self.done.fetch_max(ring.consumed, Ordering::Release);
-        let code = reg::CONS_ERR.of(value.into()) as u32;
-        if left == 0 || code == 0 {
-            return Ok(());
-        }
-        let errors = self.machine.errors()?;
-        if errors & reg::gerror::SFM != 0 {
-            self.set_stopped();
-            return Err(UnitError::Stopped);
-        }
-        if errors & reg::gerror::CMDQ != 0 {
-            self.recover(ring, code)?;
-        }
-        Ok(())
-    }
-
-    /// The unit stopped at the command at `ring.consumed`.
-    fn recover(&self, ring: &mut Ring, code: u32) -> Result<(), UnitError> {
-        let position = ring.consumed;
-        let slot = self.slot(position);
-        let owner = match code {
-            // It will be fetched again; if that never works, the wait ends.
-            error::ABT => return self.machine.acknowledge(reg::gerror::CMDQ),
-            // The sync is done again; whoever waits behind it is told.
-            error::ATC_INV_SYNC => None,
-            _ => {
-                self.fill(slot, &command::sync());
-                self.machine.barrier();
-                Some(ring.owners[slot])
-            }
-        };
-        let known = ring.failures.iter().any(|f| f.position == position);
-        if !known {
-            if ring.failures.is_full() {
-                ring.forgotten = ring.failures.pop_at(0);
-            }
-            ring.failures.push(Failure {
-                position,
-                code,
-                owner,
-            });
-            self.failed.fetch_add(1, Ordering::Release);
-        }
-        self.machine.acknowledge(reg::gerror::CMDQ)
-    }
 }
 
 impl<R, M: TableMem<AtomicU64>, C: Cpus> Drop for CommandQueue<R, M, C> {
-    /// Gives the memory back if the unit is known to be disabled.
+    /// Gives the memory back if the unit is known to be disabled. *Context.* Task.
     fn drop(&mut self) {
         if *self.state.get_mut() == OFF {
             for block in [Some(self.block), self.messages].into_iter().flatten() {
@@ -465,6 +412,7 @@ impl Ring {
             first: self.produced,
             end: self.produced,
             failed: failed.load(Ordering::Acquire),
+            devices: Has::No,
         }
     }
 

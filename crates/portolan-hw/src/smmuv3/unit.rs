@@ -5,6 +5,7 @@
 
 use super::command::{self, CommandCounts};
 use super::domain::{self, DomainOptions, FirstStage, SecondStage};
+use super::errata::{Errata, SYNC_OFTEN_LIMIT};
 use super::features::{Features, Has};
 use super::machine::Machine;
 use super::queue::CommandQueue;
@@ -13,6 +14,7 @@ use super::shared::{Shared, SmmuQueue};
 use super::spec::{event, reg};
 use super::stream::Streams;
 use super::stream_table::{Blocking, StreamTable};
+use crate::overrides::CoherencyOverride;
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
@@ -34,6 +36,27 @@ pub enum WhenDisabled {
     Abort,
     /// They pass through.
     Bypass,
+}
+
+/// Where the indices of the event and page-request queues are, which the architecture has in a
+/// second page of registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterPages {
+    /// In the second page, 64 KiB behind the first.
+    Two,
+    /// In the first, at the same offsets: Cavium ThunderX2, which IORT names as model 2 and a device
+    /// tree as `cavium,thunderx2-smmu-v3` (its erratum 74).
+    OnlyFirst,
+}
+
+impl RegisterPages {
+    /// Where a register of the second page is.
+    const fn at(self, offset: usize) -> usize {
+        match self {
+            Self::Two => offset,
+            Self::OnlyFirst => offset % (reg::WINDOW_BYTES / 2),
+        }
+    }
 }
 
 /// How a unit is to be run.
@@ -59,6 +82,10 @@ pub struct Config {
     pub interrupts: Want,
     /// After [`Smmu::disable`].
     pub when_disabled: WhenDisabled,
+    /// What firmware says of the unit's access to tables and queues.
+    pub coherency: CoherencyOverride,
+    /// Where the registers of the second page are.
+    pub pages: RegisterPages,
 }
 
 impl Default for Config {
@@ -74,6 +101,8 @@ impl Default for Config {
             page_requests: Want::No,
             interrupts: Want::No,
             when_disabled: WhenDisabled::Abort,
+            coherency: CoherencyOverride::AsRegistersSay,
+            pages: RegisterPages::Two,
         }
     }
 }
@@ -120,7 +149,7 @@ where
     /// See [`Features::read`]; [`UnitError::Memory`] before anything is changed;
     /// [`UnitError::TimedOut`] if it does not follow, and then it is left disabled if it can be.
     pub fn enable(registers: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
-        let features = Features::read(&registers)?;
+        let features = Features::read(&registers)?.on_board(config.coherency);
         let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
         let unit = Self::prepare(Arc::new(machine), features, config)?;
         // From here on a failure drops the unit, which disables it.
@@ -140,7 +169,11 @@ where
             _ => Has::No,
         };
         let lg2 = config.command_queue_lg2.min(features.command_queue_lg2);
-        let queue = CommandQueue::new(machine.clone(), lg2.max(1), messages)?;
+        let most = match features.errata.contains(Errata::SYNC_OFTEN) {
+            true => SYNC_OFTEN_LIMIT,
+            false => u64::MAX,
+        };
+        let queue = CommandQueue::new(machine.clone(), lg2.max(1), most, messages)?;
         // Until the unit is told of it, the queue is off: dropped, it gives its memory back.
         queue.set_off();
         let shared = Arc::new(Shared::new(machine.clone(), queue, features));
@@ -151,8 +184,8 @@ where
             &machine,
             lg2,
             event::LG2_BYTES,
-            reg::EVENTQ_PROD,
-            reg::EVENTQ_CONS,
+            config.pages.at(reg::EVENTQ_PROD),
+            config.pages.at(reg::EVENTQ_CONS),
         );
         let events = events.inspect_err(|_| table.release(&machine))?;
         let requests = match (config.page_requests, features.pri) {
@@ -161,7 +194,9 @@ where
                     .page_request_queue_lg2
                     .min(features.page_request_queue_lg2);
                 let bytes = event::PAGE_REQUEST_LG2_BYTES;
-                let records = Records::new(&machine, lg2, bytes, reg::PRIQ_PROD, reg::PRIQ_CONS);
+                let (prod, cons) = (reg::PRIQ_PROD, reg::PRIQ_CONS);
+                let (prod, cons) = (config.pages.at(prod), config.pages.at(cons));
+                let records = Records::new(&machine, lg2, bytes, prod, cons);
                 let records = records.inspect_err(|_| {
                     table.release(&machine);
                     events.release(&machine);
@@ -191,6 +226,7 @@ where
         control(before & !reg::cr0::SMMUEN)?;
         control(0)?;
         machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, 0)?;
+        self.forget_messages();
         let attributes = match features.coherent {
             Has::Yes => reg::cr1::WRITE_BACK,
             Has::No => reg::cr1::NON_CACHEABLE,
@@ -229,6 +265,22 @@ where
             machine.control(reg::IRQ_CTRL, reg::IRQ_CTRLACK, lines)?;
         }
         control(enables | reg::cr0::SMMUEN)
+    }
+
+    /// Interrupts come by wire. Addresses of messages reset to an unknown value, and a kernel before
+    /// may have left its own: a unit writes there as soon as it is enabled. Their enables have to be
+    /// off (6.3.21).
+    fn forget_messages(&self) {
+        let features = &self.shared.features;
+        if features.msi == Has::No {
+            return;
+        }
+        let registers = &self.shared.machine.registers;
+        registers.write64(reg::GERROR_IRQ_CFG0, 0);
+        registers.write64(reg::EVENTQ_IRQ_CFG0, 0);
+        if features.pri == Has::Yes {
+            registers.write64(reg::PRIQ_IRQ_CFG0, 0);
+        }
     }
 
     /// What happens to accesses while the unit is disabled. Units may ignore it.

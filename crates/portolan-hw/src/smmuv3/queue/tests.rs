@@ -2,21 +2,27 @@
 
 extern crate std;
 
+use super::errors::FAILURES;
 use super::*;
 use crate::smmuv3::mock::{Memory, Mock, Ticks, memory, mock};
-use crate::smmuv3::spec::command::op;
-use portolan::platform::Nanos;
+use crate::smmuv3::spec::command::error;
+use portolan::platform::{Clock as _, Nanos};
 
 type Queue = CommandQueue<Mock, Memory, Ticks>;
 
 const ENTRIES_LG2: u32 = 3;
 
 fn queue(messages: Has) -> (Mock, Queue) {
+    queue_with_syncs(messages, u64::MAX)
+}
+
+/// With a sync at least after every `most_unsynced` commands.
+fn queue_with_syncs(messages: Has, most_unsynced: u64) -> (Mock, Queue) {
     let mem = memory(8);
     let unit = mock(&mem);
     let limit = Nanos::from_millis(10);
     let machine = Machine::new(unit.clone(), mem, Ticks::default(), limit, Has::Yes);
-    let queue = Queue::new(Arc::new(machine), ENTRIES_LG2, messages).unwrap();
+    let queue = Queue::new(Arc::new(machine), ENTRIES_LG2, most_unsynced, messages).unwrap();
     queue.install();
     queue.machine.registers.write32(reg::CR0, reg::cr0::CMDQEN);
     (unit, queue)
@@ -69,6 +75,40 @@ fn a_unit_that_stands_still_ends_the_wait() {
 }
 
 #[test]
+fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
+    // Looks at the index for one command: those of several commands take longer than the limit.
+    for (messages, looks) in [(Has::No, 4_000), (Has::Yes, 20)] {
+        let (unit, queue) = queue(messages);
+        unit.script.lock().pace = Some(0);
+        unit.script.lock().looks_per_command = looks;
+        assert_eq!(run(&queue, (0..7).map(numbered)), Ok(()), "{messages:?}");
+        // Neither is it while it makes room.
+        assert_eq!(run(&queue, (0..20).map(numbered)), Ok(()), "{messages:?}");
+        unit.script.lock().looks_per_command = 0;
+        let still = run(&queue, [numbered(1)]);
+        assert!(matches!(still, Err(UnitError::TimedOut { .. })), "{still:?}");
+    }
+}
+
+#[test]
+fn a_lock_that_another_cpu_holds_for_long_does_not_break_the_unit() {
+    let (_unit, queue) = queue(Has::No);
+    let mut ticket = None;
+    let placed = queue.place(&[numbered(1)], Ending::Sync, &mut ticket);
+    let waited = placed.unwrap().unwrap();
+    let long = queue.machine.limit.get() * 2;
+    std::thread::scope(|scope| {
+        let ring = queue.ring.lock();
+        let waiter = scope.spawn(|| queue.complete(waited));
+        while queue.machine.clock.now().get() < long {
+            std::thread::yield_now();
+        }
+        drop(ring);
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+    });
+}
+
+#[test]
 fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
     for pace in [None, Some(1)] {
         let (unit, queue) = queue(Has::No);
@@ -100,6 +140,58 @@ fn a_silent_device_is_reported_to_all_behind_it() {
     assert_eq!(run(&queue, [device]), Err(UnitError::Refused { code }));
     assert_eq!(unit.take_codes(), [op::ATC_INV, op::SYNC]);
     assert_eq!(run(&queue, [device]), Ok(()));
+}
+
+#[test]
+fn a_silent_device_is_no_concern_of_who_asked_none() {
+    let (unit, queue) = queue(Has::No);
+    unit.script.lock().pace = Some(0);
+    let silent = (op::SYNC, error::ATC_INV_SYNC, 1);
+    let mut device = None;
+    let mut other = None;
+    let asked = [op::ATC_INV, 52];
+    queue.place(&[asked], Ending::More, &mut device).unwrap();
+    let sync = queue.place(&[numbered(1)], Ending::Sync, &mut other);
+    let waited = sync.unwrap().unwrap();
+    unit.script.lock().refuse.push(silent);
+    unit.script.lock().pace = Some(8);
+    queue.complete(waited).unwrap();
+    let verdict = |ticket: Option<Ticket>| queue.verdict(&ticket.unwrap(), waited.position);
+    let code = error::ATC_INV_SYNC;
+    assert_eq!(verdict(device), Err(UnitError::Refused { code }));
+    assert_eq!(verdict(other), Ok(()));
+}
+
+#[test]
+fn a_unit_that_wants_syncs_often_gets_them() {
+    for messages in [Has::No, Has::Yes] {
+        for most in [1, 3, 5] {
+            let (unit, queue) = queue_with_syncs(messages, most);
+            run(&queue, (0..40).map(numbered)).unwrap();
+            run(&queue, (40..42).map(numbered)).unwrap();
+            for number in 0..20 {
+                assert_eq!(queue.post(&[op::RESUME, number]), Ok(Has::Yes));
+            }
+            let log = unit.take_log();
+            let sync = |words: &Words| words[0] & 0xff == op::SYNC;
+            let runs = log.split(sync).map(<[Words]>::len);
+            assert!(runs.max() <= Some(most as usize), "{most}");
+            let numbers = log.iter().filter(|words| words[0] == op::TLBI_NH_VA);
+            assert!(numbers.map(|words| words[1] >> 12).eq(0..42));
+        }
+    }
+}
+
+#[test]
+fn what_is_posted_waits_for_nothing() {
+    let (unit, queue) = queue(Has::No);
+    unit.script.lock().pace = Some(0);
+    for _ in 0..1 << ENTRIES_LG2 {
+        assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::Yes));
+    }
+    assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::No));
+    unit.script.lock().pace = Some(1);
+    assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::Yes));
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub const IDR1: usize = 0x0004;
 pub const IDR3: usize = 0x000c;
 /// Identification 5: output size, granules.
 pub const IDR5: usize = 0x0014;
+/// Implementation identification: see [`iidr`].
+pub const IIDR: usize = 0x0018;
 /// Control 0: enables.
 pub const CR0: usize = 0x0020;
 /// What of [`CR0`] has taken effect.
@@ -31,6 +33,8 @@ pub const IRQ_CTRLACK: usize = 0x0054;
 pub const GERROR: usize = 0x0060;
 /// Which of them were seen: the bit is made equal.
 pub const GERRORN: usize = 0x0064;
+/// Where the message of a global error goes; 0 for a wire (64 bits).
+pub const GERROR_IRQ_CFG0: usize = 0x0068;
 /// Stream table.
 pub const STRTAB_BASE: usize = 0x0080;
 /// Its size and form.
@@ -43,8 +47,12 @@ pub const CMDQ_PROD: usize = 0x0098;
 pub const CMDQ_CONS: usize = 0x009c;
 /// Event queue.
 pub const EVENTQ_BASE: usize = 0x00a0;
+/// Where the message of an event goes; 0 for a wire (64 bits).
+pub const EVENTQ_IRQ_CFG0: usize = 0x00b0;
 /// Page-request queue.
 pub const PRIQ_BASE: usize = 0x00c0;
+/// Where the message of a page request goes; 0 for a wire (64 bits).
+pub const PRIQ_IRQ_CFG0: usize = 0x00d0;
 /// Where the unit writes events next (page 1).
 pub const EVENTQ_PROD: usize = 0x1_00a8;
 /// Where software reads events next (page 1).
@@ -53,6 +61,20 @@ pub const EVENTQ_CONS: usize = 0x1_00ac;
 pub const PRIQ_PROD: usize = 0x1_00c8;
 /// Where software reads page requests next (page 1).
 pub const PRIQ_CONS: usize = 0x1_00cc;
+
+/// Fields of [`IIDR`].
+pub mod iidr {
+    super::super::fields! {
+        /// Who made it: a JEP106 code.
+        IMPLEMENTER: 0, 0, 12;
+        /// Minor revision, the p of r0p1.
+        REVISION: 0, 12, 4;
+        /// Major revision, the r of r0p1.
+        VARIANT: 0, 16, 4;
+        /// Product.
+        PRODUCT: 0, 20, 12;
+    }
+}
 
 /// Fields of [`IDR0`].
 pub mod idr0 {
