@@ -15,9 +15,10 @@ use portolan::table::format::SplitRule;
 use portolan::unit::UnitError;
 
 /// Something that a unit has or has not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Has {
     /// It has not.
+    #[default]
     No,
     /// It has.
     Yes,

@@ -24,7 +24,8 @@ pub(super) struct Machine<R, M, C: Cpus> {
     pub limit: Nanos,
     /// Whether the unit reads memory through the processors' caches.
     pub coherent: Has,
-    /// Global errors as they were last acknowledged.
+    /// Global errors as they were last acknowledged. A leaf: taken under the command queue's lock,
+    /// and nothing is taken under it.
     seen: Guarded<C, u32>,
 }
 
@@ -69,14 +70,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
 
     /// Global errors that were not acknowledged yet.
     pub fn errors(&self) -> Result<u32, UnitError> {
+        let seen = self.seen.lock();
         let now = self.read(reg::GERROR)?;
-        Ok((now ^ *self.seen.lock()) & reg::gerror::ALL)
+        Ok((now ^ *seen) & reg::gerror::ALL)
     }
 
     /// Acknowledges the errors of `mask`.
     pub fn acknowledge(&self, mask: u32) -> Result<(), UnitError> {
-        let now = self.read(reg::GERROR)?;
         let mut seen = self.seen.lock();
+        // Read under the lock: by an older value an error would be raised that another CPU has
+        // acknowledged.
+        let now = self.read(reg::GERROR)?;
         *seen = *seen & !mask | now & mask;
         self.registers.write32(reg::GERRORN, *seen);
         Ok(())

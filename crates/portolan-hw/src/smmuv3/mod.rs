@@ -13,6 +13,7 @@
 //! message (other than syncs'), enhanced command queues, MPAM, virtual machine structures.
 
 mod attach;
+mod book;
 mod command;
 mod context;
 mod context_table;

@@ -96,8 +96,8 @@ impl Records {
         Ok(Next::Record(record))
     }
 
-    /// Gives the memory back. The unit must be disabled.
-    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(&self, machine: &Machine<R, M, C>) {
-        machine.free(self.block);
+    /// The memory of the queue, to be given back when the unit is disabled.
+    pub fn block(&self) -> Block {
+        self.block
     }
 }

@@ -6,6 +6,7 @@
 //! dropped as well (section 3.17), once a sync has completed the second stage's own invalidation:
 //! commands between two syncs have no order (section 4.8).
 
+use super::book::Sets;
 use super::command::{self, CommandCounts};
 use super::context::Tag;
 use super::features::{Features, Has};
@@ -13,65 +14,19 @@ use super::machine::Machine;
 use super::queue::CommandQueue;
 use super::spec::command::Words;
 use crate::ids::Ids;
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::iter::once;
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::AtomicU64;
 use portolan::addr::{ContextId, IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Command, InvalidationQueue, Step};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{ContextHome, UnitError};
 
 /// A device with translations of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Remote {
     pub stream: StreamId,
     pub pasid: Option<Pasid>,
-}
-
-/// Sets by tag that are empty most of the time.
-#[derive(Debug)]
-pub(super) struct Registry<C: Cpus, T: Send> {
-    entries: AtomicUsize,
-    by_tag: Guarded<C, BTreeMap<Tag, Vec<T>>>,
-}
-
-impl<C: Cpus, T: Copy + PartialEq + Send> Registry<C, T> {
-    fn new() -> Self {
-        Self {
-            entries: AtomicUsize::new(0),
-            by_tag: Guarded::new(BTreeMap::new()),
-        }
-    }
-
-    pub fn add(&self, tag: Tag, value: T) {
-        let mut by_tag = self.by_tag.lock();
-        by_tag.entry(tag).or_default().push(value);
-        self.entries.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Removes one such entry.
-    pub fn remove(&self, tag: Tag, value: T) {
-        let mut by_tag = self.by_tag.lock();
-        let Some(values) = by_tag.get_mut(&tag) else {
-            return;
-        };
-        if let Some(at) = values.iter().position(|v| *v == value) {
-            values.swap_remove(at);
-            self.entries.fetch_sub(1, Ordering::SeqCst);
-        }
-        if values.is_empty() {
-            by_tag.remove(&tag);
-        }
-    }
-
-    fn of(&self, tag: Tag) -> Vec<T> {
-        if self.entries.load(Ordering::SeqCst) == 0 {
-            return Vec::new();
-        }
-        self.by_tag.lock().get(&tag).cloned().unwrap_or_default()
-    }
 }
 
 /// What a unit and its domains share.
@@ -83,9 +38,9 @@ pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
     pub asids: Ids<C>,
     pub vmids: Ids<C>,
     /// Devices with translations of their own.
-    pub remotes: Registry<C, Remote>,
+    pub remotes: Sets<C, Tag, Remote>,
     /// Streams with first stages of a guest's over one of our second stages.
-    pub nested: Registry<C, StreamId>,
+    pub nested: Sets<C, Tag, StreamId>,
 }
 
 /// The unit's queue, as domains hold it.
@@ -116,8 +71,8 @@ impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
             asids: Ids::new(1, (1 << features.asid_lg2) - 1),
             // VMID 0 tags the first stages that have no second.
             vmids: Ids::new(1, (1 << features.vmid_lg2) - 1),
-            remotes: Registry::new(),
-            nested: Registry::new(),
+            remotes: Sets::default(),
+            nested: Sets::default(),
         }
     }
 }
@@ -134,13 +89,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 
     /// Has devices that use `tag` forget `range`, or everything.
     fn tell_remotes(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), UnitError> {
-        let remotes = self.remotes.of(tag);
-        if remotes.is_empty() {
+        let mut remotes = self.remotes.members(tag).peekable();
+        if remotes.peek().is_none() {
             return Ok(());
         }
-        let mut commands = remotes.iter().map(|remote| {
+        let mut commands = remotes.map(|remote| {
             // Under a guest's first stage the device knows other addresses than ours.
-            let nested = self.nested.of(tag).contains(&remote.stream);
+            let nested = self.nested.contains(tag, remote.stream);
             let range = range.filter(|_| !nested);
             command::invalidate_device(remote.stream, remote.pasid, range)
         });
@@ -229,7 +184,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
     /// after the first stages' own invalidation has passed.
     fn combined(&self) -> Option<Words> {
         match self.touched {
-            Touched::Range(tag @ Tag::Vmid(vmid), _) if !self.shared.nested.of(tag).is_empty() => {
+            Touched::Range(tag @ Tag::Vmid(vmid), _) if self.shared.nested.members(tag).next().is_some() => {
                 Some(command::invalidate_first_stages(vmid.get()))
             }
             _ => None,

@@ -5,6 +5,7 @@
 //! the unit does not complete a move, the stream's entry is made invalid in memory and everything
 //! that the unit may still use of it is kept until a later move completes.
 
+use super::book::Book;
 use super::command;
 use super::context::Tag;
 use super::context_table::ContextTable;
@@ -16,6 +17,7 @@ use super::spec::{cd, ste};
 use super::stream_table::Place;
 use super::unit::Smmu;
 use super::update::{EntryPlan, EntryStep};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -23,7 +25,7 @@ use arrayvec::ArrayVec;
 use core::any::Any;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{AttachError, Awaited, UnitError};
 
 /// A domain that is kept alive.
@@ -40,6 +42,7 @@ pub(super) struct Attached {
 }
 
 /// One stream.
+#[derive(Default)]
 pub(super) struct Stream {
     contexts: Option<ContextTable>,
     /// Exponent of the number of substreams.
@@ -69,11 +72,11 @@ impl Stream {
 enum Slot {
     /// Being moved.
     Busy,
-    Idle(Stream),
+    Idle(Box<Stream>),
 }
 
 /// All streams that were ever named.
-pub(super) struct Streams<C: Cpus>(Guarded<C, BTreeMap<u32, Slot>>);
+pub(super) struct Streams<C: Cpus>(Book<C, StreamId, Slot>);
 
 impl<C: Cpus> core::fmt::Debug for Streams<C> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
@@ -83,14 +86,14 @@ impl<C: Cpus> core::fmt::Debug for Streams<C> {
 
 impl<C: Cpus> Default for Streams<C> {
     fn default() -> Self {
-        Self(Guarded::default())
+        Self(Book::default())
     }
 }
 
 impl<C: Cpus> Streams<C> {
     /// Gives back what the streams hold. The unit must be disabled.
     pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
-        for (_, slot) in core::mem::take(&mut *self.0.lock()) {
+        for (_, slot) in self.0.take() {
             if let Slot::Idle(stream) = slot {
                 for contexts in stream.contexts.into_iter().chain(stream.stale_contexts) {
                     contexts.release(machine);
@@ -113,24 +116,16 @@ pub(super) struct Target {
 type Forget = ArrayVec<Words, 2>;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// Takes a stream for the caller alone.
-    fn claim(&self, id: StreamId) -> Result<Stream, UnitError> {
+    /// Takes a stream for the caller alone. Memory is needed only for one that was never named.
+    fn claim(&self, id: StreamId) -> Result<Box<Stream>, UnitError> {
+        let streams = &self.streams.0;
         self.shared.machine.wait(Awaited::Turn, || {
-            let mut streams = self.streams.0.lock();
-            match streams.insert(id.get(), Slot::Busy) {
-                None => Ok(Some(Stream {
-                    contexts: None,
-                    pasid_lg2: 0,
-                    main: Attached::default(),
-                    pasids: BTreeMap::new(),
-                    ats: Has::No,
-                    stalls: Has::No,
-                    stale: Vec::new(),
-                    stale_contexts: Vec::new(),
-                })),
-                Some(Slot::Idle(stream)) => Ok(Some(stream)),
-                Some(Slot::Busy) => Ok(None),
-            }
+            let take = |slot: &mut Slot| core::mem::replace(slot, Slot::Busy);
+            Ok(match streams.with(id, take) {
+                Some(Slot::Idle(stream)) => Some(stream),
+                Some(Slot::Busy) => None,
+                None => streams.insert(id, Slot::Busy).ok().map(|()| Box::default()),
+            })
         })
     }
 
@@ -144,7 +139,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         let place = self.table.place(&self.shared.machine, id)?;
         let mut stream = self.claim(id)?;
         let result = work(&mut stream, place);
-        self.streams.0.lock().insert(id.get(), Slot::Idle(stream));
+        self.streams.0.with(id, |slot| *slot = Slot::Idle(stream));
         result
     }
 

@@ -2,13 +2,13 @@
 //!
 //! IHI 0070, sections 3.3.1, 5.1 and 6.3.24 (STRTAB_BASE_CFG).
 
+use super::book::Book;
 use super::features::{Features, Has};
 use super::machine::{Block, Machine};
 use super::spec::{reg, ste};
-use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{AttachError, UnitError};
 
 /// Exponent of the number of streams of a second-level table: 16 KiB.
@@ -50,7 +50,7 @@ pub(super) struct StreamTable<C: Cpus> {
     base: Block,
     blocking: Blocking,
     /// Second-level tables by the upper bits; `None` for a linear table.
-    second: Option<Guarded<C, BTreeMap<u32, Block>>>,
+    second: Option<Book<C, u32, Block>>,
 }
 
 impl<C: Cpus> StreamTable<C> {
@@ -71,7 +71,7 @@ impl<C: Cpus> StreamTable<C> {
             lg2,
             base,
             blocking,
-            second: two_level.then(|| Guarded::new(BTreeMap::new())),
+            second: two_level.then(Book::default),
         };
         if !two_level {
             table.block_all(machine, base);
@@ -122,29 +122,43 @@ impl<C: Cpus> StreamTable<C> {
                 word,
             });
         };
-        let mut second = second.lock();
         let upper = index >> SPLIT;
-        let block = match second.get(&upper) {
-            Some(&block) => block,
-            None => {
-                let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
-                self.block_all(machine, block);
-                let mut descriptor = [block.at.get()];
-                ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
-                machine.barrier();
-                machine.store(self.base, upper as usize, descriptor[0]);
-                second.insert(upper, block);
-                block
-            }
+        let block = match second.with(upper, |block| *block) {
+            Some(block) => block,
+            None => self.add_second(machine, second, upper)?,
         };
         let word = (index & ((1 << SPLIT) - 1)) as usize * ste::WORDS;
         Ok(Place { block, word })
     }
 
+    /// Makes the second-level table of `upper`, unless another CPU is faster.
+    fn add_second<R: Mmio, M: TableMem<AtomicU64>>(
+        &self,
+        machine: &Machine<R, M, C>,
+        second: &Book<C, u32, Block>,
+        upper: u32,
+    ) -> Result<Block, UnitError> {
+        let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
+        self.block_all(machine, block);
+        let mut descriptor = [block.at.get()];
+        ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
+        machine.barrier();
+        let added = second.insert_and(upper, block, || {
+            machine.store(self.base, upper as usize, descriptor[0]);
+        });
+        match added {
+            Ok(()) => Ok(block),
+            Err(block) => {
+                machine.free(block);
+                second.with(upper, |block| *block).ok_or(UnitError::Stopped)
+            }
+        }
+    }
+
     /// Gives the memory back. The unit must be disabled.
     pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
         if let Some(second) = &self.second {
-            for (_, block) in core::mem::take(&mut *second.lock()) {
+            for (_, block) in second.take() {
                 machine.free(block);
             }
         }

@@ -153,7 +153,7 @@ where
         let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
         let unit = Self::prepare(Arc::new(machine), features, config)?;
         // From here on a failure drops the unit, which disables it.
-        *unit.power.lock() = Power::On;
+        unit.power.with(|power| *power = Power::On);
         unit.switch_on()?;
         Ok(unit)
     }
@@ -199,7 +199,7 @@ where
                 let records = Records::new(&machine, lg2, bytes, prod, cons);
                 let records = records.inspect_err(|_| {
                     table.release(&machine);
-                    events.release(&machine);
+                    machine.free(events.block());
                 })?;
                 Some(Guarded::new(records))
             }
@@ -320,10 +320,12 @@ where
         // Whoever comes from now on is refused.
         self.shared.queue.set_stopped();
         let result = self.switch_off();
-        *self.power.lock() = match result {
-            Ok(()) => Power::Off,
-            Err(_) => Power::Unknown,
-        };
+        self.power.with(|power| {
+            *power = match result {
+                Ok(()) => Power::Off,
+                Err(_) => Power::Unknown,
+            }
+        });
         if result.is_ok() {
             self.shared.queue.set_off();
         }
@@ -395,9 +397,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Smmu<R, M, C> {
         let machine = &*self.shared.machine;
         self.streams.release(machine);
         self.table.release(machine);
-        self.events.lock().release(machine);
-        if let Some(requests) = &self.requests {
-            requests.lock().release(machine);
+        let records = [Some(&self.events), self.requests.as_ref()];
+        for records in records.into_iter().flatten() {
+            machine.free(records.with(|records| records.block()));
         }
     }
 }
