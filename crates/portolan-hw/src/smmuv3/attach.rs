@@ -11,6 +11,7 @@ use super::shared::{Shared, SmmuQueue};
 use super::spec::command::{self as layout, Words, op};
 use super::spec::{Field, ste};
 use super::stream::{Attached, Target, first_stage_entry};
+use super::stream_table::Blocking;
 use super::unit::Smmu;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,14 +21,18 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Format;
 use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
 
+/// Nowhere.
+pub(super) fn blocked(blocking: Blocking) -> Target {
+    Target {
+        entry: blocking.entry(),
+        descriptor: None,
+        attached: Attached::default(),
+    }
+}
+
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Smmu<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        let target = Target {
-            entry: self.config.blocking.entry(),
-            descriptor: None,
-            attached: Attached::default(),
-        };
-        self.switch(stream, target)
+        self.switch(stream, blocked(self.config.blocking))
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
@@ -325,7 +330,11 @@ fn guest_command(words: &Words, stream: StreamId, vmid: u16, range: Has) -> Opti
         op::TLBI_NH_VA | op::TLBI_NH_VAA => {
             let more = if range == Has::Yes { RANGE } else { &[] };
             // Whatever the ASID: its field is reserved (4.4.1.2).
-            let fields = if code == op::TLBI_NH_VA { TAGGED } else { &TAGGED[1..] };
+            let fields = if code == op::TLBI_NH_VA {
+                TAGGED
+            } else {
+                &TAGGED[1..]
+            };
             (fields, more, layout::TLBI_VMID, vmid.into())
         }
         _ => return None,

@@ -3,14 +3,16 @@
 //! IHI 0070, sections 7.3 (event records) and 7.5 (global errors). Every type is decoded; the field
 //! values are the device's and are not trusted to name anything.
 
+use super::features::Has;
+use super::page_requests::answer;
 use super::records::Next;
 use super::spec::{event, reg};
 use super::unit::Smmu;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::{RawPageRequest, RequestKind, Responder, Response, StallTag, Wants};
-use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
+use portolan::fault::{RawPageRequest, RequestKind, Response, StallTag, Wants};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::unit::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 bitflags::bitflags! {
     /// Global errors that were found and acknowledged.
@@ -116,26 +118,47 @@ fn stalled(words: &event::Event, fault: &FaultRecord) -> RawPageRequest {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// The oldest event, see [`portolan::unit::Unit::next_fault`]. An access that stalled ends.
+    /// The oldest event, see [`portolan::unit::Unit::next_fault`]. An access that stalled ends: the
+    /// answer is written before the event leaves its queue.
     pub(super) fn next_event(&self) -> Result<Option<FaultEvent>, UnitError> {
-        match self.next_stall_or_fault()? {
-            None => Ok(None),
-            Some(StallOrFault::Fault(event)) => Ok(Some(event)),
-            Some(StallOrFault::Stalled { request, fault }) => {
-                self.respond(request.reply_to(), Response::Invalid)?;
-                Ok(Some(FaultEvent::Fault(fault)))
+        let end = |words: &event::Event| {
+            if event::STALL.get(words) == 0 {
+                return Ok(());
             }
-        }
+            let stalled = stalled(words, &decode(words));
+            match self
+                .shared
+                .queue
+                .post(&answer(stalled.reply_to(), Response::Invalid))?
+            {
+                Has::Yes => Ok(()),
+                Has::No => Err(UnitError::TimedOut {
+                    awaited: Awaited::QueueRoom,
+                    waited: Nanos::default(),
+                }),
+            }
+        };
+        Ok(self.next_record(end)?.map(|event| match event {
+            StallOrFault::Fault(event) => event,
+            StallOrFault::Stalled { fault, .. } => FaultEvent::Fault(fault),
+        }))
     }
 
-    /// The oldest event. An access that stalled waits for an answer ([`Responder`]). Instead of
-    /// [`portolan::unit::Unit::next_fault`], which answers stalls itself.
+    /// The oldest event. An access that stalled waits for an answer ([`portolan::fault::Responder`]). Instead of
+    /// [`portolan::unit::Unit::next_fault`], which answers stalls itself. *Context.* Interrupt.
     ///
     /// # Errors
     /// As [`portolan::unit::Unit::next_fault`].
     pub fn next_stall_or_fault(&self) -> Result<Option<StallOrFault>, UnitError> {
+        self.next_record(|_| Ok(()))
+    }
+
+    fn next_record(
+        &self,
+        accept: impl FnOnce(&event::Event) -> Result<(), UnitError>,
+    ) -> Result<Option<StallOrFault>, UnitError> {
         let machine = &*self.shared.machine;
-        let next = self.events.lock().next(machine)?;
+        let next = self.events.lock().next(machine, accept)?;
         let event = match next {
             Next::Record(words) => {
                 let fault = decode(&words);
@@ -166,7 +189,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Looks for global errors, deals with them and acknowledges them, for the handler of their
     /// interrupt. A stopped command queue is put to work again; who waits for the refused command
     /// is told. After [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are
-    /// left for [`portolan::unit::Unit::next_fault`] to report.
+    /// left for [`portolan::unit::Unit::next_fault`] to report. *Context.* Interrupt.
     ///
     /// # Errors
     /// If the unit is gone.

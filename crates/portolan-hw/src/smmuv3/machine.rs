@@ -123,6 +123,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
         }
     }
 
+    /// Makes sure that `words` words of a block are read as the unit wrote them.
+    pub fn will_read(&self, block: Block, word: usize, words: usize) {
+        let address = block.at.checked_add(word as u64 * 8);
+        let bytes = address.and_then(|at| PhysRange::from_len(at, words as u64 * 8));
+        if let (Has::No, Some(bytes)) = (self.coherent, bytes) {
+            self.mem.invalidate(bytes);
+        }
+    }
+
     /// What was stored before is visible to the unit before what is stored or written after.
     pub fn barrier(&self) {
         core::sync::atomic::fence(Ordering::Release);

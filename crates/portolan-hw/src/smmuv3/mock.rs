@@ -43,10 +43,14 @@ pub(super) struct Script {
     looks: u32,
     /// A device was asked to forget since the last sync.
     asked: bool,
+    /// Devices leave what they are asked unanswered: a sync behind it is refused once.
+    pub silent: bool,
     /// Operation codes refused, with the code and how often.
     pub refuse: Vec<(u64, u32, u32)>,
     /// After so many more commands one is refused as illegal.
     pub refuse_after: Option<u32>,
+    /// Writes to addresses of messages while interrupts are enabled.
+    pub guarded_writes: u32,
     /// Everything reads as all ones.
     pub gone: bool,
     /// Writes to CR0 are never acknowledged.
@@ -121,9 +125,8 @@ impl Script {
             // Only a sync that waits for devices can find one silent.
             let silent = command::error::ATC_INV_SYNC;
             let asked = self.asked;
-            let matches = |r: &&mut (u64, u32, u32)| {
-                r.0 == code && r.2 != 0 && (r.1 != silent || asked)
-            };
+            let matches =
+                |r: &&mut (u64, u32, u32)| r.0 == code && r.2 != 0 && (r.1 != silent || asked);
             let refused = self.refuse.iter_mut().find(matches);
             let by_kind = refused.map(|refused| {
                 refused.2 -= 1;
@@ -136,7 +139,10 @@ impl Script {
                     None
                 }
             };
-            if let Some(error) = by_kind.or(by_number) {
+            let unanswered = code == command::op::SYNC && self.silent && self.asked;
+            let by_device = unanswered.then_some(silent);
+            self.asked &= !unanswered;
+            if let Some(error) = by_kind.or(by_number).or(by_device) {
                 self.set(reg::CMDQ_CONS, cons | error << 24);
                 let errors = self.get(reg::GERROR);
                 self.set(reg::GERROR, errors ^ reg::gerror::CMDQ);
@@ -179,6 +185,9 @@ impl Mmio for Scripted {
     fn write32(&self, offset: usize, value: u32) {
         let mut script = self.script.lock();
         script.set(offset, value);
+        let enabled = script.get(reg::IRQ_CTRL) | script.get(reg::IRQ_CTRLACK);
+        let messages = matches!(offset, 0x68..=0x74 | 0xb0..=0xbc | 0xd0..=0xdc);
+        script.guarded_writes += u32::from(messages && enabled != 0);
         match offset {
             reg::CR0 if !script.deaf => script.set(reg::CR0ACK, value),
             reg::IRQ_CTRL => script.set(reg::IRQ_CTRLACK, value),

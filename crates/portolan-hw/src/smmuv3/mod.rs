@@ -17,6 +17,7 @@ mod book;
 mod command;
 mod context;
 mod context_table;
+mod devices;
 mod domain;
 mod errata;
 mod faults;

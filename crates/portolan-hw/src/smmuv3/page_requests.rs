@@ -6,6 +6,7 @@
 
 use super::command::{self, Resume};
 use super::records::Next;
+use super::spec::command::Words;
 use super::spec::event::page_request as layout;
 use super::spec::reg;
 use super::unit::Smmu;
@@ -52,15 +53,36 @@ fn decode(words: &[u64; 4]) -> RawPageRequest {
     }
 }
 
+/// The command that answers.
+pub(super) fn answer(to: ReplyTo, response: Response) -> Words {
+    match to.name {
+        ReplyName::Group(group) => {
+            let code = match response {
+                Response::Failure => 0,
+                Response::Invalid => 1,
+                Response::Success => 2,
+            };
+            command::page_response(to.stream, to.pasid, group.get(), code)
+        }
+        ReplyName::Stall(tag) => {
+            let action = match response {
+                Response::Success => Resume::Retry,
+                Response::Invalid | Response::Failure => Resume::Abort,
+            };
+            command::resume(to.stream, tag.get(), action)
+        }
+    }
+}
+
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// The oldest page request, if any.
+    /// The oldest page request, if any. *Context.* Interrupt.
     ///
     /// # Errors
     /// [`UnitError::Unsupported`] if page requests are not enabled; if the unit is gone.
     pub fn next_page_request(&self) -> Result<Option<PageRequestEvent>, UnitError> {
         let machine = &*self.shared.machine;
         let requests = self.requests.as_ref().ok_or(UnitError::Unsupported)?;
-        let next = requests.lock().next(machine)?;
+        let next = requests.lock().next(machine, |_| Ok(()))?;
         match next {
             Next::Record(words) => Ok(Some(PageRequestEvent::Request(decode(&words)))),
             Next::Lost => Ok(Some(PageRequestEvent::Lost)),
@@ -78,25 +100,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Smmu<R, M, C> {
     type Error = UnitError;
 
-    /// Sends a command and waits until the unit has taken it.
+    /// Sends a command and waits until the unit has taken it. *Context.* Atomic.
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), UnitError> {
-        let command = match to.name {
-            ReplyName::Group(group) => {
-                let code = match response {
-                    Response::Failure => 0,
-                    Response::Invalid => 1,
-                    Response::Success => 2,
-                };
-                command::page_response(to.stream, to.pasid, group.get(), code)
-            }
-            ReplyName::Stall(tag) => {
-                let action = match response {
-                    Response::Success => Resume::Retry,
-                    Response::Invalid | Response::Failure => Resume::Abort,
-                };
-                command::resume(to.stream, tag.get(), action)
-            }
-        };
-        self.shared.run([command])
+        self.shared.run([answer(to, response)])
     }
 }

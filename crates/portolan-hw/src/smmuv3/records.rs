@@ -1,7 +1,7 @@
 //! A queue that the unit writes: events or page requests.
 //!
-//! IHI 0070, sections 3.5.1, 7.2 and 7.4 (overflow). On units without coherent access the embedder's
-//! table memory has to show what the unit wrote.
+//! IHI 0070, sections 3.5.1, 7.2 and 7.4 (overflow). Where the unit does not snoop, the cache line of
+//! a record is dropped before the record is read (`TableMem::invalidate`).
 
 use super::machine::{Block, Machine};
 use super::spec::reg;
@@ -65,10 +65,12 @@ impl Records {
         machine.registers.write32(self.consumed, 0);
     }
 
-    /// Takes the oldest record out.
+    /// Takes the oldest record out, if `accept` can do at once what has to be done with it. It runs
+    /// under the queue's lock and may take the command queue's, never the other way round.
     pub fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,
+        accept: impl FnOnce(&[u64; 4]) -> Result<(), UnitError>,
     ) -> Result<Next, UnitError> {
         let produced = machine.read(self.produced)?;
         let mask = (2u32 << self.lg2) - 1;
@@ -87,10 +89,12 @@ impl Records {
         }
         let words = 1usize << (self.record_lg2 - 3);
         let slot = (self.at & (mask >> 1)) as usize * words;
+        machine.will_read(self.block, slot, words);
         let record = core::array::from_fn(|word| match word < words {
             true => machine.load(self.block, slot + word),
             false => 0,
         });
+        accept(&record)?;
         self.at = (self.at.wrapping_add(1) & mask) | self.at & reg::OVERFLOW;
         machine.registers.write32(self.consumed, self.at);
         Ok(Next::Record(record))

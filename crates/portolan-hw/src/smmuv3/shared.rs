@@ -184,7 +184,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
     /// after the first stages' own invalidation has passed.
     fn combined(&self) -> Option<Words> {
         match self.touched {
-            Touched::Range(tag @ Tag::Vmid(vmid), _) if self.shared.nested.members(tag).next().is_some() => {
+            Touched::Range(tag @ Tag::Vmid(vmid), _)
+                if self.shared.nested.members(tag).next().is_some() =>
+            {
                 Some(command::invalidate_first_stages(vmid.get()))
             }
             _ => None,

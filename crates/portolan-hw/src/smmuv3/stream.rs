@@ -1,9 +1,10 @@
 //! Streams: where each is, and how it moves.
 //!
-//! IHI 0070, sections 3.21 (configuration and invalidation order) and 4.3 (CMD_CFGI). A stream that
-//! is being moved is taken out of the map, so that no lock is held while the unit is waited for. If
-//! the unit does not complete a move, the stream's entry is made invalid in memory and everything
-//! that the unit may still use of it is kept until a later move completes.
+//! IHI 0070, sections 3.21 (configuration and invalidation order), 3.9 (ATS) and 4.3 (CMD_CFGI). A
+//! stream that is being moved is taken out of the map, so that no lock is held while the unit is
+//! waited for. If the unit or a device does not complete a move, the stream's entry is made invalid
+//! in memory and everything that may still be used of it is kept until a later move completes, or
+//! until the device is known to be gone.
 
 use super::book::Book;
 use super::command;
@@ -44,21 +45,35 @@ pub(super) struct Attached {
 /// One stream.
 #[derive(Default)]
 pub(super) struct Stream {
-    contexts: Option<ContextTable>,
+    pub contexts: Option<ContextTable>,
     /// Exponent of the number of substreams.
-    pasid_lg2: u32,
+    pub pasid_lg2: u32,
     pub main: Attached,
-    pasids: BTreeMap<u32, Attached>,
-    ats: Has,
+    pub pasids: BTreeMap<u32, Attached>,
+    /// Whether the device may be given translations.
+    pub ats: Has,
+    /// Whether it may have some that it was not asked to forget since.
+    pub filled: Has,
     /// Whether faulting accesses wait.
-    stalls: Has,
-    /// What failed moves left behind.
-    stale: Vec<Attached>,
+    pub stalls: Has,
+    /// What failed moves left behind. While there is something, the unit may have kept entries and
+    /// descriptors that are no longer in memory.
+    stale: Vec<(Option<Pasid>, Attached)>,
     /// Descriptors that the unit may still look at.
     stale_contexts: Vec<ContextTable>,
 }
 
 impl Stream {
+    /// Whether nothing reaches memory through it.
+    pub fn is_free(&self) -> bool {
+        self.main.tag.is_none() && self.pasids.is_empty()
+    }
+
+    /// Whether an earlier move did not complete.
+    pub fn is_unsure(&self) -> bool {
+        !self.stale.is_empty()
+    }
+
     /// A descriptor as this stream uses it: an invalid one stays as it is.
     fn stalling(&self, descriptor: &cd::Cd) -> cd::Cd {
         let mut descriptor = *descriptor;
@@ -157,15 +172,52 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             }
             self.prepare_contexts(stream, descriptor.is_some())?;
             self.point(stream, &mut entry, descriptor.is_some());
+            if stream.ats == Has::Yes && ste::CONFIG.get(&entry) == ste::config::BYPASS {
+                // Such an entry refuses translation requests.
+                return Err(AttachError::Mismatch);
+            }
             self.enlist(id, stream, None, &attached);
-            let moved = self.write_main(id, stream, place, &entry, descriptor.as_ref());
+            let moved = self.move_main(id, stream, place, &entry, descriptor.as_ref());
             let old = core::mem::replace(&mut stream.main, attached);
             self.settle(id, stream, None, place, old, moved)
         })
     }
 
+    /// Writes an entry, and has the device forget what it got through the one before.
+    ///
+    /// A device that gets no translations from now on is asked before the entry says so, as it is
+    /// when ATS is disabled (3.9.2), and once more after that, since it may have asked for others.
+    fn move_main(
+        &self,
+        id: StreamId,
+        stream: &mut Stream,
+        place: Place,
+        entry: &ste::Ste,
+        descriptor: Option<&cd::Cd>,
+    ) -> Result<(), UnitError> {
+        let forget = || {
+            self.shared
+                .run([command::invalidate_device(id, None, None)])
+        };
+        let filled = stream.filled == Has::Yes || stream.is_unsure();
+        let ask = stream.ats == Has::Yes && filled;
+        let ends = ste::EATS.get(entry) == 0;
+        let before = if ask && ends { forget() } else { Ok(()) };
+        self.write_main(id, stream, place, entry, descriptor)?;
+        before?;
+        if ask {
+            forget()?;
+        }
+        stream.filled = if ends { Has::No } else { Has::Yes };
+        Ok(())
+    }
+
     /// Allocates descriptors if they are needed.
-    fn prepare_contexts(&self, stream: &mut Stream, needed: bool) -> Result<(), UnitError> {
+    pub(super) fn prepare_contexts(
+        &self,
+        stream: &mut Stream,
+        needed: bool,
+    ) -> Result<(), UnitError> {
         if needed && stream.contexts.is_none() {
             let features = &self.shared.features;
             let table = ContextTable::new(
@@ -196,7 +248,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         let Some(contexts) = stream.contexts.as_ref() else {
             return;
         };
-        if !own && stream.pasids.is_empty() {
+        // With ATS a stream is passed through by an entry with substreams, which answers translation
+        // requests with the addresses themselves (13.6.4).
+        let identity = stream.ats == Has::Yes
+            && ste::CONFIG.get(entry) == config::BYPASS
+            && contexts.lg2() != 0;
+        if !own && stream.pasids.is_empty() && !identity {
             return;
         }
         let without = match (own, ste::CONFIG.get(entry)) {
@@ -244,12 +301,27 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             _ => {}
         }
         let old = self.load(place);
+        let unsure = stream.is_unsure();
         let mut forget = Forget::new();
         forget.push(command::config_stream(id));
-        if ste::V.get(&old) != 0 && ste::CONFIG.get(&old) & 0b101 == ste::config::STAGE1 {
+        let first = ste::V.get(&old) != 0 && ste::CONFIG.get(&old) & 0b101 == ste::config::STAGE1;
+        if first || unsure {
             forget.push(command::config_contexts(id));
         }
+        if unsure {
+            // What memory says now is no measure of what the unit has.
+            self.shared.queue.run(&mut forget.iter().copied())?;
+        }
         self.carry_out(place, &EntryPlan::stream(&old, &entry), &forget)
+    }
+
+    /// Has the unit take a stream's accesses for invalid, whatever it knew of it.
+    pub(super) fn cut(&self, id: StreamId, place: Place) -> Result<(), UnitError> {
+        let machine = &self.shared.machine;
+        machine.store(place.block, place.word, self.config.blocking.entry()[0]);
+        machine.barrier();
+        self.shared
+            .run([command::config_stream(id), command::config_contexts(id)])
     }
 
     fn write_context(
@@ -264,11 +336,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         self.carry_out(place, &plan, &forget)
     }
 
-    fn load(&self, place: Place) -> [u64; 8] {
+    pub(super) fn load(&self, place: Place) -> [u64; 8] {
         core::array::from_fn(|word| self.shared.machine.load(place.block, place.word + word))
     }
 
-    fn carry_out(&self, place: Place, plan: &EntryPlan, forget: &[Words]) -> Result<(), UnitError> {
+    pub(super) fn carry_out(
+        &self,
+        place: Place,
+        plan: &EntryPlan,
+        forget: &[Words],
+    ) -> Result<(), UnitError> {
         for step in plan.steps() {
             match *step {
                 EntryStep::Write { word, value } => {
@@ -292,7 +369,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         }
     }
 
-    fn discharge(&self, id: StreamId, pasid: Option<Pasid>, old: &Attached) {
+    pub(super) fn discharge(&self, id: StreamId, pasid: Option<Pasid>, old: &Attached) {
         let Some(tag) = old.tag else { return };
         self.shared
             .remotes
@@ -302,8 +379,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         }
     }
 
-    /// After a move: the device forgets what it knew, and the old domain is let go. If anything
-    /// failed, the stream is blocked in memory and nothing is let go.
+    /// After a move: the old domain is let go. If anything failed, the stream is blocked in memory
+    /// and nothing is let go.
     fn settle(
         &self,
         id: StreamId,
@@ -313,91 +390,35 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         old: Attached,
         moved: Result<(), UnitError>,
     ) -> Result<(), AttachError> {
-        let told = moved.and_then(|()| match stream.ats {
-            Has::Yes if old.tag.is_some() => {
-                let forget = command::invalidate_device(id, pasid, None);
-                self.shared.run([forget])
-            }
-            _ => Ok(()),
-        });
-        if let Err(error) = told {
+        if let Err(error) = moved {
             let machine = &self.shared.machine;
             machine.store(place.block, place.word, 0);
             machine.barrier();
             let new = core::mem::take(&mut stream.main);
-            stream.stale.extend([old, new]);
+            stream.stale.extend([(pasid, old), (None, new)]);
             // The places of a single descriptor can no longer take turns.
             let single = stream.contexts.take_if(|contexts| contexts.lg2() == 0);
             stream.stale_contexts.extend(single);
+            // The first descriptor of several is substream 0's as well once the entry is valid.
+            let contexts = stream.contexts.as_mut();
+            if let Some(Ok(first)) = contexts.map(|contexts| contexts.place(machine, 0)) {
+                machine.store(first.block, first.word, 0);
+            }
             return Err(error.into());
         }
         self.discharge(id, pasid, &old);
-        for stale in core::mem::take(&mut stream.stale) {
-            self.discharge(id, None, &stale);
+        self.let_go(id, stream);
+        Ok(())
+    }
+
+    /// Lets go what failed moves left behind: the unit and the device have forgotten it.
+    pub(super) fn let_go(&self, id: StreamId, stream: &mut Stream) {
+        for (pasid, stale) in core::mem::take(&mut stream.stale) {
+            self.discharge(id, pasid, &stale);
         }
         for contexts in core::mem::take(&mut stream.stale_contexts) {
             contexts.release(&self.shared.machine);
         }
-        Ok(())
-    }
-
-    /// Gives a stream room for `2^lg2` substreams. The stream must not be attached.
-    ///
-    /// # Errors
-    /// [`UnitError::Unsupported`] if the unit has not as many, [`AttachError::Mismatch`] if the
-    /// stream is attached or had another number before.
-    pub fn enable_pasids(&self, id: StreamId, lg2: u32) -> Result<(), AttachError> {
-        if lg2 == 0 || lg2 > self.shared.features.pasid_lg2 {
-            return Err(UnitError::Unsupported.into());
-        }
-        self.with_stream(id, |stream, _| {
-            let other = stream.contexts.is_some() && stream.pasid_lg2 != lg2;
-            if stream.main.tag.is_some() || other {
-                return Err(AttachError::Mismatch);
-            }
-            stream.pasid_lg2 = lg2;
-            self.prepare_contexts(stream, true)?;
-            Ok(())
-        })
-    }
-
-    /// Lets a device use translations of its own (ATS). To be called before the device is told;
-    /// the stream must not be attached.
-    ///
-    /// # Errors
-    /// [`UnitError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is
-    /// attached.
-    pub fn enable_ats(&self, id: StreamId) -> Result<(), AttachError> {
-        if self.shared.features.ats == Has::No {
-            return Err(UnitError::Unsupported.into());
-        }
-        self.with_stream(id, |stream, _| {
-            if stream.main.tag.is_some() || !stream.pasids.is_empty() {
-                return Err(AttachError::Mismatch);
-            }
-            stream.ats = Has::Yes;
-            Ok(())
-        })
-    }
-
-    /// Lets faulting accesses of a stream wait until they are answered. To be called before the
-    /// device is told; the stream must not be attached. Not for devices of PCI Express, whose
-    /// transactions must not be held up.
-    ///
-    /// # Errors
-    /// [`UnitError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is
-    /// attached.
-    pub fn enable_stalls(&self, id: StreamId) -> Result<(), AttachError> {
-        if self.shared.features.stalls != StallModel::Either {
-            return Err(UnitError::Unsupported.into());
-        }
-        self.with_stream(id, |stream, _| {
-            if stream.main.tag.is_some() || !stream.pasids.is_empty() {
-                return Err(AttachError::Mismatch);
-            }
-            stream.stalls = Has::Yes;
-            Ok(())
-        })
     }
 
     /// Moves a substream.
@@ -419,9 +440,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             let at = contexts.place(&self.shared.machine, index)?;
             self.enlist(id, stream, Some(pasid), &new);
             let descriptor = stream.stalling(descriptor);
-            let moved = self
-                .write_context(id, index, at, &descriptor)
-                .and_then(|()| self.look_at_contexts(id, stream, place));
+            let moved = self.move_pasid(id, stream, place, (pasid, at), &descriptor);
             let old = match new.tag {
                 Some(_) => stream.pasids.insert(index, new),
                 None => stream.pasids.remove(&index),
@@ -429,6 +448,36 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             let old = old.unwrap_or_default();
             self.settle(id, stream, Some(pasid), place, old, moved)
         })
+    }
+
+    /// Writes a descriptor, and has the device forget what it got through the one before.
+    fn move_pasid(
+        &self,
+        id: StreamId,
+        stream: &mut Stream,
+        place: Place,
+        (pasid, at): (Pasid, Place),
+        descriptor: &cd::Cd,
+    ) -> Result<(), UnitError> {
+        let unsure = stream.is_unsure();
+        if unsure {
+            self.shared
+                .run([command::config_stream(id), command::config_contexts(id)])?;
+        }
+        self.write_context(id, pasid.get(), at, descriptor)?;
+        self.look_at_contexts(id, stream, place)?;
+        if stream.ats == Has::No {
+            return Ok(());
+        }
+        stream.filled = Has::Yes;
+        if unsure {
+            self.shared
+                .run([command::invalidate_device(id, None, None)])?;
+        } else if stream.pasids.contains_key(&pasid.get()) {
+            self.shared
+                .run([command::invalidate_device(id, Some(pasid), None)])?;
+        }
+        Ok(())
     }
 
     /// Has the entry of a stream point at its descriptors if it does not yet.

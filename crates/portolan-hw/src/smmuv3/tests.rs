@@ -1,5 +1,8 @@
 //! The unit on a scripted one: every kind of entry by hand, moves that fail, who is told what.
 
+mod ats;
+mod chips;
+
 use super::mock::{FULL, MSI, Memory, Mock, Ticks, memory, mock};
 use super::spec::command::{error, op};
 use super::spec::reg;

@@ -71,6 +71,13 @@ pub trait TableMem<W: Word> {
 
     /// Waits until everything cleaned before is in memory.
     fn clean_barrier(&self) {}
+
+    /// Drops the cache lines that hold `bytes`, so that the next read comes from memory: before a
+    /// CPU reads what a unit that does not snoop wrote to a queue. Nothing has to be done where such
+    /// memory is not cached, or where every unit snoops.
+    fn invalidate(&self, bytes: PhysRange) {
+        let _ = bytes;
+    }
 }
 
 impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
@@ -98,6 +105,11 @@ impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
     fn clean_barrier(&self) {
         (**self).clean_barrier();
     }
+
+    #[inline]
+    fn invalidate(&self, bytes: PhysRange) {
+        (**self).invalidate(bytes);
+    }
 }
 
 impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for alloc::sync::Arc<M> {
@@ -124,5 +136,10 @@ impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for alloc::sync::Arc<M> {
     #[inline]
     fn clean_barrier(&self) {
         (**self).clean_barrier();
+    }
+
+    #[inline]
+    fn invalidate(&self, bytes: PhysRange) {
+        (**self).invalidate(bytes);
     }
 }

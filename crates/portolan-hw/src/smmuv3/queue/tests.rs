@@ -86,7 +86,10 @@ fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
         assert_eq!(run(&queue, (0..20).map(numbered)), Ok(()), "{messages:?}");
         unit.script.lock().looks_per_command = 0;
         let still = run(&queue, [numbered(1)]);
-        assert!(matches!(still, Err(UnitError::TimedOut { .. })), "{still:?}");
+        assert!(
+            matches!(still, Err(UnitError::TimedOut { .. })),
+            "{still:?}"
+        );
     }
 }
 

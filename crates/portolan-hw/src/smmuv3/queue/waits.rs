@@ -36,11 +36,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
 
     /// Looks how far the unit is, and what `find` makes of it; nothing if somebody else holds the
     /// lock and the look can be left for later.
-    fn look<T>(
-        &self,
-        look: Look,
-        find: impl FnOnce(&Ring) -> T,
-    ) -> Result<Option<T>, UnitError> {
+    fn look<T>(&self, look: Look, find: impl FnOnce(&Ring) -> T) -> Result<Option<T>, UnitError> {
         let ring = match look {
             Look::IfFree => self.ring.try_lock(),
             Look::Now => Some(self.ring.lock()),

@@ -1,0 +1,225 @@
+//! What real chips, their boards and kernels before leave behind.
+
+use super::*;
+use crate::overrides::CoherencyOverride;
+use crate::smmuv3::mock::{Script, mock};
+use crate::smmuv3::spec::ste;
+
+/// Registers by number: GERROR_IRQ_CFG0, EVENTQ_IRQ_CFG0, PRIQ_IRQ_CFG0.
+const MESSAGES: [usize; 3] = [0x68, 0xb0, 0xd0];
+
+/// A unit on a scripted one that `change` was done to.
+fn changed(config: Config, change: impl FnOnce(&mut Script)) -> (Mock, Driver) {
+    let mem = memory(64);
+    let unit = mock(&mem);
+    change(&mut unit.script.lock());
+    let driver = Smmu::enable(unit.clone(), mem, Ticks::default(), config).unwrap();
+    (unit, driver)
+}
+
+#[test]
+fn addresses_of_interrupt_messages_do_not_survive() {
+    let wired = Config {
+        interrupts: Want::IfThere,
+        ..config()
+    };
+    let (unit, _driver) = changed(wired, |script| {
+        for offset in MESSAGES {
+            script.registers.insert(offset, 0xdead_0000);
+            script.registers.insert(offset + 4, 0xff);
+        }
+        script.registers.insert(reg::IDR0, FULL[0].1 | MSI);
+        script.registers.insert(reg::IRQ_CTRL, 7);
+        script.registers.insert(reg::IRQ_CTRLACK, 7);
+    });
+    let script = unit.script.lock();
+    assert_eq!(script.registers[&reg::IRQ_CTRL], 7);
+    for offset in MESSAGES {
+        let words = [offset, offset + 4].map(|offset| script.registers[&offset]);
+        assert_eq!(words, [0, 0], "{offset:#x}");
+    }
+    // They must not be written while their interrupts are enabled (6.3.21).
+    assert_eq!(script.guarded_writes, 0);
+}
+
+#[test]
+fn accesses_are_aborted_before_and_after() {
+    let (unit, driver) = changed(config(), |_| ());
+    let enables = |unit: &Mock| {
+        let script = unit.script.lock();
+        (script.registers[&0x44], script.registers[&0x20])
+    };
+    // GBPA.ABORT; SMMUEN, PRIQEN, EVENTQEN, CMDQEN and ATSCHK.
+    assert_eq!(enables(&unit), (1 << 20, 0b1_1111));
+    driver.disable().unwrap();
+    assert_eq!(enables(&unit), (1 << 20, 0));
+    let bypass = Config {
+        when_disabled: WhenDisabled::Bypass,
+        ..config()
+    };
+    let (unit, driver) = changed(bypass, |_| ());
+    assert_eq!(enables(&unit).0, 1 << 20);
+    driver.disable().unwrap();
+    assert_eq!(enables(&unit), (0, 0));
+}
+
+#[test]
+fn a_unit_that_needs_syncs_often_gets_them() {
+    for (identity, most) in [(0, 1_000), (0x4870_043b, 62)] {
+        let (unit, driver) = changed(config(), |script| {
+            script.registers.insert(reg::IIDR, identity);
+            // Without ranges, so that there are many commands.
+            script.registers.insert(reg::IDR3, 0);
+            script.registers.insert(reg::IDR1, 8 << 21 | 4 << 16 | 16);
+        });
+        let domain = first(&driver);
+        let mut owed = Gather::new();
+        let (start, bytes) = (Iova::new(0x20_1000), 300 << 12);
+        let range = domain
+            .map(start, PhysAddr::new(0), bytes, Access::READ, &mut owed)
+            .unwrap();
+        domain.unmap(range, &mut owed).unwrap();
+        unit.take_log();
+        domain.sync(owed).unwrap();
+        let log = unit.take_log();
+        let runs = log.split(|words| words[0] & 0xff == op::SYNC);
+        let longest = runs.map(<[_]>::len).max().unwrap();
+        assert!(longest <= most, "{identity:#x}: {longest}");
+        assert!(identity != 0 || longest > 64, "{longest}");
+    }
+}
+
+#[test]
+fn nesting_is_refused_where_it_is_broken() {
+    let guest = GuestContexts {
+        table: Iova::new(0x8000_0040),
+        format: GuestFormat::Linear,
+        lg2: 0,
+        without: WithoutSubstream::First,
+    };
+    for (identity, works) in [
+        (0x4831_043b, false),
+        (0x4832_043b, true),
+        (0x4871_043b, false),
+        (0x4871_143b, true),
+    ] {
+        let (_unit, driver) = changed(config(), |script| {
+            script.registers.insert(reg::IIDR, identity);
+        });
+        let nested = driver.attach_nested(STREAM, &second(&driver), &guest);
+        let unsupported = Err(AttachError::Unit(UnitError::Unsupported));
+        let wanted = if works { Ok(()) } else { unsupported };
+        assert_eq!(nested, wanted, "{identity:#x}");
+        // Each stage alone works.
+        driver.attach(STREAM, &second(&driver)).unwrap();
+        driver.attach(STREAM, &first(&driver)).unwrap();
+    }
+}
+
+#[test]
+fn firmware_s_word_on_coherency_counts() {
+    use CoherencyOverride::{AsRegistersSay, Coherent, NotCoherent};
+    let coherent = |said: u32, coherency| {
+        let board = Config {
+            coherency,
+            ..config()
+        };
+        let (unit, driver) = changed(board, |script| {
+            script
+                .registers
+                .insert(reg::IDR0, FULL[0].1 & !(1 << 4) | said << 4);
+        });
+        let attributes = unit.script.lock().registers[&reg::CR1];
+        driver.attach(STREAM, &first(&driver)).unwrap();
+        let entry = unit.entry(STREAM.get()).unwrap();
+        let cached = driver.features().coherent == Has::Yes;
+        assert_eq!(attributes, if cached { 0xd75 } else { 0x820 });
+        assert_eq!(ste::S1CIR.get(&entry), u64::from(cached));
+        cached
+    };
+    assert_eq!(
+        [0, 1].map(|said| coherent(said, AsRegistersSay)),
+        [false, true]
+    );
+    assert_eq!([0, 1].map(|said| coherent(said, Coherent)), [true, true]);
+    assert_eq!(
+        [0, 1].map(|said| coherent(said, NotCoherent)),
+        [false, false]
+    );
+}
+
+#[test]
+fn indices_of_a_unit_without_a_second_page_are_in_the_first() {
+    let board = Config {
+        pages: RegisterPages::OnlyFirst,
+        ..config()
+    };
+    let (unit, driver) = changed(board, |script| {
+        // As such a unit decodes them: nothing beyond the first page.
+        script.registers.insert(reg::EVENTQ_PROD, u32::MAX);
+        script.registers.insert(reg::PRIQ_PROD, u32::MAX);
+    });
+    assert_eq!(driver.next_fault(), Ok(None));
+    assert_eq!(driver.next_page_request(), Ok(None));
+    unit.script.lock().registers.insert(0xa8, 1);
+    assert!(matches!(
+        driver.next_fault(),
+        Ok(Some(FaultEvent::Fault(_)))
+    ));
+    assert_eq!(unit.script.lock().registers[&0xac], 1);
+}
+
+#[test]
+fn a_device_that_fills_the_event_queue_is_silenced() {
+    let (_mem, unit, driver) = setup();
+    driver.attach(STREAM, &first(&driver)).unwrap();
+    driver.silence(STREAM).unwrap();
+    // Valid, and all accesses are aborted without a record.
+    assert_eq!(unit.entry(STREAM.get()).unwrap()[0] & 0xf, 1);
+    driver.block(STREAM).unwrap();
+    assert_eq!(unit.entry(STREAM.get()).unwrap()[0] & 1, 0);
+}
+
+#[test]
+fn substreams_of_a_stream_that_was_passed_through_are_looked_at() {
+    let (_mem, unit, driver) = setup();
+    driver.enable_pasids(STREAM, 4).unwrap();
+    driver.pass_through(STREAM).unwrap();
+    assert_eq!(unit.entry(STREAM.get()).unwrap()[0] & 0xf, 0b1001);
+    let domain = first(&driver);
+    driver.attach_pasid(STREAM, Pasid::new(3), &domain).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!((entry[0] & 0xf, entry[0] >> 59), (0b1011, 4));
+    assert_eq!(
+        entry[1] & 3,
+        1,
+        "accesses without a substream pass through still"
+    );
+    let descriptor = unit.descriptor(&entry, 3).unwrap();
+    assert_eq!(descriptor[1], domain.table().root().get());
+}
+
+#[test]
+fn a_guest_s_reserved_bits_do_not_reach_the_unit() {
+    let (_mem, unit, driver) = setup();
+    let guest = GuestContexts {
+        table: Iova::new(0x8000_0040),
+        format: GuestFormat::Linear,
+        lg2: 0,
+        without: WithoutSubstream::First,
+    };
+    let domain = second(&driver);
+    driver.attach_nested(STREAM, &domain, &guest).unwrap();
+    unit.take_log();
+    let words = |code| [code | !0xff, u64::MAX];
+    let commands = [op::TLBI_NH_VAA, op::TLBI_NH_VA, op::CFGI_CD].map(words);
+    driver.guest_commands(STREAM, &commands).unwrap();
+    let log = unit.take_log();
+    let (vmid, stream) = (1 << 32, 0x1234 << 32);
+    let range = 0x1f << 12 | 0x3f << 20;
+    let address = u64::MAX << 12 | 0xf00 | 1;
+    assert_eq!(log[0], [op::TLBI_NH_VAA | vmid | range, address]);
+    let asid = 0xffff << 48;
+    assert_eq!(log[1], [op::TLBI_NH_VA | asid | vmid | range, address]);
+    assert_eq!(log[2], [op::CFGI_CD | stream | 0xfffff << 12, 1]);
+}
