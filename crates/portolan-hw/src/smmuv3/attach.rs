@@ -2,6 +2,8 @@
 //! first stages of a guest's over second stages of ours.
 //!
 //! IHI 0070, sections 3.4 (stages), 3.9 (substreams) and 5.2 (entries).
+//!
+//! *Context.* Task where a function does not say otherwise: streams are moved. The types are values.
 
 use super::context::Tag;
 use super::domain::{self, FirstStage, SecondStage};
@@ -19,7 +21,9 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Format;
-use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan::unit::{
+    Attach, AttachError, ContextHome, FaultEvent, PagedDomain, ReservedRegion, Unit, UnitError,
+};
 
 /// Nowhere.
 pub(super) fn blocked(blocking: Blocking) -> Target {
@@ -30,22 +34,41 @@ pub(super) fn blocked(blocking: Blocking) -> Target {
     }
 }
 
+/// To memory, untranslated.
+pub(super) fn passed_through() -> Target {
+    let mut entry = [0; ste::WORDS];
+    ste::V.set(&mut entry, 1);
+    ste::CONFIG.set(&mut entry, ste::config::BYPASS);
+    ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
+    Target {
+        entry,
+        descriptor: None,
+        attached: Attached::default(),
+    }
+}
+
+/// *Context.* Task where streams are moved: that may allocate, waits for the unit and for whoever
+/// moves the same stream. Interrupt for the others.
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Smmu<R, M, C> {
+    /// Blocks a stream. A device with translations of its own (ATS) is asked to forget them before
+    /// and after its entry refuses them; [`Smmu::disable_ats`] before, and accesses that are under
+    /// way meanwhile are not aborted. For a device that will not answer there is
+    /// [`Smmu::device_gone`].
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.switch(stream, blocked(self.config.blocking))
     }
 
+    /// Passes a stream through. With ATS it needs substreams ([`Smmu::enable_pasids`]): an entry
+    /// without refuses translation requests, and is refused itself ([`AttachError::Mismatch`]).
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
-        let mut entry = [0; ste::WORDS];
-        ste::V.set(&mut entry, 1);
-        ste::CONFIG.set(&mut entry, ste::config::BYPASS);
-        ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
-        let target = Target {
-            entry,
-            descriptor: None,
-            attached: Attached::default(),
-        };
-        self.switch(stream, target)
+        self.switch(stream, passed_through())
+    }
+
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        let here = |of: &Option<StreamId>| of.is_none_or(|of| of == stream);
+        for (_, region) in self.reserved.iter().filter(|(of, _)| here(of)) {
+            each(*region);
+        }
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
@@ -203,6 +226,8 @@ where
     /// Lets a substream of `stream` reach memory through `domain`. The stream's other substreams,
     /// and its accesses without one, stay where they are. See [`Smmu::enable_pasids`].
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// As [`Attach::attach`]; [`AttachError::Mismatch`] also for substream 0, for one out of range
     /// and for a stream without substreams.
@@ -218,6 +243,8 @@ where
 
     /// Blocks a substream. Guarantees as [`Unit::block`].
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// As [`Smmu::attach_pasid`].
     pub fn detach_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
@@ -227,6 +254,8 @@ where
     /// Has a guest's own first stage translate the stream's accesses to addresses that `domain`
     /// translates on. The guest's descriptors and tables are reached through `domain` as well. What
     /// the guest invalidates has to be passed on by [`Smmu::guest_commands`].
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// As [`Attach::attach`]; [`UnitError::Unsupported`] if the unit has not both stages, cannot put
@@ -282,6 +311,8 @@ where
     /// Carries out invalidations of a guest's own first stage, in its encoding, and waits. Stream
     /// and VMID are replaced by the real ones; bits without a meaning are dropped. Accepted are
     /// CFGI_CD, CFGI_CD_ALL, TLBI_NH_ALL, _ASID, _VA, _VAA and ATC_INV.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// [`AttachError::Mismatch`] if the stream is not nested; [`UnitError::Unsupported`] for any

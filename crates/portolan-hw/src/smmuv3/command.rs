@@ -2,6 +2,8 @@
 //!
 //! IHI 0070, section 4. Range invalidations carry multiplier, exponent and granule; single ones
 //! carry a level hint where the level follows from the page's size (4.4.1.1).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::context::Tag;
 use super::features::Has;

@@ -1,4 +1,6 @@
 //! Identifiers: what tags translations, as the core names it and as the unit does.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use portolan::addr::{Asid, ContextId, Vmid};
 

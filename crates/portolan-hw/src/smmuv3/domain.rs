@@ -2,6 +2,8 @@
 //!
 //! IHI 0070, sections 5.4 (context descriptor) and 5.2 (second-stage fields of the entry); input
 //! and output widths as in DDI 0487, section D8.2.
+//!
+//! *Context.* Interrupt: the public types here are values.
 
 use super::context::Tag;
 use super::features::{Features, Has, TableUpdate};

@@ -2,6 +2,8 @@
 //!
 //! IHI 0070, sections 7.3 (event records) and 7.5 (global errors). Every type is decoded; the field
 //! values are the device's and are not trusted to name anything.
+//!
+//! *Context.* Interrupt, all functions here; the types are values.
 
 use super::features::Has;
 use super::page_requests::answer;

@@ -49,6 +49,8 @@ pub(super) struct Script {
     pub refuse: Vec<(u64, u32, u32)>,
     /// After so many more commands one is refused as illegal.
     pub refuse_after: Option<u32>,
+    /// Writes to registers.
+    pub writes: u32,
     /// Writes to addresses of messages while interrupts are enabled.
     pub guarded_writes: u32,
     /// Everything reads as all ones.
@@ -185,6 +187,7 @@ impl Mmio for Scripted {
     fn write32(&self, offset: usize, value: u32) {
         let mut script = self.script.lock();
         script.set(offset, value);
+        script.writes += 1;
         let enabled = script.get(reg::IRQ_CTRL) | script.get(reg::IRQ_CTRLACK);
         let messages = matches!(offset, 0x68..=0x74 | 0xb0..=0xbc | 0xd0..=0xdc);
         script.guarded_writes += u32::from(messages && enabled != 0);

@@ -8,11 +8,15 @@
 //! Page requests and stalled accesses go to `portolan::fault`, whose `Responder` [`Smmu`] is; streams
 //! stall where [`Smmu::enable_stalls`] says so.
 //!
-//! Not supported: broadcast invalidation by processors,
-//! secure and realm state, 32-bit and big-endian tables, preset tables and queues, interrupts by
+//! Handlers of the unit's interrupts call [`Smmu::service_errors`], `next_fault` or
+//! [`Smmu::next_stall_or_fault`], and [`Smmu::next_page_request`], none of which waits. Locks are
+//! taken in this order: event or page-request queue, command queue, error bits.
+//!
+//! Not supported: broadcast invalidation by processors, secure and realm state, 32-bit and big-endian tables, preset tables and queues, interrupts by
 //! message (other than syncs'), enhanced command queues, MPAM, virtual machine structures.
 
 mod attach;
+mod board;
 mod book;
 mod command;
 mod context;
@@ -32,12 +36,14 @@ mod shared;
 pub mod spec;
 mod stream;
 mod stream_table;
+mod substreams;
 #[cfg(test)]
 mod tests;
 mod unit;
 pub mod update;
 
 pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
+pub use board::{Board, BoardStream, Start};
 pub use command::{CommandCounts, CommandKind};
 pub use context::Tag;
 pub use domain::{DomainOptions, FirstStage, SecondStage};

@@ -44,6 +44,9 @@ pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
 }
 
 /// The unit's queue, as domains hold it.
+///
+/// *Context.* Atomic, all that writes commands: it waits for the unit. Neither it nor the clone
+/// allocates.
 pub struct SmmuQueue<R, M: TableMem<AtomicU64>, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 
 impl<R, M: TableMem<AtomicU64>, C: Cpus> Clone for SmmuQueue<R, M, C> {

@@ -75,7 +75,7 @@ impl Stream {
     }
 
     /// A descriptor as this stream uses it: an invalid one stays as it is.
-    fn stalling(&self, descriptor: &cd::Cd) -> cd::Cd {
+    pub(super) fn stalling(&self, descriptor: &cd::Cd) -> cd::Cd {
         let mut descriptor = *descriptor;
         if self.stalls == Has::Yes && cd::V.get(&descriptor) != 0 {
             cd::S.set(&mut descriptor, 1);
@@ -235,7 +235,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Completes an entry for a stream with descriptors of ours, as far as it uses them.
-    fn point(&self, stream: &Stream, entry: &mut ste::Ste, own: bool) {
+    pub(super) fn point(&self, stream: &Stream, entry: &mut ste::Ste, own: bool) {
         use ste::{config, s1dss};
         if stream.ats == Has::Yes && ste::CONFIG.get(entry) & 0b11 != 0 {
             ste::EATS.set(entry, ste::eats::FULL);
@@ -324,7 +324,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             .run([command::config_stream(id), command::config_contexts(id)])
     }
 
-    fn write_context(
+    pub(super) fn write_context(
         &self,
         id: StreamId,
         pasid: u32,
@@ -359,7 +359,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Before a stream reaches a domain: whom the domain has to tell from now on.
-    fn enlist(&self, id: StreamId, stream: &Stream, pasid: Option<Pasid>, new: &Attached) {
+    pub(super) fn enlist(
+        &self,
+        id: StreamId,
+        stream: &Stream,
+        pasid: Option<Pasid>,
+        new: &Attached,
+    ) {
         let Some(tag) = new.tag else { return };
         if stream.ats == Has::Yes {
             self.shared.remotes.add(tag, Remote { stream: id, pasid });
@@ -381,7 +387,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
 
     /// After a move: the old domain is let go. If anything failed, the stream is blocked in memory
     /// and nothing is let go.
-    fn settle(
+    pub(super) fn settle(
         &self,
         id: StreamId,
         stream: &mut Stream,
@@ -419,97 +425,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         for contexts in core::mem::take(&mut stream.stale_contexts) {
             contexts.release(&self.shared.machine);
         }
-    }
-
-    /// Moves a substream.
-    pub(super) fn switch_pasid(
-        &self,
-        id: StreamId,
-        pasid: Pasid,
-        descriptor: &cd::Cd,
-        new: Attached,
-    ) -> Result<(), AttachError> {
-        let index = pasid.get();
-        self.with_stream(id, |stream, place| {
-            let second = matches!(stream.main.tag, Some(Tag::Vmid(_)));
-            let contexts = stream.contexts.as_mut().filter(|c| c.lg2() != 0 && !second);
-            let contexts = contexts.ok_or(AttachError::Mismatch)?;
-            if index == 0 || u64::from(index) >> contexts.lg2() != 0 {
-                return Err(AttachError::Mismatch);
-            }
-            let at = contexts.place(&self.shared.machine, index)?;
-            self.enlist(id, stream, Some(pasid), &new);
-            let descriptor = stream.stalling(descriptor);
-            let moved = self.move_pasid(id, stream, place, (pasid, at), &descriptor);
-            let old = match new.tag {
-                Some(_) => stream.pasids.insert(index, new),
-                None => stream.pasids.remove(&index),
-            };
-            let old = old.unwrap_or_default();
-            self.settle(id, stream, Some(pasid), place, old, moved)
-        })
-    }
-
-    /// Writes a descriptor, and has the device forget what it got through the one before.
-    fn move_pasid(
-        &self,
-        id: StreamId,
-        stream: &mut Stream,
-        place: Place,
-        (pasid, at): (Pasid, Place),
-        descriptor: &cd::Cd,
-    ) -> Result<(), UnitError> {
-        let unsure = stream.is_unsure();
-        if unsure {
-            self.shared
-                .run([command::config_stream(id), command::config_contexts(id)])?;
-        }
-        self.write_context(id, pasid.get(), at, descriptor)?;
-        self.look_at_contexts(id, stream, place)?;
-        if stream.ats == Has::No {
-            return Ok(());
-        }
-        stream.filled = Has::Yes;
-        if unsure {
-            self.shared
-                .run([command::invalidate_device(id, None, None)])?;
-        } else if stream.pasids.contains_key(&pasid.get()) {
-            self.shared
-                .run([command::invalidate_device(id, Some(pasid), None)])?;
-        }
-        Ok(())
-    }
-
-    /// Has the entry of a stream point at its descriptors if it does not yet.
-    fn look_at_contexts(
-        &self,
-        id: StreamId,
-        stream: &Stream,
-        place: Place,
-    ) -> Result<(), UnitError> {
-        let old = self.load(place);
-        let first = ste::CONFIG.get(&old) == ste::config::STAGE1;
-        if ste::V.get(&old) != 0 && first {
-            return Ok(());
-        }
-        let mut entry = old;
-        if ste::V.get(&old) == 0 {
-            entry = [0; ste::WORDS];
-        }
-        let without = match ste::CONFIG.get(&entry) {
-            ste::config::BYPASS => ste::s1dss::BYPASS,
-            _ => ste::s1dss::TERMINATE,
-        };
-        first_stage_entry(&mut entry, self.shared.features.coherent);
-        if let Some(contexts) = stream.contexts.as_ref() {
-            contexts.describe(&mut entry);
-        }
-        ste::S1DSS.set(&mut entry, without);
-        if stream.ats == Has::Yes {
-            ste::EATS.set(&mut entry, ste::eats::FULL);
-        }
-        let forget = [command::config_stream(id)];
-        self.carry_out(place, &EntryPlan::stream(&old, &entry), &forget)
     }
 }
 

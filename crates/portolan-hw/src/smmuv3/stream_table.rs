@@ -1,6 +1,8 @@
 //! The stream table: linear, or of two levels with second-level tables made on demand.
 //!
 //! IHI 0070, sections 3.3.1, 5.1 and 6.3.24 (STRTAB_BASE_CFG).
+//!
+//! *Context.* Interrupt: the public types here are values.
 
 use super::book::Book;
 use super::features::{Features, Has};

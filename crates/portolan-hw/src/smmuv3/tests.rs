@@ -2,6 +2,7 @@
 
 mod ats;
 mod chips;
+mod interrupts;
 
 use super::mock::{FULL, MSI, Memory, Mock, Ticks, memory, mock};
 use super::spec::command::{error, op};

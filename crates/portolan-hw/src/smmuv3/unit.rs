@@ -2,7 +2,10 @@
 //!
 //! IHI 0070, sections 3.11 (reset, enable and initialisation) and 6.3.9 (CR0). Accesses are aborted
 //! before the unit is enabled and, unless asked otherwise, after it is disabled.
+//!
+//! *Context.* [`Config`] and its parts are values.
 
+use super::board::{Board, Reserved};
 use super::command::{self, CommandCounts};
 use super::domain::{self, DomainOptions, FirstStage, SecondStage};
 use super::errata::{Errata, SYNC_OFTEN_LIMIT};
@@ -111,7 +114,7 @@ impl Default for Config {
 ///
 /// Streams are moved through the traits of `portolan::unit` and the methods here. When it is
 /// dropped it is disabled as by [`Smmu::disable`]; if that fails, all memory that the hardware may
-/// still use stays allocated for good.
+/// still use stays allocated for good. *Context.* of the drop: Task.
 ///
 /// *Locking.* No lock is held across a wait. Calls that move the same stream take turns.
 #[derive(Debug)]
@@ -122,6 +125,7 @@ pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) config: Config,
     pub(super) events: Guarded<C, Records>,
     pub(super) requests: Option<Guarded<C, Records>>,
+    pub(super) reserved: Reserved,
     power: Guarded<C, Power>,
 }
 
@@ -142,16 +146,39 @@ where
     M: TableMem<AtomicU64>,
     C: Cpus,
 {
-    /// Takes the unit over and enables it, with all streams blocked. Whatever it was doing ends:
-    /// it is disabled first, and forgets everything.
+    /// Takes the unit over and enables it, with all streams blocked: [`Smmu::enable_on`] a board of
+    /// which firmware says nothing.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`Features::read`]; [`UnitError::Memory`] before anything is changed;
-    /// [`UnitError::TimedOut`] if it does not follow, and then it is left disabled if it can be.
+    /// As [`Smmu::enable_on`].
     pub fn enable(registers: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+        Self::enable_on(registers, mem, clock, config, &Board::default())
+    }
+
+    /// Takes the unit over and enables it, with all streams blocked but those that `board` names.
+    /// Whatever the unit was doing ends: it is disabled first, and forgets everything. Accesses that
+    /// come meanwhile are aborted; none passes by the unit.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`Features::read`]; [`UnitError::Memory`], or [`UnitError::Unsupported`] for a stream of
+    /// the board that the table has not, before anything is changed; [`UnitError::TimedOut`] if it
+    /// does not follow, and then it is left disabled if it can be.
+    pub fn enable_on(
+        registers: R,
+        mem: M,
+        clock: C,
+        config: Config,
+        board: &Board<'_>,
+    ) -> Result<Self, UnitError> {
         let features = Features::read(&registers)?.on_board(config.coherency);
         let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
-        let unit = Self::prepare(Arc::new(machine), features, config)?;
+        let mut unit = Self::prepare(Arc::new(machine), features, config)?;
+        unit.reserved = board.reserved();
+        unit.start(board)?;
         // From here on a failure drops the unit, which disables it.
         unit.power.with(|power| *power = Power::On);
         unit.switch_on()?;
@@ -212,6 +239,7 @@ where
             config,
             events: Guarded::new(events),
             requests,
+            reserved: Reserved::new(),
             power: Guarded::new(Power::Off),
         })
     }
@@ -305,6 +333,13 @@ where
     /// Disables the unit. From then on streams cannot be moved, accesses meet
     /// [`Config::when_disabled`], and domains can be dropped.
     ///
+    /// Devices with translations of their own have to have ATS disabled before
+    /// ([`Smmu::disable_ats`]): a disabled unit aborts translated accesses and refuses translation
+    /// requests (3.9.1.2 and 3.9.1.3), whatever [`Config::when_disabled`] says, and what such a
+    /// device keeps would be used once ATS is enabled for its stream again.
+    ///
+    /// *Context.* Atomic.
+    ///
     /// # Errors
     /// If the unit does not follow: what it may still use is then kept until another call succeeds,
     /// or for good. [`UnitError::Stopped`] while somebody else is at it.
@@ -344,17 +379,17 @@ where
         }
     }
 
-    /// What the unit can do.
+    /// What the unit can do. *Context.* Interrupt.
     pub fn features(&self) -> &Features {
         &self.shared.features
     }
 
-    /// Commands written to the queue so far.
+    /// Commands written to the queue so far. *Context.* Interrupt.
     pub fn counts(&self) -> CommandCounts {
         self.shared.counts()
     }
 
-    /// The unit's queue.
+    /// The unit's queue. *Context.* Interrupt.
     pub fn queue(&self) -> SmmuQueue<R, M, C> {
         SmmuQueue(self.shared.clone())
     }
@@ -368,6 +403,8 @@ where
 {
     /// An empty first-stage domain with a granule of `2^G` bytes.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// [`UnitError::Unsupported`], [`UnitError::OutOfContexts`] or [`UnitError::Memory`].
     pub fn first_stage<const G: u32>(
@@ -378,6 +415,8 @@ where
     }
 
     /// An empty second-stage domain with a granule of `2^G` bytes.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// As [`Smmu::first_stage`].

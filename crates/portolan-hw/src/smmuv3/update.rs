@@ -7,6 +7,8 @@
 //! means the old entry, the new one, or an invalid one.
 //!
 //! Hitless where only one word that counts changes; through an invalid entry otherwise.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::spec::{cd, ste};
 use arrayvec::ArrayVec;

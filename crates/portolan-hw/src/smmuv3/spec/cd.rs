@@ -1,4 +1,6 @@
 //! Context descriptors and level 1 descriptors (IHI 0070, sections 5.3 and 5.4).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::fields;
 

@@ -1,4 +1,6 @@
 //! Commands: two words each (IHI 0070, section 4).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::fields;
 

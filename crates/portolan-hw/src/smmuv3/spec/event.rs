@@ -1,4 +1,6 @@
 //! Event records (IHI 0070, section 7.3) and page requests (8.1).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::fields;
 

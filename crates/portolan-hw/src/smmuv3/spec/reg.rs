@@ -1,4 +1,6 @@
 //! Registers of the non-secure programming interface, pages 0 and 1 (IHI 0070, section 6.3).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::fields;
 

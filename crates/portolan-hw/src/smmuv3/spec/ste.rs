@@ -1,4 +1,6 @@
 //! Stream table entries and level 1 descriptors (IHI 0070, sections 5.1 and 5.2).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::fields;
 

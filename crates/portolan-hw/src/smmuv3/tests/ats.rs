@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::smmuv3::spec::ste;
+use portolan::inval::SyncError;
 
 const ASK: [u64; 2] = [op::ATC_INV, op::SYNC];
 
@@ -32,7 +33,7 @@ fn translations_of_a_device_end_after_it_was_asked_to_forget_them() {
     assert_eq!(unit.take_codes(), [ASK, entry].concat());
     assert_eq!(eats(&unit), 0);
     // From now on it is not asked any more.
-    domain.sync(debt(&*domain, 0x7000)).unwrap();
+    domain.sync(&mut debt(&*domain, 0x7000)).unwrap();
     driver.disable_ats(STREAM).unwrap();
     driver.block(STREAM).unwrap();
     assert!(!unit.take_codes().contains(&op::ATC_INV));
@@ -134,13 +135,14 @@ fn a_removed_device_settles_and_leaks_no_domain() {
     driver.attach(STREAM, &three).unwrap_err();
     driver.detach_pasid(STREAM, pasid).unwrap_err();
     let code = error::ATC_INV_SYNC;
-    let failed = two.sync(debt(&*two, 0x7000)).unwrap_err();
-    assert_eq!(failed.error, UnitError::Refused { code });
+    let mut owed = debt(&*two, 0x7000);
+    let failed = two.sync(&mut owed).unwrap_err();
+    assert_eq!(failed, SyncError::Queue(UnitError::Refused { code }));
     driver.device_gone(STREAM).unwrap();
     assert_eq!(ste::V.get(&unit.entry(STREAM.get()).unwrap()), 0);
     // Nobody waits for it any more, and nothing of it is kept.
     unit.take_log();
-    two.sync(failed.gather).unwrap();
+    two.sync(&mut owed).unwrap();
     assert!(!unit.take_codes().contains(&op::ATC_INV));
     let weak = [&one, &two, &three].map(Arc::downgrade);
     drop((one, two, three));

@@ -4,6 +4,11 @@ use super::*;
 use crate::overrides::CoherencyOverride;
 use crate::smmuv3::mock::{Script, mock};
 use crate::smmuv3::spec::ste;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{PageSize, PhysRange};
+use portolan::platform::{OutOfTableMemory, TableMem};
+use portolan::unit::{Awaited, ReservedKind, ReservedRegion};
+use spin::Mutex;
 
 /// Registers by number: GERROR_IRQ_CFG0, EVENTQ_IRQ_CFG0, PRIQ_IRQ_CFG0.
 const MESSAGES: [usize; 3] = [0x68, 0xb0, 0xd0];
@@ -80,7 +85,7 @@ fn a_unit_that_needs_syncs_often_gets_them() {
             .unwrap();
         domain.unmap(range, &mut owed).unwrap();
         unit.take_log();
-        domain.sync(owed).unwrap();
+        domain.sync(&mut owed).unwrap();
         let log = unit.take_log();
         let runs = log.split(|words| words[0] & 0xff == op::SYNC);
         let longest = runs.map(<[_]>::len).max().unwrap();
@@ -222,4 +227,144 @@ fn a_guest_s_reserved_bits_do_not_reach_the_unit() {
     let asid = 0xffff << 48;
     assert_eq!(log[1], [op::TLBI_NH_VA | asid | vmid | range, address]);
     assert_eq!(log[2], [op::CFGI_CD | stream | 0xfffff << 12, 1]);
+}
+
+#[test]
+fn devices_that_firmware_has_at_work_go_on_from_the_start() {
+    let memory_at = |start, last| IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
+    let direct = ReservedRegion {
+        range: memory_at(0x9000_0000, 0x907f_ffff),
+        kind: ReservedKind::Direct(Access::READ),
+    };
+    let doorbell = ReservedRegion {
+        range: memory_at(0x0808_0000, 0x0808_ffff),
+        kind: ReservedKind::Doorbell,
+    };
+    let display = BoardStream {
+        stream: STREAM,
+        start: Start::PassedThrough,
+        regions: &[direct],
+    };
+    let quiet = BoardStream {
+        stream: StreamId::new(7),
+        start: Start::Blocked,
+        regions: &[],
+    };
+    let board = Board {
+        everywhere: &[doorbell],
+        streams: &[display, quiet],
+    };
+    let mem = memory(64);
+    let unit = mock(&mem);
+    let enable = |config, board: &Board<'_>| {
+        Smmu::enable_on(unit.clone(), mem.clone(), Ticks::default(), config, board)
+    };
+    let driver = enable(config(), &board).unwrap();
+    // The table was complete when the unit was told of it.
+    assert_eq!(unit.take_codes().last(), Some(&op::SYNC));
+    let entry = |stream| {
+        unit.entry(stream)
+            .map(|entry: [u64; 8]| entry[..2].to_vec())
+    };
+    assert_eq!(entry(STREAM.get()), Some([9, 1 << 44].to_vec()));
+    assert_eq!(entry(7), Some([0, 0].to_vec()));
+    let reserved = |stream| {
+        let mut found = Vec::new();
+        driver.reserved(stream, &mut |region| found.push(region));
+        found
+    };
+    assert_eq!(reserved(STREAM), [doorbell, direct]);
+    assert_eq!(reserved(StreamId::new(7)), [doorbell]);
+    // It moves like any other.
+    driver.attach(STREAM, &first(&driver)).unwrap();
+    driver.block(STREAM).unwrap();
+    assert_eq!(entry(STREAM.get()), Some([0, 0].to_vec()));
+    drop(driver);
+    // A stream that the table has not, before anything is touched.
+    unit.script.lock().writes = 0;
+    let outside = BoardStream {
+        stream: StreamId::new(1 << 16),
+        ..display
+    };
+    let board = Board {
+        everywhere: &[],
+        streams: &[display, outside],
+    };
+    assert_eq!(enable(config(), &board).err(), Some(UnitError::Unsupported));
+    assert_eq!((unit.script.lock().writes, mem.live()), (0, 0));
+}
+
+/// Table memory that a CPU's cache lies before.
+struct Cached {
+    memory: Memory,
+    /// What the cache was made to drop.
+    dropped: Mutex<Vec<PhysRange>>,
+}
+
+impl TableMem<AtomicU64> for Cached {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.memory.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.memory.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        self.memory.table(table, size)
+    }
+
+    fn invalidate(&self, bytes: PhysRange) {
+        self.dropped.lock().push(bytes);
+    }
+}
+
+#[test]
+fn records_of_a_unit_that_does_not_snoop_are_read_past_the_cache() {
+    use CoherencyOverride::{Coherent, NotCoherent};
+    for (coherency, lines) in [(Coherent, 0), (NotCoherent, 2)] {
+        let mem = memory(64);
+        let unit = mock(&mem);
+        let cached = Arc::new(Cached {
+            memory: mem,
+            dropped: Mutex::default(),
+        });
+        let board = Config {
+            coherency,
+            ..config()
+        };
+        let driver = Smmu::enable(unit.clone(), cached.clone(), Ticks::default(), board).unwrap();
+        for event in 0..2 {
+            unit.record([0x10 | event << 32, 0, 0, 0]);
+        }
+        while driver.next_fault().unwrap().is_some() {}
+        let dropped = cached.dropped.lock();
+        assert_eq!(dropped.len(), lines);
+        for (event, bytes) in dropped.iter().enumerate() {
+            let offsets = (bytes.start().get() & 0xfff, bytes.last().get() & 0xfff);
+            assert_eq!(offsets, (event as u64 * 32, event as u64 * 32 + 31));
+        }
+    }
+}
+
+#[test]
+fn a_stalled_access_whose_answer_finds_no_room_is_not_lost() {
+    let (_mem, unit, driver) = setup();
+    unit.script.lock().pace = Some(0);
+    let filler = [op::RESUME, 1];
+    while driver.shared.queue.post(&filler) == Ok(Has::Yes) {}
+    unit.record([0x1234_0000_0010, 1 << 31 | 0x77, 0, 0]);
+    let full = driver.next_fault().unwrap_err();
+    let room = Awaited::QueueRoom;
+    assert!(matches!(full, UnitError::TimedOut { awaited, .. } if awaited == room));
+    unit.script.lock().pace = Some(512);
+    assert!(matches!(
+        driver.next_fault(),
+        Ok(Some(FaultEvent::Fault(_)))
+    ));
+    driver.pass_through(StreamId::new(1)).unwrap();
+    let log = unit.take_log();
+    let ended = log.iter().filter(|words| words[1] == 0x77);
+    assert_eq!(ended.count(), 1);
+    assert_eq!(driver.next_fault(), Ok(None));
 }

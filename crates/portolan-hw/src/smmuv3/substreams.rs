@@ -1,0 +1,109 @@
+//! Substreams: how one of a stream's descriptors changes, and the entry that points at them.
+//!
+//! IHI 0070, sections 3.21 (configuration and invalidation order), 5.2 and 5.4.
+
+use super::command;
+use super::context::Tag;
+use super::features::Has;
+use super::spec::{cd, ste};
+use super::stream::{Attached, Stream, first_stage_entry};
+use super::stream_table::Place;
+use super::unit::Smmu;
+use super::update::EntryPlan;
+use core::sync::atomic::AtomicU64;
+use portolan::addr::{Pasid, StreamId};
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::unit::{AttachError, UnitError};
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
+    /// Moves a substream.
+    pub(super) fn switch_pasid(
+        &self,
+        id: StreamId,
+        pasid: Pasid,
+        descriptor: &cd::Cd,
+        new: Attached,
+    ) -> Result<(), AttachError> {
+        let index = pasid.get();
+        self.with_stream(id, |stream, place| {
+            let second = matches!(stream.main.tag, Some(Tag::Vmid(_)));
+            let contexts = stream.contexts.as_mut().filter(|c| c.lg2() != 0 && !second);
+            let contexts = contexts.ok_or(AttachError::Mismatch)?;
+            if index == 0 || u64::from(index) >> contexts.lg2() != 0 {
+                return Err(AttachError::Mismatch);
+            }
+            let at = contexts.place(&self.shared.machine, index)?;
+            self.enlist(id, stream, Some(pasid), &new);
+            let descriptor = stream.stalling(descriptor);
+            let moved = self.move_pasid(id, stream, place, (pasid, at), &descriptor);
+            let old = match new.tag {
+                Some(_) => stream.pasids.insert(index, new),
+                None => stream.pasids.remove(&index),
+            };
+            let old = old.unwrap_or_default();
+            self.settle(id, stream, Some(pasid), place, old, moved)
+        })
+    }
+
+    /// Writes a descriptor, and has the device forget what it got through the one before.
+    fn move_pasid(
+        &self,
+        id: StreamId,
+        stream: &mut Stream,
+        place: Place,
+        (pasid, at): (Pasid, Place),
+        descriptor: &cd::Cd,
+    ) -> Result<(), UnitError> {
+        let unsure = stream.is_unsure();
+        if unsure {
+            self.shared
+                .run([command::config_stream(id), command::config_contexts(id)])?;
+        }
+        self.write_context(id, pasid.get(), at, descriptor)?;
+        self.look_at_contexts(id, stream, place)?;
+        if stream.ats == Has::No {
+            return Ok(());
+        }
+        stream.filled = Has::Yes;
+        if unsure {
+            self.shared
+                .run([command::invalidate_device(id, None, None)])?;
+        } else if stream.pasids.contains_key(&pasid.get()) {
+            self.shared
+                .run([command::invalidate_device(id, Some(pasid), None)])?;
+        }
+        Ok(())
+    }
+
+    /// Has the entry of a stream point at its descriptors if it does not yet.
+    fn look_at_contexts(
+        &self,
+        id: StreamId,
+        stream: &Stream,
+        place: Place,
+    ) -> Result<(), UnitError> {
+        let old = self.load(place);
+        let first = ste::CONFIG.get(&old) == ste::config::STAGE1;
+        if ste::V.get(&old) != 0 && first {
+            return Ok(());
+        }
+        let mut entry = old;
+        if ste::V.get(&old) == 0 {
+            entry = [0; ste::WORDS];
+        }
+        let without = match ste::CONFIG.get(&entry) {
+            ste::config::BYPASS => ste::s1dss::BYPASS,
+            _ => ste::s1dss::TERMINATE,
+        };
+        first_stage_entry(&mut entry, self.shared.features.coherent);
+        if let Some(contexts) = stream.contexts.as_ref() {
+            contexts.describe(&mut entry);
+        }
+        ste::S1DSS.set(&mut entry, without);
+        if stream.ats == Has::Yes {
+            ste::EATS.set(&mut entry, ste::eats::FULL);
+        }
+        let forget = [command::config_stream(id)];
+        self.carry_out(place, &EntryPlan::stream(&old, &entry), &forget)
+    }
+}
