@@ -142,6 +142,11 @@ fn dmar_reserves_memory_for_a_function() {
     assert_eq!(region.access, Access::READ | Access::WRITE);
     let none = [of(&good, 0, 0xa1), of(&good, 1, 0xa0)];
     assert_eq!(none, [vec![], vec![]]);
+    // A scope that is a bridge at the same place means what is behind it.
+    let mut bytes = good.clone();
+    bytes[86 + 24] = 2;
+    reseal(&mut bytes);
+    assert_eq!(of(&bytes, 0, 0xa0), []);
     // A machine with 30 bits has no such memory.
     let mut bytes = good.clone();
     bytes[36] = 29;

@@ -240,6 +240,66 @@ fn ivrs_says_what_a_device_may_do() {
     assert_eq!(ivrs.special(SpecialKind::IoApic, 9), Ok(None));
 }
 
+/// Each bit of an entry and of a unit by its place, not by what the parser calls it.
+#[test]
+fn ivrs_bits_one_by_one() {
+    let of = |data: u8| {
+        let bytes = ivrs(INFO, &[unit(0x10, 0, 0xfeb8_0000, 0, &[2, 0x10, 0, data])]);
+        let ivrs = Ivrs::parse(&bytes).unwrap();
+        let found = ivrs.device(Segment::new(0), RequesterId::new(0x10));
+        found.unwrap().unwrap().1.settings
+    };
+    let passes = [
+        (0x01, Passes::INIT),
+        (0x02, Passes::EXTERNAL),
+        (0x04, Passes::NMI),
+        (0x08, Passes::empty()),
+        (0x40, Passes::LINT0),
+        (0x80, Passes::LINT1),
+    ];
+    for (data, passes) in passes {
+        assert_eq!(of(data), settings(passes), "{data:#x}");
+    }
+    let managed = [
+        (0x00, SystemManagement::Aborted),
+        (0x10, SystemManagement::Posted),
+        (0x20, SystemManagement::Wired),
+        (0x30, SystemManagement::Translated),
+    ];
+    for (data, system_management) in managed {
+        assert_eq!(of(data).system_management, system_management);
+        assert_eq!(of(data).passes, Passes::empty());
+    }
+    let flags = [
+        (0x01, UnitFlags::HT_TUNNEL),
+        (0x02, UnitFlags::PASS_POSTED_WRITES),
+        (0x04, UnitFlags::RESPONSES_PASS_POSTED_WRITES),
+        (0x08, UnitFlags::ISOCHRONOUS),
+        (0x10, UnitFlags::DEVICE_TLB),
+        (0x20, UnitFlags::COHERENT),
+        (0x40, UnitFlags::PREFETCH),
+        (0x80, UnitFlags::PAGE_REQUESTS),
+    ];
+    for (bit, flag) in flags {
+        let bytes = ivrs(INFO, &[unit(0x10, bit, 0xfeb8_0000, 0, &[])]);
+        let unit = Ivrs::parse(&bytes).unwrap().units().next().unwrap();
+        assert_eq!(unit.unwrap().flags, flag, "{bit:#x}");
+    }
+}
+
+#[test]
+fn an_alias_of_itself_renames_nothing() {
+    let entries = [0x42, 0x10, 0, 2, 0, 0x10, 0, 0];
+    let bytes = ivrs(INFO, &[unit(0x10, 0, 0xfeb8_0000, 0, &entries)]);
+    let ivrs = Ivrs::parse(&bytes).unwrap();
+    let found = ivrs.device(Segment::new(0), RequesterId::new(0x10));
+    let (_, device) = found.unwrap().unwrap();
+    assert_eq!(
+        (device.alias, device.settings),
+        (None, settings(Passes::EXTERNAL))
+    );
+}
+
 /// A unit that serves everything comes last, wherever it stands.
 #[test]
 fn a_unit_that_names_a_device_goes_before_one_that_serves_all() {
