@@ -10,12 +10,12 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{ContextId, Pasid, StreamId};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::table::format::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
+use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan::unit::{
-    Attach, AttachError, Domain, FaultEvent, FaultReason, PagedDomain, Unit, UnitError,
+    AttachError, Domain, FaultEvent, FaultReason, ReservedRegion, Unit, UnitError,
 };
 
-use super::core::{Remote, VtdQueue, split_id};
+use super::core::{Remote, split_id};
 use super::features::Has;
 use super::lists::with_room;
 use super::request::{Contexts, DeviceTlb, Ending, Extent, Iotlb, Request};
@@ -66,7 +66,7 @@ pub(super) enum Target {
 }
 
 /// PASID of requests without one.
-const RID_PASID: u32 = 0;
+pub(super) const RID_PASID: u32 = 0;
 
 /// The device TLB of a stream, as far as it concerns one PASID.
 fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
@@ -115,7 +115,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         result
     }
 
-    /// Blocks the requests of `stream` with `pasid`; see [`Unit::block`].
+    /// Blocks the requests of `stream` with `pasid`; see [`Unit::block`]. Page requests that the
+    /// device sent before are in the queue by then, if the unit can drain them (7.10).
     ///
     /// # Errors
     /// As [`Unit::block`].
@@ -124,7 +125,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// A PASID that the tables have room for, other than that of requests without one.
-    fn checked(&self, pasid: Pasid) -> Result<u32, AttachError> {
+    pub(super) fn checked(&self, pasid: Pasid) -> Result<u32, AttachError> {
         let bits = self.config.pasid_bits.min(self.features().pasid_bits);
         let fits = self.config.mode == Mode::Scalable && pasid.get() >> bits == 0;
         match fits && pasid.get() != RID_PASID {
@@ -133,7 +134,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
     }
 
-    fn go(&self, stream: StreamId, pasid: u32, target: Target) -> Result<(), AttachError> {
+    pub(super) fn go(
+        &self,
+        stream: StreamId,
+        pasid: u32,
+        target: Target,
+    ) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
         let (clock, limit) = (&self.core.control.clock, self.config.limit);
         let key = (sid, pasid);
@@ -420,6 +426,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
         self.go(stream, RID_PASID, Target::Pass)
     }
 
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.each_reserved(stream, each);
+    }
+
     /// *Context.* Interrupt.
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
         let mut event = self.faults.next(&self.core.control)?;
@@ -440,88 +450,3 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
         Ok(event)
     }
 }
-
-macro_rules! attach {
-    ($format:ident, $stage:ident) => {
-        impl<R, M, C: Cpus> Attach<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
-        where
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Cpus,
-        {
-            fn attach(
-                &self,
-                stream: StreamId,
-                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
-            ) -> Result<(), AttachError> {
-                self.attach_as(stream, RID_PASID, domain)
-            }
-        }
-
-        impl<R, M, C: Cpus> AttachPasid<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
-        where
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Cpus,
-        {
-            fn attach_pasid(
-                &self,
-                stream: StreamId,
-                pasid: Pasid,
-                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
-            ) -> Result<(), AttachError> {
-                self.attach_as(stream, self.checked(pasid)?, domain)
-            }
-        }
-
-        impl<R, M, C: Cpus> AttachAs<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
-        where
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Cpus,
-        {
-            fn attach_as(
-                &self,
-                stream: StreamId,
-                pasid: u32,
-                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
-            ) -> Result<(), AttachError> {
-                let ours = Arc::ptr_eq(&domain.queue().0, &self.core);
-                if !ours || self.is_untranslated(stream) {
-                    return Err(AttachError::Mismatch);
-                }
-                self.hold_reserved(stream, &**domain)?;
-                let target = Target::$stage {
-                    context: domain.context(),
-                    root: domain.table().root().get(),
-                    levels: domain.table().format().levels,
-                    kept: Kept(domain.clone()),
-                };
-                self.go(stream, pasid, target)
-            }
-        }
-    };
-}
-
-/// A unit that single PASIDs of a stream can be attached on.
-pub trait AttachPasid<D: Domain>: Attach<D> {
-    /// As [`Attach::attach`], for the requests of `stream` with `pasid`.
-    ///
-    /// # Errors
-    /// As [`Attach::attach`]; [`AttachError::Mismatch`] outside scalable mode, or for a PASID that
-    /// is too wide or is that of requests without one (0).
-    fn attach_pasid(
-        &self,
-        stream: StreamId,
-        pasid: Pasid,
-        domain: &Arc<D>,
-    ) -> Result<(), AttachError>;
-}
-
-/// What the two have in common.
-trait AttachAs<D> {
-    fn attach_as(&self, stream: StreamId, pasid: u32, domain: &Arc<D>) -> Result<(), AttachError>;
-}
-
-attach!(VtdSecondStage, Second);
-attach!(VtdFirstStage, First);

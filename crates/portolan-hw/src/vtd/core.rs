@@ -19,8 +19,9 @@ use super::features::Has;
 use super::lists::{Sorted, with_room};
 use super::refusal;
 use super::request::{DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request};
-use super::ring::{Asked, Batch, Owner, Ring, Waited};
+use super::ring::{Batch, Ring};
 use super::spec::reg::{self, prs};
+use super::told::{Asked, Owner, Waited};
 use crate::ids::Ids;
 
 /// How often something is submitted that another device's time-out interrupts, each a different one.
@@ -184,9 +185,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
         if self.released.load(Ordering::Acquire) {
             return Ok(());
         }
-        for _ in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS {
             let mut sending = Sending::new(self);
-            let result = sending.all(stages, ending);
+            // An abort takes waits. A second answer to the same request would be one too many.
+            let again =
+                |request: &Request| attempt == 0 || !matches!(request, Request::Response { .. });
+            let result = sending.all(stages, ending, again);
             if sending.leave(result)? == Waited::Done {
                 return Ok(());
             }
@@ -241,11 +245,16 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
         self.batch.clear();
     }
 
-    fn all(&mut self, stages: &[&[Request]], ending: Ending) -> Result<Waited, UnitError> {
+    fn all(
+        &mut self,
+        stages: &[&[Request]],
+        ending: Ending,
+        wanted: impl Fn(&Request) -> bool,
+    ) -> Result<Waited, UnitError> {
         let asked = Stages(stages);
         let mut stages = stages.iter().filter(|stage| !stage.is_empty()).peekable();
         while let Some(stage) = stages.next() {
-            for request in *stage {
+            for request in stage.iter().filter(|request| wanted(request)) {
                 self.send(*request)?;
             }
             match stages.peek() {
@@ -315,6 +324,9 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
 }
 
 /// A handle to the unit's invalidations, which its domains hold.
+///
+/// *Context.* Interrupt to clone it, task to drop the last; its methods wait for the hardware, so
+/// they are atomic.
 #[derive(Debug)]
 pub struct VtdQueue<R, M, C: Cpus>(pub(super) Arc<Core<R, M, C>>);
 
@@ -360,6 +372,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for VtdQueue<R, M, C> {
+    /// *Context.* Task.
     fn retire(&self, context: ContextId) -> Result<(), UnitError> {
         let (domain, stage) = split_id(context);
         let tag = self.0.tag_of(context).unwrap_or_default();

@@ -1,4 +1,6 @@
 //! How many commands were submitted, by kind.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -40,11 +40,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// What the plans of second-stage domains know of the hardware.
+    ///
+    /// *Context.* Interrupt.
     pub fn second_capabilities(&self) -> Capabilities {
         self.features().second_capabilities(self.walker())
     }
 
     /// What the plans of first-stage domains know of the hardware.
+    ///
+    /// *Context.* Interrupt.
     pub fn first_capabilities(&self) -> Capabilities {
         self.features().first_capabilities(self.walker())
     }

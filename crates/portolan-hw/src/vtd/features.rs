@@ -118,6 +118,8 @@ const MIN_WIDTH: u32 = 30;
 const MAX_WIDTH: u32 = 57;
 
 /// What was discovered, checked.
+///
+/// *Context.* Interrupt, all methods: it is a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Flags.

@@ -1,6 +1,8 @@
 //! Intel VT-d.
 
 mod attach;
+mod attach_domain;
+mod config;
 mod control;
 mod core;
 mod counts;
@@ -22,12 +24,14 @@ mod structures;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod told;
 mod unit;
 mod update;
 mod words;
 
 pub use self::core::VtdQueue;
-pub use attach::AttachPasid;
+pub use attach_domain::AttachPasid;
+pub use config::{Config, Invalidation, Reserved, Takeover};
 pub use counts::Counts;
 pub use domains::{FirstDomain, SecondDomain};
 pub use features::{Features, Has};
@@ -35,4 +39,4 @@ pub use page_request::PageEvent;
 pub use quirks::{INTEL, PciIdentity, Quirks};
 pub use request::{DeviceTlb, InterruptEntries};
 pub use structures::Mode;
-pub use unit::{Config, Invalidation, Reserved, Takeover, Vtd};
+pub use unit::Vtd;

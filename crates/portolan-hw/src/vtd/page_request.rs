@@ -22,6 +22,8 @@ use super::structures::Mode;
 use super::unit::Vtd;
 
 /// What the page-request queue holds.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageEvent {
     /// A request.
@@ -109,6 +111,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 
     /// The oldest request. For one caller at a time.
     ///
+    /// *Context.* Interrupt.
+    ///
     /// # Errors
     /// [`UnitError::Unsupported`] without a queue, [`UnitError::Gone`], or
     /// [`UnitError::Nonsense`] if the tail is outside it.
@@ -153,7 +157,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Vtd<R, M, C> {
     type Error = UnitError;
 
-    /// Sends a descriptor and waits until the unit has taken it; [`UnitError::Unsupported`]
+    /// *Context.* Atomic. Sends a descriptor and waits until the unit has taken it; [`UnitError::Unsupported`]
     /// without a queue of page requests, and for a stall, which this architecture has not.
     fn respond(&self, to: ReplyTo, response: Response) -> Result<(), UnitError> {
         let ReplyName::Group(group) = to.name else {

@@ -19,7 +19,7 @@ use super::core::{
 };
 use super::features::Has;
 use super::request::{Contexts, Ending, Extent, Hint, Iotlb, Request};
-use super::ring::{Asked, Waited};
+use super::told::{Asked, Waited};
 
 /// Device-TLB invalidations of one plan beyond which each device forgets everything instead.
 const MAX_DEVICE_EXTENTS: usize = 64;
@@ -347,6 +347,7 @@ fn iotlb(domain: u16, extent: Extent) -> Iotlb {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for VtdQueue<R, M, C> {
     type Error = UnitError;
 
+    /// *Context.* Atomic: waits for the hardware; uses no heap.
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
         if self.0.released.load(Ordering::Acquire) {
             return Ok(());

@@ -5,18 +5,22 @@
 
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::inval::Gather;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::{Access, MapError};
-use portolan::unit::{AttachError, Domain, DomainError, UnitError};
+use portolan::unit::{AttachError, Domain, DomainError, ReservedKind, ReservedRegion, UnitError};
 
+use super::config::Reserved;
 use super::quirks::Quirks;
 use super::unit::Vtd;
 
 /// Leaves and gaps of one reserved range that are looked at before it is given up: those of
 /// a range that makes sense are far fewer.
 const MAX_PIECES: u32 = 1 << 16;
+
+/// Writes of devices to these addresses become interrupt messages, whatever the tables say (3.13).
+const INTERRUPTS: (Iova, Iova) = (Iova::new(0xfee0_0000), Iova::new(0xfeef_ffff));
 
 /// The graphics of a chipset or a processor: device 2 of the first bus.
 const GRAPHICS: StreamId = StreamId::new(0x10);
@@ -27,6 +31,26 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         stream == GRAPHICS && self.config.chip.contains(Quirks::GRAPHICS_UNTRANSLATED)
     }
 
+    /// What `stream` must not use, or goes on reaching at its own addresses.
+    pub(super) fn each_reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        if let Some(range) = IovaRange::new(INTERRUPTS.0, INTERRUPTS.1) {
+            let kind = ReservedKind::Interrupts;
+            each(ReservedRegion { range, kind });
+        }
+        for memory in self.reserved_memory(stream) {
+            let (start, last) = (memory.start().get(), memory.last().get());
+            if let Some(range) = IovaRange::new(Iova::new(start), Iova::new(last)) {
+                let kind = ReservedKind::Direct(Access::READ | Access::WRITE);
+                each(ReservedRegion { range, kind });
+            }
+        }
+    }
+
+    fn reserved_memory(&self, stream: StreamId) -> impl Iterator<Item = PhysRange> + '_ {
+        let of = move |reserved: &&Reserved| reserved.stream == stream;
+        self.config.reserved.iter().filter(of).map(|r| r.memory)
+    }
+
     /// Maps what `stream` reaches at its own addresses into `domain`, unless it is there already.
     pub(super) fn hold_reserved(
         &self,
@@ -34,7 +58,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         domain: &impl Domain,
     ) -> Result<(), AttachError> {
         let page = PageSize::SIZE_4K;
-        for memory in self.reserved(stream) {
+        for memory in self.reserved_memory(stream) {
             let start = memory.start().align_down(page).get();
             let last = memory.last().get() | (page.bytes() - 1);
             let range = IovaRange::new(Iova::new(start), Iova::new(last));

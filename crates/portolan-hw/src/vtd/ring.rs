@@ -21,16 +21,12 @@ use super::refusal;
 use super::request::{Ending, wait_words};
 use super::spec::descriptor::Words;
 use super::spec::reg::{self, command, fsts, iqercd, queue};
+use super::told::{Asked, NOBODY, Owner, Told, Waited};
 
 /// Commands handed over at a time; a ring has room for several times as many.
 pub(super) const BATCH: usize = 16;
 /// Commands of one batch.
 pub(super) type Batch = ArrayVec<(Kind, Words), BATCH>;
-
-/// Refusals that are kept for who has yet to hear of them.
-const MAX_REFUSALS: usize = 64;
-/// Devices that timed out, of which is remembered whose requests those may have been.
-const MAX_TIMEOUTS: usize = 16;
 
 /// Width of the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,41 +44,9 @@ impl Width {
     }
 }
 
-/// Names one attempt of a submitter, from its first descriptor to its last wait. Later ones have
-/// larger numbers.
-pub(super) type Owner = u64;
-
-/// Whoever is behind descriptors that nobody waits for any more.
-const NOBODY: Owner = 0;
-
 /// A wait that was submitted: where, counted since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
-
-/// What became of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waited {
-    /// Everything submitted before is complete.
-    Done,
-    /// A device that this submitter has asked nothing of timed out, and waits were aborted with
-    /// it: what was submitted since the last wait has to be submitted again.
-    Again,
-}
-
-/// The devices whose TLBs a submitter has asked to forget something.
-pub(super) trait Asked {
-    /// Whether `stream` is one of them.
-    fn asked(&self, stream: u16) -> bool;
-    /// Whether there are any.
-    fn asked_any(&self) -> bool;
-}
-
-/// Until when requests of a device, or of an unknown one, are known to have timed out.
-#[derive(Clone, Copy, Debug)]
-struct Timeout {
-    stream: u16,
-    last: Owner,
-}
 
 #[derive(Debug)]
 struct State {
@@ -92,16 +56,7 @@ struct State {
     head: u64,
     /// Who submitted what is in each slot.
     owners: Box<[Owner]>,
-    /// What was refused, until its submitter hears of it.
-    refusals: ArrayVec<(Owner, u32), MAX_REFUSALS>,
-    /// Up to this one any may have had a descriptor refused: there was no room to say which.
-    unsure: Owner,
-    /// Up to this one waits may have been aborted.
-    aborted: Owner,
-    /// Devices that timed out.
-    timeouts: ArrayVec<Timeout, MAX_TIMEOUTS>,
-    /// Up to this one it may have been any device that timed out.
-    any_device: Owner,
+    told: Told,
 }
 
 /// The ring.
@@ -139,11 +94,7 @@ impl<C: Cpus> Ring<C> {
             tail: 0,
             head: 0,
             owners: alloc::vec![NOBODY; 1 << lg2_slots].into_boxed_slice(),
-            refusals: ArrayVec::new(),
-            unsure: NOBODY,
-            aborted: NOBODY,
-            timeouts: ArrayVec::new(),
-            any_device: NOBODY,
+            told: Told::default(),
         };
         Ok(Self {
             base,
@@ -264,29 +215,8 @@ impl<C: Cpus> Ring<C> {
 
     /// What `owner` has to hear, if anything.
     fn news(&self, owner: Owner, asked: &impl Asked) -> Option<Result<Waited, UnitError>> {
-        let refused = |code| Some(Err(UnitError::Refused { code }));
-        let mut state = self.state.lock();
-        if let Some(at) = state.refusals.iter().position(|(of, _)| *of == owner) {
-            let (_, code) = state.refusals.swap_remove(at);
-            return refused(code);
-        }
-        if owner <= state.unsure {
-            return refused(refusal::DESCRIPTOR);
-        }
-        if owner > state.aborted {
-            return None;
-        }
-        let timeouts = state.timeouts.clone();
-        let any_device = state.any_device;
-        drop(state);
-        let mine = |of: &&Timeout| owner <= of.last && asked.asked(of.stream);
-        if let Some(of) = timeouts.iter().find(mine) {
-            return refused(refusal::device_tlb(of.stream));
-        }
-        if owner <= any_device && asked.asked_any() {
-            return refused(refusal::DEVICE_TLB);
-        }
-        Some(Ok(Waited::Again))
+        let aborted = self.state.lock().told.news(owner)?;
+        Some(aborted.and_then(|aborted| aborted.verdict(owner, asked)))
     }
 
     /// After a failure: what is still queued of `owner` is nobody's.
@@ -295,7 +225,7 @@ impl<C: Cpus> Ring<C> {
         for of in state.owners.iter_mut().filter(|of| **of == owner) {
             *of = NOBODY;
         }
-        state.refusals.retain(|(of, _)| *of != owner);
+        state.told.forget(owner);
     }
 
     fn done<M: TableMem<AtomicU64>>(&self, mem: &M, ticket: Ticket) -> bool {
@@ -418,7 +348,9 @@ impl<C: Cpus> Ring<C> {
             return Err(UnitError::Gone);
         }
         if status & fsts::ITE != 0 {
-            self.timed_out(&mut state, iqercd::ITESID.of(record) as u16);
+            let last = self.last_owner.load(Ordering::Acquire);
+            state.told.timed_out(iqercd::ITESID.of(record) as u16, last);
+            self.told.fetch_max(last, Ordering::AcqRel);
             control.regs.write32(reg::FSTS, fsts::ITE);
         }
         if status & fsts::ICE != 0 {
@@ -450,47 +382,14 @@ impl<C: Cpus> Ring<C> {
             let slot = self.slot(head) as usize;
             let owner = state.owners.get_mut(slot);
             let owner = owner.map_or(NOBODY, |of| core::mem::replace(of, NOBODY));
-            self.refuse(state, owner, code);
+            let last = self.last_owner.load(Ordering::Acquire);
+            let told = state.told.refuse(owner, code, last);
+            self.told.fetch_max(told, Ordering::AcqRel);
             mem.clean_barrier();
         }
         state.head = head;
         control.regs.write32(reg::FSTS, fsts::IQE);
         Ok(())
-    }
-
-    fn refuse(&self, state: &mut State, owner: Owner, code: u32) {
-        let known = state.refusals.iter().any(|(of, _)| *of == owner);
-        if owner == NOBODY || known {
-            return;
-        }
-        let told = match state.refusals.try_push((owner, code)) {
-            Ok(()) => owner,
-            Err(_) => {
-                state.refusals.clear();
-                state.unsure = self.last_owner.load(Ordering::Acquire);
-                state.unsure
-            }
-        };
-        self.told.fetch_max(told, Ordering::AcqRel);
-    }
-
-    /// A device did not answer: `stream`, or an unknown one if that is 0, as it is in units that
-    /// do not tell (11.4.9.9).
-    fn timed_out(&self, state: &mut State, stream: u16) {
-        let last = self.last_owner.load(Ordering::Acquire);
-        state.aborted = last;
-        let known = state.timeouts.iter_mut().find(|of| of.stream == stream);
-        match (stream, known) {
-            (0, _) => state.any_device = last,
-            (_, Some(of)) => of.last = last,
-            (_, None) => {
-                if state.timeouts.try_push(Timeout { stream, last }).is_err() {
-                    state.timeouts.clear();
-                    state.any_device = last;
-                }
-            }
-        }
-        self.told.fetch_max(last, Ordering::AcqRel);
     }
 
     /// Whether the unit has fetched everything.

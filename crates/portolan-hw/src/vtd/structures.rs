@@ -22,6 +22,8 @@ use super::update::{MAX_WORDS, Update, plan};
 const PAGE: PageSize = PageSize::SIZE_4K;
 
 /// How devices are found.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Requester id to second stage.

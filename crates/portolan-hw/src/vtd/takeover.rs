@@ -13,6 +13,7 @@ use portolan::platform::{Cpus, Mmio, TableMem, poll};
 use portolan::unit::{Awaited, UnitError};
 
 use super::attach::Home;
+use super::config::{Config, Takeover};
 use super::control::{Control, Switch};
 use super::lists::with_room;
 use super::quirks::Quirks;
@@ -20,7 +21,7 @@ use super::spec::ADDRESS;
 use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
 use super::spec::reg::{self, command, fsts, queue, root_mode};
 use super::structures::{Forget, Mode, Structures, change};
-use super::unit::{Config, Known, PASS, Takeover, Vtd};
+use super::unit::{Known, PASS, Vtd};
 
 /// What a unit was found doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,13 +7,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::{PhysRange, StreamId};
-use portolan::inval::Quirks;
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
+use portolan::addr::StreamId;
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem, poll};
 use portolan::table::format::VtdLevels;
 use portolan::unit::{Awaited, UnitError};
 
 use super::attach::{Home, Kept};
+use super::config::{Config, Invalidation};
 use super::control::{Control, Desk, Switch};
 use super::core::{Core, VtdQueue, Way};
 use super::counts::Counts;
@@ -22,88 +22,13 @@ use super::fault::Reader;
 use super::features::{Features, Has};
 use super::lists::{Sorted, with_room};
 use super::page_request::PageQueue;
-use super::quirks::Quirks as ChipQuirks;
+use super::quirks::Quirks;
 use super::request::{Contexts, DeviceTlb, Iotlb, Request};
 use super::ring::{Ring, Width};
 use super::spec::reg::{self, command};
 use super::structures::{Mode, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
 use crate::ids::Ids;
-
-/// How a unit is to be driven.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// How long to wait for the hardware, each time.
-    pub limit: Nanos,
-    /// Pages of the invalidation queue as an exponent, 7 at most.
-    pub queue_lg2_pages: u32,
-    /// How devices are found. [`UnitError::Unsupported`] if the unit cannot.
-    pub mode: Mode,
-    /// How invalidations are submitted.
-    pub invalidation: Invalidation,
-    /// Width of physical addresses in bits.
-    pub output_lg2: u32,
-    /// Widest PASID that will be used, in bits; cut off at what the unit has.
-    pub pasid_bits: u32,
-    /// What the invalidation plans are to know beyond the hardware's own word.
-    pub quirks: Quirks,
-    /// What is wrong with the unit beyond its own word: the quirks of all PCI devices that are part
-    /// of the machine, see [`ChipQuirks::of`].
-    pub chip: ChipQuirks,
-    /// What devices reach while the unit is taken over from who used it before.
-    pub takeover: Takeover,
-    /// Memory that devices go on reaching at its own addresses, whatever else they reach: what
-    /// firmware lists as reserved (RMRR).
-    pub reserved: Vec<Reserved>,
-}
-
-/// How invalidations are submitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Invalidation {
-    /// Through the queue if there is one, else through registers.
-    Best,
-    /// Through registers, in legacy mode only.
-    Registers,
-}
-
-/// What devices reach while a unit whose translation is on is taken over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Takeover {
-    /// What they reached before, and from the moment on at which the unit changes to the new tables
-    /// what these say: translation stays on. The tables have to be of the same mode as those of
-    /// before, as a unit changes modes only while translation is off (11.4.5): with another one,
-    /// [`UnitError::Unsupported`].
-    Translated,
-    /// All memory, at its own addresses, for a moment: DMA that is under way with the old addresses
-    /// lands anywhere. For machines on which no device is at work, and for changing modes.
-    Bypass,
-}
-
-/// Memory that a device reaches at its own addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserved {
-    /// The device.
-    pub stream: StreamId,
-    /// The memory.
-    pub memory: PhysRange,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            limit: Nanos::from_millis(1000),
-            queue_lg2_pages: 0,
-            mode: Mode::Legacy,
-            invalidation: Invalidation::Best,
-            output_lg2: 52,
-            pasid_bits: 13,
-            quirks: Quirks::default(),
-            chip: ChipQuirks::empty(),
-            takeover: Takeover::Translated,
-            reserved: Vec::new(),
-        }
-    }
-}
 
 /// A first stage on top of a second: whom it hangs on.
 #[derive(Clone, Debug)]
@@ -204,7 +129,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// As [`Vtd::enable`].
     pub fn prepare(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let mut features = Features::read(&regs)?;
-        if config.chip.contains(ChipQuirks::WRITE_BUFFER) {
+        if config.chip.contains(Quirks::WRITE_BUFFER) {
             features.has.insert(Has::WRITE_BUFFER);
         }
         let scalable = config.mode == Mode::Scalable;
@@ -342,14 +267,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         self.core.control.counters.read()
     }
 
-    /// Memory that `stream` goes on reaching at its own addresses.
-    ///
-    /// *Context.* Interrupt.
-    pub fn reserved(&self, stream: StreamId) -> impl Iterator<Item = PhysRange> + '_ {
-        let of = move |reserved: &&Reserved| reserved.stream == stream;
-        self.config.reserved.iter().filter(of).map(|r| r.memory)
-    }
-
     /// Says that `stream` has a TLB of its own, to be used from its next attachment on.
     ///
     /// # Errors
@@ -384,7 +301,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// If the hardware does not follow. What it may use then stays allocated.
     pub fn release(self) -> Result<(), UnitError> {
         let control = &self.core.control;
-        let kept_on = self.config.chip.contains(ChipQuirks::KEEP_TRANSLATION);
+        let kept_on = self.config.chip.contains(Quirks::KEEP_TRANSLATION);
         if kept_on {
             return Err(UnitError::Unsupported);
         }
@@ -427,6 +344,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Vtd<R, M, C> {
+    /// *Context.* Task.
     fn drop(&mut self) {
         // A failure leaves what it concerns in limbo, which is kept.
         let _ = self.block_all();

@@ -4,6 +4,8 @@
 //! entry that is present is first made absent by one write, and what was kept is invalidated; the
 //! other words are written while it is absent; and the word with the present bit comes last.
 //! Between any two steps an access sees the old entry, none, or the new one.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use arrayvec::ArrayVec;
 

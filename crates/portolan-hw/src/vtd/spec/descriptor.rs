@@ -2,6 +2,8 @@
 //!
 //! A descriptor of 128 bits is two words; one of 256 bits has two more, which all kinds here leave
 //! zero.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::Bits;
 

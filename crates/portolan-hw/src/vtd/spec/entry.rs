@@ -1,6 +1,8 @@
 //! Root, context and PASID entries (9.1 to 9.6 of revision 4.1).
 //!
 //! All are little-endian words of 64 bits; the present bit is bit 0 of word 0.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 /// Present.
 pub const P: u64 = 1;

@@ -5,6 +5,8 @@
 //! descriptors in [`descriptor`] (6.5.2 and 7.6.1), fault records and page requests in [`record`]
 //! (7.2, 7.5 and 11.4.14). Not here: page tables, interrupt remapping, performance monitoring,
 //! enhanced commands, trusted-domain structures.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 pub mod descriptor;
 pub mod entry;

@@ -1,4 +1,6 @@
 //! Fault records (7.2, 11.4.14) and page requests (7.5) of revision 4.1.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 /// Bytes of a fault record.
 pub const FAULT_BYTES: usize = 16;

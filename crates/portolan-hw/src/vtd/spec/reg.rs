@@ -1,4 +1,6 @@
 //! Registers (chapter 11 of revision 4.1).
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::Bits;
 

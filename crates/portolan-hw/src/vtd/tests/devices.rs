@@ -4,12 +4,16 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{Pasid, StreamId};
+use portolan::fault::{GroupId, ReplyName, ReplyTo, Responder as _, Response};
 use portolan::inval::{Preference, Quirks};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan::unit::{Attach, AttachError, Awaited, Domain as _, Unit as _, UnitError};
 
 use super::mock::{CAP, ECAP, Mock, SCALABLE, Unit, Wrong};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
+use crate::vtd::core::Way;
+use crate::vtd::counts::Kind;
+use crate::vtd::ring::Batch;
 use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
 use crate::vtd::spec::reg::{self, prs};
 use crate::vtd::{AttachPasid, DeviceTlb, InterruptEntries, Mode, refusal};
@@ -216,4 +220,30 @@ fn a_unit_that_goes_on_slowly_is_not_broken_and_one_that_stands_is() {
     assert!(waited.get() <= limit + limit / 10, "{waited:?}");
     mock.wrong(Wrong::Nothing);
     domain.sync(&mut owed).unwrap();
+}
+
+#[test]
+fn an_answer_is_sent_once_though_another_device_times_out_before_it() {
+    let mock = Mock::new(FIRST, SCALABLE);
+    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    unit.read_page_requests(0).unwrap();
+    let core = unit.queue().0;
+    let Way::Ring(ring) = &core.way else {
+        panic!("no queue");
+    };
+    let mut batch = Batch::new();
+    batch.push((Kind::DeviceTlb, [kind::DEVICE_TLB | 7 << 32, 0]));
+    mock.wrong(Wrong::Silent(7));
+    mock.take();
+    ring.submit(&core.control, &mock, ring.owner(), &batch)
+        .unwrap();
+    let to = ReplyTo {
+        stream: STREAM,
+        pasid: Some(PASID),
+        name: ReplyName::Group(GroupId::new(5)),
+    };
+    unit.respond(to, Response::Success).unwrap();
+    let sent = mock.descriptors();
+    let answers = sent.iter().filter(|words| is(words, kind::RESPONSE));
+    assert_eq!(answers.count(), 1);
 }

@@ -1,5 +1,6 @@
 //! The driver on a scripted unit.
 
+mod descriptors;
 mod devices;
 mod entries;
 mod faults;

@@ -13,9 +13,10 @@ use super::{STREAM, attached, legacy, map, unmap};
 use crate::vtd::core::Way;
 use crate::vtd::counts::Kind;
 use crate::vtd::request::Ending;
-use crate::vtd::ring::{Asked, Batch, Waited};
+use crate::vtd::ring::Batch;
 use crate::vtd::spec::descriptor::kind;
 use crate::vtd::spec::reg::{self, fsts};
+use crate::vtd::told::{Asked, Waited};
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
 
 #[test]

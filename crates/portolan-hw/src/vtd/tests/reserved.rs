@@ -3,8 +3,9 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{Iova, PhysAddr, PhysRange};
-use portolan::unit::{Attach, AttachError, Domain as _};
+use portolan::addr::{Iova, PhysAddr, PhysRange, StreamId};
+use portolan::table::Access;
+use portolan::unit::{Attach, AttachError, Domain as _, ReservedKind, Unit as _};
 
 use super::STREAM;
 use super::mock::{CAP, ECAP, Mock};
@@ -66,4 +67,22 @@ fn what_is_mapped_otherwise_already_is_refused() {
     domain.sync(&mut super::map(&*domain, 1)).unwrap();
     let refused = unit.attach(STREAM, &domain);
     assert_eq!(refused, Err(AttachError::Mismatch));
+}
+
+#[test]
+fn the_window_of_interrupt_messages_is_reserved_for_every_stream() {
+    let mock = Mock::new(CAP, ECAP);
+    let unit = mock.enable(config(&[(0x10_0800, 0x10_7001)])).unwrap();
+    let of = |stream| {
+        let mut found = Vec::new();
+        unit.reserved(stream, &mut |region| {
+            let range = region.range;
+            found.push((range.start().get(), range.last().get(), region.kind));
+        });
+        found
+    };
+    let window = (0xfee0_0000, 0xfeef_ffff, ReservedKind::Interrupts);
+    let direct = ReservedKind::Direct(Access::READ | Access::WRITE);
+    assert_eq!(of(STREAM), [window, (0x10_0800, 0x10_7001, direct)]);
+    assert_eq!(of(StreamId::new(0x0333)), [window]);
 }

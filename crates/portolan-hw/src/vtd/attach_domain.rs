@@ -1,0 +1,102 @@
+//! Attaching streams, and PASIDs of them, to domains with tables of either stage.
+
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::{Pasid, StreamId};
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::table::format::{VtdFirstStage, VtdSecondStage};
+use portolan::unit::{Attach, AttachError, Domain, PagedDomain};
+
+use super::attach::{Kept, RID_PASID, Target};
+use super::core::VtdQueue;
+use super::unit::Vtd;
+
+macro_rules! attach {
+    ($format:ident, $stage:ident) => {
+        impl<R, M, C: Cpus> Attach<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        where
+            R: Mmio + Send + Sync + 'static,
+            M: TableMem<AtomicU64> + Send + Sync + 'static,
+            C: Cpus,
+        {
+            fn attach(
+                &self,
+                stream: StreamId,
+                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
+            ) -> Result<(), AttachError> {
+                self.attach_as(stream, RID_PASID, domain)
+            }
+        }
+
+        impl<R, M, C: Cpus> AttachPasid<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        where
+            R: Mmio + Send + Sync + 'static,
+            M: TableMem<AtomicU64> + Send + Sync + 'static,
+            C: Cpus,
+        {
+            fn attach_pasid(
+                &self,
+                stream: StreamId,
+                pasid: Pasid,
+                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
+            ) -> Result<(), AttachError> {
+                self.attach_as(stream, self.checked(pasid)?, domain)
+            }
+        }
+
+        impl<R, M, C: Cpus> AttachAs<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        where
+            R: Mmio + Send + Sync + 'static,
+            M: TableMem<AtomicU64> + Send + Sync + 'static,
+            C: Cpus,
+        {
+            fn attach_as(
+                &self,
+                stream: StreamId,
+                pasid: u32,
+                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
+            ) -> Result<(), AttachError> {
+                let ours = Arc::ptr_eq(&domain.queue().0, &self.core);
+                if !ours || self.is_untranslated(stream) {
+                    return Err(AttachError::Mismatch);
+                }
+                self.hold_reserved(stream, &**domain)?;
+                let target = Target::$stage {
+                    context: domain.context(),
+                    root: domain.table().root().get(),
+                    levels: domain.table().format().levels,
+                    kept: Kept(domain.clone()),
+                };
+                self.go(stream, pasid, target)
+            }
+        }
+    };
+}
+
+/// A unit that single PASIDs of a stream can be attached on.
+///
+/// *Context.* Task, as for [`Attach`].
+pub trait AttachPasid<D: Domain>: Attach<D> {
+    /// As [`Attach::attach`], for the requests of `stream` with `pasid`. Page requests that the
+    /// device sent while something else was attached are in the queue by now: whoever reads that
+    /// has to read it empty before they can be told from those of the new domain.
+    ///
+    /// # Errors
+    /// As [`Attach::attach`]; [`AttachError::Mismatch`] outside scalable mode, or for a PASID that
+    /// is too wide or is that of requests without one (0).
+    fn attach_pasid(
+        &self,
+        stream: StreamId,
+        pasid: Pasid,
+        domain: &Arc<D>,
+    ) -> Result<(), AttachError>;
+}
+
+/// What the two have in common.
+trait AttachAs<D> {
+    fn attach_as(&self, stream: StreamId, pasid: u32, domain: &Arc<D>) -> Result<(), AttachError>;
+}
+
+attach!(VtdSecondStage, Second);
+attach!(VtdFirstStage, First);

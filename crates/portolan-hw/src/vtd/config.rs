@@ -1,0 +1,88 @@
+//! How a unit is to be driven.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use alloc::vec::Vec;
+
+use portolan::addr::{PhysRange, StreamId};
+use portolan::inval::Quirks;
+use portolan::platform::Nanos;
+
+use super::quirks::Quirks as ChipQuirks;
+use super::structures::Mode;
+
+/// How a unit is to be driven.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How long to wait for the hardware, each time.
+    pub limit: Nanos,
+    /// Pages of the invalidation queue as an exponent, 7 at most.
+    pub queue_lg2_pages: u32,
+    /// How devices are found. [`UnitError::Unsupported`] if the unit cannot.
+    pub mode: Mode,
+    /// How invalidations are submitted.
+    pub invalidation: Invalidation,
+    /// Width of physical addresses in bits.
+    pub output_lg2: u32,
+    /// Widest PASID that will be used, in bits; cut off at what the unit has.
+    pub pasid_bits: u32,
+    /// What the invalidation plans are to know beyond the hardware's own word.
+    pub quirks: Quirks,
+    /// What is wrong with the unit beyond its own word: the quirks of all PCI devices that are part
+    /// of the machine ([`ChipQuirks::of`]); [`ChipQuirks::KEEP_TRANSLATION`] for the unit of the
+    /// graphics alone.
+    pub chip: ChipQuirks,
+    /// What devices reach while the unit is taken over from who used it before.
+    pub takeover: Takeover,
+    /// Memory that devices go on reaching at its own addresses, whatever else they reach: what
+    /// firmware lists as reserved (RMRR). Ranges may overlap.
+    pub reserved: Vec<Reserved>,
+}
+
+/// How invalidations are submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidation {
+    /// Through the queue if there is one, else through registers.
+    Best,
+    /// Through registers, in legacy mode only.
+    Registers,
+}
+
+/// What devices reach while a unit whose translation is on is taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takeover {
+    /// What they reached before, and from the moment on at which the unit changes to the new tables
+    /// what these say: translation stays on. The tables have to be of the same mode as those of
+    /// before, as a unit changes modes only while translation is off (11.4.5): with another one,
+    /// [`UnitError::Unsupported`].
+    Translated,
+    /// All memory, at its own addresses, for a moment: DMA that is under way with the old addresses
+    /// lands anywhere. For machines on which no device is at work, and for changing modes.
+    Bypass,
+}
+
+/// Memory that a device reaches at its own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// The device.
+    pub stream: StreamId,
+    /// The memory.
+    pub memory: PhysRange,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limit: Nanos::from_millis(1000),
+            queue_lg2_pages: 0,
+            mode: Mode::Legacy,
+            invalidation: Invalidation::Best,
+            output_lg2: 52,
+            pasid_bits: 13,
+            quirks: Quirks::default(),
+            chip: ChipQuirks::empty(),
+            takeover: Takeover::Translated,
+            reserved: Vec::new(),
+        }
+    }
+}
