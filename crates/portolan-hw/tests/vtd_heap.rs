@@ -63,7 +63,7 @@ impl Registers {
             values[at / 4 + 1] = (value >> 32) as u32;
         }
         let base = PhysAddr::new(0x10_0000_0000);
-        let slab = SlabTables::new(base, PageSize::SIZE_4K, 64);
+        let slab = SlabTables::new(base, PageSize::SIZE_4K, 1024);
         Self {
             values: Arc::new(Mutex::new(values)),
             memory: Memory(Arc::new(slab)),
