@@ -376,7 +376,7 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
                     self.dispatcher.unregister(stream, None);
                     self.register(stream);
                 }
-                63 if cpu == 0 && (self.closed.load(Ordering::Relaxed) || rng.u32(..64) == 0) => {
+                63 if cpu == 0 && (self.closed.load(Ordering::Relaxed) || rng.u32(..24) == 0) => {
                     self.replace_region();
                 }
                 _ => {}
