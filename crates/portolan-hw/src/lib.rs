@@ -23,5 +23,6 @@ pub mod overrides;
 pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra_smmu;
+mod turn;
 pub mod virtio;
 pub mod vtd;

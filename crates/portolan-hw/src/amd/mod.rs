@@ -15,7 +15,6 @@ pub mod refusal;
 mod shared;
 pub mod spec;
 mod takeover;
-mod turn;
 mod unit;
 mod unity;
 mod update;

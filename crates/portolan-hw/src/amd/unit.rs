@@ -25,9 +25,9 @@ use super::features::Features;
 use super::queue::Queue;
 use super::shared::{AmdQueue, DOMAINS, Shared};
 use super::takeover::{start, stop_rings, turn_off};
-use super::turn::Turn;
 use super::unity;
 use crate::ids::Ids;
+use crate::turn::Turn;
 
 /// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
 pub(super) const PASS: u16 = 1;

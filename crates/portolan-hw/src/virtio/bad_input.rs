@@ -8,6 +8,7 @@ use std::println;
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::unit::{Attach, AttachError, Domain, Unit, UnitError};
 
@@ -23,7 +24,8 @@ const PAGE: u64 = 4096;
 type Driver<'a> = Viommu<&'a Fake, Ticks>;
 
 fn start(fake: &Fake) -> Result<Driver<'_>, UnitError> {
-    Viommu::start(fake, Ticks::default(), Config::default())
+    let turn_limit = Nanos::from_millis(1);
+    Viommu::start(fake, Ticks::default(), Config { turn_limit })
 }
 
 fn unit_error(error: AttachError) -> UnitError {

@@ -4,17 +4,24 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use alloc::vec;
 use alloc::vec::Vec;
+use arrayvec::ArrayVec;
 use portolan::addr::{Iova, IovaRange, PageSizes};
 use portolan::platform::{Cpus, Nanos};
 use portolan::unit::UnitError;
 
 use super::answer::{self, UNWRITTEN};
-use super::spec::{self, Request, config};
-use super::transport::Transport;
+use super::spec::{self, Encoded, Request, config};
+use super::transport::{Exchange, Transport};
 use crate::ids::Ids;
 
 /// Most bytes of properties that are asked for, whatever the device says.
 const MOST_PROPERTY_BYTES: usize = 1 << 16;
+
+/// Most requests that are sent together.
+pub(super) const BATCH: usize = 16;
+
+/// What became of requests that were sent together, in their order.
+pub(super) type Outcomes = ArrayVec<Result<(), UnitError>, BATCH>;
 
 /// What the embedder decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,6 +159,28 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
         let encoded = request.encode();
         self.transport.request(encoded.as_slice(), &mut answer)?;
         answer::status(&answer)
+    }
+
+    /// Sends requests without properties together, and waits for all.
+    pub(super) fn send_all(&self, requests: &[Request]) -> Outcomes {
+        let encoded: ArrayVec<Encoded, BATCH> = requests
+            .iter()
+            .take(BATCH)
+            .map(|one| one.encode())
+            .collect();
+        let mut answers = [[UNWRITTEN; spec::TAIL_BYTES]; BATCH];
+        let mut batch: ArrayVec<Exchange<'_>, BATCH> = ArrayVec::new();
+        for (request, answer) in encoded.iter().zip(&mut answers) {
+            batch.push(Exchange {
+                request: request.as_slice(),
+                answer,
+                outcome: Ok(()),
+            });
+        }
+        requests.iter().for_each(|one| self.count(*one));
+        self.transport.request_all(&mut batch);
+        let ends = |one: &Exchange<'_>| one.outcome.and_then(|()| answer::status(one.answer));
+        batch.iter().map(ends).collect()
     }
 
     /// Asks for the properties of an endpoint.

@@ -5,44 +5,51 @@
 //! endpoint.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
+use core::iter::Peekable;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
-use portolan::platform::{Cpus, Guarded, Nanos, poll};
-use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
-use portolan::unit::{Awaited, Domain, DomainError, UnitError, UnmapFailed};
+use portolan::platform::{Cpus, Guarded, OutOfTableMemory, poll};
+use portolan::table::{
+    Access, AccessError, MapError, Segment, SplitError, Translation, UnmapError,
+};
+use portolan::unit::{Awaited, Domain, DomainError, SplitFailed, UnitError, UnmapFailed};
 
-use super::answer::NO_SUCH;
 use super::device::Device;
-use super::intervals::{Intervals, Mapping, State};
-use super::spec::{self, Request};
+use super::records::{Known, Mapping, NoRoom, Records, Stock, Wanted};
+use super::settle::Which;
+use super::spec;
 use super::transport::Transport;
 
-/// How often a mapping is sent again because the domain came to life anew meanwhile.
-const ATTEMPTS: u32 = 4;
+/// Records that are looked at under one lock.
+const LOOKS: usize = 64;
 
 #[derive(Debug, Default)]
-struct Inner {
-    map: Intervals,
+pub(super) struct Inner {
+    pub(super) map: Records,
     /// Endpoints that are, or may be, attached.
-    endpoints: u32,
+    pub(super) endpoints: u32,
     /// How often the domain has lost its last endpoint.
-    epoch: u64,
+    pub(super) epoch: u64,
+    /// Whether a request of this domain was ever given up.
+    pub(super) gave_up: bool,
 }
 
 /// An address space of one virtio-iommu.
 ///
-/// Each map and each unmap is one request that is waited for, without a lock; nothing is ever owed.
-/// An unmap that leaves a piece of a mapping takes the whole mapping away and makes the piece anew:
-/// the device faults there meanwhile, and if it does not take the piece back, the piece stays
-/// unmapped and the error says that the device failed.
+/// Maps and unmaps are recorded and owed; [`Domain::sync`] sends the requests and waits for them. The
+/// device unmaps whole mappings only: a segment that was mapped has to be split before a part of it
+/// is unmapped. A split takes the mapping away and makes the parts anew; the device faults there
+/// meanwhile.
+///
+/// *Context.* As [`Domain`] says, but for maps: they are tasks, since records take memory. No lock is
+/// held meanwhile, and unmaps take none.
 pub struct VirtioDomain<T: Transport + Send + Sync, C: Cpus> {
-    device: Arc<Device<T, C>>,
-    id: u32,
+    pub(super) device: Arc<Device<T, C>>,
+    pub(super) id: u32,
     table: TableId,
-    inner: Guarded<C, Inner>,
+    pub(super) inner: Guarded<C, Inner>,
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for VirtioDomain<T, C> {
@@ -65,6 +72,8 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 
     /// The device's number for it.
+    ///
+    /// *Context.* Interrupt.
     pub fn number(&self) -> u32 {
         self.id
     }
@@ -85,124 +94,17 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         inner.endpoints = inner.endpoints.saturating_sub(1);
         if inner.endpoints == 0 {
             inner.epoch = inner.epoch.wrapping_add(1);
-            inner.map.turn(State::Live, State::Recorded);
         }
     }
 
-    /// Sends what is recorded to the device.
+    /// Sends what was mapped while the device did not know the domain.
     pub(super) fn replay(&self) -> Result<(), UnitError> {
-        let mut from = Iova::new(0);
-        loop {
-            let next = {
-                let mut inner = self.inner.lock();
-                let next = inner.map.next_in(State::Recorded, from);
-                if let Some(mapping) = next {
-                    inner.map.put(Mapping {
-                        state: State::Busy,
-                        ..mapping
-                    });
-                }
-                next
-            };
-            match next {
-                Some(mapping) => {
-                    if let Err(error) = self.establish(mapping) {
-                        // It was mapped before and stays so, unless the device may have it.
-                        let mut inner = self.inner.lock();
-                        if inner.map.first_overlap(mapping.range).is_none() {
-                            inner.map.put(mapping);
-                        }
-                        return Err(error);
-                    }
-                    from = mapping.range.last();
-                }
-                // Others may have recorded something below meanwhile.
-                None if from.get() != 0 => from = Iova::new(0),
-                None => return Ok(()),
-            }
-        }
-    }
-
-    fn request(&self, mapping: Mapping) -> Request {
-        let mut flags = 0;
-        let bits = [
-            (Access::READ, spec::MAP_READ),
-            (Access::WRITE, spec::MAP_WRITE),
-            (Access::DEVICE, spec::MAP_MMIO),
-        ];
-        for (access, flag) in bits {
-            if mapping.access.contains(access) {
-                flags |= flag;
-            }
-        }
-        Request::Map {
-            domain: self.id,
-            start: mapping.range.start().get(),
-            last: mapping.range.last().get(),
-            phys: mapping.pa.get(),
-            flags,
-        }
-    }
-
-    /// Sends a mapping that is in the map as busy; it is live, recorded, doubtful or gone after.
-    fn establish(&self, mapping: Mapping) -> Result<(), UnitError> {
-        let settle = |state| Mapping { state, ..mapping };
-        for _ in 0..ATTEMPTS {
-            let epoch = {
-                let mut inner = self.inner.lock();
-                if inner.endpoints == 0 {
-                    inner.map.put(settle(State::Recorded));
-                    return Ok(());
-                }
-                inner.epoch
-            };
-            let sent = self.device.send(self.request(mapping));
-            if sent == Err(NO_SUCH) {
-                self.ended_since(epoch);
-            }
-            let mut inner = self.inner.lock();
-            match sent {
-                Err(error @ (UnitError::TimedOut { .. } | UnitError::Gone)) => {
-                    inner.map.put(settle(State::Doubtful));
-                    return Err(error);
-                }
-                _ if inner.epoch != epoch => {}
-                Ok(()) => {
-                    inner.map.put(settle(State::Live));
-                    return Ok(());
-                }
-                Err(error) => {
-                    inner.map.remove(&mapping);
-                    return Err(error);
-                }
-            }
-        }
-        self.inner.lock().map.remove(&mapping);
-        Err(turn(Nanos::new(0)))
-    }
-
-    /// Whether the last endpoint has left since `epoch`. If the device says that there is no such
-    /// domain, one is on its way out and the epoch about to change, or the device is wrong.
-    fn ended_since(&self, epoch: u64) -> bool {
-        let changed = || {
-            let inner = self.inner.lock();
-            (inner.endpoints == 0 || inner.epoch != epoch).then_some(())
-        };
-        self.wait(changed).is_ok()
-    }
-
-    fn wait<R>(&self, look: impl FnMut() -> Option<R>) -> Result<R, Nanos> {
-        poll(&self.device.clock, self.device.limits.turn_limit, look)
+        self.settle(self.device.input, Which::Maps)
     }
 
     /// The mapping that is asked for, not yet in the map.
-    fn checked(
-        &self,
-        iova: Iova,
-        pa: PhysAddr,
-        bytes: u64,
-        access: Access,
-    ) -> Result<Mapping, MapError> {
+    fn checked(&self, iova: Iova, segment: Segment, access: Access) -> Result<Mapping, MapError> {
+        let Segment { pa, bytes } = segment;
         let granule = self.granule();
         if bytes == 0 {
             return Err(MapError::Empty { iova });
@@ -227,69 +129,204 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             range,
             pa,
             access,
-            state: State::Busy,
+            wanted: Wanted::Mapped,
+            known: Known::Absent,
         })
     }
 
-    /// Claims the mappings that hold `range`: they are busy, and returned as they were.
-    fn claim(&self, range: IovaRange) -> Result<Vec<Mapping>, UnmapFailed> {
-        let look = || {
-            let mut inner = self.inner.lock();
-            let found = match inner.map.covering(range) {
-                Ok(found) => found,
-                Err(iova) => return Some(Err(UnmapError::NotMapped { iova }.into())),
+    /// Hands `each` the mappings for `segments` from `iova` on; the range of all.
+    fn mappings<I: Iterator<Item = Segment>>(
+        &self,
+        iova: Iova,
+        segments: I,
+        access: Access,
+        mut each: impl FnMut(Mapping) -> Result<(), MapError>,
+    ) -> Result<IovaRange, MapError> {
+        let mut all: Option<IovaRange> = None;
+        let segments = Merged(segments.peekable());
+        for segment in segments {
+            let past = MapError::IovaOutOfRange { iova };
+            let at = match all {
+                Some(range) => range.last().checked_add(1).ok_or(past)?,
+                None => iova,
             };
-            if found.iter().any(|mapping| mapping.state == State::Busy) {
-                return None;
-            }
-            for &mapping in &found {
-                inner.map.put(Mapping {
-                    state: State::Busy,
-                    ..mapping
-                });
-            }
-            Some(Ok(found))
-        };
-        self.wait(look).map_err(turn)?
+            let mapping = self.checked(at, segment, access)?;
+            all = Some(all.map_or(mapping.range, |range| range.hull(mapping.range)));
+            each(mapping)?;
+        }
+        all.ok_or(MapError::Empty { iova })
     }
 
-    /// Has the device forget the mappings of `claimed`, from the first to the last.
-    fn forget(&self, claimed: &[Mapping], range: IovaRange) -> Result<(), UnitError> {
-        if claimed.iter().all(|m| m.state == State::Recorded) {
-            return Ok(());
+    /// Adds a record. Memory for it is got without the lock.
+    fn record(&self, mapping: Mapping) -> Result<(), MapError> {
+        let mut stock = Stock::default();
+        loop {
+            let mut inner = self.inner.lock();
+            if let Some(iova) = inner.map.first_overlap(mapping.range) {
+                return Err(MapError::AlreadyMapped { iova });
+            }
+            let recorded = inner.map.insert(mapping, &mut stock);
+            drop(inner);
+            match recorded {
+                Ok(()) => return Ok(()),
+                Err(NoRoom) => self.fill(&mut stock)?,
+            }
         }
-        let all = claimed.iter().fold(range, |all, m| all.hull(m.range));
-        let epoch = self.inner.lock().epoch;
-        let sent = self.device.send(Request::Unmap {
-            domain: self.id,
-            start: all.start().get(),
-            last: all.last().get(),
-        });
-        match sent {
-            Ok(()) => Ok(()),
-            // Without an endpoint there is no domain, and nothing mapped.
-            Err(NO_SUCH) if self.ended_since(epoch) => Ok(()),
-            Err(error) => {
-                let refused = matches!(error, UnitError::Refused { .. });
-                let mut inner = self.inner.lock();
-                for &mapping in claimed {
-                    let state = match mapping.state {
-                        State::Live if refused && inner.endpoints == 0 => State::Recorded,
-                        State::Live if !refused => State::Doubtful,
-                        state => state,
-                    };
-                    inner.map.put(Mapping { state, ..mapping });
+    }
+
+    fn fill(&self, stock: &mut Stock) -> Result<(), OutOfTableMemory> {
+        let size = self.granule();
+        stock.fill().map_err(|_| OutOfTableMemory { size })
+    }
+
+    /// Nobody wants the mappings of `range` any more. Those that the device does not have go at once.
+    fn withdraw(&self, range: IovaRange) {
+        let mut next = Some(range.start());
+        while next.is_some() {
+            let inner = &mut *self.inner.lock();
+            for _ in 0..LOOKS {
+                let found = next.and_then(|from| inner.map.next(from).copied());
+                let Some(mapping) = found.filter(|found| found.range.start() <= range.last())
+                else {
+                    return;
+                };
+                next = mapping.range.last().checked_add(1);
+                let start = mapping.range.start();
+                match mapping.known.in_epoch(inner.epoch) {
+                    Known::Absent => inner.map.remove(start),
+                    _ => {
+                        if let Some(record) = inner.map.get_mut(start) {
+                            record.wanted = Wanted::Unmapped;
+                        }
+                    }
                 }
-                Err(error)
+            }
+        }
+    }
+
+    /// Whether mappings hold all of `range` and nothing else.
+    fn covered(&self, range: IovaRange) -> Result<(), UnmapError> {
+        let mut next = Some(range.start());
+        while next.is_some() {
+            let inner = self.inner.lock();
+            for _ in 0..LOOKS {
+                let Some(iova) = next else { break };
+                let found = inner.map.at(iova);
+                let found = found.filter(|mapping| mapping.wanted == Wanted::Mapped);
+                let mapping = found.ok_or(UnmapError::NotMapped { iova })?;
+                let after = mapping.range.last().checked_add(1);
+                next = after.filter(|after| *after <= range.last());
+            }
+        }
+        let inner = self.inner.lock();
+        let ends = [range.start(), range.last()].map(|end| inner.map.at(end));
+        for block in ends.into_iter().flatten().map(|mapping| mapping.range) {
+            if !range.covers(block) {
+                return Err(UnmapError::NeedsSplit { block });
+            }
+        }
+        Ok(())
+    }
+
+    /// Claims the mapping that is to be cut at `cut`: it is busy, and returned as it was.
+    fn claim_block(&self, at: Iova, cut: Iova) -> Result<(Mapping, u64), SplitFailed> {
+        let none = SplitError::NoBlock { iova: at };
+        let look = || {
+            let inner = &mut *self.inner.lock();
+            let (epoch, found) = (inner.epoch, inner.map.at(at).copied());
+            let found = found.filter(|block| {
+                let inside = block.range.start() < cut && cut <= block.range.last();
+                inside && block.wanted == Wanted::Mapped
+            });
+            let Some(block) = found else {
+                return Some(Err(none.into()));
+            };
+            let known = block.known.in_epoch(epoch);
+            match known {
+                Known::Busy => return None,
+                // What the device has is not certain: that is settled first.
+                Known::Unsure { .. } | Known::Unanswered => {
+                    let contended = SplitError::Contended { iova: at };
+                    return Some(Err(contended.into()));
+                }
+                Known::Absent | Known::Present { .. } => {}
+            }
+            if let Some(record) = inner.map.get_mut(block.range.start()) {
+                record.known = Known::Busy;
+            }
+            Some(Ok((Mapping { known, ..block }, epoch)))
+        };
+        let awaited = Awaited::Turn;
+        poll(&self.device.clock, self.device.limits.turn_limit, look).unwrap_or_else(|waited| {
+            let error = UnitError::TimedOut { awaited, waited };
+            Err(SyncError::Queue(error).into())
+        })
+    }
+
+    /// Puts two records in place of the one of `block`, which is busy and which the device does not
+    /// have; both are absent.
+    fn cut(&self, block: Mapping, cut: Iova) -> Result<(), OutOfTableMemory> {
+        let known = Known::Absent;
+        let mut stock = Stock::default();
+        loop {
+            let mut inner = self.inner.lock();
+            // Somebody may have unmapped it meanwhile.
+            let start = block.range.start();
+            let wanted = inner
+                .map
+                .get_mut(start)
+                .map_or(block.wanted, |now| now.wanted);
+            let whole = Mapping {
+                known,
+                wanted,
+                ..block
+            };
+            let (Some(lower), Some(upper)) = (whole.below(cut), whole.from(cut)) else {
+                return Ok(());
+            };
+            let put = inner.map.insert(upper, &mut stock);
+            let filled = match put {
+                Ok(()) => {
+                    if let Some(record) = inner.map.get_mut(start) {
+                        *record = lower;
+                    }
+                    return Ok(());
+                }
+                Err(NoRoom) => {
+                    drop(inner);
+                    self.fill(&mut stock)
+                }
+            };
+            if let Err(error) = filled {
+                if let Some(record) = self.inner.lock().map.get_mut(start) {
+                    record.known = known;
+                }
+                return Err(error);
             }
         }
     }
 }
 
-fn turn(waited: Nanos) -> UnitError {
-    UnitError::TimedOut {
-        awaited: Awaited::Turn,
-        waited,
+/// Segments, with those that are neighbours in memory made one.
+struct Merged<I: Iterator<Item = Segment>>(Peekable<I>);
+
+impl<I: Iterator<Item = Segment>> Iterator for Merged<I> {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        let mut one = self.0.next()?;
+        while let Some(next) = self.0.peek() {
+            let joined = one.bytes.checked_add(next.bytes);
+            let touch = one.pa.checked_add(one.bytes) == Some(next.pa);
+            // A segment of no bytes is an error of its own.
+            let whole = one.bytes != 0 && next.bytes != 0;
+            match joined {
+                Some(bytes) if touch && whole => one.bytes = bytes,
+                _ => break,
+            }
+            self.0.next();
+        }
+        Some(one)
     }
 }
 
@@ -321,33 +358,40 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
     where
         I: Iterator<Item = Segment> + Clone,
     {
-        let mut mapped: Option<IovaRange> = None;
-        for segment in segments {
-            let past = MapError::IovaOutOfRange { iova };
-            let at = match mapped {
-                Some(range) => range.last().checked_add(1).ok_or(past),
-                None => Ok(iova),
-            };
-            let one = at
-                .map_err(DomainError::from)
-                .and_then(|at| self.map(at, segment.pa, segment.bytes, access, owed));
-            match (one, mapped) {
-                (Ok(one), before) => mapped = Some(before.map_or(one, |range| range.hull(one))),
-                (Err(error), None) => return Err(error),
-                (Err(error), Some(range)) => {
-                    // What the device does not take back it keeps, in doubt, and the unit says so.
-                    let _ = self.unmap(range, owed);
-                    return Err(error);
+        owed.check(self.table).map_err(MapError::from)?;
+        // First everything that can be wrong with the request itself.
+        let all = self.mappings(iova, segments.clone(), access, |_| Ok(()))?;
+        if let Some(iova) = self.inner.lock().map.first_overlap(all) {
+            return Err(MapError::AlreadyMapped { iova }.into());
+        }
+        let mut recorded: Option<IovaRange> = None;
+        let mapped = self.mappings(iova, segments, access, |mapping| {
+            self.record(mapping)?;
+            let range = mapping.range;
+            recorded = Some(recorded.map_or(range, |before| before.hull(range)));
+            Ok(())
+        });
+        let granule = self.granule();
+        match mapped {
+            Ok(range) => {
+                owed.owe_map(self.table, range, granule)
+                    .map_err(MapError::from)?;
+                Ok(range)
+            }
+            Err(error) => {
+                if let Some(range) = recorded {
+                    self.withdraw(range);
+                    // Another CPU may have sent a part of it meanwhile.
+                    owed.owe_unmap(self.table, range, granule)
+                        .map_err(MapError::from)?;
                 }
+                Err(error.into())
             }
         }
-        mapped.ok_or(MapError::Empty { iova }.into())
     }
 
-    /// Debts of this kind of domain are empty.
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
-        from.check(self.table)?;
-        into.check(self.table)
+        into.absorb_spans(self.table, from)
     }
 
     fn map(
@@ -356,21 +400,13 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         pa: PhysAddr,
         bytes: u64,
         access: Access,
-        _owed: &mut Gather,
+        owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        let mapping = self.checked(iova, pa, bytes, access)?;
-        {
-            let mut inner = self.inner.lock();
-            if let Some(iova) = inner.map.first_overlap(mapping.range) {
-                return Err(MapError::AlreadyMapped { iova }.into());
-            }
-            inner.map.put(mapping);
-        }
-        self.establish(mapping)?;
-        Ok(mapping.range)
+        self.map_sg(iova, core::iter::once(Segment { pa, bytes }), access, owed)
     }
 
-    fn unmap(&self, range: IovaRange, _owed: &mut Gather) -> Result<(), UnmapFailed> {
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        owed.check(self.table).map_err(UnmapError::from)?;
         let granule = self.granule();
         let after = range.last().get().wrapping_add(1);
         if !range.start().is_aligned(granule) || !Iova::new(after).is_aligned(granule) {
@@ -379,39 +415,54 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         if !self.device.input.covers(range) {
             return Err(UnmapError::OutOfRange { range }.into());
         }
-        let claimed = self.claim(range)?;
-        self.forget(&claimed, range)?;
-        let mut pieces = Vec::new();
-        {
-            let mut inner = self.inner.lock();
-            for mapping in &claimed {
-                inner.map.remove(mapping);
-                for rest in mapping.outside(range).into_iter().flatten() {
-                    let state = State::Busy;
-                    let rest = Mapping { state, ..rest };
-                    inner.map.put(rest);
-                    pieces.push(rest);
-                }
-            }
-        }
-        // Every piece has its try, whatever becomes of the others.
-        let mut failed = None;
-        for piece in pieces {
-            failed = failed.or(self.establish(piece).err());
-        }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        self.covered(range)?;
+        self.withdraw(range);
+        owed.owe_unmap(self.table, range, granule)
+            .map_err(UnmapError::from)?;
+        Ok(())
     }
 
-    /// Nothing is owed to a domain of this kind.
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+        owed.check(self.table).map_err(SplitError::from)?;
+        let granule = self.granule();
+        // An address that no page begins with stands for the end of its page.
+        let none = SplitError::NoBlock { iova: at };
+        let cut = match at.is_aligned(granule) {
+            true => at,
+            false => {
+                let page = Iova::new(at.get() | (granule.bytes() - 1));
+                page.checked_add(1).ok_or(none)?
+            }
+        };
+        let (block, epoch) = self.claim_block(at, cut)?;
+        // From here on the device may have to be told of it again.
+        owed.owe_map(self.table, block.range, granule)
+            .map_err(SplitError::from)?;
+        if block.known != Known::Absent {
+            self.forget(block.range, epoch).map_err(SyncError::Queue)?;
+        }
+        self.cut(block, cut).map_err(SplitError::from)?;
+        self.settle(block.range, Which::All)
+            .map_err(SyncError::Queue)?;
+        Ok(())
+    }
+
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>> {
-        Ok(owed.check(self.table)?)
+        owed.check(self.table)?;
+        for span in owed.unmapped().iter().chain(owed.mapped()) {
+            self.settle(span.range, Which::All)
+                .map_err(SyncError::Queue)?;
+        }
+        owed.paid(self.table)?;
+        Ok(())
     }
 
     /// The size is the device's smallest page: the device does not say which it uses.
     fn translate(&self, iova: Iova) -> Option<Translation> {
         let inner = self.inner.lock();
         let mapping = inner.map.at(iova)?;
-        if mapping.state == State::Doubtful {
+        let doubtful = matches!(mapping.known, Known::Unanswered | Known::Unsure { .. });
+        if doubtful || mapping.wanted == Wanted::Unmapped {
             return None;
         }
         let above = iova.get() - mapping.range.start().get();
@@ -424,12 +475,14 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> Drop for VirtioDomain<T, C> {
+    /// *Context.* Task: frees the records.
     fn drop(&mut self) {
-        let inner = &mut *self.inner.lock();
-        let from = Iova::new(0);
-        let doubtful = inner.map.next_in(State::Doubtful, from).is_some();
+        let (endpoints, gave_up) = {
+            let inner = self.inner.lock();
+            (inner.endpoints, inner.gave_up)
+        };
         // A request that was given up may still be carried out, on whatever has the number then.
-        if inner.endpoints == 0 && !doubtful {
+        if endpoints == 0 && (!gave_up || self.device.transport.all_returned()) {
             self.device.domains.give_back(self.id);
         }
     }

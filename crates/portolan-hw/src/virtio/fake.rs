@@ -3,13 +3,14 @@
 extern crate std;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
 use portolan::platform::{Clock, Nanos};
 use portolan::unit::{Awaited, UnitError};
 
-use super::transport::Transport;
+use super::transport::{Exchange, Transport};
 
 /// Time that goes on by a microsecond a look.
 #[derive(Debug, Default)]
@@ -30,6 +31,8 @@ impl Clock for Ticks {
 pub enum Failure {
     /// No answer, and it is not carried out.
     Lost,
+    /// No answer, and it is carried out when the device returns it.
+    Late,
     /// No answer, though it is carried out.
     Silent,
     /// Refused with a status.
@@ -56,7 +59,16 @@ pub struct State {
     pub faults: VecDeque<([u8; 24], usize)>,
     pub properties: Vec<u8>,
     pub seen: Vec<Vec<u8>>,
+    /// How many requests were sent together, each time.
+    pub batches: Vec<usize>,
+    /// Requests that were given up and that the device has not returned.
+    pub held: Vec<(Failure, Vec<u8>)>,
+    /// The next requests tell that they came, and wait until they may go on; one each.
+    pub gates: VecDeque<Option<Gate>>,
 }
+
+/// Tells that a request came, and when it may go on.
+pub type Gate = (Sender<()>, Receiver<()>);
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
@@ -181,6 +193,16 @@ impl Fake {
     pub fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
+
+    /// The device returns what was given up; it carries some of it out before.
+    pub fn return_all(&self) {
+        let mut state = self.state();
+        for (failure, request) in core::mem::take(&mut state.held) {
+            if failure == Failure::Late {
+                state.carry_out(&request);
+            }
+        }
+    }
 }
 
 impl Transport for &Fake {
@@ -201,7 +223,23 @@ impl Transport for &Fake {
         Ok(value)
     }
 
+    fn request_all(&self, batch: &mut [Exchange<'_>]) {
+        self.state().batches.push(batch.len());
+        for one in batch {
+            one.outcome = self.request(one.request, one.answer);
+        }
+    }
+
+    fn all_returned(&self) -> bool {
+        self.state().held.is_empty()
+    }
+
     fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), UnitError> {
+        let gate = self.state().gates.pop_front().flatten();
+        if let Some((came, goes)) = gate {
+            came.send(()).unwrap();
+            goes.recv().unwrap();
+        }
         let mut state = self.state();
         state.seen.push(request.to_vec());
         let failure = state.failures.pop_front().flatten();
@@ -212,9 +250,11 @@ impl Transport for &Fake {
         let status = match failure {
             None => state.carry_out(request),
             Some(Failure::Status(status)) => status,
-            Some(Failure::Lost) => return timed_out,
-            Some(Failure::Silent) => {
-                state.carry_out(request);
+            Some(failure @ (Failure::Lost | Failure::Late | Failure::Silent)) => {
+                if failure == Failure::Silent {
+                    state.carry_out(request);
+                }
+                state.held.push((failure, request.to_vec()));
                 return timed_out;
             }
             Some(Failure::Unwritten) => return Ok(()),

@@ -4,17 +4,18 @@
 //! request queue, an event queue and the configuration; [`spec`] has the layouts. [`Viommu`] drives
 //! one device, [`VirtioDomain`] is an address space of it.
 //!
-//! The device keeps no translation after an unmap has completed: a domain waits for each request, so
-//! nothing is ever owed to it. It checks alignment and overlaps itself, since devices are lax there.
+//! The device keeps no translation after an unmap has completed. A domain records what is mapped and
+//! unmapped; only a sync sends requests, in batches, and waits. The driver checks alignment and
+//! overlaps itself, since devices are lax there.
 //!
-//! Not supported: page tables in guest memory (a feature of later drafts), several requests under way
-//! at once, merging the mappings of one call.
+//! Not supported: page tables in guest memory (a feature of later drafts).
 
 mod answer;
 mod device;
 mod domain;
-mod intervals;
 mod probe;
+mod records;
+mod settle;
 pub mod spec;
 pub mod transport;
 mod unit;
@@ -29,5 +30,5 @@ mod tests;
 pub use device::{Config, Counts};
 pub use domain::VirtioDomain;
 pub use probe::{ReservedKind, ReservedRegion};
-pub use transport::Transport;
+pub use transport::{Exchange, Transport};
 pub use unit::Viommu;

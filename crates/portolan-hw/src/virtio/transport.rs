@@ -5,12 +5,26 @@
 use super::spec::FAULT_BYTES;
 use portolan::unit::UnitError;
 
+/// One request of several that are sent together.
+#[derive(Debug)]
+pub struct Exchange<'a> {
+    /// What the device reads.
+    pub request: &'a [u8],
+    /// What it writes.
+    pub answer: &'a mut [u8],
+    /// What became of it; as [`Transport::request`] returns it.
+    pub outcome: Result<(), UnitError>,
+}
+
 /// A virtio-iommu device whose features are negotiated and whose queues run: `DRIVER_OK` is set.
 ///
 /// *Implementer's duties.* Methods may be called from several CPUs at once. Each returns within a
 /// limit of the implementer's, whatever the device does; buffers of a request that was given up are
 /// not reused until the device has returned them. A device that needs a reset, or is gone, is
 /// [`UnitError::Gone`].
+///
+/// *Context.* [`Transport::next_fault`], [`Transport::features`] and [`Transport::all_returned`]:
+/// interrupt. The others: atomic.
 pub trait Transport {
     /// The features that both sides accepted; accept
     /// [`DRIVER_FEATURES`](super::spec::DRIVER_FEATURES) as far as they are offered.
@@ -41,6 +55,21 @@ pub trait Transport {
     /// [`UnitError::TimedOut`] with [`Completion`](portolan::unit::Awaited::Completion): the device
     /// may still carry it out later. [`UnitError::Gone`].
     fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), UnitError>;
+
+    /// Sends all requests of `batch` and waits for all of them; they concern different things, so
+    /// their order does not matter. A transport that can hands them to the device at once.
+    fn request_all(&self, batch: &mut [Exchange<'_>]) {
+        for one in batch {
+            one.outcome = self.request(one.request, one.answer);
+        }
+    }
+
+    /// Whether the device has returned the buffers of all requests that were given up, so that none
+    /// of them can be carried out from now on. A transport that does not know says no: what such a
+    /// request was about is then never used again.
+    fn all_returned(&self) -> bool {
+        false
+    }
 
     /// The next record of queue 1 and how many of its bytes the device wrote. The buffer goes back
     /// to the device.

@@ -9,18 +9,20 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use portolan::addr::{PageSizes, StreamId};
-use portolan::platform::{Cpus, Guarded};
+use portolan::platform::Cpus;
 use portolan::table::Access;
 use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit, UnitError,
+    self, Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit,
+    UnitError,
 };
 
 use super::answer::{self, NO_SUCH};
 use super::device::{Config, Counts, Device};
 use super::domain::VirtioDomain;
-use super::probe::{self, ReservedRegion};
+use super::probe::{self, ReservedKind, ReservedRegion};
 use super::spec::{self, Request};
 use super::transport::Transport;
+use crate::turn::{Taken, Turn};
 
 /// Where an endpoint is, or may be.
 enum Place<T: Transport + Send + Sync, C: Cpus> {
@@ -55,15 +57,19 @@ impl<T: Transport + Send + Sync, C: Cpus> Place<T, C> {
 /// did not answer.
 type Places<T, C> = Vec<Place<T, C>>;
 
+/// Where endpoints are. Who has it moves them, and waits for the device meanwhile.
+type Streams<T, C> = BTreeMap<u32, Places<T, C>>;
+
 /// One virtio-iommu.
 ///
-/// Endpoints without a domain are blocked. Moving an endpoint takes a lock that is held while the
-/// device answers; mapping does not. When the unit is dropped its endpoints are detached; domains of
-/// endpoints that the device does not detach are kept for good.
+/// Endpoints without a domain are blocked. They are moved one at a time; whoever waits for that waits
+/// no longer than [`Config::turn_limit`]. No lock is held while the device answers. When the unit is
+/// dropped its endpoints are detached; domains of endpoints that the device does not detach are kept
+/// for good.
 pub struct Viommu<T: Transport + Send + Sync, C: Cpus> {
     device: Arc<Device<T, C>>,
     bypass: Option<u32>,
-    streams: Guarded<C, BTreeMap<u32, Places<T, C>>>,
+    streams: Turn<C, Streams<T, C>>,
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for Viommu<T, C> {
@@ -79,6 +85,8 @@ impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for Viommu<T, C> {
 impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// Takes over a device that runs. Endpoints that have no domain are blocked from here on.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// [`UnitError::Unsupported`] if it cannot map, [`UnitError::Nonsense`] if its configuration
     /// makes no sense, or what the transport says.
@@ -92,11 +100,13 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         Ok(Self {
             device: Arc::new(device),
             bypass,
-            streams: Guarded::new(BTreeMap::new()),
+            streams: Turn::new(BTreeMap::new()),
         })
     }
 
     /// An empty address space.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// [`UnitError::OutOfContexts`].
@@ -105,11 +115,15 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 
     /// The page sizes of the device; the smallest is the granule of mappings.
+    ///
+    /// *Context.* Interrupt.
     pub fn page_sizes(&self) -> PageSizes {
         self.device.page_sizes
     }
 
     /// Addresses that must not be mapped for `stream`.
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// [`AttachError::NoSuchStream`]; [`UnitError::Unsupported`] if the device cannot tell.
@@ -122,13 +136,22 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 
     /// Requests sent so far.
+    ///
+    /// *Context.* Interrupt.
     pub fn counts(&self) -> Counts {
         self.device.counts()
     }
 
     /// The transport.
+    ///
+    /// *Context.* Interrupt.
     pub fn transport(&self) -> &T {
         &self.device.transport
+    }
+
+    fn streams(&self) -> Result<Taken<'_, C, Streams<T, C>>, UnitError> {
+        let device = &self.device;
+        self.streams.take(&device.clock, device.limits.turn_limit)
     }
 
     /// Moves `stream` to `place`, which it leaves the others for.
@@ -142,6 +165,8 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
             Place::Bypass(_) => spec::ATTACH_BYPASS,
             Place::Domain(_) => 0,
         };
+        // Memory is there before the device is told.
+        places.reserve(1);
         let sent = self.device.send(Request::Attach {
             domain: place.id(),
             endpoint: stream.get(),
@@ -194,7 +219,10 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         const UNKNOWN: FaultReason = FaultReason::Other {
             code: spec::R_UNKNOWN as u32,
         };
-        let streams = self.streams.lock();
+        // While somebody moves streams, it is told less exactly: this waits for nobody.
+        let Some(streams) = self.streams.try_take() else {
+            return;
+        };
         let places = streams.get(&record.stream.get());
         if places.is_none() && record.reason == UNKNOWN {
             record.reason = FaultReason::Blocked;
@@ -219,9 +247,24 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 }
 
+/// *Context.* [`Unit::next_fault`]: interrupt. [`Unit::reserved`]: task. The others: atomic; they are
+/// tasks where they let go of the last handle of a domain, or a stream is named for the first time.
 impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(unit::ReservedRegion)) {
+        // A device that cannot tell reserves nothing.
+        for region in self.reserved(stream).unwrap_or_default() {
+            each(unit::ReservedRegion {
+                range: region.range,
+                kind: match region.kind {
+                    ReservedKind::Messages => unit::ReservedKind::Interrupts,
+                    ReservedKind::Unusable => unit::ReservedKind::Unusable,
+                },
+            });
+        }
+    }
+
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        let mut streams = self.streams.lock();
+        let mut streams = self.streams()?;
         match streams.get_mut(&stream.get()) {
             Some(places) => {
                 self.detach(stream, places)?;
@@ -235,7 +278,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         let id = self.bypass.ok_or(UnitError::Unsupported)?;
-        let mut streams = self.streams.lock();
+        let mut streams = self.streams()?;
         let places = streams.entry(stream.get()).or_default();
         if matches!(places.as_slice(), [Place::Bypass(_)]) {
             return Ok(());
@@ -257,6 +300,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
     }
 }
 
+/// *Context.* As for [`Unit`].
 impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
     /// Between the move and the last of the mappings that were made before the domain had an
     /// endpoint, accesses to those still to come fault.
@@ -268,7 +312,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<
         if !domain.is_of(&self.device) {
             return Err(AttachError::Mismatch);
         }
-        let mut streams = self.streams.lock();
+        let mut streams = self.streams()?;
         let places = streams.entry(stream.get()).or_default();
         let there = matches!(places.as_slice(), [Place::Domain(at)] if Arc::ptr_eq(at, domain));
         let done = if there {
@@ -290,9 +334,13 @@ impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> Drop for Viommu<T, C> {
+    /// *Context.* Task: waits for the device.
     fn drop(&mut self) {
-        let streams = core::mem::take(&mut *self.streams.lock());
-        for (stream, mut places) in streams {
+        // Nobody else has it any more.
+        let Ok(mut streams) = self.streams() else {
+            return;
+        };
+        for (stream, mut places) in core::mem::take(&mut *streams) {
             if self.detach(StreamId::new(stream), &mut places).is_err() {
                 core::mem::forget(places);
             }

@@ -230,6 +230,59 @@ impl Gather {
         !self.lines.is_empty() || self.cleaned_early == Cleaned::Some
     }
 
+    /// Owes what a map of `range` leaves to be done for `table`: for domains that are not page tables,
+    /// whose own records say what. The range may grow.
+    ///
+    /// # Errors
+    /// If it is of another table.
+    pub fn owe_map(
+        &mut self,
+        table: TableId,
+        range: IovaRange,
+        granule: PageSize,
+    ) -> Result<(), WrongTable> {
+        self.claim(table)?;
+        self.add_mapped(range, granule);
+        Ok(())
+    }
+
+    /// Owes what an unmap of `range` leaves to be done; as [`Gather::owe_map`].
+    ///
+    /// # Errors
+    /// If it is of another table.
+    pub fn owe_unmap(
+        &mut self,
+        table: TableId,
+        range: IovaRange,
+        granule: PageSize,
+    ) -> Result<(), WrongTable> {
+        self.claim(table)?;
+        self.add_unmapped(range, granule, Depth::LeafOnly);
+        Ok(())
+    }
+
+    /// Moves the ranges of `from` here, both of `table`, which is no page table.
+    ///
+    /// # Errors
+    /// If one of them is of another table; both are as they were.
+    pub fn absorb_spans(&mut self, table: TableId, from: &mut Self) -> Result<(), WrongTable> {
+        from.check(table)?;
+        self.claim(table)?;
+        self.add_spans(from);
+        *from = Self::new();
+        Ok(())
+    }
+
+    /// Empties a debt of `table`, which is no page table, once it was paid.
+    ///
+    /// # Errors
+    /// If it is of another table.
+    pub fn paid(&mut self, table: TableId) -> Result<(), WrongTable> {
+        self.check(table)?;
+        *self = Self::new();
+        Ok(())
+    }
+
     pub(crate) fn cleaned_early(&self) -> Cleaned {
         self.cleaned_early
     }

@@ -14,35 +14,38 @@ struct Slot<T> {
 /// A value that one caller has at a time. Its holder waits for hardware and allocates, which the
 /// holder of a lock must not.
 #[derive(Debug)]
-pub(super) struct Turn<C: Cpus, T: Default + Send>(Guarded<C, Slot<T>>);
+pub(crate) struct Turn<C: Cpus, T: Default + Send>(Guarded<C, Slot<T>>);
 
 /// The value, until this is dropped.
-pub(super) struct Taken<'a, C: Cpus, T: Default + Send> {
+pub(crate) struct Taken<'a, C: Cpus, T: Default + Send> {
     turn: &'a Turn<C, T>,
     value: T,
 }
 
 impl<C: Cpus, T: Default + Send> Turn<C, T> {
     /// Nobody has `value`.
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         let taken = false;
         Self(Guarded::new(Slot { value, taken }))
     }
 
+    /// The value, if nobody has it. For an interrupt handler, which must not wait.
+    pub(crate) fn try_take(&self) -> Option<Taken<'_, C, T>> {
+        let mut slot = self.0.lock();
+        if slot.taken {
+            return None;
+        }
+        slot.taken = true;
+        let value = core::mem::take(&mut slot.value);
+        Some(Taken { turn: self, value })
+    }
+
     /// Waits for the value, not longer than `limit`. The unit is not to blame for a wait that was
     /// too long, and the error says so.
-    pub(super) fn take(&self, clock: &C, limit: Nanos) -> Result<Taken<'_, C, T>, UnitError> {
-        let free = || {
-            let mut slot = self.0.lock();
-            if slot.taken {
-                return None;
-            }
-            slot.taken = true;
-            let value = core::mem::take(&mut slot.value);
-            Some(Taken { turn: self, value })
-        };
+    pub(crate) fn take(&self, clock: &C, limit: Nanos) -> Result<Taken<'_, C, T>, UnitError> {
         let awaited = Awaited::Turn;
-        poll(clock, limit, free).map_err(|waited| UnitError::TimedOut { awaited, waited })
+        poll(clock, limit, || self.try_take())
+            .map_err(|waited| UnitError::TimedOut { awaited, waited })
     }
 }
 

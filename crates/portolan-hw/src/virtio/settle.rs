@@ -1,0 +1,352 @@
+//! Requests for what is owed: the device is told what the records say, in batches.
+//!
+//! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.5 (MAP) and 5.13.6.6 (UNMAP). What a debt says
+//! may be wider than what was mapped and unmapped, and an UNMAP of more than that would take other
+//! mappings away. So a debt only tells where to look; the records say what is to be sent.
+//!
+//! An UNMAP without an answer may be carried out at any later time, when its addresses are mapped
+//! anew. Its record stays, and with it the addresses are in use, until the device has returned
+//! the request or has forgotten the domain.
+
+use arrayvec::ArrayVec;
+
+use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::platform::{Cpus, Nanos, poll};
+use portolan::table::Access;
+use portolan::unit::{Awaited, UnitError};
+
+use super::answer::NO_SUCH;
+use super::device::BATCH;
+use super::domain::{Inner, VirtioDomain};
+use super::records::{Known, Mapping, Wanted};
+use super::spec::{self, Request};
+use super::transport::Transport;
+
+/// Records that are looked at under one lock.
+const LOOKS: usize = 64;
+/// How often a range is gone through because the domain came to life anew, or an answer made no
+/// sense.
+const ATTEMPTS: u32 = 4;
+
+/// What is to be told to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All that is owed.
+    All,
+    /// Only what is to be mapped: the device does not know the domain yet.
+    Maps,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Map { pa: PhysAddr, access: Access },
+    Unmap,
+}
+
+/// A request whose records are busy until its outcome is known.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    act: Act,
+    range: IovaRange,
+    epoch: u64,
+    /// Whether the next record, if it is to be unmapped too, can be part of the request.
+    open: bool,
+}
+
+/// One walk through a range.
+struct Pass {
+    next: Option<Iova>,
+    /// Someone else waits for a request.
+    busy: bool,
+    /// There is more to do than could be done at once.
+    again: bool,
+    /// A request without an answer stands in the way.
+    unanswered: bool,
+}
+
+impl Pass {
+    fn new(range: IovaRange) -> Self {
+        Self {
+            next: Some(range.start()),
+            busy: false,
+            again: false,
+            unanswered: false,
+        }
+    }
+}
+
+fn timed_out(awaited: Awaited, waited: Nanos) -> UnitError {
+    UnitError::TimedOut { awaited, waited }
+}
+
+impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
+    /// Tells the device what is owed in `range`, and waits for it.
+    pub(super) fn settle(&self, range: IovaRange, which: Which) -> Result<(), UnitError> {
+        let begin = self.device.clock.now();
+        let mut attempts = 0;
+        loop {
+            let returned = self.device.transport.all_returned();
+            let mut pass = Pass::new(range);
+            while pass.next.is_some() {
+                let claims = self.claim(range, which, &mut pass, returned);
+                pass.again |= self.carry_out(&claims)?;
+            }
+            let waited = self.device.clock.now().since(begin);
+            if pass.busy {
+                if waited >= self.device.limits.turn_limit {
+                    return Err(timed_out(Awaited::Turn, waited));
+                }
+                self.device.clock.relax();
+            } else if pass.again {
+                attempts += 1;
+                if attempts == ATTEMPTS {
+                    return Err(timed_out(Awaited::Turn, waited));
+                }
+            } else if pass.unanswered {
+                return Err(timed_out(Awaited::Completion, waited));
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next requests, whose records are busy from now on.
+    fn claim(
+        &self,
+        range: IovaRange,
+        which: Which,
+        pass: &mut Pass,
+        returned: bool,
+    ) -> ArrayVec<Claim, BATCH> {
+        let mut claims = ArrayVec::new();
+        let inner = &mut *self.inner.lock();
+        for _ in 0..LOOKS {
+            let Some(from) = pass.next else { break };
+            let next = inner.map.next(from).copied();
+            let Some(mapping) = next.filter(|next| next.range.start() <= range.last()) else {
+                pass.next = None;
+                break;
+            };
+            let Some(claim) = inner.due(&mapping, which, pass, returned) else {
+                pass.next = mapping.range.last().checked_add(1);
+                continue;
+            };
+            if !add(&mut claims, claim) {
+                // Others first; this one begins the next batch.
+                break;
+            }
+            if let Some(record) = inner.map.get_mut(mapping.range.start()) {
+                record.known = Known::Busy;
+            }
+            pass.next = mapping.range.last().checked_add(1);
+        }
+        claims
+    }
+
+    /// Sends the requests; whether there is more to do for their records.
+    fn carry_out(&self, claims: &[Claim]) -> Result<bool, UnitError> {
+        if claims.is_empty() {
+            return Ok(false);
+        }
+        let requests = claims.iter().map(|claim| self.request(claim));
+        let requests: ArrayVec<Request, BATCH> = requests.collect();
+        let sent = self.device.send_all(&requests);
+        let mut result = Ok(false);
+        for (at, claim) in claims.iter().enumerate() {
+            let unsent = Err(UnitError::Unsupported);
+            let outcome = self.note(claim, sent.get(at).copied().unwrap_or(unsent));
+            result = match (result, outcome) {
+                (Ok(one), Ok(other)) => Ok(one || other),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        result
+    }
+
+    fn request(&self, claim: &Claim) -> Request {
+        let (domain, start, last) = (self.id, claim.range.start().get(), claim.range.last().get());
+        match claim.act {
+            Act::Unmap => Request::Unmap {
+                domain,
+                start,
+                last,
+            },
+            Act::Map { pa, access } => Request::Map {
+                domain,
+                start,
+                last,
+                phys: pa.get(),
+                flags: flags(access),
+            },
+        }
+    }
+
+    /// Notes what became of a request; whether there is more to do for its records.
+    fn note(&self, claim: &Claim, sent: Result<(), UnitError>) -> Result<bool, UnitError> {
+        if sent == Err(NO_SUCH) {
+            self.await_end(claim.epoch);
+        }
+        let inner = &mut *self.inner.lock();
+        let epoch = inner.epoch;
+        let forgotten = inner.endpoints == 0 || epoch != claim.epoch;
+        let unanswered = matches!(sent, Err(UnitError::TimedOut { .. } | UnitError::Gone));
+        let known = match (claim.act, sent) {
+            _ if unanswered => Known::Unanswered,
+            // It may be the domain that came to life since that has it.
+            (Act::Map { .. }, Ok(()) | Err(UnitError::Nonsense { .. }))
+                if forgotten && inner.endpoints > 0 =>
+            {
+                Known::Unsure { epoch }
+            }
+            _ if forgotten => Known::Absent,
+            (Act::Map { .. }, Ok(())) => Known::Present { epoch },
+            (Act::Unmap, Ok(())) => Known::Absent,
+            (_, Err(UnitError::Nonsense { .. })) => Known::Unsure { epoch },
+            (Act::Map { .. }, Err(_)) => Known::Absent,
+            (Act::Unmap, Err(_)) => Known::Present { epoch },
+        };
+        inner.gave_up |= unanswered;
+        let more = inner.learn(claim.range, known);
+        match sent {
+            Err(error) if unanswered || !forgotten => Err(error),
+            _ => Ok(more),
+        }
+    }
+
+    /// Waits until the last endpoint has left since `epoch`: if the device says that there is no such
+    /// domain, one is on its way out, or the device is wrong.
+    pub(super) fn await_end(&self, epoch: u64) {
+        let changed = || {
+            let inner = self.inner.lock();
+            (inner.endpoints == 0 || inner.epoch != epoch).then_some(())
+        };
+        let _ = poll(&self.device.clock, self.device.limits.turn_limit, changed);
+    }
+
+    /// Has the device forget one mapping, whose record is busy; if it does, the record is absent and
+    /// still busy.
+    pub(super) fn forget(&self, range: IovaRange, epoch: u64) -> Result<(), UnitError> {
+        let claim = Claim {
+            act: Act::Unmap,
+            range,
+            epoch,
+            open: false,
+        };
+        match self.device.send(self.request(&claim)) {
+            Ok(()) => Ok(()),
+            sent => self.note(&claim, sent).and_then(|_| {
+                let inner = &mut *self.inner.lock();
+                let record = inner.map.get_mut(range.start());
+                match record.filter(|record| record.known == Known::Absent) {
+                    Some(record) => {
+                        record.known = Known::Busy;
+                        Ok(())
+                    }
+                    None => Err(timed_out(Awaited::Turn, Nanos::new(0))),
+                }
+            }),
+        }
+    }
+}
+
+/// Adds `claim`, as a part of the last one if the two are one request; whether there was room.
+fn add(claims: &mut ArrayVec<Claim, BATCH>, claim: Claim) -> bool {
+    if let Some(last) = claims.last_mut() {
+        let touch = last.range.last().checked_add(1) == Some(claim.range.start());
+        if touch && last.open && claim.open {
+            last.range = last.range.hull(claim.range);
+            return true;
+        }
+    }
+    claims.try_push(claim).is_ok()
+}
+
+fn flags(access: Access) -> u32 {
+    let bits = [
+        (Access::READ, spec::MAP_READ),
+        (Access::WRITE, spec::MAP_WRITE),
+        (Access::DEVICE, spec::MAP_MMIO),
+    ];
+    let set = bits.into_iter().filter(|(bit, _)| access.contains(*bit));
+    set.fold(0, |flags, (_, flag)| flags | flag)
+}
+
+impl Inner {
+    /// What has to be told to the device of `mapping`. A mapping that nobody wants and the device
+    /// does not have is taken out.
+    fn due(
+        &mut self,
+        mapping: &Mapping,
+        which: Which,
+        pass: &mut Pass,
+        returned: bool,
+    ) -> Option<Claim> {
+        let (epoch, range) = (self.epoch, mapping.range);
+        let claim = |act, open| Claim {
+            act,
+            range,
+            epoch,
+            open,
+        };
+        let known = match mapping.known.in_epoch(epoch) {
+            // The domain is gone, and nothing about it is under way.
+            Known::Unanswered if returned && self.endpoints == 0 => Known::Absent,
+            known => known,
+        };
+        match (mapping.wanted, known) {
+            (_, Known::Busy) => {
+                pass.busy = true;
+                None
+            }
+            (Wanted::Mapped, Known::Present { .. }) => None,
+            (Wanted::Mapped, Known::Absent) if self.endpoints == 0 => {
+                self.learn(range, Known::Absent);
+                None
+            }
+            (Wanted::Mapped, Known::Absent) => {
+                let (pa, access) = (mapping.pa, mapping.access);
+                Some(claim(Act::Map { pa, access }, false))
+            }
+            (Wanted::Unmapped, Known::Absent) => {
+                self.map.remove(range.start());
+                None
+            }
+            (_, _) if which == Which::Maps => None,
+            (_, Known::Unanswered) if !returned => {
+                pass.unanswered = true;
+                None
+            }
+            (Wanted::Unmapped, Known::Present { .. }) => Some(claim(Act::Unmap, true)),
+            // What is wanted is mapped anew once it is certain that nothing is there.
+            (_, Known::Unsure { .. } | Known::Unanswered) => Some(claim(Act::Unmap, false)),
+        }
+    }
+
+    /// Notes what the device knows of the records of `range`; whether it has to be told more of them.
+    fn learn(&mut self, range: IovaRange, known: Known) -> bool {
+        let mut more = false;
+        let mut next = Some(range.start());
+        while let Some(mapping) = next.and_then(|from| self.map.next(from).copied()) {
+            if mapping.range.start() > range.last() {
+                break;
+            }
+            next = mapping.range.last().checked_add(1);
+            match (mapping.wanted, known) {
+                (Wanted::Unmapped, Known::Absent) => self.map.remove(mapping.range.start()),
+                (wanted, known) => {
+                    if let Some(record) = self.map.get_mut(mapping.range.start()) {
+                        record.known = known;
+                    }
+                    more |= match (wanted, known) {
+                        (Wanted::Mapped, Known::Absent) => self.endpoints > 0,
+                        (Wanted::Mapped, Known::Unsure { .. }) => true,
+                        // It was taken back while it was being mapped.
+                        (Wanted::Unmapped, Known::Present { .. }) => true,
+                        _ => false,
+                    };
+                }
+            }
+        }
+        more
+    }
+}

@@ -1,0 +1,228 @@
+//! What is owed and what a sync sends: batches, debts that grew, other CPUs, answers that are late.
+
+extern crate std;
+
+use core::iter;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::vec;
+
+use portolan::addr::{Iova, PhysAddr};
+use portolan::inval::Gather;
+use portolan::table::{MapError, Segment};
+use portolan::unit::{Attach, AttachError, Awaited, Domain, FaultEvent, Unit, UnitError};
+
+use super::super::fake::{Failure, Fake};
+use super::{A, B, RW, map, range, start, try_unmap, unmap};
+
+#[test]
+fn what_is_unanswered_keeps_its_addresses_until_the_device_returns_it() {
+    for failure in [Failure::Lost, Failure::Late, Failure::Silent] {
+        let fake = Fake::new();
+        let unit = start(&fake);
+        let domain = unit.domain().unwrap();
+        unit.attach(A, &domain).unwrap();
+        let mapped = MapError::AlreadyMapped { iova: Iova::new(0) };
+        let timed_out = |result| matches!(result, Err(UnitError::TimedOut { .. }));
+        // A map: its owner takes it back at once, and the device is not asked again.
+        fake.state().failures.push_back(Some(failure));
+        assert!(map(&domain, 0, 0x5000, 4096).is_err());
+        assert_eq!(domain.translate(Iova::new(0)), None);
+        assert_eq!(fake.state().seen.len(), 2);
+        assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()));
+        let mut owed = Gather::new();
+        owed.owe_unmap(domain.id(), range(0, 4095), domain.granule())
+            .unwrap();
+        assert!(timed_out(domain.sync(&mut owed).map_err(UnitError::from)));
+        fake.return_all();
+        domain.sync(&mut owed).unwrap();
+        assert_eq!(fake.state().reach(8, 0, 1), None);
+        // An unmap: it is not repeated while the first may still hit the next owner.
+        map(&domain, 0, 0x5000, 4096).unwrap();
+        fake.state().failures.push_back(Some(failure));
+        let (mut owed, failed) = try_unmap(&domain, range(0, 4095));
+        assert!(timed_out(failed));
+        let seen = fake.state().seen.len();
+        assert!(timed_out(domain.sync(&mut owed).map_err(UnitError::from)));
+        assert_eq!(fake.state().seen.len(), seen);
+        assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()), "{failure:?}");
+        fake.return_all();
+        domain.sync(&mut owed).unwrap();
+        map(&domain, 0, 0x6000, 4096).unwrap();
+        assert_eq!(fake.state().reach(8, 0, 1), Some(0x6000));
+    }
+}
+
+#[test]
+fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    let mut owed = Gather::new();
+    // Every second page of memory; two neighbours are one mapping.
+    let pieces = (0..20).map(|n| Segment {
+        pa: PhysAddr::new(n << 13),
+        bytes: 4096,
+    });
+    let pieces = pieces.chain([Segment {
+        pa: PhysAddr::new(39 << 12),
+        bytes: 8192,
+    }]);
+    domain.map_sg(Iova::new(0), pieces, RW, &mut owed).unwrap();
+    assert!(domain.is_due(&owed));
+    assert_eq!(fake.state().seen.len(), 1);
+    domain.sync(&mut owed).unwrap();
+    assert!(owed.is_empty());
+    assert_eq!(
+        (unit.counts().map, fake.state().batches.clone()),
+        (20, vec![16, 4])
+    );
+    let all = range(0, 22 * 4096 - 1);
+    assert_eq!(fake.state().reach(8, all.last().get(), 1), Some(0x28fff));
+    domain.unmap(all, &mut owed).unwrap();
+    assert_eq!(unit.counts().unmap, 0);
+    assert_eq!(fake.state().reach(8, 0, 1), Some(0));
+    domain.sync(&mut owed).unwrap();
+    // What lies side by side is one request.
+    assert_eq!(unit.counts().unmap, 1);
+    assert_eq!(fake.state().reach(8, 0, 1), None);
+    // What was taken back before it was sent is never sent.
+    domain
+        .map(Iova::new(0), PhysAddr::new(0), 4096, RW, &mut owed)
+        .unwrap();
+    domain.unmap(range(0, 4095), &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!((unit.counts().map, unit.counts().unmap), (20, 1));
+}
+
+#[test]
+fn a_debt_that_has_grown_takes_no_other_mapping_away() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    for page in 0..200 {
+        map(&domain, page << 12, page << 12, 4096).unwrap();
+    }
+    let (mut owed, mut other) = (Gather::new(), Gather::new());
+    for page in (0..200).step_by(7) {
+        domain
+            .unmap(range(page << 12, page << 12 | 0xfff), &mut other)
+            .unwrap();
+        domain.absorb(&mut owed, &mut other).unwrap();
+    }
+    domain.sync(&mut owed).unwrap();
+    for page in 0..200 {
+        let wanted = (page % 7 != 0).then_some(page << 12);
+        assert_eq!(fake.state().reach(8, page << 12, 1), wanted, "{page}");
+    }
+    // A debt of another domain pays nothing.
+    let stranger = unit.domain().unwrap();
+    domain.unmap(range(0x1000, 0x1fff), &mut owed).unwrap();
+    assert!(stranger.sync(&mut owed).is_err());
+    assert!(stranger.absorb(&mut other, &mut owed).is_err());
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(fake.state().reach(8, 0x1000, 1), None);
+}
+
+/// A gate for the next request that is not passed over.
+fn gate(fake: &Fake, passed_over: usize) -> (Receiver<()>, Sender<()>) {
+    let ((came, seen), (go, goes)) = (channel(), channel());
+    let mut state = fake.state();
+    state.gates = iter::repeat_with(|| None).take(passed_over).collect();
+    state.gates.push_back(Some((came, goes)));
+    (seen, go)
+}
+
+#[test]
+fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    let (seen, go) = gate(&fake, 0);
+    let mut owed = Gather::new();
+    domain
+        .map(Iova::new(0), PhysAddr::new(0), 4096, RW, &mut owed)
+        .unwrap();
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| domain.sync(&mut owed).unwrap());
+        seen.recv().unwrap();
+        // Another CPU does not wait to unmap, and waits for no more than its turn to pay.
+        let mut other = Gather::new();
+        domain.unmap(range(0, 4095), &mut other).unwrap();
+        let UnitError::TimedOut { awaited, .. } = domain.sync(&mut other).unwrap_err().into()
+        else {
+            panic!("not for the turn");
+        };
+        assert_eq!(awaited, Awaited::Turn);
+        go.send(()).unwrap();
+        sync.join().unwrap();
+        domain.sync(&mut other).unwrap();
+    });
+    assert_eq!(fake.state().reach(8, 0, 1), None);
+    map(&domain, 0, 0x7000, 4096).unwrap();
+}
+
+#[test]
+fn an_unmap_that_is_refused_because_the_last_endpoint_leaves() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    map(&domain, 0, 0x8000, 0x3000).unwrap();
+    map(&domain, 0x8000, 0x8000, 0x1000).unwrap();
+    // Cut in the middle: the whole is to be unmapped first.
+    let (seen, go) = gate(&fake, 0);
+    std::thread::scope(|scope| {
+        let cut = scope.spawn(|| unmap(&domain, 0x1000, 0x1fff));
+        seen.recv().unwrap();
+        unit.block(A).unwrap();
+        fake.state().failures.push_back(Some(Failure::Status(4)));
+        go.send(()).unwrap();
+        cut.join().unwrap().unwrap();
+    });
+    // The device has forgotten all; attaching again sends what is left.
+    unit.attach(A, &domain).unwrap();
+    let reach = |iova| fake.state().reach(8, iova, 1);
+    assert_eq!((reach(0), reach(0x1000)), (Some(0x8000), None));
+    assert_eq!((reach(0x2000), reach(0x8000)), (Some(0xa000), Some(0x8000)));
+    // A whole one: it is gone with the domain.
+    let (seen, go) = gate(&fake, 0);
+    std::thread::scope(|scope| {
+        let gone = scope.spawn(|| unmap(&domain, 0x8000, 0x8fff));
+        seen.recv().unwrap();
+        unit.block(A).unwrap();
+        fake.state().failures.push_back(Some(Failure::Status(4)));
+        go.send(()).unwrap();
+        gone.join().unwrap().unwrap();
+    });
+    unit.attach(A, &domain).unwrap();
+    assert_eq!((reach(0), reach(0x8000)), (Some(0x8000), None));
+}
+
+#[test]
+fn faults_are_read_while_a_stream_is_being_moved() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    let mut record = [0; 24];
+    record[4..8].copy_from_slice(&0x102u32.to_le_bytes());
+    fake.state().faults.push_back((record, 24));
+    let (seen, go) = gate(&fake, 0);
+    std::thread::scope(|scope| {
+        let attach = scope.spawn(|| unit.attach(A, &domain));
+        seen.recv().unwrap();
+        assert!(matches!(unit.next_fault(), Ok(Some(FaultEvent::Fault(_)))));
+        map(&domain, 0, 0x1000, 4096).unwrap();
+        // Somebody else's turn is over before the device answers.
+        let other = unit.block(B).unwrap_err();
+        let AttachError::Unit(UnitError::TimedOut { awaited, .. }) = other else {
+            panic!("{other}");
+        };
+        assert_eq!(awaited, Awaited::Turn);
+        go.send(()).unwrap();
+        attach.join().unwrap().unwrap();
+    });
+    assert_eq!(fake.state().reach(8, 0, 1), Some(0x1000));
+}
