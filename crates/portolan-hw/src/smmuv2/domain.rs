@@ -2,8 +2,8 @@
 //!
 //! IHI 0062, translation context banks; widths as in DDI 0487, section D8.2.
 //!
-//! *Context.* Domains are made by tasks: tables and records are allocated. Their methods are those of
-//! [`PagedDomain`]. Dropping one is for tasks too: it waits until the unit has forgotten it.
+//! *Context.* Domains are made by tasks: tables and records are allocated. Their methods are those
+//! of [`PagedDomain`]. Dropping one is for tasks too: it waits until the unit has forgotten it.
 
 use super::counts::WriteKind;
 use super::faults::OnFault;

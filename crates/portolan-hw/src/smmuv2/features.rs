@@ -42,7 +42,8 @@ pub struct Features {
     pub stage1: Has,
     /// Stage 2.
     pub stage2: Has,
-    /// Tables are read through the processors' caches, as the unit says or as firmware knows better.
+    /// Tables are read through the processors' caches, as the unit says or as firmware knows
+    /// better.
     pub coherent: Has,
     /// How streams are told apart.
     pub selection: Selection,

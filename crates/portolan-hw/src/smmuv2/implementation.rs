@@ -10,9 +10,10 @@
 //! [`Implementation::ThunderX`]: erratum 27704 of Cavium's CN88xx. Its units share what they cache,
 //! so that ASIDs and VMIDs have to differ between all of them.
 //!
-//! [`Implementation::Qualcomm`], on top of an MMU-500, has three peculiarities, as publicly known from Linux's driver:
-//! its firmware watches writes to stream-to-context registers, it hands streams over that are in
-//! use, and an invalidation may wait until real-time devices agree (wait-for-safe).
+//! [`Implementation::Qualcomm`], on top of an MMU-500, has three peculiarities, as publicly known
+//! from Linux's driver: its firmware watches writes to stream-to-context registers, it hands
+//! streams over that are in use, and an invalidation may wait until real-time devices agree
+//! (wait-for-safe).
 //!
 //! *Context.* Interrupt: everything here is a value.
 

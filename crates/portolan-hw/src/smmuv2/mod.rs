@@ -10,8 +10,8 @@
 //!
 //! Commands are register writes; a synchronisation is polled, and not for ever.
 //!
-//! *Context.* Handlers of interrupts call `next_fault` and `next_stall`. A debt is paid in any context
-//! that may wait for the hardware. All else is for tasks.
+//! *Context.* Handlers of interrupts call `next_fault` and `next_stall`. A debt is paid in any
+//! context that may wait for the hardware. All else is for tasks.
 //!
 //! Not supported: nested stages, AArch32 and short-descriptor tables, the upper half of the input
 //! space (TTBR1), 16-bit VMIDs, extended stream numbers, hypervisor banks, secure state, address

@@ -236,8 +236,8 @@ impl Pending {
 /// A handle to the unit's invalidations, which its domains hold.
 ///
 /// *Context.* Atomic: carrying out a plan waits for the hardware where the plan says so, with
-/// [`Config::limit`](super::Config::limit) as its deadline, and for nobody else. Made and dropped in
-/// any context but an interrupt: the last handle frees what the unit and its domains share.
+/// [`Config::limit`](super::Config::limit) as its deadline, and for nobody else. Made and dropped
+/// in any context but an interrupt: the last handle frees what the unit and its domains share.
 pub struct SmmuV2Queue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 
 impl<R, M, C: Cpus> Clone for SmmuV2Queue<R, M, C> {

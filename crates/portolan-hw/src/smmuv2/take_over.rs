@@ -1,8 +1,8 @@
 //! What is done before the first stream is moved.
 //!
 //! Somebody may have used the unit before: devices may be at work, with addresses that their owner
-//! chose. None of their accesses may come to mean a physical address. So a unit that translates goes
-//! on doing so, with streams that match nothing refused from the first write on (USFCFG); then
+//! chose. None of their accesses may come to mean a physical address. So a unit that translates
+//! goes on doing so, with streams that match nothing refused from the first write on (USFCFG); then
 //! streams are blocked register by register, what the unit remembers of them is dropped, and only
 //! then its context banks are turned off, since a bank that is off passes accesses through. A unit
 //! that did not translate (CLIENTPD) goes on passing everything until all that is done.
@@ -75,8 +75,8 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
 }
 
 /// Finds out whether firmware turns pass-through into a fault, as some of Qualcomm's does; the bank
-/// that passes through instead. It is tried on a register that matches nothing; if there is none, the
-/// streams of the last one are blocked.
+/// that passes through instead. It is tried on a register that matches nothing; if there is none,
+/// the streams of the last one are blocked.
 fn bypass_bank<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     implementation: Implementation,

@@ -61,9 +61,9 @@ impl Default for Config {
 /// by [`SmmuV2::disable`]; if that fails, the domains that the hardware may still use stay
 /// allocated for good. The unit itself has no memory.
 ///
-/// *Locking.* No lock is held across a wait, and nothing is allocated under one. Streams are moved one
-/// at a time: a caller waits for another's move, at most [`Config::limit`], and what it gets then
-/// ([`Awaited::Turn`](portolan::unit::Awaited)) says nothing of the hardware.
+/// *Locking.* No lock is held across a wait, and nothing is allocated under one. Streams are moved
+/// one at a time: a caller waits for another's move, at most [`Config::limit`], and what it gets
+/// then ([`Awaited::Turn`](portolan::unit::Awaited)) says nothing of the hardware.
 ///
 /// *Context.* Interrupt: [`next_fault`](portolan::unit::Unit::next_fault) and
 /// [`next_stall`](SmmuV2::next_stall). Task: taking over, making domains, moving streams,
@@ -90,9 +90,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`Features::read`]; [`UnitError::Unsupported`] also if [`Implementation::ThunderX`] counts
-    /// more banks than there are identifiers; [`UnitError::TimedOut`] if the unit does not forget
-    /// what it knew: streams are then blocked, unless it had not been translating before.
+    /// See [`Features::read`]; [`UnitError::Unsupported`] also if [`Implementation::ThunderX`]
+    /// counts more banks than there are identifiers; [`UnitError::TimedOut`] if the unit does not
+    /// forget what it knew: streams are then blocked, unless it had not been translating before.
     pub fn enable(registers: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let features = Features::read(&registers)?.with_coherency(config.coherency);
         let machine = Machine::new(registers, mem, clock, &config, features);

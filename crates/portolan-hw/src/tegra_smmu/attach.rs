@@ -156,8 +156,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// *Context.* Interrupt: `next_fault`. Task: the others, since a domain that a stream leaves may end
-/// there.
+/// *Context.* Interrupt: `next_fault`. Task: the others, since a domain that a stream leaves may
+/// end there.
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Unit for TegraSmmu<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         let (n, group) = self.group(stream)?;

@@ -9,8 +9,8 @@
 //!   one operation owes is flushed once, when its debt is paid.
 //! * [`spec`] holds layouts only.
 //!
-//! *Context.* Handlers of interrupts call `next_fault`. A debt is paid in any context that may wait for
-//! the hardware. All else is for tasks.
+//! *Context.* Handlers of interrupts call `next_fault`. A debt is paid in any context that may wait
+//! for the hardware. All else is for tasks.
 //!
 //! Not supported: sections of 4 MiB, secure address spaces, the GPU's own choice of translation,
 //! interrupts (their handler calls `next_fault`), and the switch in the AHB arbiter that lets its

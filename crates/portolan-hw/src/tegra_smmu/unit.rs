@@ -105,12 +105,12 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), UnitEr
 
 /// One SMMU with registers `R`, tables in memory `M`, and clock `C`.
 ///
-/// *Locking.* Streams are moved one at a time, each by a few register accesses under a lock. Nothing
-/// is awaited or allocated under it.
+/// *Locking.* Streams are moved one at a time, each by a few register accesses under a lock.
+/// Nothing is awaited or allocated under it.
 ///
-/// *Context.* Interrupt: [`next_fault`](portolan::unit::Unit::next_fault). Task: taking over, making
-/// domains, moving streams (a domain that they leave may end there), letting go, and dropping it: then
-/// all streams are blocked, and nothing that the hardware may use is freed.
+/// *Context.* Interrupt: [`next_fault`](portolan::unit::Unit::next_fault). Task: taking over,
+/// making domains, moving streams (a domain that they leave may end there), letting go, and
+/// dropping it: then all streams are blocked, and nothing that the hardware may use is freed.
 #[derive(Debug)]
 pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
@@ -119,15 +119,15 @@ pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
-    /// Takes the unit over: every swgroup is blocked. A unit that translates goes on doing so, by the
-    /// tables that it has, until then; it is never turned off, since accesses pass while it is.
+    /// Takes the unit over: every swgroup is blocked. A unit that translates goes on doing so, by
+    /// the tables that it has, until then; it is never turned off, since accesses pass while it is.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Memory`] before anything changes; [`UnitError::Gone`], [`UnitError::Nonsense`] with
-    /// the register that did not take what was written, or [`UnitError::TimedOut`]. Memory that the
-    /// hardware may have been told of is then not freed.
+    /// [`UnitError::Memory`] before anything changes; [`UnitError::Gone`], [`UnitError::Nonsense`]
+    /// with the register that did not take what was written, or [`UnitError::TimedOut`]. Memory
+    /// that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let chip = config.chip;
         let counters = Counters::default();
@@ -144,9 +144,9 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         Ok(unit)
     }
 
-    /// From a unit that is off, or translates for somebody else, to one that blocks everything. Each
-    /// swgroup is named before its clients are translated, so that no client is translated by what
-    /// is not its own.
+    /// From a unit that is off, or translates for somebody else, to one that blocks everything.
+    /// Each swgroup is named before its clients are translated, so that no client is translated by
+    /// what is not its own.
     fn start(&self) -> Result<(), UnitError> {
         let shared = &*self.shared;
         let chip = shared.chip;

@@ -72,8 +72,8 @@ struct Further<P: Cpus> {
 /// *Locking.* One lock for the list of further pools. Locks of their areas are taken under it, and
 /// nothing under those. Memory is taken and given back while none is held.
 ///
-/// *Context.* Interrupt: [`take`](Self::take), [`give`](Self::give), [`in_use`](Self::in_use). Task:
-/// [`new`](Self::new), [`maintain`](Self::maintain), and dropping it.
+/// *Context.* Interrupt: [`take`](Self::take), [`give`](Self::give), [`in_use`](Self::in_use).
+/// Task: [`new`](Self::new), [`maintain`](Self::maintain), and dropping it.
 pub struct GrowingPool<P: Cpus + Clone, S: PoolSource> {
     cpus: P,
     first: Pool<P>,

@@ -153,8 +153,8 @@ struct Apart<T>(T);
 ///
 /// Each CPU has a home area, where it looks first; the others follow in order, each once.
 ///
-/// *Locking.* None with [`Strategy::LockFree`]; otherwise one for each area, under which nothing else
-/// is locked, so that [`Pool`] may be used under another lock.
+/// *Locking.* None with [`Strategy::LockFree`]; otherwise one for each area, under which nothing
+/// else is locked, so that [`Pool`] may be used under another lock.
 ///
 /// *Context.* Interrupt, all methods but [`Pool::new`]; dropping it is for tasks, since it frees
 /// memory.

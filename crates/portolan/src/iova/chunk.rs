@@ -4,7 +4,8 @@
 //! or one batch lie next to each other, so that their translations share table entries, and one
 //! invalidation of the whole range serves them all.
 //!
-//! *Context.* Interrupt, but [`IovaSpace::chunk`] and [`IovaSpace::free_chunk`]: those are for tasks.
+//! *Context.* Interrupt, but [`IovaSpace::chunk`] and [`IovaSpace::free_chunk`]: those are for
+//! tasks.
 
 use alloc::vec::Vec;
 
@@ -16,9 +17,9 @@ use thiserror::Error;
 /// A range of one space in which mappings are placed one behind the other.
 ///
 /// No address is placed twice until [`Chunk::restart`]: an address that came back may still be in a
-/// device's caches. Life of a chunk: [`IovaSpace::chunk`]; [`Chunk::place`] and [`Chunk::remove`]; one
-/// invalidation of [`Chunk::range`]; then [`IovaSpace::free_chunk`] or [`Chunk::restart`]. One that
-/// is dropped keeps its addresses from use.
+/// device's caches. Life of a chunk: [`IovaSpace::chunk`]; [`Chunk::place`] and [`Chunk::remove`];
+/// one invalidation of [`Chunk::range`]; then [`IovaSpace::free_chunk`] or [`Chunk::restart`]. One
+/// that is dropped keeps its addresses from use.
 #[derive(Debug)]
 #[must_use = "a chunk that is dropped keeps its addresses from use"]
 pub struct Chunk {
@@ -143,8 +144,8 @@ impl Chunk {
         Ok(())
     }
 
-    /// Begins again at the start, if nothing is in use. Only once an invalidation of the whole range
-    /// has completed. Returns whether it did.
+    /// Begins again at the start, if nothing is in use. Only once an invalidation of the whole
+    /// range has completed. Returns whether it did.
     #[must_use = "a chunk in use does not begin again"]
     pub fn restart(&mut self) -> bool {
         if self.in_use == 0 {

@@ -1,9 +1,9 @@
 //! What an allocation and a release do when the stocks at hand do not serve: exchange a magazine
 //! with the depot, go to the ranges, and, when those are exhausted, empty the stocks into them.
 //!
-//! *Memory.* An allocation may take heap memory, while no lock is held: room for records, and magazines,
-//! one more than it needs as long as the depot has few. A release takes an empty magazine from the
-//! depot or goes to the ranges: it never allocates.
+//! *Memory.* An allocation may take heap memory, while no lock is held: room for records, and
+//! magazines, one more than it needs as long as the depot has few. A release takes an empty
+//! magazine from the depot or goes to the ranges: it never allocates.
 
 use super::class::{Block, Kind};
 use super::magazine::{Empty, Magazine, Put};

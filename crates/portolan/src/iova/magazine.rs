@@ -1,4 +1,5 @@
-//! Magazines of free blocks, the two of each kind that a CPU or a lane has, and the depot behind them.
+//! Magazines of free blocks, the two of each kind that a CPU or a lane has, and the depot behind
+//! them.
 //!
 //! After Bonwick and Adams, "Magazines and Vmem" (USENIX 2001): a CPU takes from and puts into its
 //! loaded magazine, exchanges it with the previous one when it is empty or full, and only then
@@ -216,8 +217,8 @@ pub(super) enum Empty {
 }
 
 impl Depot {
-    /// A depot that stops giving out empty magazines at `limit` full ones, with room for one more of
-    /// each of `cpus` CPUs; `None` without memory.
+    /// A depot that stops giving out empty magazines at `limit` full ones, with room for one more
+    /// of each of `cpus` CPUs; `None` without memory.
     pub fn try_new(limit: usize, cpus: usize) -> Option<Self> {
         let (mut full, mut empty) = (Vec::new(), Vec::new());
         full.try_reserve_exact(limit.checked_add(cpus)?).ok()?;

@@ -1,7 +1,8 @@
 //! Contiguous ranges of one address space.
 //!
-//! Records of free ranges are made where no lock is held: what is called under one says what it lacks
-//! ([`Refused::Lacks`]) and changes nothing; the caller allocates that, brings it, and tries again.
+//! Records of free ranges are made where no lock is held: what is called under one says what it
+//! lacks ([`Refused::Lacks`]) and changes nothing; the caller allocates that, brings it, and tries
+//! again.
 
 use super::tree::{Fit, Gap, GapTree, Lack, Room};
 use super::{FreeError, IovaError};
@@ -23,8 +24,8 @@ pub struct Request {
 /// *Cost.* Each call visits O(log n) of n free ranges, whatever is asked for.
 ///
 /// *Alignment.* A request aligned to the granule finds every free range that is long enough. One
-/// with a greater alignment finds every free range that holds an aligned block of its size rounded up to a
-/// power of two, or that is longer by the alignment; it may miss one that fits by chance.
+/// with a greater alignment finds every free range that holds an aligned block of its size rounded
+/// up to a power of two, or that is longer by the alignment; it may miss one that fits by chance.
 ///
 /// *Context.* Task, all methods that change it: they allocate records. It has no lock of its own.
 #[derive(Debug)]
@@ -260,8 +261,8 @@ impl RangeAllocator {
     }
 
     /// Takes back a range, whole or a part of one that was given out or set aside. For addresses
-    /// that devices used: only once the invalidation that covers them has completed. Needs no memory
-    /// if every range comes back whole, as it was given out.
+    /// that devices used: only once the invalidation that covers them has completed. Needs no
+    /// memory if every range comes back whole, as it was given out.
     ///
     /// # Errors
     /// See [`FreeError`]; nothing is taken back.

@@ -71,16 +71,16 @@ pub(super) struct Apart<T>(pub T);
 /// Addresses for all CPUs.
 ///
 /// *Locking.* One lock for each CPU's stocks, which others take only when nothing is left; one for
-/// each depot; one for the ranges. None is held while another is waited for, and no heap memory is taken
-/// or freed under one.
+/// each depot; one for the ranges. None is held while another is waited for, and no heap memory is
+/// taken or freed under one.
 ///
 /// *Full.* A request fails once no stock has anything for it. Blocks that another CPU moves
 /// between two stocks at that moment are not seen, at most a 64th of the addresses for each such
 /// CPU; nor is what a [`IovaLane`](super::IovaLane) holds, which gives it back at its next call.
 ///
 /// *Context.* Interrupt: [`try_alloc`](Self::try_alloc), [`free`](Self::free),
-/// [`free_all`](Self::free_all) and what tells numbers. Atomic: [`alloc`](Self::alloc), which waits for
-/// nothing and may take heap memory. Task: all else, and dropping it.
+/// [`free_all`](Self::free_all) and what tells numbers. Atomic: [`alloc`](Self::alloc), which waits
+/// for nothing and may take heap memory. Task: all else, and dropping it.
 pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
@@ -198,8 +198,8 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// As [`IovaSpace::alloc`], with no heap memory: from what the calling CPU and the depot have in
-    /// stock, or the ranges as long as they have room for another record.
+    /// As [`IovaSpace::alloc`], with no heap memory: from what the calling CPU and the depot have
+    /// in stock, or the ranges as long as they have room for another record.
     ///
     /// *Context.* Interrupt.
     ///

@@ -1,8 +1,8 @@
 //! Free ranges in a balanced tree that knows the largest below each node.
 //!
-//! An AVL tree keyed by first page, in an arena. Each node keeps, of its subtree, the greatest length
-//! and the order of the greatest naturally aligned block, so that a search never turns into a
-//! subtree without a fit. Every operation visits a number of nodes bounded by a small multiple of
+//! An AVL tree keyed by first page, in an arena. Each node keeps, of its subtree, the greatest
+//! length and the order of the greatest naturally aligned block, so that a search never turns into
+//! a subtree without a fit. Every operation visits a number of nodes bounded by a small multiple of
 //! the height, which is below 1.45 log2(n + 2).
 
 use alloc::collections::TryReserveError;
