@@ -8,15 +8,17 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use spin::Mutex;
 
 use super::buffers::Pages;
-use super::rig::{Cpus, Rig, Space};
+use super::rig::{Cpus, Rig, Setup, Space, TIMED_OUT};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
     Bouncer, Fill, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
 };
 use crate::dma::{
-    Constraints, CopyWhen, Copying, Device, FromDevice, MapError, Mapping, Policy, ToDevice, Trust,
+    Bidirectional, Coherency, Constraints, CopyWhen, Copying, Device, FromDevice, MapError,
+    Mapping, ToDevice, Trust,
 };
-use crate::platform::PhysMemory;
+use crate::inval::Caching;
+use crate::platform::{DataCache, PhysMemory};
 use crate::table::Access;
 use crate::unit::Domain as _;
 
@@ -58,7 +60,11 @@ pub(super) struct Copier {
 
 impl Copier {
     pub(super) fn new() -> Self {
-        let rig = Rig::policy(Policy::Strict);
+        Self::of(&Setup::default())
+    }
+
+    fn of(setup: &Setup) -> Self {
+        let rig = Rig::new(setup);
         let bytes = Arc::new(Bytes(Mutex::new(vec![0xee; 0x20_0000])));
         let cpus = rig.cpus.clone();
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
@@ -405,4 +411,108 @@ fn a_device_with_a_pool_of_its_own_neither_fills_nor_sees_the_other_s() {
         mapping.unmap().ok().unwrap();
     }
     assert_eq!((copier.used(), pool.in_use().used), (0, 0));
+}
+
+#[test]
+fn a_broken_space_takes_no_slots() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
+    copier.rig.space.fail(TIMED_OUT);
+    for _ in 0..10 {
+        let refused = device.map::<ToDevice, _>(copier.buffer(&[(0x1f00, 0x100)]));
+        assert_eq!(refused.err().unwrap().error, MapError::Broken(TIMED_OUT));
+    }
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn slots_of_a_map_that_failed_in_the_hardware_come_back_when_they_are_quiet() {
+    let copier = Copier::of(&Setup {
+        caching: Caching::NotPresentToo,
+        ..Setup::default()
+    });
+    let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
+    copier.rig.set_broken(1);
+    let refused = device.map::<ToDevice, _>(copier.buffer(&[(0x1f00, 0x100)]));
+    let held = refused.err().unwrap().buffer.err().unwrap();
+    assert!(copier.used() > 0);
+    copier.rig.set_broken(0);
+    copier.rig.space.recover().unwrap();
+    assert!(held.poll().is_ok());
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn a_piece_as_long_as_a_page_that_lies_across_two_is_copied_for_the_untrusted() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
+    let mapping = device.map::<ToDevice, _>(copier.buffer(&[(0x1080, 0x1000)]));
+    let mapping = mapping.ok().unwrap();
+    assert!(mapping.is_copied());
+    for segment in mapping.segments() {
+        let (pa, _) = copier.reach(segment.iova.get()).unwrap();
+        assert!((POOL..POOL + POOL_BYTES).contains(&pa), "{pa:#x}");
+    }
+    mapping.unmap().ok().unwrap();
+}
+
+#[derive(Default)]
+struct Lines(Mutex<Vec<(char, PhysRange)>>);
+
+impl DataCache for Lines {
+    fn clean(&self, memory: PhysRange) {
+        self.0.lock().push(('c', memory));
+    }
+
+    fn invalidate(&self, memory: PhysRange) {
+        self.0.lock().push(('i', memory));
+    }
+}
+
+#[test]
+fn what_the_cpu_wrote_beside_a_part_that_is_synced_stays() {
+    let copier = Copier::new();
+    let cache = Arc::new(Lines::default());
+    let constraints = Constraints {
+        coherency: Coherency::NotCoherent,
+        trust: Trust::Untrusted,
+        ..Constraints::default()
+    };
+    let (unit, space) = (copier.rig.hardware.clone(), copier.rig.space.clone());
+    let device = Device::translated(unit, StreamId::new(1), space, constraints).unwrap();
+    let device = device.with_cache(cache.clone());
+    let device = device.with_copies(copier.copying(CopyWhen::Needed));
+    // A head and a tail that are copied, and two pages in place.
+    let buffer = copier.buffer(&[(0x5800, 0x3000)]);
+    let mut mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+    cache.0.lock().clear();
+    let line = |at| PhysRange::from_len(PhysAddr::new(at), 0x40).unwrap();
+    mapping.sync_part_for_cpu(0x800, 0x40).unwrap();
+    assert_eq!(*cache.0.lock(), [('i', line(0x6000))]);
+    cache.0.lock().clear();
+    mapping.sync_part_for_device(0x840, 0x40).unwrap();
+    assert_eq!(*cache.0.lock(), [('c', line(0x6040))]);
+    mapping.unmap().ok().unwrap();
+}
+
+#[test]
+fn a_part_across_copies_and_pages_is_synced_piece_by_piece() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
+    let buffer = copier.buffer(&[(0x5ff0, 0x20), (0x7ff0, 0x20)]);
+    let mut mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+    for segment in mapping.segments() {
+        for byte in 0..segment.bytes.get() {
+            let (pa, _) = copier.reach(segment.iova.get() + byte).unwrap();
+            copier.bytes.fill(pa, 1, 5);
+        }
+    }
+    // From the second half of the first piece to the first half of the second.
+    mapping.sync_part_for_cpu(0x10, 0x20).unwrap();
+    assert_eq!(copier.bytes.at(0x5ff0, 0x10), [0xee; 0x10]);
+    assert_eq!(copier.bytes.at(0x6000, 0x10), [5; 0x10]);
+    assert_eq!(copier.bytes.at(0x7ff0, 0x10), [5; 0x10]);
+    assert_eq!(copier.bytes.at(0x8000, 0x10), [0xee; 0x10]);
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.bytes.at(0x8000, 0x10), [5; 0x10]);
 }

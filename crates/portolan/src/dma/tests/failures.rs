@@ -5,9 +5,11 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::buffers::{Pages, unowned};
-use super::rig::{Rig, Setup, TIMED_OUT, range};
-use crate::addr::{PhysAddr, PhysRange, StreamId};
-use crate::dma::{Constraints, Device, MapError, Policy, RetireError, ToDevice, Unowned};
+use super::rig::{BUSY, Rig, Setup, TIMED_OUT, device_of, range};
+use crate::addr::{PageSize, PhysAddr, PhysRange, StreamId};
+use crate::dma::{
+    CoherentMemory, Constraints, Device, MapError, Policy, RetireError, ToDevice, Unowned,
+};
 use crate::inval::Caching;
 use crate::iova::IovaError;
 use crate::table::Access;
@@ -147,4 +149,82 @@ fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
         assert_eq!(at, None);
     }
     assert!(enough > 0);
+}
+
+#[test]
+fn a_buffer_whose_map_fails_in_the_hardware_is_kept_until_it_is_quiet() {
+    let rig = Rig::new(&Setup {
+        caching: Caching::NotPresentToo,
+        ..Setup::default()
+    });
+    let device = device_of(&rig, 7, Constraints::default());
+    let alive = Arc::new(AtomicUsize::new(0));
+    rig.set_broken(1);
+    let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
+    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    assert_eq!(refused.error, MapError::Unit(TIMED_OUT));
+    assert_eq!(rig.space.waiting().0, 1);
+    let Err(held) = refused.buffer else {
+        panic!("a device may have reached it");
+    };
+    let held = held.poll().err().unwrap();
+    rig.set_broken(0);
+    rig.space.recover().unwrap();
+    drop(held.poll().ok().unwrap());
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_map_that_is_not_told_in_time_keeps_the_buffer_and_breaks_nothing() {
+    let rig = Rig::new(&Setup {
+        caching: Caching::NotPresentToo,
+        ..Setup::default()
+    });
+    let device = device_of(&rig, 7, Constraints::default());
+    let alive = Arc::new(AtomicUsize::new(0));
+    rig.set_broken(BUSY);
+    let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
+    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    assert!(matches!(refused.error, MapError::Busy { .. }));
+    assert_eq!(rig.space.failure(), None);
+    rig.set_broken(0);
+    let held = refused.buffer.err().unwrap();
+    assert!(held.wait().is_ok());
+}
+
+#[test]
+fn a_broken_space_leaves_coherent_memory_where_it_was() {
+    let rig = Rig::policy(Policy::Strict);
+    rig.space.fail(TIMED_OUT);
+    let before = rig.memory.live();
+    for _ in 0..4 {
+        let (space, memory) = (rig.space.clone(), rig.memory.clone());
+        let size = PageSize::SIZE_4K;
+        let made = CoherentMemory::new(space, memory, size, &Constraints::default());
+        assert_eq!(made.err(), Some(MapError::Broken(TIMED_OUT)));
+    }
+    assert_eq!(rig.memory.live(), before);
+    assert_eq!(rig.space.quarantine(), Default::default());
+}
+
+#[test]
+fn unmaps_in_a_broken_space_do_not_wait_for_the_hardware_again() {
+    let rig = Rig::policy(Policy::Strict);
+    let constraints = Constraints::default();
+    let map = |number| {
+        let mapped = rig
+            .space
+            .map_range(page(number), Access::READ, &constraints);
+        mapped.unwrap().0
+    };
+    let held: Vec<_> = (0..4).map(map).collect();
+    rig.set_broken(1);
+    for range in held {
+        let (error, left) = rig.space.unmap_range(range).unwrap_err();
+        assert_eq!((error, left), (RetireError::Unit(TIMED_OUT), None));
+    }
+    assert_eq!((rig.syncs(), rig.space.waiting().0), (1, 4));
+    rig.set_broken(0);
+    rig.space.recover().unwrap();
+    assert_eq!(rig.space.waiting(), (0, 0));
 }

@@ -1,9 +1,12 @@
 //! Spaces over a real table and a queue that completes or fails as it is told.
 
 mod buffers;
+mod bytes;
 mod copies;
 mod failures;
+mod handlers;
 mod ownership;
 mod policies;
 mod rig;
 mod standing;
+mod streams;

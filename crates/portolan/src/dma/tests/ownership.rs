@@ -127,6 +127,11 @@ fn an_untrusted_device_gets_whole_pages_only() {
     let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
     assert!(matches!(refused.error, MapError::SubPage { .. }));
     drop(refused);
+    // As long as a page, and across two.
+    let buffer = Pages::new(&alive, &[(0x1080, 0x1000)]);
+    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    assert!(matches!(refused.error, MapError::SubPage { .. }));
+    drop(refused);
     let buffer = Pages::new(&alive, &[(0x1000, 0x2000)]);
     let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
     drop(mapping.unmap().ok().unwrap());
@@ -145,6 +150,9 @@ fn untranslated_devices_reach_memory_below_their_limit_and_blocked_ones_none() {
     let mapping = device.map::<ToDevice, _>(low).ok().unwrap();
     assert_eq!(mapping.iova(), Iova::new(0x8000_0010));
     assert!(mapping.unmap().is_ok());
+    drop(device.map::<ToDevice, _>(Pages::new(&alive, &[(0x1000, 0x1000)])));
+    let lost = device.quarantine();
+    assert_eq!((lost.dropped, lost.bytes), (1, 0x1000));
     let high = Pages::new(&alive, &[(0xffff_f000, 0x2000)]);
     let refused = device.map::<ToDevice, _>(high).err().unwrap();
     assert!(matches!(refused.error, MapError::AboveLimit { .. }));

@@ -1,12 +1,13 @@
 //! A space, its queue, its clock and its devices.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
 use crate::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
-use crate::dma::{Bounds, DmaSpace, Policy, SpaceOptions};
+use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions};
 use crate::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
@@ -15,7 +16,8 @@ use crate::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use crate::table::PageTable;
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use crate::unit::{
-    Attach, AttachError, Awaited, ContextHome, FaultEvent, PagedDomain, Unit, UnitError,
+    Attach, AttachError, Awaited, ContextHome, FaultEvent, PagedDomain, ReservedRegion, Unit,
+    UnitError,
 };
 
 /// A queue that counts, and that fails while `broken` is not 0.
@@ -24,11 +26,43 @@ pub(super) struct Hardware {
     pub syncs: AtomicU64,
     pub broken: AtomicU64,
     pub blocked: Mutex<Vec<StreamId>>,
+    pub attached: AtomicU64,
+    /// Runs once, during the next invalidation: another CPU, or a handler on this one.
+    pub during_sync: Hook,
+    /// Runs once, when the next stream is blocked.
+    pub during_block: Hook,
+    pub reserved: Mutex<Vec<ReservedRegion>>,
     now: AtomicU64,
+}
+
+/// Something that happens once, in the middle of something else.
+#[derive(Default)]
+pub(super) struct Hook(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Hook {
+    pub fn set(&self, then: impl FnOnce() + Send + 'static) {
+        *self.0.lock() = Some(Box::new(then));
+    }
+
+    fn run(&self) {
+        let then = self.0.lock().take();
+        if let Some(then) = then {
+            then();
+        }
+    }
+}
+
+impl core::fmt::Debug for Hook {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Hook")
+    }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Queue(pub Arc<Hardware>);
+
+/// The value of `broken` for a queue that somebody else has for too long.
+pub(super) const BUSY: u64 = 2;
 
 pub(super) const TIMED_OUT: UnitError = UnitError::TimedOut {
     awaited: Awaited::Completion,
@@ -41,8 +75,13 @@ impl InvalidationQueue for Queue {
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
         assert!(steps.count() > 0);
         self.0.syncs.fetch_add(1, Ordering::Relaxed);
+        self.0.during_sync.run();
         match self.0.broken.load(Ordering::Relaxed) {
             0 => Ok(()),
+            BUSY => Err(UnitError::TimedOut {
+                awaited: Awaited::Turn,
+                waited: Nanos::new(7),
+            }),
             _ => Err(TIMED_OUT),
         }
     }
@@ -80,11 +119,16 @@ pub(super) type Space = DmaSpace<Domain, Cpus>;
 impl Unit for Hardware {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.blocked.lock().push(stream);
+        self.during_block.run();
         Ok(())
     }
 
     fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
         Ok(())
+    }
+
+    fn reserved(&self, _stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.reserved.lock().iter().for_each(|region| each(*region));
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
@@ -94,6 +138,7 @@ impl Unit for Hardware {
 
 impl Attach<Domain> for Hardware {
     fn attach(&self, _stream: StreamId, _domain: &Arc<Domain>) -> Result<(), AttachError> {
+        self.attached.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 }
@@ -191,4 +236,10 @@ impl Rig {
     pub fn pass(&self, nanos: u64) {
         self.hardware.now.fetch_add(nanos, Ordering::Relaxed);
     }
+}
+
+/// A device of `rig`, whose stream has the number.
+pub(super) fn device_of(rig: &Rig, stream: u32, constraints: Constraints) -> Device<Arc<Space>> {
+    let (unit, stream) = (rig.hardware.clone(), StreamId::new(stream));
+    Device::translated(unit, stream, rig.space.clone(), constraints).unwrap()
 }

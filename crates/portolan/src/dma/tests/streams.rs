@@ -1,0 +1,150 @@
+//! Which devices a space takes, what it keeps off, and whom it blocks when it breaks.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use super::buffers::Pages;
+use super::rig::{Hardware, Rig, Setup, Space, TIMED_OUT, device_of, range};
+use crate::addr::{Iova, StreamId};
+use crate::dma::{Constraints, Device, DeviceError, Policy, ToDevice, Trust};
+use crate::table::Access;
+use crate::unit::{Domain as _, ReservedKind, ReservedRegion};
+
+fn translated(
+    rig: &Rig,
+    unit: &Arc<Hardware>,
+    stream: u32,
+    constraints: Constraints,
+) -> Result<Device<Arc<Space>>, DeviceError> {
+    let (stream, space) = (StreamId::new(stream), rig.space.clone());
+    Device::translated(unit.clone(), stream, space, constraints)
+}
+
+#[test]
+fn a_stream_is_blocked_although_another_one_leaves_while_the_space_breaks() {
+    let rig = Rig::policy(Policy::Strict);
+    let plain = Constraints::default();
+    let first = device_of(&rig, 1, plain);
+    let _others = [2, 3].map(|stream| device_of(&rig, stream, plain));
+    rig.hardware.during_block.set(move || drop(first));
+    rig.space.fail(TIMED_OUT);
+    let blocked = rig.hardware.blocked.lock();
+    for stream in [1, 2, 3] {
+        assert!(blocked.contains(&StreamId::new(stream)), "{stream}");
+    }
+}
+
+#[test]
+fn the_stream_of_another_unit_with_the_same_number_stays() {
+    let rig = Rig::policy(Policy::Strict);
+    let other = Arc::new(Hardware::default());
+    let plain = Constraints::default();
+    let one = device_of(&rig, 1, plain);
+    let _two = translated(&rig, &other, 1, plain).unwrap();
+    drop(one);
+    rig.space.fail(TIMED_OUT);
+    assert_eq!(*other.blocked.lock(), [StreamId::new(1)]);
+}
+
+#[test]
+fn a_stream_has_one_device_in_a_space() {
+    let rig = Rig::policy(Policy::Strict);
+    let plain = Constraints::default();
+    let one = device_of(&rig, 1, plain);
+    let again = translated(&rig, &rig.hardware, 1, plain).err();
+    assert_eq!(again, Some(DeviceError::InUse));
+    assert_eq!(*rig.hardware.blocked.lock(), []);
+    drop(one);
+    device_of(&rig, 1, plain);
+}
+
+#[test]
+fn a_broken_space_takes_no_devices() {
+    let rig = Rig::policy(Policy::Strict);
+    rig.space.fail(TIMED_OUT);
+    let refused = translated(&rig, &rig.hardware, 1, Constraints::default()).err();
+    assert_eq!(refused, Some(DeviceError::Broken(TIMED_OUT)));
+    assert_eq!(rig.hardware.attached.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
+    let untrusted = Constraints {
+        trust: Trust::Untrusted,
+        ..Constraints::default()
+    };
+    let rig = Rig::policy(Policy::Lazy);
+    let refused = translated(&rig, &rig.hardware, 1, untrusted).err();
+    assert_eq!(refused, Some(DeviceError::Untrusted));
+    let refused =
+        Device::<Arc<Space>>::identity(rig.hardware.clone(), StreamId::new(1), untrusted).err();
+    assert_eq!(refused, Some(DeviceError::Untrusted));
+    let rig = Rig::policy(Policy::Retired);
+    assert!(translated(&rig, &rig.hardware, 1, untrusted).is_ok());
+}
+
+fn reserve(rig: &Rig, start: u64, last: u64, kind: ReservedKind) {
+    let range = range(start, last);
+    rig.hardware
+        .reserved
+        .lock()
+        .push(ReservedRegion { range, kind });
+}
+
+#[test]
+fn no_mapping_gets_what_the_unit_reserves() {
+    let rig = Rig::new(&Setup {
+        window: range(0x10_0000, 0x10_7fff),
+        ..Setup::default()
+    });
+    // Pages 2 to 5 of the window, in parts that overlap, and what is outside of it.
+    reserve(&rig, 0x10_2000, 0x10_3fff, ReservedKind::Interrupts);
+    reserve(&rig, 0x10_3800, 0x10_57ff, ReservedKind::Unusable);
+    reserve(&rig, 0xfee0_0000, 0xfeef_ffff, ReservedKind::Interrupts);
+    reserve(&rig, 0x10_0000, 0x10_0fff, ReservedKind::Doorbell);
+    let plain = Constraints::default();
+    let alive = Arc::new(AtomicUsize::new(0));
+    // The second one finds all of it set aside.
+    let devices = [1, 2].map(|stream| device_of(&rig, stream, plain));
+    let map = |at: u64| {
+        let buffer = Pages::new(&alive, &[(at, 0x1000)]);
+        devices[0].map::<ToDevice, _>(buffer)
+    };
+    let held: alloc::vec::Vec<_> = (0..4).map(|page| map(page << 12).ok().unwrap()).collect();
+    let mut at: alloc::vec::Vec<_> = held.iter().map(|one| one.iova().get()).collect();
+    at.sort_unstable();
+    assert_eq!(at, [0x10_0000, 0x10_1000, 0x10_6000, 0x10_7000]);
+    assert!(map(0x9000).is_err());
+}
+
+#[test]
+fn what_firmware_s_devices_use_is_mapped_one_to_one_before_the_stream_is_attached() {
+    let rig = Rig::policy(Policy::Strict);
+    let both = Access::READ | Access::WRITE;
+    reserve(&rig, 0x20_0800, 0x20_1fff, ReservedKind::Direct(both));
+    reserve(&rig, 0x20_1000, 0x20_2fff, ReservedKind::Direct(both));
+    let plain = Constraints::default();
+    let _devices = [1, 2].map(|stream| device_of(&rig, stream, plain));
+    for at in [0x20_0000, 0x20_1234, 0x20_2fff] {
+        let found = rig.space.domain.translate(Iova::new(at)).unwrap();
+        assert_eq!((found.pa.get(), found.access), (at, both));
+    }
+    assert_eq!(rig.space.domain.translate(Iova::new(0x20_3000)), None);
+}
+
+#[test]
+fn reserved_addresses_that_are_in_use_are_refused() {
+    let rig = Rig::policy(Policy::Strict);
+    let plain = Constraints::default();
+    let device = device_of(&rig, 1, plain);
+    let alive = Arc::new(AtomicUsize::new(0));
+    let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
+    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let at = mapping.iova().get();
+    reserve(&rig, at, at + 0xfff, ReservedKind::Interrupts);
+    let refused = translated(&rig, &rig.hardware, 2, plain).err();
+    let reserved = range(at, at + 0xfff);
+    assert_eq!(refused, Some(DeviceError::Reserved { range: reserved }));
+    mapping.unmap().ok().unwrap();
+    assert!(translated(&rig, &rig.hardware, 2, plain).is_ok());
+}
