@@ -1,4 +1,6 @@
 //! The commands of several callers, to be carried out with one sync.
+//!
+//! *Context.* Interrupt: everything here is a value, and takes a bounded number of steps.
 
 use arrayvec::ArrayVec;
 

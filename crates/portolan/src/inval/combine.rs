@@ -10,6 +10,10 @@
 //! not carried out and nobody else. A caller whose submitter does not come back in time does
 //! the same, so a waiting caller depends on nothing but the queue under it.
 //!
+//! *Handlers.* A handler that submits on the CPU whose submission it has interrupted waits until the
+//! limit and then submits alone, so that it needs nobody but the queue under it. What it had put into
+//! a batch it takes no part in any more.
+//!
 //! *Order.* What a caller's plan has to clean or drain first it does itself, before its commands are
 //! seen by others. Plans with more than one sync, without any, or with many commands pass through.
 
@@ -23,6 +27,8 @@ use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::unit::{ContextHome, UnitError};
 
 /// How callers are combined.
+///
+/// *Context.* Interrupt: values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CombineOptions {
     /// Numbers of CPUs that share a batch; each such group submits on its own. At least 1.
@@ -35,14 +41,15 @@ pub struct CombineOptions {
     pub merging: Merging,
     /// How long the first caller of a batch is waited for before another one takes its place.
     pub patience: Nanos,
-    /// How long a caller waits for others before it submits its own commands alone. At least the
-    /// deadline of the queue.
+    /// How long a caller waits for others before it submits its own commands alone: somewhat more
+    /// than a submission takes. It may wait in a handler that has interrupted the submitter, which
+    /// then cannot go on.
     pub wait_limit: Nanos,
 }
 
 impl Default for CombineOptions {
     /// One group, nobody beside it, no ranges, the context from the 17th command on, 100
-    /// microseconds, two seconds.
+    /// microseconds, one millisecond.
     fn default() -> Self {
         Self {
             cpus_per_group: usize::MAX,
@@ -55,7 +62,7 @@ impl Default for CombineOptions {
                 context_above: 16,
             },
             patience: Nanos::new(100_000),
-            wait_limit: Nanos::from_millis(2000),
+            wait_limit: Nanos::from_millis(1),
         }
     }
 }
@@ -82,6 +89,10 @@ impl CombineOptions {
 ///
 /// *Waiting.* Bounded by [`CombineOptions::wait_limit`], the time that the lock takes and twice the
 /// queue's own deadline.
+///
+/// *Context.* Atomic: [`InvalidationQueue::execute`] waits for hardware and, within the limit, for
+/// other CPUs; a handler may call it while the CPU's own submission is under way, if it may call
+/// that of the queue under it. [`Combined::new`] is for tasks.
 pub struct Combined<P: Cpus, Q> {
     cpus: P,
     queue: Q,
@@ -201,6 +212,16 @@ impl<P: Cpus> Group<P> {
         })
     }
 
+    /// Takes no part any more in batch `number`, if nobody has taken it yet. Its commands are carried
+    /// out with it, or forgotten if it has no other callers.
+    fn withdraw(&self, number: u64) {
+        self.open.with(|open| {
+            if open.number == number {
+                open.callers -= 1;
+            }
+        });
+    }
+
     /// Tells everybody that `number` has ended.
     fn finish<E>(&self, number: u64, outcome: &Result<(), E>) {
         if outcome.is_err() {
@@ -228,6 +249,8 @@ impl Open {
 
 impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
     /// Combines callers on `cpus` in front of `queue`.
+    ///
+    /// *Context.* Task.
     pub fn new(cpus: P, queue: Q, options: CombineOptions) -> Self {
         let groups = cpus.count().div_ceil(options.cpus_per_group.max(1));
         Self {
@@ -239,6 +262,8 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
     }
 
     /// The queue under it.
+    ///
+    /// *Context.* Interrupt.
     pub fn queue(&self) -> &Q {
         &self.queue
     }
@@ -300,6 +325,7 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
                 }
             }
             if now.since(begin) >= self.options.wait_limit {
+                group.withdraw(number);
                 return Waited::Alone;
             }
             self.cpus.relax();
@@ -353,3 +379,6 @@ impl<P: Cpus, Q: core::fmt::Debug> core::fmt::Debug for Combined<P, Q> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,83 @@
+//! A handler that submits while the code that it has interrupted is submitting.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use spin::Mutex;
+
+use super::{CombineOptions, Combined};
+use crate::addr::{ContextId, CpuId};
+use crate::inval::{Command, InvalidationQueue, Step};
+use crate::platform::{Clock, Nanos, SpinCpus};
+use crate::unit::UnitError;
+
+#[derive(Default)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.load(Ordering::Relaxed))
+    }
+
+    fn relax(&self) {
+        self.0.fetch_add(1000, Ordering::Relaxed);
+    }
+}
+
+type Handler = Box<dyn FnOnce() + Send>;
+
+/// Notes the contexts of each submission, in the order in which those end.
+#[derive(Default)]
+struct Hardware {
+    ended: Mutex<Vec<Vec<u32>>>,
+    strikes: Mutex<Option<Handler>>,
+}
+
+#[derive(Clone)]
+struct Queue(Arc<Hardware>);
+
+impl InvalidationQueue for Queue {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        let contexts = steps.filter_map(|step| match step {
+            Step::Invalidate(Command::Context { context }) => Some(context.get()),
+            _ => None,
+        });
+        let contexts = contexts.collect();
+        let handler = self.0.strikes.lock().take();
+        if let Some(handler) = handler {
+            handler();
+        }
+        self.0.ended.lock().push(contexts);
+        Ok(())
+    }
+}
+
+fn steps(context: u32) -> impl Iterator<Item = Step> {
+    let context = ContextId::new(context);
+    [Step::Invalidate(Command::Context { context }), Step::Sync].into_iter()
+}
+
+#[test]
+fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
+    let hardware = Arc::new(Hardware::default());
+    let clock = Arc::new(Hand::default());
+    let cpus = SpinCpus::new(2, clock.clone(), || CpuId::new(0));
+    let queue = Queue(hardware.clone());
+    let combined = Arc::new(Combined::new(cpus, queue, CombineOptions::default()));
+    let inner = combined.clone();
+    *hardware.strikes.lock() = Some(Box::new(move || {
+        inner.execute(&mut steps(2)).unwrap();
+    }));
+    combined.execute(&mut steps(1)).unwrap();
+    assert_eq!(*hardware.ended.lock(), [[2], [1]]);
+    assert!(clock.now() <= Nanos::from_millis(2));
+    // Nobody waits for what the handler had left in a batch.
+    let before = clock.now();
+    combined.execute(&mut steps(3)).unwrap();
+    assert_eq!(*hardware.ended.lock(), [[2], [1], [3]]);
+    assert_eq!(clock.now(), before);
+}

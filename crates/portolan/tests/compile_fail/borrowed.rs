@@ -1,0 +1,21 @@
+//! A buffer that is only borrowed: the borrow could end while the device is at it.
+
+use portolan::addr::PhysRange;
+use portolan::dma::Buffer;
+
+struct Borrowed<'a>(&'a mut [u8], PhysRange);
+
+// SAFETY: none, and the compiler finds out.
+unsafe impl<'a> Buffer for Borrowed<'a> {
+    type Pieces<'b> = core::iter::Once<PhysRange> where Self: 'b;
+
+    fn pieces(&self) -> Self::Pieces<'_> {
+        core::iter::once(self.1)
+    }
+
+    fn device_may_write(&self) -> bool {
+        !self.0.is_empty()
+    }
+}
+
+fn main() {}
