@@ -66,11 +66,16 @@ impl Unowned {
     ///
     /// # Safety
     /// From now on until devices cannot reach the memory any more, it stays allocated, and nobody
-    /// but the device reaches it. That is so once the value came back, or was dropped without
-    /// having been mapped; for memory that was given to
-    /// [`DmaSpace::map_range`](super::DmaSpace::map_range) or to
-    /// [`Reservation::link`](super::Reservation::link) once it has been unmapped and, under
-    /// [`Policy::Lazy`](super::Policy::Lazy), the space has been flushed after that.
+    /// but the device reaches it. That is so
+    ///
+    /// * once the value came back, or was dropped without having been mapped;
+    /// * for [`DmaSpace::map_range`](super::DmaSpace::map_range) and
+    ///   [`Reservation::link`](super::Reservation::link): once unmapping has returned `Ok`, under
+    ///   [`Policy::Lazy`](super::Policy::Lazy) once the space has been flushed after that;
+    /// * for [`Device::with_standing_pool`](super::Device::with_standing_pool), whose pool the CPU
+    ///   copies to and from all the same: once the device and its mappings are gone, and the space
+    ///   has been flushed after that;
+    /// * after any failure: once the space has recovered.
     pub const unsafe fn new(memory: PhysRange) -> Self {
         Self(memory)
     }

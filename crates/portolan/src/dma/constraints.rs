@@ -1,4 +1,6 @@
 //! What a device can reach, and how far it is trusted.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use core::num::NonZeroU64;
 

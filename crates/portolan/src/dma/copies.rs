@@ -1,4 +1,6 @@
 //! Which parts of a buffer a device reaches in place, and which as copies.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

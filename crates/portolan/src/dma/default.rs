@@ -2,6 +2,8 @@
 //!
 //! [`default_policy`] is a pure function of what is known of the device, the IOMMU and the driver. Its
 //! reason is a sentence for whoever asks why their machine does what it does.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::{Policy, Trust};
 use crate::inval::Caching;

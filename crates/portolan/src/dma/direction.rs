@@ -1,4 +1,6 @@
 //! Directions as types.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use crate::table::Access;
 

@@ -2,12 +2,15 @@
 //!
 //! * [`DmaSpace`]: a domain with addresses to give out, and a [`Policy`] of invalidation.
 //! * [`Device`]: a stream with its [`Constraints`], translated, passed through or blocked.
-//! * [`Mapping`] → [`Retired`] → the buffer: who holds which cannot touch what a device may still
-//!   reach. [`DmaSpace::map_range`] and [`DmaSpace::unmap_range`] are for drivers that keep their
-//!   buffers themselves.
+//! * [`Buffer`] → [`Mapping`] → [`Retired`] → the buffer: who holds which cannot touch what a device
+//!   may still reach. [`DmaSpace::map_range`] and [`DmaSpace::unmap_range`] are for drivers that
+//!   keep their buffers themselves, which they promise by [`Unowned`].
 //! * [`Reservation`]: addresses first, pieces later, one sync for all.
 //! * [`CoherentMemory`]: memory for rings, mapped as long as it lives.
 //! * [`Copying`]: copies of what must not, or cannot, be reached in place.
+//!
+//! Handlers call [`Device::try_map`], [`Mapping::retire`] and [`Retired::poll`], which wait for
+//! nothing; a worker or a timer calls [`DmaSpace::tick`].
 //!
 //! Not here: I/O page faults.
 

@@ -1,4 +1,6 @@
 //! When what was unmapped is invalidated.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 /// What an unmap that does not wait for its buffer's owner to come back does.
 ///
@@ -14,6 +16,7 @@ pub enum Policy {
     /// so pays for all that was retired there before.
     Retired,
     /// Unmaps join their CPU's queue and return at once: devices may reach what was unmapped until
-    /// the queue is flushed, within its bounds. Addresses are not reused before.
+    /// the queue is flushed, within its bounds. Addresses are not reused before. For devices that
+    /// are trusted: others are refused.
     Lazy,
 }

@@ -21,6 +21,8 @@ use crate::table::Access;
 use crate::unit::{Domain, UnitError};
 
 /// How an address space is set up.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceOptions {
     /// The addresses to give out; those that the domain cannot translate are left out.
@@ -29,7 +31,8 @@ pub struct SpaceOptions {
     pub policy: Policy,
     /// How much may wait for its invalidation, in each CPU's queue.
     pub bounds: Bounds,
-    /// How long one CPU waits for another's flush. At least the unit's own limit.
+    /// How long one CPU waits for another's flush before it says that it is busy. At least the
+    /// unit's own limit.
     pub turn_limit: Nanos,
     /// With so many table pages or fewer, tables that become empty stay in place; more than those
     /// go back to their memory once they are quiet.
@@ -132,6 +135,8 @@ pub struct DmaSpace<D: Domain, P: Cpus + Clone> {
 }
 
 /// Something that leads to a space and stays with its mappings: a reference or a count.
+///
+/// *Context.* Interrupt; dropping the last one drops the space.
 pub trait Handle: Deref<Target = DmaSpace<Self::Domain, Self::Cpus>> {
     /// The kind of domain.
     type Domain: Domain;

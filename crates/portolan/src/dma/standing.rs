@@ -13,7 +13,6 @@ use alloc::sync::Arc;
 use super::buffer::Unowned;
 use super::copies::Copies;
 use super::error::StandingError;
-use super::quieting::Left;
 use super::segments::Placing;
 use super::space::{DmaRange, Handle};
 use super::{Constraints, Trust};
@@ -75,18 +74,16 @@ impl<H: Handle> Standing<H> {
 }
 
 impl<H: Handle> Drop for Standing<H> {
-    /// Atomic. It unmaps the pool, and waits under each policy. If the hardware does not complete,
-    /// the space is broken and keeps the addresses; the pool's memory is its owner's to keep.
+    /// Interrupt. It unmaps the pool and waits for nothing: its memory is its owner's to keep until the
+    /// space has been flushed.
     fn drop(&mut self) {
         let Some(range) = self.range.take() else {
             return;
         };
         let bytes = range.addresses().len_minus_one().saturating_add(1);
-        if let Err((_, left)) = self.space.take_down(range) {
-            if let Left::Held(wait) = left {
-                self.space.abandon(&wait);
-            }
-            self.space.count_dropped(bytes);
+        match self.space.retire(range) {
+            Ok(wait) => self.space.abandon(&wait),
+            Err(_) => self.space.count_dropped(bytes),
         }
     }
 }

@@ -7,9 +7,9 @@ struct Borrowed<'a>(&'a mut [u8], PhysRange);
 
 // SAFETY: none, and the compiler finds out.
 unsafe impl<'a> Buffer for Borrowed<'a> {
-    type Pieces<'b> = core::iter::Once<PhysRange> where Self: 'b;
+    type Pieces<'b> = core::iter::Once<PhysRange>;
 
-    fn pieces(&self) -> Self::Pieces<'_> {
+    fn pieces(&self) -> core::iter::Once<PhysRange> {
         core::iter::once(self.1)
     }
 

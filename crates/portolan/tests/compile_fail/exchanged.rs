@@ -8,7 +8,7 @@ fn exchange<H: Handle, B: Buffer>(
     other: B,
 ) -> B {
     core::mem::swap(&mut **one, &mut **two);
-    core::mem::replace(one.for_cpu(), other)
+    core::mem::replace(&mut **one, other)
 }
 
 fn main() {}

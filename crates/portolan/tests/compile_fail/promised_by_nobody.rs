@@ -1,7 +1,7 @@
-//! A buffer whose contract nobody has promised, and memory that nobody keeps.
+//! A buffer whose contract nobody has promised.
 
 use portolan::addr::PhysRange;
-use portolan::dma::{Buffer, Unowned};
+use portolan::dma::Buffer;
 
 struct Mine(PhysRange);
 
@@ -15,10 +15,6 @@ impl Buffer for Mine {
     fn device_may_write(&self) -> bool {
         true
     }
-}
-
-fn unowned(memory: PhysRange) -> [Unowned; 2] {
-    [Unowned::new(memory), Unowned(memory)]
 }
 
 fn main() {}

@@ -12,7 +12,7 @@ fn freed<H: Handle, B: Buffer>(mapping: Mapping<H, B, FromDevice>) {
     drop::<B>(*mapping);
 }
 
-fn ended<H: Handle, B: Buffer>(mut mapping: Mapping<H, B, FromDevice>) {
+fn ended<H: Handle, B: Buffer>(mapping: Mapping<H, B, FromDevice>) {
     let retired = mapping.retire();
     let _ = mapping.read(0, &mut [0]);
     drop(retired);
