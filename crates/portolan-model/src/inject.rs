@@ -61,6 +61,11 @@ pub enum Violation {
         /// What was written.
         value: u64,
     },
+    /// Put entries of another size in place of one that was still cached, while a device used it.
+    SizesConflict {
+        /// What the device used.
+        iova: Iova,
+    },
     /// Accessed a register with a width or at an offset that it does not have.
     BadAccess {
         /// Where.

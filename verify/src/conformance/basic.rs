@@ -42,11 +42,11 @@ impl<M: Machine> Attached<M> {
         self.sync(owed)
     }
 
-    /// Unmaps and owes.
+    /// Unmaps and owes. A block that is cut is split before, and that is paid.
     pub(super) fn unmap(&self, iova: Iova, bytes: u64) -> Result<Gather, Outcome> {
         let mut owed = Gather::new();
         let range = IovaRange::from_len(iova, bytes).ok_or_else(|| fail("empty range"))?;
-        must("unmapping", self.domain.unmap(range, &mut owed))?;
+        must("unmapping", self.domain.unmap_part(range, &mut owed))?;
         Ok(owed)
     }
 

@@ -381,6 +381,14 @@ pub mod intel {
             .for_each(|words| words[1] -= 1);
     }
 
+    /// Masks that are smaller than a block.
+    pub fn masks_below_blocks(commands: &mut [Words]) {
+        const MASK: u64 = 0x3f;
+        let them = commands.iter_mut().filter(|words| by_address(words));
+        them.filter(|words| words[1] & MASK >= 9)
+            .for_each(|words| words[1] = words[1] & !MASK | 8);
+    }
+
     /// Another domain instead of this one.
     pub fn wrong_domain(commands: &mut [Words]) {
         let them = commands.iter_mut().filter(|words| by_address(words));

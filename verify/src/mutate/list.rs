@@ -284,6 +284,22 @@ pub const MUTANTS: &[Mutant] = &[
         &["freed-tables-are-forgotten"],
     ),
     mutant(
+        Ground::Vtd(Kind::Plain),
+        "masks as large as blocks",
+        commands(intel::masks_below_blocks),
+        &[
+            "block-split-keeps-the-rest",
+            "debts-of-one-block",
+            "blocks-among-pages",
+        ],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Scalable),
+        "masks as large as blocks",
+        commands(intel::masks_below_blocks),
+        &["block-split-keeps-the-rest", "blocks-among-pages"],
+    ),
+    mutant(
         Ground::Vtd(Kind::CachingMode),
         "invalidations after a map (caching mode)",
         read(intel::without_caching_mode),
@@ -353,6 +369,12 @@ pub const MUTANTS: &[Mutant] = &[
         "walk caches, where tables were freed",
         commands(intel::leaves_only),
         &["freed-tables-are-forgotten"],
+    ),
+    mutant(
+        Ground::VtdFirst,
+        "masks as large as blocks",
+        commands(intel::masks_below_blocks),
+        &["block-split-keeps-the-rest", "blocks-among-pages"],
     ),
     mutant(
         Ground::VtdFirst,

@@ -15,6 +15,7 @@ use super::queue::CommandQueue;
 use super::spec::command::Words;
 use crate::ids::Ids;
 use alloc::sync::Arc;
+use arrayvec::ArrayVec;
 use core::iter::once;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{ContextId, IovaRange, PageSize, Pasid, StreamId};
@@ -106,14 +107,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// What a round of commands touched.
+/// Contexts whose devices and first stages are told after one round of commands; with more of them
+/// the round ends earlier.
+const TOUCHED: usize = 8;
+
+/// A context that a round of commands touched.
 #[derive(Clone, Copy, Debug)]
-enum Touched {
-    Nothing,
-    /// Addresses of a context, by address.
-    Range(Tag, IovaRange),
-    /// All of a context.
-    All(Tag),
+struct Touched {
+    tag: Tag,
+    /// Which addresses; all of them if `None`.
+    range: Option<IovaRange>,
 }
 
 /// How a round ended.
@@ -132,19 +135,35 @@ enum Ended {
 struct Round<'a, R, M: TableMem<AtomicU64>, C: Cpus> {
     shared: &'a Shared<R, M, C>,
     steps: &'a mut dyn Iterator<Item = Step>,
-    touched: Touched,
+    /// A command for the next round.
+    held: Option<Command>,
+    touched: ArrayVec<Touched, TOUCHED>,
     ended: Ended,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
+    /// Notes that `tag` was touched; there is room for it.
     fn touch(&mut self, tag: Tag, range: Option<IovaRange>) {
-        self.touched = match (self.touched, range) {
-            (Touched::Nothing, Some(range)) => Touched::Range(tag, range),
-            (Touched::Range(of, old), Some(range)) if of == tag => {
-                Touched::Range(tag, old.hull(range))
+        let known = self.touched.iter_mut().find(|touched| touched.tag == tag);
+        match known {
+            None => self.touched.push(Touched { tag, range }),
+            Some(touched) => {
+                let both = touched.range.zip(range);
+                touched.range = both.map(|(old, new)| old.hull(new));
             }
-            _ => Touched::All(tag),
+        }
+    }
+
+    /// Whether the context of `command` can be noted.
+    fn has_room(&self, command: Command) -> bool {
+        let context = match command {
+            Command::Page { context, .. }
+            | Command::Range { context, .. }
+            | Command::Context { context } => context,
+            Command::Global | Command::Configuration { .. } => return true,
         };
+        let known = |tag| self.touched.iter().any(|touched| touched.tag == tag);
+        !self.touched.is_full() || Tag::of(context).is_none_or(known)
     }
 
     fn command(&mut self, command: Command) -> Option<Words> {
@@ -182,18 +201,20 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Round<'_, R, M, C> {
         })
     }
 
-    /// What a second stage with first stages on top has to add, once the sync of the round is
+    /// What second stages with first stages on top have to add, once the sync of the round is
     /// complete: before it, a walk may still fill a combined entry from the stale second stage,
     /// after the first stages' own invalidation has passed.
-    fn combined(&self) -> Option<Words> {
-        match self.touched {
-            Touched::Range(tag @ Tag::Vmid(vmid), _)
-                if self.shared.nested.members(tag).next().is_some() =>
-            {
+    fn combined(&self) -> ArrayVec<Words, TOUCHED> {
+        let both = self.touched.iter().filter_map(|touched| match *touched {
+            Touched {
+                tag: tag @ Tag::Vmid(vmid),
+                range: Some(_),
+            } if self.shared.nested.members(tag).next().is_some() => {
                 Some(command::invalidate_first_stages(vmid.get()))
             }
             _ => None,
-        }
+        });
+        both.collect()
     }
 }
 
@@ -202,11 +223,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
 
     fn next(&mut self) -> Option<Words> {
         while self.ended == Ended::NotYet {
-            match self.steps.next() {
+            let held = self.held.take().map(Step::Invalidate);
+            match held.or_else(|| self.steps.next()) {
                 Some(Step::Clean(bytes)) => self.shared.machine.mem.clean(bytes),
                 Some(Step::CleanBarrier) => self.shared.machine.mem.clean_barrier(),
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
+                Some(Step::Invalidate(command)) if !self.has_room(command) => {
+                    self.held = Some(command);
+                    self.ended = Ended::Sync;
+                }
                 Some(Step::Invalidate(command)) => match self.command(command) {
                     Some(words) => return Some(words),
                     None => self.ended = Ended::Bad,
@@ -223,11 +249,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        let mut held = None;
         loop {
             let mut round = Round {
                 shared: &self.0,
                 steps: &mut *steps,
-                touched: Touched::Nothing,
+                held,
+                touched: ArrayVec::new(),
                 ended: Ended::NotYet,
             };
             let first = round.next();
@@ -237,14 +265,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
             self.0
                 .queue
                 .run(&mut first.into_iter().chain(&mut round).fuse())?;
-            if let Some(first_stages) = round.combined() {
-                self.0.run([first_stages])?;
+            let first_stages = round.combined();
+            if !first_stages.is_empty() {
+                self.0.queue.run(&mut first_stages.into_iter())?;
             }
             let (touched, ended) = (round.touched, round.ended);
-            match touched {
-                Touched::Nothing => {}
-                Touched::Range(tag, range) => self.0.tell_remotes(tag, Some(range))?,
-                Touched::All(tag) => self.0.tell_remotes(tag, None)?,
+            held = round.held;
+            for Touched { tag, range } in touched {
+                self.0.tell_remotes(tag, range)?;
             }
             match ended {
                 Ended::Bad => return Err(UnitError::Unsupported),

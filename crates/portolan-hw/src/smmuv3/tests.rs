@@ -10,11 +10,11 @@ use super::spec::reg;
 use super::*;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::fault::{
     GroupId, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response, Wants,
 };
-use portolan::inval::Gather;
+use portolan::inval::{Command, Depth, Gather, InvalidationQueue as _, Step};
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::unit::{
@@ -301,6 +301,37 @@ fn a_guest_s_first_stage_over_ours() {
             .count(),
         0
     );
+}
+
+#[test]
+fn every_context_of_one_batch_has_its_devices_told() {
+    let (_mem, unit, driver) = setup();
+    let domains = [(); 12].map(|()| first(&driver));
+    for (stream, domain) in (0u32..).zip(&domains) {
+        let stream = StreamId::new(stream);
+        driver.enable_ats(stream).unwrap();
+        driver.attach(stream, domain).unwrap();
+    }
+    unit.take_log();
+    let page = |domain: &Arc<First>| {
+        Step::Invalidate(Command::Page {
+            context: domain.context(),
+            iova: Iova::new(0x7000),
+            size: PageSize::SIZE_4K,
+            depth: Depth::LeafOnly,
+        })
+    };
+    let steps = domains.iter().chain(&domains).map(page);
+    let mut steps = steps.chain([Step::Sync]);
+    driver.queue().execute(&mut steps).unwrap();
+    let log = unit.take_log();
+    let told = |stream: u64| log.contains(&[stream << 32 | 0x40, 0x7000]);
+    assert!((0..12).all(told), "{log:x?}");
+    // A device is told after a sync of what was sent for its context.
+    let last = |code: u64| log.iter().rposition(|words| words[0] & 0xff == code);
+    assert!(last(op::TLBI_NH_VA) < last(op::ATC_INV));
+    let invalidations = log.iter().filter(|words| words[0] & 0xff == op::TLBI_NH_VA);
+    assert_eq!(invalidations.count(), 24);
 }
 
 #[test]

@@ -27,10 +27,10 @@ pub enum Temper {
 /// it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Names {
-    /// Any part of the page, as Arm and AMD have it.
+    /// Any part of the page, as Arm has it.
     AnyPart,
     /// The whole page in one command, as VT-d has it: the address mask is at least as large as the
-    /// page (IVA_REG, section 11.4.8.1).
+    /// page (IVA_REG, section 11.4.8).
     WholePage,
 }
 

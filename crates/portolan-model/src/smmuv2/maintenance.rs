@@ -2,12 +2,14 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize};
 
+use super::faults::Refusal;
+use super::faults::context::CONFLICT;
 use super::translate::{global_context, space_context};
 use super::{Cleaned, Safe, SmmuV2Registers, Space, State};
 use crate::adversary::{Rank, unordered};
 use crate::cache::{Cache, Reach};
 use crate::decode::Leaf;
-use crate::inject::Drain;
+use crate::inject::{Drain, Violation};
 use crate::iommu::Temper;
 use crate::stage::{Drops, Held};
 
@@ -155,12 +157,19 @@ impl SmmuV2Registers {
         }
     }
 
-    /// Devices try the places that they reached before. Nothing is counted or recorded.
+    /// Devices try the places that they reached before. Nothing is counted or recorded, but that a
+    /// driver made entries of two sizes meet in the TLB.
     fn try_again(&self, state: &mut State) {
         let counts = state.counts.clone();
         let steps = [state.stage1.walk_steps, state.stage2.walk_steps];
         for visit in state.visits.all() {
-            let _ = self.translate(state, visit.stream, visit.iova, visit.access);
+            let found = self.translate(state, visit.stream, visit.iova, visit.access);
+            let conflict =
+                |refusal| matches!(refusal, Refusal::Context { code, .. } if code == CONFLICT);
+            if found.is_err_and(conflict) {
+                let iova = visit.iova;
+                state.violations.push(Violation::SizesConflict { iova });
+            }
         }
         state.counts = counts;
         [state.stage1.walk_steps, state.stage2.walk_steps] = steps;

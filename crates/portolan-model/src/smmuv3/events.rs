@@ -63,7 +63,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    fn code(self) -> u8 {
+    pub fn code(self) -> u8 {
         match self {
             Self::Silent => 0,
             Self::Configuration { code }

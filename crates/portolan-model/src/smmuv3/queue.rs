@@ -3,12 +3,13 @@
 use portolan::addr::{ContextId, PhysAddr};
 
 use super::commands::{Effect, Invalidate, Signal, decode};
+use super::events::TLB_CONFLICT;
 use super::registers::CMDQ_ERROR;
 use super::{Invalidated, SmmuRegisters, State};
 use crate::adversary::{Rank, Visit, Way, unordered};
 use crate::cache::Reach;
 use crate::decode::WalkMemory;
-use crate::inject::Drain;
+use crate::inject::{Drain, Violation};
 use crate::iommu::Temper;
 use crate::stage::{Drops, Sizes};
 
@@ -98,7 +99,8 @@ impl SmmuRegisters {
         }
     }
 
-    /// Devices try the places that they reached before. Nothing is counted or recorded.
+    /// Devices try the places that they reached before. Nothing is counted or recorded, but that a
+    /// driver made entries of two sizes meet in the TLB.
     fn try_again(&self, state: &mut State) {
         let counts = state.counts.clone();
         let steps = [state.stage1.walk_steps, state.stage2.walk_steps];
@@ -112,7 +114,10 @@ impl SmmuRegisters {
             } = visit;
             match way {
                 Way::Untranslated => {
-                    let _ = self.translate(state, stream, pasid, iova, access);
+                    let found = self.translate(state, stream, pasid, iova, access);
+                    if found.is_err_and(|refusal| refusal.code() == TLB_CONFLICT) {
+                        state.violations.push(Violation::SizesConflict { iova });
+                    }
                 }
                 Way::Translated => {
                     let _ = self.by_remote(state, stream, pasid, iova, access);

@@ -217,6 +217,21 @@ fn a_block_goes_by_any_of_its_addresses() {
 }
 
 #[test]
+fn pages_in_place_of_a_cached_block_are_noted_at_the_sync() {
+    for (entry, noted) in [(L3 | 3, 1), (0, 0)] {
+        let bench = Bench::on(SmmuSetup::default());
+        bench.set(L2 + 3 * 8, 0x8000_0000 | PAGE & !2);
+        assert_eq!(bench.read(0x60_3000), Ok(0x8000_3000));
+        // The device goes on while the block's invalidation is awaited.
+        bench.set(L2 + 3 * 8, entry);
+        bench.commands(&[[0x12 | 7 << 48, 0x60_0000], [0x46, 0]]);
+        let iova = Iova::new(0x60_3000);
+        let conflict = Violation::SizesConflict { iova };
+        assert_eq!(bench.smmu.violations(), vec![conflict; noted]);
+    }
+}
+
+#[test]
 fn hints_that_are_not_the_block_s_leave_it() {
     let (va, leaf) = (0x12 | 7 << 48, 1);
     let (k4, k16) = (1 << 10, 2 << 10);

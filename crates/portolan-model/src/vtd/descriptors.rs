@@ -6,6 +6,7 @@ use portolan::fault::{GroupId, ReplyName, ReplyTo, Response};
 
 use super::VtdIdentification;
 use crate::asking::{Forget, encoded};
+use crate::iommu::Names;
 use crate::stage::Drops;
 
 /// Kinds of descriptors.
@@ -121,7 +122,7 @@ fn function_mask(encoding: u64) -> u16 {
 }
 
 /// The pages of an address with mask, and how deep, as they stand in a descriptor's second word and
-/// in the address register.
+/// in the address register. The mask has to be as large as the page that is to be dropped.
 fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
     let mask = field(word, 0, 6);
     if mask > id.cap(48, 6) {
@@ -134,7 +135,8 @@ fn pages(word: u64, id: &VtdIdentification) -> Option<(IovaRange, Drops)> {
         1 => Drops::LEAVES,
         _ => Drops::ALL,
     };
-    Some((range, drops))
+    let names = Names::WholePage;
+    Some((range, Drops { names, ..drops }))
 }
 
 /// What a descriptor asks for.

@@ -186,6 +186,56 @@ fn a_translation_stays_until_its_invalidation_is_awaited() {
 }
 
 #[test]
+fn a_large_page_goes_only_with_a_mask_of_its_size() {
+    let leaves = 1 << 6;
+    for (command, gone) in [
+        ([0x32 | DOMAIN << 16, 0x60_0000], false),
+        ([0x32 | DOMAIN << 16, 0x61_2000 | leaves], false),
+        ([0x32 | DOMAIN << 16, 0x60_0000 | 8], false),
+        ([0x32 | DOMAIN << 16, 0x60_0000 | 9 | leaves], true),
+        ([0x32 | DOMAIN << 16, 0x40_0000 | 10], true),
+        ([0x22 | DOMAIN << 16, 0], true),
+        ([0x12, 0], true),
+    ] {
+        let bench = Bench::legacy(VtdIdentification::default());
+        bench.set(S2 + 3 * 8, 0x8000_0000 | 0x83);
+        assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
+        bench.set(S2 + 3 * 8, 0);
+        bench.queue(&[command, WAIT]);
+        assert_eq!(bench.read(0x61_2000).is_err(), gone, "{command:x?}");
+    }
+    // Through the registers as well.
+    let bench = Bench::legacy(VtdIdentification::default());
+    bench.set(S2 + 3 * 8, 0x8000_0000 | 0x83);
+    assert_eq!(bench.read(0x61_2000), Ok(0x8001_2000));
+    bench.set(S2 + 3 * 8, 0);
+    for (mask, gone) in [(8, false), (9, true)] {
+        bench.vtd.write64(0x2c0, 0x60_0000 | mask);
+        bench.vtd.write64(0x2c8, 1 << 63 | 3 << 60 | DOMAIN << 32);
+        assert_eq!(bench.read(0x61_2000).is_err(), gone);
+    }
+}
+
+#[test]
+fn a_first_stage_s_large_page_goes_only_with_a_mask_of_its_size() {
+    for (pasid, mask, gone) in [(6, 8, false), (6, 9, true), (7, 0, false), (7, 9, true)] {
+        let bench = scalable();
+        // A page of 2 MiB; for PASID 7 over pages of 4 KiB, of which one is cached.
+        bench.set(F[1] + 2 * 8, 0x40_0000 | 0x87);
+        bench.set(S2, 0x83);
+        let read = || bench.dma(Some(pasid), IOVA, AccessKind::Read);
+        assert!(read().is_ok());
+        bench.set(F[1] + 2 * 8, 0);
+        let at = IOVA >> (12 + mask) << (12 + mask);
+        bench.queue(&[
+            [0x36 | DOMAIN << 16 | u64::from(pasid) << 32, at | mask],
+            WAIT,
+        ]);
+        assert_eq!(read().is_err(), gone, "{pasid} {mask}");
+    }
+}
+
+#[test]
 fn context_entries_go_before_what_follows_them_and_not_before_what_stands_ahead() {
     let device = [0x31 | DOMAIN << 16 | u64::from(SOURCE) << 32, 0];
     let domain = [0x22 | DOMAIN << 16, 0];
