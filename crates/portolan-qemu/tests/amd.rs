@@ -84,7 +84,7 @@ impl Ground {
     fn unmap(&self, domain: &Tables, iova: Iova, bytes: u64) {
         let mut owed = Gather::new();
         let range = IovaRange::from_len(iova, bytes).unwrap();
-        domain.unmap(range, &mut owed).unwrap();
+        domain.unmap_part(range, &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
     }
 

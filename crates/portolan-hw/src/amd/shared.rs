@@ -59,6 +59,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 }
 
 /// A handle to the unit's invalidations, which its domains hold.
+///
+/// *Context.* Atomic: its methods wait for the hardware. Cloning it: interrupt.
 #[derive(Debug)]
 pub struct AmdQueue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
 

@@ -1,4 +1,6 @@
 //! The device as the unit and its domains share it: what it can do, requests, identifiers, counts.
+//!
+//! *Context.* Interrupt for what is public, which are values.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

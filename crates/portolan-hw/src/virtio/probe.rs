@@ -1,6 +1,8 @@
 //! Properties of an endpoint: the addresses that it cannot use.
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.7 and 5.13.6.7.3.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange};

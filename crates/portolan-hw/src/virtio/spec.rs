@@ -2,6 +2,8 @@
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.3 (features), 5.13.4 (configuration), 5.13.6
 //! (requests) and 5.13.6.8 (faults). All numbers are little-endian.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 /// The device translates only the addresses of `INPUT_RANGE_*`.
 pub const F_INPUT_RANGE: u64 = 1 << 0;

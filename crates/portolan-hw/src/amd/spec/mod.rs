@@ -5,6 +5,8 @@
 //! table entries in [`entry`] (2.2.2.1), commands in [`command`] (2.4), events in [`event`] (2.5).
 //! Not here: page tables, interrupt remapping, guest tables, page requests, performance counters,
 //! multiple device tables, the virtualized interface.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 pub mod capability;
 pub mod command;
