@@ -56,8 +56,10 @@ pub(super) struct Stream {
     pub filled: Has,
     /// Whether faulting accesses wait.
     pub stalls: Has,
-    /// What failed moves left behind. While there is something, the unit may have kept entries and
-    /// descriptors that are no longer in memory.
+    /// Whether a move failed and none completed since: the unit may have kept entries and descriptors
+    /// that are no longer in memory.
+    unsure: Has,
+    /// Domains that failed moves left behind.
     stale: Vec<(Option<Pasid>, Attached)>,
     /// Descriptors that the unit may still look at.
     stale_contexts: Vec<ContextTable>,
@@ -71,7 +73,7 @@ impl Stream {
 
     /// Whether an earlier move did not complete.
     pub fn is_unsure(&self) -> bool {
-        !self.stale.is_empty()
+        self.unsure == Has::Yes
     }
 
     /// A descriptor as this stream uses it: an invalid one stays as it is.
@@ -400,8 +402,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             let machine = &self.shared.machine;
             machine.store(place.block, place.word, 0);
             machine.barrier();
+            stream.unsure = Has::Yes;
             let new = core::mem::take(&mut stream.main);
-            stream.stale.extend([(pasid, old), (None, new)]);
+            let left = [(pasid, old), (None, new)].into_iter();
+            stream
+                .stale
+                .extend(left.filter(|(_, attached)| attached.tag.is_some()));
             // The places of a single descriptor can no longer take turns.
             let single = stream.contexts.take_if(|contexts| contexts.lg2() == 0);
             stream.stale_contexts.extend(single);
@@ -419,6 +425,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
 
     /// Lets go what failed moves left behind: the unit and the device have forgotten it.
     pub(super) fn let_go(&self, id: StreamId, stream: &mut Stream) {
+        stream.unsure = Has::No;
         for (pasid, stale) in core::mem::take(&mut stream.stale) {
             self.discharge(id, pasid, &stale);
         }

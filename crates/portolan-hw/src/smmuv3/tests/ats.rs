@@ -110,7 +110,11 @@ fn a_unit_that_failed_twice_is_asked_a_third_time() {
     unit.script.lock().refuse.push(illegal);
     for _ in 0..3 {
         driver.block(STREAM).unwrap_err();
-        assert!(weak.upgrade().is_some());
+        // One by the stream, and ours.
+        assert_eq!(
+            weak.upgrade().map(|domain| Arc::strong_count(&domain)),
+            Some(2)
+        );
     }
     unit.take_log();
     driver.block(STREAM).unwrap();
