@@ -9,7 +9,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{ContextId, Pasid, StreamId};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem, poll};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use portolan::unit::{
     AttachError, Domain, FaultEvent, FaultReason, ReservedRegion, Unit, UnitError,
@@ -145,8 +145,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let key = (sid, pasid);
         let move_to = |tables: &mut Structures| self.move_to(tables, key, &target);
         let left = self.structures.with(clock, limit, move_to)?;
+        self.wait_for_looks();
         // Whoever else was waiting to move a stream need not wait for the end of a domain.
         left.map(drop)
+    }
+
+    /// Waits until no reader of a fault looks at a domain that is about to be left: a few steps of
+    /// another CPU. One that is held up for longer than the limit may find itself the last to hold
+    /// the domain.
+    pub(super) fn wait_for_looks(&self) {
+        let over = || (self.known.lock().looks == 0).then_some(());
+        let _ = poll(&self.core.control.clock, self.config.limit, over);
     }
 
     /// Moves a stream; returns where it was.
@@ -438,12 +447,22 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
             if let (FaultReason::Permission, Some(iova)) = (record.reason, record.iova) {
                 let pasid = record.pasid.map_or(RID_PASID, Pasid::get);
                 let key = (record.stream.get() as u16, pasid);
-                // Under the lock: a domain that were held here instead might end here, and a
-                // handler may not wait for that.
-                let known = self.known.lock();
-                let kept = known.homes.get(key).and_then(|home| home.kept.as_ref());
-                if kept.is_some_and(|kept| kept.0.translate(iova).is_none()) {
-                    record.reason = FaultReason::NotMapped;
+                let kept = {
+                    let mut known = self.known.lock();
+                    let home = known.homes.get(key);
+                    let kept = home.and_then(|home| home.kept.clone());
+                    known.looks += u32::from(kept.is_some());
+                    kept
+                };
+                if let Some(kept) = kept {
+                    let mapped = kept.0.translate(iova).is_some();
+                    // Whoever moves the stream away meanwhile keeps the domain until the look is
+                    // over: it never ends here, where nobody may wait for that.
+                    drop(kept);
+                    self.known.lock().looks -= 1;
+                    if !mapped {
+                        record.reason = FaultReason::NotMapped;
+                    }
                 }
             }
         }

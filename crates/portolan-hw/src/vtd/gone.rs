@@ -41,6 +41,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         );
         let leave = |tables: &mut Structures| self.leave_behind(tables, sid);
         let left = self.structures.with(clock, limit, leave)?;
+        self.wait_for_looks();
         left.map(drop).map_err(AttachError::from)
     }
 

@@ -60,6 +60,8 @@ pub(super) struct Device {
 pub(super) struct Known {
     /// Where each stream, and PASID of it, is.
     pub(super) homes: Sorted<(u16, u32), Home>,
+    /// How many readers of faults hold a domain of a home, to look at its tables.
+    pub(super) looks: u32,
     /// Device TLBs that may be used.
     pub(super) devices: Sorted<u16, Device>,
     /// Devices that were gone once.
@@ -314,6 +316,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             (homes, limbo, core::mem::take(&mut known.parents))
         };
         // While the queue is on, by which domains that nobody else holds say good-bye.
+        self.wait_for_looks();
         drop((homes, limbo, parents));
         if let Way::Ring(ring) = &self.core.way {
             let drained = || match ring.drained(control) {
