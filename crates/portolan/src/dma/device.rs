@@ -32,12 +32,15 @@ enum Translation<H> {
 
 /// One stream of a unit, and what it may reach.
 ///
-/// A stream has one device at a time: to move it, drop the device first, or detach it.
+/// A stream has one device at a time: [`Device::move_to`] moves it to another space. One that is
+/// made for the stream beside another is refused in the same space, and in another blocked when the
+/// other one is dropped.
 ///
 /// *Drop.* Task. It blocks the stream. If the hardware does not complete that, the unit keeps what
 /// the stream was attached to.
 pub struct Device<H: Handle> {
-    unit: AnyUnit,
+    /// None once the stream is another device's.
+    unit: Option<AnyUnit>,
     stream: StreamId,
     translation: Translation<H>,
     kit: Arc<Kit>,
@@ -109,7 +112,7 @@ impl<H: Handle> Device<H> {
             return Err(error);
         }
         let device = Self {
-            unit: any,
+            unit: Some(any),
             stream,
             translation: Translation::Space(space, member),
             kit: Kit::of(constraints),
@@ -121,6 +124,31 @@ impl<H: Handle> Device<H> {
             // the device blocks it.
             Some(error) => Err(DeviceError::Broken(error)),
         }
+    }
+
+    /// Moves the device, of `unit`, to `space`, without a time in which it is blocked: what it is
+    /// doing in the space that it leaves ends. Its pool does not stay mapped there.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As [`Device::translated`], and [`DeviceError::InUse`] for another unit; the stream is blocked
+    /// then.
+    pub fn move_to<U>(mut self, unit: Arc<U>, space: H) -> Result<Self, DeviceError>
+    where
+        U: Attach<H::Domain> + Send + Sync + 'static,
+    {
+        let here = self
+            .unit
+            .as_ref()
+            .map(|unit| Arc::as_ptr(unit).cast::<()>());
+        if here != Some(Arc::as_ptr(&unit).cast::<()>()) {
+            return Err(DeviceError::InUse);
+        }
+        let mut moved = Self::translated(unit, self.stream, space, self.kit.constraints)?;
+        moved.kit = self.kit.clone();
+        self.unit = None;
+        Ok(moved)
     }
 
     /// Passes `stream` through: it reaches all memory at its physical address, and mappings only
@@ -143,7 +171,7 @@ impl<H: Handle> Device<H> {
         }
         unit.pass_through(stream)?;
         Ok(Self {
-            unit,
+            unit: Some(unit),
             stream,
             translation: Translation::Identity,
             kit: Kit::of(constraints),
@@ -167,7 +195,7 @@ impl<H: Handle> Device<H> {
     {
         unit.block(stream)?;
         Ok(Self {
-            unit,
+            unit: Some(unit),
             stream,
             translation: Translation::Blocked,
             kit: Kit::of(constraints),
@@ -505,14 +533,19 @@ impl<H: Handle> Device<H> {
     /// # Errors
     /// If the hardware did not complete.
     pub fn detach(self) -> Result<(), AttachError> {
-        self.unit.block(self.stream)
+        match &self.unit {
+            Some(unit) => unit.block(self.stream),
+            None => Ok(()),
+        }
     }
 }
 
 impl<H: Handle> Drop for Device<H> {
     fn drop(&mut self) {
-        // After `detach` this is a second time, which is cheap.
-        let _ = self.unit.block(self.stream);
+        if let Some(unit) = &self.unit {
+            // After `detach` this is a second time, which is cheap.
+            let _ = unit.block(self.stream);
+        }
         if let Translation::Space(space, member) = &self.translation {
             space.leave(*member);
         }

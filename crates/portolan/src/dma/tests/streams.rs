@@ -59,6 +59,25 @@ fn a_stream_has_one_device_in_a_space() {
 }
 
 #[test]
+fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
+    let (rig, other) = (Rig::policy(Policy::Strict), Rig::policy(Policy::Strict));
+    let plain = Constraints::default();
+    let device = device_of(&rig, 1, plain);
+    let device = device.move_to(rig.hardware.clone(), other.space.clone());
+    let device = device.ok().unwrap();
+    assert_eq!(*rig.hardware.blocked.lock(), []);
+    // The space that it has left has room for it again, and does not block it any more.
+    rig.space.fail(TIMED_OUT);
+    assert_eq!(*rig.hardware.blocked.lock(), []);
+    other.space.fail(TIMED_OUT);
+    assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
+    // Not to where it is, nor on another unit: then it is blocked.
+    let there = device.move_to(other.hardware.clone(), rig.space.clone());
+    assert_eq!(there.err(), Some(DeviceError::InUse));
+    assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1); 2]);
+}
+
+#[test]
 fn a_broken_space_takes_no_devices() {
     let rig = Rig::policy(Policy::Strict);
     rig.space.fail(TIMED_OUT);
