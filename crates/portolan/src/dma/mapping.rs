@@ -100,9 +100,10 @@ struct Parts<H: Handle, B> {
 /// [`Mapping::sync_for_cpu`] and [`Mapping::sync_for_device`]. End a mapping with
 /// [`Mapping::retire`] or [`Mapping::unmap`] once the device is done.
 ///
-/// *Drop.* Interrupt, unless it has the last reference to its space. The device may be using it: it stays mapped, its memory is never freed and
-/// its addresses are never reused. [`DmaSpace::quarantine`] counts it, or
-/// [`Device::quarantine`](super::Device::quarantine) where it is in no space.
+/// *Drop.* Interrupt, unless it has the last reference to its space. The device may be using it: it
+/// stays mapped, its memory is never freed and its addresses are never reused.
+/// [`DmaSpace::quarantine`] counts it, or [`Device::quarantine`](super::Device::quarantine) where it
+/// is in no space.
 #[must_use = "a mapping that is dropped is never taken back"]
 pub struct Mapping<H: Handle, B: Buffer, Dir: Direction> {
     parts: Option<Parts<H, B>>,

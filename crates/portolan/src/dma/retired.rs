@@ -14,8 +14,9 @@ use super::space::Handle;
 
 /// A buffer that was unmapped, and that devices may reach until it is reclaimed.
 ///
-/// *Drop.* Interrupt, unless it has the last reference to its space. One that is quiet gives its buffer and its addresses back; of any other the
-/// buffer is never freed, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
+/// *Drop.* Interrupt, unless it has the last reference to its space. One that is quiet gives its
+/// buffer and its addresses back; of any other the buffer is never freed, and
+/// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
 #[must_use = "a retired buffer that is dropped is never freed"]
 pub struct Retired<H: Handle, B: Buffer> {
     waiting: Option<Waiting<H, B>>,
