@@ -28,6 +28,7 @@ pub mod cpus;
 pub mod decode;
 pub mod device;
 pub mod inject;
+pub mod interrupts;
 pub mod iommu;
 pub mod memory;
 pub mod profile;

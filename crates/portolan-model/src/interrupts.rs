@@ -1,0 +1,351 @@
+//! One CPU whose interrupts strike between any two steps of the code under test.
+//!
+//! A *step* is an access to a word or lock that CPUs share, a look at the clock, or, by
+//! [`Stepping`], an access to a register. [`sweep`] runs a scenario once for each step, and lets
+//! the interrupt handler run there; while a lock is held, interrupts are out, and the handler runs
+//! as soon as they are let in again, as it would on hardware.
+//!
+//! What is found: a handler that takes a lock which the interrupted code holds (there is one CPU,
+//! so it would wait for ever), and a handler that waits at all. With [`Masking::Absent`] locks do
+//! not keep interrupts out, so that a test can show that it would notice.
+//!
+//! State is the thread's: each test has a CPU of its own.
+
+use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use portolan::addr::CpuId;
+use portolan::platform::{Clock, Cpus, Lock, Mmio, Nanos, SharedWord};
+
+/// Whether a lock keeps interrupts out while it is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Masking {
+    /// It does.
+    Present,
+    /// It does not: the platform is wrong.
+    Absent,
+}
+
+/// Nanoseconds that a step takes.
+const STEP_NS: u64 = 10;
+/// Nanoseconds that a look at something that another has to change takes.
+const RELAX_NS: u64 = 1_000;
+
+type Handler = Box<dyn FnOnce()>;
+
+struct Interrupted {
+    ns: Cell<u64>,
+    steps: Cell<u64>,
+    strike_at: Cell<Option<u64>>,
+    /// Locks that are held.
+    held: Cell<u32>,
+    inside: Cell<bool>,
+    masking: Cell<Masking>,
+    handler: RefCell<Option<Handler>>,
+}
+
+thread_local! {
+    static CPU: Interrupted = const { Interrupted {
+        ns: Cell::new(0),
+        steps: Cell::new(0),
+        strike_at: Cell::new(None),
+        held: Cell::new(0),
+        inside: Cell::new(false),
+        masking: Cell::new(Masking::Present),
+        handler: RefCell::new(None),
+    } };
+}
+
+/// Whether the calling code is an interrupt handler of [`sweep`].
+pub fn in_interrupt() -> bool {
+    CPU.try_with(|cpu| cpu.inside.get()).unwrap_or(false)
+}
+
+/// Locks that the calling CPU holds.
+pub fn locks_held() -> u32 {
+    CPU.try_with(|cpu| cpu.held.get()).unwrap_or(0)
+}
+
+/// One step: the handler runs if its time has come and interrupts are let in.
+fn step() {
+    let handler = CPU.with(|cpu| {
+        cpu.ns.set(cpu.ns.get() + STEP_NS);
+        cpu.steps.set(cpu.steps.get() + 1);
+        let due = cpu.strike_at.get().is_some_and(|at| cpu.steps.get() >= at);
+        let masked = cpu.masking.get() == Masking::Present && cpu.held.get() != 0;
+        if !due || masked || cpu.inside.get() {
+            return None;
+        }
+        cpu.strike_at.set(None);
+        cpu.handler.borrow_mut().take()
+    });
+    if let Some(handler) = handler {
+        CPU.with(|cpu| cpu.inside.set(true));
+        handler();
+        CPU.with(|cpu| cpu.inside.set(false));
+    }
+}
+
+/// What is interrupted, what interrupts it, and what has to hold afterwards.
+pub struct Scenario {
+    /// What the CPU does.
+    pub body: Box<dyn FnOnce()>,
+    /// What the handler does: it must not wait.
+    pub handler: Handler,
+    /// Looks at what the two have left.
+    pub after: Box<dyn FnOnce()>,
+}
+
+/// Runs what `scenario` makes, with the interrupt at the first step, at the second, and so on until
+/// the body has ended before. Returns the number of steps at which it struck.
+///
+/// # Panics
+/// If the handler needs a lock that the body holds, or waits; and if the scenario panics.
+pub fn sweep(masking: Masking, mut scenario: impl FnMut() -> Scenario) -> u64 {
+    for at in 1.. {
+        let Scenario {
+            body,
+            handler,
+            after,
+        } = scenario();
+        CPU.with(|cpu| {
+            cpu.steps.set(0);
+            cpu.held.set(0);
+            cpu.inside.set(false);
+            cpu.masking.set(masking);
+            cpu.strike_at.set(Some(at));
+            *cpu.handler.borrow_mut() = Some(handler);
+        });
+        body();
+        let late = CPU.with(|cpu| {
+            cpu.strike_at.set(None);
+            cpu.handler.borrow_mut().take()
+        });
+        after();
+        if late.is_some() {
+            return at - 1;
+        }
+    }
+    unreachable!("the loop has no end of its own")
+}
+
+/// The CPU of the calling thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InterruptedCpu;
+
+impl Clock for InterruptedCpu {
+    fn now(&self) -> Nanos {
+        step();
+        Nanos::new(CPU.with(|cpu| cpu.ns.get()))
+    }
+
+    fn relax(&self) {
+        assert!(!in_interrupt(), "an interrupt handler waits");
+        CPU.with(|cpu| cpu.ns.set(cpu.ns.get() + RELAX_NS));
+        step();
+    }
+}
+
+impl Cpus for InterruptedCpu {
+    type Word = InterruptedWord;
+    type Lock<T: Send> = InterruptedLock<T>;
+
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn current(&self) -> CpuId {
+        CpuId::new(0)
+    }
+}
+
+/// A word; each access is a step.
+#[derive(Debug)]
+pub struct InterruptedWord(AtomicU64);
+
+impl InterruptedWord {
+    fn at(&self) -> &AtomicU64 {
+        step();
+        &self.0
+    }
+}
+
+impl SharedWord for InterruptedWord {
+    fn new(value: u64) -> Self {
+        Self(AtomicU64::new(value))
+    }
+
+    fn load(&self, order: Ordering) -> u64 {
+        self.at().load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.at().store(value, order);
+    }
+
+    fn swap(&self, value: u64, order: Ordering) -> u64 {
+        self.at().swap(value, order)
+    }
+
+    fn compare_exchange_weak(
+        &self,
+        old: u64,
+        new: u64,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u64, u64> {
+        self.at().compare_exchange(old, new, success, failure)
+    }
+
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.at().fetch_add(value, order)
+    }
+
+    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
+        self.at().fetch_and(mask, order)
+    }
+
+    fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
+        self.at().fetch_or(mask, order)
+    }
+}
+
+/// A lock: taking it and letting it go are steps.
+#[derive(Debug)]
+pub struct InterruptedLock<T>(Mutex<T>);
+
+/// The guard of [`InterruptedLock`].
+#[derive(Debug)]
+pub struct InterruptedGuard<'a, T>(Option<MutexGuard<'a, T>>);
+
+impl<T> InterruptedGuard<'_, T> {
+    fn taken(value: MutexGuard<'_, T>) -> InterruptedGuard<'_, T> {
+        CPU.with(|cpu| cpu.held.set(cpu.held.get() + 1));
+        let guard = InterruptedGuard(Some(value));
+        step();
+        guard
+    }
+}
+
+impl<T> Deref for InterruptedGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl<T> DerefMut for InterruptedGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl<T> Drop for InterruptedGuard<'_, T> {
+    fn drop(&mut self) {
+        self.0 = None;
+        CPU.with(|cpu| cpu.held.set(cpu.held.get().saturating_sub(1)));
+        if !std::thread::panicking() {
+            step();
+        }
+    }
+}
+
+impl<T: Send> Lock<T> for InterruptedLock<T> {
+    type Guard<'a>
+        = InterruptedGuard<'a, T>
+    where
+        T: 'a;
+
+    fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    fn lock(&self) -> InterruptedGuard<'_, T> {
+        step();
+        match self.0.try_lock() {
+            Ok(value) => InterruptedGuard::<T>::taken(value),
+            Err(_) => panic!("the lock is held by the code that was interrupted"),
+        }
+    }
+
+    fn try_lock(&self) -> Option<InterruptedGuard<'_, T>> {
+        step();
+        self.0.try_lock().ok().map(InterruptedGuard::<T>::taken)
+    }
+
+    fn into_inner(self) -> T {
+        self.0.into_inner().expect("no test goes on after a panic")
+    }
+}
+
+/// Registers of which each access is a step.
+#[derive(Clone, Debug)]
+pub struct Stepping<R>(pub R);
+
+impl<R: Mmio> Mmio for Stepping<R> {
+    fn read32(&self, offset: usize) -> u32 {
+        step();
+        self.0.read32(offset)
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        step();
+        self.0.write32(offset, value);
+    }
+
+    fn read64(&self, offset: usize) -> u64 {
+        step();
+        self.0.read64(offset)
+    }
+
+    fn write64(&self, offset: usize, value: u64) {
+        step();
+        self.0.write64(offset, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{InterruptedCpu, InterruptedLock, Masking, Scenario, locks_held, sweep};
+    use portolan::platform::{Clock, Lock};
+    use std::sync::Arc;
+
+    fn add_twice() -> Scenario {
+        let lock = Arc::new(InterruptedLock::new(0));
+        let (body, handler, after) = (lock.clone(), lock.clone(), lock);
+        Scenario {
+            body: Box::new(move || {
+                *body.lock() += 1;
+                *body.lock() += 1;
+            }),
+            handler: Box::new(move || *handler.lock() += 10),
+            after: Box::new(move || {
+                assert_eq!((*after.lock() % 10, locks_held()), (2, 0));
+            }),
+        }
+    }
+
+    #[test]
+    fn each_step_is_struck_and_locks_keep_the_handler_out() {
+        assert_eq!(sweep(Masking::Present, add_twice), 6);
+    }
+
+    #[test]
+    #[should_panic(expected = "held by the code that was interrupted")]
+    fn a_lock_that_does_not_mask_is_noticed() {
+        sweep(Masking::Absent, add_twice);
+    }
+
+    #[test]
+    #[should_panic(expected = "an interrupt handler waits")]
+    fn a_handler_that_waits_is_noticed() {
+        sweep(Masking::Present, || Scenario {
+            body: Box::new(|| drop(InterruptedCpu.now())),
+            handler: Box::new(|| InterruptedCpu.relax()),
+            after: Box::new(|| {}),
+        });
+    }
+}
