@@ -1,6 +1,8 @@
 //! Identifiers that hardware and drivers pass around, each a type of its own.
 //!
 //! Widths are those of the widest architecture; a driver checks against what it discovered.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -2,6 +2,8 @@
 //!
 //! Ranges are inclusive (`start`..=`last`) so that one may reach the top of an address space.
 //! Nothing here reads memory; all arithmetic is checked.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 mod id;
 mod range;

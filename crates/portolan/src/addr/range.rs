@@ -1,4 +1,6 @@
 //! Inclusive, never empty ranges of addresses.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::{Iova, PageSize, PhysAddr};
 

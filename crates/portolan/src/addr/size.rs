@@ -1,4 +1,6 @@
 //! Page sizes as powers of two, and sets of them.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 /// A power of two number of bytes, from 1 to 2^63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

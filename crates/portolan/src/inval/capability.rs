@@ -1,4 +1,6 @@
 //! What an IOMMU can do and what it insists on, as the invalidation plan needs to know it.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use crate::addr::PageSize;
 

@@ -2,6 +2,8 @@
 //!
 //! A driver turns each [`Step`] into its own commands or register writes; the model and the tests
 //! read them as they are.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysRange};
 

@@ -2,6 +2,8 @@
 //!
 //! A gather lives on the stack and never allocates: spans that do not fit are merged with their
 //! nearest neighbour, which can only invalidate more than was asked.
+//!
+//! *Context.* Interrupt: values on the stack, no heap.
 
 use arrayvec::ArrayVec;
 

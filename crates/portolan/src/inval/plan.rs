@@ -3,6 +3,8 @@
 //! A pure function of capabilities, quirks and debt. The plan is lazy: eight thousand commands take
 //! no memory. Order of steps: cache lines are cleaned and the cleaning awaited, the write buffer is
 //! flushed, then the invalidations, then one sync.
+//!
+//! *Context.* Interrupt: no memory is touched but the debt.
 
 use super::runs::count_runs;
 use super::{

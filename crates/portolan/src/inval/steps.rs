@@ -1,4 +1,6 @@
 //! The steps of a plan, one after another, without a heap.
+//!
+//! *Context.* Interrupt.
 
 use core::iter::Chain;
 use core::slice;

@@ -1,4 +1,6 @@
 //! The CPU's data caches, for devices that do not snoop.
+//!
+//! *Context.* Interrupt, all methods.
 
 use crate::addr::PhysRange;
 

@@ -1,4 +1,6 @@
 //! Time, and waits that end.
+//!
+//! *Context.* Interrupt, but for [`poll`], which waits.
 
 /// Nanoseconds: a point in time since an arbitrary start, or a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -61,6 +63,8 @@ impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
 }
 
 /// Looks until `look` finds something, at least twice, and not longer than `limit`.
+///
+/// *Context.* Atomic: waits.
 ///
 /// # Errors
 /// The time waited, if it never did.

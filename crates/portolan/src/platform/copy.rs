@@ -1,4 +1,6 @@
 //! Copies between pieces of memory, for bounce pools.
+//!
+//! *Context.* Interrupt, all methods.
 
 use crate::addr::{PhysAddr, PhysRange};
 

@@ -3,6 +3,8 @@
 //! Everything in the library that CPUs contend for is made of these, so that the same code runs on
 //! bare hardware, under a model checker that explores interleavings, and on processors in virtual
 //! time that charge each transfer of a cache line.
+//!
+//! *Context.* Interrupt, all methods of all traits here; constructors are called by tasks.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

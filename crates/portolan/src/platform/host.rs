@@ -2,6 +2,8 @@
 //!
 //! For user-space drivers whose device reaches tables at the addresses of the process, and for
 //! benchmarks. Of fixed capacity; safe throughout.
+//!
+//! *Context.* Interrupt, but for [`HostTables::new`], which takes heap memory (task).
 
 use core::sync::atomic::AtomicU64;
 

@@ -1,4 +1,6 @@
 //! Registers of a device, read and written by offset.
+//!
+//! *Context.* Interrupt, all methods.
 
 /// The register window of one device.
 ///

@@ -49,6 +49,9 @@ pub struct OutOfTableMemory {
 /// words of a live page; for an address that is not one it returns an empty slice, never memory
 /// that belongs to somebody else.
 ///
+/// *Context.* Interrupt, where the library is called from interrupt handlers that map or reclaim:
+/// then pages come from a reserve, and there may be none. Task otherwise.
+///
 /// *Caller's duties.* Pages are freed once, with the size they were allocated with, after no walker
 /// and no CPU can reach them.
 pub trait TableMem<W: Word> {

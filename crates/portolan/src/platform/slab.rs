@@ -3,6 +3,9 @@
 //! Safe throughout. Because the addresses are not host addresses, whatever confuses the two fails
 //! at once. The free list is a lock-free stack with a tag against reuse between load and exchange.
 //! One size of page only; the words are of one width.
+//!
+//! *Context.* Interrupt, but for constructors, which take heap memory (task): a free list without a
+//! lock.
 
 use alloc::boxed::Box;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -14,6 +14,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ///
     /// *Context.* Task: it looks at every leaf.
     ///
+    /// *Context.* Task: the time it takes grows with the range.
+    ///
     /// # Errors
     /// If the format keeps no dirty state, or the range is too high.
     pub fn harvest_dirty(

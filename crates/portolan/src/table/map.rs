@@ -47,6 +47,8 @@ impl Entered {
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Maps `bytes` bytes of memory from `pa` at `iova`.
     ///
+    /// *Context.* As [`PageTable::map_sg`].
+    ///
     /// # Errors
     /// See [`MapError`]; the table is as it was.
     #[inline]
@@ -71,6 +73,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// to `gather`.
     ///
     /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
+    ///
+    /// *Context.* Interrupt, if the table memory's `alloc` may be called there; the time it takes
+    /// grows with the list.
     ///
     /// *Ordering.* Entries are written with release ordering: a device that is told of the mapping
     /// afterwards finds it, once the debt is paid where the hardware asks for that.

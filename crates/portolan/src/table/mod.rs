@@ -17,6 +17,9 @@
 //!
 //! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,
 //! counts are taken, and entries are checked, then entries are written.
+//!
+//! *Context.* Interrupt, where a method does not say otherwise; making and dropping a table is for
+//! tasks.
 
 mod chain;
 mod dirty;

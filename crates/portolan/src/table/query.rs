@@ -1,4 +1,6 @@
 //! Looking: one translation, or a cursor over what is mapped.
+//!
+//! *Context.* Interrupt; a walk over many leaves takes as long as there are.
 
 use super::format::{Entry, Format};
 use super::{Access, MapError, PageTable};

@@ -25,6 +25,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ///
     /// *Locking.* None; no other CPU may map or unmap in the same range meanwhile.
     ///
+    /// *Context.* Interrupt: takes no memory; the time it takes grows with the range.
+    ///
     /// *Ordering.* A device may go on using the old translations until the debt is paid.
     ///
     /// # Errors

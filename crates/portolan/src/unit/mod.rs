@@ -178,6 +178,9 @@ pub enum ReservedKind {
 /// One IOMMU.
 ///
 /// A stream that was never named is blocked. Methods may be called from any CPU.
+///
+/// *Context.* Task, where a method does not say otherwise: moving a stream waits for hardware and
+/// takes memory.
 pub trait Unit {
     /// Blocks `stream`: its accesses fault. Returns once none is under way through what it was
     /// attached to before, which may then be dropped.
@@ -203,6 +206,8 @@ pub trait Unit {
 
     /// The oldest thing that the unit has to say of refused accesses, if any.
     ///
+    /// *Context.* Interrupt.
+    ///
     /// # Errors
     /// If the unit is gone or its fault queue is beyond repair.
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError>;
@@ -214,6 +219,8 @@ pub trait Attach<D: Domain>: Unit {
     /// moved away. Moving from one domain to another does not pass through a state in which more
     /// than one of the two is reachable from one access. Guarantees of completion as
     /// [`Unit::block`].
+    ///
+    /// *Context.* Task.
     ///
     /// # Errors
     /// See [`AttachError`]. The stream is then where it was, or blocked if the hardware failed.

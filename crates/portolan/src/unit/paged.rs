@@ -1,4 +1,7 @@
 //! A domain made of page tables, an identifier and a queue.
+//!
+//! *Context.* Interrupt, where a method does not say otherwise: only `sync`, `split`, `unmap_part` and
+//! dropping a domain wait for hardware.
 
 use super::{Domain, DomainError, SplitFailed, UnitError, UnmapFailed};
 use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, TableId};
@@ -27,6 +30,8 @@ impl<Q: ContextHome + ?Sized> ContextHome for alloc::sync::Arc<Q> {
 }
 
 /// Page tables of format `F` in memory `M`, behind one identifier of the unit whose queue is `Q`.
+///
+/// *Context.* Making and dropping one: task.
 ///
 /// When it is dropped, the identifier's translations are invalidated and its tables are freed. If
 /// the hardware does not complete that, the tables stay allocated for good.

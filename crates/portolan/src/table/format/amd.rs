@@ -11,6 +11,8 @@
 //!
 //! Entries that point at tables have nine ignored bits (8:1 and 63), one too few to tell 0 to 512
 //! live entries apart: there is no live count.
+//!
+//! *Context.* Interrupt: functions of values.
 
 use core::sync::atomic::AtomicU64;
 

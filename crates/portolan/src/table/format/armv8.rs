@@ -7,6 +7,8 @@
 //! Output addresses up to 48 bits, and up to 52 with the 64 KiB granule. Not supported: the
 //! contiguous hint, 52-bit addresses with the smaller granules, concatenated stage-2 roots, tables'
 //! access-flag updates (bit 10 of table entries stays clear).
+//!
+//! *Context.* Interrupt: functions of values.
 
 use core::sync::atomic::AtomicU64;
 

@@ -4,6 +4,8 @@
 //! hardware reads, an entry that points at a leaf table counts in ignored bits how many of that
 //! table's entries are in use, and an entry that the hardware takes for empty may remember a table
 //! page: *vacated* (emptied, not yet quiet) or *broken* (a block that is being split).
+//!
+//! *Context.* Interrupt: functions of values.
 
 mod amd;
 mod armv8;
