@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use portolan::inval::Step;
 use portolan::unit::UnitError;
 use portolan_model::cpus::Hardware;
-use portolan_verify::mappings::{Way, mappings, sabotaged};
+use portolan_verify::mappings::{Health, Way, mappings, sabotaged};
 
 const CPUS: u64 = 8;
 
@@ -21,7 +21,7 @@ fn seed() -> u64 {
 fn no_device_reaches_what_a_driver_has_back() {
     let seed = seed();
     for way in Way::ALL {
-        let report = mappings(way, seed, CPUS, 40_000, &mut |_| {});
+        let report = mappings((way, Health::Sound), seed, CPUS, 40_000, &mut |_| {});
         assert!(report.violations.is_empty(), "{:#?}", report.violations);
         assert!(
             report.retries > 10_000 && report.accesses > 10_000,
@@ -36,10 +36,23 @@ fn no_device_reaches_what_a_driver_has_back() {
 }
 
 #[test]
+fn everything_comes_back_from_hardware_that_fails_beside_other_cpus() {
+    let seed = seed();
+    for way in Way::ALL {
+        let report = mappings((way, Health::Failing), seed, CPUS, 40_000, &mut |_| {});
+        assert!(report.violations.is_empty(), "{:#?}", report.violations);
+        let met = [report.failures, report.refused, report.recovered];
+        assert!(met.iter().all(|&count| count > 20), "{report:?}");
+    }
+}
+
+#[test]
 fn equal_seeds_give_equal_runs() {
     for way in Way::ALL {
-        let run = || mappings(way, 11, CPUS, 4000, &mut |_| {});
-        assert_eq!(run(), run());
+        for health in [Health::Sound, Health::Failing] {
+            let run = || mappings((way, health), 11, CPUS, 4000, &mut |_| {});
+            assert_eq!(run(), run());
+        }
     }
 }
 
@@ -66,12 +79,14 @@ impl<H: Hardware> Hardware for Forgetful<H> {
 
 #[test]
 fn a_lost_invalidation_is_noticed() {
-    for way in Way::ALL {
-        let report = sabotaged(way, 5, CPUS, 20_000, &mut |_| {}, |hardware| Forgetful {
+    let ways = Way::ALL.into_iter();
+    let runs = ways.flat_map(|way| [Health::Sound, Health::Failing].map(|health| (way, health)));
+    for run in runs {
+        let report = sabotaged(run, 5, CPUS, 20_000, &mut |_| {}, |hardware| Forgetful {
             hardware,
             seen: Arc::default(),
             every: 10,
         });
-        assert!(!report.violations.is_empty(), "{way:?}");
+        assert!(!report.violations.is_empty(), "{run:?}");
     }
 }

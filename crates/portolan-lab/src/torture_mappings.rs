@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indicatif::ProgressBar;
-use portolan_verify::mappings::{MappingReport, Way, mappings};
+use portolan_verify::mappings::{Health, MappingReport, Way, mappings};
 use serde::Serialize;
 
 use crate::display;
@@ -33,21 +33,33 @@ impl Report {
     }
 }
 
+/// Each policy, on hardware that never fails and on hardware that does.
+const RUNS: [(Way, Health); 2 * Way::ALL.len()] = {
+    let mut runs = [(Way::Strict, Health::Sound); 2 * Way::ALL.len()];
+    let mut at = 0;
+    while at < Way::ALL.len() {
+        runs[2 * at] = (Way::ALL[at], Health::Sound);
+        runs[2 * at + 1] = (Way::ALL[at], Health::Failing);
+        at += 1;
+    }
+    runs
+};
+
 /// Does `operations` random operations from `seed` by `cpus` CPUs, shared out evenly over the
-/// policies, several policies at a time where the machine has the cores.
+/// policies and kinds of hardware, several at a time where the machine has the cores.
 pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
     let bar = ProgressBar::new(operations);
-    let each = operations.div_ceil(Way::ALL.len() as u64);
+    let each = operations.div_ceil(RUNS.len() as u64);
     let next = AtomicUsize::new(0);
-    let done: [Mutex<Option<MappingReport>>; Way::ALL.len()] = Default::default();
+    let done: [Mutex<Option<MappingReport>>; RUNS.len()] = Default::default();
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(&way), Some(slot)) = (Way::ALL.get(index), done.get(index)) else {
+            let (Some(&kind), Some(slot)) = (RUNS.get(index), done.get(index)) else {
                 return;
             };
             let mut told = 0;
-            let report = mappings(way, seed, cpus, each, &mut |n| {
+            let report = mappings(kind, seed, cpus, each, &mut |n| {
                 bar.inc(n.saturating_sub(told));
                 told = n;
             });
@@ -58,7 +70,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..cores.min(Way::ALL.len()) {
+        for _ in 0..cores.min(RUNS.len()) {
             scope.spawn(work);
         }
     });
@@ -80,6 +92,9 @@ pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
             ("reached_waiting", sum(|one| one.reached_waiting)),
             ("reached_exposed", sum(|one| one.reached_exposed)),
             ("syncs", sum(|one| one.syncs)),
+            ("failures", sum(|one| one.failures)),
+            ("refused", sum(|one| one.refused)),
+            ("recovered", sum(|one| one.recovered)),
         ]),
         policies,
     }
@@ -90,8 +105,11 @@ pub fn text(report: &Report) -> String {
     let rows = report.policies.iter().map(|one| {
         vec![
             one.way.name().to_owned(),
+            one.health.name().to_owned(),
             display::grouped(one.operations),
             display::grouped(one.syncs),
+            display::grouped(one.failures),
+            display::grouped(one.recovered),
             display::grouped(one.accesses),
             display::grouped(one.retries),
             display::grouped(one.reached_waiting),
@@ -102,8 +120,11 @@ pub fn text(report: &Report) -> String {
     });
     let header = [
         "policy",
+        "hardware",
         "operations",
         "syncs",
+        "failures",
+        "recovered",
         "accesses",
         "old addresses tried",
         "reached, not given back",
@@ -112,7 +133,7 @@ pub fn text(report: &Report) -> String {
         "violations",
     ];
     let mut out = format!("seed {}\n\n", report.seed);
-    let columns: Vec<usize> = (1..header.len()).collect();
+    let columns: Vec<usize> = (2..header.len()).collect();
     out.push_str(&display::table(&header, &columns, rows.collect()));
     let cpus = report.policies.first().map_or(0, |one| one.cpus);
     let _ = writeln!(

@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrand::Rng;
-use portolan::addr::{Iova, PhysRange};
-use portolan::dma::{Device, Mapping, Retired, ToDevice};
+use portolan::addr::{Iova, PhysRange, StreamId};
+use portolan::dma::{Constraints, Device, Mapping, NotRetired, NotUnmapped, Retired, ToDevice};
 use portolan::platform::{Clock as _, Cpus as _};
 use portolan::unit::ContextHome;
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
 use super::block::Block;
-use super::machine::{BOUNDS, Model, STREAM, Space};
+use super::failing::{Ailment, Health};
+use super::machine::{Attached, BOUNDS, Model, STREAM, Space};
 use super::world::{LONGEST, PAGE, Reached, World};
 use super::{MappingReport, Way};
 
@@ -21,6 +22,10 @@ use super::{MappingReport, Way};
 pub(super) const LIVE: usize = 12;
 /// Old addresses that a CPU remembers.
 const OLD: usize = 64;
+/// Tries at the end to get everything back from hardware that fails.
+const PATIENCE: usize = 1000;
+/// The stream of a device that comes and goes.
+const OTHER: StreamId = StreamId::new(2);
 /// Violations that are told.
 const TOLD: usize = 5;
 /// What a flush may take, beyond the age at which it begins: waiting for others, and hardware.
@@ -40,6 +45,9 @@ pub(super) struct Tally {
     waiting: AtomicU64,
     exposed: AtomicU64,
     longest: AtomicU64,
+    failures: AtomicU64,
+    refused: AtomicU64,
+    recovered: AtomicU64,
     pub(super) violations: Mutex<Vec<String>>,
 }
 
@@ -54,14 +62,26 @@ impl Tally {
         }
     }
 
+    /// Counts submissions that the hardware of a round failed.
+    pub(super) fn failed(&self, failures: u64) {
+        self.failures.fetch_add(failures, Ordering::Relaxed);
+    }
+
     fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn report(self, way: Way, seed: u64, cpus: u64, syncs: u64) -> MappingReport {
+    pub(super) fn report(
+        self,
+        (way, health): (Way, Health),
+        seed: u64,
+        cpus: u64,
+        syncs: u64,
+    ) -> MappingReport {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         MappingReport {
             way,
+            health,
             seed,
             cpus,
             operations: read(&self.operations),
@@ -71,6 +91,9 @@ impl Tally {
             reached_exposed: read(&self.exposed),
             longest_window_ns: read(&self.longest),
             syncs,
+            failures: read(&self.failures),
+            refused: read(&self.refused),
+            recovered: read(&self.recovered),
             violations: (self.violations.into_inner()).unwrap_or_else(PoisonError::into_inner),
         }
     }
@@ -85,10 +108,13 @@ pub(super) struct Rig<'r, Q: ContextHome + 'static> {
     pub(super) device: &'r Device<&'r Space<Q>>,
     pub(super) world: &'r Arc<World>,
     pub(super) tally: &'r Tally,
+    pub(super) ailment: &'r Ailment,
 }
 
 /// A mapping and the memory of its buffer.
 type Live<'r, Q> = (Mapping<&'r Space<Q>, Block, ToDevice>, PhysRange);
+
+type Kept<'r, Q> = NotRetired<&'r Space<Q>, Block, ToDevice>;
 
 /// What one CPU holds.
 struct Hands<'r, Q: ContextHome + 'static> {
@@ -124,9 +150,11 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
                 hands.live.push((mapping, memory));
             }
             Err(refused) => {
-                let context = self.context(hands);
-                self.tally
-                    .violation(format!("{context}: {}", refused.error));
+                self.failed(hands, &refused.error);
+                match refused.buffer {
+                    Ok(block) => self.world.back(&block),
+                    Err(retired) => hands.retired.push(retired),
+                }
             }
         }
     }
@@ -177,7 +205,8 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
                 let (entries, bytes) = self.space.waiting();
                 let cpus = self.cpus.count();
                 let most = 2 * BOUNDS.entries * cpus;
-                if window > bound || entries > most {
+                let late = window > bound && self.ailment.failures() == 0;
+                if late || entries > most {
                     let context = self.context(hands);
                     self.tally.violation(format!(
                         "{context}: {iova} was reached {window} ns after its unmap, \
@@ -217,13 +246,17 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
         if retire {
             match mapping.retire() {
                 Ok(retired) => hands.retired.push(retired),
-                Err(failed) => self.failed(hands, &failed.error),
+                Err(kept) => self.keep(hands, kept, memory),
             }
             return;
         }
         match mapping.unmap() {
             Ok(block) => self.world.back(&block),
-            Err(_) => self.failed(hands, &"an unmap failed"),
+            Err(NotUnmapped::Mapped(kept)) => self.keep(hands, kept, memory),
+            Err(NotUnmapped::Retired(kept)) => {
+                self.failed(hands, &kept.error);
+                hands.retired.push(kept.retired);
+            }
         }
     }
 
@@ -238,14 +271,47 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
             }
             match retired.wait() {
                 Ok(block) => self.world.back(&block),
-                Err(failed) => self.failed(hands, &failed.error),
+                Err(kept) => {
+                    self.failed(hands, &kept.error);
+                    hands.retired.push(kept.retired);
+                }
             }
         }
     }
 
+    /// A mapping that was not ended is as it was.
+    fn keep(&self, hands: &mut Hands<'r, Q>, kept: Kept<'r, Q>, memory: PhysRange) {
+        self.failed(hands, &kept.error);
+        self.world.map(kept.mapping.iova(), memory);
+        hands.live.push((kept.mapping, memory));
+    }
+
+    /// Something did not work, which only failing hardware and scarce memory excuse.
     fn failed(&self, hands: &Hands<'r, Q>, error: &dyn std::fmt::Display) {
+        if self.ailment.health() == Health::Failing {
+            Tally::add(&self.tally.refused);
+            return;
+        }
         let context = self.context(hands);
         self.tally.violation(format!("{context}: {error}"));
+    }
+
+    /// What the handler of the unit's errors does.
+    fn recover(&self) {
+        if self.space.failure().is_some() && self.space.recover().is_ok() {
+            Tally::add(&self.tally.recovered);
+        }
+    }
+
+    /// A second device of the same driver comes and goes.
+    fn attach(&self, hands: &Hands<'r, Q>) {
+        let limits = Constraints::default();
+        let device = Device::translated(Arc::new(Attached), OTHER, self.space, limits);
+        match device.map(Device::detach) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.failed(hands, &error),
+            Err(error) => self.failed(hands, &error),
+        }
     }
 
     /// One CPU's part: `operations` unmaps.
@@ -274,14 +340,25 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
                         self.failed(&hands, &error);
                     }
                 }
+                9 if hands.rng.u32(..64) == 0 => self.attach(&hands),
+                9 => self.recover(),
                 _ => self.retry(&mut hands),
             }
         }
-        while !hands.live.is_empty() {
-            self.unmap(&mut hands);
-        }
-        while !hands.retired.is_empty() {
+        for _ in 0..PATIENCE {
+            if hands.live.is_empty() && hands.retired.is_empty() {
+                return;
+            }
+            self.recover();
+            for _ in 0..hands.live.len() {
+                self.unmap(&mut hands);
+            }
             self.reclaim(&mut hands);
         }
+        let (live, retired) = (hands.live.len(), hands.retired.len());
+        let context = self.context(&hands);
+        self.tally.violation(format!(
+            "{context}: {live} mappings and {retired} buffers do not come back"
+        ));
     }
 }

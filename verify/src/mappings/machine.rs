@@ -20,6 +20,7 @@ use portolan_model::profile::QueueLimits;
 
 use super::Way;
 use super::cpu::{LIVE, Rig, Tally};
+use super::failing::Ailment;
 use super::world::World;
 
 pub(super) const STREAM: StreamId = StreamId::new(1);
@@ -38,7 +39,7 @@ pub(crate) type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
 pub(super) type Space<Q> = DmaSpace<Domain<Q>, VirtualCpus>;
 
 /// Attaches nothing: the model's stream reads the table from the start.
-struct Attached;
+pub(super) struct Attached;
 
 impl Unit for Attached {
     fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
@@ -120,7 +121,7 @@ pub(crate) fn table_and_model(
 /// One machine, from nothing to nothing. Returns its syncs.
 #[allow(clippy::too_many_arguments)] // What a round depends on, each of its own kind.
 pub(super) fn one_round<H, Q>(
-    way: Way,
+    (way, ailment): (Way, &Ailment),
     seed: u64,
     count: u64,
     each: u64,
@@ -166,6 +167,7 @@ where
             device: &device,
             world: &world,
             tally,
+            ailment,
         };
         let schedule = Schedule::of_seed(seed).ragged(40.0);
         let ran = cpus.run(&schedule, |cpu| rig.work(cpu.get().into(), seed, each));
@@ -173,6 +175,10 @@ where
             tally.violation(error.to_string());
             return 0;
         }
+    }
+    ailment.heal();
+    if let (Some(_), Err(error)) = (space.failure(), space.recover()) {
+        tally.violation(format!("{}: not recovered: {error}", way.name()));
     }
     take_down(&space, &world, tally, way);
     model.counters().syncs

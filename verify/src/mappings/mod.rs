@@ -9,6 +9,7 @@
 
 mod block;
 mod cpu;
+mod failing;
 pub(crate) mod machine;
 mod world;
 
@@ -24,6 +25,8 @@ use portolan_model::iommu::Setup;
 use serde::Serialize;
 
 use cpu::Tally;
+pub use failing::Health;
+use failing::{Ailment, Failing};
 pub use machine::Model;
 use machine::{Tables, one_round};
 
@@ -37,6 +40,8 @@ fn combining(way: Way) -> CombineOptions {
 
 /// Operations after which everything is taken down.
 const ROUND: u64 = 20_000;
+/// Table pages of a machine whose memory runs out.
+const SCARCE: u32 = 24;
 
 /// How buffers are taken back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -80,6 +85,8 @@ impl Way {
 pub struct MappingReport {
     /// Which way.
     pub way: Way,
+    /// On which hardware.
+    pub health: Health,
     /// What it can be replayed from.
     pub seed: u64,
     /// CPUs.
@@ -98,23 +105,31 @@ pub struct MappingReport {
     pub longest_window_ns: u64,
     /// Syncs that the hardware did.
     pub syncs: u64,
+    /// Submissions that the hardware failed.
+    pub failures: u64,
+    /// Requests that were refused, or did not end, because of that or for want of memory.
+    pub refused: u64,
+    /// Times that a space was brought back.
+    pub recovered: u64,
     /// What was wrong, the first few.
     pub violations: Vec<String>,
 }
 
-/// Does `operations` unmaps by `cpus` CPUs in `way`, from `seed`; calls `progress` with the number
-/// done.
+/// Does `operations` unmaps by `cpus` CPUs in `way`, from `seed`, on hardware of `health`; calls
+/// `progress` with the number done.
 ///
 /// # Panics
 /// If the machine's own parts cannot be put together, which is a defect.
 pub fn mappings(
-    way: Way,
+    (way, health): (Way, Health),
     seed: u64,
     cpus: u64,
     operations: u64,
     progress: &mut dyn FnMut(u64),
 ) -> MappingReport {
-    sabotaged(way, seed, cpus, operations, progress, |model| model)
+    sabotaged((way, health), seed, cpus, operations, progress, |model| {
+        model
+    })
 }
 
 /// The same, with hardware that `wrap` makes of the model: for tests of this test.
@@ -122,7 +137,7 @@ pub fn mappings(
 /// # Panics
 /// As [`mappings`].
 pub fn sabotaged<H: Hardware + 'static>(
-    way: Way,
+    (way, health): (Way, Health),
     seed: u64,
     cpus: u64,
     operations: u64,
@@ -135,7 +150,11 @@ pub fn sabotaged<H: Hardware + 'static>(
     let tables: Tables = Box::leak(Box::new(SlabTables::new(
         PhysAddr::new(1 << 30),
         PageSize::SIZE_4K,
-        4096,
+        match health {
+            Health::Sound => 4096,
+            // Few enough to run out at times.
+            Health::Failing => SCARCE,
+        },
     )));
     loop {
         let done = tally.operations.load(Ordering::Relaxed);
@@ -147,21 +166,43 @@ pub fn sabotaged<H: Hardware + 'static>(
         let each = (operations - done).min(ROUND).div_ceil(cpus);
         let seed = seed.wrapping_add(round);
         round += 1;
-        syncs += match way {
-            Way::Strict => one_round(way, seed, cpus, each, &tally, tables, &wrap, |_, server| {
-                server
-            }),
-            _ => one_round(
-                way,
-                seed,
-                cpus,
-                each,
-                &tally,
-                tables,
-                &wrap,
-                |cpus, server| Combined::new(cpus, server, combining(way)),
-            ),
+        let ailment = Ailment::new(health, seed);
+        let wrap = |model| Failing {
+            hardware: wrap(model),
+            ailment: ailment.clone(),
         };
+        syncs += match way {
+            Way::Strict => {
+                let queue = |_, server| server;
+                one_round(
+                    (way, &ailment),
+                    seed,
+                    cpus,
+                    each,
+                    &tally,
+                    tables,
+                    &wrap,
+                    queue,
+                )
+            }
+            _ => {
+                let queue = |cpus, server| Combined::new(cpus, server, combining(way));
+                one_round(
+                    (way, &ailment),
+                    seed,
+                    cpus,
+                    each,
+                    &tally,
+                    tables,
+                    &wrap,
+                    queue,
+                )
+            }
+        };
+        tally.failed(ailment.failures());
+        if tables.live() != 0 {
+            tally.violation(format!("{}: {} tables left", way.name(), tables.live()));
+        }
     }
-    tally.report(way, seed, cpus, syncs)
+    tally.report((way, health), seed, cpus, syncs)
 }

@@ -1,0 +1,141 @@
+//! Hardware that fails in the middle: it refuses, answers late or not at all, dies and comes back.
+//!
+//! What it did before it failed stays done, and what it did not do stays cached: the steps of a
+//! failed submission are carried out up to a random one.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fastrand::Rng;
+use portolan::inval::Step;
+use portolan::platform::Nanos;
+use portolan::unit::{Awaited, UnitError};
+use portolan_model::cpus::Hardware;
+use serde::Serialize;
+
+/// One completion in so many fails.
+const ONE_IN: u32 = 48;
+/// One failure in so many is the unit's death.
+const DEATHS: u32 = 8;
+/// Completions for which a dead unit stays dead, at most.
+const DEAD: u64 = 60;
+
+/// Whether the hardware of a round fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Health {
+    /// It never does.
+    Sound,
+    /// It does, until the round is taken down.
+    Failing,
+}
+
+impl Health {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sound => "sound",
+            Self::Failing => "failing",
+        }
+    }
+}
+
+/// The state that the hardware and the round share.
+#[derive(Debug)]
+pub(super) struct Ailment {
+    health: AtomicU8,
+    failures: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    rng: Rng,
+    /// Completions that a dead unit still refuses.
+    dead: u64,
+}
+
+/// How one completion goes.
+enum Fate {
+    Completes,
+    /// So many steps are carried out, then this is said.
+    Fails(usize, UnitError),
+}
+
+impl Ailment {
+    pub(super) fn new(health: Health, seed: u64) -> Arc<Self> {
+        Arc::new(Self {
+            health: AtomicU8::new(u8::from(health == Health::Failing)),
+            failures: AtomicU64::new(0),
+            state: Mutex::new(State {
+                rng: Rng::with_seed(seed),
+                dead: 0,
+            }),
+        })
+    }
+
+    /// Whether something may fail now.
+    pub(super) fn health(&self) -> Health {
+        match self.health.load(Ordering::Relaxed) {
+            0 => Health::Sound,
+            _ => Health::Failing,
+        }
+    }
+
+    /// From now on nothing fails.
+    pub(super) fn heal(&self) {
+        self.health.store(0, Ordering::Relaxed);
+    }
+
+    /// Completions that failed.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    fn fate(&self) -> Fate {
+        if self.health() == Health::Sound {
+            return Fate::Completes;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let late = UnitError::TimedOut {
+            awaited: Awaited::Completion,
+            waited: Nanos::from_millis(10),
+        };
+        if state.dead > 0 {
+            state.dead -= 1;
+            return Fate::Fails(0, UnitError::Gone);
+        }
+        if state.rng.u32(..ONE_IN) != 0 {
+            return Fate::Completes;
+        }
+        if state.rng.u32(..DEATHS) == 0 {
+            state.dead = state.rng.u64(1..=DEAD);
+            return Fate::Fails(0, UnitError::Gone);
+        }
+        match state.rng.u32(..3) {
+            0 => Fate::Fails(0, late),
+            1 => Fate::Fails(state.rng.usize(..8), UnitError::Refused { code: 1 }),
+            // All was done, and the answer is lost.
+            _ => Fate::Fails(usize::MAX, late),
+        }
+    }
+}
+
+/// `hardware`, which fails as its ailment says.
+pub(super) struct Failing<H> {
+    pub(super) hardware: H,
+    pub(super) ailment: Arc<Ailment>,
+}
+
+impl<H: Hardware> Hardware for Failing<H> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        match self.ailment.fate() {
+            Fate::Completes => self.hardware.complete(steps),
+            Fate::Fails(done, error) => {
+                self.ailment.failures.fetch_add(1, Ordering::Relaxed);
+                self.hardware.complete(&mut steps.take(done))?;
+                Err(error)
+            }
+        }
+    }
+}
