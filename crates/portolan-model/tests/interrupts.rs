@@ -1,0 +1,359 @@
+//! Interrupt handlers that call the library between any two steps of what they interrupt.
+//!
+//! A handler does what its context allows: it unmaps, maps what needs no wait, asks for buffers,
+//! and reads faults and errors of the unit. No lock of the interrupted code may be in its way, and
+//! it may not wait.
+#![allow(missing_docs)]
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::dma::{
+    Bounds, Constraints, Device, DmaSpace, Policy, Quarantine, Retired, SpaceOptions, ToDevice,
+    Unowned,
+};
+use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step};
+use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
+use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
+use portolan::table::{Access, PageTable};
+use portolan::unit::{
+    Attach, AttachError, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
+};
+use portolan_hw::{smmuv2, smmuv3, vtd};
+use portolan_model::clock::Tick;
+use portolan_model::interrupts::{
+    InterruptedCpu, InterruptedLock, InterruptedWord, Masking, Scenario, Stepping, sweep,
+};
+use portolan_model::iommu::Setup;
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
+use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::vtd::{VtdRegisters, VtdSetup};
+
+const STREAM: StreamId = StreamId::new(0x20);
+const PAGE: u64 = 0x1000;
+const MEMORY: PhysAddr = PhysAddr::new(0x8000_0000);
+const LIMIT: Nanos = Nanos::from_millis(5);
+const BOTH: Access = Access::READ.union(Access::WRITE);
+
+/// The CPU beside a unit, which goes on while the CPU waits.
+struct Beside<R>(Arc<R>);
+
+impl<R: Tick + 'static> Clock for Beside<R> {
+    fn now(&self) -> Nanos {
+        InterruptedCpu.now()
+    }
+
+    fn relax(&self) {
+        self.0.tick();
+        InterruptedCpu.relax();
+    }
+}
+
+impl<R: Tick + 'static> Cpus for Beside<R> {
+    type Word = InterruptedWord;
+    type Lock<T: Send> = InterruptedLock<T>;
+
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn current(&self) -> CpuId {
+        CpuId::new(0)
+    }
+}
+
+fn page(at: u64) -> IovaRange {
+    IovaRange::page(Iova::new(at * PAGE), PageSize::SIZE_4K)
+}
+
+fn map(domain: &impl Domain, at: u64) -> IovaRange {
+    let mut owed = Gather::new();
+    let (iova, pa) = (page(at).start(), PhysAddr::new(0x9000_0000 + at * PAGE));
+    let range = domain.map(iova, pa, PAGE, BOTH, &mut owed).expect("mapped");
+    domain.sync(&mut owed).expect("synced");
+    range
+}
+
+/// A unit with two domains, and what else a handler may ask it.
+type Made<U, D> = (Arc<U>, [Arc<D>; 2]);
+
+/// The unit is worked with, and its handler reads faults and unmaps in another domain.
+fn unit<U, D>(masking: Masking, make: impl Fn() -> Made<U, D>, service: fn(&U)) -> u64
+where
+    U: Attach<D> + 'static,
+    D: Domain + 'static,
+{
+    sweep(masking, || {
+        let (unit, [one, other]) = make();
+        let left = map(&*other, 7);
+        let debt = Arc::new(Mutex::new(Gather::new()));
+        let (handlers, domain, owed) = (unit.clone(), other.clone(), debt.clone());
+        Scenario {
+            body: Box::new(move || {
+                unit.attach(STREAM, &one).expect("attached");
+                let range = map(&*one, 3);
+                let mut owed = Gather::new();
+                one.unmap(range, &mut owed).expect("unmapped");
+                one.sync(&mut owed).expect("synced");
+                service(&unit);
+                while unit.next_fault().expect("sound hardware").is_some() {}
+                unit.block(STREAM).expect("blocked");
+            }),
+            handler: Box::new(move || {
+                service(&handlers);
+                handlers.next_fault().expect("sound hardware");
+                let mut owed = owed.lock().expect("nobody panicked");
+                domain.unmap(left, &mut owed).expect("unmapped");
+            }),
+            after: Box::new(move || {
+                let mut owed = debt.lock().expect("nobody panicked");
+                other.sync(&mut owed).expect("synced");
+            }),
+        }
+    })
+}
+
+fn memory() -> Arc<ModelMemory> {
+    Arc::new(ModelMemory::new(MEMORY, 256, Visibility::AtOnce))
+}
+
+type SmmuCpu = Arc<Beside<SmmuRegisters>>;
+type SmmuMade = smmuv3::Smmu<Stepping<Arc<SmmuRegisters>>, Arc<ModelMemory>, SmmuCpu>;
+type SmmuDomain = smmuv3::FirstStage<12, Stepping<Arc<SmmuRegisters>>, Arc<ModelMemory>, SmmuCpu>;
+
+fn smmu() -> Made<SmmuMade, SmmuDomain> {
+    let memory = memory();
+    let registers = Arc::new(SmmuRegisters::new(SmmuSetup::default(), memory.clone()));
+    let config = smmuv3::Config {
+        limit: LIMIT,
+        ..Default::default()
+    };
+    let cpu = Arc::new(Beside(registers.clone()));
+    let unit = SmmuMade::enable(Stepping(registers), memory, cpu, config).expect("enabled");
+    let options = smmuv3::DomainOptions::default();
+    let domain = || Arc::new(unit.first_stage(&options).expect("a domain"));
+    let domains = [domain(), domain()];
+    (Arc::new(unit), domains)
+}
+
+fn service_smmu(unit: &SmmuMade) {
+    unit.service_errors().expect("sound hardware");
+}
+
+#[test]
+fn smmuv3_serves_a_handler_at_any_step() {
+    let steps = unit(Masking::Present, smmu, service_smmu);
+    assert!(steps > 100, "{steps} steps");
+}
+
+#[test]
+#[should_panic(expected = "held by the code that was interrupted")]
+fn smmuv3_with_locks_that_let_interrupts_in_is_noticed() {
+    unit(Masking::Absent, smmu, service_smmu);
+}
+
+type VtdCpu = Arc<Beside<VtdRegisters>>;
+type VtdMade = vtd::Vtd<Stepping<Arc<VtdRegisters>>, Arc<ModelMemory>, VtdCpu>;
+type VtdDomain = vtd::SecondDomain<Stepping<Arc<VtdRegisters>>, Arc<ModelMemory>, VtdCpu>;
+
+fn intel() -> Made<VtdMade, VtdDomain> {
+    let memory = memory();
+    let registers = Arc::new(VtdRegisters::new(VtdSetup::default(), memory.clone()));
+    let config = vtd::Config {
+        limit: LIMIT,
+        ..Default::default()
+    };
+    let cpu = Arc::new(Beside(registers.clone()));
+    let unit = VtdMade::enable(Stepping(registers), memory, cpu, config).expect("enabled");
+    let domain = || Arc::new(unit.second_stage().expect("a domain"));
+    let domains = [domain(), domain()];
+    (Arc::new(unit), domains)
+}
+
+#[test]
+fn vtd_serves_a_handler_at_any_step() {
+    let steps = unit(Masking::Present, intel, |_| {});
+    assert!(steps > 100, "{steps} steps");
+}
+
+#[test]
+#[should_panic(expected = "held by the code that was interrupted")]
+fn vtd_with_locks_that_let_interrupts_in_is_noticed() {
+    unit(Masking::Absent, intel, |_| {});
+}
+
+type Arm2Cpu = Arc<Beside<SmmuV2Registers>>;
+type Arm2Made = smmuv2::SmmuV2<Stepping<Arc<SmmuV2Registers>>, Arc<ModelMemory>, Arm2Cpu>;
+type Arm2Domain = smmuv2::FirstStage<12, Stepping<Arc<SmmuV2Registers>>, Arc<ModelMemory>, Arm2Cpu>;
+
+fn arm2() -> Made<Arm2Made, Arm2Domain> {
+    let memory = memory();
+    let registers = Arc::new(SmmuV2Registers::new(SmmuV2Setup::default(), memory.clone()));
+    let config = smmuv2::Config {
+        limit: LIMIT,
+        ..Default::default()
+    };
+    let cpu = Arc::new(Beside(registers.clone()));
+    let unit = Arm2Made::enable(Stepping(registers), memory, cpu, config).expect("enabled");
+    let domain = || {
+        Arc::new(
+            unit.first_stage(&smmuv2::DomainOptions::default())
+                .expect("a domain"),
+        )
+    };
+    let domains = [domain(), domain()];
+    (Arc::new(unit), domains)
+}
+
+#[test]
+fn smmuv2_serves_a_handler_at_any_step() {
+    let steps = unit(Masking::Present, arm2, |_| {});
+    assert!(steps > 50, "{steps} steps");
+}
+
+/// A queue whose hardware takes a few looks.
+#[derive(Clone, Copy)]
+struct Slow;
+
+impl InvalidationQueue for Slow {
+    type Error = UnitError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+        for step in steps {
+            InterruptedCpu.now();
+            if step == Step::Sync {
+                InterruptedCpu.relax();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ContextHome for Slow {
+    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+        Ok(())
+    }
+}
+
+struct Hardware;
+
+impl Unit for Hardware {
+    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        Ok(None)
+    }
+}
+
+type Queue = Combined<InterruptedCpu, Slow>;
+type Tables = PagedDomain<VtdSecondStage, SlabTables<AtomicU64>, Queue>;
+type Space = Arc<DmaSpace<Tables, InterruptedCpu>>;
+
+impl Attach<Tables> for Hardware {
+    fn attach(&self, _stream: StreamId, _domain: &Arc<Tables>) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+fn device(policy: Policy) -> Device<Space> {
+    let format = VtdSecondStage {
+        levels: VtdLevels::Four,
+        output_lg2: 46,
+        dirty: DirtyTracking::Off,
+    };
+    let memory = SlabTables::new(MEMORY, PageSize::SIZE_4K, 64);
+    let table = PageTable::new(format, memory).expect("memory for a root");
+    let caps = Setup::able(PageSize::SIZE_4K);
+    let queue = Combined::new(InterruptedCpu, Slow, CombineOptions::of(&caps));
+    let domain = PagedDomain::new(table, ContextId::new(1), caps, Quirks::default(), queue);
+    let options = SpaceOptions {
+        policy,
+        // Each unmap reaches a bound.
+        bounds: Bounds {
+            entries: 1,
+            ..Bounds::default()
+        },
+        ..SpaceOptions::default()
+    };
+    let space = DmaSpace::new(Arc::new(domain), InterruptedCpu, &options).expect("a space");
+    let limits = Constraints::default();
+    Device::translated(Arc::new(Hardware), STREAM, Arc::new(space), limits).expect("a device")
+}
+
+fn buffer(number: u64) -> Unowned {
+    let memory = PhysRange::from_len(PhysAddr::new(number * 2 * PAGE), PAGE).expect("a range");
+    // SAFETY: the model has no memory: nobody reads or writes there.
+    unsafe { Unowned::new(memory) }
+}
+
+/// A driver maps, unmaps and flushes; its handler retires, asks and maps.
+fn driver(masking: Masking, policy: Policy) -> u64 {
+    sweep(masking, || {
+        let device = Arc::new(device(policy));
+        let mapped = |number| {
+            let mapping = device.map::<ToDevice, _>(buffer(number));
+            mapping.map_err(|refused| refused.error).expect("mapped")
+        };
+        let (first, second) = (mapped(1), mapped(2));
+        type Back = Arc<Mutex<Vec<Retired<Space, Unowned>>>>;
+        let back = Back::default();
+        let (bodys, handlers) = (device.clone(), device.clone());
+        let (put, late) = (back.clone(), back.clone());
+        Scenario {
+            body: Box::new(move || {
+                first
+                    .unmap()
+                    .map_err(|kept| kept.error())
+                    .expect("unmapped");
+                let third = bodys.map::<ToDevice, _>(buffer(3));
+                let third = third.map_err(|refused| refused.error).expect("mapped");
+                let retired = third.retire().map_err(|kept| kept.error).expect("retired");
+                bodys.space().expect("translated").flush().expect("flushed");
+                late.lock().expect("nobody panicked").push(retired);
+            }),
+            handler: Box::new(move || {
+                let retired = second.retire().map_err(|kept| kept.error).expect("retired");
+                if let Err(retired) = retired.poll() {
+                    put.lock().expect("nobody panicked").push(retired);
+                }
+                let space = handlers.space().expect("translated");
+                let _ = (space.is_flush_due(), space.waiting(), space.failure());
+                if let Ok(fourth) = handlers.try_map::<ToDevice, _>(buffer(4)) {
+                    let retired = fourth.retire().map_err(|kept| kept.error).expect("retired");
+                    put.lock().expect("nobody panicked").push(retired);
+                }
+            }),
+            after: Box::new(move || {
+                for retired in back.lock().expect("nobody panicked").drain(..) {
+                    retired.wait().map_err(|kept| kept.error).expect("quiet");
+                }
+                let space = device.space().expect("translated");
+                space.flush().expect("flushed");
+                assert_eq!((space.waiting(), space.failure()), ((0, 0), None));
+                assert_eq!(space.quarantine(), Quarantine::default());
+            }),
+        }
+    })
+}
+
+#[test]
+fn a_handler_unmaps_and_maps_at_any_step_of_a_driver() {
+    for policy in [Policy::Strict, Policy::Retired, Policy::Lazy] {
+        let steps = driver(Masking::Present, policy);
+        assert!(steps > 50, "{policy:?}: {steps} steps");
+    }
+}
+
+#[test]
+#[should_panic(expected = "held by the code that was interrupted")]
+fn dma_with_locks_that_let_interrupts_in_is_noticed() {
+    driver(Masking::Absent, Policy::Retired);
+}
