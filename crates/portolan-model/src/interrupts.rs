@@ -14,7 +14,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use portolan::addr::CpuId;
 use portolan::platform::{Clock, Cpus, Lock, Mmio, Nanos, SharedWord};
@@ -253,6 +253,17 @@ impl<T> Drop for InterruptedGuard<'_, T> {
     }
 }
 
+impl<T> InterruptedLock<T> {
+    /// The value, if nobody holds it: a panic elsewhere does not count.
+    fn free(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(value) => Some(value),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
 impl<T: Send> Lock<T> for InterruptedLock<T> {
     type Guard<'a>
         = InterruptedGuard<'a, T>
@@ -265,15 +276,15 @@ impl<T: Send> Lock<T> for InterruptedLock<T> {
 
     fn lock(&self) -> InterruptedGuard<'_, T> {
         step();
-        match self.0.try_lock() {
-            Ok(value) => InterruptedGuard::<T>::taken(value),
-            Err(_) => panic!("the lock is held by the code that was interrupted"),
+        match self.free() {
+            Some(value) => InterruptedGuard::<T>::taken(value),
+            None => panic!("the lock is held by the code that was interrupted"),
         }
     }
 
     fn try_lock(&self) -> Option<InterruptedGuard<'_, T>> {
         step();
-        self.0.try_lock().ok().map(InterruptedGuard::<T>::taken)
+        self.free().map(InterruptedGuard::<T>::taken)
     }
 
     fn into_inner(self) -> T {
