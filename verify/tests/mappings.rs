@@ -85,7 +85,7 @@ fn a_lost_invalidation_is_noticed() {
         let report = sabotaged(run, 5, CPUS, 20_000, &mut |_| {}, |hardware| Forgetful {
             hardware,
             seen: Arc::default(),
-            every: 10,
+            every: 3,
         });
         assert!(!report.violations.is_empty(), "{run:?}");
     }
