@@ -271,7 +271,7 @@ impl Features {
         let max_lg2_pages = self.max_mask;
         let (page, range, leaf_only) = match self.has.contains(Has::PAGE_SELECTIVE) {
             true => (
-                PageForm::Granule,
+                PageForm::Whole,
                 RangeForm::PowerOfTwo { max_lg2_pages },
                 LeafOnly::Present,
             ),

@@ -28,8 +28,11 @@ pub enum RangeForm {
 pub enum PageForm {
     /// By context or globally only.
     Absent,
-    /// One command a granule.
+    /// One command a granule, or a larger page, which drops whatever translates its first address.
     Granule,
+    /// The same, but a command need not drop the translation of a page that is larger than the one
+    /// it names (Intel VT-d, section 6.5.2.3: the address mask covers the page).
+    Whole,
 }
 
 /// Whether leaf-only invalidation exists.

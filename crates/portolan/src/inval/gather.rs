@@ -26,6 +26,8 @@ pub struct Span {
     pub range: IovaRange,
     /// The smallest leaf among them.
     pub leaf: PageSize,
+    /// The largest page that a cache may hold one of them in.
+    pub largest: PageSize,
     /// Whether walk caches are concerned, because a table left the tree.
     pub depth: Depth,
 }
@@ -35,7 +37,8 @@ impl Span {
     #[inline]
     fn holds(self, other: Self) -> bool {
         let deep = self.depth == Depth::AllLevels || other.depth == Depth::LeafOnly;
-        deep && self.leaf <= other.leaf && self.range.covers(other.range)
+        let sizes = self.leaf <= other.leaf && self.largest >= other.largest;
+        deep && sizes && self.range.covers(other.range)
     }
 
     fn hull(self, other: Self) -> Self {
@@ -43,6 +46,7 @@ impl Span {
         Self {
             range: self.range.hull(other.range),
             leaf: self.leaf.min(other.leaf),
+            largest: self.largest.max(other.largest),
             depth: if leaf_only {
                 Depth::LeafOnly
             } else {
@@ -294,13 +298,30 @@ impl Gather {
         self.mapped.add(Span {
             range,
             leaf,
+            largest: leaf,
             depth: Depth::AllLevels,
         });
     }
 
     #[inline]
     pub(crate) fn add_unmapped(&mut self, range: IovaRange, leaf: PageSize, depth: Depth) {
-        self.unmapped.add(Span { range, leaf, depth });
+        self.add_unmapped_mixed(range, (leaf, leaf), depth);
+    }
+
+    /// Adds addresses that were mapped in pages from the first of the two sizes to the second.
+    #[inline]
+    pub(crate) fn add_unmapped_mixed(
+        &mut self,
+        range: IovaRange,
+        (leaf, largest): (PageSize, PageSize),
+        depth: Depth,
+    ) {
+        self.unmapped.add(Span {
+            range,
+            leaf,
+            largest,
+            depth,
+        });
     }
 
     /// Adds lines to clean; hands them back if there is no room, to be cleaned at once.

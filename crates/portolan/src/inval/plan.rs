@@ -61,7 +61,7 @@ pub fn plan<'g>(
         context,
         caps: *caps,
         form,
-        stride: Stride::of(quirks),
+        stride: Stride::of(caps, quirks),
         commands,
         repeat: quirks.repeat.max(1),
         gather,
@@ -90,13 +90,15 @@ fn choose(caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> (Form, u64) 
     if walks && quirks.walk_flush == WalkFlush::ByContext {
         return (Form::Context, 1);
     }
-    let stride = Stride::of(quirks);
-    let by_page = || match caps.page {
-        PageForm::Absent => None,
-        PageForm::Granule => {
-            let pages = spans().map(|span| span.range.pages(stride.size(caps, span)));
-            Some(pages.fold(0u64, u64::saturating_add))
-        }
+    let stride = Stride::of(caps, quirks);
+    let by_page = || {
+        let named = match caps.page {
+            PageForm::Absent => false,
+            PageForm::Granule => true,
+            PageForm::Whole => spans().all(|span| span.leaf == span.largest),
+        };
+        let pages = || spans().map(|span| span.range.pages(stride.size(caps, span)));
+        named.then(|| pages().fold(0u64, u64::saturating_add))
     };
     let by_range = || {
         spans().try_fold(0u64, |sum, span| {
@@ -142,9 +144,9 @@ pub(super) enum Stride {
 }
 
 impl Stride {
-    fn of(quirks: &Quirks) -> Self {
+    fn of(caps: &Capabilities, quirks: &Quirks) -> Self {
         match quirks.preference {
-            Preference::ByPage => Self::Granule,
+            Preference::ByPage if caps.page != PageForm::Whole => Self::Granule,
             _ => Self::Leaf,
         }
     }

@@ -414,3 +414,24 @@ fn random_debts_are_covered_and_exact_forms_cover_no_more() {
         }
     }
 }
+
+#[test]
+fn a_page_is_named_whole_where_a_smaller_command_would_leave_it() {
+    let whole = Capabilities {
+        page: PageForm::Whole,
+        range: RangeForm::Absent,
+        ..CAPS
+    };
+    let by_page = prefer(Preference::ByPage);
+    let mut gather = Gather::new();
+    gather.add_unmapped(range(0x20_0000, 512), PageSize::SIZE_2M, Depth::LeafOnly);
+    let pages = plan(CONTEXT, &whole, &by_page, &gather).counts();
+    assert_eq!((pages.page, pages.context), (1, 0));
+    // Pages of two sizes: no one step names each of them.
+    let sizes = (PageSize::SIZE_4K, PageSize::SIZE_2M);
+    gather.add_unmapped_mixed(range(0x40_0000, 513), sizes, Depth::LeafOnly);
+    for quirks in [by_page, prefer(Preference::Fewest)] {
+        let counts = plan(CONTEXT, &whole, &quirks, &gather).counts();
+        assert_eq!((counts.page, counts.context), (0, 1));
+    }
+}

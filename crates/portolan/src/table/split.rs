@@ -79,7 +79,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             Entry::Broken(table) => Some(table),
             _ => self.replace_block(word, (parent, level, raw), at, gather)?,
         };
-        gather.add_unmapped(block, F::GRANULE, Depth::LeafOnly);
+        let sizes = (F::GRANULE, Self::span(level));
+        gather.add_unmapped_mixed(block, sizes, Depth::LeafOnly);
         Ok(PendingSplit {
             of: self.id,
             block,

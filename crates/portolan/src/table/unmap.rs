@@ -58,12 +58,13 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[cold]
     fn unmap_pieces(&self, range: IovaRange, gather: &mut Gather) -> Result<(), UnmapError> {
         self.check(range)?;
-        let mut leaf = PageSize::of_lg2(self.format.input_lg2());
+        let (mut leaf, mut largest) = (PageSize::of_lg2(self.format.input_lg2()), F::GRANULE);
         let mut depth = Depth::LeafOnly;
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
             let (cleared, size, reached) = self.clear_at(iova, range, gather);
             leaf = leaf.min(size);
+            largest = largest.max(size);
             if reached == Depth::AllLevels {
                 depth = Depth::AllLevels;
             }
@@ -72,7 +73,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             at = cleared.last().checked_add(1);
         }
-        gather.add_unmapped(range, leaf, depth);
+        gather.add_unmapped_mixed(range, (leaf, largest), depth);
         Ok(())
     }
 
