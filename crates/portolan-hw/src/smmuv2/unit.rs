@@ -2,7 +2,7 @@
 //!
 //! IHI 0062, reset and initialisation. Everything is blocked before translation is turned on, but
 //! for streams that [`Inherited::PassThrough`] leaves as they are. A unit that translated before
-//! goes on translating meanwhile: see [`take_over`](super::take_over).
+//! goes on translating meanwhile: see [`take_over`].
 
 use super::counts::WriteCounts;
 use super::domain::{self, DomainOptions, FirstStage, SecondStage};

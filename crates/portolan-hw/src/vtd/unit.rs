@@ -111,7 +111,7 @@ pub(super) const PASS: u16 = 1;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Takes the unit over: every stream is blocked. Translation that firmware or an earlier system
-    /// left on stays on, until the unit uses the new tables instead of the old; see [`Takeover`]
+    /// left on stays on, until the unit uses the new tables instead of the old; see [`Takeover`](super::Takeover)
     /// and [`Vtd::take_over`]. The old queue goes off, and so do protected memory regions.
     ///
     /// # Errors

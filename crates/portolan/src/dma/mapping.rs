@@ -305,7 +305,6 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     ///
     /// # Errors
     /// With the mapping, which is as it was.
-    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn retire(mut self) -> Result<Retired<H, B>, NotRetired<H, B, Dir>> {
         let Parts {
             place,
@@ -351,7 +350,6 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     ///
     /// # Errors
     /// With what is left: the mapping as it was, or the retired buffer.
-    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn unmap(mut self) -> Result<B, NotUnmapped<H, B, Dir>> {
         let Parts {
             place,

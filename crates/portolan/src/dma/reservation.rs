@@ -137,7 +137,6 @@ impl<H: Handle> Reservation<H> {
     /// # Errors
     /// With the reservation, as it was, if nothing was unmapped. Without, it is unmapped, and its
     /// addresses stay out of use until it is quiet.
-    #[allow(clippy::result_large_err)] // The debt travels back whole, without a heap.
     pub fn unlink(mut self) -> Result<(), (RetireError, Option<Self>)> {
         let range = self.addresses();
         let Some(mapped) = IovaRange::from_len(range.start(), self.linked) else {

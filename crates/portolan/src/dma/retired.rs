@@ -78,7 +78,6 @@ impl<H: Handle, B: Buffer> Retired<H, B> {
     /// # Errors
     /// With the buffer, which stays retired, if the hardware did not complete, or if somebody else
     /// who is paying for it did not in time.
-    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn wait(mut self) -> Result<B, NotReclaimed<H, B>> {
         if let Some((space, wait)) = self.waiting.as_ref().and_then(|it| it.held.as_ref()) {
             if let Err(error) = space.settle(wait) {
@@ -96,7 +95,6 @@ impl<H: Handle, B: Buffer> Retired<H, B> {
     ///
     /// # Errors
     /// With the buffer, which stays retired.
-    #[allow(clippy::result_large_err)] // What was handed in travels back whole, without a heap.
     pub fn poll(mut self) -> Result<B, Self> {
         if self.is_quiet() {
             Ok(self.waiting.take().expect(PRESENT).into_buffer())
