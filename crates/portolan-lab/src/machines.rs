@@ -134,7 +134,7 @@ fn capabilities(profile: &Profile) -> Vec<String> {
     )];
     said.push(match caps.page {
         PageForm::Absent => "no invalidation by page".to_owned(),
-        PageForm::Granule => "invalidation by page".to_owned(),
+        PageForm::Granule | PageForm::Whole => "invalidation by page".to_owned(),
     });
     said.push(match caps.range {
         RangeForm::Absent => "none by range".to_owned(),

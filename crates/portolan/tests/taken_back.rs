@@ -4,6 +4,7 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -182,9 +183,9 @@ impl Machine {
     /// The device accesses a page, by what it remembers if it does; the frame that it reaches.
     fn access_at(&self, page: u64) -> Option<u64> {
         let mut cached = self.device.cached.lock().unwrap();
-        if !cached.contains_key(&page) {
+        if let Entry::Vacant(missing) = cached.entry(page) {
             let found = self.domain.translate(Iova::new(page * PAGE))?;
-            cached.insert(page, (found.pa.get() - (1 << 30)) / PAGE);
+            missing.insert((found.pa.get() - (1 << 30)) / PAGE);
         }
         let frame = *cached.get(&page)?;
         assert!(!self.device.freed.lock().unwrap().contains(&frame));

@@ -10,11 +10,11 @@ use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::unit::{AttachError, UnitError};
 
-use super::attach::Home;
 use super::lists::with_room;
 use super::request::{Contexts, Iotlb, Request};
 use super::spec::entry;
 use super::structures::{At, Forget, Mode, Structures, change};
+use super::unit::Left;
 use super::unit::Vtd;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
@@ -46,11 +46,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Blocks a stream as [`Vtd::device_gone`] does; returns where it was.
-    fn leave_behind(
-        &self,
-        tables: &mut Structures,
-        stream: u16,
-    ) -> Result<Vec<((u16, u32), Home)>, UnitError> {
+    fn leave_behind(&self, tables: &mut Structures, stream: u16) -> Result<Vec<Left>, UnitError> {
         // From here on nothing asks the device again because the stream is moved.
         let of_stream = |of: u16| of == stream;
         let count = {

@@ -209,7 +209,7 @@ impl Request {
             } => {
                 // Without throttling, the field of the physical function is reserved.
                 let throttled = features.has.contains(Has::DEVICE_TLB_THROTTLE);
-                let physical = throttled.then_some(device.physical).unwrap_or_default();
+                let physical = if throttled { device.physical } else { 0 };
                 let device = DeviceTlb { physical, ..device };
                 device_words(stream, device, pasid, extent)
             }

@@ -54,6 +54,9 @@ pub(super) struct Device {
     pub(super) history: History,
 }
 
+/// A stream and PASID, and what it was attached to.
+pub(super) type Left = ((u16, u32), Home);
+
 /// What the unit remembers of streams and domains. Lists change at the [`Desk`] of the tables; who
 /// may have to put something in `limbo` has made room for it before.
 #[derive(Debug, Default)]
@@ -69,7 +72,7 @@ pub(super) struct Known {
     /// What nested first stages hang on, by domain identifier.
     pub(super) parents: Sorted<u16, Parent>,
     /// What the hardware may still reach after a failure, by stream and PASID.
-    pub(super) limbo: Vec<((u16, u32), Home)>,
+    pub(super) limbo: Vec<Left>,
     /// Streams of which the unit may have kept an old scalable context entry after a failure.
     pub(super) stale: Sorted<u16, ()>,
 }

@@ -133,7 +133,7 @@ fn handler(driver: &Arc<Struckmmu>, domain: &Arc<Tables>) -> impl Fn() + use<> {
         while driver.next_fault().unwrap().is_some() {}
         assert_eq!(driver.next_page_request(), Ok(None));
         turn.set(turn.get() + 1);
-        let page = 0x40_0000 + (turn.get() % 64 << 12);
+        let page = 0x40_0000 + ((turn.get() % 64) << 12);
         pay(&domain, debt(&*domain, page)).unwrap();
     }
 }
