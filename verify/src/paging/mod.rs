@@ -1,15 +1,16 @@
 //! Devices that fault on memory that its owner takes back at any time, on many CPUs in virtual time,
 //! against an IOMMU that never forgets a translation until it is told to.
 //!
-//! Each CPU has a device that accesses pages and asks for those that are not there; serves groups of
-//! any device; takes memory back; detaches its device, whose groups are answered at once; and one
-//! removes and adds the whole region now and then. Some memory cannot be populated, and handlers
-//! fail at times. In five rounds of six every second device breaks the rules now and then, each round in its
-//! own way. In every second round the hardware fails, each in its own way, and memory for tables is
-//! scarce: what owners do not have back they try to take back again, a region that cannot be removed
-//! stays closed until it can, and at the end the hardware works and everything comes back. Wrong is: a page that leads to memory of another page, or to memory that was given
-//! back; a page that is mapped after it was taken back; memory or a table page that does not come
-//! back in the end; a group with no response, or two.
+//! Each CPU has a device that accesses pages and asks for those that are not there; serves groups
+//! of any device; takes memory back; detaches its device, whose groups are answered at once; and
+//! one removes and adds the whole region now and then. Some memory cannot be populated, and
+//! handlers fail at times. In five rounds of six every second device breaks the rules now and then,
+//! each round in its own way. In every second round the hardware fails, each in its own way, and
+//! memory for tables is scarce: what owners do not have back they try to take back again, a region
+//! that cannot be removed stays closed until it can, and at the end the hardware works and
+//! everything comes back. Wrong is: a page that leads to memory of another page, or to memory that
+//! was given back; a page that is mapped after it was taken back; memory or a table page that does
+//! not come back in the end; a group with no response, or two.
 
 mod cpu;
 mod failing;
@@ -188,19 +189,14 @@ fn one_round<H: Hardware + 'static>(
     let context = ContextId::new(1);
     let (table, model) = table_and_model(tables, DirtyTracking::Hardware, context);
     let failures = Failures::new(Temper::of_round(round));
-    let format = TableFormat::vtd_second_stage(4).expect("a format of the model's");
     let root = TableRoot {
         root: table.root(),
-        format,
+        format: TableFormat::vtd_second_stage(4).expect("a format of the model's"),
     };
     let caps = Setup::able(PageSize::SIZE_4K);
-    let hardware = Failing {
-        hardware: wrap(model.clone()),
-        failures: failures.clone(),
-    };
-    let queue = server(&cpus, hardware);
-    let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue);
-    let domain = Arc::new(domain);
+    let queue = server(&cpus, failing(wrap(model.clone()), &failures));
+    let quirks = Quirks::default();
+    let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
     let options = PassthroughOptions {
         window: window(round),
         ..PassthroughOptions::default()
@@ -210,13 +206,7 @@ fn one_round<H: Hardware + 'static>(
         owed: Arc::default(),
         tally: tally.clone(),
     };
-    let bounds = Bounds {
-        flow: Flow::UNBOUNDED,
-        patience: PATIENCE,
-        ..Bounds::default()
-    };
-    let dispatcher =
-        Dispatcher::new(cpus.clone(), devices.clone(), bounds).expect("memory for groups");
+    let dispatcher = dispatcher(&cpus, &devices);
     let world = Arc::new(World::new(cpus.clone(), seed));
     let handler = Arc::new(Flaky {
         container: container.clone(),
@@ -239,9 +229,8 @@ fn one_round<H: Hardware + 'static>(
         finished: AtomicU64::new(0),
     };
     rig.add_region().expect("a region");
-    for cpu in 0..count {
-        let stream = StreamId::new(cpu as u32 + 1);
-        let table = root;
+    let table = root;
+    for stream in (1..=count).map(|number| StreamId::new(number as u32)) {
         model.attach(stream, StreamConfig::Translate { context, table });
         rig.register(stream);
     }
@@ -253,11 +242,29 @@ fn one_round<H: Hardware + 'static>(
     }
     add(&tally.syncs_failed, failures.failed.load(Ordering::Relaxed));
     finish(&devices, &dispatcher, tally);
-    let (live, pages) = (tables.live(), domain.table().pages());
-    if live != pages {
-        tally.violation(format!("{live} table pages out of memory, {pages} in use"));
-    }
+    count_tables(tables.live(), domain.table().pages(), tally);
     take_down(&container, tally)
+}
+
+fn failing<H>(hardware: H, failures: &Arc<Failures>) -> Failing<H> {
+    let failures = failures.clone();
+    Failing { hardware, failures }
+}
+
+fn dispatcher(cpus: &VirtualCpus, devices: &Devices) -> Dispatcher<VirtualCpus, Devices> {
+    let bounds = Bounds {
+        flow: Flow::UNBOUNDED,
+        patience: PATIENCE,
+        ..Bounds::default()
+    };
+    Dispatcher::new(cpus.clone(), devices.clone(), bounds).expect("memory for groups")
+}
+
+/// Table pages that are out of memory are in use.
+fn count_tables(live: usize, used: usize, tally: &Tally) {
+    if live != used {
+        tally.violation(format!("{live} table pages out of memory, {used} in use"));
+    }
 }
 
 /// Every group has its response, and the dispatcher knows of as many.

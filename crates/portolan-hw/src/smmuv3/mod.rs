@@ -12,8 +12,9 @@
 //! [`Smmu::next_stall_or_fault`], and [`Smmu::next_page_request`], none of which waits. Locks are
 //! taken in this order: event or page-request queue, command queue, error bits.
 //!
-//! Not supported: broadcast invalidation by processors, secure and realm state, 32-bit and big-endian tables, preset tables and queues, interrupts by
-//! message (other than syncs'), enhanced command queues, MPAM, virtual machine structures.
+//! Not supported: broadcast invalidation by processors, secure and realm state, 32-bit and
+//! big-endian tables, preset tables and queues, interrupts by message (other than syncs'), enhanced
+//! command queues, MPAM, virtual machine structures.
 
 mod attach;
 mod board;

@@ -1,8 +1,9 @@
 //! The command queue: steps in, invalidations out.
 //!
-//! A by-page or by-range invalidation drops every IOTLB entry that overlaps it, whatever its size; an
-//! adversarial IOMMU with [`Names::WholePage`] drops those that it covers. With [`Depth::AllLevels`] it drops walk-cache entries as well, and entries that remember the
-//! absence of a table; where leaf-only invalidation does not exist, every depth is that.
+//! A by-page or by-range invalidation drops every IOTLB entry that overlaps it, whatever its size;
+//! an adversarial IOMMU with [`Names::WholePage`] drops those that it covers. With
+//! [`Depth::AllLevels`] it drops walk-cache entries as well, and entries that remember the absence
+//! of a table; where leaf-only invalidation does not exist, every depth is that.
 
 use portolan::addr::{IovaRange, PageSize};
 use portolan::inval::{

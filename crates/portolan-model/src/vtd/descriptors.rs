@@ -166,25 +166,7 @@ pub(super) fn descriptor(
             drop(K::Iotlb, what)
         }
         4 if id.ecap(3, 1) == 1 => Ok((K::InterruptEntries, Effect::Nothing)),
-        5 => {
-            let at = PhysAddr::new(high & !3);
-            let data = (low >> 32) as u32;
-            let status = (field(low, 5, 1) == 1).then_some((at, data));
-            let interrupt = match field(low, 4, 1) {
-                1 => Interrupt::Wanted,
-                _ => Interrupt::NotWanted,
-            };
-            let fence = match field(low, 6, 1) {
-                1 => Fence::Yes,
-                _ => Fence::No,
-            };
-            let wait = Effect::Wait {
-                status,
-                interrupt,
-                fence,
-            };
-            Ok((K::Wait, wait))
-        }
+        5 => Ok((K::Wait, wait(low, high))),
         6 if scalable => {
             let what = match granularity {
                 2 => Invalidate::FirstStage { domain, pasid },
@@ -212,6 +194,23 @@ pub(super) fn descriptor(
         }
         3 | 8 | 9 => device(low, high, id),
         _ => Err(error::TYPE),
+    }
+}
+
+/// What a wait descriptor asks for.
+fn wait(low: u64, high: u64) -> Effect {
+    let at = PhysAddr::new(high & !3);
+    let data = (low >> 32) as u32;
+    Effect::Wait {
+        status: (field(low, 5, 1) == 1).then_some((at, data)),
+        interrupt: match field(low, 4, 1) {
+            1 => Interrupt::Wanted,
+            _ => Interrupt::NotWanted,
+        },
+        fence: match field(low, 6, 1) {
+            1 => Fence::Yes,
+            _ => Fence::No,
+        },
     }
 }
 

@@ -98,7 +98,8 @@ pub enum InvalidateError {
     },
     /// Another CPU takes memory back there, or maps, or pays what has to be paid before, and did not
     /// finish in time. Nothing is wrong with the hardware.
-    #[error("another CPU was at work in {start}..={last} for {waited} ns", start = range.start(), last = range.last(), waited = waited.get())]
+    #[error("another CPU was at work in {start}..={last} for {waited} ns",
+        start = range.start(), last = range.last(), waited = waited.get())]
     Busy {
         /// Where.
         range: IovaRange,
