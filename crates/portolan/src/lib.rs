@@ -44,7 +44,17 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! Not here yet: copies to and from bounce pools.
+//! # Where functions may be called
+//!
+//! Each public function, or the type or module that it belongs to, has a line *Context*:
+//!
+//! * *Interrupt*: from anywhere. It never waits for hardware or another CPU and takes no heap
+//!   memory; locks are held for short, bounded sections with interrupts out.
+//! * *Atomic*: may wait for hardware, with a deadline, and never sleeps.
+//! * *Task*: may take memory, and as long as its work is large.
+//!
+//! So an interrupt handler takes buffers back by [`dma::Mapping::retire`] and
+//! [`dma::Retired::poll`], and a worker or a timer calls [`dma::DmaSpace::tick`].
 #![no_std]
 #![deny(unsafe_code)]
 
