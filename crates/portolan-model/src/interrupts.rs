@@ -334,7 +334,8 @@ mod tests {
             }),
             handler: Box::new(move || *handler.lock() += 10),
             after: Box::new(move || {
-                assert_eq!((*after.lock() % 10, locks_held()), (2, 0));
+                let ones = *after.lock() % 10;
+                assert_eq!((ones, locks_held()), (2, 0));
             }),
         }
     }
