@@ -103,7 +103,6 @@ fn unmap<D: Domain>(
     }
     let mut owed = Gather::new();
     let range = IovaRange::from_len(Iova::new(START), bytes).unwrap();
-    // A virtio-iommu is told at once.
     let mark = machine.trace().mark().unwrap();
     domain.unmap(range, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
@@ -207,5 +206,5 @@ fn requests_of_a_virtio_iommu() {
         let count = |counts: &Counts| (counts.virtio(VirtioRequest::Unmap), 0);
         unmap(&machine, &*domain, mib << 20, count)
     });
-    check(&[row("virtio-iommu", "-", "one request", &figures)]);
+    check(&[row("virtio-iommu", "-", "64 mappings a request", &figures)]);
 }

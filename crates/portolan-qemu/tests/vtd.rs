@@ -250,7 +250,7 @@ fn blocks_are_split_and_large_pages_go() {
         assert!(write(0) && write(3) && write(511));
         let mut owed = Gather::new();
         let range = IovaRange::from_len(at(BASE, 3 * PAGE), PAGE).unwrap();
-        domain.unmap(range, &mut owed).unwrap();
+        domain.unmap_part(range, &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
         assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
     }
