@@ -81,6 +81,30 @@ pub mod smmuv2 {
         }
     }
 
+    /// The unit claims that its walks snoop.
+    pub fn claims_coherence(offset: usize, value: u32) -> u32 {
+        match offset {
+            0x20 => value | 1 << 14,
+            _ => value,
+        }
+    }
+
+    /// No synchronisation of a bank seems to be under way.
+    pub fn without_wait(offset: usize, value: u32) -> u32 {
+        match is(offset, 0x7f4) {
+            true => 0,
+            false => value,
+        }
+    }
+
+    /// No global synchronisation seems to be under way.
+    pub fn without_global_wait(offset: usize, value: u32) -> u32 {
+        match offset {
+            0x74 => 0,
+            _ => value,
+        }
+    }
+
     /// Firmware does not seem to bend the register that the driver tries it on.
     pub fn without_firmware(offset: usize, value: u32) -> u32 {
         match offset {

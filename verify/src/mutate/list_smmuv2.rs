@@ -78,6 +78,24 @@ pub const SMMUV2_MUTANTS: &[Mutant] = &[
         &["mapped-access-succeeds"],
     ),
     mutant(
+        Ground::Smmuv2(Kind::NotCoherent),
+        "firmware's word against a register that claims coherent walks",
+        read(smmuv2::claims_coherence),
+        &["mapped-access-succeeds"],
+    ),
+    mutant(
+        Ground::Smmuv2(Kind::Qualcomm),
+        "the wait for a bank's sync",
+        read(smmuv2::without_wait),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::Smmuv2(Kind::Qualcomm),
+        "the wait for a global sync",
+        read(smmuv2::without_global_wait),
+        &["pass-through-to-paging"],
+    ),
+    mutant(
         Ground::Smmuv2Stage2,
         "TLBIIPAS2 and TLBIIPAS2L",
         write(smmuv2::without_second),
