@@ -206,7 +206,6 @@ fn a_chipset_that_hides_its_write_buffer_is_flushed_all_the_same() {
         vendor: 0x8086,
         device: 0x2a40,
         base_class: 6,
-        graphics_control: 0,
     };
     let mock = Mock::new(CAP, ECAP);
     let chip = Quirks::of(bridge);
