@@ -32,8 +32,8 @@ pub(super) struct Inner {
     pub(super) endpoints: u32,
     /// How often the domain has lost its last endpoint.
     pub(super) epoch: u64,
-    /// Whether a request of this domain was ever given up.
-    pub(super) gave_up: bool,
+    /// How many requests of this domain were given up.
+    pub(super) given_up: u64,
 }
 
 /// An address space of one virtio-iommu.
@@ -477,12 +477,12 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
 impl<T: Transport + Send + Sync, C: Cpus> Drop for VirtioDomain<T, C> {
     /// *Context.* Task: frees the records.
     fn drop(&mut self) {
-        let (endpoints, gave_up) = {
+        let (endpoints, given_up) = {
             let inner = self.inner.lock();
-            (inner.endpoints, inner.gave_up)
+            (inner.endpoints, inner.given_up)
         };
         // A request that was given up may still be carried out, on whatever has the number then.
-        if endpoints == 0 && (!gave_up || self.device.transport.all_returned()) {
+        if endpoints == 0 && (given_up == 0 || self.device.transport.all_returned()) {
             self.device.domains.give_back(self.id);
         }
     }

@@ -53,6 +53,15 @@ struct Claim {
     open: bool,
 }
 
+/// Whether the device has returned the requests of a domain that were given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Returned {
+    /// It has returned so many, and there were no more.
+    All(u64),
+    /// Not all of them.
+    Some,
+}
+
 /// One walk through a range.
 struct Pass {
     next: Option<Iova>,
@@ -85,7 +94,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         let begin = self.device.clock.now();
         let mut attempts = 0;
         loop {
-            let returned = self.device.transport.all_returned();
+            let returned = self.returned();
             let mut pass = Pass::new(range);
             while pass.next.is_some() {
                 let claims = self.claim(range, which, &mut pass, returned);
@@ -110,13 +119,22 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         }
     }
 
+    fn returned(&self) -> Returned {
+        // Counted first: what is given up meanwhile may not have been returned.
+        let given_up = self.inner.lock().given_up;
+        match self.device.transport.all_returned() {
+            true => Returned::All(given_up),
+            false => Returned::Some,
+        }
+    }
+
     /// The next requests, whose records are busy from now on.
     fn claim(
         &self,
         range: IovaRange,
         which: Which,
         pass: &mut Pass,
-        returned: bool,
+        returned: Returned,
     ) -> ArrayVec<Claim, BATCH> {
         let mut claims = ArrayVec::new();
         let inner = &mut *self.inner.lock();
@@ -205,7 +223,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             (Act::Map { .. }, Err(_)) => Known::Absent,
             (Act::Unmap, Err(_)) => Known::Present { epoch },
         };
-        inner.gave_up |= unanswered;
+        inner.given_up += u64::from(unanswered);
         let more = inner.learn(claim.range, known);
         match sent {
             Err(error) if unanswered || !forgotten => Err(error),
@@ -279,7 +297,7 @@ impl Inner {
         mapping: &Mapping,
         which: Which,
         pass: &mut Pass,
-        returned: bool,
+        returned: Returned,
     ) -> Option<Claim> {
         let (epoch, range) = (self.epoch, mapping.range);
         let claim = |act, open| Claim {
@@ -288,6 +306,8 @@ impl Inner {
             epoch,
             open,
         };
+        // Requests that were given up since may be under way.
+        let returned = returned == Returned::All(self.given_up);
         let known = match mapping.known.in_epoch(epoch) {
             // The domain is gone, and nothing about it is under way.
             Known::Unanswered if returned && self.endpoints == 0 => Known::Absent,

@@ -125,6 +125,44 @@ fn a_debt_that_has_grown_takes_no_other_mapping_away() {
     assert_eq!(fake.state().reach(8, 0x1000, 1), None);
 }
 
+/// A request is given up while another CPU is at work in the same range.
+#[test]
+fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    let last = 40 << 12;
+    map(&domain, last, 0x5000, 4096).unwrap();
+    // More than are sent together, all in one range.
+    for n in 0..20u64 {
+        let (iova, pa) = (Iova::new(n << 13), PhysAddr::new(n << 13));
+        let mut alone = Gather::new();
+        domain.map(iova, pa, 4096, RW, &mut alone).unwrap();
+    }
+    let mut owed = Gather::new();
+    let all = range(0, last | 0xfff);
+    owed.owe_map(domain.id(), all, domain.granule()).unwrap();
+    let (seen, go) = gate(&fake, 0);
+    std::thread::scope(|scope| {
+        let sync = scope.spawn(|| domain.sync(&mut owed).map_err(UnitError::from));
+        seen.recv().unwrap();
+        fake.state().failures.push_back(Some(Failure::Late));
+        assert!(try_unmap(&domain, range(last, last | 0xfff)).1.is_err());
+        go.send(()).unwrap();
+        let waited = sync.join().unwrap().unwrap_err();
+        assert!(matches!(waited, UnitError::TimedOut { .. }));
+    });
+    // Else the addresses were free, and what is mapped there next were unmapped.
+    let mapped = MapError::AlreadyMapped {
+        iova: Iova::new(last),
+    };
+    assert_eq!(map(&domain, last, 0, 4096), Err(mapped.into()));
+    fake.return_all();
+    domain.sync(&mut owed).unwrap();
+    map(&domain, last, 0x6000, 4096).unwrap();
+}
+
 /// A gate for the next request that is not passed over.
 fn gate(fake: &Fake, passed_over: usize) -> (Receiver<()>, Sender<()>) {
     let ((came, seen), (go, goes)) = (channel(), channel());
