@@ -11,6 +11,7 @@
 //! Not supported: page tables in guest memory (a feature of later drafts).
 
 mod answer;
+mod claim;
 mod device;
 mod domain;
 mod probe;

@@ -10,16 +10,16 @@
 
 use arrayvec::ArrayVec;
 
-use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::addr::{Iova, IovaRange};
 use portolan::platform::{Cpus, Nanos, poll};
-use portolan::table::Access;
 use portolan::unit::{Awaited, UnitError};
 
 use super::answer::NO_SUCH;
+use super::claim::{Act, Claim, Room, add};
 use super::device::BATCH;
 use super::domain::{Inner, VirtioDomain};
 use super::records::{Known, Mapping, Wanted};
-use super::spec::{self, Request};
+use super::spec::Request;
 use super::transport::Transport;
 
 /// Records that are looked at under one lock.
@@ -35,22 +35,6 @@ pub(super) enum Which {
     All,
     /// Only what is to be mapped: the device does not know the domain yet.
     Maps,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
-    Map { pa: PhysAddr, access: Access },
-    Unmap,
-}
-
-/// A request whose records are busy until its outcome is known.
-#[derive(Clone, Copy, Debug)]
-struct Claim {
-    act: Act,
-    range: IovaRange,
-    epoch: u64,
-    /// Whether the next record, if it is to be unmapped too, can be part of the request.
-    open: bool,
 }
 
 /// Whether the device has returned the requests of a domain that were given up.
@@ -128,7 +112,8 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         }
     }
 
-    /// The next requests, whose records are busy from now on.
+    /// The next requests, whose records are busy from now on. A request is as long as its records lie
+    /// side by side, over as many locks as they take.
     fn claim(
         &self,
         range: IovaRange,
@@ -137,26 +122,10 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         returned: Returned,
     ) -> ArrayVec<Claim, BATCH> {
         let mut claims = ArrayVec::new();
-        let inner = &mut *self.inner.lock();
-        for _ in 0..LOOKS {
-            let Some(from) = pass.next else { break };
-            let next = inner.map.next(from).copied();
-            let Some(mapping) = next.filter(|next| next.range.start() <= range.last()) else {
-                pass.next = None;
-                break;
-            };
-            let Some(claim) = inner.due(&mapping, which, pass, returned) else {
-                pass.next = mapping.range.last().checked_add(1);
-                continue;
-            };
-            if !add(&mut claims, claim) {
-                // Others first; this one begins the next batch.
-                break;
-            }
-            if let Some(record) = inner.map.get_mut(mapping.range.start()) {
-                record.known = Known::Busy;
-            }
-            pass.next = mapping.range.last().checked_add(1);
+        let mut room = Room::Left;
+        while pass.next.is_some() && room == Room::Left {
+            let inner = &mut *self.inner.lock();
+            room = inner.claim_some(&mut claims, range, which, pass, returned);
         }
         claims
     }
@@ -166,7 +135,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         if claims.is_empty() {
             return Ok(false);
         }
-        let requests = claims.iter().map(|claim| self.request(claim));
+        let requests = claims.iter().map(|claim| claim.request(self.id));
         let requests: ArrayVec<Request, BATCH> = requests.collect();
         let sent = self.device.send_all(&requests);
         let mut result = Ok(false);
@@ -181,30 +150,13 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         result
     }
 
-    fn request(&self, claim: &Claim) -> Request {
-        let (domain, start, last) = (self.id, claim.range.start().get(), claim.range.last().get());
-        match claim.act {
-            Act::Unmap => Request::Unmap {
-                domain,
-                start,
-                last,
-            },
-            Act::Map { pa, access } => Request::Map {
-                domain,
-                start,
-                last,
-                phys: pa.get(),
-                flags: flags(access),
-            },
-        }
-    }
-
     /// Notes what became of a request; whether there is more to do for its records.
     fn note(&self, claim: &Claim, sent: Result<(), UnitError>) -> Result<bool, UnitError> {
         if sent == Err(NO_SUCH) {
             self.await_end(claim.epoch);
         }
-        let inner = &mut *self.inner.lock();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
         let epoch = inner.epoch;
         let forgotten = inner.endpoints == 0 || epoch != claim.epoch;
         let unanswered = matches!(sent, Err(UnitError::TimedOut { .. } | UnitError::Gone));
@@ -224,7 +176,13 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             (Act::Unmap, Err(_)) => Known::Present { epoch },
         };
         inner.given_up += u64::from(unanswered);
-        let more = inner.learn(claim.range, known);
+        let (mut more, mut rest) = inner.learn(claim.range, known);
+        drop(guard);
+        while let Some(range) = rest {
+            // Its records are busy still: only whether they are wanted may change meanwhile.
+            let learnt = self.inner.lock().learn(range, known);
+            (more, rest) = (more || learnt.0, learnt.1);
+        }
         match sent {
             Err(error) if unanswered || !forgotten => Err(error),
             _ => Ok(more),
@@ -250,7 +208,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             epoch,
             open: false,
         };
-        match self.device.send(self.request(&claim)) {
+        match self.device.send(claim.request(self.id)) {
             Ok(()) => Ok(()),
             sent => self.note(&claim, sent).and_then(|_| {
                 let inner = &mut *self.inner.lock();
@@ -267,29 +225,37 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 }
 
-/// Adds `claim`, as a part of the last one if the two are one request; whether there was room.
-fn add(claims: &mut ArrayVec<Claim, BATCH>, claim: Claim) -> bool {
-    if let Some(last) = claims.last_mut() {
-        let touch = last.range.last().checked_add(1) == Some(claim.range.start());
-        if touch && last.open && claim.open {
-            last.range = last.range.hull(claim.range);
-            return true;
-        }
-    }
-    claims.try_push(claim).is_ok()
-}
-
-fn flags(access: Access) -> u32 {
-    let bits = [
-        (Access::READ, spec::MAP_READ),
-        (Access::WRITE, spec::MAP_WRITE),
-        (Access::DEVICE, spec::MAP_MMIO),
-    ];
-    let set = bits.into_iter().filter(|(bit, _)| access.contains(*bit));
-    set.fold(0, |flags, (_, flag)| flags | flag)
-}
-
 impl Inner {
+    /// Adds requests for the next records to `claims`, and makes these records busy.
+    fn claim_some(
+        &mut self,
+        claims: &mut ArrayVec<Claim, BATCH>,
+        range: IovaRange,
+        which: Which,
+        pass: &mut Pass,
+        returned: Returned,
+    ) -> Room {
+        for _ in 0..LOOKS {
+            let Some(from) = pass.next else { break };
+            let next = self.map.next(from).copied();
+            let Some(mapping) = next.filter(|next| next.range.start() <= range.last()) else {
+                pass.next = None;
+                break;
+            };
+            if let Some(claim) = self.due(&mapping, which, pass, returned) {
+                if add(claims, claim) == Room::None {
+                    // Others first; this one begins the next batch.
+                    return Room::None;
+                }
+                if let Some(record) = self.map.get_mut(mapping.range.start()) {
+                    record.known = Known::Busy;
+                }
+            }
+            pass.next = mapping.range.last().checked_add(1);
+        }
+        Room::Left
+    }
+
     /// What has to be told to the device of `mapping`. A mapping that nobody wants and the device
     /// does not have is taken out.
     fn due(
@@ -320,7 +286,7 @@ impl Inner {
             }
             (Wanted::Mapped, Known::Present { .. }) => None,
             (Wanted::Mapped, Known::Absent) if self.endpoints == 0 => {
-                self.learn(range, Known::Absent);
+                self.learn_one(mapping, Known::Absent);
                 None
             }
             (Wanted::Mapped, Known::Absent) => {
@@ -336,37 +302,45 @@ impl Inner {
                 pass.unanswered = true;
                 None
             }
-            (Wanted::Unmapped, Known::Present { .. }) => Some(claim(Act::Unmap, true)),
-            // What is wanted is mapped anew once it is certain that nothing is there.
-            (_, Known::Unsure { .. } | Known::Unanswered) => Some(claim(Act::Unmap, false)),
+            (Wanted::Unmapped, _) => Some(claim(Act::Unmap, true)),
+            // Mapped anew once it is certain that nothing is there.
+            (Wanted::Mapped, _) => Some(claim(Act::Unmap, false)),
         }
     }
 
-    /// Notes what the device knows of the records of `range`; whether it has to be told more of them.
-    fn learn(&mut self, range: IovaRange, known: Known) -> bool {
-        let mut more = false;
-        let mut next = Some(range.start());
-        while let Some(mapping) = next.and_then(|from| self.map.next(from).copied()) {
-            if mapping.range.start() > range.last() {
-                break;
-            }
-            next = mapping.range.last().checked_add(1);
-            match (mapping.wanted, known) {
-                (Wanted::Unmapped, Known::Absent) => self.map.remove(mapping.range.start()),
-                (wanted, known) => {
-                    if let Some(record) = self.map.get_mut(mapping.range.start()) {
-                        record.known = known;
-                    }
-                    more |= match (wanted, known) {
-                        (Wanted::Mapped, Known::Absent) => self.endpoints > 0,
-                        (Wanted::Mapped, Known::Unsure { .. }) => true,
-                        // It was taken back while it was being mapped.
-                        (Wanted::Unmapped, Known::Present { .. }) => true,
-                        _ => false,
-                    };
-                }
-            }
+    /// Notes what the device knows of the first records of `range`: whether it has to be told more of
+    /// them, and the range of the others.
+    fn learn(&mut self, range: IovaRange, known: Known) -> (bool, Option<IovaRange>) {
+        let (mut more, mut rest) = (false, Some(range));
+        for _ in 0..LOOKS {
+            let Some(range) = rest else { break };
+            let next = self.map.next(range.start()).copied();
+            let Some(mapping) = next.filter(|next| next.range.start() <= range.last()) else {
+                return (more, None);
+            };
+            let after = mapping.range.last().checked_add(1);
+            rest = after.and_then(|after| IovaRange::new(after, range.last()));
+            more |= self.learn_one(&mapping, known);
         }
-        more
+        (more, rest)
+    }
+
+    /// As [`Inner::learn`], of one record.
+    fn learn_one(&mut self, mapping: &Mapping, known: Known) -> bool {
+        let start = mapping.range.start();
+        if (mapping.wanted, known) == (Wanted::Unmapped, Known::Absent) {
+            self.map.remove(start);
+            return false;
+        }
+        if let Some(record) = self.map.get_mut(start) {
+            record.known = known;
+        }
+        match (mapping.wanted, known) {
+            (Wanted::Mapped, Known::Absent) => self.endpoints > 0,
+            (Wanted::Mapped, Known::Unsure { .. }) => true,
+            // It was taken back while it was being mapped.
+            (Wanted::Unmapped, Known::Present { .. }) => true,
+            _ => false,
+        }
     }
 }

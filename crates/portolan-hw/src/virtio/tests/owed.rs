@@ -125,6 +125,57 @@ fn a_debt_that_has_grown_takes_no_other_mapping_away() {
     assert_eq!(fake.state().reach(8, 0x1000, 1), None);
 }
 
+#[test]
+fn one_unmap_of_many_mappings_is_one_request() {
+    let fake = Fake::new();
+    let unit = start(&fake);
+    let domain = unit.domain().unwrap();
+    unit.attach(A, &domain).unwrap();
+    let page = |n: u64| range(n << 12, n << 12 | 0xfff);
+    let reached = || {
+        let pages = 0..210u64;
+        let reached = pages.filter(|n| fake.state().reach(8, n << 12, 1).is_some());
+        reached.collect::<vec::Vec<_>>()
+    };
+    let every_mapping = || {
+        for n in 0..210 {
+            // The other way round in memory: none is joined with its neighbour.
+            map(&domain, n << 12, (300 - n) << 12, 4096).unwrap();
+        }
+    };
+    every_mapping();
+    let mut owed = Gather::new();
+    let all = range(0, (200 << 12) - 1);
+    domain.unmap(all, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!((unit.counts().map, unit.counts().unmap), (210, 1));
+    assert_eq!(reached(), (200..210).collect::<vec::Vec<_>>());
+    // Nothing stays behind: all addresses can be used again, and go in one request again, though
+    // the first is lost, and none of them is repeated before the device returns it.
+    unmap(&domain, 200 << 12, (210 << 12) - 1).unwrap();
+    every_mapping();
+    fake.state().failures.push_back(Some(Failure::Lost));
+    domain.unmap(all, &mut owed).unwrap();
+    assert!(domain.sync(&mut owed).is_err());
+    assert!(domain.sync(&mut owed).is_err());
+    assert_eq!(unit.counts().unmap, 3);
+    fake.return_all();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(unit.counts().unmap, 4);
+    assert_eq!(reached(), (200..210).collect::<vec::Vec<_>>());
+    // One that is free parts the others: somebody else may map there before the device answers.
+    unmap(&domain, 200 << 12, (210 << 12) - 1).unwrap();
+    every_mapping();
+    unmap(&domain, 100 << 12, 100 << 12 | 0xfff).unwrap();
+    let before = unit.counts().unmap;
+    for n in (0..100).chain(101..200) {
+        domain.unmap(page(n), &mut owed).unwrap();
+    }
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(unit.counts().unmap, before + 2);
+    assert_eq!(reached(), (200..210).collect::<vec::Vec<_>>());
+}
+
 /// A request is given up while another CPU is at work in the same range.
 #[test]
 fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
