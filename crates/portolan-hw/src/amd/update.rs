@@ -5,6 +5,8 @@
 //! an entry whole, between any two writes of 64 bits, and keeps what it read. So an entry that lets anything
 //! through is first made to block by one write of word 0, and what was kept is invalidated; the
 //! other words are written while it blocks; and word 0 comes last. At no time is an entry without V.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use arrayvec::ArrayVec;
 

@@ -39,6 +39,8 @@ impl Drop for Taken<'_> {
 pub(super) struct Bank(pub u8);
 
 /// A set of context banks.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Banks(u128);
 
@@ -57,6 +59,8 @@ impl Banks {
 }
 
 /// What the driver stands on.
+///
+/// *Context.* Interrupt, but for [`Machine::forget_everything`], which waits for the unit: atomic.
 #[derive(Debug)]
 pub(super) struct Machine<R, M, C: Cpus> {
     pub registers: R,

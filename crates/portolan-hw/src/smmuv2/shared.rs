@@ -28,6 +28,8 @@ pub(super) enum Stage {
 }
 
 /// What a domain has of the unit. Its bank is also its identifier: see [`Shared::number`].
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tag {
     pub bank: Bank,
@@ -64,6 +66,10 @@ impl Tag {
 }
 
 /// What a unit and its domains share.
+///
+/// *Context.* Atomic: what syncs or forgets waits for the unit. [`Shared::new`] and
+/// [`Shared::take`] take heap memory and are for tasks; [`Shared::number`] and
+/// [`Shared::give_back`] are for interrupts as well.
 #[derive(Debug)]
 pub(super) struct Shared<R, M, C: Cpus> {
     pub machine: Machine<R, M, C>,

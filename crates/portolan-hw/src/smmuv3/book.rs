@@ -12,6 +12,9 @@ use portolan::platform::{Cpus, Guarded};
 const CHUNK: usize = 16;
 
 /// Values by key.
+///
+/// *Context.* Interrupt, but for what inserts, which takes heap memory and is for tasks. What
+/// [`Book::take`] returns is freed by tasks.
 #[derive(Debug)]
 pub(super) struct Book<C: Cpus, K: Send, V: Send>(Guarded<C, Vec<(K, V)>>);
 
@@ -76,6 +79,8 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Send> Book<C, K, V> {
 }
 
 /// Sets by key that are empty most of the time. A member that was added twice is removed twice.
+///
+/// *Context.* Interrupt, but for [`Sets::add`], which takes heap memory and is for tasks.
 #[derive(Debug)]
 pub(super) struct Sets<C: Cpus, K: Send, V: Send> {
     entries: AtomicUsize,

@@ -27,6 +27,8 @@ enum Form {
 }
 
 /// The descriptors of one stream.
+///
+/// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
 #[derive(Debug)]
 pub(super) struct ContextTable {
     block: Block,

@@ -15,6 +15,9 @@ pub(super) struct Block {
 }
 
 /// What the driver stands on.
+///
+/// *Context.* Interrupt, but for [`Machine::wait`] and [`Machine::control`], which wait for the
+/// unit: atomic.
 #[derive(Debug)]
 pub(super) struct Machine<R, M, C: Cpus> {
     pub registers: R,

@@ -87,6 +87,9 @@ const OFF: u8 = 1;
 const STOPPED: u8 = 2;
 
 /// The queue.
+///
+/// *Context.* Interrupt, but for [`CommandQueue::run`], which waits for the unit (atomic), and
+/// [`CommandQueue::new`], which takes heap memory (task).
 #[derive(Debug)]
 pub(super) struct CommandQueue<R, M: TableMem<AtomicU64>, C: Cpus> {
     machine: Arc<Machine<R, M, C>>,

@@ -21,6 +21,8 @@ pub(super) enum Next {
 }
 
 /// The queue.
+///
+/// *Context.* Interrupt: it waits for nothing and takes no heap memory.
 #[derive(Debug)]
 pub(super) struct Records {
     block: Block,

@@ -31,6 +31,8 @@ pub(super) struct Remote {
 }
 
 /// What a unit and its domains share.
+///
+/// *Context.* Atomic: [`Shared::run`] waits for the unit. What makes and counts waits for nothing.
 #[derive(Debug)]
 pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
     pub machine: Arc<Machine<R, M, C>>,

@@ -43,6 +43,8 @@ pub(super) struct Attached {
 }
 
 /// One stream.
+///
+/// *Context.* Interrupt, its own methods: they look at it.
 #[derive(Default)]
 pub(super) struct Stream {
     pub contexts: Option<ContextTable>,
@@ -93,6 +95,8 @@ enum Slot {
 }
 
 /// All streams that were ever named.
+///
+/// *Context.* Task: the list takes and frees heap memory.
 pub(super) struct Streams<C: Cpus>(Book<C, StreamId, Slot>);
 
 impl<C: Cpus> core::fmt::Debug for Streams<C> {

@@ -1,8 +1,6 @@
 //! The stream table: linear, or of two levels with second-level tables made on demand.
 //!
 //! IHI 0070, sections 3.3.1, 5.1 and 6.3.24 (STRTAB_BASE_CFG).
-//!
-//! *Context.* Interrupt: the public types here are values.
 
 use super::book::Book;
 use super::features::{Features, Has};
@@ -17,6 +15,8 @@ use portolan::unit::{AttachError, UnitError};
 const SPLIT: u32 = 8;
 
 /// What a stream that was never named meets, and one that is blocked.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocking {
     /// Its accesses are aborted and recorded (an invalid entry).
@@ -46,6 +46,8 @@ pub(super) struct Place {
 }
 
 /// The table.
+///
+/// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
 #[derive(Debug)]
 pub(super) struct StreamTable<C: Cpus> {
     lg2: u32,

@@ -2,8 +2,6 @@
 //!
 //! IHI 0070, sections 3.11 (reset, enable and initialisation) and 6.3.9 (CR0). Accesses are aborted
 //! before the unit is enabled and, unless asked otherwise, after it is disabled.
-//!
-//! *Context.* [`Config`] and its parts are values.
 
 use super::board::{Board, Reserved};
 use super::command::{self, CommandCounts};
@@ -24,6 +22,8 @@ use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 use portolan::unit::{Awaited, UnitError};
 
 /// Whether something is wanted.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// No.
@@ -33,6 +33,8 @@ pub enum Want {
 }
 
 /// What becomes of accesses while the unit is disabled.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenDisabled {
     /// They are aborted.
@@ -43,6 +45,8 @@ pub enum WhenDisabled {
 
 /// Where the indices of the event and page-request queues are, which the architecture has in a
 /// second page of registers.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterPages {
     /// In the second page, 64 KiB behind the first.
@@ -63,6 +67,8 @@ impl RegisterPages {
 }
 
 /// How a unit is to be run.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Longest wait for anything that the unit has to do.

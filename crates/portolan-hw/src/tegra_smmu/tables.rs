@@ -59,7 +59,7 @@ pub(super) type Noted<C> = Arc<Guarded<C, Stale>>;
 
 /// Table memory `M` of a domain. Pages beyond the unit's memory addresses are refused.
 ///
-/// *Context.* That of `M`'s methods: nothing is added but a short section under a lock.
+/// *Context.* Interrupt, as `M`'s methods: nothing is added but a short section under a lock.
 #[derive(Debug)]
 pub struct TegraTables<M, C: Cpus> {
     mem: M,

@@ -300,7 +300,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
     }
 }
 
-/// *Context.* As for [`Unit`].
+/// *Context.* Task, as what moves streams by [`Unit`].
 impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
     /// Between the move and the last of the mappings that were made before the domain had an
     /// endpoint, accesses to those still to come fault.

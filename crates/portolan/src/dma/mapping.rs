@@ -41,6 +41,8 @@ pub(super) struct Kit {
 }
 
 /// What comes with the device.
+///
+/// *Context.* Interrupt: copies and cache maintenance, as long as the buffer is.
 pub(super) struct Extras {
     pub kit: Arc<Kit>,
     pub copies: Copies,

@@ -18,6 +18,8 @@ pub struct Quarantine {
 }
 
 /// The counters behind [`Quarantine`].
+///
+/// *Context.* Interrupt: counters.
 #[derive(Debug, Default)]
 pub(super) struct Lost {
     dropped: AtomicU64,

@@ -12,6 +12,8 @@ use crate::table::Access;
 use crate::unit::{Domain, ReservedKind, ReservedRegion, Unit};
 
 /// What was set aside in a space, and what of that is mapped one to one.
+///
+/// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Regions {
     aside: Vec<IovaRange>,
     direct: Vec<(IovaRange, Access)>,

@@ -20,6 +20,8 @@ use crate::addr::{Iova, PhysRange};
 use crate::table::Access;
 
 /// A pool's memory in a space, for as long as something is copied there.
+///
+/// *Context.* Interrupt, but for [`Standing::new`], which takes heap memory and is for tasks.
 #[derive(Debug)]
 pub(super) struct Standing<H: Handle> {
     space: H,

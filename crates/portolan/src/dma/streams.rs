@@ -26,6 +26,8 @@ enum NotJoined {
 }
 
 /// Those that are in a space, in the order in which they joined.
+///
+/// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Streams {
     members: Vec<(Member, AnyUnit, StreamId)>,
     next: Member,

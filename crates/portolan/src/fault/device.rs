@@ -64,6 +64,8 @@ pub(super) struct Device {
 
 impl Device {
     /// A device of which nothing is known yet.
+    ///
+    /// *Context.* Task: takes heap memory.
     pub fn new() -> Result<Self, TryReserveError> {
         Ok(Self {
             spaces: FlatMap::default(),

@@ -33,6 +33,8 @@ pub(super) struct State {
 
 impl State {
     /// No device, and room for all groups that there may be.
+    ///
+    /// *Context.* Task: takes heap memory.
     pub fn new(bounds: &Bounds) -> Result<Self, TryReserveError> {
         let mut pool = room(bounds.groups)?;
         for _ in 0..bounds.groups {

@@ -5,6 +5,8 @@
 //! too large for a class. So a range says by itself what has to come back with it. Classes are kept
 //! twice where the space reaches above 32 bits, so that a device that needs low addresses never has
 //! to look through high ones.
+//!
+//! *Context.* Interrupt: everything here is a value.
 
 use super::{FreeError, IovaError, Request};
 use crate::addr::{Iova, IovaRange, PageSize};

@@ -5,6 +5,8 @@ use super::tree::{Gap, GapTree, Lack, Room};
 use crate::addr::IovaRange;
 
 /// Ranges that are out.
+///
+/// *Context.* Interrupt, all methods: they take and free no heap memory.
 #[derive(Debug, Default)]
 pub(super) struct Ledger(GapTree);
 

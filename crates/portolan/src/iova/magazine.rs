@@ -5,6 +5,9 @@
 //! loaded magazine, exchanges it with the previous one when it is empty or full, and only then
 //! exchanges a whole magazine with the depot. A CPU that allocates and frees around the edge of a
 //! magazine therefore stays away from the depot.
+//!
+//! *Context.* Interrupt: a few words are moved, and magazines that are left over go back to the
+//! caller, who frees them outside of locks. `try_new` is for atomic code: it takes heap memory.
 
 use super::class::{KINDS, Kind};
 use alloc::vec::Vec;

@@ -4,6 +4,9 @@
 //! length and the order of the greatest naturally aligned block, so that a search never turns into
 //! a subtree without a fit. Every operation visits a number of nodes bounded by a small multiple of
 //! the height, which is below 1.45 log2(n + 2).
+//!
+//! *Context.* Interrupt, but for [`Lack::allocate`] and [`GapTree::prepare`], which take heap memory
+//! and are for atomic code that holds no lock.
 
 use alloc::collections::TryReserveError;
 use alloc::vec::Vec;

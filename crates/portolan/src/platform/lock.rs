@@ -84,6 +84,8 @@ impl<T: Send> Lock<T> for spin::Mutex<T> {
 ///
 /// *Implementer's duties.* Between `disable` and the `restore` of what it returned, no interrupt
 /// handler runs on the CPU, and the caller stays on that CPU. Pairs nest.
+///
+/// *Context.* Interrupt, all methods.
 pub trait Interrupts: Send + Sync + 'static {
     /// Keeps interrupts out; returns whether they were, in the form that `restore` wants.
     fn disable() -> usize;

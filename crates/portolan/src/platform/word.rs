@@ -1,4 +1,6 @@
 //! One entry of a page table as an atomic word, 32 or 64 bits wide.
+//!
+//! *Context.* Interrupt, all methods.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -47,7 +47,7 @@ impl Entered {
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Maps `bytes` bytes of memory from `pa` at `iova`.
     ///
-    /// *Context.* As [`PageTable::map_sg`].
+    /// *Context.* Interrupt, on the terms of [`PageTable::map_sg`].
     ///
     /// # Errors
     /// See [`MapError`]; the table is as it was.
