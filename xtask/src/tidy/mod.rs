@@ -3,6 +3,7 @@
 //! Exceptions are written down with a reason in `tidy.toml`; one that is no longer needed fails.
 
 mod arrows;
+mod context;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -60,6 +61,7 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     anyhow::ensure!(listed.status.success(), "git does not list the files");
     let listed = String::from_utf8(listed.stdout)?;
     let mut found = arrows::check(root)?;
+    let mut sources = Vec::new();
     for path in listed.split('\0').filter(|path| !path.is_empty()) {
         let Ok(text) = std::fs::read_to_string(root.join(path)) else {
             continue;
@@ -76,7 +78,11 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         {
             found.extend(rules::workplace(path, &text));
         }
+        if path.ends_with(".rs") {
+            sources.push((path.to_owned(), text));
+        }
     }
+    found.extend(context::check(&sources));
     let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {
         Ok(text) => toml::from_str(&text)?,
         Err(_) => Exceptions::default(),

@@ -140,7 +140,7 @@ fn names_vendor(code: &str) -> Option<&'static str> {
 }
 
 /// A line without its comment and without what stands in quotes.
-fn code_of(line: &str) -> String {
+pub(super) fn code_of(line: &str) -> String {
     let mut code = String::new();
     let mut rest = line.chars().peekable();
     let mut quoted = None;
