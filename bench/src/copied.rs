@@ -9,14 +9,14 @@ use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, ToDevice,
 };
-use portolan::platform::HostTables;
-use portolan::table::format::Armv8Stage1;
-use portolan::unit::{Attach, AttachError, Domain, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan::unit::PagedDomain;
 use portolan_linux::memory::{Backing, Base, HostMemory};
 
 use crate::addresses::{Threads, cpus};
 use crate::buffers::unowned;
 use crate::mappings::Free;
+use portolan_model::fixture::Attached;
+
 use crate::rig::{CAPS, PAGE, QUIRKS, table};
 use crate::{Failure, Workload};
 
@@ -25,34 +25,9 @@ const PAIRS: u64 = 2048;
 /// Bytes of the pool; the buffers lie behind it.
 const POOL: u64 = 4 << 20;
 
-/// A unit whose streams are where they are said to be.
-struct Attached;
-
-impl Unit for Attached {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
-        Ok(None)
-    }
-}
-
-impl<D: Domain> Attach<D> for Attached {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<D>) -> Result<(), AttachError> {
-        Ok(())
-    }
-}
-
-type Space = DmaSpace<PagedDomain<Armv8Stage1<12>, HostTables, Free>, Arc<Threads>>;
-
 /// A buffer of 4 KiB handed over and taken back.
 pub(crate) struct Handed {
-    device: Device<Arc<Space>>,
+    device: Device<Arc<Threads>>,
     buffers: PhysAddr,
 }
 
@@ -67,7 +42,7 @@ impl Handed {
             ..SpaceOptions::default()
         };
         let cpus = Arc::new(cpus());
-        let space = DmaSpace::new(Arc::new(domain), cpus.clone(), &options);
+        let space = DmaSpace::new(Arc::new(Attached), Arc::new(domain), cpus.clone(), &options);
         let space = Arc::new(space.map_err(|_| Failure::Addresses)?);
         let base = Base::At(PhysAddr::new(1 << 32));
         let memory = HostMemory::new(2 * POOL, Backing::Anonymous, base);
@@ -83,7 +58,7 @@ impl Handed {
             fill: Fill::Buffer,
         };
         let limits = Constraints::default();
-        let device = Device::translated(Arc::new(Attached), StreamId::new(1), space, limits);
+        let device = Device::translated(space, StreamId::new(1), limits);
         let device = device.map_err(|_| Failure::Addresses)?;
         let device = device
             .with_copies(copying)
@@ -109,7 +84,7 @@ impl Workload for Handed {
             // A few buffers in turn, as a driver's own are.
             let at = PhysAddr::new(self.buffers.get() + black_box(i % 8) * PAGE);
             let memory = PhysRange::page(at, PageSize::SIZE_4K);
-            let mapped = self.device.map::<ToDevice, _>(unowned(memory));
+            let mapped = self.device.map(unowned(memory), ToDevice);
             let mapping = mapped.map_err(|_| Failure::Addresses)?;
             black_box(mapping.iova());
             mapping.unmap().map_err(|_| Failure::NotPrepared)?;

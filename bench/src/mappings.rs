@@ -7,13 +7,14 @@ use portolan::addr::{ContextId, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{Need, Pool, PoolOptions, Slots, Strategy};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions};
 use portolan::inval::{InvalidationQueue, Quirks, Step};
-use portolan::platform::{HostTables, Nanos};
+use portolan::platform::Nanos;
 use portolan::table::PageTable;
-use portolan::table::format::Armv8Stage1;
 use portolan::unit::{ContextHome, PagedDomain, UnitError};
 
 use crate::addresses::{Threads, cpus};
 use crate::buffers::unowned;
+use portolan_model::fixture::Attached;
+
 use crate::rig::{CAPS, PAGE, QUIRKS, access, table};
 use crate::{Failure, Workload};
 
@@ -40,8 +41,7 @@ impl ContextHome for Free {
     }
 }
 
-type Domain = PagedDomain<Armv8Stage1<12>, HostTables, Free>;
-type Space = DmaSpace<Domain, Arc<Threads>>;
+type Space = DmaSpace<Arc<Threads>>;
 
 /// A buffer of 4 KiB mapped and unmapped.
 pub(crate) struct Buffers {
@@ -65,7 +65,12 @@ impl Buffers {
             },
             ..SpaceOptions::default()
         };
-        let space = DmaSpace::new(Arc::new(domain), Arc::new(cpus()), &options);
+        let space = DmaSpace::new(
+            Arc::new(Attached),
+            Arc::new(domain),
+            Arc::new(cpus()),
+            &options,
+        );
         Ok(Self {
             space: space.map_err(|_| Failure::Addresses)?,
             constraints: Constraints::default(),

@@ -15,9 +15,10 @@ use portolan::inval::{InvalidationQueue, Quirks, Step};
 use portolan::platform::{Clock, Nanos, PhysMemory, SlabTables, SpinCpus};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
 use portolan_model::device::Device as Tester;
+use portolan_model::fixture::Attached;
 use portolan_model::iommu::{Iommu, Setup, StreamConfig};
 
 const STREAM: StreamId = StreamId::new(1);
@@ -34,11 +35,9 @@ const WRITTEN: u8 = 0x99;
 const STEP: u64 = 61;
 
 type Tables = &'static SlabTables<AtomicU64>;
-type Reader = TableReader<'static, AtomicU64, SlabTables<AtomicU64>>;
+type Reader = TableReader<AtomicU64, Tables>;
 type Model = Iommu<Reader>;
 type Cpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
-type Domain = PagedDomain<VtdSecondStage, Tables, Queue>;
-type Space = DmaSpace<Domain, Cpus>;
 
 struct Still;
 
@@ -60,28 +59,6 @@ impl InvalidationQueue for Queue {
 
 impl ContextHome for Queue {
     fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
-        Ok(())
-    }
-}
-
-struct Attached;
-
-impl Unit for Attached {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
-        Ok(None)
-    }
-}
-
-impl Attach<Domain> for Attached {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<Domain>) -> Result<(), AttachError> {
         Ok(())
     }
 }
@@ -115,7 +92,7 @@ struct Rig {
     world: Arc<World>,
     pool: Arc<PoolMemory<Pool<Cpus>, Arc<World>>>,
     model: Arc<Model>,
-    device: Device<Arc<Space>>,
+    device: Device<Cpus>,
 }
 
 impl Rig {
@@ -149,7 +126,7 @@ impl Rig {
             policy,
             ..SpaceOptions::default()
         };
-        let space = DmaSpace::new(Arc::new(domain), cpus.clone(), &options);
+        let space = DmaSpace::new(Arc::new(Attached), Arc::new(domain), cpus.clone(), &options);
         let world = Arc::new(World(Mutex::new(vec![SECRET; WORLD])));
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
         let pool = Pool::new(cpus.clone(), memory, PoolOptions::for_cpus(&*cpus)).unwrap();
@@ -159,7 +136,7 @@ impl Rig {
             ..Constraints::default()
         };
         let space = Arc::new(space.unwrap());
-        let device = Device::translated(Arc::new(Attached), STREAM, space, constraints);
+        let device = Device::translated(space, STREAM, constraints);
         let copying = Copying {
             pool: pool.clone(),
             when: CopyWhen::Needed,
@@ -232,11 +209,7 @@ fn a_device_that_tries_everything_gets_at_its_buffer_alone() {
         rig.world
             .with(|world| world[start as usize..(start + bytes) as usize].fill(MINE));
         let before = rig.world.all(0, POOL);
-        let mapping = rig
-            .device
-            .map::<Bidirectional, _>(unowned(range))
-            .ok()
-            .unwrap();
+        let mapping = rig.device.map(unowned(range), Bidirectional).ok().unwrap();
         assert!(mapping.is_copied());
         let got = rig.rampage(&mut tester, mapping.iova(), whole);
         assert!(got * STEP >= bytes, "{got}");
@@ -264,15 +237,11 @@ fn slots_wait_until_they_are_quiet() {
     let mut tester = Tester::new(&rig.model, STREAM, 1 << 16);
     let (range, whole) = buffer(0x3f00, 0x200);
     rig.world.with(|world| world[0x3f00..0x4100].fill(MINE));
-    let mapping = rig
-        .device
-        .map::<Bidirectional, _>(unowned(range))
-        .ok()
-        .unwrap();
+    let mapping = rig.device.map(unowned(range), Bidirectional).ok().unwrap();
     rig.rampage(&mut tester, mapping.iova(), whole);
     let used = rig.pool.in_use().used;
     assert!(used > 0);
-    let retired = mapping.retire().ok().unwrap();
+    let retired = mapping.defer().ok().unwrap();
     // The device still gets there, so nobody else may have the slots.
     assert!(!tester.try_stale(|_| false).is_empty());
     assert_eq!(rig.pool.in_use().used, used);

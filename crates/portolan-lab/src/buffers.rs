@@ -4,19 +4,17 @@
 #![allow(unsafe_code)]
 
 use portolan::addr::PhysRange;
-use portolan::dma::{Buffer, Unowned};
+use portolan::dma::{Buffer, Pieces, Unowned};
 
 /// Memory that a driver hands over.
 #[derive(Debug)]
-pub(crate) struct Pieces(pub(crate) Vec<PhysRange>);
+pub(crate) struct Memory(pub(crate) Vec<PhysRange>);
 
 // SAFETY: the pieces stand for memory of a simulated machine, to which nothing leads but a
 // simulated device.
-unsafe impl Buffer for Pieces {
-    type Pieces<'b> = std::iter::Copied<std::slice::Iter<'b, PhysRange>>;
-
-    fn pieces(&self) -> Self::Pieces<'_> {
-        self.0.iter().copied()
+unsafe impl Buffer for Memory {
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::List(&self.0)
     }
 
     fn device_may_write(&self) -> bool {

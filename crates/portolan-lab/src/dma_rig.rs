@@ -9,16 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use anyhow::{Context, Result};
 use portolan::addr::{ContextId, CpuId, Iova, IovaRange, StreamId};
 use portolan::dma::{
-    Bidirectional, Bounds, Constraints, Device, DmaSpace, Mapping, Policy, Retired, SpaceOptions,
+    Bidirectional, Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, Policy, SpaceOptions,
 };
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step};
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::{Format, PageTable};
-use portolan::unit::{
-    Attach, AttachError, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
-};
+use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use portolan_model::fixture::Attached;
 
-use crate::buffers::Pieces;
+use crate::buffers::Memory;
 use crate::rig::{CONTEXT, Rig};
 
 /// When and where the caller says that it is.
@@ -54,13 +53,13 @@ type Current = Box<dyn Fn() -> CpuId + Send + Sync>;
 type LabCpus = Arc<SpinCpus<Arc<Moment>, Current>>;
 
 /// The model's queue, as page tables want it.
-pub(crate) struct ModelQueue<'m, F: Format> {
-    rig: Arc<Rig<'m, F>>,
+pub(crate) struct ModelQueue<F: Format> {
+    rig: Arc<Rig<F>>,
     /// Whether what comes now is a map's debt.
     mapping: AtomicBool,
 }
 
-impl<F: Format> InvalidationQueue for ModelQueue<'_, F> {
+impl<F: Format> InvalidationQueue for ModelQueue<F> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
@@ -73,40 +72,17 @@ impl<F: Format> InvalidationQueue for ModelQueue<'_, F> {
     }
 }
 
-impl<F: Format> ContextHome for ModelQueue<'_, F> {
+impl<F: Format> ContextHome for ModelQueue<F> {
     /// The model goes with its only context.
     fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
         Ok(())
     }
 }
 
-type LabDomain<'m, F> = PagedDomain<F, &'m SlabTables<<F as Format>::Word>, Arc<ModelQueue<'m, F>>>;
-pub(crate) type LabSpace<'m, F> = DmaSpace<LabDomain<'m, F>, LabCpus>;
-pub(crate) type LabMapping<'m, F> = Mapping<Arc<LabSpace<'m, F>>, Pieces, Bidirectional>;
-pub(crate) type LabRetired<'m, F> = Retired<Arc<LabSpace<'m, F>>, Pieces>;
-
-/// The unit's side of an attachment: the model has its stream already.
-struct Attached;
-
-impl Unit for Attached {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
-        Ok(None)
-    }
-}
-
-impl<D: Domain> Attach<D> for Attached {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<D>) -> Result<(), AttachError> {
-        Ok(())
-    }
-}
+type LabDomain<F> = PagedDomain<F, Arc<SlabTables<<F as Format>::Word>>, Arc<ModelQueue<F>>>;
+pub(crate) type LabSpace = DmaSpace<LabCpus>;
+pub(crate) type LabMapping = Mapping<LabCpus, Memory, Bidirectional>;
+pub(crate) type LabDeferred = Deferred<LabCpus, Memory>;
 
 /// How a space is set up.
 pub(crate) struct SpaceSetup {
@@ -120,16 +96,16 @@ pub(crate) struct SpaceSetup {
 }
 
 /// A space over a model IOMMU, and a device attached to it.
-pub(crate) struct DmaRig<'m, F: Format> {
-    pub(crate) device: Device<Arc<LabSpace<'m, F>>>,
-    pub(crate) space: Arc<LabSpace<'m, F>>,
-    domain: Arc<LabDomain<'m, F>>,
+pub(crate) struct DmaRig<F: Format> {
+    pub(crate) device: Device<LabCpus>,
+    pub(crate) space: Arc<LabSpace>,
+    domain: Arc<LabDomain<F>>,
     pub(crate) moment: Arc<Moment>,
-    pub(crate) rig: Arc<Rig<'m, F>>,
-    queue: Arc<ModelQueue<'m, F>>,
+    pub(crate) rig: Arc<Rig<F>>,
+    queue: Arc<ModelQueue<F>>,
 }
 
-impl<'m, F: Format> DmaRig<'m, F> {
+impl<F: Format> DmaRig<F> {
     /// A space whose tables lie in `memory`; `rig` makes the model that walks the table at the root
     /// that it is told.
     ///
@@ -137,9 +113,9 @@ impl<'m, F: Format> DmaRig<'m, F> {
     /// Of `rig`, and if the library refuses the setup.
     pub(crate) fn new(
         format: F,
-        memory: &'m SlabTables<F::Word>,
+        memory: Arc<SlabTables<F::Word>>,
         setup: &SpaceSetup,
-        rig: impl FnOnce(portolan::addr::PhysAddr) -> Result<Rig<'m, F>>,
+        rig: impl FnOnce(portolan::addr::PhysAddr) -> Result<Rig<F>>,
     ) -> Result<Self> {
         let table = PageTable::new(format, memory)?;
         let rig = Arc::new(rig(table.root())?);
@@ -161,13 +137,13 @@ impl<'m, F: Format> DmaRig<'m, F> {
             ..SpaceOptions::default()
         };
         let domain = Arc::new(domain);
-        let space = Arc::new(DmaSpace::new(domain.clone(), cpus, &options)?);
-        let device = Device::translated(
+        let space = Arc::new(DmaSpace::new(
             Arc::new(Attached),
-            StreamId::new(1),
-            space.clone(),
-            Constraints::default(),
-        )?;
+            domain.clone(),
+            cpus,
+            &options,
+        )?);
+        let device = Device::translated(space.clone(), StreamId::new(1), Constraints::default())?;
         Ok(Self {
             device,
             space,
@@ -187,7 +163,7 @@ impl<'m, F: Format> DmaRig<'m, F> {
     }
 
     /// The page tables.
-    pub(crate) fn table(&self) -> &PageTable<F, &'m SlabTables<F::Word>> {
+    pub(crate) fn table(&self) -> &PageTable<F, Arc<SlabTables<F::Word>>> {
         self.domain.table()
     }
 }

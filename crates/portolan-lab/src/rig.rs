@@ -4,6 +4,8 @@
 //! Caches are of the machine's sizes. The walker reads table memory as it is: a walker that does
 //! not snoop is charged for the lines that have to be cleaned, but does not miss them here.
 
+use std::sync::Arc;
+
 use anyhow::{Result, anyhow};
 use portolan::addr::{ContextId, Iova, PhysAddr, StreamId, TableId};
 use portolan::inval::{
@@ -34,21 +36,23 @@ pub(crate) struct CpuPrices {
     pub(crate) table_free: f64,
 }
 
+type Reader<W> = TableReader<W, Arc<SlabTables<W>>>;
+
 /// A model IOMMU over the tables in one memory.
-pub(crate) struct Rig<'m, F: Format> {
-    iommu: Iommu<TableReader<'m, F::Word, SlabTables<F::Word>>>,
+pub(crate) struct Rig<F: Format> {
+    iommu: Iommu<Reader<F::Word>>,
     cpu: CpuPrices,
     commands: CommandPrices,
 }
 
-impl<'m, F: Format> Rig<'m, F> {
+impl<F: Format> Rig<F> {
     /// An IOMMU of the machine `profile` that walks the table at `root` in `memory`.
     ///
     /// # Errors
     /// If the profile lacks a price.
     pub(crate) fn new(
         profile: &Profile,
-        memory: &'m SlabTables<F::Word>,
+        memory: Arc<SlabTables<F::Word>>,
         root: PhysAddr,
     ) -> Result<Self> {
         let caps = profile.capabilities();
@@ -63,7 +67,7 @@ impl<'m, F: Format> Rig<'m, F> {
         profile: &Profile,
         format: TableFormat,
         caps: Capabilities,
-        memory: &'m SlabTables<F::Word>,
+        memory: Arc<SlabTables<F::Word>>,
         root: PhysAddr,
     ) -> Result<Self> {
         let cpu = CpuPrices {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use anyhow::{Result, anyhow, bail};
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::inval::Gather;
 use portolan::platform::Nanos;
 use portolan::table::{Access, Segment};
@@ -152,8 +152,12 @@ impl Space<'_> {
                 }
             }
             Grouping::EachTable | Grouping::Whole => {
-                let list = (0..pages).map(piece);
-                self.domain.map_sg(range.start(), list, RW, &mut owed)?;
+                let list = (0..pages).filter_map(|page| {
+                    let at = piece(page);
+                    PhysRange::from_len(at.pa, at.bytes)
+                });
+                let list: Vec<_> = list.collect();
+                self.domain.map_sg(range.start(), &list, RW, &mut owed)?;
                 meter.events.run_pages += pages;
             }
         }

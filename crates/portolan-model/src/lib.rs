@@ -11,6 +11,7 @@
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
 //! * [`memory`]: all of a machine's memory, for the register interfaces.
 //! * [`device`]: devices that do DMA, remember where it went, and try again.
+//! * [`fixture`]: pieces that scenarios and benchmarks are put together from.
 //! * [`profile`]: machines, as the price of each event and where each price comes from.
 //! * [`cpus`]: CPUs in virtual time, on which code that shares memory runs.
 //! * [`clock`], [`counters`]: virtual time and what happened in it.
@@ -27,6 +28,7 @@ pub mod counters;
 pub mod cpus;
 pub mod decode;
 pub mod device;
+pub mod fixture;
 pub mod inject;
 pub mod interrupts;
 pub mod iommu;

@@ -57,7 +57,7 @@ impl<W: Word> NonCoherentTables<W> {
     }
 
     /// A reader that sees each write at once: for comparing the two.
-    pub fn coherent(&self) -> TableReader<'_, W, SlabTables<W>> {
+    pub fn coherent(&self) -> TableReader<W, &SlabTables<W>> {
         TableReader::new(&self.slab, self.page)
     }
 

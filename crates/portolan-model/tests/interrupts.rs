@@ -5,23 +5,21 @@
 //! it may not wait.
 #![allow(missing_docs)]
 
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
 use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Bounds, Constraints, Device, DmaSpace, Policy, Quarantine, Retired, SpaceOptions, ToDevice,
+    Bounds, Constraints, Deferred, Device, DmaSpace, Policy, Quarantine, SpaceOptions, ToDevice,
     Unowned,
 };
 use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step};
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{
-    Attach, AttachError, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
-};
+use portolan::unit::{Attach, ContextHome, Domain, PagedDomain, UnitError};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::Tick;
+use portolan_model::fixture::Attached;
 use portolan_model::interrupts::{
     InterruptedCpu, InterruptedLock, InterruptedWord, Masking, Scenario, Stepping, sweep,
 };
@@ -237,33 +235,7 @@ impl ContextHome for Slow {
     }
 }
 
-struct Hardware;
-
-impl Unit for Hardware {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
-        Ok(None)
-    }
-}
-
-type Queue = Combined<InterruptedCpu, Slow>;
-type Tables = PagedDomain<VtdSecondStage, SlabTables<AtomicU64>, Queue>;
-type Space = Arc<DmaSpace<Tables, InterruptedCpu>>;
-
-impl Attach<Tables> for Hardware {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<Tables>) -> Result<(), AttachError> {
-        Ok(())
-    }
-}
-
-fn device(policy: Policy) -> Device<Space> {
+fn device(policy: Policy) -> Device<InterruptedCpu> {
     let format = VtdSecondStage {
         levels: VtdLevels::Four,
         output_lg2: 46,
@@ -283,9 +255,15 @@ fn device(policy: Policy) -> Device<Space> {
         },
         ..SpaceOptions::default()
     };
-    let space = DmaSpace::new(Arc::new(domain), InterruptedCpu, &options).expect("a space");
+    let space = DmaSpace::new(
+        Arc::new(Attached),
+        Arc::new(domain),
+        InterruptedCpu,
+        &options,
+    )
+    .expect("a space");
     let limits = Constraints::default();
-    Device::translated(Arc::new(Hardware), STREAM, Arc::new(space), limits).expect("a device")
+    Device::translated(Arc::new(space), STREAM, limits).expect("a device")
 }
 
 fn buffer(number: u64) -> Unowned {
@@ -299,41 +277,38 @@ fn driver(masking: Masking, policy: Policy) -> u64 {
     sweep(masking, || {
         let device = Arc::new(device(policy));
         let mapped = |number| {
-            let mapping = device.map::<ToDevice, _>(buffer(number));
+            let mapping = device.map(buffer(number), ToDevice);
             mapping.map_err(|refused| refused.error).expect("mapped")
         };
         let (first, second) = (mapped(1), mapped(2));
-        type Back = Arc<Mutex<Vec<Retired<Space, Unowned>>>>;
+        type Back = Arc<Mutex<Vec<Deferred<InterruptedCpu, Unowned>>>>;
         let back = Back::default();
         let (bodys, handlers) = (device.clone(), device.clone());
         let (put, late) = (back.clone(), back.clone());
         Scenario {
             body: Box::new(move || {
-                first
-                    .unmap()
-                    .map_err(|kept| kept.error())
-                    .expect("unmapped");
-                let third = bodys.map::<ToDevice, _>(buffer(3));
+                first.unmap().map_err(|kept| kept.error).expect("unmapped");
+                let third = bodys.map(buffer(3), ToDevice);
                 let third = third.map_err(|refused| refused.error).expect("mapped");
-                let retired = third.retire().map_err(|kept| kept.error).expect("retired");
+                let retired = third.defer().map_err(|kept| kept.error).expect("retired");
                 bodys.space().expect("translated").flush().expect("flushed");
                 late.lock().expect("nobody panicked").push(retired);
             }),
             handler: Box::new(move || {
-                let retired = second.retire().map_err(|kept| kept.error).expect("retired");
-                if let Err(retired) = retired.poll() {
+                let retired = second.defer().map_err(|kept| kept.error).expect("retired");
+                if let Err(retired) = retired.try_reclaim() {
                     put.lock().expect("nobody panicked").push(retired);
                 }
                 let space = handlers.space().expect("translated");
                 let _ = (space.is_flush_due(), space.waiting(), space.failure());
-                if let Ok(fourth) = handlers.try_map::<ToDevice, _>(buffer(4)) {
-                    let retired = fourth.retire().map_err(|kept| kept.error).expect("retired");
+                if let Ok(fourth) = handlers.try_map(buffer(4), ToDevice) {
+                    let retired = fourth.defer().map_err(|kept| kept.error).expect("retired");
                     put.lock().expect("nobody panicked").push(retired);
                 }
             }),
             after: Box::new(move || {
                 for retired in back.lock().expect("nobody panicked").drain(..) {
-                    retired.wait().map_err(|kept| kept.error).expect("quiet");
+                    retired.reclaim().map_err(|kept| kept.error).expect("quiet");
                 }
                 let space = device.space().expect("translated");
                 space.flush().expect("flushed");

@@ -37,7 +37,7 @@ const SHARING: SharingPrices = SharingPrices {
 
 /// Tables that live as long as the program, so that the model can walk them from anywhere.
 type Tables = &'static SlabTables<AtomicU64>;
-type Model = Iommu<TableReader<'static, AtomicU64, SlabTables<AtomicU64>>>;
+type Model = Iommu<TableReader<AtomicU64, &'static SlabTables<AtomicU64>>>;
 type Server = CommandServer<Arc<Model>>;
 
 /// A machine whose CPUs share one domain behind the queue `Q`.

@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use loom::sync::Arc;
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions, Unowned};
 use portolan::inval::{
     Caching, Capabilities, Command, InvalidationQueue, LeafOnly, PageForm, Preference, Quirks,
@@ -21,7 +21,7 @@ use portolan::inval::{
 use portolan::platform::SlabTables;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 #[derive(Default)]
@@ -73,8 +73,33 @@ impl ContextHome for Hardware {
     }
 }
 
+/// No stream is ever moved.
+impl Unit for Hardware {
+    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        Ok(None)
+    }
+}
+
+impl Attach<Domain> for Hardware {
+    fn attach(
+        &self,
+        _stream: StreamId,
+        _domain: &std::sync::Arc<Domain>,
+    ) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
 type Domain = PagedDomain<VtdSecondStage, std::sync::Arc<SlabTables<AtomicU64>>, Hardware>;
-type Space = DmaSpace<Domain, LoomCpus>;
+type Space = DmaSpace<LoomCpus>;
 
 /// One queue for all CPUs, as where they move between CPUs.
 fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
@@ -109,7 +134,8 @@ fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
         ..SpaceOptions::default()
     };
     let domain = std::sync::Arc::new(domain);
-    Arc::new(DmaSpace::new(domain, LoomCpus::new(1), &options).unwrap())
+    let unit = std::sync::Arc::new(hardware.clone());
+    Arc::new(DmaSpace::new(unit, domain, LoomCpus::new(1), &options).unwrap())
 }
 
 fn unowned(memory: PhysRange) -> Unowned {

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use fastrand::Rng;
-use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
 use portolan::inval::Gather;
-use portolan::table::Segment;
 use portolan::unit::{Domain, FaultEvent, FaultReason};
 
 use super::basic::{Attached, PAGE, RW};
@@ -192,11 +191,11 @@ impl<'a, M: Machine> Play<'a, M> {
                 pages.push(next);
                 bytes += PAGE;
             }
-            segments.push(Segment { pa: first, bytes });
+            segments.extend(PhysRange::from_len(first, bytes));
         }
         let iova = self.address(slot, start);
         let mut owed = Gather::new();
-        let (domain, list) = (&self.on.domain, segments.iter().copied());
+        let (domain, list) = (&self.on.domain, &segments[..]);
         must("mapping a list", domain.map_sg(iova, list, RW, &mut owed))?;
         self.on.sync(owed)?;
         self.lists.insert(slot, List { start, pages });

@@ -3,11 +3,10 @@
 //! The only module of the crate in which `unsafe` is allowed.
 #![allow(unsafe_code)]
 
-use std::iter::Once;
 use std::sync::Arc;
 
 use portolan::addr::PhysRange;
-use portolan::dma::Buffer;
+use portolan::dma::{Buffer, Pieces};
 
 use super::world::World;
 
@@ -22,10 +21,8 @@ pub(super) struct Block {
 // SAFETY: the range stands for memory of a simulated machine; a world lends it to one block at a
 // time.
 unsafe impl Buffer for Block {
-    type Pieces<'b> = Once<PhysRange>;
-
-    fn pieces(&self) -> Once<PhysRange> {
-        std::iter::once(self.range)
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(self.range)
     }
 
     fn device_may_write(&self) -> bool {

@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrand::Rng;
 use portolan::addr::{Iova, PhysRange, StreamId};
-use portolan::dma::{Constraints, Device, Mapping, NotRetired, NotUnmapped, Retired, ToDevice};
+use portolan::dma::{Constraints, Deferred, Device, Mapping, NotUnmapped, ToDevice};
 use portolan::platform::{Clock as _, Cpus as _};
-use portolan::unit::ContextHome;
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
 use super::block::Block;
 use super::failing::{Ailment, Health};
-use super::machine::{Attached, BOUNDS, Model, STREAM, Space};
+use super::machine::{BOUNDS, Model, STREAM, Space};
 use super::world::{LONGEST, PAGE, Reached, World};
 use super::{MappingReport, Way};
 
@@ -100,39 +99,37 @@ impl Tally {
 }
 
 /// One machine.
-pub(super) struct Rig<'r, Q: ContextHome + 'static> {
+pub(super) struct Rig<'r> {
     pub(super) way: Way,
     pub(super) cpus: &'r VirtualCpus,
     pub(super) model: &'r Model,
-    pub(super) space: &'r Space<Q>,
-    pub(super) device: &'r Device<&'r Space<Q>>,
+    pub(super) space: &'r Arc<Space>,
+    pub(super) device: &'r Device<VirtualCpus>,
     pub(super) world: &'r Arc<World>,
     pub(super) tally: &'r Tally,
     pub(super) ailment: &'r Ailment,
 }
 
 /// A mapping and the memory of its buffer.
-type Live<'r, Q> = (Mapping<&'r Space<Q>, Block, ToDevice>, PhysRange);
-
-type Kept<'r, Q> = NotRetired<&'r Space<Q>, Block, ToDevice>;
+type Live = (Mapping<VirtualCpus, Block, ToDevice>, PhysRange);
 
 /// What one CPU holds.
-struct Hands<'r, Q: ContextHome + 'static> {
-    live: Vec<Live<'r, Q>>,
-    retired: Vec<Retired<&'r Space<Q>, Block>>,
+struct Hands {
+    live: Vec<Live>,
+    retired: Vec<Deferred<VirtualCpus, Block>>,
     old: VecDeque<Old>,
     rng: Rng,
     cpu: u64,
 }
 
-impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
-    fn context(&self, hands: &Hands<'r, Q>) -> String {
+impl Rig<'_> {
+    fn context(&self, hands: &Hands) -> String {
         let operation = self.tally.operations.load(Ordering::Relaxed);
         let (way, cpu) = (self.way.name(), hands.cpu);
         format!("{way}, CPU {cpu}, operation {operation}")
     }
 
-    fn map(&self, hands: &mut Hands<'r, Q>) {
+    fn map(&self, hands: &mut Hands) {
         let rng = &mut hands.rng;
         let pages = match rng.u32(..4) {
             0 => rng.u64(1..=LONGEST),
@@ -144,14 +141,14 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
             return;
         };
         let memory = block.range;
-        match self.device.map::<ToDevice, _>(block) {
+        match self.device.map(block, ToDevice) {
             Ok(mapping) => {
                 self.world.map(mapping.iova(), memory);
                 hands.live.push((mapping, memory));
             }
             Err(refused) => {
                 self.failed(hands, &refused.error);
-                match refused.buffer {
+                match refused.value.into_buffer() {
                     Ok(block) => self.world.back(&block),
                     Err(retired) => hands.retired.push(retired),
                 }
@@ -160,7 +157,7 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
     }
 
     /// Reads a place of a live mapping.
-    fn read(&self, hands: &mut Hands<'r, Q>) {
+    fn read(&self, hands: &mut Hands) {
         if hands.live.is_empty() {
             return;
         }
@@ -183,7 +180,7 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
     }
 
     /// Tries an old address.
-    fn retry(&self, hands: &mut Hands<'r, Q>) {
+    fn retry(&self, hands: &mut Hands) {
         if hands.old.is_empty() {
             return;
         }
@@ -222,7 +219,7 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
         }
     }
 
-    fn unmap(&self, hands: &mut Hands<'r, Q>) {
+    fn unmap(&self, hands: &mut Hands) {
         if hands.live.is_empty() {
             return;
         }
@@ -244,50 +241,59 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
             _ => hands.rng.u32(..8) == 0,
         };
         if retire {
-            match mapping.retire() {
+            match mapping.defer() {
                 Ok(retired) => hands.retired.push(retired),
-                Err(kept) => self.keep(hands, kept, memory),
+                Err(kept) => {
+                    self.failed(hands, &kept.error);
+                    self.keep(hands, kept.value, memory);
+                }
             }
             return;
         }
         match mapping.unmap() {
             Ok(block) => self.world.back(&block),
-            Err(NotUnmapped::Mapped(kept)) => self.keep(hands, kept, memory),
-            Err(NotUnmapped::Retired(kept)) => {
-                self.failed(hands, &kept.error);
-                hands.retired.push(kept.retired);
+            Err(failed) => {
+                self.failed(hands, &failed.error);
+                match failed.value {
+                    NotUnmapped::Mapped(mapping) => self.keep(hands, mapping, memory),
+                    NotUnmapped::Deferred(deferred) => hands.retired.push(deferred),
+                }
             }
         }
     }
 
-    fn reclaim(&self, hands: &mut Hands<'r, Q>) {
+    fn reclaim(&self, hands: &mut Hands) {
         for retired in std::mem::take(&mut hands.retired) {
             if hands.rng.u32(..4) == 0 {
-                match retired.poll() {
+                match retired.try_reclaim() {
                     Ok(block) => self.world.back(&block),
                     Err(retired) => hands.retired.push(retired),
                 }
                 continue;
             }
-            match retired.wait() {
+            match retired.reclaim() {
                 Ok(block) => self.world.back(&block),
                 Err(kept) => {
                     self.failed(hands, &kept.error);
-                    hands.retired.push(kept.retired);
+                    hands.retired.push(kept.value);
                 }
             }
         }
     }
 
     /// A mapping that was not ended is as it was.
-    fn keep(&self, hands: &mut Hands<'r, Q>, kept: Kept<'r, Q>, memory: PhysRange) {
-        self.failed(hands, &kept.error);
-        self.world.map(kept.mapping.iova(), memory);
-        hands.live.push((kept.mapping, memory));
+    fn keep(
+        &self,
+        hands: &mut Hands,
+        mapping: Mapping<VirtualCpus, Block, ToDevice>,
+        memory: PhysRange,
+    ) {
+        self.world.map(mapping.iova(), memory);
+        hands.live.push((mapping, memory));
     }
 
     /// Something did not work, which only failing hardware and scarce memory excuse.
-    fn failed(&self, hands: &Hands<'r, Q>, error: &dyn std::fmt::Display) {
+    fn failed(&self, hands: &Hands, error: &dyn std::fmt::Display) {
         if self.ailment.health() == Health::Failing {
             Tally::add(&self.tally.refused);
             return;
@@ -304,9 +310,9 @@ impl<'r, Q: ContextHome + 'static> Rig<'r, Q> {
     }
 
     /// A second device of the same driver comes and goes.
-    fn attach(&self, hands: &Hands<'r, Q>) {
+    fn attach(&self, hands: &Hands) {
         let limits = Constraints::default();
-        let device = Device::translated(Arc::new(Attached), OTHER, self.space, limits);
+        let device = Device::translated(self.space.clone(), OTHER, limits);
         match device.map(Device::detach) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.failed(hands, &error),

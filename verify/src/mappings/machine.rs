@@ -9,12 +9,13 @@ use portolan::inval::Quirks;
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan::unit::{ContextHome, PagedDomain};
 use portolan_model::cpus::{
     CommandServer, Hardware, LockKind, Schedule, SharingPrices, Submission, SubmissionPrices,
     VirtualCpus,
 };
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
+use portolan_model::fixture::Attached;
 use portolan_model::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
 use portolan_model::profile::QueueLimits;
 
@@ -34,32 +35,9 @@ pub(super) const BOUNDS: Bounds = Bounds {
 
 pub(crate) type Tables = &'static SlabTables<AtomicU64>;
 /// The IOMMU.
-pub type Model = Iommu<TableReader<'static, AtomicU64, SlabTables<AtomicU64>>>;
+pub type Model = Iommu<TableReader<AtomicU64, Tables>>;
 pub(crate) type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
-pub(super) type Space<Q> = DmaSpace<Domain<Q>, VirtualCpus>;
-
-/// Attaches nothing: the model's stream reads the table from the start.
-pub(super) struct Attached;
-
-impl Unit for Attached {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
-        Ok(None)
-    }
-}
-
-impl<Q: ContextHome + 'static> Attach<Domain<Q>> for Attached {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<Domain<Q>>) -> Result<(), AttachError> {
-        Ok(())
-    }
-}
+pub(super) type Space = DmaSpace<VirtualCpus>;
 
 pub(crate) const SHARING: SharingPrices = SharingPrices {
     hit: 1.0,
@@ -153,11 +131,11 @@ where
         bounds: BOUNDS,
         ..SpaceOptions::default()
     };
-    let space = DmaSpace::new(domain, cpus.clone(), &options).expect("a space");
+    let space = DmaSpace::new(Arc::new(Attached), domain, cpus.clone(), &options);
+    let space = Arc::new(space.expect("a space"));
     let world = World::new(count * (LIVE as u64 + 32));
     {
-        let unit = Arc::new(Attached);
-        let device = Device::translated(unit, STREAM, &space, Constraints::default());
+        let device = Device::translated(space.clone(), STREAM, Constraints::default());
         let device = device.expect("a device");
         let rig = Rig {
             way,
@@ -185,7 +163,7 @@ where
 }
 
 /// Nothing may be left: no buffer, no address, nothing that waits.
-fn take_down<Q: ContextHome>(space: &Space<Q>, world: &World, tally: &Tally, way: Way) {
+fn take_down(space: &Space, world: &World, tally: &Tally, way: Way) {
     let name = way.name();
     if let Err(error) = space.flush() {
         tally.violation(format!("{name}: the last flush: {error}"));

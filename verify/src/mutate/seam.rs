@@ -237,7 +237,7 @@ pub(super) mod vtd {
     }
 }
 
-impl<R: Mmio, Q: QueueMemory> Mmio for Tampered<R, Q> {
+impl<R: Mmio, Q: QueueMemory + Send + Sync> Mmio for Tampered<R, Q> {
     fn read32(&self, offset: usize) -> u32 {
         if self.sabotage.unread == Some(offset) {
             return self.written.load(Ordering::Relaxed);

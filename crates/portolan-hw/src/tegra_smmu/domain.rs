@@ -2,11 +2,11 @@
 
 use core::sync::atomic::AtomicU32;
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, TableId};
+use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable, sync};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Tegra;
-use portolan::table::{Access, PageTable, Segment, Translation};
+use portolan::table::{Access, PageTable, Translation};
 use portolan::unit::{Domain, DomainError, PagedDomain, UnitError, UnmapFailed};
 
 use super::queue::{Knowing, TablesLeft};
@@ -66,17 +66,14 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Domain for TegraDomain<R, M, C> {
         self.paged.grants(access)
     }
 
-    fn map_sg<I>(
+    fn map_sg(
         &self,
         iova: Iova,
-        segments: I,
+        pieces: &[PhysRange],
         access: Access,
         owed: &mut Gather,
-    ) -> Result<IovaRange, DomainError>
-    where
-        I: Iterator<Item = Segment> + Clone,
-    {
-        self.paged.map_sg(iova, segments, access, owed)
+    ) -> Result<IovaRange, DomainError> {
+        self.paged.map_sg(iova, pieces, access, owed)
     }
 
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {

@@ -330,25 +330,9 @@ impl<I: Iterator<Item = Segment>> Iterator for Merged<I> {
     }
 }
 
-impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
-    fn id(&self) -> TableId {
-        self.table
-    }
-
-    fn input_range(&self) -> IovaRange {
-        self.device.input
-    }
-
-    fn granule(&self) -> PageSize {
-        let smallest = self.device.page_sizes.smallest();
-        smallest.unwrap_or(PageSize::SIZE_4K)
-    }
-
-    fn grants(&self, access: Access) -> Option<Access> {
-        Some(access)
-    }
-
-    fn map_sg<I>(
+impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
+    /// Records the mappings of `segments`, all of them or none.
+    fn map_segments<I>(
         &self,
         iova: Iova,
         segments: I,
@@ -389,6 +373,37 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
             }
         }
     }
+}
+
+impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
+    fn id(&self) -> TableId {
+        self.table
+    }
+
+    fn input_range(&self) -> IovaRange {
+        self.device.input
+    }
+
+    fn granule(&self) -> PageSize {
+        let smallest = self.device.page_sizes.smallest();
+        smallest.unwrap_or(PageSize::SIZE_4K)
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        Some(access)
+    }
+
+    fn map_sg(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        let granule = self.granule();
+        let whole = |piece: &PhysRange| Segment::around(*piece, granule);
+        self.map_segments(iova, pieces.iter().map(whole), access, owed)
+    }
 
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
         into.absorb_spans(self.table, from)
@@ -402,7 +417,8 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        self.map_sg(iova, core::iter::once(Segment { pa, bytes }), access, owed)
+        let whole = core::iter::once(Segment { pa, bytes });
+        self.map_segments(iova, whole, access, owed)
     }
 
     fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {

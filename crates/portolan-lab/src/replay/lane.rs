@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use portolan::addr::IovaRange;
@@ -103,10 +104,10 @@ impl Hasher for IdHasher {
 }
 
 /// A lane over table format `F`.
-pub(super) struct FormatLane<'m, F: Format> {
+pub(super) struct FormatLane<F: Format> {
     policy: Policy,
-    table: PageTable<F, &'m SlabTables<F::Word>>,
-    rig: Rig<'m, F>,
+    table: PageTable<F, Arc<SlabTables<F::Word>>>,
+    rig: Rig<F>,
     caps: Capabilities,
     map_quirks: Quirks,
     unmap_quirks: Quirks,
@@ -124,14 +125,14 @@ pub(super) fn table_pages<F: Format>() -> u32 {
     2 * (1 << WINDOW_LG2.saturating_sub(leaf_span_lg2)) + 64
 }
 
-impl<'m, F: Format> FormatLane<'m, F> {
+impl<F: Format> FormatLane<F> {
     pub(super) fn new(
         policy: Policy,
         profile: &Profile,
         format: F,
-        memory: &'m SlabTables<F::Word>,
+        memory: Arc<SlabTables<F::Word>>,
     ) -> Result<Self> {
-        let table = PageTable::new(format, memory)?;
+        let table = PageTable::new(format, memory.clone())?;
         let rig = Rig::new(profile, memory, table.root())?;
         let caps = profile.capabilities();
         let window = WINDOW_LG2.min(format.input_lg2());
@@ -244,7 +245,7 @@ impl<'m, F: Format> FormatLane<'m, F> {
 }
 
 /// Lets the device touch each page of `range` once.
-pub(super) fn touch<F: Format>(rig: &Rig<'_, F>, range: IovaRange) {
+pub(super) fn touch<F: Format>(rig: &Rig<F>, range: IovaRange) {
     let mut at = Some(range.start());
     while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
         rig.touch(iova);
@@ -252,7 +253,7 @@ pub(super) fn touch<F: Format>(rig: &Rig<'_, F>, range: IovaRange) {
     }
 }
 
-impl<F: Format> Lane for FormatLane<'_, F> {
+impl<F: Format> Lane for FormatLane<F> {
     fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken> {
         self.tick(at.now_ns)?;
         let granules = bytes.div_ceil(F::GRANULE.bytes());
@@ -340,7 +341,7 @@ impl<F: Format> Lane for FormatLane<'_, F> {
     }
 }
 
-impl<F: Format> FormatLane<'_, F> {
+impl<F: Format> FormatLane<F> {
     fn note_tables(&mut self, freed: usize) {
         if freed > 0 {
             self.tally.table_unmaps += 1;

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
+use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
 use portolan::addr::{IovaRange, PhysRange};
@@ -21,42 +22,42 @@ use super::lane::{At, IdHasher, Lane, Taken, WINDOW_LG2, touch};
 use super::policy::Policy;
 use super::report::PolicyReport;
 use super::tally::Tally;
-use crate::buffers::Pieces;
-use crate::dma_rig::{DmaRig, LabMapping, LabRetired, SpaceSetup};
+use crate::buffers::Memory;
+use crate::dma_rig::{DmaRig, LabDeferred, LabMapping, SpaceSetup};
 use crate::reproduce::own_quirks;
 use crate::rig::Rig;
 
 /// CPUs that have queues of their own; a trace with more shares them.
 const MOST_CPUS: u32 = 256;
 
-struct Live<'m, F: Format> {
-    mapping: LabMapping<'m, F>,
+struct Live {
+    mapping: LabMapping,
     bytes: u64,
     entries: u64,
 }
 
-struct Waiting<'m, F: Format> {
-    retired: LabRetired<'m, F>,
+struct Waiting {
+    retired: LabDeferred,
     bytes: u64,
     since_ns: u64,
 }
 
 /// A lane over table format `F`.
-pub(super) struct RetiredLane<'m, F: Format> {
+pub(super) struct RetiredLane<F: Format> {
     // Before the rig: what waits or is mapped leads to its space.
-    waiting: VecDeque<Waiting<'m, F>>,
-    live: HashMap<u64, Live<'m, F>, BuildHasherDefault<IdHasher>>,
-    rig: DmaRig<'m, F>,
+    waiting: VecDeque<Waiting>,
+    live: HashMap<u64, Live, BuildHasherDefault<IdHasher>>,
+    rig: DmaRig<F>,
     age_ns: u64,
     waiting_bytes: u64,
     tally: Tally,
 }
 
-impl<'m, F: Format> RetiredLane<'m, F> {
+impl<F: Format> RetiredLane<F> {
     pub(super) fn new(
         profile: &Profile,
         format: F,
-        memory: &'m SlabTables<F::Word>,
+        memory: Arc<SlabTables<F::Word>>,
     ) -> Result<Self> {
         let bounds = Bounds::default();
         let setup = SpaceSetup {
@@ -67,7 +68,7 @@ impl<'m, F: Format> RetiredLane<'m, F> {
             window_lg2: WINDOW_LG2.min(format.input_lg2()),
             cpus: profile.cpus().min(MOST_CPUS) as usize,
         };
-        let rig = DmaRig::new(format, memory, &setup, |root| {
+        let rig = DmaRig::new(format, memory.clone(), &setup, |root| {
             Rig::new(profile, memory, root)
         })?;
         Ok(Self {
@@ -90,7 +91,7 @@ impl<'m, F: Format> RetiredLane<'m, F> {
                 bytes,
                 since_ns,
             } = waiting;
-            match retired.poll() {
+            match retired.try_reclaim() {
                 Ok(buffer) => {
                     self.waiting_bytes -= bytes;
                     let waited = at_ns.saturating_sub(since_ns) as f64;
@@ -136,7 +137,7 @@ impl<'m, F: Format> RetiredLane<'m, F> {
         Ok(())
     }
 
-    fn range(live: &Live<'m, F>) -> Option<IovaRange> {
+    fn range(live: &Live) -> Option<IovaRange> {
         IovaRange::from_len(live.mapping.iova().align_down(F::GRANULE), live.bytes)
     }
 
@@ -168,15 +169,15 @@ impl<'m, F: Format> RetiredLane<'m, F> {
     }
 }
 
-impl<F: Format> Lane for RetiredLane<'_, F> {
+impl<F: Format> Lane for RetiredLane<F> {
     fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken> {
         self.tick(at.now_ns)?;
         self.rig.moment.set(at.now_ns, at.cpu);
         let whole = pieces.iter();
         let whole = whole.filter_map(|piece| PhysRange::from_len(piece.pa, piece.bytes));
-        let buffer = Pieces(whole.collect());
+        let buffer = Memory(whole.collect());
         let mapped = self.acting(at.now_ns, |lane| {
-            let map = || lane.rig.device.map::<Bidirectional, _>(buffer);
+            let map = || lane.rig.device.map(buffer, Bidirectional);
             Ok(lane.rig.while_mapping(map))
         })?;
         let mapping = match mapped {
@@ -215,7 +216,7 @@ impl<F: Format> Lane for RetiredLane<'_, F> {
         self.waiting_bytes += bytes;
         self.tally.exposed(self.waiting_bytes, 0.0);
         self.acting(at.now_ns, |lane| {
-            let retired = mapping.retire().map_err(|not| anyhow!(not.error))?;
+            let retired = mapping.defer().map_err(|not| anyhow!(not.error))?;
             lane.waiting.push_back(Waiting {
                 retired,
                 bytes,

@@ -5,6 +5,7 @@
 
 use std::io::IsTerminal;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -126,16 +127,13 @@ impl WithFormat for Task<'_> {
             .transpose()?;
         // Memory outside the format's reach would do for tables that only CPUs read.
         let at = PhysAddr::new(TABLES_AT.min(1 << (format.output_lg2() - 1)));
-        let memories: Vec<_> = policies
-            .iter()
-            .map(|_| SlabTables::<F::Word>::new(at, F::GRANULE, table_pages::<F>()))
-            .collect();
-        let mut lanes: Vec<Box<dyn Lane + '_>> = Vec::new();
-        for (policy, memory) in policies.iter().zip(&memories) {
+        let mut lanes: Vec<Box<dyn Lane>> = Vec::new();
+        for policy in policies {
+            let memory = || Arc::new(SlabTables::new(at, F::GRANULE, table_pages::<F>()));
             lanes.push(match policy {
                 Policy::Bounce => Box::new(BounceLane::new(profile)?),
-                Policy::Retired => Box::new(RetiredLane::new(profile, format, memory)?),
-                other => Box::new(FormatLane::new(*other, profile, format, memory)?),
+                Policy::Retired => Box::new(RetiredLane::new(profile, format, memory())?),
+                other => Box::new(FormatLane::new(*other, profile, format, memory())?),
             });
         }
         let rejected = drive(reader, F::GRANULE, &mut lanes, linux.as_mut())?;

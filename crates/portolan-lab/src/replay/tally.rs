@@ -30,7 +30,7 @@ impl Tally {
     }
 
     /// The report of the policy called `name`, whose debts `rig` was paid.
-    pub(super) fn report<F: Format>(&self, name: &str, rig: &Rig<'_, F>) -> PolicyReport {
+    pub(super) fn report<F: Format>(&self, name: &str, rig: &Rig<F>) -> PolicyReport {
         let done = rig.counters();
         let kinds = done.invalidations;
         let cpu = rig.cpu();

@@ -107,7 +107,8 @@ fn receive<F: Format>(
     caps: Capabilities,
     policy: Policy,
 ) -> Result<Counted> {
-    let memory = SlabTables::<F::Word>::new(PhysAddr::new(TABLES_AT), F::GRANULE, 256);
+    let memory = SlabTables::new(PhysAddr::new(TABLES_AT), F::GRANULE, 256);
+    let memory = std::sync::Arc::new(memory);
     let setup = SpaceSetup {
         policy,
         bounds: Bounds::default(),
@@ -120,8 +121,8 @@ fn receive<F: Format>(
         window_lg2: 32,
         cpus: 1,
     };
-    let rig = DmaRig::new(format, &memory, &setup, |root| {
-        Rig::with(profile, tables, caps, &memory, root)
+    let rig = DmaRig::new(format, memory.clone(), &setup, |root| {
+        Rig::with(profile, tables, caps, memory, root)
     })?;
     let page = PageSize::SIZE_4K.bytes();
     let post = |number: u64| {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::inval::Gather;
 use portolan::platform::Nanos;
 use portolan::table::Segment;
@@ -99,7 +99,9 @@ impl Space for ThroughDriver {
     where
         I: Iterator<Item = Segment> + Clone,
     {
-        self.domain.map_sg(iova, list, RW, owed)?;
+        let piece = |part: Segment| PhysRange::from_len(part.pa, part.bytes);
+        let pieces: Vec<_> = list.filter_map(piece).collect();
+        self.domain.map_sg(iova, &pieces, RW, owed)?;
         Ok(())
     }
 

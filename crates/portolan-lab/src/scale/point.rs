@@ -7,16 +7,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use fastrand::Rng;
 use portolan::addr::{ContextId, Iova, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Constraints, Device, DmaSpace, FromDevice, Policy as Unmaps, Retired, SpaceOptions, Unowned,
+    Constraints, Deferred, Device, DmaSpace, FromDevice, Policy as Unmaps, SpaceOptions, Unowned,
     reclaim_all,
 };
 use portolan::inval::{CombineOptions, Combined};
 use portolan::platform::SlabTables;
 use portolan::table::{Format, PageTable};
-use portolan::unit::{
-    Attach, AttachError, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
-};
+use portolan::unit::{ContextHome, PagedDomain};
 use portolan_model::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
+use portolan_model::fixture::Attached;
 use portolan_model::iommu::CommandPrices;
 use portolan_model::profile::{Event, Profile, Workload};
 
@@ -112,39 +111,14 @@ pub fn simulate(profile: &Profile, load: &Load, way: &Way) -> Result<Outcome> {
 
 type Server = CommandServer<Walks>;
 type Tables<F> = Arc<SlabTables<<F as Format>::Word>>;
-type Paged<F> = PagedDomain<F, Tables<F>, Arc<dyn ContextHome + Send + Sync>>;
-type Space<F> = DmaSpace<Paged<F>, VirtualCpus>;
-
-/// A unit whose streams are always attached.
-struct Attached;
-
-impl Unit for Attached {
-    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
-        Ok(())
-    }
-
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
-        Ok(None)
-    }
-}
-
-impl<D: Domain> Attach<D> for Attached {
-    fn attach(&self, _stream: StreamId, _domain: &Arc<D>) -> Result<(), AttachError> {
-        Ok(())
-    }
-}
 
 /// Everything that the CPUs of one row share.
-struct Bench<'b, F: Format> {
+struct Bench<'b> {
     way: &'b Way,
     load: &'b Load,
     cpus: VirtualCpus,
     server: Arc<Server>,
-    device: Device<Arc<Space<F>>>,
+    device: Device<VirtualCpus>,
     /// Nanoseconds of a map and of an unmap.
     calls: [f64; 2],
     /// When the device is free, in nanoseconds.
@@ -154,8 +128,8 @@ struct Bench<'b, F: Format> {
     failure: Mutex<Option<anyhow::Error>>,
 }
 
-impl<'b, F: Format> Bench<'b, F> {
-    fn new(profile: &Profile, load: &'b Load, way: &'b Way, format: F) -> Result<Self> {
+impl<'b> Bench<'b> {
+    fn new<F: Format>(profile: &Profile, load: &'b Load, way: &'b Way, format: F) -> Result<Self> {
         let lacks = || format!("`{}` does not say what sharing costs", profile.name());
         let sharing = profile.sharing().with_context(lacks)?.prices();
         let submission = profile.submission().with_context(lacks)?.prices();
@@ -200,9 +174,14 @@ impl<'b, F: Format> Bench<'b, F> {
             },
             ..SpaceOptions::default()
         };
-        let space = Arc::new(DmaSpace::new(Arc::new(domain), cpus.clone(), &options)?);
+        let space = Arc::new(DmaSpace::new(
+            Arc::new(Attached),
+            Arc::new(domain),
+            cpus.clone(),
+            &options,
+        )?);
         let limits = Constraints::default();
-        let device = Device::translated(Arc::new(Attached), STREAM, space, limits)?;
+        let device = Device::translated(space, STREAM, limits)?;
         let pages = (load.bytes / F::GRANULE.bytes() as f64).ceil().max(1.0);
         let entry = profile.price(Event::PteWrite)?;
         let leave = profile.price(Event::UnmapPage)?;
@@ -273,7 +252,7 @@ impl<'b, F: Format> Bench<'b, F> {
     }
 
     /// One operation.
-    fn once(&self, memory: PhysRange, retired: &mut Vec<Kept<F>>) -> Result<()> {
+    fn once(&self, memory: PhysRange, retired: &mut Vec<Kept>) -> Result<()> {
         if self.way.policy == Policy::Passthrough {
             self.transfer(None);
             return Ok(());
@@ -281,7 +260,7 @@ impl<'b, F: Format> Bench<'b, F> {
         let walks = self.server.hardware();
         let before = walks.now();
         self.cpus.work(self.calls[0]);
-        let mapped = self.device.map::<FromDevice, _>(unowned(memory));
+        let mapped = self.device.map(unowned(memory), FromDevice);
         let mapping = mapped.map_err(|failed| anyhow!("a map was refused: {}", failed.error))?;
         if self.way.policy == Policy::Strict {
             self.server.after_map();
@@ -289,7 +268,7 @@ impl<'b, F: Format> Bench<'b, F> {
         self.transfer(Some((mapping.iova(), before)));
         self.cpus.work(self.calls[1]);
         if self.way.policy == Policy::Retired {
-            let Ok(one) = mapping.retire() else {
+            let Ok(one) = mapping.defer() else {
                 bail!("a mapping was not retired");
             };
             retired.push(one);
@@ -333,9 +312,9 @@ impl<'b, F: Format> Bench<'b, F> {
     }
 }
 
-type Kept<F> = Retired<Arc<Space<F>>, Unowned>;
+type Kept = Deferred<VirtualCpus, Unowned>;
 
-fn reclaim<F: Format>(retired: &mut Vec<Kept<F>>) -> Result<()> {
+fn reclaim(retired: &mut Vec<Kept>) -> Result<()> {
     let mut kept = 0;
     let done = reclaim_all(retired.drain(..), |_| {}, |_| kept += 1);
     done.map_err(|error| anyhow!("{kept} buffers did not come back: {error}"))

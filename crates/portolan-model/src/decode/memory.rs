@@ -41,24 +41,16 @@ impl<T: WalkMemory + ?Sized> WalkMemory for &T {
 }
 
 /// Table memory of one page size, read by a walker that sees each write at once.
-#[derive(Debug)]
-pub struct TableReader<'a, W, M: ?Sized> {
-    memory: &'a M,
+#[derive(Clone, Copy, Debug)]
+pub struct TableReader<W, M> {
+    memory: M,
     page: PageSize,
     word: PhantomData<fn() -> W>,
 }
 
-impl<W, M: ?Sized> Clone for TableReader<'_, W, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<W, M: ?Sized> Copy for TableReader<'_, W, M> {}
-
-impl<'a, W: Word, M: TableMem<W> + ?Sized> TableReader<'a, W, M> {
+impl<W: Word, M: TableMem<W>> TableReader<W, M> {
     /// A reader of `memory`, whose pages are of size `page`.
-    pub fn new(memory: &'a M, page: PageSize) -> Self {
+    pub const fn new(memory: M, page: PageSize) -> Self {
         Self {
             memory,
             page,
@@ -75,7 +67,7 @@ impl<'a, W: Word, M: TableMem<W> + ?Sized> TableReader<'a, W, M> {
     }
 }
 
-impl<W: Word, M: TableMem<W> + ?Sized> WalkMemory for TableReader<'_, W, M> {
+impl<W: Word, M: TableMem<W>> WalkMemory for TableReader<W, M> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         read_u64(W::LG2_BYTES, pa, |pa| self.word(pa))
     }

@@ -4,10 +4,64 @@
 //! [`Buffer`] promises, and the CPU's copies of its bytes rely on that.
 #![allow(unsafe_code)]
 
-use core::iter::Once;
 use core::ptr::NonNull;
 
 use crate::addr::PhysRange;
+
+/// The pieces of memory that make up a buffer.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pieces<'b> {
+    /// The buffer is contiguous.
+    One(PhysRange),
+    /// A scatter list; an empty one is not mapped.
+    List(&'b [PhysRange]),
+}
+
+impl Pieces<'_> {
+    /// All of them, as one slice.
+    #[inline]
+    pub const fn as_slice(&self) -> &[PhysRange] {
+        match self {
+            Self::One(piece) => core::slice::from_ref(piece),
+            Self::List(list) => list,
+        }
+    }
+}
+
+/// The pieces of a buffer, one after the other.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Debug)]
+pub struct PiecesIter<'b> {
+    one: Option<PhysRange>,
+    list: core::slice::Iter<'b, PhysRange>,
+}
+
+impl<'b> IntoIterator for Pieces<'b> {
+    type Item = PhysRange;
+    type IntoIter = PiecesIter<'b>;
+
+    #[inline]
+    fn into_iter(self) -> PiecesIter<'b> {
+        let (one, list) = match self {
+            Self::One(piece) => (Some(piece), &[][..]),
+            Self::List(list) => (None, list),
+        };
+        let list = list.iter();
+        PiecesIter { one, list }
+    }
+}
+
+impl Iterator for PiecesIter<'_> {
+    type Item = PhysRange;
+
+    #[inline]
+    fn next(&mut self) -> Option<PhysRange> {
+        self.one.take().or_else(|| self.list.next().copied())
+    }
+}
 
 /// Memory that a device is to reach.
 ///
@@ -27,13 +81,9 @@ use crate::addr::PhysRange;
 /// When the value is dropped, the memory is its owner's again. The library drops or returns a value
 /// only once no device can reach its memory.
 pub unsafe trait Buffer: Send + 'static {
-    /// The pieces, in the order in which the device goes through them.
-    type Pieces<'b>: Iterator<Item = PhysRange> + Clone
-    where
-        Self: 'b;
-
-    /// The pieces of memory that make up the buffer, to the byte.
-    fn pieces(&self) -> Self::Pieces<'_>;
+    /// The pieces of memory that make up the buffer, to the byte, in the order in which the device
+    /// goes through them.
+    fn pieces(&self) -> Pieces<'_>;
 
     /// Whether the memory may be written: not if it is shared, as that behind an `Arc` is, or
     /// constant. A buffer that may not be written can be mapped
@@ -50,7 +100,7 @@ pub unsafe trait Buffer: Send + 'static {
 
 /// The bytes of a buffer, all pieces together.
 pub(super) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
-    buffer.pieces().fold(0u64, |sum, piece| {
+    buffer.pieces().into_iter().fold(0u64, |sum, piece| {
         sum.saturating_add(piece.len_minus_one()).saturating_add(1)
     })
 }
@@ -90,10 +140,8 @@ impl Unowned {
 
 // SAFETY: who made the value promised that the memory stays and that nobody else reaches it.
 unsafe impl Buffer for Unowned {
-    type Pieces<'b> = Once<PhysRange>;
-
-    fn pieces(&self) -> Once<PhysRange> {
-        core::iter::once(self.0)
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(self.0)
     }
 
     fn device_may_write(&self) -> bool {

@@ -1,13 +1,14 @@
 //! Memory that the CPU and a device share as long as it lives.
 
+use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use super::Constraints;
 use super::error::MapError;
 use super::quieting::Left;
-use super::space::{DmaRange, Handle};
-use crate::addr::{Iova, PageSize, PhysAddr, PhysRange};
-use crate::platform::TableMem;
+use super::space::DmaSpace;
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::platform::{Cpus, TableMem};
 use crate::table::Access;
 
 /// Memory for descriptor rings and the like, mapped for reading and writing.
@@ -20,15 +21,15 @@ use crate::table::Access;
 /// *Drop.* Task. It is unmapped, waited for whatever the policy, and freed; if the hardware does not
 /// complete, the memory is never freed and
 /// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
-pub struct CoherentMemory<H: Handle, M: TableMem<AtomicU64>> {
-    space: H,
+pub struct CoherentMemory<P: Cpus + Clone, M: TableMem<AtomicU64>> {
+    space: Arc<DmaSpace<P>>,
     memory: M,
     pa: PhysAddr,
     size: PageSize,
-    range: Option<DmaRange>,
+    range: Option<IovaRange>,
 }
 
-impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
+impl<P: Cpus + Clone, M: TableMem<AtomicU64>> CoherentMemory<P, M> {
     /// Zeroed memory of `size`, which is rounded up to whole pages of the space.
     ///
     /// *Context.* Task.
@@ -36,7 +37,7 @@ impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
     /// # Errors
     /// See [`MapError`]; without memory it is that of a table.
     pub fn new(
-        space: H,
+        space: Arc<DmaSpace<P>>,
         memory: M,
         size: PageSize,
         constraints: &Constraints,
@@ -71,7 +72,7 @@ impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
     /// Where the device sees it.
     pub fn iova(&self) -> Iova {
         let range = self.range.as_ref();
-        range.map_or(Iova::new(0), |range| range.addresses().start())
+        range.map_or(Iova::new(0), |range| range.start())
     }
 
     /// What the CPU sees of it: words that the device may change at any time.
@@ -85,7 +86,7 @@ impl<H: Handle, M: TableMem<AtomicU64>> CoherentMemory<H, M> {
     }
 }
 
-impl<H: Handle, M: TableMem<AtomicU64>> Drop for CoherentMemory<H, M> {
+impl<P: Cpus + Clone, M: TableMem<AtomicU64>> Drop for CoherentMemory<P, M> {
     fn drop(&mut self) {
         let Some(range) = self.range.take() else {
             return;

@@ -2,17 +2,21 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use core::ops::{Deref, DerefMut};
+
 use arrayvec::ArrayVec;
 
+use super::buffer::{Pieces, PiecesIter};
 use super::error::MapError;
 use super::space::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::bounce::{Bouncer, Copied, Fill, Need, Padding};
-use crate::platform::Nanos;
+use crate::platform::{Cpus, Guarded, Nanos};
 
 /// When a buffer is copied although the device could reach it in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -159,61 +163,156 @@ pub(super) struct Copies {
     few: ArrayVec<Copied, 2>,
     more: Vec<Copied>,
     cut: Cut,
+    /// The next record in a list of spare ones.
+    next: Option<Record>,
+}
+
+/// The copies of one buffer, on the heap: a box of one, since only a vector's memory can be asked for
+/// without a panic.
+#[derive(Debug)]
+pub(super) struct Record(Box<[Copies; 1]>);
+
+impl Deref for Record {
+    type Target = Copies;
+
+    fn deref(&self) -> &Copies {
+        let [copies] = &*self.0;
+        copies
+    }
+}
+
+impl DerefMut for Record {
+    fn deref_mut(&mut self) -> &mut Copies {
+        let [copies] = &mut *self.0;
+        copies
+    }
+}
+
+/// Records of copies that are not in use. They go back here instead of to the heap, so that mapping
+/// and reclaiming in an interrupt handler touches no heap.
+pub(super) struct Spares<P: Cpus> {
+    list: Guarded<P, Option<Record>>,
+}
+
+/// So many copied buffers can be mapped by handlers before a task has mapped any.
+const SPARES: usize = 32;
+
+impl<P: Cpus> Spares<P> {
+    /// None.
+    pub fn new() -> Self {
+        let list = Guarded::new(None);
+        Self { list }
+    }
+
+    /// Adds some, as far as there is memory.
+    pub fn fill(&self) {
+        (0..SPARES).for_each(|_| {
+            if let Ok(record) = Copies::record() {
+                self.give(record);
+            }
+        });
+    }
+
+    /// A record without copies.
+    fn take(&self, waiting: Waiting) -> Result<Record, MapError> {
+        let spare = self.list.with(|list| {
+            let mut first = list.take()?;
+            *list = first.next.take();
+            Some(first)
+        });
+        match (spare, waiting) {
+            (Some(spare), _) => Ok(spare),
+            (None, Waiting::Refused) => Err(MapError::WouldWait),
+            (None, Waiting::Allowed) => Copies::record(),
+        }
+    }
+
+    fn give(&self, mut record: Record) {
+        self.list.with(|list| {
+            record.next = list.take();
+            *list = Some(record);
+        });
+    }
+
+    /// Gives back the slots of copies that no device reaches any more, and their record.
+    pub fn give_back(&self, mut copies: Record, pool: &dyn Bouncer) {
+        copies.give_back(pool);
+        self.give(copies);
+    }
+}
+
+impl<P: Cpus> Drop for Spares<P> {
+    fn drop(&mut self) {
+        // One after the other: a list of boxes would be dropped by recursion.
+        let mut left = self.list.with(Option::take);
+        while let Some(mut record) = left {
+            left = record.next.take();
+        }
+    }
 }
 
 impl Copies {
-    /// None.
-    pub(super) const fn none() -> Self {
-        Self {
+    /// A record of no copies.
+    fn record() -> Result<Record, MapError> {
+        let mut one = Vec::new();
+        one.try_reserve_exact(1).map_err(|_| MapError::Records)?;
+        one.push(Self {
             few: ArrayVec::new_const(),
             more: Vec::new(),
             cut: Cut::InPlace,
-        }
+            next: None,
+        });
+        let one = one.into_boxed_slice().try_into();
+        one.map(Record).map_err(|_| MapError::Records)
     }
 
-    /// Makes the copies that `cut` asks for.
-    pub(super) fn make<I>(
+    /// Makes the copies that `cut` asks for; none if it asks for none.
+    pub(super) fn make<P: Cpus>(
+        spares: &Spares<P>,
         copying: &Copying,
-        pieces: I,
+        pieces: Pieces<'_>,
         cut: Cut,
-        constraints: &Constraints,
-        through: Through,
-        fill: Fill,
+        wanted: &Wanted<'_>,
         waiting: Waiting,
-    ) -> Result<Self, MapError>
-    where
-        I: Iterator<Item = PhysRange>,
-    {
-        let mut copies = Self {
-            cut,
-            ..Self::none()
-        };
-        let pool = &*copying.pool;
-        for part in pieces.flat_map(|piece| cut.parts(piece)) {
-            if part.how == How::InPlace {
-                continue;
+    ) -> Result<Option<Record>, MapError> {
+        let mut made: Option<Record> = None;
+        let parts = pieces.into_iter().flat_map(|piece| cut.parts(piece));
+        for part in parts.filter(|part| part.how == How::Copied) {
+            let mut copies = match made.take() {
+                Some(copies) => copies,
+                None => spares.take(waiting)?,
+            };
+            copies.cut = cut;
+            if let Err(error) = copies.add(copying, part.range, wanted, waiting) {
+                spares.give_back(copies, &*copying.pool);
+                return Err(error);
             }
-            let made = copies.room(waiting).and_then(|()| {
-                let need = need(part.range, constraints, through)?;
-                let padding = match through {
-                    Through::Pages(_) => Padding::Clear,
-                    Through::Nothing | Through::Standing => Padding::Leave,
-                };
-                Ok(Copied::new(pool, part.range, &need, fill, padding)?)
-            });
-            match made {
-                Ok(copied) => copies.push(copied),
-                Err(error) => {
-                    copies.give_back(pool);
-                    return Err(error);
-                }
-            }
+            made = Some(copies);
         }
-        Ok(copies)
+        Ok(made)
+    }
+
+    /// Adds a copy of `part`.
+    fn add(
+        &mut self,
+        copying: &Copying,
+        part: PhysRange,
+        wanted: &Wanted<'_>,
+        waiting: Waiting,
+    ) -> Result<(), MapError> {
+        self.room(waiting)?;
+        let need = need(part, wanted.constraints, wanted.through)?;
+        let padding = match wanted.through {
+            Through::Pages(_) => Padding::Clear,
+            Through::Nothing | Through::Standing => Padding::Leave,
+        };
+        let copied = Copied::new(&*copying.pool, part, &need, wanted.fill, padding)?;
+        self.push(copied);
+        Ok(())
     }
 
     fn room(&mut self, waiting: Waiting) -> Result<(), MapError> {
-        if self.few.is_full() {
+        if self.few.is_full() && self.more.len() == self.more.capacity() {
             if waiting == Waiting::Refused {
                 return Err(MapError::WouldWait);
             }
@@ -228,56 +327,18 @@ impl Copies {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.few.is_empty()
-    }
-
     /// Where the copies are.
     pub(super) fn places(&self) -> impl Iterator<Item = PhysRange> {
         self.few.iter().chain(&self.more).map(Copied::copy_range)
     }
 
     /// Gives the slots back; no device reaches them any more.
-    pub(super) fn give_back(&mut self, pool: &dyn Bouncer) {
+    fn give_back(&mut self, pool: &dyn Bouncer) {
         for copied in self.few.drain(..).chain(self.more.drain(..)) {
             // They were taken from this pool and are given back once.
             let given = pool.give(copied.into_slots());
             debug_assert!(given.is_ok());
         }
-    }
-
-    /// What the device reaches of `pieces`.
-    pub(super) fn reached<I: Iterator<Item = PhysRange>>(&self, pieces: I) -> Reached<'_, I> {
-        Reached {
-            copies: self,
-            next: 0,
-            pieces,
-            parts: ArrayVec::new(),
-        }
-    }
-
-    /// The bytes from offset `at` to offset `last` of the buffer made of `pieces`, and where the
-    /// device reaches them.
-    pub(super) fn stretches<I: Iterator<Item = PhysRange>>(
-        &self,
-        pieces: I,
-        at: u64,
-        last: u64,
-    ) -> impl Iterator<Item = Stretch> {
-        let mut reached = self.reached(pieces);
-        let mut begin = 0u64;
-        core::iter::from_fn(move || {
-            loop {
-                let whole = reached.next_stretch().filter(|_| begin <= last)?;
-                let start = begin;
-                let longest = whole.buffer.len_minus_one();
-                begin = begin.saturating_add(longest).saturating_add(1);
-                let part = whole.part(at.saturating_sub(start), (last - start).min(longest));
-                if part.is_some() {
-                    return part;
-                }
-            }
-        })
     }
 
     fn at(&self, index: usize) -> Option<&Copied> {
@@ -308,12 +369,19 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
     })
 }
 
+/// What copies have to be like.
+pub(super) struct Wanted<'c> {
+    pub constraints: &'c Constraints,
+    pub through: Through,
+    pub fill: Fill,
+}
+
 /// Pieces as the device reaches them: in place, or their copies.
 #[derive(Clone, Debug)]
-pub struct Reached<'c, I> {
-    copies: &'c Copies,
+pub(super) struct Reached<'c> {
+    copies: Option<&'c Copies>,
     next: usize,
-    pieces: I,
+    pieces: PiecesIter<'c>,
     /// Of the piece at hand, the last first.
     parts: ArrayVec<Part, 3>,
 }
@@ -340,18 +408,45 @@ impl Stretch {
     }
 }
 
-impl<I: Iterator<Item = PhysRange>> Reached<'_, I> {
+impl<'c> Reached<'c> {
+    /// What the device reaches of `pieces`, of which these are the copies.
+    pub fn new(pieces: Pieces<'c>, copies: Option<&'c Copies>) -> Self {
+        Self {
+            copies,
+            next: 0,
+            pieces: pieces.into_iter(),
+            parts: ArrayVec::new(),
+        }
+    }
+
+    /// The bytes from offset `at` to offset `last` of the buffer, and where the device reaches them.
+    pub fn stretches(mut self, at: u64, last: u64) -> impl Iterator<Item = Stretch> {
+        let mut begin = 0u64;
+        core::iter::from_fn(move || {
+            loop {
+                let whole = self.next_stretch().filter(|_| begin <= last)?;
+                let start = begin;
+                let longest = whole.buffer.len_minus_one();
+                begin = begin.saturating_add(longest).saturating_add(1);
+                let part = whole.part(at.saturating_sub(start), (last - start).min(longest));
+                if part.is_some() {
+                    return part;
+                }
+            }
+        })
+    }
+
     #[inline]
     fn next_stretch(&mut self) -> Option<Stretch> {
         let in_place = |buffer| Stretch {
             buffer,
             reached: buffer,
         };
-        if self.copies.cut == Cut::InPlace {
+        let Some(copies) = self.copies else {
             return self.pieces.next().map(in_place);
-        }
+        };
         if self.parts.is_empty() {
-            self.parts = self.copies.cut.parts(self.pieces.next()?);
+            self.parts = copies.cut.parts(self.pieces.next()?);
             self.parts.reverse();
         }
         let part = self.parts.pop()?;
@@ -359,7 +454,7 @@ impl<I: Iterator<Item = PhysRange>> Reached<'_, I> {
             How::InPlace => Some(in_place(part.range)),
             How::Copied => {
                 self.next += 1;
-                let copied = self.copies.at(self.next - 1)?;
+                let copied = copies.at(self.next - 1)?;
                 Some(Stretch {
                     buffer: part.range,
                     reached: copied.copy_range(),
@@ -369,7 +464,7 @@ impl<I: Iterator<Item = PhysRange>> Reached<'_, I> {
     }
 }
 
-impl<I: Iterator<Item = PhysRange>> Iterator for Reached<'_, I> {
+impl Iterator for Reached<'_> {
     type Item = PhysRange;
 
     #[inline]

@@ -1,54 +1,84 @@
-//! Directions as types.
+//! Directions: as values, and as types.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 use crate::table::Access;
 
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// The device reads.
+    ToDevice,
+    /// The device writes.
+    FromDevice,
+    /// The device reads and writes.
+    Bidirectional,
+}
+
+impl Direction {
+    /// What the device may do.
+    #[inline]
+    pub const fn access(self) -> Access {
+        match self {
+            Self::ToDevice => Access::READ,
+            Self::FromDevice => Access::WRITE,
+            Self::Bidirectional => Access::READ.union(Access::WRITE),
+        }
+    }
+
+    /// Whether the device writes into the buffer.
+    #[inline]
+    pub const fn device_writes(self) -> bool {
+        !matches!(self, Self::ToDevice)
+    }
+}
+
 mod sealed {
     pub trait Sealed {}
 }
 
-/// Which way bytes go.
-pub trait Direction: sealed::Sealed + 'static {
-    /// What the device may do.
-    const ACCESS: Access;
-    /// Whether the device writes.
-    const FILLS: Fills;
+/// A direction that is known when the program runs ([`Direction`]), or when it is compiled
+/// ([`ToDevice`], [`FromDevice`], [`Bidirectional`]): then it is part of a mapping's type.
+pub trait DataDirection: sealed::Sealed + Copy + Send + 'static {
+    /// The direction.
+    fn direction(self) -> Direction;
 }
 
-/// Whether the device writes into a buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fills {
-    /// It only reads.
-    Nothing,
-    /// It writes.
-    Buffer,
+impl sealed::Sealed for Direction {}
+
+impl DataDirection for Direction {
+    #[inline]
+    fn direction(self) -> Direction {
+        self
+    }
 }
 
 macro_rules! direction {
-    ($(#[$doc:meta])* $name:ident: $access:expr, $fills:expr) => {
+    ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {}
+        pub struct $name;
 
         impl sealed::Sealed for $name {}
 
-        impl Direction for $name {
-            const ACCESS: Access = $access;
-            const FILLS: Fills = $fills;
+        impl DataDirection for $name {
+            #[inline]
+            fn direction(self) -> Direction {
+                Direction::$name
+            }
         }
     };
 }
 
 direction! {
     /// The device reads.
-    ToDevice: Access::READ, Fills::Nothing
+    ToDevice
 }
 direction! {
     /// The device writes.
-    FromDevice: Access::WRITE, Fills::Buffer
+    FromDevice
 }
 direction! {
     /// The device reads and writes.
-    Bidirectional: Access::READ.union(Access::WRITE), Fills::Buffer
+    Bidirectional
 }

@@ -140,7 +140,7 @@ pub enum StandingError {
 
 /// Why a mapping was not taken away, or is not known to be quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum RetireError {
+pub enum UnmapError {
     /// The mapping is of another address space.
     #[error("the mapping belongs to another address space")]
     OtherSpace,
@@ -162,7 +162,7 @@ pub enum RetireError {
     StillMapped,
 }
 
-impl RetireError {
+impl UnmapError {
     /// What became of a sync that was not somebody's turn in time, or failed.
     pub(super) fn of(error: UnitError) -> Self {
         match waited_for_a_turn(error) {

@@ -1,185 +1,141 @@
 //! Mappings that own their buffers.
 
 use alloc::sync::Arc;
-use core::marker::PhantomData;
 use core::mem::ManuallyDrop;
 
-use super::Constraints;
 use super::buffer::{Buffer, bytes_of, read, write};
-use super::copies::{Copies, Copying, Reached};
-use super::direction::{Direction, Fills};
-use super::error::{AccessError, RetireError};
-use super::quarantine::Lost;
+use super::copies::{Copies, Reached, Record};
+use super::deferred::Deferred;
+use super::direction::{DataDirection, Direction};
+use super::error::{AccessError, UnmapError};
+use super::failed::Failed;
 use super::quieting::{Left, Until};
-use super::retired::{NotReclaimed, Retired};
 use super::segments::{DmaSegments, Placing};
-use super::space::{DmaRange, DmaSpace, Handle};
-use super::standing::Standing;
-use crate::addr::{Iova, PageSize};
-use crate::bounce::{Bouncer, Way};
-use crate::platform::DataCache;
+use super::settings::Settings;
+use crate::addr::{Iova, IovaRange, PageSize};
+use crate::bounce::Way;
+use crate::platform::Cpus;
 
 /// Where a mapping lies.
-#[derive(Debug)]
-pub(super) enum Place<H: Handle> {
-    /// In a space.
-    Space(H, DmaRange),
-    /// In a pool that stays mapped.
-    Standing(Arc<Standing<H>>),
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In the device's space, at these addresses.
+    Space(IovaRange),
+    /// In the device's pool that stays mapped.
+    Standing,
     /// Where the memory is.
     Identity,
 }
 
-/// What a device needs for its buffers, shared with their mappings.
-#[derive(Clone)]
-pub(super) struct Kit {
-    pub constraints: Constraints,
-    pub cache: Option<Arc<dyn DataCache>>,
-    pub copying: Option<Copying>,
-    /// What was given up of mappings that are in no space.
-    pub lost: Arc<Lost>,
-}
-
-/// What comes with the device.
-///
-/// *Context.* Interrupt: copies and cache maintenance, as long as the buffer is.
-pub(super) struct Extras {
-    pub kit: Arc<Kit>,
-    pub copies: Copies,
-}
-
-impl Extras {
-    /// Where the copies are; there if there are some.
-    fn pool(&self) -> Option<&dyn Bouncer> {
-        let copying = self.kit.copying.as_ref()?;
-        (!self.copies.is_empty()).then_some(&*copying.pool)
-    }
-
-    /// Brings the bytes from offset `at` to offset `last` to where the device or the CPU sees them.
-    fn sync<B: Buffer>(&self, buffer: &B, way: Way, at: u64, last: u64) {
-        let (cache, pool) = (self.kit.cache.as_deref(), self.pool());
-        if cache.is_none() && pool.is_none() {
-            return;
-        }
-        for stretch in self.copies.stretches(buffer.pieces(), at, last) {
-            if let (Some(cache), Way::Out) = (cache, way) {
-                cache.invalidate(stretch.reached);
-            }
-            if let Some(pool) = pool.filter(|_| stretch.reached != stretch.buffer) {
-                let bytes = stretch.buffer.len_minus_one().saturating_add(1);
-                let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
-                match way {
-                    Way::In => pool.copy(buffer, copy, bytes),
-                    Way::Out => pool.copy(copy, buffer, bytes),
-                }
-            }
-            if let (Some(cache), Way::In) = (cache, way) {
-                cache.clean(stretch.reached);
-            }
-        }
-    }
-
-    /// Gives the copies back, which no device reaches any more.
-    pub fn give_back(&mut self) {
-        let Self { kit, copies } = self;
-        if let (Some(copying), false) = (&kit.copying, copies.is_empty()) {
-            copies.give_back(&*copying.pool);
-        }
-    }
+/// [`Place`] without the addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Space,
+    Standing,
+    Identity,
 }
 
 /// The parts of a mapping. The buffer is dropped by nobody who does not say so: whatever panics
 /// in between, its memory stays.
-struct Parts<H: Handle, B> {
-    place: Place<H>,
+struct Parts<P: Cpus + Clone, B, D> {
+    settings: Arc<Settings<P>>,
+    /// The addresses, if it is in a space. Beside `kind` and not in it: a mapping stays small.
+    range: IovaRange,
+    kind: Kind,
+    copies: Option<Record>,
     buffer: ManuallyDrop<B>,
-    extras: Extras,
+    direction: D,
 }
 
 /// A buffer that a device can reach, and that nobody else has meanwhile.
 ///
 /// The CPU looks at its bytes by copies ([`Mapping::read`], [`Mapping::write`]), between
 /// [`Mapping::sync_for_cpu`] and [`Mapping::sync_for_device`]. End a mapping with
-/// [`Mapping::retire`] or [`Mapping::unmap`] once the device is done.
+/// [`Mapping::defer`] or [`Mapping::unmap`] once the device is done.
+///
+/// `D` is the direction: a value of [`Direction`], or a type such as
+/// [`ToDevice`](super::ToDevice), so that a signature says it.
 ///
 /// *Drop.* Interrupt, unless it has the last reference to its space. The device may be using it: it
 /// stays mapped, its memory is never freed and its addresses are never reused.
-/// [`DmaSpace::quarantine`] counts it, or [`Device::quarantine`](super::Device::quarantine) where it
-/// is in no space.
+/// [`Device::quarantine`](super::Device::quarantine) counts it.
 #[must_use = "a mapping that is dropped is never taken back"]
-pub struct Mapping<H: Handle, B: Buffer, Dir: Direction> {
-    parts: Option<Parts<H, B>>,
-    direction: PhantomData<Dir>,
+pub struct Mapping<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
+    parts: Option<Parts<P, B, D>>,
 }
 
-/// A mapping that was not ended: it is as it was.
-pub struct NotRetired<H: Handle, B: Buffer, Dir: Direction> {
-    /// Why.
-    pub error: RetireError,
-    /// The mapping.
-    pub mapping: Mapping<H, B, Dir>,
+/// What is left of a mapping that [`Mapping::unmap`] did not end.
+pub enum NotUnmapped<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
+    /// The mapping as it was.
+    Mapped(Mapping<P, B, D>),
+    /// It is unmapped, and devices may still reach the buffer.
+    Deferred(Deferred<P, B>),
 }
 
-/// Why [`Mapping::unmap`] did not give the buffer back.
-pub enum NotUnmapped<H: Handle, B: Buffer, Dir: Direction> {
-    /// The mapping is as it was.
-    Mapped(NotRetired<H, B, Dir>),
-    /// It is unmapped, and not known to be quiet.
-    Retired(NotReclaimed<H, B>),
-}
-
-impl<H: Handle, B: Buffer, Dir: Direction> NotUnmapped<H, B, Dir> {
-    /// Why.
-    ///
-    /// *Context.* Interrupt.
-    pub fn error(&self) -> RetireError {
-        match self {
-            Self::Mapped(kept) => kept.error,
-            Self::Retired(kept) => kept.error,
-        }
-    }
-}
+/// The error of [`Mapping::unmap`], with what is left.
+pub type UnmapFailed<P, B, D = Direction> = Failed<NotUnmapped<P, B, D>, UnmapError>;
 
 /// What the compiler knows to be there until the value is consumed or dropped.
 const PRESENT: &str = "taken only when the value is consumed";
 
-impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
-    pub(super) fn new(place: Place<H>, buffer: ManuallyDrop<B>, extras: Extras) -> Self {
-        let mapping = Self::of(Parts {
-            place,
+impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
+    pub(super) fn new(
+        settings: Arc<Settings<P>>,
+        place: Place,
+        copies: Option<Record>,
+        buffer: ManuallyDrop<B>,
+        direction: D,
+    ) -> Self {
+        settings.clean(buffer.pieces(), copies.as_deref());
+        let nowhere = IovaRange::page(Iova::new(0), PageSize::of_lg2(0));
+        let (kind, range) = match place {
+            Place::Space(range) => (Kind::Space, range),
+            Place::Standing => (Kind::Standing, nowhere),
+            Place::Identity => (Kind::Identity, nowhere),
+        };
+        Self::of(Parts {
+            settings,
+            range,
+            kind,
+            copies,
             buffer,
-            extras,
-        });
-        mapping.clean();
-        mapping
+            direction,
+        })
     }
 
-    fn of(parts: Parts<H, B>) -> Self {
-        Self {
-            parts: Some(parts),
-            direction: PhantomData,
-        }
+    const fn of(parts: Parts<P, B, D>) -> Self {
+        let parts = Some(parts);
+        Self { parts }
     }
 
-    fn parts(&self) -> &Parts<H, B> {
+    #[inline]
+    fn parts(&self) -> &Parts<P, B, D> {
         self.parts.as_ref().expect(PRESENT)
+    }
+
+    /// The direction.
+    ///
+    /// *Context.* Interrupt.
+    pub fn direction(&self) -> Direction {
+        self.parts().direction.direction()
     }
 
     /// What the device takes into its descriptors.
     ///
     /// *Context.* Interrupt.
-    pub fn segments(&self) -> DmaSegments<Reached<'_, B::Pieces<'_>>> {
+    pub fn segments(&self) -> DmaSegments<'_> {
         let parts = self.parts();
-        let (placing, granule) = match &parts.place {
-            Place::Space(space, range) => (
-                DmaSpace::<H::Domain, H::Cpus>::placing(range),
-                space.granule(),
-            ),
-            Place::Standing(pool) => (pool.placing(), pool.space().granule()),
-            Place::Identity => (Placing::Identity, PageSize::SIZE_4K),
+        let settings = &parts.settings;
+        let granule = settings.space.as_ref().map(|space| space.granule());
+        let (placing, granule) = match (parts.place(), &settings.standing) {
+            (Place::Space(range), _) => (Placing::From(range.start()), granule),
+            (Place::Standing, Some(pool)) => (pool.placing(), granule),
+            // A mapping in a standing pool keeps the settings that have the pool.
+            (Place::Identity | Place::Standing, _) => (Placing::Identity, None),
         };
-        let reached = parts.extras.copies.reached(parts.buffer.pieces());
-        DmaSegments::new(reached, placing, granule, &parts.extras.kit.constraints)
+        let reached = Reached::new(parts.buffer.pieces(), parts.copies.as_deref());
+        let granule = granule.unwrap_or(PageSize::SIZE_4K);
+        DmaSegments::new(reached, placing, granule, &settings.constraints)
     }
 
     /// The first address.
@@ -195,7 +151,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     ///
     /// *Context.* Interrupt.
     pub fn is_copied(&self) -> bool {
-        !self.parts().extras.copies.is_empty()
+        self.parts().copies.is_some()
     }
 
     /// Copies bytes of the buffer, from offset `at`, as the CPU sees them. What the device wrote is
@@ -232,8 +188,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     ///
     /// *Context.* Interrupt.
     pub fn sync_for_cpu(&mut self) {
-        let parts = self.parts();
-        take_in::<B, Dir>(&parts.extras, &parts.buffer, 0, u64::MAX);
+        self.parts().take_in(0, u64::MAX);
     }
 
     /// As [`Mapping::sync_for_cpu`], of `bytes` bytes from offset `at`.
@@ -244,8 +199,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     /// See [`AccessError`]; nothing is synced.
     pub fn sync_part_for_cpu(&mut self, at: u64, bytes: u64) -> Result<(), AccessError> {
         if let Some(last) = self.last_of(at, bytes)? {
-            let parts = self.parts();
-            take_in::<B, Dir>(&parts.extras, &parts.buffer, at, last);
+            self.parts().take_in(at, last);
         }
         Ok(())
     }
@@ -254,8 +208,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     ///
     /// *Context.* Interrupt.
     pub fn sync_for_device(&self) {
-        let parts = self.parts();
-        parts.extras.sync(&*parts.buffer, Way::In, 0, u64::MAX);
+        self.parts().sync(Way::In, 0, u64::MAX);
     }
 
     /// As [`Mapping::sync_for_device`], of `bytes` bytes from offset `at`.
@@ -266,8 +219,7 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     /// See [`AccessError`]; nothing is synced.
     pub fn sync_part_for_device(&self, at: u64, bytes: u64) -> Result<(), AccessError> {
         if let Some(last) = self.last_of(at, bytes)? {
-            let parts = self.parts();
-            parts.extras.sync(&*parts.buffer, Way::In, at, last);
+            self.parts().sync(Way::In, at, last);
         }
         Ok(())
     }
@@ -289,58 +241,38 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
         usize::try_from(at).map_err(|_| outside)
     }
 
-    /// Writes lines back that the device is to see; also before it writes, since a line written
-    /// back later would overwrite that.
-    fn clean(&self) {
-        let parts = self.parts();
-        if let Some(cache) = &parts.extras.kit.cache {
-            let reached = parts.extras.copies.reached(parts.buffer.pieces());
-            reached.for_each(|lines| cache.clean(lines));
-        }
-    }
-
-    /// Ends the mapping. The buffer is given back by [`Retired`], once no device can reach it. The
-    /// cheap way is to retire many and then to reclaim them.
+    /// Ends the mapping without waiting. The buffer comes back from [`Deferred`], once no device can
+    /// reach it. The cheap way is to defer many and then to reclaim them.
     ///
-    /// *Context.* Interrupt. Nothing is paid here: once [`DmaSpace::is_flush_due`] says so, a worker
-    /// or a timer has to call [`DmaSpace::tick`].
+    /// *Context.* Interrupt. Nothing is invalidated here: once
+    /// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due) says so, a worker or a timer has to
+    /// call [`DmaSpace::tick`](super::DmaSpace::tick).
     ///
     /// # Errors
     /// With the mapping, which is as it was.
-    pub fn retire(mut self) -> Result<Retired<H, B>, NotRetired<H, B, Dir>> {
-        let Parts {
-            place,
-            buffer,
-            extras,
-        } = self.parts.take().expect(PRESENT);
-        let held = match place {
-            Place::Space(space, range) => match space.retire(range) {
-                Ok(wait) => Some((space, wait)),
-                Err((error, range)) => {
-                    let place = Place::Space(space, range);
-                    return Err(Self::kept(error, place, buffer, extras));
+    #[inline]
+    pub fn defer(mut self) -> Result<Deferred<P, B>, Failed<Self, UnmapError>> {
+        let parts = self.parts.take().expect(PRESENT);
+        let held = match (parts.place(), &parts.settings.space) {
+            (Place::Space(range), Some(space)) => match space.retire(range) {
+                Ok(wait) => Some(wait),
+                Err(error) => {
+                    let value = Self::of(parts);
+                    return Err(Failed { error, value });
                 }
             },
             // Nothing of it is unmapped: the device is trusted to be done with the slots.
-            Place::Standing(_) | Place::Identity => None,
+            _ => None,
         };
         // The device is done; what it writes from now on changes its copy at most.
-        take_in::<B, Dir>(&extras, &buffer, 0, u64::MAX);
-        Ok(Retired::new(buffer, extras, held))
-    }
-
-    fn kept(
-        error: RetireError,
-        place: Place<H>,
-        buffer: ManuallyDrop<B>,
-        extras: Extras,
-    ) -> NotRetired<H, B, Dir> {
-        let mapping = Self::of(Parts {
-            place,
+        parts.take_in(0, u64::MAX);
+        let Parts {
+            settings,
+            copies,
             buffer,
-            extras,
-        });
-        NotRetired { error, mapping }
+            ..
+        } = parts;
+        Ok(Deferred::new(settings, copies, buffer, held))
     }
 
     /// Ends the mapping and gives the buffer back, when no device can reach it any more; under
@@ -351,59 +283,80 @@ impl<H: Handle, B: Buffer, Dir: Direction> Mapping<H, B, Dir> {
     /// has interrupted or by another CPU, it pays for itself at once instead of waiting for that.
     ///
     /// # Errors
-    /// With what is left: the mapping as it was, or the retired buffer.
-    pub fn unmap(mut self) -> Result<B, NotUnmapped<H, B, Dir>> {
-        let Parts {
-            place,
-            buffer,
-            mut extras,
-        } = self.parts.take().expect(PRESENT);
-        if let Place::Space(space, range) = place {
-            let until = match extras.copies.is_empty() {
-                true => Until::Policy,
-                false => Until::Quiet,
+    /// With what is left: the mapping as it was, or the deferred buffer.
+    #[inline]
+    pub fn unmap(mut self) -> Result<B, UnmapFailed<P, B, D>> {
+        let parts = self.parts.take().expect(PRESENT);
+        if let (Place::Space(range), Some(space)) = (parts.place(), &parts.settings.space) {
+            let until = match parts.copies {
+                None => Until::Policy,
+                Some(_) => Until::Quiet,
             };
-            match space.unmap(range, until) {
-                Ok(()) => {}
-                Err((error, Left::Mapped(range))) => {
-                    let place = Place::Space(space, range);
-                    let kept = Self::kept(error, place, buffer, extras);
-                    return Err(NotUnmapped::Mapped(kept));
-                }
-                Err((error, Left::Held(wait))) => {
-                    take_in::<B, Dir>(&extras, &buffer, 0, u64::MAX);
-                    let retired = Retired::new(buffer, extras, Some((space, wait)));
-                    return Err(NotUnmapped::Retired(NotReclaimed { error, retired }));
-                }
+            if let Err((error, left)) = space.unmap(range, until) {
+                let value = match left {
+                    Left::Mapped => NotUnmapped::Mapped(Self::of(parts)),
+                    Left::Held(wait) => {
+                        parts.take_in(0, u64::MAX);
+                        let Parts {
+                            settings,
+                            copies,
+                            buffer,
+                            ..
+                        } = parts;
+                        let deferred = Deferred::new(settings, copies, buffer, Some(wait));
+                        NotUnmapped::Deferred(deferred)
+                    }
+                };
+                return Err(Failed { error, value });
             }
         }
-        take_in::<B, Dir>(&extras, &buffer, 0, u64::MAX);
-        extras.give_back();
-        Ok(ManuallyDrop::into_inner(buffer))
+        parts.take_in(0, u64::MAX);
+        parts.settings.give_back(parts.copies);
+        Ok(ManuallyDrop::into_inner(parts.buffer))
     }
 }
 
-/// Brings what the device wrote to the buffer.
-fn take_in<B: Buffer, Dir: Direction>(extras: &Extras, buffer: &B, at: u64, last: u64) {
-    if Dir::FILLS != Fills::Nothing {
-        extras.sync(buffer, Way::Out, at, last);
+impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
+    #[inline]
+    const fn place(&self) -> Place {
+        match self.kind {
+            Kind::Space => Place::Space(self.range),
+            Kind::Standing => Place::Standing,
+            Kind::Identity => Place::Identity,
+        }
+    }
+
+    #[inline]
+    fn sync(&self, way: Way, at: u64, last: u64) {
+        let copies: Option<&Copies> = self.copies.as_deref();
+        self.settings.sync(&*self.buffer, copies, way, at, last);
+    }
+
+    /// Brings what the device wrote to the buffer.
+    #[inline]
+    fn take_in(&self, at: u64, last: u64) {
+        if self.direction.direction().device_writes() {
+            self.sync(Way::Out, at, last);
+        }
     }
 }
 
-impl<H: Handle, B: Buffer, Dir: Direction> Drop for Mapping<H, B, Dir> {
+impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Drop for Mapping<P, B, D> {
     fn drop(&mut self) {
         let Some(parts) = self.parts.take() else {
             return;
         };
         let bytes = bytes_of(&*parts.buffer);
-        match &parts.place {
-            Place::Space(space, _) => space.count_dropped(bytes),
-            Place::Standing(pool) => pool.space().count_dropped(bytes),
-            Place::Identity => parts.extras.kit.lost.count(bytes),
+        let settings = &parts.settings;
+        match &settings.space {
+            Some(space) => space.count_dropped(bytes),
+            None => settings.lost.count(bytes),
         }
-        if let Place::Standing(pool) = parts.place {
+        if let (Place::Standing, Some(pool)) = (parts.place(), &settings.standing) {
             // The device may be using the slots: the pool stays mapped.
-            core::mem::forget(pool);
+            core::mem::forget(pool.clone());
         }
+        // Its slots stay the device's as well.
+        core::mem::forget(parts.copies);
     }
 }

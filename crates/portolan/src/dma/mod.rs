@@ -2,14 +2,15 @@
 //!
 //! * [`DmaSpace`]: a domain with addresses to give out, and a [`Policy`] of invalidation.
 //! * [`Device`]: a stream with its [`Constraints`], translated, passed through or blocked.
-//! * [`Buffer`] → [`Mapping`] → [`Retired`] → the buffer: who holds which cannot touch what a device
+//! * [`Buffer`] → [`Mapping`] → [`Deferred`] → the buffer: who holds which cannot touch what a device
 //!   may still reach. [`DmaSpace::map_range`] and [`DmaSpace::unmap_range`] are for drivers that
 //!   keep their buffers themselves, which they promise by [`Unowned`].
 //! * [`Reservation`]: addresses first, pieces later, one sync for all.
 //! * [`CoherentMemory`]: memory for rings, mapped as long as it lives.
 //! * [`Copying`]: copies of what must not, or cannot, be reached in place.
 //!
-//! Handlers call [`Device::try_map`], [`Mapping::retire`] and [`Retired::poll`], which wait for
+//! Handlers call [`Device::try_map`], [`Mapping::defer`] and
+//! [`Deferred::try_reclaim`], which wait for
 //! nothing; a worker or a timer calls [`DmaSpace::tick`].
 //!
 //! Not here: I/O page faults.
@@ -19,9 +20,12 @@ mod coherent;
 mod constraints;
 mod copies;
 mod default;
+mod deferred;
 mod device;
 mod direction;
 mod error;
+mod failed;
+mod map;
 mod mapping;
 mod pending;
 mod policy;
@@ -29,28 +33,30 @@ mod quarantine;
 mod quieting;
 mod regions;
 mod reservation;
-mod retired;
 mod segments;
+mod settings;
 mod space;
 mod standing;
 mod streams;
 
-pub use buffer::{Buffer, Unowned};
+pub use buffer::{Buffer, Pieces, PiecesIter, Unowned};
 pub use coherent::CoherentMemory;
 pub use constraints::{Coherency, Constraints, Trust};
-pub use copies::{CopyPrices, CopyWhen, Copying, Reached};
+pub use copies::{CopyPrices, CopyWhen, Copying};
 pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};
-pub use device::{Device, NotMapped};
-pub use direction::{Bidirectional, Direction, Fills, FromDevice, ToDevice};
-pub use error::{AccessError, DeviceError, MapError, RetireError, SpaceError, StandingError};
-pub use mapping::{Mapping, NotRetired, NotUnmapped};
+pub use deferred::{Deferred, Quiet, reclaim_all};
+pub use device::Device;
+pub use direction::{Bidirectional, DataDirection, Direction, FromDevice, ToDevice};
+pub use error::{AccessError, DeviceError, MapError, SpaceError, StandingError, UnmapError};
+pub use failed::Failed;
+pub use map::{MapFailed, NotMapped};
+pub use mapping::{Mapping, NotUnmapped, UnmapFailed};
 pub use pending::Bounds;
 pub use policy::Policy;
 pub use quarantine::Quarantine;
 pub use reservation::{LinkError, Reservation};
-pub use retired::{NotReclaimed, Reclaim, Retired, reclaim_all};
 pub use segments::{DmaSegment, DmaSegments};
-pub use space::{DmaRange, DmaSpace, Handle, SpaceOptions};
+pub use space::{DmaRange, DmaSpace, SpaceOptions};
 
 #[cfg(test)]
 mod tests;

@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use super::error::RetireError;
+use super::error::UnmapError;
 use crate::addr::{IovaRange, PageSize};
 use crate::inval::Gather;
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
@@ -254,7 +254,7 @@ impl<P: Cpus> Pending<P> {
     pub(super) fn join(
         &self,
         cpus: &P,
-        domain: &impl Domain,
+        domain: &dyn Domain,
         mapped: IovaRange,
         range: IovaRange,
         keeper: Keeper,
@@ -288,7 +288,7 @@ impl<P: Cpus> Pending<P> {
     fn join_long(
         &self,
         cpus: &P,
-        domain: &impl Domain,
+        domain: &dyn Domain,
         mapped: IovaRange,
         range: IovaRange,
         keeper: Keeper,
@@ -312,7 +312,7 @@ impl<P: Cpus> Pending<P> {
     pub(super) fn hold(
         &self,
         cpus: &P,
-        domain: &impl Domain,
+        domain: &dyn Domain,
         range: IovaRange,
         mut debt: Gather,
     ) -> (Ticket, Option<IovaRange>) {
@@ -327,7 +327,7 @@ impl<P: Cpus> Pending<P> {
     }
 
     /// Keeps a debt of which no addresses wait.
-    pub(super) fn owe(&self, cpus: &P, domain: &impl Domain, mut debt: Gather) {
+    pub(super) fn owe(&self, cpus: &P, domain: &dyn Domain, mut debt: Gather) {
         let queue = self.own(cpus);
         let open = &self.queues[queue].0.open;
         // Both are of this domain.
@@ -353,7 +353,7 @@ impl<P: Cpus> Pending<P> {
     /// What became of the hardware; nothing has become free then.
     pub(super) fn try_settle(
         &self,
-        domain: &impl Domain,
+        domain: &dyn Domain,
         ticket: Ticket,
         give_back: &mut impl FnMut(&[IovaRange]),
     ) -> Result<Tried, UnitError> {
@@ -377,25 +377,25 @@ impl<P: Cpus> Pending<P> {
     /// its own; `give_back` takes the addresses that have become free.
     ///
     /// # Errors
-    /// What became of the hardware, or [`RetireError::Busy`] if another's flush took too long;
+    /// What became of the hardware, or [`UnmapError::Busy`] if another's flush took too long;
     /// nothing is lost then.
     pub(super) fn settle(
         &self,
         cpus: &P,
-        domain: &impl Domain,
+        domain: &dyn Domain,
         ticket: Ticket,
         mut give_back: impl FnMut(&[IovaRange]),
-    ) -> Result<(), RetireError> {
+    ) -> Result<(), UnmapError> {
         let mut begin = None;
         loop {
             let tried = self.try_settle(domain, ticket, &mut give_back);
-            if tried.map_err(RetireError::of)? == Tried::Quiet {
+            if tried.map_err(UnmapError::of)? == Tried::Quiet {
                 return Ok(());
             }
             let now = cpus.now();
             let waited = now.since(*begin.get_or_insert(now));
             if waited >= self.turn_limit {
-                return Err(RetireError::Busy { waited });
+                return Err(UnmapError::Busy { waited });
             }
             cpus.relax();
         }
@@ -450,7 +450,7 @@ impl<P: Cpus> Queue<P> {
     /// Closes the open generation and pays for it. The caller has set `busy`.
     fn flush(
         &self,
-        domain: &impl Domain,
+        domain: &dyn Domain,
         give_back: &mut impl FnMut(&[IovaRange]),
     ) -> Result<(), UnitError> {
         let mut taken = self.open.with(|open| {

@@ -1,13 +1,13 @@
 //! The way back: unmapping, paying, and giving up what cannot be paid.
 
 use super::Policy;
-use super::error::RetireError;
+use super::error::UnmapError;
 use super::pending::{Fill, Joined, Keeper, Ticket, Tried, Which};
 use super::space::{DmaRange, DmaSpace};
 use crate::addr::IovaRange;
 use crate::inval::Gather;
 use crate::platform::{Cpus, SharedWord};
-use crate::unit::{Domain, UnitError};
+use crate::unit::UnitError;
 use core::sync::atomic::Ordering;
 
 /// What an unmapped range waits for.
@@ -23,7 +23,7 @@ pub(super) struct Wait {
 #[derive(Debug)]
 pub(super) enum Left {
     /// It is mapped, as it was.
-    Mapped(DmaRange),
+    Mapped,
     /// It is unmapped, and not known to be quiet.
     Held(Wait),
 }
@@ -44,7 +44,7 @@ impl Wait {
     }
 }
 
-impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
+impl<P: Cpus + Clone> DmaSpace<P> {
     /// Unmaps. When it returns `Ok`, no device reaches the memory; under [`Policy::Lazy`] devices
     /// may, within the bounds.
     ///
@@ -55,10 +55,13 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     /// With the range if nothing was unmapped, so that it can be tried again. Without, it is
     /// unmapped, and its addresses stay out of use until it is quiet.
     #[inline]
-    pub fn unmap_range(&self, range: DmaRange) -> Result<(), (RetireError, Option<DmaRange>)> {
-        self.unmap(range, Until::Policy)
+    pub fn unmap_range(&self, range: DmaRange) -> Result<(), (UnmapError, Option<DmaRange>)> {
+        if let Err(error) = self.check(&range) {
+            return Err((error, Some(range)));
+        }
+        self.unmap(range.addresses(), Until::Policy)
             .map_err(|(error, left)| match left {
-                Left::Mapped(range) => (error, Some(range)),
+                Left::Mapped => (error, Some(range)),
                 Left::Held(wait) => {
                     self.abandon(&wait);
                     (error, None)
@@ -73,7 +76,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     ///
     /// # Errors
     /// Of the first queue that was not made quiet; the others have been tried.
-    pub fn tick(&self) -> Result<(), RetireError> {
+    pub fn tick(&self) -> Result<(), UnmapError> {
         self.flush_queues(Which::Due)
     }
 
@@ -83,7 +86,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     ///
     /// # Errors
     /// As [`DmaSpace::tick`].
-    pub fn flush(&self) -> Result<(), RetireError> {
+    pub fn flush(&self) -> Result<(), UnmapError> {
         self.flush_queues(Which::All)
     }
 
@@ -102,7 +105,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     ///
     /// # Errors
     /// If the hardware still does not complete.
-    pub fn recover(&self) -> Result<(), RetireError> {
+    pub fn recover(&self) -> Result<(), UnmapError> {
         for queue in 0..self.pending.len() {
             if let Some(ticket) = self.pending.waiting(&self.cpus, queue, Which::All) {
                 self.pay_for(ticket)?;
@@ -112,7 +115,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         Ok(())
     }
 
-    fn flush_queues(&self, which: Which) -> Result<(), RetireError> {
+    fn flush_queues(&self, which: Which) -> Result<(), UnmapError> {
         let mut first = Ok(());
         for queue in 0..self.pending.len() {
             if let Some(ticket) = self.pending.waiting(&self.cpus, queue, which) {
@@ -124,10 +127,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
 
     /// Unmaps, and makes quiet what has to be.
     #[inline]
-    pub(super) fn unmap(&self, range: DmaRange, until: Until) -> Result<(), (RetireError, Left)> {
-        if let Err(error) = self.check(&range) {
-            return Err((error, Left::Mapped(range)));
-        }
+    pub(super) fn unmap(&self, range: IovaRange, until: Until) -> Result<(), (UnmapError, Left)> {
         let lazy = match (self.policy, until) {
             (Policy::Strict, _) => return self.take_down(range),
             (Policy::Lazy, Until::Policy) => true,
@@ -137,14 +137,9 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         if !lazy && self.pending.is_flushing(&self.cpus) {
             return self.take_down(range);
         }
-        let addresses = range.addresses();
-        let joined = self.pending.join(
-            &self.cpus,
-            &*self.domain,
-            addresses,
-            addresses,
-            Keeper::Queue,
-        );
+        let joined = self
+            .pending
+            .join(&self.cpus, &*self.domain, range, range, Keeper::Queue);
         match joined {
             Ok(Joined::Queued(_, Fill::Room)) if lazy => Ok(()),
             Ok(Joined::Queued(ticket, _)) if lazy => {
@@ -156,32 +151,29 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
                 .settle_ticket(ticket)
                 .map_err(|error| (error, Left::Held(Wait::on(ticket)))),
             Ok(Joined::NoRoom) => self.take_down(range),
-            Ok(Joined::Unpaid(owed)) => self.pay(addresses, owed),
-            Err(error) => Err((error.into(), Left::Mapped(range))),
+            Ok(Joined::Unpaid(owed)) => self.pay(range, owed),
+            Err(error) => Err((error.into(), Left::Mapped)),
         }
     }
 
     /// Unmaps and pays at once.
-    pub(super) fn take_down(&self, range: DmaRange) -> Result<(), (RetireError, Left)> {
-        if let Err(error) = self.check(&range) {
-            return Err((error, Left::Mapped(range)));
-        }
+    pub(super) fn take_down(&self, range: IovaRange) -> Result<(), (UnmapError, Left)> {
         let mut owed = Gather::new();
-        match self.domain.unmap(range.addresses(), &mut owed) {
-            Ok(()) => self.pay(range.addresses(), owed),
-            Err(error) => Err((error.into(), Left::Mapped(range))),
+        match self.domain.unmap(range, &mut owed) {
+            Ok(()) => self.pay(range, owed),
+            Err(error) => Err((error.into(), Left::Mapped)),
         }
     }
 
     /// Pays for `range`, which is unmapped.
-    fn pay(&self, range: IovaRange, mut owed: Gather) -> Result<(), (RetireError, Left)> {
+    fn pay(&self, range: IovaRange, mut owed: Gather) -> Result<(), (UnmapError, Left)> {
         let synced = match self.failure() {
             Some(error) => Err(error),
             None => self.domain.sync(&mut owed).map_err(UnitError::from),
         };
         synced.map_err(|error| {
             let left = Left::Held(self.hold(range, owed));
-            let error = RetireError::of(error);
+            let error = UnmapError::of(error);
             self.fail_by(error);
             (error, left)
         })?;
@@ -213,15 +205,8 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
 
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
     #[inline]
-    pub(super) fn retire(&self, range: DmaRange) -> Result<Wait, (RetireError, DmaRange)> {
-        if let Err(error) = self.check(&range) {
-            return Err((error, range));
-        }
-        let addresses = range.addresses();
-        match self.retire_part(addresses, addresses) {
-            Ok(wait) => Ok(wait),
-            Err(error) => Err((error, range)),
-        }
+    pub(super) fn retire(&self, range: IovaRange) -> Result<Wait, UnmapError> {
+        self.retire_part(range, range)
     }
 
     /// Unmaps `mapped`, and adds `range`, of which that is all that was mapped, to the queue.
@@ -230,7 +215,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         &self,
         mapped: IovaRange,
         range: IovaRange,
-    ) -> Result<Wait, RetireError> {
+    ) -> Result<Wait, UnmapError> {
         let joined = self
             .pending
             .join(&self.cpus, &*self.domain, mapped, range, Keeper::Caller)?;
@@ -241,13 +226,13 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
                 range: Some(range),
             },
             // Not for a caller who keeps the addresses.
-            Joined::NoRoom => return Err(RetireError::StillMapped),
+            Joined::NoRoom => return Err(UnmapError::StillMapped),
             Joined::Unpaid(owed) => self.hold(range, owed),
         })
     }
 
     /// What the policy wants of a blocking caller whose range has been retired.
-    pub(super) fn finish(&self, wait: &Wait) -> Result<(), RetireError> {
+    pub(super) fn finish(&self, wait: &Wait) -> Result<(), UnmapError> {
         if self.policy == Policy::Lazy && wait.range.is_none() {
             return Ok(());
         }
@@ -260,13 +245,13 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
     }
 
     /// Makes `wait` quiet.
-    pub(super) fn settle(&self, wait: &Wait) -> Result<(), RetireError> {
-        self.settle_ticket(wait.ticket.ok_or(RetireError::StillMapped)?)
+    pub(super) fn settle(&self, wait: &Wait) -> Result<(), UnmapError> {
+        self.settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
     /// Makes `wait` quiet, unless somebody is at it.
-    pub(super) fn try_settle(&self, wait: &Wait) -> Result<Tried, RetireError> {
-        self.try_settle_ticket(wait.ticket.ok_or(RetireError::StillMapped)?)
+    pub(super) fn try_settle(&self, wait: &Wait) -> Result<Tried, UnmapError> {
+        self.try_settle_ticket(wait.ticket.ok_or(UnmapError::StillMapped)?)
     }
 
     /// Whether `wait` is quiet.
@@ -288,17 +273,17 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         self.lost.count_addresses(u64::from(wait.range.is_some()));
     }
 
-    fn settle_ticket(&self, ticket: Ticket) -> Result<(), RetireError> {
+    fn settle_ticket(&self, ticket: Ticket) -> Result<(), UnmapError> {
         if self.pending.is_quiet(ticket) {
             return Ok(());
         }
         match self.failure() {
-            Some(error) => Err(RetireError::Unit(error)),
+            Some(error) => Err(UnmapError::Unit(error)),
             None => self.pay_for(ticket),
         }
     }
 
-    fn pay_for(&self, ticket: Ticket) -> Result<(), RetireError> {
+    fn pay_for(&self, ticket: Ticket) -> Result<(), UnmapError> {
         let give_back = |ranges: &[IovaRange]| self.give_back(ranges);
         let settled = self
             .pending
@@ -306,22 +291,22 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         settled.inspect_err(|&error| self.fail_by(error))
     }
 
-    fn try_settle_ticket(&self, ticket: Ticket) -> Result<Tried, RetireError> {
+    fn try_settle_ticket(&self, ticket: Ticket) -> Result<Tried, UnmapError> {
         if let Some(error) = self.failure() {
-            return Err(RetireError::Unit(error));
+            return Err(UnmapError::Unit(error));
         }
         let mut give_back = |ranges: &[IovaRange]| self.give_back(ranges);
         let tried = self
             .pending
             .try_settle(&*self.domain, ticket, &mut give_back);
         tried
-            .map_err(RetireError::of)
+            .map_err(UnmapError::of)
             .inspect_err(|&error| self.fail_by(error))
     }
 
     /// Marks the space as broken if it is the hardware that failed.
-    pub(super) fn fail_by(&self, error: RetireError) {
-        if let RetireError::Unit(error) = error {
+    pub(super) fn fail_by(&self, error: UnmapError) {
+        if let UnmapError::Unit(error) = error {
             self.fail(error);
         }
     }

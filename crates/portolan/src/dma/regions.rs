@@ -9,7 +9,7 @@ use crate::inval::Gather;
 use crate::iova::FreeError;
 use crate::platform::{Cpus, Lock};
 use crate::table::Access;
-use crate::unit::{Domain, ReservedKind, ReservedRegion, Unit};
+use crate::unit::{ReservedKind, ReservedRegion};
 
 /// What was set aside in a space, and what of that is mapped one to one.
 ///
@@ -42,7 +42,7 @@ fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> 
     IovaRange::new(start, last.unwrap_or(range.last()).min(range.last()))
 }
 
-impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
+impl<P: Cpus + Clone> DmaSpace<P> {
     /// Sets `range` aside, so that no mapping gets it: for addresses with a meaning of their own.
     /// What a unit reserves for a stream is set aside when the stream is attached.
     ///
@@ -108,15 +108,11 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         IovaRange::new(Iova::new(start), Iova::new(last)).unwrap_or(range)
     }
 
-    /// Sets aside what `unit` reserves for `stream`, and maps what firmware's devices use one to
+    /// Sets aside what the unit reserves for `stream`, and maps what firmware's devices use one to
     /// one.
-    pub(super) fn keep_off_reserved(
-        &self,
-        unit: &dyn Unit,
-        stream: StreamId,
-    ) -> Result<(), DeviceError> {
+    pub(super) fn keep_off_reserved(&self, stream: StreamId) -> Result<(), DeviceError> {
         let mut outcome = Ok(());
-        unit.reserved(stream, &mut |region| {
+        self.home.unit().reserved(stream, &mut |region| {
             if outcome.is_ok() {
                 outcome = self.keep_off(region);
             }

@@ -1,14 +1,17 @@
 //! Addresses first, pieces later, one sync for all of them.
 
+use alloc::sync::Arc;
+
 use thiserror::Error;
 
 use super::buffer::Unowned;
-use super::error::{MapError, RetireError};
-use super::space::{Handle, Waiting};
-use super::{Constraints, Direction, Trust};
+use super::error::{MapError, UnmapError};
+use super::space::{DmaSpace, Waiting};
+use super::{Constraints, DataDirection, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;
-use crate::unit::{Domain as _, DomainError};
+use crate::platform::Cpus;
+use crate::unit::DomainError;
 
 /// Why a piece was not linked. Those linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -41,8 +44,8 @@ pub enum LinkError {
 /// out of use, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it; one without
 /// linked pieces gives its addresses back.
 #[must_use = "pieces stay linked"]
-pub struct Reservation<H: Handle> {
-    space: H,
+pub struct Reservation<P: Cpus + Clone> {
+    space: Arc<DmaSpace<P>>,
     range: Option<IovaRange>,
     /// Bytes linked, from the start.
     linked: u64,
@@ -53,14 +56,18 @@ pub struct Reservation<H: Handle> {
 /// What the compiler knows to be there until the value is consumed or dropped.
 const PRESENT: &str = "taken only when the value is consumed";
 
-impl<H: Handle> Reservation<H> {
+impl<P: Cpus + Clone> Reservation<P> {
     /// Sets aside addresses for pieces of `bytes` bytes in all, each rounded up to whole pages.
     ///
     /// *Context.* Atomic.
     ///
     /// # Errors
     /// See [`MapError`].
-    pub fn new(space: H, bytes: u64, constraints: &Constraints) -> Result<Self, MapError> {
+    pub fn new(
+        space: Arc<DmaSpace<P>>,
+        bytes: u64,
+        constraints: &Constraints,
+    ) -> Result<Self, MapError> {
         if let Some(error) = space.failure() {
             return Err(MapError::Broken(error));
         }
@@ -85,14 +92,18 @@ impl<H: Handle> Reservation<H> {
         self.range.expect(PRESENT)
     }
 
-    /// Links `memory` behind what is linked already, in direction `Dir`, and returns where its
+    /// Links `memory` behind what is linked already, and returns where its
     /// first byte lies. It can be reached after the next [`Reservation::sync`].
     ///
     /// *Context.* Interrupt, as far as the memory for table pages can be taken there.
     ///
     /// # Errors
     /// See [`LinkError`].
-    pub fn link<Dir: Direction>(&mut self, memory: Unowned) -> Result<Iova, LinkError> {
+    pub fn link(
+        &mut self,
+        memory: Unowned,
+        direction: impl DataDirection,
+    ) -> Result<Iova, LinkError> {
         let memory = memory.memory();
         let granule = self.space.granule();
         let inside = memory.start().get() & (granule.bytes() - 1);
@@ -108,7 +119,7 @@ impl<H: Handle> Reservation<H> {
             return Err(LinkError::NoRoom { wanted, left });
         }
         let at = Iova::new(range.start().get() + self.linked);
-        let access = self.space.granted(Dir::ACCESS);
+        let access = self.space.granted(direction.direction().access());
         let pa = memory.start().align_down(granule);
         self.space
             .domain
@@ -123,9 +134,9 @@ impl<H: Handle> Reservation<H> {
     ///
     /// # Errors
     /// If the hardware did not complete, or its queue was busy; what is owed stays owed.
-    pub fn sync(&mut self) -> Result<(), RetireError> {
+    pub fn sync(&mut self) -> Result<(), UnmapError> {
         let synced = self.space.domain.sync(&mut self.owed);
-        let synced = synced.map_err(|error| RetireError::of(error.into()));
+        let synced = synced.map_err(|error| UnmapError::of(error.into()));
         synced.inspect_err(|&error| self.space.fail_by(error))
     }
 
@@ -137,7 +148,7 @@ impl<H: Handle> Reservation<H> {
     /// # Errors
     /// With the reservation, as it was, if nothing was unmapped. Without, it is unmapped, and its
     /// addresses stay out of use until it is quiet.
-    pub fn unlink(mut self) -> Result<(), (RetireError, Option<Self>)> {
+    pub fn unlink(mut self) -> Result<(), (UnmapError, Option<Self>)> {
         let range = self.addresses();
         let Some(mapped) = IovaRange::from_len(range.start(), self.linked) else {
             return Ok(());
@@ -156,7 +167,7 @@ impl<H: Handle> Reservation<H> {
     }
 }
 
-impl<H: Handle> Drop for Reservation<H> {
+impl<P: Cpus + Clone> Drop for Reservation<P> {
     fn drop(&mut self) {
         let Some(range) = self.range.take() else {
             return;

@@ -5,8 +5,8 @@
 use core::num::NonZeroU64;
 
 use super::Constraints;
+use super::copies::Reached;
 use crate::addr::{Iova, PageSize, PhysRange};
-use crate::table::Segment;
 
 /// A contiguous piece of a mapping, as a device takes it into its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,8 +30,8 @@ pub(super) enum Placing {
 
 /// The segments of a mapping: neighbours joined, then cut at the device's limits.
 #[derive(Clone, Debug)]
-pub struct DmaSegments<I: Iterator<Item = PhysRange>> {
-    pieces: core::iter::Peekable<I>,
+pub struct DmaSegments<'m> {
+    pieces: core::iter::Peekable<Reached<'m>>,
     placing: Placing,
     granule: PageSize,
     max: u64,
@@ -40,9 +40,9 @@ pub struct DmaSegments<I: Iterator<Item = PhysRange>> {
     run: Option<(u64, u64)>,
 }
 
-impl<I: Iterator<Item = PhysRange>> DmaSegments<I> {
+impl<'m> DmaSegments<'m> {
     pub(super) fn new(
-        pieces: I,
+        pieces: Reached<'m>,
         placing: Placing,
         granule: PageSize,
         constraints: &Constraints,
@@ -89,7 +89,7 @@ impl<I: Iterator<Item = PhysRange>> DmaSegments<I> {
     }
 }
 
-impl<I: Iterator<Item = PhysRange>> Iterator for DmaSegments<I> {
+impl Iterator for DmaSegments<'_> {
     type Item = DmaSegment;
 
     fn next(&mut self) -> Option<DmaSegment> {
@@ -112,18 +112,11 @@ impl<I: Iterator<Item = PhysRange>> Iterator for DmaSegments<I> {
     }
 }
 
-/// The whole granules around `piece`.
-pub(super) fn whole(piece: PhysRange, granule: PageSize) -> Segment {
-    Segment {
-        pa: piece.start().align_down(granule),
-        bytes: piece.pages(granule).saturating_mul(granule.bytes()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::addr::PhysAddr;
+    use crate::dma::Pieces;
     use alloc::vec::Vec;
 
     fn piece(start: u64, bytes: u64) -> PhysRange {
@@ -132,7 +125,7 @@ mod tests {
 
     fn segments(pieces: &[PhysRange], constraints: &Constraints) -> Vec<(u64, u64)> {
         let from = Placing::From(Iova::new(0x10_0000));
-        let all = pieces.iter().copied();
+        let all = Reached::new(Pieces::List(pieces), None);
         DmaSegments::new(all, from, PageSize::SIZE_4K, constraints)
             .map(|segment| (segment.iova.get(), segment.bytes.get()))
             .collect()

@@ -1,24 +1,23 @@
 //! An address space with addresses to give out and a policy.
 
+use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::ops::Deref;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::Ordering;
 
 use super::buffer::Unowned;
-use super::error::{MapError, RetireError, SpaceError};
+use super::error::{MapError, SpaceError, UnmapError};
 use super::pending::{Bounds, Pending};
 use super::quarantine::{Lost, Quarantine};
 use super::quieting::Wait;
 use super::regions::Regions;
-use super::segments::{Placing, whole};
-use super::streams::Streams;
+use super::streams::{Home, Pair, Streams};
 use super::{Constraints, Policy, Trust};
-use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
+use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::Gather;
 use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
-use crate::unit::{Domain, UnitError};
+use crate::unit::{Attach, Domain, UnitError};
 
 /// How an address space is set up.
 ///
@@ -65,7 +64,7 @@ impl Default for SpaceOptions {
 #[must_use = "what is mapped stays reachable"]
 pub struct DmaRange {
     range: IovaRange,
-    space: u64,
+    space: TableId,
 }
 
 impl DmaRange {
@@ -116,8 +115,9 @@ enum MapsOwe {
 ///
 /// *Drop.* Atomic. It pays for what waits, so that table pages come back; if the hardware fails,
 /// they stay allocated.
-pub struct DmaSpace<D: Domain, P: Cpus + Clone> {
-    pub(super) domain: Arc<D>,
+pub struct DmaSpace<P: Cpus + Clone> {
+    pub(super) domain: Arc<dyn Domain>,
+    pub(super) home: Box<dyn Home>,
     pub(super) cpus: P,
     pub(super) iova: IovaSpace<P>,
     pub(super) pending: Pending<P>,
@@ -126,7 +126,7 @@ pub struct DmaSpace<D: Domain, P: Cpus + Clone> {
     write_only: Access,
     read_only: Access,
     maps_owe: MapsOwe,
-    number: u64,
+    id: TableId,
     pub(super) broken: P::Word,
     pub(super) why: P::Lock<Option<UnitError>>,
     pub(super) streams: P::Lock<Streams>,
@@ -134,37 +134,24 @@ pub struct DmaSpace<D: Domain, P: Cpus + Clone> {
     pub(super) lost: Lost,
 }
 
-/// Something that leads to a space and stays with its mappings: a reference or a count.
-///
-/// *Context.* Interrupt; dropping the last one drops the space.
-pub trait Handle: Deref<Target = DmaSpace<Self::Domain, Self::Cpus>> {
-    /// The kind of domain.
-    type Domain: Domain;
-    /// The CPUs.
-    type Cpus: Cpus + Clone;
-}
-
-impl<D: Domain, P: Cpus + Clone> Handle for &DmaSpace<D, P> {
-    type Domain = D;
-    type Cpus = P;
-}
-
-impl<D: Domain, P: Cpus + Clone> Handle for Arc<DmaSpace<D, P>> {
-    type Domain = D;
-    type Cpus = P;
-}
-
-/// Numbers spaces, so that a range is not unmapped in another's.
-static NUMBER: AtomicU64 = AtomicU64::new(0);
-
-impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
-    /// A space over `domain`, of which nothing is mapped.
+impl<P: Cpus + Clone> DmaSpace<P> {
+    /// A space over `domain` of `unit`, of which nothing is mapped. From here on the domain is
+    /// reached through its trait alone: what uses the space does not name its type.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// See [`SpaceError`].
-    pub fn new(domain: Arc<D>, cpus: P, options: &SpaceOptions) -> Result<Self, SpaceError> {
+    pub fn new<U, D>(
+        unit: Arc<U>,
+        domain: Arc<D>,
+        cpus: P,
+        options: &SpaceOptions,
+    ) -> Result<Self, SpaceError>
+    where
+        U: Attach<D> + 'static,
+        D: Domain + 'static,
+    {
         let granule = domain.granule();
         let window = options
             .window
@@ -181,12 +168,13 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
             pending: pending.map_err(|_| SpaceError::Memory)?,
             policy: options.policy,
             granule,
-            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            id: domain.id(),
             broken: SharedWord::new(0),
             why: Lock::new(None),
             streams: Lock::new(Streams::new()),
             regions: Lock::new(Regions::new()),
             lost: Lost::default(),
+            home: Box::new(Pair::new(unit, domain.clone())),
             domain,
             cpus,
         })
@@ -261,13 +249,26 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         access: Access,
         constraints: &Constraints,
     ) -> Result<(DmaRange, Iova), MapError> {
-        let placed = self.place_one(memory.memory(), access, constraints);
-        placed.map_err(|failed| {
-            if let Some(wait) = failed.held {
-                self.abandon(&wait);
-            }
-            failed.error
-        })
+        let (range, first) = self.place_kept(memory.memory(), access, constraints)?;
+        let space = self.id;
+        Ok((DmaRange { range, space }, first))
+    }
+
+    /// The same, for a caller who keeps the memory whatever happens.
+    #[inline]
+    pub(super) fn place_kept(
+        &self,
+        memory: PhysRange,
+        access: Access,
+        constraints: &Constraints,
+    ) -> Result<(IovaRange, Iova), MapError> {
+        self.place_one(memory, access, constraints)
+            .map_err(|failed| {
+                if let Some(wait) = failed.held {
+                    self.abandon(&wait);
+                }
+                failed.error
+            })
     }
 
     /// The same of memory that the library keeps.
@@ -277,11 +278,11 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         memory: PhysRange,
         access: Access,
         constraints: &Constraints,
-    ) -> Result<(DmaRange, Iova), NotPlaced> {
-        let pieces = core::iter::once(memory);
+    ) -> Result<(IovaRange, Iova), NotPlaced> {
+        let pieces = core::slice::from_ref(&memory);
         let range = self.place(pieces, access, constraints, Waiting::Allowed)?;
         let inside = memory.start().get() & (self.granule.bytes() - 1);
-        let first = Iova::new(range.range.start().get() | inside);
+        let first = Iova::new(range.start().get() | inside);
         Ok((range, first))
     }
 
@@ -298,28 +299,21 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
 
     /// Maps `pieces`, each in pages of its own, at contiguous addresses.
     #[inline]
-    pub(super) fn place<I>(
+    pub(super) fn place(
         &self,
-        pieces: I,
+        pieces: &[PhysRange],
         access: Access,
         constraints: &Constraints,
         waiting: Waiting,
-    ) -> Result<DmaRange, NotPlaced>
-    where
-        I: Iterator<Item = PhysRange> + Clone,
-    {
-        let bytes = self.measure(pieces.clone(), constraints)?;
+    ) -> Result<IovaRange, NotPlaced> {
+        let bytes = self.measure(pieces, constraints)?;
         if waiting == Waiting::Refused && self.maps_owe == MapsOwe::Sync {
             return Err(MapError::WouldWait.into());
         }
         let range = self.allocate(bytes, constraints, waiting)?;
         let mut owed = Gather::new();
-        let granule = self.granule;
-        let segments = pieces.map(|piece| whole(piece, granule));
         let access = self.granted(access);
-        let mapped = self
-            .domain
-            .map_sg(range.start(), segments, access, &mut owed);
+        let mapped = self.domain.map_sg(range.start(), pieces, access, &mut owed);
         if let Err(error) = mapped {
             if !owed.is_empty() {
                 self.owe(owed);
@@ -330,8 +324,7 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         if self.domain.is_due(&owed) {
             self.after_map(range, owed, waiting)?;
         }
-        let space = self.number;
-        Ok(DmaRange { range, space })
+        Ok(range)
     }
 
     /// Pays what a map of `range` owes; if that fails, takes the mapping away again.
@@ -362,16 +355,13 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
 
     /// The bytes of the pages that `pieces` need.
     #[inline]
-    fn measure<I>(&self, pieces: I, constraints: &Constraints) -> Result<u64, MapError>
-    where
-        I: Iterator<Item = PhysRange>,
-    {
+    fn measure(&self, pieces: &[PhysRange], constraints: &Constraints) -> Result<u64, MapError> {
         if let Some(error) = self.failure() {
             return Err(MapError::Broken(error));
         }
         let mut pages = 0u64;
         let inside = self.granule.bytes() - 1;
-        for piece in pieces {
+        for &piece in pieces {
             let uneven = (piece.start().get() | piece.last().get().wrapping_add(1)) & inside != 0;
             if uneven && constraints.trust == Trust::Untrusted {
                 return Err(MapError::SubPage { piece });
@@ -422,22 +412,17 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
 
     /// Whether `range` is of this space.
     #[inline]
-    pub(super) fn check(&self, range: &DmaRange) -> Result<(), RetireError> {
-        if range.space == self.number {
+    pub(super) fn check(&self, range: &DmaRange) -> Result<(), UnmapError> {
+        if range.space == self.id {
             Ok(())
         } else {
-            Err(RetireError::OtherSpace)
+            Err(UnmapError::OtherSpace)
         }
-    }
-
-    /// How the pieces of a mapping at `range` lie.
-    pub(super) fn placing(range: &DmaRange) -> Placing {
-        Placing::From(range.range.start())
     }
 }
 
 /// Whether maps owe a sync: asked with a debt as a map leaves it.
-fn maps_owe(domain: &impl Domain, window: IovaRange) -> MapsOwe {
+fn maps_owe(domain: &dyn Domain, window: IovaRange) -> MapsOwe {
     let mut owed = Gather::new();
     owed.add_mapped(window, domain.granule());
     match domain.is_due(&owed) {
@@ -446,7 +431,7 @@ fn maps_owe(domain: &impl Domain, window: IovaRange) -> MapsOwe {
     }
 }
 
-impl<D: Domain, P: Cpus + Clone> Drop for DmaSpace<D, P> {
+impl<P: Cpus + Clone> Drop for DmaSpace<P> {
     fn drop(&mut self) {
         let _ = self.flush();
     }

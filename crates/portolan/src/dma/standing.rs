@@ -14,27 +14,27 @@ use super::buffer::Unowned;
 use super::copies::Copies;
 use super::error::StandingError;
 use super::segments::Placing;
-use super::space::{DmaRange, Handle};
+use super::space::DmaSpace;
 use super::{Constraints, Trust};
-use crate::addr::{Iova, PhysRange};
+use crate::addr::{Iova, IovaRange, PhysRange};
+use crate::platform::Cpus;
 use crate::table::Access;
 
 /// A pool's memory in a space, for as long as something is copied there.
 ///
 /// *Context.* Interrupt, but for [`Standing::new`], which takes heap memory and is for tasks.
-#[derive(Debug)]
-pub(super) struct Standing<H: Handle> {
-    space: H,
+pub(super) struct Standing<P: Cpus + Clone> {
+    space: Arc<DmaSpace<P>>,
     memory: PhysRange,
     first: Iova,
     /// There until it is dropped.
-    range: Option<DmaRange>,
+    range: Option<IovaRange>,
 }
 
-impl<H: Handle> Standing<H> {
+impl<P: Cpus + Clone> Standing<P> {
     /// Maps `memory` for reading and writing.
     pub fn new(
-        space: H,
+        space: Arc<DmaSpace<P>>,
         pool: Unowned,
         constraints: &Constraints,
     ) -> Result<Arc<Self>, StandingError> {
@@ -50,18 +50,13 @@ impl<H: Handle> Standing<H> {
         if (memory.start().get() | after) & (granule.bytes() - 1) != 0 {
             return Err(StandingError::Uneven { memory });
         }
-        let (range, first) = space.map_range(pool, Access::READ | Access::WRITE, constraints)?;
+        let (range, first) = space.place_kept(memory, Access::READ | Access::WRITE, constraints)?;
         Ok(Arc::new(Self {
             space,
             memory,
             first,
             range: Some(range),
         }))
-    }
-
-    /// The space.
-    pub fn space(&self) -> &H {
-        &self.space
     }
 
     /// How copies lie for the device.
@@ -75,14 +70,14 @@ impl<H: Handle> Standing<H> {
     }
 }
 
-impl<H: Handle> Drop for Standing<H> {
+impl<P: Cpus + Clone> Drop for Standing<P> {
     /// Interrupt. It unmaps the pool and waits for nothing: its memory is its owner's to keep until the
     /// space has been flushed.
     fn drop(&mut self) {
         let Some(range) = self.range.take() else {
             return;
         };
-        let bytes = range.addresses().len_minus_one().saturating_add(1);
+        let bytes = range.len_minus_one().saturating_add(1);
         match self.space.retire(range) {
             Ok(wait) => self.space.abandon(&wait),
             Err(_) => self.space.count_dropped(bytes),

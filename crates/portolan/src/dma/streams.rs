@@ -8,10 +8,40 @@ use super::error::DeviceError;
 use super::space::DmaSpace;
 use crate::addr::StreamId;
 use crate::platform::{Cpus, Lock, SharedWord};
-use crate::unit::{Domain, Unit, UnitError};
+use crate::unit::{Attach, AttachError, Domain, Unit, UnitError};
 
-/// A unit, whatever its domains.
-pub(super) type AnyUnit = Arc<dyn Unit + Send + Sync>;
+/// The unit that a space's domain is of: here the types of both are erased.
+pub(super) trait Home: Send + Sync {
+    /// The unit.
+    fn unit(&self) -> &Arc<dyn Unit>;
+
+    /// Attaches a stream to the domain.
+    fn attach(&self, stream: StreamId) -> Result<(), AttachError>;
+}
+
+/// A unit and a domain of it.
+pub(super) struct Pair<U, D> {
+    unit: Arc<U>,
+    any: Arc<dyn Unit>,
+    domain: Arc<D>,
+}
+
+impl<U: Unit + 'static, D> Pair<U, D> {
+    pub fn new(unit: Arc<U>, domain: Arc<D>) -> Self {
+        let any = unit.clone();
+        Self { unit, any, domain }
+    }
+}
+
+impl<U: Attach<D>, D: Domain> Home for Pair<U, D> {
+    fn unit(&self) -> &Arc<dyn Unit> {
+        &self.any
+    }
+
+    fn attach(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.unit.attach(stream, &self.domain)
+    }
+}
 
 /// The number of a stream among those that joined a space: never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +59,7 @@ enum NotJoined {
 ///
 /// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Streams {
-    members: Vec<(Member, AnyUnit, StreamId)>,
+    members: Vec<(Member, StreamId)>,
     next: Member,
 }
 
@@ -41,20 +71,17 @@ impl Streams {
         }
     }
 
-    fn holds(&self, unit: &AnyUnit, stream: StreamId) -> bool {
-        let at = |unit: &AnyUnit| Arc::as_ptr(unit).cast::<()>();
-        let mut members = self.members.iter();
-        members.any(|(_, known, its)| at(known) == at(unit) && *its == stream)
+    fn holds(&self, stream: StreamId) -> bool {
+        self.members.iter().any(|(_, its)| *its == stream)
     }
 
     /// Adds a stream; if there is no room, in `spare`, which is larger than what there was.
     fn join(
         &mut self,
-        unit: &AnyUnit,
         stream: StreamId,
-        spare: &mut Vec<(Member, AnyUnit, StreamId)>,
+        spare: &mut Vec<(Member, StreamId)>,
     ) -> Result<Member, NotJoined> {
-        if self.holds(unit, stream) {
+        if self.holds(stream) {
             return Err(NotJoined::InUse);
         }
         let members = self.members.len();
@@ -67,26 +94,26 @@ impl Streams {
         }
         let member = self.next;
         self.next = Member(member.0 + 1);
-        self.members.push((member, unit.clone(), stream));
+        self.members.push((member, stream));
         Ok(member)
     }
 
     /// The first one whose number is at least `from`.
-    fn first_from(&self, from: Member) -> Option<&(Member, AnyUnit, StreamId)> {
+    fn first_from(&self, from: Member) -> Option<(Member, StreamId)> {
         let at = self.members.partition_point(|(member, ..)| *member < from);
-        self.members.get(at)
+        self.members.get(at).copied()
     }
 }
 
-impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
-    /// Remembers that `stream` of `unit` reaches memory through this space.
-    pub(super) fn join(&self, unit: &AnyUnit, stream: StreamId) -> Result<Member, DeviceError> {
+impl<P: Cpus + Clone> DmaSpace<P> {
+    /// Remembers that `stream` of the unit reaches memory through this space.
+    pub(super) fn join(&self, stream: StreamId) -> Result<Member, DeviceError> {
         // Memory is taken and given back outside of the lock.
         let mut spare = Vec::new();
         loop {
             let joined = self
                 .streams
-                .with(|streams| streams.join(unit, stream, &mut spare));
+                .with(|streams| streams.join(stream, &mut spare));
             let members = match joined {
                 Ok(member) => return Ok(member),
                 Err(NotJoined::InUse) => return Err(DeviceError::InUse),
@@ -99,11 +126,8 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
 
     /// Forgets a stream.
     pub(super) fn leave(&self, member: Member) {
-        let left = self.streams.with(|streams| {
-            let at = streams.members.iter().position(|(its, ..)| *its == member);
-            at.map(|at| streams.members.remove(at))
-        });
-        drop(left);
+        self.streams
+            .with(|streams| streams.members.retain(|(its, _)| *its != member));
     }
 
     /// Marks the space as broken and blocks its streams. Only the first failure waits for that.
@@ -117,14 +141,12 @@ impl<D: Domain, P: Cpus + Clone> DmaSpace<D, P> {
         // leave meanwhile; one that joins looks for itself.
         let mut from = Member(0);
         loop {
-            let next = self
-                .streams
-                .with(|streams| streams.first_from(from).cloned());
-            let Some((member, unit, stream)) = next else {
+            let next = self.streams.with(|streams| streams.first_from(from));
+            let Some((member, stream)) = next else {
                 return;
             };
             // A unit that cannot even block has stopped, or says so itself.
-            let _ = unit.block(stream);
+            let _ = self.home.unit().block(stream);
             from = Member(member.0 + 1);
         }
     }

@@ -10,7 +10,7 @@ use super::space::Passthrough;
 use crate::addr::Iova;
 use crate::inval::Gather;
 use crate::platform::Cpus;
-use crate::unit::Domain;
+use crate::unit::{Domain, DomainError};
 
 /// How an attempt to map ended.
 pub(super) enum Attempt {
@@ -49,8 +49,10 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
             return Ok(Attempt::Raced);
         };
         let mut owed = Gather::new();
-        let pieces = frames.pieces().iter().copied();
-        let mapped = self.domain.map_sg(iova, pieces, region.access, &mut owed);
+        let pieces = frames.whole(self.domain.granule());
+        let mapped = pieces
+            .map_err(DomainError::from)
+            .and_then(|pieces| self.domain.map_sg(iova, pieces, region.access, &mut owed));
         if let Err(error) = mapped {
             drop(filling);
             self.mapped.give(bytes);

@@ -3,8 +3,8 @@
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-use crate::addr::{Iova, IovaRange, PhysAddr};
-use crate::table::{Access, Segment};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::table::{Access, MapError};
 
 /// Pieces that one call can hand over.
 pub const PIECES: usize = 32;
@@ -46,7 +46,7 @@ pub struct FramesFull;
 /// The memory behind the start of a range, in order; pieces that touch are one.
 #[derive(Clone, Debug, Default)]
 pub struct Frames {
-    pieces: ArrayVec<Segment, PIECES>,
+    pieces: ArrayVec<PhysRange, PIECES>,
     bytes: u64,
 }
 
@@ -62,20 +62,32 @@ impl Frames {
     /// If there is no room, or the piece is empty: nothing is added.
     pub fn push(&mut self, pa: PhysAddr, bytes: u64) -> Result<(), FramesFull> {
         let total = self.bytes.checked_add(bytes).ok_or(FramesFull)?;
-        if bytes == 0 {
-            return Err(FramesFull);
-        }
+        let piece = PhysRange::from_len(pa, bytes).ok_or(FramesFull)?;
         match self.pieces.last_mut() {
-            Some(last) if last.pa.checked_add(last.bytes) == Some(pa) => last.bytes += bytes,
-            _ => (self.pieces.try_push(Segment { pa, bytes })).map_err(|_| FramesFull)?,
+            Some(last) if last.last().checked_add(1) == Some(pa) => *last = last.hull(piece),
+            _ => (self.pieces.try_push(piece)).map_err(|_| FramesFull)?,
         }
         self.bytes = total;
         Ok(())
     }
 
     /// The pieces.
-    pub fn pieces(&self) -> &[Segment] {
+    pub fn pieces(&self) -> &[PhysRange] {
         &self.pieces
+    }
+
+    /// The pieces, if they are whole granules: a domain would map what lies around them.
+    pub(super) fn whole(&self, granule: PageSize) -> Result<&[PhysRange], MapError> {
+        let inside = granule.bytes() - 1;
+        let after = |piece: &PhysRange| piece.last().get().wrapping_add(1);
+        let uneven = |piece: &&PhysRange| (piece.start().get() | after(piece)) & inside != 0;
+        match self.pieces.iter().find(uneven) {
+            None => Ok(&self.pieces),
+            Some(piece) => Err(MapError::UnalignedMemory {
+                pa: piece.start(),
+                bytes: piece.len_minus_one().saturating_add(1),
+            }),
+        }
     }
 
     /// Bytes of all pieces.
@@ -85,18 +97,16 @@ impl Frames {
 
     /// Forgets what lies beyond the first `bytes`.
     pub(super) fn truncate(&mut self, bytes: u64) {
-        while let Some(last) = self.pieces.last_mut() {
-            if self.bytes <= bytes {
+        while let Some(last) = self.pieces.pop() {
+            let before = self.bytes - (last.len_minus_one() + 1);
+            let left = bytes.min(self.bytes).checked_sub(before);
+            let left = left.and_then(|left| PhysRange::from_len(last.start(), left));
+            if let Some(left) = left {
+                self.bytes = before + left.len_minus_one() + 1;
+                self.pieces.push(left);
                 return;
             }
-            let excess = self.bytes - bytes;
-            if excess < last.bytes {
-                last.bytes -= excess;
-                self.bytes = bytes;
-                return;
-            }
-            self.bytes -= last.bytes;
-            self.pieces.pop();
+            self.bytes = before;
         }
     }
 }
@@ -187,7 +197,7 @@ mod tests {
         frames.truncate(0x3000);
         assert_eq!((frames.pieces().len(), frames.bytes()), (1, 0x3000));
         frames.truncate(0x1000);
-        assert_eq!(frames.pieces()[0].bytes, 0x1000);
+        assert_eq!(frames.pieces()[0].len_minus_one(), 0xfff);
         assert_eq!(frames.push(PhysAddr::new(0), 0), Err(FramesFull));
     }
 

@@ -10,7 +10,7 @@ use super::space::Passthrough;
 use crate::addr::{Iova, IovaRange};
 use crate::inval::Gather;
 use crate::platform::{Cpus, Lock};
-use crate::unit::Domain;
+use crate::unit::{Domain, DomainError};
 
 impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
     /// Pins and maps all that is to be pinned of a region that is closed to faults.
@@ -86,8 +86,10 @@ impl<D: Domain, O: MemoryOwner, P: Cpus> Passthrough<D, O, P> {
             return Err(RegionError::Short { iova, bytes });
         };
         let mapped = self.charge_pinned(bytes).and_then(|()| {
-            let pieces = frames.pieces().iter().copied();
-            let mapped = self.domain.map_sg(iova, pieces, region.access, owed);
+            let pieces = frames.whole(self.domain.granule());
+            let mapped = pieces
+                .map_err(DomainError::from)
+                .and_then(|pieces| self.domain.map_sg(iova, pieces, region.access, owed));
             mapped.map_err(|error| {
                 self.pinned.give(bytes);
                 self.mapped.give(bytes);

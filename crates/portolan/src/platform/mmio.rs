@@ -9,7 +9,7 @@
 /// instance. A write is made after all earlier writes to memory are visible to the device, and a
 /// read before all later reads of memory. An access outside the window, or to a device that is
 /// gone, reads all ones and writes nothing; it does not panic or wait.
-pub trait Mmio {
+pub trait Mmio: Send + Sync {
     /// Reads four bytes.
     fn read32(&self, offset: usize) -> u32;
 

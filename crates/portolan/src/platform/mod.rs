@@ -54,7 +54,7 @@ pub struct OutOfTableMemory {
 ///
 /// *Caller's duties.* Pages are freed once, with the size they were allocated with, after no walker
 /// and no CPU can reach them.
-pub trait TableMem<W: Word> {
+pub trait TableMem<W: Word>: Send + Sync {
     /// A zeroed page of `size`.
     ///
     /// # Errors

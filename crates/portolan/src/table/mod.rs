@@ -72,6 +72,21 @@ pub struct Segment {
     pub bytes: u64,
 }
 
+impl Segment {
+    /// The whole granules around `memory`.
+    #[inline]
+    pub const fn around(memory: PhysRange, granule: PageSize) -> Self {
+        let inside = granule.bytes() - 1;
+        let start = memory.start().get() & !inside;
+        // Zero if it is all of 64 bits: no table maps that.
+        let bytes = (memory.last().get() | inside)
+            .wrapping_sub(start)
+            .wrapping_add(1);
+        let pa = PhysAddr::new(start);
+        Self { pa, bytes }
+    }
+}
+
 /// Page tables of one address space, in format `F` and memory `M`.
 #[derive(Debug)]
 pub struct PageTable<F: Format, M: TableMem<F::Word>> {

@@ -17,9 +17,9 @@ pub use error::{
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord};
 pub use paged::{ContextHome, PagedDomain};
 
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId, TableId};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId, TableId};
 use crate::inval::{Gather, SyncError, WrongTable};
-use crate::table::{Access, Segment, SplitError, Translation, UnmapError};
+use crate::table::{Access, SplitError, Translation, UnmapError};
 use alloc::sync::Arc;
 
 /// One I/O address space.
@@ -28,7 +28,7 @@ use alloc::sync::Arc;
 ///
 /// *Context.* Interrupt, where a method does not say otherwise: only [`Domain::sync`],
 /// [`Domain::split`] and [`Domain::unmap_part`] wait for hardware.
-pub trait Domain {
+pub trait Domain: Send + Sync {
     /// The name that its debts carry.
     fn id(&self) -> TableId;
 
@@ -41,20 +41,18 @@ pub trait Domain {
     /// The least access that can be granted and includes `access`; `None` if there is none.
     fn grants(&self, access: Access) -> Option<Access>;
 
-    /// Maps a scatter list, each piece whole granules, at contiguous addresses from `iova`.
+    /// Maps a scatter list at contiguous addresses from `iova`. Each piece is rounded outwards to
+    /// whole granules.
     ///
     /// # Errors
     /// See [`DomainError`]; nothing is mapped.
-    fn map_sg<I>(
+    fn map_sg(
         &self,
         iova: Iova,
-        segments: I,
+        pieces: &[PhysRange],
         access: Access,
         owed: &mut Gather,
-    ) -> Result<IovaRange, DomainError>
-    where
-        I: Iterator<Item = Segment> + Clone,
-        Self: Sized;
+    ) -> Result<IovaRange, DomainError>;
 
     /// Moves the debt `from` into the debt `into`; `from` is empty afterwards.
     ///
@@ -181,7 +179,7 @@ pub enum ReservedKind {
 ///
 /// *Context.* Task, where a method does not say otherwise: moving a stream waits for hardware and
 /// takes memory.
-pub trait Unit {
+pub trait Unit: Send + Sync {
     /// Blocks `stream`: its accesses fault. Returns once none is under way through what it was
     /// attached to before, which may then be dropped.
     ///

@@ -4,7 +4,7 @@
 //! dropping a domain wait for hardware.
 
 use super::{Domain, DomainError, SplitFailed, UnitError, UnmapFailed};
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, TableId};
+use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError, WrongTable,
     owes_nothing, plan, sync,
@@ -14,7 +14,7 @@ use crate::table::format::Format;
 use crate::table::{Access, PageTable, Segment, Translation};
 
 /// Where identifiers come from and go back to: the unit's queue.
-pub trait ContextHome: InvalidationQueue<Error = UnitError> {
+pub trait ContextHome: InvalidationQueue<Error = UnitError> + Send + Sync {
     /// Invalidates everything that `context` tags, waits, and only then lets the identifier be
     /// given out again. Whatever fails, the identifier stays out of use.
     ///
@@ -135,17 +135,18 @@ impl<F: Format, M: TableMem<F::Word>, Q: ContextHome> Domain for PagedDomain<F, 
     }
 
     #[inline]
-    fn map_sg<I>(
+    fn map_sg(
         &self,
         iova: Iova,
-        segments: I,
+        pieces: &[PhysRange],
         access: Access,
         owed: &mut Gather,
-    ) -> Result<IovaRange, DomainError>
-    where
-        I: Iterator<Item = Segment> + Clone,
-    {
-        Ok(self.table.map_sg(iova, segments, access, owed)?)
+    ) -> Result<IovaRange, DomainError> {
+        // The walker is compiled for this one iterator: nothing is erased for each page.
+        let whole = |piece: &PhysRange| Segment::around(*piece, F::GRANULE);
+        Ok(self
+            .table
+            .map_sg(iova, pieces.iter().map(whole), access, owed)?)
     }
 
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {

@@ -1,16 +1,14 @@
 //! A buffer that is only borrowed: the borrow could end while the device is at it.
 
 use portolan::addr::PhysRange;
-use portolan::dma::Buffer;
+use portolan::dma::{Buffer, Pieces};
 
 struct Borrowed<'a>(&'a mut [u8], PhysRange);
 
 // SAFETY: none, and the compiler finds out.
 unsafe impl<'a> Buffer for Borrowed<'a> {
-    type Pieces<'b> = core::iter::Once<PhysRange>;
-
-    fn pieces(&self) -> core::iter::Once<PhysRange> {
-        core::iter::once(self.1)
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(self.1)
     }
 
     fn device_may_write(&self) -> bool {

@@ -1,10 +1,11 @@
 //! The buffers of two mappings are exchanged, or one is replaced.
 
-use portolan::dma::{Buffer, FromDevice, Handle, Mapping};
+use portolan::dma::{Buffer, FromDevice, Mapping};
+use portolan::platform::Cpus;
 
-fn exchange<H: Handle, B: Buffer>(
-    one: &mut Mapping<H, B, FromDevice>,
-    two: &mut Mapping<H, B, FromDevice>,
+fn exchange<P: Cpus + Clone, B: Buffer>(
+    one: &mut Mapping<P, B, FromDevice>,
+    two: &mut Mapping<P, B, FromDevice>,
     other: B,
 ) -> B {
     core::mem::swap(&mut **one, &mut **two);

@@ -6,9 +6,9 @@ use core::iter;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::vec;
 
-use portolan::addr::{Iova, PhysAddr};
+use portolan::addr::{Iova, PhysAddr, PhysRange};
 use portolan::inval::Gather;
-use portolan::table::{MapError, Segment};
+use portolan::table::MapError;
 use portolan::unit::{Attach, AttachError, Awaited, Domain, FaultEvent, Unit, UnitError};
 
 use super::super::fake::{Failure, Fake};
@@ -60,15 +60,10 @@ fn maps_and_unmaps_send_nothing_and_a_sync_sends_them_together() {
     unit.attach(A, &domain).unwrap();
     let mut owed = Gather::new();
     // Every second page of memory; two neighbours are one mapping.
-    let pieces = (0..20).map(|n| Segment {
-        pa: PhysAddr::new(n << 13),
-        bytes: 4096,
-    });
-    let pieces = pieces.chain([Segment {
-        pa: PhysAddr::new(39 << 12),
-        bytes: 8192,
-    }]);
-    domain.map_sg(Iova::new(0), pieces, RW, &mut owed).unwrap();
+    let piece = |(at, bytes)| PhysRange::from_len(PhysAddr::new(at), bytes).unwrap();
+    let pieces = (0..20).map(|n| (n << 13, 4096)).chain([(39 << 12, 8192)]);
+    let pieces: alloc::vec::Vec<_> = pieces.map(piece).collect();
+    domain.map_sg(Iova::new(0), &pieces, RW, &mut owed).unwrap();
     assert!(domain.is_due(&owed));
     assert_eq!(fake.state().seen.len(), 1);
     domain.sync(&mut owed).unwrap();

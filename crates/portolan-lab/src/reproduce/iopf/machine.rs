@@ -76,7 +76,7 @@ impl MemoryOwner for Contiguous {
     fn unpin(&self, _range: IovaRange) {}
 }
 
-type Model<'m, W> = Iommu<TableReader<'m, W, SlabTables<W>>>;
+type Model<'m, W> = Iommu<TableReader<W, &'m SlabTables<W>>>;
 
 /// The model's queue.
 struct Queue<'m, F: Format>(Arc<Model<'m, F::Word>>);

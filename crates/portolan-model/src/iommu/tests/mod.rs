@@ -158,7 +158,7 @@ fn warm(temper: Temper, caps: Capabilities, check: impl FnOnce(&Iommu<Reader<'_>
     check(&iommu);
 }
 
-type Reader<'a> = TableReader<'a, AtomicU64, SlabTables<AtomicU64>>;
+type Reader<'a> = TableReader<AtomicU64, &'a SlabTables<AtomicU64>>;
 
 #[test]
 fn each_invalidation_drops_its_own() {

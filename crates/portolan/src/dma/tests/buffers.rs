@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::addr::{PhysAddr, PhysRange};
-use crate::dma::{Buffer, Unowned};
+use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::dma::{Buffer, Pieces, Unowned};
 
 /// Memory of nobody.
 pub(super) fn unowned(memory: PhysRange) -> Unowned {
@@ -39,10 +39,8 @@ impl Pages {
 
 // SAFETY: the addresses are names: no memory of the test is behind them.
 unsafe impl Buffer for Pages {
-    type Pieces<'b> = core::iter::Copied<core::slice::Iter<'b, PhysRange>>;
-
-    fn pieces(&self) -> Self::Pieces<'_> {
-        self.pieces.iter().copied()
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::List(&self.pieces)
     }
 
     fn device_may_write(&self) -> bool {
@@ -53,6 +51,21 @@ unsafe impl Buffer for Pages {
 impl Drop for Pages {
     fn drop(&mut self) {
         self.alive.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A buffer of one word.
+pub(super) struct Word(u64);
+
+// SAFETY: the address is a name: no memory of the test is behind it.
+unsafe impl Buffer for Word {
+    fn pieces(&self) -> Pieces<'_> {
+        let piece = PhysRange::page(PhysAddr::new(self.0), PageSize::SIZE_4K);
+        Pieces::One(piece)
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
     }
 }
 
@@ -72,10 +85,8 @@ impl<const N: usize> Bytes<alloc::boxed::Box<[u8; N]>> {
 
 // SAFETY: nothing but the device of a test, which has no memory, is at the physical address.
 unsafe impl<const N: usize> Buffer for Bytes<alloc::boxed::Box<[u8; N]>> {
-    type Pieces<'b> = core::iter::Once<PhysRange>;
-
-    fn pieces(&self) -> Self::Pieces<'_> {
-        core::iter::once(self.at)
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(self.at)
     }
 
     fn device_may_write(&self) -> bool {
@@ -89,10 +100,8 @@ unsafe impl<const N: usize> Buffer for Bytes<alloc::boxed::Box<[u8; N]>> {
 
 // SAFETY: as above; the memory is shared, and says so.
 unsafe impl Buffer for Bytes<Arc<[u8]>> {
-    type Pieces<'b> = core::iter::Once<PhysRange>;
-
-    fn pieces(&self) -> Self::Pieces<'_> {
-        core::iter::once(self.at)
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(self.at)
     }
 
     fn device_may_write(&self) -> bool {

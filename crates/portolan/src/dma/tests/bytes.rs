@@ -13,7 +13,7 @@ fn bytes_are_copied_wherever_they_begin_and_end() {
     let device = device_of(&rig, 1, Constraints::default());
     let mut expected: [u8; 64] = core::array::from_fn(|at| at as u8);
     let buffer = Bytes::boxed(0x5000, expected);
-    let mut mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     for at in 0..64 {
         for bytes in 0..=64 - at {
             let mut got = [0xee; 64];
@@ -34,7 +34,7 @@ fn bytes_outside_of_the_buffer_are_refused() {
     let rig = Rig::policy(Policy::Strict);
     let device = device_of(&rig, 1, Constraints::default());
     let buffer = Bytes::boxed(0x5000, [1; 16]);
-    let mut mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     let mut two = [0; 2];
     for at in [15, 16, 17, u64::MAX] {
         let outside = Err(AccessError::OutOfBounds {
@@ -61,12 +61,12 @@ fn shared_memory_is_never_written() {
         bytes: shared.clone(),
         at: PhysRange::from_len(PhysAddr::new(0x5000), 8).unwrap(),
     };
-    let refused = device.map::<FromDevice, _>(buffer()).err().unwrap();
+    let refused = device.map(buffer(), FromDevice).err().unwrap();
     assert_eq!(refused.error, MapError::ReadOnly);
-    assert!(refused.buffer.is_ok());
-    let refused = device.map::<Bidirectional, _>(buffer()).err().unwrap();
+    assert!(refused.value.into_buffer().is_ok());
+    let refused = device.map(buffer(), Bidirectional).err().unwrap();
     assert_eq!(refused.error, MapError::ReadOnly);
-    let mut mapping = device.map::<ToDevice, _>(buffer()).ok().unwrap();
+    let mut mapping = device.map(buffer(), ToDevice).ok().unwrap();
     assert_eq!(mapping.write(0, &[1]), Err(AccessError::ReadOnly));
     let mut got = [0; 8];
     mapping.read(0, &mut got).unwrap();
@@ -79,7 +79,7 @@ fn a_buffer_without_a_view_says_so() {
     let rig = Rig::policy(Policy::Strict);
     let device = device_of(&rig, 1, Constraints::default());
     let buffer = Pages::new(&Arc::default(), &[(0x5000, 0x1000)]);
-    let mut mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     assert_eq!(mapping.read(0, &mut [0]), Err(AccessError::NoView));
     assert_eq!(mapping.write(0, &[0]), Err(AccessError::NoView));
     assert!(mapping.unmap().is_ok());

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use spin::Mutex;
 
 use super::buffers::Pages;
-use super::rig::{Cpus, Rig, Setup, Space, TIMED_OUT};
+use super::rig::{Cpus, Rig, Setup, TIMED_OUT};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
     Bouncer, Fill, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
@@ -20,7 +20,6 @@ use crate::dma::{
 use crate::inval::Caching;
 use crate::platform::{DataCache, PhysMemory};
 use crate::table::Access;
-use crate::unit::Domain as _;
 
 /// Bytes from address 0.
 pub(super) struct Bytes(Mutex<Vec<u8>>);
@@ -87,16 +86,15 @@ impl Copier {
         }
     }
 
-    pub(super) fn device(&self, trust: Trust, when: CopyWhen) -> Device<Arc<Space>> {
+    pub(super) fn device(&self, trust: Trust, when: CopyWhen) -> Device<Cpus> {
         let constraints = Constraints {
             trust,
             ..Constraints::default()
         };
-        let unit = self.rig.hardware.clone();
         // Each device is a stream of its own.
         let stream = StreamId::new(self.streams.fetch_add(1, Ordering::Relaxed));
         let space = self.rig.space.clone();
-        let device = Device::translated(unit, stream, space, constraints).unwrap();
+        let device = Device::translated(space, stream, constraints).unwrap();
         device.with_copies(self.copying(when))
     }
 
@@ -115,9 +113,7 @@ impl Copier {
     }
 }
 
-pub(super) fn span<D: crate::dma::Direction>(
-    mapping: &Mapping<Arc<Space>, Pages, D>,
-) -> (u64, u64) {
+pub(super) fn span<D: crate::dma::DataDirection>(mapping: &Mapping<Cpus, Pages, D>) -> (u64, u64) {
     let segments: Vec<_> = mapping.segments().collect();
     assert_eq!(segments.len(), 1, "{segments:?}");
     (segments[0].iova.get(), segments[0].bytes.get())
@@ -129,7 +125,7 @@ fn an_untrusted_device_reaches_whole_pages_in_place_and_the_rest_as_copies() {
     let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
     copier.bytes.fill(0x1f00, 0x1200, 7);
     let buffer = copier.buffer(&[(0x1f00, 0x1200)]);
-    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
     assert!(mapping.is_copied());
     let (iova, bytes) = span(&mapping);
     assert_eq!((iova & 0xfff, bytes), (0xf00, 0x1200));
@@ -157,7 +153,7 @@ fn what_the_device_wrote_comes_back_and_nothing_beside_it() {
     let copier = Copier::new();
     let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    let mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, FromDevice).ok().unwrap();
     let (iova, _) = span(&mapping);
     let (pa, access) = copier.reach(iova).unwrap();
     assert_eq!(access, Access::WRITE);
@@ -176,7 +172,7 @@ fn a_part_is_synced_without_the_rest() {
     let copier = Copier::new();
     let device = copier.device(Trust::Trusted, CopyWhen::Always);
     let buffer = copier.buffer(&[(0x3000, 0x100)]);
-    let mut mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, FromDevice).ok().unwrap();
     let (pa, _) = copier.reach(mapping.iova().get()).unwrap();
     copier.bytes.fill(pa, 0x100, 5);
     mapping.sync_part_for_cpu(0x10, 0x10).unwrap();
@@ -195,9 +191,9 @@ fn small_buffers_are_copied_where_that_is_cheaper() {
     let copier = Copier::new();
     let device = copier.device(Trust::Trusted, CopyWhen::UpTo(0x200));
     let small = copier.buffer(&[(0x3000, 0x100), (0x5000, 0x100)]);
-    let small = device.map::<ToDevice, _>(small).ok().unwrap();
+    let small = device.map(small, ToDevice).ok().unwrap();
     let large = copier.buffer(&[(0x3000, 0x201)]);
-    let large = device.map::<ToDevice, _>(large).ok().unwrap();
+    let large = device.map(large, ToDevice).ok().unwrap();
     assert!(small.is_copied() && !large.is_copied());
     small.unmap().ok().unwrap();
     large.unmap().ok().unwrap();
@@ -212,15 +208,15 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     };
     let unit = copier.rig.hardware.clone();
     let stream = StreamId::new(1);
-    let device = Device::<Arc<Space>>::identity(unit.clone(), stream, narrow).unwrap();
+    let device = Device::<Cpus>::identity(unit.clone(), stream, narrow).unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     let low = copier.buffer(&[(0xf_f000, 0x1000)]);
-    let mapping = device.map::<ToDevice, _>(low).ok().unwrap();
+    let mapping = device.map(low, ToDevice).ok().unwrap();
     assert!(!mapping.is_copied());
     mapping.unmap().ok().unwrap();
     // The pool itself is above 20 bits.
     let high = copier.buffer(&[(0x1f_f123, 0x10)]);
-    let refused = device.map::<ToDevice, _>(high).err().unwrap();
+    let refused = device.map(high, ToDevice).err().unwrap();
     let above = matches!(refused.error, MapError::Copy(TakeError::AboveLimit { .. }));
     assert!(above, "{}", refused.error);
     drop(device);
@@ -229,11 +225,11 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
         limit: Iova::new(POOL + POOL_BYTES - 1),
         ..narrow
     };
-    let device = Device::<Arc<Space>>::identity(unit, stream, narrow).unwrap();
+    let device = Device::<Cpus>::identity(unit, stream, narrow).unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     copier.bytes.fill(0x1f_f123, 0x10, 3);
     let high = copier.buffer(&[(0x1f_f123, 0x10)]);
-    let mapping = device.map::<ToDevice, _>(high).ok().unwrap();
+    let mapping = device.map(high, ToDevice).ok().unwrap();
     let at = mapping.iova().get();
     assert_eq!(at & 0xfff, 0x123);
     assert_eq!(copier.bytes.at(at, 0x10), [3; 0x10]);
@@ -246,14 +242,14 @@ fn a_list_that_does_not_fit_takes_nothing() {
     let copier = Copier::new();
     let device = copier.device(Trust::Untrusted, CopyWhen::Always);
     let pieces: Vec<_> = (0..100).map(|i| (0x1_0000 + (i << 12), 0x1000)).collect();
-    let refused = device.map::<ToDevice, _>(copier.buffer(&pieces));
+    let refused = device.map(copier.buffer(&pieces), ToDevice);
     let full = matches!(
         refused.err().unwrap().error,
         MapError::Copy(TakeError::Full { .. })
     );
     assert!(full);
     assert_eq!(copier.used(), 0);
-    let mapping = device.map::<ToDevice, _>(copier.buffer(&pieces[..20]));
+    let mapping = device.map(copier.buffer(&pieces[..20]), ToDevice);
     let mapping = mapping.ok().unwrap();
     assert_eq!(copier.used(), 40);
     let (iova, bytes) = span(&mapping);
@@ -321,13 +317,13 @@ fn a_pool_that_refuses_at_any_request_leaves_nothing_taken() {
             trust: Trust::Untrusted,
             ..Constraints::default()
         };
-        let (unit, space) = (copier.rig.hardware.clone(), copier.rig.space.clone());
-        let device = Device::translated(unit, StreamId::new(1), space, constraints).unwrap();
+        let space = copier.rig.space.clone();
+        let device = Device::translated(space, StreamId::new(1), constraints).unwrap();
         let device = device.with_copies(Copying {
             pool: refusing,
             ..copier.copying(CopyWhen::Needed)
         });
-        let mapped = device.map::<FromDevice, _>(copier.buffer(&pieces));
+        let mapped = device.map(copier.buffer(&pieces), FromDevice);
         match mapped {
             Ok(mapping) => {
                 assert_eq!(nth, copies, "nothing was refused");
@@ -385,12 +381,12 @@ fn a_device_with_a_pool_of_its_own_neither_fills_nor_sees_the_other_s() {
     let mut held = Vec::new();
     for page in 0..32 {
         let buffer = copier.buffer(&[(0x1_0000 + (page << 12), 0x1000)]);
-        let mapping = restricted.map::<ToDevice, _>(buffer).ok().unwrap();
+        let mapping = restricted.map(buffer, ToDevice).ok().unwrap();
         let (pa, _) = copier.reach(mapping.iova().get()).unwrap();
         assert!(own.contains(PhysAddr::new(pa)), "{pa:#x}");
         held.push(mapping);
     }
-    let refused = restricted.map::<ToDevice, _>(copier.buffer(&[(0x1_0000, 1)]));
+    let refused = restricted.map(copier.buffer(&[(0x1_0000, 1)]), ToDevice);
     let error = refused.err().unwrap().error;
     let full = MapError::Copy(TakeError::Full {
         wanted: 2,
@@ -403,7 +399,7 @@ fn a_device_with_a_pool_of_its_own_neither_fills_nor_sees_the_other_s() {
     assert_eq!(error, full);
     assert_eq!(copier.used(), 0);
     let other = copier.device(Trust::Untrusted, CopyWhen::Always);
-    let mapping = other.map::<ToDevice, _>(copier.buffer(&[(0x1_0000, 1)]));
+    let mapping = other.map(copier.buffer(&[(0x1_0000, 1)]), ToDevice);
     let mapping = mapping.ok().unwrap();
     assert_eq!(copier.used(), 2);
     mapping.unmap().ok().unwrap();
@@ -419,7 +415,7 @@ fn a_broken_space_takes_no_slots() {
     let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
     copier.rig.space.fail(TIMED_OUT);
     for _ in 0..10 {
-        let refused = device.map::<ToDevice, _>(copier.buffer(&[(0x1f00, 0x100)]));
+        let refused = device.map(copier.buffer(&[(0x1f00, 0x100)]), ToDevice);
         assert_eq!(refused.err().unwrap().error, MapError::Broken(TIMED_OUT));
     }
     assert_eq!(copier.used(), 0);
@@ -433,12 +429,12 @@ fn slots_of_a_map_that_failed_in_the_hardware_come_back_when_they_are_quiet() {
     });
     let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
     copier.rig.set_broken(1);
-    let refused = device.map::<ToDevice, _>(copier.buffer(&[(0x1f00, 0x100)]));
-    let held = refused.err().unwrap().buffer.err().unwrap();
+    let refused = device.map(copier.buffer(&[(0x1f00, 0x100)]), ToDevice);
+    let held = refused.err().unwrap().value.into_buffer().err().unwrap();
     assert!(copier.used() > 0);
     copier.rig.set_broken(0);
     copier.rig.space.recover().unwrap();
-    assert!(held.poll().is_ok());
+    assert!(held.try_reclaim().is_ok());
     assert_eq!(copier.used(), 0);
 }
 
@@ -446,7 +442,7 @@ fn slots_of_a_map_that_failed_in_the_hardware_come_back_when_they_are_quiet() {
 fn a_piece_as_long_as_a_page_that_lies_across_two_is_copied_for_the_untrusted() {
     let copier = Copier::new();
     let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
-    let mapping = device.map::<ToDevice, _>(copier.buffer(&[(0x1080, 0x1000)]));
+    let mapping = device.map(copier.buffer(&[(0x1080, 0x1000)]), ToDevice);
     let mapping = mapping.ok().unwrap();
     assert!(mapping.is_copied());
     for segment in mapping.segments() {
@@ -478,13 +474,13 @@ fn what_the_cpu_wrote_beside_a_part_that_is_synced_stays() {
         trust: Trust::Untrusted,
         ..Constraints::default()
     };
-    let (unit, space) = (copier.rig.hardware.clone(), copier.rig.space.clone());
-    let device = Device::translated(unit, StreamId::new(1), space, constraints).unwrap();
+    let space = copier.rig.space.clone();
+    let device = Device::translated(space, StreamId::new(1), constraints).unwrap();
     let device = device.with_cache(cache.clone());
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     // A head and a tail that are copied, and two pages in place.
     let buffer = copier.buffer(&[(0x5800, 0x3000)]);
-    let mut mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     cache.0.lock().clear();
     let line = |at| PhysRange::from_len(PhysAddr::new(at), 0x40).unwrap();
     mapping.sync_part_for_cpu(0x800, 0x40).unwrap();
@@ -500,7 +496,7 @@ fn a_part_across_copies_and_pages_is_synced_piece_by_piece() {
     let copier = Copier::new();
     let device = copier.device(Trust::Untrusted, CopyWhen::Needed);
     let buffer = copier.buffer(&[(0x5ff0, 0x20), (0x7ff0, 0x20)]);
-    let mut mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, Bidirectional).ok().unwrap();
     for segment in mapping.segments() {
         for byte in 0..segment.bytes.get() {
             let (pa, _) = copier.reach(segment.iova.get() + byte).unwrap();

@@ -8,12 +8,12 @@ use super::buffers::{Pages, unowned};
 use super::rig::{BUSY, Rig, Setup, TIMED_OUT, device_of, range};
 use crate::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use crate::dma::{
-    CoherentMemory, Constraints, Device, MapError, Policy, RetireError, ToDevice, Unowned,
+    CoherentMemory, Constraints, Device, MapError, Policy, ToDevice, UnmapError, Unowned,
 };
 use crate::inval::Caching;
 use crate::iova::IovaError;
 use crate::table::Access;
-use crate::unit::{Domain as _, DomainError};
+use crate::unit::DomainError;
 
 fn page(number: u64) -> Unowned {
     unowned(PhysRange::from_len(PhysAddr::new(number << 12), 0x1000).unwrap())
@@ -22,31 +22,30 @@ fn page(number: u64) -> Unowned {
 #[test]
 fn a_buffer_whose_invalidation_never_completes_stays_retired() {
     let rig = Rig::policy(Policy::Retired);
-    let unit = rig.hardware.clone();
     let stream = StreamId::new(3);
     let space = rig.space.clone();
-    let device = Device::translated(unit, stream, space, Constraints::default()).unwrap();
+    let device = Device::translated(space, stream, Constraints::default()).unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
-    let map = |at| device.map::<ToDevice, _>(Pages::new(&alive, &[(at, 0x1000)]));
-    let retired = map(0x1000).ok().unwrap().retire().ok().unwrap();
+    let map = |at| device.map(Pages::new(&alive, &[(at, 0x1000)]), ToDevice);
+    let retired = map(0x1000).ok().unwrap().defer().ok().unwrap();
     rig.set_broken(1);
-    let failed = retired.wait().err().unwrap();
-    assert_eq!(failed.error, RetireError::Unit(TIMED_OUT));
+    let failed = retired.reclaim().err().unwrap();
+    assert_eq!(failed.error, UnmapError::Unit(TIMED_OUT));
     assert_eq!(rig.space.failure(), Some(TIMED_OUT));
     assert_eq!(*rig.hardware.blocked.lock(), [stream]);
     let refused = map(0x2000).err().unwrap();
     assert_eq!(refused.error, MapError::Broken(TIMED_OUT));
     drop(refused);
     assert_eq!(alive.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.space.recover(), Err(RetireError::Unit(TIMED_OUT)));
+    assert_eq!(rig.space.recover(), Err(UnmapError::Unit(TIMED_OUT)));
     let syncs = rig.syncs();
     // A space that is known to be broken does not wait for the hardware again.
-    let failed = failed.retired.wait().err().unwrap();
+    let failed = failed.value.reclaim().err().unwrap();
     assert_eq!(rig.syncs(), syncs);
     rig.set_broken(0);
     rig.space.recover().unwrap();
     assert_eq!(rig.space.failure(), None);
-    assert!(failed.retired.wait().is_ok());
+    assert!(failed.value.reclaim().is_ok());
     assert_eq!(rig.space.waiting(), (0, 0));
     assert!(map(0x2000).ok().unwrap().unmap().is_ok());
 }
@@ -64,7 +63,7 @@ fn strict_unmaps_that_fail_keep_their_addresses() {
     let (one, two) = (map(1), map(2));
     rig.set_broken(1);
     let (error, left) = rig.space.unmap_range(one).unwrap_err();
-    assert_eq!((error, left), (RetireError::Unit(TIMED_OUT), None));
+    assert_eq!((error, left), (UnmapError::Unit(TIMED_OUT), None));
     assert_eq!(rig.space.waiting().0, 1);
     rig.set_broken(0);
     rig.space.recover().unwrap();
@@ -139,7 +138,7 @@ fn table_memory_that_runs_out_at_any_page_leaves_nothing_behind() {
                     error,
                     MapError::Domain(DomainError::Map(crate::table::MapError::Memory(_)))
                 ));
-                assert_eq!(rig.space.domain.table().pages(), 1);
+                assert_eq!(rig.memory.live(), 1);
             }
         }
         // Whatever happened, the addresses are free.
@@ -161,16 +160,16 @@ fn a_buffer_whose_map_fails_in_the_hardware_is_kept_until_it_is_quiet() {
     let alive = Arc::new(AtomicUsize::new(0));
     rig.set_broken(1);
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
-    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    let refused = device.map(buffer, ToDevice).err().unwrap();
     assert_eq!(refused.error, MapError::Unit(TIMED_OUT));
     assert_eq!(rig.space.waiting().0, 1);
-    let Err(held) = refused.buffer else {
+    let Err(held) = refused.value.into_buffer() else {
         panic!("a device may have reached it");
     };
-    let held = held.poll().err().unwrap();
+    let held = held.try_reclaim().err().unwrap();
     rig.set_broken(0);
     rig.space.recover().unwrap();
-    drop(held.poll().ok().unwrap());
+    drop(held.try_reclaim().ok().unwrap());
     assert_eq!(alive.load(Ordering::Relaxed), 0);
 }
 
@@ -184,12 +183,12 @@ fn a_map_that_is_not_told_in_time_keeps_the_buffer_and_breaks_nothing() {
     let alive = Arc::new(AtomicUsize::new(0));
     rig.set_broken(BUSY);
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
-    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    let refused = device.map(buffer, ToDevice).err().unwrap();
     assert!(matches!(refused.error, MapError::Busy { .. }));
     assert_eq!(rig.space.failure(), None);
     rig.set_broken(0);
-    let held = refused.buffer.err().unwrap();
-    assert!(held.wait().is_ok());
+    let held = refused.value.into_buffer().err().unwrap();
+    assert!(held.reclaim().is_ok());
 }
 
 #[test]
@@ -221,7 +220,7 @@ fn unmaps_in_a_broken_space_do_not_wait_for_the_hardware_again() {
     rig.set_broken(1);
     for range in held {
         let (error, left) = rig.space.unmap_range(range).unwrap_err();
-        assert_eq!((error, left), (RetireError::Unit(TIMED_OUT), None));
+        assert_eq!((error, left), (UnmapError::Unit(TIMED_OUT), None));
     }
     assert_eq!((rig.syncs(), rig.space.waiting().0), (1, 4));
     rig.set_broken(0);

@@ -8,21 +8,21 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 
 use super::buffers::Pages;
-use super::rig::{BUSY, Rig, Setup, Space, device_of, range};
+use super::rig::{BUSY, Cpus, Rig, Setup, device_of, range};
 use crate::addr::StreamId;
 use crate::dma::pending::{Tried, Which};
 use crate::dma::{
-    Bounds, Constraints, Device, Mapping, NotUnmapped, Policy, RetireError, Retired, ToDevice,
+    Bounds, Constraints, Deferred, Device, Mapping, NotUnmapped, Policy, ToDevice, UnmapError,
 };
 use crate::inval::Caching;
 use crate::platform::Clock as _;
 
-type Mapped = Mapping<Arc<Space>, Pages, ToDevice>;
+type Mapped = Mapping<Cpus, Pages, ToDevice>;
 
 /// A space with a device, and what its buffers count.
 struct Scene {
     rig: Rig,
-    device: Device<Arc<Space>>,
+    device: Device<Cpus>,
     alive: Arc<AtomicUsize>,
 }
 
@@ -46,7 +46,7 @@ impl Scene {
 
     fn map(&self, page: u64) -> Mapped {
         let buffer = Pages::new(&self.alive, &[(page << 12, 0x1000)]);
-        self.device.map(buffer).ok().unwrap()
+        self.device.map(buffer, ToDevice).ok().unwrap()
     }
 
     /// Runs `then` in the middle of the flush that an unmap of `mapping` does.
@@ -83,8 +83,8 @@ fn an_unmap_on_the_cpu_that_is_flushing_completes() {
 #[test]
 fn retired_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back() {
     let scene = Scene::new(Policy::Retired, 2);
-    let retired: Vec<Retired<_, _>> = (0..20)
-        .map(|page| scene.map(page).retire().ok().unwrap())
+    let retired: Vec<Deferred<_, _>> = (0..20)
+        .map(|page| scene.map(page).defer().ok().unwrap())
         .collect();
     // Four are in the queue; nothing was paid, and a worker is wanted.
     assert_eq!((scene.rig.syncs(), scene.rig.space.waiting().0), (0, 4));
@@ -92,7 +92,7 @@ fn retired_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back
     scene.rig.space.tick().unwrap();
     assert!(!scene.rig.space.is_flush_due());
     assert_eq!(scene.rig.syncs(), 1);
-    let back = retired.into_iter().map(Retired::poll);
+    let back = retired.into_iter().map(Deferred::try_reclaim);
     assert_eq!(back.filter(Result::is_ok).count(), 20);
     let whole = range(0x10_0000, 0xffff_ffff);
     assert_eq!(scene.rig.space.reserve(whole), Ok(()));
@@ -108,14 +108,14 @@ fn retires_during_a_flush_wait_for_nothing() {
     let (keep, cpus) = (kept.clone(), scene.rig.cpus.clone());
     scene.strike(one, move || {
         let before = cpus.now();
-        let retired = mapped.into_iter().map(|one| one.retire().ok().unwrap());
+        let retired = mapped.into_iter().map(|one| one.defer().ok().unwrap());
         keep.lock().extend(retired);
         assert_eq!(cpus.now(), before);
     });
     let retired = core::mem::take(&mut *kept.lock());
     assert_eq!((retired.len(), scene.rig.syncs()), (10, 1));
     for one in retired {
-        assert!(one.wait().is_ok());
+        assert!(one.reclaim().is_ok());
     }
     assert_eq!(scene.rig.syncs(), 2);
     let whole = range(0x10_0000, 0xffff_ffff);
@@ -126,17 +126,17 @@ fn retires_during_a_flush_wait_for_nothing() {
 fn a_wait_for_the_flush_underneath_is_given_up_and_loses_nothing() {
     let scene = Scene::new(Policy::Retired, 8);
     let one = scene.map(1);
-    let waiting = scene.map(2).retire().ok().unwrap();
+    let waiting = scene.map(2).defer().ok().unwrap();
     let kept = Arc::new(spin::Mutex::new(None));
     let keep = kept.clone();
     scene.strike(one, move || {
-        let failed = waiting.wait().err().unwrap();
-        assert!(matches!(failed.error, RetireError::Busy { .. }));
-        *keep.lock() = Some(failed.retired);
+        let failed = waiting.reclaim().err().unwrap();
+        assert!(matches!(failed.error, UnmapError::Busy { .. }));
+        *keep.lock() = Some(failed.value);
     });
     assert!(scene.is_healthy());
     let retired = kept.lock().take().unwrap();
-    assert!(retired.poll().is_ok());
+    assert!(retired.try_reclaim().is_ok());
 }
 
 #[test]
@@ -145,13 +145,14 @@ fn a_queue_that_others_have_for_too_long_breaks_nothing() {
         let scene = Scene::new(policy, 8);
         let one = scene.map(1);
         scene.rig.set_broken(BUSY);
-        let Some(NotUnmapped::Retired(kept)) = one.unmap().err() else {
+        let failed = one.unmap().err().unwrap();
+        assert!(matches!(failed.error, UnmapError::Busy { .. }));
+        let NotUnmapped::Deferred(kept) = failed.value else {
             panic!("it is unmapped and not quiet");
         };
-        assert!(matches!(kept.error, RetireError::Busy { .. }));
         assert!(scene.is_healthy());
         scene.rig.set_broken(0);
-        assert!(kept.retired.wait().is_ok());
+        assert!(kept.reclaim().is_ok());
         assert_eq!(scene.rig.space.waiting(), (0, 0));
     }
 }
@@ -160,7 +161,7 @@ fn a_queue_that_others_have_for_too_long_breaks_nothing() {
 fn a_future_yields_to_the_flush_underneath() {
     let scene = Scene::new(Policy::Retired, 8);
     let one = scene.map(1);
-    let mut waiting = scene.map(2).retire().ok().unwrap();
+    let mut waiting = scene.map(2).defer().ok().unwrap();
     let cpus = scene.rig.cpus.clone();
     let kept = Arc::new(spin::Mutex::new(None));
     let keep = kept.clone();
@@ -168,7 +169,7 @@ fn a_future_yields_to_the_flush_underneath() {
         let before = cpus.now();
         let mut context = Context::from_waker(Waker::noop());
         {
-            let mut quiet = pin!(waiting.reclaim());
+            let mut quiet = pin!(waiting.quiet());
             for _ in 0..5 {
                 assert_eq!(quiet.as_mut().poll(&mut context), Poll::Pending);
             }
@@ -178,14 +179,14 @@ fn a_future_yields_to_the_flush_underneath() {
         *keep.lock() = Some(waiting);
     });
     let waiting = kept.lock().take().unwrap();
-    assert!(waiting.poll().is_ok());
+    assert!(waiting.try_reclaim().is_ok());
     assert_eq!(scene.rig.space.quarantine(), Default::default());
 }
 
 #[test]
 fn a_retired_buffer_that_is_dropped_loses_its_addresses_and_is_counted() {
     let scene = Scene::new(Policy::Retired, 1);
-    let retired = (0..3).map(|page| scene.map(page).retire().ok().unwrap());
+    let retired = (0..3).map(|page| scene.map(page).defer().ok().unwrap());
     retired.for_each(drop);
     scene.rig.space.flush().unwrap();
     let lost = scene.rig.space.quarantine();
@@ -198,7 +199,7 @@ fn a_retired_buffer_that_is_dropped_loses_its_addresses_and_is_counted() {
 fn a_map_that_must_not_wait_does_not() {
     let scene = Scene::new(Policy::Retired, 8);
     let buffer = Pages::new(&scene.alive, &[(0x5000, 0x1000)]);
-    let mapping = scene.device.try_map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = scene.device.try_map(buffer, ToDevice).ok().unwrap();
     assert_eq!(scene.rig.syncs(), 0);
     mapping.unmap().ok().unwrap();
     // Where the hardware has to be told of each map, the buffer comes back.
@@ -208,9 +209,9 @@ fn a_map_that_must_not_wait_does_not() {
     });
     let device = device_of(&rig, 7, Constraints::default());
     let buffer = Pages::new(&scene.alive, &[(0x5000, 0x1000)]);
-    let refused = device.try_map::<ToDevice, _>(buffer).err().unwrap();
+    let refused = device.try_map(buffer, ToDevice).err().unwrap();
     assert_eq!(refused.error, crate::dma::MapError::WouldWait);
-    assert!(refused.buffer.is_ok());
+    assert!(refused.value.into_buffer().is_ok());
     assert_eq!((rig.syncs(), rig.space.waiting()), (0, (0, 0)));
 }
 
@@ -218,7 +219,7 @@ fn a_map_that_must_not_wait_does_not() {
 fn a_generation_is_quiet_after_its_addresses_are_back() {
     let scene = Scene::new(Policy::Retired, 8);
     let space = &scene.rig.space;
-    let retired = scene.map(1).retire().ok().unwrap();
+    let retired = scene.map(1).defer().ok().unwrap();
     let ticket = space.pending.waiting(&space.cpus, 0, Which::All).unwrap();
     let mut given = 0;
     let mut give_back = |ranges: &[_]| {
@@ -233,7 +234,7 @@ fn a_generation_is_quiet_after_its_addresses_are_back() {
         .pending
         .try_settle(&*space.domain, ticket, &mut give_back);
     assert_eq!((settled, given), (Ok(Tried::Quiet), 1));
-    assert!(retired.poll().is_ok());
+    assert!(retired.try_reclaim().is_ok());
 }
 
 #[test]
@@ -241,7 +242,7 @@ fn a_long_range_that_finds_no_room_is_paid_for_by_its_unmap() {
     let scene = Scene::new(Policy::Lazy, 1);
     let long = |page: u64| {
         let buffer = Pages::new(&scene.alive, &[(page << 12, 0x10_0000)]);
-        scene.device.map::<ToDevice, _>(buffer).ok().unwrap()
+        scene.device.map(buffer, ToDevice).ok().unwrap()
     };
     let mapped: Vec<_> = (0..4).map(|number| long(number << 8)).collect();
     let alive = scene.alive.clone();

@@ -8,21 +8,25 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Context, Poll, Waker};
 use spin::Mutex;
 
-use super::buffers::{Pages, unowned};
-use super::rig::{Hardware, Rig, Setup, Space};
+use super::buffers::{Pages, Word, unowned};
+use super::rig::{Cpus, Rig, Setup};
 use crate::addr::{Iova, PageSize, PhysRange, StreamId};
 use crate::dma::{
-    Bidirectional, Coherency, CoherentMemory, Constraints, Device, FromDevice, MapError, Policy,
-    Reservation, RetireError, ToDevice, Trust, reclaim_all,
+    Bidirectional, Coherency, CoherentMemory, Constraints, Device, FromDevice, MapError, Mapping,
+    Policy, Reservation, ToDevice, Trust, UnmapError, reclaim_all,
 };
 use crate::platform::DataCache;
 use crate::table::Access;
-use crate::unit::Domain as _;
 
-fn device(rig: &Rig, constraints: Constraints) -> Device<Arc<Space>> {
-    let unit: Arc<Hardware> = rig.hardware.clone();
+fn device(rig: &Rig, constraints: Constraints) -> Device<Cpus> {
     let stream = StreamId::new(7);
-    Device::translated(unit, stream, rig.space.clone(), constraints).unwrap()
+    Device::translated(rig.space.clone(), stream, constraints).unwrap()
+}
+
+#[test]
+fn a_mapping_of_a_word_sized_buffer_is_small() {
+    assert!(size_of::<Mapping<Cpus, Word>>() <= 48);
+    assert!(size_of::<Mapping<Cpus, Word, ToDevice>>() <= 48);
 }
 
 fn alive() -> Arc<AtomicUsize> {
@@ -35,18 +39,18 @@ fn a_buffer_comes_back_when_it_is_quiet() {
     let device = device(&rig, Constraints::default());
     let alive = alive();
     let buffer = Pages::new(&alive, &[(0x5800, 0x300), (0x9000, 0x1000)]);
-    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
     let segments: Vec<_> = mapping.segments().collect();
     assert_eq!(segments.len(), 2);
     assert_eq!(segments[0].bytes.get(), 0x300);
     let found = rig.space.domain.translate(segments[0].iova).unwrap();
     assert_eq!((found.pa.get(), found.access), (0x5800, Access::READ));
     let at = segments[1].iova;
-    let retired = mapping.retire().ok().unwrap();
+    let retired = mapping.defer().ok().unwrap();
     assert_eq!(rig.space.domain.translate(at), None);
     assert_eq!(rig.syncs(), 0);
-    let retired = retired.poll().err().unwrap();
-    let buffer = retired.wait().ok().unwrap();
+    let retired = retired.try_reclaim().err().unwrap();
+    let buffer = retired.reclaim().ok().unwrap();
     assert_eq!((rig.syncs(), buffer.first().get()), (1, 0x5800));
     drop(buffer);
     assert_eq!(alive.load(Ordering::Relaxed), 0);
@@ -59,10 +63,10 @@ fn many_retired_buffers_are_reclaimed_by_one_sync() {
     let alive = alive();
     let one = |i: u64| {
         let buffer = Pages::new(&alive, &[(i << 12, 0x1000)]);
-        device.map::<FromDevice, _>(buffer).ok().unwrap()
+        device.map(buffer, FromDevice).ok().unwrap()
     };
     let mappings: Vec<_> = (0..100).map(one).collect();
-    let retire = |mapping: crate::dma::Mapping<_, _, FromDevice>| mapping.retire().ok().unwrap();
+    let retire = |mapping: crate::dma::Mapping<_, _, FromDevice>| mapping.defer().ok().unwrap();
     let retired: Vec<_> = mappings.into_iter().map(retire).collect();
     let mut buffers = Vec::new();
     let all = reclaim_all(retired, |buffer| buffers.push(buffer), |_| unreachable!());
@@ -76,17 +80,17 @@ fn a_future_lets_others_join_and_then_pays() {
     let alive = alive();
     let retire = |at| {
         let buffer = Pages::new(&alive, &[(at, 0x1000)]);
-        let mapping = device.map::<Bidirectional, _>(buffer).ok().unwrap();
-        mapping.retire().ok().unwrap()
+        let mapping = device.map(buffer, Bidirectional).ok().unwrap();
+        mapping.defer().ok().unwrap()
     };
     let mut first = retire(0x1000);
     let mut context = Context::from_waker(Waker::noop());
-    let mut quiet = pin!(first.reclaim());
+    let mut quiet = pin!(first.quiet());
     assert!(quiet.as_mut().poll(&mut context).is_pending());
     let second = retire(0x2000);
     assert_eq!(quiet.as_mut().poll(&mut context), Poll::Ready(Ok(())));
-    assert!(first.poll().is_ok());
-    assert!(second.poll().is_ok());
+    assert!(first.try_reclaim().is_ok());
+    assert!(second.try_reclaim().is_ok());
     assert_eq!(rig.syncs(), 1);
 }
 
@@ -97,18 +101,18 @@ fn dropped_mappings_and_retired_buffers_are_never_freed_and_counted() {
     let alive = alive();
     let map = |at| {
         let buffer = Pages::new(&alive, &[(at, 0x1000)]);
-        device.map::<ToDevice, _>(buffer).ok().unwrap()
+        device.map(buffer, ToDevice).ok().unwrap()
     };
     let mapping = map(0x1000);
     let iova = mapping.iova();
     drop(mapping);
     assert!(rig.space.domain.translate(iova).is_some());
-    drop(map(0x2000).retire().ok().unwrap());
+    drop(map(0x2000).defer().ok().unwrap());
     assert_eq!(alive.load(Ordering::Relaxed), 2);
     let lost = rig.space.quarantine();
     assert_eq!((lost.dropped, lost.bytes), (2, 0x2000));
     // One that is quiet when it is dropped is freed.
-    let retired = map(0x3000).retire().ok().unwrap();
+    let retired = map(0x3000).defer().ok().unwrap();
     rig.space.flush().unwrap();
     drop(retired);
     assert_eq!(alive.load(Ordering::Relaxed), 2);
@@ -124,16 +128,16 @@ fn an_untrusted_device_gets_whole_pages_only() {
     let device = device(&rig, untrusted);
     let alive = alive();
     let buffer = Pages::new(&alive, &[(0x1000, 0x1000), (0x2000, 0xfff)]);
-    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    let refused = device.map(buffer, ToDevice).err().unwrap();
     assert!(matches!(refused.error, MapError::SubPage { .. }));
     drop(refused);
     // As long as a page, and across two.
     let buffer = Pages::new(&alive, &[(0x1080, 0x1000)]);
-    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    let refused = device.map(buffer, ToDevice).err().unwrap();
     assert!(matches!(refused.error, MapError::SubPage { .. }));
     drop(refused);
     let buffer = Pages::new(&alive, &[(0x1000, 0x2000)]);
-    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
     drop(mapping.unmap().ok().unwrap());
     assert_eq!(alive.load(Ordering::Relaxed), 0);
 }
@@ -144,21 +148,21 @@ fn untranslated_devices_reach_memory_below_their_limit_and_blocked_ones_none() {
     let unit = rig.hardware.clone();
     let narrow = Constraints::default().address_bits(32);
     let stream = StreamId::new(9);
-    let device = Device::<Arc<Space>>::identity(unit.clone(), stream, narrow).unwrap();
+    let device = Device::<Cpus>::identity(unit.clone(), stream, narrow).unwrap();
     let alive = alive();
     let low = Pages::new(&alive, &[(0x8000_0010, 0x20)]);
-    let mapping = device.map::<ToDevice, _>(low).ok().unwrap();
+    let mapping = device.map(low, ToDevice).ok().unwrap();
     assert_eq!(mapping.iova(), Iova::new(0x8000_0010));
     assert!(mapping.unmap().is_ok());
-    drop(device.map::<ToDevice, _>(Pages::new(&alive, &[(0x1000, 0x1000)])));
+    drop(device.map(Pages::new(&alive, &[(0x1000, 0x1000)]), ToDevice));
     let lost = device.quarantine();
     assert_eq!((lost.dropped, lost.bytes), (1, 0x1000));
     let high = Pages::new(&alive, &[(0xffff_f000, 0x2000)]);
-    let refused = device.map::<ToDevice, _>(high).err().unwrap();
+    let refused = device.map(high, ToDevice).err().unwrap();
     assert!(matches!(refused.error, MapError::AboveLimit { .. }));
-    let device = Device::<Arc<Space>>::blocked(unit, stream, narrow).unwrap();
+    let device = Device::<Cpus>::blocked(unit, stream, narrow).unwrap();
     let low = Pages::new(&alive, &[(0x1000, 0x1000)]);
-    let refused = device.map::<ToDevice, _>(low).err().unwrap();
+    let refused = device.map(low, ToDevice).err().unwrap();
     assert_eq!(refused.error, MapError::Blocked);
     drop(device);
     assert_eq!(*rig.hardware.blocked.lock(), [stream, stream]);
@@ -192,14 +196,14 @@ fn caches_are_maintained_for_a_device_that_does_not_snoop() {
         noted.into_iter().map(|(kind, _)| kind).collect::<Vec<_>>()
     };
     let buffer = Pages::new(&alive, &[(0x1000, 0x100)]);
-    let mut mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, FromDevice).ok().unwrap();
     assert_eq!(kinds(), ['c']);
     mapping.sync_for_cpu();
     assert_eq!(kinds(), ['i']);
     mapping.sync_for_device();
     let buffer = mapping.unmap().ok().unwrap();
     assert_eq!(kinds(), ['c', 'i']);
-    let mut mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mut mapping = device.map(buffer, ToDevice).ok().unwrap();
     mapping.sync_for_cpu();
     assert!(mapping.unmap().is_ok());
     assert_eq!(kinds(), ['c']);
@@ -219,11 +223,11 @@ fn pieces_are_linked_one_after_the_other_and_synced_once() {
         let piece = PhysRange::from_len(crate::addr::PhysAddr::new(at), bytes);
         unowned(piece.unwrap())
     };
-    let first = reserved.link::<ToDevice>(piece(0x1080, 0x2000)).unwrap();
+    let first = reserved.link(piece(0x1080, 0x2000), ToDevice).unwrap();
     assert_eq!(first.get(), start + 0x80);
-    let second = reserved.link::<FromDevice>(piece(0x9000, 0x1000)).unwrap();
+    let second = reserved.link(piece(0x9000, 0x1000), FromDevice).unwrap();
     assert_eq!(second.get(), start + 0x3000);
-    let full = reserved.link::<ToDevice>(piece(0x1_0000, 0x2000));
+    let full = reserved.link(piece(0x1_0000, 0x2000), ToDevice);
     assert!(matches!(
         full,
         Err(crate::dma::LinkError::NoRoom {
@@ -265,6 +269,6 @@ fn a_range_of_another_space_is_refused() {
         .map_range(unowned(memory), Access::READ, &constraints);
     let (range, _) = mapped.unwrap();
     let (error, range) = other.space.unmap_range(range).unwrap_err();
-    assert_eq!(error, RetireError::OtherSpace);
+    assert_eq!(error, UnmapError::OtherSpace);
     one.space.unmap_range(range.unwrap()).unwrap();
 }

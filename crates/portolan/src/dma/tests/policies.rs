@@ -6,7 +6,6 @@ use crate::addr::{PhysAddr, PhysRange};
 use crate::dma::{Bounds, Constraints, DmaRange, Policy};
 use crate::platform::Nanos;
 use crate::table::Access;
-use crate::unit::Domain as _;
 
 fn map(rig: &Rig, page: u64, bytes: u64) -> DmaRange {
     let memory = PhysRange::from_len(PhysAddr::new(page << 12), bytes).unwrap();

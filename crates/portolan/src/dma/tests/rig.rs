@@ -113,7 +113,7 @@ impl Clock for Hand {
 pub(super) type Cpus = Arc<SpinCpus<Hand, fn() -> CpuId>>;
 pub(super) type Memory = Arc<SlabTables<AtomicU64>>;
 pub(super) type Domain = PagedDomain<VtdSecondStage, Memory, Queue>;
-pub(super) type Space = DmaSpace<Domain, Cpus>;
+pub(super) type Space = DmaSpace<Cpus>;
 
 /// A unit that only notes what is asked of it.
 impl Unit for Hardware {
@@ -176,7 +176,15 @@ pub(super) fn range(start: u64, last: u64) -> IovaRange {
 
 impl Rig {
     pub fn new(setup: &Setup) -> Self {
-        let hardware = Arc::new(Hardware::default());
+        Self::on(Arc::default(), setup)
+    }
+
+    /// Another space on the same hardware.
+    pub fn beside(&self) -> Self {
+        Self::on(self.hardware.clone(), &Setup::default())
+    }
+
+    fn on(hardware: Arc<Hardware>, setup: &Setup) -> Self {
         let memory = SlabTables::new(
             PhysAddr::new(0x8000_0000),
             PageSize::SIZE_4K,
@@ -209,7 +217,8 @@ impl Rig {
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };
-        let space = DmaSpace::new(Arc::new(domain), cpus.clone(), &options).unwrap();
+        let space =
+            DmaSpace::new(hardware.clone(), Arc::new(domain), cpus.clone(), &options).unwrap();
         Self {
             hardware,
             memory,
@@ -239,7 +248,6 @@ impl Rig {
 }
 
 /// A device of `rig`, whose stream has the number.
-pub(super) fn device_of(rig: &Rig, stream: u32, constraints: Constraints) -> Device<Arc<Space>> {
-    let (unit, stream) = (rig.hardware.clone(), StreamId::new(stream));
-    Device::translated(unit, stream, rig.space.clone(), constraints).unwrap()
+pub(super) fn device_of(rig: &Rig, stream: u32, constraints: Constraints) -> Device<Cpus> {
+    Device::translated(rig.space.clone(), StreamId::new(stream), constraints).unwrap()
 }

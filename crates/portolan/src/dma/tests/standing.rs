@@ -2,19 +2,18 @@
 
 use super::buffers::unowned;
 use super::copies::{Copier, POOL, POOL_BYTES, span};
-use super::rig::Space;
+use super::rig::Cpus;
 use crate::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use crate::dma::{
     Constraints, CopyWhen, Device, FromDevice, MapError, StandingError, ToDevice, Trust,
 };
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 fn memory() -> PhysRange {
     PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap()
 }
 
-fn device(copier: &Copier, when: CopyWhen) -> Device<Arc<Space>> {
+fn device(copier: &Copier, when: CopyWhen) -> Device<Cpus> {
     let device = copier.device(Trust::Trusted, when);
     device.with_standing_pool(unowned(memory())).unwrap()
 }
@@ -26,7 +25,7 @@ fn small_buffers_owe_no_invalidation() {
     let before = copier.rig.syncs();
     copier.bytes.fill(0x3010, 0x20, 7);
     let buffer = copier.buffer(&[(0x3010, 0x20), (0x5000, 0x100)]);
-    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
     assert!(mapping.is_copied());
     let segments: Vec<_> = mapping.segments().collect();
     assert_eq!(segments.len(), 2);
@@ -35,13 +34,13 @@ fn small_buffers_owe_no_invalidation() {
     assert_eq!(copier.bytes.at(pa, 0x20), [7; 0x20]);
     mapping.unmap().ok().unwrap();
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    let mapping = device.map::<FromDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, FromDevice).ok().unwrap();
     let (iova, bytes) = span(&mapping);
     let (pa, _) = copier.reach(iova).unwrap();
     copier.bytes.fill(pa, bytes as usize, 9);
-    let retired = mapping.retire().ok().unwrap();
+    let retired = mapping.defer().ok().unwrap();
     assert!(retired.is_quiet());
-    assert!(retired.poll().is_ok());
+    assert!(retired.try_reclaim().is_ok());
     assert_eq!(copier.bytes.at(0x3010, 0x20), [9; 0x20]);
     assert_eq!(copier.rig.syncs(), before);
     assert_eq!(copier.used(), 0);
@@ -52,13 +51,13 @@ fn others_are_mapped_in_place_and_so_is_what_finds_no_room() {
     let copier = Copier::new();
     let device = device(&copier, CopyWhen::UpTo(0x1000));
     let large = copier.buffer(&[(0x3000, 0x1001)]);
-    let large = device.map::<ToDevice, _>(large).ok().unwrap();
+    let large = device.map(large, ToDevice).ok().unwrap();
     assert!(!large.is_copied());
     large.unmap().ok().unwrap();
     let mut held = Vec::new();
     let in_place = loop {
         let buffer = copier.buffer(&[(0x7000, 0x1000)]);
-        let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+        let mapping = device.map(buffer, ToDevice).ok().unwrap();
         match mapping.is_copied() {
             true => held.push(mapping),
             false => break mapping,
@@ -79,7 +78,7 @@ fn the_pool_is_mapped_as_long_as_somebody_uses_it() {
     let copier = Copier::new();
     let device = device(&copier, CopyWhen::Always);
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
     let (iova, _) = span(&mapping);
     drop(device);
     assert!(copier.reach(iova).is_some());
@@ -93,7 +92,7 @@ fn a_mapping_that_is_dropped_keeps_its_slots() {
     let copier = Copier::new();
     let device = device(&copier, CopyWhen::Always);
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    drop(device.map::<ToDevice, _>(buffer));
+    drop(device.map(buffer, ToDevice));
     assert_eq!(copier.used(), 1);
     let lost = copier.rig.space.quarantine();
     assert_eq!((lost.dropped, lost.bytes), (1, 0x20));
@@ -107,21 +106,21 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     assert_eq!(refused, StandingError::Untrusted);
     let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
     let plain = Constraints::default();
-    let identity = Device::<Arc<Space>>::identity(unit.clone(), stream, plain).unwrap();
+    let identity = Device::<Cpus>::identity(unit.clone(), stream, plain).unwrap();
     let refused = identity
         .with_standing_pool(unowned(memory()))
         .err()
         .unwrap();
     assert_eq!(refused, StandingError::NotTranslated);
     let space = copier.rig.space.clone();
-    let without = Device::translated(unit.clone(), stream, space.clone(), plain).unwrap();
+    let without = Device::translated(space.clone(), stream, plain).unwrap();
     let refused = without.with_standing_pool(unowned(memory())).err().unwrap();
     assert_eq!(refused, StandingError::NoPool);
     let wide = Constraints {
         align: PageSize::of_lg2(16),
         ..plain
     };
-    let wide = Device::translated(unit, stream, space, wide).unwrap();
+    let wide = Device::translated(space, StreamId::new(2), wide).unwrap();
     let wide = wide.with_copies(copier.copying(CopyWhen::Always));
     let refused = wide.with_standing_pool(unowned(memory())).err().unwrap();
     assert!(
@@ -142,7 +141,7 @@ fn a_pool_that_is_elsewhere_is_not_taken_for_the_one_that_is_mapped() {
     let other = PhysRange::from_len(PhysAddr::new(0x1000), 0x1000).unwrap();
     let device = device.with_standing_pool(unowned(other)).unwrap();
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
     assert!(!mapping.is_copied());
     mapping.unmap().ok().unwrap();
     assert_eq!(copier.used(), 0);
@@ -154,11 +153,11 @@ fn a_broken_space_is_not_got_around() {
     let device = device(&copier, CopyWhen::Always);
     let buffer = copier.buffer(&[(0x3000, 0x2000)]);
     let plain = copier.device(Trust::Trusted, CopyWhen::Needed);
-    let mapping = plain.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = plain.map(buffer, ToDevice).ok().unwrap();
     copier.rig.set_broken(1);
     assert!(mapping.unmap().is_err());
     let buffer = copier.buffer(&[(0x3010, 0x20)]);
-    let refused = device.map::<ToDevice, _>(buffer).err().unwrap();
+    let refused = device.map(buffer, ToDevice).err().unwrap();
     assert!(
         matches!(refused.error, MapError::Broken(_)),
         "{}",

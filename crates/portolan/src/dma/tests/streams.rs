@@ -4,20 +4,19 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::buffers::Pages;
-use super::rig::{Hardware, Rig, Setup, Space, TIMED_OUT, device_of, range};
+use super::rig::{Cpus, Rig, Setup, TIMED_OUT, device_of, range};
 use crate::addr::{Iova, StreamId};
 use crate::dma::{Constraints, Device, DeviceError, Policy, ToDevice, Trust};
 use crate::table::Access;
-use crate::unit::{Domain as _, ReservedKind, ReservedRegion};
+use crate::unit::{ReservedKind, ReservedRegion};
 
 fn translated(
     rig: &Rig,
-    unit: &Arc<Hardware>,
     stream: u32,
     constraints: Constraints,
-) -> Result<Device<Arc<Space>>, DeviceError> {
+) -> Result<Device<Cpus>, DeviceError> {
     let (stream, space) = (StreamId::new(stream), rig.space.clone());
-    Device::translated(unit.clone(), stream, space, constraints)
+    Device::translated(space, stream, constraints)
 }
 
 #[test]
@@ -35,23 +34,11 @@ fn a_stream_is_blocked_although_another_one_leaves_while_the_space_breaks() {
 }
 
 #[test]
-fn the_stream_of_another_unit_with_the_same_number_stays() {
-    let rig = Rig::policy(Policy::Strict);
-    let other = Arc::new(Hardware::default());
-    let plain = Constraints::default();
-    let one = device_of(&rig, 1, plain);
-    let _two = translated(&rig, &other, 1, plain).unwrap();
-    drop(one);
-    rig.space.fail(TIMED_OUT);
-    assert_eq!(*other.blocked.lock(), [StreamId::new(1)]);
-}
-
-#[test]
 fn a_stream_has_one_device_in_a_space() {
     let rig = Rig::policy(Policy::Strict);
     let plain = Constraints::default();
     let one = device_of(&rig, 1, plain);
-    let again = translated(&rig, &rig.hardware, 1, plain).err();
+    let again = translated(&rig, 1, plain).err();
     assert_eq!(again, Some(DeviceError::InUse));
     assert_eq!(*rig.hardware.blocked.lock(), []);
     drop(one);
@@ -60,10 +47,10 @@ fn a_stream_has_one_device_in_a_space() {
 
 #[test]
 fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
-    let (rig, other) = (Rig::policy(Policy::Strict), Rig::policy(Policy::Strict));
-    let plain = Constraints::default();
-    let device = device_of(&rig, 1, plain);
-    let device = device.move_to(rig.hardware.clone(), other.space.clone());
+    let rig = Rig::policy(Policy::Strict);
+    let other = rig.beside();
+    let device = device_of(&rig, 1, Constraints::default());
+    let device = device.move_to(other.space.clone());
     let device = device.ok().unwrap();
     assert_eq!(*rig.hardware.blocked.lock(), []);
     // The space that it has left has room for it again, and does not block it any more.
@@ -71,17 +58,27 @@ fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
     assert_eq!(*rig.hardware.blocked.lock(), []);
     other.space.fail(TIMED_OUT);
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
-    // Not to where it is, nor on another unit: then it is blocked.
-    let there = device.move_to(other.hardware.clone(), rig.space.clone());
+    // Not to another unit: then it is blocked.
+    let elsewhere = Rig::policy(Policy::Strict);
+    let there = device.move_to(elsewhere.space.clone());
     assert_eq!(there.err(), Some(DeviceError::InUse));
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1); 2]);
+}
+
+#[test]
+fn a_device_does_not_move_to_where_it_is() {
+    let rig = Rig::policy(Policy::Strict);
+    let device = device_of(&rig, 1, Constraints::default());
+    let there = device.move_to(rig.space.clone());
+    assert_eq!(there.err(), Some(DeviceError::InUse));
+    assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
 }
 
 #[test]
 fn a_broken_space_takes_no_devices() {
     let rig = Rig::policy(Policy::Strict);
     rig.space.fail(TIMED_OUT);
-    let refused = translated(&rig, &rig.hardware, 1, Constraints::default()).err();
+    let refused = translated(&rig, 1, Constraints::default()).err();
     assert_eq!(refused, Some(DeviceError::Broken(TIMED_OUT)));
     assert_eq!(rig.hardware.attached.load(Ordering::Relaxed), 0);
 }
@@ -93,13 +90,12 @@ fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
         ..Constraints::default()
     };
     let rig = Rig::policy(Policy::Lazy);
-    let refused = translated(&rig, &rig.hardware, 1, untrusted).err();
+    let refused = translated(&rig, 1, untrusted).err();
     assert_eq!(refused, Some(DeviceError::Untrusted));
-    let refused =
-        Device::<Arc<Space>>::identity(rig.hardware.clone(), StreamId::new(1), untrusted).err();
+    let refused = Device::<Cpus>::identity(rig.hardware.clone(), StreamId::new(1), untrusted).err();
     assert_eq!(refused, Some(DeviceError::Untrusted));
     let rig = Rig::policy(Policy::Retired);
-    assert!(translated(&rig, &rig.hardware, 1, untrusted).is_ok());
+    assert!(translated(&rig, 1, untrusted).is_ok());
 }
 
 fn reserve(rig: &Rig, start: u64, last: u64, kind: ReservedKind) {
@@ -127,7 +123,7 @@ fn no_mapping_gets_what_the_unit_reserves() {
     let devices = [1, 2].map(|stream| device_of(&rig, stream, plain));
     let map = |at: u64| {
         let buffer = Pages::new(&alive, &[(at, 0x1000)]);
-        devices[0].map::<ToDevice, _>(buffer)
+        devices[0].map(buffer, ToDevice)
     };
     let held: alloc::vec::Vec<_> = (0..4).map(|page| map(page << 12).ok().unwrap()).collect();
     let mut at: alloc::vec::Vec<_> = held.iter().map(|one| one.iova().get()).collect();
@@ -158,12 +154,12 @@ fn reserved_addresses_that_are_in_use_are_refused() {
     let device = device_of(&rig, 1, plain);
     let alive = Arc::new(AtomicUsize::new(0));
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
-    let mapping = device.map::<ToDevice, _>(buffer).ok().unwrap();
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
     let at = mapping.iova().get();
     reserve(&rig, at, at + 0xfff, ReservedKind::Interrupts);
-    let refused = translated(&rig, &rig.hardware, 2, plain).err();
+    let refused = translated(&rig, 2, plain).err();
     let reserved = range(at, at + 0xfff);
     assert_eq!(refused, Some(DeviceError::Reserved { range: reserved }));
     mapping.unmap().ok().unwrap();
-    assert!(translated(&rig, &rig.hardware, 2, plain).is_ok());
+    assert!(translated(&rig, 2, plain).is_ok());
 }

@@ -1,8 +1,8 @@
 //! Structural entries reach a walker that does not snoop whatever debt is paid first.
 
 use alloc::vec::Vec;
-use core::cell::RefCell;
 use core::sync::atomic::AtomicU64;
+use spin::Mutex;
 
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
@@ -16,7 +16,7 @@ const BLOCK: u64 = 0x20_0000;
 /// Remembers which lines were cleaned on the spot.
 struct Cleaned {
     slab: SlabTables<AtomicU64>,
-    lines: RefCell<Vec<PhysRange>>,
+    lines: Mutex<Vec<PhysRange>>,
 }
 
 impl TableMem<AtomicU64> for Cleaned {
@@ -33,7 +33,7 @@ impl TableMem<AtomicU64> for Cleaned {
     }
 
     fn clean(&self, bytes: PhysRange) {
-        self.lines.borrow_mut().push(bytes);
+        self.lines.lock().push(bytes);
     }
 }
 
@@ -41,13 +41,13 @@ impl Cleaned {
     fn new() -> Self {
         Self {
             slab: SlabTables::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 64),
-            lines: RefCell::default(),
+            lines: Mutex::default(),
         }
     }
 
     fn has(&self, entry: u64) -> bool {
         let entry = PhysAddr::new(entry);
-        self.lines.borrow().iter().any(|line| line.contains(entry))
+        self.lines.lock().iter().any(|line| line.contains(entry))
     }
 }
 
@@ -90,7 +90,7 @@ fn a_split_block_is_gone_before_its_debt_is_paid() {
     let memory = Cleaned::new();
     let table = new(&memory);
     map(&table, 0, BLOCK);
-    memory.lines.borrow_mut().clear();
+    memory.lines.lock().clear();
     let mut owed = Gather::new();
     let _pending = table.split(Iova::new(PAGE), &mut owed).unwrap();
     assert!(
@@ -112,7 +112,7 @@ fn a_table_that_no_debt_remembers_is_linked_for_the_walker_too() {
         table.unmap(page, &mut owed).unwrap();
         debts.push(owed);
     }
-    memory.lines.borrow_mut().clear();
+    memory.lines.lock().clear();
     let mut all = Gather::new();
     for mut owed in debts {
         table

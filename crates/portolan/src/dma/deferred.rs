@@ -1,0 +1,215 @@
+//! Buffers that were unmapped, until their invalidation has completed.
+
+use alloc::sync::Arc;
+use core::future::Future;
+use core::mem::ManuallyDrop;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+
+use super::buffer::{Buffer, bytes_of};
+use super::copies::Record;
+use super::error::UnmapError;
+use super::failed::Failed;
+use super::pending::Tried;
+use super::quieting::Wait;
+use super::settings::Settings;
+use super::space::DmaSpace;
+use crate::platform::Cpus;
+
+/// A buffer that was unmapped, and that devices may reach until it is reclaimed: its invalidation is
+/// deferred, so that one can be for many.
+///
+/// *Drop.* Interrupt, unless it has the last reference to its space. One that no device reaches any
+/// more gives its buffer and its addresses back; of any other the buffer is never freed, and
+/// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
+#[must_use = "a deferred buffer that is dropped is never freed"]
+pub struct Deferred<P: Cpus + Clone, B: Buffer> {
+    waiting: Option<Waiting<P, B>>,
+}
+
+/// A buffer and what it waits for. The buffer is dropped by nobody who does not say so.
+struct Waiting<P: Cpus + Clone, B> {
+    settings: Arc<Settings<P>>,
+    copies: Option<Record>,
+    buffer: ManuallyDrop<B>,
+    /// Nothing, if no device has reached it through a space.
+    held: Option<Wait>,
+}
+
+impl<P: Cpus + Clone, B> Waiting<P, B> {
+    /// The space, and what is waited for there.
+    #[inline]
+    fn held(&self) -> Option<(&DmaSpace<P>, &Wait)> {
+        self.settings.space.as_deref().zip(self.held.as_ref())
+    }
+
+    /// The buffer, which no device reaches any more; its copies and its addresses go back.
+    #[inline]
+    fn into_buffer(self) -> B {
+        if let Some((space, wait)) = self.held() {
+            space.release(wait);
+        }
+        self.settings.give_back(self.copies);
+        ManuallyDrop::into_inner(self.buffer)
+    }
+
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.held().is_none_or(|(space, wait)| space.is_quiet(wait))
+    }
+}
+
+/// What the compiler knows to be there until the value is consumed or dropped.
+const PRESENT: &str = "taken only when the value is consumed";
+
+impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
+    pub(super) const fn new(
+        settings: Arc<Settings<P>>,
+        copies: Option<Record>,
+        buffer: ManuallyDrop<B>,
+        held: Option<Wait>,
+    ) -> Self {
+        let waiting = Some(Waiting {
+            settings,
+            copies,
+            buffer,
+            held,
+        });
+        Self { waiting }
+    }
+
+    /// Waits until no device can reach the buffer, and gives it back. It invalidates all that was
+    /// deferred before on the same CPU.
+    ///
+    /// *Context.* Atomic. Not from a handler, which may have interrupted the flush that it would
+    /// wait for: [`UnmapError::Busy`] is the answer after the space's limit.
+    ///
+    /// # Errors
+    /// With the buffer, which stays deferred, if the hardware did not complete, or if another CPU's
+    /// flush did not in time.
+    #[inline]
+    pub fn reclaim(mut self) -> Result<B, Failed<Self, UnmapError>> {
+        if let Some((space, wait)) = self.waiting.as_ref().and_then(Waiting::held) {
+            if let Err(error) = space.settle(wait) {
+                let value = self;
+                return Err(Failed { error, value });
+            }
+        }
+        Ok(self.waiting.take().expect(PRESENT).into_buffer())
+    }
+
+    /// Gives the buffer back if no device can reach it any more, and itself if some may. Never
+    /// waits and submits nothing.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// With the buffer, which stays deferred.
+    #[inline]
+    pub fn try_reclaim(mut self) -> Result<B, Self> {
+        if self.is_quiet() {
+            Ok(self.waiting.take().expect(PRESENT).into_buffer())
+        } else {
+            Err(self)
+        }
+    }
+
+    /// Whether no device can reach the buffer any more.
+    ///
+    /// *Context.* Interrupt.
+    pub fn is_quiet(&self) -> bool {
+        self.waiting.as_ref().is_none_or(Waiting::is_quiet)
+    }
+
+    /// A future that is ready once no device can reach the buffer; then [`Deferred::try_reclaim`]
+    /// gives it back. It lets other tasks run once, so that what they defer can join, and then
+    /// invalidates all of it, unless another CPU does. Dropping it early loses nothing.
+    ///
+    /// *Context.* Interrupt; its `poll` is atomic, and never waits for another CPU.
+    pub fn quiet(&mut self) -> Quiet<'_, P, B> {
+        Quiet {
+            deferred: self,
+            turn: Turn::First,
+        }
+    }
+}
+
+impl<P: Cpus + Clone, B: Buffer> Drop for Deferred<P, B> {
+    fn drop(&mut self) {
+        let Some(waiting) = self.waiting.take() else {
+            return;
+        };
+        if waiting.is_quiet() {
+            drop(waiting.into_buffer());
+            return;
+        }
+        if let Some((space, wait)) = waiting.held() {
+            space.count_dropped(bytes_of(&*waiting.buffer));
+            space.abandon(wait);
+        }
+        // Its slots stay the device's.
+        core::mem::forget(waiting.copies);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    First,
+    Second,
+}
+
+/// The future of [`Deferred::quiet`].
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Quiet<'r, P: Cpus + Clone, B: Buffer> {
+    deferred: &'r mut Deferred<P, B>,
+    turn: Turn,
+}
+
+impl<P: Cpus + Clone, B: Buffer> Future for Quiet<'_, P, B> {
+    type Output = Result<(), UnmapError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let waiting = self.deferred.waiting.as_ref();
+        let Some((space, wait)) = waiting.and_then(Waiting::held) else {
+            return Poll::Ready(Ok(()));
+        };
+        if space.is_quiet(wait) {
+            return Poll::Ready(Ok(()));
+        }
+        if self.turn == Turn::Second {
+            match space.try_settle(wait) {
+                Ok(Tried::Quiet) => return Poll::Ready(Ok(())),
+                Ok(Tried::Busy) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        self.turn = Turn::Second;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Waits for all of `deferred`, in whatever order they were deferred, and hands each buffer to
+/// `give`. Each queue in which some of them wait is flushed once.
+///
+/// *Context.* Atomic, as [`Deferred::reclaim`].
+///
+/// # Errors
+/// The first failure; buffers that a device may still reach are handed to `keep`.
+pub fn reclaim_all<P: Cpus + Clone, B: Buffer>(
+    deferred: impl IntoIterator<Item = Deferred<P, B>>,
+    mut give: impl FnMut(B),
+    mut keep: impl FnMut(Deferred<P, B>),
+) -> Result<(), UnmapError> {
+    let mut first = Ok(());
+    for one in deferred {
+        match one.reclaim() {
+            Ok(buffer) => give(buffer),
+            Err(failed) => {
+                first = first.and(Err(failed.error));
+                keep(failed.value);
+            }
+        }
+    }
+    first
+}

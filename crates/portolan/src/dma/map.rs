@@ -1,0 +1,373 @@
+//! Mapping a device's buffers.
+
+use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
+
+use arrayvec::ArrayVec;
+
+use super::buffer::{Buffer, bytes_of};
+use super::constraints::{Constraints, Trust};
+use super::copies::{Copies, CopyWhen, Copying, Cut, Reached, Record, Through, Wanted, cut};
+use super::deferred::Deferred;
+use super::device::{Device, Translation};
+use super::direction::{DataDirection, Direction};
+use super::error::MapError;
+use super::failed::Failed;
+use super::mapping::{Mapping, Place};
+use super::quieting::Wait;
+use super::space::{DmaSpace, Waiting};
+use super::standing::Standing;
+use crate::addr::PhysRange;
+use crate::bounce::Fill;
+use crate::platform::Cpus;
+use crate::table::Access;
+
+/// A buffer that was not mapped.
+pub enum NotMapped<P: Cpus + Clone, B: Buffer> {
+    /// No device has reached it.
+    Buffer(B),
+    /// The hardware failed while it was mapped, so that a device may have reached it: it comes back
+    /// once the space has recovered.
+    Deferred(Deferred<P, B>),
+}
+
+/// The error of [`Device::map`], with the buffer.
+pub type MapFailed<P, B> = Failed<NotMapped<P, B>, MapError>;
+
+impl<P: Cpus + Clone, B: Buffer> NotMapped<P, B> {
+    /// The buffer, if no device has reached it.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// With the deferred buffer, if a device may have.
+    pub fn into_buffer(self) -> Result<B, Deferred<P, B>> {
+        match self {
+            Self::Buffer(buffer) => Ok(buffer),
+            Self::Deferred(deferred) => Err(deferred),
+        }
+    }
+}
+
+/// Why a buffer was not placed, and its copies and what they wait for if a device may have reached
+/// it.
+struct NotPlaced {
+    error: MapError,
+    held: Option<(Option<Record>, Wait)>,
+}
+
+impl From<MapError> for NotPlaced {
+    fn from(error: MapError) -> Self {
+        Self { error, held: None }
+    }
+}
+
+/// Pieces that are gathered on the stack: those of a contiguous buffer with its ends copied.
+const FEW: usize = 4;
+
+/// The pieces that a device reaches, as one list.
+enum List<'l> {
+    There(&'l [PhysRange]),
+    Few(ArrayVec<PhysRange, FEW>),
+    Many(Vec<PhysRange>),
+}
+
+impl<'l> List<'l> {
+    #[inline]
+    fn new(
+        pieces: &'l [PhysRange],
+        copies: Option<&Copies>,
+        waiting: Waiting,
+    ) -> Result<Self, MapError> {
+        match copies {
+            None => Ok(Self::There(pieces)),
+            Some(_) => Self::copied(pieces, copies, waiting),
+        }
+    }
+
+    #[cold]
+    fn copied(
+        pieces: &'l [PhysRange],
+        copies: Option<&Copies>,
+        waiting: Waiting,
+    ) -> Result<Self, MapError> {
+        let reached = Reached::new(super::Pieces::List(pieces), copies);
+        let count = reached.clone().count();
+        if count <= FEW {
+            return Ok(Self::Few(reached.collect()));
+        }
+        if waiting == Waiting::Refused {
+            return Err(MapError::WouldWait);
+        }
+        let mut list = Vec::new();
+        list.try_reserve_exact(count)
+            .map_err(|_| MapError::Records)?;
+        list.extend(reached);
+        Ok(Self::Many(list))
+    }
+
+    #[inline]
+    fn as_slice(&self) -> &[PhysRange] {
+        match self {
+            Self::There(list) => list,
+            Self::Few(list) => list,
+            Self::Many(list) => list,
+        }
+    }
+}
+
+impl<P: Cpus + Clone> Device<P> {
+    /// Lets the device reach `buffer` in `direction`, pieces at contiguous addresses as far as they
+    /// fill their pages. [`Mapping::segments`] says where.
+    ///
+    /// *Context.* Atomic; memory is taken for table pages and for the records of addresses.
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`].
+    #[inline]
+    pub fn map<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        self.map_waiting(buffer, direction, Waiting::Allowed)
+    }
+
+    /// As [`Device::map`], and never waits: for handlers that refill their rings.
+    ///
+    /// *Context.* Interrupt, as far as the memory for table pages and for the records of addresses
+    /// can be taken there.
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]. [`MapError::WouldWait`] where the hardware has to be told
+    /// of a new mapping, where addresses have to become quiet first, and for copies of more than two
+    /// pieces.
+    #[inline]
+    pub fn try_map<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        self.map_waiting(buffer, direction, Waiting::Refused)
+    }
+
+    #[inline]
+    fn map_waiting<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+        waiting: Waiting,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        // Whatever panics from here on, a buffer that is mapped is not dropped.
+        let buffer = ManuallyDrop::new(buffer);
+        let settings = || self.settings.clone();
+        let NotPlaced { error, held } =
+            match self.find_place(&*buffer, direction.direction(), waiting) {
+                Ok((place, copies)) => {
+                    return Ok(Mapping::new(settings(), place, copies, buffer, direction));
+                }
+                Err(failed) => failed,
+            };
+        let value = match held {
+            Some((copies, wait)) => {
+                NotMapped::Deferred(Deferred::new(settings(), copies, buffer, Some(wait)))
+            }
+            None => NotMapped::Buffer(ManuallyDrop::into_inner(buffer)),
+        };
+        Err(Failed { error, value })
+    }
+
+    #[inline]
+    fn find_place<B: Buffer>(
+        &self,
+        buffer: &B,
+        direction: Direction,
+        waiting: Waiting,
+    ) -> Result<(Place, Option<Record>), NotPlaced> {
+        if direction.device_writes() && !buffer.device_may_write() {
+            return Err(MapError::ReadOnly.into());
+        }
+        match (self.translation, self.space()) {
+            (Translation::Space(_), Some(space)) => {
+                self.place_in(space, buffer, direction, waiting)
+            }
+            (Translation::Identity, _) => self.place_as_is(buffer, direction, waiting),
+            (Translation::Blocked | Translation::Space(_), _) => Err(MapError::Blocked.into()),
+        }
+    }
+
+    #[inline]
+    fn place_in<B: Buffer>(
+        &self,
+        space: &DmaSpace<P>,
+        buffer: &B,
+        direction: Direction,
+        waiting: Waiting,
+    ) -> Result<(Place, Option<Record>), NotPlaced> {
+        if let Some(error) = space.failure() {
+            return Err(MapError::Broken(error).into());
+        }
+        if let Some(pool) = &self.settings.standing {
+            if let Some(copies) = self.standing_copies(buffer, pool, direction, waiting) {
+                return Ok((Place::Standing, Some(copies)));
+            }
+        }
+        let through = Through::Pages(space.granule());
+        let copies = self.copies(buffer, through, direction, waiting)?;
+        let pieces = buffer.pieces();
+        let constraints = self.placed(copies.as_deref());
+        let list = List::new(pieces.as_slice(), copies.as_deref(), waiting);
+        let placed = match &list {
+            Ok(list) => space.place(list.as_slice(), direction.access(), &constraints, waiting),
+            Err(error) => Err((*error).into()),
+        };
+        match placed {
+            Ok(range) => Ok((Place::Space(range), copies)),
+            Err(failed) => {
+                let error = failed.error;
+                let held = match failed.held {
+                    Some(wait) => Some((copies, wait)),
+                    None => {
+                        self.settings.give_back(copies);
+                        None
+                    }
+                };
+                Err(NotPlaced { error, held })
+            }
+        }
+    }
+
+    fn place_as_is<B: Buffer>(
+        &self,
+        buffer: &B,
+        direction: Direction,
+        waiting: Waiting,
+    ) -> Result<(Place, Option<Record>), NotPlaced> {
+        let copies = self.copies(buffer, Through::Nothing, direction, waiting)?;
+        let limit = self.settings.constraints.limit;
+        let mut reached = Reached::new(buffer.pieces(), copies.as_deref());
+        let error = if reached.clone().next().is_none() {
+            Some(MapError::Empty)
+        } else {
+            let above = reached.find(|piece| piece.last().get() > limit.get());
+            above.map(|piece| MapError::AboveLimit { piece, limit })
+        };
+        match error {
+            None => Ok((Place::Identity, copies)),
+            Some(error) => {
+                self.settings.give_back(copies);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The limits under which a buffer is placed whose shared pages, if it has some, are copied.
+    #[inline]
+    fn placed(&self, copies: Option<&Copies>) -> Constraints {
+        let constraints = self.settings.constraints;
+        let trust = match copies {
+            None => constraints.trust,
+            // Copies have pages of their own, and what is in place fills its pages.
+            Some(_) => Trust::Trusted,
+        };
+        Constraints {
+            trust,
+            ..constraints
+        }
+    }
+
+    /// Copies of all of `buffer` in the pool that stays mapped, if they are wanted and fit.
+    fn standing_copies<B: Buffer>(
+        &self,
+        buffer: &B,
+        standing: &Standing<P>,
+        direction: Direction,
+        waiting: Waiting,
+    ) -> Option<Record> {
+        let settings = &*self.settings;
+        let copying = settings.copying.as_ref()?;
+        let bytes = bytes_of(buffer);
+        let wanted = match copying.when {
+            CopyWhen::Needed => false,
+            CopyWhen::UpTo(most) => bytes <= most,
+            CopyWhen::Always => true,
+        };
+        if !wanted || bytes == 0 {
+            return None;
+        }
+        let wanted = Wanted {
+            constraints: &settings.constraints,
+            through: Through::Standing,
+            fill: self.fill(copying, direction),
+        };
+        let pieces = buffer.pieces();
+        let made = Copies::make(
+            &settings.spares,
+            copying,
+            pieces,
+            Cut::Whole,
+            &wanted,
+            waiting,
+        );
+        let copies = made.ok()??;
+        if standing.holds(&copies) {
+            return Some(copies);
+        }
+        settings.give_back(Some(copies));
+        None
+    }
+
+    fn fill(&self, copying: &Copying, direction: Direction) -> Fill {
+        let reads = direction.access().contains(Access::READ);
+        match (reads, self.settings.constraints.trust) {
+            (false, Trust::Trusted) => copying.fill,
+            _ => Fill::Buffer,
+        }
+    }
+
+    #[inline]
+    fn copies<B: Buffer>(
+        &self,
+        buffer: &B,
+        through: Through,
+        direction: Direction,
+        waiting: Waiting,
+    ) -> Result<Option<Record>, MapError> {
+        match &self.settings.copying {
+            None => Ok(None),
+            Some(copying) => self.copies_by(copying, buffer, through, direction, waiting),
+        }
+    }
+
+    fn copies_by<B: Buffer>(
+        &self,
+        copying: &Copying,
+        buffer: &B,
+        through: Through,
+        direction: Direction,
+        waiting: Waiting,
+    ) -> Result<Option<Record>, MapError> {
+        let settings = &*self.settings;
+        let constraints = &settings.constraints;
+        let page = match through {
+            Through::Pages(page) => Some(page),
+            Through::Nothing | Through::Standing => None,
+        };
+        let cut = match (copying.when, &settings.standing) {
+            // It was tried, or is not worth it.
+            (CopyWhen::UpTo(_), Some(_)) => Cut::InPlace,
+            (CopyWhen::UpTo(_), None) => cut(Some(copying), constraints, bytes_of(buffer), page),
+            _ => cut(Some(copying), constraints, 0, page),
+        };
+        if cut == Cut::InPlace {
+            return Ok(None);
+        }
+        let wanted = Wanted {
+            constraints,
+            through,
+            fill: self.fill(copying, direction),
+        };
+        let pieces = buffer.pieces();
+        Copies::make(&settings.spares, copying, pieces, cut, &wanted, waiting)
+    }
+}
