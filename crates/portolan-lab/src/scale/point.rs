@@ -174,14 +174,9 @@ impl<'b> Bench<'b> {
             },
             ..SpaceOptions::default()
         };
-        let space = Arc::new(DmaSpace::new(
-            Arc::new(Attached),
-            Arc::new(domain),
-            cpus.clone(),
-            &options,
-        )?);
-        let limits = Constraints::default();
-        let device = Device::translated(space, STREAM, limits)?;
+        let (unit, domain) = (Arc::new(Attached), Arc::new(domain));
+        let space = Arc::new(DmaSpace::new(unit, domain, cpus.clone(), &options)?);
+        let device = Device::translated(space, STREAM, Constraints::default())?;
         let pages = (load.bytes / F::GRANULE.bytes() as f64).ceil().max(1.0);
         let entry = profile.price(Event::PteWrite)?;
         let leave = profile.price(Event::UnmapPage)?;

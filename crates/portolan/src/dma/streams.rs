@@ -20,6 +20,8 @@ pub(super) trait Home: Send + Sync {
 }
 
 /// A unit and a domain of it.
+///
+/// *Context.* Task.
 pub(super) struct Pair<U, D> {
     unit: Arc<U>,
     any: Arc<dyn Unit>,
