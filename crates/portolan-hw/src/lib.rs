@@ -7,8 +7,8 @@
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
 //! [`virtio`] virtio-iommu and [`amd`] AMD-Vi; [`firmware`] reads the tables that say which units
-//! there are (DMAR, IVRS, IORT, VIOT), and [`overrides`] has what they say that counts for more than a
-//! unit's registers.
+//! there are (DMAR, IVRS, IORT, VIOT), [`reserved`] has the addresses that they reserve for streams, and
+//! [`overrides`] what they say that counts for more than a unit's registers.
 //!
 //! A `spec` module holds layouts and nothing else.
 #![no_std]
@@ -20,6 +20,7 @@ pub mod amd;
 pub mod firmware;
 pub mod ids;
 pub mod overrides;
+pub mod reserved;
 pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra_smmu;

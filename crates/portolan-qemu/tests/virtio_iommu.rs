@@ -8,9 +8,10 @@ use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::table::Access;
 use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit,
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, ReservedKind,
+    Unit,
 };
-use portolan_hw::virtio::{Config, ReservedKind, Viommu, VirtioDomain};
+use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine};
@@ -209,7 +210,7 @@ fn the_message_window_is_reserved() {
         }
         if rig.machine.architecture() == Architecture::X86 {
             assert_eq!(found.len(), 1);
-            assert_eq!(found[0].kind, ReservedKind::Messages);
+            assert_eq!(found[0].kind, ReservedKind::Interrupts);
             assert_eq!(found[0].range.start(), Iova::new(0xfee0_0000));
         }
     });

@@ -4,15 +4,17 @@ mod support;
 
 use std::sync::Arc;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Gather, Preference, Quirks};
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::VtdLevels;
 use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Unit, UnitError,
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, ReservedKind,
+    ReservedRegion, Unit, UnitError,
 };
-use portolan_hw::vtd::{Config, Invalidation, Mode, Reserved, SecondDomain, Vtd as Driver};
+use portolan_hw::reserved::Reserved;
+use portolan_hw::vtd::{Config, Invalidation, Mode, SecondDomain, Vtd as Driver};
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::guest_tables::GuestTables;
@@ -292,13 +294,12 @@ fn reserved_memory_stays_reachable() {
     };
     let edu = Edu::find(&machine.pci().unwrap()).unwrap();
     let page = machine.tables().alloc(PageSize::SIZE_4K).unwrap();
-    let memory = PhysRange::page(page, PageSize::SIZE_4K);
     let stream = edu.function().stream();
-    let reserved = vec![Reserved { stream, memory }];
-    let config = Config {
-        reserved,
-        ..Config::default()
-    };
+    let range = IovaRange::page(Iova::new(page.get()), PageSize::SIZE_4K);
+    let kind = ReservedKind::Direct(rw());
+    let region = ReservedRegion { range, kind };
+    let mut config = Config::default();
+    config.reserved.add(Reserved::one(stream, region)).unwrap();
     let unit = enable(&machine, config).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(stream, &domain).unwrap();

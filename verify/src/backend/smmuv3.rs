@@ -138,6 +138,8 @@ where
         ..Config::default()
     };
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let queue_entries = Some(1 << config.command_queue_lg2);
+    let fault_room = Some(1 << config.event_queue_lg2);
     let unit = Smmu::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {
@@ -155,8 +157,8 @@ where
             next: asked,
             respond: |unit, to, response| unit.respond(to, response),
         }),
-        queue_entries: Some(1 << config.command_queue_lg2),
-        fault_room: Some(1 << config.event_queue_lg2),
+        queue_entries,
+        fault_room,
         bad_command: refused,
         submitted,
     })
@@ -277,6 +279,8 @@ where
     let registers = machine.iommu_registers().ok_or_else(none)?;
     let config = Config::default();
     let (registers, tables) = wrap.wrap(registers, machine.tables().clone());
+    let queue_entries = Some(1 << config.command_queue_lg2);
+    let fault_room = Some(1 << config.event_queue_lg2);
     let unit = Smmu::enable(registers, tables, HostClock::new(), config);
     Ok(Rig {
         unit: unit.map_err(failed)?,
@@ -287,8 +291,8 @@ where
         domain,
         pasids: None,
         faulting: None,
-        queue_entries: Some(1 << config.command_queue_lg2),
-        fault_room: Some(1 << config.event_queue_lg2),
+        queue_entries,
+        fault_room,
         bad_command: |_, _| None,
         submitted,
         host,

@@ -336,7 +336,7 @@ fn inherited_streams_pass_until_they_are_moved() {
             implementation,
             ..Config::default()
         };
-        let (bench, driver) = enabled(setup.clone(), config);
+        let (bench, driver) = enabled(setup.clone(), config.clone());
         let driver = driver.unwrap();
         let direct = Iova::new(0x8000_0000);
         for (id, passes) in [(0x880, true), (0x882, true), (0x900, true), (0x901, false)] {

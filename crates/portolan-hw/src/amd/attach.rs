@@ -24,7 +24,6 @@ use super::shared::Shared;
 use super::spec::ADDRESS;
 use super::spec::entry::{DOMAIN, IR, IW, MODE};
 use super::unit::{AmdDomain, AmdVi, PASS};
-use super::unity;
 use super::update::BLOCKED;
 
 /// A domain that is kept alive.
@@ -129,6 +128,14 @@ const WINDOWS: [(ReservedKind, u64, u64); 2] = [
     (ReservedKind::Interrupts, 0xfee0_0000, 0xfeef_ffff),
     (ReservedKind::Unusable, 0xfd_0000_0000, 0xff_ffff_ffff),
 ];
+
+/// The same as reserved regions.
+pub(super) fn windows() -> impl Iterator<Item = ReservedRegion> {
+    WINDOWS.into_iter().filter_map(|(kind, start, last)| {
+        let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
+        Some(ReservedRegion { range, kind })
+    })
+}
 
 /// The entry of a stream that is nowhere.
 const NOWHERE: Memory = [BLOCKED, 0];
@@ -255,14 +262,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for AmdVi<R, M, C> {
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
-        for (kind, start, last) in WINDOWS {
-            if let Some(range) = IovaRange::new(Iova::new(start), Iova::new(last)) {
-                each(ReservedRegion { range, kind });
-            }
-        }
-        if let Some(stream) = self.table.has(stream) {
-            unity::of_stream(self.features(), self.config(), stream, each);
-        }
+        self.reservations().of(stream, each);
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {

@@ -8,17 +8,15 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::PhysRange;
 use portolan::inval::Quirks;
 use portolan::platform::Nanos;
-use portolan::table::Access;
 
 use super::spec::entry;
 use super::spec::reg::control;
-use crate::firmware::TableError;
 use crate::firmware::ivrs::{
-    Block, Devices, EntryKind, Ivrs, Passes, Settings, SystemManagement, Unit, UnitFlags,
+    Devices, EntryKind, Ivrs, Passes, Settings, SystemManagement, Unit, UnitFlags,
 };
+use crate::reserved::{Ignored, Reservations, Reserved, Streams};
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]
@@ -41,8 +39,9 @@ pub struct Config {
     /// What firmware's IVHD block says of interrupts and messages of streams. A later item replaces
     /// an earlier one of the same stream; streams that none names let nothing special pass.
     pub streams: Vec<StreamSettings>,
-    /// Memory that firmware's IVMD blocks want streams to reach at its own addresses.
-    pub unity: Vec<UnityMap>,
+    /// Memory that streams have to reach at its own addresses, from the moment at which the unit is
+    /// turned on: what firmware itself does DMA to (IVMD blocks).
+    pub reserved: Reservations,
 }
 
 impl Default for Config {
@@ -56,50 +55,47 @@ impl Default for Config {
             quirks: Quirks::default(),
             flags: None,
             streams: Vec::new(),
-            unity: Vec::new(),
+            reserved: Reservations::default(),
         }
     }
 }
 
 impl Config {
     /// Takes over what `table` says of `unit`, which is one of its units, and of the streams of its
-    /// segment.
+    /// segment. Memory of a device with an alias is the alias' as well, whose entry counts.
     ///
     /// # Errors
     /// The first thing that is wrong with the table. All the rest is taken over nevertheless.
-    pub fn honour(&mut self, table: &Ivrs<'_>, unit: &Unit<'_>) -> Result<(), TableError> {
+    pub fn honour(&mut self, table: &Ivrs<'_>, unit: &Unit<'_>) -> Result<(), Ignored> {
         self.flags = Some(unit.flags);
-        let mut result = Ok(());
+        let found = table.reserved(unit.segment, Streams::ALL);
+        let mut result = self.reserved.read(found);
         for entry in unit.entries() {
-            match entry {
-                // Firmware lists an I/O APIC and a timer at one requester, with settings for the
-                // I/O APIC only.
-                Ok(entry) if entry.settings == Settings::default() => {}
-                Ok(entry) => {
-                    let source = match entry.kind {
-                        EntryKind::Alias(source) => Some(Devices::one(source)),
-                        _ => None,
-                    };
-                    let settings = entry.settings;
-                    let both = [Some(entry.devices), source].into_iter().flatten();
-                    self.streams
-                        .extend(both.map(|streams| StreamSettings { streams, settings }));
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    result = result.and(Err(error.into()));
+                    continue;
                 }
-                Err(error) => result = result.and(Err(error)),
+            };
+            let source = match entry.kind {
+                EntryKind::Alias(source) => Some(Devices::one(source)),
+                _ => None,
+            };
+            if let Some(source) = source {
+                // What is wrong with the table was said before.
+                let found = table.reserved(unit.segment, entry.devices.streams());
+                let streams = source.streams();
+                let of_source = found.flatten().map(|of| Ok(Reserved { streams, ..of }));
+                result = result.and(self.reserved.read(of_source));
             }
-        }
-        for block in table.blocks() {
-            match block {
-                Ok(Block::Memory(block)) if block.segment == unit.segment => {
-                    let region = block.region();
-                    self.unity.push(UnityMap {
-                        streams: block.devices,
-                        memory: region.memory,
-                        access: region.access,
-                    });
-                }
-                Ok(_) => {}
-                Err(error) => result = result.and(Err(error)),
+            let settings = entry.settings;
+            // Firmware lists an I/O APIC and a timer at one requester, with settings for the I/O
+            // APIC only.
+            if settings != Settings::default() {
+                let both = [Some(entry.devices), source].into_iter().flatten();
+                self.streams
+                    .extend(both.map(|streams| StreamSettings { streams, settings }));
             }
         }
         result
@@ -149,18 +145,6 @@ pub struct StreamSettings {
     pub streams: Devices,
     /// What is let through for them. ATS is off for all streams, whatever this says.
     pub settings: Settings,
-}
-
-/// Memory that a range of streams has to reach at its own addresses, from the moment at which the
-/// unit is turned on: what firmware itself does DMA to (an IVMD block).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnityMap {
-    /// The streams.
-    pub streams: Devices,
-    /// The memory; pages of which it has a part are mapped whole.
-    pub memory: PhysRange,
-    /// What the streams may do. An exclusion range has reads and writes.
-    pub access: Access,
 }
 
 #[cfg(test)]

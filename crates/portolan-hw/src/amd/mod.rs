@@ -23,7 +23,7 @@ mod update;
 mod tests;
 
 pub use capability::{Capability, NotAnIommu, Offers};
-pub use config::{Config, StreamSettings, UnityMap};
+pub use config::{Config, StreamSettings};
 pub use counts::Counts;
 pub use features::{Features, InvalidateAll};
 pub use interrupts::{InterruptTable, NotAnInterruptTable};

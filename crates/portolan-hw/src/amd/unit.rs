@@ -13,7 +13,7 @@ use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::unit::{PagedDomain, UnitError};
 
-use super::attach::{Home, Kept, Known};
+use super::attach::{Home, Kept, Known, windows};
 use super::capability::Capability;
 use super::command;
 use super::config::Config;
@@ -27,6 +27,7 @@ use super::shared::{AmdQueue, DOMAINS, Shared};
 use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
 use crate::ids::Ids;
+use crate::reserved::Reservations;
 use crate::turn::Turn;
 
 /// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
@@ -85,7 +86,7 @@ where
     M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
     C: Cpus,
 {
-    /// Takes the unit with `capability` over: streams reach the memory that [`Config::unity`] names
+    /// Takes the unit with `capability` over: streams reach the memory that [`Config::reserved`] names
     /// for them, and all others are blocked. A unit that was on is never off meanwhile: until the
     /// new table counts, devices reach what firmware or a previous kernel mapped for them.
     ///
@@ -98,9 +99,13 @@ where
         mem: M,
         clock: C,
         capability: Capability,
-        config: Config,
+        mut config: Config,
     ) -> Result<Self, UnitError> {
         let features = Features::read(&regs, capability)?;
+        config
+            .reserved
+            .within(unity::address_lg2(&features, &config));
+        config.reserved.hold(windows());
         let control = Control::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
         let parts = Parts::new(mem, &config)?;
@@ -150,8 +155,11 @@ where
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
-    pub(super) fn config(&self) -> &Config {
-        &self.config
+    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    ///
+    /// *Context.* Interrupt.
+    pub fn reservations(&self) -> &Reservations {
+        &self.config.reserved
     }
 
     /// What the unit can do.

@@ -8,7 +8,7 @@ use std::println;
 use std::vec::Vec;
 
 use fastrand::Rng;
-use portolan::addr::{PageSize, StreamId};
+use portolan::addr::StreamId;
 
 use super::TableError;
 use super::dmar::{Dmar, Structure};
@@ -16,9 +16,9 @@ use super::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, table, viot_byte
 use super::iort::{Body, Iort};
 use super::ivrs::{Ivrs, SpecialKind};
 use super::pci::{RequesterId, Segment};
-use super::reserved::{ReservedRegion, disjoint};
 use super::sdt::{Sdt, Tables};
 use super::viot::Viot;
+use crate::reserved::{Reservations, Reserved, Streams};
 
 const ROUNDS: u32 = 20_000;
 
@@ -81,12 +81,8 @@ fn read_all(bytes: &[u8]) -> usize {
 
 fn read_dmar(dmar: &Dmar<'_>, mut see: impl FnMut(TableError)) -> usize {
     let mut read = 0;
-    for region in dmar.reserved(Segment::new(0), RequesterId::new(0xa0), |_| Some(1)) {
-        let most = dmar.address_lg2();
-        if let Ok(region) = region.map_err(&mut see) {
-            assert!(fits(region, Some(most)), "{region:?} in {most} bits");
-        }
-    }
+    let found = dmar.reserved(Segment::new(0), Streams::ALL, |_| Some(1));
+    take_over(found, Some(dmar.address_lg2()), &mut see);
     for structure in dmar.structures() {
         let scopes = match structure.map_err(&mut see) {
             Ok(Structure::Unit(unit)) => unit.scopes,
@@ -116,9 +112,7 @@ fn read_iort(iort: &Iort<'_>, mut see: impl FnMut(TableError)) -> usize {
             _ => {}
         }
         let _ = iort.resolve_from(&node, 0x100).map_err(&mut see);
-        for region in iort.reserved(&node, StreamId::new(0x20)) {
-            read += usize::from(region.map_err(&mut see).is_ok());
-        }
+        read += take_over(iort.reserved(&node, Streams::ALL), None, &mut see);
     }
     let found = iort.resolve(Segment::new(2), RequesterId::new(0x42));
     let _ = found.map_err(&mut see);
@@ -138,24 +132,35 @@ fn read_ivrs(ivrs: &Ivrs<'_>, mut see: impl FnMut(TableError)) -> usize {
     let (segment, requester) = (Segment::new(0), RequesterId::new(0x200));
     let _ = ivrs.device(segment, requester).map_err(&mut see);
     let _ = ivrs.special(SpecialKind::Timer, 0).map_err(&mut see);
-    let mut regions: Vec<_> = ivrs
-        .reserved(segment, requester)
-        .filter_map(|region| region.map_err(&mut see).ok())
-        .collect();
-    let most = ivrs.physical_lg2();
-    assert!(regions.iter().all(|&region| fits(region, most)));
-    // What contradicts itself is refused; what is not is in order and apart.
-    if let Ok(apart) = disjoint(&mut regions, PageSize::SIZE_4K) {
-        let follow = |two: &[ReservedRegion]| two[0].memory.last() < two[1].memory.start();
-        assert!(apart.windows(2).all(follow), "{apart:?}");
-    }
+    let found = ivrs.reserved(segment, Streams::ALL);
+    take_over(found, ivrs.physical_lg2(), &mut see);
     read
 }
 
-/// Whether a region lies in what addresses of so many bits reach.
-fn fits(region: ReservedRegion, address_lg2: Option<u32>) -> bool {
-    let last = region.memory.last().get();
-    address_lg2.is_none_or(|lg2| last.checked_shr(lg2).unwrap_or(0) == 0)
+/// Takes over what a table reserves, and returns how much that is: regions of one stream are in
+/// order and apart, and lie in what addresses of so many bits reach.
+fn take_over(
+    found: impl Iterator<Item = Result<Reserved, TableError>>,
+    address_lg2: Option<u32>,
+    mut see: impl FnMut(TableError),
+) -> usize {
+    let mut reservations = Reservations::default();
+    let found = found.inspect(|item| {
+        let _ = item.map_err(&mut see);
+    });
+    let read = reservations.read(found);
+    assert_eq!(read.is_err(), reservations.left_out().count > 0);
+    for one in reservations.iter() {
+        let last = one.region.range.last().get();
+        let above = address_lg2.and_then(|lg2| last.checked_shr(lg2));
+        assert!(above.is_none_or(|above| above == 0), "{one}");
+        let mut before = None;
+        reservations.of(one.streams.first(), &mut |region| {
+            assert!(before < Some(region.range.start()), "{region}");
+            before = Some(region.range.last());
+        });
+    }
+    reservations.iter().count()
 }
 
 #[test]

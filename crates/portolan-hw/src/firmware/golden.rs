@@ -5,15 +5,16 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::table::Access;
+use portolan::unit::ReservedKind;
 
 use super::TableError;
 use super::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
 use super::pci::{RequesterId, Segment};
-use super::reserved::ReservedKind;
 use super::sdt::{Sdt, Tables};
 use super::viot::{self, Viot};
+use crate::reserved::Streams;
 
 mod iort;
 mod ivrs;
@@ -22,7 +23,7 @@ pub(super) use iort::iort_bytes;
 pub(super) use ivrs::ivrs_bytes;
 
 /// A table with its length and checksum made.
-pub(super) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
+pub(crate) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 36];
     bytes[..4].copy_from_slice(&signature);
     bytes[8] = 1;
@@ -132,14 +133,17 @@ fn dmar_reserves_memory_for_a_function() {
     let good = dmar_bytes();
     let of = |bytes: &[u8], segment, id| -> Vec<_> {
         let dmar = Dmar::parse(bytes).unwrap();
-        let found = dmar.reserved(Segment::new(segment), RequesterId::new(id), |_| None);
+        let asked = Streams::one(RequesterId::new(id).stream());
+        let found = dmar.reserved(Segment::new(segment), asked, |_| None);
         found.collect()
     };
-    let region = of(&good, 0, 0xa0)[0].unwrap();
-    assert_eq!(region.memory.start(), PhysAddr::new(0x7c00_0000));
-    assert_eq!(region.memory.last(), PhysAddr::new(0x7c0f_ffff));
-    assert_eq!(region.kind, ReservedKind::Direct);
-    assert_eq!(region.access, Access::READ | Access::WRITE);
+    let found = of(&good, 0, 0xa0)[0].unwrap();
+    assert_eq!(found.streams, Streams::one(StreamId::new(0xa0)));
+    let range = found.region.range;
+    assert_eq!(range.start(), Iova::new(0x7c00_0000));
+    assert_eq!(range.last(), Iova::new(0x7c0f_ffff));
+    let both = Access::READ | Access::WRITE;
+    assert_eq!(found.region.kind, ReservedKind::Direct(both));
     let none = [of(&good, 0, 0xa1), of(&good, 1, 0xa0)];
     assert_eq!(none, [vec![], vec![]]);
     // A scope that is a bridge at the same place means what is behind it.

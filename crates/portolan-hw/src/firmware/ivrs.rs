@@ -24,6 +24,7 @@ use super::TableError;
 use super::bytes::Bytes;
 use super::pci::{RequesterId, Segment};
 use super::sdt::Sdt;
+use crate::reserved::Streams;
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"IVRS";
@@ -155,14 +156,13 @@ impl<'a> Ivrs<'a> {
         Ok(None)
     }
 
-    /// The memory that the requester `requester` has to go on reaching, block by block. A device
-    /// with an alias ([`Device::alias`]) has that of both. Regions may overlap:
-    /// [`disjoint`](super::reserved::disjoint) puts them together.
+    /// The memory that requesters among `streams` have to go on reaching, block by block. A device
+    /// with an alias ([`Device::alias`]) has that of both. Regions may overlap.
     ///
     /// Items are errors where a block of the table is wrong, or its memory is wider than
     /// [`Ivrs::physical_lg2`]; the walk goes on behind it as [`Blocks`] does.
-    pub fn reserved(&self, segment: Segment, requester: RequesterId) -> ReservedRegions<'a> {
-        ReservedRegions::new(self.blocks(), segment, requester, self.physical_lg2())
+    pub fn reserved(&self, segment: Segment, streams: Streams) -> ReservedRegions<'a> {
+        ReservedRegions::new(self.blocks(), segment, streams, self.physical_lg2())
     }
 }
 

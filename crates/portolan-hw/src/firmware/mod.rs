@@ -24,7 +24,7 @@ pub mod viot;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
-mod golden;
+pub(crate) mod golden;
 
 use thiserror::Error;
 

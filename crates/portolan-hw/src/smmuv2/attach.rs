@@ -15,7 +15,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Format;
-use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan::unit::{
+    Attach, AttachError, ContextHome, FaultEvent, PagedDomain, ReservedRegion, Unit, UnitError,
+};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// Lets the streams whose numbers equal `id` but for the bits of `mask` share one match
@@ -238,6 +240,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for SmmuV2<R, M, C> {
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, Home::Through)
+    }
+
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.reservations().of(stream, each);
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {

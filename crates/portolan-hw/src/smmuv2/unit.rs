@@ -14,6 +14,7 @@ use super::spec::global::{self, cr0};
 use super::streams::{Known, Mapping};
 use super::take_over;
 use crate::overrides::CoherencyOverride;
+use crate::reserved::Reservations;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
@@ -29,7 +30,7 @@ pub enum WhenDisabled {
 }
 
 /// How a unit is to be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Longest wait for anything that the unit has to do.
     pub limit: Nanos,
@@ -41,6 +42,9 @@ pub struct Config {
     pub inherited: Option<Inherited>,
     /// After [`SmmuV2::disable`].
     pub when_disabled: WhenDisabled,
+    /// What firmware reserves for streams: memory that their devices use (RMR nodes:
+    /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
+    pub reserved: Reservations,
 }
 
 impl Default for Config {
@@ -51,6 +55,7 @@ impl Default for Config {
             coherency: CoherencyOverride::AsRegistersSay,
             inherited: None,
             when_disabled: WhenDisabled::Abort,
+            reserved: Reservations::default(),
         }
     }
 }
@@ -93,8 +98,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// See [`Features::read`]; [`UnitError::Unsupported`] also if [`Implementation::ThunderX`]
     /// counts more banks than there are identifiers; [`UnitError::TimedOut`] if the unit does not
     /// forget what it knew: streams are then blocked, unless it had not been translating before.
-    pub fn enable(registers: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, UnitError> {
         let features = Features::read(&registers)?.with_coherency(config.coherency);
+        config.reserved.within(features.output_lg2);
         let machine = Machine::new(registers, mem, clock, &config, features);
         if u32::from(machine.above_bank) + features.banks > u32::from(u16::MAX) {
             return Err(UnitError::Unsupported);
@@ -135,6 +141,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// *Context.* Interrupt.
     pub fn counts(&self) -> WriteCounts {
         self.shared.machine.counters.read()
+    }
+
+    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    ///
+    /// *Context.* Interrupt.
+    pub fn reservations(&self) -> &Reservations {
+        &self.config.reserved
     }
 
     /// A handle to its invalidations.

@@ -65,10 +65,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Smmu<R, M, C> {
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
-        let here = |of: &Option<StreamId>| of.is_none_or(|of| of == stream);
-        for (_, region) in self.reserved.iter().filter(|(of, _)| here(of)) {
-            each(*region);
-        }
+        self.reservations().of(stream, each);
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {

@@ -44,7 +44,6 @@ mod unit;
 pub mod update;
 
 pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
-pub use board::{Board, BoardStream, Start};
 pub use command::{CommandCounts, CommandKind};
 pub use context::Tag;
 pub use domain::{DomainOptions, FirstStage, SecondStage};

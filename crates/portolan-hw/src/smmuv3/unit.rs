@@ -3,7 +3,6 @@
 //! IHI 0070, sections 3.11 (reset, enable and initialisation) and 6.3.9 (CR0). Accesses are aborted
 //! before the unit is enabled and, unless asked otherwise, after it is disabled.
 
-use super::board::{Board, Reserved};
 use super::command::{self, CommandCounts};
 use super::domain::{self, DomainOptions, FirstStage, SecondStage};
 use super::errata::{Errata, SYNC_OFTEN_LIMIT};
@@ -16,8 +15,11 @@ use super::spec::{event, reg};
 use super::stream::Streams;
 use super::stream_table::{Blocking, StreamTable};
 use crate::overrides::CoherencyOverride;
+use crate::reserved::Reservations;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
+use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 use portolan::unit::{Awaited, UnitError};
 
@@ -69,7 +71,7 @@ impl RegisterPages {
 /// How a unit is to be run.
 ///
 /// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Longest wait for anything that the unit has to do.
     pub limit: Nanos,
@@ -95,6 +97,13 @@ pub struct Config {
     pub coherency: CoherencyOverride,
     /// Where the registers of the second page are.
     pub pages: RegisterPages,
+    /// What firmware reserves for streams: memory that their devices use (RMR nodes:
+    /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
+    pub reserved: Reservations,
+    /// Streams whose devices firmware has at work, such as a display's controller: they pass through
+    /// untranslated, to all of memory, from the moment the unit is enabled until they are moved. All
+    /// others are blocked at first.
+    pub at_work: Vec<StreamId>,
 }
 
 impl Default for Config {
@@ -112,6 +121,8 @@ impl Default for Config {
             when_disabled: WhenDisabled::Abort,
             coherency: CoherencyOverride::AsRegistersSay,
             pages: RegisterPages::Two,
+            reserved: Reservations::default(),
+            at_work: Vec::new(),
         }
     }
 }
@@ -131,7 +142,6 @@ pub struct Smmu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) config: Config,
     pub(super) events: Guarded<C, Records>,
     pub(super) requests: Option<Guarded<C, Records>>,
-    pub(super) reserved: Reserved,
     power: Guarded<C, Power>,
 }
 
@@ -152,39 +162,22 @@ where
     M: TableMem<AtomicU64>,
     C: Cpus,
 {
-    /// Takes the unit over and enables it, with all streams blocked: [`Smmu::enable_on`] a board of
-    /// which firmware says nothing.
+    /// Takes the unit over and enables it, with all streams blocked but [`Config::at_work`]. Whatever
+    /// the unit was doing ends: it is disabled first, and forgets everything. Accesses that come
+    /// meanwhile are aborted; none passes by the unit.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// As [`Smmu::enable_on`].
-    pub fn enable(registers: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
-        Self::enable_on(registers, mem, clock, config, &Board::default())
-    }
-
-    /// Takes the unit over and enables it, with all streams blocked but those that `board` names.
-    /// Whatever the unit was doing ends: it is disabled first, and forgets everything. Accesses that
-    /// come meanwhile are aborted; none passes by the unit.
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// See [`Features::read`]; [`UnitError::Memory`], or [`UnitError::Unsupported`] for a stream of
-    /// the board that the table has not, before anything is changed; [`UnitError::TimedOut`] if it
-    /// does not follow, and then it is left disabled if it can be.
-    pub fn enable_on(
-        registers: R,
-        mem: M,
-        clock: C,
-        config: Config,
-        board: &Board<'_>,
-    ) -> Result<Self, UnitError> {
+    /// See [`Features::read`]; [`UnitError::Memory`], or [`UnitError::Unsupported`] for a stream at
+    /// work that the table has not, before anything is changed; [`UnitError::TimedOut`] if it does
+    /// not follow, and then it is left disabled if it can be.
+    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, UnitError> {
         let features = Features::read(&registers)?.on_board(config.coherency);
+        config.reserved.within(features.output_lg2);
         let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
-        let mut unit = Self::prepare(Arc::new(machine), features, config)?;
-        unit.reserved = board.reserved();
-        unit.start(board)?;
+        let unit = Self::prepare(Arc::new(machine), features, config)?;
+        unit.start()?;
         // From here on a failure drops the unit, which disables it.
         unit.power.with(|power| *power = Power::On);
         unit.switch_on()?;
@@ -245,7 +238,6 @@ where
             config,
             events: Guarded::new(events),
             requests,
-            reserved: Reserved::new(),
             power: Guarded::new(Power::Off),
         })
     }

@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{Attach, AttachError, Domain, FaultEvent, Unit, UnitError};
+use portolan::unit::{Attach, AttachError, Domain, FaultEvent, ReservedRegion, Unit, UnitError};
 
 use super::counts::WriteKind;
 use super::domain::TegraDomain;
@@ -167,6 +167,10 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Unit for TegraSmmu<R, M, C> {
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         let (n, group) = self.group(stream)?;
         Ok(self.go(n, group, Some(Home::Passed))?)
+    }
+
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.reservations().of(stream, each);
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {

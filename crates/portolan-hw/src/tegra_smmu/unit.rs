@@ -20,9 +20,10 @@ use super::domain::TegraDomain;
 use super::shared::{BLOCKED, Power, Shared, TegraQueue};
 use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
+use crate::reserved::Reservations;
 
 /// How a unit is to be driven.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Which it is.
     pub chip: Chip,
@@ -32,6 +33,9 @@ pub struct Config {
     pub lines_at_most: u64,
     /// What the plans are to know beyond the hardware's own word.
     pub quirks: Quirks,
+    /// What firmware reserves for swgroups: a display's framebuffer (a device tree's
+    /// `memory-region` with `iommu-addresses`).
+    pub reserved: Reservations,
 }
 
 impl Config {
@@ -42,6 +46,7 @@ impl Config {
             limit: Nanos::from_millis(1000),
             lines_at_most: 16,
             quirks: Quirks::default(),
+            reserved: Reservations::default(),
         }
     }
 }
@@ -115,6 +120,7 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), UnitEr
 pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
     quirks: Quirks,
+    reserved: Reservations,
     pub(super) known: Guarded<C, Known>,
 }
 
@@ -130,6 +136,8 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// that the hardware may have been told of is then not freed.
     pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
         let chip = config.chip;
+        let mut reserved = config.reserved;
+        reserved.within(chip.memory_lg2());
         let counters = Counters::default();
         probe(&regs, &counters, chip)?;
         let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
@@ -138,6 +146,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         let unit = Self {
             shared: Arc::new(shared),
             quirks: config.quirks,
+            reserved,
             known: Guarded::new(Known::new(chip)),
         };
         unit.start()?;
@@ -197,6 +206,13 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// *Context.* Interrupt.
     pub fn chip(&self) -> Chip {
         self.shared.chip
+    }
+
+    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    ///
+    /// *Context.* Interrupt.
+    pub fn reservations(&self) -> &Reservations {
+        &self.reserved
     }
 
     /// What the plans of domains know of the hardware.

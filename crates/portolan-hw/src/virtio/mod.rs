@@ -30,6 +30,5 @@ mod tests;
 
 pub use device::{Config, Counts};
 pub use domain::VirtioDomain;
-pub use probe::{ReservedKind, ReservedRegion};
 pub use transport::{Exchange, Transport};
 pub use unit::Viommu;

@@ -6,27 +6,9 @@
 
 use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange};
-use portolan::unit::UnitError;
+use portolan::unit::{ReservedKind, ReservedRegion, UnitError};
 
 use super::spec;
-
-/// What becomes of accesses to reserved addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReservedKind {
-    /// They must not be made or mapped.
-    Unusable,
-    /// Writes are message-signalled interrupts, without a mapping.
-    Messages,
-}
-
-/// Addresses that must not be mapped for an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ReservedRegion {
-    /// Which.
-    pub range: IovaRange,
-    /// Why.
-    pub kind: ReservedKind,
-}
 
 /// The reserved addresses in a list of properties. Properties of other types are passed over;
 /// reserved addresses of unknown kind are taken for unusable.
@@ -63,7 +45,8 @@ fn region(value: &[u8]) -> Option<ReservedRegion> {
     Some(ReservedRegion {
         range: IovaRange::new(Iova::new(number(3)?), Iova::new(number(11)?))?,
         kind: match *kind {
-            spec::RESV_MSI => ReservedKind::Messages,
+            // Writes are message-signalled interrupts, without a mapping.
+            spec::RESV_MSI => ReservedKind::Interrupts,
             _ => ReservedKind::Unusable,
         },
     })

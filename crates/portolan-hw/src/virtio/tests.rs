@@ -14,12 +14,12 @@ use portolan::inval::Gather;
 use portolan::platform::Nanos;
 use portolan::table::{Access, MapError, SplitError, UnmapError};
 use portolan::unit::{
-    Attach, AttachError, Domain, DomainError, FaultAccess, FaultEvent, FaultReason, SplitFailed,
-    Unit, UnitError, UnmapFailed, UnmapPartFailed,
+    Attach, AttachError, Domain, DomainError, FaultAccess, FaultEvent, FaultReason, ReservedKind,
+    SplitFailed, Unit, UnitError, UnmapFailed, UnmapPartFailed,
 };
 
 use super::fake::{Failure, Fake, Ticks};
-use super::{Config, ReservedKind, Viommu, VirtioDomain};
+use super::{Config, Viommu, VirtioDomain};
 
 type Driver<'a> = Viommu<&'a Fake, Ticks>;
 type Space<'a> = VirtioDomain<&'a Fake, Ticks>;
@@ -362,7 +362,7 @@ fn reserved_addresses() {
     fake.state().properties = list.clone();
     let found = unit.reserved(A).unwrap();
     assert_eq!(found.len(), 1);
-    assert_eq!(found[0].kind, ReservedKind::Messages);
+    assert_eq!(found[0].kind, ReservedKind::Interrupts);
     assert_eq!(found[0].range.start(), Iova::new(0xfee0_0000));
     assert_eq!(found[0].range.last(), Iova::new(0xfeef_ffff));
     // One that is longer than what is there, and one that is too short.

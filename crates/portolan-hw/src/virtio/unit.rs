@@ -12,14 +12,14 @@ use portolan::addr::{PageSizes, StreamId};
 use portolan::platform::Cpus;
 use portolan::table::Access;
 use portolan::unit::{
-    self, Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit,
-    UnitError,
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, ReservedRegion,
+    Unit, UnitError,
 };
 
 use super::answer::{self, NO_SUCH};
 use super::device::{Config, Counts, Device};
 use super::domain::VirtioDomain;
-use super::probe::{self, ReservedKind, ReservedRegion};
+use super::probe;
 use super::spec::{self, Request};
 use super::transport::Transport;
 use crate::turn::{Taken, Turn};
@@ -250,17 +250,10 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
 /// *Context.* [`Unit::next_fault`]: interrupt. [`Unit::reserved`]: task. The others: atomic; they are
 /// tasks where they let go of the last handle of a domain, or a stream is named for the first time.
 impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
-    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(unit::ReservedRegion)) {
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         // A device that cannot tell reserves nothing.
-        for region in self.reserved(stream).unwrap_or_default() {
-            each(unit::ReservedRegion {
-                range: region.range,
-                kind: match region.kind {
-                    ReservedKind::Messages => unit::ReservedKind::Interrupts,
-                    ReservedKind::Unusable => unit::ReservedKind::Unusable,
-                },
-            });
-        }
+        let found = self.reserved(stream).unwrap_or_default();
+        found.into_iter().for_each(each);
     }
 
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {

@@ -436,7 +436,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
-        self.each_reserved(stream, each);
+        self.config.reserved.of(stream, each);
     }
 
     /// *Context.* Interrupt.

@@ -2,14 +2,12 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use alloc::vec::Vec;
-
-use portolan::addr::{PhysRange, StreamId};
 use portolan::inval::Quirks;
 use portolan::platform::Nanos;
 
 use super::quirks::Quirks as ChipQuirks;
 use super::structures::Mode;
+use crate::reserved::Reservations;
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]
@@ -35,8 +33,8 @@ pub struct Config {
     /// What devices reach while the unit is taken over from who used it before.
     pub takeover: Takeover,
     /// Memory that devices go on reaching at its own addresses, whatever else they reach: what
-    /// firmware lists as reserved (RMRR). Ranges may overlap.
-    pub reserved: Vec<Reserved>,
+    /// firmware lists as reserved (RMRR: [`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved)).
+    pub reserved: Reservations,
 }
 
 /// How invalidations are submitted.
@@ -61,15 +59,6 @@ pub enum Takeover {
     Bypass,
 }
 
-/// Memory that a device reaches at its own addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserved {
-    /// The device.
-    pub stream: StreamId,
-    /// The memory.
-    pub memory: PhysRange,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -82,7 +71,7 @@ impl Default for Config {
             quirks: Quirks::default(),
             chip: ChipQuirks::empty(),
             takeover: Takeover::Translated,
-            reserved: Vec::new(),
+            reserved: Reservations::default(),
         }
     }
 }

@@ -31,7 +31,7 @@ mod words;
 
 pub use self::core::VtdQueue;
 pub use attach_domain::AttachPasid;
-pub use config::{Config, Invalidation, Reserved, Takeover};
+pub use config::{Config, Invalidation, Takeover};
 pub use counts::Counts;
 pub use domains::{FirstDomain, SecondDomain};
 pub use features::{Features, Has};

@@ -5,22 +5,25 @@
 
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::{Access, MapError};
 use portolan::unit::{AttachError, Domain, DomainError, ReservedKind, ReservedRegion, UnitError};
 
-use super::config::Reserved;
 use super::quirks::Quirks;
 use super::unit::Vtd;
+use crate::reserved::Reservations;
 
 /// Leaves and gaps of one reserved range that are looked at before it is given up: those of
 /// a range that makes sense are far fewer.
 const MAX_PIECES: u32 = 1 << 16;
 
 /// Writes of devices to these addresses become interrupt messages, whatever the tables say (3.13).
-const INTERRUPTS: (Iova, Iova) = (Iova::new(0xfee0_0000), Iova::new(0xfeef_ffff));
+pub(super) const INTERRUPTS: ReservedRegion = ReservedRegion {
+    range: IovaRange::page(Iova::new(0xfee0_0000), PageSize::of_lg2(20)),
+    kind: ReservedKind::Interrupts,
+};
 
 /// The graphics of a chipset or a processor: device 2 of the first bus.
 const GRAPHICS: StreamId = StreamId::new(0x10);
@@ -31,24 +34,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         stream == GRAPHICS && self.config.chip.contains(Quirks::GRAPHICS_UNTRANSLATED)
     }
 
-    /// What `stream` must not use, or goes on reaching at its own addresses.
-    pub(super) fn each_reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
-        if let Some(range) = IovaRange::new(INTERRUPTS.0, INTERRUPTS.1) {
-            let kind = ReservedKind::Interrupts;
-            each(ReservedRegion { range, kind });
-        }
-        for memory in self.reserved_memory(stream) {
-            let (start, last) = (memory.start().get(), memory.last().get());
-            if let Some(range) = IovaRange::new(Iova::new(start), Iova::new(last)) {
-                let kind = ReservedKind::Direct(Access::READ | Access::WRITE);
-                each(ReservedRegion { range, kind });
-            }
-        }
-    }
-
-    fn reserved_memory(&self, stream: StreamId) -> impl Iterator<Item = PhysRange> + '_ {
-        let of = move |reserved: &&Reserved| reserved.stream == stream;
-        self.config.reserved.iter().filter(of).map(|r| r.memory)
+    /// What is reserved for streams, and what of [`Config::reserved`](super::Config::reserved) was
+    /// ignored.
+    ///
+    /// *Context.* Interrupt.
+    pub fn reservations(&self) -> &Reservations {
+        &self.config.reserved
     }
 
     /// Maps what `stream` reaches at its own addresses into `domain`, unless it is there already.
@@ -57,21 +48,24 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         stream: StreamId,
         domain: &impl Domain,
     ) -> Result<(), AttachError> {
-        let page = PageSize::SIZE_4K;
-        for memory in self.reserved_memory(stream) {
-            let start = memory.start().align_down(page).get();
-            let last = memory.last().get() | (page.bytes() - 1);
-            let range = IovaRange::new(Iova::new(start), Iova::new(last));
-            let range = range.filter(|range| domain.input_range().covers(*range));
-            hold(domain, range.ok_or(AttachError::Mismatch)?)?;
-        }
-        Ok(())
+        let mut held = Ok(());
+        self.config.reserved.of(stream, &mut |region| {
+            let Some(access) = region.kind.direct() else {
+                return;
+            };
+            held = held.and_then(|()| {
+                let granted = domain.grants(access).ok_or(AttachError::Mismatch)?;
+                let there = domain.input_range().covers(region.range);
+                let range = Some(region.range).filter(|_| there);
+                hold(domain, range.ok_or(AttachError::Mismatch)?, granted)
+            });
+        });
+        held
     }
 }
 
-/// Maps what is missing of `range` at its own addresses. Ranges that firmware lists may overlap.
-fn hold(domain: &impl Domain, range: IovaRange) -> Result<(), AttachError> {
-    let access = Access::READ | Access::WRITE;
+/// Maps what is missing of `range` at its own addresses.
+fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), AttachError> {
     let mut next = Some(range.start());
     for _ in 0..MAX_PIECES {
         let Some(start) = next.filter(|start| *start <= range.last()) else {
@@ -86,10 +80,10 @@ fn hold(domain: &impl Domain, range: IovaRange) -> Result<(), AttachError> {
                 let last = start.get() | (found.size.bytes() - 1);
                 last.checked_add(1).map(Iova::new)
             }
-            None => match map_same(domain, start, range.last()) {
+            None => match map_same(domain, start, range.last(), access) {
                 Ok(()) => None,
                 Err(DomainError::Map(MapError::AlreadyMapped { iova })) if iova > start => {
-                    match map_same(domain, start, Iova::new(iova.get() - 1)) {
+                    match map_same(domain, start, Iova::new(iova.get() - 1), access) {
                         Err(DomainError::Unit(error)) => return Err(error.into()),
                         // Somebody else attaches another stream: look again what is there.
                         Ok(()) | Err(DomainError::Map(MapError::AlreadyMapped { .. })) => {
@@ -107,8 +101,12 @@ fn hold(domain: &impl Domain, range: IovaRange) -> Result<(), AttachError> {
     Err(AttachError::Mismatch)
 }
 
-fn map_same(domain: &impl Domain, start: Iova, last: Iova) -> Result<(), DomainError> {
-    let access = Access::READ | Access::WRITE;
+fn map_same(
+    domain: &impl Domain,
+    start: Iova,
+    last: Iova,
+    access: Access,
+) -> Result<(), DomainError> {
     let bytes = last.get() - start.get() + 1;
     let mut owed = Gather::new();
     let pa = PhysAddr::new(start.get());

@@ -24,6 +24,7 @@ use super::lists::{Sorted, with_room};
 use super::page_request::PageQueue;
 use super::quirks::Quirks;
 use super::request::{Contexts, DeviceTlb, Iotlb, Request};
+use super::reserved::INTERRUPTS;
 use super::ring::{Ring, Width};
 use super::spec::reg::{self, command};
 use super::structures::{Mode, Structures};
@@ -132,7 +133,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     ///
     /// # Errors
     /// As [`Vtd::enable`].
-    pub fn prepare(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+    pub fn prepare(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, UnitError> {
+        config.reserved.within(config.output_lg2);
+        config.reserved.hold([INTERRUPTS].into_iter());
         let mut features = Features::read(&regs)?;
         if config.chip.contains(Quirks::WRITE_BUFFER) {
             features.has.insert(Has::WRITE_BUFFER);

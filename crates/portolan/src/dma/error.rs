@@ -8,7 +8,7 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::bounce::TakeError;
 use crate::iova::IovaError;
 use crate::platform::Nanos;
-use crate::unit::{AttachError, Awaited, DomainError, UnitError, UnmapFailed};
+use crate::unit::{AttachError, Awaited, DomainError, NotDisjoint, UnitError, UnmapFailed};
 
 /// Why a buffer was not mapped. Nothing of it is reachable, and the buffer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -226,7 +226,19 @@ pub enum DeviceError {
         /// The addresses.
         range: IovaRange,
     },
+    /// What the unit reserves for the device contradicts itself.
+    #[error(transparent)]
+    Contradiction(NotDisjoint),
     /// A region that firmware's devices use was not mapped one to one.
     #[error(transparent)]
     Map(#[from] MapError),
+}
+
+impl From<NotDisjoint> for DeviceError {
+    fn from(error: NotDisjoint) -> Self {
+        match error {
+            NotDisjoint::Memory => Self::Memory,
+            other @ NotDisjoint::Contradiction { .. } => Self::Contradiction(other),
+        }
+    }
 }

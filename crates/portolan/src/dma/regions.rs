@@ -9,7 +9,7 @@ use crate::inval::Gather;
 use crate::iova::FreeError;
 use crate::platform::{Cpus, Lock};
 use crate::table::Access;
-use crate::unit::{ReservedKind, ReservedRegion};
+use crate::unit::{ReservedKind, ReservedRegion, disjoint};
 
 /// What was set aside in a space, and what of that is mapped one to one.
 ///
@@ -111,22 +111,30 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Sets aside what the unit reserves for `stream`, and maps what firmware's devices use one to
     /// one.
     pub(super) fn keep_off_reserved(&self, stream: StreamId) -> Result<(), DeviceError> {
-        let mut outcome = Ok(());
+        let (mut regions, mut memory) = (Vec::new(), Ok(()));
         self.home.unit().reserved(stream, &mut |region| {
-            if outcome.is_ok() {
-                outcome = self.keep_off(region);
+            memory = memory.and_then(|()| regions.try_reserve(1).map_err(drop));
+            if memory.is_ok() {
+                regions.push(region);
             }
         });
-        outcome
+        memory.map_err(|()| DeviceError::Memory)?;
+        for region in disjoint(&regions, self.granule())? {
+            self.keep_off(region)?;
+        }
+        Ok(())
     }
 
     fn keep_off(&self, region: ReservedRegion) -> Result<(), DeviceError> {
         let range = region.range;
         match region.kind {
             ReservedKind::Interrupts | ReservedKind::Unusable => self.set_aside(range),
-            ReservedKind::Direct(access) => {
+            // No driver has the device yet, and what is mapped stays for who comes after it.
+            ReservedKind::Direct(access) | ReservedKind::DirectUntilDriven(access) => {
                 self.set_aside(range)?;
-                self.map_direct(self.granules(range), self.granted(access))
+                // An access that cannot be granted is the map's to refuse.
+                let granted = self.domain.grants(access).unwrap_or(access);
+                self.map_direct(range, granted)
             }
             // A page of memory, that somebody else maps where they like.
             ReservedKind::Doorbell => Ok(()),

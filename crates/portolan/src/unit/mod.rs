@@ -10,12 +10,14 @@
 mod error;
 mod fault;
 mod paged;
+mod reserved;
 
 pub use error::{
     AttachError, Awaited, DomainError, SplitFailed, UnitError, UnmapFailed, UnmapPartFailed,
 };
 pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord};
 pub use paged::{ContextHome, PagedDomain};
+pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId, TableId};
 use crate::inval::{Gather, SyncError, WrongTable};
@@ -146,31 +148,6 @@ pub trait Domain: Send + Sync {
 
     /// What an address translates to now.
     fn translate(&self, iova: Iova) -> Option<Translation>;
-}
-
-/// Addresses that are not free to be used for mappings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReservedRegion {
-    /// The addresses.
-    pub range: IovaRange,
-    /// Why they are reserved.
-    pub kind: ReservedKind,
-}
-
-/// Why addresses are reserved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ReservedKind {
-    /// Writes there become interrupt messages and are not translated: nothing is mapped there.
-    Interrupts,
-    /// Nothing may be mapped there: the IOMMU or a bridge before it takes such addresses.
-    Unusable,
-    /// Firmware's device uses this memory at its physical addresses, with this access: it is
-    /// mapped one to one before the stream is attached.
-    Direct(Access),
-    /// Writes to this physical page are messages, and the IOMMU translates them: whoever sets up
-    /// the device's messages maps it.
-    Doorbell,
 }
 
 /// One IOMMU.

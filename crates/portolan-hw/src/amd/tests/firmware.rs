@@ -2,17 +2,18 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PhysAddr, PhysRange};
+use portolan::addr::{Iova, IovaRange};
 use portolan::platform::Mmio as _;
 use portolan::table::Access;
-use portolan::unit::{ReservedKind, Unit as _, UnitError};
+use portolan::unit::{ReservedKind, ReservedRegion, Unit as _, UnitError};
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
 use super::{STREAM, config};
 use crate::amd::spec::reg::{self, control};
-use crate::amd::{Config, StreamSettings, UnityMap};
+use crate::amd::{Config, StreamSettings};
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 use crate::firmware::pci::RequesterId;
+use crate::reserved::{Ignored, Reserved};
 
 const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
 
@@ -20,12 +21,21 @@ fn devices(first: u16, last: u16) -> Devices {
     Devices::new(RequesterId::new(first), RequesterId::new(last)).unwrap()
 }
 
-fn unity(streams: Devices, start: u64, last: u64) -> UnityMap {
-    UnityMap {
-        streams,
-        memory: PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap(),
-        access: Access::READ | Access::WRITE,
+fn unity(streams: Devices, start: u64, last: u64) -> Reserved {
+    let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
+    let kind = ReservedKind::Direct(Access::READ | Access::WRITE);
+    Reserved {
+        streams: streams.streams(),
+        region: ReservedRegion { range, kind },
     }
+}
+
+fn with(maps: &[Reserved]) -> Config {
+    let mut config = config();
+    for map in maps {
+        config.reserved.add(*map).unwrap();
+    }
+    config
 }
 
 #[test]
@@ -71,16 +81,15 @@ fn interrupts_pass_from_the_streams_that_firmware_names() {
 
 #[test]
 fn streams_of_unity_maps_reach_their_memory_from_the_start() {
-    let unity = alloc::vec![
+    let maps = [
         unity(devices(0x28, 0x29), 0x7f00_0000, 0x7f00_0fff),
         unity(devices(0x29, 0x29), 0x7f00_1000, 0x7f00_1fff),
-        // Huge, and of streams that there are not.
-        unity(devices(0x70, u16::MAX), 0, u64::MAX),
+        // Large, and of streams that there are not.
+        unity(devices(0x70, u16::MAX), 1 << 32, (5 << 32) - 1),
     ];
     let mock = Mock::new(FEATURES);
     mock.write64(reg::CONTROL, ON);
-    let config = Config { unity, ..config() };
-    let unit = mock.enable(HEADER, config).unwrap();
+    let unit = mock.enable(HEADER, with(&maps)).unwrap();
     assert_eq!(mock.0.state.lock().turned_off, 0);
     let translated = |stream| mock.entry(stream)[0] & (3 << 61 | 7 << 9 | 3);
     for stream in [0x28, 0x29, 0x70, 0x7f] {
@@ -107,12 +116,21 @@ fn streams_of_unity_maps_reach_their_memory_from_the_start() {
 
 #[test]
 fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
-    let unity = alloc::vec![
+    let interrupts = unity(devices(0x28, 0x28), 0xfee0_1000, 0xfee0_1fff);
+    let beyond = unity(devices(0x28, 0x28), 1 << 50, 1 << 50);
+    let maps = [
         unity(devices(0x28, 0x28), 0x7f00_0800, 0x7f00_17ff),
         unity(devices(0x29, 0x29), 0x7f00_2000, 0x7f00_2fff),
+        interrupts,
+        beyond,
     ];
-    let config = Config { unity, ..config() };
-    let unit = Mock::new(FEATURES).enable(HEADER, config).unwrap();
+    let unit = Mock::new(FEATURES).enable(HEADER, with(&maps)).unwrap();
+    let left_out = unit.reservations().left_out();
+    let why = Ignored::Beyond {
+        reserved: beyond,
+        address_lg2: 40,
+    };
+    assert_eq!((left_out.count, left_out.first), (2, Some(why)));
     let mut reserved = Vec::new();
     unit.reserved(STREAM, &mut |region| {
         let (start, last) = (region.range.start().get(), region.range.last().get());
@@ -129,10 +147,7 @@ fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
 
 #[test]
 fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
-    let config = || Config {
-        unity: alloc::vec![unity(devices(0x28, 0x28), 0x7f00_0000, 0x7f00_0fff)],
-        ..config()
-    };
+    let config = || with(&[unity(devices(0x28, 0x28), 0x7f00_0000, 0x7f00_0fff)]);
     // The rings do not stop: nothing was written but the control register.
     let mock = Mock::new(FEATURES);
     mock.wrong(Wrong::Gone);

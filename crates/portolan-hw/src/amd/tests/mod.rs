@@ -4,6 +4,7 @@ mod firmware;
 mod interrupts;
 mod mock;
 mod queue;
+mod reserved;
 
 use alloc::sync::Arc;
 use alloc::vec;

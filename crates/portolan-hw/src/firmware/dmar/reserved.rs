@@ -5,84 +5,96 @@
 //! *Context.* Interrupt, if what the caller passes in to find buses may be called there.
 
 use portolan::table::Access;
+use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::pci::{RequesterId, Segment};
-use super::super::reserved::{ReservedKind, ReservedRegion, within};
-use super::{Dmar, Reserved, ScopeKind, Structure, Structures};
+use super::super::reserved::{region, within};
+use super::{Dmar, Reserved as Block, Scope, ScopeKind, Structure, Structures};
+use crate::reserved::{Reserved, Streams};
 
 impl<'a> Dmar<'a> {
-    /// The memory that a PCI function goes on using. `secondary_bus` says which bus a bridge leads
-    /// to now, as for [`super::Scope::requester`].
+    /// The memory that PCI functions go on using whose streams are among `streams`, function by
+    /// function. `secondary_bus` says which bus a bridge leads to now, as for
+    /// [`super::Scope::requester`].
     ///
-    /// Regions may overlap: [`disjoint`](super::super::reserved::disjoint) puts them together. Items
-    /// are errors where a structure of the table or a scope is wrong, or memory is wider than
-    /// [`Dmar::address_lg2`]; the walk goes on behind it as [`Structures`] does.
+    /// Regions may overlap. Items are errors where a structure of the table or a scope is wrong, or
+    /// memory is wider than [`Dmar::address_lg2`]; the walk goes on behind it as [`Structures`]
+    /// does.
     pub fn reserved<F: FnMut(RequesterId) -> Option<u8>>(
         &self,
         segment: Segment,
-        requester: RequesterId,
+        streams: Streams,
         secondary_bus: F,
     ) -> ReservedRegions<'a, F> {
         ReservedRegions {
             structures: self.structures(),
             segment,
-            requester,
+            streams,
             address_lg2: self.address_lg2(),
+            current: None,
             secondary_bus,
         }
     }
 }
 
-/// The regions of one PCI function. Errors are those of all structures.
+/// The regions of PCI functions. Errors are those of all structures.
 #[derive(Clone, Debug)]
 pub struct ReservedRegions<'a, F> {
     structures: Structures<'a>,
     segment: Segment,
-    requester: RequesterId,
+    streams: Streams,
     address_lg2: u32,
+    /// What is left of a structure.
+    current: Option<Block<'a>>,
     secondary_bus: F,
 }
 
 impl<F: FnMut(RequesterId) -> Option<u8>> ReservedRegions<'_, F> {
-    /// Whether a scope of the structure is the function.
-    fn names(&mut self, reserved: &Reserved<'_>) -> Result<bool, TableError> {
-        for scope in reserved.scopes {
-            let scope = scope?;
-            let function = scope.requester(&mut self.secondary_bus);
-            if scope.kind == ScopeKind::Endpoint && function == Some(self.requester) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// The stream that a scope names, if it is asked for.
+    fn named(&mut self, scope: Scope<'_>) -> Option<Streams> {
+        let function = scope.requester(&mut self.secondary_bus);
+        let stream = function
+            .filter(|_| scope.kind == ScopeKind::Endpoint)?
+            .stream();
+        self.streams
+            .contains(stream)
+            .then_some(Streams::one(stream))
     }
 }
 
 impl<F: FnMut(RequesterId) -> Option<u8>> Iterator for ReservedRegions<'_, F> {
-    type Item = Result<ReservedRegion, TableError>;
+    type Item = Result<Reserved, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let reserved = match self.structures.next()? {
-                Ok(Structure::Reserved(reserved)) => reserved,
-                Ok(_) => continue,
-                Err(error) => return Some(Err(error)),
-            };
-            if reserved.segment != self.segment {
+            let Some(block) = &mut self.current else {
+                match self.structures.next()? {
+                    Ok(Structure::Reserved(block)) if block.segment == self.segment => {
+                        self.current = Some(block);
+                    }
+                    Ok(_) => {}
+                    Err(error) => return Some(Err(error)),
+                }
                 continue;
+            };
+            let (memory, at) = (block.range, block.offset.saturating_add(8));
+            let scope = match block.scopes.next() {
+                Some(Ok(scope)) => scope,
+                Some(Err(error)) => return Some(Err(error)),
+                None => {
+                    self.current = None;
+                    continue;
+                }
+            };
+            if let Some(streams) = self.named(scope) {
+                let kind = ReservedKind::Direct(Access::READ | Access::WRITE);
+                let checked = within(memory, Some(self.address_lg2), at);
+                return Some(checked.map(|memory| Reserved {
+                    streams,
+                    region: region(memory, kind),
+                }));
             }
-            match self.names(&reserved) {
-                Ok(true) => {}
-                Ok(false) => continue,
-                Err(error) => return Some(Err(error)),
-            }
-            let at = reserved.offset.saturating_add(8);
-            let checked = within(reserved.range, Some(self.address_lg2), at);
-            return Some(checked.map(|memory| ReservedRegion {
-                memory,
-                kind: ReservedKind::Direct,
-                access: Access::READ | Access::WRITE,
-            }));
         }
     }
 }

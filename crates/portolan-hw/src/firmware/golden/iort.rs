@@ -5,14 +5,15 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::table::Access;
+use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::iort::{Body, Iort};
 use super::super::pci::{RequesterId, Segment};
-use super::super::reserved::ReservedKind;
 use super::{reseal, table};
+use crate::reserved::Streams;
 
 /// Words of 32 bits as bytes.
 fn words(words: &[u32]) -> Vec<u8> {
@@ -235,15 +236,18 @@ fn iort_reserves_memory_for_a_stream() {
     let of = |bytes: &[u8], stream| -> Vec<_> {
         let iort = Iort::parse(bytes).unwrap();
         let unit = iort.node_at(0, SMMU).unwrap();
-        iort.reserved(&unit, StreamId::new(stream)).collect()
+        let asked = Streams::one(StreamId::new(stream));
+        iort.reserved(&unit, asked).collect()
     };
     let normal = memory_of(3, 5 << 2);
     let [Ok(first), Err(second)] = of(&normal, 0x20)[..] else {
         panic!("{:?}", of(&normal, 0x20));
     };
-    assert_eq!(first.memory.last(), PhysAddr::new(0x801f_ffff));
-    assert_eq!(first.kind, ReservedKind::Direct);
-    assert_eq!(first.access, Access::READ | Access::WRITE);
+    let streams = Streams::new(StreamId::new(0x20), StreamId::new(0x2f)).unwrap();
+    assert_eq!(first.streams, streams);
+    assert_eq!(first.region.range.last(), Iova::new(0x801f_ffff));
+    let both = Access::READ | Access::WRITE;
+    assert_eq!(first.region.kind, ReservedKind::Direct(both));
     // An empty piece is an error of its own.
     assert!(matches!(second, TableError::Nonsense { value: 0, .. }));
     assert_eq!(of(&normal, 0x2f).len(), 2);
@@ -251,13 +255,12 @@ fn iort_reserves_memory_for_a_stream() {
     // Another unit's stream of the same number.
     let iort = Iort::parse(&normal).unwrap();
     let its = iort.node_at(0, ITS).unwrap();
-    assert_eq!(iort.reserved(&its, StreamId::new(0x20)).count(), 0);
+    assert_eq!(iort.reserved(&its, Streams::ALL).count(), 0);
     // Memory of a device; such that may be mapped elsewhere; flags from before there were attributes.
-    let device = of(&memory_of(3, 1), 0x20)[0].unwrap();
-    assert_eq!(device.kind, ReservedKind::DirectUntilDriven);
-    assert!(device.access.contains(Access::DEVICE));
-    let old = of(&memory_of(1, 0), 0x20)[0].unwrap();
-    assert!(!old.access.contains(Access::DEVICE));
+    let kind = |bytes: &[u8]| of(bytes, 0x20)[0].unwrap().region.kind;
+    let until = ReservedKind::DirectUntilDriven(both | Access::DEVICE);
+    assert_eq!(kind(&memory_of(3, 1)), until);
+    assert_eq!(kind(&memory_of(1, 0)), ReservedKind::Direct(both));
 }
 
 /// The flag of either kind of SMMU decides, set or clear; other flags do not.

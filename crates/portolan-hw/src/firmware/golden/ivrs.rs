@@ -5,8 +5,9 @@ extern crate std;
 use std::vec;
 use std::vec::Vec;
 
-use portolan::addr::PhysAddr;
+use portolan::addr::{PhysAddr, StreamId};
 use portolan::table::Access;
+use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::ivrs::{
@@ -14,8 +15,8 @@ use super::super::ivrs::{
     SpecialKind, SystemManagement, Uid, UnitFlags,
 };
 use super::super::pci::{RequesterId, Segment};
-use super::super::reserved::ReservedKind;
 use super::{reseal, table};
+use crate::reserved::Streams;
 
 const READ_WRITE: Access = Access::READ.union(Access::WRITE);
 
@@ -322,19 +323,21 @@ fn ivrs_memory_by_hand() {
     let bytes = ivrs_bytes();
     let ivrs = Ivrs::parse(&bytes).unwrap();
     let of = |segment, id| -> Vec<_> {
-        let found = ivrs.reserved(Segment::new(segment), RequesterId::new(id));
-        let found = found.map(Result::unwrap);
+        let asked = Streams::one(RequesterId::new(id).stream());
+        let found = ivrs.reserved(Segment::new(segment), asked);
+        let found = found.map(|reserved| reserved.unwrap().region);
         found
             .map(|region| {
-                let memory = region.memory;
-                let (start, last) = (memory.start().get(), memory.last().get());
-                (start, last, region.kind, region.access)
+                let (start, last) = (region.range.start().get(), region.range.last().get());
+                (start, last, region.kind)
             })
             .collect()
     };
-    let everybody = (0x7000_0000, 0x7000_0fff, ReservedKind::Direct, Access::READ);
-    let one = (0x7100_0000, 0x7100_1fff, ReservedKind::Direct, READ_WRITE);
-    let range = (0x7200_0000, 0x7200_2fff, ReservedKind::Excluded, READ_WRITE);
+    let direct = ReservedKind::Direct;
+    let everybody = (0x7000_0000, 0x7000_0fff, direct(Access::READ));
+    let one = (0x7100_0000, 0x7100_1fff, direct(READ_WRITE));
+    // An exclusion range.
+    let range = (0x7200_0000, 0x7200_2fff, direct(READ_WRITE));
     assert_eq!(of(0, 0x100), [everybody]);
     assert_eq!(of(0, 0x200), [everybody, one, range]);
     assert_eq!(of(0, 0x2ff), [everybody, range]);
@@ -365,7 +368,7 @@ fn memory_that_cannot_be_is_refused_and_the_rest_is_read() {
         let bytes = ivrs(INFO, &[block, good.clone()]);
         let ivrs = Ivrs::parse(&bytes).unwrap();
         let found: Vec<_> = ivrs
-            .reserved(Segment::new(0), RequesterId::new(5))
+            .reserved(Segment::new(0), Streams::one(StreamId::new(5)))
             .collect();
         assert_eq!((found.len(), found[0]), (2, Err(error)));
         assert!(found[1].is_ok());
@@ -374,7 +377,7 @@ fn memory_that_cannot_be_is_refused_and_the_rest_is_read() {
     let wide = memory(0x20, 0b0111, [0, 0], 1 << 60, 0x1000);
     let bytes = ivrs(0, &[wide]);
     let ivrs = Ivrs::parse(&bytes).unwrap();
-    let mut found = ivrs.reserved(Segment::new(0), RequesterId::new(5));
+    let mut found = ivrs.reserved(Segment::new(0), Streams::one(StreamId::new(5)));
     assert!(found.next().unwrap().is_ok());
 }
 

@@ -6,11 +6,13 @@
 
 use portolan::addr::StreamId;
 use portolan::table::Access;
+use portolan::unit::ReservedKind;
 
 use super::super::TableError;
-use super::super::reserved::{ReservedKind, ReservedRegion};
+use super::super::reserved::region;
 use super::node::{Body, MemoryRanges, Node, ReservedMemory};
-use super::{Iort, Mapping, Nodes, Single};
+use super::{Iort, Mapping, Mappings, Nodes, Single};
+use crate::reserved::{Reserved, Streams};
 
 /// Bit of a node's flags: the memory may be mapped elsewhere.
 const MAY_MOVE: u32 = 1;
@@ -20,83 +22,127 @@ const HAS_ATTRIBUTES: u8 = 3;
 const NORMAL: u32 = 4;
 
 impl<'a> Iort<'a> {
-    /// The memory that a stream of an SMMU goes on using. `unit` is the SMMU's node.
+    /// The memory that streams of an SMMU go on using that are among `streams`. `unit` is the
+    /// SMMU's node.
     ///
-    /// Regions may overlap: [`disjoint`](super::super::reserved::disjoint) puts them together. Items
-    /// are errors where a node or a descriptor of the table is wrong; the walk goes on behind it as
-    /// [`Nodes`] does.
-    pub fn reserved(&self, unit: &Node<'a>, stream: StreamId) -> ReservedRegions<'a> {
+    /// Regions may overlap. Items are errors where a node or a descriptor of the table is wrong, or
+    /// a mapping runs past the last stream; the walk goes on behind it as [`Nodes`] does.
+    pub fn reserved(&self, unit: &Node<'a>, streams: Streams) -> ReservedRegions<'a> {
         ReservedRegions {
             nodes: self.nodes(),
             unit: unit.offset,
-            stream,
+            streams,
             current: None,
         }
     }
 }
 
-/// The regions of one stream. Errors are those of all nodes.
+/// The regions of streams. Errors are those of all nodes.
 #[derive(Clone, Debug)]
 pub struct ReservedRegions<'a> {
     nodes: Nodes<'a>,
     unit: usize,
-    stream: StreamId,
-    /// What is left of a node that has the stream.
-    current: Option<(MemoryRanges<'a>, ReservedKind, Access)>,
+    streams: Streams,
+    /// What is left of a node.
+    current: Option<Current<'a>>,
 }
 
-impl ReservedRegions<'_> {
-    /// Whether a mapping of a reserved memory node has the stream in its output.
-    fn has(&self, mapping: &Mapping) -> bool {
-        let above = self.stream.get().checked_sub(mapping.output);
-        let most = match mapping.single {
+/// A reserved memory node: each of its ranges is for the streams of each of its mappings.
+#[derive(Clone, Debug)]
+struct Current<'a> {
+    memory: ReservedMemory<'a>,
+    kind: ReservedKind,
+    mappings: Mappings<'a>,
+    offset: usize,
+    /// Streams of the last mapping, and the ranges that are left for them.
+    at: Option<(Streams, MemoryRanges<'a>)>,
+}
+
+impl<'a> Current<'a> {
+    fn of(node: Node<'a>) -> Option<Self> {
+        let Body::ReservedMemory(memory) = node.body else {
+            return None;
+        };
+        Some(Self {
+            kind: meaning(&node, &memory),
+            memory,
+            mappings: node.mappings,
+            offset: node.offset,
+            at: None,
+        })
+    }
+
+    /// The streams that come out of the next mapping to the unit, if there is one.
+    fn next_streams(&mut self, unit: usize) -> Option<Result<Streams, TableError>> {
+        let to_unit = |mapping: &Mapping| usize::try_from(mapping.target) == Ok(unit);
+        let mapping = self.mappings.find(to_unit)?;
+        let above = match mapping.single {
             Single::Single => 0,
             Single::Range => mapping.count_minus_one,
         };
-        usize::try_from(mapping.target) == Ok(self.unit) && above.is_some_and(|above| above <= most)
+        let last = mapping.output.checked_add(above);
+        let streams = last.and_then(|last| {
+            let (first, last) = (StreamId::new(mapping.output), StreamId::new(last));
+            Streams::new(first, last)
+        });
+        Some(streams.ok_or(TableError::Nonsense {
+            offset: self.offset,
+            value: mapping.output.into(),
+        }))
+    }
+
+    /// The next region for some of `wanted`.
+    fn next(&mut self, unit: usize, wanted: Streams) -> Option<Result<Reserved, TableError>> {
+        loop {
+            if let Some((streams, ranges)) = &mut self.at {
+                if let Some(range) = ranges.next() {
+                    let (streams, kind) = (*streams, self.kind);
+                    return Some(range.map(|(_, memory)| Reserved {
+                        streams,
+                        region: region(memory, kind),
+                    }));
+                }
+            }
+            match self.next_streams(unit)? {
+                Ok(streams) if streams.overlaps(wanted) => {
+                    self.at = Some((streams, self.memory.ranges()));
+                }
+                Ok(_) => self.at = None,
+                Err(error) => {
+                    self.at = None;
+                    return Some(Err(error));
+                }
+            }
+        }
     }
 }
 
-/// What becomes of the memory of a node, and what the device may do there.
-fn meaning(node: &Node<'_>, memory: &ReservedMemory<'_>) -> (ReservedKind, Access) {
-    let kind = match memory.flags & MAY_MOVE {
-        0 => ReservedKind::Direct,
-        _ => ReservedKind::DirectUntilDriven,
-    };
+/// What becomes of the memory of a node.
+fn meaning(node: &Node<'_>, memory: &ReservedMemory<'_>) -> ReservedKind {
     let mut access = Access::READ | Access::WRITE;
     let attributes = memory.flags >> 2 & 0xff;
     if node.revision >= HAS_ATTRIBUTES && attributes < NORMAL {
         access |= Access::DEVICE;
     }
-    (kind, access)
+    match memory.flags & MAY_MOVE {
+        0 => ReservedKind::Direct(access),
+        _ => ReservedKind::DirectUntilDriven(access),
+    }
 }
 
 impl Iterator for ReservedRegions<'_> {
-    type Item = Result<ReservedRegion, TableError>;
+    type Item = Result<Reserved, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some((ranges, kind, access)) = &mut self.current {
-                if let Some(range) = ranges.next() {
-                    let (kind, access) = (*kind, *access);
-                    return Some(range.map(|(_, memory)| ReservedRegion {
-                        memory,
-                        kind,
-                        access,
-                    }));
+            if let Some(current) = &mut self.current {
+                if let Some(found) = current.next(self.unit, self.streams) {
+                    return Some(found);
                 }
-                self.current = None;
             }
-            let mut node = match self.nodes.next()? {
-                Ok(node) => node,
+            match self.nodes.next()? {
+                Ok(node) => self.current = Current::of(node),
                 Err(error) => return Some(Err(error)),
-            };
-            let Body::ReservedMemory(memory) = node.body else {
-                continue;
-            };
-            if node.mappings.any(|mapping| self.has(&mapping)) {
-                let (kind, access) = meaning(&node, &memory);
-                self.current = Some((memory.ranges(), kind, access));
             }
         }
     }

@@ -10,6 +10,7 @@ use super::super::TableError;
 use super::super::bytes::Bytes;
 use super::super::pci::RequesterId;
 use super::unit::Level;
+use crate::reserved::Streams;
 
 mod kind {
     pub const PAD4: u8 = 0;
@@ -73,6 +74,15 @@ impl Devices {
     /// Whether `device` is one of them.
     pub const fn contains(&self, device: RequesterId) -> bool {
         self.first.get() <= device.get() && device.get() <= self.last.get()
+    }
+
+    /// Their streams.
+    pub const fn streams(&self) -> Streams {
+        match Streams::new(self.first.stream(), self.last.stream()) {
+            Some(streams) => streams,
+            // Never: the last is not below the first.
+            None => Streams::one(self.first.stream()),
+        }
     }
 }
 

@@ -7,13 +7,15 @@
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::table::Access;
+use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
 use super::super::pci::{RequesterId, Segment};
-use super::super::reserved::{ReservedKind, ReservedRegion, within};
+use super::super::reserved::{region, within};
 use super::entry::Devices;
 use super::{Block, Blocks};
+use crate::reserved::{Reserved, Streams};
 
 /// Bytes of a block.
 const FIXED: usize = 32;
@@ -48,16 +50,16 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// The block as one region of each of its devices.
-    pub fn region(&self) -> ReservedRegion {
-        let (kind, access) = match self.kind {
-            MemoryKind::Unity(access) => (ReservedKind::Direct, access),
-            MemoryKind::Exclusion => (ReservedKind::Excluded, Access::READ | Access::WRITE),
+    /// The block as a region of its devices. What is to pass untranslated is as well off with a
+    /// mapping one to one.
+    pub fn reserved(&self) -> Reserved {
+        let access = match self.kind {
+            MemoryKind::Unity(access) => access,
+            MemoryKind::Exclusion => Access::READ | Access::WRITE,
         };
-        ReservedRegion {
-            memory: self.memory,
-            kind,
-            access,
+        Reserved {
+            streams: self.devices.streams(),
+            region: region(self.memory, ReservedKind::Direct(access)),
         }
     }
 }
@@ -97,12 +99,12 @@ pub(super) fn parse(bytes: Bytes<'_>) -> Result<Memory, TableError> {
     })
 }
 
-/// The regions of one device. Errors are those of all blocks.
+/// The regions of devices. Errors are those of all blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReservedRegions<'a> {
     blocks: Blocks<'a>,
     segment: Segment,
-    requester: RequesterId,
+    streams: Streams,
     physical_lg2: Option<u32>,
 }
 
@@ -110,20 +112,20 @@ impl<'a> ReservedRegions<'a> {
     pub(super) fn new(
         blocks: Blocks<'a>,
         segment: Segment,
-        requester: RequesterId,
+        streams: Streams,
         physical_lg2: Option<u32>,
     ) -> Self {
         Self {
             blocks,
             segment,
-            requester,
+            streams,
             physical_lg2,
         }
     }
 }
 
 impl Iterator for ReservedRegions<'_> {
-    type Item = Result<ReservedRegion, TableError>;
+    type Item = Result<Reserved, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -132,10 +134,11 @@ impl Iterator for ReservedRegions<'_> {
                 Ok(Block::Unit(_)) => continue,
                 Err(error) => return Some(Err(error)),
             };
-            if block.segment == self.segment && block.devices.contains(self.requester) {
+            let reserved = block.reserved();
+            if block.segment == self.segment && reserved.streams.overlaps(self.streams) {
                 let at = block.offset.saturating_add(16);
                 let checked = within(block.memory, self.physical_lg2, at);
-                return Some(checked.map(|_| block.region()));
+                return Some(checked.map(|_| reserved));
             }
         }
     }

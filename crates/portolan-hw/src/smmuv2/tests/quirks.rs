@@ -18,22 +18,23 @@ fn mmu500(n: u32) -> Regs {
         .with(&walks_ahead)
 }
 
-const MMU500: Config = Config {
-    implementation: Implementation::Mmu500,
-    ..DEFAULT
-};
+fn as_mmu500() -> Config {
+    Config {
+        implementation: Implementation::Mmu500,
+        ..plain()
+    }
+}
 
-const DEFAULT: Config = Config {
-    limit: portolan::platform::Nanos::from_millis(1),
-    implementation: Implementation::Arm,
-    coherency: CoherencyOverride::AsRegistersSay,
-    inherited: None,
-    when_disabled: super::super::WhenDisabled::Abort,
-};
+fn plain() -> Config {
+    Config {
+        limit: portolan::platform::Nanos::from_millis(1),
+        ..Config::default()
+    }
+}
 
 #[test]
 fn the_prefetcher_of_an_mmu_500_is_off_in_every_bank() {
-    let (regs, unit) = enable(mmu500(2), MMU500);
+    let (regs, unit) = enable(mmu500(2), as_mmu500());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::Off);
     assert_eq!(regs.get(0x10), 1 << 10 | 1 << 8 | 1 << 4);
     for n in 0..4 {
@@ -44,7 +45,7 @@ fn the_prefetcher_of_an_mmu_500_is_off_in_every_bank() {
 #[test]
 fn the_lock_of_a_first_mmu_500_is_no_lock() {
     // Before r2p0 the bit is not defined.
-    let (regs, unit) = enable(mmu500(1), MMU500);
+    let (regs, unit) = enable(mmu500(1), as_mmu500());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::Off);
     assert_eq!(regs.get(0x10), ACR | 1 << 10 | 1 << 8);
     assert_eq!(regs.get(bank(3, 0x04)), 0b01);
@@ -53,14 +54,14 @@ fn the_lock_of_a_first_mmu_500_is_no_lock() {
 #[test]
 fn a_prefetcher_that_secure_software_keeps_on_is_told_of() {
     let regs = mmu500(2).auxiliary(Auxiliary::LockedBySecure);
-    let (regs, unit) = enable(regs, MMU500);
+    let (regs, unit) = enable(regs, as_mmu500());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::On);
     assert_eq!(regs.get(bank(0, 0x04)), 0b11);
 }
 
 #[test]
 fn auxiliary_registers_of_other_makes_are_left_alone() {
-    let (regs, unit) = enable(mmu500(2), DEFAULT);
+    let (regs, unit) = enable(mmu500(2), plain());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::NotKnown);
     assert_eq!((regs.get(0x10), regs.get(bank(0, 0x04))), (ACR, 0b11));
 }
@@ -69,7 +70,7 @@ fn auxiliary_registers_of_other_makes_are_left_alone() {
 fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
     let config = Config {
         coherency: CoherencyOverride::NotCoherent,
-        ..DEFAULT
+        ..plain()
     };
     let (regs, unit) = enable(Regs::new(), config);
     let unit = unit.unwrap();
@@ -86,7 +87,7 @@ fn units_that_share_their_caches_share_no_number() {
         let implementation = Implementation::of_iort_model(5, banks_before).unwrap();
         let config = Config {
             implementation,
-            ..DEFAULT
+            ..plain()
         };
         let (regs, unit) = enable(Regs::new(), config);
         (regs, unit.unwrap())
@@ -126,7 +127,7 @@ fn numbers_end_where_their_fields_do() {
     let with = |banks_before| {
         let config = Config {
             implementation: Implementation::ThunderX { banks_before },
-            ..DEFAULT
+            ..plain()
         };
         enable(Regs::new(), config).1
     };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::overrides::CoherencyOverride;
+use crate::reserved::{Reservations, Reserved};
 use crate::smmuv3::mock::{Script, mock};
 use crate::smmuv3::spec::ste;
 use core::sync::atomic::AtomicU64;
@@ -240,26 +241,20 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
         range: memory_at(0x0808_0000, 0x0808_ffff),
         kind: ReservedKind::Doorbell,
     };
-    let display = BoardStream {
-        stream: STREAM,
-        start: Start::PassedThrough,
-        regions: &[direct],
-    };
-    let quiet = BoardStream {
-        stream: StreamId::new(7),
-        start: Start::Blocked,
-        regions: &[],
-    };
-    let board = Board {
-        everywhere: &[doorbell],
-        streams: &[display, quiet],
+    let config = || Config {
+        reserved: {
+            let mut reserved = Reservations::default();
+            reserved.add(Reserved::everywhere(doorbell)).unwrap();
+            reserved.add(Reserved::one(STREAM, direct)).unwrap();
+            reserved
+        },
+        at_work: alloc::vec![STREAM],
+        ..config()
     };
     let mem = memory(64);
     let unit = mock(&mem);
-    let enable = |config, board: &Board<'_>| {
-        Smmu::enable_on(unit.clone(), mem.clone(), Ticks::default(), config, board)
-    };
-    let driver = enable(config(), &board).unwrap();
+    let enable = |config| Smmu::enable(unit.clone(), mem.clone(), Ticks::default(), config);
+    let driver = enable(config()).unwrap();
     // The table was complete when the unit was told of it.
     assert_eq!(unit.take_codes().last(), Some(&op::SYNC));
     let entry = |stream| {
@@ -267,7 +262,8 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
             .map(|entry: [u64; 8]| entry[..2].to_vec())
     };
     assert_eq!(entry(STREAM.get()), Some([9, 1 << 44].to_vec()));
-    assert_eq!(entry(7), Some([0, 0].to_vec()));
+    // Nobody has named it.
+    assert_eq!(entry(7), None);
     let reserved = |stream| {
         let mut found = Vec::new();
         driver.reserved(stream, &mut |region| found.push(region));
@@ -282,15 +278,11 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     drop(driver);
     // A stream that the table has not, before anything is touched.
     unit.script.lock().writes = 0;
-    let outside = BoardStream {
-        stream: StreamId::new(1 << 16),
-        ..display
+    let outside = Config {
+        at_work: alloc::vec![STREAM, StreamId::new(1 << 16)],
+        ..config()
     };
-    let board = Board {
-        everywhere: &[],
-        streams: &[display, outside],
-    };
-    assert_eq!(enable(config(), &board).err(), Some(UnitError::Unsupported));
+    assert_eq!(enable(outside).err(), Some(UnitError::Unsupported));
     assert_eq!((unit.script.lock().writes, mem.live()), (0, 0));
 }
 

@@ -4,7 +4,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{PhysAddr, PhysRange, StreamId};
+use portolan::addr::{PhysRange, StreamId};
 use portolan::inval::{Preference, Quirks};
 use portolan::table::format::VtdLevels;
 use portolan::unit::{Attach, Awaited, Domain, FaultEvent, PagedDomain, Unit as _, UnitError};
@@ -14,7 +14,7 @@ use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::entry::context;
 use crate::vtd::spec::reg::{self, command, fsts};
-use crate::vtd::{Config, Mode, Reserved, VtdQueue};
+use crate::vtd::{Mode, VtdQueue};
 
 const COHERENT: u64 = 1;
 const WRITE_BUFFER: u64 = 1 << 4;
@@ -363,13 +363,8 @@ fn three_levels_are_not_taken_for_granted() {
 
 #[test]
 fn reserved_memory_is_mapped_before_a_device_is_translated() {
-    let start = PhysAddr::new(0x7b80_0000);
-    let memory = PhysRange::from_len(start, 0x3000).unwrap();
-    let stream = STREAM;
-    let config = Config {
-        reserved: [Reserved { stream, memory }].into(),
-        ..legacy()
-    };
+    let start = 0x7b80_0000;
+    let config = super::reserved::config(&[(start, start + 0x2fff)]);
     let mock = Mock::new(CAP, ECAP);
     let unit = super::Unit::prepare(mock.clone(), mock.clone(), mock.clone(), config).unwrap();
     let on = || mock.reg(reg::GSTS) as u32 & command::TE != 0;
@@ -378,7 +373,7 @@ fn reserved_memory_is_mapped_before_a_device_is_translated() {
     unit.attach(STREAM, &domain).unwrap();
     assert!(!on());
     for page in 0..3 {
-        let at = start.get() + page * 4096;
+        let at = start + page * 4096;
         let found = domain.translate(portolan::addr::Iova::new(at)).unwrap();
         assert_eq!(found.pa.get(), at);
     }

@@ -3,21 +3,33 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{Iova, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Domain as _, ReservedKind, Unit as _};
+use portolan::unit::{Attach, AttachError, Domain as _, ReservedKind, ReservedRegion, Unit as _};
 
 use super::STREAM;
 use super::mock::{CAP, ECAP, Mock};
-use crate::vtd::{Config, Reserved};
+use crate::reserved::{Ignored, Limits, Reservations, Reserved};
+use crate::vtd::Config;
+use crate::vtd::reserved::INTERRUPTS;
 
-fn config(ranges: &[(u64, u64)]) -> Config {
-    let reserved = ranges.iter().map(|&(start, last)| Reserved {
-        stream: STREAM,
-        memory: PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap(),
+fn one(start: u64, last: u64) -> Reserved {
+    let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();
+    let kind = ReservedKind::Direct(Access::READ | Access::WRITE);
+    Reserved::one(STREAM, ReservedRegion { range, kind })
+}
+
+pub(super) fn config(ranges: &[(u64, u64)]) -> Config {
+    let most_bytes = u64::MAX;
+    let mut reserved = Reservations::new(Limits {
+        most_bytes,
+        ..Limits::default()
     });
+    for &(start, last) in ranges {
+        reserved.add(one(start, last)).unwrap();
+    }
     Config {
-        reserved: reserved.collect::<Vec<_>>(),
+        reserved,
         ..super::legacy()
     }
 }
@@ -45,14 +57,42 @@ fn ranges_that_overlap_or_repeat_are_held_once() {
     assert_eq!(domain.translate(Iova::new(0xfe_000)), None);
 }
 
+/// Firmware that claims all addresses, or those of interrupt messages.
 #[test]
-fn ranges_that_make_no_sense_are_refused_in_time() {
-    for range in [(0, u64::MAX), (1 << 47, u64::MAX), (0, (1 << 48) - 1)] {
+fn ranges_that_no_unit_can_map_are_ignored_and_counted() {
+    let beyond = |start, last| Ignored::Beyond {
+        reserved: one(start, last),
+        address_lg2: 52,
+    };
+    let torn = |start, last| Ignored::Contradiction {
+        reserved: one(start, last),
+        other: Reserved::everywhere(INTERRUPTS),
+    };
+    for (start, last, why) in [
+        (1, u64::MAX, beyond(1, u64::MAX)),
+        (1 << 47, 1 << 52, beyond(1 << 47, 1 << 52)),
+        (0, (1 << 48) - 1, torn(0, (1 << 48) - 1)),
+        (0xfedf_f000, 0xfee0_0000, torn(0xfedf_f000, 0xfee0_0000)),
+    ] {
+        let mock = Mock::new(CAP, ECAP);
+        let unit = mock.enable(config(&[(start, last)])).unwrap();
+        let left_out = unit.reservations().left_out();
+        assert_eq!((left_out.count, left_out.first), (1, Some(why)));
+        let domain = Arc::new(unit.second_stage().unwrap());
+        unit.attach(STREAM, &domain).unwrap();
+        assert_eq!(domain.translate(Iova::new(start)), None);
+    }
+}
+
+#[test]
+fn ranges_that_tables_cannot_map_are_refused_in_time() {
+    // The second is too large for the memory that there is for tables.
+    for range in [(1 << 47, 1 << 48), (1 << 32, (1 << 48) - 1)] {
         let mock = Mock::new(CAP, ECAP);
         let unit = mock.enable(config(&[range])).unwrap();
+        assert_eq!(unit.reservations().left_out().count, 0);
         let domain = Arc::new(unit.second_stage().unwrap());
         let refused = unit.attach(STREAM, &domain);
-        // The last of them is too large for the memory that there is for tables.
         assert_eq!(refused, Err(AttachError::Mismatch), "{range:x?}");
     }
 }
@@ -83,6 +123,6 @@ fn the_window_of_interrupt_messages_is_reserved_for_every_stream() {
     };
     let window = (0xfee0_0000, 0xfeef_ffff, ReservedKind::Interrupts);
     let direct = ReservedKind::Direct(Access::READ | Access::WRITE);
-    assert_eq!(of(STREAM), [window, (0x10_0800, 0x10_7001, direct)]);
+    assert_eq!(of(STREAM), [window, (0x10_0000, 0x10_7fff, direct)]);
     assert_eq!(of(StreamId::new(0x0333)), [window]);
 }

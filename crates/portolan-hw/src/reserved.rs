@@ -1,0 +1,379 @@
+//! Addresses that firmware reserves for streams, as a unit is told of them.
+//!
+//! Firmware's tables ([`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved),
+//! [`Ivrs::reserved`](crate::firmware::ivrs::Ivrs::reserved),
+//! [`Iort::reserved`](crate::firmware::iort::Iort::reserved)) yield [`Reserved`]; so may whoever reads
+//! a device tree (`reserved-memory` with `iommu-addresses`, message doorbells). [`Reservations`]
+//! takes those that make sense, and counts the others with the reason. It is a part of the
+//! configuration of each driver here, which reports it by
+//! [`Unit::reserved`](portolan::unit::Unit::reserved): then the DMA layer keeps off it, and maps what
+//! devices go on using before it attaches them.
+//!
+//! What firmware says is not trusted. How much memory it may claim is the embedder's decision: the
+//! tables cannot tell, only the machine's own memory map can ([`Reservations::retain`]).
+//!
+//! *Context.* Interrupt for values; the methods of [`Reservations`] take memory: task.
+
+use alloc::vec::Vec;
+use core::fmt;
+
+use portolan::addr::{PageSize, StreamId};
+use portolan::unit::{ReservedRegion, disjoint};
+use thiserror::Error;
+
+use crate::firmware::TableError;
+
+/// The page with which regions of firmware's are compared: no table has a smaller one.
+const PAGE: PageSize = PageSize::SIZE_4K;
+
+/// Streams from one to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Streams {
+    first: StreamId,
+    last: StreamId,
+}
+
+impl Streams {
+    /// All of a unit.
+    pub const ALL: Self = Self {
+        first: StreamId::new(0),
+        last: StreamId::new(u32::MAX),
+    };
+
+    /// From `first` to `last`; `None` if `last` is below `first`.
+    pub const fn new(first: StreamId, last: StreamId) -> Option<Self> {
+        if last.get() < first.get() {
+            None
+        } else {
+            Some(Self { first, last })
+        }
+    }
+
+    /// One.
+    pub const fn one(stream: StreamId) -> Self {
+        Self {
+            first: stream,
+            last: stream,
+        }
+    }
+
+    /// The first.
+    pub const fn first(self) -> StreamId {
+        self.first
+    }
+
+    /// The last.
+    pub const fn last(self) -> StreamId {
+        self.last
+    }
+
+    /// Whether `stream` is one of them.
+    pub const fn contains(self, stream: StreamId) -> bool {
+        self.first.get() <= stream.get() && stream.get() <= self.last.get()
+    }
+
+    /// Whether all of `other` are among them.
+    pub const fn covers(self, other: Self) -> bool {
+        self.contains(other.first) && self.contains(other.last)
+    }
+
+    /// Whether some stream is in both.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.first.get() <= other.last.get() && other.first.get() <= self.last.get()
+    }
+}
+
+/// A region that is reserved for some streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reserved {
+    /// The streams.
+    pub streams: Streams,
+    /// The region.
+    pub region: ReservedRegion,
+}
+
+impl Reserved {
+    /// The region for one stream.
+    pub const fn one(stream: StreamId, region: ReservedRegion) -> Self {
+        let streams = Streams::one(stream);
+        Self { streams, region }
+    }
+
+    /// The region for all streams.
+    pub const fn everywhere(region: ReservedRegion) -> Self {
+        let streams = Streams::ALL;
+        Self { streams, region }
+    }
+
+    fn contradicts(&self, other: &Self) -> bool {
+        self.streams.overlaps(other.streams) && self.region.contradicts(&other.region, PAGE)
+    }
+}
+
+impl fmt::Display for Reserved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (self.streams.first.get(), self.streams.last.get());
+        write!(f, "{} of streams {first:#x}..={last:#x}", self.region)
+    }
+}
+
+/// Why something that firmware reserves is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Ignored {
+    /// The table makes no sense there.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// It is larger than a region may be: mapping it would take too much memory, and time.
+    #[error("{reserved} is longer than {most_bytes:#x} bytes")]
+    TooLarge {
+        /// What it is.
+        reserved: Reserved,
+        /// How long a region may be.
+        most_bytes: u64,
+    },
+    /// The unit has no physical addresses as high.
+    #[error("{reserved} reaches beyond {address_lg2} bits of physical addresses")]
+    Beyond {
+        /// What it is.
+        reserved: Reserved,
+        /// Width of physical addresses in bits.
+        address_lg2: u32,
+    },
+    /// It is to be mapped, and nothing is allowed there.
+    #[error("{reserved} allows no access")]
+    NoAccess {
+        /// What it is.
+        reserved: Reserved,
+    },
+    /// Some stream cannot have both.
+    #[error("{reserved} contradicts {other}")]
+    Contradiction {
+        /// What is ignored.
+        reserved: Reserved,
+        /// What it contradicts.
+        other: Reserved,
+    },
+    /// The embedder does not believe it.
+    #[error("{reserved} is not believed")]
+    NotBelieved {
+        /// What it is.
+        reserved: Reserved,
+    },
+    /// There are more than any machine has. The rest is not read.
+    #[error("more than {most} reservations")]
+    TooMany {
+        /// How many are read.
+        most: usize,
+    },
+}
+
+/// How much firmware may reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one region that is mapped one to one.
+    pub most_bytes: u64,
+    /// Reservations, those that are ignored or that repeat others included.
+    pub most: usize,
+}
+
+impl Limits {
+    /// 16 GiB, and 4096 reservations: servers' tables name each of their slots for each of ten
+    /// regions.
+    pub const USUAL: Self = Self {
+        most_bytes: 16 << 30,
+        most: 4096,
+    };
+}
+
+impl Default for Limits {
+    /// [`Limits::USUAL`].
+    fn default() -> Self {
+        Self::USUAL
+    }
+}
+
+/// What was ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct LeftOut {
+    /// How many reservations.
+    pub count: usize,
+    /// The first of them.
+    pub first: Option<Ignored>,
+}
+
+/// What is reserved for the streams of a unit.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Reservations {
+    list: Vec<Reserved>,
+    limits: Limits,
+    offered: usize,
+    left_out: LeftOut,
+}
+
+impl Reservations {
+    /// None yet.
+    pub const fn new(limits: Limits) -> Self {
+        Self {
+            list: Vec::new(),
+            limits,
+            offered: 0,
+            left_out: LeftOut {
+                count: 0,
+                first: None,
+            },
+        }
+    }
+
+    /// Adds `reserved`, unless it makes no sense beside what is there.
+    ///
+    /// # Errors
+    /// See [`Ignored`]. It is counted.
+    pub fn add(&mut self, reserved: Reserved) -> Result<(), Ignored> {
+        let checked = self.offer().and_then(|()| self.check(reserved));
+        if checked.map_err(|why| self.leave_out(why))? == Known::No {
+            self.list.push(reserved);
+        }
+        Ok(())
+    }
+
+    /// Adds all that `found` yields, until there are too many.
+    ///
+    /// # Errors
+    /// The first thing that was ignored; all the rest is taken over nevertheless. All of them are
+    /// counted.
+    pub fn read<I>(&mut self, found: I) -> Result<(), Ignored>
+    where
+        I: IntoIterator<Item = Result<Reserved, TableError>>,
+    {
+        let mut first = Ok(());
+        for item in found {
+            let added = match item {
+                Ok(reserved) => self.add(reserved),
+                Err(error) => self
+                    .offer()
+                    .and(Err(error.into()))
+                    .map_err(|why| self.leave_out(why)),
+            };
+            first = first.and(added);
+            if matches!(added, Err(Ignored::TooMany { .. })) {
+                break;
+            }
+        }
+        first
+    }
+
+    /// Ignores those that `believed` says no of.
+    pub fn retain(&mut self, mut believed: impl FnMut(&Reserved) -> bool) {
+        self.drop_some(|&reserved| {
+            (!believed(&reserved)).then_some(Ignored::NotBelieved { reserved })
+        });
+    }
+
+    /// Adds what the hardware itself reserves for all streams. What contradicts it goes.
+    pub(crate) fn hold(&mut self, windows: impl Iterator<Item = ReservedRegion>) {
+        for region in windows {
+            let other = Reserved::everywhere(region);
+            self.drop_some(|&reserved| {
+                let torn = reserved.contradicts(&other);
+                torn.then_some(Ignored::Contradiction { reserved, other })
+            });
+            self.list.push(other);
+        }
+    }
+
+    /// Ignores what is to be mapped beyond physical addresses of `address_lg2` bits.
+    pub(crate) fn within(&mut self, address_lg2: u32) {
+        let beyond = 1u64.checked_shl(address_lg2).unwrap_or(u64::MAX);
+        self.drop_some(|&reserved| {
+            let last = reserved.region.range.last().get();
+            let gone = reserved.region.kind.direct().is_some() && last >= beyond;
+            gone.then_some(Ignored::Beyond {
+                reserved,
+                address_lg2,
+            })
+        });
+    }
+
+    /// Ignores those for which there is a reason.
+    fn drop_some(&mut self, mut reason: impl FnMut(&Reserved) -> Option<Ignored>) {
+        let mut list = core::mem::take(&mut self.list);
+        list.retain(|reserved| match reason(reserved) {
+            Some(why) => {
+                self.leave_out(why);
+                false
+            }
+            None => true,
+        });
+        self.list = list;
+    }
+
+    /// All of them, in the order in which they were added.
+    pub fn iter(&self) -> impl Iterator<Item = &Reserved> {
+        self.list.iter()
+    }
+
+    /// What was ignored so far.
+    pub fn left_out(&self) -> LeftOut {
+        self.left_out
+    }
+
+    /// Hands what is reserved for `stream` to `each`, with what is mapped one to one in whole pages
+    /// that do not overlap.
+    pub fn of(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        let its = self.list.iter().filter(|one| one.streams.contains(stream));
+        let regions: Vec<ReservedRegion> = its.map(|one| one.region).collect();
+        // They were compared when they were added; without memory they are as good as they are.
+        let regions = disjoint(&regions, PAGE).unwrap_or(regions);
+        regions.into_iter().for_each(each);
+    }
+
+    fn check(&self, reserved: Reserved) -> Result<Known, Ignored> {
+        if let Some(access) = reserved.region.kind.direct() {
+            let most_bytes = self.limits.most_bytes;
+            if reserved.region.range.len_minus_one() >= most_bytes {
+                return Err(Ignored::TooLarge {
+                    reserved,
+                    most_bytes,
+                });
+            }
+            if access.is_empty() {
+                return Err(Ignored::NoAccess { reserved });
+            }
+        }
+        let has =
+            |one: &Reserved| one.region == reserved.region && one.streams.covers(reserved.streams);
+        if self.list.iter().any(has) {
+            return Ok(Known::Yes);
+        }
+        match self.list.iter().find(|one| reserved.contradicts(one)) {
+            Some(&other) => Err(Ignored::Contradiction { reserved, other }),
+            None => Ok(Known::No),
+        }
+    }
+
+    /// Counts one that is looked at.
+    fn offer(&mut self) -> Result<(), Ignored> {
+        let most = self.limits.most;
+        if self.offered >= most {
+            return Err(Ignored::TooMany { most });
+        }
+        self.offered += 1;
+        Ok(())
+    }
+
+    fn leave_out(&mut self, why: Ignored) -> Ignored {
+        self.left_out.count = self.left_out.count.saturating_add(1);
+        self.left_out.first.get_or_insert(why);
+        why
+    }
+}
+
+/// Whether a reservation is there already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    Yes,
+    No,
+}
+
+#[cfg(test)]
+mod tests;

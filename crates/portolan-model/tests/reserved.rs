@@ -1,0 +1,251 @@
+//! From firmware's table to a device: what the table reserves is in the unit's configuration, is
+//! mapped one to one before the stream is attached, and is never handed out.
+#![allow(missing_docs)]
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::dma::{
+    Bidirectional, Constraints, Device, DmaSpace, MapError, Mapping, SpaceOptions, Unowned,
+};
+use portolan::platform::Cpus;
+use portolan::table::Access;
+use portolan::unit::{Attach, AttachError, Domain, FaultEvent, ReservedRegion, Unit, UnitError};
+use portolan_hw::firmware::dmar::Dmar;
+use portolan_hw::firmware::iort::Iort;
+use portolan_hw::firmware::pci::{RequesterId, Segment};
+use portolan_hw::reserved::{Ignored, Reservations, Streams};
+use portolan_hw::{smmuv2, smmuv3, vtd};
+use portolan_model::clock::PollingClock;
+use portolan_model::decode::AccessKind;
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
+use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::vtd::{VtdRegisters, VtdSetup};
+
+/// The function 0:14.0.
+const DEVICE: RequesterId = RequesterId::of(0, 0x14, 0);
+const STREAM: StreamId = DEVICE.stream();
+const PAGE: u64 = 0x1000;
+/// Addresses that are given out, among them those of interrupt messages on x86.
+const WINDOW: u64 = 0xfedf_0000;
+const PAGES: u64 = 0x120;
+/// What the device uses, in pages of the window.
+const DIRECT: [u64; 5] = [1, 2, 3, 4, 0x110];
+
+/// What firmware claims: two that overlap and fill no page, one more, and nonsense.
+const CLAIMS: [(u64, u64); 4] = [
+    (WINDOW + 0x1800, WINDOW + 0x3fff),
+    (WINDOW + 0x3000, WINDOW + 0x4123),
+    (0x9000_0000, 0x8000_0000),
+    (WINDOW + 0x11_0000, WINDOW + 0x11_0fff),
+];
+
+fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 36];
+    bytes[..4].copy_from_slice(&signature);
+    bytes.extend(body);
+    let length = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+    let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    bytes[9] = sum.wrapping_neg();
+    bytes
+}
+
+/// What DMAR says: an RMRR for each claim.
+fn of_dmar(mut reserved: Reservations) -> Reservations {
+    let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    for (start, last) in CLAIMS {
+        body.extend([1, 0, 32, 0, 0, 0, 0, 0]);
+        body.extend(start.to_le_bytes());
+        body.extend(last.to_le_bytes());
+        body.extend([1, 8, 0, 0, 0, 0, 0x14, 0]);
+    }
+    let bytes = table(*b"DMAR", &body);
+    let dmar = Dmar::parse(&bytes).expect("a table");
+    let found = dmar.reserved(Segment::new(0), Streams::ALL, |_| None);
+    assert!(matches!(reserved.read(found), Err(Ignored::Table(_))));
+    reserved
+}
+
+/// What IORT says: an RMR for each claim, for streams of the SMMU at 48.
+fn of_iort(mut reserved: Reservations) -> Reservations {
+    let words =
+        |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    let mut body = words(&[5, 48, 0]);
+    body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    body.extend(words(&[
+        0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0,
+    ]));
+    for (start, last) in CLAIMS {
+        body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
+        body.extend(words(&[1, 48, 5 << 2, 1, 28]));
+        body.extend(start.to_le_bytes());
+        // A claim that ends before it begins has no bytes.
+        body.extend((last + 1).saturating_sub(start).to_le_bytes());
+        body.extend(words(&[0, 0, 0, STREAM.get(), 48, 0]));
+    }
+    let bytes = table(*b"IORT", &body);
+    let iort = Iort::parse(&bytes).expect("a table");
+    let unit = iort.node_at(0, 48).expect("an SMMU");
+    let found = iort.reserved(&unit, Streams::ALL);
+    assert!(matches!(reserved.read(found), Err(Ignored::Table(_))));
+    reserved
+}
+
+/// A unit that sees what is mapped when a stream is attached.
+struct Watched<U>(Arc<U>);
+
+impl<U: Unit> Unit for Watched<U> {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.0.block(stream)
+    }
+
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.0.pass_through(stream)
+    }
+
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.0.reserved(stream, each);
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+        self.0.next_fault()
+    }
+}
+
+impl<U: Attach<D>, D: Domain> Attach<D> for Watched<U> {
+    fn attach(&self, stream: StreamId, domain: &Arc<D>) -> Result<(), AttachError> {
+        for at in direct() {
+            let found = domain.translate(at).expect("mapped before the attach");
+            assert_eq!(found.pa, PhysAddr::new(at.get()));
+            assert!(found.access.contains(Access::READ | Access::WRITE));
+        }
+        self.0.attach(stream, domain)
+    }
+}
+
+fn direct() -> impl Iterator<Item = Iova> {
+    DIRECT
+        .into_iter()
+        .map(|page| Iova::new(WINDOW + page * PAGE))
+}
+
+/// Attaches the device and takes all addresses that there are, of which `closed` pages are none.
+fn keeps_off<U, D, P>(
+    unit: &Arc<U>,
+    domain: D,
+    cpus: P,
+    closed: u64,
+    dma: impl Fn(Iova) -> Option<PhysAddr>,
+) where
+    U: Attach<D> + Send + Sync + 'static,
+    D: Domain + 'static,
+    P: Cpus + Clone,
+{
+    let options = SpaceOptions {
+        window: IovaRange::from_len(Iova::new(WINDOW), PAGES * PAGE).expect("a window"),
+        ..SpaceOptions::default()
+    };
+    let watched = Arc::new(Watched(Arc::clone(unit)));
+    let space = DmaSpace::new(watched, Arc::new(domain), cpus, &options).expect("a space");
+    let limits = Constraints::default();
+    let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
+    let buffer = |number: u64| {
+        let memory = PhysRange::page(
+            PhysAddr::new(0x4000_0000 + number * PAGE),
+            PageSize::SIZE_4K,
+        );
+        // SAFETY: the model has no such memory: nobody reads or writes there.
+        unsafe { Unowned::new(memory) }
+    };
+    let mut held: Vec<Mapping<_, _, _>> = Vec::new();
+    let full = loop {
+        match device.map(buffer(held.len() as u64), Bidirectional) {
+            Ok(mapping) => held.push(mapping),
+            Err(refused) => break refused.error,
+        }
+    };
+    assert!(matches!(full, MapError::Iova(_)), "{full:?}");
+    let free = PAGES - DIRECT.len() as u64 - closed;
+    assert_eq!(held.len() as u64, free);
+    for (number, mapping) in (0..).zip(&held) {
+        assert!(direct().all(|at| at != mapping.iova()));
+        assert_eq!(
+            dma(mapping.iova()),
+            Some(PhysAddr::new(0x4000_0000 + number * PAGE))
+        );
+    }
+    for at in direct() {
+        assert_eq!(dma(at), Some(PhysAddr::new(at.get())));
+    }
+    for mapping in held {
+        mapping
+            .unmap()
+            .map_err(|kept| kept.error)
+            .expect("unmapped");
+    }
+}
+
+fn memory() -> Arc<ModelMemory> {
+    let base = PhysAddr::new(0x8000_0000);
+    Arc::new(ModelMemory::new(base, 256, Visibility::AtOnce))
+}
+
+#[test]
+fn what_dmar_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out() {
+    let memory = memory();
+    let registers = Arc::new(VtdRegisters::new(VtdSetup::default(), memory.clone()));
+    let clock = PollingClock::new(registers.clock().clone(), 100, registers.clone());
+    let cpus = Arc::new(clock);
+    let mut config = vtd::Config::default();
+    config.reserved = of_dmar(config.reserved);
+    let unit = vtd::Vtd::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit = Arc::new(unit.expect("enabled"));
+    assert_eq!(unit.reservations().left_out().count, 1);
+    let domain = unit.second_stage().expect("a domain");
+    // Interrupt messages.
+    keeps_off(&unit, domain, cpus, 0x100, |at| {
+        let done = registers.dma(STREAM, None, at, AccessKind::Read, 8);
+        done.ok().map(|pieces| pieces[0].pa)
+    });
+    assert_eq!(registers.violations(), []);
+}
+
+#[test]
+fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv3_is_attached() {
+    let memory = memory();
+    let registers = Arc::new(SmmuRegisters::new(SmmuSetup::default(), memory.clone()));
+    let clock = PollingClock::new(registers.clock().clone(), 100, registers.clone());
+    let cpus = Arc::new(clock);
+    let mut config = smmuv3::Config::default();
+    config.reserved = of_iort(config.reserved);
+    let unit = smmuv3::Smmu::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit = Arc::new(unit.expect("enabled"));
+    let domain = unit.first_stage::<12>(&smmuv3::DomainOptions::default());
+    let domain = domain.expect("a domain");
+    keeps_off(&unit, domain, cpus, 0, |at| {
+        let done = registers.dma(STREAM, None, at, AccessKind::Read, 8);
+        done.ok().map(|pieces| pieces[0].pa)
+    });
+    assert_eq!(registers.violations(), []);
+}
+
+#[test]
+fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv2_is_attached() {
+    let memory = memory();
+    let registers = Arc::new(SmmuV2Registers::new(SmmuV2Setup::default(), memory.clone()));
+    let clock = PollingClock::new(registers.clock().clone(), 100, registers.clone());
+    let cpus = Arc::new(clock);
+    let mut config = smmuv2::Config::default();
+    config.reserved = of_iort(config.reserved);
+    let unit = smmuv2::SmmuV2::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit = Arc::new(unit.expect("enabled"));
+    let domain = unit.first_stage::<12>(&smmuv2::DomainOptions::default());
+    let domain = domain.expect("a domain");
+    keeps_off(&unit, domain, cpus, 0, |at| {
+        let done = registers.dma(STREAM, at, AccessKind::Read, 8);
+        done.ok().map(|pieces| pieces[0].pa)
+    });
+    assert_eq!(registers.violations(), []);
+}
