@@ -84,11 +84,11 @@ impl<C: Cpus> Ids<C> {
 #[cfg(test)]
 mod tests {
     use super::Ids;
-    use portolan::platform::{Clock, Nanos, OneCpu};
+    use portolan::platform::{Clock, Nanos};
 
     struct Still;
 
-    impl OneCpu for Still {}
+    portolan::one_cpu!(Still);
 
     impl Clock for Still {
         fn now(&self) -> Nanos {

@@ -78,7 +78,7 @@ impl<T: Tick> PollingClock<T> {
     }
 }
 
-impl<T: Tick + Send + Sync + 'static> portolan::platform::OneCpu for PollingClock<T> {}
+portolan::one_cpu!(PollingClock<T>, T: Tick);
 
 impl<T: Tick> Clock for PollingClock<T> {
     fn now(&self) -> Nanos {

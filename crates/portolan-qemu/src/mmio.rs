@@ -124,7 +124,7 @@ impl Default for HostClock {
     }
 }
 
-impl portolan::platform::OneCpu for HostClock {}
+portolan::one_cpu!(HostClock);
 
 impl Clock for HostClock {
     fn now(&self) -> Nanos {

@@ -62,6 +62,7 @@ extern crate alloc;
 
 pub mod addr;
 pub mod bounce;
+mod contract;
 pub mod dma;
 pub mod fault;
 pub mod inval;

@@ -90,7 +90,7 @@ impl<U: Unit> Mmio for Twisted<U> {
 /// Time that goes on with every look.
 pub struct Looks(pub Arc<AtomicU64>);
 
-impl portolan::platform::OneCpu for Looks {}
+portolan::one_cpu!(Looks);
 
 impl Clock for Looks {
     fn now(&self) -> Nanos {

@@ -143,7 +143,7 @@ mod tests {
     use core::sync::atomic::{AtomicU64, Ordering};
 
     struct Ticks(AtomicU64);
-    impl portolan::platform::OneCpu for Ticks {}
+    portolan::one_cpu!(Ticks);
 
     impl Clock for Ticks {
         fn now(&self) -> Nanos {

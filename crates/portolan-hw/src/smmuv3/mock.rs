@@ -23,7 +23,7 @@ pub(super) fn memory(pages: u32) -> Memory {
 #[derive(Debug, Default)]
 pub(super) struct Ticks(AtomicU64);
 
-impl portolan::platform::OneCpu for Ticks {}
+portolan::one_cpu!(Ticks);
 
 impl Clock for Ticks {
     fn now(&self) -> Nanos {

@@ -78,7 +78,7 @@ impl Mmio for Regs {
 #[derive(Default)]
 struct Ticks(AtomicU64);
 
-impl portolan::platform::OneCpu for Ticks {}
+portolan::one_cpu!(Ticks);
 
 impl Clock for Ticks {
     fn now(&self) -> Nanos {

@@ -16,7 +16,7 @@ use super::transport::{Exchange, Transport};
 #[derive(Debug, Default)]
 pub struct Ticks(Mutex<u64>);
 
-impl portolan::platform::OneCpu for Ticks {}
+portolan::one_cpu!(Ticks);
 
 impl Clock for Ticks {
     fn now(&self) -> Nanos {

@@ -3,101 +3,126 @@
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
-use super::Constraints;
+use super::constraints::{Coherency, Constraints, Trust};
+use super::device::{Device, Translation};
 use super::error::MapError;
 use super::quieting::Left;
-use super::space::DmaSpace;
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use crate::platform::{Cpus, TableMem};
+use super::settings::Settings;
+use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
+use crate::contract::{Cached, OwnedMemory, Platform};
 use crate::table::Access;
 
 /// Memory for descriptor rings and the like, mapped for reading and writing.
 ///
-/// The memory comes from `M`; for a device that does not snoop that has to be memory which the CPU
-/// does not cache.
-///
-/// *Context.* Interrupt, but for [`CoherentMemory::new`].
+/// *Context.* Interrupt, but for [`Device::coherent`] and dropping it.
 ///
 /// *Drop.* Task. It is unmapped, waited for whatever the policy, and freed; if the hardware does not
-/// complete, the memory is never freed and
-/// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
-pub struct CoherentMemory<P: Cpus + Clone, M: TableMem<AtomicU64>> {
-    space: Arc<DmaSpace<P>>,
-    memory: M,
-    pa: PhysAddr,
-    size: PageSize,
+/// complete, the memory is never freed and [`Device::quarantine`] counts it.
+pub struct Coherent<P: Platform> {
+    settings: Arc<Settings<P>>,
+    memory: OwnedMemory<P>,
+    /// There if it is mapped in the device's space.
     range: Option<IovaRange>,
 }
 
-impl<P: Cpus + Clone, M: TableMem<AtomicU64>> CoherentMemory<P, M> {
-    /// Zeroed memory of `size`, which is rounded up to whole pages of the space.
+impl<P: Platform> Device<P> {
+    /// Zeroed memory of at least `bytes` bytes, whole pages, that the device and the CPU share.
+    /// It does not need to be synced: for a device that does not snoop it comes from
+    /// [`Platform::alloc_uncached`].
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`MapError`]; without memory it is that of a table.
-    pub fn new(
-        space: Arc<DmaSpace<P>>,
-        memory: M,
-        size: PageSize,
-        constraints: &Constraints,
-    ) -> Result<Self, MapError> {
-        let size = size.max(space.granule());
-        let unmapped = |error| MapError::Domain(crate::table::MapError::Memory(error).into());
-        let pa = memory.alloc(size).map_err(unmapped)?;
-        let bytes = PhysRange::page(pa, size);
-        let access = Access::READ | Access::WRITE;
-        match space.place_one(bytes, access, constraints) {
-            Ok((range, _)) => Ok(Self {
-                space,
+    /// See [`MapError`]; [`MapError::NoMemory`] if the platform has none.
+    pub fn coherent(&self, bytes: u64) -> Result<Coherent<P>, MapError> {
+        let settings = self.settings.clone();
+        let constraints = settings.constraints;
+        let (space, page) = match (self.translation, &settings.space) {
+            (Translation::Space(_), Some(space)) => (Some(space), space.granule()),
+            (Translation::Identity, _) => (None, PageSize::SIZE_4K),
+            (Translation::Blocked | Translation::Space(_), _) => return Err(MapError::Blocked),
+        };
+        let cached = match constraints.coherency {
+            Coherency::Coherent => Cached::Yes,
+            Coherency::NotCoherent => Cached::No,
+        };
+        let pages = bytes.div_ceil(page.bytes());
+        if pages == 0 {
+            return Err(MapError::Empty);
+        }
+        let memory = OwnedMemory::new(settings.platform.clone(), pages, page, cached);
+        let mut memory = memory.ok_or(MapError::NoMemory { bytes })?;
+        let piece = memory.range();
+        let Some(space) = space else {
+            let limit = constraints.limit;
+            if piece.last().get() > limit.get() {
+                return Err(MapError::AboveLimit { piece, limit });
+            }
+            let range = None;
+            return Ok(Coherent {
+                settings,
                 memory,
-                pa,
-                size,
+                range,
+            });
+        };
+        // The memory fills its pages.
+        let limits = Constraints {
+            trust: Trust::Trusted,
+            ..constraints
+        };
+        match space.place_one(piece, Access::READ | Access::WRITE, &limits) {
+            Ok((range, _)) => Ok(Coherent {
+                memory,
                 range: Some(range),
+                settings: settings.clone(),
             }),
             Err(failed) => {
-                match failed.held {
+                if let Some(wait) = failed.held {
                     // A device may have reached it.
-                    Some(wait) => {
-                        space.abandon(&wait);
-                        space.count_dropped(size.bytes());
-                    }
-                    None => memory.free(pa, size),
+                    space.abandon(&wait);
+                    space.count_dropped(piece.len_minus_one().saturating_add(1));
+                    memory.keep();
                 }
                 Err(failed.error)
             }
         }
     }
+}
 
+impl<P: Platform> Coherent<P> {
     /// Where the device sees it.
     pub fn iova(&self) -> Iova {
-        let range = self.range.as_ref();
-        range.map_or(Iova::new(0), |range| range.start())
+        match self.range {
+            Some(range) => range.start(),
+            None => Iova::new(self.memory.range().start().get()),
+        }
     }
 
     /// What the CPU sees of it: words that the device may change at any time.
     pub fn words(&self) -> &[AtomicU64] {
-        self.memory.table(self.pa, self.size)
+        self.memory.words()
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> PhysRange {
+        self.memory.range()
     }
 
     /// Length in bytes.
     pub fn bytes(&self) -> u64 {
-        self.size.bytes()
+        self.memory().len_minus_one().saturating_add(1)
     }
 }
 
-impl<P: Cpus + Clone, M: TableMem<AtomicU64>> Drop for CoherentMemory<P, M> {
+impl<P: Platform> Drop for Coherent<P> {
     fn drop(&mut self) {
-        let Some(range) = self.range.take() else {
-            return;
-        };
-        match self.space.take_down(range) {
-            Ok(()) => self.memory.free(self.pa, self.size),
-            Err((_, left)) => {
+        if let (Some(range), Some(space)) = (self.range.take(), &self.settings.space) {
+            if let Err((_, left)) = space.take_down(range) {
                 if let Left::Held(wait) = left {
-                    self.space.abandon(&wait);
+                    space.abandon(&wait);
                 }
-                self.space.count_dropped(self.size.bytes());
+                space.count_dropped(self.bytes());
+                self.memory.keep();
             }
         }
     }

@@ -10,12 +10,12 @@ use core::ops::{Deref, DerefMut};
 
 use arrayvec::ArrayVec;
 
-use super::buffer::{Pieces, PiecesIter};
 use super::error::MapError;
 use super::space::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::bounce::{Bouncer, Copied, Fill, Need, Padding};
+use crate::contract::{Pieces, PiecesIter};
 use crate::platform::{Cpus, Guarded, Nanos};
 
 /// When a buffer is copied although the device could reach it in place.

@@ -6,7 +6,6 @@ use core::mem::ManuallyDrop;
 use core::pin::Pin;
 use core::task::{Context, Poll};
 
-use super::buffer::{Buffer, bytes_of};
 use super::copies::Record;
 use super::error::UnmapError;
 use super::failed::Failed;
@@ -14,6 +13,7 @@ use super::pending::Tried;
 use super::quieting::Wait;
 use super::settings::Settings;
 use super::space::DmaSpace;
+use crate::contract::{Buffer, bytes_of};
 use crate::platform::Cpus;
 
 /// A buffer that was unmapped, and that devices may reach until it is reclaimed: its invalidation is

@@ -2,7 +2,6 @@
 
 use alloc::sync::Arc;
 
-use super::buffer::Unowned;
 use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::Copying;
 use super::error::{DeviceError, StandingError};
@@ -13,6 +12,7 @@ use super::space::DmaSpace;
 use super::standing::Standing;
 use super::streams::Member;
 use crate::addr::StreamId;
+use crate::contract::Unowned;
 use crate::platform::{Cpus, DataCache};
 use crate::unit::{AttachError, Unit};
 
@@ -68,7 +68,7 @@ impl<P: Cpus + Clone> Device<P> {
         }
         let unit = Some(space.home.unit().clone());
         let translation = Translation::Space(member);
-        let settings = Settings::new(Some(space), constraints);
+        let settings = Settings::new(space.cpus.clone(), Some(space), constraints);
         let device = Self {
             unit,
             stream,
@@ -113,6 +113,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// As [`Device::translated`]; a device that is not trusted is not passed through.
     pub fn identity(
+        platform: P,
         unit: Arc<dyn Unit>,
         stream: StreamId,
         constraints: Constraints,
@@ -122,7 +123,13 @@ impl<P: Cpus + Clone> Device<P> {
         }
         unit.pass_through(stream)?;
         let translation = Translation::Identity;
-        Ok(Self::without_space(unit, stream, translation, constraints))
+        Ok(Self::without_space(
+            platform,
+            unit,
+            stream,
+            translation,
+            constraints,
+        ))
     }
 
     /// Blocks `stream`: it reaches nothing, and nothing can be mapped.
@@ -132,16 +139,24 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// As [`Device::translated`].
     pub fn blocked(
+        platform: P,
         unit: Arc<dyn Unit>,
         stream: StreamId,
         constraints: Constraints,
     ) -> Result<Self, DeviceError> {
         unit.block(stream)?;
         let translation = Translation::Blocked;
-        Ok(Self::without_space(unit, stream, translation, constraints))
+        Ok(Self::without_space(
+            platform,
+            unit,
+            stream,
+            translation,
+            constraints,
+        ))
     }
 
     fn without_space(
+        platform: P,
         unit: Arc<dyn Unit>,
         stream: StreamId,
         translation: Translation,
@@ -151,7 +166,7 @@ impl<P: Cpus + Clone> Device<P> {
             unit: Some(unit),
             stream,
             translation,
-            settings: Arc::new(Settings::new(None, constraints)),
+            settings: Arc::new(Settings::new(platform, None, constraints)),
         }
     }
 

@@ -49,6 +49,12 @@ pub enum MapError {
     /// No room for a copy.
     #[error(transparent)]
     Copy(#[from] TakeError),
+    /// The platform has no memory for it.
+    #[error("the platform has no {bytes} bytes of memory")]
+    NoMemory {
+        /// How many were wanted.
+        bytes: u64,
+    },
     /// No memory to remember the copies of a long list.
     #[error("no memory to remember the copies")]
     Records,

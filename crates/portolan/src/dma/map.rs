@@ -5,7 +5,6 @@ use core::mem::ManuallyDrop;
 
 use arrayvec::ArrayVec;
 
-use super::buffer::{Buffer, bytes_of};
 use super::constraints::{Constraints, Trust};
 use super::copies::{Copies, CopyWhen, Copying, Cut, Reached, Record, Through, Wanted, cut};
 use super::deferred::Deferred;
@@ -19,6 +18,7 @@ use super::space::{DmaSpace, Waiting};
 use super::standing::Standing;
 use crate::addr::PhysRange;
 use crate::bounce::Fill;
+use crate::contract::{Buffer, bytes_of};
 use crate::platform::Cpus;
 use crate::table::Access;
 

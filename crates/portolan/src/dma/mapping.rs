@@ -3,7 +3,6 @@
 use alloc::sync::Arc;
 use core::mem::ManuallyDrop;
 
-use super::buffer::{Buffer, bytes_of, read, write};
 use super::copies::{Copies, Reached, Record};
 use super::deferred::Deferred;
 use super::direction::{DataDirection, Direction};
@@ -14,6 +13,7 @@ use super::segments::{DmaSegments, Placing};
 use super::settings::Settings;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::bounce::Way;
+use crate::contract::{Buffer, bytes_of, read, write};
 use crate::platform::Cpus;
 
 /// Where a mapping lies.

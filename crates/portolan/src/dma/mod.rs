@@ -6,7 +6,7 @@
 //!   may still reach. [`DmaSpace::map_range`] and [`DmaSpace::unmap_range`] are for drivers that
 //!   keep their buffers themselves, which they promise by [`Unowned`].
 //! * [`Reservation`]: addresses first, pieces later, one sync for all.
-//! * [`CoherentMemory`]: memory for rings, mapped as long as it lives.
+//! * [`Coherent`]: memory for rings, mapped as long as it lives.
 //! * [`Copying`]: copies of what must not, or cannot, be reached in place.
 //!
 //! Handlers call [`Device::try_map`], [`Mapping::defer`] and
@@ -15,7 +15,6 @@
 //!
 //! Not here: I/O page faults.
 
-mod buffer;
 mod coherent;
 mod constraints;
 mod copies;
@@ -39,8 +38,8 @@ mod space;
 mod standing;
 mod streams;
 
-pub use buffer::{Buffer, Pieces, PiecesIter, Unowned};
-pub use coherent::CoherentMemory;
+pub use crate::contract::{Buffer, Pieces, PiecesIter, Unowned};
+pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying};
 pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};

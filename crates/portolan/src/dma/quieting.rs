@@ -220,11 +220,18 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             .pending
             .join(&self.cpus, &*self.domain, mapped, range, Keeper::Caller)?;
         Ok(match joined {
-            Joined::Queued(ticket, _) => Wait::on(ticket),
-            Joined::Kept(ticket) => Wait {
-                ticket: Some(ticket),
-                range: Some(range),
-            },
+            Joined::Queued(ticket, Fill::Room) => Wait::on(ticket),
+            Joined::Queued(ticket, Fill::Due) => {
+                self.cpus.flush_wanted();
+                Wait::on(ticket)
+            }
+            Joined::Kept(ticket) => {
+                self.cpus.flush_wanted();
+                Wait {
+                    ticket: Some(ticket),
+                    range: Some(range),
+                }
+            }
             // Not for a caller who keeps the addresses.
             Joined::NoRoom => return Err(UnmapError::StillMapped),
             Joined::Unpaid(owed) => self.hold(range, owed),

@@ -4,11 +4,11 @@ use alloc::sync::Arc;
 
 use thiserror::Error;
 
-use super::buffer::Unowned;
 use super::error::{MapError, UnmapError};
 use super::space::{DmaSpace, Waiting};
 use super::{Constraints, DataDirection, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
+use crate::contract::Unowned;
 use crate::inval::Gather;
 use crate::platform::Cpus;
 use crate::unit::DomainError;

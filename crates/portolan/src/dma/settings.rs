@@ -5,16 +5,17 @@
 use alloc::sync::Arc;
 
 use super::Constraints;
-use super::buffer::{Buffer, Pieces};
 use super::copies::{Copies, Copying, Reached, Record, Spares};
 use super::quarantine::Lost;
 use super::space::DmaSpace;
 use super::standing::Standing;
 use crate::bounce::{Bouncer, Way};
+use crate::contract::{Buffer, Pieces};
 use crate::platform::{Cpus, DataCache};
 
 /// How a device is set up. Its mappings keep it: they lead to their space through it.
 pub(super) struct Settings<P: Cpus + Clone> {
+    pub platform: P,
     /// There if the device is translated.
     pub space: Option<Arc<DmaSpace<P>>>,
     pub constraints: Constraints,
@@ -30,6 +31,7 @@ pub(super) struct Settings<P: Cpus + Clone> {
 impl<P: Cpus + Clone> Clone for Settings<P> {
     fn clone(&self) -> Self {
         Self {
+            platform: self.platform.clone(),
             space: self.space.clone(),
             constraints: self.constraints,
             cache: self.cache.clone(),
@@ -42,8 +44,9 @@ impl<P: Cpus + Clone> Clone for Settings<P> {
 }
 
 impl<P: Cpus + Clone> Settings<P> {
-    pub fn new(space: Option<Arc<DmaSpace<P>>>, constraints: Constraints) -> Self {
+    pub fn new(platform: P, space: Option<Arc<DmaSpace<P>>>, constraints: Constraints) -> Self {
         Self {
+            platform,
             space,
             constraints,
             cache: None,

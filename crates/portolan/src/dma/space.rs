@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::buffer::Unowned;
 use super::error::{MapError, SpaceError, UnmapError};
 use super::pending::{Bounds, Pending};
 use super::quarantine::{Lost, Quarantine};
@@ -13,6 +12,7 @@ use super::regions::Regions;
 use super::streams::{Home, Pair, Streams};
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
+use crate::contract::Unowned;
 use crate::inval::Gather;
 use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};

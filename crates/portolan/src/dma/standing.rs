@@ -10,13 +10,13 @@
 
 use alloc::sync::Arc;
 
-use super::buffer::Unowned;
 use super::copies::Copies;
 use super::error::StandingError;
 use super::segments::Placing;
 use super::space::DmaSpace;
 use super::{Constraints, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
+use crate::contract::Unowned;
 use crate::platform::Cpus;
 use crate::table::Access;
 

@@ -42,16 +42,6 @@ pub trait Clock {
     }
 }
 
-impl<C: Clock + ?Sized> Clock for &C {
-    fn now(&self) -> Nanos {
-        (**self).now()
-    }
-
-    fn relax(&self) {
-        (**self).relax();
-    }
-}
-
 impl<C: Clock + ?Sized> Clock for alloc::sync::Arc<C> {
     fn now(&self) -> Nanos {
         (**self).now()

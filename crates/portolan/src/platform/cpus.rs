@@ -69,6 +69,9 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     fn coarse_now(&self) -> Nanos {
         self.now()
     }
+
+    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait.
+    fn flush_wanted(&self) {}
 }
 
 impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
@@ -89,25 +92,45 @@ impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
     fn coarse_now(&self) -> Nanos {
         (**self).coarse_now()
     }
+
+    #[inline]
+    fn flush_wanted(&self) {
+        (**self).flush_wanted();
+    }
 }
 
-/// A clock that stands for a machine with one CPU, whose interrupt handlers do not call the
-/// library, or for a process of few threads: it is its [`Cpus`] as well, with spinning locks.
-pub trait OneCpu: Clock + Send + Sync + 'static {}
+/// Makes a [`Clock`] the [`Cpus`] of a machine with one CPU, whose interrupt handlers do not call the
+/// library, or of a process of few threads, with spinning locks: for tests and tools.
+///
+/// ```
+/// use portolan::platform::{Clock, Nanos};
+///
+/// struct Still;
+///
+/// impl Clock for Still {
+///     fn now(&self) -> Nanos { Nanos::new(0) }
+/// }
+///
+/// portolan::one_cpu!(Still);
+/// ```
+#[macro_export]
+macro_rules! one_cpu {
+    ($clock:ty $(, $name:ident: $bound:path)*) => {
+        impl<$($name: $bound + Send + Sync + 'static),*> $crate::platform::Cpus for $clock {
+            type Word = ::core::sync::atomic::AtomicU64;
+            type Lock<Guarded: Send> = $crate::platform::SpinLock<Guarded>;
 
-impl<C: OneCpu> Cpus for C {
-    type Word = AtomicU64;
-    type Lock<T: Send> = spin::Mutex<T>;
+            #[inline]
+            fn count(&self) -> usize {
+                1
+            }
 
-    #[inline]
-    fn count(&self) -> usize {
-        1
-    }
-
-    #[inline]
-    fn current(&self) -> CpuId {
-        CpuId::new(0)
-    }
+            #[inline]
+            fn current(&self) -> $crate::addr::CpuId {
+                $crate::addr::CpuId::new(0)
+            }
+        }
+    };
 }
 
 impl SharedWord for AtomicU64 {

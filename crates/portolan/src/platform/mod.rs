@@ -1,10 +1,13 @@
-//! What an embedder implements, and two implementations of table memory.
+//! What an embedder implements, [`Platform`], the parts that the library takes it for, and two
+//! implementations of table memory.
 //!
 //! All traits are used through `&self`, so that two machines can live in one process.
 //!
+//! * [`Platform`]: the machine; it is all of the following but [`TableMem`], which [`RawMemory`] makes
+//!   of it.
 //! * [`TableMem`]: pages for page tables.
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
-//! * [`HostTables`]: grows; a table's physical address is its host address.
+//! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
 //! * [`Mmio`]: the registers of a device.
 //! * [`PhysMemory`]: copies, for bounce pools.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
@@ -21,14 +24,17 @@ mod mmio;
 mod slab;
 mod word;
 
+pub use crate::contract::{Platform, RawMemory};
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use copy::PhysMemory;
-pub use cpus::{Cpus, OneCpu, SharedWord, SpinCpus};
+pub use cpus::{Cpus, SharedWord, SpinCpus};
 pub use host::HostTables;
 pub use lock::{Guarded, Held, Interrupts, IrqGuard, IrqLock, Lock};
 pub use mmio::Mmio;
 pub use slab::SlabTables;
+/// A lock that spins, for where no interrupt handler calls the library.
+pub use spin::Mutex as SpinLock;
 pub use word::Word;
 
 use crate::addr::{PageSize, PhysAddr, PhysRange};

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, StreamId};
-use portolan::platform::{Clock, Mmio, Nanos, OneCpu, SlabTables};
+use portolan::platform::{Clock, Mmio, Nanos, SlabTables};
 use portolan::unit::UnitError;
 use spin::Mutex;
 
@@ -109,7 +109,7 @@ impl Mmio for Regs {
 #[derive(Default)]
 pub struct Ticks(AtomicU64);
 
-impl OneCpu for Ticks {}
+portolan::one_cpu!(Ticks);
 
 impl Clock for Ticks {
     fn now(&self) -> Nanos {

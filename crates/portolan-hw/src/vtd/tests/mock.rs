@@ -378,7 +378,7 @@ impl TableMem<AtomicU64> for Mock {
     }
 }
 
-impl portolan::platform::OneCpu for Mock {}
+portolan::one_cpu!(Mock);
 
 impl Clock for Mock {
     fn now(&self) -> Nanos {

@@ -67,7 +67,7 @@ impl Copier {
         let bytes = Arc::new(Bytes(Mutex::new(vec![0xee; 0x20_0000])));
         let cpus = rig.cpus.clone();
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
-        let options = PoolOptions::for_cpus(&*cpus);
+        let options = PoolOptions::for_cpus(&cpus);
         let pool = Pool::new(cpus, memory, options).unwrap();
         Self {
             pool: Arc::new(PoolMemory::new(pool, bytes.clone())),
@@ -208,7 +208,7 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     };
     let unit = copier.rig.hardware.clone();
     let stream = StreamId::new(1);
-    let device = Device::<Cpus>::identity(unit.clone(), stream, narrow).unwrap();
+    let device = Device::identity(copier.rig.cpus.clone(), unit.clone(), stream, narrow).unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     let low = copier.buffer(&[(0xf_f000, 0x1000)]);
     let mapping = device.map(low, ToDevice).ok().unwrap();
@@ -225,7 +225,7 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
         limit: Iova::new(POOL + POOL_BYTES - 1),
         ..narrow
     };
-    let device = Device::<Cpus>::identity(unit, stream, narrow).unwrap();
+    let device = Device::identity(copier.rig.cpus.clone(), unit, stream, narrow).unwrap();
     let device = device.with_copies(copier.copying(CopyWhen::Needed));
     copier.bytes.fill(0x1f_f123, 0x10, 3);
     let high = copier.buffer(&[(0x1f_f123, 0x10)]);
@@ -369,7 +369,7 @@ fn a_device_with_a_pool_of_its_own_neither_fills_nor_sees_the_other_s() {
     let own = PhysRange::from_len(PhysAddr::new(0x18_0000), 64 << 11).unwrap();
     let options = PoolOptions {
         areas: 1,
-        ..PoolOptions::for_cpus(&*copier.rig.cpus)
+        ..PoolOptions::for_cpus(&copier.rig.cpus)
     };
     let pool = Pool::new(copier.rig.cpus.clone(), own, options).unwrap();
     let pool = Arc::new(PoolMemory::new(pool, copier.bytes.clone()));

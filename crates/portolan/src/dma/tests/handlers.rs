@@ -89,6 +89,9 @@ fn retired_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back
     // Four are in the queue; nothing was paid, and a worker is wanted.
     assert_eq!((scene.rig.syncs(), scene.rig.space.waiting().0), (0, 4));
     assert!(scene.rig.space.is_flush_due());
+    let wanted = scene.rig.hardware.flushes_wanted.load(Ordering::Relaxed);
+    // The second one reached the limit, and all that came after it.
+    assert_eq!(wanted, 19);
     scene.rig.space.tick().unwrap();
     assert!(!scene.rig.space.is_flush_due());
     assert_eq!(scene.rig.syncs(), 1);

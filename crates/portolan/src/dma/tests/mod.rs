@@ -5,6 +5,7 @@ mod bytes;
 mod copies;
 mod failures;
 mod handlers;
+mod machine;
 mod ownership;
 mod policies;
 mod rig;

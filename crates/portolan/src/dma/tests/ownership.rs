@@ -10,10 +10,10 @@ use spin::Mutex;
 
 use super::buffers::{Pages, Word, unowned};
 use super::rig::{Cpus, Rig, Setup};
-use crate::addr::{Iova, PageSize, PhysRange, StreamId};
+use crate::addr::{Iova, PhysRange, StreamId};
 use crate::dma::{
-    Bidirectional, Coherency, CoherentMemory, Constraints, Device, FromDevice, MapError, Mapping,
-    Policy, Reservation, ToDevice, Trust, UnmapError, reclaim_all,
+    Bidirectional, Coherency, Constraints, Device, FromDevice, MapError, Mapping, Policy,
+    Reservation, ToDevice, Trust, UnmapError, reclaim_all,
 };
 use crate::platform::DataCache;
 use crate::table::Access;
@@ -148,7 +148,7 @@ fn untranslated_devices_reach_memory_below_their_limit_and_blocked_ones_none() {
     let unit = rig.hardware.clone();
     let narrow = Constraints::default().address_bits(32);
     let stream = StreamId::new(9);
-    let device = Device::<Cpus>::identity(unit.clone(), stream, narrow).unwrap();
+    let device = Device::identity(rig.cpus.clone(), unit.clone(), stream, narrow).unwrap();
     let alive = alive();
     let low = Pages::new(&alive, &[(0x8000_0010, 0x20)]);
     let mapping = device.map(low, ToDevice).ok().unwrap();
@@ -160,7 +160,7 @@ fn untranslated_devices_reach_memory_below_their_limit_and_blocked_ones_none() {
     let high = Pages::new(&alive, &[(0xffff_f000, 0x2000)]);
     let refused = device.map(high, ToDevice).err().unwrap();
     assert!(matches!(refused.error, MapError::AboveLimit { .. }));
-    let device = Device::<Cpus>::blocked(unit, stream, narrow).unwrap();
+    let device = Device::blocked(rig.cpus.clone(), unit, stream, narrow).unwrap();
     let low = Pages::new(&alive, &[(0x1000, 0x1000)]);
     let refused = device.map(low, ToDevice).err().unwrap();
     assert_eq!(refused.error, MapError::Blocked);
@@ -248,14 +248,42 @@ fn pieces_are_linked_one_after_the_other_and_synced_once() {
 #[test]
 fn coherent_memory_is_freed_when_it_is_quiet() {
     let rig = Rig::policy(Policy::Lazy);
-    let constraints = Constraints::default();
-    let size = PageSize::SIZE_4K;
-    let ring = CoherentMemory::new(rig.space.clone(), rig.memory.clone(), size, &constraints);
-    let ring = ring.unwrap();
-    ring.words()[3].store(7, Ordering::Relaxed);
-    assert!(rig.space.domain.translate(ring.iova()).is_some());
+    let device = device(&rig, Constraints::default());
+    let ring = device.coherent(0x2001).unwrap();
+    assert_eq!((ring.bytes(), ring.words().len()), (0x3000, 0x600));
+    ring.words()[0x5ff].store(7, Ordering::Relaxed);
+    let last = Iova::new(ring.iova().get() + 0x2fff);
+    let found = rig.space.domain.translate(last).unwrap();
+    assert_eq!(
+        (found.pa, found.access),
+        (ring.memory().last(), Access::READ | Access::WRITE)
+    );
+    assert_eq!(rig.frames(), 1);
     drop(ring);
-    assert_eq!(rig.syncs(), 1);
+    assert_eq!((rig.syncs(), rig.frames()), (1, 0));
+}
+
+#[test]
+fn coherent_memory_that_a_device_may_reach_is_kept_and_counted() {
+    let rig = Rig::policy(Policy::Strict);
+    let device = device(&rig, Constraints::default());
+    let ring = device.coherent(1).unwrap();
+    rig.set_broken(1);
+    drop(ring);
+    assert_eq!(rig.frames(), 1);
+    assert_eq!(device.quarantine().bytes, 0x1000);
+}
+
+#[test]
+fn coherent_memory_of_a_device_that_does_not_snoop_is_not_cached() {
+    let rig = Rig::policy(Policy::Strict);
+    let constraints = Constraints {
+        coherency: Coherency::NotCoherent,
+        ..Constraints::default()
+    };
+    // The machine has no such memory.
+    let made = device(&rig, constraints).coherent(0x1000);
+    assert_eq!(made.err(), Some(MapError::NoMemory { bytes: 0x1000 }));
 }
 
 #[test]

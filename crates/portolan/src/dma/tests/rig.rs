@@ -6,13 +6,14 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
-use crate::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use super::machine::Machine;
+use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions};
 use crate::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
 };
-use crate::platform::{Clock, Nanos, SlabTables, SpinCpus};
+use crate::platform::{Nanos, SlabTables};
 use crate::table::PageTable;
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use crate::unit::{
@@ -32,7 +33,10 @@ pub(super) struct Hardware {
     /// Runs once, when the next stream is blocked.
     pub during_block: Hook,
     pub reserved: Mutex<Vec<ReservedRegion>>,
-    now: AtomicU64,
+    pub now: AtomicU64,
+    /// Memory that the machine has handed out, by physical address.
+    pub frames: Mutex<Vec<(PhysAddr, Box<[u64]>)>>,
+    pub flushes_wanted: AtomicU64,
 }
 
 /// Something that happens once, in the middle of something else.
@@ -96,21 +100,7 @@ impl ContextHome for Queue {
     }
 }
 
-/// A clock that the test moves.
-#[derive(Clone, Debug)]
-pub(super) struct Hand(Arc<Hardware>);
-
-impl Clock for Hand {
-    fn now(&self) -> Nanos {
-        Nanos::new(self.0.now.load(Ordering::Relaxed))
-    }
-
-    fn relax(&self) {
-        self.0.now.fetch_add(1_000_000, Ordering::Relaxed);
-    }
-}
-
-pub(super) type Cpus = Arc<SpinCpus<Hand, fn() -> CpuId>>;
+pub(super) type Cpus = Machine;
 pub(super) type Memory = Arc<SlabTables<AtomicU64>>;
 pub(super) type Domain = PagedDomain<VtdSecondStage, Memory, Queue>;
 pub(super) type Space = DmaSpace<Cpus>;
@@ -209,8 +199,7 @@ impl Rig {
         let queue = Queue(hardware.clone());
         let context = ContextId::new(1);
         let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue);
-        let hand = Hand(hardware.clone());
-        let cpus: Cpus = Arc::new(SpinCpus::new(2, hand, || CpuId::new(0)));
+        let cpus = Machine::new(hardware.clone());
         let options = SpaceOptions {
             window: setup.window,
             policy: setup.policy,
@@ -232,6 +221,11 @@ impl Rig {
             policy,
             ..Setup::default()
         })
+    }
+
+    /// Blocks of the machine's memory that are allocated.
+    pub fn frames(&self) -> usize {
+        self.hardware.frames.lock().len()
     }
 
     pub fn syncs(&self) -> u64 {

@@ -106,7 +106,7 @@ fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
     assert_eq!(refused, StandingError::Untrusted);
     let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
     let plain = Constraints::default();
-    let identity = Device::<Cpus>::identity(unit.clone(), stream, plain).unwrap();
+    let identity = Device::identity(copier.rig.cpus.clone(), unit.clone(), stream, plain).unwrap();
     let refused = identity
         .with_standing_pool(unowned(memory()))
         .err()

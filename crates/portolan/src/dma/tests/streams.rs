@@ -92,7 +92,13 @@ fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
     let rig = Rig::policy(Policy::Lazy);
     let refused = translated(&rig, 1, untrusted).err();
     assert_eq!(refused, Some(DeviceError::Untrusted));
-    let refused = Device::<Cpus>::identity(rig.hardware.clone(), StreamId::new(1), untrusted).err();
+    let refused = Device::identity(
+        rig.cpus.clone(),
+        rig.hardware.clone(),
+        StreamId::new(1),
+        untrusted,
+    )
+    .err();
     assert_eq!(refused, Some(DeviceError::Untrusted));
     let rig = Rig::policy(Policy::Retired);
     assert!(translated(&rig, 1, untrusted).is_ok());

@@ -1,8 +1,4 @@
 //! Buffers: memory that its owner hands over to a device.
-//!
-//! This is the module of the library in which `unsafe` is allowed: a compiler cannot check what
-//! [`Buffer`] promises, and the CPU's copies of its bytes rely on that.
-#![allow(unsafe_code)]
 
 use core::ptr::NonNull;
 
@@ -87,19 +83,19 @@ pub unsafe trait Buffer: Send + 'static {
 
     /// Whether the memory may be written: not if it is shared, as that behind an `Arc` is, or
     /// constant. A buffer that may not be written can be mapped
-    /// [`ToDevice`](super::ToDevice) alone.
+    /// [`ToDevice`](crate::dma::ToDevice) alone.
     fn device_may_write(&self) -> bool;
 
     /// All bytes of the buffer as the CPU sees them, in the order of the pieces, where they are
-    /// contiguous for the CPU. [`Mapping::read`](super::Mapping::read) and
-    /// [`Mapping::write`](super::Mapping::write) need it.
+    /// contiguous for the CPU. [`Mapping::read`](crate::dma::Mapping::read) and
+    /// [`Mapping::write`](crate::dma::Mapping::write) need it.
     fn view(&self) -> Option<NonNull<[u8]>> {
         None
     }
 }
 
 /// The bytes of a buffer, all pieces together.
-pub(super) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
+pub(crate) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
     buffer.pieces().into_iter().fold(0u64, |sum, piece| {
         sum.saturating_add(piece.len_minus_one()).saturating_add(1)
     })
@@ -119,10 +115,10 @@ impl Unowned {
     /// but the device reaches it. That is so
     ///
     /// * once the value came back, or was dropped without having been mapped;
-    /// * for [`DmaSpace::map_range`](super::DmaSpace::map_range) and
-    ///   [`Reservation::link`](super::Reservation::link): once unmapping has returned `Ok`, under
-    ///   [`Policy::Lazy`](super::Policy::Lazy) once the space has been flushed after that;
-    /// * for [`Device::with_standing_pool`](super::Device::with_standing_pool), whose pool the CPU
+    /// * for [`DmaSpace::map_range`](crate::dma::DmaSpace::map_range) and
+    ///   [`Reservation::link`](crate::dma::Reservation::link): once unmapping has returned `Ok`, under
+    ///   [`Policy::Lazy`](crate::dma::Policy::Lazy) once the space has been flushed after that;
+    /// * for [`Device::with_standing_pool`](crate::dma::Device::with_standing_pool), whose pool the CPU
     ///   copies to and from all the same: once the device and its mappings are gone, and the space
     ///   has been flushed after that;
     /// * after any failure: once the space has recovered.
@@ -151,7 +147,7 @@ unsafe impl Buffer for Unowned {
 
 /// Copies bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no view or if that
 /// does not hold them.
-pub(super) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> Option<()> {
+pub(crate) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> Option<()> {
     let from = inside(buffer.view()?, at, to.len())?;
     let mut done = 0;
     while let Some(left) = to.get_mut(done..).filter(|left| !left.is_empty()) {
@@ -176,7 +172,7 @@ pub(super) fn read<B: Buffer>(buffer: &B, at: usize, to: &mut [u8]) -> Option<()
 
 /// Copies `from` to the bytes of `buffer` from `at`; `None`, and nothing is copied, if it has no
 /// view or if that does not hold them. The caller has it to itself, and it may be written.
-pub(super) fn write<B: Buffer>(buffer: &mut B, at: usize, from: &[u8]) -> Option<()> {
+pub(crate) fn write<B: Buffer>(buffer: &mut B, at: usize, from: &[u8]) -> Option<()> {
     if !buffer.device_may_write() {
         return None;
     }

@@ -1,0 +1,203 @@
+//! Memory that a platform hands out, dereferenced.
+
+use core::alloc::Layout;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use super::platform::Platform;
+use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::platform::{DataCache, OutOfTableMemory, PhysMemory, TableMem};
+
+/// A platform's memory by physical address: for page tables, and for the copies of bounce pools.
+///
+/// *Context.* As [`TableMem`].
+#[derive(Clone)]
+pub struct RawMemory<P> {
+    platform: P,
+}
+
+impl<P> fmt::Debug for RawMemory<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RawMemory")
+    }
+}
+
+impl<P: Platform> RawMemory<P> {
+    /// The memory of `platform`.
+    ///
+    /// *Context.* Interrupt: a value.
+    ///
+    /// # Safety
+    /// Whoever holds it, or a copy of it, calls
+    ///
+    /// * [`TableMem::table`] and [`TableMem::free`] only with addresses and sizes of pages that
+    ///   [`TableMem::alloc`] of one of them has returned and that were not freed;
+    /// * [`PhysMemory::copy`] and [`PhysMemory::clear`] only with memory of buffers and pools that live.
+    ///
+    /// [`PageTable`](crate::table::PageTable), [`PoolMemory`](crate::bounce::PoolMemory) and the
+    /// drivers of `portolan-hw` do so: it may be handed to them.
+    pub const unsafe fn new(platform: P) -> Self {
+        Self { platform }
+    }
+}
+
+/// The layout of a page; `None` if it is larger than any object of this machine.
+fn layout(size: PageSize) -> Option<Layout> {
+    let bytes = usize::try_from(size.bytes()).ok()?;
+    Layout::from_size_align(bytes, bytes).ok()
+}
+
+macro_rules! tables {
+    ($word:ty) => {
+        impl<P: Platform> TableMem<$word> for RawMemory<P> {
+            fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+                let page = layout(size).and_then(|layout| self.platform.alloc(layout));
+                page.ok_or(OutOfTableMemory { size })
+            }
+
+            fn free(&self, table: PhysAddr, size: PageSize) {
+                if let Some(layout) = layout(size) {
+                    // SAFETY: `new` has the holder's promise that it is a page of this size, which
+                    // is freed once.
+                    unsafe { self.platform.free(table, layout) }
+                }
+            }
+
+            #[inline]
+            fn table(&self, table: PhysAddr, size: PageSize) -> &[$word] {
+                let words = size.bytes() as usize / size_of::<$word>();
+                // SAFETY: `new` has the holder's promise that it is a live page of this size. It is
+                // aligned to that, any bits are a valid word, and words are atomic.
+                unsafe {
+                    let first = self.platform.virt(table).cast::<$word>();
+                    core::slice::from_raw_parts(first.as_ptr(), words)
+                }
+            }
+
+            fn clean(&self, bytes: PhysRange) {
+                self.platform.clean(bytes);
+            }
+
+            fn clean_barrier(&self) {
+                self.platform.clean_barrier();
+            }
+
+            fn invalidate(&self, bytes: PhysRange) {
+                self.platform.invalidate(bytes);
+            }
+        }
+    };
+}
+
+tables!(AtomicU32);
+tables!(AtomicU64);
+
+impl<P: Platform> PhysMemory for RawMemory<P> {
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        // SAFETY: `new` has the holder's promise that both are memory of buffers and pools, and the
+        // two places do not overlap. A device may write there meanwhile; the bytes are copied
+        // whatever they are.
+        unsafe {
+            let (from, to) = (self.platform.virt(from), self.platform.virt(to));
+            core::ptr::copy_nonoverlapping(from.as_ptr(), to.as_ptr(), bytes as usize);
+        }
+    }
+
+    fn clear(&self, memory: PhysRange) {
+        let bytes = memory.len_minus_one() as usize;
+        // SAFETY: as above.
+        unsafe {
+            let first = self.platform.virt(memory.start()).as_ptr();
+            core::ptr::write_bytes(first, 0, bytes);
+            first.add(bytes).write(0);
+        }
+    }
+}
+
+impl<P: Platform> DataCache for P {
+    fn clean(&self, memory: PhysRange) {
+        Platform::clean(self, memory);
+        self.clean_barrier();
+    }
+
+    fn invalidate(&self, memory: PhysRange) {
+        Platform::invalidate(self, memory);
+    }
+}
+
+/// Whether CPUs have memory in their caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cached {
+    Yes,
+    No,
+}
+
+/// Memory of a platform that has an owner, and is freed when that is dropped.
+///
+/// *Context.* Interrupt, but for [`OwnedMemory::new`] and dropping it (task).
+pub(crate) struct OwnedMemory<P: Platform> {
+    platform: P,
+    at: PhysAddr,
+    layout: Layout,
+    when_dropped: WhenDropped,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WhenDropped {
+    Free,
+    Keep,
+}
+
+impl<P: Platform> OwnedMemory<P> {
+    /// Zeroed memory of `pages` pages of size `page`; `None` if there is none.
+    pub(crate) fn new(platform: P, pages: u64, page: PageSize, cached: Cached) -> Option<Self> {
+        let bytes = usize::try_from(pages.checked_mul(page.bytes())?).ok()?;
+        let align = usize::try_from(page.bytes()).ok()?;
+        let layout = Layout::from_size_align(bytes, align).ok()?;
+        if bytes == 0 {
+            return None;
+        }
+        let at = match cached {
+            Cached::Yes => platform.alloc(layout),
+            Cached::No => platform.alloc_uncached(layout),
+        };
+        at.map(|at| Self {
+            platform,
+            at,
+            layout,
+            when_dropped: WhenDropped::Free,
+        })
+    }
+
+    /// Leaves it allocated for good: a device may reach it.
+    pub(crate) fn keep(&mut self) {
+        self.when_dropped = WhenDropped::Keep;
+    }
+
+    /// Where it is.
+    pub(crate) fn range(&self) -> PhysRange {
+        let range = PhysRange::from_len(self.at, self.layout.size() as u64);
+        // It has bytes, and memory does not reach past the top.
+        range.unwrap_or(PhysRange::page(self.at, PageSize::of_lg2(0)))
+    }
+
+    /// Its words, which a device may change at any time.
+    pub(crate) fn words(&self) -> &[AtomicU64] {
+        let words = self.layout.size() / size_of::<AtomicU64>();
+        // SAFETY: the memory is the value's, as long as it lives; it is aligned to a page, zeroed
+        // at first, and any bits are a valid word.
+        unsafe {
+            let first = self.platform.virt(self.at).cast::<AtomicU64>();
+            core::slice::from_raw_parts(first.as_ptr(), words)
+        }
+    }
+}
+
+impl<P: Platform> Drop for OwnedMemory<P> {
+    fn drop(&mut self) {
+        if self.when_dropped == WhenDropped::Free {
+            // SAFETY: it came from there with this layout, and is freed here alone.
+            unsafe { self.platform.free(self.at, self.layout) }
+        }
+    }
+}

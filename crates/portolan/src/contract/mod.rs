@@ -1,0 +1,19 @@
+//! What a compiler cannot check: the promises of an embedder and of a buffer's owner, and the only
+//! code of the library that relies on them without a check.
+//!
+//! * [`Platform`]: the machine, as an embedder describes it.
+//! * [`RawMemory`]: a platform's memory, by physical address.
+//! * [`Buffer`], [`Unowned`]: memory that is handed over to a device.
+//!
+//! `unsafe` is denied in the rest of the library.
+#![allow(unsafe_code)]
+
+mod buffer;
+mod memory;
+mod platform;
+
+pub use buffer::{Buffer, Pieces, PiecesIter, Unowned};
+pub(crate) use buffer::{bytes_of, read, write};
+pub use memory::RawMemory;
+pub(crate) use memory::{Cached, OwnedMemory};
+pub use platform::Platform;

@@ -1,0 +1,185 @@
+//! The one trait that an embedder implements.
+
+use core::alloc::Layout;
+use core::ptr::NonNull;
+
+use crate::addr::{CpuId, PhysAddr, PhysRange};
+use crate::platform::{Clock, Cpus, Lock, Mmio, Nanos, SharedWord};
+
+/// The machine that the library runs on: memory, time, CPUs, locks and registers.
+///
+/// A value, zero-sized in most kernels, so that two machines can live in one process. It implements
+/// [`Cpus`], [`Clock`] and
+/// [`DataCache`](crate::platform::DataCache) by itself, and
+/// [`RawMemory`](super::RawMemory) makes memory for page tables and pools of it.
+///
+/// *Context.* Interrupt, all methods; where handlers call the library, [`alloc`](Self::alloc) has to
+/// come from a reserve, and may find none.
+///
+/// ```
+/// use core::alloc::Layout;
+/// use core::ptr::NonNull;
+/// use core::sync::atomic::AtomicU64;
+/// use portolan::addr::{PhysAddr, PhysRange};
+/// use portolan::platform::{Mmio, Nanos, Platform};
+///
+/// /// A process whose devices reach memory at the process's own addresses.
+/// #[derive(Clone)]
+/// struct Process;
+///
+/// /// It has no devices.
+/// enum NoRegisters {}
+///
+/// impl Mmio for NoRegisters {
+///     fn read32(&self, _offset: usize) -> u32 { match *self {} }
+///     fn write32(&self, _offset: usize, _value: u32) { match *self {} }
+/// }
+///
+/// // SAFETY: the allocator hands out each block once, at the address that `virt` returns.
+/// unsafe impl Platform for Process {
+///     type Word = AtomicU64;
+///     type Lock<T: Send> = spin::Mutex<T>;
+///     type Registers = NoRegisters;
+///
+///     fn now(&self) -> Nanos { Nanos::new(0) }
+///
+///     fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
+///         let at = unsafe { std::alloc::alloc_zeroed(layout) };
+///         NonNull::new(at).map(|at| PhysAddr::new(at.addr().get() as u64))
+///     }
+///
+///     unsafe fn free(&self, at: PhysAddr, layout: Layout) {
+///         unsafe { std::alloc::dealloc(self.virt(at).as_ptr(), layout) }
+///     }
+///
+///     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
+///         NonNull::new(at.get() as *mut u8).expect("memory is not at 0")
+///     }
+///
+///     fn registers(&self, _window: PhysRange) -> Option<NoRegisters> { None }
+/// }
+/// ```
+///
+/// # Safety
+/// * [`alloc`](Self::alloc) returns memory that is aligned as asked for, zeroed, physically
+///   contiguous, written back to memory, and nobody else's until it is freed.
+/// * [`virt`](Self::virt) returns where the CPU sees that byte, valid for reads and writes as long
+///   as the memory is allocated; bytes of one block that follow each other in physical memory follow
+///   each other there.
+/// * A [`Lock`](Self::Lock) lets one holder in at a time, and while a CPU holds one, no interrupt
+///   handler that calls the library runs on it ([`IrqLock`](crate::platform::IrqLock) does that).
+pub unsafe trait Platform: Clone + Send + Sync + 'static {
+    /// Words that CPUs share; mostly [`AtomicU64`](core::sync::atomic::AtomicU64).
+    type Word: SharedWord;
+    /// Locks that CPUs share.
+    type Lock<T: Send>: Lock<T>;
+    /// The registers of a device.
+    type Registers: Mmio;
+
+    /// The time: never goes back, and goes on while a caller polls.
+    fn now(&self) -> Nanos;
+
+    /// The time, where a cheap one that is late by up to a millisecond will do.
+    fn coarse_now(&self) -> Nanos {
+        self.now()
+    }
+
+    /// Called between two looks at something that another CPU or a device has to change.
+    fn relax(&self) {
+        core::hint::spin_loop();
+    }
+
+    /// How many CPUs there are; at least 1.
+    fn cpus(&self) -> usize {
+        1
+    }
+
+    /// The CPU that calls, below [`cpus`](Self::cpus). It may be out of date as soon as it is
+    /// returned.
+    fn cpu(&self) -> CpuId {
+        CpuId::new(0)
+    }
+
+    /// Memory that devices can reach; none if there is none.
+    fn alloc(&self, layout: Layout) -> Option<PhysAddr>;
+
+    /// Memory as from [`alloc`](Self::alloc) that CPUs do not cache, for what is shared with a device
+    /// that does not snoop; none if there is none.
+    fn alloc_uncached(&self, layout: Layout) -> Option<PhysAddr> {
+        let _ = layout;
+        None
+    }
+
+    /// Takes memory back.
+    ///
+    /// # Safety
+    /// It came from [`alloc`](Self::alloc) or [`alloc_uncached`](Self::alloc_uncached) with this
+    /// layout, is freed once, and nobody reaches it.
+    unsafe fn free(&self, at: PhysAddr, layout: Layout);
+
+    /// Where the CPU sees the byte at `at`.
+    ///
+    /// # Safety
+    /// It is memory from [`alloc`](Self::alloc) that is not freed, or of a
+    /// [`Buffer`](super::Buffer) or a pool that lives.
+    unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8>;
+
+    /// Writes cache lines back to memory, for devices and walkers that do not snoop. It need not wait:
+    /// [`clean_barrier`](Self::clean_barrier) does.
+    fn clean(&self, lines: PhysRange) {
+        let _ = lines;
+    }
+
+    /// Waits until everything that was cleaned before is in memory.
+    fn clean_barrier(&self) {}
+
+    /// Drops cache lines, so that the next read comes from memory; lines at the ends that hold other
+    /// data as well are written back before.
+    fn invalidate(&self, lines: PhysRange) {
+        let _ = lines;
+    }
+
+    /// The registers at `window`; none if they cannot be mapped.
+    fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
+
+    /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait: a
+    /// worker or a soft interrupt should call [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon.
+    fn flush_wanted(&self) {}
+}
+
+impl<P: Platform> Clock for P {
+    #[inline]
+    fn now(&self) -> Nanos {
+        Platform::now(self)
+    }
+
+    #[inline]
+    fn relax(&self) {
+        Platform::relax(self);
+    }
+}
+
+impl<P: Platform> Cpus for P {
+    type Word = P::Word;
+    type Lock<T: Send> = P::Lock<T>;
+
+    #[inline]
+    fn count(&self) -> usize {
+        self.cpus()
+    }
+
+    #[inline]
+    fn current(&self) -> CpuId {
+        self.cpu()
+    }
+
+    #[inline]
+    fn coarse_now(&self) -> Nanos {
+        Platform::coarse_now(self)
+    }
+
+    #[inline]
+    fn flush_wanted(&self) {
+        Platform::flush_wanted(self);
+    }
+}

@@ -1,0 +1,95 @@
+//! A machine of two CPUs, whose time a test moves.
+#![allow(unsafe_code)]
+
+use alloc::sync::Arc;
+use alloc::vec;
+use core::alloc::Layout;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use super::rig::Hardware;
+use crate::addr::{PhysAddr, PhysRange};
+use crate::platform::{Mmio, Nanos, Platform, SpinLock};
+
+/// The platform of a test.
+#[derive(Clone, Debug)]
+pub(super) struct Machine(Arc<Hardware>);
+
+impl Machine {
+    pub fn new(hardware: Arc<Hardware>) -> Self {
+        Self(hardware)
+    }
+}
+
+/// No device has registers.
+#[derive(Debug)]
+pub(super) enum NoRegisters {}
+
+impl Mmio for NoRegisters {
+    fn read32(&self, _offset: usize) -> u32 {
+        match *self {}
+    }
+
+    fn write32(&self, _offset: usize, _value: u32) {
+        match *self {}
+    }
+}
+
+/// Where the first block of memory is.
+const MEMORY: u64 = 0x4000_0000;
+/// Blocks are so far apart.
+const APART: u64 = 0x10_0000;
+
+// SAFETY: each block is a box of its own, which stays where it is until it is freed.
+unsafe impl Platform for Machine {
+    type Word = AtomicU64;
+    type Lock<T: Send> = SpinLock<T>;
+    type Registers = NoRegisters;
+
+    fn now(&self) -> Nanos {
+        Nanos::new(self.0.now.load(Ordering::Relaxed))
+    }
+
+    fn relax(&self) {
+        self.0.now.fetch_add(1_000_000, Ordering::Relaxed);
+    }
+
+    fn cpus(&self) -> usize {
+        2
+    }
+
+    fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
+        let mut frames = self.0.frames.lock();
+        let last = frames.last().map_or(MEMORY, |(at, _)| at.get() + APART);
+        let at = PhysAddr::new(last);
+        frames.push((at, vec![0; layout.size().div_ceil(8)].into_boxed_slice()));
+        Some(at)
+    }
+
+    unsafe fn free(&self, at: PhysAddr, _layout: Layout) {
+        self.0.frames.lock().retain(|(known, _)| *known != at);
+    }
+
+    unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
+        let mut frames = self.0.frames.lock();
+        let inside = |start: PhysAddr, words: &[u64]| {
+            let offset = at.get().checked_sub(start.get())? as usize;
+            (offset < words.len() * 8).then_some(offset)
+        };
+        let mut found = frames.iter_mut().filter_map(|(start, words)| {
+            let offset = inside(*start, words)?;
+            let first = NonNull::from(&mut **words).cast::<u8>();
+            // SAFETY: it is inside the block.
+            Some(unsafe { first.add(offset) })
+        });
+        found.next().expect("memory that was handed out")
+    }
+
+    fn registers(&self, _window: PhysRange) -> Option<NoRegisters> {
+        None
+    }
+
+    fn flush_wanted(&self) {
+        self.0.flushes_wanted.fetch_add(1, Ordering::Relaxed);
+    }
+}
