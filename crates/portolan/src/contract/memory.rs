@@ -10,7 +10,7 @@ use crate::platform::{DataCache, OutOfTableMemory, PhysMemory, TableMem};
 
 /// A platform's memory by physical address: for page tables, and for the copies of bounce pools.
 ///
-/// *Context.* As [`TableMem`].
+/// *Context.* Interrupt, as [`TableMem`] says.
 #[derive(Clone)]
 pub struct RawMemory<P> {
     platform: P,
