@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Bidirectional, Constraints, Device, DmaSpace, MapError, Mapping, SpaceOptions, Unowned,
+    Bidirectional, Constraints, Device, DmaSpace, Doorbell, MapError, Mapping, SpaceOptions,
+    Unowned,
 };
 use portolan::platform::Cpus;
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Domain, FaultEvent, ReservedRegion, Unit, UnitError};
+use portolan::unit::{
+    Attach, AttachError, Domain, FaultEvent, ReservedKind, ReservedRegion, Unit, UnitError,
+};
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
 use portolan_hw::firmware::pci::{RequesterId, Segment};
-use portolan_hw::reserved::{Ignored, Reservations, Streams};
+use portolan_hw::reserved::{Ignored, Reservations, Reserved, Streams};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::PollingClock;
 use portolan_model::decode::AccessKind;
@@ -229,6 +232,43 @@ fn what_iort_reserves_is_mapped_before_a_device_of_an_smmuv3_is_attached() {
         done.ok().map(|pieces| pieces[0].pa)
     });
     assert_eq!(registers.violations(), []);
+}
+
+/// A message of a translated device arrives once its doorbell is mapped, and not before.
+#[test]
+fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
+    let memory = memory();
+    let registers = Arc::new(SmmuRegisters::new(SmmuSetup::default(), memory.clone()));
+    let clock = PollingClock::new(registers.clock().clone(), 100, registers.clone());
+    let cpus = Arc::new(clock);
+    let translater = PhysAddr::new(0x0809_0040);
+    let mut config = smmuv3::Config::default();
+    let page = IovaRange::page(Iova::new(translater.get()), PageSize::SIZE_64K);
+    let region = ReservedRegion {
+        range: page,
+        kind: ReservedKind::Doorbell,
+    };
+    let everywhere = Reserved::everywhere(region);
+    config.reserved.add(everywhere).expect("it makes sense");
+    let unit = smmuv3::Smmu::enable(registers.clone(), memory, cpus.clone(), config);
+    let unit = Arc::new(unit.expect("enabled"));
+    let domain = unit.first_stage::<12>(&smmuv3::DomainOptions::default());
+    let domain = Arc::new(domain.expect("a domain"));
+    let mut told = None;
+    unit.reserved(STREAM, &mut |region| told = Some(region));
+    assert_eq!(told, Some(region));
+    let space = DmaSpace::new(unit, domain, cpus, &SpaceOptions::default()).expect("a space");
+    let limits = Constraints::default();
+    let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
+    let write = |at| {
+        let done = registers.dma(STREAM, None, at, AccessKind::Write, 4);
+        done.ok().map(|pieces| pieces[0].pa)
+    };
+    assert_eq!(write(Iova::new(translater.get())), None);
+    // SAFETY: the model has no such memory, and nothing else in the page.
+    let doorbell = unsafe { Doorbell::new(translater) };
+    let at = device.map_doorbell(doorbell).expect("mapped");
+    assert_eq!(write(at), Some(translater));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use core::ptr::NonNull;
 
-use crate::addr::PhysRange;
+use crate::addr::{PhysAddr, PhysRange};
 
 /// The pieces of memory that make up a buffer.
 ///
@@ -130,6 +130,31 @@ impl Unowned {
     ///
     /// *Context.* Interrupt.
     pub const fn memory(&self) -> PhysRange {
+        self.0
+    }
+}
+
+/// A register that takes messages: a device's write there is an interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doorbell(PhysAddr);
+
+impl Doorbell {
+    /// Names the register at `at`: on Arm GITS_TRANSLATER of an interrupt translation service, the
+    /// frame of a GICv2m, or what the interrupt controller's driver says.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Safety
+    /// The page around it, of the size that the spaces have in which it is mapped, holds no memory,
+    /// and no register that its devices must not write.
+    pub const unsafe fn new(at: PhysAddr) -> Self {
+        Self(at)
+    }
+
+    /// The register.
+    ///
+    /// *Context.* Interrupt.
+    pub const fn at(self) -> PhysAddr {
         self.0
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! * [`Platform`]: the machine, as an embedder describes it.
 //! * [`RawMemory`]: a platform's memory, by physical address.
-//! * [`Buffer`], [`Unowned`]: memory that is handed over to a device.
+//! * [`Buffer`], [`Unowned`]: memory that is handed over to a device; [`Doorbell`]: a register that is.
 //!
 //! `unsafe` is denied in the rest of the library.
 #![allow(unsafe_code)]
@@ -12,7 +12,7 @@ mod buffer;
 mod memory;
 mod platform;
 
-pub use buffer::{Buffer, Pieces, PiecesIter, Unowned};
+pub use buffer::{Buffer, Doorbell, Pieces, PiecesIter, Unowned};
 pub(crate) use buffer::{bytes_of, read, write};
 pub use memory::RawMemory;
 pub(crate) use memory::{Cached, OwnedMemory};

@@ -22,6 +22,7 @@ mod default;
 mod deferred;
 mod device;
 mod direction;
+mod doorbell;
 mod error;
 mod failed;
 mod map;
@@ -38,7 +39,7 @@ mod space;
 mod standing;
 mod streams;
 
-pub use crate::contract::{Buffer, Pieces, PiecesIter, Unowned};
+pub use crate::contract::{Buffer, Doorbell, Pieces, PiecesIter, Unowned};
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying};

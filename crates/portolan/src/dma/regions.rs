@@ -4,19 +4,21 @@ use alloc::vec::Vec;
 
 use super::error::{DeviceError, MapError};
 use super::space::DmaSpace;
-use crate::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
 use crate::inval::Gather;
 use crate::iova::FreeError;
 use crate::platform::{Cpus, Lock};
 use crate::table::Access;
 use crate::unit::{ReservedKind, ReservedRegion, disjoint};
 
-/// What was set aside in a space, and what of that is mapped one to one.
+/// What was set aside in a space, what of that is mapped one to one, and where doorbells are.
 ///
 /// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Regions {
     aside: Vec<IovaRange>,
     direct: Vec<(IovaRange, Access)>,
+    /// Pages of registers, and where they are mapped.
+    pub(super) doorbells: Vec<(PhysRange, IovaRange)>,
 }
 
 impl Regions {
@@ -24,6 +26,7 @@ impl Regions {
         Self {
             aside: Vec::new(),
             direct: Vec::new(),
+            doorbells: Vec::new(),
         }
     }
 }
@@ -73,7 +76,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Adds `one` to a list, whose memory is taken and given back outside of the lock.
-    fn note<T: Copy + Send>(
+    pub(super) fn note<T: Copy + Send>(
         &self,
         one: T,
         list: impl Fn(&mut Regions) -> &mut Vec<T>,

@@ -1,10 +1,14 @@
-//! Addresses are mapped of memory that nobody has promised to keep.
+//! Addresses are mapped of memory that nobody has promised to keep, or to hold registers alone.
 
-use portolan::addr::PhysRange;
-use portolan::dma::Unowned;
+use portolan::addr::{PhysAddr, PhysRange};
+use portolan::dma::{Doorbell, Unowned};
 
 fn unowned(memory: PhysRange) -> Unowned {
     Unowned::new(memory)
+}
+
+fn doorbell(at: PhysAddr) -> Doorbell {
+    Doorbell::new(at)
 }
 
 fn main() {}

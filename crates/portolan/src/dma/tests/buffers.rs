@@ -7,12 +7,18 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::dma::{Buffer, Pieces, Unowned};
+use crate::dma::{Buffer, Doorbell, Pieces, Unowned};
 
 /// Memory of nobody.
 pub(super) fn unowned(memory: PhysRange) -> Unowned {
     // SAFETY: the addresses are names: no memory of the test is behind them.
     unsafe { Unowned::new(memory) }
+}
+
+/// A doorbell.
+pub(super) fn doorbell(at: u64) -> Doorbell {
+    // SAFETY: the tests have no such memory, and no device.
+    unsafe { Doorbell::new(PhysAddr::new(at)) }
 }
 
 /// A buffer that says how many of its kind are alive.

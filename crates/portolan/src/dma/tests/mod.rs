@@ -3,6 +3,7 @@
 mod buffers;
 mod bytes;
 mod copies;
+mod doorbells;
 mod failures;
 mod handlers;
 mod machine;

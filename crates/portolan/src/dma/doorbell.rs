@@ -1,0 +1,108 @@
+//! Pages that take messages, mapped for a translated device's interrupts.
+//!
+//! Where the IOMMU translates writes of messages (Arm), the page with the registers that take them
+//! has to be mapped, or no interrupt of the device arrives. Where the hardware takes such writes out
+//! before it translates (x86), the same call says that nothing has to be done.
+
+use super::Constraints;
+use super::constraints::Trust;
+use super::device::{Device, Translation};
+use super::error::MapError;
+use super::space::DmaSpace;
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use crate::contract::Doorbell;
+use crate::platform::{Cpus, Lock};
+use crate::table::Access;
+use crate::unit::ReservedKind;
+
+impl<P: Cpus + Clone> Device<P> {
+    /// Where the device has to write to ring `doorbell`: what goes into the address of its messages
+    /// instead of the physical one.
+    ///
+    /// For a translated device, the page around the doorbell is mapped for writes as a device's
+    /// registers; where the table format has no way to withhold reads, for reads too. All devices
+    /// of the space share it, and it stays mapped until the space is gone. A doorbell that lies
+    /// where the unit takes messages untranslated
+    /// ([`ReservedKind::Interrupts`](crate::unit::ReservedKind::Interrupts)) is not mapped, nor is
+    /// one for a device that is passed through: the physical address serves.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`MapError`].
+    pub fn map_doorbell(&self, doorbell: Doorbell) -> Result<Iova, MapError> {
+        let (at, limit) = (doorbell.at(), self.constraints().limit);
+        match (self.translation, self.space()) {
+            (Translation::Space(_), Some(space)) => {
+                space.map_doorbell(self.stream(), at, self.constraints())
+            }
+            (Translation::Identity, _) if at.get() <= limit.get() => Ok(Iova::new(at.get())),
+            (Translation::Identity, _) => {
+                let piece = PhysRange::page(at, PageSize::of_lg2(0));
+                Err(MapError::AboveLimit { piece, limit })
+            }
+            (Translation::Blocked | Translation::Space(_), _) => Err(MapError::Blocked),
+        }
+    }
+}
+
+impl<P: Cpus + Clone> DmaSpace<P> {
+    fn map_doorbell(
+        &self,
+        stream: StreamId,
+        at: PhysAddr,
+        constraints: &Constraints,
+    ) -> Result<Iova, MapError> {
+        if let Some(error) = self.failure() {
+            return Err(MapError::Broken(error));
+        }
+        if self.takes_messages(stream, Iova::new(at.get())) {
+            return Ok(Iova::new(at.get()));
+        }
+        let page = PhysRange::page(at, self.granule());
+        let inside = at.get() - page.start().get();
+        let limit = constraints.limit;
+        let there = self.regions.with(|known| {
+            let mut doorbells = known.doorbells.iter();
+            doorbells
+                .find(|(of, mapped)| *of == page && mapped.last() <= limit)
+                .map(|(_, mapped)| *mapped)
+        });
+        // Two callers at once may map it twice, and each has a page of its own then.
+        let mapped = match there {
+            Some(mapped) => mapped,
+            None => self.map_registers(page, constraints)?,
+        };
+        Ok(Iova::new(mapped.start().get() + inside))
+    }
+
+    /// Whether the unit takes what `stream` writes to `at` for messages, untranslated.
+    fn takes_messages(&self, stream: StreamId, at: Iova) -> bool {
+        let mut takes = false;
+        self.home.unit().reserved(stream, &mut |region| {
+            takes |= region.kind == ReservedKind::Interrupts && region.range.contains(at);
+        });
+        takes
+    }
+
+    fn map_registers(
+        &self,
+        page: PhysRange,
+        constraints: &Constraints,
+    ) -> Result<IovaRange, MapError> {
+        let wanted = Access::WRITE | Access::DEVICE;
+        // A table that knows no kinds of memory leaves them to the rest of the machine.
+        let granted = [wanted, Access::WRITE].map(|access| self.domain.grants(access));
+        let access = granted.into_iter().flatten().next();
+        let access = access.ok_or(MapError::Direction)?;
+        let constraints = Constraints {
+            trust: Trust::Trusted,
+            align: self.granule(),
+            ..*constraints
+        };
+        let (mapped, _) = self.place_kept(page, access, &constraints)?;
+        // Without memory to remember it, it is not shared.
+        let _ = self.note((page, mapped), |known| &mut known.doorbells);
+        Ok(mapped)
+    }
+}
