@@ -1,6 +1,7 @@
 //! Identification by hand and at random.
 
 mod contexts;
+mod faults;
 mod mock;
 mod quirks;
 mod taking_over;

@@ -188,6 +188,18 @@ fn one_page_is_flushed_by_line_and_group() {
 }
 
 #[test]
+fn what_is_read_back_does_not_count_as_written() {
+    let (regs, smmu) = unit(Chip::Tegra210, HIGH);
+    let before = smmu.counts();
+    smmu.block(stream(23)).unwrap();
+    smmu.attach(stream(23), &Arc::new(smmu.domain().unwrap()))
+        .unwrap();
+    let these = smmu.counts().since(&before);
+    assert!(these.of(WriteKind::ReadBack) > 0);
+    assert_eq!(these.writes(), regs.take().len() as u64);
+}
+
+#[test]
 fn a_whole_table_is_one_section_and_the_whole_page_table_cache() {
     let (regs, smmu) = unit(Chip::Tegra30, LOW);
     let domain = smmu.domain().unwrap();

@@ -1,5 +1,7 @@
 //! The driver on a device in memory: layouts, states, failures of each request, random operations.
 
+mod mmio;
+mod numbers;
 mod owed;
 
 extern crate std;

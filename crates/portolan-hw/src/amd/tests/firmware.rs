@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange};
 use portolan::platform::Mmio as _;
 use portolan::table::Access;
-use portolan::unit::{ReservedKind, ReservedRegion, Unit as _, UnitError};
+use portolan::unit::{Awaited, ReservedKind, ReservedRegion, Unit as _, UnitError};
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
 use super::{STREAM, config};
-use crate::amd::spec::reg::{self, control};
+use crate::amd::spec::reg::{self, control, status};
 use crate::amd::{Config, StreamSettings};
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 use crate::firmware::pci::RequesterId;
@@ -168,6 +168,33 @@ fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
         mock.0.state.lock().fail_in = n;
         assert!(mock.enable(HEADER, config()).is_err(), "allocation {n}");
         assert_eq!(mock.0.state.lock().live, 0, "allocation {n}");
+    }
+}
+
+#[test]
+fn a_table_in_segments_is_one_table_before_what_is_cached_is_forgotten() {
+    let mock = Mock::new(FEATURES);
+    let guest_tables = 1 << 16;
+    mock.write64(reg::CONTROL, ON | guest_tables | 3 << 34);
+    // Nothing is forgotten: the takeover ends where it waits for that.
+    mock.wrong(Wrong::Stuck);
+    assert!(mock.enable(HEADER, config()).is_err());
+    assert_eq!(mock.reg(reg::CONTROL), ON | guest_tables);
+}
+
+#[test]
+fn memory_of_rings_that_run_on_after_a_release_is_kept() {
+    for ring in [status::COMMANDS_RUN, status::EVENT_RUNS] {
+        let mock = Mock::new(FEATURES);
+        let unit = mock.enable(HEADER, config()).unwrap();
+        let live = mock.0.state.lock().live;
+        mock.wrong(Wrong::RunsOn(ring));
+        let awaited = Awaited::Control;
+        let released = unit.release();
+        let timed_out =
+            matches!(released, Err(UnitError::TimedOut { awaited: of, .. }) if of == awaited);
+        assert!(timed_out, "{released:?}");
+        assert_eq!(mock.0.state.lock().live, live);
     }
 }
 

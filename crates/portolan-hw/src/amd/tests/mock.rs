@@ -40,6 +40,8 @@ pub enum Wrong {
     Stuck,
     /// One command is fetched at every so many looks at the clock.
     Slow(u64),
+    /// The ring with this bit in the status goes on running when it is turned off.
+    RunsOn(u64),
     /// All reads give ones.
     Gone,
 }
@@ -333,6 +335,7 @@ impl Mock {
                     // An error stops the one or the other until it is turned off and on.
                     let turned = (before ^ value) & (bit | control::ENABLE) != 0;
                     match (on(bit), turned) {
+                        (false, _) if state.wrong == Wrong::RunsOn(run) => {}
                         (false, _) => state.regs[reg::STATUS / 8] &= !run,
                         (true, true) => state.regs[reg::STATUS / 8] |= run,
                         (true, false) => {}

@@ -261,6 +261,10 @@ fn iort_reserves_memory_for_a_stream() {
     let until = ReservedKind::DirectUntilDriven(both | Access::DEVICE);
     assert_eq!(kind(&memory_of(3, 1)), until);
     assert_eq!(kind(&memory_of(1, 0)), ReservedKind::Direct(both));
+    // The last attribute of devices, and the first of memory: bits 9:2 of the flags.
+    let of_device = ReservedKind::Direct(both | Access::DEVICE);
+    assert_eq!(kind(&memory_of(3, 3 << 2)), of_device);
+    assert_eq!(kind(&memory_of(3, 4 << 2)), ReservedKind::Direct(both));
 }
 
 /// The flag of either kind of SMMU decides, set or clear; other flags do not.

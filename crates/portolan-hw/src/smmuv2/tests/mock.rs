@@ -43,6 +43,8 @@ pub enum Auxiliary {
 pub struct Regs {
     state: Mutex<State>,
     auxiliary: Auxiliary,
+    /// A register, and the bits of it that no write changes.
+    fixed: (usize, u32),
     /// Called after each write with all values.
     check: fn(&[u32], (usize, u32)),
 }
@@ -57,6 +59,7 @@ impl Regs {
                 log: Vec::new(),
             }),
             auxiliary: Auxiliary::Open,
+            fixed: (0, 0),
             check: |_, _| {},
         }
     }
@@ -72,12 +75,21 @@ impl Regs {
         Self { auxiliary, ..self }
     }
 
+    pub fn fixed(self, offset: usize, bits: u32) -> Self {
+        let fixed = (offset, bits);
+        Self { fixed, ..self }
+    }
+
     pub fn checked(self, check: fn(&[u32], (usize, u32))) -> Self {
         Self { check, ..self }
     }
 
     pub fn get(&self, offset: usize) -> u32 {
         self.state.lock().values[offset / 4]
+    }
+
+    pub fn set(&self, offset: usize, value: u32) {
+        self.state.lock().values[offset / 4] = value;
     }
 
     pub fn take(&self) -> Vec<(usize, u32)> {
@@ -100,6 +112,7 @@ impl Mmio for Regs {
             // Fault status: ones clear.
             (true, 0x58) | (false, 0x48) => *held &= !value,
             (true, 0x04) if locked => {}
+            _ if offset == self.fixed.0 => *held = value & !self.fixed.1 | *held & self.fixed.1,
             _ => *held = value,
         }
         (self.check)(&state.values, (offset, value));

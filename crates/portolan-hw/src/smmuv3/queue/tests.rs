@@ -230,6 +230,29 @@ fn many_refusals_lose_none() {
 }
 
 #[test]
+fn a_refusal_that_there_was_no_room_for_is_told_to_all_that_it_may_concern() {
+    let (unit, queue) = queue(Has::No);
+    let bad = [op::TLBI_NH_ASID, 0];
+    let count = FAILURES as u32 + 1;
+    unit.script.lock().pace = Some(0);
+    unit.script
+        .lock()
+        .refuse
+        .push((op::TLBI_NH_ASID, error::ILL, count));
+    let (mut first, mut second) = (None, None);
+    queue.place(&[bad], Ending::More, &mut first).unwrap();
+    queue
+        .place(&[numbered(1)], Ending::More, &mut second)
+        .unwrap();
+    unit.script.lock().pace = None;
+    let refused = Err(UnitError::Refused { code: error::ILL });
+    assert_eq!(run(&queue, (0..FAILURES).map(|_| bad)), refused);
+    let verdict = |ticket: Option<Ticket>| queue.verdict(&ticket.unwrap(), u64::MAX);
+    // The second's commands came behind the one that was forgotten.
+    assert_eq!((verdict(first), verdict(second)), (refused, Ok(())));
+}
+
+#[test]
 fn a_unit_that_is_gone_or_lies_is_found_out() {
     let (unit, queue) = queue(Has::No);
     unit.script.lock().pace = Some(0);

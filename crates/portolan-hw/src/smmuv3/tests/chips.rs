@@ -96,6 +96,33 @@ fn a_unit_that_needs_syncs_often_gets_them() {
 }
 
 #[test]
+fn a_guest_s_table_that_the_unit_cannot_read_is_refused() {
+    // IDR1.SSIDSIZE is 4; IDR0.CD2L is as said.
+    let nested = |cd2l: u32, format, lg2| {
+        let (_unit, driver) = changed(config(), |script| {
+            let (idr0, idr1) = (FULL[0].1, FULL[1].1);
+            let two_level = (idr0 & !(1 << 19)) | cd2l << 19;
+            script.registers.insert(reg::IDR0, two_level);
+            let substreams = (idr1 & !(0x1f << 6)) | 4 << 6;
+            script.registers.insert(reg::IDR1, substreams);
+        });
+        let guest = GuestContexts {
+            table: Iova::new(0x8000_0040),
+            format,
+            lg2,
+            without: WithoutSubstream::First,
+        };
+        driver.attach_nested(STREAM, &second(&driver), &guest)
+    };
+    let unsupported = Err(AttachError::Unit(UnitError::Unsupported));
+    let (linear, two_level) = (GuestFormat::Linear, GuestFormat::TwoLevel4K);
+    assert_eq!(nested(0, linear, 4), Ok(()));
+    assert_eq!(nested(0, linear, 5), unsupported);
+    assert_eq!(nested(0, two_level, 4), unsupported);
+    assert_eq!(nested(1, two_level, 4), Ok(()));
+}
+
+#[test]
 fn nesting_is_refused_where_it_is_broken() {
     let guest = GuestContexts {
         table: Iova::new(0x8000_0040),

@@ -37,7 +37,7 @@ pub enum Event {
 pub enum Wrong {
     #[default]
     Nothing,
-    /// Descriptors of a type are refused, so many times.
+    /// Descriptors of a type are refused, or commands of that type by registers, so many times.
     Refuse(u64, u32),
     /// A device-TLB invalidation times out, and waits behind it are aborted.
     DeviceTimesOut,
@@ -198,13 +198,12 @@ impl Mock {
             let words = [self.word(at), self.word(at + 8)];
             let is = TYPE.of(words[0]);
             let status = state.get(reg::FSTS);
+            if state.refuses(is) {
+                state.put(reg::FSTS, status | u64::from(fsts::IQE));
+                state.put(reg::IQERCD, 3);
+                return;
+            }
             match state.wrong {
-                Wrong::Refuse(of, times) if of == is && times > 0 => {
-                    state.wrong = Wrong::Refuse(of, times - 1);
-                    state.put(reg::FSTS, status | u64::from(fsts::IQE));
-                    state.put(reg::IQERCD, 3);
-                    return;
-                }
                 Wrong::DeviceTimesOut if is == kind::DEVICE_TLB => {
                     state.wrong = Wrong::Nothing;
                     state.aborting = true;
@@ -269,6 +268,10 @@ impl Mock {
                 let on = state.get(reg::GSTS) as u32 & command::QIE != 0;
                 let value = match (offset, on) {
                     (_, true) => value,
+                    (reg::CCMD, _) if state.refuses(kind::CONTEXT) => value & !ccmd::ICC.mask(),
+                    (at, _) if at != reg::CCMD && state.refuses(kind::IOTLB) => {
+                        value & !iotlb::IVT.mask()
+                    }
                     (reg::CCMD, _) => value & !ccmd::ICC.mask() | ccmd::CAIG.at(1),
                     _ => value & !iotlb::IVT.mask() | iotlb::IAIG.at(1),
                 };
@@ -297,6 +300,17 @@ fn asks(words: Words) -> Option<u16> {
 }
 
 impl State {
+    /// Whether a descriptor or command of this type is refused; one less is from now on.
+    fn refuses(&mut self, kind: u64) -> bool {
+        match &mut self.wrong {
+            Wrong::Refuse(of, times) if *of == kind && *times > 0 => {
+                *times -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the next descriptor may be executed now.
     fn may_go_on(&mut self, time: &AtomicU64) -> bool {
         match self.wrong {

@@ -186,6 +186,23 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
 }
 
 #[test]
+fn a_command_that_registers_refuse_is_told_to_who_gave_it() {
+    let mock = Mock::new(CAP, ECAP & !2);
+    let (unit, domain) = attached(&mock, legacy());
+    domain.sync(&mut map(&*domain, 1)).unwrap();
+    let mut owed = unmap(&*domain, 1);
+    let code = refusal::REGISTERS;
+    mock.wrong(Wrong::Refuse(kind::IOTLB, 1));
+    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, UnitError::Refused { code });
+    domain.sync(&mut owed).unwrap();
+    mock.wrong(Wrong::Refuse(kind::CONTEXT, 1));
+    let refused = AttachError::Unit(UnitError::Refused { code });
+    assert_eq!(unit.block(STREAM), Err(refused));
+    unit.block(STREAM).unwrap();
+}
+
+#[test]
 fn streams_are_requester_ids() {
     let mock = Mock::new(CAP, ECAP);
     let invalidation = Invalidation::Registers;
