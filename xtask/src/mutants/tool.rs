@@ -78,6 +78,10 @@ impl Tree {
         command.env("CARGO_TARGET_DIR", self.home.join("build"));
         // A mutant may leave a variable unused; that is not what fails.
         command.env("RUSTFLAGS", "--cap-lints warn");
+        // A build for one mutant compiles little and is run once.
+        command.env("CARGO_INCREMENTAL", "1");
+        command.env("CARGO_PROFILE_TEST_DEBUG", "0");
+        command.env("CARGO_PROFILE_DEV_DEBUG", "0");
         command
     }
 
