@@ -206,5 +206,10 @@ fn requests_of_a_virtio_iommu() {
         let count = |counts: &Counts| (counts.virtio(VirtioRequest::Unmap), 0);
         unmap(&machine, &*domain, mib << 20, count)
     });
-    check(&[row("virtio-iommu", "-", "64 mappings a request", &figures)]);
+    check(&[row(
+        "virtio-iommu",
+        "-",
+        "mappings side by side in one request",
+        &figures,
+    )]);
 }
