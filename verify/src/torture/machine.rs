@@ -6,6 +6,7 @@ use portolan::inval::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
 };
+use portolan_model::iommu::Names;
 
 use super::sabotage::Sabotage;
 
@@ -28,9 +29,10 @@ pub(super) fn capabilities(rng: &mut Rng, granule: PageSize, sabotage: Sabotage)
             max_scale: rng.u8(..=31),
         },
     };
+    let pages = [PageForm::Absent, PageForm::Granule, PageForm::Whole];
     let mut caps = Capabilities {
         granule,
-        page: one_of(rng, [PageForm::Absent, PageForm::Granule]),
+        page: one_of(rng, pages),
         range,
         leaf_only: one_of(rng, [LeafOnly::Absent, LeafOnly::Present]),
         walker: one_of(rng, [Walker::Coherent, Walker::NonCoherent]),
@@ -43,7 +45,19 @@ pub(super) fn capabilities(rng: &mut Rng, granule: PageSize, sabotage: Sabotage)
         caps.page = PageForm::Granule;
         caps.range = RangeForm::PowerOfTwo { max_lg2_pages: 40 };
     }
+    if let (PageForm::Whole, RangeForm::NumScale { .. }) = (caps.page, caps.range) {
+        // Of several exact runs none need name a large page whole: no hardware has both.
+        caps.range = RangeForm::Absent;
+    }
     caps
+}
+
+/// What an invalidation has to name of a page on a machine with these capabilities.
+pub(super) fn names(caps: &Capabilities) -> Names {
+    match caps.page {
+        PageForm::Whole => Names::WholePage,
+        PageForm::Absent | PageForm::Granule => Names::AnyPart,
+    }
 }
 
 /// Random quirks, under which `sabotage` matters.
@@ -66,6 +80,12 @@ pub(super) fn quirks(rng: &mut Rng, sabotage: Sabotage) -> Quirks {
         quirks.walk_flush = WalkFlush::ByAddress;
         quirks.preference = Preference::Fewest;
         quirks.context_above = MOST_COMMANDS;
+    }
+    if sabotage == Sabotage::LargePages {
+        quirks.walk_flush = WalkFlush::ByAddress;
+        quirks.preference = Preference::ByPage;
+        // A block of 512 MiB has as many pages of 64 KiB.
+        quirks.context_above = 1 << 13;
     }
     if sabotage == Sabotage::LastCommand {
         quirks.repeat = 1;

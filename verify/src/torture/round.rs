@@ -55,6 +55,7 @@ pub(super) struct Round<'a, F: Format> {
     pub(super) model: TableFormat,
     pub(super) rng: &'a mut Rng,
     pub(super) events: &'a mut TortureEvents,
+    /// What the plan is made for.
     pub(super) caps: Capabilities,
     pub(super) quirks: Quirks,
     pub(super) memory: &'a Memory<F>,
@@ -89,7 +90,11 @@ pub(super) fn run<F: Format>(
     let memory = Memory::<F>::new(&format, &caps, pages);
     let outcome = {
         let table = PageTable::new(format, &memory).map_err(|error| error.to_string())?;
-        let iommu = Iommu::new(Setup::adversarial(caps), &memory);
+        let setup = Setup {
+            names: machine::names(&caps),
+            ..Setup::adversarial(caps)
+        };
+        let iommu = Iommu::new(setup, &memory);
         let root = TableRoot {
             root: table.root(),
             format: model,
@@ -105,7 +110,7 @@ pub(super) fn run<F: Format>(
             model,
             rng,
             events,
-            caps,
+            caps: plan.sabotage.believed(caps),
             quirks,
             memory: &memory,
             table: &table,

@@ -1,8 +1,11 @@
 //! Ways to pay a debt wrongly, to prove that the adversarial model notices.
 
 use portolan::inval::{
-    Caching, Capabilities, Command, Depth, InvalidationQueue, LeafOnly, Step, Walker, WriteBuffer,
+    Caching, Capabilities, Command, Depth, InvalidationQueue, LeafOnly, PageForm, Step, Walker,
+    WriteBuffer,
 };
+
+use crate::format::FormatName;
 
 /// What is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub enum Sabotage {
     WriteBuffer,
     /// The invalidation after a map.
     MapSide,
+    /// That a command has to name a large page whole.
+    LargePages,
     /// Everything: table pages and addresses are reused at once.
     Quiet,
 }
@@ -34,15 +39,33 @@ pub(super) enum Side {
 
 impl Sabotage {
     /// All that must be noticed.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::LastCommand,
         Self::Sync,
         Self::WalkCaches,
         Self::Clean,
         Self::WriteBuffer,
         Self::MapSide,
+        Self::LargePages,
         Self::Quiet,
     ];
+
+    /// Whether tables of `format` can show it.
+    pub fn shows_in(self, format: FormatName) -> bool {
+        // Tegra's have pages of one size.
+        (self, format) != (Self::LargePages, FormatName::Tegra)
+    }
+
+    /// What the plan takes for the hardware's capabilities.
+    pub(super) fn believed(self, caps: Capabilities) -> Capabilities {
+        match self {
+            Self::LargePages => Capabilities {
+                page: PageForm::Granule,
+                ..caps
+            },
+            _ => caps,
+        }
+    }
 
     /// The capabilities under which leaving it out matters.
     pub(super) fn concerns(self, caps: &mut Capabilities) {
@@ -54,6 +77,7 @@ impl Sabotage {
                 caps.write_buffer = WriteBuffer::MustFlush;
             }
             Self::MapSide => caps.caching = Caching::NotPresentToo,
+            Self::LargePages => caps.page = PageForm::Whole,
             _ => {}
         }
     }
@@ -72,7 +96,7 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
         let side = self.side;
         match self.sabotage {
-            Sabotage::None => self.queue.execute(steps),
+            Sabotage::None | Sabotage::LargePages => self.queue.execute(steps),
             Sabotage::Quiet => {
                 steps.for_each(drop);
                 Ok(())
