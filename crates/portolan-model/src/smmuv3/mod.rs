@@ -66,6 +66,8 @@ struct State {
     accesses: u64,
     /// Commands taken from the queue.
     consumed: u64,
+    /// Commands since the last sync.
+    unsynced: u64,
     /// Virtual nanoseconds from which on the queue is looked at.
     ready_at: u64,
     /// Invalidations that take effect at the next sync.
@@ -107,6 +109,7 @@ impl SmmuRegisters {
             faults: RegisterFaults::default(),
             accesses: 0,
             consumed: 0,
+            unsynced: 0,
             ready_at: 0,
             pending: Vec::new(),
             visits: Visits::default(),
@@ -160,6 +163,11 @@ impl SmmuRegisters {
     /// Every event so far, recorded or lost, oldest first.
     pub fn events(&self) -> Vec<EventRecord> {
         self.lock().events.clone()
+    }
+
+    /// Commands taken from the queue so far, refused ones too: what [`RegisterFaults::refuse`] counts.
+    pub fn consumed(&self) -> u64 {
+        self.lock().consumed
     }
 
     /// What the driver did that it must not do.

@@ -33,6 +33,10 @@ impl SmmuRegisters {
             if idle || !registers.commands_enabled() || registers.is_raised(CMDQ_ERROR) {
                 return;
             }
+            let most = self.setup.most_unsynced.unwrap_or(u64::MAX);
+            if state.unsynced > most {
+                return;
+            }
             let base = registers.cmdq_base & 0x000f_ffff_ffff_ffe0;
             let entry = base + u64::from(at & mask) * 16;
             match self.carry_out(state, entry) {
@@ -56,6 +60,10 @@ impl SmmuRegisters {
             return Err(code);
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;
+        state.unsynced = match effect {
+            Effect::Sync(_) => 0,
+            _ => state.unsynced + 1,
+        };
         match effect {
             Effect::Nothing => {}
             Effect::Respond { to, response } => state.asking.tell(to, response),

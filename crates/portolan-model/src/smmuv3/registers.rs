@@ -38,6 +38,8 @@ pub(super) struct Registers {
 pub(super) const CMDQ_ERROR: u32 = 1 << 0;
 
 const ENABLE: u32 = 1 << 0;
+/// `CR0.ATSCHK`.
+const ATS_CHECK: u32 = 1 << 4;
 const CMDQ_ENABLE: u32 = 1 << 3;
 const CR0_BITS: u32 = 0b1_1111 | 0b111 << 6;
 /// Two pages of 64 KiB.
@@ -87,6 +89,11 @@ impl Registers {
 
     pub(super) fn enabled(&self) -> bool {
         self.cr0 & ENABLE != 0
+    }
+
+    /// Whether translated accesses are checked against the stream's entry.
+    pub(super) fn checks_translated(&self) -> bool {
+        self.cr0 & ATS_CHECK != 0
     }
 
     pub(super) fn commands_enabled(&self) -> bool {

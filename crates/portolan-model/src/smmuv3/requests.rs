@@ -178,11 +178,14 @@ impl SmmuRegisters {
         iova: Iova,
         access: AccessKind,
     ) -> Option<PhysAddr> {
-        if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
-            return Some(pa);
-        }
-        if !self.lets_translate(state, stream) {
+        let kept = state.remote.lookup(stream, pasid, iova, access);
+        // What the device has is taken on trust, or only while its stream may have it (CR0.ATSCHK).
+        let trusted = kept.is_some() && !state.registers.checks_translated();
+        if !trusted && !self.lets_translate(state, stream) {
             return None;
+        }
+        if kept.is_some() {
+            return kept;
         }
         let found = self.translate(state, stream, pasid, iova, access);
         let pa = found.ok()?;

@@ -78,6 +78,15 @@ impl SmmuIdentification {
         self
     }
 
+    /// Of an MMU-700 r1p1 by its `IIDR`, but without range invalidation, so that large debts are
+    /// many commands.
+    #[must_use]
+    pub fn mmu_700(mut self) -> Self {
+        self.iidr = 0x4871_143b;
+        self.idr[3] &= !(1 << 10);
+        self
+    }
+
     /// The bits of `IDRn` from `low`, so many of them.
     pub(super) fn field(&self, n: usize, low: u32, bits: u32) -> u32 {
         let register = self.idr.get(n).copied().unwrap_or(0);
@@ -112,6 +121,9 @@ pub struct SmmuSetup {
     pub temper: Temper,
     /// How fast its queue is.
     pub pace: Pace,
+    /// With more commands than this behind the last sync the queue locks up for good, as erratum
+    /// 2812531 of Arm's MMU-700 has it; `None` where no number does.
+    pub most_unsynced: Option<u64>,
     /// The clock by which it is slow.
     pub clock: Arc<VirtualClock>,
 }
@@ -123,6 +135,7 @@ impl Default for SmmuSetup {
             identification: SmmuIdentification::default(),
             temper: Temper::Adversarial,
             pace: Pace::AtOnce,
+            most_unsynced: None,
             clock: Arc::default(),
         }
     }

@@ -460,6 +460,20 @@ fn a_slow_queue_a_stuck_one_and_none() {
 }
 
 #[test]
+fn too_many_commands_without_a_sync_lock_a_queue_up() {
+    let (prefetch, sync) = ([1, 0], [0x46, 0]);
+    // Three commands have gone before, the last of them a sync.
+    for (most, consumed) in [(None, 7), (Some(3), 7), (Some(2), 6)] {
+        let bench = Bench::new(SmmuSetup {
+            most_unsynced: most,
+            ..SmmuSetup::default()
+        });
+        bench.commands(&[prefetch, prefetch, prefetch, sync]);
+        assert_eq!(bench.smmu.consumed(), consumed, "{most:?}");
+    }
+}
+
+#[test]
 fn what_must_not_be_done_is_noted() {
     let memory = ModelMemory::new(PhysAddr::new(STRTAB), 4, Visibility::AtOnce);
     let smmu = SmmuRegisters::new(SmmuSetup::default(), Arc::new(memory));

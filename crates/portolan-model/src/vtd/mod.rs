@@ -167,6 +167,11 @@ impl VtdRegisters {
         self.lock().records.clone()
     }
 
+    /// Commands taken from the queue so far, refused ones too: what [`RegisterFaults::refuse`] counts.
+    pub fn consumed(&self) -> u64 {
+        self.lock().consumed
+    }
+
     /// What the driver did that it must not do.
     pub fn violations(&self) -> Vec<Violation> {
         self.lock().violations.clone()

@@ -95,11 +95,12 @@ impl VtdRegisters {
         iova: Iova,
         access: AccessKind,
     ) -> Option<PhysAddr> {
-        if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
-            return Some(pa);
-        }
+        // Translated accesses, too, need an entry that lets the device translate (3.9).
         if self.remote_of(state, stream).translations == Lets::No {
             return None;
+        }
+        if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
+            return Some(pa);
         }
         let found = self.translate(state, stream, pasid, iova, access);
         let pa = found.ok()?;

@@ -160,3 +160,28 @@ fn kept_translations_stay_until_the_device_is_told() {
     bench.commands(&[SYNC]);
     assert_eq!(reach(), None);
 }
+
+#[test]
+fn kept_translations_count_while_the_entry_allows_them_if_the_unit_looks() {
+    // CR0.ATSCHK: trusted without it.
+    for (check, left) in [(0, Some(PhysAddr::new(PA))), (1 << 4, None)] {
+        let bench = bench(SmmuIdentification::default().page_requests());
+        bench.smmu.write32(0x20, 0b1101 | check);
+        let reach = || {
+            let (iova, access) = (Iova::new(VA), AccessKind::Write);
+            bench.smmu.ats_access(STREAM, None, iova, access)
+        };
+        let allows = |eats: u64| {
+            bench.set(STRTAB + u64::from(SID) * 64 + 8, eats << 28);
+            bench.commands(&[[3 | u64::from(SID) << 32, 1], SYNC]);
+        };
+        allows(1);
+        assert_eq!(reach(), Some(PhysAddr::new(PA)));
+        allows(0);
+        assert_eq!(reach(), left);
+        // Nothing but an invalidation takes it away.
+        bench.set(L3 + 3 * 8, 0);
+        allows(1);
+        assert_eq!(reach(), Some(PhysAddr::new(PA)));
+    }
+}

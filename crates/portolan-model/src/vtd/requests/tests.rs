@@ -4,7 +4,7 @@ use portolan::fault::GroupId;
 use portolan::platform::Mmio;
 
 use super::super::VtdIdentification;
-use super::super::tests::{Bench, DOMAIN, F, IOVA, SOURCE, WAIT, scalable_of};
+use super::super::tests::{Bench, CONTEXTS, DOMAIN, F, IOVA, SOURCE, WAIT, scalable_of};
 use super::*;
 
 const STREAM: StreamId = StreamId::new(SOURCE);
@@ -117,4 +117,28 @@ fn kept_translations_stay_until_the_device_is_told() {
         bench.queue(&[WAIT]);
         assert_eq!(reach(&bench), None);
     }
+}
+
+#[test]
+fn kept_translations_count_while_the_entry_allows_them() {
+    let bench = bench(DTE);
+    let reach = || {
+        let (pasid, iova) = (Some(Pasid::new(6)), Iova::new(IOVA));
+        bench.vtd.ats_access(STREAM, pasid, iova, AccessKind::Read)
+    };
+    let at = CONTEXTS + u64::from(SOURCE & 0x7f) * 32;
+    let entry = bench.get(at);
+    let change = |entry| {
+        bench.set(at, entry);
+        bench.queue(&[[0x11, 0], WAIT]);
+    };
+    assert_eq!(reach(), Some(PhysAddr::new(IOVA)));
+    for refuses in [entry & !DTE, 0] {
+        change(refuses);
+        assert_eq!(reach(), None);
+    }
+    // Nothing but an invalidation takes it away.
+    bench.set(F[0] + 3 * 8, 0);
+    change(entry);
+    assert_eq!(reach(), Some(PhysAddr::new(IOVA)));
 }
