@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::platform::{TableMem, Word};
 use portolan_model::decode::AccessKind;
-use portolan_model::inject::Violation;
+use portolan_model::inject::{RegisterFaults, Violation};
 use portolan_model::memory::ModelMemory;
 use portolan_model::smmuv2::SmmuV2Registers;
 use portolan_model::smmuv3::SmmuRegisters;
@@ -15,7 +15,7 @@ use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::VtdRegisters;
 
 use super::asks::Asks;
-use crate::conformance::{Asker, HIGH_BASE, Host, LOW_BASE};
+use crate::conformance::{Asker, HIGH_BASE, Has, Host, LOW_BASE};
 
 /// A unit of the model that devices can be behind.
 pub trait Behind {
@@ -38,6 +38,12 @@ pub trait Behind {
 
     /// What the driver did that it must not do.
     fn violations(&self) -> Vec<Violation>;
+
+    /// See [`Host::refuse`].
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        let _ = nth;
+        Has::No("the model refuses no command of this unit")
+    }
 
     /// The unit as devices see it that ask, if there can be any.
     fn asks(&self) -> Option<&dyn Asks> {
@@ -62,6 +68,15 @@ fn specified(name: &str) -> String {
 
 impl Behind for SmmuRegisters {
     type Word = AtomicU64;
+
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        const ILLEGAL: u32 = 1;
+        self.inject(RegisterFaults {
+            refuse: nth.map(|nth| (self.consumed() + nth, ILLEGAL)),
+            ..RegisterFaults::default()
+        });
+        Has::Yes
+    }
 
     fn asks(&self) -> Option<&dyn Asks> {
         Some(self)
@@ -122,6 +137,15 @@ impl Behind for SmmuV2Registers {
 
 impl Behind for VtdRegisters {
     type Word = AtomicU64;
+
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        const QUEUE_ERROR: u32 = 1 << 4;
+        self.inject(RegisterFaults {
+            refuse: nth.map(|nth| (self.consumed() + nth, QUEUE_ERROR)),
+            ..RegisterFaults::default()
+        });
+        Has::Yes
+    }
 
     fn asks(&self) -> Option<&dyn Asks> {
         Some(self)
@@ -272,6 +296,10 @@ impl<B: Behind> Host for ModelHost<B> {
 
     fn poke(&self, pa: PhysAddr, value: u32) {
         let _ = self.memory.write_u32(pa, value);
+    }
+
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        self.unit.refuse(nth)
     }
 
     fn witnessed(&self) -> Option<BTreeMap<String, u64>> {

@@ -49,6 +49,8 @@ backends! {
     /// The same, not snooping.
     ModelSmmuv3NotCoherent = "model:smmuv3-not-coherent":
         || smmuv3::first_on_model(smmuv3::Kind::NotCoherent, &Bare);
+    /// The same as an MMU-700 with its errata.
+    ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": || smmuv3::first_on_model(smmuv3::Kind::Mmu700, &Bare);
     /// The model's SMMUv3, second stage.
     ModelSmmuv3Stage2 = "model:smmuv3-stage2":
         || smmuv3::second_on_model(smmuv3::Kind::Plain, &Bare);

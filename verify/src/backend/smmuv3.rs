@@ -66,6 +66,8 @@ pub enum Kind {
     Plain,
     /// Lines have to be cleaned.
     NotCoherent,
+    /// Without range invalidation; too many commands without a sync lock its queue up.
+    Mmu700,
 }
 
 /// Pages of the model's memory, and where it is.
@@ -124,9 +126,12 @@ where
     let (identification, visibility) = match kind {
         Kind::Plain => (plain.stalls().page_requests(), Visibility::AtOnce),
         Kind::NotCoherent => (plain.not_coherent(), Visibility::Late(Lag::CacheLines)),
+        Kind::Mmu700 => (plain.mmu_700(), Visibility::AtOnce),
     };
     let setup = SmmuSetup {
         identification,
+        // Fewer than 64 between two syncs.
+        most_unsynced: (kind == Kind::Mmu700).then_some(63),
         ..SmmuSetup::default()
     };
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
@@ -154,6 +159,8 @@ where
                 Way::Requests => unit.enable_ats(stream),
                 Way::Stalls => unit.enable_stalls(stream),
             },
+            disable: Some(|unit, stream| unit.disable_ats(stream)),
+            gone: |unit, stream| unit.device_gone(stream),
             next: asked,
             respond: |unit, to, response| unit.respond(to, response),
         }),

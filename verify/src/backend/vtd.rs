@@ -109,6 +109,8 @@ where
             let tlb = DeviceTlb { depth: 1, physical };
             Ok(unit.use_device_tlb(stream, tlb)?)
         },
+        disable: None,
+        gone: |unit, stream| unit.device_gone(stream),
         next: |unit| {
             Ok(unit.next_page_request()?.map(|event| match event {
                 PageEvent::Request { request, .. } => Asked::Request(request),

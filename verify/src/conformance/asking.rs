@@ -24,6 +24,9 @@ pub enum Asked {
     Other,
 }
 
+/// Ends something for a stream.
+pub type Leave<U> = fn(&U, StreamId) -> Result<(), AttachError>;
+
 /// How a driver lets devices ask.
 #[derive(Clone, Copy, Debug)]
 pub struct Faulting<U> {
@@ -31,6 +34,10 @@ pub struct Faulting<U> {
     pub ways: &'static [Way],
     /// Lets a stream ask. It is attached to nothing.
     pub enable: fn(&U, StreamId, Way) -> Result<(), AttachError>,
+    /// Ends a stream's translations of its own, the stream staying where it is, if there is a way.
+    pub disable: Option<Leave<U>>,
+    /// Blocks the stream of a device that is gone, without asking it for anything.
+    pub gone: Leave<U>,
     /// Reads the oldest of what there is to read.
     pub next: fn(&U) -> Result<Option<Asked>, UnitError>,
     /// Carries a response.

@@ -6,7 +6,7 @@ use portolan::unit::{Attach as _, FaultReason, Unit as _, UnitError};
 use super::basic::{Attached, PAGE, RW};
 use super::{Machine, Outcome, Verdict, expect, fail, must, needs};
 
-const BLOCKED: &[FaultReason] = &[
+pub(super) const BLOCKED: &[FaultReason] = &[
     FaultReason::Blocked,
     FaultReason::NotMapped,
     FaultReason::Configuration,

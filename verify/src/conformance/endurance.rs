@@ -37,6 +37,31 @@ pub(super) fn queue_wraps<M: Machine>(machine: &M) -> Verdict {
     Ok(())
 }
 
+/// Pages of a debt that is more commands than hardware may stand at once.
+const LONG: u64 = 200;
+
+/// One debt of many pages, which a unit without ranges needs a command for each of.
+pub(super) fn long_debts_are_paid<M: Machine>(machine: &M) -> Verdict {
+    let on = Attached::new(machine)?;
+    let pa = machine.memory((LONG * PAGE).next_power_of_two());
+    let place = |page: u64| {
+        let iova = Iova::new(M::BASE.get() + page * PAGE);
+        (iova, PhysAddr::new(pa.get() + page * PAGE))
+    };
+    for _ in 0..2 {
+        on.map(M::BASE, pa, LONG * PAGE, RW)?;
+        for (iova, pa) in (0..LONG).step_by(9).map(place) {
+            on.must_reach(machine, iova, pa)?;
+        }
+        let owed = on.unmap(M::BASE, LONG * PAGE)?;
+        on.sync(owed)?;
+        for (iova, pa) in (0..LONG).step_by(9).map(place) {
+            on.must_fault(machine, iova, pa, &[FaultReason::NotMapped])?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn fault_room_overflows<M: Machine>(machine: &M) -> Verdict {
     let Some(room) = machine.fault_room() else {
         return Err(Outcome::Skip(

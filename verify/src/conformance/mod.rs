@@ -11,11 +11,12 @@ mod configuration;
 mod disk;
 mod endurance;
 mod faults;
+mod moves;
 mod rig;
 mod scene;
 mod stale;
 
-pub use asking::{Asked, Asker, Faulting, MARK, Way, Wrote};
+pub use asking::{Asked, Asker, Faulting, Leave, MARK, Way, Wrote};
 pub use disk::{Disk, Shared, Transfer};
 pub use rig::{Host, MakeDomain, Pasids, Rig};
 
@@ -128,6 +129,10 @@ pub trait Machine {
     /// machine has no way to; the driver's answer otherwise.
     fn bad_command(&self) -> Option<Result<(), UnitError>>;
 
+    /// Has the unit refuse the command with that number from now on, counted from 1, or none of
+    /// those to come. Whether the machine can; where there is a queue alone.
+    fn refuse(&self, nth: Option<u64>) -> Has;
+
     /// Commands that the driver has submitted, by kind.
     fn submitted(&self) -> BTreeMap<String, u64>;
 
@@ -174,11 +179,16 @@ impl<M: Machine> Scenario<M> {
 }
 
 const RANDOM: &str = "random-operations";
+const REFUSED: &str = "refused-command-recovers";
+const REFUSED_MOVES: &str = "refused-moves-are-repeated";
+const REFUSED_KEEPERS: &str = "refused-moves-of-keepers";
+/// Scenarios in which commands are refused: they were submitted and never carried out.
+pub const REFUSING: [&str; 3] = [REFUSED, REFUSED_MOVES, REFUSED_KEEPERS];
 const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 38] = [
+    let all: [(&'static str, Run<M>); 44] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -215,12 +225,15 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
             "freed-tables-are-forgotten",
             stale::freed_tables_are_forgotten,
         ),
+        ("moved-devices-forget", moves::moved_devices_forget),
+        ("kept-translations-end", moves::kept_translations_end),
+        ("gone-devices-are-refused", moves::gone_devices_are_refused),
+        (REFUSED_MOVES, moves::refused_moves_are_repeated),
+        (REFUSED_KEEPERS, moves::refused_moves_of_keepers),
         ("queue-wraps", endurance::queue_wraps),
+        ("long-debts-are-paid", endurance::long_debts_are_paid),
         ("fault-room-overflows", endurance::fault_room_overflows),
-        (
-            "refused-command-recovers",
-            endurance::refused_command_recovers,
-        ),
+        (REFUSED, endurance::refused_command_recovers),
         ("requests-are-brought-in", faults::requests_are_brought_in),
         ("stalls-are-brought-in", faults::stalls_are_brought_in),
         ("requests-are-refused", faults::requests_are_refused),
@@ -237,15 +250,21 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         (RANDOM_DISK, disk::random_transfers),
     ];
     all.into_iter()
-        .map(|(name, run)| {
-            let seed = match name {
-                RANDOM => Some(endurance::SEED),
-                RANDOM_DISK => Some(disk::SEED),
-                _ => None,
-            };
-            Scenario { name, seed, run }
+        .map(|(name, run)| Scenario {
+            name,
+            seed: seed_of(name),
+            run,
         })
         .collect()
+}
+
+/// Where the random numbers of a scenario start, if it has any.
+fn seed_of(name: &str) -> Option<u64> {
+    match name {
+        RANDOM => Some(endurance::SEED),
+        RANDOM_DISK => Some(disk::SEED),
+        _ => None,
+    }
 }
 
 /// Ends a scenario as failed.

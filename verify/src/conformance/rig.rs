@@ -8,7 +8,7 @@ use portolan::unit::{Attach, AttachError, Domain, UnitError};
 
 use super::asking::{Asker, Faulting};
 use super::disk::Disk;
-use super::{Abilities, HIGH_BASE, Machine};
+use super::{Abilities, HIGH_BASE, Has, Machine};
 
 /// What of a machine is no driver's affair: memory and devices.
 pub trait Host {
@@ -52,6 +52,12 @@ pub trait Host {
 
     /// See [`Machine::poke`].
     fn poke(&self, pa: PhysAddr, value: u32);
+
+    /// See [`Machine::refuse`].
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        let _ = nth;
+        Has::No("no command can be refused at will")
+    }
 
     /// See [`Machine::witnessed`].
     fn witnessed(&self) -> Option<BTreeMap<String, u64>>;
@@ -178,6 +184,10 @@ where
 
     fn bad_command(&self) -> Refusal {
         (self.bad_command)(&self.unit, &self.host)
+    }
+
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        self.host.refuse(nth)
     }
 
     fn submitted(&self) -> BTreeMap<String, u64> {

@@ -71,6 +71,7 @@ impl Ground {
             Self::Smmuv2Stage2 => "model:smmuv2-stage2",
             Self::Smmuv3(smmuv3::Kind::Plain) => "model:smmuv3",
             Self::Smmuv3(smmuv3::Kind::NotCoherent) => "model:smmuv3-not-coherent",
+            Self::Smmuv3(smmuv3::Kind::Mmu700) => "model:smmuv3-mmu700",
             Self::Smmuv3Stage2 => "model:smmuv3-stage2",
             Self::Smmuv3Nested => "model:smmuv3-nested",
             Self::Vtd(vtd::Kind::Plain) => "model:vtd",
