@@ -218,6 +218,26 @@ pub mod smmuv3 {
         drop_all(commands, ATC_INV);
     }
 
+    /// No invalidation of all that a device keeps.
+    pub fn without_moved_devices(commands: &mut [Words]) {
+        // Of size 52: all pages.
+        let all = |words: &&mut Words| words[0] & 0xff == ATC_INV && words[1] & 0x3f == 52;
+        let them = commands.iter_mut().filter(all);
+        them.for_each(|words| *words = NOTHING);
+    }
+
+    /// No sync after invalidations of stream table entries.
+    pub fn without_sync_of_entries(commands: &mut [Words]) {
+        without_sync_of(commands, CFGI_STE);
+    }
+
+    /// No sync but the last of those that are submitted together.
+    pub fn without_early_syncs(commands: &mut [Words]) {
+        if let [early @ .., _] = commands {
+            drop_all(early, SYNC);
+        }
+    }
+
     /// No response to page requests.
     pub fn without_responses(commands: &mut [Words]) {
         drop_all(commands, PRI_RESP);
@@ -343,6 +363,13 @@ pub mod intel {
     /// No invalidation of what devices keep.
     pub fn without_devices(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, DEVICE_TLB));
+    }
+
+    /// No invalidation of all that a device keeps.
+    pub fn without_moved_devices(commands: &mut [Words]) {
+        // All bits from 12 up but the top one.
+        let all = |words: &Words| words[1] >> 12 == u64::MAX >> 13;
+        drop_where(commands, |words| is(words, DEVICE_TLB) && all(words));
     }
 
     /// No response to page requests.

@@ -3,11 +3,18 @@
 use super::edits::{intel, smmuv3};
 use super::seam::{Arrives, Cleans, Sabotage, Words};
 use super::{Ground, Mutant};
-use crate::backend::smmuv3::Kind::{NotCoherent as SmmuNotCoherent, Plain as Smmu};
+use crate::backend::smmuv3::Kind::{Mmu700, NotCoherent as SmmuNotCoherent, Plain as Smmu};
 use crate::backend::vtd::Kind;
 
 const fn commands(edit: fn(&mut [Words])) -> Sabotage {
     Sabotage::of_commands(edit)
+}
+
+const fn again(again: fn(&mut [Words])) -> Sabotage {
+    Sabotage {
+        again,
+        ..Sabotage::NONE
+    }
 }
 
 pub(super) const fn read(read: fn(usize, u32) -> u32) -> Sabotage {
@@ -145,6 +152,30 @@ pub const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         Ground::Smmuv3(Smmu),
+        "ATC_INV of a stream that moves",
+        commands(smmuv3::without_moved_devices),
+        &["moved-devices-forget", "refused-moves-of-keepers"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "the sync between CFGI_STE and ATC_INV",
+        commands(smmuv3::without_sync_of_entries),
+        &["moved-devices-forget"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
+        "CFGI_STE in the second attempt at a move",
+        again(smmuv3::without_entries),
+        &["refused-moves-are-repeated"],
+    ),
+    mutant(
+        Ground::Smmuv3(Mmu700),
+        "a sync after every 62 commands",
+        commands(smmuv3::without_early_syncs),
+        &["long-debts-are-paid"],
+    ),
+    mutant(
+        Ground::Smmuv3(Smmu),
         "PRI_RESP",
         commands(smmuv3::without_responses),
         &[
@@ -188,6 +219,18 @@ pub const MUTANTS: &[Mutant] = &[
         "TLBI_S2_IPA",
         commands(smmuv3::without_second_pages),
         &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::Smmuv3Stage2,
+        "ATC_INV of a stream that moves",
+        commands(smmuv3::without_moved_devices),
+        &["moved-devices-forget"],
+    ),
+    mutant(
+        Ground::Smmuv3Stage2,
+        "CFGI_STE in the second attempt at a move",
+        again(smmuv3::without_entries),
+        &["refused-moves-are-repeated"],
     ),
     mutant(
         Ground::Smmuv3Stage2,
@@ -252,6 +295,12 @@ pub const MUTANTS: &[Mutant] = &[
         "context-cache invalidations",
         commands(intel::without_context),
         &["attach-block-attach", "pass-through-to-paging"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "context-cache invalidations in the second attempt at a move",
+        again(intel::without_context),
+        &["refused-moves-are-repeated"],
     ),
     mutant(
         Ground::Vtd(Kind::Plain),
@@ -346,6 +395,12 @@ pub const MUTANTS: &[Mutant] = &[
         "device-TLB invalidations",
         commands(intel::without_devices),
         &["requests-are-brought-in"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Scalable),
+        "device-TLB invalidations of a stream that moves",
+        commands(intel::without_moved_devices),
+        &["moved-devices-forget", "refused-moves-of-keepers"],
     ),
     mutant(
         Ground::Vtd(Kind::Scalable),

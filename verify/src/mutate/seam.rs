@@ -5,7 +5,7 @@
 //! 6.5.2), of either descriptor width.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
@@ -74,6 +74,9 @@ pub enum Cleans {
 pub struct Sabotage {
     /// Edits the commands that become visible to the unit at once.
     pub commands: fn(&mut [Words]),
+    /// Edits the commands with which the driver tries again: once after each error of the queue that
+    /// it has acknowledged.
+    pub again: fn(&mut [Words]),
     /// What the driver is told that a register of four bytes holds.
     pub read: fn(usize, u32) -> u32,
     /// Whether a write to a register arrives.
@@ -103,6 +106,7 @@ impl Sabotage {
     /// Nothing is taken away.
     pub const NONE: Self = Self {
         commands: |_| {},
+        again: |_| {},
         read: |_, value| value,
         write: |_, _| Arrives::Yes,
         bend: |offset, value| (offset, value),
@@ -137,6 +141,8 @@ pub struct Tampered<R, Q> {
     arrived: Mutex<BTreeSet<(usize, u32)>>,
     /// Last written to [`Sabotage::unread`].
     written: AtomicU32,
+    /// Whether an error was acknowledged, and nothing edited because of it.
+    erred: AtomicBool,
 }
 
 impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
@@ -150,6 +156,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
             queue: Mutex::default(),
             arrived: Mutex::default(),
             written: AtomicU32::new(0),
+            erred: AtomicBool::new(false),
         }
     }
 
@@ -179,6 +186,11 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         let before: Vec<Words> = places.iter().map(|&p| [word(p), word(p + 8)]).collect();
         let mut after = before.clone();
         (self.sabotage.commands)(&mut after);
+        if self.erred.load(Ordering::Relaxed) {
+            let unedited = after.clone();
+            (self.sabotage.again)(&mut after);
+            self.erred.store(after == unedited, Ordering::Relaxed);
+        }
         let mut signals = Vec::new();
         for ((place, old), new) in places.into_iter().zip(before).zip(after) {
             if old == new {
@@ -213,6 +225,16 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
                 base: value,
                 tail: 0,
             };
+        }
+    }
+
+    /// Whether a write acknowledges an error that the queue has: GERROR.CMDQ_ERR, FSTS.IQE.
+    fn acknowledges(&self, offset: usize, value: u32) -> bool {
+        let read = |offset| self.registers.read32(offset);
+        match (self.interface, offset) {
+            (Interface::Smmuv3, 0x64) => (read(0x60) ^ read(0x64)) & 1 != 0,
+            (Interface::Vtd, 0x34) => read(0x34) & value & 1 << 4 != 0,
+            _ => false,
         }
     }
 
@@ -266,6 +288,9 @@ impl<R: Mmio, Q: QueueMemory + Send + Sync> Mmio for Tampered<R, Q> {
         } else {
             Vec::new()
         };
+        if self.acknowledges(offset, value) {
+            self.erred.store(true, Ordering::Relaxed);
+        }
         self.registers.write32(offset, value);
         for (at, data) in signals {
             self.memory.store(at, data);
