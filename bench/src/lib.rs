@@ -4,6 +4,8 @@
 //! * [`scenarios`]: what is done: preparation, the operation, and the plain loop to compare with.
 //! * [`measure`]: repeated timing of a scenario, and the rows that come of it.
 //! * [`bounce`]: bounce slots on real threads, with copies.
+//! * [`fault`]: serving I/O page faults on this process's own memory.
+//! * [`text`]: the reports for people.
 //!
 //! Nothing here measures hardware.
 #![deny(unsafe_code)]
@@ -12,6 +14,7 @@ pub mod addresses;
 pub mod bounce;
 mod buffers;
 mod copied;
+pub mod fault;
 mod full;
 pub mod linux_like;
 mod lists;
@@ -21,8 +24,9 @@ mod plain;
 mod rig;
 pub mod scenarios;
 mod singles;
+pub mod text;
 mod workload;
 
-pub use measure::{BenchRow, run_all};
+pub use measure::BenchRow;
 pub use scenarios::{Scenario, all};
 pub use workload::{Failure, Workload};

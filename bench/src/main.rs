@@ -1,83 +1,92 @@
-//! `portolan-bench [NAME] [--json]`: measures the scenarios whose name holds NAME, or all.
+//! `portolan-bench [NAME]`: wall times of the library's own operations on this machine.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use comfy_table::{Cell, CellAlignment, Table};
-use portolan_bench::measure::{BenchRow, Report, run_named};
+use anyhow::{Result, bail};
+use clap::Parser;
+use portolan_bench::measure::{self, Report};
+use portolan_bench::{all, bounce, fault, text};
+use portolan_cli::progress::Progress;
+use portolan_cli::{Outcome, Output};
 
-fn main() -> ExitCode {
-    let (flags, names): (Vec<String>, Vec<String>) = std::env::args()
-        .skip(1)
-        .partition(|arg| arg.starts_with('-'));
-    if names.len() > 1 || flags.iter().any(|flag| flag != "--json") {
-        eprintln!("usage: portolan-bench [NAME] [--json]");
-        return ExitCode::from(2);
-    }
-    let name = names.first().map_or("", String::as_str);
-    let rows = match run_named(name) {
-        Ok(rows) => rows,
-        Err(error) => {
-            eprintln!("portolan-bench: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    if rows.is_empty() {
-        eprintln!("portolan-bench: no benchmark has a name with `{name}` in it");
-        return ExitCode::from(2);
-    }
-    if flags.is_empty() {
-        println!("{}", tabulate(&rows));
-        return ExitCode::SUCCESS;
-    }
-    match serde_json::to_string_pretty(&Report { benchmarks: rows }) {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("portolan-bench: {error}");
-            ExitCode::FAILURE
-        }
-    }
+/// Measures the library's operations on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "portolan-bench", version, about)]
+struct Cli {
+    /// Measures only what has this in its name; `fault`, and `bounce` (pools on real threads), only if
+    /// named.
+    #[arg(default_value = "")]
+    name: String,
+    /// For `bounce`: the most threads; as many as there are CPUs if absent.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+    #[command(flatten)]
+    output: Output,
 }
 
-fn tabulate(rows: &[BenchRow]) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header([
-        "benchmark",
-        "unit",
-        "median",
-        "p10",
-        "p90",
-        "p99",
-        "plain loop",
-        "ratio",
-        "peers",
-        "recorded elsewhere",
-    ]);
-    for row in rows {
-        let number = |x: f64| Cell::new(format!("{x:.2}")).set_alignment(CellAlignment::Right);
-        let recorded = row.recorded_elsewhere.iter().map(|(peer, figures)| {
-            let count = figures.instructions.map(|n| format!(", {n} instructions"));
-            format!("{} ns{}: {peer}", figures.median, count.unwrap_or_default())
-        });
-        let peers = row.peers.iter().map(|(peer, spread)| {
-            format!("{:.2} ns, p99 {:.2}: {peer}", spread.median, spread.p99)
-        });
-        table.add_row(vec![
-            Cell::new(row.name),
-            Cell::new(row.unit),
-            number(row.ours.median),
-            number(row.ours.p10),
-            number(row.ours.p90),
-            number(row.ours.p99),
-            number(row.limit.median),
-            number(row.ratio),
-            Cell::new(peers.collect::<Vec<_>>().join("; ")),
-            Cell::new(recorded.collect::<Vec<_>>().join("; ")),
-        ]);
+fn main() -> ExitCode {
+    portolan_cli::exit("portolan-bench", run(&Cli::parse()))
+}
+
+fn run(args: &Cli) -> Result<Outcome> {
+    let (name, output) = (args.name.as_str(), args.output);
+    if name != bounce::NAME && args.threads.is_some() {
+        bail!("--threads is for `portolan-bench {}`", bounce::NAME);
     }
-    table
+    match name {
+        bounce::NAME => {
+            let report = pools(args.threads.map(usize::from))?;
+            output.show(&report, text::of_bounce)?;
+        }
+        fault::NAME => output.show(&fault::measure()?, fault::text)?,
+        name => output.show(&scenarios(name)?, text::of_scenarios)?,
+    }
+    Ok(Outcome::Good)
+}
+
+/// Measures the scenarios whose name holds `name`.
+fn scenarios(name: &str) -> Result<Report> {
+    let all = all();
+    let names: Vec<_> = all.iter().map(|scenario| scenario.name).collect();
+    let wanted: Vec<_> = all.iter().filter(|s| s.name.contains(name)).collect();
+    if wanted.is_empty() {
+        bail!(
+            "no benchmark's name holds {name:?}; there are {}, {} and {}",
+            names.join(", "),
+            bounce::NAME,
+            fault::NAME
+        );
+    }
+    let progress = Progress::new(wanted.len() as u64);
+    let mut benchmarks = Vec::new();
+    for scenario in wanted {
+        benchmarks.push(measure::run(scenario)?);
+        progress.add(1);
+    }
+    Ok(Report { benchmarks })
+}
+
+/// Measures bounce slots on up to `threads` threads; as many as there are CPUs if nothing is asked for.
+fn pools(threads: Option<usize>) -> Result<bounce::Report> {
+    let here = || std::thread::available_parallelism().map_or(1, usize::from);
+    let cases = bounce::cases(threads.unwrap_or_else(here));
+    let progress = Progress::new(cases.len() as u64);
+    let mut benchmarks = Vec::new();
+    for case in &cases {
+        benchmarks.push(bounce::run(case)?);
+        progress.add(1);
+    }
+    Ok(bounce::Report { benchmarks })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::scenarios::{Cache, Sample, Scenario, all};
+use crate::scenarios::{Cache, Sample, Scenario};
 use crate::{Failure, Workload};
 
 /// Samples of each operation with warm caches.
@@ -172,23 +172,10 @@ pub fn run(scenario: &Scenario) -> Result<BenchRow, Failure> {
     })
 }
 
-/// Measures the scenarios whose name holds `name`.
-///
-/// # Errors
-/// If the library refuses what a scenario asks for.
-pub fn run_named(name: &str) -> Result<Vec<BenchRow>, Failure> {
-    let wanted = all().into_iter().filter(|s| s.name.contains(name));
-    wanted.map(|scenario| run(&scenario)).collect()
-}
-
-/// Measures all scenarios; one that the library refuses is left out.
-pub fn run_all() -> Vec<BenchRow> {
-    all().iter().filter_map(|s| run(s).ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::all;
 
     #[test]
     fn spread_picks_ranks() {

@@ -5,6 +5,7 @@
 //! * [`mod@format`]: the formats by name.
 //! * [`contract`]: the same questions to every format.
 //! * [`backend`]: machines to run those on.
+//! * [`command`]: the command line.
 //! * [`conformance`]: scenarios for every unit, whoever made it.
 //! * [`count`]: what a replay of a trace must count.
 //! * [`mappings`]: buffers through the DMA layer, by many CPUs in virtual time.
@@ -16,6 +17,7 @@
 
 pub mod audit;
 pub mod backend;
+pub mod command;
 pub mod conformance;
 pub mod contract;
 pub mod count;

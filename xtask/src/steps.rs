@@ -244,7 +244,7 @@ fn newer_qemu(root: &Path) -> Outcome {
         Ok(newer) => newer,
         Err(why) => return Outcome::Skip(why),
     };
-    let check = ["run", "--quiet", "--release", "--bin", "portolan", "--"];
+    let check = ["run", "--quiet", "--release", "-p", "portolan-verify", "--"];
     let check = check.into_iter().chain(["check", "--backend", "qemu"]);
     let tests = ["test", "--quiet", "-p", "portolan-qemu", "--all-targets"];
     for arguments in [check.collect::<Vec<_>>(), tests.to_vec()] {
@@ -264,12 +264,12 @@ fn newer_qemu(root: &Path) -> Outcome {
 fn torture(root: &Path) -> Outcome {
     let target = std::env::var_os("CARGO_TARGET_DIR");
     let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
-    let portolan = target.join("debug/portolan");
+    let verify = target.join("debug/portolan-verify");
     for layer in [
         ["--layer", "tables", "--operations", "1200000"],
         ["--layer", "mappings", "--operations", "1000000"],
     ] {
-        let mut command = Command::new(&portolan);
+        let mut command = Command::new(&verify);
         command.arg("torture").args(layer);
         match outcome(command.current_dir(root)) {
             Outcome::Pass => {}

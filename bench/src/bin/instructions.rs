@@ -9,9 +9,9 @@
 
 use std::process::{Command, ExitCode};
 
-use comfy_table::{Cell, CellAlignment, Table};
 use portolan_bench::scenarios::{Cache, Sample};
 use portolan_bench::{Scenario, Workload, all};
+use portolan_cli::display;
 use serde::Serialize;
 
 /// Passes of the shorter run.
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
         }
     };
     let text = match output {
-        Output::Table => Ok(tabulate(&rows).to_string()),
+        Output::Table => Ok(tabulate(&rows)),
         Output::Json => serde_json::to_string_pretty(&Document {
             instructions: &rows,
         }),
@@ -151,30 +151,27 @@ fn check(rows: &[Row]) -> ExitCode {
     status
 }
 
-fn tabulate(rows: &[Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::ASCII_MARKDOWN);
-    table.set_header([
+fn tabulate(rows: &[Row]) -> String {
+    let header = [
         "benchmark",
         "unit",
         "instructions",
         "plain loop",
         "budget",
         "recorded elsewhere",
-    ]);
-    for row in rows {
-        let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
-        let maybe = |x: Option<f64>| right(x.map_or(String::new(), |x| x.to_string()));
-        table.add_row(vec![
-            Cell::new(row.name),
-            Cell::new(&row.unit),
-            right(format!("{:.1}", row.instructions)),
-            right(format!("{:.1}", row.plain_loop)),
+    ];
+    let maybe = |x: Option<f64>| x.map_or(String::new(), |x| x.to_string());
+    let rows = rows.iter().map(|row| {
+        vec![
+            row.name.to_owned(),
+            row.unit.clone(),
+            format!("{:.1}", row.instructions),
+            format!("{:.1}", row.plain_loop),
             maybe(row.budget),
             maybe(row.recorded_elsewhere),
-        ]);
-    }
-    table
+        ]
+    });
+    display::table(&header, &[2, 3, 4, 5], rows.collect())
 }
 
 fn count_all(name: &str) -> Result<Vec<Row>, String> {

@@ -17,6 +17,8 @@ use crate::measure::{Limit, Spread};
 use pass::{Turn, pass};
 use slots::{Memcpy, Stack, Stage};
 
+/// The name of these benchmarks on a command line.
+pub const NAME: &str = "bounce";
 /// Samples of each figure.
 const SAMPLES: usize = 21;
 /// Nanoseconds that a sample is to take, about.

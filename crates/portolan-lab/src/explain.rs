@@ -13,8 +13,8 @@ use portolan::platform::Nanos;
 use portolan_model::profile::{ContextKind, Event, Profile};
 use serde::Serialize;
 
-use crate::display::table;
 use crate::linux::stage_of;
+use portolan_cli::display::table;
 
 /// What `portolan explain --json` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -13,12 +13,8 @@
 //! Not here: recording traces.
 #![deny(unsafe_code)]
 
-pub mod bench;
-pub mod bench_fault;
 mod buffers;
-pub mod check;
 pub mod cli;
-mod display;
 mod dma_rig;
 pub mod explain;
 pub mod iova;
@@ -30,7 +26,4 @@ mod rig;
 pub mod scale;
 pub mod synthetic;
 mod tegra_board;
-pub mod torture;
-pub mod torture_faults;
-pub mod torture_mappings;
 pub mod trace;

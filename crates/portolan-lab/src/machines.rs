@@ -13,7 +13,7 @@ use portolan_model::profile::{Price, Profile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-use crate::display;
+use portolan_cli::display;
 
 /// Something to do with whichever table format a machine has.
 pub trait WithFormat {

@@ -231,6 +231,28 @@ fn wrong_input_exits_with_2_and_says_what_to_do() {
 }
 
 #[test]
+fn commands_that_are_programs_of_their_own_are_named() {
+    for (args, words) in [
+        (
+            &["check", "--backend", "qemu:vtd", "--json"][..],
+            "cargo run --release -p portolan-verify -- check --backend qemu:vtd --json`",
+        ),
+        (
+            &["torture", "--help"],
+            "cargo run --release -p portolan-verify -- torture --help`",
+        ),
+        (
+            &["bench", "map_sg"],
+            "cargo run --release -p portolan-bench -- map_sg`",
+        ),
+    ] {
+        fails_with(args, &[words]);
+    }
+    let help = String::from_utf8(portolan(&["--help"]).stdout).unwrap();
+    assert!(help.contains("cargo run --release -p portolan-verify -- check"));
+}
+
+#[test]
 fn linux_is_counted_beside_the_policies_when_asked_for() {
     let report = json(&[
         "replay",

@@ -3,16 +3,15 @@
 //! Memory is bounded by what is mapped at once. All devices of a trace share one address space and
 //! one IOMMU.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::SlabTables;
 use portolan::table::{Format, Segment};
+use portolan_cli::display;
+use portolan_cli::progress::Progress;
 use portolan_model::profile::Profile;
 
 use super::bounce_lane::BounceLane;
@@ -179,7 +178,8 @@ fn drive(
     mut linux: Option<&mut Counter>,
 ) -> Result<Rejected> {
     let mut segments: Vec<Segment> = Vec::new();
-    let mut progress = Progress::new();
+    let progress = Progress::unbounded();
+    let mut operations = 0u64;
     let mut rejected = Rejected::default();
     // Time stamps of different CPUs may step back; policies see time that does not.
     let mut now_ns = 0;
@@ -233,10 +233,20 @@ fn drive(
                 }
             }
         }
-        progress.step(reader);
+        operations += 1;
+        if operations.is_multiple_of(PACE) {
+            progress.say(|| so_far(operations, reader));
+        }
     }
-    progress.end();
     Ok(rejected)
+}
+
+fn so_far(operations: u64, reader: &Reader) -> String {
+    let (done, read) = (
+        display::grouped(operations),
+        display::bytes(reader.bytes_read()),
+    );
+    format!("{done} operations, {read} read")
 }
 
 /// Fills `segments` with the whole pages of `pieces`, and with pages of unknown place for the bytes
@@ -293,50 +303,6 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         devices: summary.devices.clone(),
         rejected_maps: rejected.maps,
         rejected_lines: rejected.first_lines,
-    }
-}
-
-/// A progress bar on a terminal, once a second has passed.
-struct Progress {
-    start: Instant,
-    operations: u64,
-    bar: Option<ProgressBar>,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self {
-            start: Instant::now(),
-            operations: 0,
-            bar: None,
-        }
-    }
-
-    fn step(&mut self, reader: &Reader) {
-        self.operations += 1;
-        if !self.operations.is_multiple_of(PACE) {
-            return;
-        }
-        if self.bar.is_none()
-            && self.start.elapsed() > Duration::from_secs(1)
-            && std::io::stderr().is_terminal()
-        {
-            self.bar = Some(ProgressBar::new_spinner());
-        }
-        if let Some(bar) = &self.bar {
-            let read = HumanBytes(reader.bytes_read());
-            bar.set_message(format!(
-                "{} operations, {read} read",
-                HumanCount(self.operations)
-            ));
-            bar.tick();
-        }
-    }
-
-    fn end(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! A replay's report for people: one table, then what it says in sentences.
 
 use super::report::{PolicyReport, ReplayReport, TraceReport};
-use crate::display::{bytes, grouped, micros, table};
 use crate::linux::LinuxReport;
+use portolan_cli::display::{bytes, grouped, micros, table};
 
 /// The report as text.
 pub fn text(report: &ReplayReport) -> String {

@@ -1,7 +1,7 @@
 //! The flush-queue reproduction for people.
 
 use super::rows::FlushQueue;
-use crate::display::{grouped, table};
+use portolan_cli::display::{grouped, table};
 
 /// The reproduction as text.
 pub fn flush_queue_text(result: &FlushQueue) -> String {

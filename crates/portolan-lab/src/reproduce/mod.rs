@@ -29,7 +29,7 @@ use anyhow::Result;
 use portolan::inval::Quirks;
 use portolan_model::profile::{Event, Profile};
 
-use crate::display;
+use portolan_cli::display;
 
 /// The machine's quirks, and the number of commands above which forgetting the whole context costs
 /// less, even if every entry of the IOTLB has to be walked for again.

@@ -7,8 +7,8 @@ use portolan_model::profile::Profile;
 use super::published::Direction;
 use super::rows::Row;
 use super::{Events, Way};
-use crate::display;
 use crate::tegra_board::Board;
+use portolan_cli::display;
 
 /// First device address of every measurement; 1 GiB, so that tables start with it.
 const IOVA: u64 = 1 << 30;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Report, Row};
-use crate::display;
+use portolan_cli::display;
 
 /// The report as a table, and what was fitted.
 pub fn text(report: &Report) -> String {

@@ -1,7 +1,7 @@
 //! A synthetic load as text.
 
 use super::camera::{Report, Side, WayReport};
-use crate::display;
+use portolan_cli::display;
 
 /// The report for people.
 pub fn text(report: &Report) -> String {

@@ -2,7 +2,7 @@
 
 use super::pattern::{CONTROL_PAGES, DEPTH};
 use super::rows::{IopfReproduction, IopfRow};
-use crate::display::{bytes, grouped, table};
+use portolan_cli::display::{bytes, grouped, table};
 
 /// The reproduction as text.
 pub fn iopf_text(result: &IopfReproduction) -> String {

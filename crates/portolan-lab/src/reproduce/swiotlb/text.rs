@@ -1,7 +1,7 @@
 //! The bounce-pool reproduction for people.
 
 use super::Swiotlb;
-use crate::display::table;
+use portolan_cli::display::table;
 
 /// The reproduction as text.
 pub fn swiotlb_text(result: &Swiotlb) -> String {

@@ -1,58 +1,14 @@
-//! Wall times of the library's own operations on this machine.
+//! Reports for people.
 
 use std::fmt::Write as _;
 
-use anyhow::{Result, bail};
-use indicatif::ProgressBar;
-use portolan_bench::bounce;
-use portolan_bench::measure::{BenchRow, Report, run};
+use portolan_cli::display;
 
-use crate::display;
-
-/// Measures the benchmarks whose name holds `name`.
-///
-/// # Errors
-/// If there is none, or the library refuses what one asks for.
-pub fn measure(name: &str) -> Result<Report> {
-    let all = portolan_bench::all();
-    let names: Vec<_> = all.iter().map(|scenario| scenario.name).collect();
-    let wanted: Vec<_> = all.iter().filter(|s| s.name.contains(name)).collect();
-    if wanted.is_empty() {
-        bail!(
-            "no benchmark's name holds {name:?}; there are {}",
-            names.join(", ")
-        );
-    }
-    let bar = ProgressBar::new(wanted.len() as u64);
-    let mut benchmarks = Vec::new();
-    for scenario in wanted {
-        benchmarks.push(run(scenario)?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(Report { benchmarks })
-}
-
-/// Measures bounce slots on real threads, up to `threads` of them; as many as there are CPUs if
-/// nothing is asked for.
-///
-/// # Errors
-/// If the library refuses what one asks for, or the system has no memory.
-pub fn measure_bounce(threads: Option<usize>) -> Result<bounce::Report> {
-    let here = || std::thread::available_parallelism().map_or(1, usize::from);
-    let cases = bounce::cases(threads.unwrap_or_else(here));
-    let bar = ProgressBar::new(cases.len() as u64);
-    let mut benchmarks = Vec::new();
-    for case in &cases {
-        benchmarks.push(bounce::run(case)?);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(bounce::Report { benchmarks })
-}
+use crate::bounce;
+use crate::measure::{BenchRow, Report};
 
 /// The report on bounce slots for people.
-pub fn bounce_text(report: &bounce::Report) -> String {
+pub fn of_bounce(report: &bounce::Report) -> String {
     let header = [
         "benchmark",
         "bytes",
@@ -97,7 +53,7 @@ pub fn bounce_text(report: &bounce::Report) -> String {
 }
 
 /// The report for people.
-pub fn text(report: &Report) -> String {
+pub fn of_scenarios(report: &Report) -> String {
     let header = [
         "benchmark",
         "per",
@@ -108,6 +64,7 @@ pub fn text(report: &Report) -> String {
         "plain loop",
         "ratio",
         "peers",
+        "recorded elsewhere",
     ];
     let rows = report.benchmarks.iter().map(row).collect();
     let mut out = display::table(&header, &[2, 3, 4, 5, 6, 7], rows);
@@ -124,6 +81,10 @@ fn row(row: &BenchRow) -> Vec<String> {
         .peers
         .iter()
         .map(|(peer, spread)| format!("{}, p99 {}: {peer}", ns(spread.median), ns(spread.p99)));
+    let recorded = row.recorded_elsewhere.iter().map(|(peer, figures)| {
+        let count = figures.instructions.map(|n| format!(", {n} instructions"));
+        format!("{} ns{}: {peer}", figures.median, count.unwrap_or_default())
+    });
     vec![
         row.name.to_owned(),
         row.unit.to_owned(),
@@ -134,5 +95,6 @@ fn row(row: &BenchRow) -> Vec<String> {
         ns(row.limit.median),
         format!("{:.1}", row.ratio),
         peers.collect::<Vec<_>>().join("; "),
+        recorded.collect::<Vec<_>>().join("; "),
     ]
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use indicatif::ProgressBar;
-use portolan_verify::paging::paging;
+use portolan_cli::display;
+use portolan_cli::progress::Progress;
 use serde::Serialize;
 
-use crate::display;
+use crate::paging::paging;
 
 /// What a run came to.
 #[derive(Debug, Serialize)]
@@ -33,9 +33,9 @@ impl Report {
 
 /// Lets devices send `operations` page requests by `cpus` CPUs, from `seed`.
 pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
-    let bar = ProgressBar::new(operations);
-    let report = paging(seed, cpus, operations, &mut |done| bar.set_position(done));
-    bar.finish_and_clear();
+    let bar = Progress::new(operations);
+    let report = paging(seed, cpus, operations, &mut |done| bar.set(done));
+    drop(bar);
     Report {
         seed,
         cpus,

@@ -1,35 +1,37 @@
 //! Tables for people: fixed layout, no colour, no dependence on the width of a terminal.
 
-use comfy_table::{
-    CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, Table, TableStyle,
-};
-
-/// A table with `header`, the columns in `numbers` right-aligned.
-pub(crate) fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> String {
-    let mut table = Table::new();
-    let lines = ContentLineStyle::none().junction(' ');
-    table.load_style(
-        TableStyle::new()
-            .header_lines(lines)
-            .header_separator(LineStyle::none().fill('-').junction(' '))
-            .content_lines(lines),
-    );
-    table.set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header.to_vec());
-    for row in rows {
-        table.add_row(row);
-    }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 0));
-        if numbers.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
+/// A table with `header`, the columns in `numbers` right-aligned; no line end after the last row.
+pub fn table(header: &[&str], numbers: &[usize], rows: Vec<Vec<String>>) -> String {
+    let header: Vec<String> = header.iter().map(|&name| name.to_owned()).collect();
+    let mut widths: Vec<usize> = header.iter().map(|name| width(name)).collect();
+    for row in &rows {
+        for (widest, cell) in widths.iter_mut().zip(row) {
+            *widest = width(cell).max(*widest);
         }
     }
-    table.trim_fmt()
+    let rule: Vec<String> = widths.iter().map(|&width| "-".repeat(width)).collect();
+    let lines = [&header, &rule].into_iter().chain(&rows);
+    let lines: Vec<String> = lines.map(|row| line(row, &widths, numbers)).collect();
+    lines.join("\n")
+}
+
+/// Columns that `text` takes: nothing that is printed here is wider than a column a character.
+fn width(text: &str) -> usize {
+    text.chars().count()
+}
+
+fn line(row: &[String], widths: &[usize], numbers: &[usize]) -> String {
+    let cells = row.iter().zip(widths).enumerate();
+    let cells = cells.map(|(index, (cell, &width))| match numbers.contains(&index) {
+        true => format!("{cell:>width$}"),
+        false => format!("{cell:<width$}"),
+    });
+    let cells: Vec<String> = cells.collect();
+    cells.join(" ").trim_end().to_owned()
 }
 
 /// A whole number with its thousands apart.
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -42,7 +44,7 @@ pub(crate) fn grouped(number: u64) -> String {
 }
 
 /// Microseconds: three significant places below a thousand, whole above.
-pub(crate) fn micros(us: f64) -> String {
+pub fn micros(us: f64) -> String {
     if us >= 1000.0 {
         grouped(us.round() as u64)
     } else if us >= 100.0 {
@@ -55,7 +57,7 @@ pub(crate) fn micros(us: f64) -> String {
 }
 
 /// Bytes in the largest binary unit that leaves at least 1.
-pub(crate) fn bytes(bytes: u64) -> String {
+pub fn bytes(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => scaled(bytes, 10, "KiB"),

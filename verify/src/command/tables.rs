@@ -5,14 +5,12 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use indicatif::{ProgressBar, ProgressStyle};
-use portolan_verify::format::FormatName;
-use portolan_verify::torture::{
-    ConcurrentReport, TortureEvents, TortureReport, concurrent, torture,
-};
+use portolan_cli::display;
+use portolan_cli::progress::Progress;
 use serde::Serialize;
 
-use crate::display;
+use crate::format::FormatName;
+use crate::torture::{ConcurrentReport, TortureEvents, TortureReport, concurrent, torture};
 
 /// CPUs that share one table after each format's own run.
 const CPUS: u64 = 4;
@@ -66,7 +64,7 @@ type Done = (TortureReport, ConcurrentReport);
 /// Does `operations` random operations from `seed`, shared out evenly over `formats`, several
 /// formats at a time where the machine has the cores.
 pub fn run(formats: &[FormatName], seed: u64, operations: u64) -> Report {
-    let bar = bar(operations);
+    let bar = Progress::new(operations);
     let count = formats.len().max(1) as u64;
     let share = |index: usize| operations / count + u64::from((index as u64) < operations % count);
     let next = AtomicUsize::new(0);
@@ -89,7 +87,7 @@ pub fn run(formats: &[FormatName], seed: u64, operations: u64) -> Report {
             scope.spawn(work);
         }
     });
-    bar.finish_and_clear();
+    drop(bar);
     let mut report = Report {
         seed,
         operations: 0,
@@ -108,10 +106,10 @@ pub fn run(formats: &[FormatName], seed: u64, operations: u64) -> Report {
     report
 }
 
-fn one(format: FormatName, seed: u64, operations: u64, bar: &ProgressBar) -> Done {
+fn one(format: FormatName, seed: u64, operations: u64, bar: &Progress) -> Done {
     let mut told = 0;
     let alone = torture(format, seed, operations, &mut |n| {
-        bar.inc(n.saturating_sub(told));
+        bar.add(n.saturating_sub(told));
         told = n;
     });
     let shared = concurrent(format, seed, CPUS, operations / SHARED / CPUS);
@@ -152,15 +150,6 @@ fn named(events: &TortureEvents) -> [(&'static str, u64); 15] {
         ("audits", events.audits),
         ("invalidations", events.invalidations),
     ]
-}
-
-/// On a terminal only: the library hides it elsewhere.
-fn bar(operations: u64) -> ProgressBar {
-    let bar = ProgressBar::new(operations);
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar} {human_pos}/{human_len} {eta}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// The report for people.

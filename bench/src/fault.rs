@@ -14,7 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use indicatif::ProgressBar;
 use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, StreamId};
 use portolan::fault::{
     Bounds, Dispatcher, Flow, RawPageRequest, ReplyTo, RequestKind, Responder, Response, StallTag,
@@ -31,12 +30,13 @@ use portolan::platform::{Clock, HostTables, Nanos, SpinCpus};
 use portolan::table::format::{Armv8Config, Armv8Stage2, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
 use portolan::unit::{ContextHome, PagedDomain, UnitError};
-use portolan_bench::measure::Spread;
+use portolan_cli::display;
+use portolan_cli::progress::Progress;
 use portolan_linux::guest::GuestMemory;
 use portolan_linux::memory::{Backing, Base, HostMemory};
 use serde::Serialize;
 
-use crate::display;
+use crate::measure::Spread;
 
 /// The name of this benchmark.
 pub const NAME: &str = "fault";
@@ -110,7 +110,7 @@ impl Clock for Wall {
     }
 }
 
-type LabCpus = Arc<SpinCpus<Wall, fn() -> CpuId>>;
+type Cpus = Arc<SpinCpus<Wall, fn() -> CpuId>>;
 
 /// Memory that notes how long it took to populate.
 struct Timed {
@@ -165,13 +165,13 @@ impl Responder for Answers {
 }
 
 type Domain = PagedDomain<Armv8Stage2<12>, HostTables, Free>;
-type Container = Passthrough<Domain, Arc<Timed>, LabCpus>;
+type Container = Passthrough<Domain, Arc<Timed>, Cpus>;
 
 struct Bench {
     guest: Arc<GuestMemory>,
     owner: Arc<Timed>,
     container: Arc<Container>,
-    dispatcher: Dispatcher<LabCpus, Answers>,
+    dispatcher: Dispatcher<Cpus, Answers>,
     range: IovaRange,
 }
 
@@ -254,7 +254,7 @@ impl Bench {
 /// If the system has no memory, or a fault is not served.
 pub fn measure() -> Result<Report> {
     let bench = Bench::new()?;
-    let bar = ProgressBar::new(ROUNDS);
+    let bar = Progress::new(ROUNDS);
     let (mut ours, mut population) = (Vec::new(), Vec::new());
     let mut total_ns = 0;
     for round in 0..=ROUNDS {
@@ -272,9 +272,9 @@ pub fn measure() -> Result<Report> {
         if taken != PAGES {
             bail!("{taken} of {PAGES} pages were mapped");
         }
-        bar.inc(1);
+        bar.add(1);
     }
-    bar.finish_and_clear();
+    drop(bar);
     let answered = bench.dispatcher.responder().0.load(Ordering::Relaxed);
     if answered != (ROUNDS + 1) * PAGES {
         bail!("{answered} faults were served");

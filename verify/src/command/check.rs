@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use portolan_verify::backend::{BackendGroup, BackendName, Line};
-use portolan_verify::conformance::Outcome;
+use crate::backend::{BackendGroup, BackendName, Line};
+use crate::conformance::Outcome;
 use serde::Serialize;
 
 /// How the scenarios ended.

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use indicatif::ProgressBar;
-use portolan_verify::mappings::{Health, MappingReport, Way, mappings};
+use portolan_cli::display;
+use portolan_cli::progress::Progress;
 use serde::Serialize;
 
-use crate::display;
+use crate::mappings::{Health, MappingReport, Way, mappings};
 
 /// What a run came to.
 #[derive(Debug, Serialize)]
@@ -48,7 +48,7 @@ const RUNS: [(Way, Health); 2 * Way::ALL.len()] = {
 /// Does `operations` random operations from `seed` by `cpus` CPUs, shared out evenly over the
 /// policies and kinds of hardware, several at a time where the machine has the cores.
 pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
-    let bar = ProgressBar::new(operations);
+    let bar = Progress::new(operations);
     let each = operations.div_ceil(RUNS.len() as u64);
     let next = AtomicUsize::new(0);
     let done: [Mutex<Option<MappingReport>>; RUNS.len()] = Default::default();
@@ -60,7 +60,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
             };
             let mut told = 0;
             let report = mappings(kind, seed, cpus, each, &mut |n| {
-                bar.inc(n.saturating_sub(told));
+                bar.add(n.saturating_sub(told));
                 told = n;
             });
             if let Ok(mut slot) = slot.lock() {
@@ -74,7 +74,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
             scope.spawn(work);
         }
     });
-    bar.finish_and_clear();
+    drop(bar);
     let policies: Vec<MappingReport> = done
         .into_iter()
         .filter_map(|slot| slot.into_inner().ok().flatten())

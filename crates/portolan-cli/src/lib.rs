@@ -1,0 +1,109 @@
+//! What the commands of this workspace have in common: how they print, and what they exit with.
+//!
+//! * [`Output`]: the flag `--json`, and printing a report as text or as JSON.
+//! * [`exit`]: exit codes: 0 all is well, 1 a check failed, 2 the input is wrong.
+//! * [`display`]: tables and numbers for people.
+//! * [`progress`]: how far the work is, on a terminal.
+//!
+//! Results go to standard output, progress and errors to standard error.
+#![forbid(unsafe_code)]
+
+pub mod display;
+pub mod progress;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+/// The flags that say how a command prints its report.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Output {
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The form of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Tables and sentences.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
+impl Output {
+    /// The form that was asked for.
+    pub fn form(self) -> Form {
+        match self.json {
+            true => Form::Json,
+            false => Form::Text,
+        }
+    }
+
+    /// Prints `report` as one JSON object, or what `text` makes of it.
+    ///
+    /// # Errors
+    /// If standard output cannot be written, or the report has no JSON form.
+    pub fn show<T: Serialize>(self, report: &T, text: impl FnOnce(&T) -> String) -> Result<()> {
+        match self.form() {
+            Form::Text => print(&text(report)),
+            Form::Json => print_json(report),
+        }
+    }
+}
+
+/// How a command ended that had the right input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing is wrong.
+    Good,
+    /// A check failed.
+    CheckFailed,
+}
+
+impl Outcome {
+    /// [`Outcome::Good`] if `holds`.
+    pub fn of(holds: bool) -> Self {
+        match holds {
+            true => Self::Good,
+            false => Self::CheckFailed,
+        }
+    }
+}
+
+/// The exit code of `command` for `ended`; prints the error if there is one.
+pub fn exit(command: &str, ended: Result<Outcome>) -> ExitCode {
+    match ended {
+        Ok(Outcome::Good) => ExitCode::SUCCESS,
+        Ok(Outcome::CheckFailed) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("{command}: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Prints `value` as one JSON object.
+///
+/// # Errors
+/// If standard output cannot be written, or the value has no JSON form.
+pub fn print_json<T: Serialize>(value: &T) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// Writes to standard output; a reader that has gone away (`| head`) is no error.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        done => done.context("standard output cannot be written"),
+    }
+}
