@@ -3,6 +3,7 @@
 //! The profiles themselves are `data/machines/*.toml`, read by the model.
 
 use anyhow::{Result, bail};
+use portolan::addr::PageSize;
 use portolan::inval::{Caching, PageForm, RangeForm, WalkFlush, Walker};
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule, Tegra, TegraMemory,
@@ -27,63 +28,88 @@ pub trait WithFormat {
     fn run<F: Format>(self, format: F) -> Result<Self::Output>;
 }
 
+/// The library's table format for a machine. Only formats that a machine profile names are here: each
+/// of them is a copy of the table code to compile.
+#[derive(Clone, Copy, Debug)]
+pub enum MachineFormat {
+    /// VMSAv8-64 stage 1, 4 KiB.
+    Armv8Stage1(Armv8Stage1<12>),
+    /// VMSAv8-64 stage 2, 4 KiB.
+    Armv8Stage2(Armv8Stage2<12>),
+    /// Tegra SMMU.
+    Tegra(Tegra),
+    /// VT-d second stage.
+    VtdSecondStage(VtdSecondStage),
+    /// VT-d first stage.
+    VtdFirstStage(VtdFirstStage),
+}
+
+impl MachineFormat {
+    /// The library's format that has the layout of `format`.
+    ///
+    /// # Errors
+    /// If no machine profile has that layout.
+    pub fn of(format: TableFormat) -> Result<Self> {
+        let (granule, input, output) = (format.granule(), format.input_lg2(), format.output_lg2());
+        let dirty = DirtyTracking::Off;
+        if granule == PageSize::SIZE_4K {
+            let config = Armv8Config {
+                input_lg2: input.into(),
+                output_lg2: output.into(),
+                split: SplitRule::BreakBeforeMake,
+                dirty,
+            };
+            if TableFormat::armv8_stage1(granule, input, output) == Ok(format) {
+                return Ok(Self::Armv8Stage1(Armv8Stage1::new(config)?));
+            }
+            if TableFormat::armv8_stage2(granule, input, output) == Ok(format) {
+                return Ok(Self::Armv8Stage2(Armv8Stage2::new(config)?));
+            }
+        }
+        for (output, memory) in [(32, TegraMemory::Bits32), (34, TegraMemory::Bits34)] {
+            if TableFormat::tegra(output) == Ok(format) {
+                return Ok(Self::Tegra(Tegra { memory }));
+            }
+        }
+        let second = [
+            (3, VtdLevels::Three),
+            (4, VtdLevels::Four),
+            (5, VtdLevels::Five),
+        ];
+        for (count, levels) in second {
+            if TableFormat::vtd_second_stage(count) == Ok(format) {
+                return Ok(Self::VtdSecondStage(VtdSecondStage {
+                    levels,
+                    output_lg2: output.into(),
+                    dirty,
+                }));
+            }
+        }
+        for (count, levels) in [(4, VtdFirstLevels::Four), (5, VtdFirstLevels::Five)] {
+            if TableFormat::vtd_first_stage(count) == Ok(format) {
+                return Ok(Self::VtdFirstStage(VtdFirstStage {
+                    levels,
+                    output_lg2: output.into(),
+                    dirty,
+                }));
+            }
+        }
+        bail!("no machine here has tables with the layout of {format:?}")
+    }
+}
+
 /// Runs `task` with the library's format that has the layout of `format`.
 ///
 /// # Errors
-/// If the library has none, or the task's own.
+/// If there is none, or the task's own.
 pub fn with_format<T: WithFormat>(format: TableFormat, task: T) -> Result<T::Output> {
-    let (granule, input, output) = (format.granule(), format.input_lg2(), format.output_lg2());
-    let config = Armv8Config {
-        input_lg2: input.into(),
-        output_lg2: output.into(),
-        split: SplitRule::BreakBeforeMake,
-        dirty: DirtyTracking::Off,
-    };
-    if TableFormat::armv8_stage1(granule, input, output) == Ok(format) {
-        return match granule.lg2() {
-            12 => task.run(Armv8Stage1::<12>::new(config)?),
-            14 => task.run(Armv8Stage1::<14>::new(config)?),
-            _ => task.run(Armv8Stage1::<16>::new(config)?),
-        };
+    match MachineFormat::of(format)? {
+        MachineFormat::Armv8Stage1(format) => task.run(format),
+        MachineFormat::Armv8Stage2(format) => task.run(format),
+        MachineFormat::Tegra(format) => task.run(format),
+        MachineFormat::VtdSecondStage(format) => task.run(format),
+        MachineFormat::VtdFirstStage(format) => task.run(format),
     }
-    if TableFormat::armv8_stage2(granule, input, output) == Ok(format) {
-        return match granule.lg2() {
-            12 => task.run(Armv8Stage2::<12>::new(config)?),
-            14 => task.run(Armv8Stage2::<14>::new(config)?),
-            _ => task.run(Armv8Stage2::<16>::new(config)?),
-        };
-    }
-    let dirty = DirtyTracking::Off;
-    let tegra = [(32, TegraMemory::Bits32), (34, TegraMemory::Bits34)];
-    for (output, memory) in tegra {
-        if TableFormat::tegra(output) == Ok(format) {
-            return task.run(Tegra { memory });
-        }
-    }
-    let second = [
-        (3, VtdLevels::Three),
-        (4, VtdLevels::Four),
-        (5, VtdLevels::Five),
-    ];
-    for (count, levels) in second {
-        if TableFormat::vtd_second_stage(count) == Ok(format) {
-            return task.run(VtdSecondStage {
-                levels,
-                output_lg2: output.into(),
-                dirty,
-            });
-        }
-    }
-    for (count, levels) in [(4, VtdFirstLevels::Four), (5, VtdFirstLevels::Five)] {
-        if TableFormat::vtd_first_stage(count) == Ok(format) {
-            return task.run(VtdFirstStage {
-                levels,
-                output_lg2: output.into(),
-                dirty,
-            });
-        }
-    }
-    bail!("the library has no table format with the layout of {format:?}")
 }
 
 /// A profile as `portolan machines --json` prints it.

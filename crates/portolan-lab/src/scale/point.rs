@@ -22,7 +22,7 @@ use portolan_model::profile::{Event, Profile, Workload};
 use super::walks::{Since, Walks};
 use super::{Options, Policy};
 use crate::buffers::unowned;
-use crate::machines::{WithFormat, with_format};
+use crate::machines::MachineFormat;
 
 const CONTEXT: ContextId = ContextId::new(1);
 const STREAM: StreamId = StreamId::new(1);
@@ -99,14 +99,12 @@ pub struct Outcome {
 /// # Errors
 /// If the profile lacks a price, or the library refuses an operation, which is a defect.
 pub fn simulate(profile: &Profile, load: &Load, way: &Way) -> Result<Outcome> {
-    struct Task<'t>(&'t Profile, &'t Load, &'t Way);
-    impl WithFormat for Task<'_> {
-        type Output = Outcome;
-        fn run<F: Format>(self, format: F) -> Result<Outcome> {
-            Bench::new(self.0, self.1, self.2, format)?.run()
-        }
+    // Of machines whose costs of sharing are known.
+    match MachineFormat::of(profile.format())? {
+        MachineFormat::Armv8Stage1(format) => Bench::new(profile, load, way, format)?.run(),
+        MachineFormat::VtdFirstStage(format) => Bench::new(profile, load, way, format)?.run(),
+        other => bail!("throughput is not computed for tables like {other:?}"),
     }
-    with_format(profile.format(), Task(profile, load, way))
 }
 
 type Server = CommandServer<Walks>;

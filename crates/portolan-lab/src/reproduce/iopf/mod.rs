@@ -15,11 +15,11 @@ mod windows;
 pub use rows::{IopfReproduction, IopfRow, WindowRow};
 pub use text::iopf_text;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use portolan::addr::{PageSize, Pasid};
 use portolan::passthrough::Window;
 use portolan::table::Format;
-use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
+use portolan::table::format::{Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, SplitRule};
 use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Event, Profile};
 
@@ -28,7 +28,7 @@ use self::pattern::Queues;
 use super::fit::non_negative;
 use super::published::{self, IopfKind, IopfPublished};
 use super::rows::{Check, FittedPrice, error_pct};
-use crate::machines::{WithFormat, with_format};
+use crate::machines::MachineFormat;
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "kunpeng920";
@@ -77,14 +77,6 @@ struct Count<'p> {
     row: &'p IopfPublished,
 }
 
-impl WithFormat for Count<'_> {
-    type Output = Counted;
-
-    fn run<F: Format>(self, format: F) -> Result<Counted> {
-        self.count(format, self.profile.format(), None, Queues::Inside)
-    }
-}
-
 impl Count<'_> {
     fn count<F: Format>(
         &self,
@@ -113,6 +105,14 @@ impl Count<'_> {
     }
 }
 
+/// A guest's tables.
+fn second_stage(profile: &Profile) -> Result<Armv8Stage2<12>> {
+    match MachineFormat::of(profile.format())? {
+        MachineFormat::Armv8Stage2(format) => Ok(format),
+        other => bail!("{MACHINE} has {other:?} and no second stage"),
+    }
+}
+
 /// A process's tables: a first stage, bound to a PASID.
 fn first_stage() -> Result<(Armv8Stage1<12>, TableFormat)> {
     let (input_lg2, output_lg2) = (48, 48);
@@ -129,7 +129,10 @@ fn first_stage() -> Result<(Armv8Stage1<12>, TableFormat)> {
 fn count(profile: &Profile, row: &IopfPublished) -> Result<Counted> {
     let task = Count { profile, row };
     match row.kind {
-        IopfKind::Vfio => with_format(profile.format(), task),
+        IopfKind::Vfio => {
+            let (format, layout) = (second_stage(profile)?, profile.format());
+            task.count(format, layout, None, Queues::Inside)
+        }
         IopfKind::Sva => {
             let (format, layout) = first_stage()?;
             task.count(format, layout, Some(Pasid::new(1)), Queues::Elsewhere)

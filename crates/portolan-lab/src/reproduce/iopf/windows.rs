@@ -12,7 +12,7 @@ use super::super::rows::Check;
 use super::machine::{Counted, Machine, tables};
 use super::pattern::{self, Queues};
 use super::rows::WindowRow;
-use crate::machines::{WithFormat, with_format};
+use super::second_stage;
 
 const FIXED: [u32; 3] = [1, 64, 512];
 /// A GiB.
@@ -53,10 +53,8 @@ struct Task<'p> {
     window: Window,
 }
 
-impl WithFormat for Task<'_> {
-    type Output = Counted;
-
-    fn run<F: Format>(self, format: F) -> Result<Counted> {
+impl Task<'_> {
+    fn run<F: Format>(&self, format: F) -> Result<Counted> {
         let tables = tables::<F>();
         let layout = self.profile.format();
         let (window, memory) = (self.window, pattern::MEMORY.max(PAGES << 12));
@@ -89,7 +87,7 @@ pub(super) fn compare(profile: &Profile) -> Result<Vec<WindowRow>> {
                 workload,
                 window,
             };
-            let counted = with_format(profile.format(), task)?;
+            let counted = task.run(second_stage(profile)?)?;
             rows.push(WindowRow {
                 workload: name,
                 window: label.clone(),
