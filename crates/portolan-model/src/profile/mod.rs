@@ -130,8 +130,10 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`] with what is wrong and, for syntax, where.
     pub fn from_toml(text: &str) -> Result<Self, ProfileError> {
-        let file: File =
-            toml::from_str(text).map_err(|error| ProfileError::Toml(error.to_string()))?;
+        // Through a table: one deserializer to compile for each type, where the parser's own are four.
+        let unread = |error: toml::de::Error| ProfileError::Toml(error.to_string());
+        let table: toml::Table = text.parse().map_err(unread)?;
+        let file: File = table.try_into().map_err(unread)?;
         let value = |key, why: &str| ProfileError::Value {
             key,
             why: why.to_owned(),
