@@ -15,6 +15,7 @@
 
 mod buffers;
 pub mod cli;
+mod csv;
 mod dma_rig;
 pub mod explain;
 pub mod iova;

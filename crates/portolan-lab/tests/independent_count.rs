@@ -1,4 +1,5 @@
-//! Every counter of a replay of every bundled trace, against a second reader that shares no code.
+//! Every counter of a replay of every bundled trace, against a second reader that shares no code
+//! but what unpacks the file, whose checksum vouches for that.
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
@@ -7,6 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use portolan_lab::trace;
 use portolan_verify::count::{Counts, count};
 use serde_json::Value;
 
@@ -26,7 +28,7 @@ fn traces() -> Vec<PathBuf> {
 fn expected(path: &Path) -> Counts {
     let file = fs::File::open(path).expect("a bundled trace");
     let mut text = String::new();
-    let mut reader = liblzma::read::XzDecoder::new_multi_decoder(file);
+    let mut reader = trace::open_bytes(Box::new(file)).expect("a bundled trace");
     reader.read_to_string(&mut text).expect("text in xz");
     count(&text).unwrap_or_else(|error| panic!("{}: {error:?}", path.display()))
 }

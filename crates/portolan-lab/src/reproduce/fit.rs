@@ -4,49 +4,73 @@
 //! Problems*, chapter 23), each row weighted by the inverse of its published value, so that the error
 //! that counts is the relative one. A handful of unknowns; dense.
 
-use nalgebra::{DMatrix, DVector};
+/// Columns of unit length that are nearer to the span of the others than this count as in it.
+const DEPENDENT: f64 = 1e-9;
 
 /// Non-negative prices under which `events · prices` comes nearest, in relative terms, to
 /// `published`; one row of `events` per measurement, one column per price.
 ///
 /// Rows shorter than `unknowns` count as filled with zeros. Prices that no row determines are zero.
 pub fn non_negative(events: &[Vec<f64>], published: &[f64], unknowns: usize) -> Vec<f64> {
-    let rows = events.len().min(published.len());
-    let weight = |r: usize| 1.0 / published[r].abs().max(f64::MIN_POSITIVE);
-    let a = DMatrix::from_fn(rows, unknowns, |r, c| {
-        events[r].get(c).copied().unwrap_or(0.0) * weight(r)
-    });
-    let b = DVector::from_fn(rows, |r, _| published[r] * weight(r));
+    let weights = published.iter();
+    let weights = weights.map(|figure| 1.0 / figure.abs().max(f64::MIN_POSITIVE));
+    let weights: Vec<f64> = weights.collect();
+    let b: Vec<f64> = product(published, &weights).collect();
+    let column = |c: usize| -> Vec<f64> {
+        let events = events.iter().map(|row| row.get(c).copied().unwrap_or(0.0));
+        product(&events.collect::<Vec<_>>(), &weights).collect()
+    };
+    let mut columns: Vec<Vec<f64>> = (0..unknowns).map(column).collect();
+    let b = &b[..b.len().min(events.len())];
     // Columns of equal length, so that one tolerance fits all.
-    let norms: Vec<f64> = (0..unknowns).map(|c| a.column(c).norm()).collect();
-    let scaled = DMatrix::from_fn(rows, unknowns, |r, c| {
-        if norms[c] > 0.0 {
-            a[(r, c)] / norms[c]
-        } else {
-            0.0
+    let norms: Vec<f64> = columns.iter().map(|column| norm(column)).collect();
+    for (column, norm) in columns.iter_mut().zip(&norms) {
+        if *norm > 0.0 {
+            column.iter_mut().for_each(|x| *x /= norm);
         }
-    });
-    let x = active_set(&scaled, &b);
-    x.iter()
-        .zip(&norms)
-        .map(|(x, norm)| if *norm > 0.0 { x / norm } else { 0.0 })
-        .collect()
+    }
+    let x = active_set(&columns, b);
+    let prices = x.iter().zip(&norms);
+    let prices = prices.map(|(x, norm)| if *norm > 0.0 { x / norm } else { 0.0 });
+    prices.collect()
 }
 
-fn active_set(a: &DMatrix<f64>, b: &DVector<f64>) -> Vec<f64> {
-    let n = a.ncols();
-    let tolerance = 1e-9 * b.norm();
+fn product(a: &[f64], b: &[f64]) -> impl Iterator<Item = f64> {
+    a.iter().zip(b).map(|(a, b)| a * b)
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    product(a, b).sum()
+}
+
+fn norm(a: &[f64]) -> f64 {
+    dot(a, a).sqrt()
+}
+
+/// Takes `factor` times `column` from `from`.
+fn subtract(from: &mut [f64], factor: f64, column: &[f64]) {
+    for (from, column) in from.iter_mut().zip(column) {
+        *from -= factor * column;
+    }
+}
+
+fn active_set(columns: &[Vec<f64>], b: &[f64]) -> Vec<f64> {
+    let n = columns.len();
+    let tolerance = 1e-9 * norm(b);
     let mut x = vec![0.0; n];
     let mut passive: Vec<usize> = Vec::new();
     for _ in 0..3 * n + 3 {
-        let residual = b - a * DVector::from_column_slice(&x);
-        let gradient = a.transpose() * residual;
+        let mut residual = b.to_vec();
+        for (column, x) in columns.iter().zip(&x) {
+            subtract(&mut residual, *x, column);
+        }
+        let gradient: Vec<f64> = columns.iter().map(|c| dot(c, &residual)).collect();
         let enter = (0..n)
             .filter(|c| !passive.contains(c) && gradient[*c] > tolerance)
             .max_by(|c, d| gradient[*c].total_cmp(&gradient[*d]));
         let Some(enter) = enter else { break };
         passive.push(enter);
-        while let Some(z) = solve(a, b, &passive) {
+        while let Some(z) = solve(columns, b, &passive) {
             let blocked = passive.iter().zip(&z).filter(|(_, z)| **z <= 0.0);
             let step = blocked
                 .map(|(c, z)| x[*c] / (x[*c] - z))
@@ -71,12 +95,43 @@ fn active_set(a: &DMatrix<f64>, b: &DVector<f64>) -> Vec<f64> {
     x
 }
 
-fn solve(a: &DMatrix<f64>, b: &DVector<f64>, columns: &[usize]) -> Option<Vec<f64>> {
-    if columns.is_empty() {
+/// Least squares over the columns in `chosen`, by orthogonalising one after the other, and `b` like
+/// one more (modified Gram-Schmidt). A column that the others make up has the coefficient zero.
+fn solve(columns: &[Vec<f64>], b: &[f64], chosen: &[usize]) -> Option<Vec<f64>> {
+    if chosen.is_empty() {
         return None;
     }
-    let svd = a.select_columns(columns).svd(true, true);
-    svd.solve(b, 1e-9).ok().map(|z| z.iter().copied().collect())
+    let mut rest = b.to_vec();
+    let mut basis: Vec<Vec<f64>> = Vec::new();
+    // The triangle's columns, its diagonal last in each, and its right side.
+    let (mut triangle, mut right) = (Vec::<Vec<f64>>::new(), Vec::new());
+    for &c in chosen {
+        let mut column = columns[c].clone();
+        let mut shares = Vec::new();
+        for base in &basis {
+            let share = dot(base, &column);
+            subtract(&mut column, share, base);
+            shares.push(share);
+        }
+        let length = norm(&column);
+        let own = length > DEPENDENT;
+        column
+            .iter_mut()
+            .for_each(|x| *x = if own { *x / length } else { 0.0 });
+        shares.push(if own { length } else { 1.0 });
+        let along = dot(&column, &rest);
+        subtract(&mut rest, along, &column);
+        right.push(along);
+        basis.push(column);
+        triangle.push(shares);
+    }
+    for k in (0..right.len()).rev() {
+        let shares = &triangle[k];
+        right[k] /= shares[k];
+        let solved = right[k];
+        subtract(&mut right[..k], solved, shares);
+    }
+    Some(right)
 }
 
 #[cfg(test)]
@@ -104,6 +159,21 @@ mod tests {
         assert_eq!(x[0], 0.0);
         // One unknown, rows weighted 1 and 1/20: minimise (x - 1)^2 + (x/2 - 1)^2.
         close(&x[1..], &[1.2]);
+    }
+
+    #[test]
+    fn a_long_column_beside_a_short_one_costs_no_digits() {
+        let events: Vec<Vec<f64>> = (1..9).map(|n| vec![1.0, f64::from(n) * 1e6]).collect();
+        let published: Vec<f64> = events.iter().map(|e| 3e5 * e[0] + 0.25 * e[1]).collect();
+        let found = non_negative(&events, &published, 2);
+        close(&[found[0] / 3e5, found[1] / 0.25], &[1.0, 1.0]);
+    }
+
+    #[test]
+    fn of_two_prices_that_always_come_together_the_sum_is_right() {
+        let events = [vec![1.0, 2.0], vec![2.0, 4.0], vec![5.0, 10.0]];
+        let found = non_negative(&events, &[3.0, 6.0, 15.0], 2);
+        close(&[found[0] + 2.0 * found[1]], &[3.0]);
     }
 
     #[test]

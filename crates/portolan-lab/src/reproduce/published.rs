@@ -6,6 +6,8 @@ use std::num::NonZeroU32;
 
 use anyhow::{Context, Result, bail};
 
+use crate::csv;
+
 /// `data/published/qcom-smmu-walk-flush.csv`.
 pub const WALK_FLUSH: &str = include_str!("../../../../data/published/qcom-smmu-walk-flush.csv");
 /// `data/published/tegra-range-flush.csv`.
@@ -107,19 +109,19 @@ pub struct IopfPublished {
 pub fn iopf(text: &str) -> Result<Vec<IopfPublished>> {
     let mut rows = Vec::new();
     for (line, record) in records(text, 8)? {
-        let at = |i: usize| number(line, &record[i]);
+        let at = |i: usize| number(line, record[i]);
         let whole = |i: usize| {
             let parsed = record[i].parse::<u64>().ok().filter(|n| *n != 0);
-            parsed.with_context(|| format!("line {line}: `{}` is not a number", &record[i]))
+            parsed.with_context(|| format!("line {line}: `{}` is not a number", record[i]))
         };
         rows.push(IopfPublished {
-            kind: match &record[0] {
+            kind: match record[0] {
                 "vfio" => IopfKind::Vfio,
                 "sva" => IopfKind::Sva,
                 other => bail!("line {line}: no kind is called `{other}`"),
             },
             msg_len_bytes: whole(1)?,
-            premap_pages: match &record[2] {
+            premap_pages: match record[2] {
                 "" => None,
                 _ => NonZeroU32::new(u32::try_from(whole(2)?).unwrap_or(u32::MAX)),
             },
@@ -132,23 +134,17 @@ pub fn iopf(text: &str) -> Result<Vec<IopfPublished>> {
     Ok(rows)
 }
 
-fn records(text: &str, columns: usize) -> Result<Vec<(u64, csv::StringRecord)>> {
-    let mut reader = csv::ReaderBuilder::new()
-        .comment(Some(b'#'))
-        .from_reader(text.as_bytes());
-    let mut rows = Vec::new();
-    for record in reader.records() {
-        let record = record.context("a published table is not CSV")?;
-        let line = record.position().map_or(0, |p| p.line());
-        if record.len() != columns {
-            bail!("line {line}: {} columns, {columns} wanted", record.len());
-        }
-        rows.push((line, record));
+/// The rows of a table that has `columns` columns, with their lines.
+fn records(text: &str, columns: usize) -> Result<Vec<(usize, Vec<&str>)>> {
+    let rows = csv::rows(text)?;
+    if let Some(row) = rows.iter().find(|row| row.fields.len() != columns) {
+        let count = row.fields.len();
+        bail!("line {}: {count} columns, {columns} wanted", row.line);
     }
-    Ok(rows)
+    Ok(rows.into_iter().map(|row| (row.line, row.fields)).collect())
 }
 
-fn number(line: u64, text: &str) -> Result<f64> {
+fn number(line: usize, text: &str) -> Result<f64> {
     let value: f64 = text
         .parse()
         .with_context(|| format!("line {line}: `{text}` is not a number"))?;
@@ -165,11 +161,11 @@ fn number(line: u64, text: &str) -> Result<f64> {
 pub fn walk_flush(text: &str) -> Result<Vec<WalkFlushRow>> {
     let mut rows = Vec::new();
     for (line, record) in records(text, 5)? {
-        let at = |i: usize| number(line, &record[i]);
+        let at = |i: usize| number(line, record[i]);
         rows.push(WalkFlushRow {
             size_bytes: record[0]
                 .parse()
-                .with_context(|| format!("line {line}: `{}` is not a size", &record[0]))?,
+                .with_context(|| format!("line {line}: `{}` is not a size", record[0]))?,
             map: [at(1)?, at(3)?],
             unmap: [at(2)?, at(4)?],
         });
@@ -185,14 +181,14 @@ pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
     let mut rows = Vec::new();
     for (line, record) in records(text, 4)? {
         rows.push(RangeFlushSample {
-            direction: match &record[0] {
+            direction: match record[0] {
                 "map" => Direction::Map,
                 "unmap" => Direction::Unmap,
                 other => bail!("line {line}: `{other}` is neither map nor unmap"),
             },
             size: record[1].to_owned(),
-            before: number(line, &record[2])?,
-            after: number(line, &record[3])?,
+            before: number(line, record[2])?,
+            after: number(line, record[3])?,
         });
     }
     Ok(rows)
@@ -205,13 +201,13 @@ pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
 pub fn flush_queue(text: &str) -> Result<[f64; 2]> {
     let mut found = [None; 2];
     for (line, record) in records(text, 2)? {
-        let place = match &record[0] {
+        let place = match record[0] {
             "strict" => &mut found[0],
             "flush-queue" => &mut found[1],
             other => bail!("line {line}: no policy is called `{other}`"),
         };
-        if place.replace(number(line, &record[1])?).is_some() {
-            bail!("line {line}: `{}` is there twice", &record[0]);
+        if place.replace(number(line, record[1])?).is_some() {
+            bail!("line {line}: `{}` is there twice", record[0]);
         }
     }
     match found {
@@ -286,7 +282,7 @@ pub struct SwiotlbRow {
 pub fn swiotlb(text: &str) -> Result<Vec<SwiotlbRow>> {
     let mut rows = Vec::new();
     for (line, record) in records(text, 7)? {
-        let jobs = &record[0];
+        let jobs = record[0];
         let named = |name: &str| Kernel::ALL.into_iter().find(|kernel| kernel.name() == name);
         let way = |name: &str| Direction4K::ALL.into_iter().find(|way| way.name() == name);
         rows.push(SwiotlbRow {
@@ -295,12 +291,12 @@ pub fn swiotlb(text: &str) -> Result<Vec<SwiotlbRow>> {
                 .ok()
                 .filter(|jobs| (1..=4096).contains(jobs))
                 .with_context(|| format!("line {line}: `{jobs}` is not a number of jobs"))?,
-            kernel: named(&record[1])
-                .with_context(|| format!("line {line}: no kernel is called `{}`", &record[1]))?,
-            direction: way(&record[2])
-                .with_context(|| format!("line {line}: `{}` is no direction", &record[2]))?,
-            throughput_mb_s: number(line, &record[3])?,
-            guest_cpu_pct: number(line, &record[6])?,
+            kernel: named(record[1])
+                .with_context(|| format!("line {line}: no kernel is called `{}`", record[1]))?,
+            direction: way(record[2])
+                .with_context(|| format!("line {line}: `{}` is no direction", record[2]))?,
+            throughput_mb_s: number(line, record[3])?,
+            guest_cpu_pct: number(line, record[6])?,
         });
     }
     Ok(rows)

@@ -5,6 +5,7 @@ use clap::ValueEnum;
 use portolan_model::profile::{Event, Profile};
 
 use super::Policy;
+use crate::csv::{self, Row};
 
 const GRACE: &str = include_str!("../../../../data/published/grace-iops.csv");
 const NESTED: &str = include_str!("../../../../data/published/nested-cores.csv");
@@ -81,42 +82,35 @@ impl Published {
     }
 }
 
-fn records(text: &str) -> Result<Vec<csv::StringRecord>> {
-    let mut reader = csv::ReaderBuilder::new()
-        .comment(Some(b'#'))
-        .from_reader(text.as_bytes());
-    Ok(reader.records().collect::<Result<_, _>>()?)
-}
-
-fn number(record: &csv::StringRecord, column: usize) -> Result<f64> {
-    let text = record.get(column).unwrap_or_default();
+fn number(row: &Row<'_>, column: usize) -> Result<f64> {
+    let text = row.fields.get(column).copied().unwrap_or_default();
     let value: f64 = text
         .parse()
-        .with_context(|| format!("`{text}` is not a number"))?;
+        .with_context(|| format!("line {}: `{text}` is not a number", row.line))?;
     if value.is_finite() && value > 0.0 {
         Ok(value)
     } else {
-        bail!("`{text}` is not a positive number")
+        bail!("line {}: `{text}` is not a positive number", row.line)
     }
 }
 
 fn grace(text: &str) -> Result<Published> {
-    let figure = |record: csv::StringRecord| {
-        let name = record.get(0).unwrap_or_default();
+    let figure = |row: Row<'_>| {
+        let name = row.fields.first().copied().unwrap_or_default();
         let Ok(policy) = Policy::from_str(name, false) else {
             bail!("`{name}` is not a policy");
         };
         Ok(Figure {
             policy,
-            cpus: number(&record, 1)? as usize,
-            value: number(&record, 2)?,
+            cpus: number(&row, 1)? as usize,
+            value: number(&row, 2)?,
             unit: "operations/s",
             // The device's price and the queue's.
             fitted: policy != Policy::Lazy,
             submit_us: None,
         })
     };
-    let figures = records(text)?
+    let figures = csv::rows(text)?
         .into_iter()
         .map(figure)
         .collect::<Result<_>>()?;
@@ -124,19 +118,19 @@ fn grace(text: &str) -> Result<Published> {
 }
 
 fn nested(text: &str) -> Result<Published> {
-    let figure = |record: csv::StringRecord| {
-        let cpus = number(&record, 0)? as usize;
-        let known = record.get(2).is_some_and(|text| !text.is_empty());
+    let figure = |row: Row<'_>| {
+        let cpus = number(&row, 0)? as usize;
+        let known = row.fields.get(2).is_some_and(|text| !text.is_empty());
         Ok(Figure {
             policy: Policy::Strict,
             cpus,
-            value: number(&record, 1)?,
+            value: number(&row, 1)?,
             unit: "Gbit/s",
             fitted: cpus <= FITTED_CORES,
-            submit_us: known.then(|| number(&record, 2)).transpose()?,
+            submit_us: known.then(|| number(&row, 2)).transpose()?,
         })
     };
-    let figures = records(text)?
+    let figures = csv::rows(text)?
         .into_iter()
         .map(figure)
         .collect::<Result<_>>()?;

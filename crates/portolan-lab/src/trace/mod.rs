@@ -15,6 +15,7 @@ mod source;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod unpack;
 
 pub use pair::{Class, DeviceId, Direction, MapId, Op, OpKind, Piece};
 pub use source::{OpenError, open_bytes};

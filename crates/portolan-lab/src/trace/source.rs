@@ -1,10 +1,12 @@
-//! Where lines come from: files and bytes, compressed or not, recognised by their first bytes.
+//! Where lines come from: files and bytes, compressed or not.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
+
+use super::unpack;
 
 /// Longest line that is looked at.
 const MAX_LINE: usize = 1 << 20;
@@ -55,23 +57,9 @@ pub(super) fn open_file(path: &Path) -> Result<Box<dyn Read>, OpenError> {
 /// Unpacks `input` if its first bytes say that it is xz, zstd or gzip.
 ///
 /// # Errors
-/// If the unpacker cannot be set up.
-pub fn open_bytes(mut input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
-    let mut head = Vec::new();
-    input
-        .by_ref()
-        .take(6)
-        .read_to_end(&mut head)
-        .map_err(OpenError::Packed)?;
-    let whole = io::Cursor::new(head.clone()).chain(input);
-    Ok(match head.as_slice() {
-        [0xfd, b'7', b'z', b'X', b'Z', 0] => Box::new(liblzma::read::XzDecoder::new(whole)),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            Box::new(zstd::stream::read::Decoder::new(whole).map_err(OpenError::Packed)?)
-        }
-        [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(whole)),
-        _ => Box::new(whole),
-    })
+/// If its first bytes cannot be read.
+pub fn open_bytes(input: Box<dyn Read>) -> Result<Box<dyn Read>, OpenError> {
+    unpack::unpacked(input).map_err(OpenError::Packed)
 }
 
 /// One line, without its end.
