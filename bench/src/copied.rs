@@ -9,7 +9,7 @@ use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, ToDevice,
 };
-use portolan::unit::PagedDomain;
+use portolan::unit::{BoundDomain, PagedDomain};
 use portolan_linux::memory::{Backing, Base, HostMemory};
 
 use crate::addresses::{Threads, cpus};
@@ -42,7 +42,11 @@ impl Handed {
             ..SpaceOptions::default()
         };
         let cpus = Arc::new(cpus());
-        let space = DmaSpace::new(Arc::new(Attached), Arc::new(domain), cpus.clone(), &options);
+        let space = DmaSpace::new(
+            BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
+            cpus.clone(),
+            &options,
+        );
         let space = Arc::new(space.map_err(|_| Failure::Addresses)?);
         let base = Base::At(PhysAddr::new(1 << 32));
         let memory = HostMemory::new(2 * POOL, Backing::Anonymous, base);

@@ -9,7 +9,7 @@ use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions};
 use portolan::inval::{InvalidationQueue, Quirks, Step};
 use portolan::platform::Nanos;
 use portolan::table::PageTable;
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use portolan::unit::{BoundDomain, ContextHome, PagedDomain, UnitError};
 
 use crate::addresses::{Threads, cpus};
 use crate::buffers::unowned;
@@ -66,8 +66,7 @@ impl Buffers {
             ..SpaceOptions::default()
         };
         let space = DmaSpace::new(
-            Arc::new(Attached),
-            Arc::new(domain),
+            BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
             Arc::new(cpus()),
             &options,
         );

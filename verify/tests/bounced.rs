@@ -15,7 +15,7 @@ use portolan::inval::{InvalidationQueue, Quirks, Step};
 use portolan::platform::{Clock, Nanos, PhysMemory, SlabTables, SpinCpus};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use portolan::unit::{BoundDomain, ContextHome, PagedDomain, UnitError};
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
 use portolan_model::device::Device as Tester;
 use portolan_model::fixture::Attached;
@@ -126,7 +126,11 @@ impl Rig {
             policy,
             ..SpaceOptions::default()
         };
-        let space = DmaSpace::new(Arc::new(Attached), Arc::new(domain), cpus.clone(), &options);
+        let space = DmaSpace::new(
+            BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
+            cpus.clone(),
+            &options,
+        );
         let world = Arc::new(World(Mutex::new(vec![SECRET; WORLD])));
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
         let pool = Pool::new(cpus.clone(), memory, PoolOptions::for_cpus(&*cpus)).unwrap();

@@ -14,7 +14,7 @@ use portolan::dma::{
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step};
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::{Format, PageTable};
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
+use portolan::unit::{BoundDomain, ContextHome, PagedDomain, UnitError};
 use portolan_model::fixture::Attached;
 
 use crate::buffers::Memory;
@@ -138,8 +138,7 @@ impl<F: Format> DmaRig<F> {
         };
         let domain = Arc::new(domain);
         let space = Arc::new(DmaSpace::new(
-            Arc::new(Attached),
-            domain.clone(),
+            BoundDomain::new(Arc::new(Attached), domain.clone()),
             cpus,
             &options,
         )?);

@@ -16,7 +16,7 @@ use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Quirk
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{Attach, ContextHome, Domain, PagedDomain, UnitError};
+use portolan::unit::{Attach, BoundDomain, ContextHome, Domain, PagedDomain, UnitError};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::Tick;
 use portolan_model::fixture::Attached;
@@ -256,8 +256,7 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
         ..SpaceOptions::default()
     };
     let space = DmaSpace::new(
-        Arc::new(Attached),
-        Arc::new(domain),
+        BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
         InterruptedCpu,
         &options,
     )

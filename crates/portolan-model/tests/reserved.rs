@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{RequesterId, Segment};
 use portolan::dma::{
     Bidirectional, Constraints, Device, DmaSpace, Doorbell, MapError, Mapping, SpaceOptions,
     Unowned,
@@ -12,11 +13,11 @@ use portolan::dma::{
 use portolan::platform::Cpus;
 use portolan::table::Access;
 use portolan::unit::{
-    Attach, AttachError, Domain, FaultEvent, ReservedKind, ReservedRegion, Unit, UnitError,
+    Attach, AttachError, BoundDomain, Domain, FaultEvent, ReservedKind, ReservedRegion, Unit,
+    UnitError,
 };
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
-use portolan_hw::firmware::pci::{RequesterId, Segment};
 use portolan_hw::reserved::{Ignored, Reservations, Reserved, Streams};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::PollingClock;
@@ -151,7 +152,8 @@ fn keeps_off<U, D, P>(
         ..SpaceOptions::default()
     };
     let watched = Arc::new(Watched(Arc::clone(unit)));
-    let space = DmaSpace::new(watched, Arc::new(domain), cpus, &options).expect("a space");
+    let space = DmaSpace::new(BoundDomain::new(watched, Arc::new(domain)), cpus, &options)
+        .expect("a space");
     let limits = Constraints::default();
     let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
     let buffer = |number: u64| {

@@ -3,10 +3,10 @@
 mod support;
 
 use portolan::addr::PhysAddr;
+use portolan::addr::{RequesterId, Segment};
 use portolan_hw::firmware::dmar::{self, Dmar, ScopeKind, Serves, Structure};
 use portolan_hw::firmware::iort::{self, Body, Iort};
 use portolan_hw::firmware::ivrs::{self, Ivrs, UnitFlags};
-use portolan_hw::firmware::pci::{RequesterId, Segment};
 use portolan_hw::firmware::viot::{self, Unit, Viot};
 use portolan_hw::reserved::Streams;
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};

@@ -21,7 +21,9 @@ use portolan::inval::{
 use portolan::platform::SlabTables;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{Attach, AttachError, ContextHome, FaultEvent, PagedDomain, Unit, UnitError};
+use portolan::unit::{
+    Attach, AttachError, BoundDomain, ContextHome, FaultEvent, PagedDomain, Unit, UnitError,
+};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 #[derive(Default)]
@@ -135,7 +137,7 @@ fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
     };
     let domain = std::sync::Arc::new(domain);
     let unit = std::sync::Arc::new(hardware.clone());
-    Arc::new(DmaSpace::new(unit, domain, LoomCpus::new(1), &options).unwrap())
+    Arc::new(DmaSpace::new(BoundDomain::new(unit, domain), LoomCpus::new(1), &options).unwrap())
 }
 
 fn unowned(memory: PhysRange) -> Unowned {

@@ -9,7 +9,7 @@ use portolan::inval::Quirks;
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan::unit::{ContextHome, PagedDomain};
+use portolan::unit::{BoundDomain, ContextHome, PagedDomain};
 use portolan_model::cpus::{
     CommandServer, Hardware, LockKind, Schedule, SharingPrices, Submission, SubmissionPrices,
     VirtualCpus,
@@ -131,7 +131,11 @@ where
         bounds: BOUNDS,
         ..SpaceOptions::default()
     };
-    let space = DmaSpace::new(Arc::new(Attached), domain, cpus.clone(), &options);
+    let space = DmaSpace::new(
+        BoundDomain::new(Arc::new(Attached), domain),
+        cpus.clone(),
+        &options,
+    );
     let space = Arc::new(space.expect("a space"));
     let world = World::new(count * (LIVE as u64 + 32));
     {

@@ -19,9 +19,9 @@ use super::config::Config;
 use super::device_table::DeviceTable;
 use super::features::Features;
 use crate::firmware::ivrs::Devices;
-use crate::firmware::pci::RequesterId;
 use crate::ids::Ids;
 use crate::reserved::Reserved;
+use portolan::addr::RequesterId;
 
 /// Tables that are named in entries, of a domain that is yet to be made.
 pub(super) struct Prepared<M: TableMem<AtomicU64>> {

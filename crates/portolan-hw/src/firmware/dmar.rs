@@ -9,8 +9,8 @@ use portolan::addr::{PhysAddr, PhysRange};
 
 use super::TableError;
 use super::bytes::Bytes;
-use super::pci::Segment;
 use super::sdt::Sdt;
+use portolan::addr::Segment;
 
 mod reserved;
 mod scope;

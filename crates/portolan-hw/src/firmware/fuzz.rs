@@ -15,10 +15,10 @@ use super::dmar::{Dmar, Structure};
 use super::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, table, viot_bytes};
 use super::iort::{Body, Iort};
 use super::ivrs::{Ivrs, SpecialKind};
-use super::pci::{RequesterId, Segment};
 use super::sdt::{Sdt, Tables};
 use super::viot::Viot;
 use crate::reserved::{Reservations, Reserved, Streams};
+use portolan::addr::{RequesterId, Segment};
 
 const ROUNDS: u32 = 20_000;
 

@@ -11,10 +11,10 @@ use portolan::unit::ReservedKind;
 
 use super::TableError;
 use super::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
-use super::pci::{RequesterId, Segment};
 use super::sdt::{Sdt, Tables};
 use super::viot::{self, Viot};
 use crate::reserved::Streams;
+use portolan::addr::{RequesterId, Segment};
 
 mod iort;
 mod ivrs;

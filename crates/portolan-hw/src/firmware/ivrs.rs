@@ -22,9 +22,9 @@ pub use unit::{Device, Level, Unit, UnitFlags};
 
 use super::TableError;
 use super::bytes::Bytes;
-use super::pci::{RequesterId, Segment};
 use super::sdt::Sdt;
 use crate::reserved::Streams;
+use portolan::addr::{RequesterId, Segment};
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"IVRS";

@@ -16,7 +16,6 @@ mod bytes;
 pub mod dmar;
 pub mod iort;
 pub mod ivrs;
-pub mod pci;
 pub mod reserved;
 pub mod sdt;
 pub mod viot;

@@ -8,8 +8,8 @@ use portolan::addr::{PhysAddr, StreamId};
 
 use super::TableError;
 use super::bytes::Bytes;
-use super::pci::{RequesterId, Segment};
 use super::sdt::Sdt;
+use portolan::addr::{RequesterId, Segment};
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"VIOT";

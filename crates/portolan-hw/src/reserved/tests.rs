@@ -14,7 +14,7 @@ use crate::firmware::dmar::{self, Dmar};
 use crate::firmware::golden::table;
 use crate::firmware::iort::{self, Iort};
 use crate::firmware::ivrs::{self, Ivrs};
-use crate::firmware::pci::{RequesterId, Segment};
+use portolan::addr::{RequesterId, Segment};
 
 const RW: Access = Access::READ.union(Access::WRITE);
 /// The function 0:14.0, and what its stream is called.

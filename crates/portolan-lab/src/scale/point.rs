@@ -13,7 +13,7 @@ use portolan::dma::{
 use portolan::inval::{CombineOptions, Combined};
 use portolan::platform::SlabTables;
 use portolan::table::{Format, PageTable};
-use portolan::unit::{ContextHome, PagedDomain};
+use portolan::unit::{BoundDomain, ContextHome, PagedDomain};
 use portolan_model::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
 use portolan_model::fixture::Attached;
 use portolan_model::iommu::CommandPrices;
@@ -173,7 +173,11 @@ impl<'b> Bench<'b> {
             ..SpaceOptions::default()
         };
         let (unit, domain) = (Arc::new(Attached), Arc::new(domain));
-        let space = Arc::new(DmaSpace::new(unit, domain, cpus.clone(), &options)?);
+        let space = Arc::new(DmaSpace::new(
+            BoundDomain::new(unit, domain),
+            cpus.clone(),
+            &options,
+        )?);
         let device = Device::translated(space, STREAM, Constraints::default())?;
         let pages = (load.bytes / F::GRANULE.bytes() as f64).ceil().max(1.0);
         let entry = profile.price(Event::PteWrite)?;

@@ -6,10 +6,12 @@
 //! *Context.* Interrupt: everything here is a value.
 
 mod id;
+mod pci;
 mod range;
 mod size;
 
 pub use id::{Asid, ContextId, CpuId, DomainId, Pasid, StreamId, TableId, Vmid};
+pub use pci::{PciFunction, RequesterId, Segment};
 pub use range::{IovaRange, PhysRange};
 pub use size::{PageSize, PageSizes};
 

@@ -7,15 +7,7 @@
 
 use super::{Policy, Trust};
 use crate::inval::Caching;
-
-/// Which tables translate a device's addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// First-stage tables. Under a virtual IOMMU the hardware walks the guest's own.
-    First,
-    /// Second-stage tables. Under a virtual IOMMU with caching mode the hypervisor shadows them.
-    Second,
-}
+use crate::unit::{Exits, Stage};
 
 /// Whether a device keeps translations of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,15 +16,6 @@ pub enum DeviceTlb {
     Absent,
     /// It does, and has to be told of every unmap as well.
     Present,
-}
-
-/// What one invalidation costs beside the work of the IOMMU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Exits {
-    /// Nothing: the queue is the hardware's.
-    None,
-    /// An exit to the hypervisor.
-    Expensive,
 }
 
 /// What a driver does with its buffers.

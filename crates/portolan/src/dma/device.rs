@@ -61,12 +61,12 @@ impl<P: Cpus + Clone> Device<P> {
         let member = space.join(stream)?;
         let attached = space
             .keep_off_reserved(stream)
-            .and_then(|()| Ok(space.home.attach(stream)?));
+            .and_then(|()| Ok(space.bound.attach(stream)?));
         if let Err(error) = attached {
             space.leave(member);
             return Err(error);
         }
-        let unit = Some(space.home.unit().clone());
+        let unit = Some(space.bound.unit().clone());
         let translation = Translation::Space(member);
         let settings = Settings::new(space.cpus.clone(), Some(space), constraints);
         let device = Self {
@@ -92,7 +92,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// As [`Device::translated`], and [`DeviceError::InUse`] for another unit; the stream is blocked
     /// then.
     pub fn move_to(mut self, space: Arc<DmaSpace<P>>) -> Result<Self, DeviceError> {
-        let there = space.home.unit();
+        let there = space.bound.unit();
         if !self.unit.as_ref().is_some_and(|unit| same(unit, there)) {
             return Err(DeviceError::InUse);
         }

@@ -40,10 +40,11 @@ mod standing;
 mod streams;
 
 pub use crate::contract::{Buffer, Doorbell, Pieces, PiecesIter, Unowned};
+pub use crate::unit::{Exits, Stage};
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying};
-pub use default::{Buffers, Decision, DeviceTlb, Exits, Facts, Stage, Wish, default_policy};
+pub use default::{Buffers, Decision, DeviceTlb, Facts, Wish, default_policy};
 pub use deferred::{Deferred, Quiet, reclaim_all};
 pub use device::Device;
 pub use direction::{Bidirectional, DataDirection, Direction, FromDevice, ToDevice};

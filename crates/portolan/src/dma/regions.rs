@@ -115,7 +115,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// one.
     pub(super) fn keep_off_reserved(&self, stream: StreamId) -> Result<(), DeviceError> {
         let (mut regions, mut memory) = (Vec::new(), Ok(()));
-        self.home.unit().reserved(stream, &mut |region| {
+        self.bound.unit().reserved(stream, &mut |region| {
             memory = memory.and_then(|()| regions.try_reserve(1).map_err(drop));
             if memory.is_ok() {
                 regions.push(region);

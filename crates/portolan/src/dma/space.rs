@@ -1,6 +1,5 @@
 //! An address space with addresses to give out and a policy.
 
-use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
@@ -9,7 +8,7 @@ use super::pending::{Bounds, Pending};
 use super::quarantine::{Lost, Quarantine};
 use super::quieting::Wait;
 use super::regions::Regions;
-use super::streams::{Home, Pair, Streams};
+use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::contract::Unowned;
@@ -17,7 +16,7 @@ use crate::inval::Gather;
 use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
-use crate::unit::{Attach, Domain, UnitError};
+use crate::unit::{BoundDomain, Domain, UnitError};
 
 /// How an address space is set up.
 ///
@@ -117,7 +116,7 @@ enum MapsOwe {
 /// they stay allocated.
 pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) domain: Arc<dyn Domain>,
-    pub(super) home: Box<dyn Home>,
+    pub(super) bound: BoundDomain,
     pub(super) cpus: P,
     pub(super) iova: IovaSpace<P>,
     pub(super) pending: Pending<P>,
@@ -135,23 +134,14 @@ pub struct DmaSpace<P: Cpus + Clone> {
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// A space over `domain` of `unit`, of which nothing is mapped. From here on the domain is
-    /// reached through its trait alone: what uses the space does not name its type.
+    /// A space over `bound`, of which nothing is mapped.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
     /// See [`SpaceError`].
-    pub fn new<U, D>(
-        unit: Arc<U>,
-        domain: Arc<D>,
-        cpus: P,
-        options: &SpaceOptions,
-    ) -> Result<Self, SpaceError>
-    where
-        U: Attach<D> + 'static,
-        D: Domain + 'static,
-    {
+    pub fn new(bound: BoundDomain, cpus: P, options: &SpaceOptions) -> Result<Self, SpaceError> {
+        let domain = bound.domain().clone();
         let granule = domain.granule();
         let window = options
             .window
@@ -174,7 +164,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             streams: Lock::new(Streams::new()),
             regions: Lock::new(Regions::new()),
             lost: Lost::default(),
-            home: Box::new(Pair::new(unit, domain.clone())),
+            bound,
             domain,
             cpus,
         })

@@ -1,6 +1,5 @@
 //! The streams that reach memory through a space, and what becomes of them when it breaks.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
@@ -8,42 +7,7 @@ use super::error::DeviceError;
 use super::space::DmaSpace;
 use crate::addr::StreamId;
 use crate::platform::{Cpus, Lock, SharedWord};
-use crate::unit::{Attach, AttachError, Domain, Unit, UnitError};
-
-/// The unit that a space's domain is of: here the types of both are erased.
-pub(super) trait Home: Send + Sync {
-    /// The unit.
-    fn unit(&self) -> &Arc<dyn Unit>;
-
-    /// Attaches a stream to the domain.
-    fn attach(&self, stream: StreamId) -> Result<(), AttachError>;
-}
-
-/// A unit and a domain of it.
-///
-/// *Context.* Task.
-pub(super) struct Pair<U, D> {
-    unit: Arc<U>,
-    any: Arc<dyn Unit>,
-    domain: Arc<D>,
-}
-
-impl<U: Unit + 'static, D> Pair<U, D> {
-    pub fn new(unit: Arc<U>, domain: Arc<D>) -> Self {
-        let any = unit.clone();
-        Self { unit, any, domain }
-    }
-}
-
-impl<U: Attach<D>, D: Domain> Home for Pair<U, D> {
-    fn unit(&self) -> &Arc<dyn Unit> {
-        &self.any
-    }
-
-    fn attach(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.unit.attach(stream, &self.domain)
-    }
-}
+use crate::unit::UnitError;
 
 /// The number of a stream among those that joined a space: never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -148,7 +112,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 return;
             };
             // A unit that cannot even block has stopped, or says so itself.
-            let _ = self.home.unit().block(stream);
+            let _ = self.bound.unit().block(stream);
             from = Member(member.0 + 1);
         }
     }

@@ -7,11 +7,13 @@
 //!
 //! Not here: addresses for the mappings, ownership of buffers, and when to pay a debt.
 
+mod bound;
 mod error;
 mod fault;
 mod paged;
 mod reserved;
 
+pub use bound::BoundDomain;
 pub use error::{
     AttachError, Awaited, DomainError, SplitFailed, UnitError, UnmapFailed, UnmapPartFailed,
 };
@@ -20,7 +22,7 @@ pub use paged::{ContextHome, PagedDomain};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId, TableId};
-use crate::inval::{Gather, SyncError, WrongTable};
+use crate::inval::{Caching, Gather, SyncError, WrongTable};
 use crate::table::{Access, SplitError, Translation, UnmapError};
 use alloc::sync::Arc;
 
@@ -200,6 +202,56 @@ pub trait Attach<D: Domain>: Unit {
     /// # Errors
     /// See [`AttachError`]. The stream is then where it was, or blocked if the hardware failed.
     fn attach(&self, stream: StreamId, domain: &Arc<D>) -> Result<(), AttachError>;
+}
+
+/// Which tables translate a device's addresses.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// First-stage tables. Under a virtual IOMMU the hardware walks the guest's own.
+    First,
+    /// Second-stage tables. Under a virtual IOMMU with caching mode the hypervisor shadows them.
+    Second,
+}
+
+/// What one invalidation costs beside the work of the IOMMU.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exits {
+    /// Nothing: the queue is the hardware's.
+    None,
+    /// An exit to the hypervisor.
+    Expensive,
+}
+
+/// What of a unit decides how its unmaps are best invalidated.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conditions {
+    /// Which tables its new domains have.
+    pub stage: Stage,
+    /// Whether it caches that something is not mapped: under a virtual IOMMU, whether a hypervisor
+    /// shadows its tables.
+    pub caching: Caching,
+    /// What one invalidation costs beside the work of the unit.
+    pub exits: Exits,
+}
+
+/// A unit, whatever its driver: what a machine's units have in common for who opens devices.
+pub trait Iommu: Unit {
+    /// An empty domain of the kind that suits the unit best.
+    ///
+    /// # Errors
+    /// If there is no memory or no identifier for it, or no kind that the unit can do.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError>;
+
+    /// What decides how its unmaps are best invalidated.
+    ///
+    /// *Context.* Interrupt.
+    fn conditions(&self) -> Conditions;
 }
 
 #[cfg(test)]

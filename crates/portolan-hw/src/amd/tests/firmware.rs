@@ -12,8 +12,8 @@ use super::{STREAM, config};
 use crate::amd::spec::reg::{self, control, status};
 use crate::amd::{Config, StreamSettings};
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
-use crate::firmware::pci::RequesterId;
 use crate::reserved::{Ignored, Reserved};
+use portolan::addr::RequesterId;
 
 const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
 

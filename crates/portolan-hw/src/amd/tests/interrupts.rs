@@ -13,7 +13,7 @@ use crate::amd::spec::command::opcode;
 use crate::amd::spec::event::code;
 use crate::amd::{Config, InterruptTable, StreamSettings};
 use crate::firmware::ivrs::{Devices, Passes, Settings, SystemManagement};
-use crate::firmware::pci::RequesterId;
+use portolan::addr::RequesterId;
 
 /// A handler reads the log and pays a debt of another domain, at any step of a caller that moves
 /// streams, pays debts and has a command refused.

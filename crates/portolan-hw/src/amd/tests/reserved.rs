@@ -7,7 +7,9 @@ use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::dma::{Constraints, Device, DmaSpace, Reservation, SpaceOptions};
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Domain as _, FaultEvent, ReservedRegion, UnitError};
+use portolan::unit::{
+    Attach, AttachError, BoundDomain, Domain as _, FaultEvent, ReservedRegion, UnitError,
+};
 
 use super::mock::{FEATURES, HEADER, Mock, Unit};
 use super::{PAGE, STREAM, Tables, config};
@@ -105,7 +107,8 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     };
     let domain = Arc::new(unit.domain().unwrap());
     let watched = Arc::new(Watched(unit));
-    let space = Arc::new(DmaSpace::new(watched, domain, mock.clone(), &options).unwrap());
+    let space =
+        Arc::new(DmaSpace::new(BoundDomain::new(watched, domain), mock.clone(), &options).unwrap());
     let limits = Constraints::default();
     let device = Device::translated(space.clone(), STREAM, limits).unwrap();
     let mut taken = Vec::new();

@@ -8,10 +8,10 @@ use portolan::table::Access;
 use portolan::unit::ReservedKind;
 
 use super::super::TableError;
-use super::super::pci::{RequesterId, Segment};
 use super::super::reserved::{region, within};
 use super::{Dmar, Reserved as Block, Scope, ScopeKind, Structure, Structures};
 use crate::reserved::{Reserved, Streams};
+use portolan::addr::{RequesterId, Segment};
 
 impl<'a> Dmar<'a> {
     /// The memory that PCI functions go on using whose streams are among `streams`, function by

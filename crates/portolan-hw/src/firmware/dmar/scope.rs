@@ -6,7 +6,7 @@
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
-use super::super::pci::RequesterId;
+use portolan::addr::RequesterId;
 
 /// Bytes of a scope before its path.
 const FIXED: usize = 6;

@@ -11,9 +11,9 @@ use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::iort::{Body, Iort};
-use super::super::pci::{RequesterId, Segment};
 use super::{reseal, table};
 use crate::reserved::Streams;
+use portolan::addr::{RequesterId, Segment};
 
 /// Words of 32 bits as bytes.
 fn words(words: &[u32]) -> Vec<u8> {

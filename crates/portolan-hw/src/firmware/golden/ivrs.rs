@@ -14,9 +14,9 @@ use super::super::ivrs::{
     AcpiDevice, Ats, Block, Device, Devices, EntryKind, Info, Ivrs, Level, Passes, Settings,
     SpecialKind, SystemManagement, Uid, UnitFlags,
 };
-use super::super::pci::{RequesterId, Segment};
 use super::{reseal, table};
 use crate::reserved::Streams;
+use portolan::addr::{RequesterId, Segment};
 
 const READ_WRITE: Access = Access::READ.union(Access::WRITE);
 

@@ -9,10 +9,10 @@ use portolan::addr::StreamId;
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
-use super::super::pci::{RequesterId, Segment};
 use super::super::sdt::Maker;
 use super::Iort;
 use super::node::{Body, Node};
+use portolan::addr::{RequesterId, Segment};
 
 /// Bytes of a mapping.
 pub(super) const BYTES: usize = 20;

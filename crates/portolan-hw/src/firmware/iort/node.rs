@@ -8,9 +8,9 @@ use portolan::addr::{PhysAddr, PhysRange};
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
-use super::super::pci::Segment;
 use super::mapping::{IdCount, Mappings};
 use crate::overrides::CoherencyOverride;
+use portolan::addr::Segment;
 
 /// One node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

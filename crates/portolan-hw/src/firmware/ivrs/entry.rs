@@ -8,9 +8,9 @@
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
-use super::super::pci::RequesterId;
 use super::unit::Level;
 use crate::reserved::Streams;
+use portolan::addr::RequesterId;
 
 mod kind {
     pub const PAD4: u8 = 0;

@@ -11,11 +11,11 @@ use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
-use super::super::pci::{RequesterId, Segment};
 use super::super::reserved::{region, within};
 use super::entry::Devices;
 use super::{Block, Blocks};
 use crate::reserved::{Reserved, Streams};
+use portolan::addr::{RequesterId, Segment};
 
 /// Bytes of a block.
 const FIXED: usize = 32;

@@ -8,9 +8,9 @@ use portolan::addr::PhysAddr;
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
-use super::super::pci::{RequesterId, Segment};
 use super::Info;
 use super::entry::{Entries, EntryKind, Settings};
+use portolan::addr::{RequesterId, Segment};
 
 /// Bytes of a block of type 10h before its device entries.
 const BASIC: usize = 24;

@@ -17,8 +17,8 @@ use crate::platform::{Nanos, SlabTables};
 use crate::table::PageTable;
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use crate::unit::{
-    Attach, AttachError, Awaited, ContextHome, FaultEvent, PagedDomain, ReservedRegion, Unit,
-    UnitError,
+    Attach, AttachError, Awaited, BoundDomain, ContextHome, FaultEvent, PagedDomain,
+    ReservedRegion, Unit, UnitError,
 };
 
 /// A queue that counts, and that fails while `broken` is not 0.
@@ -206,8 +206,12 @@ impl Rig {
             bounds: setup.bounds,
             ..SpaceOptions::default()
         };
-        let space =
-            DmaSpace::new(hardware.clone(), Arc::new(domain), cpus.clone(), &options).unwrap();
+        let space = DmaSpace::new(
+            BoundDomain::new(hardware.clone(), Arc::new(domain)),
+            cpus.clone(),
+            &options,
+        )
+        .unwrap();
         Self {
             hardware,
             memory,

@@ -1,8 +1,10 @@
-//! Requester identifiers: segment, bus, device and function of a PCI function.
+//! Names of PCI functions: segment, bus, device and function.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use portolan::addr::StreamId;
+use core::fmt;
+
+use super::StreamId;
 
 /// Bus, device and function as a requester puts them on the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,5 +61,37 @@ impl Segment {
     /// Its number.
     pub const fn get(self) -> u16 {
         self.0
+    }
+}
+
+/// A PCI function of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciFunction {
+    /// The segment.
+    pub segment: Segment,
+    /// Bus, device and function.
+    pub requester: RequesterId,
+}
+
+impl PciFunction {
+    /// Function `function` of device `device` on bus `bus` of segment 0.
+    pub const fn of(bus: u8, device: u8, function: u8) -> Self {
+        Self {
+            segment: Segment::new(0),
+            requester: RequesterId::of(bus, device, function),
+        }
+    }
+}
+
+impl fmt::Display for PciFunction {
+    /// As `lspci` writes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (segment, requester) = (self.segment.get(), self.requester);
+        let (bus, device) = (requester.bus(), requester.device());
+        write!(
+            f,
+            "{segment:04x}:{bus:02x}:{device:02x}.{}",
+            requester.function()
+        )
     }
 }
