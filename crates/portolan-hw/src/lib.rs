@@ -10,20 +10,25 @@
 //! there are (DMAR, IVRS, IORT, VIOT), [`reserved`] has the addresses that they reserve for streams, and
 //! [`overrides`] what they say that counts for more than a unit's registers.
 //!
+//! [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
+//! function.
+//!
 //! A `spec` module holds layouts and nothing else.
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 extern crate alloc;
 
 pub mod amd;
 pub mod firmware;
 pub mod ids;
+mod iommu;
 pub mod overrides;
 pub mod reserved;
 pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra_smmu;
+pub mod topology;
 mod turn;
 pub mod virtio;
 pub mod vtd;

@@ -100,7 +100,7 @@ impl Drop for Known {
 #[derive(Debug)]
 pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) core: Arc<Core<R, M, C>>,
-    pub(super) config: Config,
+    pub(crate) config: Config,
     /// Whoever has them moves streams.
     pub(super) structures: Desk<C, Structures>,
     pub(super) known: Guarded<C, Known>,

@@ -3,7 +3,7 @@
 use core::alloc::Layout;
 use core::ptr::NonNull;
 
-use crate::addr::{CpuId, PhysAddr, PhysRange};
+use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
 use crate::platform::{Clock, Cpus, Lock, Mmio, Nanos, SharedWord};
 
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
@@ -141,6 +141,14 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
 
     /// The registers at `window`; none if they cannot be mapped.
     fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
+
+    /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find what
+    /// lies behind a bridge, and the capabilities of an IOMMU that is a function. None if there is no
+    /// such function.
+    fn pci_config(&self, function: PciFunction, offset: u16) -> Option<u32> {
+        let _ = (function, offset);
+        None
+    }
 
     /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait: a
     /// worker or a soft interrupt should call [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon.

@@ -1,0 +1,179 @@
+//! Each driver as an [`Iommu`]: the kind of domain that suits it, and what decides its policy.
+//!
+//! *Context.* As the trait's.
+
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use portolan::addr::PageSize;
+use portolan::inval::Caching;
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::table::format::VtdFirstLevels;
+use portolan::unit::{BoundDomain, Conditions, Exits, Iommu, Stage, UnitError};
+
+use crate::amd::AmdVi;
+use crate::smmuv2::SmmuV2;
+use crate::smmuv3::{self, Smmu};
+use crate::tegra_smmu::TegraSmmu;
+use crate::virtio::{Transport, Viommu};
+use crate::vtd::{Has, Mode, Vtd};
+
+/// Of units whose tables nobody shadows and whose queues are the hardware's.
+const fn plain(stage: Stage) -> Conditions {
+    Conditions {
+        stage,
+        caching: Caching::PresentOnly,
+        exits: Exits::None,
+    }
+}
+
+impl<R, M, C> Iommu for Vtd<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + Clone + 'static,
+    C: Cpus,
+{
+    /// First-stage tables in scalable mode: a hypervisor need not shadow them. Second-stage tables
+    /// otherwise.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+        match self.new_stage() {
+            Stage::First => {
+                let domain = Arc::new(self.first_stage(VtdFirstLevels::Four)?);
+                Ok(BoundDomain::new(self, domain))
+            }
+            Stage::Second => {
+                let domain = Arc::new(self.second_stage()?);
+                Ok(BoundDomain::new(self, domain))
+            }
+        }
+    }
+
+    fn conditions(&self) -> Conditions {
+        let stage = self.new_stage();
+        let caching_mode = self.features().has.contains(Has::CACHING_MODE);
+        // Virtual units have caching mode, and there an invalidation is an exit.
+        let (caching, exits) = match caching_mode {
+            false => (Caching::PresentOnly, Exits::None),
+            true => (Caching::NotPresentToo, Exits::Expensive),
+        };
+        Conditions {
+            stage,
+            caching,
+            exits,
+        }
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+    /// The stage of a domain that the unit chooses.
+    fn new_stage(&self) -> Stage {
+        let features = self.features();
+        let first =
+            features.has_first(VtdFirstLevels::Four) && features.has.contains(Has::FIRST_1G);
+        match (self.config.mode, first) {
+            (Mode::Scalable, true) => Stage::First,
+            _ => Stage::Second,
+        }
+    }
+}
+
+impl<R, M, C> Iommu for Smmu<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + Clone + 'static,
+    C: Cpus,
+{
+    /// First-stage tables with the smallest granule, as Linux has it; second-stage tables where there
+    /// is no first stage.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+        let options = smmuv3::DomainOptions::default();
+        let has = |granule| self.features().granules.contains(granule);
+        macro_rules! domain {
+            ($make:ident, $lg2:literal) => {{
+                let domain = Arc::new(self.$make::<$lg2>(&options)?);
+                Ok(BoundDomain::new(self, domain))
+            }};
+        }
+        let stage = self.conditions().stage;
+        match stage {
+            Stage::First if has(PageSize::SIZE_4K) => domain!(first_stage, 12),
+            Stage::First if has(PageSize::of_lg2(14)) => domain!(first_stage, 14),
+            Stage::First => domain!(first_stage, 16),
+            Stage::Second if has(PageSize::SIZE_4K) => domain!(second_stage, 12),
+            Stage::Second if has(PageSize::of_lg2(14)) => domain!(second_stage, 14),
+            Stage::Second => domain!(second_stage, 16),
+        }
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(match self.features().stage1 {
+            smmuv3::Has::Yes => Stage::First,
+            smmuv3::Has::No => Stage::Second,
+        })
+    }
+}
+
+impl<R, M, C> Iommu for SmmuV2<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + Clone + 'static,
+    C: Cpus,
+{
+    /// First-stage tables with a granule of 4 KiB.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+        let domain = Arc::new(self.first_stage::<12>(&crate::smmuv2::DomainOptions::default())?);
+        Ok(BoundDomain::new(self, domain))
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(Stage::First)
+    }
+}
+
+impl<R, M, C> Iommu for AmdVi<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + Clone + 'static,
+    C: Cpus,
+{
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+        let domain = Arc::new(self.domain()?);
+        Ok(BoundDomain::new(self, domain))
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(Stage::Second)
+    }
+}
+
+impl<R, M, C> Iommu for TegraSmmu<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU32> + Clone + 'static,
+    C: Cpus,
+{
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+        let domain = Arc::new(self.domain()?);
+        Ok(BoundDomain::new(self, domain))
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(Stage::Second)
+    }
+}
+
+impl<T: Transport + Send + Sync + 'static, C: Cpus> Iommu for Viommu<T, C> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+        let domain = self.domain()?;
+        Ok(BoundDomain::new(self, domain))
+    }
+
+    /// Each map and unmap is a request to the hypervisor.
+    fn conditions(&self) -> Conditions {
+        Conditions {
+            stage: Stage::Second,
+            caching: Caching::NotPresentToo,
+            exits: Exits::Expensive,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Units of VT-d by the DMAR table.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use portolan::addr::{PciFunction, RequesterId, Segment, StreamId};
+use portolan::platform::Platform;
+
+use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
+use crate::firmware::dmar::{Dmar, ScopeKind, Serves, Structure, Unit};
+use crate::reserved::Streams;
+use crate::vtd::{Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
+
+/// Offset of vendor and device in configuration space.
+const IDENTITY: u16 = 0;
+/// Offset of the class.
+const CLASS: u16 = 8;
+/// Offset of a bridge's buses: primary, secondary, subordinate.
+const BUSES: u16 = 0x18;
+
+/// The buses behind a bridge, both ends included.
+fn behind(platform: &impl Platform, segment: Segment, bridge: RequesterId) -> Option<(u8, u8)> {
+    let requester = bridge;
+    let function = PciFunction { segment, requester };
+    let buses = platform.pci_config(function, BUSES)?;
+    Some(((buses >> 8) as u8, (buses >> 16) as u8))
+}
+
+/// What the machine's own PCI devices, which are on bus 0, say of its units.
+fn quirks(platform: &impl Platform, segment: Segment) -> Quirks {
+    let identity = |requester: u16| {
+        let requester = RequesterId::new(requester);
+        let function = PciFunction { segment, requester };
+        let identity = platform.pci_config(function, IDENTITY)?;
+        let (vendor, device) = (identity as u16, (identity >> 16) as u16);
+        if vendor != INTEL {
+            return None;
+        }
+        let base_class = (platform.pci_config(function, CLASS)? >> 24) as u8;
+        Some(PciIdentity {
+            vendor,
+            device,
+            base_class,
+        })
+    };
+    let all = (0..=0xff).filter_map(identity).map(Quirks::of);
+    all.fold(Quirks::empty(), Quirks::union)
+}
+
+fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Unit<'t>, TopologyError>> + use<'t> {
+    table.structures().filter_map(|structure| match structure {
+        Ok(Structure::Unit(unit)) => Some(Ok(unit)),
+        Ok(_) => None,
+        Err(error) => Some(Err(error.into())),
+    })
+}
+
+/// Takes over and enables all units of `table`.
+pub(super) fn enable<P: Platform>(
+    table: &[u8],
+    platform: &P,
+    options: Options,
+) -> Result<Vec<Enabled>, EnableError> {
+    let table = Dmar::parse(table)?;
+    let mut enabled = Vec::new();
+    for unit in units(&table) {
+        let unit = unit?;
+        let window = unit.registers;
+        let registers = platform.registers(window);
+        let registers = registers.ok_or(EnableError::NoRegisters { window })?;
+        let failed = |error| EnableError::Unit { window, error };
+        let features = Features::read(&registers).map_err(failed)?;
+        let first = Has::SCALABLE | Has::FIRST | Has::FIRST_1G;
+        let mut config = Config {
+            // First-stage tables are the hardware's own under a hypervisor, too.
+            mode: match features.has.contains(first | Has::CACHING_MODE) {
+                true => Mode::Scalable,
+                false => Mode::Legacy,
+            },
+            output_lg2: table.address_lg2(),
+            chip: quirks(platform, unit.segment),
+            ..Config::default()
+        };
+        if options.reserved == FirmwareMemory::Reached {
+            let bus = |bridge| behind(platform, unit.segment, bridge).map(|(first, _)| first);
+            let found = table.reserved(unit.segment, Streams::ALL, bus);
+            // What makes no sense is left out, and counted there.
+            let _ = config.reserved.read(found);
+        }
+        let memory = memory::for_driver(platform);
+        let unit = Vtd::enable(registers, memory, platform.clone(), config).map_err(failed)?;
+        enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
+        enabled.push(Arc::new(unit) as Enabled);
+    }
+    Ok(enabled)
+}
+
+/// The number of the unit of `function`, and its stream: its requester identifier.
+pub(super) fn find(
+    table: &[u8],
+    platform: &impl Platform,
+    function: PciFunction,
+) -> Result<Option<(usize, StreamId)>, TopologyError> {
+    let table = Dmar::parse(table)?;
+    let stream = function.requester.stream();
+    let mut remaining = None;
+    for (number, unit) in units(&table).enumerate() {
+        let unit = unit?;
+        if unit.segment != function.segment {
+            continue;
+        }
+        match unit.serves {
+            Serves::Remaining => remaining = remaining.or(Some((number, stream))),
+            Serves::Named if names(&unit, platform, function)? => {
+                return Ok(Some((number, stream)));
+            }
+            Serves::Named => {}
+        }
+    }
+    Ok(remaining)
+}
+
+/// Whether a scope of `unit` is `function`, or a bridge that it is behind.
+fn names(
+    unit: &Unit<'_>,
+    platform: &impl Platform,
+    function: PciFunction,
+) -> Result<bool, TopologyError> {
+    let buses = |bridge| behind(platform, unit.segment, bridge);
+    for scope in unit.scopes {
+        let scope = scope?;
+        let at = scope.requester(|bridge| buses(bridge).map(|(first, _)| first));
+        let found = match (scope.kind, at) {
+            (ScopeKind::Endpoint, Some(at)) => at == function.requester,
+            (ScopeKind::Bridge, Some(at)) => {
+                let bus = function.requester.bus();
+                let inside = |(first, last)| first <= bus && bus <= last;
+                at == function.requester || buses(at).is_some_and(inside)
+            }
+            _ => false,
+        };
+        if found {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,95 @@
+//! Why there are no units, or no device.
+
+use portolan::addr::{PciFunction, PhysRange};
+use portolan::dma::{DeviceError, SpaceError};
+use portolan::unit::UnitError;
+use thiserror::Error;
+
+use crate::amd::NotAnIommu;
+use crate::firmware::TableError;
+
+/// Why firmware's tables do not say what units there are.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// No table describes units.
+    #[error("there is no DMAR, IORT or IVRS table")]
+    NoTable,
+    /// A table is damaged.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// No memory for a copy of the table.
+    #[error("no memory for a copy of the table")]
+    Memory,
+}
+
+/// Why a unit was not enabled.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum EnableError {
+    /// The table.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The platform does not give the registers.
+    #[error("the registers at {start}..={last} cannot be mapped",
+        start = window.start(), last = window.last())]
+    NoRegisters {
+        /// Where they are.
+        window: PhysRange,
+    },
+    /// The unit's own PCI function has no capability block where the table says.
+    #[error("{function}: {error}")]
+    NoCapability {
+        /// The function.
+        function: PciFunction,
+        /// What is there.
+        error: NotAnIommu,
+    },
+    /// The unit.
+    #[error("the unit at {start}: {error}", start = window.start())]
+    Unit {
+        /// Its registers.
+        window: PhysRange,
+        /// What became of it.
+        error: UnitError,
+    },
+    /// No memory to remember the unit.
+    #[error("no memory to remember a unit")]
+    Memory,
+}
+
+impl From<TableError> for EnableError {
+    fn from(error: TableError) -> Self {
+        Self::Topology(error.into())
+    }
+}
+
+/// Why a device was not opened.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The table.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// No unit serves the function: it reaches all memory, or none.
+    #[error("no IOMMU serves {function}")]
+    NotServed {
+        /// The function.
+        function: PciFunction,
+    },
+    /// The unit has no domain for it.
+    #[error("no domain for the device: {0}")]
+    Domain(UnitError),
+    /// The address space.
+    #[error(transparent)]
+    Space(#[from] SpaceError),
+    /// The device was not attached.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

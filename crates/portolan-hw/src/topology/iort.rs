@@ -1,0 +1,86 @@
+//! SMMUs of version 3 by the IORT table.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use portolan::addr::{PciFunction, PhysRange, StreamId};
+use portolan::platform::Platform;
+
+use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
+use crate::firmware::iort::{Body, Iort, Node, SmmuV3};
+use crate::reserved::Streams;
+use crate::smmuv3::{Config, RegisterPages, Smmu};
+
+/// Bytes of a unit's registers: two pages of 64 KiB.
+const WINDOW: u64 = 0x2_0000;
+/// Bytes of those of a unit whose second page is in the first.
+const ONE_PAGE: u64 = 0x1_0000;
+/// The model of Cavium ThunderX2.
+const THUNDERX2: u32 = 2;
+
+fn units<'t>(
+    table: &Iort<'t>,
+) -> impl Iterator<Item = Result<(Node<'t>, SmmuV3), TopologyError>> + use<'t> {
+    table.nodes().filter_map(|node| match node {
+        Ok(node) => match node.body {
+            Body::SmmuV3(unit) => Some(Ok((node, unit))),
+            _ => None,
+        },
+        Err(error) => Some(Err(error.into())),
+    })
+}
+
+/// Takes over and enables all units of `table`.
+pub(super) fn enable<P: Platform>(
+    table: &[u8],
+    platform: &P,
+    options: Options,
+) -> Result<Vec<Enabled>, EnableError> {
+    let table = Iort::parse(table)?;
+    let mut enabled = Vec::new();
+    for unit in units(&table) {
+        let (node, unit) = unit?;
+        let (pages, bytes) = match unit.model {
+            THUNDERX2 => (RegisterPages::OnlyFirst, ONE_PAGE),
+            _ => (RegisterPages::Two, WINDOW),
+        };
+        let at = PhysRange::page(unit.base, portolan::addr::PageSize::of_lg2(0));
+        let window = PhysRange::from_len(unit.base, bytes);
+        let window = window.ok_or(EnableError::NoRegisters { window: at })?;
+        let registers = platform.registers(window);
+        let registers = registers.ok_or(EnableError::NoRegisters { window })?;
+        let mut config = Config {
+            coherency: unit.coherency(),
+            pages,
+            ..Config::default()
+        };
+        if options.reserved == FirmwareMemory::Reached {
+            // What makes no sense is left out, and counted there.
+            let _ = config.reserved.read(table.reserved(&node, Streams::ALL));
+        }
+        let memory = memory::for_driver(platform);
+        let unit = Smmu::enable(registers, memory, platform.clone(), config);
+        let unit = unit.map_err(|error| EnableError::Unit { window, error })?;
+        enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
+        enabled.push(Arc::new(unit) as Enabled);
+    }
+    Ok(enabled)
+}
+
+/// The number of the unit of `function`, and its stream there.
+pub(super) fn find(
+    table: &[u8],
+    function: PciFunction,
+) -> Result<Option<(usize, StreamId)>, TopologyError> {
+    let table = Iort::parse(table)?;
+    let Some(found) = table.resolve(function.segment, function.requester)? else {
+        return Ok(None);
+    };
+    for (number, unit) in units(&table).enumerate() {
+        let (node, _) = unit?;
+        if node.offset == found.unit.offset {
+            return Ok(Some((number, found.stream)));
+        }
+    }
+    Ok(None)
+}

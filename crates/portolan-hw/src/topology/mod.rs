@@ -1,0 +1,135 @@
+//! From firmware's tables to devices: which units there are, which of them serves a PCI function and
+//! by which stream, and what is reserved for it.
+//!
+//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi).
+//! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
+//!
+//! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 and virtio-iommu (an embedder enables
+//! them by their drivers and makes an [`Iommu`](portolan::unit::Iommu) of them), groups of functions
+//! that share a stream (aliases of bridges, functions without ACS), devices that are not PCI
+//! functions, and interrupt remapping.
+
+mod dmar;
+mod error;
+mod iommus;
+mod iort;
+mod ivrs;
+mod memory;
+#[cfg(test)]
+mod tests;
+
+pub use error::{EnableError, OpenError, TopologyError};
+pub use iommus::{DeviceOptions, Iommus};
+
+use alloc::vec::Vec;
+
+use portolan::addr::{PciFunction, StreamId};
+use portolan::platform::Platform;
+use portolan::unit::Iommu;
+
+use crate::firmware::dmar::Dmar;
+use crate::firmware::iort::Iort;
+use crate::firmware::ivrs::Ivrs;
+
+/// How units are enabled.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Memory that firmware's own devices use.
+    pub reserved: FirmwareMemory,
+}
+
+/// What becomes of memory that firmware's tables say a device goes on using.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FirmwareMemory {
+    /// The device reaches it, at its own addresses.
+    #[default]
+    Reached,
+    /// It does not: for a machine whose firmware is not trusted.
+    Refused,
+}
+
+/// Which kind of table there is: a machine has units of one architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Dmar,
+    Iort,
+    Ivrs,
+}
+
+/// What firmware says of a machine's units. It holds a copy of the table.
+///
+/// *Context.* Task.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    kind: Kind,
+    table: Vec<u8>,
+}
+
+impl Topology {
+    /// The topology that one of `tables` describes: whole ACPI tables, of which those of other
+    /// signatures are passed over.
+    ///
+    /// # Errors
+    /// If there is none, or the first one found is damaged.
+    pub fn from_acpi<'t>(
+        tables: impl IntoIterator<Item = &'t [u8]>,
+    ) -> Result<Self, TopologyError> {
+        for table in tables {
+            let kind = match table.get(..4) {
+                Some(b"DMAR") => Kind::Dmar,
+                Some(b"IORT") => Kind::Iort,
+                Some(b"IVRS") => Kind::Ivrs,
+                _ => continue,
+            };
+            match kind {
+                Kind::Dmar => Dmar::parse(table).map(drop)?,
+                Kind::Iort => Iort::parse(table).map(drop)?,
+                Kind::Ivrs => Ivrs::parse(table).map(drop)?,
+            }
+            let mut copy = Vec::new();
+            copy.try_reserve_exact(table.len())
+                .map_err(|_| TopologyError::Memory)?;
+            copy.extend_from_slice(table);
+            return Ok(Self { kind, table: copy });
+        }
+        Err(TopologyError::NoTable)
+    }
+
+    /// Takes all units over and enables them: every stream is blocked until its device is opened, but
+    /// those whose devices firmware has at work keep the memory that it reserves for them.
+    ///
+    /// # Errors
+    /// With the unit that was not enabled; those before it are disabled again.
+    pub fn enable<P: Platform>(
+        self,
+        platform: P,
+        options: Options,
+    ) -> Result<Iommus<P>, EnableError> {
+        let units = match self.kind {
+            Kind::Dmar => dmar::enable(&self.table, &platform, options)?,
+            Kind::Iort => iort::enable(&self.table, &platform, options)?,
+            Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
+        };
+        Ok(Iommus::new(self, platform, units))
+    }
+
+    /// The number of the unit, in the order of the table, that serves `function`, and its stream
+    /// there; `None` if no unit does.
+    fn find(
+        &self,
+        platform: &impl Platform,
+        function: PciFunction,
+    ) -> Result<Option<(usize, StreamId)>, TopologyError> {
+        match self.kind {
+            Kind::Dmar => dmar::find(&self.table, platform, function),
+            Kind::Iort => iort::find(&self.table, function),
+            Kind::Ivrs => ivrs::find(&self.table, function),
+        }
+    }
+}
+
+/// A unit that is enabled.
+type Enabled = alloc::sync::Arc<dyn Iommu>;
