@@ -15,8 +15,6 @@ mod iommus;
 mod iort;
 mod ivrs;
 mod memory;
-#[cfg(test)]
-mod tests;
 
 pub use error::{EnableError, OpenError, TopologyError};
 pub use iommus::{DeviceOptions, Iommus};

@@ -1,0 +1,301 @@
+//! From firmware's table to a device that does DMA, through one platform and nothing else.
+#![allow(missing_docs, unsafe_code)]
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange, Segment, StreamId};
+use portolan::dma::{Buffer, Device, Direction, Mapping, Pieces, Policy, Trust, Wish};
+use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
+use portolan::unit::{Exits, Stage};
+use portolan_hw::topology::{
+    DeviceOptions, EnableError, Iommus, OpenError, Options, Topology, TopologyError,
+};
+use portolan_model::clock::{Tick, VirtualClock};
+use portolan_model::decode::AccessKind;
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
+
+/// The function 0:3.0, and one beside it.
+const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
+const OTHER: PciFunction = PciFunction::of(0, 4, 0);
+const REGISTERS: u64 = 0xfed9_0000;
+
+/// A machine with one unit of the model. The drivers see it through [`Platform`] alone.
+struct Machine<R> {
+    unit: Arc<R>,
+    clock: Arc<VirtualClock>,
+    memory: Arc<ModelMemory>,
+}
+
+impl<R> Clone for Machine<R> {
+    fn clone(&self) -> Self {
+        let (unit, clock, memory) = (&self.unit, &self.clock, &self.memory);
+        let (unit, clock, memory) = (unit.clone(), clock.clone(), memory.clone());
+        Self {
+            unit,
+            clock,
+            memory,
+        }
+    }
+}
+
+fn page_of(layout: Layout) -> PageSize {
+    PageSize::of_lg2(layout.size().next_power_of_two().max(4096).trailing_zeros())
+}
+
+// SAFETY: the model hands out each block of its memory once, and its words never move.
+unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
+    type Word = AtomicU64;
+    type Lock<T: Send> = SpinLock<T>;
+    type Registers = Arc<R>;
+
+    fn now(&self) -> Nanos {
+        Nanos::new(self.clock.now_ns())
+    }
+
+    fn relax(&self) {
+        self.clock.advance_ns(1000);
+        self.unit.tick();
+    }
+
+    fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
+        self.memory.alloc(page_of(layout)).ok()
+    }
+
+    unsafe fn free(&self, at: PhysAddr, layout: Layout) {
+        self.memory.free(at, page_of(layout));
+    }
+
+    unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
+        let page = at.align_down(PageSize::SIZE_4K);
+        let words = self.memory.table(page, PageSize::SIZE_4K);
+        // SAFETY: the byte is inside the page.
+        unsafe {
+            NonNull::from(words)
+                .cast::<u8>()
+                .add((at.get() & 0xfff) as usize)
+        }
+    }
+
+    fn registers(&self, window: PhysRange) -> Option<Arc<R>> {
+        (window.start().get() == REGISTERS).then(|| self.unit.clone())
+    }
+}
+
+fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 36];
+    bytes[..4].copy_from_slice(&signature);
+    bytes.extend(body);
+    let length = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+    let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    bytes[9] = sum.wrapping_neg();
+    bytes
+}
+
+/// DMAR with one unit for all of segment 0.
+fn dmar(registers: u64) -> Vec<u8> {
+    let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    body.extend([0, 0, 16, 0, 1, 0, 0, 0]);
+    body.extend(registers.to_le_bytes());
+    table(*b"DMAR", &body)
+}
+
+/// IORT with one SMMU of version 3 behind the root complex of segment 0.
+fn iort() -> Vec<u8> {
+    let words =
+        |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
+    // Two nodes, from offset 48 on.
+    let mut body = words(&[2, 48, 0]);
+    // An SMMU of version 3: 68 bytes, no mappings; coherent.
+    body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    body.extend(words(&[
+        REGISTERS as u32,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]));
+    // A root complex: 40 bytes and a mapping of 20, one to one to the SMMU.
+    body.extend([2, 60, 0, 3, 0, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0]);
+    body.extend(words(&[0, 0, 0, 0, 64, 0]));
+    body.extend(words(&[0, 0xffff, 0, 48, 0]));
+    table(*b"IORT", &body)
+}
+
+fn memory() -> Arc<ModelMemory> {
+    let base = PhysAddr::new(0x8000_0000);
+    Arc::new(ModelMemory::new(base, 1 << 12, Visibility::AtOnce))
+}
+
+fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
+    let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
+    let setup = VtdSetup {
+        identification,
+        clock: clock.clone(),
+        ..VtdSetup::default()
+    };
+    let unit = Arc::new(VtdRegisters::new(setup, memory.clone()));
+    Machine {
+        unit,
+        clock,
+        memory,
+    }
+}
+
+fn smmu() -> Machine<SmmuRegisters> {
+    let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
+    let setup = SmmuSetup {
+        clock: clock.clone(),
+        ..SmmuSetup::default()
+    };
+    let unit = Arc::new(SmmuRegisters::new(setup, memory.clone()));
+    Machine {
+        unit,
+        clock,
+        memory,
+    }
+}
+
+/// A page of a network card.
+struct Packet(PhysRange);
+
+// SAFETY: the address is a name: no memory of this process is behind it.
+unsafe impl Buffer for Packet {
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(self.0)
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
+    }
+}
+
+fn packet() -> Packet {
+    Packet(PhysRange::from_len(PhysAddr::new(0x1234_5000), 0x1000).expect("a range"))
+}
+
+/// What a driver does. Its types name the platform and the buffer, and nothing else.
+fn driver<P: Platform>(device: &Device<P>, reaches: impl Fn(Iova) -> Option<u64>) {
+    let rx: Mapping<P, Packet> = device
+        .map(packet(), Direction::FromDevice)
+        .expect("it is mapped");
+    let at = rx.iova();
+    assert_eq!(reaches(at), Some(0x1234_5000));
+    let packet = rx.unmap().expect("the unit completes");
+    assert_eq!(packet.0.start().get(), 0x1234_5000);
+    assert_eq!(reaches(at), None);
+    let ring = device.coherent(0x3000).expect("the platform has memory");
+    ring.words()[0].store(7, Ordering::Relaxed);
+    assert_eq!(reaches(ring.iova()), Some(ring.memory().start().get()));
+    let rx = device.map(packet, Direction::FromDevice);
+    let deferred = rx.expect("it is mapped").defer().expect("it is unmapped");
+    assert!(deferred.reclaim().is_ok());
+}
+
+fn opened<P: Platform>(platform: P, table: &[u8]) -> Iommus<P> {
+    let other = self::table(*b"APIC", &[]);
+    let topology = Topology::from_acpi([&other[..], table]).expect("a table of units");
+    topology
+        .enable(platform, Options::default())
+        .expect("units that work")
+}
+
+#[test]
+fn a_disk_behind_vtd_does_dma() {
+    let machine = vtd(VtdIdentification::default());
+    let iommus = opened(machine.clone(), &dmar(REGISTERS));
+    let reach = |function: PciFunction, at| {
+        let stream = function.requester.stream();
+        let unit = &machine.unit;
+        let found = unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    };
+    let device = iommus.device(DEVICE).expect("a device");
+    let policy = device.space().expect("it is translated").policy();
+    assert_eq!(policy, Policy::Retired);
+    driver(&device, |at| reach(DEVICE, at));
+    // Others reach nothing, and this one neither, once it is closed.
+    let rx = device.map(packet(), Direction::FromDevice).expect("mapped");
+    let at = rx.iova();
+    assert_eq!(reach(OTHER, at), None);
+    assert!(rx.unmap().is_ok());
+    drop(device);
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_disk_behind_an_smmu_does_dma() {
+    let machine = smmu();
+    let iommus = opened(machine.clone(), &iort());
+    assert_eq!(iommus.units().len(), 1);
+    let device = iommus.device(DEVICE).expect("a device");
+    let stream = StreamId::new(DEVICE.requester.get().into());
+    driver(&device, |at| {
+        let unit = &machine.unit;
+        let found = unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    });
+    drop(device);
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() {
+    let kept = DeviceOptions::default;
+    let lazy = |machine: Machine<VtdRegisters>| {
+        let iommus = opened(machine, &dmar(REGISTERS));
+        let (unit, _) = iommus.unit_of(DEVICE).expect("a unit");
+        let conditions = unit.conditions();
+        let mut options = kept();
+        options.buffers = portolan::dma::Buffers::Kept;
+        options.preference = Wish::Lazy;
+        let decision = iommus.decide(&**unit, &options);
+        assert!(!decision.reason.is_empty());
+        (conditions.stage, conditions.exits, decision.policy)
+    };
+    let legacy = lazy(vtd(VtdIdentification::default().caching_mode()));
+    assert_eq!(legacy, (Stage::Second, Exits::Expensive, Policy::Strict));
+    let found = lazy(vtd(VtdIdentification::scalable().caching_mode()));
+    assert_eq!(found, (Stage::First, Exits::Expensive, Policy::Lazy));
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_with_its_reason() {
+    let missing = Topology::from_acpi([&table(*b"APIC", &[])[..]]).err();
+    assert_eq!(missing, Some(TopologyError::NoTable));
+    let mut damaged = dmar(REGISTERS);
+    damaged[9] ^= 1;
+    let refused = Topology::from_acpi([&damaged[..]]).err();
+    assert!(matches!(refused, Some(TopologyError::Table(_))));
+    let machine = vtd(VtdIdentification::default());
+    let elsewhere = dmar(0xfed8_0000);
+    let topology = Topology::from_acpi([&elsewhere[..]]).expect("a table");
+    let refused = topology.enable(machine.clone(), Options::default()).err();
+    assert!(matches!(refused, Some(EnableError::NoRegisters { .. })));
+    let iommus = opened(machine, &dmar(REGISTERS));
+    let far = PciFunction {
+        segment: Segment::new(1),
+        ..DEVICE
+    };
+    let refused = iommus.device(far).err();
+    assert_eq!(refused, Some(OpenError::NotServed { function: far }));
+    let mut untrusted = DeviceOptions::default();
+    untrusted.constraints.trust = Trust::Untrusted;
+    let device = iommus.device_with(DEVICE, &untrusted).expect("a device");
+    // A second one for the same stream, in a space of its own, takes the stream over.
+    drop(device);
+    assert!(iommus.device(DEVICE).is_ok());
+}
