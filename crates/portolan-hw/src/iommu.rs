@@ -1,6 +1,6 @@
 //! Each driver as an [`Iommu`]: the kind of domain that suits it, and what decides its policy.
 //!
-//! *Context.* As the trait's.
+//! *Context.* Task to make domains; interrupt to ask for conditions.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64};

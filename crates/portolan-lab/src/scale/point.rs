@@ -172,12 +172,8 @@ impl<'b> Bench<'b> {
             },
             ..SpaceOptions::default()
         };
-        let (unit, domain) = (Arc::new(Attached), Arc::new(domain));
-        let space = Arc::new(DmaSpace::new(
-            BoundDomain::new(unit, domain),
-            cpus.clone(),
-            &options,
-        )?);
+        let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain));
+        let space = Arc::new(DmaSpace::new(bound, cpus.clone(), &options)?);
         let device = Device::translated(space, STREAM, Constraints::default())?;
         let pages = (load.bytes / F::GRANULE.bytes() as f64).ceil().max(1.0);
         let entry = profile.price(Event::PteWrite)?;

@@ -244,6 +244,8 @@ pub struct Conditions {
 pub trait Iommu: Unit {
     /// An empty domain of the kind that suits the unit best.
     ///
+    /// *Context.* Task.
+    ///
     /// # Errors
     /// If there is no memory or no identifier for it, or no kind that the unit can do.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError>;
