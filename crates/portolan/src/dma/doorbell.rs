@@ -79,7 +79,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Whether the unit takes what `stream` writes to `at` for messages, untranslated.
     fn takes_messages(&self, stream: StreamId, at: Iova) -> bool {
         let mut takes = false;
-        self.home.unit().reserved(stream, &mut |region| {
+        self.bound.unit().reserved(stream, &mut |region| {
             takes |= region.kind == ReservedKind::Interrupts && region.range.contains(at);
         });
         takes
