@@ -259,7 +259,12 @@ fn a_message_of_a_translated_device_arrives_where_it_is_mapped_to() {
     let mut told = None;
     unit.reserved(STREAM, &mut |region| told = Some(region));
     assert_eq!(told, Some(region));
-    let space = DmaSpace::new(unit, domain, cpus, &SpaceOptions::default()).expect("a space");
+    let space = DmaSpace::new(
+        BoundDomain::new(unit, domain),
+        cpus,
+        &SpaceOptions::default(),
+    );
+    let space = space.expect("a space");
     let limits = Constraints::default();
     let device = Device::translated(Arc::new(space), STREAM, limits).expect("attached");
     let write = |at| {
