@@ -237,7 +237,7 @@ fn a_device_that_tries_everything_gets_at_its_buffer_alone() {
 
 #[test]
 fn slots_wait_until_they_are_quiet() {
-    let rig = Rig::new(Policy::Retired);
+    let rig = Rig::new(Policy::Deferred);
     let mut tester = Tester::new(&rig.model, STREAM, 1 << 16);
     let (range, whole) = buffer(0x3f00, 0x200);
     rig.world.with(|world| world[0x3f00..0x4100].fill(MINE));
@@ -245,11 +245,11 @@ fn slots_wait_until_they_are_quiet() {
     rig.rampage(&mut tester, mapping.iova(), whole);
     let used = rig.pool.in_use().used;
     assert!(used > 0);
-    let retired = mapping.defer().ok().unwrap();
+    let deferred = mapping.defer().ok().unwrap();
     // The device still gets there, so nobody else may have the slots.
     assert!(!tester.try_stale(|_| false).is_empty());
     assert_eq!(rig.pool.in_use().used, used);
-    reclaim_all([retired], |_| {}, |_| panic!("it did not come back")).unwrap();
+    reclaim_all([deferred], |_| {}, |_| panic!("it did not come back")).unwrap();
     assert!(tester.try_stale(|_| false).is_empty());
     assert_eq!(rig.pool.in_use().used, 0);
 }

@@ -29,7 +29,7 @@ fn no_device_reaches_what_a_driver_has_back() {
         );
         match way {
             Way::Lazy => assert!(report.reached_exposed > 0, "{report:?}"),
-            Way::Retired => assert!(report.reached_waiting > 0, "{report:?}"),
+            Way::Deferred => assert!(report.reached_waiting > 0, "{report:?}"),
             Way::Strict | Way::Combined => {}
         }
     }

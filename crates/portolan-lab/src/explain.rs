@@ -112,7 +112,7 @@ pub struct Row {
     pub device_tlb: &'static str,
     /// `expensive` or `none`.
     pub exits: &'static str,
-    /// `strict`, `retired` or `lazy`.
+    /// `strict`, `deferred` or `lazy`.
     pub policy: &'static str,
     /// Why.
     pub reason: &'static str,
@@ -154,7 +154,7 @@ impl Row {
             },
             policy: match decision.policy {
                 Policy::Strict => "strict",
-                Policy::Retired => "retired",
+                Policy::Deferred => "deferred",
                 Policy::Lazy => "lazy",
             },
             reason: decision.reason,
@@ -341,7 +341,7 @@ mod tests {
         };
         assert_eq!(decided("spr-vm", "kept", "none"), "lazy");
         assert_eq!(decided("spr-vm", "kept", "strict"), "strict");
-        assert_eq!(decided("spr-vm", "owned", "none"), "retired");
+        assert_eq!(decided("spr-vm", "owned", "none"), "deferred");
         assert_eq!(decided("xeon-vtd", "kept", "none"), "strict");
         assert_eq!(decided("xeon-vtd", "kept", "lazy"), "lazy");
         assert!(text(&explanation).contains("spr-vm: devices are trusted, first-stage tables"));

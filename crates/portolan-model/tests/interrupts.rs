@@ -289,25 +289,28 @@ fn driver(masking: Masking, policy: Policy) -> u64 {
                 first.unmap().map_err(|kept| kept.error).expect("unmapped");
                 let third = bodys.map(buffer(3), ToDevice);
                 let third = third.map_err(|refused| refused.error).expect("mapped");
-                let retired = third.defer().map_err(|kept| kept.error).expect("retired");
+                let deferred = third.defer().map_err(|kept| kept.error).expect("deferred");
                 bodys.space().expect("translated").flush().expect("flushed");
-                late.lock().expect("nobody panicked").push(retired);
+                late.lock().expect("nobody panicked").push(deferred);
             }),
             handler: Box::new(move || {
-                let retired = second.defer().map_err(|kept| kept.error).expect("retired");
-                if let Err(retired) = retired.try_reclaim() {
-                    put.lock().expect("nobody panicked").push(retired);
+                let deferred = second.defer().map_err(|kept| kept.error).expect("deferred");
+                if let Err(deferred) = deferred.try_reclaim() {
+                    put.lock().expect("nobody panicked").push(deferred);
                 }
                 let space = handlers.space().expect("translated");
                 let _ = (space.is_flush_due(), space.waiting(), space.failure());
                 if let Ok(fourth) = handlers.try_map(buffer(4), ToDevice) {
-                    let retired = fourth.defer().map_err(|kept| kept.error).expect("retired");
-                    put.lock().expect("nobody panicked").push(retired);
+                    let deferred = fourth.defer().map_err(|kept| kept.error).expect("deferred");
+                    put.lock().expect("nobody panicked").push(deferred);
                 }
             }),
             after: Box::new(move || {
-                for retired in back.lock().expect("nobody panicked").drain(..) {
-                    retired.reclaim().map_err(|kept| kept.error).expect("quiet");
+                for deferred in back.lock().expect("nobody panicked").drain(..) {
+                    deferred
+                        .reclaim()
+                        .map_err(|kept| kept.error)
+                        .expect("quiet");
                 }
                 let space = device.space().expect("translated");
                 space.flush().expect("flushed");
@@ -320,7 +323,7 @@ fn driver(masking: Masking, policy: Policy) -> u64 {
 
 #[test]
 fn a_handler_unmaps_and_maps_at_any_step_of_a_driver() {
-    for policy in [Policy::Strict, Policy::Retired, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let steps = driver(Masking::Present, policy);
         assert!(steps > 40, "{policy:?}: {steps} steps");
     }
@@ -329,5 +332,5 @@ fn a_handler_unmaps_and_maps_at_any_step_of_a_driver() {
 #[test]
 #[should_panic(expected = "held by the code that was interrupted")]
 fn dma_with_locks_that_let_interrupts_in_is_noticed() {
-    driver(Masking::Absent, Policy::Retired);
+    driver(Masking::Absent, Policy::Deferred);
 }

@@ -225,7 +225,7 @@ fn a_disk_behind_vtd_does_dma() {
     };
     let device = iommus.device(DEVICE).expect("a device");
     let policy = device.space().expect("it is translated").policy();
-    assert_eq!(policy, Policy::Retired);
+    assert_eq!(policy, Policy::Deferred);
     driver(&device, |at| reach(DEVICE, at));
     // Others reach nothing, and this one neither, once it is closed.
     let rx = device.map(packet(), Direction::FromDevice).expect("mapped");

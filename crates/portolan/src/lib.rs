@@ -15,34 +15,97 @@
 //! * [`passthrough`]: devices that fault on memory that nobody pinned.
 //! * [`mod@unit`]: what every IOMMU driver offers: domains, attachments, faults.
 //!
+//! A device driver hands its buffers over, and has them back once no device can reach them. Its types
+//! name the [`platform::Platform`] that the embedder implements, and the buffer:
+//!
 //! ```
-//! use core::sync::atomic::AtomicU64;
-//! use portolan::addr::{ContextId, Iova, PageSize, PhysAddr};
-//! use portolan::inval::{Gather, plan};
-//! use portolan::platform::SlabTables;
-//! use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-//! use portolan::table::{Access, PageTable};
+//! # // A machine without devices: a platform, a unit that moves no stream, a table and its queue.
+//! # use portolan::addr::*;
+//! # use portolan::dma::*;
 //! # use portolan::inval::*;
-//! # let caps = Capabilities { granule: PageSize::SIZE_4K, page: PageForm::Granule,
-//! #     range: RangeForm::PowerOfTwo { max_lg2_pages: 18 }, leaf_only: LeafOnly::Present,
-//! #     walker: Walker::Coherent, caching: Caching::PresentOnly, write_buffer: WriteBuffer::Absent };
-//! let dirty = DirtyTracking::Off;
-//! let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty };
-//! let memory = SlabTables::<AtomicU64>::new(PhysAddr::new(0x8000_0000), PageSize::SIZE_4K, 16);
-//! let table = PageTable::new(format, &memory)?;
-//!
-//! let mut owed = Gather::new();
-//! let iova = Iova::new(0xfff0_0000);
-//! let range = table.map(iova, PhysAddr::new(0x1234_5000), 0x3000, Access::READ, &mut owed)?;
-//! assert_eq!(table.translate(Iova::new(0xfff0_1008)).unwrap().pa, PhysAddr::new(0x1234_6008));
-//!
-//! let mut owed = Gather::new();
-//! table.unmap(range, &mut owed)?;
-//! let counts = plan(ContextId::new(7), &caps, &Quirks::default(), &owed).counts();
-//! assert_eq!((counts.range, counts.syncs), (1, 1));
-//! # drop(owed);
-//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! # use portolan::platform::*;
+//! # use portolan::table::{PageTable, format::*};
+//! # use portolan::unit::*;
+//! # use core::sync::atomic::AtomicU64;
+//! # use std::{alloc::Layout, ptr::NonNull, sync::Arc};
+//! # #[derive(Clone)]
+//! # struct Kernel;
+//! # struct NoRegisters;
+//! # impl Mmio for NoRegisters {
+//! #     fn read32(&self, _: usize) -> u32 { u32::MAX }
+//! #     fn write32(&self, _: usize, _: u32) {}
+//! # }
+//! # unsafe impl Platform for Kernel {
+//! #     type Word = AtomicU64;
+//! #     type Lock<T: Send> = SpinLock<T>;
+//! #     type Registers = NoRegisters;
+//! #     fn now(&self) -> Nanos { Nanos::new(0) }
+//! #     fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
+//! #         NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+//! #             .map(|at| PhysAddr::new(at.addr().get() as u64))
+//! #     }
+//! #     unsafe fn free(&self, at: PhysAddr, layout: Layout) {
+//! #         unsafe { std::alloc::dealloc(self.virt(at).as_ptr(), layout) }
+//! #     }
+//! #     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> { NonNull::new(at.get() as *mut u8).unwrap() }
+//! #     fn registers(&self, _: PhysRange) -> Option<NoRegisters> { None }
+//! # }
+//! # struct Unit;
+//! # impl portolan::unit::Unit for Unit {
+//! #     fn block(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
+//! #     fn pass_through(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
+//! #     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> { Ok(None) }
+//! # }
+//! # impl<D: Domain> Attach<D> for Unit {
+//! #     fn attach(&self, _: StreamId, _: &Arc<D>) -> Result<(), AttachError> { Ok(()) }
+//! # }
+//! # struct Queue;
+//! # impl InvalidationQueue for Queue {
+//! #     type Error = UnitError;
+//! #     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+//! #         steps.for_each(drop);
+//! #         Ok(())
+//! #     }
+//! # }
+//! # impl ContextHome for Queue {
+//! #     fn retire(&self, _: ContextId) -> Result<(), UnitError> { Ok(()) }
+//! # }
+//! # struct Packet(Box<[u8; 4096]>);
+//! # unsafe impl Buffer for Packet {
+//! #     fn pieces(&self) -> Pieces<'_> {
+//! #         let at = PhysAddr::new(self.0.as_ptr().addr() as u64);
+//! #         Pieces::One(PhysRange::from_len(at, 4096).unwrap())
+//! #     }
+//! #     fn device_may_write(&self) -> bool { true }
+//! #     fn view(&self) -> Option<NonNull<[u8]>> { Some(NonNull::from(&self.0[..])) }
+//! # }
+//! # fn open() -> Device<Kernel> {
+//! #     let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2: 52, dirty: DirtyTracking::Off };
+//! #     let table = PageTable::new(format, unsafe { RawMemory::new(Kernel) }).unwrap();
+//! #     let caps = Capabilities { granule: PageSize::SIZE_4K, page: PageForm::Granule,
+//! #         range: RangeForm::Absent, leaf_only: LeafOnly::Present, walker: Walker::Coherent,
+//! #         caching: Caching::PresentOnly, write_buffer: WriteBuffer::Absent };
+//! #     let domain = PagedDomain::new(table, ContextId::new(1), caps, Quirks::default(), Queue);
+//! #     let bound = BoundDomain::new(Arc::new(Unit), Arc::new(domain));
+//! #     let options = SpaceOptions { policy: Policy::Deferred, ..SpaceOptions::default() };
+//! #     let space = Arc::new(DmaSpace::new(bound, Kernel, &options).unwrap());
+//! #     Device::translated(space, StreamId::new(1), Constraints::default()).unwrap()
+//! # }
+//! fn receive(device: &Device<Kernel>, packet: Packet) -> Result<Packet, UnmapError> {
+//!     let rx = device.map(packet, Direction::FromDevice).expect("addresses and table pages");
+//!     // ... rx.iova() goes into the card's descriptor, and the card says that it is done ...
+//!     let mut header = [0; 14];
+//!     rx.read(0, &mut header).expect("the buffer has 14 bytes");
+//!     let deferred = rx.defer().map_err(|failed| failed.error)?;  // unmapped, and still reachable
+//!     deferred.reclaim().map_err(|failed| failed.error)           // invalidated, and ours again
+//! }
+//! # let device = open();
+//! # assert!(receive(&device, Packet(Box::new([0; 4096]))).is_ok());
 //! ```
+//!
+//! `portolan-hw` has the drivers that make such a device: its `topology` leads there from firmware's
+//! tables. Each layer below can be used without those above it: [`table::PageTable`] and
+//! [`inval::plan()`] alone are page tables and their invalidations.
 //!
 //! # Where functions may be called
 //!
@@ -53,8 +116,8 @@
 //! * *Atomic*: may wait for hardware, with a deadline, and never sleeps.
 //! * *Task*: may take memory, and as long as its work is large.
 //!
-//! So an interrupt handler takes buffers back by [`dma::Mapping::retire`] and
-//! [`dma::Retired::poll`], and a worker or a timer calls [`dma::DmaSpace::tick`].
+//! So an interrupt handler takes buffers back by [`dma::Mapping::defer`] and
+//! [`dma::Deferred::try_reclaim`], and a worker or a timer calls [`dma::DmaSpace::tick`].
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Every interleaving of CPUs that retire buffers into one queue and reclaim them.
+//! Every interleaving of CPUs that defer buffers into one queue and reclaim them.
 //!
 //! The table and the plan are the real ones. The hardware notes what it has been told to forget; a
 //! buffer that comes back before its addresses are among that fails the test, and so does an
@@ -131,7 +131,7 @@ fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
     let window = IovaRange::new(Iova::new(0x10_0000), Iova::new(0x10_ffff)).unwrap();
     let options = SpaceOptions {
         window,
-        policy: Policy::Retired,
+        policy: Policy::Deferred,
         bounds,
         ..SpaceOptions::default()
     };

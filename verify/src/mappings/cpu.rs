@@ -116,7 +116,7 @@ type Live = (Mapping<VirtualCpus, Block, ToDevice>, PhysRange);
 /// What one CPU holds.
 struct Hands {
     live: Vec<Live>,
-    retired: Vec<Deferred<VirtualCpus, Block>>,
+    deferred: Vec<Deferred<VirtualCpus, Block>>,
     old: VecDeque<Old>,
     rng: Rng,
     cpu: u64,
@@ -150,7 +150,7 @@ impl Rig<'_> {
                 self.failed(hands, &refused.error);
                 match refused.value.into_buffer() {
                     Ok(block) => self.world.back(&block),
-                    Err(retired) => hands.retired.push(retired),
+                    Err(deferred) => hands.deferred.push(deferred),
                 }
             }
         }
@@ -236,13 +236,13 @@ impl Rig<'_> {
             let iova = Iova::new((iova.get() / PAGE + page) * PAGE);
             hands.old.push_back(Old { iova, since_ns });
         }
-        let retire = match self.way {
-            Way::Retired => true,
+        let defer = match self.way {
+            Way::Deferred => true,
             _ => hands.rng.u32(..8) == 0,
         };
-        if retire {
+        if defer {
             match mapping.defer() {
-                Ok(retired) => hands.retired.push(retired),
+                Ok(deferred) => hands.deferred.push(deferred),
                 Err(kept) => {
                     self.failed(hands, &kept.error);
                     self.keep(hands, kept.value, memory);
@@ -256,26 +256,26 @@ impl Rig<'_> {
                 self.failed(hands, &failed.error);
                 match failed.value {
                     NotUnmapped::Mapped(mapping) => self.keep(hands, mapping, memory),
-                    NotUnmapped::Deferred(deferred) => hands.retired.push(deferred),
+                    NotUnmapped::Deferred(deferred) => hands.deferred.push(deferred),
                 }
             }
         }
     }
 
     fn reclaim(&self, hands: &mut Hands) {
-        for retired in std::mem::take(&mut hands.retired) {
+        for deferred in std::mem::take(&mut hands.deferred) {
             if hands.rng.u32(..4) == 0 {
-                match retired.try_reclaim() {
+                match deferred.try_reclaim() {
                     Ok(block) => self.world.back(&block),
-                    Err(retired) => hands.retired.push(retired),
+                    Err(deferred) => hands.deferred.push(deferred),
                 }
                 continue;
             }
-            match retired.reclaim() {
+            match deferred.reclaim() {
                 Ok(block) => self.world.back(&block),
                 Err(kept) => {
                     self.failed(hands, &kept.error);
-                    hands.retired.push(kept.value);
+                    hands.deferred.push(kept.value);
                 }
             }
         }
@@ -324,7 +324,7 @@ impl Rig<'_> {
     pub(super) fn work(&self, cpu: u64, seed: u64, operations: u64) {
         let mut hands = Hands {
             live: Vec::new(),
-            retired: Vec::new(),
+            deferred: Vec::new(),
             old: VecDeque::new(),
             rng: Rng::with_seed(seed ^ (cpu << 40)),
             cpu,
@@ -339,7 +339,7 @@ impl Rig<'_> {
                     done += 1;
                 }
                 6 => self.read(&mut hands),
-                7 if hands.retired.len() > 8 => self.reclaim(&mut hands),
+                7 if hands.deferred.len() > 8 => self.reclaim(&mut hands),
                 // A timer.
                 8 if self.way == Way::Lazy => {
                     if let Err(error) = self.space.tick() {
@@ -352,7 +352,7 @@ impl Rig<'_> {
             }
         }
         for _ in 0..PATIENCE {
-            if hands.live.is_empty() && hands.retired.is_empty() {
+            if hands.live.is_empty() && hands.deferred.is_empty() {
                 return;
             }
             self.recover();
@@ -361,10 +361,10 @@ impl Rig<'_> {
             }
             self.reclaim(&mut hands);
         }
-        let (live, retired) = (hands.live.len(), hands.retired.len());
+        let (live, deferred) = (hands.live.len(), hands.deferred.len());
         let context = self.context(&hands);
         self.tally.violation(format!(
-            "{context}: {live} mappings and {retired} buffers do not come back"
+            "{context}: {live} mappings and {deferred} buffers do not come back"
         ));
     }
 }

@@ -1,9 +1,9 @@
-//! Buffers mapped, retired and reclaimed by many CPUs in virtual time, against an IOMMU that never
+//! Buffers mapped, deferred and reclaimed by many CPUs in virtual time, against an IOMMU that never
 //! forgets a translation until it is told to.
 //!
 //! Each CPU maps buffers, lets the device read them, unmaps them in one of the ways that the policy
 //! has, and lets the device try the old addresses at any time, before and after. A device may get
-//! to a buffer that a mapping or a retired buffer holds; what a driver has back it may not reach,
+//! to a buffer that a mapping or a deferred buffer holds; what a driver has back it may not reach,
 //! but under the lazy policy, there within the bounds and never by way of an address that is
 //! somebody else's by now.
 
@@ -51,22 +51,22 @@ pub enum Way {
     Strict,
     /// The same, submitted by one CPU for all.
     Combined,
-    /// Buffers are retired and reclaimed later, many at once.
-    Retired,
+    /// Buffers are deferred and reclaimed later, many at once.
+    Deferred,
     /// Unmaps return at once.
     Lazy,
 }
 
 impl Way {
     /// All.
-    pub const ALL: [Self; 4] = [Self::Strict, Self::Combined, Self::Retired, Self::Lazy];
+    pub const ALL: [Self; 4] = [Self::Strict, Self::Combined, Self::Deferred, Self::Lazy];
 
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Strict => "strict",
             Self::Combined => "combined",
-            Self::Retired => "retired",
+            Self::Deferred => "deferred",
             Self::Lazy => "lazy",
         }
     }
@@ -74,7 +74,7 @@ impl Way {
     fn policy(self) -> Policy {
         match self {
             Self::Strict | Self::Combined => Policy::Strict,
-            Self::Retired => Policy::Retired,
+            Self::Deferred => Policy::Deferred,
             Self::Lazy => Policy::Lazy,
         }
     }

@@ -17,7 +17,7 @@ const MEMORY: u64 = 1 << 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Driver,
-    /// A mapping, or a retired buffer.
+    /// A mapping, or a deferred buffer.
     Device,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct World {
 pub(super) enum Reached {
     /// Memory that a mapping has which is at that address.
     Another,
-    /// The memory that it was mapped to last, which a mapping or a retired buffer still has.
+    /// The memory that it was mapped to last, which a mapping or a deferred buffer still has.
     Waiting,
     /// The memory that it was mapped to last, which its driver has back.
     Exposed,

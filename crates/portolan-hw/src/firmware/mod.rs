@@ -2,7 +2,7 @@
 //!
 //! [`sdt`] has the common header and the walk over tables, [`dmar`] Intel's DMA remapping table,
 //! [`ivrs`] AMD's I/O virtualization reporting structure, [`iort`] Arm's I/O remapping table and
-//! [`viot`] the table of virtio-iommu. They share requester identifiers ([`pci`]) and the notion of
+//! [`viot`] the table of virtio-iommu. They share requester identifiers and the notion of
 //! memory that devices go on using ([`reserved`]).
 //!
 //! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every

@@ -5,7 +5,7 @@
 //! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
 //!
 //! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 and virtio-iommu (an embedder enables
-//! them by their drivers and makes an [`Iommu`](portolan::unit::Iommu) of them), groups of functions
+//! them by their drivers and makes an [`Iommu`] of them), groups of functions
 //! that share a stream (aliases of bridges, functions without ACS), devices that are not PCI
 //! functions, and interrupt remapping.
 

@@ -176,7 +176,7 @@ impl Counter {
         report.asked = self.rules.asked.to_string();
         report.policy = match decision.policy {
             Policy::Lazy => "lazy",
-            Policy::Strict | Policy::Retired => "strict",
+            Policy::Strict | Policy::Deferred => "strict",
         }
         .to_owned();
         decision.reason.clone_into(&mut report.reason);

@@ -5,10 +5,10 @@
 
 mod bounce_lane;
 mod combine;
+mod deferred_lane;
 mod lane;
 mod policy;
 mod report;
-mod retired_lane;
 mod run;
 mod tally;
 mod text;

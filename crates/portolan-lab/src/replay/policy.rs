@@ -3,7 +3,7 @@
 //! The strict policies pay each unmap's debt at once and differ in the form of command. The lazy
 //! one keeps what was unmapped in a single queue and pays for all of it with one context
 //! invalidation when the queue is full by entries or by bytes, or when its oldest entry reaches the
-//! time bound by the trace's own clock. Combined and retired are the library's own ways of being
+//! time bound by the trace's own clock. Combined and deferred are the library's own ways of being
 //! strict: no memory can be reused while a device may reach it.
 
 use std::fmt;
@@ -27,7 +27,7 @@ pub enum Policy {
     /// At each unmap, the library's own plan; those of several CPUs that meet share a sync.
     Combined,
     /// Once for many unmaps, whose buffers come back only then.
-    Retired,
+    Deferred,
     /// Never: everything is copied through a pool that the device always reaches.
     Bounce,
 }
@@ -41,7 +41,7 @@ impl Policy {
         Self::StrictContext,
         Self::Lazy,
         Self::Combined,
-        Self::Retired,
+        Self::Deferred,
     ];
 
     /// Every policy that can be asked for.
@@ -57,7 +57,7 @@ impl Policy {
             Self::StrictContext => "strict-context",
             Self::Lazy => "lazy",
             Self::Combined => "combined",
-            Self::Retired => "retired",
+            Self::Deferred => "deferred",
             Self::Bounce => "bounce",
         }
     }
@@ -68,7 +68,7 @@ impl Policy {
     /// turns them into another. Where the hardware has no ranges, strict by range goes by page.
     pub(crate) fn unmap_quirks(self, caps: &Capabilities, machine: Quirks) -> Quirks {
         let preference = match (self, caps.range) {
-            (Self::Combined | Self::Retired | Self::Bounce, _) => return machine,
+            (Self::Combined | Self::Deferred | Self::Bounce, _) => return machine,
             (Self::StrictPage, _) | (Self::StrictRange, RangeForm::Absent) => Preference::ByPage,
             (Self::StrictRange, _) => Preference::ByRange,
             (Self::StrictContext | Self::Lazy, _) => {
@@ -95,7 +95,7 @@ impl Policy {
                 preference: Preference::Fewest,
                 ..machine
             },
-            Self::Combined | Self::Retired | Self::Bounce => machine,
+            Self::Combined | Self::Deferred | Self::Bounce => machine,
             strict => strict.unmap_quirks(caps, machine),
         }
     }

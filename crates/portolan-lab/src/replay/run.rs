@@ -15,10 +15,10 @@ use portolan_cli::progress::Progress;
 use portolan_model::profile::Profile;
 
 use super::bounce_lane::BounceLane;
+use super::deferred_lane::DeferredLane;
 use super::lane::{At, FormatLane, Lane, Moved, Taken, WINDOW_LG2, table_pages};
 use super::policy::Policy;
 use super::report::{ReplayReport, TraceReport};
-use super::retired_lane::RetiredLane;
 use super::text::{findings, linux_finding};
 use super::warnings::warnings;
 use crate::linux::{Counter, Rules};
@@ -131,7 +131,7 @@ impl WithFormat for Task<'_> {
             let memory = || Arc::new(SlabTables::new(at, F::GRANULE, table_pages::<F>()));
             lanes.push(match policy {
                 Policy::Bounce => Box::new(BounceLane::new(profile)?),
-                Policy::Retired => Box::new(RetiredLane::new(profile, format, memory())?),
+                Policy::Deferred => Box::new(DeferredLane::new(profile, format, memory())?),
                 other => Box::new(FormatLane::new(*other, profile, format, memory())?),
             });
         }

@@ -153,8 +153,8 @@ pub(super) fn findings(trace: &TraceReport, policies: &[PolicyReport]) -> Vec<St
         }
     }
     let of = |name: &str| policies.iter().find(|p| p.policy == name);
-    if let (Some(best), Some(retired)) = (strict.first(), of("retired")) {
-        said.push(retired_finding(best, retired));
+    if let (Some(best), Some(deferred)) = (strict.first(), of("deferred")) {
+        said.push(deferred_finding(best, deferred));
     }
     match of("bounce") {
         Some(bounce) => said.extend(bounce_finding(bounce, strict.first().copied())),
@@ -255,13 +255,13 @@ fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<
     Some(said)
 }
 
-fn retired_finding(best: &PolicyReport, retired: &PolicyReport) -> String {
-    let saved = 100.0 * (1.0 - retired.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE));
+fn deferred_finding(best: &PolicyReport, deferred: &PolicyReport) -> String {
+    let saved = 100.0 * (1.0 - deferred.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE));
     format!(
-        "A driver that hands its buffers over (retired) would save {saved:.0} % with {} syncs and leave \
+        "A driver that hands its buffers over (deferred) would save {saved:.0} % with {} syncs and leave \
          no window: up to {} wait for up to {} µs until they are quiet, and belong to nobody meanwhile.",
-        grouped(retired.syncs),
-        bytes(retired.exposed.max_bytes),
-        micros(retired.exposed.max_us),
+        grouped(deferred.syncs),
+        bytes(deferred.exposed.max_bytes),
+        micros(deferred.exposed.max_us),
     )
 }

@@ -319,7 +319,7 @@ pub fn flush_queue() -> Result<FlushQueue> {
 fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> Throughput {
     let wish = match case.policy {
         Policy::Lazy => Wish::Lazy,
-        Policy::Strict | Policy::Retired => Wish::Strict,
+        Policy::Strict | Policy::Deferred => Wish::Strict,
     };
     let rule = facts(Caching::NotPresentToo, case.stage, Trust::Trusted, wish);
     let counts = counted.of_a_gib();
@@ -327,7 +327,7 @@ fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> 
         case: "receive",
         variant: match case.policy {
             Policy::Lazy => "flush-queue",
-            Policy::Strict | Policy::Retired => "strict",
+            Policy::Strict | Policy::Deferred => "strict",
         },
         stage: match case.stage {
             Stage::First => "first",

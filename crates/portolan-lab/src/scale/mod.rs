@@ -36,8 +36,8 @@ pub enum Policy {
     Strict,
     /// The same, but CPUs that unmap at the same time submit together.
     Combined,
-    /// Buffers are retired and reclaimed in batches, which CPUs submit together.
-    Retired,
+    /// Buffers are deferred and reclaimed in batches, which CPUs submit together.
+    Deferred,
     /// Flush queues; memory stays reachable for a while.
     Lazy,
 }
@@ -48,7 +48,7 @@ impl Policy {
             Self::Passthrough => "passthrough",
             Self::Strict => "strict",
             Self::Combined => "combined",
-            Self::Retired => "retired",
+            Self::Deferred => "deferred",
             Self::Lazy => "lazy",
         }
     }

@@ -26,7 +26,7 @@ use crate::machines::MachineFormat;
 
 const CONTEXT: ContextId = ContextId::new(1);
 const STREAM: StreamId = StreamId::new(1);
-/// Buffers that are retired before they are reclaimed.
+/// Buffers that are deferred before they are reclaimed.
 const BATCH: usize = 32;
 /// CPUs that submit together.
 const GROUP: usize = 16;
@@ -148,7 +148,7 @@ impl<'b> Bench<'b> {
         let table = PageTable::new(format, tables)?;
         let (caps, quirks) = (profile.capabilities(), profile.quirks());
         let queue: Arc<dyn ContextHome + Send + Sync> = match way.policy {
-            Policy::Combined | Policy::Retired => {
+            Policy::Combined | Policy::Deferred => {
                 let options = CombineOptions {
                     cpus_per_group: GROUP,
                     // Where submitting takes no lock, somebody who is alone waits for nobody.
@@ -167,7 +167,7 @@ impl<'b> Bench<'b> {
         let options = SpaceOptions {
             policy: match way.policy {
                 Policy::Passthrough | Policy::Strict | Policy::Combined => Unmaps::Strict,
-                Policy::Retired => Unmaps::Retired,
+                Policy::Deferred => Unmaps::Deferred,
                 Policy::Lazy => Unmaps::Lazy,
             },
             ..SpaceOptions::default()
@@ -226,7 +226,7 @@ impl<'b> Bench<'b> {
         // Buffers of one CPU, 64 of them, whole pages.
         let stride = bytes.next_multiple_of(1 << 16).max(1 << 16);
         let base = (1 << 40) + cpu * 64 * stride;
-        let mut retired = Vec::new();
+        let mut deferred = Vec::new();
         for number in 0u64.. {
             if self.cpus.now_exact_ns() >= self.way.horizon_ns {
                 break;
@@ -234,18 +234,18 @@ impl<'b> Bench<'b> {
             self.cpus.work(self.load.work_ns * (0.5 + rng.f64()));
             let start = PhysAddr::new(base + number % 64 * stride);
             let memory = PhysRange::from_len(start, bytes).context("no bytes")?;
-            self.once(memory, &mut retired)?;
+            self.once(memory, &mut deferred)?;
             self.all.fetch_add(1, Ordering::Relaxed);
             let now = self.cpus.now_exact_ns();
             if (self.way.horizon_ns / 4.0..self.way.horizon_ns).contains(&now) {
                 self.counted.fetch_add(1, Ordering::Relaxed);
             }
         }
-        reclaim(&mut retired)
+        reclaim(&mut deferred)
     }
 
     /// One operation.
-    fn once(&self, memory: PhysRange, retired: &mut Vec<Kept>) -> Result<()> {
+    fn once(&self, memory: PhysRange, deferred: &mut Vec<Kept>) -> Result<()> {
         if self.way.policy == Policy::Passthrough {
             self.transfer(None);
             return Ok(());
@@ -260,14 +260,14 @@ impl<'b> Bench<'b> {
         }
         self.transfer(Some((mapping.iova(), before)));
         self.cpus.work(self.calls[1]);
-        if self.way.policy == Policy::Retired {
+        if self.way.policy == Policy::Deferred {
             let Ok(one) = mapping.defer() else {
-                bail!("a mapping was not retired");
+                bail!("a mapping was not deferred");
             };
-            retired.push(one);
-            return match retired.len() < BATCH {
+            deferred.push(one);
+            return match deferred.len() < BATCH {
                 true => Ok(()),
-                false => reclaim(retired),
+                false => reclaim(deferred),
             };
         }
         match mapping.unmap() {
@@ -307,8 +307,8 @@ impl<'b> Bench<'b> {
 
 type Kept = Deferred<VirtualCpus, Unowned>;
 
-fn reclaim(retired: &mut Vec<Kept>) -> Result<()> {
+fn reclaim(deferred: &mut Vec<Kept>) -> Result<()> {
     let mut kept = 0;
-    let done = reclaim_all(retired.drain(..), |_| {}, |_| kept += 1);
+    let done = reclaim_all(deferred.drain(..), |_| {}, |_| kept += 1);
     done.map_err(|error| anyhow!("{kept} buffers did not come back: {error}"))
 }

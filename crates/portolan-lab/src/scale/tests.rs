@@ -65,7 +65,7 @@ fn the_strict_row_of_grace_meets_what_it_was_fitted_on() {
 #[test]
 fn equal_seeds_give_equal_rows() {
     let profile = Profile::by_name("grace").unwrap();
-    let policies = [Policy::Combined, Policy::Retired, Policy::Lazy];
+    let policies = [Policy::Combined, Policy::Deferred, Policy::Lazy];
     let once = || run(&profile, &options(&policies, &[3, 12], 1)).unwrap();
     let (one, other) = (once(), once());
     for (a, b) in one.rows.iter().zip(&other.rows) {

@@ -76,7 +76,7 @@ pub const fn default_policy(facts: &Facts) -> Decision {
         matches!(facts.caching, Caching::NotPresentToo) && matches!(facts.stage, Stage::Second);
     let (policy, reason) = match (facts.buffers, facts.trust, facts.wish) {
         (Buffers::Owned, _, Wish::None | Wish::Lazy) => (
-            Policy::Retired,
+            Policy::Deferred,
             "The driver hands its buffers over, so they can wait for a common invalidation: \
              there is no window, and no unmap waits on its own.",
         ),
@@ -190,6 +190,6 @@ mod tests {
         let trust = Trust::Untrusted;
         assert_eq!(policy(Facts { trust, ..first }), Policy::Strict);
         let buffers = Buffers::Owned;
-        assert_eq!(policy(Facts { buffers, ..first }), Policy::Retired);
+        assert_eq!(policy(Facts { buffers, ..first }), Policy::Deferred);
     }
 }

@@ -254,7 +254,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     pub fn defer(mut self) -> Result<Deferred<P, B>, Failed<Self, UnmapError>> {
         let parts = self.parts.take().expect(PRESENT);
         let held = match (parts.place(), &parts.settings.space) {
-            (Place::Space(range), Some(space)) => match space.retire(range) {
+            (Place::Space(range), Some(space)) => match space.defer(range) {
                 Ok(wait) => Some(wait),
                 Err(error) => {
                     let value = Self::of(parts);

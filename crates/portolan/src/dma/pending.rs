@@ -22,7 +22,7 @@ use crate::unit::{Domain, UnitError, UnmapFailed};
 
 /// How much may be unmapped and not yet invalidated, in each CPU's queue.
 ///
-/// A [`Mapping::retire`](super::Mapping::retire) that reaches one of them says so by
+/// A [`Mapping::defer`](super::Mapping::defer) that reaches one of them says so by
 /// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due). Under
 /// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes, unless a flush of the
 /// queue is under way.

@@ -4,7 +4,7 @@
 
 /// What an unmap that does not wait for its buffer's owner to come back does.
 ///
-/// A [`Mapping`](super::Mapping) that is retired is safe under each of them: its buffer comes back
+/// A [`Mapping`](super::Mapping) that is deferred is safe under each of them: its buffer comes back
 /// only when it is quiet. To have one submitter for all CPUs under [`Policy::Strict`], put the
 /// unit's queue behind one that combines what they submit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -13,8 +13,8 @@ pub enum Policy {
     #[default]
     Strict,
     /// Unmaps join their CPU's queue; one that has to return the buffer flushes that queue, and
-    /// so pays for all that was retired there before.
-    Retired,
+    /// so pays for all that was deferred there before.
+    Deferred,
     /// Unmaps join their CPU's queue and return at once: devices may reach what was unmapped until
     /// the queue is flushed, within its bounds. Addresses are not reused before. For devices that
     /// are trusted: others are refused.

@@ -7,12 +7,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quarantine {
-    /// Mappings and retired buffers that were dropped instead of being unmapped or reclaimed; their
+    /// Mappings and deferred buffers that were dropped instead of being unmapped or reclaimed; their
     /// memory is never freed.
     pub dropped: u64,
     /// The bytes of those.
     pub bytes: u64,
-    /// Addresses that were not given back: those of which a retired buffer was dropped that kept
+    /// Addresses that were not given back: those of which a deferred buffer was dropped that kept
     /// them itself, and those for which the allocator had no memory. Ranges.
     pub addresses: u64,
 }

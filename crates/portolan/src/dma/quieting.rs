@@ -131,7 +131,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let lazy = match (self.policy, until) {
             (Policy::Strict, _) => return self.take_down(range),
             (Policy::Lazy, Until::Policy) => true,
-            (Policy::Lazy | Policy::Retired, _) => false,
+            (Policy::Lazy | Policy::Deferred, _) => false,
         };
         // That flush may be underneath us: it is not waited for.
         if !lazy && self.pending.is_flushing(&self.cpus) {
@@ -205,13 +205,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Unmaps, and adds the range to the CPU's queue. Waits for nothing.
     #[inline]
-    pub(super) fn retire(&self, range: IovaRange) -> Result<Wait, UnmapError> {
-        self.retire_part(range, range)
+    pub(super) fn defer(&self, range: IovaRange) -> Result<Wait, UnmapError> {
+        self.defer_part(range, range)
     }
 
     /// Unmaps `mapped`, and adds `range`, of which that is all that was mapped, to the queue.
     #[inline]
-    pub(super) fn retire_part(
+    pub(super) fn defer_part(
         &self,
         mapped: IovaRange,
         range: IovaRange,
@@ -238,7 +238,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         })
     }
 
-    /// What the policy wants of a blocking caller whose range has been retired.
+    /// What the policy wants of a blocking caller whose range has been deferred.
     pub(super) fn finish(&self, wait: &Wait) -> Result<(), UnmapError> {
         if self.policy == Policy::Lazy && wait.range.is_none() {
             return Ok(());

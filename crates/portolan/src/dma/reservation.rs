@@ -157,7 +157,7 @@ impl<P: Cpus + Clone> Reservation<P> {
         if !owed.is_empty() {
             self.space.owe(owed);
         }
-        match self.space.retire_part(mapped, range) {
+        match self.space.defer_part(mapped, range) {
             Err(error) => Err((error, Some(self))),
             Ok(wait) => {
                 self.range = None;

@@ -78,7 +78,7 @@ impl<P: Cpus + Clone> Drop for Standing<P> {
             return;
         };
         let bytes = range.len_minus_one().saturating_add(1);
-        match self.space.retire(range) {
+        match self.space.defer(range) {
             Ok(wait) => self.space.abandon(&wait),
             Err(_) => self.space.count_dropped(bytes),
         }

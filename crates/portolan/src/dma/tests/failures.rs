@@ -18,16 +18,16 @@ fn page(number: u64) -> Unowned {
 }
 
 #[test]
-fn a_buffer_whose_invalidation_never_completes_stays_retired() {
-    let rig = Rig::policy(Policy::Retired);
+fn a_buffer_whose_invalidation_never_completes_stays_deferred() {
+    let rig = Rig::policy(Policy::Deferred);
     let stream = StreamId::new(3);
     let space = rig.space.clone();
     let device = Device::translated(space, stream, Constraints::default()).unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
     let map = |at| device.map(Pages::new(&alive, &[(at, 0x1000)]), ToDevice);
-    let retired = map(0x1000).ok().unwrap().defer().ok().unwrap();
+    let deferred = map(0x1000).ok().unwrap().defer().ok().unwrap();
     rig.set_broken(1);
-    let failed = retired.reclaim().err().unwrap();
+    let failed = deferred.reclaim().err().unwrap();
     assert_eq!(failed.error, UnmapError::Unit(TIMED_OUT));
     assert_eq!(rig.space.failure(), Some(TIMED_OUT));
     assert_eq!(*rig.hardware.blocked.lock(), [stream]);

@@ -63,7 +63,7 @@ impl Scene {
 
 #[test]
 fn an_unmap_on_the_cpu_that_is_flushing_completes() {
-    for policy in [Policy::Strict, Policy::Retired, Policy::Lazy] {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
         let scene = Scene::new(policy, 1);
         let (one, two) = (scene.map(1), scene.map(2));
         let done = Arc::new(AtomicU64::new(0));
@@ -81,9 +81,9 @@ fn an_unmap_on_the_cpu_that_is_flushing_completes() {
 }
 
 #[test]
-fn retired_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back() {
-    let scene = Scene::new(Policy::Retired, 2);
-    let retired: Vec<Deferred<_, _>> = (0..20)
+fn deferred_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back() {
+    let scene = Scene::new(Policy::Deferred, 2);
+    let deferred: Vec<Deferred<_, _>> = (0..20)
         .map(|page| scene.map(page).defer().ok().unwrap())
         .collect();
     // Four are in the queue; nothing was paid, and a worker is wanted.
@@ -95,7 +95,7 @@ fn retired_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back
     scene.rig.space.tick().unwrap();
     assert!(!scene.rig.space.is_flush_due());
     assert_eq!(scene.rig.syncs(), 1);
-    let back = retired.into_iter().map(Deferred::try_reclaim);
+    let back = deferred.into_iter().map(Deferred::try_reclaim);
     assert_eq!(back.filter(Result::is_ok).count(), 20);
     let whole = range(0x10_0000, 0xffff_ffff);
     assert_eq!(scene.rig.space.reserve(whole), Ok(()));
@@ -104,20 +104,20 @@ fn retired_buffers_beyond_the_room_of_a_queue_keep_their_addresses_and_come_back
 
 #[test]
 fn retires_during_a_flush_wait_for_nothing() {
-    let scene = Scene::new(Policy::Retired, 1);
+    let scene = Scene::new(Policy::Deferred, 1);
     let one = scene.map(100);
     let mapped: Vec<_> = (0..10).map(|page| scene.map(page)).collect();
     let kept = Arc::new(spin::Mutex::new(Vec::new()));
     let (keep, cpus) = (kept.clone(), scene.rig.cpus.clone());
     scene.strike(one, move || {
         let before = cpus.now();
-        let retired = mapped.into_iter().map(|one| one.defer().ok().unwrap());
-        keep.lock().extend(retired);
+        let deferred = mapped.into_iter().map(|one| one.defer().ok().unwrap());
+        keep.lock().extend(deferred);
         assert_eq!(cpus.now(), before);
     });
-    let retired = core::mem::take(&mut *kept.lock());
-    assert_eq!((retired.len(), scene.rig.syncs()), (10, 1));
-    for one in retired {
+    let deferred = core::mem::take(&mut *kept.lock());
+    assert_eq!((deferred.len(), scene.rig.syncs()), (10, 1));
+    for one in deferred {
         assert!(one.reclaim().is_ok());
     }
     assert_eq!(scene.rig.syncs(), 2);
@@ -127,7 +127,7 @@ fn retires_during_a_flush_wait_for_nothing() {
 
 #[test]
 fn a_wait_for_the_flush_underneath_is_given_up_and_loses_nothing() {
-    let scene = Scene::new(Policy::Retired, 8);
+    let scene = Scene::new(Policy::Deferred, 8);
     let one = scene.map(1);
     let waiting = scene.map(2).defer().ok().unwrap();
     let kept = Arc::new(spin::Mutex::new(None));
@@ -138,13 +138,13 @@ fn a_wait_for_the_flush_underneath_is_given_up_and_loses_nothing() {
         *keep.lock() = Some(failed.value);
     });
     assert!(scene.is_healthy());
-    let retired = kept.lock().take().unwrap();
-    assert!(retired.try_reclaim().is_ok());
+    let deferred = kept.lock().take().unwrap();
+    assert!(deferred.try_reclaim().is_ok());
 }
 
 #[test]
 fn a_queue_that_others_have_for_too_long_breaks_nothing() {
-    for policy in [Policy::Strict, Policy::Retired] {
+    for policy in [Policy::Strict, Policy::Deferred] {
         let scene = Scene::new(policy, 8);
         let one = scene.map(1);
         scene.rig.set_broken(BUSY);
@@ -162,7 +162,7 @@ fn a_queue_that_others_have_for_too_long_breaks_nothing() {
 
 #[test]
 fn a_future_yields_to_the_flush_underneath() {
-    let scene = Scene::new(Policy::Retired, 8);
+    let scene = Scene::new(Policy::Deferred, 8);
     let one = scene.map(1);
     let mut waiting = scene.map(2).defer().ok().unwrap();
     let cpus = scene.rig.cpus.clone();
@@ -187,10 +187,10 @@ fn a_future_yields_to_the_flush_underneath() {
 }
 
 #[test]
-fn a_retired_buffer_that_is_dropped_loses_its_addresses_and_is_counted() {
-    let scene = Scene::new(Policy::Retired, 1);
-    let retired = (0..3).map(|page| scene.map(page).defer().ok().unwrap());
-    retired.for_each(drop);
+fn a_deferred_buffer_that_is_dropped_loses_its_addresses_and_is_counted() {
+    let scene = Scene::new(Policy::Deferred, 1);
+    let deferred = (0..3).map(|page| scene.map(page).defer().ok().unwrap());
+    deferred.for_each(drop);
     scene.rig.space.flush().unwrap();
     let lost = scene.rig.space.quarantine();
     // Two were in the queue, with their addresses.
@@ -200,7 +200,7 @@ fn a_retired_buffer_that_is_dropped_loses_its_addresses_and_is_counted() {
 
 #[test]
 fn a_map_that_must_not_wait_does_not() {
-    let scene = Scene::new(Policy::Retired, 8);
+    let scene = Scene::new(Policy::Deferred, 8);
     let buffer = Pages::new(&scene.alive, &[(0x5000, 0x1000)]);
     let mapping = scene.device.try_map(buffer, ToDevice).ok().unwrap();
     assert_eq!(scene.rig.syncs(), 0);
@@ -220,9 +220,9 @@ fn a_map_that_must_not_wait_does_not() {
 
 #[test]
 fn a_generation_is_quiet_after_its_addresses_are_back() {
-    let scene = Scene::new(Policy::Retired, 8);
+    let scene = Scene::new(Policy::Deferred, 8);
     let space = &scene.rig.space;
-    let retired = scene.map(1).defer().ok().unwrap();
+    let deferred = scene.map(1).defer().ok().unwrap();
     let ticket = space.pending.waiting(&space.cpus, 0, Which::All).unwrap();
     let mut given = 0;
     let mut give_back = |ranges: &[_]| {
@@ -237,7 +237,7 @@ fn a_generation_is_quiet_after_its_addresses_are_back() {
         .pending
         .try_settle(&*space.domain, ticket, &mut give_back);
     assert_eq!((settled, given), (Ok(Tried::Quiet), 1));
-    assert!(retired.try_reclaim().is_ok());
+    assert!(deferred.try_reclaim().is_ok());
 }
 
 #[test]

@@ -46,19 +46,19 @@ fn a_buffer_comes_back_when_it_is_quiet() {
     let found = rig.space.domain.translate(segments[0].iova).unwrap();
     assert_eq!((found.pa.get(), found.access), (0x5800, Access::READ));
     let at = segments[1].iova;
-    let retired = mapping.defer().ok().unwrap();
+    let deferred = mapping.defer().ok().unwrap();
     assert_eq!(rig.space.domain.translate(at), None);
     assert_eq!(rig.syncs(), 0);
-    let retired = retired.try_reclaim().err().unwrap();
-    let buffer = retired.reclaim().ok().unwrap();
+    let deferred = deferred.try_reclaim().err().unwrap();
+    let buffer = deferred.reclaim().ok().unwrap();
     assert_eq!((rig.syncs(), buffer.first().get()), (1, 0x5800));
     drop(buffer);
     assert_eq!(alive.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn many_retired_buffers_are_reclaimed_by_one_sync() {
-    let rig = Rig::policy(Policy::Retired);
+fn many_deferred_buffers_are_reclaimed_by_one_sync() {
+    let rig = Rig::policy(Policy::Deferred);
     let device = device(&rig, Constraints::default());
     let alive = alive();
     let one = |i: u64| {
@@ -66,28 +66,28 @@ fn many_retired_buffers_are_reclaimed_by_one_sync() {
         device.map(buffer, FromDevice).ok().unwrap()
     };
     let mappings: Vec<_> = (0..100).map(one).collect();
-    let retire = |mapping: crate::dma::Mapping<_, _, FromDevice>| mapping.defer().ok().unwrap();
-    let retired: Vec<_> = mappings.into_iter().map(retire).collect();
+    let defer = |mapping: crate::dma::Mapping<_, _, FromDevice>| mapping.defer().ok().unwrap();
+    let deferred: Vec<_> = mappings.into_iter().map(defer).collect();
     let mut buffers = Vec::new();
-    let all = reclaim_all(retired, |buffer| buffers.push(buffer), |_| unreachable!());
+    let all = reclaim_all(deferred, |buffer| buffers.push(buffer), |_| unreachable!());
     assert_eq!((all, buffers.len(), rig.syncs()), (Ok(()), 100, 1));
 }
 
 #[test]
 fn a_future_lets_others_join_and_then_pays() {
-    let rig = Rig::policy(Policy::Retired);
+    let rig = Rig::policy(Policy::Deferred);
     let device = device(&rig, Constraints::default());
     let alive = alive();
-    let retire = |at| {
+    let defer = |at| {
         let buffer = Pages::new(&alive, &[(at, 0x1000)]);
         let mapping = device.map(buffer, Bidirectional).ok().unwrap();
         mapping.defer().ok().unwrap()
     };
-    let mut first = retire(0x1000);
+    let mut first = defer(0x1000);
     let mut context = Context::from_waker(Waker::noop());
     let mut quiet = pin!(first.quiet());
     assert!(quiet.as_mut().poll(&mut context).is_pending());
-    let second = retire(0x2000);
+    let second = defer(0x2000);
     assert_eq!(quiet.as_mut().poll(&mut context), Poll::Ready(Ok(())));
     assert!(first.try_reclaim().is_ok());
     assert!(second.try_reclaim().is_ok());
@@ -95,8 +95,8 @@ fn a_future_lets_others_join_and_then_pays() {
 }
 
 #[test]
-fn dropped_mappings_and_retired_buffers_are_never_freed_and_counted() {
-    let rig = Rig::policy(Policy::Retired);
+fn dropped_mappings_and_deferred_buffers_are_never_freed_and_counted() {
+    let rig = Rig::policy(Policy::Deferred);
     let device = device(&rig, Constraints::default());
     let alive = alive();
     let map = |at| {
@@ -112,9 +112,9 @@ fn dropped_mappings_and_retired_buffers_are_never_freed_and_counted() {
     let lost = rig.space.quarantine();
     assert_eq!((lost.dropped, lost.bytes), (2, 0x2000));
     // One that is quiet when it is dropped is freed.
-    let retired = map(0x3000).defer().ok().unwrap();
+    let deferred = map(0x3000).defer().ok().unwrap();
     rig.space.flush().unwrap();
-    drop(retired);
+    drop(deferred);
     assert_eq!(alive.load(Ordering::Relaxed), 2);
 }
 

@@ -17,8 +17,8 @@ fn map(rig: &Rig, page: u64, bytes: u64) -> DmaRange {
 }
 
 #[test]
-fn strict_pays_for_each_and_retired_for_each_that_waits() {
-    for policy in [Policy::Strict, Policy::Retired] {
+fn strict_pays_for_each_and_deferred_for_each_that_waits() {
+    for policy in [Policy::Strict, Policy::Deferred] {
         let rig = Rig::policy(policy);
         for page in 0..10 {
             let range = map(&rig, page, 0x1000);

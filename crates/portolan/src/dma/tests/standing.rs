@@ -38,9 +38,9 @@ fn small_buffers_owe_no_invalidation() {
     let (iova, bytes) = span(&mapping);
     let (pa, _) = copier.reach(iova).unwrap();
     copier.bytes.fill(pa, bytes as usize, 9);
-    let retired = mapping.defer().ok().unwrap();
-    assert!(retired.is_quiet());
-    assert!(retired.try_reclaim().is_ok());
+    let deferred = mapping.defer().ok().unwrap();
+    assert!(deferred.is_quiet());
+    assert!(deferred.try_reclaim().is_ok());
     assert_eq!(copier.bytes.at(0x3010, 0x20), [9; 0x20]);
     assert_eq!(copier.rig.syncs(), before);
     assert_eq!(copier.used(), 0);

@@ -100,7 +100,7 @@ fn a_device_that_is_not_trusted_is_neither_lazy_nor_passed_through() {
     )
     .err();
     assert_eq!(refused, Some(DeviceError::Untrusted));
-    let rig = Rig::policy(Policy::Retired);
+    let rig = Rig::policy(Policy::Deferred);
     assert!(translated(&rig, 1, untrusted).is_ok());
 }
 

@@ -1,6 +1,6 @@
-//! The retired policy at work: the library's DMA layer, with buffers that are handed over.
+//! The deferred policy at work: the library's DMA layer, with buffers that are handed over.
 //!
-//! An unmap retires the mapping and returns; its buffer comes back once the flush of its CPU's queue
+//! An unmap defers the mapping and returns; its buffer comes back once the flush of its CPU's queue
 //! has completed. A queue is flushed when it holds 256 mappings or 64 MiB, when its oldest is 10 ms
 //! old by the trace's clock, and when the trace ends. Until then the device may reach what was
 //! unmapped, but neither its addresses nor its memory belong to anybody else.
@@ -37,13 +37,13 @@ struct Live {
 }
 
 struct Waiting {
-    retired: LabDeferred,
+    deferred: LabDeferred,
     bytes: u64,
     since_ns: u64,
 }
 
 /// A lane over table format `F`.
-pub(super) struct RetiredLane<F: Format> {
+pub(super) struct DeferredLane<F: Format> {
     // Before the rig: what waits or is mapped leads to its space.
     waiting: VecDeque<Waiting>,
     live: HashMap<u64, Live, BuildHasherDefault<IdHasher>>,
@@ -53,7 +53,7 @@ pub(super) struct RetiredLane<F: Format> {
     tally: Tally,
 }
 
-impl<F: Format> RetiredLane<F> {
+impl<F: Format> DeferredLane<F> {
     pub(super) fn new(
         profile: &Profile,
         format: F,
@@ -61,7 +61,7 @@ impl<F: Format> RetiredLane<F> {
     ) -> Result<Self> {
         let bounds = Bounds::default();
         let setup = SpaceSetup {
-            policy: DmaPolicy::Retired,
+            policy: DmaPolicy::Deferred,
             bounds,
             caps: profile.capabilities(),
             quirks: own_quirks(profile)?,
@@ -87,19 +87,19 @@ impl<F: Format> RetiredLane<F> {
         // Queues are flushed one at a time, so those that are quiet may stand anywhere.
         for waiting in self.waiting.drain(..) {
             let Waiting {
-                retired,
+                deferred,
                 bytes,
                 since_ns,
             } = waiting;
-            match retired.try_reclaim() {
+            match deferred.try_reclaim() {
                 Ok(buffer) => {
                     self.waiting_bytes -= bytes;
                     let waited = at_ns.saturating_sub(since_ns) as f64;
                     self.tally.exposed(0, waited + took_ns);
                     drop(buffer);
                 }
-                Err(retired) => kept.push_back(Waiting {
-                    retired,
+                Err(deferred) => kept.push_back(Waiting {
+                    deferred,
                     bytes,
                     since_ns,
                 }),
@@ -131,7 +131,9 @@ impl<F: Format> RetiredLane<F> {
             let before = self.waiting.len();
             self.acting(due, |lane| Ok(lane.rig.space.tick()?))?;
             if self.waiting.len() == before {
-                return Err(anyhow!("what was retired stays reachable beyond its bound"));
+                return Err(anyhow!(
+                    "what was deferred stays reachable beyond its bound"
+                ));
             }
         }
         Ok(())
@@ -169,7 +171,7 @@ impl<F: Format> RetiredLane<F> {
     }
 }
 
-impl<F: Format> Lane for RetiredLane<F> {
+impl<F: Format> Lane for DeferredLane<F> {
     fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken> {
         self.tick(at.now_ns)?;
         self.rig.moment.set(at.now_ns, at.cpu);
@@ -216,9 +218,9 @@ impl<F: Format> Lane for RetiredLane<F> {
         self.waiting_bytes += bytes;
         self.tally.exposed(self.waiting_bytes, 0.0);
         self.acting(at.now_ns, |lane| {
-            let retired = mapping.defer().map_err(|not| anyhow!(not.error))?;
+            let deferred = mapping.defer().map_err(|not| anyhow!(not.error))?;
             lane.waiting.push_back(Waiting {
-                retired,
+                deferred,
                 bytes,
                 since_ns: at.now_ns,
             });
@@ -232,6 +234,6 @@ impl<F: Format> Lane for RetiredLane<F> {
 
     fn finish(&mut self) -> Result<PolicyReport> {
         self.tick(u64::MAX)?;
-        Ok(self.tally.report(Policy::Retired.name(), &self.rig.rig))
+        Ok(self.tally.report(Policy::Deferred.name(), &self.rig.rig))
     }
 }
