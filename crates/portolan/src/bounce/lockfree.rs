@@ -176,3 +176,21 @@ fn pieces(first: u32, count: u32) -> impl Iterator<Item = (usize, u64)> {
         (word as usize, ones(high) & !ones(low))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::AtomicU64;
+
+    #[test]
+    fn a_claim_that_finds_a_slot_taken_gives_back_what_it_had() {
+        for taken in [64, 69, 128, 130] {
+            let area = LockFree::<AtomicU64>::new(4).unwrap();
+            assert!(area.claim(taken, 1));
+            // From the first word to the third.
+            assert!(!area.claim(60, 100));
+            let (_, free) = area.survey();
+            assert_eq!(free, 4 * WORD - 1, "{taken}");
+        }
+    }
+}

@@ -132,6 +132,36 @@ fn a_run_ends_in_its_area_whatever_the_area_s_size() {
 }
 
 #[test]
+fn runs_of_two_slots_fill_an_area_to_its_end() {
+    for strategy in Strategy::ALL {
+        let pool = pool(strategy, 256, 1);
+        let runs = core::iter::from_fn(|| pool.take(&Need::bytes(4096)).ok());
+        assert_eq!(runs.count(), 128, "{strategy:?}");
+    }
+}
+
+#[test]
+fn a_cpu_takes_from_its_own_area_first() {
+    // Of four areas; there are more CPUs than areas.
+    for (current, area) in [
+        ((|| CpuId::new(1)) as fn() -> CpuId, 1),
+        (|| CpuId::new(3), 3),
+        (|| CpuId::new(6), 2),
+    ] {
+        let cpus = Arc::new(SpinCpus::new(8, Still, current));
+        let memory = PhysRange::from_len(PhysAddr::new(START), 1024 << 11).unwrap();
+        let options = PoolOptions {
+            slot: PageSize::of_lg2(11),
+            areas: 4,
+            strategy: Strategy::LockFree,
+        };
+        let pool = Pool::new(cpus, memory, options).unwrap();
+        let data = pool.take(&Need::bytes(2048)).unwrap().data();
+        assert_eq!(data.start().get(), START + area * (256 << 11));
+    }
+}
+
+#[test]
 fn buffers_far_above_256_kib_fit_and_fill_an_area() {
     let pool = pool(Strategy::LockFree, 4096, 1);
     let all = pool.take(&Need::bytes(8 << 20)).unwrap();
