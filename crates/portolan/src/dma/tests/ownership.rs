@@ -15,6 +15,7 @@ use crate::dma::{
     Bidirectional, Coherency, Constraints, Device, FromDevice, MapError, Mapping, Policy,
     Reservation, ToDevice, Trust, UnmapError, reclaim_all,
 };
+use crate::inval::{Caching, Command, Depth, Step};
 use crate::platform::DataCache;
 use crate::table::Access;
 
@@ -212,7 +213,7 @@ fn caches_are_maintained_for_a_device_that_does_not_snoop() {
 #[test]
 fn pieces_are_linked_one_after_the_other_and_synced_once() {
     let rig = Rig::new(&Setup {
-        caching: crate::inval::Caching::NotPresentToo,
+        caching: Caching::NotPresentToo,
         ..Setup::default()
     });
     let constraints = Constraints::default();
@@ -243,6 +244,36 @@ fn pieces_are_linked_one_after_the_other_and_synced_once() {
     assert_eq!(rig.syncs(), 2);
     assert_eq!(rig.space.domain.translate(second), None);
     assert_eq!(rig.space.waiting(), (0, 0));
+}
+
+#[test]
+fn what_was_linked_and_never_synced_is_paid_for_when_it_is_unlinked() {
+    let rig = Rig::new(&Setup {
+        caching: Caching::NotPresentToo,
+        ..Setup::default()
+    });
+    let constraints = Constraints::default();
+    let linked = |at| {
+        let mut all = Reservation::new(rig.space.clone(), 0x1000, &constraints).unwrap();
+        let piece = PhysRange::from_len(crate::addr::PhysAddr::new(at), 0x1000);
+        all.link(unowned(piece.unwrap()), ToDevice).unwrap();
+        all
+    };
+    // The table stays for another: unmapping a page of it says nothing of tables.
+    let (mut stays, goes) = (linked(0x1000), linked(0x9000));
+    stays.sync().unwrap();
+    rig.hardware.steps.lock().clear();
+    goes.unlink().ok().unwrap();
+    let of_tables = |step: &Step| {
+        let Step::Invalidate(Command::Page { depth, .. } | Command::Range { depth, .. }) = step
+        else {
+            return false;
+        };
+        *depth == Depth::AllLevels
+    };
+    let steps = rig.hardware.steps.lock().clone();
+    assert!(steps.iter().any(of_tables), "{steps:x?}");
+    stays.unlink().ok().unwrap();
 }
 
 #[test]

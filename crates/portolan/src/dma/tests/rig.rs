@@ -37,6 +37,8 @@ pub(super) struct Hardware {
     /// Memory that the machine has handed out, by physical address.
     pub frames: Mutex<Vec<(PhysAddr, Box<[u64]>)>>,
     pub flushes_wanted: AtomicU64,
+    /// All that was asked for, in order.
+    pub steps: Mutex<Vec<Step>>,
 }
 
 /// Something that happens once, in the middle of something else.
@@ -77,7 +79,9 @@ impl InvalidationQueue for Queue {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
-        assert!(steps.count() > 0);
+        let before = self.0.steps.lock().len();
+        self.0.steps.lock().extend(steps);
+        assert!(self.0.steps.lock().len() > before);
         self.0.syncs.fetch_add(1, Ordering::Relaxed);
         self.0.during_sync.run();
         match self.0.broken.load(Ordering::Relaxed) {

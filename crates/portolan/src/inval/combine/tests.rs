@@ -61,6 +61,38 @@ fn steps(context: u32) -> impl Iterator<Item = Step> {
     [Step::Invalidate(Command::Context { context }), Step::Sync].into_iter()
 }
 
+/// Submits, and has a handler on the same CPU submit meanwhile; the contexts in the order in which
+/// the submissions ended, and the time that passed.
+fn interrupted(options: CombineOptions) -> (Vec<Vec<u32>>, Nanos) {
+    let hardware = Arc::new(Hardware::default());
+    let clock = Arc::new(Hand::default());
+    let cpus = SpinCpus::new(2, clock.clone(), || CpuId::new(0));
+    let queue = Queue(hardware.clone());
+    let combined = Arc::new(Combined::new(cpus, queue, options));
+    let inner = combined.clone();
+    *hardware.strikes.lock() = Some(Box::new(move || {
+        inner.execute(&mut steps(2)).unwrap();
+    }));
+    combined.execute(&mut steps(1)).unwrap();
+    let ended = hardware.ended.lock().clone();
+    (ended, clock.now())
+}
+
+#[test]
+fn who_may_submit_beside_a_batch_does_not_wait_for_it() {
+    let options = CombineOptions {
+        beside: 1,
+        ..CombineOptions::default()
+    };
+    let (ended, waited) = interrupted(options);
+    assert_eq!(
+        (ended, waited),
+        (alloc::vec![alloc::vec![2], alloc::vec![1]], Nanos::new(0))
+    );
+    let (_, waited) = interrupted(CombineOptions::default());
+    assert!(waited > Nanos::new(0));
+}
+
 #[test]
 fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
     let hardware = Arc::new(Hardware::default());
