@@ -85,6 +85,7 @@ fn run(before: u64, failures: u64, checks: Checks) -> u64 {
         depot_magazines: 2,
         refill: 4,
         rounds: 8,
+        reserve: 140,
         checks,
     };
     let space = match IovaSpace::new(cpus, all.unwrap(), PageSize::SIZE_4K, options) {
@@ -102,8 +103,9 @@ fn run(before: u64, failures: u64, checks: Checks) -> u64 {
             align: PageSize::SIZE_4K,
             limit: Iova::new([u64::MAX, u64::from(u32::MAX)][step as usize / 5 % 2]),
         };
-        let (found, list) = match step % 4 {
-            0 => (lane.alloc(&request), &mut lane_held),
+        let (found, list) = match step % 8 {
+            0 | 4 => (lane.alloc(&request), &mut lane_held),
+            6 => (space.try_alloc(&request), &mut held),
             _ => (space.alloc(&request), &mut held),
         };
         match found {
@@ -114,6 +116,11 @@ fn run(before: u64, failures: u64, checks: Checks) -> u64 {
         if step % 3 == 2 && !held.is_empty() {
             let range = held.swap_remove(held.len() / 3);
             assert_eq!(space.free(range), Ok(()), "{context:?}");
+        }
+        if step % 100 == 99 {
+            // Without memory the next one tries again.
+            let filled = space.replenish();
+            assert!(filled.is_ok() || space.is_short(), "{context:?}");
         }
         if step % 400 == 399 {
             assert_eq!(space.free_all(&held), 0, "{context:?}");

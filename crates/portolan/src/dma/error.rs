@@ -65,8 +65,13 @@ pub enum MapError {
     #[error(transparent)]
     Domain(#[from] DomainError),
     /// The map would have to wait: see [`Device::try_map`](super::Device::try_map).
-    #[error("the map would have to wait for the hardware, or for memory")]
+    #[error("the map would have to wait for the hardware, or for a record of copies")]
     WouldWait,
+    /// The records for handlers' addresses are used up: [`DmaSpace::tick`](super::DmaSpace::tick),
+    /// [`DmaSpace::flush`](super::DmaSpace::flush) and [`Device::map`](super::Device::map) make new
+    /// ones.
+    #[error("no records of addresses are in reserve")]
+    NoReserve,
     /// The address space was broken before: nothing was done.
     #[error("the address space is broken: {0}")]
     Broken(UnitError),

@@ -133,15 +133,16 @@ impl<P: Cpus + Clone> Device<P> {
         self.map_waiting(buffer, direction, Waiting::Allowed)
     }
 
-    /// As [`Device::map`], and never waits: for handlers that refill their rings.
+    /// As [`Device::map`], and never waits or touches the heap: for handlers that refill their
+    /// rings. Records of addresses come from a reserve
+    /// ([`IovaOptions::reserve`](crate::iova::IovaOptions::reserve)).
     ///
-    /// *Context.* Interrupt, as far as the memory for table pages and for the records of addresses
-    /// can be taken there.
+    /// *Context.* Interrupt, as far as the memory for table pages can be taken there.
     ///
     /// # Errors
     /// With the buffer; see [`MapError`]. [`MapError::WouldWait`] where the hardware has to be told
     /// of a new mapping, where addresses have to become quiet first, and for copies of more than two
-    /// pieces.
+    /// pieces; [`MapError::NoReserve`] if the reserve is used up.
     #[inline]
     pub fn try_map<B: Buffer, D: DataDirection>(
         &self,

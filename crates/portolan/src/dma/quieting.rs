@@ -69,24 +69,28 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             })
     }
 
-    /// Pays for what has reached a bound in any CPU's queue. A timer calls this at least as often as
-    /// the bound on age wants it, and a worker when [`DmaSpace::is_flush_due`] says so.
+    /// Pays for what has reached a bound in any CPU's queue, and fills the reserve from which
+    /// handlers map. A timer calls this at least as often as the bound on age wants it, and a worker
+    /// when [`DmaSpace::is_flush_due`] says so.
     ///
-    /// *Context.* Atomic.
+    /// *Context.* Atomic; memory is taken for the reserve.
     ///
     /// # Errors
     /// Of the first queue that was not made quiet; the others have been tried.
     pub fn tick(&self) -> Result<(), UnmapError> {
+        self.replenish();
         self.flush_queues(Which::Due)
     }
 
-    /// Pays for everything that waits, and waits for what others are paying for.
+    /// Pays for everything that waits, and waits for what others are paying for. It fills the reserve
+    /// as [`DmaSpace::tick`] does.
     ///
-    /// *Context.* Atomic.
+    /// *Context.* Atomic; memory is taken for the reserve.
     ///
     /// # Errors
     /// As [`DmaSpace::tick`].
     pub fn flush(&self) -> Result<(), UnmapError> {
+        self.replenish();
         self.flush_queues(Which::All)
     }
 

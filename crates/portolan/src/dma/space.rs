@@ -379,9 +379,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             align,
             limit: constraints.limit,
         };
+        if waiting == Waiting::Refused {
+            return self.allocate_sparing(&request);
+        }
+        self.replenish();
         match self.iova.alloc(&request) {
             Ok(range) => Ok(range),
-            Err(IovaError::Full { .. }) if waiting == Waiting::Refused => Err(MapError::WouldWait),
             Err(IovaError::Full { .. }) => {
                 // What cannot be made quiet cannot be given out: the error is that of the search.
                 // Somebody else may have made it quiet meanwhile, so it is repeated in any case.
@@ -390,6 +393,30 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Fills the reserve for handlers.
+    #[inline]
+    pub(super) fn replenish(&self) {
+        if self.iova.is_short() {
+            // Without memory, they are told that there is none in reserve.
+            let _ = self.iova.replenish();
+        }
+    }
+
+    /// Addresses for handlers, which touch no heap.
+    #[inline]
+    fn allocate_sparing(&self, request: &Request) -> Result<IovaRange, MapError> {
+        let found = self.iova.try_alloc(request);
+        if self.iova.is_short() {
+            // Who calls `tick` fills the reserve as well.
+            self.cpus.flush_wanted();
+        }
+        found.map_err(|error| match error {
+            IovaError::Full { .. } => MapError::WouldWait,
+            IovaError::Memory => MapError::NoReserve,
+            other => other.into(),
+        })
     }
 
     /// Takes addresses back that are quiet.

@@ -31,7 +31,7 @@ impl Kind {
     }
 
     #[inline]
-    pub fn index(self) -> usize {
+    pub const fn index(self) -> usize {
         self.0
     }
 

@@ -35,14 +35,19 @@ impl<P: Cpus> IovaSpace<P> {
         f: impl Fn(&mut RangeAllocator) -> Result<T, Refused<E>>,
     ) -> Result<T, E> {
         loop {
-            let lack = match self.ranges(&f) {
+            let done = self.ranges(|ranges| {
+                let done = f(ranges);
+                self.watch(heap, ranges);
+                done
+            });
+            let lack = match done {
                 Ok(done) => return Ok(done),
                 Err(Refused::Error(error)) => return Err(error),
                 Err(Refused::Lacks(lack)) => lack,
             };
             let room = match heap {
                 Heap::Use => lack.allocate().ok(),
-                Heap::Spare => None,
+                Heap::Spare => self.run_short(),
             };
             let Some(room) = room else {
                 return Err(memory);
@@ -165,7 +170,7 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// A new magazine, or one that stands for none if there is no memory.
-    fn made(&self, kind: Kind) -> Magazine {
+    pub(super) fn made(&self, kind: Kind) -> Magazine {
         Magazine::try_new(self.rounds(kind)).unwrap_or_default()
     }
 
@@ -183,8 +188,13 @@ impl<P: Cpus> IovaSpace<P> {
         kind: Kind,
         range: IovaRange,
     ) -> Result<(), FreeError> {
-        let Empty::Ready(empty) = self.depot(kind, |depot| depot.offer()) else {
-            return self.take_back(range);
+        let empty = match self.depot(kind, |depot| depot.offer()) {
+            Empty::Ready(empty) => empty,
+            Empty::Enough => return self.take_back(range),
+            Empty::None => {
+                self.miss_magazine(kind);
+                return self.take_back(range);
+            }
         };
         let start = range.start().get();
         self.step(1);

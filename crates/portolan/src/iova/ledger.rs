@@ -24,6 +24,11 @@ impl Ledger {
         Ok(())
     }
 
+    /// What is missing for `ranges` more; `None` if nothing is.
+    pub fn lack(&self, ranges: usize) -> Option<Lack> {
+        self.0.lack(self.0.len().saturating_add(ranges))
+    }
+
     /// Takes in what was lacking; what is left over is freed by the caller, outside of locks.
     pub fn adopt(&mut self, room: Room) -> Room {
         self.0.adopt(room)

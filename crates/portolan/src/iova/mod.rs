@@ -16,6 +16,7 @@ mod lane;
 mod ledger;
 mod magazine;
 mod ranges;
+mod reserve;
 mod space;
 mod tree;
 

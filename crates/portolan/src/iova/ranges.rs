@@ -136,6 +136,13 @@ impl RangeAllocator {
         self.gaps.adopt(room)
     }
 
+    /// What is missing for `ranges` more that come back whole; `None` if nothing is.
+    pub(super) fn lack(&self, ranges: usize) -> Option<Lack> {
+        let gaps = self.pieces.max(self.gaps.len());
+        self.gaps
+            .lack(gaps.saturating_add(ranges).saturating_add(1))
+    }
+
     fn room(&self, gaps: usize) -> Result<(), Lack> {
         self.gaps.lack(gaps).map_or(Ok(()), Err)
     }

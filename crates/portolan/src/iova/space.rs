@@ -18,6 +18,7 @@ use super::class::{Classes, KINDS, Kind};
 use super::exchange::Heap;
 use super::ledger::Ledger;
 use super::magazine::{Depot, Put, Stocks};
+use super::reserve::Shortage;
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::{Cpus, Lock, SharedWord};
@@ -35,17 +36,21 @@ pub struct IovaOptions {
     pub refill: u32,
     /// Blocks in a magazine. At least 1, and at most a 64th of the addresses.
     pub rounds: u16,
+    /// Ranges that can be given out without heap memory before [`IovaSpace::replenish`] has to be
+    /// called again, beside those in stock.
+    pub reserve: u16,
     /// Which mistakes of callers are found.
     pub checks: Checks,
 }
 
 impl Default for IovaOptions {
-    /// 32 magazines of 127 blocks, refilled with 16, with cheap checks.
+    /// 32 magazines of 127 blocks, refilled with 16, a reserve of 256 ranges, with cheap checks.
     fn default() -> Self {
         Self {
             depot_magazines: 32,
             refill: 16,
             rounds: 127,
+            reserve: 256,
             checks: Checks::Cheap,
         }
     }
@@ -79,8 +84,9 @@ pub(super) struct Apart<T>(pub T);
 /// CPU; nor is what a [`IovaLane`](super::IovaLane) holds, which gives it back at its next call.
 ///
 /// *Context.* Interrupt: [`try_alloc`](Self::try_alloc), [`free`](Self::free),
-/// [`free_all`](Self::free_all) and what tells numbers. Atomic: [`alloc`](Self::alloc), which waits
-/// for nothing and may take heap memory. Task: all else, and dropping it.
+/// [`free_all`](Self::free_all) and what tells numbers. Atomic: [`alloc`](Self::alloc) and
+/// [`replenish`](Self::replenish), which wait for nothing and may take heap memory. Task: all else,
+/// and dropping it.
 pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
@@ -88,9 +94,10 @@ pub struct IovaSpace<P: Cpus> {
     pub(super) stocks: Box<[Apart<P::Lock<Stocks>>]>,
     pub(super) depots: Box<[P::Lock<Depot>]>,
     ranges: P::Lock<RangeAllocator>,
-    ledger: Option<P::Lock<Ledger>>,
+    pub(super) ledger: Option<P::Lock<Ledger>>,
     /// Grows when lanes have to give back what they hold.
     pub(super) recalls: Apart<P::Word>,
+    pub(super) shortage: Apart<Shortage<P>>,
     #[cfg(test)]
     steps: core::sync::atomic::AtomicUsize,
 }
@@ -123,7 +130,7 @@ impl<P: Cpus> IovaSpace<P> {
             depots.push(Lock::new(depot.ok_or(IovaError::Memory)?));
         }
         let exact = options.checks == Checks::Exact;
-        Ok(Self {
+        let made = Self {
             cpus,
             classes: Classes::new(space, granule),
             options,
@@ -132,9 +139,12 @@ impl<P: Cpus> IovaSpace<P> {
             ranges: Lock::new(ranges),
             ledger: exact.then(|| Lock::new(Ledger::default())),
             recalls: Apart(P::Word::new(0)),
+            shortage: Apart(Shortage::new()),
             #[cfg(test)]
             steps: 0.into(),
-        })
+        };
+        made.replenish()?;
+        Ok(made)
     }
 
     /// A range for `request`. Its length is that asked for, rounded up to granules; what it was
@@ -182,11 +192,14 @@ impl<P: Cpus> IovaSpace<P> {
     ) -> Result<IovaRange, IovaError> {
         loop {
             let Err(lack) = ledger.with(|ledger| ledger.enter(range)) else {
+                if heap == Heap::Spare {
+                    self.watch_ledger(ledger);
+                }
                 return Ok(range);
             };
             let room = match heap {
                 Heap::Use => lack.allocate().ok(),
-                Heap::Spare => None,
+                Heap::Spare => self.run_short(),
             };
             let Some(room) = room else {
                 // It was given out just now, so there is a record to take it back with.
@@ -199,12 +212,13 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// As [`IovaSpace::alloc`], with no heap memory: from what the calling CPU and the depot have
-    /// in stock, or the ranges as long as they have room for another record.
+    /// in stock, or the ranges as long as there are records in reserve ([`IovaOptions::reserve`]).
     ///
     /// *Context.* Interrupt.
     ///
     /// # Errors
-    /// See [`IovaError`]; a task may find addresses all the same.
+    /// See [`IovaError`]; [`IovaError::Memory`] if the reserve is used up. A task may find addresses
+    /// all the same.
     pub fn try_alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         let range = self.alloc_sparing(&mut self.home(), request)?;
         match &self.ledger {

@@ -94,8 +94,10 @@ impl Rig {
             align: PageSize::of_lg2([0, 12, 13, 16][random.below(4) as usize]),
             limit: Iova::new(limit),
         };
-        let mut found = match random.below(3) {
+        let mut found = match random.below(4) {
             0 => self.lane.alloc(&request),
+            // It may not find what a task finds.
+            1 => self.space.try_alloc(&request),
             _ => self.space.alloc(&request),
         };
         if found.is_err() {
@@ -169,6 +171,7 @@ fn every_granule_is_in_one_place() {
             depot_magazines: (seed % 4) as usize,
             refill: [1, 4, 16][seed as usize % 3],
             rounds: [1, 3, 8][seed as usize / 2 % 3],
+            reserve: [0, 3, 64][seed as usize % 3],
             checks: [Checks::Cheap, Checks::Exact][seed as usize % 2],
         };
         let mut rig = Rig::new(&cpu, options);
@@ -181,6 +184,7 @@ fn every_granule_is_in_one_place() {
                 0 => rig.space.trim(),
                 1 if random.below(4) == 0 => rig.space.trim_all(),
                 2 => rig.lane = Lane::new(rig.space.clone()),
+                3 => rig.space.replenish().unwrap(),
                 _ if random.below(100) < filling || rig.held.is_empty() => {
                     rig.alloc(&mut random, &context);
                 }

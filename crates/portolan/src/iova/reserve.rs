@@ -1,0 +1,123 @@
+//! Records and magazines in reserve, for allocations that may take no heap memory.
+//!
+//! Such an allocation takes a range only if there is room for its record. Room is made by who may
+//! take heap memory ([`IovaSpace::replenish`]); a flag says that there is little left, so that
+//! nobody takes a lock to find out. Blocks that come back where there is no magazine for them ask for
+//! one in the same way: a CPU whose handlers alone allocate would go to the ranges each time
+//! otherwise.
+
+use core::sync::atomic::Ordering;
+
+use super::IovaError;
+use super::class::Kind;
+use super::exchange::Heap;
+use super::ledger::Ledger;
+use super::ranges::RangeAllocator;
+use super::space::IovaSpace;
+use super::tree::Room;
+use crate::platform::{Cpus, Lock, SharedWord};
+
+/// The bit of [`Shortage`] for records; that of a kind's magazines is its index.
+const RECORDS: u64 = 1 << 63;
+
+/// What there is too little of.
+///
+/// *Context.* Interrupt.
+pub(super) struct Shortage<P: Cpus>(P::Word);
+
+impl<P: Cpus> Shortage<P> {
+    /// Of records: there are none yet.
+    pub fn new() -> Self {
+        Self(P::Word::new(RECORDS))
+    }
+
+    /// Only who finds something new writes.
+    fn add(&self, bits: u64) {
+        if self.0.load(Ordering::Relaxed) & bits != bits {
+            self.0.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<P: Cpus> IovaSpace<P> {
+    /// Whether [`IovaSpace::replenish`] has something to do.
+    ///
+    /// *Context.* Interrupt.
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        // No order needed: what is added goes through locks.
+        self.shortage.0.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// Fills the reserve from which [`IovaSpace::try_alloc`] takes records.
+    ///
+    /// *Context.* Atomic: takes heap memory.
+    ///
+    /// # Errors
+    /// [`IovaError::Memory`], and the reserve stays as small as it was.
+    pub fn replenish(&self) -> Result<(), IovaError> {
+        if !self.is_short() {
+            return Ok(());
+        }
+        let short = self.shortage.0.0.swap(0, Ordering::Relaxed);
+        for kind in Kind::all().filter(|kind| short & bit(*kind) != 0) {
+            self.keep_empty(kind, self.made(kind));
+        }
+        let done = match short & RECORDS {
+            0 => Ok(()),
+            _ => self.make_records(),
+        };
+        done.inspect_err(|_| self.shortage.0.add(RECORDS))
+    }
+
+    /// Makes room for records, outside of the locks.
+    fn make_records(&self) -> Result<(), IovaError> {
+        let reserve = usize::from(self.options.reserve);
+        while let Some(lack) = self.ranges(|ranges| ranges.lack(reserve)) {
+            let room = lack.allocate().map_err(|_| IovaError::Memory)?;
+            drop(self.ranges(|ranges| ranges.adopt(room)));
+        }
+        let Some(ledger) = &self.ledger else {
+            return Ok(());
+        };
+        while let Some(lack) = ledger.with(|ledger| ledger.lack(reserve)) {
+            let room = lack.allocate().map_err(|_| IovaError::Memory)?;
+            drop(ledger.with(|ledger| ledger.adopt(room)));
+        }
+        Ok(())
+    }
+
+    /// Says so if less than half of the reserve is left.
+    pub(super) fn watch(&self, heap: Heap, ranges: &RangeAllocator) {
+        if heap == Heap::Spare && ranges.lack(self.half_reserve()).is_some() {
+            self.shortage.0.add(RECORDS);
+        }
+    }
+
+    /// The same of the ledger.
+    pub(super) fn watch_ledger(&self, ledger: &P::Lock<Ledger>) {
+        let half = self.half_reserve();
+        if ledger.with(|ledger| ledger.lack(half)).is_some() {
+            self.shortage.0.add(RECORDS);
+        }
+    }
+
+    fn half_reserve(&self) -> usize {
+        usize::from(self.options.reserve / 2)
+    }
+
+    /// There is no room, and none may be made here.
+    pub(super) fn run_short(&self) -> Option<Room> {
+        self.shortage.0.add(RECORDS);
+        None
+    }
+
+    /// A block came back for which there is no magazine.
+    pub(super) fn miss_magazine(&self, kind: Kind) {
+        self.shortage.0.add(bit(kind));
+    }
+}
+
+const fn bit(kind: Kind) -> u64 {
+    1 << kind.index()
+}
