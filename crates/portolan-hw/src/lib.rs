@@ -32,3 +32,13 @@ pub mod topology;
 mod turn;
 pub mod virtio;
 pub mod vtd;
+
+/// The blocks of documents that show how the crate is used.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/tutorial.md")]
+    struct Tutorial;
+}
