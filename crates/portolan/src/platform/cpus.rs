@@ -237,3 +237,25 @@ where
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::platform::Nanos;
+
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Nanos {
+            Nanos::new(0)
+        }
+    }
+
+    #[test]
+    fn a_cpu_with_too_high_a_number_is_one_of_those_that_there_are() {
+        let current = |number| SpinCpus::new(4, Still, move || CpuId::new(number)).current();
+        for (number, cpu) in [(0, 0), (3, 3), (4, 0), (6, 2), (u32::MAX, 3)] {
+            assert_eq!(current(number), CpuId::new(cpu));
+        }
+    }
+}

@@ -2,15 +2,18 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{Awaited, ContextHome, Domain, PagedDomain, SplitFailed, UnitError, UnmapPartFailed};
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use super::{
+    Awaited, ContextHome, Domain, DomainError, PagedDomain, SplitFailed, UnitError, UnmapFailed,
+    UnmapPartFailed, WrongTable,
+};
+use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
     SyncError, Walker, WriteBuffer,
 };
 use crate::platform::{Nanos, SlabTables};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
-use crate::table::{Access, PageTable};
+use crate::table::{Access, PageTable, SplitError, Translation};
 
 const BLOCK: PageSize = PageSize::SIZE_2M;
 const PAGE: PageSize = PageSize::SIZE_4K;
@@ -107,4 +110,105 @@ fn a_block_whose_split_timed_out_can_be_unmapped_whole() {
     assert_eq!(domain.table().pages(), 2, "the table in waiting came back");
     let again = block(&domain);
     assert_eq!(again, whole);
+}
+
+#[test]
+fn a_map_is_not_due_where_absence_is_not_cached_and_an_unmap_is() {
+    let domain = domain();
+    let range = IovaRange::page(Iova::new(0), PAGE);
+    let mut owed = Gather::new();
+    let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
+    domain
+        .map(range.start(), pa, bytes, Access::READ, &mut owed)
+        .unwrap();
+    assert!(!owed.is_empty() && !domain.is_due(&owed));
+    assert_eq!(domain.steps(&owed).count(), 0);
+    domain.unmap(range, &mut owed).unwrap();
+    assert!(domain.is_due(&owed));
+    // An invalidation and a wait.
+    assert_eq!(domain.steps(&owed).count(), 2);
+    let mut all = Gather::new();
+    domain.absorb(&mut all, &mut owed).unwrap();
+    assert!(domain.is_due(&all) && !domain.is_due(&owed));
+    domain.sync(&mut all).unwrap();
+    assert_eq!(domain.translate(range.start()), None);
+}
+
+#[test]
+fn a_first_stage_that_executes_only_what_it_reads_grants_both() {
+    let (domain, both) = (domain(), Access::READ | Access::EXECUTE);
+    assert_eq!(domain.grants(Access::EXECUTE), Some(both));
+    assert_eq!(domain.grants(Access::READ), Some(Access::READ));
+}
+
+/// A domain that defines no more than it has to.
+struct Plain(Tables);
+
+impl Domain for Plain {
+    fn id(&self) -> TableId {
+        self.0.id()
+    }
+
+    fn input_range(&self) -> IovaRange {
+        self.0.input_range()
+    }
+
+    fn granule(&self) -> PageSize {
+        PAGE
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        Some(access)
+    }
+
+    fn map_sg(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        self.0.map_sg(iova, pieces, access, owed)
+    }
+
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        self.0.absorb(into, from)
+    }
+
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        self.0.map(iova, pa, bytes, access, owed)
+    }
+
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        self.0.unmap(range, owed)
+    }
+
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>> {
+        self.0.sync(owed)
+    }
+
+    fn translate(&self, iova: Iova) -> Option<Translation> {
+        self.0.translate(iova)
+    }
+}
+
+#[test]
+fn a_domain_that_says_nothing_of_splits_refuses_them_and_everything_owed_is_due() {
+    let domain = Plain(domain());
+    let whole = block(&domain.0);
+    let mut owed = Gather::new();
+    assert!(!domain.is_due(&owed));
+    let inside = Iova::new(whole.start().get() + PAGE.bytes());
+    let none = SplitFailed::Split(SplitError::NoBlock { iova: inside });
+    assert_eq!(domain.split(inside, &mut owed), Err(none));
+    domain.unmap(whole, &mut owed).unwrap();
+    assert!(domain.is_due(&owed));
+    domain.sync(&mut owed).unwrap();
 }

@@ -1,8 +1,10 @@
 //! Requests that nobody should have sent.
 
 use super::rig::{BROKEN, Broken, PASID, Rig, STREAM, last, more, small, stalls, to};
-use crate::addr::{Iova, Pasid};
-use crate::fault::{Cause, GroupId, Place, RawPageRequest, ReplyPasid, RequestKind, Response};
+use crate::addr::{Iova, PageSize, Pasid};
+use crate::fault::{
+    Cause, GroupId, Place, RawPageRequest, ReplyPasid, RequestKind, Response, StallTag,
+};
 use crate::fault::{Served, Taken, Wants};
 
 fn refused(rig: &Rig, raw: RawPageRequest) -> (Response, Cause) {
@@ -163,4 +165,23 @@ fn a_response_that_cannot_be_sent_is_told_and_counted() {
         rig.desk.serve(),
         Ok(Some(Served::Answered { .. }))
     ));
+}
+
+#[test]
+fn a_request_is_for_the_page_around_its_address() {
+    let raw = RawPageRequest {
+        iova: Iova::new(0x12_3456),
+        ..last(1)
+    };
+    let request = raw.check().unwrap();
+    assert_eq!(request.iova(), Iova::new(0x12_3456));
+    assert_eq!(request.page(PageSize::SIZE_4K), Iova::new(0x12_3000));
+    assert_eq!(request.page(PageSize::SIZE_64K), Iova::new(0x12_0000));
+}
+
+#[test]
+fn tags_are_the_numbers_that_they_were_made_of() {
+    for tag in [0, 1, 0x1234, u16::MAX] {
+        assert_eq!(StallTag::new(tag).get(), tag);
+    }
 }
