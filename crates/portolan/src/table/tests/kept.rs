@@ -86,6 +86,49 @@ fn pass(table: &Table, slots: u64) -> Depth {
     }
 }
 
+/// Pays `owed` and takes back what that makes quiet.
+fn pay(table: &Table, owed: &mut Gather) {
+    let context = table.tagged(ContextId::new(1));
+    let quiesced = sync(&Willing, context, &CAPS, &Quirks::default(), owed);
+    let back = table.reclaim(quiesced.unwrap());
+    back.expect("a proof of this table");
+}
+
+/// Maps four blocks page by page, as memory that is not aligned to blocks is.
+fn map_pages(table: &Table) -> IovaRange {
+    let (pa, mut owed) = (PhysAddr::new(0x1000), Gather::new());
+    let mapped = table.map(Iova::new(0), pa, 4 * BLOCK, Access::READ, &mut owed);
+    pay(table, &mut owed);
+    mapped.unwrap()
+}
+
+#[test]
+fn a_map_across_tables_that_are_all_missing_reaches_its_end() {
+    let table = table();
+    let range = map_pages(&table);
+    for block in 0..4 {
+        let last = Iova::new((block + 1) * BLOCK - 1);
+        let found = table.translate(last).unwrap();
+        assert_eq!(found.pa.get(), last.get() + 0x1000);
+    }
+    assert_eq!(range.last(), Iova::new(4 * BLOCK - 1));
+    assert_eq!(table.pages(), 6);
+}
+
+#[test]
+fn tables_that_stayed_empty_and_were_filled_go_when_they_are_empty_again() {
+    let table = table();
+    table.keep_empty_tables(6);
+    pass(&table, 4);
+    assert_eq!(table.pages(), 6);
+    let range = map_pages(&table);
+    table.keep_empty_tables(0);
+    let mut owed = Gather::new();
+    table.unmap(range, &mut owed).unwrap();
+    pay(&table, &mut owed);
+    assert_eq!(table.pages(), 2);
+}
+
 #[test]
 fn without_leave_to_stay_emptied_tables_go() {
     let table = table();
