@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use portolan::addr::CpuId;
-use portolan::platform::{Clock, Cpus, Lock, Mmio, Nanos, SharedWord};
+use portolan::platform::{Clock, Cpus, Leavings, LeftBehind, Lock, Mmio, Nanos, SharedWord};
 
 /// Whether a lock keeps interrupts out while it is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,7 @@ struct Interrupted {
     inside: Cell<bool>,
     masking: Cell<Masking>,
     handler: RefCell<Option<Handler>>,
+    left: RefCell<Leavings>,
 }
 
 thread_local! {
@@ -55,6 +56,7 @@ thread_local! {
         inside: Cell::new(false),
         masking: Cell::new(Masking::Present),
         handler: RefCell::new(None),
+        left: RefCell::new(Leavings::new()),
     } };
 }
 
@@ -159,6 +161,17 @@ impl Cpus for InterruptedCpu {
     fn current(&self) -> CpuId {
         CpuId::new(0)
     }
+
+    /// Keeps it for [`drop_left`].
+    fn drop_later(&self, left: LeftBehind) {
+        CPU.with(|cpu| cpu.left.borrow_mut().push(left));
+    }
+}
+
+/// Drops what was left behind on the calling thread's CPU, and says how much that was.
+pub fn drop_left() -> usize {
+    let mut left = CPU.with(|cpu| cpu.left.borrow_mut().take());
+    core::iter::from_fn(|| left.pop()).count()
 }
 
 /// A word; each access is a step.

@@ -5,12 +5,13 @@
 //! it may not wait.
 #![allow(missing_docs)]
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Bounds, Constraints, Deferred, Device, DmaSpace, Policy, Quarantine, SpaceOptions, ToDevice,
-    Unowned,
+    Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, Policy, Quarantine, SpaceOptions,
+    ToDevice, Unowned,
 };
 use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step};
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
@@ -21,7 +22,7 @@ use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::Tick;
 use portolan_model::fixture::Attached;
 use portolan_model::interrupts::{
-    InterruptedCpu, InterruptedLock, InterruptedWord, Masking, Scenario, Stepping, sweep,
+    InterruptedCpu, InterruptedLock, InterruptedWord, Masking, Scenario, Stepping, drop_left, sweep,
 };
 use portolan_model::iommu::Setup;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -327,6 +328,84 @@ fn a_handler_unmaps_and_maps_at_any_step_of_a_driver() {
         let steps = driver(Masking::Present, policy);
         assert!(steps > 40, "{policy:?}: {steps} steps");
     }
+}
+
+/// What a handler does with the last thing that a device has left.
+type Last = fn(Deferred<InterruptedCpu, Unowned>, Mapping<InterruptedCpu, Unowned, ToDevice>);
+
+/// A driver's device goes, with debts that nobody has paid, and its handler is the last to have
+/// something of it: its space goes with a task, wherever the handler strikes.
+fn gone(last: Last) {
+    let handed_on = Arc::new(AtomicUsize::new(0));
+    sweep(Masking::Present, || {
+        let device = device(Policy::Deferred);
+        let space = device.space().expect("translated").clone();
+        let mapped = |number| {
+            let mapping = device.map(buffer(number), ToDevice);
+            mapping.map_err(|refused| refused.error).expect("mapped")
+        };
+        let deferred = mapped(1)
+            .defer()
+            .map_err(|kept| kept.error)
+            .expect("deferred");
+        space.flush().expect("flushed");
+        let mapping = mapped(2);
+        // What it owes is paid when the space goes.
+        drop(
+            mapped(3)
+                .defer()
+                .map_err(|kept| kept.error)
+                .expect("deferred"),
+        );
+        let alive = Arc::downgrade(&space);
+        drop(space);
+        let still = alive.clone();
+        let left = Arc::new(Mutex::new(Some((deferred, mapping))));
+        let (handlers, count) = (left.clone(), handed_on.clone());
+        let take = |left: &Mutex<Option<_>>| left.lock().expect("nobody panicked").take();
+        Scenario {
+            body: Box::new(move || {
+                drop(device);
+                for _ in 0..4 {
+                    InterruptedCpu.now();
+                }
+            }),
+            handler: Box::new(move || {
+                let (deferred, mapping) = take(&handlers).expect("it strikes once");
+                last(deferred, mapping);
+                // Whether it was the last or not.
+                assert_eq!(still.strong_count(), 1);
+            }),
+            after: Box::new(move || {
+                count.fetch_add(drop_left(), Ordering::Relaxed);
+                drop(take(&left));
+                drop_left();
+                assert_eq!(alive.strong_count(), 0);
+            }),
+        }
+    });
+    let handed_on = handed_on.load(Ordering::Relaxed);
+    assert!(handed_on >= 4, "handed on {handed_on} times");
+}
+
+#[test]
+fn a_handler_that_is_the_last_to_have_a_buffer_of_a_device_waits_for_nothing() {
+    gone(|deferred, mapping| {
+        assert!(deferred.try_reclaim().is_ok());
+        drop(mapping);
+    });
+    gone(|deferred, mapping| {
+        drop(mapping);
+        drop(deferred);
+    });
+    gone(|deferred, mapping| {
+        let second = mapping
+            .defer()
+            .map_err(|kept| kept.error)
+            .expect("deferred");
+        drop(second.try_reclaim());
+        assert!(deferred.try_reclaim().is_ok());
+    });
 }
 
 #[test]

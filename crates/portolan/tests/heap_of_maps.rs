@@ -25,7 +25,7 @@ use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::unit::{
     Attach, AttachError, BoundDomain, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
 };
-use watched_heap::{Machine, uses};
+use watched_heap::{Machine, drop_left, uses};
 
 const PAGE: u64 = 0x1000;
 
@@ -237,4 +237,35 @@ fn copied_buffers_of_handlers_touch_no_heap() {
         let used = uses("reclaiming");
         assert_eq!(used, 0, "round {round}: a handler gives copies back");
     }
+}
+
+/// The space, the pool and all records go with a task.
+#[test]
+fn a_handler_that_is_the_last_to_have_a_buffer_frees_no_heap() {
+    let device = device(Policy::Deferred, IovaOptions::default());
+    let space = device.space().unwrap().clone();
+    let first = take(&device, 1, 1).unwrap();
+    // Its settings are another device's than those of the buffer before.
+    let cpus = Arc::new(Machine);
+    let slots = PhysRange::from_len(PhysAddr::new(1 << 30), 4096 << 11).unwrap();
+    let pool = Pool::new(cpus.clone(), slots, PoolOptions::for_cpus(&cpus)).unwrap();
+    let device = device.with_copies(Copying {
+        pool: Arc::new(PoolMemory::new(pool, Nothing)),
+        when: CopyWhen::Always,
+        fill: Fill::Buffer,
+    });
+    let second = take(&device, 2, 1).unwrap();
+    let third = device.map(buffer(3, 1), FromDevice).ok().unwrap();
+    space.flush().unwrap();
+    let alive = Arc::downgrade(&space);
+    drop((space, device));
+    uses("a task lets the device go");
+    assert!(first.try_reclaim().is_ok());
+    drop(second);
+    drop(third);
+    assert_eq!(uses("handlers"), 0, "a handler is the last");
+    assert_eq!(alive.strong_count(), 2);
+    assert_eq!(drop_left(), 2);
+    assert_eq!(alive.strong_count(), 0);
+    assert!(uses("a worker") > 0);
 }

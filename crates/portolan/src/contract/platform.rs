@@ -4,7 +4,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
-use crate::platform::{Clock, Cpus, Lock, Mmio, Nanos, SharedWord};
+use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord};
 
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
 ///
@@ -153,6 +153,15 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait: a
     /// worker or a soft interrupt should call [`DmaSpace::tick`](crate::dma::DmaSpace::tick) soon.
     fn flush_wanted(&self) {}
+
+    /// Called when the last user of a device that is gone was an interrupt handler, or may have been:
+    /// what is left of it, an address space often, has to be dropped by a task, since that waits for
+    /// hardware and frees heap memory. Where handlers call the library, put it into a list
+    /// ([`Leavings`](crate::platform::Leavings)) and wake a worker. The default, for a process, drops
+    /// it.
+    fn drop_later(&self, left: LeftBehind) {
+        drop(left);
+    }
 }
 
 impl<P: Platform> Clock for P {
@@ -189,5 +198,9 @@ impl<P: Platform> Cpus for P {
     #[inline]
     fn flush_wanted(&self) {
         Platform::flush_wanted(self);
+    }
+
+    fn drop_later(&self, left: LeftBehind) {
+        Platform::drop_later(self, left);
     }
 }

@@ -19,9 +19,9 @@ use crate::platform::Cpus;
 /// A buffer that was unmapped, and that devices may reach until it is reclaimed: its invalidation is
 /// deferred, so that one can be for many.
 ///
-/// *Drop.* Interrupt, unless it has the last reference to its space. One that no device reaches any
-/// more gives its buffer and its addresses back; of any other the buffer is never freed, and
-/// [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it.
+/// *Drop.* Interrupt. One that no device reaches any more gives its buffer and its addresses back; of
+/// any other the buffer is never freed, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine)
+/// counts it.
 #[must_use = "a deferred buffer that is dropped is never freed"]
 pub struct Deferred<P: Cpus + Clone, B: Buffer> {
     waiting: Option<Waiting<P, B>>,
@@ -50,6 +50,7 @@ impl<P: Cpus + Clone, B> Waiting<P, B> {
             space.release(wait);
         }
         self.settings.give_back(self.copies);
+        Settings::let_go(self.settings);
         ManuallyDrop::into_inner(self.buffer)
     }
 
@@ -149,6 +150,7 @@ impl<P: Cpus + Clone, B: Buffer> Drop for Deferred<P, B> {
         }
         // Its slots stay the device's.
         core::mem::forget(waiting.copies);
+        Settings::let_go(waiting.settings);
     }
 }
 

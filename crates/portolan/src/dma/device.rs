@@ -172,6 +172,11 @@ impl<P: Cpus + Clone> Device<P> {
 
     /// The settings, of which mappings that are there already keep a copy as it was.
     fn settings_mut(&mut self) -> &mut Settings<P> {
+        if Arc::get_mut(&mut self.settings).is_none() {
+            Settings::orphan(&self.settings);
+            self.settings = Arc::new(Settings::clone(&self.settings));
+        }
+        // Nobody else has it.
         Arc::make_mut(&mut self.settings)
     }
 
@@ -282,5 +287,6 @@ impl<P: Cpus + Clone> Drop for Device<P> {
         if let (Translation::Space(member), Some(space)) = (self.translation, self.space()) {
             space.leave(member);
         }
+        Settings::orphan(&self.settings);
     }
 }

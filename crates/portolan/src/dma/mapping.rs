@@ -56,9 +56,8 @@ struct Parts<P: Cpus + Clone, B, D> {
 /// `D` is the direction: a value of [`Direction`], or a type such as
 /// [`ToDevice`](super::ToDevice), so that a signature says it.
 ///
-/// *Drop.* Interrupt, unless it has the last reference to its space. The device may be using it: it
-/// stays mapped, its memory is never freed and its addresses are never reused.
-/// [`Device::quarantine`](super::Device::quarantine) counts it.
+/// *Drop.* Interrupt. The device may be using it: it stays mapped, its memory is never freed and its
+/// addresses are never reused. [`Device::quarantine`](super::Device::quarantine) counts it.
 #[must_use = "a mapping that is dropped is never taken back"]
 pub struct Mapping<P: Cpus + Clone, B: Buffer, D: DataDirection = Direction> {
     parts: Option<Parts<P, B, D>>,
@@ -312,6 +311,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         }
         parts.take_in(0, u64::MAX);
         parts.settings.give_back(parts.copies);
+        Settings::let_go(parts.settings);
         Ok(ManuallyDrop::into_inner(parts.buffer))
     }
 }
@@ -358,5 +358,6 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Drop for Mapping<P, B, D> {
         }
         // Its slots stay the device's as well.
         core::mem::forget(parts.copies);
+        Settings::let_go(parts.settings);
     }
 }

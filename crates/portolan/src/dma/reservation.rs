@@ -40,7 +40,7 @@ pub enum LinkError {
 ///
 /// Pieces can be reached once [`Reservation::sync`] has returned.
 ///
-/// *Drop.* Interrupt. Without [`Reservation::unlink`] linked pieces stay mapped, its addresses stay
+/// *Drop.* Atomic. Without [`Reservation::unlink`] linked pieces stay mapped, its addresses stay
 /// out of use, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine) counts it; one without
 /// linked pieces gives its addresses back.
 #[must_use = "pieces stay linked"]

@@ -1,8 +1,11 @@
 //! What a device needs for its buffers, shared with its mappings.
 //!
-//! *Context.* Interrupt.
+//! *Context.* Interrupt, but for making, cloning and dropping them.
 
-use alloc::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::{Arc, Weak};
+
+use spin::Once;
 
 use super::Constraints;
 use super::copies::{Copies, Copying, Reached, Record, Spares};
@@ -11,7 +14,7 @@ use super::space::DmaSpace;
 use super::standing::Standing;
 use crate::bounce::{Bouncer, Way};
 use crate::contract::{Buffer, Pieces};
-use crate::platform::{Cpus, DataCache};
+use crate::platform::{Cpus, DataCache, Item, LeftBehind};
 
 /// How a device is set up. Its mappings keep it: they lead to their space through it.
 pub(super) struct Settings<P: Cpus + Clone> {
@@ -26,6 +29,31 @@ pub(super) struct Settings<P: Cpus + Clone> {
     pub standing: Option<Arc<Standing<P>>>,
     /// What was given up of mappings that are in no space.
     pub lost: Arc<Lost>,
+    /// Itself, once no device has it: its memory stays when the last mapping is gone.
+    me: Once<Weak<Self>>,
+    /// What it is handed on in then.
+    parcel: Option<Box<Parcel<P>>>,
+}
+
+/// Settings that nobody uses any more, on their way to a task that drops them.
+struct Parcel<P: Cpus + Clone> {
+    settings: Option<Settings<P>>,
+    next: Option<LeftBehind>,
+}
+
+impl<P: Cpus + Clone> Parcel<P> {
+    fn empty() -> Option<Box<Self>> {
+        Some(Box::new(Self {
+            settings: None,
+            next: None,
+        }))
+    }
+}
+
+impl<P: Cpus + Clone> Item for Parcel<P> {
+    fn next(&mut self) -> &mut Option<LeftBehind> {
+        &mut self.next
+    }
 }
 
 impl<P: Cpus + Clone> Clone for Settings<P> {
@@ -39,6 +67,8 @@ impl<P: Cpus + Clone> Clone for Settings<P> {
             spares: Spares::new(),
             standing: self.standing.clone(),
             lost: self.lost.clone(),
+            me: Once::new(),
+            parcel: Parcel::empty(),
         }
     }
 }
@@ -54,6 +84,31 @@ impl<P: Cpus + Clone> Settings<P> {
             spares: Spares::new(),
             standing: None,
             lost: Arc::default(),
+            me: Once::new(),
+            parcel: Parcel::empty(),
+        }
+    }
+
+    /// For a device that lets go of its settings while mappings may have them: from here on the last
+    /// of those hands them on ([`Settings::let_go`]). No memory is needed.
+    pub fn orphan(settings: &Arc<Self>) {
+        settings.me.call_once(|| Arc::downgrade(settings));
+    }
+
+    /// For a mapping that ends. A handler may be at it: so the last one does not drop them.
+    #[inline]
+    pub fn let_go(settings: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(settings) {
+            last.hand_on();
+        }
+    }
+
+    #[cold]
+    fn hand_on(mut self) {
+        let platform = self.platform.clone();
+        if let Some(mut parcel) = self.parcel.take() {
+            parcel.settings = Some(self);
+            platform.drop_later(LeftBehind::new(parcel));
         }
     }
 

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Clock, Lock, Nanos};
+use super::{Clock, LeftBehind, Lock, Nanos};
 use crate::addr::CpuId;
 
 /// A word that CPUs share, of 64 bits.
@@ -72,6 +72,12 @@ pub trait Cpus: Clock + Send + Sync + 'static {
 
     /// Called when a queue of deferred unmaps has reached one of its limits where nobody may wait.
     fn flush_wanted(&self) {}
+
+    /// Called when the last user of something was an interrupt handler, or may have been: a task has
+    /// to drop it. Where handlers call the library, it must not be dropped here.
+    fn drop_later(&self, left: LeftBehind) {
+        drop(left);
+    }
 }
 
 impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
@@ -96,6 +102,10 @@ impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
     #[inline]
     fn flush_wanted(&self) {
         (**self).flush_wanted();
+    }
+
+    fn drop_later(&self, left: LeftBehind) {
+        (**self).drop_later(left);
     }
 }
 

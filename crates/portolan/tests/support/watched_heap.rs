@@ -2,19 +2,21 @@
 #![allow(dead_code)] // Each test binary uses its part.
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, MutexGuard};
 
 use portolan::addr::CpuId;
-use portolan::platform::{Clock, Cpus, Lock, Nanos};
+use portolan::platform::{Clock, Cpus, Leavings, LeftBehind, Lock, Nanos};
 
 thread_local! {
     /// Locks that this thread holds.
     static HELD: Cell<u32> = const { Cell::new(0) };
     /// Uses of the heap while one was held.
     static UNDER_LOCK: Cell<u32> = const { Cell::new(0) };
+    /// What handlers left behind.
+    static LEFT: RefCell<Leavings> = const { RefCell::new(Leavings::new()) };
     /// All uses of the heap.
     static USES: Cell<u32> = const { Cell::new(0) };
 }
@@ -124,6 +126,16 @@ impl Cpus for Machine {
     fn current(&self) -> CpuId {
         CpuId::new(0)
     }
+
+    fn drop_later(&self, left: LeftBehind) {
+        LEFT.with(|list| list.borrow_mut().push(left));
+    }
+}
+
+/// Drops what handlers left behind.
+pub fn drop_left() -> usize {
+    let mut left = LEFT.with(|list| list.borrow_mut().take());
+    std::iter::from_fn(|| left.pop()).count()
 }
 
 /// Locks that this thread holds.
