@@ -23,7 +23,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// registers; where the table format has no way to withhold reads, for reads too. All devices
     /// of the space share it, and it stays mapped until the space is gone. A doorbell that lies
     /// where the unit takes messages untranslated
-    /// ([`ReservedKind::Interrupts`](crate::unit::ReservedKind::Interrupts)) is not mapped, nor is
+    /// ([`ReservedKind::Interrupts`]) is not mapped, nor is
     /// one for a device that is passed through: the physical address serves.
     ///
     /// *Context.* Task.
