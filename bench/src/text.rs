@@ -44,7 +44,7 @@ pub fn of_bounce(report: &bounce::Report) -> String {
     let mut out = display::table(&header, &numbers, rows.collect());
     let _ = writeln!(
         out,
-        "\nMeasured on this machine: nanoseconds of a thread's processor time for one buffer, taken and \
+        "\n\nMeasured on this machine: nanoseconds of a thread's processor time for one buffer, taken and \
          given back, and copied\nto where a device reads it in rows of bounce_copy. The limit is pop and push \
          of a stack, or a hot memcpy of the same\nlength. Scaling is what all threads do by what one does. \
          Contention shows only where each thread has a core."
@@ -70,7 +70,7 @@ pub fn of_scenarios(report: &Report) -> String {
     let mut out = display::table(&header, &[2, 3, 4, 5, 6, 7], rows);
     let _ = writeln!(
         out,
-        "\nMeasured on this machine, each in turn with its plain loop; judge by the ratio."
+        "\n\nMeasured on this machine, each in turn with its plain loop; judge by the ratio."
     );
     out
 }

@@ -138,7 +138,7 @@ pub fn text(report: &Report) -> String {
     let cpus = report.policies.first().map_or(0, |one| one.cpus);
     let _ = writeln!(
         out,
-        "\n{} buffers mapped and unmapped by {cpus} CPUs in virtual time: {} violations",
+        "\n\n{} buffers mapped and unmapped by {cpus} CPUs in virtual time: {} violations",
         display::grouped(report.operations),
         report.violations.len(),
     );

@@ -176,7 +176,7 @@ pub fn text(report: &Report) -> String {
     out.push_str(&display::table(&header, &[1, 2, 3, 4, 5], rows.collect()));
     let _ = writeln!(
         out,
-        "\n{} operations on one CPU and {} by {CPUS} CPUs on shared tables: {} violations",
+        "\n\n{} operations on one CPU and {} by {CPUS} CPUs on shared tables: {} violations",
         display::grouped(report.operations),
         display::grouped(report.shared_operations),
         report.violations.len(),

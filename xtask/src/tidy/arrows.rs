@@ -1,5 +1,6 @@
 //! Dependencies run one way.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -40,7 +41,33 @@ pub(super) fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
     let output = command.output()?;
     anyhow::ensure!(output.status.success(), "cargo metadata failed");
     let metadata: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    Ok(findings(&metadata))
+    let mut found = findings(&metadata);
+    let mut command = Command::new("cargo");
+    command
+        .args(["tree", "--package", FIRST, "--edges", "normal,build"])
+        .args(["--prefix", "none", "--format", "{p}"])
+        .current_dir(root);
+    let output = command.output()?;
+    anyhow::ensure!(output.status.success(), "cargo tree failed");
+    found.extend(c_libraries(&String::from_utf8(output.stdout)?));
+    Ok(found)
+}
+
+/// The crate whose command a newcomer builds first.
+const FIRST: &str = "portolan-lab";
+
+/// Crates in `tree` that bring a C library: the first command wants no C compiler.
+pub(super) fn c_libraries(tree: &str) -> Vec<Finding> {
+    let names = tree.lines().filter_map(|line| line.split(' ').next());
+    // Declarations of Linux's system calls, in Rust alone.
+    let c = names.filter(|name| name.ends_with("-sys") && *name != "linux-raw-sys");
+    let names: BTreeSet<&str> = c.collect();
+    let finding = |name: &str| Finding {
+        path: FIRST.to_owned(),
+        rule: "no-c",
+        what: format!("must not depend on {name}, not even by way of another crate"),
+    };
+    names.into_iter().map(finding).collect()
 }
 
 /// Dependencies for use, not those for tests.

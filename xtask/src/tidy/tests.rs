@@ -82,9 +82,18 @@ fn arrows_run_one_way() {
     };
     let found = |name, on, kind| arrows::findings(&metadata(name, on, kind)).len();
     assert_eq!(found("portolan-lab", "portolan-model", "null"), 0);
+    assert_eq!(found("portolan-lab", "portolan-verify", "null"), 1);
     assert_eq!(found("portolan", "portolan-model", "null"), 1);
     assert_eq!(found("portolan", "portolan-model", "\"dev\""), 0);
     assert_eq!(found("stranger", "portolan", "null"), 1);
+}
+
+#[test]
+fn a_c_library_of_the_first_command_is_found_once() {
+    let tree = "portolan-lab v0.1.0 (/here)\nzstd v0.13.3\nzstd-sys v2.0.1\nzstd-sys v2.0.1 (*)\n";
+    let found = arrows::c_libraries(tree);
+    assert_eq!(found.len(), 1);
+    assert!(found[0].what.contains("zstd-sys"), "{found:?}");
 }
 
 #[test]
