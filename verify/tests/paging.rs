@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use portolan::inval::Step;
 use portolan::unit::UnitError;
 use portolan_model::cpus::Hardware;
+use portolan_verify::mappings::Health;
 use portolan_verify::paging::{paging, sabotaged};
 
 const CPUS: u64 = 8;
@@ -15,7 +16,7 @@ const CPUS: u64 = 8;
 fn no_device_reaches_what_its_owner_has_back() {
     let seed = fastrand::u64(..);
     println!("seed {seed}");
-    let report = paging(seed, CPUS, 80_000, &mut |_| {});
+    let report = paging(Health::Failing, seed, CPUS, 80_000, &mut |_| {});
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
     let happened = |name: &str| report.events.get(name).copied().unwrap_or(0);
     for name in [
@@ -30,9 +31,9 @@ fn no_device_reaches_what_its_owner_has_back() {
         "failed",
         "spurious",
         "harvests",
-        "syncs_failed",
+        "failures",
         "ranges_not_quiet",
-        "ranges_back_later",
+        "recovered",
     ] {
         assert!(happened(name) > 0, "{name}: {:#?}", report.events);
     }
@@ -47,7 +48,7 @@ fn no_device_reaches_what_its_owner_has_back() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    let run = || paging(11, CPUS, 4000, &mut |_| {});
+    let run = || paging(Health::Failing, 11, CPUS, 4000, &mut |_| {});
     assert_eq!(run(), run());
 }
 
@@ -69,9 +70,11 @@ impl<H: Hardware> Hardware for Forgetful<H> {
 
 #[test]
 fn a_lost_invalidation_is_noticed() {
-    let report = sabotaged(5, CPUS, 40_000, &mut |_| {}, |hardware| Forgetful {
-        hardware,
-        seen: Arc::default(),
+    let report = sabotaged(Health::Failing, 5, CPUS, 40_000, &mut |_| {}, |hardware| {
+        Forgetful {
+            hardware,
+            seen: Arc::default(),
+        }
     });
     assert!(!report.violations.is_empty());
 }

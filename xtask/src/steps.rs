@@ -266,8 +266,14 @@ fn torture(root: &Path) -> Outcome {
     let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
     let verify = target.join("debug/portolan-verify");
     for layer in [
-        ["--layer", "tables", "--operations", "1200000"],
-        ["--layer", "mappings", "--operations", "1000000"],
+        &["--layer", "tables", "--operations", "1200000"][..],
+        &[
+            "--layer",
+            "mappings",
+            "--operations",
+            "1000000",
+            "--failures",
+        ],
     ] {
         let mut command = Command::new(&verify);
         command.arg("torture").args(layer);

@@ -7,6 +7,7 @@ use portolan_cli::display;
 use portolan_cli::progress::Progress;
 use serde::Serialize;
 
+use crate::mappings::Health;
 use crate::paging::paging;
 
 /// What a run came to.
@@ -32,9 +33,11 @@ impl Report {
 }
 
 /// Lets devices send `operations` page requests by `cpus` CPUs, from `seed`.
-pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
+///
+/// With [`Health::Failing`] the hardware of every second round fails.
+pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
     let bar = Progress::new(operations);
-    let report = paging(seed, cpus, operations, &mut |done| bar.set(done));
+    let report = paging(health, seed, cpus, operations, &mut |done| bar.set(done));
     drop(bar);
     Report {
         seed,

@@ -33,29 +33,26 @@ impl Report {
     }
 }
 
-/// Each policy, on hardware that never fails and on hardware that does.
-const RUNS: [(Way, Health); 2 * Way::ALL.len()] = {
-    let mut runs = [(Way::Strict, Health::Sound); 2 * Way::ALL.len()];
-    let mut at = 0;
-    while at < Way::ALL.len() {
-        runs[2 * at] = (Way::ALL[at], Health::Sound);
-        runs[2 * at + 1] = (Way::ALL[at], Health::Failing);
-        at += 1;
-    }
-    runs
-};
-
 /// Does `operations` random operations from `seed` by `cpus` CPUs, shared out evenly over the
-/// policies and kinds of hardware, several at a time where the machine has the cores.
-pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
+/// policies, several at a time where the machine has the cores. With [`Health::Failing`] each policy
+/// meets hardware of both kinds.
+pub fn run(seed: u64, cpus: u64, operations: u64, health: Health) -> Report {
+    let kinds: &[Health] = match health {
+        Health::Sound => &[Health::Sound],
+        Health::Failing => &[Health::Sound, Health::Failing],
+    };
+    let ways = Way::ALL.iter();
+    let runs: Vec<(Way, Health)> = ways
+        .flat_map(|way| kinds.iter().map(|kind| (*way, *kind)))
+        .collect();
     let bar = Progress::new(operations);
-    let each = operations.div_ceil(RUNS.len() as u64);
+    let each = operations.div_ceil(runs.len() as u64);
     let next = AtomicUsize::new(0);
-    let done: [Mutex<Option<MappingReport>>; RUNS.len()] = Default::default();
+    let done: Vec<Mutex<Option<MappingReport>>> = runs.iter().map(|_| Mutex::default()).collect();
     let work = || {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(&kind), Some(slot)) = (RUNS.get(index), done.get(index)) else {
+            let (Some(&kind), Some(slot)) = (runs.get(index), done.get(index)) else {
                 return;
             };
             let mut told = 0;
@@ -70,7 +67,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
-        for _ in 0..cores.min(RUNS.len()) {
+        for _ in 0..cores.min(runs.len()) {
             scope.spawn(work);
         }
     });
@@ -95,6 +92,7 @@ pub fn run(seed: u64, cpus: u64, operations: u64) -> Report {
             ("failures", sum(|one| one.failures)),
             ("refused", sum(|one| one.refused)),
             ("recovered", sum(|one| one.recovered)),
+            ("quarantined_bytes", sum(|one| one.quarantined_bytes)),
         ]),
         policies,
     }

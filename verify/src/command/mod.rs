@@ -10,13 +10,14 @@ pub mod tables;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use portolan_cli::{Form, Outcome, Output, print, print_json};
 use serde_json::json;
 
 use crate::backend::BackendGroup;
 use crate::format::FormatName;
+use crate::mappings::Health;
 
 /// Referees of the library: the conformance scenarios of drivers, and random operations.
 #[derive(Debug, Parser)]
@@ -57,6 +58,10 @@ struct TortureArgs {
     /// Table format; may be repeated. All if absent.
     #[arg(long = "format", value_name = "FORMAT")]
     formats: Vec<FormatName>,
+    /// Half of the rounds are on hardware that fails, dies and comes back, and with memory that runs
+    /// out; for the layers of mappings and faults.
+    #[arg(long)]
+    failures: bool,
     /// CPUs in virtual time, for the layers of mappings and faults.
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     cpus: u16,
@@ -122,14 +127,23 @@ fn run_torture(args: &TortureArgs) -> Result<Outcome> {
     // Said before anything can go wrong.
     eprintln!("seed {seed}");
     let (cpus, operations, output) = (args.cpus.into(), args.operations, args.output);
+    let health = match args.failures {
+        true => Health::Failing,
+        false => Health::Sound,
+    };
+    if health == Health::Failing && args.layer == Layer::Tables {
+        bail!(
+            "tables have no hardware that could fail: --failures is for --layer mappings or faults"
+        );
+    }
     let holds = match args.layer {
         Layer::Mappings => {
-            let report = mappings::run(seed, cpus, operations);
+            let report = mappings::run(seed, cpus, operations, health);
             output.show(&report, mappings::text)?;
             report.holds()
         }
         Layer::Faults => {
-            let report = faults::run(seed, cpus, operations);
+            let report = faults::run(seed, cpus, operations, health);
             output.show(&report, faults::text)?;
             report.holds()
         }

@@ -47,6 +47,7 @@ pub(super) struct Tally {
     failures: AtomicU64,
     refused: AtomicU64,
     recovered: AtomicU64,
+    pub(super) quarantined: AtomicU64,
     pub(super) violations: Mutex<Vec<String>>,
 }
 
@@ -93,6 +94,7 @@ impl Tally {
             failures: read(&self.failures),
             refused: read(&self.refused),
             recovered: read(&self.recovered),
+            quarantined_bytes: read(&self.quarantined),
             violations: (self.violations.into_inner()).unwrap_or_else(PoisonError::into_inner),
         }
     }

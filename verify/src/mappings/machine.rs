@@ -1,7 +1,7 @@
 //! One machine: a model, a domain over its table, a space, and CPUs in virtual time.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{ContextId, Iova, IovaRange, PageSize, StreamId};
 use portolan::dma::{Bounds, Constraints, Device, DmaSpace, SpaceOptions};
@@ -173,6 +173,7 @@ fn take_down(space: &Space, world: &World, tally: &Tally, way: Way) {
         tally.violation(format!("{name}: the last flush: {error}"));
     }
     let (waiting, out, lost) = (space.waiting(), world.out(), space.quarantine());
+    tally.quarantined.fetch_add(lost.bytes, Ordering::Relaxed);
     if waiting != (0, 0) || out != 0 || lost != Default::default() {
         tally.violation(format!(
             "{name}: {waiting:?} waiting, {out} blocks out, {lost:?} at the end"

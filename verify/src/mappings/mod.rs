@@ -111,6 +111,8 @@ pub struct MappingReport {
     pub refused: u64,
     /// Times that a space was brought back.
     pub recovered: u64,
+    /// Bytes that were given up in the end: any is a violation.
+    pub quarantined_bytes: u64,
     /// What was wrong, the first few.
     pub violations: Vec<String>,
 }

@@ -35,6 +35,7 @@ use portolan_model::decode::{TableFormat, TableRoot};
 use portolan_model::iommu::{Setup, StreamConfig};
 use serde::Serialize;
 
+use crate::mappings::Health;
 use crate::mappings::Model;
 use crate::mappings::machine::{SHARING, Tables, server, table_and_model};
 use cpu::{Devices, Flaky, Rig, Tally, add};
@@ -73,8 +74,14 @@ pub struct PagingReport {
 ///
 /// # Panics
 /// If the machine's own parts cannot be put together, which is a defect.
-pub fn paging(seed: u64, cpus: u64, requests: u64, progress: &mut dyn FnMut(u64)) -> PagingReport {
-    sabotaged(seed, cpus, requests, progress, |model| model)
+pub fn paging(
+    health: Health,
+    seed: u64,
+    cpus: u64,
+    requests: u64,
+    progress: &mut dyn FnMut(u64),
+) -> PagingReport {
+    sabotaged(health, seed, cpus, requests, progress, |model| model)
 }
 
 /// The same, with hardware that `wrap` makes of the model: for tests of this test.
@@ -82,6 +89,7 @@ pub fn paging(seed: u64, cpus: u64, requests: u64, progress: &mut dyn FnMut(u64)
 /// # Panics
 /// As [`paging`].
 pub fn sabotaged<H: Hardware + 'static>(
+    health: Health,
     seed: u64,
     cpus: u64,
     requests: u64,
@@ -101,14 +109,18 @@ pub fn sabotaged<H: Hardware + 'static>(
         let most = (requests - done).min(ROUND);
         // The hardware's clock stands still outside runs, so that a domain which is dropped there may
         // keep its tables: each round has its own.
-        let pages = match Temper::of_round(round) {
+        let temper = match health {
+            Health::Sound => Temper::Works,
+            Health::Failing => Temper::of_round(round),
+        };
+        let pages = match temper {
             Temper::Works => PLENTY,
             _ => SCARCE,
         };
         let memory = SlabTables::new(PhysAddr::new(1 << 33), PageSize::SIZE_4K, pages);
         let tables: Tables = Box::leak(Box::new(memory));
         let seed = seed.wrapping_add(round);
-        let usage = one_round(seed, round, cpus, most, &tally, tables, &wrap);
+        let usage = one_round(temper, seed, round, cpus, most, &tally, tables, &wrap);
         round += 1;
         for (name, number) in named(&usage) {
             *events.entry(name).or_default() += number;
@@ -148,9 +160,9 @@ fn report(
         ("misbehaved", read(&tally.misbehaved)),
         ("regions_removed", read(&tally.removed)),
         ("harvests", read(&tally.harvested)),
-        ("syncs_failed", read(&tally.syncs_failed)),
+        ("failures", read(&tally.syncs_failed)),
         ("ranges_not_quiet", read(&tally.not_quiet)),
-        ("ranges_back_later", read(&tally.back)),
+        ("recovered", read(&tally.back)),
         ("regions_not_removed", read(&tally.removed_in_vain)),
     ]);
     let violations = tally
@@ -176,7 +188,9 @@ fn window(round: u64) -> Window {
 }
 
 /// One machine, from nothing to nothing.
+#[allow(clippy::too_many_arguments)] // What a round depends on, each of its own kind.
 fn one_round<H: Hardware + 'static>(
+    temper: Temper,
     seed: u64,
     round: u64,
     count: u64,
@@ -188,7 +202,7 @@ fn one_round<H: Hardware + 'static>(
     let cpus = VirtualCpus::new(count as usize, SHARING);
     let context = ContextId::new(1);
     let (table, model) = table_and_model(tables, DirtyTracking::Hardware, context);
-    let failures = Failures::new(Temper::of_round(round));
+    let failures = Failures::new(temper);
     let root = TableRoot {
         root: table.root(),
         format: TableFormat::vtd_second_stage(4).expect("a format of the model's"),
