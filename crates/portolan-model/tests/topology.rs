@@ -23,6 +23,9 @@ use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
 const OTHER: PciFunction = PciFunction::of(0, 4, 0);
 const REGISTERS: u64 = 0xfed9_0000;
+/// A display that firmware has at work, and its frames.
+const DISPLAY: PciFunction = PciFunction::of(0, 2, 0);
+const FRAMES: u64 = 0x7000_0000;
 
 /// A machine with one unit of the model. The drivers see it through [`Platform`] alone.
 struct Machine<R> {
@@ -109,8 +112,8 @@ fn dmar(registers: u64) -> Vec<u8> {
 fn iort() -> Vec<u8> {
     let words =
         |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
-    // Two nodes, from offset 48 on.
-    let mut body = words(&[2, 48, 0]);
+    // Three nodes, from offset 48 on.
+    let mut body = words(&[3, 48, 0]);
     // An SMMU of version 3: 68 bytes, no mappings; coherent.
     body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend(words(&[
@@ -132,6 +135,13 @@ fn iort() -> Vec<u8> {
     body.extend([2, 60, 0, 3, 0, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0]);
     body.extend(words(&[0, 0, 0, 0, 64, 0]));
     body.extend(words(&[0, 0xffff, 0, 48, 0]));
+    // Memory that a display goes on using.
+    body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
+    body.extend(words(&[1, 48, 5 << 2, 1, 28]));
+    body.extend(FRAMES.to_le_bytes());
+    body.extend(0x1000u64.to_le_bytes());
+    let display = DISPLAY.requester.get().into();
+    body.extend(words(&[0, 0, 0, display, 48, 0]));
     table(*b"IORT", &body)
 }
 
@@ -249,6 +259,27 @@ fn a_disk_behind_an_smmu_does_dma() {
         found.first().map(|piece| piece.pa.get())
     });
     drop(device);
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
+    let machine = smmu();
+    let iommus = opened(machine.clone(), &iort());
+    let reach = |at: u64| {
+        let stream = DISPLAY.requester.stream();
+        let found = machine
+            .unit
+            .dma(stream, None, Iova::new(at), AccessKind::Read, 8)
+            .ok()?;
+        found.first().map(|piece| piece.pa.get())
+    };
+    assert_eq!(reach(FRAMES), Some(FRAMES));
+    let display = iommus.device(DISPLAY).expect("a device");
+    assert_eq!(reach(FRAMES), Some(FRAMES));
+    assert_eq!(reach(FRAMES + 0x1000), None);
+    drop(display);
+    assert_eq!(reach(FRAMES), None);
     assert_eq!(machine.unit.violations(), []);
 }
 

@@ -5,16 +5,19 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysRange, StreamId};
 use portolan::platform::Platform;
+use portolan::unit::ReservedKind;
 
 use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
 use crate::firmware::iort::{Body, Iort, Node, SmmuV3};
-use crate::reserved::Streams;
+use crate::reserved::{Reservations, Streams};
 use crate::smmuv3::{Config, RegisterPages, Smmu};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;
 /// Bytes of those of a unit whose second page is in the first.
 const ONE_PAGE: u64 = 0x1_0000;
+/// Streams of one of firmware's devices, at most.
+const MOST_STREAMS: u32 = 16;
 /// The model of Cavium ThunderX2.
 const THUNDERX2: u32 = 2;
 
@@ -28,6 +31,30 @@ fn units<'t>(
         },
         Err(error) => Some(Err(error.into())),
     })
+}
+
+/// Streams whose devices firmware has at work, by the memory that it reserves for them: they pass
+/// through until they are opened, as Linux has it. A claim to more than a few streams is none of a
+/// device, and is left aside.
+fn at_work(reserved: &Reservations) -> Result<Vec<StreamId>, EnableError> {
+    let mut at_work = Vec::new();
+    for item in reserved.iter() {
+        let (first, last) = (item.streams.first().get(), item.streams.last().get());
+        let direct = matches!(
+            item.region.kind,
+            ReservedKind::Direct(_) | ReservedKind::DirectUntilDriven(_)
+        );
+        if !direct || last - first >= MOST_STREAMS {
+            continue;
+        }
+        for stream in (first..=last).map(StreamId::new) {
+            if !at_work.contains(&stream) {
+                at_work.try_reserve(1).map_err(|_| EnableError::Memory)?;
+                at_work.push(stream);
+            }
+        }
+    }
+    Ok(at_work)
 }
 
 /// Takes over and enables all units of `table`.
@@ -57,6 +84,7 @@ pub(super) fn enable<P: Platform>(
         if options.reserved == FirmwareMemory::Reached {
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(table.reserved(&node, Streams::ALL));
+            config.at_work = at_work(&config.reserved)?;
         }
         let memory = memory::for_driver(platform);
         let unit = Smmu::enable(registers, memory, platform.clone(), config);

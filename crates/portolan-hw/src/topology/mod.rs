@@ -96,8 +96,10 @@ impl Topology {
         Err(TopologyError::NoTable)
     }
 
-    /// Takes all units over and enables them: every stream is blocked until its device is opened, but
-    /// those whose devices firmware has at work keep the memory that it reserves for them.
+    /// Takes all units over and enables them: every stream is blocked until its device is opened.
+    /// Devices that firmware has at work, by the memory that it reserves for them, go on behind AMD-Vi
+    /// with that memory, and behind an SMMU with all of it; behind VT-d they are blocked as well, and
+    /// reach that memory once they are opened.
     ///
     /// # Errors
     /// With the unit that was not enabled; those before it are disabled again.
