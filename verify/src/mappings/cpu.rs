@@ -314,7 +314,9 @@ impl Rig<'_> {
     /// A second device of the same driver comes and goes.
     fn attach(&self, hands: &Hands) {
         let limits = Constraints::default();
-        let device = Device::translated(self.space.clone(), OTHER, limits);
+        // Each CPU has a stream of its own: a stream has one device in a space.
+        let stream = StreamId::new(OTHER.get() + hands.cpu as u32);
+        let device = Device::translated(self.space.clone(), stream, limits);
         match device.map(Device::detach) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => self.failed(hands, &error),
