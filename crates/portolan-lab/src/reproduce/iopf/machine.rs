@@ -27,6 +27,7 @@ const PAGE: u64 = PageSize::SIZE_4K.bytes();
 const MEMORY: u64 = 1 << 44;
 /// Where tables lie.
 const TABLES_AT: u64 = 1 << 46;
+const TABLE_PAGES: u32 = 1024;
 /// Accesses to a page until it goes through: one that faults, and one after that.
 const TRIES: u32 = 2;
 
@@ -76,12 +77,14 @@ impl MemoryOwner for Contiguous {
     fn unpin(&self, _range: IovaRange) {}
 }
 
-type Model<'m, W> = Iommu<TableReader<W, &'m SlabTables<W>>>;
+// As in replay, so that neither is compiled twice.
+type Tables<W> = Arc<SlabTables<W>>;
+type Model<W> = Iommu<TableReader<W, Tables<W>>>;
 
 /// The model's queue.
-struct Queue<'m, F: Format>(Arc<Model<'m, F::Word>>);
+struct Queue<F: Format>(Arc<Model<F::Word>>);
 
-impl<F: Format> InvalidationQueue for Queue<'_, F> {
+impl<F: Format> InvalidationQueue for Queue<F> {
     type Error = UnitError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
@@ -90,40 +93,36 @@ impl<F: Format> InvalidationQueue for Queue<'_, F> {
     }
 }
 
-impl<F: Format> ContextHome for Queue<'_, F> {
+impl<F: Format> ContextHome for Queue<F> {
     fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
         Ok(())
     }
 }
 
 type LabCpus = SpinCpus<Moment, fn() -> CpuId>;
-type Domain<'m, F> = PagedDomain<F, &'m SlabTables<<F as Format>::Word>, Queue<'m, F>>;
+type Domain<F> = PagedDomain<F, Tables<<F as Format>::Word>, Queue<F>>;
 
 /// One device and the memory that it may use.
-pub(super) struct Machine<'m, F: Format> {
-    model: Arc<Model<'m, F::Word>>,
-    container: Passthrough<Domain<'m, F>, Contiguous, LabCpus>,
+pub(super) struct Machine<F: Format> {
+    model: Arc<Model<F::Word>>,
+    container: Passthrough<Domain<F>, Contiguous, LabCpus>,
     pasid: Option<Pasid>,
     used: BTreeSet<u64>,
 }
 
-/// Memory for the tables of a machine.
-pub(super) fn tables<F: Format>() -> SlabTables<F::Word> {
-    SlabTables::new(PhysAddr::new(TABLES_AT), F::GRANULE, 1024)
-}
-
-impl<'m, F: Format> Machine<'m, F> {
+impl<F: Format> Machine<F> {
     /// A device that may use `memory` bytes from address 0, tagged with `pasid`.
     pub(super) fn new(
         profile: &Profile,
         format: F,
         layout: TableFormat,
-        tables: &'m SlabTables<F::Word>,
         window: Window,
         pasid: Option<Pasid>,
         memory: u64,
     ) -> Result<Self> {
-        let table = PageTable::new(format, tables)?;
+        let at = PhysAddr::new(TABLES_AT);
+        let tables = Arc::new(SlabTables::new(at, F::GRANULE, TABLE_PAGES));
+        let table = PageTable::new(format, tables.clone())?;
         let setup = Setup::realistic(profile)?;
         let model = Arc::new(Iommu::new(setup, TableReader::new(tables, F::GRANULE)));
         let config = StreamConfig::Translate {

@@ -23,7 +23,7 @@ use portolan::table::format::{Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracki
 use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Event, Profile};
 
-use self::machine::{Counted, Machine, tables};
+use self::machine::{Counted, Machine};
 use self::pattern::Queues;
 use super::fit::non_negative;
 use super::published::{self, IopfKind, IopfPublished};
@@ -89,16 +89,8 @@ impl Count<'_> {
             Some(pages) if pages.get() > 1 => Window::Fixed(pages),
             _ => Window::Page,
         };
-        let tables = tables::<F>();
-        let mut machine = Machine::new(
-            self.profile,
-            format,
-            layout,
-            &tables,
-            window,
-            pasid,
-            pattern::MEMORY,
-        )?;
+        let mut machine =
+            Machine::new(self.profile, format, layout, window, pasid, pattern::MEMORY)?;
         let (bytes, times) = (self.row.msg_len_bytes, self.row.times);
         pattern::encrypt(&mut machine, bytes, times, queues)?;
         Ok(machine.counted())

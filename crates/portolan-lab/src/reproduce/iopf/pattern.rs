@@ -46,7 +46,7 @@ pub(super) enum Queues {
 
 /// Encrypts `times` messages of `bytes` bytes.
 pub(super) fn encrypt<F: Format>(
-    machine: &mut Machine<'_, F>,
+    machine: &mut Machine<F>,
     bytes: u64,
     times: u64,
     queues: Queues,
@@ -82,7 +82,7 @@ pub(super) fn encrypt<F: Format>(
 }
 
 /// Reads `pages` pages one after the other.
-pub(super) fn sequence<F: Format>(machine: &mut Machine<'_, F>, pages: u64) -> Result<()> {
+pub(super) fn sequence<F: Format>(machine: &mut Machine<F>, pages: u64) -> Result<()> {
     for page in 0..pages {
         machine.access(page, AccessKind::Read)?;
     }
@@ -91,7 +91,7 @@ pub(super) fn sequence<F: Format>(machine: &mut Machine<'_, F>, pages: u64) -> R
 
 /// Reads `count` random pages of the first `pages`.
 pub(super) fn random<F: Format>(
-    machine: &mut Machine<'_, F>,
+    machine: &mut Machine<F>,
     seed: u64,
     pages: u64,
     count: u64,

@@ -9,7 +9,7 @@ use portolan::table::Format;
 use portolan_model::profile::Profile;
 
 use super::super::rows::Check;
-use super::machine::{Counted, Machine, tables};
+use super::machine::{Counted, Machine};
 use super::pattern::{self, Queues};
 use super::rows::WindowRow;
 use super::second_stage;
@@ -55,11 +55,9 @@ struct Task<'p> {
 
 impl Task<'_> {
     fn run<F: Format>(&self, format: F) -> Result<Counted> {
-        let tables = tables::<F>();
         let layout = self.profile.format();
         let (window, memory) = (self.window, pattern::MEMORY.max(PAGES << 12));
-        let mut machine =
-            Machine::new(self.profile, format, layout, &tables, window, None, memory)?;
+        let mut machine = Machine::new(self.profile, format, layout, window, None, memory)?;
         match self.workload {
             Workload::Encrypt { bytes, times } => {
                 pattern::encrypt(&mut machine, bytes, times, Queues::Inside)?;
