@@ -326,7 +326,7 @@ fn what_cannot_be_served_is_refused_with_its_reason() {
     let mut untrusted = DeviceOptions::default();
     untrusted.constraints.trust = Trust::Untrusted;
     let device = iommus.device_with(DEVICE, &untrusted).expect("a device");
-    // A second one for the same stream, in a space of its own, takes the stream over.
+    // The stream is free again once its device is closed.
     drop(device);
     assert!(iommus.device(DEVICE).is_ok());
 }

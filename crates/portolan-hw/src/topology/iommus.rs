@@ -43,7 +43,7 @@ impl Default for DeviceOptions {
 
 /// A machine's units, enabled.
 ///
-/// *Context.* Task, also to drop it: units without devices are disabled.
+/// *Context.* Task, also to drop it: units without devices are dropped then, as their drivers say.
 ///
 /// ```no_run
 /// # use portolan::addr::PciFunction;

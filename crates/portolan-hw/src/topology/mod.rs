@@ -102,7 +102,8 @@ impl Topology {
     /// reach that memory once they are opened.
     ///
     /// # Errors
-    /// With the unit that was not enabled; those before it are disabled again.
+    /// With the unit that was not enabled. Those before it are dropped: an SMMU is disabled then,
+    /// units of other kinds block all streams.
     pub fn enable<P: Platform>(
         self,
         platform: P,
