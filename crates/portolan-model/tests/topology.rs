@@ -16,7 +16,7 @@ use portolan_hw::topology::{
 use portolan_model::clock::{Tick, VirtualClock};
 use portolan_model::decode::AccessKind;
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
+use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 
 /// The function 0:3.0, and one beside it.
@@ -166,8 +166,13 @@ fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
 }
 
 fn smmu() -> Machine<SmmuRegisters> {
+    smmu_of(SmmuIdentification::default())
+}
+
+fn smmu_of(identification: SmmuIdentification) -> Machine<SmmuRegisters> {
     let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
     let setup = SmmuSetup {
+        identification,
         clock: clock.clone(),
         ..SmmuSetup::default()
     };
@@ -260,6 +265,24 @@ fn a_disk_behind_an_smmu_does_dma() {
     });
     drop(device);
     assert_eq!(machine.unit.violations(), []);
+}
+
+/// IDR5: granules of 4, 16 and 64 KiB.
+const GRANULES: [(u32, u32); 3] = [(1 << 4, 12), (1 << 5, 14), (1 << 6, 16)];
+
+#[test]
+fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
+    let all = GRANULES.iter().fold(0, |bits, (bit, _)| bits | bit);
+    for (at, (_, lg2)) in GRANULES.iter().enumerate() {
+        // The unit lacks the smaller ones.
+        let there = GRANULES[at..].iter().fold(0, |bits, (bit, _)| bits | bit);
+        let mut identification = SmmuIdentification::default();
+        identification.idr[5] = identification.idr[5] & !all | there;
+        let iommus = opened(smmu_of(identification), &iort());
+        let device = iommus.device(DEVICE).expect("a device");
+        let granule = device.space().expect("it is translated").granule();
+        assert_eq!(granule, PageSize::of_lg2(*lg2));
+    }
 }
 
 #[test]
