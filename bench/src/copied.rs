@@ -4,12 +4,12 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use portolan::addr::{ContextId, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, ToDevice,
 };
-use portolan::unit::{BoundDomain, PagedDomain};
+use portolan::iommu::{BoundDomain, PagedDomain};
 use portolan_linux::memory::{Backing, Base, HostMemory};
 
 use crate::addresses::{Threads, cpus};
@@ -34,7 +34,7 @@ pub(crate) struct Handed {
 impl Handed {
     /// In place, or copied to a pool that stays mapped.
     pub(crate) fn new(when: CopyWhen) -> Result<Self, Failure> {
-        let domain = PagedDomain::new(table(1 << 14)?, ContextId::new(1), CAPS, QUIRKS, Free);
+        let domain = PagedDomain::new(table(1 << 14)?, InvalTag::new(1), CAPS, QUIRKS, Free);
         let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
         let options = SpaceOptions {
             window: window.ok_or(Failure::Addresses)?,
@@ -66,7 +66,7 @@ impl Handed {
         let device = device.map_err(|_| Failure::Addresses)?;
         let device = device
             .with_copies(copying)
-            .with_standing_pool(unowned(range));
+            .with_premapped_pool(unowned(range));
         Ok(Self {
             device: device.map_err(|_| Failure::Addresses)?,
             buffers: start.checked_add(POOL).ok_or(Failure::Addresses)?,

@@ -14,22 +14,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, StreamId};
-use portolan::fault::{
-    Bounds, Dispatcher, Flow, RawPageRequest, ReplyTo, RequestKind, Responder, Response, StallTag,
-    Wants,
-};
+use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, StreamId};
+use portolan::demand::{Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency};
 use portolan::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
 };
-use portolan::passthrough::{
-    Frames, Hold, MemoryOwner, Passthrough, PassthroughOptions, PopulateError, RegionOptions,
+use portolan::iommu::{IommuError, PagedDomain, TagPool};
+use portolan::iopf::{
+    Bounds, Dispatcher, Flow, Permissions, RawPageRequest, ReplyTo, RequestKind, Responder,
+    Response, StallTag,
 };
 use portolan::platform::{Clock, HostTables, Nanos, SpinCpus};
 use portolan::table::format::{Armv8Config, Armv8Stage2, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
 use portolan_cli::display;
 use portolan_cli::progress::Progress;
 use portolan_linux::guest::GuestMemory;
@@ -88,16 +86,16 @@ pub struct Row {
 struct Free;
 
 impl InvalidationQueue for Free {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         black_box(steps.count());
         Ok(())
     }
 }
 
-impl ContextHome for Free {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Free {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -118,7 +116,7 @@ struct Timed {
     ns: AtomicU64,
 }
 
-impl MemoryOwner for Timed {
+impl Pager for Timed {
     fn populate(
         &self,
         range: IovaRange,
@@ -165,7 +163,7 @@ impl Responder for Answers {
 }
 
 type Domain = PagedDomain<Armv8Stage2<12>, HostTables, Free>;
-type Container = Passthrough<Domain, Arc<Timed>, Cpus>;
+type Container = Ioas<Domain, Arc<Timed>, Cpus>;
 
 struct Bench {
     guest: Arc<GuestMemory>,
@@ -192,7 +190,7 @@ fn domain() -> Result<Domain> {
         caching: Caching::PresentOnly,
         write_buffer: WriteBuffer::Absent,
     };
-    let (context, quirks) = (ContextId::new(1), Quirks::default());
+    let (context, quirks) = (InvalTag::new(1), Quirks::default());
     Ok(PagedDomain::new(table, context, caps, quirks, Free))
 }
 
@@ -207,12 +205,12 @@ impl Bench {
         });
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = Arc::new(SpinCpus::new(1, Wall(Instant::now()), current));
-        let options = PassthroughOptions::default();
-        let container = Arc::new(Passthrough::new(Arc::new(domain()?), cpus.clone(), options));
+        let options = IoasOptions::default();
+        let container = Arc::new(Ioas::new(Arc::new(domain()?), cpus.clone(), options));
         let region = RegionOptions {
             range,
             access: Access::READ | Access::WRITE,
-            hold: Hold::OnDemand,
+            hold: Residency::OnDemand,
         };
         container.add_region(&region, owner.clone())?;
         let bounds = Bounds {
@@ -236,7 +234,7 @@ impl Bench {
             stream: STREAM,
             pasid: None,
             iova: Iova::new(BASE + page * PAGE),
-            wants: Wants::READ | Wants::WRITE,
+            wants: Permissions::READ | Permissions::WRITE,
             kind: RequestKind::Stall {
                 tag: StallTag::new(page as u16),
             },

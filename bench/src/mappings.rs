@@ -3,13 +3,13 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use portolan::addr::{ContextId, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{Need, Pool, PoolOptions, Slots, Strategy};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions};
 use portolan::inval::{InvalidationQueue, Quirks, Step};
+use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::Nanos;
 use portolan::table::PageTable;
-use portolan::unit::{BoundDomain, ContextHome, PagedDomain, UnitError};
 
 use crate::addresses::{Threads, cpus};
 use crate::buffers::unowned;
@@ -26,17 +26,17 @@ const PAIRS: u64 = 2048;
 pub(crate) struct Free;
 
 impl InvalidationQueue for Free {
-    type Error = UnitError;
+    type Error = IommuError;
 
     #[inline]
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         black_box(steps.next());
         Ok(())
     }
 }
 
-impl ContextHome for Free {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Free {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -52,7 +52,7 @@ pub(crate) struct Buffers {
 impl Buffers {
     pub(crate) fn new(policy: Policy) -> Result<Self, Failure> {
         let table: PageTable<_, _> = table(1 << 14)?;
-        let context = ContextId::new(1);
+        let context = InvalTag::new(1);
         let quirks = Quirks { ..QUIRKS };
         let domain = PagedDomain::new(table, context, CAPS, quirks, Free);
         let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Plan, Preference, Quirks,
     RangeForm, Step, WalkFlush, Walker, WriteBuffer, plan, sync,
@@ -21,7 +21,7 @@ pub(crate) const PAGE: u64 = 4096;
 pub(crate) const BLOCK: u64 = 2 << 20;
 pub(crate) const BASE: Iova = Iova::new(0x12_4000_0000);
 pub(crate) const MEMORY: PhysAddr = PhysAddr::new(0x8_8000_0000);
-pub(crate) const CONTEXT: ContextId = ContextId::new(1);
+pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
 pub(crate) const LIST_PAGES: u64 = 8192;
 pub(crate) const SEED: u64 = 0x706f_7274_6f6c_616e;
 

@@ -202,7 +202,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
                 self.leaves.push(Piece { range, pa, access });
             }
             Decoded::Nothing => match F::classify(raw, u32::from(level)) {
-                Entry::Vacated(_) | Entry::Broken(_) if level > 0 => self.marked += 1,
+                Entry::Unlinked(_) | Entry::Broken(_) if level > 0 => self.marked += 1,
                 _ => self
                     .found
                     .push(format!("{raw:#x} is left over at {iova:#x}, level {level}")),

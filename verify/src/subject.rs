@@ -1,6 +1,6 @@
 //! A table together with its oracle: each operation is done to both.
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks,
     RangeForm, Step, Walker, WriteBuffer, sync,
@@ -57,7 +57,7 @@ pub fn pay<F: Format, M: TableMem<F::Word>>(
     mut gather: Gather,
 ) -> Quiesced {
     let caps = any_capabilities(F::GRANULE);
-    let of = table.tagged(ContextId::new(1));
+    let of = table.tagged(InvalTag::new(1));
     let paid = sync(&Prompt, of, &caps, &Quirks::default(), &mut gather);
     paid.expect("a debt of this table")
 }

@@ -5,24 +5,24 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::bounce::{Bouncer, Fill, Pool, PoolMemory, PoolOptions};
+use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::bounce::{BouncePool, Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Bidirectional, Constraints, CopyWhen, Copying, Device, DmaSpace, Policy, SpaceOptions, Trust,
     Unowned, reclaim_all,
 };
 use portolan::inval::{InvalidationQueue, Quirks, Step};
+use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Nanos, PhysMemory, SlabTables, SpinCpus};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan::unit::{BoundDomain, ContextHome, PagedDomain, UnitError};
 use portolan_model::decode::{TableFormat, TableReader, TableRoot};
 use portolan_model::device::Device as Tester;
 use portolan_model::fixture::Attached;
 use portolan_model::iommu::{Iommu, Setup, StreamConfig};
 
 const STREAM: StreamId = StreamId::new(1);
-const CONTEXT: ContextId = ContextId::new(1);
+const CONTEXT: InvalTag = InvalTag::new(1);
 const PAGE: u64 = 0x1000;
 const POOL: u64 = 0x10_0000;
 const POOL_BYTES: u64 = 128 << 11;
@@ -50,15 +50,15 @@ impl Clock for Still {
 struct Queue(Arc<Model>);
 
 impl InvalidationQueue for Queue {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
-        self.0.execute(steps).map_err(|_| UnitError::Stopped)
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+        self.0.execute(steps).map_err(|_| IommuError::Stopped)
     }
 }
 
-impl ContextHome for Queue {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Queue {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

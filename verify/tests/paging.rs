@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::inval::Step;
-use portolan::unit::UnitError;
+use portolan::iommu::IommuError;
 use portolan_model::cpus::Hardware;
 use portolan_verify::mappings::Health;
 use portolan_verify::paging::{paging, sabotaged};
@@ -59,7 +59,7 @@ struct Forgetful<H> {
 }
 
 impl<H: Hardware> Hardware for Forgetful<H> {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let mut steps = steps.filter(|step| {
             let invalidates = matches!(step, Step::Invalidate(_));
             !invalidates || !self.seen.fetch_add(1, Ordering::Relaxed).is_multiple_of(20)

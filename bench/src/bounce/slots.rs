@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{
-    Bouncer, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Slots, Strategy,
+    BouncePool, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Slots, Strategy,
 };
 use portolan_linux::memory::{Backing, Base, HostMemory};
 

@@ -1,4 +1,4 @@
-//! Each driver as an [`Iommu`]: the kind of domain that suits it, and what decides its policy.
+//! Each driver as an [`IommuDomains`]: the kind of domain that suits it, and what decides its policy.
 //!
 //! *Context.* Task to make domains; interrupt to ask for conditions.
 
@@ -7,9 +7,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::PageSize;
 use portolan::inval::Caching;
+use portolan::iommu::{BoundDomain, Conditions, IommuDomains, IommuError, Stage, TrapCost};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
-use portolan::unit::{BoundDomain, Conditions, Exits, Iommu, Stage, UnitError};
 
 use crate::amd::AmdVi;
 use crate::smmuv2::SmmuV2;
@@ -23,11 +23,11 @@ const fn plain(stage: Stage) -> Conditions {
     Conditions {
         stage,
         caching: Caching::PresentOnly,
-        exits: Exits::None,
+        exits: TrapCost::None,
     }
 }
 
-impl<R, M, C> Iommu for Vtd<R, M, C>
+impl<R, M, C> IommuDomains for Vtd<R, M, C>
 where
     R: Mmio + 'static,
     M: TableMem<AtomicU64> + Clone + 'static,
@@ -35,7 +35,7 @@ where
 {
     /// First-stage tables in scalable mode: a hypervisor need not shadow them. Second-stage tables
     /// otherwise.
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         match self.new_stage() {
             Stage::First => {
                 let domain = Arc::new(self.first_stage(VtdFirstLevels::Four)?);
@@ -53,8 +53,8 @@ where
         let caching_mode = self.features().has.contains(Has::CACHING_MODE);
         // Virtual units have caching mode, and there an invalidation is an exit.
         let (caching, exits) = match caching_mode {
-            false => (Caching::PresentOnly, Exits::None),
-            true => (Caching::NotPresentToo, Exits::Expensive),
+            false => (Caching::PresentOnly, TrapCost::None),
+            true => (Caching::NotPresentToo, TrapCost::Expensive),
         };
         Conditions {
             stage,
@@ -77,7 +77,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 }
 
-impl<R, M, C> Iommu for Smmu<R, M, C>
+impl<R, M, C> IommuDomains for Smmu<R, M, C>
 where
     R: Mmio + 'static,
     M: TableMem<AtomicU64> + Clone + 'static,
@@ -85,7 +85,7 @@ where
 {
     /// First-stage tables with the smallest granule, as Linux has it; second-stage tables where there
     /// is no first stage.
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let options = smmuv3::DomainOptions::default();
         let has = |granule| self.features().granules.contains(granule);
         macro_rules! domain {
@@ -113,14 +113,14 @@ where
     }
 }
 
-impl<R, M, C> Iommu for SmmuV2<R, M, C>
+impl<R, M, C> IommuDomains for SmmuV2<R, M, C>
 where
     R: Mmio + 'static,
     M: TableMem<AtomicU64> + Clone + 'static,
     C: Cpus,
 {
     /// First-stage tables with a granule of 4 KiB.
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.first_stage::<12>(&crate::smmuv2::DomainOptions::default())?);
         Ok(BoundDomain::new(self, domain))
     }
@@ -130,13 +130,13 @@ where
     }
 }
 
-impl<R, M, C> Iommu for AmdVi<R, M, C>
+impl<R, M, C> IommuDomains for AmdVi<R, M, C>
 where
     R: Mmio + 'static,
     M: TableMem<AtomicU64> + Clone + 'static,
     C: Cpus,
 {
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain))
     }
@@ -146,13 +146,13 @@ where
     }
 }
 
-impl<R, M, C> Iommu for TegraSmmu<R, M, C>
+impl<R, M, C> IommuDomains for TegraSmmu<R, M, C>
 where
     R: Mmio + 'static,
     M: TableMem<AtomicU32> + Clone + 'static,
     C: Cpus,
 {
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = Arc::new(self.domain()?);
         Ok(BoundDomain::new(self, domain))
     }
@@ -162,8 +162,8 @@ where
     }
 }
 
-impl<T: Transport + Send + Sync + 'static, C: Cpus> Iommu for Viommu<T, C> {
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, UnitError> {
+impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C> {
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
         let domain = self.domain()?;
         Ok(BoundDomain::new(self, domain))
     }
@@ -173,7 +173,7 @@ impl<T: Transport + Send + Sync + 'static, C: Cpus> Iommu for Viommu<T, C> {
         Conditions {
             stage: Stage::Second,
             caching: Caching::NotPresentToo,
-            exits: Exits::Expensive,
+            exits: TrapCost::Expensive,
         }
     }
 }

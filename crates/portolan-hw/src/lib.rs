@@ -2,7 +2,7 @@
 //!
 //! Each driver reaches the machine through the traits of `portolan::platform` alone: registers
 //! through `Mmio`, tables and queues through `TableMem`, time through `Clock`. All of them stand
-//! behind the traits of `portolan::unit`.
+//! behind the traits of `portolan::iommu`.
 //!
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,

@@ -6,7 +6,7 @@
 //! a device tree (`reserved-memory` with `iommu-addresses`, message doorbells). [`Reservations`]
 //! takes those that make sense, and counts the others with the reason. It is a part of the
 //! configuration of each driver here, which reports it by
-//! [`Unit::reserved`](portolan::unit::Unit::reserved): then the DMA layer keeps off it, and maps what
+//! [`Iommu::reserved`](portolan::iommu::Iommu::reserved): then the DMA layer keeps off it, and maps what
 //! devices go on using before it attaches them.
 //!
 //! What firmware says is not trusted. How much memory it may claim is the embedder's decision: the
@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use portolan::addr::{PageSize, StreamId};
-use portolan::unit::{ReservedRegion, disjoint};
+use portolan::iommu::{ReservedRegion, disjoint};
 use thiserror::Error;
 
 use crate::firmware::TableError;

@@ -2,8 +2,8 @@
 
 use core::ops::{Deref, DerefMut};
 
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Nanos, poll};
-use portolan::unit::{Awaited, UnitError};
 
 #[derive(Debug)]
 struct Slot<T> {
@@ -42,10 +42,10 @@ impl<C: Cpus, T: Default + Send> Turn<C, T> {
 
     /// Waits for the value, not longer than `limit`. The unit is not to blame for a wait that was
     /// too long, and the error says so.
-    pub(crate) fn take(&self, clock: &C, limit: Nanos) -> Result<Taken<'_, C, T>, UnitError> {
+    pub(crate) fn take(&self, clock: &C, limit: Nanos) -> Result<Taken<'_, C, T>, IommuError> {
         let awaited = Awaited::Turn;
         poll(clock, limit, || self.try_take())
-            .map_err(|waited| UnitError::TimedOut { awaited, waited })
+            .map_err(|waited| IommuError::TimedOut { awaited, waited })
     }
 }
 

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, Domain, Iommu};
 use portolan::platform::{Mmio, OutOfTableMemory, SlabTables, TableMem};
 use portolan::table::Access;
-use portolan::unit::{Attach, Domain, Unit};
 use portolan_hw::amd::spec::command::{OPCODE, opcode, wait};
 use portolan_hw::amd::spec::reg::{self, control, status};
 use portolan_hw::amd::{AmdVi, Capability, Config};

@@ -7,8 +7,8 @@ mod watched_heap;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, Domain, Iommu, IommuError};
 use portolan::table::Access;
-use portolan::unit::{Attach, Domain, Unit, UnitError};
 use portolan_hw::virtio::{Config, Transport, Viommu};
 use watched_heap::{Machine, held, uses};
 
@@ -20,25 +20,25 @@ impl Transport for Willing {
         1 << 2
     }
 
-    fn config32(&self, _: usize) -> Result<u32, UnitError> {
+    fn config32(&self, _: usize) -> Result<u32, IommuError> {
         Ok(0)
     }
 
-    fn config64(&self, _: usize) -> Result<u64, UnitError> {
+    fn config64(&self, _: usize) -> Result<u64, IommuError> {
         Ok(0x1000)
     }
 
-    fn set_config8(&self, _: usize, value: u8) -> Result<u8, UnitError> {
+    fn set_config8(&self, _: usize, value: u8) -> Result<u8, IommuError> {
         Ok(value)
     }
 
-    fn request(&self, _: &[u8], answer: &mut [u8]) -> Result<(), UnitError> {
+    fn request(&self, _: &[u8], answer: &mut [u8]) -> Result<(), IommuError> {
         assert_eq!(held(), 0, "a request under a lock");
         answer.fill(0);
         Ok(())
     }
 
-    fn next_fault(&self) -> Result<Option<([u8; 24], usize)>, UnitError> {
+    fn next_fault(&self) -> Result<Option<([u8; 24], usize)>, IommuError> {
         Ok(None)
     }
 }

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::platform::{Mmio, OutOfTableMemory, SlabTables, TableMem, Word};
 use portolan::table::Access;
-use portolan::unit::{Attach, Domain, Unit as _};
 use portolan_hw::vtd::spec::reg::{self, ccmd, command, fsts, iotlb};
 use portolan_hw::vtd::{Config, DeviceTlb, InterruptEntries, Mode, Vtd};
 use watched_heap::{Machine, uses};

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use portolan::addr::{ContextId, CpuId, Iova, IovaRange, StreamId};
+use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, StreamId};
 use portolan::dma::{
     Bidirectional, Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, Policy, SpaceOptions,
 };
 use portolan::inval::{Capabilities, InvalidationQueue, Quirks, Step};
+use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::{Format, PageTable};
-use portolan::unit::{BoundDomain, ContextHome, PagedDomain, UnitError};
 use portolan_model::fixture::Attached;
 
 use crate::buffers::Memory;
@@ -60,21 +60,21 @@ pub(crate) struct ModelQueue<F: Format> {
 }
 
 impl<F: Format> InvalidationQueue for ModelQueue<F> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let done = match self.mapping.load(Ordering::Relaxed) {
             true => self.rig.execute_after_map(steps),
             false => self.rig.execute(steps),
         };
         // The model refuses nothing that its capabilities allow.
-        done.map_err(|_| UnitError::Stopped)
+        done.map_err(|_| IommuError::Stopped)
     }
 }
 
-impl<F: Format> ContextHome for ModelQueue<F> {
+impl<F: Format> TagPool for ModelQueue<F> {
     /// The model goes with its only context.
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

@@ -5,8 +5,8 @@
 //! everything that can be said.
 
 use portolan::dma::{
-    Buffers, CopyPrices, CopyWhen, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish,
-    default_policy,
+    Buffers, CopyPrices, CopyWhen, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage,
+    TrapCost, Trust, default_policy,
 };
 use portolan::inval::Caching;
 use portolan::platform::Nanos;
@@ -95,7 +95,7 @@ impl CrossOver {
     }
 }
 
-/// Facts, and what follows.
+/// PolicyInputs, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
     /// `owned` or `kept`.
@@ -120,7 +120,7 @@ pub struct Row {
 
 impl Row {
     /// The decision for `facts`.
-    pub fn new(facts: &Facts) -> Self {
+    pub fn new(facts: &PolicyInputs) -> Self {
         let decision = default_policy(facts);
         Self {
             buffers: match facts.buffers {
@@ -128,9 +128,9 @@ impl Row {
                 Buffers::Kept => "kept",
             },
             wish: match facts.wish {
-                Wish::None => "none",
-                Wish::Strict => "strict",
-                Wish::Lazy => "lazy",
+                PolicyPreference::None => "none",
+                PolicyPreference::Strict => "strict",
+                PolicyPreference::Lazy => "lazy",
             },
             trust: match facts.trust {
                 Trust::Trusted => "trusted",
@@ -149,8 +149,8 @@ impl Row {
                 DeviceTlb::Present => "present",
             },
             exits: match facts.exits {
-                Exits::None => "none",
-                Exits::Expensive => "expensive",
+                TrapCost::None => "none",
+                TrapCost::Expensive => "expensive",
             },
             policy: match decision.policy {
                 Policy::Strict => "strict",
@@ -163,24 +163,28 @@ impl Row {
 }
 
 /// What `profile` says of its machine, for a driver that keeps its buffers and nothing asked.
-pub fn facts_of(profile: &Profile) -> Facts {
+pub fn facts_of(profile: &Profile) -> PolicyInputs {
     let around = profile.surroundings();
     let stage = stage_of(profile).unwrap_or(match profile.context() {
         ContextKind::Asid => Stage::First,
         ContextKind::Vmid | ContextKind::Domain => Stage::Second,
     });
-    Facts {
+    PolicyInputs {
         trust: around.trust,
         stage,
         caching: around.caching_mode,
         device_tlb: around.device_tlb,
         exits: around.exits,
         buffers: Buffers::Kept,
-        wish: Wish::None,
+        wish: PolicyPreference::None,
     }
 }
 
-const WISHES: [Wish; 3] = [Wish::None, Wish::Strict, Wish::Lazy];
+const WISHES: [PolicyPreference; 3] = [
+    PolicyPreference::None,
+    PolicyPreference::Strict,
+    PolicyPreference::Lazy,
+];
 const BUFFERS: [Buffers; 2] = [Buffers::Kept, Buffers::Owned];
 
 /// The decisions for `profiles`.
@@ -191,7 +195,7 @@ pub fn explain(profiles: &[Profile]) -> Explanation {
             .into_iter()
             .flat_map(|buffers| WISHES.map(|wish| (buffers, wish)));
         let decisions = cases.map(|(buffers, wish)| {
-            Row::new(&Facts {
+            Row::new(&PolicyInputs {
                 buffers,
                 wish,
                 ..known
@@ -217,14 +221,14 @@ pub fn everything() -> Vec<Row> {
         for wish in WISHES {
             for n in 0..bits {
                 let bit = |i: usize| n >> i & 1;
-                rows.push(Row::new(&Facts {
+                rows.push(Row::new(&PolicyInputs {
                     buffers,
                     wish,
                     trust: [Trust::Trusted, Trust::Untrusted][bit(4)],
                     stage: [Stage::First, Stage::Second][bit(3)],
                     caching: [Caching::PresentOnly, Caching::NotPresentToo][bit(2)],
                     device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][bit(1)],
-                    exits: [Exits::None, Exits::Expensive][bit(0)],
+                    exits: [TrapCost::None, TrapCost::Expensive][bit(0)],
                 }));
             }
         }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use anyhow::{Result, anyhow};
-use portolan::addr::{ContextId, Iova, PhysAddr, StreamId, TableId};
+use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId, TableId};
 use portolan::inval::{
     Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, Tagged, sync,
 };
@@ -18,7 +18,7 @@ use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot};
 use portolan_model::iommu::{CommandPrices, Iommu, QueueError, Setup, StreamConfig};
 use portolan_model::profile::{Event, Profile};
 
-pub(crate) const CONTEXT: ContextId = ContextId::new(1);
+pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
 const STREAM: StreamId = StreamId::new(1);
 
 /// What CPU work costs on a machine, in nanoseconds.

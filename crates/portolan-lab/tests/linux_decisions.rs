@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use portolan::dma::{Buffers, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish, default_policy};
+use portolan::dma::{
+    Buffers, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage, TrapCost, Trust,
+    default_policy,
+};
 use portolan::inval::Caching;
 use portolan_hw::vtd::{Features, Mode};
 
@@ -22,10 +25,10 @@ struct Guest {
     cap: u64,
     ecap: u64,
     mode: Mode,
-    wish: Wish,
+    wish: PolicyPreference,
 }
 
-const fn guest(config: &'static str, cap: u64, wish: Wish) -> Guest {
+const fn guest(config: &'static str, cap: u64, wish: PolicyPreference) -> Guest {
     Guest {
         config,
         cap,
@@ -35,7 +38,7 @@ const fn guest(config: &'static str, cap: u64, wish: Wish) -> Guest {
     }
 }
 
-const fn first_stage(config: &'static str, wish: Wish) -> Guest {
+const fn first_stage(config: &'static str, wish: PolicyPreference) -> Guest {
     Guest {
         config,
         cap: CAP | CAP_CACHING_MODE | CAP_FIRST_1G,
@@ -46,12 +49,20 @@ const fn first_stage(config: &'static str, wish: Wish) -> Guest {
 }
 
 const GUESTS: [Guest; 6] = [
-    guest("vtd-strict", CAP, Wish::Strict),
-    guest("vtd-lazy", CAP, Wish::Lazy),
-    guest("vtd-strict-cm", CAP | CAP_CACHING_MODE, Wish::Strict),
-    guest("vtd-lazy-cm", CAP | CAP_CACHING_MODE, Wish::Lazy),
-    first_stage("vtd-fl-strict-cm", Wish::Strict),
-    first_stage("vtd-fl-lazy-cm", Wish::Lazy),
+    guest("vtd-strict", CAP, PolicyPreference::Strict),
+    guest("vtd-lazy", CAP, PolicyPreference::Lazy),
+    guest(
+        "vtd-strict-cm",
+        CAP | CAP_CACHING_MODE,
+        PolicyPreference::Strict,
+    ),
+    guest(
+        "vtd-lazy-cm",
+        CAP | CAP_CACHING_MODE,
+        PolicyPreference::Lazy,
+    ),
+    first_stage("vtd-fl-strict-cm", PolicyPreference::Strict),
+    first_stage("vtd-fl-lazy-cm", PolicyPreference::Lazy),
 ];
 
 /// What Linux did: it was lazy if it invalidated less often than it unmapped.
@@ -81,13 +92,13 @@ fn recorded(config: &str) -> Policy {
 }
 
 /// Of a driver that keeps its buffers, as Linux's do.
-fn facts(guest: &Guest) -> Facts {
-    let known = Facts {
+fn facts(guest: &Guest) -> PolicyInputs {
+    let known = PolicyInputs {
         trust: Trust::Trusted,
         stage: Stage::Second,
         caching: Caching::PresentOnly,
         device_tlb: DeviceTlb::Absent,
-        exits: Exits::None,
+        exits: TrapCost::None,
         buffers: Buffers::Kept,
         wish: guest.wish,
     };
@@ -109,14 +120,14 @@ fn the_registers_tell_the_guests_apart() {
         let facts = facts(guest);
         (facts.stage, facts.caching, facts.exits)
     });
-    let plain = (Stage::Second, Caching::PresentOnly, Exits::None);
-    let shadowed = (Stage::Second, Caching::NotPresentToo, Exits::Expensive);
-    let first = (Stage::First, Caching::NotPresentToo, Exits::Expensive);
+    let plain = (Stage::Second, Caching::PresentOnly, TrapCost::None);
+    let shadowed = (Stage::Second, Caching::NotPresentToo, TrapCost::Expensive);
+    let first = (Stage::First, Caching::NotPresentToo, TrapCost::Expensive);
     assert_eq!(told, [plain, plain, shadowed, shadowed, first, first]);
     // Scalable mode that is not used leaves the second stage.
     let unused = Guest {
         mode: Mode::Legacy,
-        ..first_stage("", Wish::Lazy)
+        ..first_stage("", PolicyPreference::Lazy)
     };
     assert_eq!(facts(&unused).stage, Stage::Second);
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::passthrough::{Frames, InvalidateError, MemoryOwner, PopulateError};
+use portolan::demand::{Frames, InvalidateError, Pager, PopulateError};
 use portolan::table::Access;
 use thiserror::Error;
 
@@ -116,7 +116,7 @@ impl GuestMemory {
     }
 
     /// Takes `range` back: nobody populates there any more, `notify` sees to it that no device
-    /// reaches it (through [`Passthrough::invalidate`](portolan::passthrough::Passthrough)), and
+    /// reaches it (through [`Ioas::invalidate`](portolan::demand::Ioas)), and
     /// then the system gets the pages.
     ///
     /// # Errors
@@ -182,7 +182,7 @@ impl Drop for Leaving<'_> {
     }
 }
 
-impl MemoryOwner for GuestMemory {
+impl Pager for GuestMemory {
     fn populate(
         &self,
         range: IovaRange,

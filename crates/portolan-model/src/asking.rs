@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
-use portolan::fault::{RawPageRequest, ReplyName, ReplyTo, RequestKind, Response};
+use portolan::iopf::{RawPageRequest, ReplyName, ReplyTo, RequestKind, Response};
 
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
@@ -19,7 +19,7 @@ pub enum Transfer {
     /// It was refused.
     Refused(DmaFault),
     /// It waits for an answer.
-    Stalled(portolan::fault::StallTag),
+    Stalled(portolan::iopf::StallTag),
 }
 
 /// What devices have asked and not been told.

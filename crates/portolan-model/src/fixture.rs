@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use portolan::addr::StreamId;
-use portolan::unit::{Attach, AttachError, Domain, FaultEvent, Unit, UnitError};
+use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError};
 
 /// A unit whose streams are where the scenario has put them: it moves none and refuses nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attached;
 
-impl Unit for Attached {
+impl Iommu for Attached {
     fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
         Ok(())
     }
@@ -18,7 +18,7 @@ impl Unit for Attached {
         Ok(())
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
 }

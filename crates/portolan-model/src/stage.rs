@@ -3,7 +3,7 @@
 //! The walk reads entries wherever `locate` puts them, so that the tables of a first stage may lie
 //! behind a second.
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 
 use crate::cache::{Cache, Key, Reach};
 use crate::decode::{Cursor, Leaf, Stepped, TableFormat, WalkFault, WalkMemory, step};
@@ -127,7 +127,7 @@ pub(crate) struct Found {
 /// Whose translations a walk finds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag {
-    pub context: ContextId,
+    pub context: InvalTag,
     pub owner: u32,
 }
 
@@ -171,7 +171,7 @@ impl Stage {
         self.leaves.len() + self.pointers.iter().map(Cache::len).sum::<usize>()
     }
 
-    pub(crate) fn lookup(&mut self, context: ContextId, at: Iova) -> Option<Known> {
+    pub(crate) fn lookup(&mut self, context: InvalTag, at: Iova) -> Option<Known> {
         self.leaves.lookup(context, at).map(|held| held.what)
     }
 

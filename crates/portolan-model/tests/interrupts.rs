@@ -8,16 +8,16 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
     Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, Policy, Quarantine, SpaceOptions,
     ToDevice, Unowned,
 };
 use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Quirks, Step};
+use portolan::iommu::{Attach, BoundDomain, Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Cpus, Nanos, SlabTables};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{Attach, BoundDomain, ContextHome, Domain, PagedDomain, UnitError};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::Tick;
 use portolan_model::fixture::Attached;
@@ -217,9 +217,9 @@ fn smmuv2_serves_a_handler_at_any_step() {
 struct Slow;
 
 impl InvalidationQueue for Slow {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         for step in steps {
             InterruptedCpu.now();
             if step == Step::Sync {
@@ -230,8 +230,8 @@ impl InvalidationQueue for Slow {
     }
 }
 
-impl ContextHome for Slow {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Slow {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -246,7 +246,7 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
     let table = PageTable::new(format, memory).expect("memory for a root");
     let caps = Setup::able(PageSize::SIZE_4K);
     let queue = Combined::new(InterruptedCpu, Slow, CombineOptions::of(&caps));
-    let domain = PagedDomain::new(table, ContextId::new(1), caps, Quirks::default(), queue);
+    let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), queue);
     let options = SpaceOptions {
         policy,
         // Each unmap reaches a bound.

@@ -1,6 +1,6 @@
 //! The library's tables, gathers and plans against the model, format by format.
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, WalkFlush, Walker, sync,
 };
@@ -15,7 +15,7 @@ use portolan_model::device::Device;
 use portolan_model::iommu::{Iommu, Setup, StreamConfig};
 use portolan_model::tables::{Lag, NonCoherentTables};
 
-const CONTEXT: ContextId = ContextId::new(7);
+const CONTEXT: InvalTag = InvalTag::new(7);
 const STREAM: StreamId = StreamId::new(1);
 const TABLES: PhysAddr = PhysAddr::new(0x1000_0000);
 const MEMORY: u64 = 0x8000_0000;

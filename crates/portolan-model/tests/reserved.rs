@@ -10,12 +10,12 @@ use portolan::dma::{
     Bidirectional, Constraints, Device, DmaSpace, Doorbell, MapError, Mapping, SpaceOptions,
     Unowned,
 };
+use portolan::iommu::{
+    Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, ReservedKind,
+    ReservedRegion,
+};
 use portolan::platform::Cpus;
 use portolan::table::Access;
-use portolan::unit::{
-    Attach, AttachError, BoundDomain, Domain, FaultEvent, ReservedKind, ReservedRegion, Unit,
-    UnitError,
-};
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
 use portolan_hw::reserved::{Ignored, Reservations, Reserved, Streams};
@@ -100,7 +100,7 @@ fn of_iort(mut reserved: Reservations) -> Reservations {
 /// A unit that sees what is mapped when a stream is attached.
 struct Watched<U>(Arc<U>);
 
-impl<U: Unit> Unit for Watched<U> {
+impl<U: Iommu> Iommu for Watched<U> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.0.block(stream)
     }
@@ -113,7 +113,7 @@ impl<U: Unit> Unit for Watched<U> {
         self.0.reserved(stream, each);
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.0.next_fault()
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange, Segment, StreamId};
-use portolan::dma::{Buffer, Device, Direction, Mapping, Pieces, Policy, Trust, Wish};
+use portolan::dma::{Buffer, Device, Direction, Mapping, Pieces, Policy, PolicyPreference, Trust};
+use portolan::iommu::{Stage, TrapCost};
 use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
-use portolan::unit::{Exits, Stage};
 use portolan_hw::topology::{
     DeviceOptions, EnableError, Iommus, OpenError, Options, Topology, TopologyError,
 };
@@ -315,15 +315,15 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
         let conditions = unit.conditions();
         let mut options = kept();
         options.buffers = portolan::dma::Buffers::Kept;
-        options.preference = Wish::Lazy;
+        options.preference = PolicyPreference::Lazy;
         let decision = iommus.decide(&**unit, &options);
         assert!(!decision.reason.is_empty());
         (conditions.stage, conditions.exits, decision.policy)
     };
     let legacy = lazy(vtd(VtdIdentification::default().caching_mode()));
-    assert_eq!(legacy, (Stage::Second, Exits::Expensive, Policy::Strict));
+    assert_eq!(legacy, (Stage::Second, TrapCost::Expensive, Policy::Strict));
     let found = lazy(vtd(VtdIdentification::scalable().caching_mode()));
-    assert_eq!(found, (Stage::First, Exits::Expensive, Policy::Lazy));
+    assert_eq!(found, (Stage::First, TrapCost::Expensive, Policy::Lazy));
 }
 
 #[test]

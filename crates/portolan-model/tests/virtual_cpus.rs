@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{CombineOptions, Combined, Gather, InvalidationQueue, Step};
+use portolan::iommu::{Domain, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{ContextHome, Domain, PagedDomain, UnitError};
 use portolan_model::cpus::{
     CommandServer, Hardware, LockKind, Report, Schedule, SharingPrices, Submission,
     SubmissionPrices, VirtualCpus,
@@ -41,13 +41,13 @@ type Model = Iommu<TableReader<AtomicU64, &'static SlabTables<AtomicU64>>>;
 type Server = CommandServer<Arc<Model>>;
 
 /// A machine whose CPUs share one domain behind the queue `Q`.
-struct Rig<Q: ContextHome> {
+struct Rig<Q: TagPool> {
     cpus: VirtualCpus,
     model: Arc<Model>,
     domain: PagedDomain<VtdSecondStage, Tables, Q>,
 }
 
-fn rig<Q: ContextHome>(
+fn rig<Q: TagPool>(
     count: usize,
     way: Submission,
     deadline_ns: u64,
@@ -64,7 +64,7 @@ fn rig<Q: ContextHome>(
     let caps = Setup::able(PageSize::SIZE_4K);
     let reader = TableReader::new(tables, PageSize::SIZE_4K);
     let model = Arc::new(Iommu::new(Setup::adversarial(caps), reader));
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
     let root = TableRoot {
         root: table.root(),
         format: TableFormat::vtd_second_stage(4).unwrap(),
@@ -119,7 +119,7 @@ struct Found {
 }
 
 /// One CPU's part: `rounds` times map, read, unmap, sync, read again.
-fn torment<Q: ContextHome>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &Found) {
+fn torment<Q: TagPool>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found: &Found) {
     let mut rng = Rng::with_seed(seed ^ (cpu << 32));
     let read = |iova| rig.model.translate(STREAM, iova, AccessKind::Read);
     for round in 0..rounds {
@@ -159,7 +159,7 @@ fn torment<Q: ContextHome>(rig: &Rig<Q>, cpu: u64, seed: u64, rounds: u64, found
     }
 }
 
-fn storm<Q: ContextHome + Sync>(rig: &Rig<Q>, seed: u64, rounds: u64) -> (Report, Found) {
+fn storm<Q: TagPool + Sync>(rig: &Rig<Q>, seed: u64, rounds: u64) -> (Report, Found) {
     let found = Found::default();
     let schedule = Schedule {
         limit_ns: 20_000_000,
@@ -242,7 +242,7 @@ fn hardware_that_is_late_is_survived() {
     for seed in 0..10 {
         let options = CombineOptions {
             wait_limit: Nanos::new(1000),
-            patience: Nanos::new(300),
+            timeout: Nanos::new(300),
             ..CombineOptions::default()
         };
         let rig = rig(5, Submission::LockFree, 1400, tables, combined(options));
@@ -258,7 +258,7 @@ fn hardware_that_is_late_is_survived() {
 struct Early<H>(H);
 
 impl<H: Hardware> Hardware for Early<H> {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         // The sync gets lost.
         let mut steps = steps.filter(|step| !matches!(step, Step::Sync));
         self.0.complete(&mut steps)
@@ -315,7 +315,7 @@ fn equal_seeds_give_equal_storms() {
 
 #[test]
 fn combining_pays_where_a_lock_was_held() {
-    let storms = |queue: fn(VirtualCpus, Server) -> Arc<dyn ContextHome + Send + Sync>| {
+    let storms = |queue: fn(VirtualCpus, Server) -> Arc<dyn TagPool + Send + Sync>| {
         let rig = rig(32, Submission::HeldAcrossWait, 1_000_000, tables(), queue);
         storm(&rig, 3, 8).0.end_ns()
     };
@@ -336,7 +336,7 @@ fn a_queue_outside_a_run_works_and_costs_nothing() {
         tables,
         combined(CombineOptions::default()),
     );
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
     let steps = [
         Step::Invalidate(portolan::inval::Command::Context { context }),
         Step::Sync,

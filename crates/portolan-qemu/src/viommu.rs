@@ -10,8 +10,8 @@ use crate::ram::GuestRam;
 use crate::virtio_pci::{self, LiveQueue, VirtioError, VirtioPci};
 use crate::virtqueue::Segment;
 use portolan::addr::{PageSize, PhysAddr};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Mmio, Nanos, OutOfTableMemory};
-use portolan::unit::{Awaited, UnitError};
 use portolan_hw::virtio::Transport;
 use portolan_hw::virtio::spec::{DRIVER_FEATURES, FAULT_BYTES};
 use thiserror::Error;
@@ -75,13 +75,13 @@ fn buffer(page: PhysAddr, offset: u64, bytes: usize, direction: Direction) -> Se
     }
 }
 
-fn failed(error: VirtioError) -> UnitError {
+fn failed(error: VirtioError) -> IommuError {
     match error {
-        VirtioError::TimedOut { limit } => UnitError::TimedOut {
+        VirtioError::TimedOut { limit } => IommuError::TimedOut {
             awaited: Awaited::Completion,
             waited: Nanos::new(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)),
         },
-        _ => UnitError::Gone,
+        _ => IommuError::Gone,
     }
 }
 
@@ -138,45 +138,49 @@ impl Transport for PciTransport {
         self.features
     }
 
-    fn config32(&self, offset: usize) -> Result<u32, UnitError> {
+    fn config32(&self, offset: usize) -> Result<u32, IommuError> {
         Ok(self.virtio.config().read32(offset))
     }
 
-    fn config64(&self, offset: usize) -> Result<u64, UnitError> {
+    fn config64(&self, offset: usize) -> Result<u64, IommuError> {
         Ok(self.virtio.config().read64(offset))
     }
 
-    fn set_config8(&self, offset: usize, value: u8) -> Result<u8, UnitError> {
+    fn set_config8(&self, offset: usize, value: u8) -> Result<u8, IommuError> {
         self.virtio.config().write8(offset, value);
         Ok(self.virtio.config().read8(offset))
     }
 
-    fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), UnitError> {
+    fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), IommuError> {
         let mut requests = lock(&self.requests);
         let page = requests.page;
         let to = buffer(page, 0, request.len(), Direction::ToDevice);
         let from = buffer(page, ANSWER, answer.len(), Direction::FromDevice);
-        let at = page.checked_add(ANSWER).ok_or(UnitError::Gone)?;
-        self.ram.write(page, request).map_err(|_| UnitError::Gone)?;
-        self.ram.write(at, answer).map_err(|_| UnitError::Gone)?;
+        let at = page.checked_add(ANSWER).ok_or(IommuError::Gone)?;
+        self.ram
+            .write(page, request)
+            .map_err(|_| IommuError::Gone)?;
+        self.ram.write(at, answer).map_err(|_| IommuError::Gone)?;
         self.virtio
             .request(&mut requests.queue, &[to, from])
             .map_err(failed)?;
-        self.ram.read(at, answer).map_err(|_| UnitError::Gone)
+        self.ram.read(at, answer).map_err(|_| IommuError::Gone)
     }
 
-    fn next_fault(&self) -> Result<Option<([u8; FAULT_BYTES], usize)>, UnitError> {
+    fn next_fault(&self) -> Result<Option<([u8; FAULT_BYTES], usize)>, IommuError> {
         let mut faults = lock(&self.faults);
-        let used = faults.queue.ring.pop().map_err(|_| UnitError::Gone)?;
+        let used = faults.queue.ring.pop().map_err(|_| IommuError::Gone)?;
         let Some(used) = used else { return Ok(None) };
         let index = faults
             .buffers
             .iter()
             .position(|(head, _)| *head == used.head);
-        let (_, offset) = faults.buffers.swap_remove(index.ok_or(UnitError::Gone)?);
+        let (_, offset) = faults.buffers.swap_remove(index.ok_or(IommuError::Gone)?);
         let mut bytes = [0; FAULT_BYTES];
-        let at = faults.page.checked_add(offset).ok_or(UnitError::Gone)?;
-        self.ram.read(at, &mut bytes).map_err(|_| UnitError::Gone)?;
+        let at = faults.page.checked_add(offset).ok_or(IommuError::Gone)?;
+        self.ram
+            .read(at, &mut bytes)
+            .map_err(|_| IommuError::Gone)?;
         faults.offer(offset);
         self.virtio.notify(&faults.queue);
         Ok(Some((bytes, used.written as usize)))

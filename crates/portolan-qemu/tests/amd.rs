@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Gather, Preference, Quirks};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
+};
 use portolan::platform::Mmio as _;
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
-use portolan::unit::{Attach, AttachError, Domain, FaultEvent, FaultReason, Unit, UnitError};
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, Config};
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;
@@ -123,7 +125,7 @@ fn capability(pci: &Pci) -> Capability {
     panic!("no function is an IOMMU");
 }
 
-fn enable(machine: &Machine, capability: Capability, config: Config) -> Result<Driver, UnitError> {
+fn enable(machine: &Machine, capability: Capability, config: Config) -> Result<Driver, IommuError> {
     let registers = machine.iommu_registers().unwrap();
     let tables = machine.tables().clone();
     assert_eq!(capability.base.get(), registers.base());
@@ -350,15 +352,15 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
     ground.map(&domain, BASE, ground.page(0), PAGE, rw());
     let capability = ground.capability;
     ground.machine.kill();
-    let gone = UnitError::Gone;
+    let gone = IommuError::Gone;
     assert_eq!(ground.unit.next_fault(), Err(gone));
     let mut owed = Gather::new();
     let range = IovaRange::from_len(BASE, PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    let failed = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(failed, gone);
     let blocked = ground.unit.block(ground.stream());
-    assert_eq!(blocked, Err(AttachError::Unit(gone)));
+    assert_eq!(blocked, Err(AttachError::Iommu(gone)));
     let registers = ground.machine.iommu_registers().unwrap();
     let tables = ground.machine.tables().clone();
     let clock = HostClock::new();

@@ -7,7 +7,7 @@ use portolan::addr::{RequesterId, Segment};
 use portolan_hw::firmware::dmar::{self, Dmar, ScopeKind, Serves, Structure};
 use portolan_hw::firmware::iort::{self, Body, Iort};
 use portolan_hw::firmware::ivrs::{self, Ivrs, UnitFlags};
-use portolan_hw::firmware::viot::{self, Unit, Viot};
+use portolan_hw::firmware::viot::{self, Viommu, Viot};
 use portolan_hw::reserved::Streams;
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
 use portolan_qemu::edu::Edu;
@@ -45,7 +45,7 @@ fn dmar_of_vtd() {
     let units: Vec<_> = all
         .iter()
         .filter_map(|structure| match structure {
-            Structure::Unit(unit) => Some(unit),
+            Structure::Drhd(unit) => Some(unit),
             _ => None,
         })
         .collect();
@@ -148,6 +148,6 @@ fn viot_of_virtio_iommu() {
         let iommu = pci.first(0x1af4, 0x1057).unwrap();
         let there = u16::try_from(iommu.stream().get()).unwrap();
         let (segment, requester) = (Segment::new(0), RequesterId::new(there));
-        assert_eq!(unit, Unit::Pci { segment, requester });
+        assert_eq!(unit, Viommu::Pci { segment, requester });
     }
 }

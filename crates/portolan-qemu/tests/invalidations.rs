@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{Capabilities, Gather, Preference, Quirks, RangeForm, WalkFlush};
+use portolan::iommu::{Attach, Domain};
 use portolan::table::Access;
-use portolan::unit::{Attach, Domain};
 use portolan_hw::smmuv3::{self, DomainOptions, Smmu};
 use portolan_hw::virtio::Viommu;
 use portolan_hw::vtd::{self, Vtd};

@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Gather, Preference, Quirks, RangeForm, WalkFlush};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu as _,
+    IommuError,
+};
 use portolan::platform::Mmio;
 use portolan::table::Access;
 use portolan::table::format::Format;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit, UnitError,
-};
 use portolan_hw::smmuv3::{
     Blocking, CommandCounts, CommandKind, Config, DomainOptions, FirstStage, GlobalErrors, Has,
     Smmu, spec::reg,
@@ -344,7 +345,7 @@ fn a_disabled_unit_lets_go_of_everything() {
     let domain: Arc<First<16>> = Arc::new(driver.first_stage::<16>(&options).unwrap());
     driver.attach(bench.stream, &domain).unwrap();
     driver.disable().unwrap();
-    let stopped = AttachError::Unit(UnitError::Stopped);
+    let stopped = AttachError::Iommu(IommuError::Stopped);
     assert_eq!(driver.block(bench.stream), Err(stopped));
     drop(driver);
     // The domain lives longer than its unit.
@@ -387,7 +388,7 @@ fn a_second_stage_where_there_is_one() {
     let options = DomainOptions::default();
     let domain = driver.second_stage::<12>(&options);
     if driver.features().stage2 == Has::No {
-        assert_eq!(domain.err(), Some(UnitError::Unsupported));
+        assert_eq!(domain.err(), Some(IommuError::Unsupported));
         println!("SKIP: this QEMU's SMMUv3 has no stage 2");
         return;
     }
@@ -451,9 +452,9 @@ fn a_refused_command_is_reported_and_the_queue_goes_on() {
         let mut owed = Gather::new();
         domain.unmap(range, &mut owed).unwrap();
         armed.store(true, Ordering::Relaxed);
-        let failed = UnitError::from(domain.sync(&mut owed).unwrap_err());
+        let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
         // Illegal command.
-        assert_eq!(failed, UnitError::Refused { code: 1 }, "{round}");
+        assert_eq!(failed, IommuError::Refused { code: 1 }, "{round}");
         assert!(bench.reaches(0xa000, buffer), "nothing was stale");
         domain.sync(&mut owed).unwrap();
         assert!(!bench.reaches(0xa000, buffer));

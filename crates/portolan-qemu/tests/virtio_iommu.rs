@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::table::Access;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, ReservedKind,
-    Unit,
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu as _,
+    ReservedKind,
 };
+use portolan::table::Access;
 use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Gather, Preference, Quirks};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
+    ReservedKind, ReservedRegion,
+};
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::VtdLevels;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, ReservedKind,
-    ReservedRegion, Unit, UnitError,
-};
 use portolan_hw::reserved::Reserved;
 use portolan_hw::vtd::{Config, Invalidation, Mode, SecondDomain, Vtd as Driver};
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
@@ -98,7 +98,7 @@ impl Ground {
     }
 }
 
-fn enable(machine: &Machine, config: Config) -> Result<Unit_, UnitError> {
+fn enable(machine: &Machine, config: Config) -> Result<Unit_, IommuError> {
     let registers = machine.iommu_registers().unwrap();
     let tables = machine.tables().clone();
     Driver::enable(registers, tables, HostClock::new(), config)
@@ -388,15 +388,15 @@ fn a_unit_that_is_gone_is_an_error_at_once() {
     ground.unit.attach(ground.stream(), &domain).unwrap();
     ground.map(&domain, BASE, ground.page(0), PAGE, rw());
     ground.machine.kill();
-    let gone = UnitError::Gone;
+    let gone = IommuError::Gone;
     assert_eq!(ground.unit.next_fault(), Err(gone));
     let mut owed = Gather::new();
     let range = IovaRange::from_len(BASE, PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
-    let failed = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(failed, gone);
     let blocked = ground.unit.block(ground.stream());
-    assert_eq!(blocked, Err(AttachError::Unit(gone)));
+    assert_eq!(blocked, Err(AttachError::Iommu(gone)));
     let registers = ground.machine.iommu_registers().unwrap();
     let tables = ground.machine.tables().clone();
     let again = Driver::enable(registers, tables, HostClock::new(), Config::default());

@@ -11,9 +11,9 @@
 //! * [`bounce`]: memory that devices can reach, lent out by the slot.
 //! * [`dma`]: what a device driver calls: mappings that own their buffers.
 //! * [`inval`]: what an operation owes the hardware, and the commands that pay it.
-//! * [`fault`]: page requests of devices, their handlers and the responses.
-//! * [`passthrough`]: devices that fault on memory that nobody pinned.
-//! * [`mod@unit`]: what every IOMMU driver offers: domains, attachments, faults.
+//! * [`iopf`]: page requests of devices, their handlers and the responses.
+//! * [`demand`]: devices that fault on memory that nobody pinned.
+//! * [`iommu`]: what every IOMMU driver offers: domains, attachments, faults.
 //!
 //! A device driver hands its buffers over, and has them back once no device can reach them. Its types
 //! name the [`platform::Platform`] that the embedder implements, and the buffer:
@@ -25,7 +25,7 @@
 //! # use portolan::inval::*;
 //! # use portolan::platform::*;
 //! # use portolan::table::{PageTable, format::*};
-//! # use portolan::unit::*;
+//! # use portolan::iommu::*;
 //! # use core::sync::atomic::AtomicU64;
 //! # use std::{alloc::Layout, ptr::NonNull, sync::Arc};
 //! # #[derive(Clone)]
@@ -50,25 +50,25 @@
 //! #     unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> { NonNull::new(at.get() as *mut u8).unwrap() }
 //! #     fn registers(&self, _: PhysRange) -> Option<NoRegisters> { None }
 //! # }
-//! # struct Unit;
-//! # impl portolan::unit::Unit for Unit {
+//! # struct Iommu;
+//! # impl portolan::iommu::Iommu for Iommu {
 //! #     fn block(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
 //! #     fn pass_through(&self, _: StreamId) -> Result<(), AttachError> { Ok(()) }
-//! #     fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> { Ok(None) }
+//! #     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> { Ok(None) }
 //! # }
-//! # impl<D: Domain> Attach<D> for Unit {
+//! # impl<D: Domain> Attach<D> for Iommu {
 //! #     fn attach(&self, _: StreamId, _: &Arc<D>) -> Result<(), AttachError> { Ok(()) }
 //! # }
 //! # struct Queue;
 //! # impl InvalidationQueue for Queue {
-//! #     type Error = UnitError;
-//! #     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+//! #     type Error = IommuError;
+//! #     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
 //! #         steps.for_each(drop);
 //! #         Ok(())
 //! #     }
 //! # }
-//! # impl ContextHome for Queue {
-//! #     fn retire(&self, _: ContextId) -> Result<(), UnitError> { Ok(()) }
+//! # impl TagPool for Queue {
+//! #     fn retire(&self, _: InvalTag) -> Result<(), IommuError> { Ok(()) }
 //! # }
 //! # struct Packet(Box<[u8; 4096]>);
 //! # unsafe impl Buffer for Packet {
@@ -85,8 +85,8 @@
 //! #     let caps = Capabilities { granule: PageSize::SIZE_4K, page: PageForm::Granule,
 //! #         range: RangeForm::Absent, leaf_only: LeafOnly::Present, walker: Walker::Coherent,
 //! #         caching: Caching::PresentOnly, write_buffer: WriteBuffer::Absent };
-//! #     let domain = PagedDomain::new(table, ContextId::new(1), caps, Quirks::default(), Queue);
-//! #     let bound = BoundDomain::new(Arc::new(Unit), Arc::new(domain));
+//! #     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Queue);
+//! #     let bound = BoundDomain::new(Arc::new(Iommu), Arc::new(domain));
 //! #     let options = SpaceOptions { policy: Policy::Deferred, ..SpaceOptions::default() };
 //! #     let space = Arc::new(DmaSpace::new(bound, Kernel, &options).unwrap());
 //! #     Device::translated(space, StreamId::new(1), Constraints::default()).unwrap()
@@ -126,11 +126,11 @@ extern crate alloc;
 pub mod addr;
 pub mod bounce;
 mod contract;
+pub mod demand;
 pub mod dma;
-pub mod fault;
 pub mod inval;
+pub mod iommu;
+pub mod iopf;
 pub mod iova;
-pub mod passthrough;
 pub mod platform;
 pub mod table;
-pub mod unit;

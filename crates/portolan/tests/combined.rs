@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use loom::sync::Arc;
-use portolan::addr::{ContextId, Iova, PageSize};
+use portolan::addr::{InvalTag, Iova, PageSize};
 use portolan::inval::{CombineOptions, Combined, Command, Depth, InvalidationQueue, Step};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
@@ -85,7 +85,7 @@ fn queue_with(cpus: usize, refused: &'static [u64], options: CombineOptions) -> 
 
 fn invalidate(queue: &Queue, page: u64) -> Result<(), Refused> {
     let command = Command::Page {
-        context: ContextId::new(1),
+        context: InvalTag::new(1),
         iova: Iova::new(page << 12),
         size: PageSize::SIZE_4K,
         depth: Depth::LeafOnly,

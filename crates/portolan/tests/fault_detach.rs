@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use loom::sync::Arc;
 use portolan::addr::{Iova, IovaRange, Pasid, StreamId};
-use portolan::fault::{
-    Bounds, Dispatcher, Group, GroupId, Handler, Place, RawPageRequest, ReplyTo, RequestKind,
-    Responder, Response, Wants,
+use portolan::iopf::{
+    Bounds, Dispatcher, Group, GroupId, Handler, Permissions, Place, RawPageRequest, ReplyTo,
+    RequestKind, Responder, Response,
 };
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
@@ -28,7 +28,7 @@ impl Responder for Sent {
 
     fn respond(&self, to: ReplyTo, _: Response) -> Result<(), ()> {
         loom::thread::yield_now();
-        let portolan::fault::ReplyName::Group(group) = to.name else {
+        let portolan::iopf::ReplyName::Group(group) = to.name else {
             return Err(());
         };
         self.0[usize::from(group.get())].fetch_add(1, Ordering::Relaxed);
@@ -83,7 +83,7 @@ fn asks(group: u16, place: Place) -> RawPageRequest {
         stream: STREAM,
         pasid: PASID,
         iova: Iova::new(0x1000),
-        wants: Wants::READ,
+        wants: Permissions::READ,
         kind: RequestKind::Pri { group, place },
     }
 }

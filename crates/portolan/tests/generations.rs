@@ -12,18 +12,18 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
 use loom::sync::Arc;
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions, Unowned};
 use portolan::inval::{
     Caching, Capabilities, Command, InvalidationQueue, LeafOnly, PageForm, Preference, Quirks,
     RangeForm, Step, WalkFlush, Walker, WriteBuffer,
 };
+use portolan::iommu::{
+    Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
+};
 use portolan::platform::SlabTables;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{
-    Attach, AttachError, BoundDomain, ContextHome, FaultEvent, PagedDomain, Unit, UnitError,
-};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 #[derive(Default)]
@@ -37,9 +37,9 @@ struct State {
 struct Hardware(std::sync::Arc<Mutex<State>>);
 
 impl InvalidationQueue for Hardware {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let mut mine = Vec::new();
         for step in steps {
             match step {
@@ -53,7 +53,7 @@ impl InvalidationQueue for Hardware {
         let mut state = self.0.lock().unwrap();
         if state.fail > 0 {
             state.fail -= 1;
-            return Err(UnitError::Stopped);
+            return Err(IommuError::Stopped);
         }
         for iova in mine {
             *state.forgotten.entry(iova).or_default() += 1;
@@ -69,14 +69,14 @@ impl Hardware {
     }
 }
 
-impl ContextHome for Hardware {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Hardware {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
 
 /// No stream is ever moved.
-impl Unit for Hardware {
+impl Iommu for Hardware {
     fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
         Ok(())
     }
@@ -85,7 +85,7 @@ impl Unit for Hardware {
         Ok(())
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
 }
@@ -127,7 +127,7 @@ fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
         context_above: u64::MAX,
         repeat: 1,
     };
-    let domain = PagedDomain::new(table, ContextId::new(1), caps, quirks, hardware.clone());
+    let domain = PagedDomain::new(table, InvalTag::new(1), caps, quirks, hardware.clone());
     let window = IovaRange::new(Iova::new(0x10_0000), Iova::new(0x10_ffff)).unwrap();
     let options = SpaceOptions {
         window,

@@ -9,29 +9,28 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::fault::{
-    Bounds, Dispatcher, Flow, Group, GroupId, Handler, Place, RawPageRequest, ReplyPasid, ReplyTo,
-    RequestKind, Responder, Response, Taken, Wants,
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::demand::premap::{Adaptive, Requester};
+use portolan::demand::{
+    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Window,
 };
 use portolan::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
 };
-use portolan::passthrough::premap::{Adaptive, Requester};
-use portolan::passthrough::{
-    Frames, Hold, MemoryOwner, Passthrough, PassthroughOptions, PopulateError, RegionOptions,
-    Request, Window,
+use portolan::iommu::{IommuError, PagedDomain, TagPool};
+use portolan::iopf::{
+    Bounds, Dispatcher, Flow, Group, GroupId, Handler, Permissions, Place, RawPageRequest,
+    ReplyPasid, ReplyTo, RequestKind, Responder, Response, Taken,
 };
 use portolan::platform::{OutOfTableMemory, SlabTables, TableMem};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
 use watched_heap::{Machine, held, uses};
 
-struct Unit;
+struct Iommu;
 
-impl Responder for Unit {
+impl Responder for Iommu {
     type Error = ();
 
     fn respond(&self, _: ReplyTo, _: Response) -> Result<(), ()> {
@@ -55,7 +54,7 @@ fn asks(stream: u32, group: u16, place: Place, iova: u64) -> RawPageRequest {
         stream: StreamId::new(stream),
         pasid: Some(Pasid::new(1)),
         iova: Iova::new(iova),
-        wants: Wants::READ,
+        wants: Permissions::READ,
         kind: RequestKind::Pri { group, place },
     }
 }
@@ -69,7 +68,7 @@ fn a_dispatcher_uses_no_heap_under_its_lock() {
         flow: Flow::UNBOUNDED,
         ..Bounds::default()
     };
-    let desk = Dispatcher::new(Machine, Unit, bounds).unwrap();
+    let desk = Dispatcher::new(Machine, Iommu, bounds).unwrap();
     uses("making it");
     let reach = IovaRange::new(Iova::new(0x1000), Iova::new(0xffff)).unwrap();
     for stream in 0..20 {
@@ -147,20 +146,20 @@ struct Queue {
 }
 
 impl InvalidationQueue for Queue {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         assert_eq!(held(), 0, "a sync under a lock");
         steps.for_each(drop);
         match self.broken.load(Ordering::Relaxed) {
-            true => Err(UnitError::Refused { code: 1 }),
+            true => Err(IommuError::Refused { code: 1 }),
             false => Ok(()),
         }
     }
 }
 
-impl ContextHome for Queue {
-    fn retire(&self, _: ContextId) -> Result<(), UnitError> {
+impl TagPool for Queue {
+    fn retire(&self, _: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -180,7 +179,7 @@ impl Owner {
     }
 }
 
-impl MemoryOwner for Owner {
+impl Pager for Owner {
     fn populate(
         &self,
         range: IovaRange,
@@ -201,7 +200,7 @@ impl MemoryOwner for Owner {
     }
 }
 
-type Container = Passthrough<PagedDomain<VtdSecondStage, Tables, Arc<Queue>>, Owner, Machine>;
+type Container = Ioas<PagedDomain<VtdSecondStage, Tables, Arc<Queue>>, Owner, Machine>;
 
 fn container(window: Window, queue: Arc<Queue>) -> Container {
     let format = VtdSecondStage {
@@ -224,13 +223,13 @@ fn container(window: Window, queue: Arc<Queue>) -> Container {
         128,
     ));
     let table = PageTable::new(format, tables).unwrap();
-    let (context, quirks) = (ContextId::new(1), Quirks::default());
+    let (context, quirks) = (InvalTag::new(1), Quirks::default());
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
-    let options = PassthroughOptions {
+    let options = IoasOptions {
         window,
-        ..PassthroughOptions::default()
+        ..IoasOptions::default()
     };
-    Passthrough::new(domain, Machine, options)
+    Ioas::new(domain, Machine, options)
 }
 
 fn pages(first: u64, count: u64) -> IovaRange {
@@ -251,8 +250,8 @@ fn a_container_uses_no_heap_and_maps_nothing_under_its_locks() {
         for region in 0..20 {
             let part = [pages(region * 1024, 50)];
             let hold = match region % 2 {
-                0 => Hold::OnDemand,
-                _ => Hold::Selective(&part),
+                0 => Residency::OnDemand,
+                _ => Residency::Selective(&part),
             };
             let options = RegionOptions {
                 range: pages(region * 1024, 1024),

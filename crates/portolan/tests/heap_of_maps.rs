@@ -8,7 +8,7 @@ mod watched_heap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::{ContextId, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{InvalTag, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
     Bounds, Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, FromDevice, MapError,
@@ -18,13 +18,13 @@ use portolan::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
 };
+use portolan::iommu::{
+    Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
+};
 use portolan::iova::{Checks, IovaOptions};
 use portolan::platform::{PhysMemory, SlabTables};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan::unit::{
-    Attach, AttachError, BoundDomain, ContextHome, Domain, FaultEvent, PagedDomain, Unit, UnitError,
-};
 use watched_heap::{Machine, drop_left, uses};
 
 const PAGE: u64 = 0x1000;
@@ -32,23 +32,23 @@ const PAGE: u64 = 0x1000;
 struct Quick;
 
 impl InvalidationQueue for Quick {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         steps.for_each(drop);
         Ok(())
     }
 }
 
-impl ContextHome for Quick {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Quick {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
 
 struct Hardware;
 
-impl Unit for Hardware {
+impl Iommu for Hardware {
     fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Unit for Hardware {
         Ok(())
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
 }
@@ -88,7 +88,7 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
         caching: Caching::PresentOnly,
         write_buffer: WriteBuffer::Absent,
     };
-    let domain = PagedDomain::new(table, ContextId::new(1), caps, Quirks::default(), Quick);
+    let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Quick);
     let options = SpaceOptions {
         policy,
         bounds: Bounds {

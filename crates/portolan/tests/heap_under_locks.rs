@@ -41,7 +41,7 @@ fn a_pool_grows_and_shrinks_with_no_heap_under_its_lock() {
     let growth = Growth {
         step: 64 << 11,
         most: 1 << 30,
-        patience: 1,
+        timeout: 1,
     };
     let source = Blocks(AtomicU64::new(1 << 32));
     let pool = GrowingPool::new(cpus, first, source, growth, options);

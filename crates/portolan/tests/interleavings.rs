@@ -83,7 +83,7 @@ impl Format for Tiny {
     fn table(pa: PhysAddr, live: u32, _level: u32) -> u64 {
         pa.get() | VALID | TABLE | (u64::from(live) & 0xff) << 56
     }
-    fn vacated(pa: PhysAddr, tag: u64) -> u64 {
+    fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
         pa.get() | VACATED | (tag & 0x1_ffff) << 32
     }
     fn tag(raw: u64) -> u64 {
@@ -107,7 +107,7 @@ impl Format for Tiny {
         ) {
             (true, true, _) => Entry::Table(pa),
             (true, false, _) => Entry::Leaf(pa),
-            (false, _, true) => Entry::Vacated(pa),
+            (false, _, true) => Entry::Unlinked(pa),
             (false, _, false) => Entry::Empty,
         }
     }

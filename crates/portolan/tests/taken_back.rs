@@ -9,20 +9,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use loom::sync::Arc;
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::demand::premap::Requester;
+use portolan::demand::{
+    FaultError, Frames, InvalidateError, Ioas, IoasOptions, Pager, PopulateError, RegionOptions,
+    Request, Residency,
+};
 use portolan::inval::{
     Caching, Capabilities, Command, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
     Walker, WriteBuffer,
 };
-use portolan::passthrough::premap::Requester;
-use portolan::passthrough::{
-    FaultError, Frames, Hold, InvalidateError, MemoryOwner, Passthrough, PassthroughOptions,
-    PopulateError, RegionOptions, Request,
-};
+use portolan::iommu::{Awaited, Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{Awaited, ContextHome, Domain as _, PagedDomain, UnitError};
 use support::loom_cpus::{LoomCpus, TellingCpus, explore, on_cpu};
 
 const PAGE: u64 = 4096;
@@ -52,15 +52,15 @@ impl Device {
 /// Waits for the other CPUs at some point before it invalidates, or fails.
 struct Queue(std::sync::Arc<Device>);
 
-const TIMED_OUT: UnitError = UnitError::TimedOut {
+const TIMED_OUT: IommuError = IommuError::TimedOut {
     awaited: Awaited::Completion,
     waited: Nanos::new(1),
 };
 
 impl InvalidationQueue for Queue {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let steps: Vec<_> = steps.collect();
         if !steps.iter().any(|step| matches!(step, Step::Invalidate(_))) {
             return Ok(());
@@ -76,8 +76,8 @@ impl InvalidationQueue for Queue {
     }
 }
 
-impl ContextHome for Queue {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Queue {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -89,7 +89,7 @@ struct Owner(Mutex<BTreeMap<u64, u64>>);
 /// Frames of a page.
 const FRAMES: u64 = 16;
 
-impl MemoryOwner for Owner {
+impl Pager for Owner {
     fn populate(
         &self,
         range: IovaRange,
@@ -121,7 +121,7 @@ struct Machine {
     device: std::sync::Arc<Device>,
     owner: std::sync::Arc<Owner>,
     domain: std::sync::Arc<Domain>,
-    container: Passthrough<Domain, std::sync::Arc<Owner>, TellingCpus>,
+    container: Ioas<Domain, std::sync::Arc<Owner>, TellingCpus>,
 }
 
 fn page(number: u64) -> IovaRange {
@@ -154,17 +154,17 @@ impl Machine {
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
         };
-        let (context, quirks) = (ContextId::new(1), Quirks::default());
+        let (context, quirks) = (InvalTag::new(1), Quirks::default());
         let queue = Queue(device.clone());
         let domain = PagedDomain::new(table, context, caps, quirks, queue);
         let domain = std::sync::Arc::new(domain);
-        let options = PassthroughOptions::default();
-        let container = Passthrough::new(domain.clone(), TellingCpus(LoomCpus::new(3)), options);
+        let options = IoasOptions::default();
+        let container = Ioas::new(domain.clone(), TellingCpus(LoomCpus::new(3)), options);
         let owner = std::sync::Arc::new(Owner::default());
         let region = RegionOptions {
             range: page(0).hull(page(pages - 1)),
             access: Access::READ,
-            hold: Hold::OnDemand,
+            hold: Residency::OnDemand,
         };
         container.add_region(&region, owner.clone()).unwrap();
         Arc::new(Self {
@@ -224,7 +224,7 @@ impl Machine {
         };
         let mut failed = 0;
         while let Err(error) = self.container.invalidate(page(number)) {
-            assert_eq!(error, InvalidateError::Unit(TIMED_OUT));
+            assert_eq!(error, InvalidateError::Iommu(TIMED_OUT));
             failed += 1;
         }
         self.device.freed.lock().unwrap().push(old);

@@ -14,10 +14,10 @@ use portolan_qemu::trace::{AmdCommand, Counts};
 use super::qemu::QemuHost;
 use crate::conformance::{Abilities, Has, Outcome, Rig};
 
-type Unit = AmdVi<Registers, GuestTables, HostClock>;
+type Opened = AmdVi<Registers, GuestTables, HostClock>;
 type Domain = AmdDomain<Registers, GuestTables, HostClock>;
 /// The driver on QEMU.
-pub type OnQemu = Rig<Unit, Domain, QemuHost>;
+pub type OnQemu = Rig<Opened, Domain, QemuHost>;
 
 /// Capability ID of a secure device, which an IOMMU is.
 const SECURE_DEVICE: u8 = 0x0f;

@@ -1,7 +1,7 @@
 //! Devices of the model that ask for what is not there.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::fault::{RawPageRequest, ReplyTo, Response};
+use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 use portolan_model::Transfer;
 use portolan_model::decode::AccessKind;
 use portolan_model::smmuv3::SmmuRegisters;

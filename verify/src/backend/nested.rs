@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, AttachError, Domain as _, FaultEvent, Iommu, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Domain as _, FaultEvent, Unit, UnitError};
 use portolan_hw::smmuv3::{GuestContexts, GuestFormat, SecondStage, Smmu, WithoutSubstream};
 
 /// Where the guest sees its own structures.
@@ -61,7 +61,7 @@ where
     ///
     /// # Errors
     /// Without memory for them.
-    pub fn new(smmu: Smmu<R, M, C>, memory: &impl TableMem<AtomicU64>) -> Result<Self, UnitError> {
+    pub fn new(smmu: Smmu<R, M, C>, memory: &impl TableMem<AtomicU64>) -> Result<Self, IommuError> {
         let (descriptor, table) = (memory.alloc(PAGE)?, memory.alloc(PAGE)?);
         let words = [DESCRIPTOR_WORD, TABLE.get(), 0, MAIR];
         write(memory, descriptor, words.into_iter());
@@ -74,7 +74,7 @@ where
     }
 }
 
-impl<R, M, C> Unit for Nested<R, M, C>
+impl<R, M, C> Iommu for Nested<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
@@ -88,7 +88,7 @@ where
         self.smmu.pass_through(stream)
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.smmu.next_fault()
     }
 }
@@ -110,7 +110,7 @@ where
                 let mut owed = Gather::new();
                 let mapped = domain.map(iova, pa, PAGE.bytes(), access, &mut owed);
                 mapped.map_err(|_| AttachError::Mismatch)?;
-                domain.sync(&mut owed).map_err(UnitError::from)?;
+                domain.sync(&mut owed).map_err(IommuError::from)?;
             }
         }
         let guest = GuestContexts {

@@ -22,10 +22,10 @@ type ModelClock = Arc<PollingClock<Arc<SmmuV2Registers>>>;
 /// Registers and memory of the model behind `W`.
 type Regs<W> = <W as Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>>::Registers;
 type Mem<W> = <W as Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>>::Memory;
-type Unit<W> = SmmuV2<Regs<W>, Mem<W>, ModelClock>;
+type Iommu<W> = SmmuV2<Regs<W>, Mem<W>, ModelClock>;
 
 /// The driver on the model, behind `W`, with domains `D`.
-pub type ModelRig<W, D> = Rig<Unit<W>, D, ModelHost<SmmuV2Registers>>;
+pub type ModelRig<W, D> = Rig<Iommu<W>, D, ModelHost<SmmuV2Registers>>;
 /// First-stage domains.
 pub type First<W> = FirstStage<12, Regs<W>, Mem<W>, ModelClock>;
 /// Second-stage domains.
@@ -69,7 +69,7 @@ where
 fn model<W, D>(
     kind: Kind,
     wrap: &W,
-    domain: MakeDomain<Unit<W>, D>,
+    domain: MakeDomain<Iommu<W>, D>,
 ) -> Result<ModelRig<W, D>, Outcome>
 where
     W: Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::fault::Responder as _;
 use portolan::inval::{Command, InvalidationQueue as _, Step};
+use portolan::iommu::IommuError;
+use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
-use portolan::unit::UnitError;
 use portolan_hw::smmuv3::{
     CommandKind, Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu,
     StallOrFault, Want,
@@ -79,7 +79,7 @@ const LIMIT: Nanos = Nanos::from_millis(5);
 /// Exponent of a stream's substreams.
 const PASIDS_LG2: u32 = 4;
 
-fn failed(error: UnitError) -> Outcome {
+fn failed(error: IommuError) -> Outcome {
     Outcome::Fail(format!("enabling the unit: {error}"))
 }
 
@@ -227,7 +227,7 @@ where
 }
 
 /// The oldest of what a unit has to say, of requests first.
-fn asked<R, M, C>(unit: &Smmu<R, M, C>) -> Result<Option<Asked>, UnitError>
+fn asked<R, M, C>(unit: &Smmu<R, M, C>) -> Result<Option<Asked>, IommuError>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,
@@ -248,7 +248,7 @@ where
 fn refused<R, M>(
     unit: &Smmu<R, M, ModelClock>,
     host: &ModelHost<SmmuRegisters>,
-) -> Option<Result<(), UnitError>>
+) -> Option<Result<(), IommuError>>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,

@@ -22,11 +22,11 @@ type ModelClock = Arc<PollingClock<Arc<TegraRegisters>>>;
 /// Registers and memory of the model behind `W`.
 type Regs<W> = <W as Wrap<Arc<TegraRegisters>, Memory, AtomicU32>>::Registers;
 type Mem<W> = <W as Wrap<Arc<TegraRegisters>, Memory, AtomicU32>>::Memory;
-type Unit<W> = TegraSmmu<Regs<W>, Mem<W>, ModelClock>;
+type Iommu<W> = TegraSmmu<Regs<W>, Mem<W>, ModelClock>;
 type Domain<W> = TegraDomain<Regs<W>, Mem<W>, ModelClock>;
 
 /// The driver on the model, behind `W`.
-pub type ModelRig<W> = Rig<Unit<W>, Domain<W>, ModelHost<TegraRegisters>>;
+pub type ModelRig<W> = Rig<Iommu<W>, Domain<W>, ModelHost<TegraRegisters>>;
 
 /// Pages of the model's memory.
 const PAGES: u32 = 1 << 12;

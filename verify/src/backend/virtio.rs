@@ -12,10 +12,10 @@ use portolan_qemu::viommu::PciTransport;
 use super::qemu::QemuHost;
 use crate::conformance::{Abilities, Has, Outcome, Rig};
 
-type Unit = Viommu<PciTransport, HostClock>;
+type Opened = Viommu<PciTransport, HostClock>;
 type Domain = VirtioDomain<PciTransport, HostClock>;
 /// The driver on QEMU.
-pub type OnQemu = Rig<Unit, Domain, QemuHost>;
+pub type OnQemu = Rig<Opened, Domain, QemuHost>;
 
 const NO_CACHE: Has = Has::No("the device has no cache: an unmap takes effect at once");
 
@@ -44,7 +44,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             blocks: Has::No("there are no tables, so no blocks"),
             reads: Has::No("edu writes only"),
         },
-        domain: Unit::domain,
+        domain: Opened::domain,
         pasids: None,
         faulting: None,
         queue_entries: None,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::fault::Responder as _;
 use portolan::inval::{Command, InvalidationQueue as _, Step};
+use portolan::iommu::{Domain, IommuError};
+use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::VtdFirstLevels;
-use portolan::unit::{Domain, UnitError};
 use portolan_hw::vtd::{
     AttachPasid, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain, Vtd,
 };
@@ -73,7 +73,7 @@ const LOOK_NS: u64 = 100;
 /// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
 const LIMIT: Nanos = Nanos::from_millis(5);
 
-fn failed(error: UnitError) -> Outcome {
+fn failed(error: IommuError) -> Outcome {
     Outcome::Fail(format!("enabling the unit: {error}"))
 }
 
@@ -221,7 +221,7 @@ where
 fn refused<R, M>(
     unit: &Vtd<R, M, ModelClock>,
     host: &ModelHost<VtdRegisters>,
-) -> Option<Result<(), UnitError>>
+) -> Option<Result<(), IommuError>>
 where
     R: Mmio,
     M: TableMem<AtomicU64>,

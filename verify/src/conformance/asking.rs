@@ -1,8 +1,8 @@
 //! Devices that ask instead of failing, as scenarios see them: the driver's side and the devices'.
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::{RawPageRequest, ReplyTo, Response};
-use portolan::unit::{AttachError, UnitError};
+use portolan::iommu::{AttachError, IommuError};
+use portolan::iopf::{RawPageRequest, ReplyTo, Response};
 
 /// How a device asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ pub struct Faulting<U> {
     /// Blocks the stream of a device that is gone, without asking it for anything.
     pub gone: Leave<U>,
     /// Reads the oldest of what there is to read.
-    pub next: fn(&U) -> Result<Option<Asked>, UnitError>,
+    pub next: fn(&U) -> Result<Option<Asked>, IommuError>,
     /// Carries a response.
-    pub respond: fn(&U, ReplyTo, Response) -> Result<(), UnitError>,
+    pub respond: fn(&U, ReplyTo, Response) -> Result<(), IommuError>,
 }
 
 /// How a write of a device went.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::table::Access;
-use portolan::unit::{
-    Attach, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError,
+use portolan::iommu::{
+    Attach, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError,
 };
+use portolan::table::Access;
 
 use super::{Has, Machine, Outcome, Verdict, drain, expect, fail, must, needs};
 
@@ -26,7 +26,7 @@ impl<M: Machine> Attached<M> {
     }
 
     pub(super) fn with(machine: &M, device: StreamId) -> Result<Self, Outcome> {
-        let domain: Result<_, UnitError> = machine.domain();
+        let domain: Result<_, IommuError> = machine.domain();
         let domain = must("making a domain", domain)?;
         must("attaching", machine.unit().attach(device, &domain))?;
         Ok(Self { domain, device })

@@ -1,7 +1,7 @@
 //! Streams that move: blocked, passed through, attached here and there.
 
 use portolan::addr::{Iova, Pasid, PhysAddr};
-use portolan::unit::{Attach as _, FaultReason, Unit as _, UnitError};
+use portolan::iommu::{Attach as _, FaultReason, Iommu as _, IommuError};
 
 use super::basic::{Attached, PAGE, RW};
 use super::{Machine, Outcome, Verdict, expect, fail, must, needs};
@@ -101,7 +101,7 @@ pub(super) fn pasid_moves<M: Machine>(machine: &M) -> Verdict {
     let (unit, device, pasid) = (machine.unit(), machine.devices()[0], Pasid::new(3));
     must("making room for PASIDs", (pasids.enable)(unit, device))?;
     let domain = |pa| {
-        let domain: Result<_, UnitError> = machine.domain();
+        let domain: Result<_, IommuError> = machine.domain();
         let on = Attached::<M> {
             domain: must("making a domain", domain)?,
             device,

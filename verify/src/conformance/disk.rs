@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
 use portolan::inval::Gather;
-use portolan::unit::{Domain, FaultEvent, FaultReason};
+use portolan::iommu::{Domain, FaultEvent, FaultReason};
 
 use super::basic::{Attached, PAGE, RW};
 use super::{Has, Machine, Outcome, Verdict, drain, expect, fail, must};

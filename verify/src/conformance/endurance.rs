@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use portolan::addr::{Iova, PhysAddr};
-use portolan::unit::{FaultEvent, FaultReason, UnitError};
+use portolan::iommu::{FaultEvent, FaultReason, IommuError};
 
 use super::basic::{Attached, PAGE, RW};
 use super::{Machine, Outcome, Verdict, drain, fail};
@@ -97,7 +97,7 @@ pub(super) fn refused_command_recovers<M: Machine>(machine: &M) -> Verdict {
     for _ in 0..3 {
         match machine.bad_command() {
             None => return Err(Outcome::Skip("no way to send a bad command".to_owned())),
-            Some(Err(UnitError::Refused { .. })) => {}
+            Some(Err(IommuError::Refused { .. })) => {}
             Some(other) => return Err(fail(format!("a bad command gave {other:?}"))),
         }
         let owed = on.unmap(M::BASE, PAGE)?;

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::{Cause, Place, RawPageRequest, Response, Taken, Wants};
+use portolan::iopf::{Cause, Permissions, Place, RawPageRequest, Response, Taken};
 
 use super::asking::{Way, Wrote};
 use super::basic::PAGE;
@@ -66,7 +66,7 @@ fn refuses<M: Machine>(machine: &M, way: Way) -> Verdict {
 }
 
 fn detaches<M: Machine>(machine: &M, way: Way) -> Verdict {
-    use portolan::unit::Unit as _;
+    use portolan::iommu::Iommu as _;
     let scene = Scene::new(machine, way)?;
     let device = scene.on.device;
     for page in 0..10 {
@@ -202,7 +202,7 @@ fn misbehaves<M: Machine>(machine: &M) -> Verdict {
     ask(other(scene.raw(5, Place::More, 1)));
     ask(other(scene.raw(5, Place::Last, 1)));
     // What cannot be.
-    let wants = Wants::empty();
+    let wants = Permissions::empty();
     ask(RawPageRequest {
         wants,
         ..scene.raw(6, Place::Last, 1)
@@ -216,8 +216,8 @@ fn attach<M: Machine>(
     machine: &M,
     stream: StreamId,
     scene: &Scene<'_, M>,
-) -> Result<(), portolan::unit::AttachError> {
-    use portolan::unit::Attach as _;
+) -> Result<(), portolan::iommu::AttachError> {
+    use portolan::iommu::Attach as _;
     machine.unit().attach(stream, &scene.on.domain)
 }
 

@@ -1,4 +1,4 @@
-//! What every IOMMU has to do, whoever made it: scenarios written once against `portolan::unit` and
+//! What every IOMMU has to do, whoever made it: scenarios written once against `portolan::iommu` and
 //! run on every machine that implements [`Machine`].
 //!
 //! A scenario that could pass without the unit doing anything first shows that the unit does
@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::unit::{Attach, Domain, FaultEvent, Unit as _, UnitError};
+use portolan::iommu::{Attach, Domain, FaultEvent, Iommu as _, IommuError};
 
 /// Whether a unit does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,19 +66,19 @@ pub trait Machine {
     /// An address space of the unit.
     type Domain: Domain + Send + Sync + 'static;
     /// The unit's driver.
-    type Unit: Attach<Self::Domain>;
+    type Iommu: Attach<Self::Domain>;
 
     /// Where scenarios map: 2 GiB from here on are free of interrupts and windows.
     const BASE: Iova = HIGH_BASE;
 
     /// The driver.
-    fn unit(&self) -> &Self::Unit;
+    fn unit(&self) -> &Self::Iommu;
 
     /// An empty address space: of 39 bits, or as far as [`Machine::BASE`] has it.
     ///
     /// # Errors
     /// The driver's.
-    fn domain(&self) -> Result<Arc<Self::Domain>, UnitError>;
+    fn domain(&self) -> Result<Arc<Self::Domain>, IommuError>;
 
     /// What can be asked of it.
     fn abilities(&self) -> Abilities;
@@ -90,13 +90,13 @@ pub trait Machine {
     fn device_write(&self, device: StreamId, iova: Iova, value: u32);
 
     /// How requests with a PASID are moved, if the machine has any.
-    fn pasids(&self) -> Option<&Pasids<Self::Unit, Self::Domain>>;
+    fn pasids(&self) -> Option<&Pasids<Self::Iommu, Self::Domain>>;
 
     /// As [`Machine::device_write`], by a request with a PASID. Called only where there are PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32);
 
     /// How devices may ask instead of failing, if they may.
-    fn faulting(&self) -> Option<&Faulting<Self::Unit>>;
+    fn faulting(&self) -> Option<&Faulting<Self::Iommu>>;
 
     /// The devices that ask, if they can.
     fn asker(&self) -> Option<&dyn Asker>;
@@ -127,7 +127,7 @@ pub trait Machine {
 
     /// Submits something that the unit has to refuse, as a driver with a bug would. `None` if the
     /// machine has no way to; the driver's answer otherwise.
-    fn bad_command(&self) -> Option<Result<(), UnitError>>;
+    fn bad_command(&self) -> Option<Result<(), IommuError>>;
 
     /// Has the unit refuse the command with that number from now on, counted from 1, or none of
     /// those to come. Whether the machine can; where there is a queue alone.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
-use portolan::unit::{Attach as _, AttachError, FaultReason, Unit as _, UnitError};
+use portolan::iommu::{Attach as _, AttachError, FaultReason, Iommu as _, IommuError};
 
 use super::asking::{Asker, Faulting, MARK, Way, Wrote};
 use super::basic::{Attached, PAGE, RW};
@@ -17,7 +17,7 @@ const MOST_COMMANDS: u64 = 64;
 /// A device that keeps translations, and two domains with a page each at the same address.
 struct Keeping<'m, M: Machine> {
     machine: &'m M,
-    faulting: &'m Faulting<M::Unit>,
+    faulting: &'m Faulting<M::Iommu>,
     asker: &'m dyn Asker,
     device: StreamId,
     /// Domains and where their page is.
@@ -26,7 +26,7 @@ struct Keeping<'m, M: Machine> {
 
 /// A domain that nothing is attached to, with a page.
 fn place<M: Machine>(machine: &M, device: StreamId) -> Result<(Attached<M>, PhysAddr), Outcome> {
-    let domain: Result<_, UnitError> = machine.domain();
+    let domain: Result<_, IommuError> = machine.domain();
     let domain = must("making a domain", domain)?;
     let (on, pa) = (Attached { domain, device }, machine.memory(PAGE));
     on.map(M::BASE, pa, PAGE, RW)?;
@@ -185,7 +185,7 @@ fn refused<M: Machine>(
     needs(machine.refuse(None))?;
     match went {
         Ok(()) => Ok(false),
-        Err(AttachError::Unit(UnitError::Refused { .. })) => Ok(true),
+        Err(AttachError::Iommu(IommuError::Refused { .. })) => Ok(true),
         Err(other) => Err(fail(format!("command {nth} was refused: {other}"))),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::unit::{Attach, AttachError, Domain, UnitError};
+use portolan::iommu::{Attach, AttachError, Domain, IommuError};
 
 use super::asking::{Asker, Faulting};
 use super::disk::Disk;
@@ -64,10 +64,10 @@ pub trait Host {
 }
 
 /// What a unit answered to a bad command, if there is a way to send one.
-type Refusal = Option<Result<(), UnitError>>;
+type Refusal = Option<Result<(), IommuError>>;
 
 /// Makes an address space of a driver's.
-pub type MakeDomain<U, D> = fn(&U) -> Result<Arc<D>, UnitError>;
+pub type MakeDomain<U, D> = fn(&U) -> Result<Arc<D>, IommuError>;
 
 /// How a driver moves the requests of a stream that name a PASID.
 #[derive(Clone, Copy, Debug)]
@@ -111,14 +111,14 @@ where
     H: Host,
 {
     type Domain = D;
-    type Unit = U;
+    type Iommu = U;
     const BASE: Iova = H::BASE;
 
     fn unit(&self) -> &U {
         &self.unit
     }
 
-    fn domain(&self) -> Result<Arc<D>, UnitError> {
+    fn domain(&self) -> Result<Arc<D>, IommuError> {
         (self.domain)(&self.unit)
     }
 

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize, PhysAddr};
-use portolan::fault::{
-    Bounds, Dispatcher, Flow, Group, GroupId, Handler, Place, RawPageRequest, ReplyTo, RequestKind,
-    Responder, Response, Taken, Wants,
-};
 use portolan::inval::Gather;
+use portolan::iommu::{Domain, IommuError};
+use portolan::iopf::{
+    Bounds, Dispatcher, Flow, Group, GroupId, Handler, Permissions, Place, RawPageRequest, ReplyTo,
+    RequestKind, Responder, Response, Taken,
+};
 use portolan::platform::{Clock, Nanos, SpinCpus};
-use portolan::unit::{Domain, UnitError};
 
 use super::asking::{Asked, Asker, Faulting, MARK, Way, Wrote};
 use super::basic::{Attached, PAGE, RW};
@@ -31,13 +31,13 @@ pub(super) type Cpus = SpinCpus<Still, fn() -> CpuId>;
 /// The driver, as the dispatcher sees it.
 pub(super) struct Carrier<'m, U> {
     unit: &'m U,
-    respond: fn(&U, ReplyTo, Response) -> Result<(), UnitError>,
+    respond: fn(&U, ReplyTo, Response) -> Result<(), IommuError>,
 }
 
 impl<U> Responder for Carrier<'_, U> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), UnitError> {
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), IommuError> {
         (self.respond)(self.unit, to, response)
     }
 }
@@ -78,12 +78,12 @@ impl<D: Domain + Send + Sync> Handler for OnDemand<D> {
 /// A machine with one device that asks, and a handler that brings in.
 pub(super) struct Scene<'m, M: Machine> {
     machine: &'m M,
-    faulting: &'m Faulting<M::Unit>,
+    faulting: &'m Faulting<M::Iommu>,
     pub(super) asker: &'m dyn Asker,
     pub(super) on: Attached<M>,
     way: Way,
     pub(super) time: Still,
-    pub(super) desk: Dispatcher<Cpus, Carrier<'m, M::Unit>>,
+    pub(super) desk: Dispatcher<Cpus, Carrier<'m, M::Iommu>>,
 }
 
 const FLOW: Flow = Flow {
@@ -148,7 +148,7 @@ impl<'m, M: Machine> Scene<'m, M> {
             stream: self.on.device,
             pasid: None,
             iova: Iova::new(M::BASE.get() + page * PAGE),
-            wants: Wants::READ | Wants::WRITE,
+            wants: Permissions::READ | Permissions::WRITE,
             kind: RequestKind::Pri { group, place },
         }
     }

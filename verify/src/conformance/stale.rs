@@ -2,7 +2,7 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
-use portolan::unit::{Attach, Domain as _, FaultReason};
+use portolan::iommu::{Attach, Domain as _, FaultReason};
 
 use super::basic::{Attached, PAGE, RW};
 use super::{Machine, Verdict, fail, must, needs};
@@ -110,11 +110,14 @@ pub(super) fn identifier_reuse_forgets<M: Machine>(machine: &M) -> Verdict {
     Ok(())
 }
 
-fn attach_away<M: Machine>(machine: &M, on: &Attached<M>) -> Result<(), portolan::unit::AttachError>
+fn attach_away<M: Machine>(
+    machine: &M,
+    on: &Attached<M>,
+) -> Result<(), portolan::iommu::AttachError>
 where
-    M::Unit: Attach<M::Domain>,
+    M::Iommu: Attach<M::Domain>,
 {
-    use portolan::unit::Unit as _;
+    use portolan::iommu::Iommu as _;
     machine.unit().block(on.device)
 }
 

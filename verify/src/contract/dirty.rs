@@ -36,11 +36,11 @@ impl<F: Format> Ground<'_, F> {
             for at in self.places(leaf, 6) {
                 for page in 0..6 {
                     let access = if page < 4 { BOTH } else { Access::READ };
-                    // Apart in memory, so that they stay leaves of this size.
+                    // CachePadded in memory, so that they stay leaves of this size.
                     self.map(at + page * size, (12 + 2 * page) * size, size, access);
                 }
                 assert_eq!(
-                    self.harvest(range(at, 6 * size)),
+                    self.read_and_clear_dirty(range(at, 6 * size)),
                     [],
                     "new leaves are clean"
                 );
@@ -51,19 +51,23 @@ impl<F: Format> Ground<'_, F> {
                 self.subject.audit_open();
                 self.subject.settle();
                 assert_eq!(
-                    self.harvest(range(at, size)),
+                    self.read_and_clear_dirty(range(at, size)),
                     [],
                     "next to what was written"
                 );
-                assert_eq!(self.harvest(range(at, 6 * size)), written);
+                assert_eq!(self.read_and_clear_dirty(range(at, 6 * size)), written);
                 for page in written {
                     let owed = self.subject.owed.unmapped();
                     assert!(owed.iter().any(|span| span.range.covers(page)), "{owed:?}");
                 }
                 self.subject.audit_open();
-                assert_eq!(self.harvest(range(at, 6 * size)), [], "the second time");
+                assert_eq!(
+                    self.read_and_clear_dirty(range(at, 6 * size)),
+                    [],
+                    "the second time"
+                );
                 self.write(written[0].start(), mark);
-                assert_eq!(self.harvest(range(at, 6 * size)), written[..1]);
+                assert_eq!(self.read_and_clear_dirty(range(at, 6 * size)), written[..1]);
                 self.subject.clear();
             }
         }
@@ -83,7 +87,7 @@ impl<F: Format> Ground<'_, F> {
             self.write(Iova::new(size), mark);
             let cut = self.subject.unmap_with_breaks(range(size, granule));
             cut.expect("it is mapped");
-            let dirty = self.harvest(range(size, size));
+            let dirty = self.read_and_clear_dirty(range(size, size));
             let bytes: u64 = dirty.iter().map(|leaf| leaf.len_minus_one() + 1).sum();
             assert_eq!(bytes, size - granule, "what is left of the block");
             self.subject.clear();
@@ -98,7 +102,7 @@ impl<F: Format> Ground<'_, F> {
             self.write(Iova::new(size), mark);
             let mut seen: BTreeSet<u64> = BTreeSet::new();
             for part in [range(size, size / 2), range(size + size / 2, size / 2)] {
-                for leaf in self.harvest(part) {
+                for leaf in self.read_and_clear_dirty(part) {
                     seen.extend([leaf.start().get(), leaf.last().get()]);
                 }
             }
@@ -115,7 +119,7 @@ impl<F: Format> Ground<'_, F> {
     }
 
     #[track_caller]
-    fn harvest(&mut self, range: IovaRange) -> Vec<IovaRange> {
+    fn read_and_clear_dirty(&mut self, range: IovaRange) -> Vec<IovaRange> {
         let mut found = Vec::new();
         let (table, owed) = (&self.subject.table, &mut self.subject.owed);
         let harvest = table.harvest_dirty(range, owed, |leaf| found.push(leaf));

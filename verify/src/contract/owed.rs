@@ -1,6 +1,6 @@
 //! What a map and an unmap owe, as the machine's abilities say.
 
-use portolan::addr::{ContextId, Iova, IovaRange};
+use portolan::addr::{InvalTag, Iova, IovaRange};
 use portolan::inval::{
     Caching, Capabilities, Command, Depth, Gather, LeafOnly, PageForm, Quirks, RangeForm, Step,
     Walker, WriteBuffer, plan,
@@ -10,7 +10,7 @@ use portolan::table::format::Format;
 use super::ground::{BOTH, Ground, range};
 
 /// The context that the plans are for.
-const CONTEXT: ContextId = ContextId::new(7);
+const CONTEXT: InvalTag = InvalTag::new(7);
 
 /// Every combination of what decides whether there is a debt, and in which form.
 fn machines<F: Format>() -> Vec<Capabilities> {

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrand::Rng;
 use portolan::inval::Step;
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::Nanos;
-use portolan::unit::{Awaited, UnitError};
 use portolan_model::cpus::Hardware;
 use serde::Serialize;
 
@@ -59,7 +59,7 @@ struct State {
 enum Fate {
     Completes,
     /// So many steps are carried out, then this is said.
-    Fails(usize, UnitError),
+    Fails(usize, IommuError),
 }
 
 impl Ailment {
@@ -97,24 +97,24 @@ impl Ailment {
             return Fate::Completes;
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let late = UnitError::TimedOut {
+        let late = IommuError::TimedOut {
             awaited: Awaited::Completion,
             waited: Nanos::from_millis(10),
         };
         if state.dead > 0 {
             state.dead -= 1;
-            return Fate::Fails(0, UnitError::Gone);
+            return Fate::Fails(0, IommuError::Gone);
         }
         if state.rng.u32(..ONE_IN) != 0 {
             return Fate::Completes;
         }
         if state.rng.u32(..DEATHS) == 0 {
             state.dead = state.rng.u64(1..=DEAD);
-            return Fate::Fails(0, UnitError::Gone);
+            return Fate::Fails(0, IommuError::Gone);
         }
         match state.rng.u32(..3) {
             0 => Fate::Fails(0, late),
-            1 => Fate::Fails(state.rng.usize(..8), UnitError::Refused { code: 1 }),
+            1 => Fate::Fails(state.rng.usize(..8), IommuError::Refused { code: 1 }),
             // All was done, and the answer is lost.
             _ => Fate::Fails(usize::MAX, late),
         }
@@ -128,7 +128,7 @@ pub(super) struct Failing<H> {
 }
 
 impl<H: Hardware> Hardware for Failing<H> {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         match self.ailment.fate() {
             Fate::Completes => self.hardware.complete(steps),
             Fate::Fails(done, error) => {

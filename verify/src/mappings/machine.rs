@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, StreamId};
 use portolan::dma::{Bounds, Constraints, Device, DmaSpace, SpaceOptions};
 use portolan::inval::Quirks;
+use portolan::iommu::{BoundDomain, PagedDomain, TagPool};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use portolan::unit::{BoundDomain, ContextHome, PagedDomain};
 use portolan_model::cpus::{
     CommandServer, Hardware, LockKind, Schedule, SharingPrices, Submission, SubmissionPrices,
     VirtualCpus,
@@ -75,7 +75,7 @@ pub(crate) fn server<H: Hardware>(cpus: &VirtualCpus, hardware: H) -> CommandSer
 pub(crate) fn table_and_model(
     tables: Tables,
     dirty: DirtyTracking,
-    context: ContextId,
+    context: InvalTag,
 ) -> (PageTable<VtdSecondStage, Tables>, Arc<Model>) {
     let format = VtdSecondStage {
         levels: VtdLevels::Four,
@@ -110,11 +110,11 @@ pub(super) fn one_round<H, Q>(
 ) -> u64
 where
     H: Hardware + 'static,
-    Q: ContextHome + Send + Sync + 'static,
+    Q: TagPool + Send + Sync + 'static,
 {
     let cpus = VirtualCpus::new(count as usize, SHARING);
     let caps = Setup::able(PageSize::SIZE_4K);
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
     let (table, model) = table_and_model(tables, DirtyTracking::Off, context);
     let queue = queue(cpus.clone(), server(&cpus, wrap(model.clone())));
     let domain = Arc::new(PagedDomain::new(

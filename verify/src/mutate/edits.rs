@@ -453,7 +453,7 @@ pub mod intel {
     }
 
     /// Invalidations of pages through registers are lost; the driver finds the register idle, and
-    /// what it did before still standing.
+    /// what it did before still premapped.
     pub fn without_register_pages(offset: usize, value: u32) -> Arrives {
         match (offset, value >> 28 & 3) {
             (IOTLB_HIGH, 3) => Arrives::No,

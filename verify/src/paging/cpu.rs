@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, StreamId};
-use portolan::fault::{
-    Dispatcher, Group, GroupId, Handler, Place, ReplyName, ReplyTo, Responder, Response,
+use portolan::demand::{
+    InvalidateError, Ioas, ReadDirtyError, RegionError, RegionOptions, Residency,
 };
-use portolan::passthrough::{
-    HarvestError, Hold, InvalidateError, Passthrough, RegionError, RegionOptions,
+use portolan::iommu::{Domain as _, TagPool};
+use portolan::iopf::{
+    Dispatcher, Group, GroupId, Handler, Place, ReplyName, ReplyTo, Responder, Response,
 };
 use portolan::platform::Cpus as _;
 use portolan::table::Access;
-use portolan::unit::{ContextHome, Domain as _};
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
@@ -33,7 +33,7 @@ const FLAKY: u64 = 61;
 /// Most pages of one invalidation.
 const LONGEST: u64 = 600;
 
-pub(super) type Container<Q> = Passthrough<Domain<Q>, Arc<World>, VirtualCpus>;
+pub(super) type Container<Q> = Ioas<Domain<Q>, Arc<World>, VirtualCpus>;
 
 #[derive(Debug, Default)]
 pub(super) struct Tally {
@@ -169,12 +169,12 @@ impl Responder for Devices {
 }
 
 /// A container that fails now and then.
-pub(super) struct Flaky<Q: ContextHome + 'static> {
+pub(super) struct Flaky<Q: TagPool + 'static> {
     pub(super) container: Arc<Container<Q>>,
     pub(super) groups: AtomicU64,
 }
 
-impl<Q: ContextHome + Send + Sync> Handler for Flaky<Q> {
+impl<Q: TagPool + Send + Sync> Handler for Flaky<Q> {
     fn handle(&self, group: &Group<'_>) -> Response {
         let number = self.groups.fetch_add(1, Ordering::Relaxed);
         match number % FLAKY == FLAKY - 1 {
@@ -185,7 +185,7 @@ impl<Q: ContextHome + Send + Sync> Handler for Flaky<Q> {
 }
 
 /// One machine.
-pub(super) struct Rig<'r, Q: ContextHome + 'static> {
+pub(super) struct Rig<'r, Q: TagPool + 'static> {
     pub(super) cpus: &'r VirtualCpus,
     pub(super) model: &'r Model,
     pub(super) domain: &'r Domain<Q>,
@@ -214,7 +214,7 @@ fn addresses(first: u64, pages: u64) -> IovaRange {
     IovaRange::from_len(Iova::new(BASE + first * PAGE), bytes).unwrap_or_else(all_pages)
 }
 
-impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
+impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
     fn error(&self, what: &str, error: &dyn std::fmt::Display) {
         self.tally.violation(format!("{what}: {error}"));
     }
@@ -223,7 +223,7 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
         let options = RegionOptions {
             range: all_pages(),
             access: Access::READ | Access::WRITE,
-            hold: Hold::OnDemand,
+            hold: Residency::OnDemand,
         };
         self.container.add_region(&options, self.world.clone())
     }
@@ -309,7 +309,7 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
                 self.world.free(not_back.taken);
                 return true;
             }
-            Err(InvalidateError::Unit(_) | InvalidateError::Busy { .. })
+            Err(InvalidateError::Iommu(_) | InvalidateError::Busy { .. })
                 if self.failures.excuses() => {}
             Err(error) => self.error("taking back", &error),
         }
@@ -325,13 +325,13 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
     }
 
     /// Somebody looks which pages were written.
-    fn harvest(&self, first: u64, count: u64) {
+    fn read_and_clear_dirty(&self, first: u64, count: u64) {
         add(&self.tally.harvested, 1);
         match self
             .container
             .harvest_dirty(addresses(first, count), |_| ())
         {
-            Err(HarvestError::NotPaid(_)) if self.failures.excuses() => {}
+            Err(ReadDirtyError::NotPaid(_)) if self.failures.excuses() => {}
             Err(error) => self.error("harvesting", &error),
             Ok(()) => {}
         }
@@ -363,7 +363,7 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
                     self.take_back(first, count);
                 }
                 62 if self.failures.excuses() && rng.u32(..2) == 0 => self.try_again(),
-                63 if rng.u32(..8) == 0 => self.harvest(rng.u64(..PAGES - 64), 64),
+                63 if rng.u32(..8) == 0 => self.read_and_clear_dirty(rng.u64(..PAGES - 64), 64),
                 62 if rng.u32(..4) == 0 => {
                     let Ok(_) = self.dispatcher.expire();
                 }

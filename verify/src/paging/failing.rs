@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::inval::Step;
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::Nanos;
-use portolan::unit::{Awaited, UnitError};
 use portolan_model::cpus::Hardware;
 
 use super::world::Taken;
@@ -50,7 +50,7 @@ pub(super) struct Failures {
     healed: AtomicBool,
 }
 
-const TIMED_OUT: UnitError = UnitError::TimedOut {
+const TIMED_OUT: IommuError = IommuError::TimedOut {
     awaited: Awaited::Completion,
     waited: Nanos::new(10_000_000),
 };
@@ -83,7 +83,7 @@ pub(super) struct Failing<H> {
 }
 
 impl<H: Hardware> Hardware for Failing<H> {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let number = self.failures.seen.fetch_add(1, Ordering::Relaxed);
         let (single, dead) = (number % EVERY == EVERY - 1, number / PHASE % 4 == 3);
         match self.failures.temper {

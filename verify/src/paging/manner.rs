@@ -1,8 +1,8 @@
 //! Devices that do not keep to the rules of page requests, each in its own way.
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::{GroupId, Place, RawPageRequest, RequestKind, Taken, Wants};
-use portolan::unit::ContextHome;
+use portolan::iommu::TagPool;
+use portolan::iopf::{GroupId, Permissions, Place, RawPageRequest, RequestKind, Taken};
 
 use super::cpu::{Rig, add};
 use super::world::{BASE, PAGE, PAGES};
@@ -54,7 +54,7 @@ pub(super) struct Asked {
     pub(super) place: Place,
 }
 
-impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
+impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
     /// Sends a request.
     pub(super) fn send(&self, asked: Asked) -> Taken {
         add(&self.tally.requests, 1);
@@ -63,7 +63,7 @@ impl<Q: ContextHome + Send + Sync + 'static> Rig<'_, Q> {
             stream: asked.stream,
             pasid: asked.pasid,
             iova: Iova::new(BASE + asked.page * PAGE),
-            wants: Wants::READ | Wants::WRITE,
+            wants: Permissions::READ | Permissions::WRITE,
             kind: RequestKind::Pri { group, place },
         };
         let Ok(taken) = self.dispatcher.accept(raw);

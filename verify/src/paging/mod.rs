@@ -22,14 +22,14 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 
-use portolan::addr::{ContextId, PageSize, PhysAddr, StreamId};
-use portolan::fault::{Bounds, Dispatcher, Flow};
+use portolan::addr::{InvalTag, PageSize, PhysAddr, StreamId};
+use portolan::demand::premap::Adaptive;
+use portolan::demand::{Ioas, IoasOptions, Usage, Window};
 use portolan::inval::Quirks;
-use portolan::passthrough::premap::Adaptive;
-use portolan::passthrough::{Passthrough, PassthroughOptions, Usage, Window};
+use portolan::iommu::PagedDomain;
+use portolan::iopf::{Bounds, Dispatcher, Flow};
 use portolan::platform::{Nanos, SlabTables};
 use portolan::table::format::DirtyTracking;
-use portolan::unit::PagedDomain;
 use portolan_model::cpus::{Hardware, Schedule, VirtualCpus};
 use portolan_model::decode::{TableFormat, TableRoot};
 use portolan_model::iommu::{Setup, StreamConfig};
@@ -200,7 +200,7 @@ fn one_round<H: Hardware + 'static>(
     wrap: &impl Fn(Arc<Model>) -> H,
 ) -> Usage {
     let cpus = VirtualCpus::new(count as usize, SHARING);
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
     let (table, model) = table_and_model(tables, DirtyTracking::Hardware, context);
     let failures = Failures::new(temper);
     let root = TableRoot {
@@ -211,11 +211,11 @@ fn one_round<H: Hardware + 'static>(
     let queue = server(&cpus, failing(wrap(model.clone()), &failures));
     let quirks = Quirks::default();
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
-    let options = PassthroughOptions {
+    let options = IoasOptions {
         window: window(round),
-        ..PassthroughOptions::default()
+        ..IoasOptions::default()
     };
-    let container = Arc::new(Passthrough::new(domain.clone(), cpus.clone(), options));
+    let container = Arc::new(Ioas::new(domain.clone(), cpus.clone(), options));
     let devices = Devices {
         owed: Arc::default(),
         tally: tally.clone(),
@@ -268,7 +268,7 @@ fn failing<H>(hardware: H, failures: &Arc<Failures>) -> Failing<H> {
 fn dispatcher(cpus: &VirtualCpus, devices: &Devices) -> Dispatcher<VirtualCpus, Devices> {
     let bounds = Bounds {
         flow: Flow::UNBOUNDED,
-        patience: PATIENCE,
+        timeout: PATIENCE,
         ..Bounds::default()
     };
     Dispatcher::new(cpus.clone(), devices.clone(), bounds).expect("memory for groups")
@@ -293,10 +293,10 @@ fn finish(devices: &Devices, dispatcher: &Dispatcher<VirtualCpus, Devices>, tall
 }
 
 /// Nothing may be left.
-fn take_down<D, O, P>(container: &Passthrough<D, O, P>, tally: &Tally) -> Usage
+fn take_down<D, O, P>(container: &Ioas<D, O, P>, tally: &Tally) -> Usage
 where
-    D: portolan::unit::Domain,
-    O: portolan::passthrough::MemoryOwner,
+    D: portolan::iommu::Domain,
+    O: portolan::demand::Pager,
     P: portolan::platform::Cpus,
 {
     let usage = container.usage();

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, IovaRange, PhysAddr};
-use portolan::passthrough::{Frames, MemoryOwner, PopulateError};
+use portolan::demand::{Frames, Pager, PopulateError};
 use portolan::platform::Clock as _;
 use portolan::table::Access;
 use portolan_model::cpus::VirtualCpus;
@@ -134,7 +134,7 @@ impl Ledger {
     }
 }
 
-impl MemoryOwner for World {
+impl Pager for World {
     fn populate(
         &self,
         range: IovaRange,

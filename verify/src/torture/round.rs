@@ -1,7 +1,7 @@
 //! One round: a machine, a table, a device, and random operations until all is taken down.
 
 use fastrand::Rng;
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, StreamId};
 use portolan::inval::{Capabilities, Gather, Quiesced, Quirks, sync};
 use portolan::table::PageTable;
 use portolan::table::format::Format;
@@ -16,7 +16,7 @@ use crate::audit::{Waiting, audit};
 use crate::format::FormatName;
 use crate::oracle::Oracle;
 
-const CONTEXT: ContextId = ContextId::new(7);
+const CONTEXT: InvalTag = InvalTag::new(7);
 const STREAM: StreamId = StreamId::new(3);
 /// Bytes of table memory in a round; small, so that it runs out now and then.
 const MEMORY: u64 = 6 << 20;

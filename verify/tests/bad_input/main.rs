@@ -6,9 +6,9 @@ mod rig;
 mod smmuv2;
 mod tegra;
 
-use portolan::unit::{Awaited, UnitError};
+use portolan::iommu::{Awaited, IommuError};
 use portolan_model::inject::{Drain, RegisterFaults};
-use rig::{Bench, Driver, Legacy, Registers, Scalable, SmmuV3, Unit as _};
+use rig::{Bench, Driver, Iommu as _, Legacy, Registers, Scalable, SmmuV3};
 
 /// `IQE`, `ICE` and `ITE` of VT-d's fault status register.
 const VTD_ERRORS: [u32; 3] = [1 << 4, 1 << 5, 1 << 6];
@@ -46,14 +46,14 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
             let driver = match bench.enable() {
                 Ok(driver) => driver,
                 Err(error) => {
-                    let typed = matches!(error, UnitError::Refused { .. });
+                    let typed = matches!(error, IommuError::Refused { .. });
                     assert!(typed, "command {n}, code {code:#x}: {error}");
                     continue;
                 }
             };
             let errors = bench.everything(&driver);
             for error in &errors {
-                let typed = matches!(error, UnitError::Refused { .. });
+                let typed = matches!(error, IommuError::Refused { .. });
                 assert!(typed, "command {n}, code {code:#x}: {error}");
             }
             told += errors.len();
@@ -62,7 +62,7 @@ fn refused_at_any_command<D: Driver>(codes: [u32; 3]) {
             bench.is_sound();
             if let Err(error) = closed {
                 // What the unit may still use is kept.
-                let typed = matches!(error, UnitError::Refused { .. });
+                let typed = matches!(error, IommuError::Refused { .. });
                 assert!(typed && bench.memory.live() > 0, "command {n}: {error}");
                 continue;
             }
@@ -101,7 +101,7 @@ fn gone_from_any_access<D: Driver>() {
             }
             Err(error) => {
                 heard += 1;
-                let typed = matches!(error, UnitError::Gone | UnitError::Nonsense { .. });
+                let typed = matches!(error, IommuError::Gone | IommuError::Nonsense { .. });
                 assert!(typed, "access {n}: {error}");
             }
         }
@@ -129,7 +129,7 @@ fn never_drains<D: Driver>() {
         };
         let errors = bench.everything_from(&driver, n, stuck);
         for error in &errors {
-            let timed_out = matches!(error, UnitError::TimedOut { .. });
+            let timed_out = matches!(error, IommuError::TimedOut { .. });
             assert!(timed_out, "operation {n}: {error}");
         }
         told += errors.len();
@@ -173,7 +173,7 @@ fn never_acknowledges<D: Driver>() {
     let before = bench.unit.now_ns();
     let error = bench.enable().err();
     let control = |awaited| matches!(awaited, Awaited::Control | Awaited::WriteBuffer);
-    let typed = matches!(error, Some(UnitError::TimedOut { awaited, .. }) if control(awaited));
+    let typed = matches!(error, Some(IommuError::TimedOut { awaited, .. }) if control(awaited));
     assert!(typed, "{error:?}");
     assert!(bench.unit.now_ns() - before < 3 * D::LIMIT.get());
 }

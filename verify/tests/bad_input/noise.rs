@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
 use portolan::addr::PhysAddr;
+use portolan::iommu::IommuError;
 use portolan::platform::{Clock, Mmio, Nanos};
-use portolan::unit::UnitError;
 use portolan_model::memory::{ModelMemory, Visibility};
 
-use crate::rig::{Bench, Driver, Run, Unit};
+use crate::rig::{Bench, Driver, Iommu, Run};
 
 const SEEDS: u64 = 1_500;
 const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 512);
@@ -69,7 +69,7 @@ impl<U> Twisted<U> {
     }
 }
 
-impl<U: Unit> Mmio for Twisted<U> {
+impl<U: Iommu> Mmio for Twisted<U> {
     fn read32(&self, offset: usize) -> u32 {
         self.twist(offset, 32, self.unit.read32(offset).into()) as u32
     }
@@ -102,7 +102,7 @@ impl Clock for Looks {
 /// answers in time.
 pub fn nonsense<D: Driver>() {
     let (mut enabled, mut refused) = (0, 0);
-    let mut count = |result: Result<(), UnitError>| match result {
+    let mut count = |result: Result<(), IommuError>| match result {
         Ok(()) => enabled += 1,
         Err(_) => refused += 1,
     };
@@ -122,7 +122,7 @@ pub fn nonsense<D: Driver>() {
 }
 
 /// Registers without a unit behind them.
-fn noise<D: Driver>(seed: u64) -> Result<(), UnitError> {
+fn noise<D: Driver>(seed: u64) -> Result<(), IommuError> {
     let changing = seed % 2 == 1;
     let regs = Noise {
         seed,
@@ -136,7 +136,7 @@ fn noise<D: Driver>(seed: u64) -> Result<(), UnitError> {
     let driver = match result {
         Ok(driver) => driver,
         Err(error) => {
-            let early = matches!(error, UnitError::Nonsense { .. } | UnitError::Unsupported);
+            let early = matches!(error, IommuError::Nonsense { .. } | IommuError::Unsupported);
             // Refused for what it says: nothing was set up for it. Later nonsense keeps it.
             assert!(!early || changing || memory.live() == 0, "{error}");
             return Err(error);
@@ -148,7 +148,7 @@ fn noise<D: Driver>(seed: u64) -> Result<(), UnitError> {
 }
 
 /// A unit that works, seen through registers that lie.
-fn twisted<D: Driver>(seed: u64) -> Result<(), UnitError> {
+fn twisted<D: Driver>(seed: u64) -> Result<(), IommuError> {
     let mut random = Rng::with_seed(!seed);
     let bench = Bench::<D>::small();
     let lies = random.u32(1..6);

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, AttachError, Domain, IommuError};
 use portolan::platform::{Cpus, Mmio, Nanos};
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Domain, UnitError};
 use portolan_hw::{smmuv3, vtd};
 use portolan_model::clock::{PollingClock, Tick, VirtualClock};
 use portolan_model::decode::AccessKind;
@@ -25,20 +25,20 @@ const BASE: Iova = Iova::new(0x4000_0000);
 const PAGE: u64 = 4096;
 
 /// A unit of the model.
-pub trait Unit: Mmio + Tick + 'static {
+pub trait Iommu: Mmio + Tick + 'static {
     fn inject(&self, faults: RegisterFaults);
     fn accesses(&self) -> u64;
     /// Commands carried out so far.
     fn consumed(&self) -> u64;
     fn clock(&self) -> &Arc<VirtualClock>;
     fn now_ns(&self) -> u64 {
-        Unit::clock(self).now_ns()
+        Iommu::clock(self).now_ns()
     }
     fn violations(&self) -> Vec<Violation>;
     fn reaches(&self, stream: StreamId, iova: Iova) -> bool;
 }
 
-impl Unit for VtdRegisters {
+impl Iommu for VtdRegisters {
     fn inject(&self, faults: RegisterFaults) {
         self.inject(faults);
     }
@@ -59,7 +59,7 @@ impl Unit for VtdRegisters {
     }
 }
 
-impl Unit for SmmuRegisters {
+impl Iommu for SmmuRegisters {
     fn inject(&self, faults: RegisterFaults) {
         self.inject(faults);
     }
@@ -80,7 +80,7 @@ impl Unit for SmmuRegisters {
     }
 }
 
-impl Unit for TegraRegisters {
+impl Iommu for TegraRegisters {
     fn inject(&self, faults: RegisterFaults) {
         self.inject(faults);
     }
@@ -117,20 +117,20 @@ pub trait Driver {
     const LIMIT: Nanos = LIMIT;
     /// Bytes of registers that identify the unit.
     const IDENTIFICATION: usize;
-    type Unit: Unit;
-    type Driver<R: Regs, C: Time>: portolan::unit::Unit + Attach<Self::Domain<R, C>>;
+    type Iommu: Iommu;
+    type Driver<R: Regs, C: Time>: portolan::iommu::Iommu + Attach<Self::Domain<R, C>>;
     type Domain<R: Regs, C: Time>: Domain;
 
-    fn unit(memory: Arc<ModelMemory>) -> Self::Unit;
+    fn unit(memory: Arc<ModelMemory>) -> Self::Iommu;
     fn enable<R: Regs, C: Time>(
         regs: R,
         memory: Arc<ModelMemory>,
         clock: C,
-    ) -> Result<Self::Driver<R, C>, UnitError>;
+    ) -> Result<Self::Driver<R, C>, IommuError>;
     fn domain<R: Regs, C: Time>(
         driver: &Self::Driver<R, C>,
-    ) -> Result<Self::Domain<R, C>, UnitError>;
-    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), UnitError>;
+    ) -> Result<Self::Domain<R, C>, IommuError>;
+    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError>;
 }
 
 macro_rules! vtd {
@@ -140,7 +140,7 @@ macro_rules! vtd {
         impl Driver for $name {
             const NAME: &'static str = $text;
             const IDENTIFICATION: usize = 0x18;
-            type Unit = VtdRegisters;
+            type Iommu = VtdRegisters;
             type Driver<R: Regs, C: Time> =
                 vtd::Vtd<R, Arc<ModelMemory>, C>;
             type Domain<R: Regs, C: Time> =
@@ -155,7 +155,7 @@ macro_rules! vtd {
                 regs: R,
                 memory: Arc<ModelMemory>,
                 clock: C,
-            ) -> Result<Self::Driver<R, C>, UnitError> {
+            ) -> Result<Self::Driver<R, C>, IommuError> {
                 let config = vtd::Config {
                     limit: LIMIT,
                     mode: vtd::Mode::$mode,
@@ -167,13 +167,13 @@ macro_rules! vtd {
 
             fn domain<R: Regs, C: Time>(
                 driver: &Self::Driver<R, C>,
-            ) -> Result<Self::Domain<R, C>, UnitError> {
+            ) -> Result<Self::Domain<R, C>, IommuError> {
                 driver.second_stage()
             }
 
             fn close<R: Regs, C: Time>(
                 driver: Self::Driver<R, C>,
-            ) -> Result<(), UnitError> {
+            ) -> Result<(), IommuError> {
                 driver.release()
             }
         }
@@ -191,7 +191,7 @@ pub struct SmmuV3;
 impl Driver for SmmuV3 {
     const NAME: &'static str = "SMMUv3";
     const IDENTIFICATION: usize = 0x20;
-    type Unit = SmmuRegisters;
+    type Iommu = SmmuRegisters;
     type Driver<R: Regs, C: Time> = smmuv3::Smmu<R, Arc<ModelMemory>, C>;
     type Domain<R: Regs, C: Time> = smmuv3::FirstStage<12, R, Arc<ModelMemory>, C>;
 
@@ -203,7 +203,7 @@ impl Driver for SmmuV3 {
         regs: R,
         memory: Arc<ModelMemory>,
         clock: C,
-    ) -> Result<Self::Driver<R, C>, UnitError> {
+    ) -> Result<Self::Driver<R, C>, IommuError> {
         let config = smmuv3::Config {
             limit: LIMIT,
             ..smmuv3::Config::default()
@@ -213,22 +213,22 @@ impl Driver for SmmuV3 {
 
     fn domain<R: Regs, C: Time>(
         driver: &Self::Driver<R, C>,
-    ) -> Result<Self::Domain<R, C>, UnitError> {
+    ) -> Result<Self::Domain<R, C>, IommuError> {
         driver.first_stage(&smmuv3::DomainOptions::default())
     }
 
-    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), UnitError> {
+    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
         driver.disable()
     }
 }
 
 /// A machine with one unit.
 pub struct Bench<D: Driver> {
-    pub unit: Arc<D::Unit>,
+    pub unit: Arc<D::Iommu>,
     pub memory: Arc<ModelMemory>,
 }
 
-type Made<D> = <D as Driver>::Driver<Arc<<D as Driver>::Unit>, ModelClock<<D as Driver>::Unit>>;
+type Made<D> = <D as Driver>::Driver<Arc<<D as Driver>::Iommu>, ModelClock<<D as Driver>::Iommu>>;
 
 /// Operations of one run; see [`Run::all`].
 pub const OPERATIONS: u32 = 12;
@@ -251,16 +251,16 @@ pub struct Run<'a> {
     /// What to inject before which operation.
     then: Option<(u32, RegisterFaults)>,
     done: RefCell<u32>,
-    errors: RefCell<Vec<UnitError>>,
+    errors: RefCell<Vec<IommuError>>,
     tried: RefCell<Vec<StreamId>>,
     reaches: &'a dyn Fn(StreamId) -> bool,
 }
 
-fn unit_error(error: AttachError) -> UnitError {
+fn unit_error(error: AttachError) -> IommuError {
     match error {
-        AttachError::Unit(error) => error,
+        AttachError::Iommu(error) => error,
         // A unit that seems to have few streams, or another format.
-        AttachError::NoSuchStream { .. } | AttachError::Mismatch => UnitError::Unsupported,
+        AttachError::NoSuchStream { .. } | AttachError::Mismatch => IommuError::Unsupported,
     }
 }
 
@@ -284,7 +284,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn step<T>(&self, mut operation: impl FnMut() -> Result<T, UnitError>) -> Option<T> {
+    fn step<T>(&self, mut operation: impl FnMut() -> Result<T, IommuError>) -> Option<T> {
         let before = (self.now_ns)();
         let number = *self.done.borrow();
         *self.done.borrow_mut() += 1;
@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
     }
 
     fn sync(&self, domain: &impl Domain, mut owed: Gather) {
-        self.step(|| domain.sync(&mut owed).map_err(UnitError::from));
+        self.step(|| domain.sync(&mut owed).map_err(IommuError::from));
     }
 
     fn map(&self, domain: &impl Domain) {
@@ -340,7 +340,7 @@ impl<'a> Run<'a> {
 
     /// The twelve operations.
     pub fn all<D: Driver, R: Regs, C: Time>(&self, unit: &D::Driver<R, C>) -> Option<()> {
-        use portolan::unit::Unit as _;
+        use portolan::iommu::Iommu as _;
         let first = Arc::new(self.step(|| D::domain(unit))?);
         self.map(&*first);
         self.attach(unit, STREAMS[0], &first);
@@ -377,12 +377,12 @@ impl<D: Driver> Bench<D> {
         Self { unit, memory }
     }
 
-    pub fn enable(&self) -> Result<Made<D>, UnitError> {
+    pub fn enable(&self) -> Result<Made<D>, IommuError> {
         D::enable(self.unit.clone(), self.memory.clone(), self.clock())
     }
 
-    pub fn clock(&self) -> ModelClock<D::Unit> {
-        let clock = Unit::clock(&*self.unit).clone();
+    pub fn clock(&self) -> ModelClock<D::Iommu> {
+        let clock = Iommu::clock(&*self.unit).clone();
         Arc::new(PollingClock::new(clock, LOOK_NS, self.unit.clone()))
     }
 
@@ -391,7 +391,7 @@ impl<D: Driver> Bench<D> {
         driver: &Made<D>,
         help: Help,
         then: Option<(u32, RegisterFaults)>,
-    ) -> Vec<UnitError> {
+    ) -> Vec<IommuError> {
         let run = Run {
             name: D::NAME,
             now_ns: &|| self.unit.now_ns(),
@@ -408,7 +408,7 @@ impl<D: Driver> Bench<D> {
     }
 
     /// Does everything, trying again without faults whatever fails; what failed.
-    pub fn everything(&self, driver: &Made<D>) -> Vec<UnitError> {
+    pub fn everything(&self, driver: &Made<D>) -> Vec<IommuError> {
         self.run(driver, Help::Comes, None)
     }
 
@@ -418,7 +418,7 @@ impl<D: Driver> Bench<D> {
         driver: &Made<D>,
         n: u32,
         faults: RegisterFaults,
-    ) -> Vec<UnitError> {
+    ) -> Vec<IommuError> {
         self.run(driver, Help::Comes, Some((n, faults)))
     }
 

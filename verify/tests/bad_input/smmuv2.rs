@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{
+    Attach as _, AttachError, Awaited, Domain as _, FaultEvent, FaultReason, Iommu as _, IommuError,
+};
 use portolan::platform::{Mmio as _, Nanos};
 use portolan::table::Access;
-use portolan::unit::{
-    Attach as _, AttachError, Awaited, Domain as _, FaultEvent, FaultReason, Unit as _, UnitError,
-};
 use portolan_hw::smmuv2::{
     Config, DomainOptions, FirstStage, GroupError, Implementation, Inherited, OnFault, SmmuV2,
     WaitForSafe, WriteKind,
@@ -22,14 +22,14 @@ use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv2::{Firmware, SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
 
 use crate::noise;
-use crate::rig::{Bench, Driver, ModelClock, Regs, Time, Unit};
+use crate::rig::{Bench, Driver, Iommu, ModelClock, Regs, Time};
 
 const LIMIT: Nanos = Nanos::from_millis(1);
 const BASE: Iova = Iova::new(0x4000_0000);
 const PAGE: u64 = 4096;
 const RW: Access = Access::READ.union(Access::WRITE);
 
-impl Unit for SmmuV2Registers {
+impl Iommu for SmmuV2Registers {
     fn inject(&self, faults: RegisterFaults) {
         self.inject(faults);
     }
@@ -57,7 +57,7 @@ macro_rules! drivers {
         impl Driver for $name {
             const NAME: &'static str = $text;
             const IDENTIFICATION: usize = 0x2c;
-            type Unit = SmmuV2Registers;
+            type Iommu = SmmuV2Registers;
             type Driver<R: Regs, C: Time> = SmmuV2<R, Arc<ModelMemory>, C>;
             type Domain<R: Regs, C: Time> = FirstStage<12, R, Arc<ModelMemory>, C>;
 
@@ -69,7 +69,7 @@ macro_rules! drivers {
                 regs: R,
                 memory: Arc<ModelMemory>,
                 clock: C,
-            ) -> Result<Self::Driver<R, C>, UnitError> {
+            ) -> Result<Self::Driver<R, C>, IommuError> {
                 let config = Config {
                     limit: LIMIT,
                     implementation: $implementation,
@@ -80,11 +80,11 @@ macro_rules! drivers {
 
             fn domain<R: Regs, C: Time>(
                 driver: &Self::Driver<R, C>,
-            ) -> Result<Self::Domain<R, C>, UnitError> {
+            ) -> Result<Self::Domain<R, C>, IommuError> {
                 driver.first_stage(&DomainOptions::default())
             }
 
-            fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), UnitError> {
+            fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
                 driver.disable()
             }
         }
@@ -143,7 +143,7 @@ common! {
 type Made = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
 type Made12 = FirstStage<12, Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
 
-fn enabled(setup: SmmuV2Setup, config: Config) -> (Bench<Arm>, Result<Made, UnitError>) {
+fn enabled(setup: SmmuV2Setup, config: Config) -> (Bench<Arm>, Result<Made, IommuError>) {
     let base = PhysAddr::new(0x8000_0000);
     let memory = Arc::new(ModelMemory::new(base, 512, Visibility::AtOnce));
     let unit = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
@@ -184,11 +184,11 @@ fn a_sync_that_never_ends_is_told_in_time() {
         ..RegisterFaults::default()
     });
     let before = bench.unit.now_ns();
-    let failed = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let waited = bench.unit.now_ns() - before;
     let awaited = Awaited::Invalidation;
     assert!(
-        matches!(failed, UnitError::TimedOut { awaited: of, .. } if of == awaited),
+        matches!(failed, IommuError::TimedOut { awaited: of, .. } if of == awaited),
         "{}",
         failed
     );
@@ -215,7 +215,7 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
     };
     // Who does not know of it gives up on taking the unit over.
     let (_, refused) = enabled(setup.clone(), patient(WaitForSafe::Off));
-    assert!(matches!(refused, Err(UnitError::TimedOut { .. })));
+    assert!(matches!(refused, Err(IommuError::TimedOut { .. })));
     let (bench, driver) = enabled(setup, patient(WaitForSafe::On { longest }));
     let driver = driver.unwrap();
     let domain = mapped(&driver, &DomainOptions::default());
@@ -305,7 +305,7 @@ fn match_registers_and_banks_run_out() {
         driver.attach(StreamId::new(id), &domain).unwrap();
     }
     let full = driver.attach(StreamId::new(8), &domain);
-    assert_eq!(full, Err(AttachError::Unit(UnitError::OutOfContexts)));
+    assert_eq!(full, Err(AttachError::Iommu(IommuError::OutOfContexts)));
     driver.block(StreamId::new(3)).unwrap();
     driver.attach(StreamId::new(8), &domain).unwrap();
     // Four banks do stage 1, of which one is taken.
@@ -313,7 +313,7 @@ fn match_registers_and_banks_run_out() {
         .map(|_| mapped(&driver, &DomainOptions::default()))
         .collect();
     let none = driver.first_stage::<12>(&DomainOptions::default()).err();
-    assert_eq!(none, Some(UnitError::OutOfContexts));
+    assert_eq!(none, Some(IommuError::OutOfContexts));
     let second = driver.second_stage::<12>(&DomainOptions::default());
     assert!(second.is_ok());
     drop(others);

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
 use portolan::platform::Nanos;
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Awaited, Domain, Unit as _, UnitError};
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
 use portolan_model::clock::PollingClock;
 use portolan_model::decode::AccessKind;
@@ -20,7 +20,7 @@ use portolan_model::tegra_smmu::{TegraRegisters, TegraSetup};
 use portolan_verify::backend::tegra::{Memory, model_of};
 
 use crate::noise::{Looks, Noise, Twisted};
-use crate::rig::{ModelClock, Regs, Time, Unit as _};
+use crate::rig::{Iommu as _, ModelClock, Regs, Time};
 
 const LIMIT: Nanos = Nanos::from_millis(1);
 const LOOK_NS: u64 = 1_000;
@@ -66,7 +66,7 @@ fn enable<R: Regs, C: Time>(
     regs: R,
     memory: Memory,
     clock: C,
-) -> Result<TegraSmmu<R, Memory, C>, UnitError> {
+) -> Result<TegraSmmu<R, Memory, C>, IommuError> {
     let config = Config {
         limit: LIMIT,
         ..Config::of(chip)
@@ -76,17 +76,17 @@ fn enable<R: Regs, C: Time>(
 
 /// What failed so far.
 #[derive(Default)]
-struct Errors(Vec<UnitError>);
+struct Errors(Vec<IommuError>);
 
 impl Errors {
-    fn note<T>(&mut self, result: Result<T, UnitError>) -> Option<T> {
+    fn note<T>(&mut self, result: Result<T, IommuError>) -> Option<T> {
         result.map_err(|error| self.0.push(error)).ok()
     }
 
     fn moved(&mut self, result: Result<(), AttachError>) {
         match result {
             Ok(()) => {}
-            Err(AttachError::Unit(error)) => self.0.push(error),
+            Err(AttachError::Iommu(error)) => self.0.push(error),
             Err(other) => panic!("{other}"),
         }
     }
@@ -94,7 +94,7 @@ impl Errors {
     fn sync<R: Regs, C: Time>(&mut self, domain: &TegraDomain<R, Memory, C>, mut owed: Gather) {
         let done = domain.sync(&mut owed);
         // What is still owed is dropped with its tables, which are never freed.
-        self.note(done.map_err(UnitError::from));
+        self.note(done.map_err(IommuError::from));
     }
 }
 
@@ -162,7 +162,7 @@ fn gone_from_any_access() {
                 break;
             }
         }
-        let gone = |error: &UnitError| *error == UnitError::Gone;
+        let gone = |error: &IommuError| *error == IommuError::Gone;
         assert!(errors.0.iter().all(gone), "access {n}: {:?}", errors.0);
         told += u64::from(!errors.0.is_empty());
         bench.is_sound();
@@ -188,7 +188,7 @@ fn never_acknowledges() {
     );
     let awaited = Awaited::Control;
     let error = smmu.err();
-    let typed = matches!(error, Some(UnitError::TimedOut { awaited: of, .. }) if of == awaited);
+    let typed = matches!(error, Some(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
     assert!(typed, "{error:?}");
     assert!(bench.unit.now_ns() < 3 * LIMIT.get());
 }
@@ -249,7 +249,7 @@ fn nonsense_in_registers() {
 }
 
 /// Registers without a unit behind them.
-fn noise(seed: u64) -> Result<(), UnitError> {
+fn noise(seed: u64) -> Result<(), IommuError> {
     let changing = seed % 2 == 1;
     let regs = Noise {
         seed,
@@ -263,7 +263,7 @@ fn noise(seed: u64) -> Result<(), UnitError> {
     let smmu = match result {
         Ok(smmu) => smmu,
         Err(error) => {
-            let early = matches!(error, UnitError::Nonsense { .. } | UnitError::Gone);
+            let early = matches!(error, IommuError::Nonsense { .. } | IommuError::Gone);
             // Refused by the probe: nothing was set up for it. Later nonsense keeps it.
             assert!(!early || changing || live(&memory) == 0, "{error}");
             return Err(error);
@@ -278,7 +278,7 @@ fn live(memory: &ModelMemory<AtomicU32>) -> usize {
 }
 
 /// A unit that works, seen through registers that lie.
-fn twisted(seed: u64) -> Result<(), UnitError> {
+fn twisted(seed: u64) -> Result<(), IommuError> {
     let mut random = Rng::with_seed(!seed);
     let bench = Bench::new(CHIP);
     let lies = random.u32(1..6);
@@ -332,7 +332,7 @@ fn a_page_of_a_table_is_used_again() {
             domain.map(BASE, pa, bytes, rw, &mut owed).expect("mapped");
             domain
                 .sync(&mut owed)
-                .map_err(UnitError::from)
+                .map_err(IommuError::from)
                 .expect("paid");
         };
         let reach = |page: u64| {
@@ -350,7 +350,7 @@ fn a_page_of_a_table_is_used_again() {
         assert_eq!(owed.table_pages(), 1);
         domain
             .sync(&mut owed)
-            .map_err(UnitError::from)
+            .map_err(IommuError::from)
             .expect("paid");
         assert_eq!(reach(77), None);
         // The next table is in the same page, whose other entries must not be what they were.

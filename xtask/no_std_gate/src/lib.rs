@@ -14,7 +14,7 @@ use core::alloc::{GlobalAlloc, Layout};
 use core::panic::PanicInfo;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{ContextId, Iova, PageSize, PhysAddr};
+use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
     Walker, WriteBuffer, sync,
@@ -83,7 +83,7 @@ fn cycle(iova: Iova, pa: PhysAddr, bytes: u64) -> Option<u64> {
     let table = PageTable::new(format, &memory).ok()?;
     let queue = Counter(core::cell::Cell::new(0));
     let quirks = Quirks::default();
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
 
     let mut owed = Gather::new();
     let range = table.map(iova, pa, bytes, Access::READ, &mut owed).ok()?;

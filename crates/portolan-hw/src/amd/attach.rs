@@ -9,14 +9,14 @@ use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
-use portolan::addr::{ContextId, Iova, IovaRange, StreamId};
+use portolan::addr::{InvalTag, Iova, IovaRange, StreamId};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu, IommuError, ReservedKind,
+    ReservedRegion,
+};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::AmdV1;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultEvent, FaultReason, ReservedKind, ReservedRegion, Unit,
-    UnitError,
-};
 
 use super::command::{self, Counted};
 use super::device_table::{Forget, Memory};
@@ -143,7 +143,7 @@ const NOWHERE: Memory = [BLOCKED, 0];
 /// The entry of a stream that `table` translates, tagged by `context`.
 pub(super) fn entry_of<M: TableMem<AtomicU64>>(
     table: &PageTable<AmdV1, M>,
-    context: ContextId,
+    context: InvalTag,
 ) -> Memory {
     let root = table.root().get() & ADDRESS;
     let levels = table.format().levels.count();
@@ -186,7 +186,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     }
 
     /// Makes the entries of `streams` block, and everything forgotten.
-    pub(super) fn block_table(&self, streams: impl Iterator<Item = u16>) -> Result<(), UnitError> {
+    pub(super) fn block_table(&self, streams: impl Iterator<Item = u16>) -> Result<(), IommuError> {
         let nothing = Forget {
             old: &[],
             blocked: &[],
@@ -237,7 +237,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
 
     /// Once more invalidates what a failure left over of `stream`, whose entry blocks, before
     /// anything else happens to it; returns what is quiet now.
-    fn settle(&self, stream: u16, place: &mut Place) -> Result<Stuck, UnitError> {
+    fn settle(&self, stream: u16, place: &mut Place) -> Result<Stuck, IommuError> {
         for home in &place.stuck {
             self.shared.run(&mut forget(stream, home.id).into_iter())?;
         }
@@ -245,9 +245,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     }
 }
 
-/// *Context.* [`Unit::next_fault`]: interrupt. [`Unit::reserved`]: task. The others: atomic; they are
+/// *Context.* [`Iommu::next_fault`]: interrupt. [`Iommu::reserved`]: task. The others: atomic; they are
 /// tasks where they let go of the last handle of a domain.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for AmdVi<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, NOWHERE, None)
     }
@@ -265,7 +265,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for AmdVi<R, M, C> {
         self.reservations().of(stream, each);
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         let Shared {
             control, events, ..
         } = &*self.shared;

@@ -2,7 +2,7 @@
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
 
-use portolan::addr::{ContextId, PageSize};
+use portolan::addr::{InvalTag, PageSize};
 use portolan::inval::{Command, Depth, Run};
 
 use super::counts::Kind;
@@ -80,7 +80,7 @@ fn pages_of(domain: u16) -> u64 {
 }
 
 /// The domain that tags what `context` translates.
-pub(super) fn domain_of(context: ContextId) -> u16 {
+pub(super) fn domain_of(context: InvalTag) -> u16 {
     context.get() as u16
 }
 
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn pages_and_ranges_by_hand() {
-        let context = ContextId::new(3);
+        let context = InvalTag::new(3);
         let head = 0x3000_0003_0000_0000;
         let page = |depth| Command::Page {
             context,

@@ -14,7 +14,7 @@ use portolan::platform::Nanos;
 use super::spec::entry;
 use super::spec::reg::control;
 use crate::firmware::ivrs::{
-    Devices, EntryKind, Ivrs, Passes, Settings, SystemManagement, Unit, UnitFlags,
+    Devices, EntryKind, Ivhd, Ivrs, Passes, Settings, SystemManagement, UnitFlags,
 };
 use crate::reserved::{Ignored, Reservations, Reserved, Streams};
 
@@ -66,7 +66,7 @@ impl Config {
     ///
     /// # Errors
     /// The first thing that is wrong with the table. All the rest is taken over nevertheless.
-    pub fn honour(&mut self, table: &Ivrs<'_>, unit: &Unit<'_>) -> Result<(), Ignored> {
+    pub fn honour(&mut self, table: &Ivrs<'_>, unit: &Ivhd<'_>) -> Result<(), Ignored> {
         self.flags = Some(unit.flags);
         let found = table.reserved(unit.segment, Streams::ALL);
         let mut result = self.reserved.read(found);

@@ -3,8 +3,8 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 3.4.5
 //! and 3.4.22.
 
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Clock, Cpus, Guarded, Mmio, Nanos, poll};
-use portolan::unit::{Awaited, UnitError};
 
 use super::counts::Counters;
 use super::features::Features;
@@ -38,15 +38,15 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
     }
 
     /// A register that never reads as all ones while the unit is there.
-    pub(super) fn read(&self, offset: usize) -> Result<u64, UnitError> {
+    pub(super) fn read(&self, offset: usize) -> Result<u64, IommuError> {
         match self.regs.read64(offset) {
-            u64::MAX => Err(UnitError::Gone),
+            u64::MAX => Err(IommuError::Gone),
             value => Ok(value),
         }
     }
 
     /// Keeps the bits `keep` of the control register and sets `set`.
-    pub(super) fn switch(&self, keep: u64, set: u64) -> Result<(), UnitError> {
+    pub(super) fn switch(&self, keep: u64, set: u64) -> Result<(), IommuError> {
         let _held = self.switches.lock();
         let before = self.read(reg::CONTROL)?;
         self.regs.write64(reg::CONTROL, before & keep | set);
@@ -54,14 +54,14 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
     }
 
     /// Waits until the bits `mask` of the status are `wanted`.
-    pub(super) fn await_status(&self, mask: u64, wanted: u64) -> Result<(), UnitError> {
+    pub(super) fn await_status(&self, mask: u64, wanted: u64) -> Result<(), IommuError> {
         let look = || match self.read(reg::STATUS) {
             Ok(status) => (status & mask == wanted).then_some(Ok(())),
             Err(error) => Some(Err(error)),
         };
         let awaited = Awaited::Control;
         poll(&self.clock, self.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
     }
 }
 
@@ -72,10 +72,10 @@ pub(super) fn poll_while_it_works<T>(
     limit: Nanos,
     awaited: Awaited,
     mut look: impl FnMut() -> Option<T>,
-    mut progress: impl FnMut() -> Result<u64, UnitError>,
-) -> Result<T, UnitError> {
+    mut progress: impl FnMut() -> Result<u64, IommuError>,
+) -> Result<T, IommuError> {
     // Most waits end before it is worth a look at a register.
-    let patience = Nanos::new(limit.get() / 8);
+    let timeout = Nanos::new(limit.get() / 8);
     let begin = clock.now();
     let (mut since, mut seen) = (begin, None);
     loop {
@@ -83,14 +83,14 @@ pub(super) fn poll_while_it_works<T>(
             return Ok(found);
         }
         let now = clock.now();
-        if now.since(since) >= patience {
+        if now.since(since) >= timeout {
             let got = Some(progress()?);
             if got != seen {
                 (since, seen) = (now, got);
             } else if now.since(since) >= limit {
                 // A CPU that was held up between the two may have missed what came in time.
                 let waited = now.since(begin);
-                return look().ok_or(UnitError::TimedOut { awaited, waited });
+                return look().ok_or(IommuError::TimedOut { awaited, waited });
             }
         }
         clock.relax();

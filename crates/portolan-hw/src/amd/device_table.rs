@@ -7,8 +7,8 @@
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr, StreamId};
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
-use portolan::unit::UnitError;
 
 use super::command::Counted;
 use super::config::{self, StreamSettings};
@@ -136,7 +136,7 @@ impl DeviceTable {
         stream: u16,
         new: Memory,
         forget: &Forget<'_>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let entry = self.entry(&shared.control.mem, stream);
         let old = read(entry);
         for step in plan(&old, &merged(&old, new)) {

@@ -10,8 +10,8 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, Word};
-use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 use super::control::Control;
 use super::refusal;
@@ -101,12 +101,12 @@ impl<C: Cpus> Events<C> {
     }
 
     /// Slot behind the last event.
-    fn tail<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<u64, UnitError> {
+    fn tail<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<u64, IommuError> {
         let offset = reg::EVENT_TAIL;
         let value = unit.read(offset)?;
         let index = reg::INDEX.of(value);
         match index > 1 << self.lg2_slots {
-            true => Err(UnitError::Nonsense { offset, value }),
+            true => Err(IommuError::Nonsense { offset, value }),
             false => Ok(self.slot(index)),
         }
     }
@@ -115,7 +115,7 @@ impl<C: Cpus> Events<C> {
     pub(super) fn next<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-    ) -> Result<Option<FaultEvent>, UnitError> {
+    ) -> Result<Option<FaultEvent>, IommuError> {
         // One turn of the log at most: a unit that logs faster than we read must not keep us.
         for _ in 0..1u64 << self.lg2_slots {
             let record = match self.take(unit)? {
@@ -137,7 +137,7 @@ impl<C: Cpus> Events<C> {
     fn take<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-    ) -> Result<Oldest, UnitError> {
+    ) -> Result<Oldest, IommuError> {
         for _ in 0..LOOKS {
             match self.look(unit)? {
                 Oldest::Unwritten => unit.clock.relax(),
@@ -150,7 +150,7 @@ impl<C: Cpus> Events<C> {
     fn look<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-    ) -> Result<Oldest, UnitError> {
+    ) -> Result<Oldest, IommuError> {
         let mut reader = self.reader.lock();
         if reader.next == self.tail(unit)? {
             return Ok(Oldest::Nothing);
@@ -183,7 +183,7 @@ impl<C: Cpus> Events<C> {
     fn restart<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         unit: &Control<R, M, C>,
-    ) -> Result<Option<FaultEvent>, UnitError> {
+    ) -> Result<Option<FaultEvent>, IommuError> {
         // Held so that nobody turns logging off between the two.
         let _held = self.reader.lock();
         if unit.read(reg::STATUS)? & status::EVENT_OVERFLOW == 0 {

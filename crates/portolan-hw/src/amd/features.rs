@@ -7,9 +7,9 @@
 
 use portolan::addr::PageSize;
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::AmdLevels;
-use portolan::unit::UnitError;
 
 use super::capability::{Capability, Offers};
 use super::config::Config;
@@ -42,22 +42,22 @@ impl Features {
     /// Reads the registers of the unit with `capability`.
     ///
     /// # Errors
-    /// [`UnitError::Gone`]; [`UnitError::Nonsense`] for a reserved number of levels.
-    pub(super) fn read(regs: &impl Mmio, capability: Capability) -> Result<Self, UnitError> {
+    /// [`IommuError::Gone`]; [`IommuError::Nonsense`] for a reserved number of levels.
+    pub(super) fn read(regs: &impl Mmio, capability: Capability) -> Result<Self, IommuError> {
         if regs.read64(reg::CONTROL) == u64::MAX {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         let value = match capability.offers.contains(Offers::EXTENDED) {
             true => regs.read64(reg::FEATURES),
             false => 0,
         };
         if value == u64::MAX {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         let more = fields::HOST_LEVELS.of(value);
         if more == 3 {
             let offset = reg::FEATURES;
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         Ok(Self {
             capability,

@@ -8,8 +8,8 @@
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::iommu::AttachError;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::AttachError;
 use thiserror::Error;
 
 use super::command;

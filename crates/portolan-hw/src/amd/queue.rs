@@ -17,8 +17,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{PageSize, PhysAddr};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word};
-use portolan::unit::{Awaited, UnitError};
 
 use super::command::{self, Counted};
 use super::control::{Control, poll_while_it_works};
@@ -145,7 +145,7 @@ impl<C: Cpus> Queue<C> {
         unit: &Control<R, M, C>,
         events: &Events<C>,
         commands: &mut dyn Iterator<Item = Counted>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let mut commands = commands.fuse().peekable();
         if commands.peek().is_none() {
             return Ok(());
@@ -169,7 +169,7 @@ impl<C: Cpus> Queue<C> {
             }
         };
         match self.refusal(of) {
-            Some(code) => Err(UnitError::Refused { code }),
+            Some(code) => Err(IommuError::Refused { code }),
             None => result,
         }
     }
@@ -198,7 +198,7 @@ impl<C: Cpus> Queue<C> {
         owner: Owner,
         batch: &[Counted],
         end: End,
-    ) -> Result<Option<u64>, UnitError> {
+    ) -> Result<Option<u64>, IommuError> {
         let mut state = self.room(unit, events, BATCH as u64)?;
         for (kind, words) in batch {
             self.push(unit, &mut state, owner, *kind, *words);
@@ -237,7 +237,7 @@ impl<C: Cpus> Queue<C> {
         events: &Events<C>,
         of: Submission,
         position: u64,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let look = || {
             if self.done(&unit.mem, position) {
                 return Some(Ok(()));
@@ -246,7 +246,7 @@ impl<C: Cpus> Queue<C> {
                 return Some(Err(error));
             }
             let code = self.refusal(of)?;
-            Some(Err(UnitError::Refused { code }))
+            Some(Err(IommuError::Refused { code }))
         };
         // What others have fetched behind it says nothing of this wait.
         let progress = || Ok(self.advance(unit)?.min(position + 1));
@@ -255,7 +255,7 @@ impl<C: Cpus> Queue<C> {
     }
 
     /// How many commands the unit has fetched.
-    fn advance<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<u64, UnitError> {
+    fn advance<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<u64, IommuError> {
         let mut state = self.state.lock();
         state.head = self.fetched(unit, &state)?;
         Ok(state.head)
@@ -276,7 +276,7 @@ impl<C: Cpus> Queue<C> {
         unit: &Control<R, M, C>,
         events: &Events<C>,
         count: u64,
-    ) -> Result<Held<'_, C, State>, UnitError> {
+    ) -> Result<Held<'_, C, State>, IommuError> {
         let fits = |state: &State| state.tail - state.head + count < self.slots();
         let look = || {
             let mut state = self.state.lock();
@@ -303,13 +303,13 @@ impl<C: Cpus> Queue<C> {
         &self,
         unit: &Control<R, M, C>,
         state: &State,
-    ) -> Result<u64, UnitError> {
+    ) -> Result<u64, IommuError> {
         let offset = reg::COMMAND_HEAD;
         let value = unit.read(offset)?;
         // QEMU shows the head behind the last slot before it shows it at the first.
         let ahead = self.slot(reg::INDEX.of(value).wrapping_sub(state.head));
         if reg::INDEX.of(value) > self.slots() || ahead > state.tail - state.head {
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         Ok(state.head + ahead)
     }
@@ -334,13 +334,13 @@ impl<C: Cpus> Queue<C> {
         &self,
         unit: &Control<R, M, C>,
         events: &Events<C>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let runs = |status: u64| status & status::COMMANDS_RUN != 0;
         if runs(unit.read(reg::STATUS)?) {
             return Ok(());
         }
         if unit.read(reg::CONTROL)? & control::ENABLE == 0 {
-            return Err(UnitError::Stopped);
+            return Err(IommuError::Stopped);
         }
         let head = self.advance(unit)?;
         let address = self.base.get() + (self.slot(head) << LG2_BYTES);
@@ -376,7 +376,7 @@ impl<C: Cpus> Queue<C> {
     }
 
     /// Waits until the unit has fetched everything.
-    pub(super) fn drain<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<(), UnitError> {
+    pub(super) fn drain<R: Mmio, M>(&self, unit: &Control<R, M, C>) -> Result<(), IommuError> {
         let drained = || {
             let state = self.state.lock();
             match self.fetched(unit, &state) {

@@ -1,4 +1,4 @@
-//! The codes with which [`portolan::unit::UnitError::Refused`] says why: those of the events that
+//! The codes with which [`portolan::iommu::IommuError::Refused`] says why: those of the events that
 //! the unit logs of commands.
 
 /// The unit stopped at the command and logged nothing of it.

@@ -6,10 +6,10 @@
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::ContextId;
+use portolan::addr::InvalTag;
 use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{ContextHome, UnitError};
 
 use super::command::{self, Counted};
 use super::control::Control;
@@ -34,12 +34,15 @@ pub(super) struct Shared<R, M, C: Cpus> {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     /// Submits `commands`, and waits until they are complete.
-    pub(super) fn run(&self, commands: &mut dyn Iterator<Item = Counted>) -> Result<(), UnitError> {
+    pub(super) fn run(
+        &self,
+        commands: &mut dyn Iterator<Item = Counted>,
+    ) -> Result<(), IommuError> {
         self.queue.run(&self.control, &self.events, commands)
     }
 
     /// Forgets everything, entries of the device table included, and waits.
-    pub(super) fn forget_everything(&self) -> Result<(), UnitError> {
+    pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
         match self.control.features.invalidate_all {
             InvalidateAll::Present => self.run(&mut [command::all()].into_iter()),
             InvalidateAll::Absent => {
@@ -52,9 +55,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 
     /// A free domain identifier.
-    pub(super) fn take_id(&self) -> Result<u16, UnitError> {
-        let id = self.ids.take().ok_or(UnitError::OutOfContexts)?;
-        u16::try_from(id).map_err(|_| UnitError::OutOfContexts)
+    pub(super) fn take_id(&self) -> Result<u16, IommuError> {
+        let id = self.ids.take().ok_or(IommuError::OutOfContexts)?;
+        u16::try_from(id).map_err(|_| IommuError::OutOfContexts)
     }
 }
 
@@ -115,9 +118,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for AmdQueue<R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         loop {
             let mut round = Round {
                 shared: &self.0,
@@ -134,8 +137,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for AmdQueue<R,
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for AmdQueue<R, M, C> {
-    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for AmdQueue<R, M, C> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
         let domain = command::domain_of(context);
         self.0.run(&mut [command::domain(domain)].into_iter())?;
         self.0.ids.give_back(domain.into());

@@ -8,8 +8,8 @@
 
 use core::sync::atomic::AtomicU64;
 
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::UnitError;
 
 use super::config;
 use super::control::Control;
@@ -35,7 +35,7 @@ const TRAFFIC: u64 =
     control::TUNNEL | control::PASS_POSTED | control::RESPONSES_PASS | control::ISOCHRONOUS;
 
 /// Stops commands and logs. Accesses go on as they did: translated, or not.
-pub(super) fn stop_rings<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), UnitError> {
+pub(super) fn stop_rings<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
     unit.switch(!RINGS, 0)?;
     unit.await_status(RINGS_RUN, 0)
 }
@@ -45,7 +45,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     shared: &Shared<R, M, C>,
     table: &DeviceTable,
     flags: Option<UnitFlags>,
-) -> Result<(), UnitError> {
+) -> Result<(), IommuError> {
     let Shared {
         control: unit,
         queue,
@@ -84,7 +84,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
 }
 
 /// Turns off whatever runs: commands, the log, and the unit.
-pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), UnitError> {
+pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
     unit.switch(control::DEVICE_TLB_LIMIT | TRAFFIC, 0)?;
     unit.await_status(status::COMMANDS_RUN | status::EVENT_RUNS, 0)
 }

@@ -6,12 +6,12 @@
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::ContextId;
+use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
+use portolan::iommu::{IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
-use portolan::unit::{PagedDomain, UnitError};
 
 use super::attach::{Home, Kept, Known, windows};
 use super::capability::Capability;
@@ -58,7 +58,7 @@ struct Parts<C: Cpus> {
 }
 
 impl<C: Cpus> Parts<C> {
-    fn new<M: TableMem<AtomicU64>>(mem: &M, config: &Config) -> Result<Self, UnitError> {
+    fn new<M: TableMem<AtomicU64>>(mem: &M, config: &Config) -> Result<Self, IommuError> {
         let queue = Queue::new(mem, config.queue_lg2)?;
         let events = Events::new(mem, config.events_lg2).inspect_err(|_| queue.free(mem))?;
         let table = DeviceTable::new(mem, config.streams_lg2, &config.streams);
@@ -93,14 +93,14 @@ where
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`UnitError`]. Memory that the hardware may have been told of is then not freed.
+    /// See [`IommuError`]. Memory that the hardware may have been told of is then not freed.
     pub fn enable(
         regs: R,
         mem: M,
         clock: C,
         capability: Capability,
         mut config: Config,
-    ) -> Result<Self, UnitError> {
+    ) -> Result<Self, IommuError> {
         let features = Features::read(&regs, capability)?;
         config
             .reserved
@@ -197,7 +197,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
-    pub fn release(self) -> Result<(), UnitError> {
+    pub fn release(self) -> Result<(), IommuError> {
         let unit = &self.shared.control;
         let mut known = self.known.take(&unit.clock, unit.limit)?;
         // Entries that name the domains are gone before the domains are.
@@ -229,8 +229,8 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::OutOfContexts`], [`UnitError::Memory`].
-    pub fn domain(&self) -> Result<AmdDomain<R, M, C>, UnitError> {
+    /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
+    pub fn domain(&self) -> Result<AmdDomain<R, M, C>, IommuError> {
         self.domain_as(AmdLevels::Four, self.capabilities(), self.config.quirks)
     }
 
@@ -239,20 +239,20 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// As there; and [`UnitError::Unsupported`] for more levels than the unit walks.
+    /// As there; and [`IommuError::Unsupported`] for more levels than the unit walks.
     pub fn domain_as(
         &self,
         levels: AmdLevels,
         caps: Capabilities,
         quirks: Quirks,
-    ) -> Result<AmdDomain<R, M, C>, UnitError> {
+    ) -> Result<AmdDomain<R, M, C>, IommuError> {
         if !self.features().walks(levels) {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let output_lg2 = self.features().output_lg2(&self.config);
         let format = AmdV1 { levels, output_lg2 };
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
-        let context = ContextId::new(self.shared.take_id()?.into());
+        let context = InvalTag::new(self.shared.take_id()?.into());
         Ok(PagedDomain::new(table, context, caps, quirks, self.queue()))
     }
 }

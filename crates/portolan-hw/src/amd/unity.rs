@@ -7,12 +7,12 @@
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{ContextId, PageSize, PhysAddr};
+use portolan::addr::{InvalTag, PageSize, PhysAddr};
 use portolan::inval::Gather;
+use portolan::iommu::{IommuError, ReservedRegion, disjoint};
 use portolan::platform::{Cpus, TableMem};
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::table::{Access, MapError, PageTable};
-use portolan::unit::{ReservedRegion, UnitError, disjoint};
 
 use super::attach::entry_of;
 use super::config::Config;
@@ -25,7 +25,7 @@ use portolan::addr::RequesterId;
 
 /// Tables that are named in entries, of a domain that is yet to be made.
 pub(super) struct Prepared<M: TableMem<AtomicU64>> {
-    pub(super) context: ContextId,
+    pub(super) context: InvalTag,
     pub(super) table: PageTable<AmdV1, M>,
     pub(super) streams: Vec<Devices>,
 }
@@ -41,7 +41,7 @@ pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
     ids: &Ids<C>,
     entries: &DeviceTable,
     config: &Config,
-) -> Result<Vec<Prepared<M>>, UnitError> {
+) -> Result<Vec<Prepared<M>>, IommuError> {
     let format = format(features, config);
     let mut prepared = Vec::new();
     let maps = config.reserved.iter();
@@ -54,11 +54,11 @@ pub(super) fn prepare<M: TableMem<AtomicU64> + Clone, C: Cpus>(
         let regions: Vec<ReservedRegion> = its.map(|one| one.region).collect();
         let table = PageTable::new(format, mem.clone())?;
         let pieces = disjoint(&regions, PageSize::SIZE_4K);
-        for piece in pieces.map_err(|_| UnitError::Unsupported)? {
+        for piece in pieces.map_err(|_| IommuError::Unsupported)? {
             map(&table, piece)?;
         }
-        let id = ids.take().ok_or(UnitError::OutOfContexts)?;
-        let context = ContextId::new(id);
+        let id = ids.take().ok_or(IommuError::OutOfContexts)?;
+        let context = InvalTag::new(id);
         for &streams in &streams {
             for stream in entries.within(streams) {
                 entries.prepare(mem, stream, entry_of(&table, context));
@@ -95,7 +95,7 @@ fn format(features: &Features, config: &Config) -> AmdV1 {
 fn map<M: TableMem<AtomicU64>>(
     table: &PageTable<AmdV1, M>,
     piece: ReservedRegion,
-) -> Result<(), UnitError> {
+) -> Result<(), IommuError> {
     // What is owed is paid before the streams are counted as attached: all is forgotten by then.
     let mut owed = Gather::new();
     let (iova, last) = (piece.range.start(), piece.range.last());
@@ -106,7 +106,7 @@ fn map<M: TableMem<AtomicU64>>(
     match table.map(iova, pa, bytes, access.unwrap_or(both), &mut owed) {
         Ok(_) => Ok(()),
         Err(MapError::Memory(error)) => Err(error.into()),
-        Err(_) => Err(UnitError::Unsupported),
+        Err(_) => Err(IommuError::Unsupported),
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::reserved::Streams;
     use portolan::addr::{Iova, IovaRange, StreamId};
-    use portolan::unit::ReservedKind;
+    use portolan::iommu::ReservedKind;
 
     fn devices(first: u16, last: u16) -> Devices {
         Devices::new(RequesterId::new(first), RequesterId::new(last)).unwrap()

@@ -89,7 +89,7 @@ pub enum Ports {
 
 /// A remapping unit (8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit<'a> {
+pub struct Drhd<'a> {
     /// Which devices it serves.
     pub serves: Serves,
     /// The segment.
@@ -157,7 +157,7 @@ pub struct Devices<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Structure<'a> {
     /// DRHD.
-    Unit(Unit<'a>),
+    Drhd(Drhd<'a>),
     /// RMRR.
     Reserved(Reserved<'a>),
     /// ATSR.
@@ -229,7 +229,7 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
     let scopes = Scopes::new(bytes.from(fixed));
     let flags = bytes.u8(4)?;
     Ok(Some(match kind {
-        0 => Structure::Unit(unit(bytes, scopes)?),
+        0 => Structure::Drhd(unit(bytes, scopes)?),
         1 => Structure::Reserved(Reserved {
             offset: bytes.offset(),
             segment,
@@ -266,12 +266,12 @@ fn parse(bytes: Bytes<'_>) -> Result<Option<Structure<'_>>, TableError> {
     }))
 }
 
-fn unit<'a>(bytes: Bytes<'a>, scopes: Scopes<'a>) -> Result<Unit<'a>, TableError> {
+fn unit<'a>(bytes: Bytes<'a>, scopes: Scopes<'a>) -> Result<Drhd<'a>, TableError> {
     let base = bytes.u64(8)?;
     // The size is 2^n pages of 4 KiB; tables of before revision 4 have 0 there.
     let pages = 1u64 << (bytes.u8(5)? & 0xf);
     let last = base.saturating_add((pages << 12) - 1);
-    Ok(Unit {
+    Ok(Drhd {
         serves: if bytes.u8(4)? & 1 != 0 {
             Serves::Remaining
         } else {

@@ -85,7 +85,7 @@ fn read_dmar(dmar: &Dmar<'_>, mut see: impl FnMut(TableError)) -> usize {
     take_over(found, Some(dmar.address_lg2()), &mut see);
     for structure in dmar.structures() {
         let scopes = match structure.map_err(&mut see) {
-            Ok(Structure::Unit(unit)) => unit.scopes,
+            Ok(Structure::Drhd(unit)) => unit.scopes,
             Ok(Structure::Reserved(reserved)) => reserved.scopes,
             Ok(Structure::RootPorts(ports)) => ports.scopes,
             Ok(Structure::TranslationCaches(devices) | Structure::Properties(devices)) => {

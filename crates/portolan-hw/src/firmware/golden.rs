@@ -6,8 +6,8 @@ use std::vec;
 use std::vec::Vec;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan::unit::ReservedKind;
 
 use super::TableError;
 use super::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
@@ -82,7 +82,7 @@ fn dmar_by_hand() {
     let dmar = Dmar::parse(&bytes).unwrap();
     assert_eq!((dmar.address_lg2(), dmar.flags()), (39, 1));
     let mut structures = dmar.structures();
-    let Some(Ok(Structure::Unit(unit))) = structures.next() else {
+    let Some(Ok(Structure::Drhd(unit))) = structures.next() else {
         panic!("no unit");
     };
     assert_eq!(
@@ -234,7 +234,7 @@ fn viot_by_hand() {
     let mut walk = viot.nodes();
     assert_eq!((walk.by_ref().count(), walk.unknown()), (4, 1));
     let of = |segment, id| viot.resolve(Segment::new(segment), RequesterId::new(id));
-    let unit = viot::Unit::Pci {
+    let unit = viot::Viommu::Pci {
         segment: Segment::new(0),
         requester: RequesterId::of(0, 1, 0),
     };
@@ -243,7 +243,7 @@ fn viot_by_hand() {
     assert_eq!((of(2, 0xff), of(4, 0x100)), (Ok(None), Ok(None)));
     let second = viot.unit(64).unwrap();
     let base = PhysAddr::new(0x0a00_0000);
-    assert_eq!(second, viot::Unit::Mmio { base });
+    assert_eq!(second, viot::Viommu::Mmio { base });
     for offset in [0, 47, 80, 84, 4000, u16::MAX] {
         assert!(viot.unit(offset).is_err(), "{offset}");
     }

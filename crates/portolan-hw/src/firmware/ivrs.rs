@@ -18,7 +18,7 @@ pub use entry::{
     SystemManagement, Uid,
 };
 pub use memory::{Memory, MemoryKind, ReservedRegions};
-pub use unit::{Device, Level, Unit, UnitFlags};
+pub use unit::{Device, Ivhd, Level, UnitFlags};
 
 use super::TableError;
 use super::bytes::Bytes;
@@ -114,7 +114,7 @@ impl<'a> Ivrs<'a> {
         &self,
         segment: Segment,
         requester: RequesterId,
-    ) -> Result<Option<(Unit<'a>, Device)>, TableError> {
+    ) -> Result<Option<(Ivhd<'a>, Device)>, TableError> {
         let mut serves_all = None;
         for unit in self.units() {
             let unit = unit?;
@@ -139,7 +139,7 @@ impl<'a> Ivrs<'a> {
         &self,
         kind: SpecialKind,
         handle: u8,
-    ) -> Result<Option<(Unit<'a>, Special)>, TableError> {
+    ) -> Result<Option<(Ivhd<'a>, Special)>, TableError> {
         for unit in self.units() {
             let unit = unit?;
             for entry in unit.entries() {
@@ -175,7 +175,7 @@ fn width(field: u32) -> Option<u32> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Block<'a> {
     /// IVHD.
-    Unit(Unit<'a>),
+    Ivhd(Ivhd<'a>),
     /// IVMD.
     Memory(Memory),
 }
@@ -239,7 +239,7 @@ fn parse(bytes: Bytes<'_>, info: Info) -> Result<Option<Block<'_>>, TableError> 
         0x20..=0x22 => return memory::parse(bytes).map(|block| Some(Block::Memory(block))),
         _ => return Ok(None),
     };
-    unit::parse(bytes, level, info).map(|block| Some(Block::Unit(block)))
+    unit::parse(bytes, level, info).map(|block| Some(Block::Ivhd(block)))
 }
 
 /// The units of a table, each once. Errors are those of all blocks.
@@ -250,12 +250,12 @@ pub struct Units<'a> {
 }
 
 impl<'a> Iterator for Units<'a> {
-    type Item = Result<Unit<'a>, TableError>;
+    type Item = Result<Ivhd<'a>, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.blocks.next()? {
-                Ok(Block::Unit(unit)) if self.best(&unit) => return Some(Ok(unit)),
+                Ok(Block::Ivhd(unit)) if self.best(&unit) => return Some(Ok(unit)),
                 Ok(_) => {}
                 Err(error) => return Some(Err(error)),
             }
@@ -265,12 +265,12 @@ impl<'a> Iterator for Units<'a> {
 
 impl Units<'_> {
     /// Whether no other block says more of the unit, or as much before this one.
-    fn best(&self, unit: &Unit<'_>) -> bool {
+    fn best(&self, unit: &Ivhd<'_>) -> bool {
         let others = self.table.blocks().filter_map(|block| match block {
-            Ok(Block::Unit(other)) => Some(other),
+            Ok(Block::Ivhd(other)) => Some(other),
             _ => None,
         });
-        let better = |other: &Unit<'_>| {
+        let better = |other: &Ivhd<'_>| {
             let same = (other.segment, other.requester) == (unit.segment, unit.requester);
             let earlier = other.level == unit.level && other.offset < unit.offset;
             same && (other.level > unit.level || earlier)

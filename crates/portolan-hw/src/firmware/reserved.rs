@@ -10,7 +10,7 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::unit::{ReservedKind, ReservedRegion};
+use portolan::iommu::{ReservedKind, ReservedRegion};
 
 use super::TableError;
 

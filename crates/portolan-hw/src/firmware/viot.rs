@@ -29,7 +29,7 @@ pub struct Viot<'a> {
 
 /// A virtio-iommu device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum Viommu {
     /// Behind the PCI transport.
     Pci {
         /// Its segment.
@@ -95,7 +95,7 @@ pub enum Node {
     /// Another device.
     MmioEndpoint(MmioEndpoint),
     /// A unit.
-    Unit(Unit),
+    Viommu(Viommu),
 }
 
 impl<'a> Viot<'a> {
@@ -133,7 +133,7 @@ impl<'a> Viot<'a> {
     ///
     /// # Errors
     /// [`TableError::Reference`] if there is none, or what is wrong with it.
-    pub fn unit(&self, offset: u16) -> Result<Unit, TableError> {
+    pub fn unit(&self, offset: u16) -> Result<Viommu, TableError> {
         let none = TableError::Reference {
             offset: usize::from(offset),
             target: offset.into(),
@@ -142,7 +142,7 @@ impl<'a> Viot<'a> {
             return Err(none);
         }
         match cut(self.bytes.from(offset.into())).and_then(parse)? {
-            Some(Node::Unit(unit)) => Ok(unit),
+            Some(Node::Viommu(unit)) => Ok(unit),
             _ => Err(none),
         }
     }
@@ -156,7 +156,7 @@ impl<'a> Viot<'a> {
         &self,
         segment: Segment,
         requester: RequesterId,
-    ) -> Result<Option<(Unit, StreamId)>, TableError> {
+    ) -> Result<Option<(Viommu, StreamId)>, TableError> {
         for node in self.nodes() {
             if let (_, Node::PciRange(range)) = node? {
                 if let Some(endpoint) = range.endpoint_of(segment, requester) {
@@ -237,11 +237,11 @@ fn parse(node: Bytes<'_>) -> Result<Option<Node>, TableError> {
             base: PhysAddr::new(node.u64(8)?),
             unit: node.u16(16)?,
         }),
-        3 => Node::Unit(Unit::Pci {
+        3 => Node::Viommu(Viommu::Pci {
             segment: Segment::new(node.u16(4)?),
             requester: RequesterId::new(node.u16(6)?),
         }),
-        _ => Node::Unit(Unit::Mmio {
+        _ => Node::Viommu(Viommu::Mmio {
             base: PhysAddr::new(node.u64(8)?),
         }),
     }))

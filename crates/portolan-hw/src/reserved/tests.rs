@@ -6,8 +6,8 @@ use std::vec;
 use std::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange};
+use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan::unit::ReservedKind;
 
 use super::*;
 use crate::firmware::dmar::{self, Dmar};

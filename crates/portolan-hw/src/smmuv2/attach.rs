@@ -13,11 +13,11 @@ use super::unit::SmmuV2;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::StreamId;
+use portolan::iommu::{
+    Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
+};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Format;
-use portolan::unit::{
-    Attach, AttachError, ContextHome, FaultEvent, PagedDomain, ReservedRegion, Unit, UnitError,
-};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// Lets the streams whose numbers equal `id` but for the bits of `mask` share one match
@@ -76,12 +76,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         result
     }
 
-    fn turn(&self) -> Result<super::machine::Taken<'_>, UnitError> {
+    fn turn(&self) -> Result<super::machine::Taken<'_>, IommuError> {
         let machine = &self.shared.machine;
         self.moves.take(&machine.clock, machine.limit)
     }
 
-    fn carry_out(&self, forget: &Forget) -> Result<(), UnitError> {
+    fn carry_out(&self, forget: &Forget) -> Result<(), IommuError> {
         match *forget {
             Forget::Nothing => Ok(()),
             Forget::Everything => self.shared.forget_everything(),
@@ -105,7 +105,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         }
         let streams = Streams::one(number);
         let slot = self.mapping.slot(&known, streams, registers);
-        let slot = slot.ok_or(UnitError::OutOfContexts)?;
+        let slot = slot.ok_or(IommuError::OutOfContexts)?;
         known
             .groups
             .push(Group::new(streams, slot, Kept::WhileUsed));
@@ -116,7 +116,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     pub(super) fn go(&self, stream: StreamId, new: Home) -> Result<(), AttachError> {
         let turn = self.turn()?;
         if self.stopped.load(Ordering::Acquire) && !matches!(new, Home::Nowhere) {
-            return Err(UnitError::Stopped.into());
+            return Err(IommuError::Stopped.into());
         }
         let Some((slot, old)) = self.place(stream, &new)? else {
             return Ok(());
@@ -131,7 +131,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     }
 
     /// Writes the registers of a group, and has what it leaves forgotten.
-    fn write(&self, slot: usize, old: &Home, new: &Home) -> Result<(), UnitError> {
+    fn write(&self, slot: usize, old: &Home, new: &Home) -> Result<(), IommuError> {
         let machine = &self.shared.machine;
         self.mapping.point(machine, slot, new)?;
         let streams = {
@@ -163,8 +163,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         &self,
         slot: usize,
         new: Home,
-        moved: Result<(), UnitError>,
-    ) -> Result<Option<Home>, UnitError> {
+        moved: Result<(), IommuError>,
+    ) -> Result<Option<Home>, IommuError> {
         let gone = matches!(new, Home::Nowhere);
         if moved.is_err() {
             // As far as the hardware looks, it faults.
@@ -192,7 +192,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
 
     /// Once more invalidates what a failure left over of a group, which faults, before anything
     /// else happens to it.
-    fn settle(&self, slot: usize) -> Result<(), UnitError> {
+    fn settle(&self, slot: usize) -> Result<(), IommuError> {
         for which in 0..2 {
             let found = {
                 let mut known = self.known.lock();
@@ -222,7 +222,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     where
         F: Format<Word = AtomicU64>,
         PagedDomain<F, M, SmmuV2Queue<R, M, C>>: Send + Sync + 'static,
-        SmmuV2Queue<R, M, C>: ContextHome,
+        SmmuV2Queue<R, M, C>: TagPool,
     {
         let own = Arc::ptr_eq(&domain.queue().0, &self.shared);
         let tag = Tag::of(domain.context()).filter(|_| own);
@@ -233,7 +233,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
 }
 
 /// *Context.* Interrupt: `next_fault`. Task: the others.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for SmmuV2<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for SmmuV2<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, Home::Nowhere)
     }
@@ -246,7 +246,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for SmmuV2<R, M, C> {
         self.reservations().of(stream, each);
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.next_record()
     }
 }

@@ -15,12 +15,12 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::inval::{Capabilities, Quirks};
+use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
 };
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
 
 /// A first-stage domain with a granule of `2^G` bytes.
 pub type FirstStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage1<G>, M, SmmuV2Queue<R, M, C>>;
@@ -53,12 +53,12 @@ fn config(
     g: u32,
     widest: u32,
     output_lg2: u32,
-) -> Result<Armv8Config, UnitError> {
+) -> Result<Armv8Config, IommuError> {
     let granule = PageSize::from_lg2(g).filter(|&g| features.granules.contains(g));
-    granule.ok_or(UnitError::Unsupported)?;
+    granule.ok_or(IommuError::Unsupported)?;
     let input_lg2 = options.input_lg2.unwrap_or(widest);
     if input_lg2 > widest || input_lg2 < NARROWEST {
-        return Err(UnitError::Unsupported);
+        return Err(IommuError::Unsupported);
     }
     Ok(Armv8Config {
         input_lg2,
@@ -80,7 +80,7 @@ fn second_stage_width(features: &Features, g: u32) -> u32 {
 pub(super) fn first_stage<const G: u32, R, M, C>(
     shared: &Arc<Shared<R, M, C>>,
     options: &DomainOptions,
-) -> Result<FirstStage<G, R, M, C>, UnitError>
+) -> Result<FirstStage<G, R, M, C>, IommuError>
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
@@ -88,11 +88,11 @@ where
 {
     let features = &shared.machine.features;
     if features.stage1 == Has::No {
-        return Err(UnitError::Unsupported);
+        return Err(IommuError::Unsupported);
     }
     let (widest, output) = (features.input_lg2, features.middle_lg2);
     let config = config(features, options, G, widest, output)?;
-    let format = Armv8Stage1::<G>::new(config).map_err(|_| UnitError::Unsupported)?;
+    let format = Armv8Stage1::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
     let mair = Armv8Stage1::<G>::MAIR;
     domain(shared, format, Stage::One, options, |root, number| {
         Registers {
@@ -114,7 +114,7 @@ where
 pub(super) fn second_stage<const G: u32, R, M, C>(
     shared: &Arc<Shared<R, M, C>>,
     options: &DomainOptions,
-) -> Result<SecondStage<G, R, M, C>, UnitError>
+) -> Result<SecondStage<G, R, M, C>, IommuError>
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
@@ -122,11 +122,11 @@ where
 {
     let features = &shared.machine.features;
     if features.stage2 == Has::No {
-        return Err(UnitError::Unsupported);
+        return Err(IommuError::Unsupported);
     }
     let widest = second_stage_width(features, G);
     let config = config(features, options, G, widest, features.output_lg2)?;
-    let format = Armv8Stage2::<G>::new(config).map_err(|_| UnitError::Unsupported)?;
+    let format = Armv8Stage2::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
     // The code counts levels from two with 4 KiB tables and from one with others.
     let fewest = if G == 12 { 2 } else { 1 };
     let begin = format.levels().saturating_sub(fewest);
@@ -183,7 +183,7 @@ impl Registers {
         machine: &Machine<R, M, C>,
         (tag, number): (Tag, u16),
         on_fault: OnFault,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         use bank::sctlr;
         let at = |offset| machine.bank(tag.bank, offset);
         let n = usize::from(tag.bank.0);
@@ -209,7 +209,7 @@ impl Registers {
         let found = machine.read(at(bank::SCTLR))?;
         match (found ^ value) & (sctlr::M | sctlr::CFCFG) {
             0 => Ok(()),
-            _ => Err(UnitError::Nonsense {
+            _ => Err(IommuError::Nonsense {
                 offset: at(bank::SCTLR),
                 value: found.into(),
             }),
@@ -223,13 +223,13 @@ fn domain<F, R, M, C>(
     stage: Stage,
     options: &DomainOptions,
     registers: impl FnOnce(PhysAddr, u16) -> Registers,
-) -> Result<Over<F, R, M, C>, UnitError>
+) -> Result<Over<F, R, M, C>, IommuError>
 where
     F: Format<Word = AtomicU64>,
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
     C: Cpus,
-    SmmuV2Queue<R, M, C>: ContextHome,
+    SmmuV2Queue<R, M, C>: TagPool,
 {
     let machine = &shared.machine;
     let table = PageTable::new(format, machine.mem.clone())?;

@@ -15,8 +15,8 @@ use super::unit::SmmuV2;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, StreamId};
+use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 /// What becomes of accesses of a domain that fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -159,7 +159,7 @@ fn access(syndrome: u32, write: u32) -> FaultAccess {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// The next record, of whichever bank's turn it is.
-    pub(super) fn next_record(&self) -> Result<Option<FaultEvent>, UnitError> {
+    pub(super) fn next_record(&self) -> Result<Option<FaultEvent>, IommuError> {
         // The global record is one place among those of the banks: no storm keeps others back.
         let places = self.features().banks as usize + 1;
         for _ in 0..places {
@@ -184,7 +184,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         Ok(None)
     }
 
-    fn global_record(&self) -> Result<Option<Found>, UnitError> {
+    fn global_record(&self) -> Result<Option<Found>, IommuError> {
         let machine = &self.shared.machine;
         let status = machine.read(global::GFSR)?;
         if status == 0 {
@@ -206,7 +206,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     }
 
     /// What a bank says, without clearing it: its status too.
-    fn look(&self, bank: Bank) -> Result<Option<(u32, FaultRecord)>, UnitError> {
+    fn look(&self, bank: Bank) -> Result<Option<(u32, FaultRecord)>, IommuError> {
         let machine = &self.shared.machine;
         let status = machine.read(machine.bank(bank, bank::FSR))?;
         if status & fsr::FAULT == 0 {
@@ -226,7 +226,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         Ok(Some((status, record)))
     }
 
-    fn bank_record(&self, bank: Bank) -> Result<Option<Found>, UnitError> {
+    fn bank_record(&self, bank: Bank) -> Result<Option<Found>, IommuError> {
         let Some((status, record)) = self.look(bank)? else {
             return Ok(None);
         };
@@ -249,8 +249,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// *Context.* Interrupt.
     ///
     /// # Errors
-    /// [`UnitError::Gone`].
-    pub fn next_stall(&self) -> Result<Option<Stalled<'_, R, M, C>>, UnitError> {
+    /// [`IommuError::Gone`].
+    pub fn next_stall(&self) -> Result<Option<Stalled<'_, R, M, C>>, IommuError> {
         for n in 0.. {
             let mut stalling = self.shared.stalling.lock();
             let Some((bank, serial, held)) = stalling.banks.get_mut(n) else {

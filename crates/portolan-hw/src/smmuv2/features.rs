@@ -8,8 +8,8 @@ use super::spec::global::{self, id0, id1, id2};
 use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
-use portolan::unit::UnitError;
 
 /// Something that a unit has or has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,11 +76,11 @@ impl Features {
     /// Reads and checks the identification registers.
     ///
     /// # Errors
-    /// [`UnitError::Gone`], [`UnitError::Nonsense`] with the register, or
-    /// [`UnitError::Unsupported`].
-    pub fn read(registers: &impl Mmio) -> Result<Self, UnitError> {
+    /// [`IommuError::Gone`], [`IommuError::Nonsense`] with the register, or
+    /// [`IommuError::Unsupported`].
+    pub fn read(registers: &impl Mmio) -> Result<Self, IommuError> {
         let read = |offset| match registers.read32(offset) {
-            u32::MAX => Err(UnitError::Gone),
+            u32::MAX => Err(IommuError::Gone),
             value => Ok(value),
         };
         Self::decode(read(global::ID0)?, read(global::ID1)?, read(global::ID2)?)
@@ -90,8 +90,8 @@ impl Features {
     ///
     /// # Errors
     /// As [`Features::read`].
-    pub fn decode(id0: u32, id1: u32, id2: u32) -> Result<Self, UnitError> {
-        let nonsense = |offset, value: u32| UnitError::Nonsense {
+    pub fn decode(id0: u32, id1: u32, id2: u32) -> Result<Self, IommuError> {
+        let nonsense = |offset, value: u32| IommuError::Nonsense {
             offset,
             value: value.into(),
         };
@@ -134,7 +134,7 @@ impl Features {
             }
         }
         if granules.smallest().is_none() {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         Ok(Self {
             stage1,

@@ -115,7 +115,7 @@ impl Implementation {
     }
 
     /// What a synchronisation may take longer.
-    pub(super) fn patience(self) -> Nanos {
+    pub(super) fn timeout(self) -> Nanos {
         match self {
             Self::Qualcomm(WaitForSafe::On { longest }) => longest,
             _ => Nanos::new(0),

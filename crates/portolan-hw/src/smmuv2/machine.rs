@@ -5,8 +5,8 @@ use super::features::Features;
 use super::spec::{bank, global};
 use super::unit::Config;
 use core::sync::atomic::{AtomicBool, Ordering};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Clock, Cpus, Mmio, Nanos, poll};
-use portolan::unit::{Awaited, UnitError};
 
 /// A right that one caller has at a time. Nobody waits for it for ever, and waiting too long says
 /// nothing of the hardware.
@@ -19,12 +19,12 @@ pub(super) struct Turn(AtomicBool);
 pub(super) struct Taken<'a>(&'a AtomicBool);
 
 impl Turn {
-    pub fn take(&self, clock: &impl Clock, limit: Nanos) -> Result<Taken<'_>, UnitError> {
+    pub fn take(&self, clock: &impl Clock, limit: Nanos) -> Result<Taken<'_>, IommuError> {
         let free = || (!self.0.swap(true, Ordering::Acquire)).then_some(());
         let awaited = Awaited::Turn;
         poll(clock, limit, free)
             .map(|()| Taken(&self.0))
-            .map_err(|waited| UnitError::TimedOut { awaited, waited })
+            .map_err(|waited| IommuError::TimedOut { awaited, waited })
     }
 }
 
@@ -78,13 +78,13 @@ pub(super) struct Machine<R, M, C: Cpus> {
 
 impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
     pub fn new(registers: R, mem: M, clock: C, config: &Config, features: Features) -> Self {
-        let (limit, patience) = (config.limit, config.implementation.patience());
+        let (limit, timeout) = (config.limit, config.implementation.timeout());
         Self {
             registers,
             mem,
             clock,
             limit,
-            sync_limit: Nanos::new(limit.get().saturating_add(patience.get())),
+            sync_limit: Nanos::new(limit.get().saturating_add(timeout.get())),
             features,
             above_bank: config.implementation.above_bank(),
             counters: Counters::default(),
@@ -92,9 +92,9 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
     }
 
     /// A register that never reads as all ones.
-    pub fn read(&self, offset: usize) -> Result<u32, UnitError> {
+    pub fn read(&self, offset: usize) -> Result<u32, IommuError> {
         match self.registers.read32(offset) {
-            u32::MAX => Err(UnitError::Gone),
+            u32::MAX => Err(IommuError::Gone),
             value => Ok(value),
         }
     }
@@ -125,7 +125,7 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
     }
 
     /// Forgets everything, and waits.
-    pub fn forget_everything(&self) -> Result<(), UnitError> {
+    pub fn forget_everything(&self) -> Result<(), IommuError> {
         self.write(WriteKind::TlbiAllH, global::TLBIALLH, 0);
         self.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
         self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0);
@@ -136,11 +136,11 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
                 other => Some(other.map(drop)),
             }
         })
-        .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+        .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
     }
 
     /// Clears what a bank recorded, and ends what it stalled.
-    pub fn clear_fault(&self, bank: Bank) -> Result<(), UnitError> {
+    pub fn clear_fault(&self, bank: Bank) -> Result<(), IommuError> {
         let status = self.read(self.bank(bank, bank::FSR))?;
         if status != 0 {
             self.write(WriteKind::Fault, self.bank(bank, bank::FSR), status);

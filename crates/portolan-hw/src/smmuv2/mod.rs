@@ -4,7 +4,7 @@
 //! * [`SmmuV2::enable`] takes a unit over; [`Features`] is what it says of itself, and
 //!   [`Implementation`] what its maker does differently.
 //! * [`SmmuV2::first_stage`] and [`SmmuV2::second_stage`] make domains, each with a context bank of
-//!   its own; streams are moved through the traits of `portolan::unit`.
+//!   its own; streams are moved through the traits of `portolan::iommu`.
 //! * [`SmmuV2::group`] lets streams share a match register; [`SmmuV2::next_stall`] answers accesses
 //!   that wait for software.
 //!

@@ -15,10 +15,10 @@ use crate::ids::Ids;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{ContextId, Iova};
+use portolan::addr::{InvalTag, Iova};
 use portolan::inval::{Command, Depth, InvalidationQueue, Step};
+use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
-use portolan::unit::{ContextHome, UnitError};
 
 /// Which translation a context bank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,16 +44,16 @@ const SECOND_STAGE: u32 = 1 << 16;
 
 impl Tag {
     /// The identifier that goes through plans.
-    pub fn context(self) -> ContextId {
+    pub fn context(self) -> InvalTag {
         let stage = match self.stage {
             Stage::One => 0,
             Stage::Two => SECOND_STAGE,
         };
-        ContextId::new(stage | u32::from(self.bank.0))
+        InvalTag::new(stage | u32::from(self.bank.0))
     }
 
     /// Back from such an identifier; `None` if it is no such.
-    pub fn of(context: ContextId) -> Option<Self> {
+    pub fn of(context: InvalTag) -> Option<Self> {
         let raw = context.get();
         let stage = match raw & SECOND_STAGE {
             0 => Stage::One,
@@ -113,18 +113,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 
     /// A bank for `stage`.
-    pub fn take(&self, stage: Stage) -> Result<Tag, UnitError> {
+    pub fn take(&self, stage: Stage) -> Result<Tag, IommuError> {
         let second = match stage {
             Stage::One => None,
             Stage::Two => self.banks_of_stage2.take(),
         };
         let found = second.or_else(|| self.banks.take());
         let bank = found.and_then(|bank| u8::try_from(bank).ok());
-        let bank = Bank(bank.ok_or(UnitError::OutOfContexts)?);
+        let bank = Bank(bank.ok_or(IommuError::OutOfContexts)?);
         let tag = Tag { bank, stage };
         if stage == Stage::Two && self.number(tag) > MOST_VMID {
             self.give_back(tag);
-            return Err(UnitError::OutOfContexts);
+            return Err(IommuError::OutOfContexts);
         }
         Ok(tag)
     }
@@ -139,10 +139,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 
     /// Waits until the invalidations of a bank are complete, and all accesses that used what they
     /// invalidated.
-    pub fn sync(&self, bank: Bank) -> Result<(), UnitError> {
+    pub fn sync(&self, bank: Bank) -> Result<(), IommuError> {
         let machine = &self.machine;
         let gate = self.gates.get(usize::from(bank.0));
-        let gate = gate.ok_or(UnitError::Unsupported)?;
+        let gate = gate.ok_or(IommuError::Unsupported)?;
         let (begin, status) = (
             machine.bank(bank, bank::TLBSYNC),
             machine.bank(bank, bank::TLBSTATUS),
@@ -156,7 +156,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 
     /// Waits until all invalidations are complete.
-    pub fn sync_all(&self) -> Result<(), UnitError> {
+    pub fn sync_all(&self) -> Result<(), IommuError> {
         let machine = &self.machine;
         self.global.pass(
             &machine.clock,
@@ -167,7 +167,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 
     /// Forgets everything, and waits.
-    pub fn forget_everything(&self) -> Result<(), UnitError> {
+    pub fn forget_everything(&self) -> Result<(), IommuError> {
         let machine = &self.machine;
         machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
         self.sync_all()
@@ -187,7 +187,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 
     /// Forgets all of a domain, and waits.
-    pub fn forget(&self, tag: Tag) -> Result<(), UnitError> {
+    pub fn forget(&self, tag: Tag) -> Result<(), IommuError> {
         self.forget_all_of(tag);
         match tag.stage {
             Stage::One => self.sync(tag.bank),
@@ -259,7 +259,7 @@ impl<R, M, C: Cpus> core::fmt::Debug for SmmuV2Queue<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
-    fn finish(&self, pending: Pending) -> Result<(), UnitError> {
+    fn finish(&self, pending: Pending) -> Result<(), IommuError> {
         match pending {
             Pending::Nothing => Ok(()),
             Pending::Bank(bank) => self.0.sync(bank),
@@ -267,9 +267,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
         }
     }
 
-    fn invalidate(&self, command: Command, pending: &mut Pending) -> Result<(), UnitError> {
+    fn invalidate(&self, command: Command, pending: &mut Pending) -> Result<(), IommuError> {
         let shared = &self.0;
-        let known = |context| Tag::of(context).ok_or(UnitError::Unsupported);
+        let known = |context| Tag::of(context).ok_or(IommuError::Unsupported);
         match command {
             Command::Page {
                 context,
@@ -290,7 +290,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
                 }
             }
             // There are no ranges; where streams go is not cached apart.
-            Command::Range { .. } => return Err(UnitError::Unsupported),
+            Command::Range { .. } => return Err(IommuError::Unsupported),
             Command::Global | Command::Configuration { .. } => {
                 let machine = &shared.machine;
                 machine.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
@@ -302,9 +302,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuV2Queue<R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let mem = &self.0.machine.mem;
         let mut pending = Pending::Nothing;
         for step in steps {
@@ -324,9 +324,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuV2Queue
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for SmmuV2Queue<R, M, C> {
-    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
-        let tag = Tag::of(context).ok_or(UnitError::Unsupported)?;
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuV2Queue<R, M, C> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+        let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
         let machine = &self.0.machine;
         // No stream comes here any more: the bank walks nothing from now on.
         machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
@@ -350,6 +350,6 @@ mod tests {
             };
             assert_eq!(Tag::of(tag.context()), Some(tag));
         }
-        assert_eq!(Tag::of(ContextId::new(1 << 17)), None);
+        assert_eq!(Tag::of(InvalTag::new(1 << 17)), None);
     }
 }

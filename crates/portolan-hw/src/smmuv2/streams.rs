@@ -17,8 +17,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
 use portolan::addr::StreamId;
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
-use portolan::unit::UnitError;
 use thiserror::Error;
 
 /// Keeps a domain alive.
@@ -125,7 +125,7 @@ pub enum GroupError {
     NoRoom,
     /// The hardware failed.
     #[error(transparent)]
-    Unit(#[from] UnitError),
+    Iommu(#[from] IommuError),
 }
 
 /// What the unit remembers of streams.
@@ -231,7 +231,7 @@ impl Mapping {
         machine: &Machine<R, M, C>,
         slot: usize,
         home: &Home,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let (word, wanted) = self.words(home);
         let offset = global::s2cr(slot);
         machine.write(WriteKind::StreamToContext, offset, word);
@@ -242,7 +242,7 @@ impl Mapping {
         };
         if (found ^ wanted) & told != 0 {
             let value = found.into();
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         Ok(())
     }
@@ -253,7 +253,7 @@ impl Mapping {
         machine: &Machine<R, M, C>,
         slot: usize,
         streams: Option<Streams>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         if self.selection == Selection::Indexing {
             return Ok(());
         }
@@ -267,7 +267,7 @@ impl Mapping {
         };
         if (found ^ word) & told != 0 {
             let value = found.into();
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         Ok(())
     }

@@ -11,8 +11,8 @@
 //!
 //! *Context.* Atomic: waits for the hardware, and for nothing else.
 
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Clock, Cpus, Guarded, Nanos};
-use portolan::unit::{Awaited, UnitError};
 
 #[derive(Debug, Default)]
 struct State {
@@ -22,11 +22,11 @@ struct State {
     done: u64,
     /// Those above `done` up to this number failed, the last of them with `error`.
     failed: u64,
-    error: Option<UnitError>,
+    error: Option<IommuError>,
 }
 
 impl State {
-    fn fail(&mut self, error: UnitError) -> UnitError {
+    fn fail(&mut self, error: IommuError) -> IommuError {
         (self.failed, self.error) = (self.begun, Some(error));
         error
     }
@@ -74,15 +74,15 @@ impl<C: Cpus> Gate<C> {
     /// `active` reach the hardware, and do not wait.
     ///
     /// # Errors
-    /// What `active` says, or [`UnitError::TimedOut`] if the hardware takes longer than `limit` for
+    /// What `active` says, or [`IommuError::TimedOut`] if the hardware takes longer than `limit` for
     /// one synchronisation.
     pub fn pass(
         &self,
         clock: &impl Clock,
         limit: Nanos,
         begin: impl Fn(),
-        active: impl Fn() -> Result<bool, UnitError>,
-    ) -> Result<(), UnitError> {
+        active: impl Fn() -> Result<bool, IommuError>,
+    ) -> Result<(), IommuError> {
         let wanted = self.0.lock().begun + 1;
         let mut seen = Seen {
             number: 0,
@@ -105,8 +105,8 @@ impl<C: Cpus> Gate<C> {
         (now, limit): (Nanos, Nanos),
         seen: &mut Seen,
         begin: &impl Fn(),
-        active: &impl Fn() -> Result<bool, UnitError>,
-    ) -> Option<Result<(), UnitError>> {
+        active: &impl Fn() -> Result<bool, IommuError>,
+    ) -> Option<Result<(), IommuError>> {
         let mut state = self.0.lock();
         loop {
             if state.done >= wanted {
@@ -128,7 +128,7 @@ impl<C: Cpus> Gate<C> {
                     if waited < limit {
                         return None;
                     }
-                    let error = state.fail(UnitError::TimedOut { awaited, waited });
+                    let error = state.fail(IommuError::TimedOut { awaited, waited });
                     return Some(Err(error));
                 }
             }
@@ -165,12 +165,12 @@ mod tests {
         assert_eq!(gate.pass(&clock, LIMIT, begin, after_three), Ok(()));
         assert_eq!((begun.get(), looks.get()), (1, 3));
         let never = gate.pass(&clock, LIMIT, begin, || Ok(true));
-        assert!(matches!(never, Err(UnitError::TimedOut { .. })));
+        assert!(matches!(never, Err(IommuError::TimedOut { .. })));
         // The next caller is not held up by the one that gave up.
         assert_eq!(gate.pass(&clock, LIMIT, begin, || Ok(false)), Ok(()));
         assert_eq!(begun.get(), 3);
-        let gone = gate.pass(&clock, LIMIT, begin, || Err(UnitError::Gone));
-        assert_eq!(gone, Err(UnitError::Gone));
+        let gone = gate.pass(&clock, LIMIT, begin, || Err(IommuError::Gone));
+        assert_eq!(gone, Err(IommuError::Gone));
         assert_eq!(gate.pass(&clock, LIMIT, begin, || Ok(false)), Ok(()));
         assert_eq!(begun.get(), 5);
     }
@@ -196,13 +196,13 @@ mod tests {
     }
 
     /// The status bit of a synchronisation that takes so many looks.
-    struct Unit {
+    struct Iommu {
         left: AtomicU64,
         looks: u64,
         begun: AtomicU64,
     }
 
-    impl Unit {
+    impl Iommu {
         fn taking(looks: u64) -> alloc::sync::Arc<Self> {
             alloc::sync::Arc::new(Self {
                 left: AtomicU64::new(0),
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn a_handler_on_the_cpu_whose_caller_waits_gets_its_own_synchronisation() {
         let gate = alloc::sync::Arc::new(Gate::<Ticks>::default());
-        let unit = Unit::taking(4);
+        let unit = Iommu::taking(4);
         let (inner, registers) = (gate.clone(), unit.clone());
         let handled = alloc::sync::Arc::new(spin::Mutex::new(None));
         let result = handled.clone();
@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn a_caller_that_was_held_up_does_not_call_the_hardware_slow() {
         let gate = Gate::<Ticks>::default();
-        let unit = Unit::taking(2);
+        let unit = Iommu::taking(2);
         // Between two looks of this caller more time passes than the hardware has.
         let clock = Struck {
             ticks: AtomicU64::new(0),

@@ -17,8 +17,8 @@ use super::spec::bank::{self, actlr};
 use super::spec::global::{self, acr, cr0, id7, s2cr, smr};
 use super::streams::{Group, Home, Kept, Known, Mapping, Streams};
 use super::unit::Config;
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
-use portolan::unit::UnitError;
 
 /// What was found out and set up.
 pub(super) struct Taken {
@@ -32,7 +32,7 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     config: &Config,
     running: u32,
-) -> Result<Taken, UnitError> {
+) -> Result<Taken, IommuError> {
     let implementation = config.implementation;
     if machine.read(global::CR0)? & cr0::CLIENTPD == 0 {
         machine.configure(global::CR0, running);
@@ -65,7 +65,7 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
     let found = machine.read(global::CR0)?;
     if found & (cr0::CLIENTPD | cr0::USFCFG) != cr0::USFCFG {
         let (offset, value) = (global::CR0, found.into());
-        return Err(UnitError::Nonsense { offset, value });
+        return Err(IommuError::Nonsense { offset, value });
     }
     Ok(Taken {
         mapping,
@@ -80,7 +80,7 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
 fn bypass_bank<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     implementation: Implementation,
-) -> Result<Option<Bank>, UnitError> {
+) -> Result<Option<Bank>, IommuError> {
     if implementation.watched() == Watched::No {
         return Ok(None);
     }
@@ -106,7 +106,7 @@ fn bypass_bank<R: Mmio, M, C: Cpus>(
     let bank = u8::try_from(features.banks - 1).map(Bank);
     // Domains need a bank as well.
     let bank = bank.ok().filter(|bank| bank.0 > 0);
-    bank.map(Some).ok_or(UnitError::Unsupported)
+    bank.map(Some).ok_or(IommuError::Unsupported)
 }
 
 /// Blocks all streams, but for those that are to pass through, which are left as they are.
@@ -114,7 +114,7 @@ fn take_streams<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &Mapping,
     inherited: Inherited,
-) -> Result<Known, UnitError> {
+) -> Result<Known, IommuError> {
     let mut known = Known::with_room(machine.features.streams as usize);
     for slot in 0..machine.features.streams as usize {
         let found = match mapping.selection {
@@ -146,7 +146,7 @@ fn pass_through<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &Mapping,
     known: &Known,
-) -> Result<(), UnitError> {
+) -> Result<(), IommuError> {
     if let Some(bank) = mapping.bypass_bank {
         let stage1 = global::cbar::TYPE.at(global::cbar::STAGE1);
         let attributes = global::cbar(usize::from(bank.0));
@@ -162,7 +162,7 @@ fn measure<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &mut Mapping,
     known: &Known,
-) -> Result<(), UnitError> {
+) -> Result<(), IommuError> {
     if mapping.selection == Selection::Indexing {
         return Ok(());
     }
@@ -186,7 +186,7 @@ fn measure<R: Mmio, M, C: Cpus>(
 fn turn_prefetch_off<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     implementation: Implementation,
-) -> Result<Prefetch, UnitError> {
+) -> Result<Prefetch, IommuError> {
     if !implementation.is_mmu500() {
         return Ok(Prefetch::NotKnown);
     }

@@ -8,7 +8,7 @@ mod taking_over;
 
 use super::*;
 use portolan::addr::PageSize;
-use portolan::unit::UnitError;
+use portolan::iommu::IommuError;
 
 /// Both stages, stream matching, coherent, 48 match registers.
 const ID0: u32 = 1 << 30 | 1 << 29 | 1 << 27 | 1 << 14 | 15 << 9 | 48;
@@ -33,7 +33,7 @@ fn identification_by_hand() {
 #[test]
 fn nonsense_names_the_register() {
     let offset = |result| match result {
-        Err(UnitError::Nonsense { offset, .. }) => Some(offset),
+        Err(IommuError::Nonsense { offset, .. }) => Some(offset),
         _ => None,
     };
     // No stage; no match registers; too many of them.
@@ -46,7 +46,7 @@ fn nonsense_names_the_register() {
     }
     assert_eq!(offset(Features::decode(ID0, ID1, ID2 | 0xf0)), Some(0x28));
     let no_tables = Features::decode(ID0, ID1, ID2 & !(7 << 12));
-    assert_eq!(no_tables, Err(UnitError::Unsupported));
+    assert_eq!(no_tables, Err(IommuError::Unsupported));
 }
 
 #[test]

@@ -17,8 +17,8 @@ use crate::overrides::CoherencyOverride;
 use crate::reserved::Reservations;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
-use portolan::unit::{AttachError, UnitError};
 
 /// What becomes of accesses after the unit was disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +62,15 @@ impl Default for Config {
 
 /// A unit that translates.
 ///
-/// Streams are moved through the traits of `portolan::unit`. When it is dropped it is disabled as
+/// Streams are moved through the traits of `portolan::iommu`. When it is dropped it is disabled as
 /// by [`SmmuV2::disable`]; if that fails, the domains that the hardware may still use stay
 /// allocated for good. The unit itself has no memory.
 ///
 /// *Locking.* No lock is held across a wait, and nothing is allocated under one. Streams are moved
 /// one at a time: a caller waits for another's move, at most [`Config::limit`], and what it gets
-/// then ([`Awaited::Turn`](portolan::unit::Awaited)) says nothing of the hardware.
+/// then ([`Awaited::Turn`](portolan::iommu::Awaited)) says nothing of the hardware.
 ///
-/// *Context.* Interrupt: [`next_fault`](portolan::unit::Unit::next_fault) and
+/// *Context.* Interrupt: [`next_fault`](portolan::iommu::Iommu::next_fault) and
 /// [`next_stall`](SmmuV2::next_stall). Task: taking over, making domains, moving streams,
 /// disabling, and dropping the unit, which disables it.
 #[derive(Debug)]
@@ -95,15 +95,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`Features::read`]; [`UnitError::Unsupported`] also if [`Implementation::ThunderX`]
-    /// counts more banks than there are identifiers; [`UnitError::TimedOut`] if the unit does not
+    /// See [`Features::read`]; [`IommuError::Unsupported`] also if [`Implementation::ThunderX`]
+    /// counts more banks than there are identifiers; [`IommuError::TimedOut`] if the unit does not
     /// forget what it knew: streams are then blocked, unless it had not been translating before.
-    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, UnitError> {
+    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.with_coherency(config.coherency);
         config.reserved.within(features.output_lg2);
         let machine = Machine::new(registers, mem, clock, &config, features);
         if u32::from(machine.above_bank) + features.banks > u32::from(u16::MAX) {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let taken = take_over::take_over(&machine, &config, RUNNING)?;
         let banks = taken.mapping.bypass_bank;
@@ -165,13 +165,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// # Errors
     /// If the unit does not follow: what it may still use is then kept until another call succeeds,
     /// or for good.
-    pub fn disable(&self) -> Result<(), UnitError> {
+    pub fn disable(&self) -> Result<(), IommuError> {
         self.stopped.store(true, Ordering::Release);
         let blocked = self.block_all();
         self.shared.forget_everything()?;
         blocked.map_err(|error| match error {
-            AttachError::Unit(error) => error,
-            AttachError::NoSuchStream { .. } | AttachError::Mismatch => UnitError::Unsupported,
+            AttachError::Iommu(error) => error,
+            AttachError::NoSuchStream { .. } | AttachError::Mismatch => IommuError::Unsupported,
         })?;
         if self.config.when_disabled == WhenDisabled::Bypass {
             let machine = &self.shared.machine;
@@ -188,12 +188,12 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`], [`UnitError::OutOfContexts`] if all banks are in use,
-    /// [`UnitError::Memory`].
+    /// [`IommuError::Unsupported`], [`IommuError::OutOfContexts`] if all banks are in use,
+    /// [`IommuError::Memory`].
     pub fn first_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<FirstStage<G, R, M, C>, UnitError> {
+    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
         domain::first_stage(&self.shared, options)
     }
 
@@ -206,7 +206,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
     pub fn second_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<SecondStage<G, R, M, C>, UnitError> {
+    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
         domain::second_stage(&self.shared, options)
     }
 }

@@ -19,11 +19,11 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::iommu::{
+    Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
+};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Format;
-use portolan::unit::{
-    Attach, AttachError, ContextHome, FaultEvent, PagedDomain, ReservedRegion, Unit, UnitError,
-};
 
 /// Nowhere.
 pub(super) fn blocked(blocking: Blocking) -> Target {
@@ -49,7 +49,7 @@ pub(super) fn passed_through() -> Target {
 
 /// *Context.* Task where streams are moved: that may allocate, waits for the unit and for whoever
 /// moves the same stream. Interrupt for the others.
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Smmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
     /// Blocks a stream. A device with translations of its own (ATS) is asked to forget them before
     /// and after its entry refuses them; [`Smmu::disable_ats`] before, and accesses that are under
     /// way meanwhile are not aborted. For a device that will not answer there is
@@ -68,7 +68,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Smmu<R, M, C> {
         self.reservations().of(stream, each);
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.next_event()
     }
 }
@@ -81,7 +81,7 @@ fn tag_of<F, R, M, C: Cpus>(
 where
     F: Format<Word = AtomicU64>,
     M: TableMem<AtomicU64>,
-    SmmuQueue<R, M, C>: ContextHome,
+    SmmuQueue<R, M, C>: TagPool,
 {
     let own = Arc::ptr_eq(&domain.queue().0, shared);
     let tag = Tag::of(domain.context()).filter(|_| own);
@@ -238,7 +238,7 @@ where
         self.switch_pasid(stream, pasid, &descriptor, attached)
     }
 
-    /// Blocks a substream. Guarantees as [`Unit::block`].
+    /// Blocks a substream. Guarantees as [`Iommu::block`].
     ///
     /// *Context.* Task.
     ///
@@ -255,7 +255,7 @@ where
     /// *Context.* Task.
     ///
     /// # Errors
-    /// As [`Attach::attach`]; [`UnitError::Unsupported`] if the unit has not both stages, cannot put
+    /// As [`Attach::attach`]; [`IommuError::Unsupported`] if the unit has not both stages, cannot put
     /// one over the other ([`Errata::NO_NESTING`]), or has not as many substreams.
     pub fn attach_nested<const G: u32>(
         &self,
@@ -270,7 +270,7 @@ where
             || guest.lg2 > features.pasid_lg2
             || (two_level && features.two_level_cd == Has::No);
         if missing {
-            return Err(UnitError::Unsupported.into());
+            return Err(IommuError::Unsupported.into());
         }
         if guest.table.get() & 0x3f != 0 || guest.table.get() >> 52 != 0 {
             return Err(AttachError::Mismatch);
@@ -312,7 +312,7 @@ where
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`AttachError::Mismatch`] if the stream is not nested; [`UnitError::Unsupported`] for any
+    /// [`AttachError::Mismatch`] if the stream is not nested; [`IommuError::Unsupported`] for any
     /// other command, with nothing done.
     pub fn guest_commands(&self, stream: StreamId, commands: &[Words]) -> Result<(), AttachError> {
         self.with_stream(stream, |state, _| {
@@ -325,7 +325,7 @@ where
                 .iter()
                 .map(|words| guest_command(words, stream, vmid, range))
                 .collect();
-            let checked = checked.ok_or(UnitError::Unsupported)?;
+            let checked = checked.ok_or(IommuError::Unsupported)?;
             Ok(self.shared.queue.run(&mut checked.into_iter())?)
         })
     }

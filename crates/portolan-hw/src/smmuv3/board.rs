@@ -9,8 +9,8 @@ use super::spec::ste;
 use super::unit::Smmu;
 use crate::reserved::Reservations;
 use core::sync::atomic::AtomicU64;
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{AttachError, UnitError};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// What is reserved for streams, and what of [`Config::reserved`](super::Config::reserved) was
@@ -22,13 +22,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Writes the entries of streams that are at work. The unit must be disabled.
-    pub(super) fn start(&self) -> Result<(), UnitError> {
+    pub(super) fn start(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         for &stream in &self.config.at_work {
             let place = match self.table.place(machine, stream) {
                 Ok(place) => place,
-                Err(AttachError::Unit(error)) => return Err(error),
-                Err(_) => return Err(UnitError::Unsupported),
+                Err(AttachError::Iommu(error)) => return Err(error),
+                Err(_) => return Err(IommuError::Unsupported),
             };
             let entry = passed_through().entry;
             for word in (0..ste::WORDS).rev() {

@@ -2,7 +2,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use portolan::addr::{Asid, ContextId, Vmid};
+use portolan::addr::{Asid, InvalTag, Vmid};
 
 /// Set in the identifier of a second-stage domain.
 const SECOND_STAGE: u32 = 1 << 16;
@@ -18,15 +18,15 @@ pub enum Tag {
 
 impl Tag {
     /// The identifier that goes through plans.
-    pub fn context(self) -> ContextId {
+    pub fn context(self) -> InvalTag {
         match self {
             Self::Asid(asid) => asid.into(),
-            Self::Vmid(vmid) => ContextId::new(SECOND_STAGE | u32::from(vmid.get())),
+            Self::Vmid(vmid) => InvalTag::new(SECOND_STAGE | u32::from(vmid.get())),
         }
     }
 
     /// Back from such an identifier; `None` if it is no such.
-    pub fn of(context: ContextId) -> Option<Self> {
+    pub fn of(context: InvalTag) -> Option<Self> {
         let raw = context.get();
         let low = (raw & 0xffff) as u16;
         match raw & !0xffff {
@@ -46,6 +46,6 @@ mod tests {
         for tag in [Tag::Asid(Asid::new(0xffff)), Tag::Vmid(Vmid::new(7))] {
             assert_eq!(Tag::of(tag.context()), Some(tag));
         }
-        assert_eq!(Tag::of(ContextId::new(1 << 17)), None);
+        assert_eq!(Tag::of(InvalTag::new(1 << 17)), None);
     }
 }

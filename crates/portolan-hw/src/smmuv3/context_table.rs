@@ -11,8 +11,8 @@ use super::spec::{cd, ste};
 use super::stream_table::Place;
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::UnitError;
 
 #[derive(Debug)]
 enum Form {
@@ -43,7 +43,7 @@ impl ContextTable {
         machine: &Machine<R, M, C>,
         lg2: u32,
         two_level: Has,
-    ) -> Result<Self, UnitError> {
+    ) -> Result<Self, IommuError> {
         let (bytes, form) = if lg2 == 0 {
             (12, Form::Single { current: 0 })
         } else if lg2 > cd::level1::SPLIT && two_level == Has::Yes {
@@ -98,9 +98,9 @@ impl ContextTable {
         &mut self,
         machine: &Machine<R, M, C>,
         pasid: u32,
-    ) -> Result<Place, UnitError> {
+    ) -> Result<Place, IommuError> {
         if u64::from(pasid) >> self.lg2 != 0 {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let place = |block, index: u32| Place {
             block,

@@ -16,8 +16,8 @@ use super::unit::Smmu;
 use super::update::{EntryPlan, EntryStep};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{AttachError, UnitError};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Gives a stream room for `2^lg2` substreams. The stream must not be attached.
@@ -25,11 +25,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] if the unit has not as many, [`AttachError::Mismatch`] if the
+    /// [`IommuError::Unsupported`] if the unit has not as many, [`AttachError::Mismatch`] if the
     /// stream is attached or had another number before.
     pub fn enable_pasids(&self, id: StreamId, lg2: u32) -> Result<(), AttachError> {
         if lg2 == 0 || lg2 > self.shared.features.pasid_lg2 {
-            return Err(UnitError::Unsupported.into());
+            return Err(IommuError::Unsupported.into());
         }
         self.with_stream(id, |stream, _| {
             let other = stream.contexts.is_some() && stream.pasid_lg2 != lg2;
@@ -49,11 +49,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is not
+    /// [`IommuError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is not
     /// blocked, or stalls: no entry can have both (5.2).
     pub fn enable_ats(&self, id: StreamId) -> Result<(), AttachError> {
         if self.shared.features.ats == Has::No {
-            return Err(UnitError::Unsupported.into());
+            return Err(IommuError::Unsupported.into());
         }
         self.with_stream(id, |stream, place| {
             let entry = self.load(place);
@@ -70,7 +70,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Ends a device's use of translations of its own; the stream stays where it is. To be called
     /// after ATS was disabled at the device and its requests under way have ended: what it has left
     /// is invalidated and waited for, and only then does the entry refuse translated accesses
-    /// (3.9.2). [`Smmu::block`](portolan::unit::Unit::block) does not need it, but what a device does
+    /// (3.9.2). [`Smmu::block`](portolan::iommu::Iommu::block) does not need it, but what a device does
     /// with old translations meanwhile is then aborted.
     ///
     /// *Context.* Task.
@@ -95,7 +95,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
                 // An earlier attempt may have changed memory and nothing else.
                 self.shared.run(forget)?;
             }
-            self.shared.remotes.remove_all(|remote| remote.stream == id);
+            self.shared.atcs.remove_all(|atc| atc.stream == id);
             (stream.ats, stream.filled) = (Has::No, Has::No);
             Ok(())
         })
@@ -108,11 +108,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is
+    /// [`IommuError::Unsupported`] if the unit cannot, [`AttachError::Mismatch`] if the stream is
     /// attached, or its device uses translations of its own: no entry can have both (5.2).
     pub fn enable_stalls(&self, id: StreamId) -> Result<(), AttachError> {
         if self.shared.features.stalls != StallModel::Either {
-            return Err(UnitError::Unsupported.into());
+            return Err(IommuError::Unsupported.into());
         }
         self.with_stream(id, |stream, _| {
             if !stream.is_free() || stream.ats == Has::Yes {
@@ -123,14 +123,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         })
     }
 
-    /// Blocks a stream as [`Smmu::block`](portolan::unit::Unit::block) does, without a record of what
+    /// Blocks a stream as [`Smmu::block`](portolan::iommu::Iommu::block) does, without a record of what
     /// is refused, whatever [`Config::blocking`](super::Config::blocking) says: for a device whose
     /// accesses fill the event queue.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// As [`Smmu::block`](portolan::unit::Unit::block).
+    /// As [`Smmu::block`](portolan::iommu::Iommu::block).
     pub fn silence(&self, id: StreamId) -> Result<(), AttachError> {
         self.switch(id, blocked(Blocking::Silent))
     }
@@ -154,7 +154,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         self.with_stream(id, |stream, place| {
             self.cut(id, place)?;
             // From here on nobody waits for the device.
-            self.shared.remotes.remove_all(|remote| remote.stream == id);
+            self.shared.atcs.remove_all(|atc| atc.stream == id);
             self.let_go(id, stream);
             let Stream {
                 main,

@@ -13,12 +13,12 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, Vmid};
 use portolan::inval::{Capabilities, Quirks};
+use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
 };
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
 
 /// A first-stage domain with a granule of `2^G` bytes.
 pub type FirstStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage1<G>, M, SmmuQueue<R, M, C>>;
@@ -64,14 +64,14 @@ fn config(
     options: &DomainOptions,
     g: u32,
     widest: u32,
-) -> Result<Armv8Config, UnitError> {
+) -> Result<Armv8Config, IommuError> {
     let granule = PageSize::from_lg2(g).filter(|&g| features.granules.contains(g));
-    granule.ok_or(UnitError::Unsupported)?;
+    granule.ok_or(IommuError::Unsupported)?;
     let input_lg2 = options.input_lg2.unwrap_or(widest);
     let dirty = options.dirty == DirtyTracking::Hardware && features.update != TableUpdate::Dirty;
     let direct = options.split == Some(SplitRule::Direct) && features.split != SplitRule::Direct;
     if input_lg2 > widest || input_lg2 < NARROWEST || dirty || direct {
-        return Err(UnitError::Unsupported);
+        return Err(IommuError::Unsupported);
     }
     let most = if g == 16 { 52 } else { 48 };
     Ok(Armv8Config {
@@ -101,7 +101,7 @@ fn second_stage_width(features: &Features, g: u32) -> u32 {
 pub(super) fn first_stage<const G: u32, R, M, C>(
     shared: &Arc<Shared<R, M, C>>,
     options: &DomainOptions,
-) -> Result<FirstStage<G, R, M, C>, UnitError>
+) -> Result<FirstStage<G, R, M, C>, IommuError>
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
@@ -109,12 +109,12 @@ where
 {
     let features = &shared.features;
     if features.stage1 == Has::No {
-        return Err(UnitError::Unsupported);
+        return Err(IommuError::Unsupported);
     }
     let widest = if G == 16 { features.input_lg2 } else { 48 };
     let config = config(features, options, G, widest)?;
-    let format = Armv8Stage1::<G>::new(config).map_err(|_| UnitError::Unsupported)?;
-    let asid = shared.asids.take().ok_or(UnitError::OutOfContexts)?;
+    let format = Armv8Stage1::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
+    let asid = shared.asids.take().ok_or(IommuError::OutOfContexts)?;
     let tag = Tag::Asid(Asid::new(asid as u16));
     domain(shared, format, tag, options).inspect_err(|_| shared.asids.give_back(asid))
 }
@@ -123,7 +123,7 @@ where
 pub(super) fn second_stage<const G: u32, R, M, C>(
     shared: &Arc<Shared<R, M, C>>,
     options: &DomainOptions,
-) -> Result<SecondStage<G, R, M, C>, UnitError>
+) -> Result<SecondStage<G, R, M, C>, IommuError>
 where
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
@@ -131,11 +131,11 @@ where
 {
     let features = &shared.features;
     if features.stage2 == Has::No {
-        return Err(UnitError::Unsupported);
+        return Err(IommuError::Unsupported);
     }
     let config = config(features, options, G, second_stage_width(features, G))?;
-    let format = Armv8Stage2::<G>::new(config).map_err(|_| UnitError::Unsupported)?;
-    let vmid = shared.vmids.take().ok_or(UnitError::OutOfContexts)?;
+    let format = Armv8Stage2::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
+    let vmid = shared.vmids.take().ok_or(IommuError::OutOfContexts)?;
     let tag = Tag::Vmid(Vmid::new(vmid as u16));
     domain(shared, format, tag, options).inspect_err(|_| shared.vmids.give_back(vmid))
 }
@@ -145,13 +145,13 @@ fn domain<F, R, M, C>(
     format: F,
     tag: Tag,
     options: &DomainOptions,
-) -> Result<Over<F, R, M, C>, UnitError>
+) -> Result<Over<F, R, M, C>, IommuError>
 where
     F: Format<Word = AtomicU64>,
     R: Mmio,
     M: TableMem<AtomicU64> + Clone,
     C: Cpus,
-    SmmuQueue<R, M, C>: ContextHome,
+    SmmuQueue<R, M, C>: TagPool,
 {
     let table = PageTable::new(format, shared.machine.mem.clone())?;
     let capabilities = options

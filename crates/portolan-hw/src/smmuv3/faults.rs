@@ -12,9 +12,9 @@ use super::spec::{event, reg};
 use super::unit::Smmu;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::{RawPageRequest, RequestKind, Response, StallTag, Wants};
+use portolan::iommu::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
+use portolan::iopf::{Permissions, RawPageRequest, RequestKind, Response, StallTag};
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
-use portolan::unit::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 bitflags::bitflags! {
     /// Global errors that were found and acknowledged.
@@ -102,13 +102,13 @@ pub enum StallOrFault {
 /// A stalled access as a request: what it wants, if its kind of event says so.
 fn stalled(words: &event::Event, fault: &FaultRecord) -> RawPageRequest {
     let mut wants = match fault.access {
-        Some(FaultAccess::Write) => Wants::WRITE,
-        Some(FaultAccess::Read) => Wants::READ,
-        None => Wants::empty(),
+        Some(FaultAccess::Write) => Permissions::WRITE,
+        Some(FaultAccess::Read) => Permissions::READ,
+        None => Permissions::empty(),
     };
-    let read = wants.contains(Wants::READ);
-    wants.set(Wants::EXECUTE, read && event::IND.get(words) != 0);
-    wants.set(Wants::PRIVILEGED, event::PNU.get(words) != 0);
+    let read = wants.contains(Permissions::READ);
+    wants.set(Permissions::EXECUTE, read && event::IND.get(words) != 0);
+    wants.set(Permissions::PRIVILEGED, event::PNU.get(words) != 0);
     let tag = StallTag::new(event::STAG.get(words) as u16);
     RawPageRequest {
         stream: fault.stream,
@@ -120,9 +120,9 @@ fn stalled(words: &event::Event, fault: &FaultRecord) -> RawPageRequest {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// The oldest event, see [`portolan::unit::Unit::next_fault`]. An access that stalled ends: the
+    /// The oldest event, see [`portolan::iommu::Iommu::next_fault`]. An access that stalled ends: the
     /// answer is written before the event leaves its queue.
-    pub(super) fn next_event(&self) -> Result<Option<FaultEvent>, UnitError> {
+    pub(super) fn next_event(&self) -> Result<Option<FaultEvent>, IommuError> {
         let end = |words: &event::Event| {
             if event::STALL.get(words) == 0 {
                 return Ok(());
@@ -134,7 +134,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
                 .post(&answer(stalled.reply_to(), Response::Invalid))?
             {
                 Has::Yes => Ok(()),
-                Has::No => Err(UnitError::TimedOut {
+                Has::No => Err(IommuError::TimedOut {
                     awaited: Awaited::QueueRoom,
                     waited: Nanos::default(),
                 }),
@@ -146,19 +146,19 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         }))
     }
 
-    /// The oldest event. An access that stalled waits for an answer ([`portolan::fault::Responder`]). Instead of
-    /// [`portolan::unit::Unit::next_fault`], which answers stalls itself. *Context.* Interrupt.
+    /// The oldest event. An access that stalled waits for an answer ([`portolan::iopf::Responder`]). Instead of
+    /// [`portolan::iommu::Iommu::next_fault`], which answers stalls itself. *Context.* Interrupt.
     ///
     /// # Errors
-    /// As [`portolan::unit::Unit::next_fault`].
-    pub fn next_stall_or_fault(&self) -> Result<Option<StallOrFault>, UnitError> {
+    /// As [`portolan::iommu::Iommu::next_fault`].
+    pub fn next_stall_or_fault(&self) -> Result<Option<StallOrFault>, IommuError> {
         self.next_record(|_| Ok(()))
     }
 
     fn next_record(
         &self,
-        accept: impl FnOnce(&event::Event) -> Result<(), UnitError>,
-    ) -> Result<Option<StallOrFault>, UnitError> {
+        accept: impl FnOnce(&event::Event) -> Result<(), IommuError>,
+    ) -> Result<Option<StallOrFault>, IommuError> {
         let machine = &*self.shared.machine;
         let next = self.events.lock().next(machine, accept)?;
         let event = match next {
@@ -176,7 +176,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             Next::Nothing => {
                 let errors = machine.errors()?;
                 if errors & reg::gerror::SFM != 0 {
-                    return Err(UnitError::Stopped);
+                    return Err(IommuError::Stopped);
                 }
                 if errors & reg::gerror::EVENTQ_ABT == 0 {
                     return Ok(None);
@@ -191,11 +191,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Looks for global errors, deals with them and acknowledges them, for the handler of their
     /// interrupt. A stopped command queue is put to work again; who waits for the refused command
     /// is told. After [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are
-    /// left for [`portolan::unit::Unit::next_fault`] to report. *Context.* Interrupt.
+    /// left for [`portolan::iommu::Iommu::next_fault`] to report. *Context.* Interrupt.
     ///
     /// # Errors
     /// If the unit is gone.
-    pub fn service_errors(&self) -> Result<GlobalErrors, UnitError> {
+    pub fn service_errors(&self) -> Result<GlobalErrors, IommuError> {
         let machine = &*self.shared.machine;
         let errors = machine.errors()?;
         if errors & reg::gerror::SFM != 0 {

@@ -10,9 +10,9 @@ use super::spec::reg;
 use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::SplitRule;
-use portolan::unit::UnitError;
 
 /// Something that a unit has or has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -120,11 +120,11 @@ impl Features {
     /// Reads and checks the identification registers.
     ///
     /// # Errors
-    /// [`UnitError::Gone`], [`UnitError::Nonsense`] with the register, or
-    /// [`UnitError::Unsupported`].
-    pub fn read(registers: &impl Mmio) -> Result<Self, UnitError> {
+    /// [`IommuError::Gone`], [`IommuError::Nonsense`] with the register, or
+    /// [`IommuError::Unsupported`].
+    pub fn read(registers: &impl Mmio) -> Result<Self, IommuError> {
         let read = |offset| match registers.read32(offset) {
-            u32::MAX => Err(UnitError::Gone),
+            u32::MAX => Err(IommuError::Gone),
             value => Ok(u64::from(value)),
         };
         let idr = [reg::IDR0, reg::IDR1, reg::IDR3, reg::IDR5].map(read);
@@ -156,12 +156,12 @@ impl Features {
     ///
     /// # Errors
     /// As [`Features::read`].
-    pub fn decode(idr0: u64, idr1: u64, idr3: u64, idr5: u64) -> Result<Self, UnitError> {
+    pub fn decode(idr0: u64, idr1: u64, idr3: u64, idr5: u64) -> Result<Self, IommuError> {
         use reg::{idr0 as r0, idr1 as r1, idr3 as r3, idr5 as r5};
         Self::supported(idr0, idr1)?;
-        let nonsense = |offset, value| Err(UnitError::Nonsense { offset, value });
+        let nonsense = |offset, value| Err(IommuError::Nonsense { offset, value });
         let width = |lg2: u64, most| u32::try_from(lg2).ok().filter(|_| lg2 <= most);
-        let idr1_bad = UnitError::Nonsense {
+        let idr1_bad = IommuError::Nonsense {
             offset: reg::IDR1,
             value: idr1,
         };
@@ -223,7 +223,7 @@ impl Features {
     }
 
     /// Refuses what makes no sense and what this driver cannot drive.
-    fn supported(idr0: u64, idr1: u64) -> Result<(), UnitError> {
+    fn supported(idr0: u64, idr1: u64) -> Result<(), IommuError> {
         use reg::{idr0 as r0, idr1 as r1};
         let ttf = r0::TTF.of(idr0);
         let endian = r0::TTENDIAN.of(idr0);
@@ -231,14 +231,14 @@ impl Features {
         let no_stage = r0::S1P.of(idr0) == 0 && r0::S2P.of(idr0) == 0;
         // Reserved encodings.
         if no_stage || ttf == 0 || endian == 1 || stall == 3 || r0::ST_LEVEL.of(idr0) > 1 {
-            return Err(UnitError::Nonsense {
+            return Err(IommuError::Nonsense {
                 offset: reg::IDR0,
                 value: idr0,
             });
         }
         let preset = r1::QUEUES_PRESET.of(idr1) | r1::TABLES_PRESET.of(idr1);
         if ttf == 1 || endian == 3 || stall == 2 || preset != 0 {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         Ok(())
     }
@@ -277,7 +277,7 @@ mod tests {
     /// As a published virtual unit says it.
     const GOOD: [u64; 4] = [0x0d40_101a, 0x0273_0010, 0x1404, 0x74];
 
-    fn with(register: usize, clear: u64, set: u64) -> Result<Features, UnitError> {
+    fn with(register: usize, clear: u64, set: u64) -> Result<Features, IommuError> {
         let mut idr = GOOD;
         idr[register] = idr[register] & !clear | set;
         Features::decode(idr[0], idr[1], idr[2], idr[3])
@@ -326,7 +326,8 @@ mod tests {
         ];
         for (register, clear, set, at) in cases {
             let found = with(register, clear, set);
-            let nonsense = matches!(found, Err(UnitError::Nonsense { offset, .. }) if offset == at);
+            let nonsense =
+                matches!(found, Err(IommuError::Nonsense { offset, .. }) if offset == at);
             assert!(nonsense, "{register} {clear:#x} {set:#x}: {found:?}");
         }
     }
@@ -350,7 +351,7 @@ mod tests {
             (0, 3 << 24, 2 << 24),
         ];
         for (register, clear, set) in cases.into_iter().chain([(1, 0, 1 << 29), (1, 0, 1 << 30)]) {
-            assert_eq!(with(register, clear, set), Err(UnitError::Unsupported));
+            assert_eq!(with(register, clear, set), Err(IommuError::Unsupported));
         }
     }
 

@@ -4,8 +4,8 @@ use super::features::Has;
 use super::spec::reg;
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, poll};
-use portolan::unit::{Awaited, UnitError};
 
 /// A block of table memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,9 +46,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     }
 
     /// A register that never reads as all ones.
-    pub fn read(&self, offset: usize) -> Result<u32, UnitError> {
+    pub fn read(&self, offset: usize) -> Result<u32, IommuError> {
         match self.registers.read32(offset) {
-            u32::MAX => Err(UnitError::Gone),
+            u32::MAX => Err(IommuError::Gone),
             value => Ok(value),
         }
     }
@@ -57,14 +57,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     pub fn wait<T>(
         &self,
         awaited: Awaited,
-        mut look: impl FnMut() -> Result<Option<T>, UnitError>,
-    ) -> Result<T, UnitError> {
+        mut look: impl FnMut() -> Result<Option<T>, IommuError>,
+    ) -> Result<T, IommuError> {
         poll(&self.clock, self.limit, || look().transpose())
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
     }
 
     /// Writes `value` and waits until `ack` says that it has taken effect.
-    pub fn control(&self, offset: usize, ack: usize, value: u32) -> Result<(), UnitError> {
+    pub fn control(&self, offset: usize, ack: usize, value: u32) -> Result<(), IommuError> {
         self.registers.write32(offset, value);
         self.wait(Awaited::Control, || {
             Ok((self.read(ack)? == value).then_some(()))
@@ -72,14 +72,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     }
 
     /// Global errors that were not acknowledged yet.
-    pub fn errors(&self) -> Result<u32, UnitError> {
+    pub fn errors(&self) -> Result<u32, IommuError> {
         let seen = self.seen.lock();
         let now = self.read(reg::GERROR)?;
         Ok((now ^ *seen) & reg::gerror::ALL)
     }
 
     /// Acknowledges the errors of `mask`.
-    pub fn acknowledge(&self, mask: u32) -> Result<(), UnitError> {
+    pub fn acknowledge(&self, mask: u32) -> Result<(), IommuError> {
         let mut seen = self.seen.lock();
         // Read under the lock: by an older value an error would be raised that another CPU has
         // acknowledged.
@@ -90,8 +90,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
     }
 
     /// Zeroed memory of `2^lg2` bytes, aligned to its size, at least a page of 4 KiB.
-    pub fn alloc(&self, lg2: u32) -> Result<Block, UnitError> {
-        let size = PageSize::from_lg2(lg2.max(12)).ok_or(UnitError::Unsupported)?;
+    pub fn alloc(&self, lg2: u32) -> Result<Block, IommuError> {
+        let size = PageSize::from_lg2(lg2.max(12)).ok_or(IommuError::Unsupported)?;
         let at = self.mem.alloc(size)?;
         // The address fields of all structures end at bit 51.
         if at.get() >> 52 != 0 || !at.is_aligned(size) {

@@ -2,10 +2,10 @@
 //!
 //! * [`Smmu::enable`] takes a unit over; [`Features`] is what it says of itself.
 //! * [`Smmu::first_stage`] and [`Smmu::second_stage`] make domains; streams are moved through the
-//!   traits of `portolan::unit`, substreams and nested streams by methods of [`Smmu`].
+//!   traits of `portolan::iommu`, substreams and nested streams by methods of [`Smmu`].
 //! * [`update`] computes how live entries change; [`spec`] holds layouts only.
 //!
-//! Page requests and stalled accesses go to `portolan::fault`, whose `Responder` [`Smmu`] is; streams
+//! Page requests and stalled accesses go to `portolan::iopf`, whose `Responder` [`Smmu`] is; streams
 //! stall where [`Smmu::enable_stalls`] says so.
 //!
 //! Handlers of the unit's interrupts call [`Smmu::service_errors`], `next_fault` or

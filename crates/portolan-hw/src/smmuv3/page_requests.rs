@@ -1,7 +1,7 @@
 //! Page requests of devices, and the answers to them and to stalls.
 //!
 //! IHI 0070, sections 8.1 (page-request queue), 4.5.2 (CMD_PRI_RESP) and 4.7.1 (CMD_RESUME).
-//! Grouping, handling and the promise of one answer a group are `portolan::fault`'s. When requests
+//! Grouping, handling and the promise of one answer a group are `portolan::iopf`'s. When requests
 //! are lost for want of room the unit answers those that need an answer itself (8.1).
 
 use super::command::{self, Resume};
@@ -12,11 +12,12 @@ use super::spec::reg;
 use super::unit::Smmu;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::{
-    GroupId, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder, Response, Wants,
+use portolan::iommu::IommuError;
+use portolan::iopf::{
+    GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
+    Response,
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::UnitError;
 
 /// What comes out of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +30,10 @@ pub enum PageRequestEvent {
 
 fn decode(words: &[u64; 4]) -> RawPageRequest {
     let wants = [
-        (layout::READ, Wants::READ),
-        (layout::WRITE, Wants::WRITE),
-        (layout::EXECUTE, Wants::EXECUTE),
-        (layout::PRIVILEGED, Wants::PRIVILEGED),
+        (layout::READ, Permissions::READ),
+        (layout::WRITE, Permissions::WRITE),
+        (layout::EXECUTE, Permissions::EXECUTE),
+        (layout::PRIVILEGED, Permissions::PRIVILEGED),
     ];
     let set = wants
         .into_iter()
@@ -78,10 +79,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// The oldest page request, if any. *Context.* Interrupt.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] if page requests are not enabled; if the unit is gone.
-    pub fn next_page_request(&self) -> Result<Option<PageRequestEvent>, UnitError> {
+    /// [`IommuError::Unsupported`] if page requests are not enabled; if the unit is gone.
+    pub fn next_page_request(&self) -> Result<Option<PageRequestEvent>, IommuError> {
         let machine = &*self.shared.machine;
-        let requests = self.requests.as_ref().ok_or(UnitError::Unsupported)?;
+        let requests = self.requests.as_ref().ok_or(IommuError::Unsupported)?;
         let next = requests.lock().next(machine, |_| Ok(()))?;
         match next {
             Next::Record(words) => Ok(Some(PageRequestEvent::Request(decode(&words)))),
@@ -98,10 +99,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Smmu<R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
     /// Sends a command and waits until the unit has taken it. *Context.* Atomic.
-    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), UnitError> {
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), IommuError> {
         self.shared.run([answer(to, response)])
     }
 }

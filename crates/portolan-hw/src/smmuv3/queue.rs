@@ -30,8 +30,8 @@ use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use errors::{FAILURES, Failure};
 use portolan::addr::PhysAddr;
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
-use portolan::unit::{Awaited, UnitError};
 
 /// Commands written under one turn of the lock.
 const CHUNK: usize = 64;
@@ -117,7 +117,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         lg2: u32,
         most_unsynced: u64,
         messages: Has,
-    ) -> Result<Self, UnitError> {
+    ) -> Result<Self, IommuError> {
         let block = machine.alloc(lg2 + super::spec::command::LG2_BYTES)?;
         let messages = match messages {
             Has::No => None,
@@ -173,7 +173,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     }
 
     /// Looks how far the unit is, and puts it back to work if it stopped at a command.
-    pub fn service(&self) -> Result<(), UnitError> {
+    pub fn service(&self) -> Result<(), IommuError> {
         self.observe(&mut self.ring.lock())
     }
 
@@ -189,15 +189,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     }
 
     /// Whether commands can be written.
-    pub fn running(&self) -> Result<(), UnitError> {
+    pub fn running(&self) -> Result<(), IommuError> {
         match self.state.load(Ordering::Acquire) {
             RUNNING => Ok(()),
-            _ => Err(UnitError::Stopped),
+            _ => Err(IommuError::Stopped),
         }
     }
 
     /// Writes `commands` and a sync, and waits until they are complete.
-    pub fn run(&self, commands: &mut dyn Iterator<Item = Words>) -> Result<(), UnitError> {
+    pub fn run(&self, commands: &mut dyn Iterator<Item = Words>) -> Result<(), IommuError> {
         if self.state.load(Ordering::Acquire) == OFF {
             return Ok(());
         }
@@ -227,7 +227,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         commands: &[Words],
         ending: Ending,
         ticket: &mut Option<Ticket>,
-    ) -> Result<Option<Waited>, UnitError> {
+    ) -> Result<Option<Waited>, IommuError> {
         let mut rest = commands;
         loop {
             let (placed, waited) = self.with_ring(|ring| {
@@ -271,7 +271,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
 
     /// Writes one command if there is room for it at once, and waits for nothing; whether there
     /// was. Only for commands that need no sync (4.6: answers to stalls and page requests).
-    pub fn post(&self, words: &Words) -> Result<Has, UnitError> {
+    pub fn post(&self, words: &Words) -> Result<Has, IommuError> {
         if self.state.load(Ordering::Acquire) == OFF {
             return Ok(Has::Yes);
         }
@@ -292,7 +292,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     }
 
     /// A sync behind the commands of `ticket`: somebody else's, if one came meanwhile.
-    fn sync(&self, ticket: Option<&Ticket>) -> Result<Waited, UnitError> {
+    fn sync(&self, ticket: Option<&Ticket>) -> Result<Waited, IommuError> {
         let (owner, end) = ticket.map_or((0, 0), |ticket| (ticket.owner, ticket.end));
         loop {
             let found = self.with_ring(|ring| {
@@ -326,8 +326,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
 
     fn with_ring<T>(
         &self,
-        work: impl FnOnce(&mut Ring) -> Result<T, UnitError>,
-    ) -> Result<T, UnitError> {
+        work: impl FnOnce(&mut Ring) -> Result<T, IommuError>,
+    ) -> Result<T, IommuError> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let mut ring = self.ring.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -345,7 +345,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     }
 
     /// Free slots; looks at the unit only if too few are known for one command.
-    fn room(&self, ring: &mut Ring) -> Result<usize, UnitError> {
+    fn room(&self, ring: &mut Ring) -> Result<usize, IommuError> {
         if self.free(ring) < self.needed() {
             self.observe(ring)?;
         }

@@ -6,8 +6,8 @@
 use super::machine::{Block, Machine};
 use super::spec::reg;
 use core::sync::atomic::AtomicU64;
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::UnitError;
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Records {
         record_lg2: u32,
         produced: usize,
         consumed: usize,
-    ) -> Result<Self, UnitError> {
+    ) -> Result<Self, IommuError> {
         let block = machine.alloc(lg2 + record_lg2)?;
         Ok(Self {
             block,
@@ -72,14 +72,14 @@ impl Records {
     pub fn next<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         &mut self,
         machine: &Machine<R, M, C>,
-        accept: impl FnOnce(&[u64; 4]) -> Result<(), UnitError>,
-    ) -> Result<Next, UnitError> {
+        accept: impl FnOnce(&[u64; 4]) -> Result<(), IommuError>,
+    ) -> Result<Next, IommuError> {
         let produced = machine.read(self.produced)?;
         let mask = (2u32 << self.lg2) - 1;
         let there = produced.wrapping_sub(self.at) & mask;
         if there > 1 << self.lg2 {
             let (offset, value) = (self.produced, produced.into());
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         if there == 0 {
             if (produced ^ self.at) & reg::OVERFLOW == 0 {

@@ -18,14 +18,14 @@ use alloc::sync::Arc;
 use arrayvec::ArrayVec;
 use core::iter::once;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{ContextId, IovaRange, PageSize, Pasid, StreamId};
+use portolan::addr::{InvalTag, IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{ContextHome, UnitError};
 
 /// A device with translations of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Remote {
+pub(super) struct Atc {
     pub stream: StreamId,
     pub pasid: Option<Pasid>,
 }
@@ -41,7 +41,7 @@ pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
     pub asids: Ids<C>,
     pub vmids: Ids<C>,
     /// Devices with translations of their own.
-    pub remotes: Sets<C, Tag, Remote>,
+    pub atcs: Sets<C, Tag, Atc>,
     /// Streams with first stages of a guest's over one of our second stages.
     pub nested: Sets<C, Tag, StreamId>,
 }
@@ -77,7 +77,7 @@ impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
             asids: Ids::new(1, (1 << features.asid_lg2) - 1),
             // VMID 0 tags the first stages that have no second.
             vmids: Ids::new(1, (1 << features.vmid_lg2) - 1),
-            remotes: Sets::default(),
+            atcs: Sets::default(),
             nested: Sets::default(),
         }
     }
@@ -85,7 +85,7 @@ impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     /// Commands, a sync, and the wait for it.
-    pub fn run<const N: usize>(&self, commands: [Words; N]) -> Result<(), UnitError> {
+    pub fn run<const N: usize>(&self, commands: [Words; N]) -> Result<(), IommuError> {
         self.queue.run(&mut commands.into_iter())
     }
 
@@ -94,16 +94,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 
     /// Has devices that use `tag` forget `range`, or everything.
-    fn tell_remotes(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), UnitError> {
-        let mut remotes = self.remotes.members(tag).peekable();
-        if remotes.peek().is_none() {
+    fn invalidate_atcs(&self, tag: Tag, range: Option<IovaRange>) -> Result<(), IommuError> {
+        let mut atcs = self.atcs.members(tag).peekable();
+        if atcs.peek().is_none() {
             return Ok(());
         }
-        let mut commands = remotes.map(|remote| {
+        let mut commands = atcs.map(|atc| {
             // Under a guest's first stage the device knows other addresses than ours.
-            let nested = self.nested.contains(tag, remote.stream);
+            let nested = self.nested.contains(tag, atc.stream);
             let range = range.filter(|_| !nested);
-            command::invalidate_device(remote.stream, remote.pasid, range)
+            command::invalidate_device(atc.stream, atc.pasid, range)
         });
         self.queue.run(&mut commands)
     }
@@ -248,9 +248,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let mut held = None;
         loop {
             let mut round = Round {
@@ -274,10 +274,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;
             for Touched { tag, range } in touched {
-                self.0.tell_remotes(tag, range)?;
+                self.0.invalidate_atcs(tag, range)?;
             }
             match ended {
-                Ended::Bad => return Err(UnitError::Unsupported),
+                Ended::Bad => return Err(IommuError::Unsupported),
                 Ended::Exhausted => return Ok(()),
                 Ended::Sync | Ended::NotYet => {}
             }
@@ -285,9 +285,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for SmmuQueue<R, M, C> {
-    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
-        let tag = Tag::of(context).ok_or(UnitError::Unsupported)?;
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuQueue<R, M, C> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+        let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
         self.0.queue.run(&mut once(command::invalidate_tag(tag)))?;
         match tag {
             Tag::Asid(asid) => self.0.asids.give_back(asid.get().into()),

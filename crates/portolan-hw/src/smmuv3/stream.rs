@@ -12,7 +12,7 @@ use super::context::Tag;
 use super::context_table::ContextTable;
 use super::features::{Has, StallModel};
 use super::machine::Machine;
-use super::shared::Remote;
+use super::shared::Atc;
 use super::spec::command::Words;
 use super::spec::{cd, ste};
 use super::stream_table::Place;
@@ -26,8 +26,8 @@ use arrayvec::ArrayVec;
 use core::any::Any;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::{AttachError, Awaited, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{AttachError, Awaited, UnitError};
 
 /// A domain that is kept alive.
 pub(super) type Hold = Arc<dyn Any + Send + Sync>;
@@ -138,7 +138,7 @@ type Forget = ArrayVec<Words, 2>;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Takes a stream for the caller alone. Memory is needed only for one that was never named.
-    fn claim(&self, id: StreamId) -> Result<Box<Stream>, UnitError> {
+    fn claim(&self, id: StreamId) -> Result<Box<Stream>, IommuError> {
         let streams = &self.streams.0;
         self.shared.machine.wait(Awaited::Turn, || {
             let take = |slot: &mut Slot| core::mem::replace(slot, Slot::Busy);
@@ -200,7 +200,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         place: Place,
         entry: &ste::Ste,
         descriptor: Option<&cd::Cd>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let forget = || {
             self.shared
                 .run([command::invalidate_device(id, None, None)])
@@ -223,7 +223,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         &self,
         stream: &mut Stream,
         needed: bool,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         if needed && stream.contexts.is_none() {
             let features = &self.shared.features;
             let table = ContextTable::new(
@@ -289,7 +289,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         place: Place,
         entry: &ste::Ste,
         descriptor: Option<&cd::Cd>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let mut entry = *entry;
         let descriptor = descriptor.map(|descriptor| stream.stalling(descriptor));
@@ -322,7 +322,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Has the unit take a stream's accesses for invalid, whatever it knew of it.
-    pub(super) fn cut(&self, id: StreamId, place: Place) -> Result<(), UnitError> {
+    pub(super) fn cut(&self, id: StreamId, place: Place) -> Result<(), IommuError> {
         let machine = &self.shared.machine;
         machine.store(place.block, place.word, self.config.blocking.entry()[0]);
         machine.barrier();
@@ -336,7 +336,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         pasid: u32,
         place: Place,
         descriptor: &cd::Cd,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let plan = EntryPlan::context(&self.load(place), descriptor);
         let forget = [command::config_context(id, Pasid::new(pasid))];
         self.carry_out(place, &plan, &forget)
@@ -351,7 +351,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         place: Place,
         plan: &EntryPlan,
         forget: &[Words],
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         for step in plan.steps() {
             match *step {
                 EntryStep::Write { word, value } => {
@@ -374,7 +374,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     ) {
         let Some(tag) = new.tag else { return };
         if stream.ats == Has::Yes {
-            self.shared.remotes.add(tag, Remote { stream: id, pasid });
+            self.shared.atcs.add(tag, Atc { stream: id, pasid });
         }
         if new.nested {
             self.shared.nested.add(tag, id);
@@ -383,9 +383,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
 
     pub(super) fn discharge(&self, id: StreamId, pasid: Option<Pasid>, old: &Attached) {
         let Some(tag) = old.tag else { return };
-        self.shared
-            .remotes
-            .remove(tag, Remote { stream: id, pasid });
+        self.shared.atcs.remove(tag, Atc { stream: id, pasid });
         if old.nested {
             self.shared.nested.remove(tag, id);
         }
@@ -400,7 +398,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         pasid: Option<Pasid>,
         place: Place,
         old: Attached,
-        moved: Result<(), UnitError>,
+        moved: Result<(), IommuError>,
     ) -> Result<(), AttachError> {
         if let Err(error) = moved {
             let machine = &self.shared.machine;

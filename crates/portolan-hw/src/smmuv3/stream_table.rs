@@ -8,8 +8,8 @@ use super::machine::{Block, Machine};
 use super::spec::{reg, ste};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{AttachError, UnitError};
 
 /// Exponent of the number of streams of a second-level table: 16 KiB.
 const SPLIT: u32 = 8;
@@ -64,7 +64,7 @@ impl<C: Cpus> StreamTable<C> {
         features: &Features,
         lg2: u32,
         blocking: Blocking,
-    ) -> Result<Self, UnitError> {
+    ) -> Result<Self, IommuError> {
         let two_level = features.two_level_streams == Has::Yes && lg2 > SPLIT;
         let base = if two_level {
             machine.alloc(lg2 - SPLIT + 3)?
@@ -141,7 +141,7 @@ impl<C: Cpus> StreamTable<C> {
         machine: &Machine<R, M, C>,
         second: &Book<C, u32, Block>,
         upper: u32,
-    ) -> Result<Block, UnitError> {
+    ) -> Result<Block, IommuError> {
         let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
         self.block_all(machine, block);
         let mut descriptor = [block.at.get()];
@@ -154,7 +154,9 @@ impl<C: Cpus> StreamTable<C> {
             Ok(()) => Ok(block),
             Err(block) => {
                 machine.free(block);
-                second.with(upper, |block| *block).ok_or(UnitError::Stopped)
+                second
+                    .with(upper, |block| *block)
+                    .ok_or(IommuError::Stopped)
             }
         }
     }

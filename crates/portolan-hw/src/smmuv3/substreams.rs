@@ -12,8 +12,8 @@ use super::unit::Smmu;
 use super::update::EntryPlan;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{AttachError, UnitError};
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     /// Moves a substream.
@@ -53,7 +53,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         place: Place,
         (pasid, at): (Pasid, Place),
         descriptor: &cd::Cd,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let unsure = stream.is_unsure();
         if unsure {
             self.shared
@@ -81,7 +81,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         id: StreamId,
         stream: &Stream,
         place: Place,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let old = self.load(place);
         let first = ste::CONFIG.get(&old) == ste::config::STAGE1;
         if ste::V.get(&old) != 0 && first {

@@ -12,15 +12,15 @@ use super::*;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::fault::{
-    GroupId, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response, Wants,
-};
 use portolan::inval::{Command, Depth, Gather, InvalidationQueue as _, Step};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu, IommuError,
+};
+use portolan::iopf::{
+    GroupId, Permissions, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response,
+};
 use portolan::platform::Nanos;
 use portolan::table::Access;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Unit, UnitError,
-};
 
 type Driver = Smmu<Mock, Memory, Ticks>;
 type First = FirstStage<12, Mock, Memory, Ticks>;
@@ -118,11 +118,11 @@ fn a_unit_that_is_deaf_or_gone_is_an_error() {
         .registers
         .insert(reg::CR0ACK, reg::cr0::SMMUEN);
     let made = Smmu::enable(unit, mem.clone(), Ticks::default(), config());
-    assert!(matches!(made, Err(UnitError::TimedOut { .. })));
+    assert!(matches!(made, Err(IommuError::TimedOut { .. })));
     let unit = mock(&mem);
     unit.script.lock().gone = true;
     let made = Smmu::enable(unit, mem, Ticks::default(), config());
-    assert_eq!(made.err(), Some(UnitError::Gone));
+    assert_eq!(made.err(), Some(IommuError::Gone));
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn domains_of_another_unit_and_streams_out_of_range_are_refused() {
     let mut options = OPTIONS();
     options.input_lg2 = Some(49);
     let wide = driver.first_stage::<12>(&options);
-    assert_eq!(wide.err(), Some(UnitError::Unsupported));
+    assert_eq!(wide.err(), Some(IommuError::Unsupported));
 }
 
 #[test]
@@ -244,9 +244,9 @@ fn devices_with_translations_are_told_after_the_unit() {
         .refuse
         .push((op::SYNC, error::ATC_INV_SYNC, 1));
     let mut owed = debt(&*domain, 0x9000);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let code = error::ATC_INV_SYNC;
-    assert_eq!(error, UnitError::Refused { code });
+    assert_eq!(error, IommuError::Refused { code });
     domain.sync(&mut owed).unwrap();
     unit.take_log();
     // When it moves away it forgets everything, and is not told any more.
@@ -290,7 +290,7 @@ fn a_guest_s_first_stage_over_ours() {
         0xff,
     ] {
         let refused = driver.guest_commands(STREAM, &[[op::TLBI_NH_ALL, 0], [code, 0]]);
-        assert_eq!(refused, Err(UnitError::Unsupported.into()));
+        assert_eq!(refused, Err(IommuError::Unsupported.into()));
     }
     assert!(unit.take_log().is_empty());
     driver.block(STREAM).unwrap();
@@ -372,7 +372,7 @@ fn a_move_that_fails_blocks_and_keeps_both_domains() {
     let failed = driver.attach(STREAM, &two).unwrap_err();
     assert!(matches!(
         failed,
-        AttachError::Unit(UnitError::TimedOut { .. })
+        AttachError::Iommu(IommuError::TimedOut { .. })
     ));
     assert_eq!(unit.entry(STREAM.get()).unwrap()[0], 0);
     let (weak_one, weak_two) = (Arc::downgrade(&one), Arc::downgrade(&two));
@@ -396,7 +396,7 @@ fn whichever_command_is_refused_the_next_move_works() {
         driver.attach(STREAM, &one).unwrap();
         unit.script.lock().refuse_after = Some(number);
         let moved = driver.attach(STREAM, &two);
-        let refused = AttachError::Unit(UnitError::Refused { code: error::ILL });
+        let refused = AttachError::Iommu(IommuError::Refused { code: error::ILL });
         let hit = unit.script.lock().refuse_after.take().is_none();
         let entry = unit.entry(STREAM.get()).unwrap();
         match moved {
@@ -447,10 +447,10 @@ fn global_errors_are_served() {
     assert_eq!(driver.service_errors(), Ok(some));
     assert_eq!(driver.service_errors(), Ok(GlobalErrors::empty()));
     unit.raise(reg::gerror::SFM);
-    let stopped = AttachError::Unit(UnitError::Stopped);
+    let stopped = AttachError::Iommu(IommuError::Stopped);
     assert_eq!(driver.service_errors(), Ok(GlobalErrors::SERVICE_FAILURE));
     assert_eq!(driver.block(STREAM), Err(stopped));
-    assert_eq!(driver.next_fault(), Err(UnitError::Stopped));
+    assert_eq!(driver.next_fault(), Err(IommuError::Stopped));
 }
 
 #[test]

@@ -20,8 +20,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
-use portolan::unit::{Awaited, UnitError};
 
 /// Whether something is wanted.
 ///
@@ -129,7 +129,7 @@ impl Default for Config {
 
 /// A unit that is enabled.
 ///
-/// Streams are moved through the traits of `portolan::unit` and the methods here. When it is
+/// Streams are moved through the traits of `portolan::iommu` and the methods here. When it is
 /// dropped it is disabled as by [`Smmu::disable`]; if that fails, all memory that the hardware may
 /// still use stays allocated for good. *Context.* of the drop: Task.
 ///
@@ -169,10 +169,10 @@ where
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`Features::read`]; [`UnitError::Memory`], or [`UnitError::Unsupported`] for a stream at
-    /// work that the table has not, before anything is changed; [`UnitError::TimedOut`] if it does
+    /// See [`Features::read`]; [`IommuError::Memory`], or [`IommuError::Unsupported`] for a stream at
+    /// work that the table has not, before anything is changed; [`IommuError::TimedOut`] if it does
     /// not follow, and then it is left disabled if it can be.
-    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, UnitError> {
+    pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.on_board(config.coherency);
         config.reserved.within(features.output_lg2);
         let machine = Machine::new(registers, mem, clock, config.limit, features.coherent);
@@ -189,7 +189,7 @@ where
         machine: Arc<Machine<R, M, C>>,
         features: Features,
         config: Config,
-    ) -> Result<Self, UnitError> {
+    ) -> Result<Self, IommuError> {
         let messages = match (config.messages, features.msi, features.coherent) {
             (Want::IfThere, Has::Yes, Has::Yes) => Has::Yes,
             _ => Has::No,
@@ -242,7 +242,7 @@ where
         })
     }
 
-    fn switch_on(&self) -> Result<(), UnitError> {
+    fn switch_on(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let features = &self.shared.features;
         self.set_bypass(WhenDisabled::Abort)?;
@@ -310,7 +310,7 @@ where
     }
 
     /// What happens to accesses while the unit is disabled. Units may ignore it.
-    fn set_bypass(&self, when: WhenDisabled) -> Result<(), UnitError> {
+    fn set_bypass(&self, when: WhenDisabled) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let settled = || {
             machine.wait(Awaited::Control, || {
@@ -340,13 +340,13 @@ where
     ///
     /// # Errors
     /// If the unit does not follow: what it may still use is then kept until another call succeeds,
-    /// or for good. [`UnitError::Stopped`] while somebody else is at it.
-    pub fn disable(&self) -> Result<(), UnitError> {
+    /// or for good. [`IommuError::Stopped`] while somebody else is at it.
+    pub fn disable(&self) -> Result<(), IommuError> {
         {
             let mut power = self.power.lock();
             match *power {
                 Power::Off => return Ok(()),
-                Power::Changing => return Err(UnitError::Stopped),
+                Power::Changing => return Err(IommuError::Stopped),
                 Power::On | Power::Unknown => *power = Power::Changing,
             }
         }
@@ -365,7 +365,7 @@ where
         result
     }
 
-    fn switch_off(&self) -> Result<(), UnitError> {
+    fn switch_off(&self) -> Result<(), IommuError> {
         let machine = &*self.shared.machine;
         let enabled = machine.read(reg::CR0ACK)? & reg::cr0::ALL;
         machine.control(reg::CR0, reg::CR0ACK, enabled & !reg::cr0::SMMUEN)?;
@@ -404,11 +404,11 @@ where
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`], [`UnitError::OutOfContexts`] or [`UnitError::Memory`].
+    /// [`IommuError::Unsupported`], [`IommuError::OutOfContexts`] or [`IommuError::Memory`].
     pub fn first_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<FirstStage<G, R, M, C>, UnitError> {
+    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
         domain::first_stage(&self.shared, options)
     }
 
@@ -421,7 +421,7 @@ where
     pub fn second_stage<const G: u32>(
         &self,
         options: &DomainOptions,
-    ) -> Result<SecondStage<G, R, M, C>, UnitError> {
+    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
         domain::second_stage(&self.shared, options)
     }
 }

@@ -10,8 +10,8 @@ use core::fmt;
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::StreamId;
+use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError, ReservedRegion};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{Attach, AttachError, Domain, FaultEvent, ReservedRegion, Unit, UnitError};
 
 use super::counts::WriteKind;
 use super::domain::TegraDomain;
@@ -49,7 +49,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     ///
     /// # Errors
     /// The first failure; the others are tried all the same.
-    pub(super) fn block_all(&self) -> Result<(), UnitError> {
+    pub(super) fn block_all(&self) -> Result<(), IommuError> {
         let mut result = Ok(());
         for (n, group) in self.shared.chip.swgroups().iter().enumerate() {
             let blocked = {
@@ -72,15 +72,15 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     }
 
     /// Moves swgroup `n`.
-    fn go(&self, n: usize, group: &Swgroup, new: Option<Home>) -> Result<(), UnitError> {
+    fn go(&self, n: usize, group: &Swgroup, new: Option<Home>) -> Result<(), IommuError> {
         let shared = &*self.shared;
         if matches!(new, Some(Home::Passed)) && group.enables == Enables::ReadOnly {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let mut known = self.known.lock();
         let Known { places, enables } = &mut *known;
         let Some(place) = places.get_mut(n) else {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         };
         if place.unsure {
             // What a failure left over is out of reach before anything new comes into it.
@@ -120,7 +120,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         group: &Swgroup,
         home: Option<&Home>,
         written: Written,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let id = match home {
             Some(Home::Domain { id, .. }) => *id,
             Some(Home::Passed) | None => BLOCKED,
@@ -158,7 +158,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
 
 /// *Context.* Interrupt: `next_fault`. Task: the others, since a domain that a stream leaves may
 /// end there.
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Unit for TegraSmmu<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Iommu for TegraSmmu<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         let (n, group) = self.group(stream)?;
         Ok(self.go(n, group, None)?)
@@ -173,7 +173,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Unit for TegraSmmu<R, M, C> {
         self.reservations().of(stream, each);
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.fault()
     }
 }

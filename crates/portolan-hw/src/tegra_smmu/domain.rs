@@ -2,12 +2,12 @@
 
 use core::sync::atomic::AtomicU32;
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable, sync};
+use portolan::iommu::{Domain, DomainError, IommuError, PagedDomain, UnmapFailed};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::Tegra;
 use portolan::table::{Access, PageTable, Translation};
-use portolan::unit::{Domain, DomainError, PagedDomain, UnitError, UnmapFailed};
 
 use super::queue::{Knowing, TablesLeft};
 use super::shared::TegraQueue;
@@ -39,7 +39,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraDomain<R, M, C> {
     }
 
     /// The number of the address space.
-    pub fn context(&self) -> ContextId {
+    pub fn context(&self) -> InvalTag {
         self.paged.context()
     }
 
@@ -95,7 +95,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Domain for TegraDomain<R, M, C> {
         self.paged.unmap(range, owed)
     }
 
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>> {
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
         let tables = match owed.holds_tables() {
             true => TablesLeft::Yes,
             false => TablesLeft::No,

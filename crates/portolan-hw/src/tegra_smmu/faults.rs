@@ -7,8 +7,8 @@
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::Iova;
+use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 use super::counts::WriteKind;
 use super::spec::reg::{self, err, int};
@@ -16,7 +16,7 @@ use super::unit::TegraSmmu;
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// The record, if there is one, which makes room for the next.
-    pub(super) fn fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    pub(super) fn fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         let shared = &*self.shared;
         let pending = shared.read(reg::INTSTATUS)? & int::EXPLAINED;
         if pending == 0 {

@@ -8,8 +8,8 @@ use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{Iova, PhysRange};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::UnitError;
 
 use super::counts::WriteKind;
 use super::shared::{Shared, TegraQueue};
@@ -46,7 +46,7 @@ struct Flush<'a, R, M, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
-    fn step(&mut self, step: Step) -> Result<(), UnitError> {
+    fn step(&mut self, step: Step) -> Result<(), IommuError> {
         match step {
             Step::Clean(bytes) => {
                 self.shared.mem.clean(bytes);
@@ -157,7 +157,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         &self,
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let mut flush = Flush {
             shared: self,
             tables,
@@ -181,9 +181,9 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for TegraQueue<R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         self.0.run(steps, TablesLeft::ByDepth)
     }
 }
@@ -196,9 +196,9 @@ pub(super) struct Knowing<'a, R, M, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for Knowing<'_, R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         self.shared.run(steps, self.tables)
     }
 }

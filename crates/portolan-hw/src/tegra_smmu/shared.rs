@@ -6,12 +6,12 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use portolan::addr::{ContextId, PhysAddr, PhysRange};
+use portolan::addr::{InvalTag, PhysAddr, PhysRange};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Held, Mmio, Nanos, TableMem};
 use portolan::table::Format;
 use portolan::table::format::Tegra;
-use portolan::unit::{ContextHome, UnitError};
 
 use super::chip::Chip;
 use super::counts::{Counters, WriteKind};
@@ -93,19 +93,19 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 
     /// A register that never reads as all ones.
-    pub(super) fn read(&self, offset: usize) -> Result<u32, UnitError> {
+    pub(super) fn read(&self, offset: usize) -> Result<u32, IommuError> {
         match self.regs.read32(offset) {
-            u32::MAX => Err(UnitError::Gone),
+            u32::MAX => Err(IommuError::Gone),
             value => Ok(value),
         }
     }
 
     /// Returns once everything written before is complete.
-    pub(super) fn read_back(&self) -> Result<(), UnitError> {
+    pub(super) fn read_back(&self) -> Result<(), IommuError> {
         self.counters.add(WriteKind::ReadBack);
         let value = self.read(reg::PTB_ASID)?;
         if value >= self.chip.asids() {
-            return Err(UnitError::Nonsense {
+            return Err(IommuError::Nonsense {
                 offset: reg::PTB_ASID,
                 value: value.into(),
             });
@@ -114,11 +114,16 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 
     /// Checks that the bits of `mask` of a register are `wanted`: that it took what was written.
-    pub(super) fn must_hold(&self, offset: usize, mask: u32, wanted: u32) -> Result<(), UnitError> {
+    pub(super) fn must_hold(
+        &self,
+        offset: usize,
+        mask: u32,
+        wanted: u32,
+    ) -> Result<(), IommuError> {
         let value = self.read(offset)?;
         if value & mask != wanted {
             let value = value.into();
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         Ok(())
     }
@@ -216,8 +221,8 @@ impl<R, M, C: Cpus> Clone for TegraQueue<R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> ContextHome for TegraQueue<R, M, C> {
-    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TagPool for TegraQueue<R, M, C> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
         let shared = &*self.0;
         if shared.is_off() {
             return Ok(());

@@ -8,11 +8,12 @@ use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Gather, Preference, Quirks};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
+    IommuError,
+};
 use portolan::platform::{Clock, Mmio, Nanos, SlabTables};
 use portolan::table::Access;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit, UnitError,
-};
 use spin::Mutex;
 
 use super::spec::reg;
@@ -103,7 +104,7 @@ fn stream(n: u32) -> StreamId {
 }
 
 fn sync(domain: &impl Domain, mut owed: Gather) {
-    domain.sync(&mut owed).map_err(UnitError::from).unwrap();
+    domain.sync(&mut owed).map_err(IommuError::from).unwrap();
 }
 
 #[test]
@@ -285,7 +286,7 @@ fn streams_move_by_one_write() {
     assert_eq!(smmu.attach(nobody, &first), refused);
     assert!(smmu.block(stream(u32::MAX)).is_err());
     // The GPU decides by itself.
-    let unsupported = Err(AttachError::Unit(UnitError::Unsupported));
+    let unsupported = Err(AttachError::Iommu(IommuError::Unsupported));
     assert_eq!(smmu.pass_through(stream(17)), unsupported);
 }
 
@@ -293,7 +294,7 @@ fn streams_move_by_one_write() {
 fn an_address_space_is_used_again_once_it_is_quiet() {
     let (regs, smmu) = unit(Chip::Tegra30, LOW);
     let all: Vec<_> = (0..3).map(|_| smmu.domain().unwrap()).collect();
-    assert_eq!(smmu.domain().err(), Some(UnitError::OutOfContexts));
+    assert_eq!(smmu.domain().err(), Some(IommuError::OutOfContexts));
     regs.take();
     drop(all);
     // Space 1: the empty directory, both caches.
@@ -350,11 +351,11 @@ fn what_is_gone_says_so_and_keeps_its_memory() {
     let (iova, pa) = (Iova::new(0x1000), PhysAddr::new(0x9000_0000));
     domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
     regs.gone.store(1, Ordering::Relaxed);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(error, UnitError::Gone);
-    assert_eq!(smmu.next_fault(), Err(UnitError::Gone));
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, IommuError::Gone);
+    assert_eq!(smmu.next_fault(), Err(IommuError::Gone));
     let attached = smmu.attach(stream(23), &domain);
-    assert_eq!(attached, Err(AttachError::Unit(UnitError::Gone)));
+    assert_eq!(attached, Err(AttachError::Iommu(IommuError::Gone)));
     regs.gone.store(0, Ordering::Relaxed);
     regs.take();
     // Whatever became of the lines, all of them are forgotten now.
@@ -374,12 +375,12 @@ fn nonsense_is_refused() {
         (smmu.err(), tables.live())
     };
     let gone = |regs: &Regs| regs.gone.store(1, Ordering::Relaxed);
-    assert_eq!(try_it(gone), (Some(UnitError::Gone), 0));
+    assert_eq!(try_it(gone), (Some(IommuError::Gone), 0));
     // Memory that the chip does not reach.
     let regs = Regs::new();
     let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
     let config = Config::of(Chip::Tegra30);
     let smmu = TegraSmmu::enable(regs, tables.clone(), Arc::new(Ticks::default()), config);
-    assert!(matches!(smmu.err(), Some(UnitError::Memory(_))));
+    assert!(matches!(smmu.err(), Some(IommuError::Memory(_))));
     assert_eq!(tables.live(), 0);
 }

@@ -6,12 +6,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
-use portolan::addr::ContextId;
+use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
+use portolan::iommu::{Awaited, IommuError, PagedDomain};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
-use portolan::unit::{Awaited, PagedDomain, UnitError};
 
 use super::attach::Home;
 use super::chip::Chip;
@@ -91,18 +91,18 @@ impl Drop for Known {
 
 /// Whether there is a unit that takes what is written to it, by a register that does nothing by
 /// itself.
-fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), UnitError> {
+fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuError> {
     for wanted in [chip.asids() - 1, BLOCKED] {
         counters.add(WriteKind::SelectAsid);
         counters.add(WriteKind::ReadBack);
         regs.write32(reg::PTB_ASID, wanted);
         let (offset, value) = (reg::PTB_ASID, regs.read32(reg::PTB_ASID));
         if value == u32::MAX {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         if value != wanted {
             let value = value.into();
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
     }
     Ok(())
@@ -113,7 +113,7 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), UnitEr
 /// *Locking.* Streams are moved one at a time, each by a few register accesses under a lock.
 /// Nothing is awaited or allocated under it.
 ///
-/// *Context.* Interrupt: [`next_fault`](portolan::unit::Unit::next_fault). Task: taking over,
+/// *Context.* Interrupt: [`next_fault`](portolan::iommu::Iommu::next_fault). Task: taking over,
 /// making domains, moving streams (a domain that they leave may end there), letting go, and
 /// dropping it: then all streams are blocked, and nothing that the hardware may use is freed.
 #[derive(Debug)]
@@ -131,10 +131,10 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Memory`] before anything changes; [`UnitError::Gone`], [`UnitError::Nonsense`]
-    /// with the register that did not take what was written, or [`UnitError::TimedOut`]. Memory
+    /// [`IommuError::Memory`] before anything changes; [`IommuError::Gone`], [`IommuError::Nonsense`]
+    /// with the register that did not take what was written, or [`IommuError::TimedOut`]. Memory
     /// that the hardware may have been told of is then not freed.
-    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
         let chip = config.chip;
         let mut reserved = config.reserved;
         reserved.within(chip.memory_lg2());
@@ -156,7 +156,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// From a unit that is off, or translates for somebody else, to one that blocks everything.
     /// Each swgroup is named before its clients are translated, so that no client is translated by
     /// what is not its own.
-    fn start(&self) -> Result<(), UnitError> {
+    fn start(&self) -> Result<(), IommuError> {
         let shared = &*self.shared;
         let chip = shared.chip;
         shared.set_power(Power::On);
@@ -188,7 +188,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     }
 
     /// Turns translation on or off, and waits until it is.
-    fn switch(&self, value: u32) -> Result<(), UnitError> {
+    fn switch(&self, value: u32) -> Result<(), IommuError> {
         let shared = &*self.shared;
         shared.write(WriteKind::Config, reg::SMMU_CONFIG, value);
         let look = || match shared.read(reg::SMMU_CONFIG) {
@@ -198,7 +198,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         };
         let awaited = Awaited::Control;
         poll(&shared.clock, shared.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
     }
 
     /// Which chip it is in.
@@ -243,7 +243,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
-    pub fn release(self) -> Result<(), UnitError> {
+    pub fn release(self) -> Result<(), IommuError> {
         let shared = &*self.shared;
         self.block_all()?;
         self.switch(0)?;
@@ -259,8 +259,8 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::OutOfContexts`], [`UnitError::Memory`], or the hardware's.
-    pub fn domain(&self) -> Result<TegraDomain<R, M, C>, UnitError> {
+    /// [`IommuError::OutOfContexts`], [`IommuError::Memory`], or the hardware's.
+    pub fn domain(&self) -> Result<TegraDomain<R, M, C>, IommuError> {
         self.domain_with(self.quirks)
     }
 
@@ -270,14 +270,14 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
     ///
     /// # Errors
     /// As [`TegraSmmu::domain`].
-    pub fn domain_with(&self, quirks: Quirks) -> Result<TegraDomain<R, M, C>, UnitError> {
+    pub fn domain_with(&self, quirks: Quirks) -> Result<TegraDomain<R, M, C>, IommuError> {
         let shared = &*self.shared;
         let memory = shared.chip.memory();
         let noted = Arc::clone(&shared.noted);
         let tables = TegraTables::new(shared.mem.clone(), noted, shared.chip.memory_lg2());
         let table = PageTable::new(Tegra { memory }, tables)?;
-        let id = shared.ids.take().ok_or(UnitError::OutOfContexts)?;
-        let (context, root) = (ContextId::new(id), table.root());
+        let id = shared.ids.take().ok_or(IommuError::OutOfContexts)?;
+        let (context, root) = (InvalTag::new(id), table.root());
         let (caps, queue) = (shared.capabilities(), self.queue());
         // Dropped, it takes its directory back from the hardware.
         let paged = PagedDomain::new(table, context, caps, quirks, queue);

@@ -7,7 +7,7 @@ use portolan::addr::{PciFunction, RequesterId, Segment, StreamId};
 use portolan::platform::Platform;
 
 use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
-use crate::firmware::dmar::{Dmar, ScopeKind, Serves, Structure, Unit};
+use crate::firmware::dmar::{Dmar, Drhd, ScopeKind, Serves, Structure};
 use crate::reserved::Streams;
 use crate::vtd::{Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
 
@@ -47,9 +47,9 @@ fn quirks(platform: &impl Platform, segment: Segment) -> Quirks {
     all.fold(Quirks::empty(), Quirks::union)
 }
 
-fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Unit<'t>, TopologyError>> + use<'t> {
+fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Drhd<'t>, TopologyError>> + use<'t> {
     table.structures().filter_map(|structure| match structure {
-        Ok(Structure::Unit(unit)) => Some(Ok(unit)),
+        Ok(Structure::Drhd(unit)) => Some(Ok(unit)),
         Ok(_) => None,
         Err(error) => Some(Err(error.into())),
     })
@@ -68,7 +68,7 @@ pub(super) fn enable<P: Platform>(
         let window = unit.registers;
         let registers = platform.registers(window);
         let registers = registers.ok_or(EnableError::NoRegisters { window })?;
-        let failed = |error| EnableError::Unit { window, error };
+        let failed = |error| EnableError::Iommu { window, error };
         let features = Features::read(&registers).map_err(failed)?;
         let first = Has::SCALABLE | Has::FIRST | Has::FIRST_1G;
         let mut config = Config {
@@ -122,7 +122,7 @@ pub(super) fn find(
 
 /// Whether a scope of `unit` is `function`, or a bridge that it is behind.
 fn names(
-    unit: &Unit<'_>,
+    unit: &Drhd<'_>,
     platform: &impl Platform,
     function: PciFunction,
 ) -> Result<bool, TopologyError> {

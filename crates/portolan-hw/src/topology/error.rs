@@ -2,7 +2,7 @@
 
 use portolan::addr::{PciFunction, PhysRange};
 use portolan::dma::{DeviceError, SpaceError};
-use portolan::unit::UnitError;
+use portolan::iommu::IommuError;
 use thiserror::Error;
 
 use crate::amd::NotAnIommu;
@@ -51,11 +51,11 @@ pub enum EnableError {
     },
     /// The unit.
     #[error("the unit at {start}: {error}", start = window.start())]
-    Unit {
+    Iommu {
         /// Its registers.
         window: PhysRange,
         /// What became of it.
-        error: UnitError,
+        error: IommuError,
     },
     /// No memory to remember the unit.
     #[error("no memory to remember a unit")]
@@ -85,7 +85,7 @@ pub enum OpenError {
     },
     /// The unit has no domain for it.
     #[error("no domain for the device: {0}")]
-    Domain(UnitError),
+    Domain(IommuError),
     /// The address space.
     #[error(transparent)]
     Space(#[from] SpaceError),

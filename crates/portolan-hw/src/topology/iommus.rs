@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, StreamId};
 use portolan::dma::{
-    Buffers, Constraints, Decision, Device, DeviceTlb, DmaSpace, Facts, SpaceOptions, Wish,
-    default_policy,
+    Buffers, Constraints, Decision, Device, DeviceTlb, DmaSpace, PolicyInputs, PolicyPreference,
+    SpaceOptions, default_policy,
 };
+use portolan::iommu::IommuDomains;
 use portolan::platform::Platform;
-use portolan::unit::Iommu;
 
 use super::{Enabled, OpenError, Topology};
 
@@ -24,7 +24,7 @@ pub struct DeviceOptions {
     /// What its driver does with buffers.
     pub buffers: Buffers,
     /// What the administrator prefers.
-    pub preference: Wish,
+    pub preference: PolicyPreference,
     /// Its address space; the policy in it is replaced by the one that is decided on.
     pub space: SpaceOptions,
 }
@@ -35,7 +35,7 @@ impl Default for DeviceOptions {
         Self {
             constraints: Constraints::default(),
             buffers: Buffers::Owned,
-            preference: Wish::None,
+            preference: PolicyPreference::None,
             space: SpaceOptions::default(),
         }
     }
@@ -74,7 +74,7 @@ impl<P: Platform> Iommus<P> {
     }
 
     /// The units, in the order of firmware's table.
-    pub fn units(&self) -> &[Arc<dyn Iommu>] {
+    pub fn units(&self) -> &[Arc<dyn IommuDomains>] {
         &self.units
     }
 
@@ -82,16 +82,19 @@ impl<P: Platform> Iommus<P> {
     ///
     /// # Errors
     /// If the table is damaged, or no unit serves it.
-    pub fn unit_of(&self, function: PciFunction) -> Result<(&Arc<dyn Iommu>, StreamId), OpenError> {
+    pub fn unit_of(
+        &self,
+        function: PciFunction,
+    ) -> Result<(&Arc<dyn IommuDomains>, StreamId), OpenError> {
         let found = self.topology.find(&self.platform, function)?;
         let served = found.and_then(|(unit, stream)| Some((self.units.get(unit)?, stream)));
         served.ok_or(OpenError::NotServed { function })
     }
 
     /// The policy for a device behind `unit`, and the reason for it.
-    pub fn decide(&self, unit: &dyn Iommu, options: &DeviceOptions) -> Decision {
+    pub fn decide(&self, unit: &dyn IommuDomains, options: &DeviceOptions) -> Decision {
         let conditions = unit.conditions();
-        default_policy(&Facts {
+        default_policy(&PolicyInputs {
             trust: options.constraints.trust,
             stage: conditions.stage,
             caching: conditions.caching,

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysRange, StreamId};
+use portolan::iommu::ReservedKind;
 use portolan::platform::Platform;
-use portolan::unit::ReservedKind;
 
 use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
 use crate::firmware::iort::{Body, Iort, Node, SmmuV3};
@@ -88,7 +88,7 @@ pub(super) fn enable<P: Platform>(
         }
         let memory = memory::for_driver(platform);
         let unit = Smmu::enable(registers, memory, platform.clone(), config);
-        let unit = unit.map_err(|error| EnableError::Unit { window, error })?;
+        let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;
         enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
         enabled.push(Arc::new(unit) as Enabled);
     }

@@ -8,14 +8,14 @@ use portolan::platform::Platform;
 
 use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
 use crate::amd::{AmdVi, Capability, Config, NotAnIommu};
-use crate::firmware::ivrs::{Ivrs, Unit};
+use crate::firmware::ivrs::{Ivhd, Ivrs};
 use crate::reserved::Reservations;
 
 /// Bytes of a unit's registers without its performance counters.
 const WINDOW: u64 = 0x4000;
 
 /// The capability block of `unit`, in the configuration space of its own PCI function.
-fn capability(platform: &impl Platform, unit: &Unit<'_>) -> Result<Capability, EnableError> {
+fn capability(platform: &impl Platform, unit: &Ivhd<'_>) -> Result<Capability, EnableError> {
     let function = PciFunction {
         segment: unit.segment,
         requester: unit.requester,
@@ -54,7 +54,7 @@ pub(super) fn enable<P: Platform>(
         }
         let memory = memory::for_driver(platform);
         let unit = AmdVi::enable(registers, memory, platform.clone(), capability, config);
-        let unit = unit.map_err(|error| EnableError::Unit { window, error })?;
+        let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;
         enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
         enabled.push(Arc::new(unit) as Enabled);
     }

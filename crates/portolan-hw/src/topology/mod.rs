@@ -5,7 +5,7 @@
 //! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
 //!
 //! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 and virtio-iommu (an embedder enables
-//! them by their drivers and makes an [`Iommu`] of them), groups of functions
+//! them by their drivers and makes an [`IommuDomains`] of them), groups of functions
 //! that share a stream (aliases of bridges, functions without ACS), devices that are not PCI
 //! functions, and interrupt remapping.
 
@@ -22,8 +22,8 @@ pub use iommus::{DeviceOptions, Iommus};
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, StreamId};
+use portolan::iommu::IommuDomains;
 use portolan::platform::Platform;
-use portolan::unit::Iommu;
 
 use crate::firmware::dmar::Dmar;
 use crate::firmware::iort::Iort;
@@ -133,4 +133,4 @@ impl Topology {
 }
 
 /// A unit that is enabled.
-type Enabled = alloc::sync::Arc<dyn Iommu>;
+type Enabled = alloc::sync::Arc<dyn IommuDomains>;

@@ -1,7 +1,7 @@
 //! What the device says: the status of a request, and faults.
 
 use portolan::addr::{Iova, StreamId};
-use portolan::unit::{FaultAccess, FaultReason, FaultRecord, UnitError};
+use portolan::iommu::{FaultAccess, FaultReason, FaultRecord, IommuError};
 
 use super::spec;
 
@@ -9,20 +9,20 @@ use super::spec;
 pub(super) const UNWRITTEN: u8 = 0xff;
 
 /// Whether the request was carried out, by the last bytes of its answer.
-pub(super) fn status(answer: &[u8]) -> Result<(), UnitError> {
+pub(super) fn status(answer: &[u8]) -> Result<(), IommuError> {
     let at = answer.len().checked_sub(spec::TAIL_BYTES);
     match at.and_then(|at| answer.get(at)) {
         Some(&spec::S_OK) => Ok(()),
-        Some(&UNWRITTEN) | None => Err(UnitError::Nonsense {
+        Some(&UNWRITTEN) | None => Err(IommuError::Nonsense {
             offset: at.unwrap_or(0),
             value: UNWRITTEN.into(),
         }),
-        Some(&code) => Err(UnitError::Refused { code: code.into() }),
+        Some(&code) => Err(IommuError::Refused { code: code.into() }),
     }
 }
 
 /// The error of a request for which there is no endpoint or no domain.
-pub(super) const NO_SUCH: UnitError = UnitError::Refused {
+pub(super) const NO_SUCH: IommuError = IommuError::Refused {
     code: spec::S_NOENT as u32,
 };
 
@@ -31,9 +31,9 @@ pub(super) const NO_SUCH: UnitError = UnitError::Refused {
 pub(super) fn fault(
     bytes: &[u8; spec::FAULT_BYTES],
     written: usize,
-) -> Result<FaultRecord, UnitError> {
+) -> Result<FaultRecord, IommuError> {
     if written < spec::FAULT_BYTES {
-        return Err(UnitError::Nonsense {
+        return Err(IommuError::Nonsense {
             offset: 0,
             value: written as u64,
         });

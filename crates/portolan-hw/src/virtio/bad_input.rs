@@ -8,9 +8,9 @@ use std::println;
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, AttachError, Domain, Iommu, IommuError};
 use portolan::platform::Nanos;
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Domain, Unit, UnitError};
 
 use super::fake::{Failure, Fake, Ticks};
 use super::{Config, Viommu};
@@ -23,25 +23,25 @@ const PAGE: u64 = 4096;
 
 type Driver<'a> = Viommu<&'a Fake, Ticks>;
 
-fn start(fake: &Fake) -> Result<Driver<'_>, UnitError> {
-    let turn_limit = Nanos::from_millis(1);
-    Viommu::start(fake, Ticks::default(), Config { turn_limit })
+fn start(fake: &Fake) -> Result<Driver<'_>, IommuError> {
+    let turn_timeout = Nanos::from_millis(1);
+    Viommu::start(fake, Ticks::default(), Config { turn_timeout })
 }
 
-fn unit_error(error: AttachError) -> UnitError {
+fn unit_error(error: AttachError) -> IommuError {
     match error {
-        AttachError::Unit(error) => error,
-        AttachError::NoSuchStream { .. } | AttachError::Mismatch => UnitError::Unsupported,
+        AttachError::Iommu(error) => error,
+        AttachError::NoSuchStream { .. } | AttachError::Mismatch => IommuError::Unsupported,
     }
 }
 
 /// Everything that can be asked for, whatever fails; what failed.
-fn everything(driver: &Driver<'_>) -> Vec<UnitError> {
+fn everything(driver: &Driver<'_>) -> Vec<IommuError> {
     let mut errors = Vec::new();
-    let mut note = |result: Result<(), UnitError>| errors.extend(result.err());
+    let mut note = |result: Result<(), IommuError>| errors.extend(result.err());
     let domains = [(); 2].map(|()| driver.domain());
     let [Ok(first), Ok(second)] = domains else {
-        return [UnitError::OutOfContexts].into();
+        return [IommuError::OutOfContexts].into();
     };
     let range = IovaRange::from_len(BASE, 4 * PAGE).unwrap();
     for domain in [&first, &second, &first] {
@@ -49,11 +49,11 @@ fn everything(driver: &Driver<'_>) -> Vec<UnitError> {
         let mut owed = Gather::new();
         let (pa, access) = (PhysAddr::new(0x10_0000), Access::READ | Access::WRITE);
         let mapped = domain.map(BASE, pa, 4 * PAGE, access, &mut owed);
-        note(domain.sync(&mut owed).map_err(UnitError::from));
+        note(domain.sync(&mut owed).map_err(IommuError::from));
         if mapped.is_ok() {
             let mut owed = Gather::new();
             let _ = domain.unmap(range, &mut owed);
-            note(domain.sync(&mut owed).map_err(UnitError::from));
+            note(domain.sync(&mut owed).map_err(IommuError::from));
         }
     }
     note(driver.attach(OTHER, &second).map_err(unit_error));
@@ -104,7 +104,7 @@ fn random_configurations_and_answers() {
                 refused += 1;
                 let typed = matches!(
                     error,
-                    UnitError::Nonsense { .. } | UnitError::Unsupported | UnitError::Gone
+                    IommuError::Nonsense { .. } | IommuError::Unsupported | IommuError::Gone
                 );
                 assert!(typed, "{error}");
             }
@@ -125,7 +125,7 @@ fn gone_from_any_request() {
         fake.state().failures = failures.into();
         let errors = everything(&driver);
         for error in &errors {
-            assert_eq!(*error, UnitError::Gone, "request {n}");
+            assert_eq!(*error, IommuError::Gone, "request {n}");
         }
         let sent = fake.state().seen.len();
         drop(driver);

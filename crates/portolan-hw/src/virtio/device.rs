@@ -8,8 +8,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use portolan::addr::{Iova, IovaRange, PageSizes};
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Nanos};
-use portolan::unit::UnitError;
 
 use super::answer::{self, UNWRITTEN};
 use super::spec::{self, Encoded, Request, config};
@@ -23,19 +23,19 @@ const MOST_PROPERTY_BYTES: usize = 1 << 16;
 pub(super) const BATCH: usize = 16;
 
 /// What became of requests that were sent together, in their order.
-pub(super) type Outcomes = ArrayVec<Result<(), UnitError>, BATCH>;
+pub(super) type Outcomes = ArrayVec<Result<(), IommuError>, BATCH>;
 
 /// What the embedder decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// How long an operation may wait for another CPU's on the same addresses.
-    pub turn_limit: Nanos,
+    pub turn_timeout: Nanos,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
-            turn_limit: Nanos::from_millis(1000),
+            turn_timeout: Nanos::from_millis(1000),
         }
     }
 }
@@ -69,21 +69,21 @@ pub(super) struct Device<T, C: Cpus> {
     counts: [AtomicU64; 5],
 }
 
-fn nonsense(offset: usize, value: u64) -> UnitError {
-    UnitError::Nonsense { offset, value }
+fn nonsense(offset: usize, value: u64) -> IommuError {
+    IommuError::Nonsense { offset, value }
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
     /// Reads the configuration and turns pass-through of endpoints without a domain off.
-    pub(super) fn start(transport: T, clock: C, limits: Config) -> Result<Self, UnitError> {
+    pub(super) fn start(transport: T, clock: C, limits: Config) -> Result<Self, IommuError> {
         let features = transport.features();
         if features & spec::F_MAP_UNMAP == 0 {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let mask = transport.config64(config::PAGE_SIZE_MASK)?;
         let page_sizes = PageSizes::from_bits(mask);
         match mask {
-            u64::MAX if features == u64::MAX => return Err(UnitError::Gone),
+            u64::MAX if features == u64::MAX => return Err(IommuError::Gone),
             0 => return Err(nonsense(config::PAGE_SIZE_MASK, 0)),
             _ => {}
         }
@@ -94,7 +94,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
             IovaRange::new(Iova::new(start), Iova::new(last))
                 .ok_or(nonsense(config::INPUT_RANGE_END, last))?
         } else {
-            IovaRange::new(Iova::new(0), Iova::new(u64::MAX)).ok_or(UnitError::Unsupported)?
+            IovaRange::new(Iova::new(0), Iova::new(u64::MAX)).ok_or(IommuError::Unsupported)?
         };
         let (first, last) = if has(spec::F_DOMAIN_RANGE) {
             let first = transport.config32(config::DOMAIN_RANGE_START)?;
@@ -155,7 +155,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
     }
 
     /// Sends a request without properties and waits for it.
-    pub(super) fn send(&self, request: Request) -> Result<(), UnitError> {
+    pub(super) fn send(&self, request: Request) -> Result<(), IommuError> {
         let mut answer = [UNWRITTEN; spec::TAIL_BYTES];
         self.count(request);
         let encoded = request.encode();
@@ -186,9 +186,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Device<T, C> {
     }
 
     /// Asks for the properties of an endpoint.
-    pub(super) fn probe(&self, endpoint: u32) -> Result<Vec<u8>, UnitError> {
+    pub(super) fn probe(&self, endpoint: u32) -> Result<Vec<u8>, IommuError> {
         if self.features & spec::F_PROBE == 0 {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let request = Request::Probe { endpoint };
         let bytes = self.probe_bytes.saturating_add(spec::TAIL_BYTES);

@@ -10,11 +10,11 @@ use core::iter::Peekable;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
+use portolan::iommu::{Awaited, Domain, DomainError, IommuError, SplitFailed, UnmapFailed};
 use portolan::platform::{Cpus, Guarded, OutOfTableMemory, poll};
 use portolan::table::{
     Access, AccessError, MapError, Segment, SplitError, Translation, UnmapError,
 };
-use portolan::unit::{Awaited, Domain, DomainError, SplitFailed, UnitError, UnmapFailed};
 
 use super::device::Device;
 use super::records::{Known, Mapping, NoRoom, Records, Stock, Wanted};
@@ -61,8 +61,8 @@ impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for VirtioDomain<T, C> {
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
-    pub(super) fn new(device: Arc<Device<T, C>>) -> Result<Self, UnitError> {
-        let id = device.domains.take().ok_or(UnitError::OutOfContexts)?;
+    pub(super) fn new(device: Arc<Device<T, C>>) -> Result<Self, IommuError> {
+        let id = device.domains.take().ok_or(IommuError::OutOfContexts)?;
         Ok(Self {
             device,
             id,
@@ -98,7 +98,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 
     /// Sends what was mapped while the device did not know the domain.
-    pub(super) fn replay(&self) -> Result<(), UnitError> {
+    pub(super) fn replay(&self) -> Result<(), IommuError> {
         self.settle(self.device.input, Which::Maps)
     }
 
@@ -257,8 +257,8 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             Some(Ok((Mapping { known, ..block }, epoch)))
         };
         let awaited = Awaited::Turn;
-        poll(&self.device.clock, self.device.limits.turn_limit, look).unwrap_or_else(|waited| {
-            let error = UnitError::TimedOut { awaited, waited };
+        poll(&self.device.clock, self.device.limits.turn_timeout, look).unwrap_or_else(|waited| {
+            let error = IommuError::TimedOut { awaited, waited };
             Err(SyncError::Queue(error).into())
         })
     }
@@ -463,7 +463,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
         Ok(())
     }
 
-    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<UnitError>> {
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
         owed.check(self.table)?;
         for span in owed.unmapped().iter().chain(owed.mapped()) {
             self.settle(span.range, Which::All)

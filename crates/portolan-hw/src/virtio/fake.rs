@@ -7,8 +7,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
 
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Clock, Nanos};
-use portolan::unit::{Awaited, UnitError};
 
 use super::transport::{Exchange, Transport};
 
@@ -210,15 +210,15 @@ impl Transport for &Fake {
         self.state().features
     }
 
-    fn config32(&self, offset: usize) -> Result<u32, UnitError> {
+    fn config32(&self, offset: usize) -> Result<u32, IommuError> {
         Ok(u32_at(&self.state().config, offset))
     }
 
-    fn config64(&self, offset: usize) -> Result<u64, UnitError> {
+    fn config64(&self, offset: usize) -> Result<u64, IommuError> {
         Ok(u64_at(&self.state().config, offset))
     }
 
-    fn set_config8(&self, offset: usize, value: u8) -> Result<u8, UnitError> {
+    fn set_config8(&self, offset: usize, value: u8) -> Result<u8, IommuError> {
         self.state().config[offset] = value;
         Ok(value)
     }
@@ -234,7 +234,7 @@ impl Transport for &Fake {
         self.state().held.is_empty()
     }
 
-    fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), UnitError> {
+    fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), IommuError> {
         let gate = self.state().gates.pop_front().flatten();
         if let Some((came, goes)) = gate {
             came.send(()).unwrap();
@@ -243,7 +243,7 @@ impl Transport for &Fake {
         let mut state = self.state();
         state.seen.push(request.to_vec());
         let failure = state.failures.pop_front().flatten();
-        let timed_out = Err(UnitError::TimedOut {
+        let timed_out = Err(IommuError::TimedOut {
             awaited: Awaited::Completion,
             waited: Nanos::new(1),
         });
@@ -258,7 +258,7 @@ impl Transport for &Fake {
                 return timed_out;
             }
             Some(Failure::Unwritten) => return Ok(()),
-            Some(Failure::Gone) => return Err(UnitError::Gone),
+            Some(Failure::Gone) => return Err(IommuError::Gone),
         };
         let tail = answer.len() - 4;
         if request[0] == 5 {
@@ -270,7 +270,7 @@ impl Transport for &Fake {
         Ok(())
     }
 
-    fn next_fault(&self) -> Result<Option<([u8; 24], usize)>, UnitError> {
+    fn next_fault(&self) -> Result<Option<([u8; 24], usize)>, IommuError> {
         Ok(self.state().faults.pop_front())
     }
 }

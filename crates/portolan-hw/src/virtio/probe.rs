@@ -6,13 +6,13 @@
 
 use alloc::vec::Vec;
 use portolan::addr::{Iova, IovaRange};
-use portolan::unit::{ReservedKind, ReservedRegion, UnitError};
+use portolan::iommu::{IommuError, ReservedKind, ReservedRegion};
 
 use super::spec;
 
 /// The reserved addresses in a list of properties. Properties of other types are passed over;
 /// reserved addresses of unknown kind are taken for unusable.
-pub(super) fn reserved(properties: &[u8]) -> Result<Vec<ReservedRegion>, UnitError> {
+pub(super) fn reserved(properties: &[u8]) -> Result<Vec<ReservedRegion>, IommuError> {
     let mut found = Vec::new();
     let mut rest = properties;
     while let [t0, t1, l0, l1, after @ ..] = rest {
@@ -22,7 +22,7 @@ pub(super) fn reserved(properties: &[u8]) -> Result<Vec<ReservedRegion>, UnitErr
         }
         let at = properties.len().saturating_sub(rest.len());
         let length = usize::from(u16::from_le_bytes([*l0, *l1]));
-        let wrong = UnitError::Nonsense {
+        let wrong = IommuError::Nonsense {
             offset: at,
             value: length as u64,
         };

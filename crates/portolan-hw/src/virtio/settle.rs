@@ -11,8 +11,8 @@
 use arrayvec::ArrayVec;
 
 use portolan::addr::{Iova, IovaRange};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Nanos, poll};
-use portolan::unit::{Awaited, UnitError};
 
 use super::answer::NO_SUCH;
 use super::claim::{Act, Claim, Room, add};
@@ -68,13 +68,13 @@ impl Pass {
     }
 }
 
-fn timed_out(awaited: Awaited, waited: Nanos) -> UnitError {
-    UnitError::TimedOut { awaited, waited }
+fn timed_out(awaited: Awaited, waited: Nanos) -> IommuError {
+    IommuError::TimedOut { awaited, waited }
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     /// Tells the device what is owed in `range`, and waits for it.
-    pub(super) fn settle(&self, range: IovaRange, which: Which) -> Result<(), UnitError> {
+    pub(super) fn settle(&self, range: IovaRange, which: Which) -> Result<(), IommuError> {
         let begin = self.device.clock.now();
         let mut attempts = 0;
         loop {
@@ -86,7 +86,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             }
             let waited = self.device.clock.now().since(begin);
             if pass.busy {
-                if waited >= self.device.limits.turn_limit {
+                if waited >= self.device.limits.turn_timeout {
                     return Err(timed_out(Awaited::Turn, waited));
                 }
                 self.device.clock.relax();
@@ -131,7 +131,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 
     /// Sends the requests; whether there is more to do for their records.
-    fn carry_out(&self, claims: &[Claim]) -> Result<bool, UnitError> {
+    fn carry_out(&self, claims: &[Claim]) -> Result<bool, IommuError> {
         if claims.is_empty() {
             return Ok(false);
         }
@@ -140,7 +140,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         let sent = self.device.send_all(&requests);
         let mut result = Ok(false);
         for (at, claim) in claims.iter().enumerate() {
-            let unsent = Err(UnitError::Unsupported);
+            let unsent = Err(IommuError::Unsupported);
             let outcome = self.note(claim, sent.get(at).copied().unwrap_or(unsent));
             result = match (result, outcome) {
                 (Ok(one), Ok(other)) => Ok(one || other),
@@ -151,7 +151,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
     }
 
     /// Notes what became of a request; whether there is more to do for its records.
-    fn note(&self, claim: &Claim, sent: Result<(), UnitError>) -> Result<bool, UnitError> {
+    fn note(&self, claim: &Claim, sent: Result<(), IommuError>) -> Result<bool, IommuError> {
         if sent == Err(NO_SUCH) {
             self.await_end(claim.epoch);
         }
@@ -159,11 +159,11 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         let inner = &mut *guard;
         let epoch = inner.epoch;
         let forgotten = inner.endpoints == 0 || epoch != claim.epoch;
-        let unanswered = matches!(sent, Err(UnitError::TimedOut { .. } | UnitError::Gone));
+        let unanswered = matches!(sent, Err(IommuError::TimedOut { .. } | IommuError::Gone));
         let known = match (claim.act, sent) {
             _ if unanswered => Known::Unanswered,
             // It may be the domain that came to life since that has it.
-            (Act::Map { .. }, Ok(()) | Err(UnitError::Nonsense { .. }))
+            (Act::Map { .. }, Ok(()) | Err(IommuError::Nonsense { .. }))
                 if forgotten && inner.endpoints > 0 =>
             {
                 Known::Unsure { epoch }
@@ -171,7 +171,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             _ if forgotten => Known::Absent,
             (Act::Map { .. }, Ok(())) => Known::Present { epoch },
             (Act::Unmap, Ok(())) => Known::Absent,
-            (_, Err(UnitError::Nonsense { .. })) => Known::Unsure { epoch },
+            (_, Err(IommuError::Nonsense { .. })) => Known::Unsure { epoch },
             (Act::Map { .. }, Err(_)) => Known::Absent,
             (Act::Unmap, Err(_)) => Known::Present { epoch },
         };
@@ -196,12 +196,12 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             let inner = self.inner.lock();
             (inner.endpoints == 0 || inner.epoch != epoch).then_some(())
         };
-        let _ = poll(&self.device.clock, self.device.limits.turn_limit, changed);
+        let _ = poll(&self.device.clock, self.device.limits.turn_timeout, changed);
     }
 
     /// Has the device forget one mapping, whose record is busy; if it does, the record is absent and
     /// still busy.
-    pub(super) fn forget(&self, range: IovaRange, epoch: u64) -> Result<(), UnitError> {
+    pub(super) fn forget(&self, range: IovaRange, epoch: u64) -> Result<(), IommuError> {
         let claim = Claim {
             act: Act::Unmap,
             range,

@@ -13,12 +13,12 @@ use std::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{
+    Attach, AttachError, Domain, DomainError, FaultAccess, FaultEvent, FaultReason, Iommu,
+    IommuError, ReservedKind, SplitFailed, UnmapFailed, UnmapPartFailed,
+};
 use portolan::platform::Nanos;
 use portolan::table::{Access, MapError, SplitError, UnmapError};
-use portolan::unit::{
-    Attach, AttachError, Domain, DomainError, FaultAccess, FaultEvent, FaultReason, ReservedKind,
-    SplitFailed, Unit, UnitError, UnmapFailed, UnmapPartFailed,
-};
 
 use super::fake::{Failure, Fake, Ticks};
 use super::{Config, Viommu, VirtioDomain};
@@ -31,8 +31,8 @@ const B: StreamId = StreamId::new(16);
 const RW: Access = Access::READ.union(Access::WRITE);
 
 fn start(fake: &Fake) -> Driver<'_> {
-    let turn_limit = Nanos::from_millis(1);
-    Viommu::start(fake, Ticks::default(), Config { turn_limit }).unwrap()
+    let turn_timeout = Nanos::from_millis(1);
+    Viommu::start(fake, Ticks::default(), Config { turn_timeout }).unwrap()
 }
 
 /// Maps and pays for it; what cannot be paid for is taken back.
@@ -42,7 +42,7 @@ fn map(domain: &Space, iova: u64, pa: u64, bytes: u64) -> Result<IovaRange, Doma
     domain.sync(&mut owed).map(|()| range).map_err(|error| {
         domain.unmap(range, &mut owed).unwrap();
         let _ = domain.sync(&mut owed);
-        UnitError::from(error).into()
+        IommuError::from(error).into()
     })
 }
 
@@ -51,18 +51,18 @@ fn range(start: u64, last: u64) -> IovaRange {
 }
 
 /// Unmaps and pays for it; the debt, and whether the device failed.
-fn try_unmap(domain: &Space, range: IovaRange) -> (Gather, Result<(), UnitError>) {
+fn try_unmap(domain: &Space, range: IovaRange) -> (Gather, Result<(), IommuError>) {
     let mut owed = Gather::new();
     let asked = domain.unmap_part(range, &mut owed);
     let failed = match asked {
-        Err(UnmapPartFailed::Split(SplitFailed::Sync(error))) => Err(UnitError::from(error)),
-        Err(_) => Err(UnitError::Unsupported),
-        Ok(()) => domain.sync(&mut owed).map_err(UnitError::from),
+        Err(UnmapPartFailed::Split(SplitFailed::Sync(error))) => Err(IommuError::from(error)),
+        Err(_) => Err(IommuError::Unsupported),
+        Ok(()) => domain.sync(&mut owed).map_err(IommuError::from),
     };
     (owed, failed)
 }
 
-fn unmap(domain: &Space, start: u64, last: u64) -> Result<(), UnitError> {
+fn unmap(domain: &Space, start: u64, last: u64) -> Result<(), IommuError> {
     try_unmap(domain, range(start, last)).1
 }
 
@@ -171,7 +171,7 @@ fn unmapping_a_part_makes_the_rest_anew() {
     // The device does not take the upper piece back at first: that is still owed.
     fake.state().failures = [None, None, Some(Failure::Status(8))].into();
     let (mut owed, failed) = try_unmap(&domain, range(0x5000, 0x5fff));
-    assert_eq!(failed, Err(UnitError::Refused { code: 8 }));
+    assert_eq!(failed, Err(IommuError::Refused { code: 8 }));
     assert_eq!(fake.state().reach(8, 0x6000, 1), None);
     domain.sync(&mut owed).unwrap();
     assert_eq!(fake.state().reach(8, 0x6000, 1), Some(0x32000));
@@ -254,7 +254,7 @@ fn domains_run_out() {
     let unit = start(&fake);
     let all: Vec<_> = core::iter::from_fn(|| unit.domain().ok()).collect();
     assert_eq!(all.len(), 9);
-    assert_eq!(unit.domain().map(|_| ()), Err(UnitError::OutOfContexts));
+    assert_eq!(unit.domain().map(|_| ()), Err(IommuError::OutOfContexts));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn refusals_leave_things_as_they_were() {
     map(&domain, 0, 0x1000, 0x1000).unwrap();
     unit.attach(A, &domain).unwrap();
     for (failure, code) in [(Failure::Status(3), 3), (Failure::Status(200), 200)] {
-        let refused = UnitError::Refused { code };
+        let refused = IommuError::Refused { code };
         fake.state().failures.push_back(Some(failure));
         assert_eq!(map(&domain, 0x4000, 0, 4096), Err(refused.into()));
         assert_eq!(domain.translate(Iova::new(0x4000)), None);
@@ -318,7 +318,7 @@ fn refusals_leave_things_as_they_were() {
     let error = map(&domain, 0x4000, 0, 4096).unwrap_err();
     assert!(matches!(
         error,
-        DomainError::Unit(UnitError::Nonsense { .. })
+        DomainError::Iommu(IommuError::Nonsense { .. })
     ));
     // The first mapping is refused when the domain comes to life: the endpoint is blocked.
     unit.block(A).unwrap();
@@ -338,10 +338,10 @@ fn nonsense_in_the_configuration() {
         started.map(|_| ()).unwrap_err()
     };
     let offset = |error| match error {
-        UnitError::Nonsense { offset, .. } => offset,
+        IommuError::Nonsense { offset, .. } => offset,
         other => panic!("{other:?}"),
     };
-    assert_eq!(with(&|s| s.features = 0), UnitError::Unsupported);
+    assert_eq!(with(&|s| s.features = 0), IommuError::Unsupported);
     assert_eq!(offset(with(&|s| s.config[..8].fill(0))), 0);
     assert_eq!(offset(with(&|s| s.config[14] = 1)), 16);
     assert_eq!(offset(with(&|s| s.config[24] = 10)), 28);
@@ -350,7 +350,7 @@ fn nonsense_in_the_configuration() {
         s.features = u64::MAX;
         s.config.fill(0xff);
     });
-    assert_eq!(gone, UnitError::Gone);
+    assert_eq!(gone, IommuError::Gone);
 }
 
 #[test]
@@ -374,7 +374,7 @@ fn reserved_addresses() {
         let error = unit.reserved(A).unwrap_err();
         assert!(matches!(
             error,
-            AttachError::Unit(UnitError::Nonsense { .. })
+            AttachError::Iommu(IommuError::Nonsense { .. })
         ));
     }
     let seed = fastrand::u64(..);

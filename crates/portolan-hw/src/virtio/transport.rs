@@ -3,7 +3,7 @@
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.2 (queues) and 5.13.5 (initialisation).
 
 use super::spec::FAULT_BYTES;
-use portolan::unit::UnitError;
+use portolan::iommu::IommuError;
 
 /// One request of several that are sent together.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub struct Exchange<'a> {
     /// What it writes.
     pub answer: &'a mut [u8],
     /// What became of it; as [`Transport::request`] returns it.
-    pub outcome: Result<(), UnitError>,
+    pub outcome: Result<(), IommuError>,
 }
 
 /// A virtio-iommu device whose features are negotiated and whose queues run: `DRIVER_OK` is set.
@@ -21,7 +21,7 @@ pub struct Exchange<'a> {
 /// *Implementer's duties.* Methods may be called from several CPUs at once. Each returns within a
 /// limit of the implementer's, whatever the device does; buffers of a request that was given up are
 /// not reused until the device has returned them. A device that needs a reset, or is gone, is
-/// [`UnitError::Gone`].
+/// [`IommuError::Gone`].
 ///
 /// *Context.* [`Transport::next_fault`], [`Transport::features`] and [`Transport::all_returned`]:
 /// interrupt. The others: atomic.
@@ -33,28 +33,28 @@ pub trait Transport {
     /// Reads 4 bytes of the configuration.
     ///
     /// # Errors
-    /// [`UnitError::Gone`].
-    fn config32(&self, offset: usize) -> Result<u32, UnitError>;
+    /// [`IommuError::Gone`].
+    fn config32(&self, offset: usize) -> Result<u32, IommuError>;
 
     /// Reads 8 bytes of the configuration, of one generation.
     ///
     /// # Errors
-    /// [`UnitError::Gone`].
-    fn config64(&self, offset: usize) -> Result<u64, UnitError>;
+    /// [`IommuError::Gone`].
+    fn config64(&self, offset: usize) -> Result<u64, IommuError>;
 
     /// Writes 1 byte of the configuration and reads it back.
     ///
     /// # Errors
-    /// [`UnitError::Gone`].
-    fn set_config8(&self, offset: usize, value: u8) -> Result<u8, UnitError>;
+    /// [`IommuError::Gone`].
+    fn set_config8(&self, offset: usize, value: u8) -> Result<u8, IommuError>;
 
     /// Sends `request` over queue 0, waits, and fills `answer` with what the device wrote. What it
     /// did not write is left as it was.
     ///
     /// # Errors
-    /// [`UnitError::TimedOut`] with [`Completion`](portolan::unit::Awaited::Completion): the device
-    /// may still carry it out later. [`UnitError::Gone`].
-    fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), UnitError>;
+    /// [`IommuError::TimedOut`] with [`Completion`](portolan::iommu::Awaited::Completion): the device
+    /// may still carry it out later. [`IommuError::Gone`].
+    fn request(&self, request: &[u8], answer: &mut [u8]) -> Result<(), IommuError>;
 
     /// Sends all requests of `batch` and waits for all of them; they concern different things, so
     /// their order does not matter. A transport that can hands them to the device at once.
@@ -75,6 +75,6 @@ pub trait Transport {
     /// to the device.
     ///
     /// # Errors
-    /// [`UnitError::Gone`].
-    fn next_fault(&self) -> Result<Option<([u8; FAULT_BYTES], usize)>, UnitError>;
+    /// [`IommuError::Gone`].
+    fn next_fault(&self) -> Result<Option<([u8; FAULT_BYTES], usize)>, IommuError>;
 }

@@ -9,12 +9,12 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use portolan::addr::{PageSizes, StreamId};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
+    IommuError, ReservedRegion,
+};
 use portolan::platform::Cpus;
 use portolan::table::Access;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, ReservedRegion,
-    Unit, UnitError,
-};
 
 use super::answer::{self, NO_SUCH};
 use super::device::{Config, Counts, Device};
@@ -63,7 +63,7 @@ type Streams<T, C> = BTreeMap<u32, Places<T, C>>;
 /// One virtio-iommu.
 ///
 /// Endpoints without a domain are blocked. They are moved one at a time; whoever waits for that waits
-/// no longer than [`Config::turn_limit`]. No lock is held while the device answers. When the unit is
+/// no longer than [`Config::turn_timeout`]. No lock is held while the device answers. When the unit is
 /// dropped its endpoints are detached; domains of endpoints that the device does not detach are kept
 /// for good.
 pub struct Viommu<T: Transport + Send + Sync, C: Cpus> {
@@ -88,9 +88,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] if it cannot map, [`UnitError::Nonsense`] if its configuration
+    /// [`IommuError::Unsupported`] if it cannot map, [`IommuError::Nonsense`] if its configuration
     /// makes no sense, or what the transport says.
-    pub fn start(transport: T, clock: C, config: Config) -> Result<Self, UnitError> {
+    pub fn start(transport: T, clock: C, config: Config) -> Result<Self, IommuError> {
         let device = Device::start(transport, clock, config)?;
         let bypass = if device.features & spec::F_BYPASS_CONFIG != 0 {
             device.domains.take()
@@ -109,8 +109,8 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`UnitError::OutOfContexts`].
-    pub fn domain(&self) -> Result<Arc<VirtioDomain<T, C>>, UnitError> {
+    /// [`IommuError::OutOfContexts`].
+    pub fn domain(&self) -> Result<Arc<VirtioDomain<T, C>>, IommuError> {
         VirtioDomain::new(self.device.clone()).map(Arc::new)
     }
 
@@ -126,7 +126,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// [`AttachError::NoSuchStream`]; [`UnitError::Unsupported`] if the device cannot tell.
+    /// [`AttachError::NoSuchStream`]; [`IommuError::Unsupported`] if the device cannot tell.
     pub fn reserved(&self, stream: StreamId) -> Result<Vec<ReservedRegion>, AttachError> {
         match self.device.probe(stream.get()) {
             Ok(properties) => Ok(probe::reserved(&properties)?),
@@ -149,9 +149,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         &self.device.transport
     }
 
-    fn streams(&self) -> Result<Taken<'_, C, Streams<T, C>>, UnitError> {
+    fn streams(&self) -> Result<Taken<'_, C, Streams<T, C>>, IommuError> {
         let device = &self.device;
-        self.streams.take(&device.clock, device.limits.turn_limit)
+        self.streams.take(&device.clock, device.limits.turn_timeout)
     }
 
     /// Moves `stream` to `place`, which it leaves the others for.
@@ -182,7 +182,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
                 Ok(())
             }
             Err(NO_SUCH) => Err(AttachError::NoSuchStream { stream }),
-            Err(error @ (UnitError::TimedOut { .. } | UnitError::Gone)) => {
+            Err(error @ (IommuError::TimedOut { .. } | IommuError::Gone)) => {
                 place.gained();
                 places.push(place);
                 Err(error.into())
@@ -202,7 +202,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
             });
             match sent {
                 // Where the endpoint may be, it may also not be.
-                Err(UnitError::Refused { .. }) if !sure => {}
+                Err(IommuError::Refused { .. }) if !sure => {}
                 sent => failed = failed.and(sent),
             }
         }
@@ -247,9 +247,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
     }
 }
 
-/// *Context.* [`Unit::next_fault`]: interrupt. [`Unit::reserved`]: task. The others: atomic; they are
+/// *Context.* [`Iommu::next_fault`]: interrupt. [`Iommu::reserved`]: task. The others: atomic; they are
 /// tasks where they let go of the last handle of a domain, or a stream is named for the first time.
-impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> Iommu for Viommu<T, C> {
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
         // A device that cannot tell reserves nothing.
         let found = self.reserved(stream).unwrap_or_default();
@@ -270,7 +270,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
-        let id = self.bypass.ok_or(UnitError::Unsupported)?;
+        let id = self.bypass.ok_or(IommuError::Unsupported)?;
         let mut streams = self.streams()?;
         let places = streams.entry(stream.get()).or_default();
         if matches!(places.as_slice(), [Place::Bypass(_)]) {
@@ -283,7 +283,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
         done
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         let Some((bytes, written)) = self.device.transport.next_fault()? else {
             return Ok(None);
         };
@@ -293,7 +293,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Unit for Viommu<T, C> {
     }
 }
 
-/// *Context.* Task, as what moves streams by [`Unit`].
+/// *Context.* Task, as what moves streams by [`Iommu`].
 impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<T, C> {
     /// Between the move and the last of the mappings that were made before the domain had an
     /// endpoint, accesses to those still to come fault.

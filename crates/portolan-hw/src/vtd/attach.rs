@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{ContextId, Pasid, StreamId};
+use portolan::addr::{InvalTag, Pasid, StreamId};
+use portolan::iommu::{
+    AttachError, Domain, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
+};
 use portolan::platform::{Cpus, Mmio, TableMem, poll};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
-use portolan::unit::{
-    AttachError, Domain, FaultEvent, FaultReason, ReservedRegion, Unit, UnitError,
-};
 
 use super::core::{Remote, split_id};
 use super::features::Has;
@@ -40,7 +40,7 @@ pub(super) struct Home {
     /// Domain identifier in its entry.
     pub(super) id: u16,
     /// What tags its translations; nothing when it passes through.
-    pub(super) context: Option<ContextId>,
+    pub(super) context: Option<InvalTag>,
     pub(super) remote: Option<Remote>,
     /// Never read: holds the domain. Pass-through has none.
     pub(super) kept: Option<Kept>,
@@ -52,13 +52,13 @@ pub(super) enum Target {
     Blocked,
     Pass,
     Second {
-        context: ContextId,
+        context: InvalTag,
         root: u64,
         levels: VtdLevels,
         kept: Kept,
     },
     First {
-        context: ContextId,
+        context: InvalTag,
         root: u64,
         levels: VtdFirstLevels,
         kept: Kept,
@@ -115,11 +115,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         result
     }
 
-    /// Blocks the requests of `stream` with `pasid`; see [`Unit::block`]. Page requests that the
+    /// Blocks the requests of `stream` with `pasid`; see [`Iommu::block`]. Page requests that the
     /// device sent before are in the queue by then, if the unit can drain them (7.10).
     ///
     /// # Errors
-    /// As [`Unit::block`].
+    /// As [`Iommu::block`].
     pub fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
         self.go(stream, self.checked(pasid)?, Target::Blocked)
     }
@@ -220,7 +220,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Has a device forget what it may hold of before it was this unit's, or was gone.
-    fn forget_history(&self, home: &Home, device: Device) -> Result<(), UnitError> {
+    fn forget_history(&self, home: &Home, device: Device) -> Result<(), IommuError> {
         match (device.history, home.remote) {
             (History::Unknown, Some(remote)) => self.core.run(&[&[remote.forget(Extent::All)]]),
             _ => Ok(()),
@@ -232,8 +232,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         &self,
         key: (u16, u32),
         new: Option<Home>,
-        changed: Result<(), UnitError>,
-    ) -> Result<(), UnitError> {
+        changed: Result<(), IommuError>,
+    ) -> Result<(), IommuError> {
         let (old, _new) = {
             let mut known = self.known.lock();
             let old = known.homes.remove(key);
@@ -252,7 +252,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Once more invalidates what a failure left over at `key`, before anything else happens to it.
-    fn settle(&self, key: (u16, u32)) -> Result<(), UnitError> {
+    fn settle(&self, key: (u16, u32)) -> Result<(), IommuError> {
         loop {
             let home = {
                 let known = self.known.lock();
@@ -348,7 +348,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// The entry that decides about a stream and a PASID, made if there is none.
-    fn entry(&self, structures: &mut Structures, key: (u16, u32)) -> Result<At, UnitError> {
+    fn entry(&self, structures: &mut Structures, key: (u16, u32)) -> Result<At, IommuError> {
         let (stream, pasid) = key;
         let context = structures.context(&self.core, stream)?;
         if structures.mode == Mode::Legacy {
@@ -423,14 +423,14 @@ impl Target {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Vtd<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, RID_PASID, Target::Blocked)
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         if !self.features().has.contains(Has::PASS_THROUGH) {
-            return Err(UnitError::Unsupported.into());
+            return Err(IommuError::Unsupported.into());
         }
         self.go(stream, RID_PASID, Target::Pass)
     }
@@ -440,7 +440,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Vtd<R, M, C> {
     }
 
     /// *Context.* Interrupt.
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         let mut event = self.faults.next(&self.core.control)?;
         if let Some(FaultEvent::Fault(record)) = &mut event {
             // One code stands for both: what the tables say now tells which.

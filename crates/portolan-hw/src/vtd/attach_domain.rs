@@ -4,9 +4,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::{Attach, AttachError, Domain, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{VtdFirstStage, VtdSecondStage};
-use portolan::unit::{Attach, AttachError, Domain, PagedDomain};
 
 use super::attach::{Kept, RID_PASID, Target};
 use super::core::VtdQueue;

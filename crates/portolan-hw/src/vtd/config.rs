@@ -16,7 +16,7 @@ pub struct Config {
     pub limit: Nanos,
     /// Pages of the invalidation queue as an exponent, 7 at most.
     pub queue_lg2_pages: u32,
-    /// How devices are found. [`Unsupported`](portolan::unit::UnitError::Unsupported) if the unit cannot.
+    /// How devices are found. [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the unit cannot.
     pub mode: Mode,
     /// How invalidations are submitted.
     pub invalidation: Invalidation,
@@ -52,7 +52,7 @@ pub enum Takeover {
     /// What they reached before, and from the moment on at which the unit changes to the new tables
     /// what these say: translation stays on. The tables have to be of the same mode as those of
     /// before, as a unit changes modes only while translation is off (11.4.5): with another one,
-    /// [`Unsupported`](portolan::unit::UnitError::Unsupported).
+    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported).
     Translated,
     /// All memory, at its own addresses, for a moment: DMA that is under way with the old addresses
     /// lands anywhere. For machines on which no device is at work, and for changing modes.

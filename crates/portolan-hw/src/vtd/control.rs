@@ -4,8 +4,8 @@
 //! 11.4.5 (one command at a time, repeating what is on), 6.8 (write buffer), 11.4.7 (protected
 //! memory).
 
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, poll};
-use portolan::unit::{Awaited, UnitError};
 
 use super::counts::{Counters, Kind};
 use super::features::{Features, Has};
@@ -28,10 +28,10 @@ impl<C: Cpus, T: Send> Desk<C, T> {
         clock: &C,
         limit: Nanos,
         work: impl FnOnce(&mut T) -> X,
-    ) -> Result<X, UnitError> {
+    ) -> Result<X, IommuError> {
         let awaited = Awaited::Turn;
         let mut value = poll(clock, limit, || self.0.lock().take())
-            .map_err(|waited| UnitError::TimedOut { awaited, waited })?;
+            .map_err(|waited| IommuError::TimedOut { awaited, waited })?;
         let done = work(&mut value);
         *self.0.lock() = Some(value);
         Ok(done)
@@ -84,9 +84,9 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
     pub(super) fn patient<T>(
         &self,
         awaited: Awaited,
-        mut look: impl FnMut() -> Option<Result<T, UnitError>>,
+        mut look: impl FnMut() -> Option<Result<T, IommuError>>,
         mut progress: impl FnMut() -> u64,
-    ) -> Result<T, UnitError> {
+    ) -> Result<T, IommuError> {
         let mut begin = self.clock.now();
         let mut seen = None;
         let mut extensions = 0;
@@ -96,7 +96,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
             }
             let waited = self.clock.now().since(begin);
             if waited >= self.limit {
-                let timed_out = |awaited| Err(UnitError::TimedOut { awaited, waited });
+                let timed_out = |awaited| Err(IommuError::TimedOut { awaited, waited });
                 let now = progress();
                 // Of a CPU that was held up for the whole second half nobody knows.
                 if seen == Some(now) {
@@ -121,19 +121,19 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
         mask: u32,
         wanted: u32,
         awaited: Awaited,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let look = || match self.regs.read32(offset) {
-            u32::MAX => Some(Err(UnitError::Gone)),
+            u32::MAX => Some(Err(IommuError::Gone)),
             value => (value & mask == wanted).then_some(Ok(())),
         };
         poll(&self.clock, self.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
     }
 
     /// Which control bits are on.
-    pub(super) fn status(&self) -> Result<u32, UnitError> {
+    pub(super) fn status(&self) -> Result<u32, IommuError> {
         match self.regs.read32(reg::GSTS) {
-            u32::MAX => Err(UnitError::Gone),
+            u32::MAX => Err(IommuError::Gone),
             status => Ok(status),
         }
     }
@@ -146,7 +146,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
         shown: UnderWay,
         awaited: Awaited,
         value: impl Fn(u32) -> Option<u32>,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let give = || {
             let mut under_way = self.under_way.lock();
             let status = match self.status() {
@@ -167,7 +167,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
             Some(Ok(value.is_some()))
         };
         let given = poll(&self.clock, self.limit, give)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
+            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))?;
         match given {
             true => self.wait32(reg::GSTS, shown.bit, shown.wanted, awaited),
             false => Ok(()),
@@ -175,7 +175,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
     }
 
     /// Turns one control bit on or off, and waits until it is.
-    pub(super) fn switch(&self, bit: u32, to: Switch) -> Result<(), UnitError> {
+    pub(super) fn switch(&self, bit: u32, to: Switch) -> Result<(), IommuError> {
         let wanted = match to {
             Switch::On => bit,
             Switch::Off => 0,
@@ -185,19 +185,19 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
     }
 
     /// Gives the one-shot command `bit`, and waits until the status shows `wanted` of it.
-    fn once(&self, bit: u32, wanted: u32, awaited: Awaited) -> Result<(), UnitError> {
+    fn once(&self, bit: u32, wanted: u32, awaited: Awaited) -> Result<(), IommuError> {
         let value = |sticky| Some(sticky | bit);
         self.command(UnderWay { bit, wanted }, awaited, value)
     }
 
     /// Has the unit take over the root table at `address`, with its mode.
-    pub(super) fn set_root(&self, address: u64) -> Result<(), UnitError> {
+    pub(super) fn set_root(&self, address: u64) -> Result<(), IommuError> {
         self.regs.write64(reg::RTADDR, address);
         self.once(command::SRTP, command::SRTP, Awaited::Control)
     }
 
     /// Drains the write buffer, if there is one.
-    pub(super) fn flush_write_buffer(&self) -> Result<(), UnitError> {
+    pub(super) fn flush_write_buffer(&self) -> Result<(), IommuError> {
         if !self.features.has.contains(Has::WRITE_BUFFER) {
             return Ok(());
         }
@@ -207,12 +207,12 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
 
     /// Turns the protected memory regions off, which firmware may have left on: translation
     /// protects from now on.
-    pub(super) fn unprotect_memory(&self) -> Result<(), UnitError> {
+    pub(super) fn unprotect_memory(&self) -> Result<(), IommuError> {
         if !self.features.has.contains(Has::PROTECTED_MEMORY) {
             return Ok(());
         }
         let now = match self.regs.read32(reg::PMEN) {
-            u32::MAX => return Err(UnitError::Gone),
+            u32::MAX => return Err(IommuError::Gone),
             now => now,
         };
         if now & (pmen::EPM | pmen::PRS) == 0 {

@@ -9,9 +9,9 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::ContextId;
+use portolan::addr::InvalTag;
+use portolan::iommu::{Awaited, IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
-use portolan::unit::{Awaited, ContextHome, UnitError};
 
 use super::control::Control;
 use super::direct::Direct;
@@ -38,16 +38,16 @@ pub(super) enum Stage {
 }
 
 /// The identifier of the domain `domain` of `stage`.
-pub(super) fn context_id(domain: u16, stage: Stage) -> ContextId {
+pub(super) fn context_id(domain: u16, stage: Stage) -> InvalTag {
     let flag = match stage {
         Stage::First => FIRST,
         Stage::Second => 0,
     };
-    ContextId::new(u32::from(domain) | flag)
+    InvalTag::new(u32::from(domain) | flag)
 }
 
 /// The domain identifier and the stage in a context identifier.
-pub(super) fn split_id(context: ContextId) -> (u16, Stage) {
+pub(super) fn split_id(context: InvalTag) -> (u16, Stage) {
     let stage = match context.get() & FIRST {
         0 => Stage::Second,
         _ => Stage::First,
@@ -96,7 +96,7 @@ pub(super) struct Core<R, M, C: Cpus> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
     /// Changes what `context` tags. Memory is taken and given back outside the lock, so another
     /// change may come in between, and this one is made again.
-    pub(super) fn tag(&self, context: ContextId, change: impl Fn(&mut Tag)) {
+    pub(super) fn tag(&self, context: InvalTag, change: impl Fn(&mut Tag)) {
         loop {
             let old = self.tag_of(context);
             let mut new = old.as_deref().cloned().unwrap_or_default();
@@ -118,19 +118,19 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
         }
     }
 
-    pub(super) fn tag_of(&self, context: ContextId) -> Option<Arc<Tag>> {
+    pub(super) fn tag_of(&self, context: InvalTag) -> Option<Arc<Tag>> {
         self.tags.lock().get(context.get()).cloned()
     }
 
     /// The first context from `first` that tags something, and what.
-    pub(super) fn next_tag(&self, first: u32) -> Option<(ContextId, Arc<Tag>)> {
+    pub(super) fn next_tag(&self, first: u32) -> Option<(InvalTag, Arc<Tag>)> {
         let tags = self.tags.lock();
         let (id, tag) = tags.range(first, u32::MAX).next()?;
-        Some((ContextId::new(*id), Arc::clone(tag)))
+        Some((InvalTag::new(*id), Arc::clone(tag)))
     }
 
     /// Changes what `context` tags to less of it, which takes no memory if nobody else is looking.
-    pub(super) fn untag(&self, context: ContextId, change: impl Fn(&mut Tag)) {
+    pub(super) fn untag(&self, context: InvalTag, change: impl Fn(&mut Tag)) {
         let here = {
             let mut tags = self.tags.lock();
             let tag = tags.get_mut(context.get()).and_then(Arc::get_mut);
@@ -142,14 +142,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
     }
 
     /// Carries out `stages` one after another, each complete before the next begins, and waits.
-    pub(super) fn run(&self, stages: &[&[Request]]) -> Result<(), UnitError> {
+    pub(super) fn run(&self, stages: &[&[Request]]) -> Result<(), IommuError> {
         self.run_to(stages, Ending::Plain)
     }
 
     /// As [`Core::run`], to another ending. After [`Ending::Drained`] no page request that a device
     /// sent before is still on its way to the queue in memory (7.10): if the queue had no room for
     /// one, it has to be emptied, and everything is done once more.
-    pub(super) fn run_to(&self, stages: &[&[Request]], ending: Ending) -> Result<(), UnitError> {
+    pub(super) fn run_to(&self, stages: &[&[Request]], ending: Ending) -> Result<(), IommuError> {
         for _ in 0..ATTEMPTS {
             self.run_once(stages, ending)?;
             if ending == Ending::Plain || self.overflown()?.is_none() {
@@ -163,25 +163,25 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
             self.poll(empty)?;
         }
         let (awaited, waited) = (Awaited::Turn, Nanos::default());
-        Err(UnitError::TimedOut { awaited, waited })
+        Err(IommuError::TimedOut { awaited, waited })
     }
 
     /// Whether page requests were lost since somebody has read them all.
-    fn overflown(&self) -> Result<Option<()>, UnitError> {
+    fn overflown(&self) -> Result<Option<()>, IommuError> {
         match self.control.regs.read32(reg::PRS) {
-            u32::MAX => Err(UnitError::Gone),
+            u32::MAX => Err(IommuError::Gone),
             status => Ok((status & prs::PRO != 0).then_some(())),
         }
     }
 
     /// Waits for whoever reads the page requests.
-    fn poll(&self, look: impl FnMut() -> Option<Result<(), UnitError>>) -> Result<(), UnitError> {
+    fn poll(&self, look: impl FnMut() -> Option<Result<(), IommuError>>) -> Result<(), IommuError> {
         let awaited = Awaited::Turn;
         poll(&self.control.clock, self.control.limit, look)
-            .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))
+            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
     }
 
-    fn run_once(&self, stages: &[&[Request]], ending: Ending) -> Result<(), UnitError> {
+    fn run_once(&self, stages: &[&[Request]], ending: Ending) -> Result<(), IommuError> {
         if self.released.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -200,7 +200,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
 }
 
 /// Devices that time out one after another leave no time for anything else.
-pub(super) const INTERRUPTED: UnitError = UnitError::Refused {
+pub(super) const INTERRUPTED: IommuError = IommuError::Refused {
     code: refusal::DEVICE_TLB,
 };
 
@@ -250,7 +250,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
         stages: &[&[Request]],
         ending: Ending,
         wanted: impl Fn(&Request) -> bool,
-    ) -> Result<Waited, UnitError> {
+    ) -> Result<Waited, IommuError> {
         let asked = Stages(stages);
         let mut stages = stages.iter().filter(|stage| !stage.is_empty()).peekable();
         while let Some(stage) = stages.next() {
@@ -265,7 +265,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
         Ok(Waited::Done)
     }
 
-    pub(super) fn send(&mut self, request: Request) -> Result<(), UnitError> {
+    pub(super) fn send(&mut self, request: Request) -> Result<(), IommuError> {
         let control = &self.core.control;
         match &self.core.way {
             Way::Ring(_) => {
@@ -279,12 +279,12 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
             Way::Direct(direct) => match request {
                 Request::Contexts(what) => direct.contexts(control, what),
                 Request::Iotlb(what) => direct.iotlb(control, what),
-                _ => Err(UnitError::Unsupported),
+                _ => Err(IommuError::Unsupported),
             },
         }
     }
 
-    fn flush(&mut self) -> Result<(), UnitError> {
+    fn flush(&mut self) -> Result<(), IommuError> {
         if let Way::Ring(ring) = &self.core.way {
             let core = self.core;
             ring.submit(&core.control, &core.mem, self.owner, &self.batch)?;
@@ -294,7 +294,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     }
 
     /// Everything before is complete before anything after begins.
-    pub(super) fn fence(&mut self) -> Result<(), UnitError> {
+    pub(super) fn fence(&mut self) -> Result<(), IommuError> {
         self.flush()?;
         if let Way::Ring(ring) = &self.core.way {
             let (control, mem) = (&self.core.control, &self.core.mem);
@@ -304,7 +304,11 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     }
 
     /// Waits for everything that was sent, `asked` among it.
-    pub(super) fn wait(&mut self, ending: Ending, asked: &impl Asked) -> Result<Waited, UnitError> {
+    pub(super) fn wait(
+        &mut self,
+        ending: Ending,
+        asked: &impl Asked,
+    ) -> Result<Waited, IommuError> {
         self.flush()?;
         let Way::Ring(ring) = &self.core.way else {
             return Ok(Waited::Done);
@@ -315,7 +319,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     }
 
     /// Ends the sending, whatever became of it.
-    pub(super) fn leave<T>(self, result: Result<T, UnitError>) -> Result<T, UnitError> {
+    pub(super) fn leave<T>(self, result: Result<T, IommuError>) -> Result<T, IommuError> {
         if let (Way::Ring(ring), Err(_)) = (&self.core.way, &result) {
             ring.abandon(self.owner);
         }
@@ -355,9 +359,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
     /// *Context.* Atomic.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] without interrupt remapping, or without the queue, beside which
+    /// [`IommuError::Unsupported`] without interrupt remapping, or without the queue, beside which
     /// there is no other way; else if the unit did not complete.
-    pub fn invalidate_interrupt_entries(&self, which: InterruptEntries) -> Result<(), UnitError> {
+    pub fn invalidate_interrupt_entries(&self, which: InterruptEntries) -> Result<(), IommuError> {
         let remaps = self
             .0
             .control
@@ -366,14 +370,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
             .contains(Has::INTERRUPT_REMAPPING);
         match &self.0.way {
             Way::Ring(_) if remaps => self.0.run(&[&[Request::InterruptEntries(which)]]),
-            Way::Ring(_) | Way::Direct(_) => Err(UnitError::Unsupported),
+            Way::Ring(_) | Way::Direct(_) => Err(IommuError::Unsupported),
         }
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for VtdQueue<R, M, C> {
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for VtdQueue<R, M, C> {
     /// *Context.* Task.
-    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
         let (domain, stage) = split_id(context);
         let tag = self.0.tag_of(context).unwrap_or_default();
         let all = Request::Iotlb(Iotlb::Domain { domain });
@@ -405,8 +409,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> ContextHome for VtdQueue<R, M, C>
 
 impl<R, M, C: Cpus> Core<R, M, C> {
     /// A free domain identifier.
-    pub(super) fn take_id(&self) -> Result<u16, UnitError> {
-        let id = self.ids.take().ok_or(UnitError::OutOfContexts)?;
-        u16::try_from(id).map_err(|_| UnitError::OutOfContexts)
+    pub(super) fn take_id(&self) -> Result<u16, IommuError> {
+        let id = self.ids.take().ok_or(IommuError::OutOfContexts)?;
+        u16::try_from(id).map_err(|_| IommuError::OutOfContexts)
     }
 }

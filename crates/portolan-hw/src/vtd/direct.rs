@@ -5,8 +5,8 @@
 //! more than was asked, never less. Refused while the queue is on (6.5.1).
 
 use arrayvec::ArrayVec;
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio};
-use portolan::unit::{Awaited, UnitError};
 
 use super::control::Control;
 use super::counts::Kind;
@@ -46,12 +46,12 @@ struct State {
 
 impl State {
     /// Reads the outcome of the running command, if it is done; `None` if it is not.
-    fn finish<R: Mmio>(&mut self, regs: &R) -> Option<Result<(), UnitError>> {
+    fn finish<R: Mmio>(&mut self, regs: &R) -> Option<Result<(), IommuError>> {
         let Some(running) = self.running else {
             return Some(Ok(()));
         };
         let value = match regs.read64(running.offset) {
-            u64::MAX => return Some(Err(UnitError::Gone)),
+            u64::MAX => return Some(Err(IommuError::Gone)),
             value if running.busy.of(value) != 0 => return None,
             value => value,
         };
@@ -65,11 +65,11 @@ impl State {
     }
 
     /// What became of a command that is done.
-    fn outcome(&mut self, number: Number) -> Result<(), UnitError> {
+    fn outcome(&mut self, number: Number) -> Result<(), IommuError> {
         let at = self.refused.iter().position(|of| *of == number);
         at.map(|at| self.refused.swap_remove(at));
         match at.is_some() || number <= self.unsure {
-            true => Err(UnitError::Refused {
+            true => Err(IommuError::Refused {
                 code: refusal::REGISTERS,
             }),
             false => Ok(()),
@@ -98,7 +98,7 @@ impl<C: Cpus> Direct<C> {
         &self,
         control: &Control<R, C>,
         what: Contexts,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let (kind, asked, fields) = match what {
             Contexts::All => (Kind::ContextGlobal, 1, 0),
             Contexts::Device { domain, stream } => (
@@ -122,7 +122,7 @@ impl<C: Cpus> Direct<C> {
         &self,
         control: &Control<R, C>,
         what: Iotlb,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let (kind, asked, domain, address) = match what {
             Iotlb::All => (Kind::IotlbGlobal, 1, 0, None),
             Iotlb::Domain { domain } => (Kind::IotlbDomain, 2, domain, None),
@@ -162,7 +162,7 @@ impl<C: Cpus> Direct<C> {
         address: Option<(usize, u64)>,
         (offset, value): (usize, u64),
         (busy, done): (Bits, Bits),
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let regs = &control.regs;
         let awaited = Awaited::Invalidation;
         let progress = || self.state.lock().last;
@@ -170,7 +170,7 @@ impl<C: Cpus> Direct<C> {
             let mut state = self.state.lock();
             match control.status() {
                 Ok(status) if status & command::QIE != 0 => {
-                    return Some(Err(UnitError::Unsupported));
+                    return Some(Err(IommuError::Unsupported));
                 }
                 Ok(_) => {}
                 Err(error) => return Some(Err(error)),

@@ -7,12 +7,12 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use portolan::inval::{Capabilities, Quirks, Walker};
+use portolan::iommu::{IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
-use portolan::unit::{PagedDomain, UnitError};
 
 use super::attach::Kept;
 use super::core::{Stage, VtdQueue, context_id, split_id};
@@ -58,29 +58,29 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     /// An empty domain with second-stage tables of the depth that covers all addresses.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] without second stage, or without its pages of 2 MiB and 1 GiB;
-    /// [`UnitError::OutOfContexts`], [`UnitError::Memory`].
-    pub fn second_stage(&self) -> Result<SecondDomain<R, M, C>, UnitError> {
+    /// [`IommuError::Unsupported`] without second stage, or without its pages of 2 MiB and 1 GiB;
+    /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
+    pub fn second_stage(&self) -> Result<SecondDomain<R, M, C>, IommuError> {
         let levels = self.features().best_second_levels();
-        let levels = levels.ok_or(UnitError::Unsupported)?;
+        let levels = levels.ok_or(IommuError::Unsupported)?;
         self.second_stage_as(levels, self.second_capabilities(), self.config.quirks)
     }
 
     /// As [`Vtd::second_stage`], with everything chosen by the caller.
     ///
     /// # Errors
-    /// As there; and [`UnitError::Unsupported`] for a depth that the unit does not have.
+    /// As there; and [`IommuError::Unsupported`] for a depth that the unit does not have.
     pub fn second_stage_as(
         &self,
         levels: VtdLevels,
         caps: Capabilities,
         quirks: Quirks,
-    ) -> Result<SecondDomain<R, M, C>, UnitError> {
+    ) -> Result<SecondDomain<R, M, C>, IommuError> {
         let has = self.features().has;
         let mode = self.config.mode == Mode::Legacy || has.contains(Has::SCALABLE_SECOND);
         let deep = self.features().second_levels().any(|has| has == levels);
         if !mode || !deep || !has.contains(Has::SECOND_2M | Has::SECOND_1G) {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let format = VtdSecondStage {
             levels,
@@ -95,13 +95,13 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     /// An empty domain with first-stage tables.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] outside scalable mode, or without such tables or their pages of
-    /// 1 GiB; [`UnitError::OutOfContexts`], [`UnitError::Memory`].
-    pub fn first_stage(&self, levels: VtdFirstLevels) -> Result<FirstDomain<R, M, C>, UnitError> {
+    /// [`IommuError::Unsupported`] outside scalable mode, or without such tables or their pages of
+    /// 1 GiB; [`IommuError::OutOfContexts`], [`IommuError::Memory`].
+    pub fn first_stage(&self, levels: VtdFirstLevels) -> Result<FirstDomain<R, M, C>, IommuError> {
         let scalable = self.config.mode == Mode::Scalable;
         let large = self.features().has.contains(Has::FIRST_1G);
         if !scalable || !large || !self.features().has_first(levels) {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let format = VtdFirstStage {
             levels,
@@ -129,7 +129,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         &self,
         levels: VtdFirstLevels,
         parent: &Arc<SecondDomain<R, M, C>>,
-    ) -> Result<FirstDomain<R, M, C>, UnitError>
+    ) -> Result<FirstDomain<R, M, C>, IommuError>
     where
         R: Send + Sync + 'static,
         M: Send + Sync + 'static,
@@ -137,7 +137,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     {
         let ours = Arc::ptr_eq(&parent.queue().0, &self.core);
         if !ours || !self.features().has.contains(Has::NESTED) {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let domain = self.first_stage(levels)?;
         let (id, _) = split_id(domain.context());

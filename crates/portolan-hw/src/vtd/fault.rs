@@ -6,8 +6,8 @@
 //! Fault interrupts and advanced fault logging are not used.
 
 use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio};
-use portolan::unit::{FaultAccess, FaultEvent, FaultReason, FaultRecord, UnitError};
 
 use super::control::Control;
 use super::spec::record::{FAULT_BYTES, fault, reason};
@@ -29,7 +29,7 @@ impl<C: Cpus> Default for Reader<C> {
 
 impl<C: Cpus> Reader<C> {
     /// Gives back all that was recorded before, unread.
-    pub(super) fn discard<R: Mmio>(&self, control: &Control<R, C>) -> Result<(), UnitError> {
+    pub(super) fn discard<R: Mmio>(&self, control: &Control<R, C>) -> Result<(), IommuError> {
         for _ in 0..=control.features.fault_count {
             if self.next(control)?.is_none() {
                 break;
@@ -45,12 +45,12 @@ impl<C: Cpus> Reader<C> {
     pub(super) fn next<R: Mmio>(
         &self,
         control: &Control<R, C>,
-    ) -> Result<Option<FaultEvent>, UnitError> {
+    ) -> Result<Option<FaultEvent>, IommuError> {
         let mut next = self.next.lock();
         let (regs, features) = (&control.regs, &control.features);
         let status = regs.read32(reg::FSTS);
         if status == u32::MAX {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         if status & fsts::PPF != 0 {
             let count = features.fault_count;
@@ -60,14 +60,14 @@ impl<C: Cpus> Reader<C> {
                 let at = features.faults + index * FAULT_BYTES;
                 let high = regs.read64(at + 8);
                 if high == u64::MAX {
-                    return Err(UnitError::Gone);
+                    return Err(IommuError::Gone);
                 }
                 if fault::F.of(high) == 1 {
                     // Where a read is two, the first may have been before the record was whole.
                     let high = regs.read64(at + 8);
                     let low = regs.read64(at);
                     if high == u64::MAX {
-                        return Err(UnitError::Gone);
+                        return Err(IommuError::Gone);
                     }
                     regs.write32(at + fault::F_OFFSET, 1 << 31);
                     *next = Some((index + 1) % count);

@@ -4,11 +4,11 @@
 //! 11.4.3. What cannot be is refused with the register and its value; what is reserved is ignored.
 
 use portolan::addr::PageSize;
-use portolan::dma::{DeviceTlb, Exits, Facts, Stage};
+use portolan::dma::{DeviceTlb, PolicyInputs, Stage, TrapCost};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
-use portolan::unit::UnitError;
 
 use super::Mode;
 use super::spec::{Bits, reg, reg::cap, reg::ecap};
@@ -144,20 +144,20 @@ pub struct Features {
     pub(super) agaw: u8,
 }
 
-fn nonsense(offset: usize, value: u64) -> UnitError {
-    UnitError::Nonsense { offset, value }
+fn nonsense(offset: usize, value: u64) -> IommuError {
+    IommuError::Nonsense { offset, value }
 }
 
 impl Features {
     /// Reads and checks the identification registers. Changes nothing.
     ///
     /// # Errors
-    /// [`UnitError::Gone`], or [`UnitError::Nonsense`] with the register.
-    pub fn read(regs: &impl Mmio) -> Result<Self, UnitError> {
+    /// [`IommuError::Gone`], or [`IommuError::Nonsense`] with the register.
+    pub fn read(regs: &impl Mmio) -> Result<Self, IommuError> {
         let version = regs.read32(reg::VER);
         let (cap_word, ecap_word) = (regs.read64(reg::CAP), regs.read64(reg::ECAP));
         if version == u32::MAX || cap_word == u64::MAX || ecap_word == u64::MAX {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         let major = reg::ver::MAJOR.of(version.into());
         if major == 0 {
@@ -172,8 +172,8 @@ impl Features {
     /// Checks the two capability registers, of a unit whose version has [`Has::REGISTERS`].
     ///
     /// # Errors
-    /// [`UnitError::Nonsense`].
-    pub fn check(cap_word: u64, ecap_word: u64) -> Result<Self, UnitError> {
+    /// [`IommuError::Nonsense`].
+    pub fn check(cap_word: u64, ecap_word: u64) -> Result<Self, IommuError> {
         let has = flags(cap_word, ecap_word);
         let field = |bits: Bits| bits.of(cap_word);
         let features = Self {
@@ -249,13 +249,13 @@ impl Features {
     /// `known` with what the unit says for itself when it is used in `mode`: in scalable mode the first
     /// stage is used where there is one. Caching mode is what virtual units have, and there an
     /// invalidation is an exit.
-    pub fn facts(&self, mode: Mode, known: Facts) -> Facts {
+    pub fn facts(&self, mode: Mode, known: PolicyInputs) -> PolicyInputs {
         let first = mode == Mode::Scalable && self.has.contains(Has::FIRST);
         let (caching, exits) = match self.has.contains(Has::CACHING_MODE) {
-            true => (Caching::NotPresentToo, Exits::Expensive),
+            true => (Caching::NotPresentToo, TrapCost::Expensive),
             false => (Caching::PresentOnly, known.exits),
         };
-        Facts {
+        PolicyInputs {
             stage: if first { Stage::First } else { Stage::Second },
             caching,
             exits,

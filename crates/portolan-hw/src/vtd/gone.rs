@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::{AttachError, UnitError};
 
 use super::lists::with_room;
 use super::request::{Contexts, Iotlb, Request};
@@ -29,7 +29,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// is attached.
     ///
     /// # Errors
-    /// As [`Unit::block`](portolan::unit::Unit::block); to be tried again.
+    /// As [`Iommu::block`](portolan::iommu::Iommu::block); to be tried again.
     pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
         let (clock, limit) = (&self.core.control.clock, self.config.limit);
@@ -46,7 +46,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Blocks a stream as [`Vtd::device_gone`] does; returns where it was.
-    fn leave_behind(&self, tables: &mut Structures, stream: u16) -> Result<Vec<Left>, UnitError> {
+    fn leave_behind(&self, tables: &mut Structures, stream: u16) -> Result<Vec<Left>, IommuError> {
         // From here on nothing asks the device again because the stream is moved.
         let of_stream = |of: u16| of == stream;
         let count = {
@@ -98,7 +98,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         keys
     }
 
-    fn clear(&self, at: At) -> Result<(), UnitError> {
+    fn clear(&self, at: At) -> Result<(), IommuError> {
         let absent = [0; entry::PASID_WORDS];
         change(&self.core, at, &absent[..at.words()], Forget::NOTHING)
     }
@@ -117,7 +117,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Everything, as what the stream had may be tagged by any domain.
-    fn forget_stream(&self) -> Result<(), UnitError> {
+    fn forget_stream(&self) -> Result<(), IommuError> {
         let pasids: &[Request] = match self.config.mode {
             Mode::Legacy => &[],
             Mode::Scalable => &[Request::PasidCacheAll],

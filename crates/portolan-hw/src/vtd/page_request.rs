@@ -2,16 +2,17 @@
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.4 to 7.7 and
 //! 11.4.11. Private data is handed on as it is. Interrupts are not used. Grouping, handling and the
-//! promise of one answer a group are `portolan::fault`'s.
+//! promise of one answer a group are `portolan::iopf`'s.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::fault::{
-    GroupId, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder, Response, Wants,
+use portolan::iommu::IommuError;
+use portolan::iopf::{
+    GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
+    Response,
 };
 use portolan::platform::{Cpus, Mmio, TableMem, Word};
-use portolan::unit::UnitError;
 
 use super::control::Control;
 use super::features::Has;
@@ -77,13 +78,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// attachment on.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] outside scalable mode, without page requests, or if there is a
-    /// queue already; [`UnitError::Memory`].
-    pub fn read_page_requests(&self, lg2_pages: u32) -> Result<(), UnitError> {
+    /// [`IommuError::Unsupported`] outside scalable mode, without page requests, or if there is a
+    /// queue already; [`IommuError::Memory`].
+    pub fn read_page_requests(&self, lg2_pages: u32) -> Result<(), IommuError> {
         let control = &self.core.control;
         let scalable = self.config.mode == Mode::Scalable;
         if !scalable || !control.features.has.contains(Has::PAGE_REQUESTS) || lg2_pages > 7 {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let size = PageSize::of_lg2(12 + lg2_pages);
         let base = self.core.mem.alloc(size)?;
@@ -95,7 +96,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             .compare_exchange(0, address, none, relaxed);
         if first.is_err() {
             self.core.mem.free(base, size);
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         control.regs.write64(reg::PQH, 0);
         control.regs.write64(reg::PQT, 0);
@@ -114,23 +115,23 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// *Context.* Interrupt.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] without a queue, [`UnitError::Gone`], or
-    /// [`UnitError::Nonsense`] if the tail is outside it.
-    pub fn next_page_request(&self) -> Result<Option<PageEvent>, UnitError> {
+    /// [`IommuError::Unsupported`] without a queue, [`IommuError::Gone`], or
+    /// [`IommuError::Nonsense`] if the tail is outside it.
+    pub fn next_page_request(&self) -> Result<Option<PageEvent>, IommuError> {
         let address = self.requests.address.load(Ordering::Acquire);
         if address == 0 {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let regs = &self.core.control.regs;
         let (base, size) = place(address);
         let (head, tail) = (regs.read64(reg::PQH), regs.read64(reg::PQT));
         if head == u64::MAX || tail == u64::MAX {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         let (head, tail) = (queue::OFFSET.of(head), queue::OFFSET.of(tail));
         for (offset, value) in [(reg::PQH, head), (reg::PQT, tail)] {
             if value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {
-                return Err(UnitError::Nonsense { offset, value });
+                return Err(IommuError::Nonsense { offset, value });
             }
         }
         if head == tail {
@@ -155,18 +156,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Responder for Vtd<R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    /// *Context.* Atomic. Sends a descriptor and waits until the unit has taken it; [`UnitError::Unsupported`]
+    /// *Context.* Atomic. Sends a descriptor and waits until the unit has taken it; [`IommuError::Unsupported`]
     /// without a queue of page requests, and for a stall, which this architecture has not.
-    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), UnitError> {
+    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), IommuError> {
         let ReplyName::Group(group) = to.name else {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         };
         if !self.page_requests_are_read() {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
-        let stream = u16::try_from(to.stream.get()).map_err(|_| UnitError::Unsupported)?;
+        let stream = u16::try_from(to.stream.get()).map_err(|_| IommuError::Unsupported)?;
         let response = Request::Response {
             stream,
             pasid: to.pasid.map(Pasid::get),
@@ -182,11 +183,11 @@ fn decode(words: [u64; REQUEST_WORDS]) -> PageEvent {
     if request::TYPE.of(who) != 1 {
         return PageEvent::Unknown { word: who };
     }
-    let mut wants = Wants::empty();
-    wants.set(Wants::READ, request::READ.of(what) == 1);
-    wants.set(Wants::WRITE, request::WRITE.of(what) == 1);
-    wants.set(Wants::EXECUTE, request::EXECUTE.of(who) == 1);
-    wants.set(Wants::PRIVILEGED, request::PRIVILEGED.of(who) == 1);
+    let mut wants = Permissions::empty();
+    wants.set(Permissions::READ, request::READ.of(what) == 1);
+    wants.set(Permissions::WRITE, request::WRITE.of(what) == 1);
+    wants.set(Permissions::EXECUTE, request::EXECUTE.of(who) == 1);
+    wants.set(Permissions::PRIVILEGED, request::PRIVILEGED.of(who) == 1);
     let named = request::PASID_PRESENT.of(who) == 1;
     let group = GroupId::new(request::GROUP.of(what) as u16);
     let place = match request::LAST.of(what) {

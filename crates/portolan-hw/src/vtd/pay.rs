@@ -9,10 +9,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
-use portolan::addr::{ContextId, PageSize};
+use portolan::addr::{InvalTag, PageSize};
 use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::unit::UnitError;
 
 use super::core::{
     ATTEMPTS, Core, INTERRUPTED, Sending, Stage, Tag, VtdQueue, context_id, split_id,
@@ -31,15 +31,15 @@ const MAX_KEPT: usize = 16;
 /// What device TLBs have to forget, once the unit itself has.
 #[derive(Debug, Default)]
 struct Owed {
-    extents: ArrayVec<(ContextId, Extent), MAX_DEVICE_EXTENTS>,
+    extents: ArrayVec<(InvalTag, Extent), MAX_DEVICE_EXTENTS>,
     /// There were too many contexts to name: all devices forget everything.
     everything: Option<()>,
 }
 
 impl Owed {
-    fn add(&mut self, context: ContextId, extent: Extent) {
+    fn add(&mut self, context: InvalTag, extent: Extent) {
         let extent = extent.without_hint();
-        let known = |all: &[(ContextId, Extent)]| {
+        let known = |all: &[(InvalTag, Extent)]| {
             let covers = |of: &Extent| *of == Extent::All || *of == extent;
             all.iter()
                 .any(|(of, there)| *of == context && covers(there))
@@ -77,8 +77,8 @@ impl Owed {
 fn each_owed<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     core: &Core<R, M, C>,
     owed: &Owed,
-    mut each: impl FnMut(&Tag, Extent) -> Result<(), UnitError>,
-) -> Result<(), UnitError> {
+    mut each: impl FnMut(&Tag, Extent) -> Result<(), IommuError>,
+) -> Result<(), IommuError> {
     if owed.everything.is_some() {
         let mut first = Some(0);
         while let Some((context, tag)) = first.and_then(|first| core.next_tag(first)) {
@@ -87,7 +87,7 @@ fn each_owed<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         }
         return Ok(());
     }
-    let mut last: Option<(ContextId, Option<Arc<Tag>>)> = None;
+    let mut last: Option<(InvalTag, Option<Arc<Tag>>)> = None;
     for &(context, extent) in &owed.extents {
         let tag = match last.take() {
             Some((of, tag)) if of == context => tag,
@@ -158,7 +158,7 @@ struct Paying<'a, R, M, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
-    fn step(&mut self, step: Step) -> Result<(), UnitError> {
+    fn step(&mut self, step: Step) -> Result<(), IommuError> {
         let core = self.sending.core;
         match step {
             Step::Clean(bytes) => core.mem.clean(bytes),
@@ -170,13 +170,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         Ok(())
     }
 
-    fn send(&mut self, request: Request) -> Result<(), UnitError> {
+    fn send(&mut self, request: Request) -> Result<(), IommuError> {
         self.sent.add(request);
         self.sending.send(request)
     }
 
     /// Tells the devices and waits; all of it once more if another device's time-out came between.
-    fn sync(&mut self) -> Result<(), UnitError> {
+    fn sync(&mut self) -> Result<(), IommuError> {
         for _ in 0..ATTEMPTS {
             self.tell_devices()?;
             let asked = Devices {
@@ -194,7 +194,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         Err(INTERRUPTED)
     }
 
-    fn tell_devices(&mut self) -> Result<(), UnitError> {
+    fn tell_devices(&mut self) -> Result<(), IommuError> {
         let core = self.sending.core;
         if self.owed.extents.is_empty() && self.owed.everything.is_none() {
             return Ok(());
@@ -214,7 +214,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
     }
 
     /// What the unit itself was asked since the last wait, or more.
-    fn send_again(&mut self) -> Result<(), UnitError> {
+    fn send_again(&mut self) -> Result<(), IommuError> {
         let has = self.sending.core.control.features.has;
         if self.sent.configuration.is_some() {
             self.sending.send(Request::Contexts(Contexts::All))?;
@@ -231,7 +231,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         }
     }
 
-    fn invalidate(&mut self, command: Command) -> Result<(), UnitError> {
+    fn invalidate(&mut self, command: Command) -> Result<(), IommuError> {
         let features = &self.sending.core.control.features;
         let hint = |depth| match depth {
             Depth::LeafOnly => Hint::LeavesOnly,
@@ -276,7 +276,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
     }
 
     /// Everything that holds translations of `context` forgets those of `extent`.
-    fn extent(&mut self, context: ContextId, extent: Extent) -> Result<(), UnitError> {
+    fn extent(&mut self, context: InvalTag, extent: Extent) -> Result<(), IommuError> {
         let (domain, stage) = split_id(context);
         let tag = self.sending.core.tag_of(context);
         if stage == Stage::Second {
@@ -300,7 +300,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
     }
 
     /// Each PASID of a first stage forgets `extent`.
-    fn pasids(&mut self, domain: u16, tag: &Tag, extent: Extent) -> Result<(), UnitError> {
+    fn pasids(&mut self, domain: u16, tag: &Tag, extent: Extent) -> Result<(), IommuError> {
         let mut before = None;
         for &pasid in &tag.pasids {
             if before.replace(pasid) != Some(pasid) {
@@ -314,7 +314,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
         Ok(())
     }
 
-    fn owe(&mut self, context: ContextId, tag: &Tag, extent: Extent) {
+    fn owe(&mut self, context: InvalTag, tag: &Tag, extent: Extent) {
         if !tag.remotes.is_empty() {
             self.owed.add(context, extent);
         }
@@ -345,10 +345,10 @@ fn iotlb(domain: u16, extent: Extent) -> Iotlb {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for VtdQueue<R, M, C> {
-    type Error = UnitError;
+    type Error = IommuError;
 
     /// *Context.* Atomic: waits for the hardware; uses no heap.
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         if self.0.released.load(Ordering::Acquire) {
             return Ok(());
         }

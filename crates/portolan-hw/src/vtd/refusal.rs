@@ -1,4 +1,4 @@
-//! The codes with which [`portolan::unit::UnitError::Refused`] says why.
+//! The codes with which [`portolan::iommu::IommuError::Refused`] says why.
 //!
 //! *Context.* Interrupt: everything here is a value.
 

@@ -3,7 +3,7 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 7.6.1.
 
-use portolan::fault::Response;
+use portolan::iopf::Response;
 
 use super::counts::Kind;
 use super::features::{Features, Has};

@@ -7,9 +7,9 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{AttachError, Domain, DomainError, IommuError, ReservedKind, ReservedRegion};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::{Access, MapError};
-use portolan::unit::{AttachError, Domain, DomainError, ReservedKind, ReservedRegion, UnitError};
 
 use super::quirks::Quirks;
 use super::unit::Vtd;
@@ -84,7 +84,7 @@ fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), At
                 Ok(()) => None,
                 Err(DomainError::Map(MapError::AlreadyMapped { iova })) if iova > start => {
                     match map_same(domain, start, Iova::new(iova.get() - 1), access) {
-                        Err(DomainError::Unit(error)) => return Err(error.into()),
+                        Err(DomainError::Iommu(error)) => return Err(error.into()),
                         // Somebody else attaches another stream: look again what is there.
                         Ok(()) | Err(DomainError::Map(MapError::AlreadyMapped { .. })) => {
                             Some(start)
@@ -94,7 +94,7 @@ fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), At
                 }
                 Err(DomainError::Map(MapError::AlreadyMapped { .. })) => Some(start),
                 Err(DomainError::Map(_)) => return Err(AttachError::Mismatch),
-                Err(DomainError::Unit(error)) => return Err(error.into()),
+                Err(DomainError::Iommu(error)) => return Err(error.into()),
             },
         };
     }
@@ -111,6 +111,6 @@ fn map_same(
     let mut owed = Gather::new();
     let pa = PhysAddr::new(start.get());
     domain.map(start, pa, bytes, access, &mut owed)?;
-    domain.sync(&mut owed).map_err(UnitError::from)?;
+    domain.sync(&mut owed).map_err(IommuError::from)?;
     Ok(())
 }

@@ -12,8 +12,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Held, Mmio, OutOfTableMemory, TableMem, Word};
-use portolan::unit::{Awaited, UnitError};
 
 use super::control::Control;
 use super::counts::Kind;
@@ -141,7 +141,7 @@ impl<C: Cpus> Ring<C> {
         mem: &M,
         owner: Owner,
         batch: &Batch,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         if batch.is_empty() {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl<C: Cpus> Ring<C> {
         mem: &M,
         owner: Owner,
         ending: Ending,
-    ) -> Result<Ticket, UnitError> {
+    ) -> Result<Ticket, IommuError> {
         let mut state = self.room(control, mem, 1)?;
         control.counters.add(Kind::Wait);
         let position = state.tail;
@@ -186,7 +186,7 @@ impl<C: Cpus> Ring<C> {
         owner: Owner,
         ticket: Ticket,
         asked: &impl Asked,
-    ) -> Result<Waited, UnitError> {
+    ) -> Result<Waited, IommuError> {
         let look = || {
             let done = self.done(mem, ticket);
             if !done {
@@ -206,15 +206,15 @@ impl<C: Cpus> Ring<C> {
         let waited = control.patient(Awaited::Completion, look, progress);
         match waited {
             // A unit that was reset in between has forgotten its queue.
-            Err(UnitError::TimedOut { .. }) if control.status()? & command::QIE == 0 => {
-                Err(UnitError::Stopped)
+            Err(IommuError::TimedOut { .. }) if control.status()? & command::QIE == 0 => {
+                Err(IommuError::Stopped)
             }
             waited => waited,
         }
     }
 
     /// What `owner` has to hear, if anything.
-    fn news(&self, owner: Owner, asked: &impl Asked) -> Option<Result<Waited, UnitError>> {
+    fn news(&self, owner: Owner, asked: &impl Asked) -> Option<Result<Waited, IommuError>> {
         let aborted = self.state.lock().told.news(owner)?;
         Some(aborted.and_then(|aborted| aborted.verdict(owner, asked)))
     }
@@ -244,7 +244,7 @@ impl<C: Cpus> Ring<C> {
         control: &Control<R, C>,
         mem: &M,
         count: u64,
-    ) -> Result<Held<'_, C, State>, UnitError> {
+    ) -> Result<Held<'_, C, State>, IommuError> {
         let fits = |state: &State| state.tail - state.head + count < self.slots();
         let look = || {
             let mut state = self.state.lock();
@@ -273,16 +273,16 @@ impl<C: Cpus> Ring<C> {
         state.head
     }
     /// How many descriptors the unit has fetched, as its head tells.
-    fn fetched<R: Mmio>(&self, control: &Control<R, C>, state: &State) -> Result<u64, UnitError> {
+    fn fetched<R: Mmio>(&self, control: &Control<R, C>, state: &State) -> Result<u64, IommuError> {
         let value = control.regs.read64(reg::IQH);
         if value == u64::MAX {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         let index = queue::OFFSET.of(value) >> self.width.lg2_bytes();
         let ahead = self.slot(index.wrapping_sub(state.head));
         if index >= self.slots() || ahead > state.tail - state.head {
             let offset = reg::IQH;
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         Ok(state.head + ahead)
     }
@@ -333,10 +333,10 @@ impl<C: Cpus> Ring<C> {
         &self,
         control: &Control<R, C>,
         mem: &M,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let stopped = fsts::IQE | fsts::ITE | fsts::ICE;
         match control.regs.read32(reg::FSTS) {
-            u32::MAX => return Err(UnitError::Gone),
+            u32::MAX => return Err(IommuError::Gone),
             status if status & stopped == 0 => return Ok(()),
             _ => {}
         }
@@ -345,7 +345,7 @@ impl<C: Cpus> Ring<C> {
         let status = control.regs.read32(reg::FSTS);
         let record = control.regs.read64(reg::IQERCD);
         if status == u32::MAX || (record == u64::MAX && status & stopped != 0) {
-            return Err(UnitError::Gone);
+            return Err(IommuError::Gone);
         }
         if status & fsts::ITE != 0 {
             let last = self.last_owner.load(Ordering::Acquire);
@@ -373,7 +373,7 @@ impl<C: Cpus> Ring<C> {
         mem: &M,
         state: &mut State,
         code: u32,
-    ) -> Result<(), UnitError> {
+    ) -> Result<(), IommuError> {
         let head = self.fetched(control, state)?;
         if head < state.tail {
             let spare = self.status.get() + self.slots() * 8;
@@ -393,7 +393,7 @@ impl<C: Cpus> Ring<C> {
     }
 
     /// Whether the unit has fetched everything.
-    pub(super) fn drained<R: Mmio>(&self, control: &Control<R, C>) -> Result<bool, UnitError> {
+    pub(super) fn drained<R: Mmio>(&self, control: &Control<R, C>) -> Result<bool, IommuError> {
         let state = self.state.lock();
         Ok(self.fetched(control, &state)? == state.tail)
     }

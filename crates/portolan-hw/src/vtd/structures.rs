@@ -9,8 +9,8 @@ use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
-use portolan::unit::UnitError;
 
 use super::core::Core;
 use super::features::Has;
@@ -121,7 +121,7 @@ impl Structures {
         &mut self,
         core: &Core<R, M, C>,
         stream: u16,
-    ) -> Result<At, UnitError> {
+    ) -> Result<At, IommuError> {
         let (bus, function) = (usize::from(stream >> 8), usize::from(stream & 0xff));
         let (half, index, words) = match self.mode {
             Mode::Legacy => (0, function, entry::CONTEXT_WORDS),
@@ -150,7 +150,7 @@ impl Structures {
         &mut self,
         core: &Core<R, M, C>,
         stream: u16,
-    ) -> Result<PhysAddr, UnitError> {
+    ) -> Result<PhysAddr, IommuError> {
         if let Some(&directory) = self.directories.get(&stream) {
             return Ok(directory);
         }
@@ -165,7 +165,7 @@ impl Structures {
         core: &Core<R, M, C>,
         stream: u16,
         pasid: u32,
-    ) -> Result<At, UnitError> {
+    ) -> Result<At, IommuError> {
         let directory = self.directory(core, stream)?;
         let index = pasid >> entry::PASID_TABLE_LG2;
         let table = match self.pasids.get(&(stream, index)) {
@@ -199,7 +199,7 @@ fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     (upper, size): (PhysAddr, PageSize),
     word: usize,
     table: PhysAddr,
-) -> Result<(), UnitError> {
+) -> Result<(), IommuError> {
     let at = At {
         table: upper,
         size,
@@ -234,12 +234,12 @@ pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     at: At,
     new: &[u64],
     forget: Forget<'_>,
-) -> Result<(), UnitError> {
+) -> Result<(), IommuError> {
     let old = read(core, at);
     let table = core.mem.table(at.table, at.size);
     let entry = table.get(at.first..at.first + at.words).unwrap_or(&[]);
     if entry.len() != new.len() {
-        return Err(UnitError::Unsupported);
+        return Err(IommuError::Unsupported);
     }
     let has = core.control.features.has;
     for step in plan(&old[..at.words], new) {

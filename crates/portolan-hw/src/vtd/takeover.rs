@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem, poll};
-use portolan::unit::{Awaited, UnitError};
 
 use super::attach::Home;
 use super::config::{Config, Takeover};
@@ -74,12 +74,12 @@ fn mode_bits(mode: Mode) -> u64 {
     }
 }
 
-/// What the unit is found doing; [`UnitError::Unsupported`] if that cannot be changed to what
+/// What the unit is found doing; [`IommuError::Unsupported`] if that cannot be changed to what
 /// `config` wants without a moment in which devices reach everything.
-pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, UnitError> {
+pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, IommuError> {
     let (status, root) = (regs.read32(reg::GSTS), regs.read64(reg::RTADDR));
     if status == u32::MAX || root == u64::MAX {
-        return Err(UnitError::Gone);
+        return Err(IommuError::Gone);
     }
     let stays = config.chip.contains(Quirks::KEEP_TRANSLATION);
     let bypass = config.takeover == Takeover::Bypass && !stays;
@@ -88,7 +88,7 @@ pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, 
     }
     match root & root_mode::MASK == mode_bits(config.mode) {
         true => Ok(Inherited::Translation),
-        false => Err(UnitError::Unsupported),
+        false => Err(IommuError::Unsupported),
     }
 }
 
@@ -97,7 +97,7 @@ pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, 
 pub(super) fn quiet<R: Mmio, C: Cpus>(
     control: &Control<R, C>,
     inherited: Inherited,
-) -> Result<(), UnitError> {
+) -> Result<(), IommuError> {
     if inherited == Inherited::Nothing {
         control.switch(command::TE, Switch::Off)?;
     }
@@ -109,12 +109,12 @@ pub(super) fn quiet<R: Mmio, C: Cpus>(
     control.regs.write32(reg::FSTS, errors);
     let regs = &control.regs;
     let empty = || match (regs.read64(reg::IQH), regs.read64(reg::IQT)) {
-        (u64::MAX, _) | (_, u64::MAX) => Some(Err(UnitError::Gone)),
+        (u64::MAX, _) | (_, u64::MAX) => Some(Err(IommuError::Gone)),
         (head, tail) => (queue::OFFSET.of(head) == queue::OFFSET.of(tail)).then_some(Ok(())),
     };
     let awaited = Awaited::Completion;
     poll(&control.clock, control.limit, empty)
-        .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
+        .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))?;
     control.switch(command::QIE, Switch::Off)
 }
 
@@ -139,7 +139,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         config: Config,
         keep: &[StreamId],
         read: impl Fn(PhysAddr) -> Option<u64>,
-    ) -> Result<(Self, Vec<StreamId>), UnitError> {
+    ) -> Result<(Self, Vec<StreamId>), IommuError> {
         let unit = Self::prepare(regs, mem, clock, config)?;
         let mut kept = Vec::new();
         if unit.root.inherited() == Inherited::Translation {
@@ -161,7 +161,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         tables: &mut Structures,
         stream: StreamId,
         read: &impl Fn(PhysAddr) -> Option<u64>,
-    ) -> Result<Option<()>, UnitError> {
+    ) -> Result<Option<()>, IommuError> {
         let Some((stream, old)) = self.old_entry(stream, read) else {
             return Ok(None);
         };

@@ -6,7 +6,7 @@
 //! more are told than would have to be, and nobody too few.
 
 use arrayvec::ArrayVec;
-use portolan::unit::UnitError;
+use portolan::iommu::IommuError;
 
 use super::refusal;
 
@@ -59,14 +59,14 @@ pub(super) struct Aborted {
 
 impl Aborted {
     /// What that means for `owner`, who has asked devices as `asked` says.
-    pub(super) fn verdict(&self, owner: Owner, asked: &impl Asked) -> Result<Waited, UnitError> {
+    pub(super) fn verdict(&self, owner: Owner, asked: &impl Asked) -> Result<Waited, IommuError> {
         let mine = |of: &&Timeout| owner <= of.last && asked.asked(of.stream);
         if let Some(of) = self.timeouts.iter().find(mine) {
             let code = refusal::device_tlb(of.stream);
-            return Err(UnitError::Refused { code });
+            return Err(IommuError::Refused { code });
         }
         match owner <= self.any_device && asked.asked_any() {
-            true => Err(UnitError::Refused {
+            true => Err(IommuError::Refused {
                 code: refusal::DEVICE_TLB,
             }),
             false => Ok(Waited::Again),
@@ -122,12 +122,12 @@ impl Told {
 
     /// What `owner` has to hear: that something was refused, or that its waits may have been
     /// aborted; what the latter means depends on what it asked, which is looked up after the lock.
-    pub(super) fn news(&mut self, owner: Owner) -> Option<Result<Aborted, UnitError>> {
+    pub(super) fn news(&mut self, owner: Owner) -> Option<Result<Aborted, IommuError>> {
         let at = self.refusals.iter().position(|(of, _)| *of == owner);
         let refused = at.map(|at| self.refusals.swap_remove(at).1);
         let unsure = (owner <= self.unsure).then_some(refusal::DESCRIPTOR);
         if let Some(code) = refused.or(unsure) {
-            return Some(Err(UnitError::Refused { code }));
+            return Some(Err(IommuError::Refused { code }));
         }
         (owner <= self.aborted.last).then(|| Ok(self.aborted.clone()))
     }
@@ -158,7 +158,7 @@ mod tests {
         let news = told.news(owner)?;
         let verdict = news.and_then(|aborted| aborted.verdict(owner, &Only(asked)));
         Some(verdict.map_err(|error| match error {
-            UnitError::Refused { code } => code,
+            IommuError::Refused { code } => code,
             other => panic!("{other}"),
         }))
     }

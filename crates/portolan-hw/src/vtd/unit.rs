@@ -8,9 +8,9 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
+use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem, poll};
 use portolan::table::format::VtdLevels;
-use portolan::unit::{Awaited, UnitError};
 
 use super::attach::{Home, Kept};
 use super::config::{Config, Invalidation};
@@ -119,8 +119,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// and [`Vtd::take_over`]. The old queue goes off, and so do protected memory regions.
     ///
     /// # Errors
-    /// See [`UnitError`]. Memory that the hardware may have been told of is then not freed.
-    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, UnitError> {
+    /// See [`IommuError`]. Memory that the hardware may have been told of is then not freed.
+    pub fn enable(regs: R, mem: M, clock: C, config: Config) -> Result<Self, IommuError> {
         let unit = Self::prepare(regs, mem, clock, config)?;
         unit.translate()?;
         Ok(unit)
@@ -133,7 +133,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     ///
     /// # Errors
     /// As [`Vtd::enable`].
-    pub fn prepare(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, UnitError> {
+    pub fn prepare(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         config.reserved.within(config.output_lg2);
         config.reserved.hold([INTERRUPTS].into_iter());
         let mut features = Features::read(&regs)?;
@@ -142,12 +142,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         let scalable = config.mode == Mode::Scalable;
         if scalable && !features.has.contains(Has::SCALABLE) {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let queued = features.has.contains(Has::QUEUE) && config.invalidation == Invalidation::Best;
         let registers = features.has.contains(Has::REGISTERS) && !scalable;
         if !queued && !registers {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         let inherited = inherited(&regs, &config)?;
         let bits = config.pasid_bits.min(features.pasid_bits);
@@ -198,7 +198,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// From a quiet unit to one that is about to use the new tables.
-    fn start(&self) -> Result<(), UnitError> {
+    fn start(&self) -> Result<(), IommuError> {
         let control = &self.core.control;
         self.faults.discard(control)?;
         if let Way::Ring(ring) = &self.core.way {
@@ -214,7 +214,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Has the unit use the new tables, and forget all of the old.
-    fn set_root(&self) -> Result<(), UnitError> {
+    fn set_root(&self) -> Result<(), IommuError> {
         let control = &self.core.control;
         control.flush_write_buffer()?;
         control.set_root(self.root.address())?;
@@ -234,7 +234,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     ///
     /// # Errors
     /// If the hardware does not follow.
-    pub fn translate(&self) -> Result<(), UnitError> {
+    pub fn translate(&self) -> Result<(), IommuError> {
         let control = &self.core.control;
         if self.root.is_due() {
             self.set_root()?;
@@ -244,7 +244,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Invalidates all that hangs on the root table (6.6).
-    fn forget_everything(&self) -> Result<(), UnitError> {
+    fn forget_everything(&self) -> Result<(), IommuError> {
         let pasids: &[Request] = match self.config.mode {
             Mode::Legacy => &[],
             Mode::Scalable => &[Request::PasidCacheAll],
@@ -278,12 +278,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Says that `stream` has a TLB of its own, to be used from its next attachment on.
     ///
     /// # Errors
-    /// [`UnitError::Unsupported`] if the unit has no part for them.
-    pub fn use_device_tlb(&self, stream: StreamId, device: DeviceTlb) -> Result<(), UnitError> {
-        let stream = u16::try_from(stream.get()).map_err(|_| UnitError::Unsupported)?;
+    /// [`IommuError::Unsupported`] if the unit has no part for them.
+    pub fn use_device_tlb(&self, stream: StreamId, device: DeviceTlb) -> Result<(), IommuError> {
+        let stream = u16::try_from(stream.get()).map_err(|_| IommuError::Unsupported)?;
         let queued = matches!(self.core.way, Way::Ring(_));
         if !queued || !self.features().has.contains(Has::DEVICE_TLB) {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         with_room(
             &self.known,
@@ -307,11 +307,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
-    pub fn release(self) -> Result<(), UnitError> {
+    pub fn release(self) -> Result<(), IommuError> {
         let control = &self.core.control;
         let kept_on = self.config.chip.contains(Quirks::KEEP_TRANSLATION);
         if kept_on {
-            return Err(UnitError::Unsupported);
+            return Err(IommuError::Unsupported);
         }
         control.switch(command::TE, Switch::Off)?;
         self.forget_everything()?;
@@ -332,7 +332,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             };
             let awaited = Awaited::Completion;
             poll(&control.clock, control.limit, drained)
-                .unwrap_or_else(|waited| Err(UnitError::TimedOut { awaited, waited }))?;
+                .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))?;
             control.switch(command::QIE, Switch::Off)?;
         }
         self.core.released.store(true, Ordering::Release);

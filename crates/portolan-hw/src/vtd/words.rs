@@ -4,9 +4,9 @@
 
 use core::sync::atomic::AtomicU64;
 
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
-use portolan::unit::{AttachError, UnitError};
 
 use super::attach::{Home, Target};
 use super::features::{Has, width_code};
@@ -56,7 +56,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
                 (kind, *root, width_code(*levels))
             }
             Target::Pass => match self.widest() {
-                0 => return Err(UnitError::Unsupported.into()),
+                0 => return Err(IommuError::Unsupported.into()),
                 width => (t::PASS, 0, width),
             },
             Target::Blocked | Target::First { .. } => return Err(AttachError::Mismatch),

@@ -23,7 +23,8 @@ pub use count::{Counter, DomainReport, LinuxReport};
 
 use anyhow::{Result, bail};
 use portolan::dma::{
-    Buffers, Decision, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish, default_policy,
+    Buffers, Decision, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage, TrapCost, Trust,
+    default_policy,
 };
 use portolan::inval::{Caching, RangeForm};
 use portolan_model::decode::TableFormat;
@@ -132,16 +133,16 @@ impl Rules {
 
     /// Strict or lazy, and why.
     pub fn decision(&self) -> Decision {
-        default_policy(&Facts {
+        default_policy(&PolicyInputs {
             trust: Trust::Trusted,
             stage: self.stage,
             caching: self.caching,
             device_tlb: DeviceTlb::Absent,
-            exits: Exits::None,
+            exits: TrapCost::None,
             buffers: Buffers::Kept,
             wish: match self.asked {
-                Asked::Strict => Wish::Strict,
-                Asked::Lazy => Wish::Lazy,
+                Asked::Strict => PolicyPreference::Strict,
+                Asked::Lazy => PolicyPreference::Lazy,
             },
         })
     }

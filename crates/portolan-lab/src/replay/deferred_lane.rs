@@ -12,10 +12,10 @@ use std::sync::Arc;
 use anyhow::{Result, anyhow};
 use portolan::addr::{IovaRange, PhysRange};
 use portolan::dma::{Bidirectional, Bounds, MapError, Policy as DmaPolicy};
+use portolan::iommu::DomainError;
 use portolan::iova::IovaError;
 use portolan::platform::SlabTables;
 use portolan::table::{Format, MapError as TableError, Segment};
-use portolan::unit::DomainError;
 use portolan_model::profile::Profile;
 
 use super::lane::{At, IdHasher, Lane, Taken, WINDOW_LG2, touch};

@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use anyhow::{Context, Result, anyhow, bail};
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{
-    Bounds, Buffers, Constraints, DeviceTlb, Exits, Facts, Policy, Stage, Trust, Wish,
-    default_policy,
+    Bounds, Buffers, Constraints, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage,
+    TrapCost, Trust, default_policy,
 };
 use portolan::inval::{Caching, Capabilities, Quirks};
 use portolan::platform::SlabTables;
@@ -222,15 +222,15 @@ fn solve(bytes: u64, published: [f64; 2], exits: [f64; 2]) -> [f64; 2] {
     [strict - exits[0] * invalidation, invalidation]
 }
 
-fn facts(caching: Caching, stage: Stage, trust: Trust, wish: Wish) -> Facts {
-    Facts {
+fn facts(caching: Caching, stage: Stage, trust: Trust, wish: PolicyPreference) -> PolicyInputs {
+    PolicyInputs {
         trust,
         stage,
         caching,
         device_tlb: DeviceTlb::Absent,
         exits: match caching {
-            Caching::NotPresentToo => Exits::Expensive,
-            Caching::PresentOnly => Exits::None,
+            Caching::NotPresentToo => TrapCost::Expensive,
+            Caching::PresentOnly => TrapCost::None,
         },
         buffers: Buffers::Kept,
         wish,
@@ -243,7 +243,7 @@ fn decisions() -> Vec<Decision> {
     for caching in [Caching::NotPresentToo, Caching::PresentOnly] {
         for stage in [Stage::First, Stage::Second] {
             for trust in [Trust::Trusted, Trust::Untrusted] {
-                for wish in [Wish::Strict, Wish::Lazy] {
+                for wish in [PolicyPreference::Strict, PolicyPreference::Lazy] {
                     rows.push(Decision::new(&facts(caching, stage, trust, wish)));
                 }
             }
@@ -318,8 +318,8 @@ pub fn flush_queue() -> Result<FlushQueue> {
 
 fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> Throughput {
     let wish = match case.policy {
-        Policy::Lazy => Wish::Lazy,
-        Policy::Strict | Policy::Deferred => Wish::Strict,
+        Policy::Lazy => PolicyPreference::Lazy,
+        Policy::Strict | Policy::Deferred => PolicyPreference::Strict,
     };
     let rule = facts(Caching::NotPresentToo, case.stage, Trust::Trusted, wish);
     let counts = counted.of_a_gib();

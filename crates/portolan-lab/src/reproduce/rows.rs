@@ -202,7 +202,7 @@ pub struct Throughput {
     pub fitted: bool,
     /// Commands of a GiB received.
     pub counts: Counts,
-    /// Exits of a GiB received: one for each submission.
+    /// TrapCost of a GiB received: one for each submission.
     pub exits: u64,
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach as _, Domain as _};
 use portolan::platform::Nanos;
 use portolan::table::Segment;
-use portolan::unit::{Attach as _, Domain as _};
 use portolan_hw::smmuv2::{Config, DomainOptions, FirstStage, Implementation, SmmuV2, WaitForSafe};
 use portolan_model::clock::PollingClock;
 use portolan_model::iommu::Temper;
@@ -22,7 +22,7 @@ use super::published::Direction;
 use super::rows::Counts;
 
 type Clock = Arc<PollingClock<Arc<SmmuV2Registers>>>;
-type Unit = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
+type Iommu = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
 type Domain = FirstStage<12, Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
 
 /// What a leaf table of 4 KiB pages spans.
@@ -39,7 +39,7 @@ struct ThroughDriver {
     registers: Arc<SmmuV2Registers>,
     domain: Arc<Domain>,
     /// Outlives the domain's use.
-    _unit: Unit,
+    _unit: Iommu,
 }
 
 /// Maps or unmaps a scatter list of single pages of `bytes` bytes on `machine`, in the given way,

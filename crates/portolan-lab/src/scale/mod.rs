@@ -31,7 +31,7 @@ const COUNTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 144];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
     /// No translation.
-    Passthrough,
+    Identity,
     /// Each unmap submits its own invalidation and waits, in the way that Linux has on the machine.
     Strict,
     /// The same, but CPUs that unmap at the same time submit together.
@@ -45,7 +45,7 @@ pub enum Policy {
 impl Policy {
     const fn name(self) -> &'static str {
         match self {
-            Self::Passthrough => "passthrough",
+            Self::Identity => "passthrough",
             Self::Strict => "strict",
             Self::Combined => "combined",
             Self::Deferred => "deferred",

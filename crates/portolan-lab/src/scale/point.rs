@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use fastrand::Rng;
-use portolan::addr::{ContextId, Iova, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{InvalTag, Iova, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
     Constraints, Deferred, Device, DmaSpace, FromDevice, Policy as Unmaps, SpaceOptions, Unowned,
     reclaim_all,
 };
 use portolan::inval::{CombineOptions, Combined};
+use portolan::iommu::{BoundDomain, PagedDomain, TagPool};
 use portolan::platform::SlabTables;
 use portolan::table::{Format, PageTable};
-use portolan::unit::{BoundDomain, ContextHome, PagedDomain};
 use portolan_model::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
 use portolan_model::fixture::Attached;
 use portolan_model::iommu::CommandPrices;
@@ -24,7 +24,7 @@ use super::{Options, Policy};
 use crate::buffers::unowned;
 use crate::machines::MachineFormat;
 
-const CONTEXT: ContextId = ContextId::new(1);
+const CONTEXT: InvalTag = InvalTag::new(1);
 const STREAM: StreamId = StreamId::new(1);
 /// Buffers that are deferred before they are reclaimed.
 const BATCH: usize = 32;
@@ -147,7 +147,7 @@ impl<'b> Bench<'b> {
         let tables: Tables<F> = Arc::new(SlabTables::new(base, F::GRANULE, pages));
         let table = PageTable::new(format, tables)?;
         let (caps, quirks) = (profile.capabilities(), profile.quirks());
-        let queue: Arc<dyn ContextHome + Send + Sync> = match way.policy {
+        let queue: Arc<dyn TagPool + Send + Sync> = match way.policy {
             Policy::Combined | Policy::Deferred => {
                 let options = CombineOptions {
                     cpus_per_group: GROUP,
@@ -161,12 +161,12 @@ impl<'b> Bench<'b> {
                 let below = Arc::clone(&server);
                 Arc::new(Combined::new(cpus.clone(), below, options))
             }
-            Policy::Passthrough | Policy::Strict | Policy::Lazy => server.clone(),
+            Policy::Identity | Policy::Strict | Policy::Lazy => server.clone(),
         };
         let domain = PagedDomain::new(table, CONTEXT, caps, quirks, queue);
         let options = SpaceOptions {
             policy: match way.policy {
-                Policy::Passthrough | Policy::Strict | Policy::Combined => Unmaps::Strict,
+                Policy::Identity | Policy::Strict | Policy::Combined => Unmaps::Strict,
                 Policy::Deferred => Unmaps::Deferred,
                 Policy::Lazy => Unmaps::Lazy,
             },
@@ -246,7 +246,7 @@ impl<'b> Bench<'b> {
 
     /// One operation.
     fn once(&self, memory: PhysRange, deferred: &mut Vec<Kept>) -> Result<()> {
-        if self.way.policy == Policy::Passthrough {
+        if self.way.policy == Policy::Identity {
             self.transfer(None);
             return Ok(());
         }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, IovaRange};
 use portolan::inval::{Command, Depth, Step};
-use portolan::unit::UnitError;
+use portolan::iommu::IommuError;
 use portolan_model::cpus::Hardware;
 
 /// Remembers what has been invalidated.
@@ -69,7 +69,7 @@ impl Walks {
 }
 
 impl Hardware for Walks {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let dropped = steps.filter_map(|step| match step {
             Step::Invalidate(Command::Page {
                 iova, size, depth, ..
@@ -94,9 +94,9 @@ impl Hardware for Walks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan::addr::{ContextId, PageSize};
+    use portolan::addr::{InvalTag, PageSize};
 
-    const CONTEXT: ContextId = ContextId::new(1);
+    const CONTEXT: InvalTag = InvalTag::new(1);
 
     fn again(command: Command) -> f64 {
         let walks = Walks::new(4, 100.0);

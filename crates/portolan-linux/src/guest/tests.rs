@@ -3,19 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::demand::premap::Requester;
+use portolan::demand::{Ioas, IoasOptions, RegionOptions, Request, Residency, Window};
 use portolan::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
 };
-use portolan::passthrough::premap::Requester;
-use portolan::passthrough::{
-    Hold, Passthrough, PassthroughOptions, RegionOptions, Request, Window,
-};
+use portolan::iommu::{Domain as _, IommuError, PagedDomain, TagPool};
 use portolan::platform::{Clock, Nanos, SlabTables, SpinCpus};
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
-use portolan::unit::{ContextHome, Domain as _, PagedDomain, UnitError};
 
 use super::{GuestMemory, ReclaimError};
 use crate::memory::{Backing, Base, HostMemory};
@@ -31,19 +29,19 @@ struct Free {
 }
 
 impl InvalidationQueue for Free {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         steps.for_each(drop);
         match self.broken.load(Ordering::Relaxed) {
-            true => Err(UnitError::Refused { code: 1 }),
+            true => Err(IommuError::Refused { code: 1 }),
             false => Ok(()),
         }
     }
 }
 
-impl ContextHome for Free {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Free {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -58,13 +56,13 @@ impl Clock for Looks {
 }
 
 type Domain = PagedDomain<VtdSecondStage, SlabTables<AtomicU64>, Free>;
-type Container = Passthrough<Domain, Arc<GuestMemory>, SpinCpus<Looks, fn() -> CpuId>>;
+type Container = Ioas<Domain, Arc<GuestMemory>, SpinCpus<Looks, fn() -> CpuId>>;
 
 fn pages(first: u64, count: u64) -> IovaRange {
     IovaRange::from_len(Iova::new(BASE + first * PAGE), count * PAGE).unwrap()
 }
 
-fn rig(backing: Backing, hold: Hold<'_>) -> (Arc<GuestMemory>, Arc<Domain>, Container) {
+fn rig(backing: Backing, hold: Residency<'_>) -> (Arc<GuestMemory>, Arc<Domain>, Container) {
     let base = Base::At(PhysAddr::new(1 << 32));
     let memory = HostMemory::new(PAGES * PAGE, backing, base).unwrap();
     let guest = Arc::new(GuestMemory::new(memory, Iova::new(BASE)));
@@ -84,16 +82,16 @@ fn rig(backing: Backing, hold: Hold<'_>) -> (Arc<GuestMemory>, Arc<Domain>, Cont
     };
     let tables = SlabTables::new(PhysAddr::new(1 << 40), PageSize::SIZE_4K, 16);
     let table = PageTable::new(format, tables).unwrap();
-    let (context, quirks) = (ContextId::new(1), Quirks::default());
+    let (context, quirks) = (InvalTag::new(1), Quirks::default());
     let queue = Free::default();
     let domain = Arc::new(PagedDomain::new(table, context, caps, quirks, queue));
     let current: fn() -> CpuId = || CpuId::new(0);
     let cpus = SpinCpus::new(1, Looks(AtomicU64::new(0)), current);
-    let options = PassthroughOptions {
+    let options = IoasOptions {
         window: Window::Page,
-        ..PassthroughOptions::default()
+        ..IoasOptions::default()
     };
-    let container = Passthrough::new(domain.clone(), cpus, options);
+    let container = Ioas::new(domain.clone(), cpus, options);
     let region = RegionOptions {
         range: guest.range().unwrap(),
         access: Access::READ | Access::WRITE,
@@ -118,7 +116,7 @@ fn fault(container: &Container, page: u64) {
 #[test]
 fn pages_come_and_go() {
     for backing in [Backing::Anonymous, Backing::File] {
-        let (guest, domain, container) = rig(backing, Hold::OnDemand);
+        let (guest, domain, container) = rig(backing, Residency::OnDemand);
         fault(&container, 3);
         let found = domain.translate(Iova::new(BASE + 3 * PAGE)).unwrap();
         assert_eq!(Some(found.pa), guest.behind(Iova::new(BASE + 3 * PAGE)));
@@ -135,7 +133,7 @@ fn pages_come_and_go() {
 
 #[test]
 fn pages_that_devices_may_still_reach_stay_until_they_are_quiet() {
-    let (guest, domain, container) = rig(Backing::Anonymous, Hold::OnDemand);
+    let (guest, domain, container) = rig(Backing::Anonymous, Residency::OnDemand);
     fault(&container, 3);
     let at = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
     guest.memory().write(at, b"device").unwrap();
@@ -163,7 +161,7 @@ fn pages_that_devices_may_still_reach_stay_until_they_are_quiet() {
 /// A notifier that unwinds leaves nobody waiting for ever.
 #[test]
 fn pages_are_there_after_a_notifier_that_unwinds() {
-    let (guest, _domain, container) = rig(Backing::Anonymous, Hold::OnDemand);
+    let (guest, _domain, container) = rig(Backing::Anonymous, Residency::OnDemand);
     let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         guest.reclaim(pages(0, PAGES), |_| panic!("as the test wants it"))
     }));
@@ -176,7 +174,7 @@ fn pages_are_there_after_a_notifier_that_unwinds() {
 #[test]
 fn pinned_pages_stay() {
     let part = [pages(8, 4)];
-    let (guest, _domain, container) = rig(Backing::Anonymous, Hold::Selective(&part));
+    let (guest, _domain, container) = rig(Backing::Anonymous, Residency::Selective(&part));
     let refused = guest.reclaim(pages(0, 9), |range| container.invalidate(range));
     assert!(matches!(refused, Err(ReclaimError::Pinned { .. })));
     container.remove_region(Iova::new(BASE)).unwrap();
@@ -188,7 +186,7 @@ fn pinned_pages_stay() {
 
 #[test]
 fn threads_fault_while_one_takes_back() {
-    let (guest, domain, container) = rig(Backing::Anonymous, Hold::OnDemand);
+    let (guest, domain, container) = rig(Backing::Anonymous, Residency::OnDemand);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..2 {

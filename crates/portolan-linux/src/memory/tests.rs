@@ -2,7 +2,7 @@
 
 use super::*;
 use portolan::bounce::{
-    Bouncer, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Strategy, Way,
+    BouncePool, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Strategy, Way,
 };
 use portolan::platform::{Clock, Nanos, SpinCpus};
 

@@ -7,7 +7,7 @@ mod sets;
 
 use std::collections::BTreeMap;
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize};
 
 use crate::profile::CacheGeometry;
 use sets::Sets;
@@ -15,7 +15,7 @@ use sets::Sets;
 /// What an entry is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    context: ContextId,
+    context: InvalTag,
     lg2: u8,
     /// The address without its `lg2` low bits.
     page: u64,
@@ -23,7 +23,7 @@ pub struct Key {
 
 impl Key {
     /// The page of `size` that holds `iova`, in `context`.
-    pub const fn new(context: ContextId, iova: Iova, size: PageSize) -> Self {
+    pub const fn new(context: InvalTag, iova: Iova, size: PageSize) -> Self {
         Self {
             context,
             lg2: size.lg2() as u8,
@@ -32,7 +32,7 @@ impl Key {
     }
 
     /// Whose entry it is.
-    pub const fn context(self) -> ContextId {
+    pub const fn context(self) -> InvalTag {
         self.context
     }
 
@@ -47,9 +47,9 @@ impl Key {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// Those of a context that share an address with the range.
-    Range(ContextId, IovaRange),
+    Range(InvalTag, IovaRange),
     /// Those of a context.
-    Context(ContextId),
+    Context(InvalTag),
     /// All.
     All,
 }
@@ -121,7 +121,7 @@ impl<V: Copy> Cache<V> {
     }
 
     /// The entry of `context` that spans `iova`.
-    pub fn lookup(&mut self, context: ContextId, iova: Iova) -> Option<V> {
+    pub fn lookup(&mut self, context: InvalTag, iova: Iova) -> Option<V> {
         self.stamp += 1;
         if self.held == 0 {
             return None;
@@ -275,14 +275,14 @@ fn keys_within<V>(
 mod tests {
     use super::*;
 
-    const A: ContextId = ContextId::new(1);
-    const B: ContextId = ContextId::new(2);
+    const A: InvalTag = InvalTag::new(1);
+    const B: InvalTag = InvalTag::new(2);
 
-    fn key(context: ContextId, iova: u64, lg2: u32) -> Key {
+    fn key(context: InvalTag, iova: u64, lg2: u32) -> Key {
         Key::new(context, Iova::new(iova), PageSize::of_lg2(lg2))
     }
 
-    fn at(cache: &mut Cache<u32>, context: ContextId, iova: u64) -> Option<u32> {
+    fn at(cache: &mut Cache<u32>, context: InvalTag, iova: u64) -> Option<u32> {
         cache.lookup(context, Iova::new(iova))
     }
 

@@ -11,10 +11,10 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::ContextId;
+use portolan::addr::InvalTag;
 use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::iommu::{Awaited, IommuError, TagPool};
 use portolan::platform::{Lock, Nanos, SharedWord};
-use portolan::unit::{Awaited, ContextHome, UnitError};
 use serde::{Deserialize, Serialize};
 
 use super::{SubmissionPrices, VirtualCpus, VirtualLock, VirtualWord, scheduler};
@@ -44,7 +44,7 @@ pub trait Hardware: Send + Sync {
     ///
     /// # Errors
     /// What the unit says.
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError>;
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError>;
 }
 
 /// Hardware without caches.
@@ -52,18 +52,18 @@ pub trait Hardware: Send + Sync {
 pub struct NoCaches;
 
 impl Hardware for NoCaches {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         steps.for_each(drop);
         Ok(())
     }
 }
 
 impl<M: WalkMemory + Send + Sync> Hardware for Iommu<M> {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         self.execute(steps).map_err(|error| match error {
-            QueueError::Failed { .. } => UnitError::Refused { code: 0 },
-            QueueError::Illegal { .. } => UnitError::Unsupported,
-            QueueError::TimedOut { waited_ns, .. } => UnitError::TimedOut {
+            QueueError::Failed { .. } => IommuError::Refused { code: 0 },
+            QueueError::Illegal { .. } => IommuError::Unsupported,
+            QueueError::TimedOut { waited_ns, .. } => IommuError::TimedOut {
                 awaited: Awaited::Completion,
                 waited: Nanos::new(waited_ns),
             },
@@ -72,7 +72,7 @@ impl<M: WalkMemory + Send + Sync> Hardware for Iommu<M> {
 }
 
 impl<H: Hardware + ?Sized> Hardware for Arc<H> {
-    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn complete(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         (**self).complete(steps)
     }
 }
@@ -157,7 +157,7 @@ impl<H: Hardware> CommandServer<H> {
     }
 
     /// Submits commands and the sync after them, and waits for it.
-    fn submit(&self, commands: &[Command]) -> Result<(), UnitError> {
+    fn submit(&self, commands: &[Command]) -> Result<(), IommuError> {
         let entries = commands.len() + 1;
         match self.way {
             Submission::HeldAcrossWait => self.lock.with(|()| {
@@ -217,7 +217,7 @@ impl<H: Hardware> CommandServer<H> {
         state.queued.front().map(|(done, _)| *done)
     }
 
-    fn wait(&self, done: u64, commands: &[Command]) -> Result<(), UnitError> {
+    fn wait(&self, done: u64, commands: &[Command]) -> Result<(), IommuError> {
         // Outside a run no time passes, and nothing is late.
         let mut late = false;
         if let Some(begin) = scheduler::with(|core| core.now()) {
@@ -226,7 +226,7 @@ impl<H: Hardware> CommandServer<H> {
             late = done > limit;
         }
         if late {
-            return Err(UnitError::TimedOut {
+            return Err(IommuError::TimedOut {
                 awaited: Awaited::Completion,
                 waited: Nanos::new(self.limits.deadline_ns),
             });
@@ -250,9 +250,9 @@ fn count(invalidations: &mut Invalidations, command: Command) {
 }
 
 impl<H: Hardware> InvalidationQueue for CommandServer<H> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let mut commands = Vec::new();
         for step in steps {
             match step {
@@ -278,9 +278,9 @@ impl<H: Hardware> InvalidationQueue for CommandServer<H> {
     }
 }
 
-impl<H: Hardware> ContextHome for CommandServer<H> {
+impl<H: Hardware> TagPool for CommandServer<H> {
     /// Identifiers are not kept here: this one's translations are invalidated, and that is all.
-    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
         self.submit(&[Command::Context { context }])
     }
 }

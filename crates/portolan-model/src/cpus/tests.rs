@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use portolan::addr::ContextId;
+use portolan::addr::InvalTag;
 use portolan::inval::{CombineOptions, Combined, Command, InvalidationQueue, Step};
+use portolan::iommu::IommuError;
 use portolan::platform::{Lock, SharedWord, poll};
-use portolan::unit::UnitError;
 
 use super::*;
 use crate::iommu::CommandPrices;
@@ -234,7 +234,7 @@ fn server(machine: &VirtualCpus, way: Submission, deadline_ns: u64) -> CommandSe
 }
 
 fn one() -> [Step; 2] {
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
     [Step::Invalidate(Command::Context { context }), Step::Sync]
 }
 
@@ -268,7 +268,7 @@ fn hardware_that_takes_too_long_is_an_error_at_the_deadline() {
     let run = machine.run(&Schedule::of_seed(1), |_| {
         match queue.execute(&mut one().into_iter()) {
             Ok(()) => {}
-            Err(UnitError::TimedOut { .. }) => *failures.lock().unwrap() += 1,
+            Err(IommuError::TimedOut { .. }) => *failures.lock().unwrap() += 1,
             Err(other) => panic!("{other}"),
         }
     });

@@ -19,7 +19,7 @@ pub use setup::{CommandPrices, Injection, Names, Owed, QueueError, Setup, Stream
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::{ContextId, Iova, PageSize, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Capabilities, Command};
 
 use crate::adversary::{Visit, Visits, Way};
@@ -56,7 +56,7 @@ struct State {
     /// Configuration as it is in memory.
     streams: BTreeMap<StreamId, StreamConfig>,
     /// The last table that memory named for a context, for telling collateral.
-    tables: BTreeMap<ContextId, TableRoot>,
+    tables: BTreeMap<InvalTag, TableRoot>,
     iotlb: Cache<Known>,
     /// By level of the table that an entry leads to.
     walk: [Cache<Cursor>; LEVELS],
@@ -298,7 +298,7 @@ impl State {
 /// Where the configuration of a stream is cached: streams take the place of addresses.
 fn stream_key(stream: StreamId) -> Key {
     Key::new(
-        ContextId::default(),
+        InvalTag::default(),
         stream_address(stream),
         PageSize::of_lg2(0),
     )

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan::addr::{ContextId, PageSize, StreamId};
+use portolan::addr::{InvalTag, PageSize, StreamId};
 use portolan::inval::{
     Caching, Capabilities, Command, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer,
 };
@@ -44,7 +44,7 @@ pub enum StreamConfig {
     /// Through a table.
     Translate {
         /// What tags its translations.
-        context: ContextId,
+        context: InvalTag,
         /// The table.
         table: TableRoot,
     },
@@ -52,7 +52,7 @@ pub enum StreamConfig {
 
 impl StreamConfig {
     /// The context that it points at.
-    pub fn context(self) -> Option<ContextId> {
+    pub fn context(self) -> Option<InvalTag> {
         match self {
             Self::Translate { context, .. } => Some(context),
             Self::Blocked | Self::Bypass => None,

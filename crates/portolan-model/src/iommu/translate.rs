@@ -1,6 +1,6 @@
 //! From a device's access to memory: configuration, IOTLB, walk caches, walk.
 
-use portolan::addr::{ContextId, Iova, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 use portolan::inval::Caching;
 
 use super::setup::CachedConfig;
@@ -51,7 +51,7 @@ impl<M: WalkMemory> Iommu<M> {
     fn configuration(&self, state: &mut State, stream: StreamId) -> Option<StreamConfig> {
         let cached = state
             .configuration
-            .lookup(ContextId::default(), stream_address(stream));
+            .lookup(InvalTag::default(), stream_address(stream));
         if let Some(cached) = cached {
             return cached.config;
         }
@@ -69,7 +69,7 @@ impl<M: WalkMemory> Iommu<M> {
     fn walk(
         &self,
         state: &mut State,
-        context: ContextId,
+        context: InvalTag,
         table: &TableRoot,
         iova: Iova,
     ) -> Result<Known, FaultKind> {

@@ -1,7 +1,7 @@
 //! The parts of a profile that describe hardware, as they are written in its file.
 
 use portolan::addr::PageSize;
-use portolan::dma::{DeviceTlb, Exits, Trust};
+use portolan::dma::{DeviceTlb, TrapCost, Trust};
 use portolan::inval::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
@@ -176,7 +176,7 @@ words!(WalkerWord => Walker { Coherent, NonCoherent });
 words!(CachingWord => Caching { PresentOnly, NotPresentToo });
 words!(WriteBufferWord => WriteBuffer { Absent, MustFlush });
 words!(WalkFlushWord => WalkFlush { ByAddress, ByContext });
-words!(ExitsWord => Exits { None, Expensive });
+words!(ExitsWord => TrapCost { None, Expensive });
 words!(DeviceTlbWord => DeviceTlb { Absent, Present });
 words!(TrustWord => Trust { Trusted, Untrusted });
 words!(PreferenceWord => Preference { Fewest, ByPage, ByRange, ByContext });
@@ -251,7 +251,7 @@ pub struct Surroundings {
     /// that [`Capabilities::caching`] may say less.
     pub caching_mode: Caching,
     /// What an invalidation costs beside the unit's work.
-    pub exits: Exits,
+    pub exits: TrapCost,
     /// Whether devices keep translations.
     pub device_tlb: DeviceTlb,
     /// How far they are trusted.
@@ -273,7 +273,7 @@ impl SurroundingsFile {
         let caching = capabilities.caching;
         Surroundings {
             caching_mode: self.caching_mode.map_or(caching, Into::into),
-            exits: self.exits.map_or(Exits::None, Into::into),
+            exits: self.exits.map_or(TrapCost::None, Into::into),
             device_tlb: self.device_tlb.map_or(DeviceTlb::Absent, Into::into),
             trust: self.trust.map_or(Trust::Trusted, Into::into),
         }

@@ -1,6 +1,6 @@
 //! From a stream and an address to memory.
 
-use portolan::addr::{ContextId, Iova, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
 
 use super::banks::Walks;
 use super::faults::{Refusal, context, global};
@@ -13,16 +13,16 @@ use crate::profile::CacheGeometry;
 use crate::stage::{Ended, Held, Known, Stage, Tag, top_of};
 
 /// The tag by which caches find the translations of an address space.
-pub(super) fn space_context(space: Space) -> ContextId {
-    ContextId::new(match space {
+pub(super) fn space_context(space: Space) -> InvalTag {
+    InvalTag::new(match space {
         Space::One { vmid, asid } => (u32::from(vmid) & 0xff) << 16 | u32::from(asid),
         Space::Two { vmid } => 1 << 31 | u32::from(vmid),
     })
 }
 
 /// The tag of what is global in all first stages of a VMID.
-pub(super) fn global_context(vmid: u16) -> ContextId {
-    ContextId::new(1 << 30 | u32::from(vmid))
+pub(super) fn global_context(vmid: u16) -> InvalTag {
+    InvalTag::new(1 << 30 | u32::from(vmid))
 }
 
 /// A micro TLB of hardware as it is: a few entries, all of one set.
@@ -217,7 +217,7 @@ impl SmmuV2Registers {
         state: &mut State,
         tables: Tables,
         iova: Iova,
-    ) -> Result<(Leaf, ContextId), Refusal> {
+    ) -> Result<(Leaf, InvalTag), Refusal> {
         let context = space_context(tables.space);
         let vmid = tables.space.vmid();
         let owner = vmid.into();

@@ -3,7 +3,7 @@
 //! Fields that the architecture reserves are ignored, as hardware may.
 
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::fault::{GroupId, ReplyName, ReplyTo, Response, StallTag};
+use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response, StallTag};
 
 use super::SmmuIdentification;
 use super::requests::Resume;

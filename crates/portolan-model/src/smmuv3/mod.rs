@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::StallTag;
+use portolan::iopf::StallTag;
 
 use crate::adversary::{Visit, Visits, Way};
 use crate::asking::{Asking, DeviceTlbs, Transfer};

@@ -1,6 +1,6 @@
 //! The command queue: sections 3.5 and 4.
 
-use portolan::addr::{ContextId, PhysAddr};
+use portolan::addr::{InvalTag, PhysAddr};
 
 use super::commands::{Effect, Invalidate, Signal, decode};
 use super::events::TLB_CONFLICT;
@@ -167,7 +167,7 @@ fn rank(what: &Invalidate) -> Rank {
     }
 }
 
-fn stage1_context(vmid: u16, asid: u16) -> ContextId {
+fn stage1_context(vmid: u16, asid: u16) -> InvalTag {
     super::translate::stage1_tag(vmid, asid).context
 }
 
@@ -198,7 +198,7 @@ fn invalidate(state: &mut State, what: Invalidate) {
         Invalidate::Va { vmid, asid, what } => {
             let reach = Reach::Range(stage1_context(vmid, asid), what.range);
             state.stage1.invalidate(reach, None, what.drops);
-            let reach = Reach::Range(ContextId::new(vmid.into()), what.range);
+            let reach = Reach::Range(InvalTag::new(vmid.into()), what.range);
             state.globals.invalidate(reach, None, what.drops);
         }
         Invalidate::Vaa { vmid, what } => {
@@ -206,18 +206,18 @@ fn invalidate(state: &mut State, what: Invalidate) {
             state
                 .stage1
                 .invalidate_range_of_owner(what.range, owner, what.drops);
-            let reach = Reach::Range(ContextId::new(owner), what.range);
+            let reach = Reach::Range(InvalTag::new(owner), what.range);
             state.globals.invalidate(reach, None, what.drops);
         }
         Invalidate::Vmid1 { vmid } => drop_stage1(state, vmid),
         Invalidate::Vmid { vmid } => {
             drop_stage1(state, vmid);
-            let reach = Reach::Context(ContextId::new(vmid.into()));
+            let reach = Reach::Context(InvalTag::new(vmid.into()));
             state.stage2.invalidate(reach, None, every);
         }
         Invalidate::Ipa { vmid, what } => {
             // What both stages together came to stays, as it may.
-            let reach = Reach::Range(ContextId::new(vmid.into()), what.range);
+            let reach = Reach::Range(InvalTag::new(vmid.into()), what.range);
             state.stage2.invalidate(reach, None, what.drops);
         }
         Invalidate::Device(what) => state.remote.forget(what),

@@ -5,8 +5,8 @@
 //! are: who asked with the last of its group is told to try again.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::fault::{
-    Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response, StallTag, Wants,
+use portolan::iopf::{
+    Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response, StallTag,
 };
 
 use super::events::Refusal;
@@ -90,7 +90,7 @@ impl SmmuRegisters {
                     stream,
                     pasid,
                     iova,
-                    wants: Wants::READ,
+                    wants: Permissions::READ,
                     kind: RequestKind::Stall { tag },
                 });
                 self.record_stalls(state);
@@ -206,10 +206,10 @@ impl SmmuRegisters {
             Some(pasid) => (u64::from(pasid.get() & 0xf_ffff), 1),
             None => (0, 0),
         };
-        let permissions = flag(Wants::PRIVILEGED, 58)
-            | flag(Wants::EXECUTE, 59)
-            | flag(Wants::READ, 60)
-            | flag(Wants::WRITE, 61);
+        let permissions = flag(Permissions::PRIVILEGED, 58)
+            | flag(Permissions::EXECUTE, 59)
+            | flag(Permissions::READ, 60)
+            | flag(Permissions::WRITE, 61);
         let last = u64::from(place == Place::Last) << 62;
         let words = [
             u64::from(raw.stream.get()) | pasid << 32 | permissions | last | named << 63,

@@ -1,6 +1,6 @@
 //! From a stream and an address to memory: sections 3.3, 3.4 and 3.12.
 
-use portolan::addr::{ContextId, Iova, Pasid, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, Pasid, PhysAddr, StreamId};
 
 use super::entries::{
     ContextDescriptor, DefaultSubstream, DescriptorTable, Records, Stage1, Stage2,
@@ -14,14 +14,14 @@ use crate::stage::{Ended, Known, Tag, top_of};
 
 pub(super) fn stage1_tag(vmid: u16, asid: u16) -> Tag {
     Tag {
-        context: ContextId::new(u32::from(vmid) << 16 | u32::from(asid)),
+        context: InvalTag::new(u32::from(vmid) << 16 | u32::from(asid)),
         owner: vmid.into(),
     }
 }
 
 fn stage2_tag(vmid: u16) -> Tag {
     Tag {
-        context: ContextId::new(vmid.into()),
+        context: InvalTag::new(vmid.into()),
         owner: vmid.into(),
     }
 }
@@ -319,7 +319,7 @@ impl SmmuRegisters {
     ) -> Result<Leaf, Refusal> {
         let tag = stage1_tag(vmid, context.asid);
         let refused = |code| fault(context.records, code, AtStage::One, Class::Input);
-        let global = ContextId::new(vmid.into());
+        let global = InvalTag::new(vmid.into());
         let cached = match state.stage1.lookup(tag.context, iova) {
             None => state.globals.lookup(global, iova),
             known => known,

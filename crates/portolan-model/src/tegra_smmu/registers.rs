@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portolan::addr::{ContextId, Iova, IovaRange, PageSize};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize};
 use portolan::platform::Mmio;
 
 use super::{Cleaned, RegisterUse, State, TegraRegisters};
@@ -239,11 +239,11 @@ impl TegraRegisters {
             Flush::Ptc { line: None } => state.ptc.drop_where(Reach::All, old, |_, _| {}),
             Flush::Ptc { line: Some(at) } => {
                 let range = IovaRange::page(Iova::new(at), self.setup.chip.line());
-                let reach = Reach::Range(ContextId::default(), range);
+                let reach = Reach::Range(InvalTag::default(), range);
                 state.ptc.drop_where(reach, old, |_, _| {});
             }
             Flush::Tlb { asid, range } => {
-                let reach = match (asid.map(ContextId::new), range) {
+                let reach = match (asid.map(InvalTag::new), range) {
                     (Some(asid), Some(range)) => Reach::Range(asid, range),
                     (Some(asid), None) => Reach::Context(asid),
                     (None, _) => Reach::All,

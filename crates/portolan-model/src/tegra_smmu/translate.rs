@@ -1,6 +1,6 @@
 //! From a client's access to memory: enables, address space, TLB, PTC, walk.
 
-use portolan::addr::{ContextId, Iova, PageSize, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
 
 use super::registers::ENABLES;
 use super::{State, TegraRegisters};
@@ -135,7 +135,7 @@ impl TegraRegisters {
         if iova.get() >> 32 != 0 {
             return Err(Refusal::Page(Permissions::NONE));
         }
-        let context = ContextId::new(asid);
+        let context = InvalTag::new(asid);
         let group = match state.tlb.lookup(context, iova) {
             Some(group) => {
                 state.counts.hits += 1;
@@ -219,7 +219,7 @@ impl TegraRegisters {
     /// An entry through the PTC; `None` where there is no memory.
     fn read_entry(&self, state: &mut State, at: PhysAddr) -> Option<u32> {
         let size = self.setup.chip.line();
-        let (here, context) = (Iova::new(at.get()), ContextId::default());
+        let (here, context) = (Iova::new(at.get()), InvalTag::default());
         let start = at.align_down(size);
         let index = ((at.get() - start.get()) / 4) as usize;
         let caches = state.registers.ptc_config >> 29 & 1 == 1;

@@ -2,7 +2,7 @@
 //! 6.5.1, 6.5.2, 11.4.5 and 11.4.8.
 
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::fault::{GroupId, ReplyName, ReplyTo, Response};
+use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
 
 use super::VtdIdentification;
 use crate::asking::{Forget, encoded};

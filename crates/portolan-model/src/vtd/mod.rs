@@ -36,7 +36,7 @@ pub use setup::{VtdCounts, VtdFault, VtdIdentification, VtdSetup};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use portolan::addr::{ContextId, Iova, Pasid, StreamId};
+use portolan::addr::{InvalTag, Iova, Pasid, StreamId};
 
 use crate::adversary::{Visit, Visits, Way};
 use crate::asking::{Asking, DeviceTlbs};
@@ -225,14 +225,14 @@ impl VtdRegisters {
 
 impl State {
     /// The tag of a first stage's translations.
-    fn first_tag(&mut self, domain: u16, pasid: u32) -> ContextId {
+    fn first_tag(&mut self, domain: u16, pasid: u32) -> InvalTag {
         let wanted = (domain, pasid);
         let known = self.tags.iter().position(|tag| *tag == wanted);
         let index = known.unwrap_or_else(|| {
             self.tags.push(wanted);
             self.tags.len() - 1
         });
-        ContextId::new(index as u32)
+        InvalTag::new(index as u32)
     }
 }
 

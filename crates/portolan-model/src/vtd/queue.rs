@@ -1,6 +1,6 @@
 //! The invalidation queue and the registers that invalidate: section 6.5.
 
-use portolan::addr::{ContextId, PhysAddr};
+use portolan::addr::{InvalTag, PhysAddr};
 
 use super::descriptors::{
     Effect, Fence, Interrupt, Invalidate, context_command, descriptor, error, iotlb_command,
@@ -303,7 +303,7 @@ fn invalidate(state: &mut State, what: Invalidate) {
         Invalidate::TranslationsOf { domain } => {
             let owner = u32::from(domain);
             state.first.invalidate(Reach::All, Some(owner), every);
-            let reach = Reach::Context(ContextId::new(owner));
+            let reach = Reach::Context(InvalTag::new(owner));
             state.second.invalidate(reach, None, every);
         }
         Invalidate::Pages {
@@ -312,7 +312,7 @@ fn invalidate(state: &mut State, what: Invalidate) {
             drops,
         } => {
             // What both stages together came to stays, as it may.
-            let reach = Reach::Range(ContextId::new(domain.into()), range);
+            let reach = Reach::Range(InvalTag::new(domain.into()), range);
             state.second.invalidate(reach, None, drops);
         }
         Invalidate::FirstStage { domain, pasid } => {

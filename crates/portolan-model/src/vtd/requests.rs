@@ -4,7 +4,9 @@
 //! is told to try again if it was the last of its group.
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::fault::{Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response, Wants};
+use portolan::iopf::{
+    Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response,
+};
 
 use super::entries::ContextEntry;
 use super::{State, VtdRegisters};
@@ -123,14 +125,14 @@ impl VtdRegisters {
         let who = 1
             | u64::from(raw.stream.get() & 0xffff) << 16
             | named
-            | flag(Wants::EXECUTE, 52)
-            | flag(Wants::PRIVILEGED, 53);
+            | flag(Permissions::EXECUTE, 52)
+            | flag(Permissions::PRIVILEGED, 53);
         let last = u64::from(place == Place::Last) << 2;
         let what = raw.iova.get() & !0xfff
             | u64::from(group.get() & 0x1ff) << 3
             | last
-            | flag(Wants::READ, 0)
-            | flag(Wants::WRITE, 1);
+            | flag(Permissions::READ, 0)
+            | flag(Permissions::WRITE, 1);
         let answer = match self.remote_of(&mut state, raw.stream).requests {
             Lets::Yes => self.record_request(&mut state, [who, what]),
             Lets::No => Some(Response::Failure),

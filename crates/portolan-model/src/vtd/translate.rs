@@ -1,6 +1,6 @@
 //! From a source, a PASID and an address to memory: sections 3.4 to 3.8.
 
-use portolan::addr::{ContextId, Iova, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PageSize, Pasid, PhysAddr, StreamId};
 
 use super::entries::{
     ContextEntry, PasidEntry, Records, Table, Through, Walk, context, pasid as pasid_entry,
@@ -58,7 +58,7 @@ impl Path {
 
     fn second_tag(&self) -> Tag {
         let owner = u32::from(self.domain);
-        let context = ContextId::new(owner);
+        let context = InvalTag::new(owner);
         Tag { context, owner }
     }
 }

@@ -52,7 +52,7 @@ id! {
 }
 id! {
     /// What an invalidation selects by: an address space tag of whichever kind the hardware has.
-    ContextId: u32
+    InvalTag: u32
 }
 
 id! {
@@ -79,19 +79,19 @@ impl TableId {
     }
 }
 
-impl From<Asid> for ContextId {
+impl From<Asid> for InvalTag {
     fn from(id: Asid) -> Self {
         Self(id.0.into())
     }
 }
 
-impl From<Vmid> for ContextId {
+impl From<Vmid> for InvalTag {
     fn from(id: Vmid) -> Self {
         Self(id.0.into())
     }
 }
 
-impl From<DomainId> for ContextId {
+impl From<DomainId> for InvalTag {
     fn from(id: DomainId) -> Self {
         Self(id.0.into())
     }

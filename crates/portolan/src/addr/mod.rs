@@ -10,7 +10,7 @@ mod pci;
 mod range;
 mod size;
 
-pub use id::{Asid, ContextId, CpuId, DomainId, Pasid, StreamId, TableId, Vmid};
+pub use id::{Asid, CpuId, DomainId, InvalTag, Pasid, StreamId, TableId, Vmid};
 pub use pci::{PciFunction, RequesterId, Segment};
 pub use range::{IovaRange, PhysRange};
 pub use size::{PageSize, PageSizes};

@@ -34,7 +34,7 @@ pub enum Padding {
 /// A pool whatever its CPUs, with the memory that it is in.
 ///
 /// *Context.* Interrupt, all methods.
-pub trait Bouncer: Send + Sync {
+pub trait BouncePool: Send + Sync {
     /// Takes slots.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl<S: SlotSource, M: PhysMemory> PoolMemory<S, M> {
     }
 }
 
-impl<S: SlotSource, M: PhysMemory> Bouncer for PoolMemory<S, M> {
+impl<S: SlotSource, M: PhysMemory> BouncePool for PoolMemory<S, M> {
     #[inline]
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         self.pool.take(need)
@@ -188,7 +188,7 @@ impl Copied {
     /// # Errors
     /// See [`TakeError`].
     pub fn new(
-        pool: &(impl Bouncer + ?Sized),
+        pool: &(impl BouncePool + ?Sized),
         original: PhysRange,
         need: &Need,
         fill: Fill,
@@ -206,7 +206,7 @@ impl Copied {
     }
 
     /// What shares a page with the copy is nobody else's, and nobody's bytes may be in it.
-    fn clear_padding(&self, pool: &(impl Bouncer + ?Sized), need: &Need) {
+    fn clear_padding(&self, pool: &(impl BouncePool + ?Sized), need: &Need) {
         let data = self.slots.data();
         let mask = need.align.bytes() - 1;
         let (start, last) = (data.start().get(), data.last().get());
@@ -231,7 +231,7 @@ impl Copied {
     }
 
     /// Copies the part of `part` that is this piece's, and nothing beside it.
-    pub fn copy(&self, pool: &(impl Bouncer + ?Sized), way: Way, part: PhysRange) {
+    pub fn copy(&self, pool: &(impl BouncePool + ?Sized), way: Way, part: PhysRange) {
         let Some(part) = part.intersection(self.original) else {
             return;
         };

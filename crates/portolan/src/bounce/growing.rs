@@ -37,7 +37,7 @@ pub struct Growth {
     /// The most that further pools may hold together.
     pub most: u64,
     /// Calls of [`GrowingPool::maintain`] that find a further pool empty before it is given back.
-    pub patience: u32,
+    pub timeout: u32,
 }
 
 impl Default for Growth {
@@ -46,7 +46,7 @@ impl Default for Growth {
         Self {
             step: 1 << 20,
             most: 1 << 30,
-            patience: 10,
+            timeout: 10,
         }
     }
 }
@@ -244,7 +244,7 @@ impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
     }
 
     fn give_back_empty(&self) -> u64 {
-        let patience = self.growth.patience;
+        let timeout = self.growth.timeout;
         let mut shrunk = 0u64;
         loop {
             // Slots are taken from further pools under the lock only: what is empty stays empty.
@@ -253,7 +253,7 @@ impl<P: Cpus + Clone, S: PoolSource> GrowingPool<P, S> {
                     if one.pool.in_use().used != 0 {
                         one.empty_for = 0;
                     }
-                    one.empty_for > patience
+                    one.empty_for > timeout
                 })?;
                 Some(further.swap_remove(at))
             });
@@ -347,7 +347,7 @@ mod tests {
         let growth = Growth {
             step: 1 << 20,
             most: 8 << 20,
-            patience: 2,
+            timeout: 2,
         };
         let pool = GrowingPool::new(cpus, first, &blocks, growth, options);
         let need = Need::bytes(3 << 20);

@@ -15,7 +15,7 @@ mod locked;
 mod lockfree;
 mod pool;
 
-pub use copy::{Bouncer, Copied, Fill, Padding, PoolMemory, SlotSource, Way};
+pub use copy::{BouncePool, Copied, Fill, Padding, PoolMemory, SlotSource, Way};
 pub use error::{GiveError, PoolError, TakeError};
 pub use growing::{GrowingPool, Growth, Maintained, PoolSource};
 pub use pool::{Need, Pool, PoolOptions, PoolUse, Slots, Strategy};

@@ -147,7 +147,7 @@ enum Kind<P: Cpus> {
 
 /// Two cache lines, since some processors fetch pairs of them.
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 /// Slots of one piece of memory, shared by CPUs.
 ///
@@ -164,7 +164,7 @@ pub struct Pool<P: Cpus> {
     slot: PageSize,
     /// Slots of an area; a power of two times 64.
     area_slots: u32,
-    areas: Box<[Apart<Kind<P>>]>,
+    areas: Box<[CachePadded<Kind<P>>]>,
     /// How many slots the buffer that begins at each slot has; 0 where none begins.
     taken: Box<[P::Word]>,
     high_water: P::Word,
@@ -216,12 +216,13 @@ impl<P: Cpus> Pool<P> {
         areas: u32,
         area_slots: u32,
         slots: u32,
-    ) -> Result<(Box<[Apart<Kind<P>>]>, Box<[P::Word]>), alloc::collections::TryReserveError> {
+    ) -> Result<(Box<[CachePadded<Kind<P>>]>, Box<[P::Word]>), alloc::collections::TryReserveError>
+    {
         let words = area_slots / WORD;
         let mut all = Vec::new();
         all.try_reserve_exact(areas as usize)?;
         for _ in 0..areas {
-            all.push(Apart(match strategy {
+            all.push(CachePadded(match strategy {
                 Strategy::OneLock | Strategy::AreaLocks => {
                     Kind::List(Lock::new(List::new(area_slots)?))
                 }

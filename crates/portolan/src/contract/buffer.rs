@@ -118,7 +118,7 @@ impl Unowned {
     /// * for [`DmaSpace::map_range`](crate::dma::DmaSpace::map_range) and
     ///   [`Reservation::link`](crate::dma::Reservation::link): once unmapping has returned `Ok`, under
     ///   [`Policy::Lazy`](crate::dma::Policy::Lazy) once the space has been flushed after that;
-    /// * for [`Device::with_standing_pool`](crate::dma::Device::with_standing_pool), whose pool the CPU
+    /// * for [`Device::with_premapped_pool`](crate::dma::Device::with_premapped_pool), whose pool the CPU
     ///   copies to and from all the same: once the device and its mappings are gone, and the space
     ///   has been flushed after that;
     /// * after any failure: once the space has recovered.

@@ -54,7 +54,7 @@ impl<P: Platform> Device<P> {
         let mut memory = memory.ok_or(MapError::NoMemory { bytes })?;
         let piece = memory.range();
         let Some(space) = space else {
-            let limit = constraints.limit;
+            let limit = constraints.dma_mask;
             if piece.last().get() > limit.get() {
                 return Err(MapError::AboveLimit { piece, limit });
             }

@@ -27,19 +27,20 @@ pub enum Coherency {
 /// The limits of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Constraints {
-    /// The highest address that it can put on the bus.
-    pub limit: Iova,
+    /// The highest address that the device can put on the bus.
+    pub dma_mask: Iova,
     /// The longest segment in bytes.
     pub max_segment: NonZeroU64,
     /// No segment crosses a multiple of this.
-    pub boundary: Option<PageSize>,
+    pub seg_boundary: Option<PageSize>,
     /// Alignment of the page in which a buffer begins.
     pub align: PageSize,
-    /// Lowest bits of a buffer's address, as a size, that a copy of it has to share.
-    pub keep: PageSize,
-    /// Whether it snoops.
+    /// A bounced copy has the same address as its buffer modulo this size: the device keeps data in
+    /// these low bits of an address (NVMe: offsets into a page of 4 KiB).
+    pub min_align_mask: PageSize,
+    /// Whether the device snoops the caches of CPUs.
     pub coherency: Coherency,
-    /// How far it is trusted.
+    /// Whether the device may reach more than its buffers.
     pub trust: Trust,
 }
 
@@ -47,11 +48,11 @@ impl Default for Constraints {
     /// A trusted device that snoops, with 64-bit addresses and segments of up to 2^32 - 1 bytes.
     fn default() -> Self {
         Self {
-            limit: Iova::new(u64::MAX),
+            dma_mask: Iova::new(u64::MAX),
             max_segment: NonZeroU64::MIN.saturating_add(u32::MAX as u64 - 1),
-            boundary: None,
+            seg_boundary: None,
             align: PageSize::of_lg2(0),
-            keep: PageSize::of_lg2(0),
+            min_align_mask: PageSize::of_lg2(0),
             coherency: Coherency::Coherent,
             trust: Trust::Trusted,
         }
@@ -62,12 +63,12 @@ impl Constraints {
     /// The same, for a device whose addresses have `bits` bits.
     #[must_use]
     pub const fn address_bits(self, bits: u32) -> Self {
-        let limit = match bits {
+        let mask = match bits {
             0..=63 => (1 << bits) - 1,
             _ => u64::MAX,
         };
         Self {
-            limit: Iova::new(limit),
+            dma_mask: Iova::new(mask),
             ..self
         }
     }

@@ -14,7 +14,7 @@ use super::error::MapError;
 use super::space::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::bounce::{Bouncer, Copied, Fill, Need, Padding};
+use crate::bounce::{BouncePool, Copied, Fill, Need, Padding};
 use crate::contract::{Pieces, PiecesIter};
 use crate::platform::{Cpus, Guarded, Nanos};
 
@@ -46,7 +46,7 @@ impl CopyWhen {
     /// ways ([`Fill::Buffer`]); never, where it does not pay for a single byte.
     ///
     /// This is the price of a pool that the device reaches at all times
-    /// ([`Device::with_standing_pool`](super::Device::with_standing_pool)). Copies that are mapped
+    /// ([`Device::with_premapped_pool`](super::Device::with_premapped_pool)). Copies that are mapped
     /// and unmapped one by one save no invalidation.
     pub const fn cheapest(prices: &CopyPrices) -> Self {
         let left = prices.in_place.since(prices.slots).get();
@@ -62,7 +62,7 @@ impl CopyWhen {
 #[derive(Clone)]
 pub struct Copying {
     /// Where copies lie.
-    pub pool: Arc<dyn Bouncer>,
+    pub pool: Arc<dyn BouncePool>,
     /// When.
     pub when: CopyWhen,
     /// What is in a copy that the device only writes.
@@ -77,7 +77,7 @@ pub(super) enum Through {
     /// Through tables that lead to them alone: they have whole pages of this size.
     Pages(PageSize),
     /// Through tables that lead to all of the pool.
-    Standing,
+    Premapped,
 }
 
 /// How pieces are cut.
@@ -235,7 +235,7 @@ impl<P: Cpus> Spares<P> {
     }
 
     /// Gives back the slots of copies that no device reaches any more, and their record.
-    pub fn give_back(&self, mut copies: Record, pool: &dyn Bouncer) {
+    pub fn give_back(&self, mut copies: Record, pool: &dyn BouncePool) {
         copies.give_back(pool);
         self.give(copies);
     }
@@ -304,7 +304,7 @@ impl Copies {
         let need = need(part, wanted.constraints, wanted.through)?;
         let padding = match wanted.through {
             Through::Pages(_) => Padding::Clear,
-            Through::Nothing | Through::Standing => Padding::Leave,
+            Through::Nothing | Through::Premapped => Padding::Leave,
         };
         let copied = Copied::new(&*copying.pool, part, &need, wanted.fill, padding)?;
         self.push(copied);
@@ -333,7 +333,7 @@ impl Copies {
     }
 
     /// Gives the slots back; no device reaches them any more.
-    fn give_back(&mut self, pool: &dyn Bouncer) {
+    fn give_back(&mut self, pool: &dyn BouncePool) {
         for copied in self.few.drain(..).chain(self.more.drain(..)) {
             // They were taken from this pool and are given back once.
             let given = pool.give(copied.into_slots());
@@ -354,17 +354,17 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
     let bytes = part.len_minus_one().checked_add(1);
     let page = match through {
         Through::Pages(page) => page,
-        Through::Nothing | Through::Standing => PageSize::of_lg2(0),
+        Through::Nothing | Through::Premapped => PageSize::of_lg2(0),
     };
     Ok(Need {
         bytes: bytes.ok_or(MapError::TooLong)?,
         align: page,
         like: part.start(),
-        keep: constraints.keep.max(page),
+        keep: constraints.min_align_mask.max(page),
         limit: match through {
-            Through::Nothing => PhysAddr::new(constraints.limit.get()),
+            Through::Nothing => PhysAddr::new(constraints.dma_mask.get()),
             // The tables lead there whatever the device's own limit.
-            Through::Pages(_) | Through::Standing => PhysAddr::new(u64::MAX),
+            Through::Pages(_) | Through::Premapped => PhysAddr::new(u64::MAX),
         },
     })
 }
@@ -488,7 +488,7 @@ pub(super) fn cut(
         (CopyWhen::UpTo(most), _, _) if bytes <= most => Cut::Whole,
         (_, Some(granule), Trust::Untrusted) => Cut::Edges(granule),
         (_, Some(_), Trust::Trusted) => Cut::InPlace,
-        (_, None, _) => Cut::Above(constraints.limit.get()),
+        (_, None, _) => Cut::Above(constraints.dma_mask.get()),
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::{Policy, Trust};
 use crate::inval::Caching;
-use crate::unit::{Exits, Stage};
+use crate::iommu::{Stage, TrapCost};
 
 /// Whether a device keeps translations of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub enum Buffers {
 
 /// What an administrator asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wish {
+pub enum PolicyPreference {
     /// Nothing.
     None,
     /// No window, whatever it costs.
@@ -40,7 +40,7 @@ pub enum Wish {
 
 /// What a decision is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Facts {
+pub struct PolicyInputs {
     /// How far the device is trusted.
     pub trust: Trust,
     /// Which tables.
@@ -50,11 +50,11 @@ pub struct Facts {
     /// Whether the device caches.
     pub device_tlb: DeviceTlb,
     /// What an invalidation costs.
-    pub exits: Exits,
+    pub exits: TrapCost,
     /// What the driver does with its buffers.
     pub buffers: Buffers,
     /// What was asked for.
-    pub wish: Wish,
+    pub wish: PolicyPreference,
 }
 
 /// A policy and the reason for it.
@@ -71,16 +71,16 @@ pub struct Decision {
 /// Lazy is never chosen where it would leave a window to a device that is not trusted, nor where
 /// second-stage tables are shadowed: there every mapping is a notification already, and the whole
 /// context, which a flush queue invalidates, is what a hypervisor takes longest to follow.
-pub const fn default_policy(facts: &Facts) -> Decision {
+pub const fn default_policy(facts: &PolicyInputs) -> Decision {
     let shadowed =
         matches!(facts.caching, Caching::NotPresentToo) && matches!(facts.stage, Stage::Second);
     let (policy, reason) = match (facts.buffers, facts.trust, facts.wish) {
-        (Buffers::Owned, _, Wish::None | Wish::Lazy) => (
+        (Buffers::Owned, _, PolicyPreference::None | PolicyPreference::Lazy) => (
             Policy::Deferred,
             "The driver hands its buffers over, so they can wait for a common invalidation: \
              there is no window, and no unmap waits on its own.",
         ),
-        (Buffers::Owned | Buffers::Kept, _, Wish::Strict) => (
+        (Buffers::Owned | Buffers::Kept, _, PolicyPreference::Strict) => (
             Policy::Strict,
             "Strict was asked for: each unmap waits for its own invalidation.",
         ),
@@ -94,7 +94,7 @@ pub const fn default_policy(facts: &Facts) -> Decision {
             "Caching mode with second-stage tables: the hypervisor shadows them, has to be told \
              of every mapping anyway, and would have to follow the whole context at each flush.",
         ),
-        (Buffers::Kept, Trust::Trusted, Wish::Lazy) => match facts.caching {
+        (Buffers::Kept, Trust::Trusted, PolicyPreference::Lazy) => match facts.caching {
             Caching::NotPresentToo => (
                 Policy::Lazy,
                 "Lazy was asked for, and caching mode does not forbid it: first-stage tables are \
@@ -105,23 +105,25 @@ pub const fn default_policy(facts: &Facts) -> Decision {
                 "Lazy was asked for, the device is trusted, and nothing shadows the tables.",
             ),
         },
-        (Buffers::Kept, Trust::Trusted, Wish::None) => match (facts.exits, facts.device_tlb) {
-            (Exits::Expensive, _) => (
-                Policy::Lazy,
-                "Each invalidation is an exit to the hypervisor, the device is trusted, and the \
+        (Buffers::Kept, Trust::Trusted, PolicyPreference::None) => {
+            match (facts.exits, facts.device_tlb) {
+                (TrapCost::Expensive, _) => (
+                    Policy::Lazy,
+                    "Each invalidation is an exit to the hypervisor, the device is trusted, and the \
                  tables are not shadowed: one exit for many unmaps, within the bounds.",
-            ),
-            (Exits::None, DeviceTlb::Present) => (
-                Policy::Strict,
-                "The device keeps translations of its own, which a window would leave to it for \
+                ),
+                (TrapCost::None, DeviceTlb::Present) => (
+                    Policy::Strict,
+                    "The device keeps translations of its own, which a window would leave to it for \
                  as long as it likes: strict, and one sync covers both caches.",
-            ),
-            (Exits::None, DeviceTlb::Absent) => (
-                Policy::Strict,
-                "Invalidations go straight to the hardware and can be combined between CPUs: \
+                ),
+                (TrapCost::None, DeviceTlb::Absent) => (
+                    Policy::Strict,
+                    "Invalidations go straight to the hardware and can be combined between CPUs: \
                  safety costs little here. Lazy can be asked for.",
-            ),
-        },
+                ),
+            }
+        }
     };
     Decision { policy, reason }
 }
@@ -130,28 +132,32 @@ pub const fn default_policy(facts: &Facts) -> Decision {
 mod tests {
     use super::*;
 
-    const LINUX: Facts = Facts {
+    const LINUX: PolicyInputs = PolicyInputs {
         trust: Trust::Trusted,
         stage: Stage::Second,
         caching: Caching::PresentOnly,
         device_tlb: DeviceTlb::Absent,
-        exits: Exits::None,
+        exits: TrapCost::None,
         buffers: Buffers::Kept,
-        wish: Wish::Lazy,
+        wish: PolicyPreference::Lazy,
     };
 
-    fn all() -> impl Iterator<Item = Facts> {
+    fn all() -> impl Iterator<Item = PolicyInputs> {
         let bits = 0..(1u32 << 6) * 3;
         bits.map(|n| {
             let bit = |i: u32| n >> i & 1 != 0;
-            Facts {
+            PolicyInputs {
                 trust: [Trust::Trusted, Trust::Untrusted][usize::from(bit(0))],
                 stage: [Stage::First, Stage::Second][usize::from(bit(1))],
                 caching: [Caching::PresentOnly, Caching::NotPresentToo][usize::from(bit(2))],
                 device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][usize::from(bit(3))],
-                exits: [Exits::None, Exits::Expensive][usize::from(bit(4))],
+                exits: [TrapCost::None, TrapCost::Expensive][usize::from(bit(4))],
                 buffers: [Buffers::Owned, Buffers::Kept][usize::from(bit(5))],
-                wish: [Wish::None, Wish::Strict, Wish::Lazy][(n >> 6) as usize],
+                wish: [
+                    PolicyPreference::None,
+                    PolicyPreference::Strict,
+                    PolicyPreference::Lazy,
+                ][(n >> 6) as usize],
             }
         })
     }
@@ -163,7 +169,7 @@ mod tests {
             if decision.policy == Policy::Lazy {
                 assert_eq!(facts.trust, Trust::Trusted);
                 assert_eq!(facts.buffers, Buffers::Kept);
-                assert_ne!(facts.wish, Wish::Strict);
+                assert_ne!(facts.wish, PolicyPreference::Strict);
                 let shadowed =
                     (facts.stage, facts.caching) == (Stage::Second, Caching::NotPresentToo);
                 assert!(!shadowed);
@@ -177,19 +183,19 @@ mod tests {
         let policy = |facts| default_policy(&facts).policy;
         let caching = Caching::NotPresentToo;
         assert_eq!(policy(LINUX), Policy::Lazy);
-        assert_eq!(policy(Facts { caching, ..LINUX }), Policy::Strict);
+        assert_eq!(policy(PolicyInputs { caching, ..LINUX }), Policy::Strict);
         let stage = Stage::First;
-        let first = Facts {
+        let first = PolicyInputs {
             caching,
             stage,
             ..LINUX
         };
         assert_eq!(policy(first), Policy::Lazy);
-        let wish = Wish::Strict;
-        assert_eq!(policy(Facts { wish, ..first }), Policy::Strict);
+        let wish = PolicyPreference::Strict;
+        assert_eq!(policy(PolicyInputs { wish, ..first }), Policy::Strict);
         let trust = Trust::Untrusted;
-        assert_eq!(policy(Facts { trust, ..first }), Policy::Strict);
+        assert_eq!(policy(PolicyInputs { trust, ..first }), Policy::Strict);
         let buffers = Buffers::Owned;
-        assert_eq!(policy(Facts { buffers, ..first }), Policy::Deferred);
+        assert_eq!(policy(PolicyInputs { buffers, ..first }), Policy::Deferred);
     }
 }

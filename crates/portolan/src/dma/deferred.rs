@@ -9,7 +9,7 @@ use core::task::{Context, Poll};
 use super::copies::Record;
 use super::error::UnmapError;
 use super::failed::Failed;
-use super::pending::Tried;
+use super::flush_queue::Tried;
 use super::quieting::Wait;
 use super::settings::Settings;
 use super::space::DmaSpace;

@@ -4,17 +4,17 @@ use alloc::sync::Arc;
 
 use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::Copying;
-use super::error::{DeviceError, StandingError};
+use super::error::{DeviceError, PremapError};
 use super::policy::Policy;
+use super::premapped::Premapped;
 use super::quarantine::Quarantine;
 use super::settings::Settings;
 use super::space::DmaSpace;
-use super::standing::Standing;
 use super::streams::Member;
 use crate::addr::StreamId;
 use crate::contract::Unowned;
+use crate::iommu::{AttachError, Iommu};
 use crate::platform::{Cpus, DataCache};
-use crate::unit::{AttachError, Unit};
 
 /// How a device's addresses become memory's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Translation {
 /// the stream was attached to.
 pub struct Device<P: Cpus + Clone> {
     /// None once the stream is another device's.
-    unit: Option<Arc<dyn Unit>>,
+    unit: Option<Arc<dyn Iommu>>,
     stream: StreamId,
     pub(super) translation: Translation,
     pub(super) settings: Arc<Settings<P>>,
@@ -114,7 +114,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// As [`Device::translated`]; a device that is not trusted is not passed through.
     pub fn identity(
         platform: P,
-        unit: Arc<dyn Unit>,
+        unit: Arc<dyn Iommu>,
         stream: StreamId,
         constraints: Constraints,
     ) -> Result<Self, DeviceError> {
@@ -140,7 +140,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// As [`Device::translated`].
     pub fn blocked(
         platform: P,
-        unit: Arc<dyn Unit>,
+        unit: Arc<dyn Iommu>,
         stream: StreamId,
         constraints: Constraints,
     ) -> Result<Self, DeviceError> {
@@ -157,7 +157,7 @@ impl<P: Cpus + Clone> Device<P> {
 
     fn without_space(
         platform: P,
-        unit: Arc<dyn Unit>,
+        unit: Arc<dyn Iommu>,
         stream: StreamId,
         translation: Translation,
         constraints: Constraints,
@@ -214,17 +214,17 @@ impl<P: Cpus + Clone> Device<P> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`StandingError`].
-    pub fn with_standing_pool(mut self, memory: Unowned) -> Result<Self, StandingError> {
+    /// See [`PremapError`].
+    pub fn with_premapped_pool(mut self, memory: Unowned) -> Result<Self, PremapError> {
         let Some(space) = self.settings.space.clone() else {
-            return Err(StandingError::NotTranslated);
+            return Err(PremapError::NotTranslated);
         };
         if self.settings.copying.is_none() {
-            return Err(StandingError::NoPool);
+            return Err(PremapError::NoPool);
         }
-        let standing = Standing::new(space, memory, &self.settings.constraints)?;
+        let premapped = Premapped::new(space, memory, &self.settings.constraints)?;
         let settings = self.settings_mut();
-        settings.standing = Some(standing);
+        settings.premapped = Some(premapped);
         settings.spares.fill();
         Ok(self)
     }
@@ -274,7 +274,7 @@ impl<P: Cpus + Clone> Device<P> {
     }
 }
 
-fn same(one: &Arc<dyn Unit>, other: &Arc<dyn Unit>) -> bool {
+fn same(one: &Arc<dyn Iommu>, other: &Arc<dyn Iommu>) -> bool {
     core::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
 }
 

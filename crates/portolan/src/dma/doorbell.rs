@@ -11,9 +11,9 @@ use super::error::MapError;
 use super::space::DmaSpace;
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::contract::Doorbell;
+use crate::iommu::ReservedKind;
 use crate::platform::{Cpus, Lock};
 use crate::table::Access;
-use crate::unit::ReservedKind;
 
 impl<P: Cpus + Clone> Device<P> {
     /// Where the device has to write to ring `doorbell`: what goes into the address of its messages
@@ -31,7 +31,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// See [`MapError`].
     pub fn map_doorbell(&self, doorbell: Doorbell) -> Result<Iova, MapError> {
-        let (at, limit) = (doorbell.at(), self.constraints().limit);
+        let (at, limit) = (doorbell.at(), self.constraints().dma_mask);
         match (self.translation, self.space()) {
             (Translation::Space(_), Some(space)) => {
                 space.map_doorbell(self.stream(), at, self.constraints())
@@ -61,7 +61,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
         let page = PhysRange::page(at, self.granule());
         let inside = at.get() - page.start().get();
-        let limit = constraints.limit;
+        let limit = constraints.dma_mask;
         let there = self.regions.with(|known| {
             let mut doorbells = known.doorbells.iter();
             doorbells

@@ -6,9 +6,9 @@ use thiserror::Error;
 
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::bounce::TakeError;
+use crate::iommu::{AttachError, Awaited, DomainError, IommuError, NotDisjoint, UnmapFailed};
 use crate::iova::IovaError;
 use crate::platform::Nanos;
-use crate::unit::{AttachError, Awaited, DomainError, NotDisjoint, UnitError, UnmapFailed};
 
 /// Why a buffer was not mapped. Nothing of it is reachable, and the buffer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -74,10 +74,10 @@ pub enum MapError {
     NoReserve,
     /// The address space was broken before: nothing was done.
     #[error("the address space is broken: {0}")]
-    Broken(UnitError),
+    Broken(IommuError),
     /// The hardware did not complete just now: a device may have reached the buffer.
     #[error(transparent)]
-    Unit(UnitError),
+    Iommu(IommuError),
     /// Somebody else had the unit's queue for so long: a device may have reached the buffer.
     #[error("the unit's queue was busy for {waited:?}")]
     Busy {
@@ -88,10 +88,10 @@ pub enum MapError {
 
 impl MapError {
     /// What became of a sync that was not somebody's turn in time, or failed.
-    pub(super) fn of(error: UnitError) -> Self {
+    pub(super) fn of(error: IommuError) -> Self {
         match waited_for_a_turn(error) {
             Some(waited) => Self::Busy { waited },
-            None => Self::Unit(error),
+            None => Self::Iommu(error),
         }
     }
 }
@@ -119,7 +119,7 @@ pub enum AccessError {
 
 /// Why a pool does not stay mapped for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum StandingError {
+pub enum PremapError {
     /// The device's addresses are not translated: it reaches the pool anyway, or nothing.
     #[error("the device's addresses are not translated")]
     NotTranslated,
@@ -160,7 +160,7 @@ pub enum UnmapError {
     Unmap(#[from] UnmapFailed),
     /// The hardware did not complete, now or before: what was unmapped is kept out of use.
     #[error(transparent)]
-    Unit(UnitError),
+    Iommu(IommuError),
     /// Somebody else is paying for it, or had the unit's queue, for so long. It is kept, and may be
     /// asked for again; the hardware is not known to have failed.
     #[error("somebody else's flush took {waited:?} and is not done")]
@@ -175,19 +175,19 @@ pub enum UnmapError {
 
 impl UnmapError {
     /// What became of a sync that was not somebody's turn in time, or failed.
-    pub(super) fn of(error: UnitError) -> Self {
+    pub(super) fn of(error: IommuError) -> Self {
         match waited_for_a_turn(error) {
             Some(waited) => Self::Busy { waited },
-            None => Self::Unit(error),
+            None => Self::Iommu(error),
         }
     }
 }
 
 /// Whether `error` is that somebody else had the unit's queue for too long: the hardware itself is
 /// not known to have failed then.
-pub(super) fn waited_for_a_turn(error: UnitError) -> Option<Nanos> {
+pub(super) fn waited_for_a_turn(error: IommuError) -> Option<Nanos> {
     match error {
-        UnitError::TimedOut {
+        IommuError::TimedOut {
             awaited: Awaited::Turn,
             waited,
         } => Some(waited),
@@ -223,7 +223,7 @@ pub enum DeviceError {
     Memory,
     /// The address space is broken.
     #[error("the address space is broken: {0}")]
-    Broken(UnitError),
+    Broken(IommuError),
     /// Another [`Device`](super::Device) is the stream, in the same address space.
     #[error("the stream has a device in this address space already")]
     InUse,

@@ -13,9 +13,9 @@ use super::direction::{DataDirection, Direction};
 use super::error::MapError;
 use super::failed::Failed;
 use super::mapping::{Mapping, Place};
+use super::premapped::Premapped;
 use super::quieting::Wait;
 use super::space::{DmaSpace, Waiting};
-use super::standing::Standing;
 use crate::addr::PhysRange;
 use crate::bounce::Fill;
 use crate::contract::{Buffer, bytes_of};
@@ -208,9 +208,9 @@ impl<P: Cpus + Clone> Device<P> {
         if let Some(error) = space.failure() {
             return Err(MapError::Broken(error).into());
         }
-        if let Some(pool) = &self.settings.standing {
-            if let Some(copies) = self.standing_copies(buffer, pool, direction, waiting) {
-                return Ok((Place::Standing, Some(copies)));
+        if let Some(pool) = &self.settings.premapped {
+            if let Some(copies) = self.premapped_copies(buffer, pool, direction, waiting) {
+                return Ok((Place::Premapped, Some(copies)));
             }
         }
         let through = Through::Pages(space.granule());
@@ -245,7 +245,7 @@ impl<P: Cpus + Clone> Device<P> {
         waiting: Waiting,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
         let copies = self.copies(buffer, Through::Nothing, direction, waiting)?;
-        let limit = self.settings.constraints.limit;
+        let limit = self.settings.constraints.dma_mask;
         let mut reached = Reached::new(buffer.pieces(), copies.as_deref());
         let error = if reached.clone().next().is_none() {
             Some(MapError::Empty)
@@ -278,10 +278,10 @@ impl<P: Cpus + Clone> Device<P> {
     }
 
     /// Copies of all of `buffer` in the pool that stays mapped, if they are wanted and fit.
-    fn standing_copies<B: Buffer>(
+    fn premapped_copies<B: Buffer>(
         &self,
         buffer: &B,
-        standing: &Standing<P>,
+        premapped: &Premapped<P>,
         direction: Direction,
         waiting: Waiting,
     ) -> Option<Record> {
@@ -298,7 +298,7 @@ impl<P: Cpus + Clone> Device<P> {
         }
         let wanted = Wanted {
             constraints: &settings.constraints,
-            through: Through::Standing,
+            through: Through::Premapped,
             fill: self.fill(copying, direction),
         };
         let pieces = buffer.pieces();
@@ -311,7 +311,7 @@ impl<P: Cpus + Clone> Device<P> {
             waiting,
         );
         let copies = made.ok()??;
-        if standing.holds(&copies) {
+        if premapped.holds(&copies) {
             return Some(copies);
         }
         settings.give_back(Some(copies));
@@ -352,9 +352,9 @@ impl<P: Cpus + Clone> Device<P> {
         let constraints = &settings.constraints;
         let page = match through {
             Through::Pages(page) => Some(page),
-            Through::Nothing | Through::Standing => None,
+            Through::Nothing | Through::Premapped => None,
         };
-        let cut = match (copying.when, &settings.standing) {
+        let cut = match (copying.when, &settings.premapped) {
             // It was tried, or is not worth it.
             (CopyWhen::UpTo(_), Some(_)) => Cut::InPlace,
             (CopyWhen::UpTo(_), None) => cut(Some(copying), constraints, bytes_of(buffer), page),

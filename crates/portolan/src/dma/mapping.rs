@@ -22,7 +22,7 @@ pub(super) enum Place {
     /// In the device's space, at these addresses.
     Space(IovaRange),
     /// In the device's pool that stays mapped.
-    Standing,
+    Premapped,
     /// Where the memory is.
     Identity,
 }
@@ -31,7 +31,7 @@ pub(super) enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Space,
-    Standing,
+    Premapped,
     Identity,
 }
 
@@ -89,7 +89,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         let nowhere = IovaRange::page(Iova::new(0), PageSize::of_lg2(0));
         let (kind, range) = match place {
             Place::Space(range) => (Kind::Space, range),
-            Place::Standing => (Kind::Standing, nowhere),
+            Place::Premapped => (Kind::Premapped, nowhere),
             Place::Identity => (Kind::Identity, nowhere),
         };
         Self::of(Parts {
@@ -126,11 +126,11 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         let parts = self.parts();
         let settings = &parts.settings;
         let granule = settings.space.as_ref().map(|space| space.granule());
-        let (placing, granule) = match (parts.place(), &settings.standing) {
+        let (placing, granule) = match (parts.place(), &settings.premapped) {
             (Place::Space(range), _) => (Placing::From(range.start()), granule),
-            (Place::Standing, Some(pool)) => (pool.placing(), granule),
-            // A mapping in a standing pool keeps the settings that have the pool.
-            (Place::Identity | Place::Standing, _) => (Placing::Identity, None),
+            (Place::Premapped, Some(pool)) => (pool.placing(), granule),
+            // A mapping in a premapped pool keeps the settings that have the pool.
+            (Place::Identity | Place::Premapped, _) => (Placing::Identity, None),
         };
         let reached = Reached::new(parts.buffer.pieces(), parts.copies.as_deref());
         let granule = granule.unwrap_or(PageSize::SIZE_4K);
@@ -321,7 +321,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     const fn place(&self) -> Place {
         match self.kind {
             Kind::Space => Place::Space(self.range),
-            Kind::Standing => Place::Standing,
+            Kind::Premapped => Place::Premapped,
             Kind::Identity => Place::Identity,
         }
     }
@@ -352,7 +352,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Drop for Mapping<P, B, D> {
             Some(space) => space.count_dropped(bytes),
             None => settings.lost.count(bytes),
         }
-        if let (Place::Standing, Some(pool)) = (parts.place(), &settings.standing) {
+        if let (Place::Premapped, Some(pool)) = (parts.place(), &settings.premapped) {
             // The device may be using the slots: the pool stays mapped.
             core::mem::forget(pool.clone());
         }

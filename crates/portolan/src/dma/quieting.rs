@@ -2,12 +2,12 @@
 
 use super::Policy;
 use super::error::UnmapError;
-use super::pending::{Fill, Joined, Keeper, Ticket, Tried, Which};
+use super::flush_queue::{Fill, Joined, Keeper, Ticket, Tried, Which};
 use super::space::{DmaRange, DmaSpace};
 use crate::addr::IovaRange;
 use crate::inval::Gather;
+use crate::iommu::IommuError;
 use crate::platform::{Cpus, SharedWord};
-use crate::unit::UnitError;
 use core::sync::atomic::Ordering;
 
 /// What an unmapped range waits for.
@@ -173,7 +173,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     fn pay(&self, range: IovaRange, mut owed: Gather) -> Result<(), (UnmapError, Left)> {
         let synced = match self.failure() {
             Some(error) => Err(error),
-            None => self.domain.sync(&mut owed).map_err(UnitError::from),
+            None => self.domain.sync(&mut owed).map_err(IommuError::from),
         };
         synced.map_err(|error| {
             let left = Left::Held(self.hold(range, owed));
@@ -289,7 +289,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             return Ok(());
         }
         match self.failure() {
-            Some(error) => Err(UnmapError::Unit(error)),
+            Some(error) => Err(UnmapError::Iommu(error)),
             None => self.pay_for(ticket),
         }
     }
@@ -304,7 +304,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     fn try_settle_ticket(&self, ticket: Ticket) -> Result<Tried, UnmapError> {
         if let Some(error) = self.failure() {
-            return Err(UnmapError::Unit(error));
+            return Err(UnmapError::Iommu(error));
         }
         let mut give_back = |ranges: &[IovaRange]| self.give_back(ranges);
         let tried = self
@@ -317,7 +317,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Marks the space as broken if it is the hardware that failed.
     pub(super) fn fail_by(&self, error: UnmapError) {
-        if let UnmapError::Unit(error) = error {
+        if let UnmapError::Iommu(error) = error {
             self.fail(error);
         }
     }

@@ -6,10 +6,10 @@ use super::error::{DeviceError, MapError};
 use super::space::DmaSpace;
 use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
 use crate::inval::Gather;
+use crate::iommu::{ReservedKind, ReservedRegion, disjoint};
 use crate::iova::FreeError;
 use crate::platform::{Cpus, Lock};
 use crate::table::Access;
-use crate::unit::{ReservedKind, ReservedRegion, disjoint};
 
 /// What was set aside in a space, what of that is mapped one to one, and where doorbells are.
 ///
@@ -190,7 +190,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             let error = MapError::of(error.into());
             // It stays mapped: the next sync pays for it.
             self.owe(owed);
-            if let MapError::Unit(error) = error {
+            if let MapError::Iommu(error) = error {
                 self.fail(error);
             }
             error

@@ -10,8 +10,8 @@ use super::{Constraints, DataDirection, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::contract::Unowned;
 use crate::inval::Gather;
+use crate::iommu::DomainError;
 use crate::platform::Cpus;
-use crate::unit::DomainError;
 
 /// Why a piece was not linked. Those linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

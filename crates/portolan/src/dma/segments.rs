@@ -52,7 +52,7 @@ impl<'m> DmaSegments<'m> {
             placing,
             granule,
             max: constraints.max_segment.get(),
-            boundary: constraints.boundary,
+            boundary: constraints.seg_boundary,
             run: None,
         }
     }
@@ -158,7 +158,7 @@ mod tests {
             (0x10_6800, 0x1000),
         ];
         assert_eq!(segments(&pieces, &limits), expected);
-        limits.boundary = Some(PageSize::of_lg2(14));
+        limits.seg_boundary = Some(PageSize::of_lg2(14));
         let expected = [
             (0x10_0800, 0x3000),
             (0x10_3800, 0x800),

@@ -9,10 +9,10 @@ use spin::Once;
 
 use super::Constraints;
 use super::copies::{Copies, Copying, Reached, Record, Spares};
+use super::premapped::Premapped;
 use super::quarantine::Lost;
 use super::space::DmaSpace;
-use super::standing::Standing;
-use crate::bounce::{Bouncer, Way};
+use crate::bounce::{BouncePool, Way};
 use crate::contract::{Buffer, Pieces};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind};
 
@@ -26,7 +26,7 @@ pub(super) struct Settings<P: Cpus + Clone> {
     pub copying: Option<Copying>,
     pub spares: Spares<P>,
     /// A pool that stays mapped.
-    pub standing: Option<Arc<Standing<P>>>,
+    pub premapped: Option<Arc<Premapped<P>>>,
     /// What was given up of mappings that are in no space.
     pub lost: Arc<Lost>,
     /// Itself, once no device has it: its memory stays when the last mapping is gone.
@@ -65,7 +65,7 @@ impl<P: Cpus + Clone> Clone for Settings<P> {
             cache: self.cache.clone(),
             copying: self.copying.clone(),
             spares: Spares::new(),
-            standing: self.standing.clone(),
+            premapped: self.premapped.clone(),
             lost: self.lost.clone(),
             me: Once::new(),
             parcel: Parcel::empty(),
@@ -82,7 +82,7 @@ impl<P: Cpus + Clone> Settings<P> {
             cache: None,
             copying: None,
             spares: Spares::new(),
-            standing: None,
+            premapped: None,
             lost: Arc::default(),
             me: Once::new(),
             parcel: Parcel::empty(),
@@ -113,7 +113,7 @@ impl<P: Cpus + Clone> Settings<P> {
     }
 
     /// Where `copies` are, if there are some.
-    fn pool(&self, copies: Option<&Copies>) -> Option<&dyn Bouncer> {
+    fn pool(&self, copies: Option<&Copies>) -> Option<&dyn BouncePool> {
         let copying = self.copying.as_ref()?;
         copies.map(|_| &*copying.pool)
     }

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use super::error::{MapError, SpaceError, UnmapError};
-use super::pending::{Bounds, Pending};
+use super::flush_queue::{Bounds, FlushQueue};
 use super::quarantine::{Lost, Quarantine};
 use super::quieting::Wait;
 use super::regions::Regions;
@@ -13,10 +13,10 @@ use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::contract::Unowned;
 use crate::inval::Gather;
+use crate::iommu::{BoundDomain, Domain, IommuError};
 use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
-use crate::unit::{BoundDomain, Domain, UnitError};
 
 /// How an address space is set up.
 ///
@@ -31,7 +31,7 @@ pub struct SpaceOptions {
     pub bounds: Bounds,
     /// How long one CPU waits for another's flush before it says that it is busy. At least the
     /// unit's own limit.
-    pub turn_limit: Nanos,
+    pub turn_timeout: Nanos,
     /// With so many table pages or fewer, tables that become empty stay in place; more than those
     /// go back to their memory once they are quiet.
     pub keep_tables: usize,
@@ -48,7 +48,7 @@ impl Default for SpaceOptions {
             window: window.unwrap_or(IovaRange::page(Iova::new(0), PageSize::of_lg2(63))),
             policy: Policy::default(),
             bounds: Bounds::default(),
-            turn_limit: Nanos::from_millis(2000),
+            turn_timeout: Nanos::from_millis(2000),
             keep_tables: 256,
             iova: IovaOptions::default(),
         }
@@ -119,7 +119,7 @@ pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) bound: BoundDomain,
     pub(super) cpus: P,
     pub(super) iova: IovaSpace<P>,
-    pub(super) pending: Pending<P>,
+    pub(super) pending: FlushQueue<P>,
     pub(super) policy: Policy,
     granule: PageSize,
     write_only: Access,
@@ -127,7 +127,7 @@ pub struct DmaSpace<P: Cpus + Clone> {
     maps_owe: MapsOwe,
     id: TableId,
     pub(super) broken: P::Word,
-    pub(super) why: P::Lock<Option<UnitError>>,
+    pub(super) why: P::Lock<Option<IommuError>>,
     pub(super) streams: P::Lock<Streams>,
     pub(super) regions: P::Lock<Regions>,
     pub(super) lost: Lost,
@@ -148,7 +148,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             .intersection(domain.input_range())
             .ok_or(SpaceError::NoAddresses)?;
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
-        let pending = Pending::new(&cpus, options.bounds, options.turn_limit, granule);
+        let pending = FlushQueue::new(&cpus, options.bounds, options.turn_timeout, granule);
         domain.keep_empty_tables(options.keep_tables);
         Ok(Self {
             write_only: grants(Access::WRITE)?,
@@ -217,7 +217,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     ///
     /// *Context.* Interrupt.
     #[inline]
-    pub fn failure(&self) -> Option<UnitError> {
+    pub fn failure(&self) -> Option<IommuError> {
         match self.broken.load(Ordering::Acquire) {
             0 => None,
             _ => self.why.with(|why| *why),
@@ -230,7 +230,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// *Context.* Atomic.
     ///
     /// # Errors
-    /// See [`MapError`]. After [`MapError::Unit`] and [`MapError::Busy`] a device may have reached
+    /// See [`MapError`]. After [`MapError::Iommu`] and [`MapError::Busy`] a device may have reached
     /// the memory, and may do so until the space has been flushed.
     #[inline]
     pub fn map_range(
@@ -336,7 +336,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             Ok(()) => self.hold(range, owed),
             Err(_) => self.hold_mapped(owed),
         };
-        if let MapError::Unit(error) = error {
+        if let MapError::Iommu(error) = error {
             self.fail(error);
         }
         let held = Some(held);
@@ -377,7 +377,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let request = Request {
             bytes,
             align,
-            limit: constraints.limit,
+            limit: constraints.dma_mask,
         };
         if waiting == Waiting::Refused {
             return self.allocate_sparing(&request);

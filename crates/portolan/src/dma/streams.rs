@@ -6,8 +6,8 @@ use core::sync::atomic::Ordering;
 use super::error::DeviceError;
 use super::space::DmaSpace;
 use crate::addr::StreamId;
+use crate::iommu::IommuError;
 use crate::platform::{Cpus, Lock, SharedWord};
-use crate::unit::UnitError;
 
 /// The number of a stream among those that joined a space: never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,7 +98,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Marks the space as broken and blocks its streams. Only the first failure waits for that.
     #[cold]
-    pub(super) fn fail(&self, error: UnitError) {
+    pub(super) fn fail(&self, error: IommuError) {
         self.why.with(|why| *why = Some(error));
         if self.broken.swap(1, Ordering::AcqRel) != 0 {
             return;

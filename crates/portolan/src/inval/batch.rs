@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 
 use super::runs::covering;
 use super::{Command, Depth, RangeForm, Step};
-use crate::addr::{ContextId, IovaRange, PageSize};
+use crate::addr::{InvalTag, IovaRange, PageSize};
 
 /// Commands of one batch.
 pub(super) const BATCH: usize = 64;
@@ -93,7 +93,7 @@ impl Batch {
     }
 
     /// Adds a command for a part of `context`.
-    fn add_part(&mut self, command: Command, context: ContextId, merging: &Merging) {
+    fn add_part(&mut self, command: Command, context: InvalTag, merging: &Merging) {
         let count = self.count(context);
         if count >= merging.above {
             if let Some(range) = self.merged(command, context, merging) {
@@ -109,7 +109,7 @@ impl Batch {
     }
 
     /// One range command for all parts of `context` and `command`, if the hardware has one.
-    fn merged(&self, command: Command, context: ContextId, merging: &Merging) -> Option<Command> {
+    fn merged(&self, command: Command, context: InvalTag, merging: &Merging) -> Option<Command> {
         let (mut range, mut depth) = part(command)?;
         for &there in self
             .0
@@ -154,12 +154,12 @@ impl Batch {
     }
 
     /// Commands that name a part of `context`.
-    fn count(&self, context: ContextId) -> usize {
+    fn count(&self, context: InvalTag) -> usize {
         let same = |there: &&Command| target(**there) == Some(context);
         self.0.iter().filter(same).count()
     }
 
-    fn drop_parts(&mut self, context: ContextId) {
+    fn drop_parts(&mut self, context: InvalTag) {
         self.0.retain(|there| target(*there) != Some(context));
     }
 
@@ -209,7 +209,7 @@ fn part(command: Command) -> Option<(IovaRange, Depth)> {
 }
 
 /// The context of which a command names a part.
-fn target(command: Command) -> Option<ContextId> {
+fn target(command: Command) -> Option<InvalTag> {
     match command {
         Command::Page { context, .. } | Command::Range { context, .. } => Some(context),
         Command::Context { .. } | Command::Global | Command::Configuration { .. } => None,

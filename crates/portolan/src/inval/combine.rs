@@ -22,9 +22,9 @@ use core::sync::atomic::Ordering;
 
 use super::batch::{Added, Batch, Merging, Own, Parsed, parse, sealed};
 use super::{Capabilities, InvalidationQueue, RangeForm, Step};
-use crate::addr::{ContextId, PageSize};
+use crate::addr::{InvalTag, PageSize};
+use crate::iommu::{IommuError, TagPool};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
-use crate::unit::{ContextHome, UnitError};
 
 /// How callers are combined.
 ///
@@ -40,7 +40,7 @@ pub struct CombineOptions {
     /// What becomes of many commands for one context in a batch.
     pub merging: Merging,
     /// How long the first caller of a batch is waited for before another one takes its place.
-    pub patience: Nanos,
+    pub timeout: Nanos,
     /// How long a caller waits for others before it submits its own commands alone: somewhat more
     /// than a submission takes. It may wait in a handler that has interrupted the submitter, which
     /// then cannot go on.
@@ -61,7 +61,7 @@ impl Default for CombineOptions {
                 granules: 1 << 12,
                 context_above: 16,
             },
-            patience: Nanos::new(100_000),
+            timeout: Nanos::new(100_000),
             wait_limit: Nanos::from_millis(1),
         }
     }
@@ -281,12 +281,12 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
 
     /// Hands `own` over, and sees it carried out.
     fn hand_over(&self, group: &Group<P>, own: &Own) -> Result<(), Q::Error> {
-        let (number, patience) = match group.add(own, &self.options.merging) {
+        let (number, timeout) = match group.add(own, &self.options.merging) {
             Ticket::First(number) => (number, Nanos::new(0)),
-            Ticket::Later(number) => (number, self.options.patience),
+            Ticket::Later(number) => (number, self.options.timeout),
             Ticket::NoRoom => return self.alone(own),
         };
-        match self.wait(group, number, patience) {
+        match self.wait(group, number, timeout) {
             Waited::Done => Ok(()),
             Waited::Alone => self.alone(own),
             Waited::Submit(number, open) => {
@@ -300,9 +300,9 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
         }
     }
 
-    /// Waits for batch `number`, or for the turn to submit it: `patience` after the one before
+    /// Waits for batch `number`, or for the turn to submit it: `timeout` after the one before
     /// has ended.
-    fn wait(&self, group: &Group<P>, number: u64, patience: Nanos) -> Waited {
+    fn wait(&self, group: &Group<P>, number: u64, timeout: Nanos) -> Waited {
         let begin = self.cpus.now();
         let mut next_since = None;
         let mut taken = false;
@@ -317,7 +317,7 @@ impl<P: Cpus, Q: InvalidationQueue> Combined<P, Q> {
             let now = self.cpus.now();
             if done + 1 == number && !taken {
                 let since = *next_since.get_or_insert(now);
-                if now.since(since) >= patience {
+                if now.since(since) >= timeout {
                     if let Some(open) = group.take(number) {
                         return Waited::Submit(number, open);
                     }
@@ -364,8 +364,8 @@ impl<P: Cpus, Q: InvalidationQueue> InvalidationQueue for Combined<P, Q> {
     }
 }
 
-impl<P: Cpus, Q: ContextHome> ContextHome for Combined<P, Q> {
-    fn retire(&self, context: ContextId) -> Result<(), UnitError> {
+impl<P: Cpus, Q: TagPool> TagPool for Combined<P, Q> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
         self.queue.retire(context)
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysRange};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange};
 
 /// Which levels an invalidation reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,7 +59,7 @@ pub enum Command {
     /// Forget what translates the page of `size` at `iova`.
     Page {
         /// Whose translations.
-        context: ContextId,
+        context: InvalTag,
         /// First address of the page.
         iova: Iova,
         /// Granule of the command.
@@ -70,7 +70,7 @@ pub enum Command {
     /// Forget what translates any address of a run.
     Range {
         /// Whose translations.
-        context: ContextId,
+        context: InvalTag,
         /// Which addresses.
         run: Run,
         /// The granule that the run counts in.
@@ -81,14 +81,14 @@ pub enum Command {
     /// Forget all translations of a context, walk caches included.
     Context {
         /// Whose translations.
-        context: ContextId,
+        context: InvalTag,
     },
     /// Forget all translations of all contexts.
     Global,
     /// Forget the cached configuration of everything that points at a context.
     Configuration {
         /// The context.
-        context: ContextId,
+        context: InvalTag,
     },
 }
 

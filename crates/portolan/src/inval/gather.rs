@@ -144,7 +144,7 @@ pub struct Gather {
     lines: ArrayVec<PhysRange, LINES>,
     cleaned_early: Cleaned,
     pub(crate) tables: TableChain,
-    pub(crate) vacated: ArrayVec<Vacancy, VACATED>,
+    pub(crate) unlinked: ArrayVec<Vacancy, VACATED>,
 }
 
 /// Whether some lines were cleaned before the plan, so that a barrier is owed for them.
@@ -222,12 +222,12 @@ impl Gather {
     /// Whether table pages wait for this debt to be paid.
     #[inline]
     pub fn holds_tables(&self) -> bool {
-        self.tables.pages != 0 || !self.vacated.is_empty()
+        self.tables.pages != 0 || !self.unlinked.is_empty()
     }
 
     /// Number of table pages that wait for this debt to be paid.
     pub fn table_pages(&self) -> usize {
-        self.tables.pages + self.vacated.len()
+        self.tables.pages + self.unlinked.len()
     }
 
     /// Whether lines of table memory were written.
@@ -368,7 +368,7 @@ impl Gather {
         Quiesced {
             of: table,
             tables: core::mem::take(&mut self.tables),
-            vacated: core::mem::take(&mut self.vacated),
+            unlinked: core::mem::take(&mut self.unlinked),
         }
     }
 }
@@ -390,7 +390,7 @@ fn check(of: TableId, here: TableId) -> Result<(), WrongTable> {
 pub struct Quiesced {
     of: TableId,
     pub(crate) tables: TableChain,
-    pub(crate) vacated: ArrayVec<Vacancy, VACATED>,
+    pub(crate) unlinked: ArrayVec<Vacancy, VACATED>,
 }
 
 impl Quiesced {
@@ -410,7 +410,7 @@ impl Quiesced {
 
     /// Number of table pages that can come back.
     pub fn table_pages(&self) -> usize {
-        self.tables.pages + self.vacated.len()
+        self.tables.pages + self.unlinked.len()
     }
 }
 

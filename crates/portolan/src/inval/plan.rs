@@ -11,7 +11,7 @@ use super::{
     Caching, Capabilities, Depth, Gather, PageForm, Preference, Quirks, Span, WalkFlush, Walker,
     WriteBuffer,
 };
-use crate::addr::{ContextId, PageSize};
+use crate::addr::{InvalTag, PageSize};
 
 /// How many commands of each kind a plan has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub(super) enum Form {
 /// The steps that pay a debt.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'g> {
-    pub(super) context: ContextId,
+    pub(super) context: InvalTag,
     pub(super) caps: Capabilities,
     pub(super) form: Form,
     pub(super) stride: Stride,
@@ -51,7 +51,7 @@ pub struct Plan<'g> {
 /// `context`.
 #[inline]
 pub fn plan<'g>(
-    context: ContextId,
+    context: InvalTag,
     caps: &Capabilities,
     quirks: &Quirks,
     gather: &'g Gather,

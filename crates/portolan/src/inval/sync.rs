@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::{Capabilities, Gather, Quiesced, Quirks, Step, WrongTable, plan};
-use crate::addr::{ContextId, TableId};
+use crate::addr::{InvalTag, TableId};
 
 /// Where steps go.
 ///
@@ -42,7 +42,7 @@ pub struct Tagged {
     /// The table.
     pub table: TableId,
     /// Its tag.
-    pub context: ContextId,
+    pub context: InvalTag,
 }
 
 /// Why a debt was not paid. It is still owed: nothing of it may be reused.

@@ -5,9 +5,9 @@ extern crate std;
 use std::vec::Vec;
 
 use super::*;
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 
-const CONTEXT: ContextId = ContextId::new(7);
+const CONTEXT: InvalTag = InvalTag::new(7);
 
 const CAPS: Capabilities = Capabilities {
     granule: PageSize::SIZE_4K,
@@ -321,7 +321,7 @@ fn repeat_issues_all_invalidations_and_the_sync_again() {
 #[test]
 fn context_tags_every_command() {
     let gather = unmapped(0x1000, 1, Depth::LeafOnly);
-    let other = ContextId::new(9);
+    let other = InvalTag::new(9);
     let found: Vec<Step> = plan(other, &CAPS, &Quirks::default(), &gather)
         .steps()
         .collect();

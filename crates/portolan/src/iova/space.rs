@@ -71,7 +71,7 @@ pub enum Checks {
 
 /// Two cache lines, since some processors fetch pairs of them.
 #[repr(align(128))]
-pub(super) struct Apart<T>(pub T);
+pub(super) struct CachePadded<T>(pub T);
 
 /// Addresses for all CPUs.
 ///
@@ -91,13 +91,13 @@ pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
     pub(super) options: IovaOptions,
-    pub(super) stocks: Box<[Apart<P::Lock<Stocks>>]>,
+    pub(super) stocks: Box<[CachePadded<P::Lock<Stocks>>]>,
     pub(super) depots: Box<[P::Lock<Depot>]>,
     ranges: P::Lock<RangeAllocator>,
     pub(super) ledger: Option<P::Lock<Ledger>>,
     /// Grows when lanes have to give back what they hold.
-    pub(super) recalls: Apart<P::Word>,
-    pub(super) shortage: Apart<Shortage<P>>,
+    pub(super) recalls: CachePadded<P::Word>,
+    pub(super) shortage: CachePadded<Shortage<P>>,
     #[cfg(test)]
     steps: core::sync::atomic::AtomicUsize,
 }
@@ -124,7 +124,7 @@ impl<P: Cpus> IovaSpace<P> {
         reserved.map_err(|_| IovaError::Memory)?;
         let reserved = depots.try_reserve_exact(KINDS);
         reserved.map_err(|_| IovaError::Memory)?;
-        stocks.extend((0..count).map(|_| Apart(Lock::new(Stocks::default()))));
+        stocks.extend((0..count).map(|_| CachePadded(Lock::new(Stocks::default()))));
         for _ in Kind::all() {
             let depot = Depot::try_new(options.depot_magazines, count);
             depots.push(Lock::new(depot.ok_or(IovaError::Memory)?));
@@ -138,8 +138,8 @@ impl<P: Cpus> IovaSpace<P> {
             depots: depots.into_boxed_slice(),
             ranges: Lock::new(ranges),
             ledger: exact.then(|| Lock::new(Ledger::default())),
-            recalls: Apart(P::Word::new(0)),
-            shortage: Apart(Shortage::new()),
+            recalls: CachePadded(P::Word::new(0)),
+            shortage: CachePadded(Shortage::new()),
             #[cfg(test)]
             steps: 0.into(),
         };

@@ -23,7 +23,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         loop {
             let table = match F::classify(raw, 1) {
                 Entry::Table(table) => table,
-                Entry::Empty | Entry::Vacated(_) => return Enter::NoTable,
+                Entry::Empty | Entry::Unlinked(_) => return Enter::NoTable,
                 Entry::Leaf(_) | Entry::Broken(_) => return Enter::Taken,
             };
             if !Self::counted() {
@@ -49,7 +49,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         count: u32,
     ) -> Option<PhysAddr> {
         let raw = entry.load();
-        let Entry::Vacated(table) = F::classify(raw, 1) else {
+        let Entry::Unlinked(table) = F::classify(raw, 1) else {
             return None;
         };
         // Whoever is faster decides: the ordinary way finds out.

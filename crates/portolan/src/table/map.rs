@@ -504,7 +504,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let (table, new, fresh) = match F::classify(raw, 1) {
                 Entry::Table(table) if counted || !Self::counted() => return Some(table),
                 Entry::Table(table) => (table, Self::with_live(raw, F::live(raw) + count), None),
-                Entry::Vacated(table) => (table, F::table(table, count, 1), None),
+                Entry::Unlinked(table) => (table, F::table(table, count, 1), None),
                 Entry::Empty => {
                     let page = reserve.pop()?;
                     (page, F::table(page, count, 1), Some(page))

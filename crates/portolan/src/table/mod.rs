@@ -6,7 +6,7 @@
 //! *How tables come and go.* A missing table is installed by one compare-exchange. The entry that
 //! points at a leaf table counts, in bits the hardware ignores, the table's live entries and those
 //! about to become live, so whoever takes the last one out can unlink the table in the same
-//! exchange. The unlinked table stays remembered in its parent's entry (*vacated*): until quiet the
+//! exchange. The unlinked table stays remembered in its parent's entry (*unlinked*): until quiet the
 //! hardware's walk caches may still lead to it, so a map that needs a table there takes that very
 //! one back. Only [`PageTable::reclaim`] forgets it. Tables above leave when an unmap covers
 //! them whole, or through [`PageTable::prune`]; in both cases the caller owns all they span.
@@ -44,7 +44,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::format::{Entry, LiveCount, span_lg2};
 use self::walking::Walks;
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{Gather, Tagged};
 use crate::platform::{OutOfTableMemory, TableMem, Word};
 
@@ -149,7 +149,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// The table with the tag under which the IOMMU's caches keep its translations: what
     /// [`sync`](crate::inval::sync()) has to know.
     #[inline]
-    pub fn tagged(&self, context: ContextId) -> Tagged {
+    pub fn tagged(&self, context: InvalTag) -> Tagged {
         Tagged {
             table: self.id,
             context,
@@ -271,7 +271,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             for word in self.words(table) {
                 match F::classify(word.load(), level) {
                     Entry::Table(next) => self.free_tree(next, level - 1),
-                    Entry::Vacated(next) | Entry::Broken(next) => self.free_page(next),
+                    Entry::Unlinked(next) | Entry::Broken(next) => self.free_page(next),
                     Entry::Empty | Entry::Leaf(_) => {}
                 }
             }

@@ -33,8 +33,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if let Err(error) = quiesced.check(self.id) {
             return Err(NotReclaimed { error, quiesced });
         }
-        let (tables, vacated) = (quiesced.tables, &quiesced.vacated);
-        for &vacancy in vacated {
+        let (tables, unlinked) = (quiesced.tables, &quiesced.unlinked);
+        for &vacancy in unlinked {
             if let Some((entry, _, raw, table)) = self.still_vacated(vacancy) {
                 if entry.compare_exchange(raw, 0).is_ok() {
                     self.give_back(table);
@@ -56,7 +56,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return None;
         };
         let raw = entry.load();
-        let Entry::Vacated(table) = F::classify(raw, 1) else {
+        let Entry::Unlinked(table) = F::classify(raw, 1) else {
             return None;
         };
         if F::tag(raw) != vacancy.event & ((1 << TAG_BITS) - 1) {
@@ -151,8 +151,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
         }
         self.join(&mut into.tables, other.tables);
-        for &vacancy in &other.vacated {
-            if into.vacated.try_push(vacancy).is_ok() {
+        for &vacancy in &other.unlinked {
+            if into.unlinked.try_push(vacancy).is_ok() {
                 continue;
             }
             // The debt can remember no more: link the table again, empty as it is.

@@ -15,7 +15,7 @@ enum Release {
     Kept,
     /// It was the last: the table is out of the tree until it is reclaimed or wanted again. The
     /// number of the event.
-    Vacated(u64),
+    Unlinked(u64),
 }
 
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
@@ -172,11 +172,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.owe_lines(gather, table, index, count as usize);
         match self.release(entry, count as u32, gather) {
             Release::Kept => Depth::LeafOnly,
-            Release::Vacated(event) => {
+            Release::Unlinked(event) => {
                 self.owe_lines(gather, parent, at, 1);
                 let slot = slot.start().align_down(Self::span(1));
-                // There was room when the table was vacated, and the gather is ours alone.
-                let _ = gather.vacated.try_push(Vacancy { slot, event });
+                // There was room when the table was unlinked, and the gather is ours alone.
+                let _ = gather.unlinked.try_push(Vacancy { slot, event });
                 Depth::AllLevels
             }
         }
@@ -189,12 +189,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return Release::Kept;
         }
         let mut raw = entry.load();
-        let leaves = |left| left == 0 && !gather.vacated.is_full() && !self.keeps_empty();
+        let leaves = |left| left == 0 && !gather.unlinked.is_full() && !self.keeps_empty();
         while let Entry::Table(table) = F::classify(raw, 1) {
             let left = F::live(raw).saturating_sub(count);
             let (new, done) = if leaves(left) {
                 let event = self.vacancies.fetch_add(1, Ordering::Relaxed);
-                (F::vacated(table, event), Release::Vacated(event))
+                (F::unlinked(table, event), Release::Unlinked(event))
             } else {
                 (Self::with_live(raw, left), Release::Kept)
             };

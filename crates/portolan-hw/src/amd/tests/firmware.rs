@@ -3,9 +3,9 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange};
+use portolan::iommu::{Awaited, Iommu as _, IommuError, ReservedKind, ReservedRegion};
 use portolan::platform::Mmio as _;
 use portolan::table::Access;
-use portolan::unit::{Awaited, ReservedKind, ReservedRegion, Unit as _, UnitError};
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
 use super::{STREAM, config};
@@ -151,14 +151,14 @@ fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
     // The rings do not stop: nothing was written but the control register.
     let mock = Mock::new(FEATURES);
     mock.wrong(Wrong::Gone);
-    assert_eq!(mock.enable(HEADER, config()).err(), Some(UnitError::Gone));
+    assert_eq!(mock.enable(HEADER, config()).err(), Some(IommuError::Gone));
     assert_eq!(mock.0.state.lock().live, 0);
     // Commands are not fetched: the table is in use.
     let mock = Mock::new(FEATURES);
     mock.write64(reg::CONTROL, ON);
     mock.wrong(Wrong::Stuck);
     let failed = mock.enable(HEADER, config()).err();
-    assert!(matches!(failed, Some(UnitError::TimedOut { .. })));
+    assert!(matches!(failed, Some(IommuError::TimedOut { .. })));
     let live = mock.0.state.lock().live;
     // Buffer, what it stores, log, device table, and the four tables of the stream.
     assert_eq!(live, 8);
@@ -192,7 +192,7 @@ fn memory_of_rings_that_run_on_after_a_release_is_kept() {
         let awaited = Awaited::Control;
         let released = unit.release();
         let timed_out =
-            matches!(released, Err(UnitError::TimedOut { awaited: of, .. }) if of == awaited);
+            matches!(released, Err(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
         assert!(timed_out, "{released:?}");
         assert_eq!(mock.0.state.lock().live, live);
     }

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::unit::{Attach, AttachError, Domain, FaultEvent, Unit as _};
+use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu as _};
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
 use super::{STREAM, attached, config, map, unmap};

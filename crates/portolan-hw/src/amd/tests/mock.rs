@@ -14,10 +14,10 @@ use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{CpuId, PageSize, PhysAddr};
+use portolan::iommu::IommuError;
 use portolan::platform::{
     Clock, Cpus, Lock, Mmio, Nanos, OutOfTableMemory, SlabTables, TableMem, Word,
 };
-use portolan::unit::UnitError;
 use spin::Mutex;
 
 use crate::amd::spec::command::{OPCODE, Words, opcode, wait};
@@ -146,7 +146,7 @@ impl core::fmt::Debug for Machine {
 #[derive(Clone, Debug)]
 pub struct Mock(pub Arc<Machine>);
 
-pub type Unit = AmdVi<Mock, Mock, Mock>;
+pub type Iommu = AmdVi<Mock, Mock, Mock>;
 
 impl Mock {
     pub fn new(features: u64) -> Self {
@@ -170,7 +170,7 @@ impl Mock {
         }))
     }
 
-    pub fn enable(&self, header: u32, config: Config) -> Result<Unit, UnitError> {
+    pub fn enable(&self, header: u32, config: Config) -> Result<Iommu, IommuError> {
         let capability = Capability::parse([header, 1, 0, 0, 0x0018_2800]).unwrap();
         AmdVi::enable(self.clone(), self.clone(), self.clone(), capability, config)
     }

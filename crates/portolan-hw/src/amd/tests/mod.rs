@@ -11,16 +11,16 @@ use alloc::vec;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::{Caching, Gather};
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
+};
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
-use portolan::unit::{
-    Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Unit as _, UnitError,
-};
 
 use super::spec::reg::{self, control, status};
 use super::{AmdDomain, Config};
-use mock::{FEATURES, HEADER, Mock, Unit, Wrong};
+use mock::{FEATURES, HEADER, Iommu, Mock, Wrong};
 
 const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);
@@ -38,7 +38,7 @@ fn config() -> Config {
 }
 
 /// A unit with one stream attached to one domain, and no commands.
-fn attached(mock: &Mock) -> (Unit, Arc<Tables>) {
+fn attached(mock: &Mock) -> (Iommu, Arc<Tables>) {
     let unit = mock.enable(HEADER, config()).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     unit.attach(STREAM, &domain).unwrap();
@@ -99,7 +99,7 @@ fn without_one_command_for_all_each_entry_and_domain_is_named() {
     // Four levels are the least that there is.
     let caps = unit.capabilities();
     let five = unit.domain_as(AmdLevels::Five, caps, config().quirks);
-    assert_eq!(five.err(), Some(UnitError::Unsupported));
+    assert_eq!(five.err(), Some(IommuError::Unsupported));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_reserved_number_of_levels_is_nonsense() {
     let value = 3 << 10;
     let offset = reg::FEATURES;
     let answer = Mock::new(value).enable(HEADER, config());
-    assert_eq!(answer.err(), Some(UnitError::Nonsense { offset, value }));
+    assert_eq!(answer.err(), Some(IommuError::Nonsense { offset, value }));
 }
 
 #[test]
@@ -177,14 +177,14 @@ fn domains_give_their_identifiers_back_and_their_tables() {
     assert_eq!(mock.reg(reg::CONTROL), 0);
 }
 
-fn map_a_page(unit: &Unit) -> Result<(), UnitError> {
+fn map_a_page(unit: &Iommu) -> Result<(), IommuError> {
     let domain = Arc::new(unit.domain()?);
     unit.attach(STREAM, &domain).unwrap();
     let mut owed = Gather::new();
     let pa = PhysAddr::new(0x1000);
     let mapped = domain.map(BASE, pa, PAGE, Access::READ, &mut owed);
     domain.sync(&mut owed).unwrap();
-    mapped.map(drop).map_err(|_| UnitError::Unsupported)
+    mapped.map(drop).map_err(|_| IommuError::Unsupported)
 }
 
 #[test]
@@ -297,14 +297,14 @@ fn pointers_beyond_the_end_are_nonsense() {
     let (unit, domain) = attached(&mock);
     mock.set(reg::EVENT_TAIL, 0x7_fff0);
     let (offset, value) = (reg::EVENT_TAIL, 0x7_fff0);
-    let nonsense = UnitError::Nonsense { offset, value };
+    let nonsense = IommuError::Nonsense { offset, value };
     assert_eq!(unit.next_fault(), Err(nonsense));
     mock.wrong(Wrong::Stuck);
     mock.set(reg::COMMAND_HEAD, 0x7_fff0);
     mock.set(reg::STATUS, 0);
     let offset = reg::COMMAND_HEAD;
-    let nonsense = UnitError::Nonsense { offset, value };
+    let nonsense = IommuError::Nonsense { offset, value };
     let mut owed = map(&domain, 1);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(error, nonsense);
 }

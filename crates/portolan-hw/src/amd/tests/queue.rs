@@ -9,9 +9,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::{Command, Gather, InvalidationQueue, Preference, Quirks, Step};
+use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
-use portolan::unit::{Attach, AttachError, Awaited, Domain, Unit as _, UnitError};
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
 use super::{BASE, PAGE, STREAM, Tables, attached, config, map, unmap};
@@ -57,15 +57,15 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
             domain.sync(&mut map(&domain, 4)).unwrap();
             let mut owed = unmap(&domain, 4);
             mock.wrong(Wrong::Refuse(which, 1, event));
-            let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-            assert_eq!(error, UnitError::Refused { code });
+            let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+            assert_eq!(error, IommuError::Refused { code });
             assert_ne!(mock.reg(reg::STATUS) & status::COMMANDS_RUN, 0);
             assert_ne!(mock.reg(reg::CONTROL) & control::COMMANDS, 0);
             // The debt is still owed, and can be paid.
             domain.sync(&mut owed).unwrap();
             assert_eq!(unit.counts().replaced, 1);
             // Of commands nothing is told as a fault; a record without a code is a lost one.
-            let lost = (event == 0).then_some(portolan::unit::FaultEvent::Lost);
+            let lost = (event == 0).then_some(portolan::iommu::FaultEvent::Lost);
             let told = (0..1000).find_map(|_| unit.next_fault().unwrap());
             assert_eq!(told, lost);
             assert_eq!(mock.0.state.lock().violations, 0);
@@ -86,8 +86,8 @@ fn an_event_that_was_read_first_still_tells_why() {
     // No event this time: what was read before has to do.
     mock.wrong(Wrong::Refuse(opcode::PAGES, 1, 0xf));
     let code = refusal::ILLEGAL;
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(error, UnitError::Refused { code });
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, IommuError::Refused { code });
     domain.sync(&mut owed).unwrap();
 }
 
@@ -99,8 +99,8 @@ fn a_unit_that_refuses_everything_ends_in_time() {
     let mut owed = unmap(&domain, 1);
     let event = code::ILLEGAL_COMMAND;
     mock.wrong(Wrong::Refuse(opcode::COMPLETION_WAIT, u32::MAX, event));
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert!(matches!(error, UnitError::Refused { .. }));
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, IommuError::Refused { .. }));
     mock.wrong(Wrong::Nothing);
     domain.sync(&mut owed).unwrap();
 }
@@ -112,8 +112,8 @@ fn a_unit_that_was_turned_off_has_stopped() {
     domain.sync(&mut map(&domain, 1)).unwrap();
     unit.release().unwrap();
     let mut owed = unmap(&domain, 1);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(error, UnitError::Stopped);
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, IommuError::Stopped);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_release_that_fails_keeps_what_may_still_be_reached() {
     let live = mock.0.state.lock().live;
     mock.wrong(Wrong::Stuck);
     let failed = unit.release().unwrap_err();
-    assert!(matches!(failed, UnitError::TimedOut { .. }));
+    assert!(matches!(failed, IommuError::TimedOut { .. }));
     assert_eq!(mock.entry(0x28), [3, 0, 0, 0]);
     // The unit is gone, and nobody can make sure any more.
     assert_eq!(Arc::strong_count(&domain), 2);
@@ -159,7 +159,7 @@ fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
     let mock = Mock::new(FEATURES);
     let (unit, domain) = attached(&mock);
     mock.wrong(Wrong::Stuck);
-    let AttachError::Unit(UnitError::TimedOut { awaited, .. }) = unit.block(STREAM).unwrap_err()
+    let AttachError::Iommu(IommuError::TimedOut { awaited, .. }) = unit.block(STREAM).unwrap_err()
     else {
         panic!("not in time");
     };
@@ -179,7 +179,9 @@ fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
     for _ in 0..300 {
         for moved in [unit.block(STREAM), unit.attach(STREAM, &domain)] {
             match moved {
-                Err(AttachError::Unit(UnitError::TimedOut { awaited, .. })) => waits.push(awaited),
+                Err(AttachError::Iommu(IommuError::TimedOut { awaited, .. })) => {
+                    waits.push(awaited)
+                }
                 Err(other) => panic!("{other}"),
                 Ok(()) => {}
             }
@@ -200,8 +202,8 @@ fn a_store_that_no_wait_asked_for_is_not_believed() {
     for slot in 0..256 {
         mock.store(stores + slot * 8, u64::MAX - slot);
     }
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert!(matches!(error, UnitError::TimedOut { .. }));
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, IommuError::TimedOut { .. }));
     mock.wrong(Wrong::Nothing);
     for slot in 0..256 {
         mock.store(stores + slot * 8, 0);
@@ -216,9 +218,9 @@ fn a_unit_that_goes_away_is_an_error_at_each_call() {
     domain.sync(&mut map(&domain, 1)).unwrap();
     let mut owed = unmap(&domain, 1);
     mock.wrong(Wrong::Gone);
-    assert_eq!(unit.next_fault(), Err(UnitError::Gone));
+    assert_eq!(unit.next_fault(), Err(IommuError::Gone));
     let again = mock.enable(HEADER, config());
-    assert_eq!(again.err(), Some(UnitError::Gone));
+    assert_eq!(again.err(), Some(IommuError::Gone));
     mock.wrong(Wrong::Stuck);
     let block = || unit.block(STREAM);
     assert!(block().is_err());
@@ -259,9 +261,9 @@ fn why_a_command_was_refused_is_found_behind_older_events() {
         domain.sync(&mut map_more(&domain, unread)).unwrap();
         let mut owed = unmap_more(&domain, unread);
         mock.wrong(Wrong::Refuse(opcode::PAGES, 1, code::COMMAND_HARDWARE));
-        let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+        let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
         let code = refusal::HARDWARE;
-        assert_eq!(error, UnitError::Refused { code }, "{unread} unread");
+        assert_eq!(error, IommuError::Refused { code }, "{unread} unread");
         domain.sync(&mut owed).unwrap();
     }
 }
@@ -310,11 +312,11 @@ fn more_refusals_than_are_remembered_count_for_all_who_wait() {
             }
         }),
     );
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert!(!mock.disarm());
     assert_eq!(refused.load(Ordering::Relaxed), 70);
     let code = refusal::UNKNOWN;
-    assert_eq!(error, UnitError::Refused { code });
+    assert_eq!(error, IommuError::Refused { code });
     mock.wrong(Wrong::Nothing);
     domain.sync(&mut owed).unwrap();
 }

@@ -6,12 +6,12 @@ use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::dma::{Constraints, Device, DmaSpace, Reservation, SpaceOptions};
-use portolan::table::Access;
-use portolan::unit::{
-    Attach, AttachError, BoundDomain, Domain as _, FaultEvent, ReservedRegion, UnitError,
+use portolan::iommu::{
+    Attach, AttachError, BoundDomain, Domain as _, FaultEvent, IommuError, ReservedRegion,
 };
+use portolan::table::Access;
 
-use super::mock::{FEATURES, HEADER, Mock, Unit};
+use super::mock::{FEATURES, HEADER, Iommu, Mock};
 use super::{PAGE, STREAM, Tables, config};
 use crate::firmware::golden::table;
 use crate::firmware::ivrs::{self, Ivrs};
@@ -58,9 +58,9 @@ fn direct() -> impl Iterator<Item = Iova> {
 }
 
 /// A unit that sees what is mapped when a stream is attached.
-struct Watched(Unit);
+struct Watched(Iommu);
 
-impl portolan::unit::Unit for Watched {
+impl portolan::iommu::Iommu for Watched {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.0.block(stream)
     }
@@ -73,7 +73,7 @@ impl portolan::unit::Unit for Watched {
         self.0.reserved(stream, each);
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         self.0.next_fault()
     }
 }

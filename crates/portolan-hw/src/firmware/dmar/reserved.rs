@@ -4,8 +4,8 @@
 //!
 //! *Context.* Interrupt, if what the caller passes in to find buses may be called there.
 
+use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::reserved::{region, within};

@@ -6,8 +6,8 @@ use std::vec;
 use std::vec::Vec;
 
 use portolan::addr::{Iova, PhysAddr, StreamId};
+use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::iort::{Body, Iort};

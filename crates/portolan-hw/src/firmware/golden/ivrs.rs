@@ -6,8 +6,8 @@ use std::vec;
 use std::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
+use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::ivrs::{
@@ -130,7 +130,7 @@ fn ivrs_by_hand() {
     let mut blocks = ivrs.blocks();
     let all: Vec<_> = blocks.by_ref().map(Result::unwrap).collect();
     assert_eq!((all.len(), blocks.unknown()), (7, 1));
-    let Block::Unit(basic) = all[0] else {
+    let Block::Ivhd(basic) = all[0] else {
         panic!("{:?}", all[0]);
     };
     let flags = UnitFlags::DEVICE_TLB | UnitFlags::COHERENT | UnitFlags::PAGE_REQUESTS;
@@ -155,7 +155,7 @@ fn ivrs_by_hand() {
     assert_eq!(unit.features2, Some(0x1_0002));
     // The bits of type 10h alone are not believed in others.
     let full = UnitFlags::all() - UnitFlags::PREFETCH - UnitFlags::PAGE_REQUESTS;
-    assert!(matches!(all[1], Block::Unit(unit) if unit.flags == full));
+    assert!(matches!(all[1], Block::Ivhd(unit) if unit.flags == full));
     let all = other.flags;
     assert_eq!(all, UnitFlags::from_bits_retain(0x0f));
     assert_eq!(all & !full, UnitFlags::empty());

@@ -5,8 +5,8 @@
 //! *Context.* Interrupt: nothing here waits or allocates.
 
 use portolan::addr::StreamId;
+use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::reserved::region;

@@ -6,8 +6,8 @@
 //! *Context.* Interrupt: nothing here waits or allocates.
 
 use portolan::addr::{PhysAddr, PhysRange};
+use portolan::iommu::ReservedKind;
 use portolan::table::Access;
-use portolan::unit::ReservedKind;
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
@@ -131,7 +131,7 @@ impl Iterator for ReservedRegions<'_> {
         loop {
             let block = match self.blocks.next()? {
                 Ok(Block::Memory(block)) => block,
-                Ok(Block::Unit(_)) => continue,
+                Ok(Block::Ivhd(_)) => continue,
                 Err(error) => return Some(Err(error)),
             };
             let reserved = block.reserved();

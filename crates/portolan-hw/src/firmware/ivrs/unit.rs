@@ -55,7 +55,7 @@ bitflags::bitflags! {
 
 /// A unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unit<'a> {
+pub struct Ivhd<'a> {
     /// Offset of the block in the table.
     pub offset: usize,
     /// How much the block says.
@@ -96,7 +96,7 @@ pub struct Device {
     pub(super) named: bool,
 }
 
-impl<'a> Unit<'a> {
+impl<'a> Ivhd<'a> {
     /// The device entries, in order, with ranges put together.
     pub fn entries(&self) -> Entries<'a> {
         Entries::new(self.entries, self.level)
@@ -140,7 +140,7 @@ impl<'a> Unit<'a> {
 }
 
 /// The unit of a block of `level`.
-pub(super) fn parse(bytes: Bytes<'_>, level: Level, info: Info) -> Result<Unit<'_>, TableError> {
+pub(super) fn parse(bytes: Bytes<'_>, level: Level, info: Info) -> Result<Ivhd<'_>, TableError> {
     let full = level > Level::Basic;
     let fixed = if full { FULL } else { BASIC };
     bytes.structure(bytes.len(), fixed)?;
@@ -160,7 +160,7 @@ pub(super) fn parse(bytes: Bytes<'_>, level: Level, info: Info) -> Result<Unit<'
         false => Ok(None),
     };
     let unit_info = bytes.u16(18)?;
-    Ok(Unit {
+    Ok(Ivhd {
         offset: bytes.offset(),
         level,
         segment: Segment::new(bytes.u16(16)?),

@@ -3,10 +3,10 @@
 use alloc::sync::Arc;
 
 use portolan::addr::{Iova, PageSize};
-use portolan::unit::Domain;
+use portolan::iommu::Domain;
 
 use super::super::{Config, DomainOptions};
-use super::mock::{ID2, Regs, TABLES, Unit, bank, enable, enable_with};
+use super::mock::{ID2, Iommu, Regs, TABLES, bank, enable, enable_with};
 
 /// CBAR, CBA2R, TCR, TTBR0's halves and SCTLR of bank `n`.
 fn registers(regs: &Regs, n: usize) -> [u32; 6] {
@@ -74,7 +74,7 @@ fn a_second_stage_of_40_bits_has_three_levels() {
 }
 
 /// A unit with 40 bits between the stages, and tables of `page`.
-fn of_40_bits(page: PageSize) -> (Arc<Regs>, Unit) {
+fn of_40_bits(page: PageSize) -> (Arc<Regs>, Iommu) {
     let regs = Regs::new().with(&[(0x28, ID2 & !0xf | 2)]);
     let (regs, unit) = enable_with(regs, Config::default(), page);
     (regs, unit.unwrap())

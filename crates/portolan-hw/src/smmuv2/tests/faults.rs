@@ -3,16 +3,16 @@
 use alloc::sync::Arc;
 
 use portolan::addr::Iova;
-use portolan::unit::{
-    Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, Unit as _, UnitError,
+use portolan::iommu::{
+    Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu as _, IommuError,
 };
 
 use super::super::{Config, DomainOptions};
-use super::mock::{Regs, Unit, bank, enable, stream};
+use super::mock::{Iommu, Regs, bank, enable, stream};
 
 const FSR: usize = 0x58;
 
-fn next(unit: &Unit) -> FaultRecord {
+fn next(unit: &Iommu) -> FaultRecord {
     match unit.next_fault() {
         Ok(Some(FaultEvent::Fault(record))) => record,
         other => panic!("{other:?}"),
@@ -101,7 +101,7 @@ fn a_stream_that_stays_with_another_bank_is_found_out() {
     let domain = || Arc::new(unit.first_stage::<12>(&DomainOptions::default()).unwrap());
     let _in_bank_0 = domain();
     let attached = unit.attach(stream(0x20), &domain());
-    let nonsense = |error| matches!(error, UnitError::Nonsense { offset: 0xc00, .. });
-    let found_out = matches!(attached, Err(AttachError::Unit(error)) if nonsense(error));
+    let nonsense = |error| matches!(error, IommuError::Nonsense { offset: 0xc00, .. });
+    let found_out = matches!(attached, Err(AttachError::Iommu(error)) if nonsense(error));
     assert!(found_out, "{attached:?}");
 }

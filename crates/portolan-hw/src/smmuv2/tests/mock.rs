@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, StreamId};
+use portolan::iommu::IommuError;
 use portolan::platform::{Clock, Mmio, Nanos, SlabTables};
-use portolan::unit::UnitError;
 use spin::Mutex;
 
 use super::super::{Config, SmmuV2};
@@ -131,13 +131,13 @@ impl Clock for Ticks {
 }
 
 pub type Tables = Arc<SlabTables<AtomicU64>>;
-pub type Unit = SmmuV2<Arc<Regs>, Tables, Ticks>;
+pub type Iommu = SmmuV2<Arc<Regs>, Tables, Ticks>;
 
 /// Where the first table is.
 pub const TABLES: u64 = 0x8000_0000;
 
 /// A unit over `regs`.
-pub fn enable(regs: Regs, config: Config) -> (Arc<Regs>, Result<Unit, UnitError>) {
+pub fn enable(regs: Regs, config: Config) -> (Arc<Regs>, Result<Iommu, IommuError>) {
     enable_with(regs, config, PageSize::SIZE_4K)
 }
 
@@ -146,7 +146,7 @@ pub fn enable_with(
     regs: Regs,
     config: Config,
     page: PageSize,
-) -> (Arc<Regs>, Result<Unit, UnitError>) {
+) -> (Arc<Regs>, Result<Iommu, IommuError>) {
     let regs = Arc::new(regs);
     let tables = Arc::new(SlabTables::new(PhysAddr::new(TABLES), page, 16));
     let unit = SmmuV2::enable(regs.clone(), tables, Ticks::default(), config);

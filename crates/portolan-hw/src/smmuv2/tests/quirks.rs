@@ -1,7 +1,7 @@
 //! What implementations and boards differ in.
 
 use portolan::inval::Walker;
-use portolan::unit::{Domain, UnitError};
+use portolan::iommu::{Domain, IommuError};
 
 use super::super::{Config, DomainOptions, Has, Implementation, Prefetch};
 use super::mock::{Auxiliary, PAGE, Regs, bank, enable};
@@ -136,11 +136,11 @@ fn numbers_end_where_their_fields_do() {
     let options = DomainOptions::default();
     let last = unit.second_stage::<12>(&options).unwrap();
     let full = unit.second_stage::<12>(&options).err();
-    assert_eq!(full, Some(UnitError::OutOfContexts));
+    assert_eq!(full, Some(IommuError::OutOfContexts));
     // ASIDs are wider, and the bank that was no good for a VMID is good for one.
     let first = unit.first_stage::<12>(&options);
     assert!(first.is_ok());
     drop(last);
     assert!(unit.second_stage::<12>(&options).is_ok());
-    assert!(matches!(with(u16::MAX), Err(UnitError::Unsupported)));
+    assert!(matches!(with(u16::MAX), Err(IommuError::Unsupported)));
 }

@@ -1,6 +1,6 @@
 //! A unit that somebody else used: no access of a device comes to mean a physical address.
 
-use portolan::unit::Attach;
+use portolan::iommu::Attach;
 
 use super::super::{Config, DomainOptions, Implementation, Inherited, WaitForSafe};
 use super::mock::{Regs, bank, enable, stream};

@@ -17,7 +17,7 @@ pub(super) struct Failure {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     /// Whether a command of `ticket`, complete up to `position`, was refused.
-    pub(super) fn verdict(&self, ticket: &Ticket, position: u64) -> Result<(), UnitError> {
+    pub(super) fn verdict(&self, ticket: &Ticket, position: u64) -> Result<(), IommuError> {
         if self.failed.load(Ordering::Acquire) == ticket.failed {
             return Ok(());
         }
@@ -32,20 +32,20 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         let dropped = ring.forgotten.filter(|f| f.position >= ticket.first);
         let mine = ring.failures.iter().find(|failure| concerns(failure));
         match mine.copied().or(dropped) {
-            Some(Failure { code, .. }) => Err(UnitError::Refused { code }),
+            Some(Failure { code, .. }) => Err(IommuError::Refused { code }),
             None => Ok(()),
         }
     }
 
     /// Reads how far the unit is, and puts it back to work if it stopped at a command.
-    pub(super) fn observe(&self, ring: &mut Ring) -> Result<(), UnitError> {
+    pub(super) fn observe(&self, ring: &mut Ring) -> Result<(), IommuError> {
         let value = self.machine.read(reg::CMDQ_CONS)?;
         let mask = (2u64 << self.lg2) - 1;
         let left = ring.produced.wrapping_sub(value.into()) & mask;
         if left > ring.produced - ring.consumed {
             let offset = reg::CMDQ_CONS;
             let value = value.into();
-            return Err(UnitError::Nonsense { offset, value });
+            return Err(IommuError::Nonsense { offset, value });
         }
         ring.consumed = ring.produced - left;
         self.done.fetch_max(ring.consumed, Ordering::Release);
@@ -56,7 +56,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
         let errors = self.machine.errors()?;
         if errors & reg::gerror::SFM != 0 {
             self.set_stopped();
-            return Err(UnitError::Stopped);
+            return Err(IommuError::Stopped);
         }
         if errors & reg::gerror::CMDQ != 0 {
             self.recover(ring, code)?;
@@ -65,7 +65,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     }
 
     /// The unit stopped at the command at `ring.consumed`.
-    fn recover(&self, ring: &mut Ring, code: u32) -> Result<(), UnitError> {
+    fn recover(&self, ring: &mut Ring, code: u32) -> Result<(), IommuError> {
         let position = ring.consumed;
         let slot = self.slot(position);
         let owner = match code {

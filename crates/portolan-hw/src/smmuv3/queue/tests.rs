@@ -33,7 +33,7 @@ fn numbered(number: u64) -> Words {
     [op::TLBI_NH_VA, number << 12]
 }
 
-fn run(queue: &Queue, commands: impl IntoIterator<Item = Words>) -> Result<(), UnitError> {
+fn run(queue: &Queue, commands: impl IntoIterator<Item = Words>) -> Result<(), IommuError> {
     queue.run(&mut commands.into_iter())
 }
 
@@ -64,7 +64,7 @@ fn order_is_kept_over_many_wraps() {
 fn a_unit_that_stands_still_ends_the_wait() {
     let (unit, queue) = queue(Has::No);
     unit.script.lock().pace = Some(0);
-    let waited = |awaited| move |e: &UnitError| matches!(e, UnitError::TimedOut { awaited: a, .. } if *a == awaited);
+    let waited = |awaited| move |e: &IommuError| matches!(e, IommuError::TimedOut { awaited: a, .. } if *a == awaited);
     let error = run(&queue, [numbered(1)]).unwrap_err();
     assert!(waited(Awaited::Completion)(&error), "{error:?}");
     let error = run(&queue, (0..20).map(numbered)).unwrap_err();
@@ -87,7 +87,7 @@ fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
         unit.script.lock().looks_per_command = 0;
         let still = run(&queue, [numbered(1)]);
         assert!(
-            matches!(still, Err(UnitError::TimedOut { .. })),
+            matches!(still, Err(IommuError::TimedOut { .. })),
             "{still:?}"
         );
     }
@@ -121,7 +121,7 @@ fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
             script.refuse.push((op::TLBI_NH_ASID, error::ILL, 2));
         }
         let bad = [numbered(1), [op::TLBI_NH_ASID, 0], numbered(2)];
-        let refused = UnitError::Refused { code: error::ILL };
+        let refused = IommuError::Refused { code: error::ILL };
         assert_eq!(run(&queue, bad), Err(refused));
         let codes = unit.take_codes();
         assert_eq!(codes, [op::TLBI_NH_VA, op::SYNC, op::TLBI_NH_VA, op::SYNC]);
@@ -140,7 +140,7 @@ fn a_silent_device_is_reported_to_all_behind_it() {
         .push((op::SYNC, error::ATC_INV_SYNC, 1));
     let code = error::ATC_INV_SYNC;
     let device = [op::ATC_INV, 52];
-    assert_eq!(run(&queue, [device]), Err(UnitError::Refused { code }));
+    assert_eq!(run(&queue, [device]), Err(IommuError::Refused { code }));
     assert_eq!(unit.take_codes(), [op::ATC_INV, op::SYNC]);
     assert_eq!(run(&queue, [device]), Ok(()));
 }
@@ -161,7 +161,7 @@ fn a_silent_device_is_no_concern_of_who_asked_none() {
     queue.complete(waited).unwrap();
     let verdict = |ticket: Option<Ticket>| queue.verdict(&ticket.unwrap(), waited.position);
     let code = error::ATC_INV_SYNC;
-    assert_eq!(verdict(device), Err(UnitError::Refused { code }));
+    assert_eq!(verdict(device), Err(IommuError::Refused { code }));
     assert_eq!(verdict(other), Ok(()));
 }
 
@@ -210,7 +210,7 @@ fn an_aborted_fetch_is_tried_again() {
         .refuse
         .push((op::TLBI_NH_VA, error::ABT, u32::MAX));
     let error = run(&queue, [numbered(1)]).unwrap_err();
-    assert!(matches!(error, UnitError::TimedOut { .. }), "{error:?}");
+    assert!(matches!(error, IommuError::TimedOut { .. }), "{error:?}");
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn many_refusals_lose_none() {
     let bad = (0..count).map(|_| [op::TLBI_NH_ASID, 0]);
     assert_eq!(
         run(&queue, bad),
-        Err(UnitError::Refused { code: error::ILL })
+        Err(IommuError::Refused { code: error::ILL })
     );
     assert_eq!(run(&queue, [numbered(0)]), Ok(()));
 }
@@ -245,7 +245,7 @@ fn a_refusal_that_there_was_no_room_for_is_told_to_all_that_it_may_concern() {
         .place(&[numbered(1)], Ending::More, &mut second)
         .unwrap();
     unit.script.lock().pace = None;
-    let refused = Err(UnitError::Refused { code: error::ILL });
+    let refused = Err(IommuError::Refused { code: error::ILL });
     assert_eq!(run(&queue, (0..FAILURES).map(|_| bad)), refused);
     let verdict = |ticket: Option<Ticket>| queue.verdict(&ticket.unwrap(), u64::MAX);
     // The second's commands came behind the one that was forgotten.
@@ -257,7 +257,7 @@ fn a_unit_that_is_gone_or_lies_is_found_out() {
     let (unit, queue) = queue(Has::No);
     unit.script.lock().pace = Some(0);
     unit.script.lock().gone = true;
-    assert_eq!(run(&queue, [numbered(1)]), Err(UnitError::Gone));
+    assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Gone));
     {
         let mut script = unit.script.lock();
         script.gone = false;
@@ -265,7 +265,7 @@ fn a_unit_that_is_gone_or_lies_is_found_out() {
     }
     let error = run(&queue, [numbered(1)]).unwrap_err();
     let offset = reg::CMDQ_CONS;
-    assert_eq!(error, UnitError::Nonsense { offset, value: 9 });
+    assert_eq!(error, IommuError::Nonsense { offset, value: 9 });
 }
 
 #[test]
@@ -276,11 +276,11 @@ fn service_failure_and_disabling_end_it() {
         .refuse
         .push((op::TLBI_NH_VA, error::ILL, 1));
     unit.raise(reg::gerror::SFM);
-    assert_eq!(run(&queue, [numbered(1)]), Err(UnitError::Stopped));
-    assert_eq!(run(&queue, [numbered(1)]), Err(UnitError::Stopped));
+    assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Stopped));
+    assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Stopped));
     queue.set_off();
     assert_eq!(run(&queue, [numbered(1)]), Ok(()));
-    assert_eq!(queue.running(), Err(UnitError::Stopped));
+    assert_eq!(queue.running(), Err(IommuError::Stopped));
 }
 
 #[test]

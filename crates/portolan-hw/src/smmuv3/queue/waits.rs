@@ -10,7 +10,7 @@ const LOOKS: u32 = 256;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     /// Waits until a sync is complete.
-    pub(super) fn complete(&self, waited: Waited) -> Result<(), UnitError> {
+    pub(super) fn complete(&self, waited: Waited) -> Result<(), IommuError> {
         let mut looks = 0u32;
         self.wait_while_it_works(Awaited::Completion, |look| {
             if self.done.load(Ordering::Acquire) >= waited.position || self.told(waited.sync) {
@@ -27,7 +27,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     }
 
     /// Waits until there is room for a command.
-    pub(super) fn wait_for_room(&self) -> Result<(), UnitError> {
+    pub(super) fn wait_for_room(&self) -> Result<(), IommuError> {
         self.wait_while_it_works(Awaited::QueueRoom, |look| {
             let room = |ring: &Ring| self.free(ring) >= self.needed();
             Ok(self.look(look, room)?.filter(|&there| there).map(drop))
@@ -36,7 +36,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
 
     /// Looks how far the unit is, and what `find` makes of it; nothing if somebody else holds the
     /// lock and the look can be left for later.
-    fn look<T>(&self, look: Look, find: impl FnOnce(&Ring) -> T) -> Result<Option<T>, UnitError> {
+    fn look<T>(&self, look: Look, find: impl FnOnce(&Ring) -> T) -> Result<Option<T>, IommuError> {
         let ring = match look {
             Look::IfFree => self.ring.try_lock(),
             Look::Now => Some(self.ring.lock()),
@@ -53,8 +53,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
     fn wait_while_it_works<T>(
         &self,
         awaited: Awaited,
-        mut look: impl FnMut(Look) -> Result<Option<T>, UnitError>,
-    ) -> Result<T, UnitError> {
+        mut look: impl FnMut(Look) -> Result<Option<T>, IommuError>,
+    ) -> Result<T, IommuError> {
         let machine = &*self.machine;
         let mut begin = machine.clock.now();
         let mut done = self.done.load(Ordering::Acquire);
@@ -74,7 +74,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> CommandQueue<R, M, C> {
                 done = now;
                 begin = machine.clock.now();
             } else if overdue {
-                return Err(UnitError::TimedOut { awaited, waited });
+                return Err(IommuError::TimedOut { awaited, waited });
             }
             machine.clock.relax();
         }

@@ -14,7 +14,7 @@ fn with_ats() -> (Memory, Mock, Driver) {
 
 fn refused() -> AttachError {
     let code = error::ATC_INV_SYNC;
-    AttachError::Unit(UnitError::Refused { code })
+    AttachError::Iommu(IommuError::Refused { code })
 }
 
 fn eats(unit: &Mock) -> u64 {
@@ -141,7 +141,7 @@ fn a_removed_device_settles_and_leaks_no_domain() {
     let code = error::ATC_INV_SYNC;
     let mut owed = debt(&*two, 0x7000);
     let failed = two.sync(&mut owed).unwrap_err();
-    assert_eq!(failed, SyncError::Queue(UnitError::Refused { code }));
+    assert_eq!(failed, SyncError::Queue(IommuError::Refused { code }));
     driver.device_gone(STREAM).unwrap();
     assert_eq!(ste::V.get(&unit.entry(STREAM.get()).unwrap()), 0);
     // Nobody waits for it any more, and nothing of it is kept.

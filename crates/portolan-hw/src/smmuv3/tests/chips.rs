@@ -7,8 +7,8 @@ use crate::smmuv3::mock::{Script, mock};
 use crate::smmuv3::spec::ste;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
+use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
 use portolan::platform::{OutOfTableMemory, TableMem};
-use portolan::unit::{Awaited, ReservedKind, ReservedRegion};
 use spin::Mutex;
 
 /// Registers by number: GERROR_IRQ_CFG0, EVENTQ_IRQ_CFG0, PRIQ_IRQ_CFG0.
@@ -114,7 +114,7 @@ fn a_guest_s_table_that_the_unit_cannot_read_is_refused() {
         };
         driver.attach_nested(STREAM, &second(&driver), &guest)
     };
-    let unsupported = Err(AttachError::Unit(UnitError::Unsupported));
+    let unsupported = Err(AttachError::Iommu(IommuError::Unsupported));
     let (linear, two_level) = (GuestFormat::Linear, GuestFormat::TwoLevel4K);
     assert_eq!(nested(0, linear, 4), Ok(()));
     assert_eq!(nested(0, linear, 5), unsupported);
@@ -140,7 +140,7 @@ fn nesting_is_refused_where_it_is_broken() {
             script.registers.insert(reg::IIDR, identity);
         });
         let nested = driver.attach_nested(STREAM, &second(&driver), &guest);
-        let unsupported = Err(AttachError::Unit(UnitError::Unsupported));
+        let unsupported = Err(AttachError::Iommu(IommuError::Unsupported));
         let wanted = if works { Ok(()) } else { unsupported };
         assert_eq!(nested, wanted, "{identity:#x}");
         // Each stage alone works.
@@ -309,7 +309,7 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
         at_work: alloc::vec![STREAM, StreamId::new(1 << 16)],
         ..config()
     };
-    assert_eq!(enable(outside).err(), Some(UnitError::Unsupported));
+    assert_eq!(enable(outside).err(), Some(IommuError::Unsupported));
     assert_eq!((unit.script.lock().writes, mem.live()), (0, 0));
 }
 
@@ -375,7 +375,7 @@ fn a_stalled_access_whose_answer_finds_no_room_is_not_lost() {
     unit.record([0x1234_0000_0010, 1 << 31 | 0x77, 0, 0]);
     let full = driver.next_fault().unwrap_err();
     let room = Awaited::QueueRoom;
-    assert!(matches!(full, UnitError::TimedOut { awaited, .. } if awaited == room));
+    assert!(matches!(full, IommuError::TimedOut { awaited, .. } if awaited == room));
     unit.script.lock().pace = Some(512);
     assert!(matches!(
         driver.next_fault(),

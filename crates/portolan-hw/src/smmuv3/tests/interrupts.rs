@@ -117,7 +117,7 @@ impl Mmio for Struck {
 type Struckmmu = Smmu<Arc<Struck>, Memory, Cpu>;
 type Tables = FirstStage<12, Arc<Struck>, Memory, Cpu>;
 
-fn pay(domain: &Tables, mut owed: Gather) -> Result<(), SyncError<UnitError>> {
+fn pay(domain: &Tables, mut owed: Gather) -> Result<(), SyncError<IommuError>> {
     domain.sync(&mut owed)
 }
 

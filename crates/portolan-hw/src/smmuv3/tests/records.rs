@@ -59,7 +59,7 @@ fn overflow_is_told_after_what_was_kept() {
     unit.script.lock().registers.insert(reg::EVENTQ_PROD, 1);
     // The index stands at 16 of 32.
     let lie = driver.next_fault();
-    assert!(matches!(lie, Err(UnitError::Nonsense { .. })), "{lie:?}");
+    assert!(matches!(lie, Err(IommuError::Nonsense { .. })), "{lie:?}");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn page_requests_come_and_are_answered() {
     let Ok(Some(PageRequestEvent::Request(request))) = driver.next_page_request() else {
         panic!("no request");
     };
-    assert_eq!(request.wants, Wants::READ | Wants::WRITE);
+    assert_eq!(request.wants, Permissions::READ | Permissions::WRITE);
     assert_eq!(request.iova, Iova::new(0x9_9000));
     let (group, place) = (GroupId::new(0x101), Place::Last);
     assert_eq!(request.kind, RequestKind::Pri { group, place });
@@ -137,7 +137,7 @@ fn stalls_come_and_are_answered() {
         panic!("no stall");
     };
     assert_eq!(fault.reason, FaultReason::NotMapped);
-    let wants = Wants::READ | Wants::EXECUTE | Wants::PRIVILEGED;
+    let wants = Permissions::READ | Permissions::EXECUTE | Permissions::PRIVILEGED;
     assert_eq!((request.wants, request.pasid), (wants, Some(Pasid::new(3))));
     assert_eq!(request.iova, Iova::new(0xdead_b123));
     unit.take_log();
@@ -153,7 +153,7 @@ fn stalls_come_and_are_answered() {
         panic!("no stall");
     };
     assert_eq!(fault.reason, FaultReason::Permission);
-    assert_eq!(request.wants, Wants::WRITE);
+    assert_eq!(request.wants, Permissions::WRITE);
     let next = driver.next_stall_or_fault();
     let fault = matches!(next, Ok(Some(StallOrFault::Fault(FaultEvent::Fault(_)))));
     assert!(fault, "{next:?}");

@@ -1,6 +1,6 @@
 //! Units that were somebody else's, that lose writes, or are gone; debts that go through other hands.
 
-use portolan::addr::ContextId;
+use portolan::addr::InvalTag;
 use portolan::inval::{Command, Depth, InvalidationQueue, Step};
 
 use super::*;
@@ -42,8 +42,8 @@ fn enables_whose_write_was_lost_are_written_again() {
     assert_eq!(regs.get(0x234) >> 18 & 1, 0);
     regs.loses.store(0x234, Ordering::Relaxed);
     let lost = smmu.attach(camera, &domain);
-    let nonsense = |error| matches!(error, UnitError::Nonsense { offset: 0x234, .. });
-    assert!(matches!(lost, Err(AttachError::Unit(error)) if nonsense(error)));
+    let nonsense = |error| matches!(error, IommuError::Nonsense { offset: 0x234, .. });
+    assert!(matches!(lost, Err(AttachError::Iommu(error)) if nonsense(error)));
     // The register was noted to hold what it does not, and is written all the same.
     assert_eq!(regs.get(0x234) >> 18 & 1, 1, "the client passes");
     assert!(
@@ -84,7 +84,7 @@ fn a_unit_that_does_not_follow_is_not_let_go_of() {
     let kept = smmu.release();
     assert!(matches!(
         kept,
-        Err(UnitError::Nonsense { offset: 0x280, .. })
+        Err(IommuError::Nonsense { offset: 0x280, .. })
     ));
     assert!(!regs.take().contains(&(0x10, 0)), "translation is off");
     // Gone from the start.
@@ -92,7 +92,7 @@ fn a_unit_that_does_not_follow_is_not_let_go_of() {
     let other = Arc::new(smmu.domain().unwrap());
     smmu.attach(stream(23), &other).unwrap();
     regs.gone.store(1, Ordering::Relaxed);
-    assert_eq!(smmu.release(), Err(UnitError::Gone));
+    assert_eq!(smmu.release(), Err(IommuError::Gone));
     assert!(Arc::strong_count(&other) > 1);
 }
 
@@ -119,7 +119,7 @@ fn a_flush_by_page_names_its_address_space_and_its_group() {
     let (regs, smmu) = unit(Chip::Tegra210, HIGH);
     let page = |size| {
         Step::Invalidate(Command::Page {
-            context: ContextId::new(5),
+            context: InvalTag::new(5),
             iova: Iova::new(0x1234_5000),
             size,
             depth: Depth::LeafOnly,

@@ -8,8 +8,8 @@ use std::vec;
 
 use portolan::addr::{Iova, PhysAddr, PhysRange};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, AttachError, Awaited, Domain, FaultEvent, Iommu, IommuError};
 use portolan::table::MapError;
-use portolan::unit::{Attach, AttachError, Awaited, Domain, FaultEvent, Unit, UnitError};
 
 use super::super::fake::{Failure, Fake};
 use super::{A, B, RW, map, range, start, try_unmap, unmap};
@@ -22,7 +22,7 @@ fn what_is_unanswered_keeps_its_addresses_until_the_device_returns_it() {
         let domain = unit.domain().unwrap();
         unit.attach(A, &domain).unwrap();
         let mapped = MapError::AlreadyMapped { iova: Iova::new(0) };
-        let timed_out = |result| matches!(result, Err(UnitError::TimedOut { .. }));
+        let timed_out = |result| matches!(result, Err(IommuError::TimedOut { .. }));
         // A map: its owner takes it back at once, and the device is not asked again.
         fake.state().failures.push_back(Some(failure));
         assert!(map(&domain, 0, 0x5000, 4096).is_err());
@@ -32,7 +32,7 @@ fn what_is_unanswered_keeps_its_addresses_until_the_device_returns_it() {
         let mut owed = Gather::new();
         owed.owe_unmap(domain.id(), range(0, 4095), domain.granule())
             .unwrap();
-        assert!(timed_out(domain.sync(&mut owed).map_err(UnitError::from)));
+        assert!(timed_out(domain.sync(&mut owed).map_err(IommuError::from)));
         fake.return_all();
         domain.sync(&mut owed).unwrap();
         assert_eq!(fake.state().reach(8, 0, 1), None);
@@ -42,7 +42,7 @@ fn what_is_unanswered_keeps_its_addresses_until_the_device_returns_it() {
         let (mut owed, failed) = try_unmap(&domain, range(0, 4095));
         assert!(timed_out(failed));
         let seen = fake.state().seen.len();
-        assert!(timed_out(domain.sync(&mut owed).map_err(UnitError::from)));
+        assert!(timed_out(domain.sync(&mut owed).map_err(IommuError::from)));
         assert_eq!(fake.state().seen.len(), seen);
         assert_eq!(map(&domain, 0, 0, 4096), Err(mapped.into()), "{failure:?}");
         fake.return_all();
@@ -191,13 +191,13 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
     owed.owe_map(domain.id(), all, domain.granule()).unwrap();
     let (seen, go) = gate(&fake, 0);
     std::thread::scope(|scope| {
-        let sync = scope.spawn(|| domain.sync(&mut owed).map_err(UnitError::from));
+        let sync = scope.spawn(|| domain.sync(&mut owed).map_err(IommuError::from));
         seen.recv().unwrap();
         fake.state().failures.push_back(Some(Failure::Late));
         assert!(try_unmap(&domain, range(last, last | 0xfff)).1.is_err());
         go.send(()).unwrap();
         let waited = sync.join().unwrap().unwrap_err();
-        assert!(matches!(waited, UnitError::TimedOut { .. }));
+        assert!(matches!(waited, IommuError::TimedOut { .. }));
     });
     // Else the addresses were free, and what is mapped there next were unmapped.
     let mapped = MapError::AlreadyMapped {
@@ -235,7 +235,7 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
         // Another CPU does not wait to unmap, and waits for no more than its turn to pay.
         let mut other = Gather::new();
         domain.unmap(range(0, 4095), &mut other).unwrap();
-        let UnitError::TimedOut { awaited, .. } = domain.sync(&mut other).unwrap_err().into()
+        let IommuError::TimedOut { awaited, .. } = domain.sync(&mut other).unwrap_err().into()
         else {
             panic!("not for the turn");
         };
@@ -301,7 +301,7 @@ fn faults_are_read_while_a_stream_is_being_moved() {
         map(&domain, 0, 0x1000, 4096).unwrap();
         // Somebody else's turn is over before the device answers.
         let other = unit.block(B).unwrap_err();
-        let AttachError::Unit(UnitError::TimedOut { awaited, .. }) = other else {
+        let AttachError::Iommu(IommuError::TimedOut { awaited, .. }) = other else {
             panic!("{other}");
         };
         assert_eq!(awaited, Awaited::Turn);

@@ -1,6 +1,6 @@
 //! Words of descriptors.
 
-use portolan::fault::Response;
+use portolan::iopf::Response;
 
 use crate::vtd::features::Features;
 use crate::vtd::request::{

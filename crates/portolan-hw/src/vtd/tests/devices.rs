@@ -4,12 +4,12 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{Pasid, StreamId};
-use portolan::fault::{GroupId, ReplyName, ReplyTo, Responder as _, Response};
 use portolan::inval::{Preference, Quirks};
+use portolan::iommu::{Attach, AttachError, Awaited, Domain as _, Iommu as _, IommuError};
+use portolan::iopf::{GroupId, ReplyName, ReplyTo, Responder as _, Response};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
-use portolan::unit::{Attach, AttachError, Awaited, Domain as _, Unit as _, UnitError};
 
-use super::mock::{CAP, ECAP, Mock, SCALABLE, Unit, Wrong};
+use super::mock::{CAP, ECAP, Iommu, Mock, SCALABLE, Wrong};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
 use crate::vtd::core::Way;
 use crate::vtd::counts::Kind;
@@ -33,7 +33,7 @@ fn is(words: &Words, of: u64) -> bool {
 }
 
 /// A domain that invalidates each page by itself, with a device that has a TLB.
-fn by_page(unit: &Unit) -> super::Second {
+fn by_page(unit: &Iommu) -> super::Second {
     let quirks = Quirks {
         preference: Preference::ByPage,
         context_above: u64::MAX,
@@ -81,8 +81,8 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         let silent = STREAM.get() as u16;
         mock.wrong(Wrong::Silent(silent));
         let mut owed = unmap(&*domain, 4);
-        let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-        let UnitError::Refused { code } = error else {
+        let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+        let IommuError::Refused { code } = error else {
             panic!("{error}");
         };
         assert_eq!(refusal::device(code), Some(STREAM));
@@ -162,7 +162,7 @@ fn a_drain_is_not_complete_while_requests_were_lost() {
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();
     mock.set(reg::PRS, prs::PRO.into());
-    let AttachError::Unit(UnitError::TimedOut { awaited, .. }) =
+    let AttachError::Iommu(IommuError::TimedOut { awaited, .. }) =
         unit.block_pasid(STREAM, PASID).unwrap_err()
     else {
         panic!("not for want of a reader");
@@ -189,12 +189,12 @@ fn cached_interrupt_entries_are_forgotten_through_the_units_queue() {
     mock.wrong(Wrong::Stuck);
     let all = InterruptEntries::All;
     let stuck = unit.queue().invalidate_interrupt_entries(all);
-    assert!(matches!(stuck, Err(UnitError::TimedOut { .. })));
+    assert!(matches!(stuck, Err(IommuError::TimedOut { .. })));
     for ecap in [ECAP & !(1 << 3), ECAP & !2] {
         let mock = Mock::new(CAP, ecap);
         let unit = mock.enable(legacy()).unwrap();
         let refused = unit.queue().invalidate_interrupt_entries(all);
-        assert_eq!(refused, Err(UnitError::Unsupported));
+        assert_eq!(refused, Err(IommuError::Unsupported));
     }
 }
 
@@ -211,8 +211,8 @@ fn a_unit_that_goes_on_slowly_is_not_broken_and_one_that_stands_is() {
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     mock.wrong(Wrong::Stuck);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    let UnitError::TimedOut { awaited, waited } = error else {
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    let IommuError::TimedOut { awaited, waited } = error else {
         panic!("{error}");
     };
     assert_eq!(awaited, Awaited::Completion);

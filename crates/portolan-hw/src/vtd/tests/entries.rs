@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, IommuError};
 use portolan::table::format::VtdFirstLevels;
-use portolan::unit::{Attach, AttachError, Domain as _, Unit as _, UnitError};
 
-use super::mock::{CAP, ECAP, Event, Mock, SCALABLE, Unit};
+use super::mock::{CAP, ECAP, Event, Iommu, Mock, SCALABLE};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::reg;
@@ -276,8 +276,8 @@ fn a_second_stage_under_another_is_forgotten_whole() {
 #[test]
 fn what_the_mode_does_not_have_is_refused_before_anything_is_written() {
     let mock = Mock::new(CAP, ECAP);
-    let unit: Unit = mock.enable(legacy()).unwrap();
-    let unsupported = Some(UnitError::Unsupported);
+    let unit: Iommu = mock.enable(legacy()).unwrap();
+    let unsupported = Some(IommuError::Unsupported);
     assert_eq!(unit.first_stage(VtdFirstLevels::Four).err(), unsupported);
     assert_eq!(unit.use_device_tlb(STREAM, DEVICE).err(), unsupported);
     assert_eq!(unit.read_page_requests(0).err(), unsupported);
@@ -303,7 +303,7 @@ fn what_the_mode_does_not_have_is_refused_before_anything_is_written() {
 fn registers_are_not_used_where_the_version_has_none() {
     let mock = Mock::new(CAP, ECAP & !2);
     mock.set(reg::VER, 0x70);
-    assert_eq!(mock.enable(legacy()).err(), Some(UnitError::Unsupported));
+    assert_eq!(mock.enable(legacy()).err(), Some(IommuError::Unsupported));
     assert!(mock.take().is_empty());
     mock.set(reg::VER, 0x60);
     mock.enable(legacy()).unwrap();

@@ -3,10 +3,11 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::fault::{
-    GroupId, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response, StallTag, Wants,
+use portolan::iommu::{Domain as _, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError};
+use portolan::iopf::{
+    GroupId, Permissions, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response,
+    StallTag,
 };
-use portolan::unit::{Domain as _, FaultAccess, FaultEvent, FaultReason, Unit as _, UnitError};
 
 use super::mock::{CAP, ECAP, Mock, SCALABLE};
 use super::{BASE, STREAM, attached, config, legacy, map};
@@ -29,7 +30,7 @@ fn first_record(mock: &Mock, index: u64) {
     mock.set(reg::FSTS, mock.reg(reg::FSTS) & 0xff | index << 8);
 }
 
-fn next(unit: &super::Unit) -> Option<(u32, FaultReason)> {
+fn next(unit: &super::Iommu) -> Option<(u32, FaultReason)> {
     match unit.next_fault().unwrap()? {
         FaultEvent::Fault(record) => Some((record.stream.get(), record.reason)),
         FaultEvent::Lost => Some((u32::MAX, FaultReason::Blocked)),
@@ -144,16 +145,16 @@ fn what_was_recorded_before_is_not_reported() {
 fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     let mock = Mock::new(CAP, SCALABLE);
     let unit = mock.enable(config(Mode::Scalable)).unwrap();
-    assert_eq!(unit.next_page_request(), Err(UnitError::Unsupported));
+    assert_eq!(unit.next_page_request(), Err(IommuError::Unsupported));
     let mut to = ReplyTo {
         stream: STREAM,
         pasid: Some(Pasid::new(5)),
         name: ReplyName::Group(GroupId::new(9)),
     };
     let early = unit.respond(to, Response::Success);
-    assert_eq!(early, Err(UnitError::Unsupported));
+    assert_eq!(early, Err(IommuError::Unsupported));
     unit.read_page_requests(0).unwrap();
-    assert_eq!(unit.read_page_requests(0), Err(UnitError::Unsupported));
+    assert_eq!(unit.read_page_requests(0), Err(IommuError::Unsupported));
     let queue = mock.reg(reg::PQA);
     assert_eq!(queue & 0xfff, 0);
     assert_eq!(unit.next_page_request(), Ok(None));
@@ -173,7 +174,10 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     assert_eq!(request.stream, StreamId::new(0x0108));
     assert_eq!(request.pasid, Some(Pasid::new(5)));
     assert_eq!(request.iova, Iova::new(0x7000));
-    assert_eq!(request.wants, Wants::READ | Wants::WRITE | Wants::EXECUTE);
+    assert_eq!(
+        request.wants,
+        Permissions::READ | Permissions::WRITE | Permissions::EXECUTE
+    );
     let (group, place) = (GroupId::new(9), Place::More);
     assert_eq!(request.kind, RequestKind::Pri { group, place });
     assert_eq!(private, [0x11, 0x22]);
@@ -196,7 +200,7 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     }
     to.name = ReplyName::Stall(StallTag::new(1));
     let stall = unit.respond(to, Response::Success);
-    assert_eq!(stall, Err(UnitError::Unsupported));
+    assert_eq!(stall, Err(IommuError::Unsupported));
 }
 
 #[test]
@@ -207,7 +211,7 @@ fn a_page_request_tail_outside_the_queue_is_nonsense() {
     for value in [0x1000, 0x7ffe0, 0x10] {
         mock.set(reg::PQT, value);
         let offset = reg::PQT;
-        let nonsense = Err(UnitError::Nonsense { offset, value });
+        let nonsense = Err(IommuError::Nonsense { offset, value });
         assert_eq!(unit.next_page_request(), nonsense);
     }
 }

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PhysRange, StreamId};
 use portolan::inval::{Preference, Quirks};
+use portolan::iommu::{Attach, Awaited, Domain, FaultEvent, Iommu as _, IommuError, PagedDomain};
 use portolan::table::format::VtdLevels;
-use portolan::unit::{Attach, Awaited, Domain, FaultEvent, PagedDomain, Unit as _, UnitError};
 
 use super::mock::{CAP, ECAP, Event, Mock, SCALABLE, Wrong};
 use super::{STREAM, attached, config, legacy, map, unmap};
@@ -110,7 +110,7 @@ fn domain_zero_tags_nothing() {
     loop {
         match unit.second_stage() {
             Ok(domain) => domains.push(Arc::new(domain)),
-            Err(error) => break assert_eq!(error, UnitError::OutOfContexts),
+            Err(error) => break assert_eq!(error, IommuError::OutOfContexts),
         }
     }
     assert_eq!(domains.len(), 14);
@@ -214,9 +214,9 @@ fn a_full_queue_is_not_written_over() {
     let (head, before) = (mock.reg(reg::IQH), mock.reg(reg::IQT));
     assert_eq!(head, before);
     let mut owed = unmap(&domain, 400);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let awaited = match error {
-        UnitError::TimedOut { awaited, .. } => awaited,
+        IommuError::TimedOut { awaited, .. } => awaited,
         other => panic!("{other}"),
     };
     assert_eq!(awaited, Awaited::QueueRoom);
@@ -366,7 +366,7 @@ fn reserved_memory_is_mapped_before_a_device_is_translated() {
     let start = 0x7b80_0000;
     let config = super::reserved::config(&[(start, start + 0x2fff)]);
     let mock = Mock::new(CAP, ECAP);
-    let unit = super::Unit::prepare(mock.clone(), mock.clone(), mock.clone(), config).unwrap();
+    let unit = super::Iommu::prepare(mock.clone(), mock.clone(), mock.clone(), config).unwrap();
     let on = || mock.reg(reg::GSTS) as u32 & command::TE != 0;
     assert!(!on());
     let domain = Arc::new(unit.second_stage().unwrap());

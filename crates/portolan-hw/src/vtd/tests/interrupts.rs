@@ -13,8 +13,8 @@ use core::sync::atomic::AtomicU64;
 use std::{println, thread_local};
 
 use portolan::addr::{CpuId, StreamId};
+use portolan::iommu::{Attach, Domain as _, FaultEvent, Iommu as _, IommuError};
 use portolan::platform::{Clock, Cpus, Lock, Mmio, Nanos};
-use portolan::unit::{Attach, Domain as _, FaultEvent, Unit as _, UnitError};
 
 use super::mock::{CAP, ECAP, Mock, Wrong};
 use super::{STREAM, config, map, unmap};
@@ -150,12 +150,12 @@ impl Cpus for Cpu {
     }
 }
 
-type Unit = Vtd<Cpu, Mock, Cpu>;
+type Iommu = Vtd<Cpu, Mock, Cpu>;
 type Second = SecondDomain<Cpu, Mock, Cpu>;
 
 struct Rig {
     mock: Mock,
-    unit: Arc<Unit>,
+    unit: Arc<Iommu>,
     domain: Arc<Second>,
     handlers: Arc<Second>,
 }
@@ -247,8 +247,8 @@ fn a_handler_is_not_failed_by_the_refusal_or_the_device_of_whom_it_interrupts() 
             rig.mock.wrong(wrong);
             let domain = Arc::clone(&rig.domain);
             let work = || {
-                let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-                assert!(matches!(error, UnitError::Refused { .. }), "{error}");
+                let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+                assert!(matches!(error, IommuError::Refused { .. }), "{error}");
                 let _ = domain.sync(&mut owed);
             };
             if struck(after, handler(&rig), work).is_none() {

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::iommu::IommuError;
 use portolan::platform::{Clock, Mmio, Nanos, OutOfTableMemory, SlabTables, TableMem, Word};
-use portolan::unit::UnitError;
 use spin::Mutex;
 
 use crate::vtd::spec::descriptor::{TYPE, Words, kind};
@@ -80,7 +80,7 @@ pub struct Machine {
 #[derive(Clone, Debug)]
 pub struct Mock(pub Arc<Machine>);
 
-pub type Unit = Vtd<Mock, Mock, Mock>;
+pub type Iommu = Vtd<Mock, Mock, Mock>;
 
 impl Mock {
     pub fn new(cap: u64, ecap: u64) -> Self {
@@ -110,7 +110,7 @@ impl Mock {
         }))
     }
 
-    pub fn enable(&self, config: Config) -> Result<Unit, UnitError> {
+    pub fn enable(&self, config: Config) -> Result<Iommu, IommuError> {
         Vtd::enable(self.clone(), self.clone(), self.clone(), config)
     }
 

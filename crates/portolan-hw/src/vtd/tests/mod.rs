@@ -16,12 +16,12 @@ use alloc::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
+use portolan::iommu::{Attach, Domain};
 use portolan::platform::Nanos;
 use portolan::table::Access;
-use portolan::unit::{Attach, Domain};
 
 use super::{Config, Mode, SecondDomain};
-use mock::{Mock, Unit};
+use mock::{Iommu, Mock};
 
 const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);
@@ -42,7 +42,7 @@ fn legacy() -> Config {
 }
 
 /// A unit with one stream attached to one domain, and an empty log.
-fn attached(mock: &Mock, config: Config) -> (Unit, Arc<Second>) {
+fn attached(mock: &Mock, config: Config) -> (Iommu, Arc<Second>) {
     let unit = mock.enable(config).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(STREAM, &domain).unwrap();

@@ -5,8 +5,8 @@ use alloc::vec;
 
 use portolan::addr::StreamId;
 use portolan::inval::{Preference, Quirks};
+use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
 use portolan::table::format::VtdLevels;
-use portolan::unit::{Attach, AttachError, Awaited, Domain, Unit as _, UnitError};
 
 use super::mock::{CAP, ECAP, Event, Mock, Wrong};
 use super::{STREAM, attached, legacy, map, unmap};
@@ -51,9 +51,9 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
         domain.sync(&mut map(&*domain, 4)).unwrap();
         let mut owed = unmap(&*domain, 4);
         mock.wrong(Wrong::Refuse(which, 1));
-        let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+        let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
         let code = refusal::DESCRIPTOR | 3;
-        assert_eq!(error, UnitError::Refused { code });
+        assert_eq!(error, IommuError::Refused { code });
         assert_eq!(mock.reg(reg::FSTS) as u32 & fsts::IQE, 0);
         assert_eq!(mock.reg(reg::IQH), mock.reg(reg::IQT));
         // The debt is still owed, and can be paid.
@@ -69,8 +69,8 @@ fn a_unit_that_refuses_everything_ends_in_time() {
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     mock.wrong(Wrong::Refuse(kind::WAIT, u32::MAX));
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert!(matches!(error, UnitError::Refused { .. }));
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, IommuError::Refused { .. }));
     mock.wrong(Wrong::Nothing);
     domain.sync(&mut owed).unwrap();
 }
@@ -81,10 +81,10 @@ fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
     let (unit, domain) = attached(&mock, legacy());
     mock.wrong(Wrong::Stuck);
     let timed_out = |error, of| match error {
-        UnitError::TimedOut { awaited, .. } => awaited == of,
+        IommuError::TimedOut { awaited, .. } => awaited == of,
         _ => false,
     };
-    let AttachError::Unit(error) = unit.block(STREAM).unwrap_err() else {
+    let AttachError::Iommu(error) = unit.block(STREAM).unwrap_err() else {
         panic!("not the unit's fault");
     };
     assert!(timed_out(error, Awaited::Completion));
@@ -107,7 +107,7 @@ fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
     }
     assert!(matches!(
         last,
-        Some(AttachError::Unit(UnitError::TimedOut { .. }))
+        Some(AttachError::Iommu(IommuError::TimedOut { .. }))
     ));
 }
 
@@ -125,9 +125,9 @@ fn a_device_that_times_out_is_told_and_others_go_on() {
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     mock.wrong(Wrong::DeviceTimesOut);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let code = refusal::DEVICE_TLB;
-    assert_eq!(error, UnitError::Refused { code });
+    assert_eq!(error, IommuError::Refused { code });
     assert_eq!(mock.reg(reg::FSTS), 0);
     domain.sync(&mut owed).unwrap();
 }
@@ -140,8 +140,8 @@ fn a_completion_error_is_cleared_and_harms_nobody() {
     mock.set(reg::FSTS, (fsts::ICE | fsts::PFO).into());
     mock.wrong(Wrong::Refuse(kind::IOTLB, 1));
     let mut owed = unmap(&*domain, 1);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert!(matches!(error, UnitError::Refused { .. }));
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert!(matches!(error, IommuError::Refused { .. }));
     // Overflow of faults is nobody's business here.
     assert_eq!(mock.reg(reg::FSTS), fsts::PFO.into());
 }
@@ -153,9 +153,9 @@ fn a_unit_that_goes_away_is_an_error_at_each_call() {
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     mock.wrong(Wrong::Gone);
-    assert_eq!(unit.next_fault(), Err(UnitError::Gone));
-    assert_eq!(mock.enable(legacy()).err(), Some(UnitError::Gone));
-    let gone = AttachError::Unit(UnitError::Gone);
+    assert_eq!(unit.next_fault(), Err(IommuError::Gone));
+    assert_eq!(mock.enable(legacy()).err(), Some(IommuError::Gone));
+    let gone = AttachError::Iommu(IommuError::Gone);
     assert_eq!(unit.block(STREAM), Err(gone));
     mock.wrong(Wrong::Nothing);
     domain.sync(&mut owed).unwrap();
@@ -181,8 +181,8 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
     mock.set(reg::GSTS, mock.reg(reg::GSTS) | 1 << 26);
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(error, UnitError::Unsupported);
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, IommuError::Unsupported);
 }
 
 #[test]
@@ -193,11 +193,11 @@ fn a_command_that_registers_refuse_is_told_to_who_gave_it() {
     let mut owed = unmap(&*domain, 1);
     let code = refusal::REGISTERS;
     mock.wrong(Wrong::Refuse(kind::IOTLB, 1));
-    let error = UnitError::from(domain.sync(&mut owed).unwrap_err());
-    assert_eq!(error, UnitError::Refused { code });
+    let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(error, IommuError::Refused { code });
     domain.sync(&mut owed).unwrap();
     mock.wrong(Wrong::Refuse(kind::CONTEXT, 1));
-    let refused = AttachError::Unit(UnitError::Refused { code });
+    let refused = AttachError::Iommu(IommuError::Refused { code });
     assert_eq!(unit.block(STREAM), Err(refused));
     unit.block(STREAM).unwrap();
 }
@@ -241,7 +241,7 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     assert_eq!(end(second, None), Ok(Waited::Again));
     let code = refusal::DEVICE_TLB | 7 << 16;
     assert_eq!(refusal::device(code), Some(StreamId::new(7)));
-    assert_eq!(end(first, Some(7)), Err(UnitError::Refused { code }));
+    assert_eq!(end(first, Some(7)), Err(IommuError::Refused { code }));
     // Who comes later has nothing to do with it.
     assert_eq!(end(ring.owner(), Some(7)), Ok(Waited::Done));
     // Where the unit does not tell which, it may have been any that was asked.
@@ -250,7 +250,7 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     asks(third, 8);
     assert_eq!(end(fourth, None), Ok(Waited::Again));
     let code = refusal::DEVICE_TLB;
-    assert_eq!(end(third, Some(8)), Err(UnitError::Refused { code }));
+    assert_eq!(end(third, Some(8)), Err(IommuError::Refused { code }));
     assert_eq!(refusal::device(code), None);
 }
 

@@ -4,8 +4,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
+use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, ReservedKind, ReservedRegion};
 use portolan::table::Access;
-use portolan::unit::{Attach, AttachError, Domain as _, ReservedKind, ReservedRegion, Unit as _};
 
 use super::STREAM;
 use super::mock::{CAP, ECAP, Mock};

@@ -5,7 +5,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::unit::{Attach, Domain as _, Unit as _, UnitError};
+use portolan::iommu::{Attach, Domain as _, Iommu as _, IommuError};
 
 use super::mock::{CAP, ECAP, Event, Mock, SCALABLE};
 use super::{STREAM, config, legacy};
@@ -83,7 +83,7 @@ fn modes_change_only_where_devices_may_reach_everything_meanwhile() {
     let mock = Mock::new(CAP, SCALABLE);
     translating(&mock, OLD_ROOT);
     let refused = mock.enable(config(Mode::Scalable));
-    assert_eq!(refused.err(), Some(UnitError::Unsupported));
+    assert_eq!(refused.err(), Some(IommuError::Unsupported));
     assert!(mock.take().is_empty());
     assert_eq!(mock.0.slab.live(), 0);
     let bypass = Config {
@@ -96,7 +96,7 @@ fn modes_change_only_where_devices_may_reach_everything_meanwhile() {
     translating(&mock, OLD_ROOT);
     let chip = Quirks::KEEP_TRANSLATION;
     let kept = mock.enable(Config { chip, ..bypass });
-    assert_eq!(kept.err(), Some(UnitError::Unsupported));
+    assert_eq!(kept.err(), Some(IommuError::Unsupported));
 }
 
 /// Memory of the system before.
@@ -113,7 +113,7 @@ fn take_over(
     config: Config,
     keep: &[StreamId],
     old: &Old,
-) -> (super::mock::Unit, Vec<StreamId>) {
+) -> (super::mock::Iommu, Vec<StreamId>) {
     let (regs, mem, clock) = (mock.clone(), mock.clone(), mock.clone());
     Vtd::take_over(regs, mem, clock, config, keep, |at| old.read(at)).unwrap()
 }

@@ -4,10 +4,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
 use portolan::addr::{Pasid, StreamId};
+use portolan::iommu::{Attach, AttachError, Domain as _, IommuError};
 use portolan::table::format::VtdFirstLevels;
-use portolan::unit::{Attach, AttachError, Domain as _, UnitError};
 
-use super::mock::{CAP, ECAP, Mock, SCALABLE, Unit, Wrong};
+use super::mock::{CAP, ECAP, Iommu, Mock, SCALABLE, Wrong};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{AttachPasid, DeviceTlb, Mode};
@@ -24,7 +24,7 @@ fn live(mock: &Mock) -> usize {
 }
 
 /// All that allocates: tables of the unit and of domains, queues, directories.
-fn everything(unit: &Unit, mode: Mode) -> Result<(), AttachError> {
+fn everything(unit: &Iommu, mode: Mode) -> Result<(), AttachError> {
     let domain = Arc::new(unit.second_stage()?);
     unit.attach(STREAM, &domain)?;
     unit.attach(OTHER, &domain)?;
@@ -49,7 +49,7 @@ fn whichever_allocation_fails_nothing_is_lost_and_nothing_half_done() {
                 Ok(unit) => unit,
                 Err(error) => {
                     failures += 1;
-                    assert!(matches!(error, UnitError::Memory(_)), "{error}");
+                    assert!(matches!(error, IommuError::Memory(_)), "{error}");
                     assert_eq!(live(&mock), 0);
                     // Not one register was written.
                     assert!(mock.take().is_empty());
@@ -61,7 +61,7 @@ fn whichever_allocation_fails_nothing_is_lost_and_nothing_half_done() {
             let failed = done.is_err();
             if let Err(error) = done {
                 failures += 1;
-                let memory = matches!(error, AttachError::Unit(UnitError::Memory(_)));
+                let memory = matches!(error, AttachError::Iommu(IommuError::Memory(_)));
                 assert!(memory, "{error}");
             }
             fail_in(&mock, 0);

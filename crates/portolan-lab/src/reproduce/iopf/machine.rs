@@ -4,23 +4,22 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use portolan::addr::{ContextId, CpuId, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::inval::{InvalidationQueue, Step};
-use portolan::passthrough::premap::Requester;
-use portolan::passthrough::{
-    Frames, Hold, MemoryOwner, Passthrough, PassthroughOptions, PopulateError, RegionOptions,
-    Request, Window,
+use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::demand::premap::Requester;
+use portolan::demand::{
+    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Window,
 };
+use portolan::inval::{InvalidationQueue, Step};
+use portolan::iommu::{IommuError, PagedDomain, TagPool};
 use portolan::platform::{SlabTables, SpinCpus};
 use portolan::table::{Access, Format, PageTable};
-use portolan::unit::{ContextHome, PagedDomain, UnitError};
 use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot};
 use portolan_model::iommu::{Iommu, Setup, StreamConfig};
 use portolan_model::profile::Profile;
 
 use crate::dma_rig::Moment;
 
-const CONTEXT: ContextId = ContextId::new(1);
+const CONTEXT: InvalTag = InvalTag::new(1);
 const STREAM: StreamId = StreamId::new(1);
 const PAGE: u64 = PageSize::SIZE_4K.bytes();
 /// Where the owner's memory lies behind the IOMMU, above the address that leads there.
@@ -52,7 +51,7 @@ impl Counted {
 /// Memory that is always there, in one piece.
 struct Contiguous;
 
-impl MemoryOwner for Contiguous {
+impl Pager for Contiguous {
     fn populate(
         &self,
         range: IovaRange,
@@ -85,16 +84,16 @@ type Model<W> = Iommu<TableReader<W, Tables<W>>>;
 struct Queue<F: Format>(Arc<Model<F::Word>>);
 
 impl<F: Format> InvalidationQueue for Queue<F> {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         // The model refuses nothing that its capabilities allow.
-        self.0.execute(steps).map_err(|_| UnitError::Stopped)
+        self.0.execute(steps).map_err(|_| IommuError::Stopped)
     }
 }
 
-impl<F: Format> ContextHome for Queue<F> {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl<F: Format> TagPool for Queue<F> {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -105,7 +104,7 @@ type Domain<F> = PagedDomain<F, Tables<<F as Format>::Word>, Queue<F>>;
 /// One device and the memory that it may use.
 pub(super) struct Machine<F: Format> {
     model: Arc<Model<F::Word>>,
-    container: Passthrough<Domain<F>, Contiguous, LabCpus>,
+    container: Ioas<Domain<F>, Contiguous, LabCpus>,
     pasid: Option<Pasid>,
     used: BTreeSet<u64>,
 }
@@ -136,17 +135,17 @@ impl<F: Format> Machine<F> {
         let (caps, quirks) = (profile.capabilities(), profile.quirks());
         let queue = Queue(model.clone());
         let domain = PagedDomain::new(table, CONTEXT, caps, quirks, queue);
-        let options = PassthroughOptions {
+        let options = IoasOptions {
             window,
-            ..PassthroughOptions::default()
+            ..IoasOptions::default()
         };
         let current: fn() -> CpuId = || CpuId::new(0);
         let cpus = SpinCpus::new(1, Moment::default(), current);
-        let container = Passthrough::new(Arc::new(domain), cpus, options);
+        let container = Ioas::new(Arc::new(domain), cpus, options);
         let region = RegionOptions {
             range: IovaRange::from_len(Iova::new(0), memory).context("memory without bytes")?,
             access: Access::READ | Access::WRITE,
-            hold: Hold::OnDemand,
+            hold: Residency::OnDemand,
         };
         container.add_region(&region, Contiguous)?;
         Ok(Self {

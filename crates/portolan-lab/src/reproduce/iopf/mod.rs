@@ -1,7 +1,7 @@
 //! I/O page faults instead of pinning (VFIO passthrough, 2021): `vfio-iopf.csv`.
 //!
 //! The number of faults comes from the accesses of the accelerator's test ([`pattern`]), through a
-//! [`Passthrough`](portolan::passthrough::Passthrough) of the library and the model. Speeds are
+//! [`Ioas`](portolan::demand::Ioas) of the library and the model. Speeds are
 //! `bytes / (start + MiB * engine + faults * fault + pages * page)`: without faults, start and
 //! engine from the two shortest runs that are not a single message (for a process, a single message
 //! and a hundred); a fault from the difference that faults made to one row (process) or two (guest).
@@ -17,7 +17,7 @@ pub use text::iopf_text;
 
 use anyhow::{Context, Result, bail};
 use portolan::addr::{PageSize, Pasid};
-use portolan::passthrough::Window;
+use portolan::demand::Window;
 use portolan::table::Format;
 use portolan::table::format::{Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, SplitRule};
 use portolan_model::decode::TableFormat;

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use anyhow::Result;
-use portolan::passthrough::Window;
-use portolan::passthrough::premap::Adaptive;
+use portolan::demand::Window;
+use portolan::demand::premap::Adaptive;
 use portolan::table::Format;
 use portolan_model::profile::Profile;
 

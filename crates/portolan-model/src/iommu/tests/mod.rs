@@ -4,7 +4,7 @@ mod queue;
 
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::{ContextId, Iova, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::inval::{
     Caching, Capabilities, Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run,
     Step,
@@ -18,8 +18,8 @@ use crate::profile::{CacheSizes, QueueLimits};
 use crate::tables::{Lag, NonCoherentTables64};
 
 const K4: PageSize = PageSize::SIZE_4K;
-const CTX: ContextId = ContextId::new(3);
-const OTHER: ContextId = ContextId::new(4);
+const CTX: InvalTag = InvalTag::new(3);
+const OTHER: InvalTag = InvalTag::new(4);
 const DEV: StreamId = StreamId::new(0x20);
 const DEV2: StreamId = StreamId::new(0x21);
 const NEAR: u64 = 0x40_3000;

@@ -1,6 +1,6 @@
 //! Stalls, page requests and kept translations by hand-encoded words.
 
-use portolan::fault::GroupId;
+use portolan::iopf::GroupId;
 use portolan::platform::Mmio;
 
 use super::super::tests::{Bench, CD, EVENTQ, L3, PA, PAGE, SID, SPARE, STRTAB, VA};
@@ -92,7 +92,7 @@ fn request(group: u16, place: Place) -> RawPageRequest {
         stream: STREAM,
         pasid: Some(Pasid::new(0xabcde)),
         iova: Iova::new(VA),
-        wants: Wants::READ | Wants::EXECUTE,
+        wants: Permissions::READ | Permissions::EXECUTE,
         kind: RequestKind::Pri { group, place },
     }
 }

@@ -1,6 +1,6 @@
 //! Page requests and kept translations by hand-encoded words.
 
-use portolan::fault::GroupId;
+use portolan::iopf::GroupId;
 use portolan::platform::Mmio;
 
 use super::super::VtdIdentification;
@@ -23,7 +23,7 @@ fn request(group: u16, place: Place) -> RawPageRequest {
         stream: STREAM,
         pasid: Some(Pasid::new(6)),
         iova: Iova::new(IOVA),
-        wants: Wants::READ | Wants::EXECUTE,
+        wants: Permissions::READ | Permissions::EXECUTE,
         kind: RequestKind::Pri { group, place },
     }
 }

@@ -11,7 +11,7 @@ use super::buffers::Pages;
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT};
 use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
 use crate::bounce::{
-    Bouncer, Fill, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
+    BouncePool, Fill, GiveError, Need, Pool, PoolMemory, PoolOptions, PoolUse, Slots, TakeError,
 };
 use crate::dma::{
     Bidirectional, Coherency, Constraints, CopyWhen, Copying, Device, FromDevice, MapError,
@@ -203,7 +203,7 @@ fn small_buffers_are_copied_where_that_is_cheaper() {
 fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     let copier = Copier::new();
     let narrow = Constraints {
-        keep: PageSize::SIZE_4K,
+        min_align_mask: PageSize::SIZE_4K,
         ..Constraints::default().address_bits(20)
     };
     let unit = copier.rig.hardware.clone();
@@ -222,7 +222,7 @@ fn memory_above_an_untranslated_device_s_limit_is_copied_below_it() {
     drop(device);
     let narrow = narrow.address_bits(21);
     let narrow = Constraints {
-        limit: Iova::new(POOL + POOL_BYTES - 1),
+        dma_mask: Iova::new(POOL + POOL_BYTES - 1),
         ..narrow
     };
     let device = Device::identity(copier.rig.cpus.clone(), unit, stream, narrow).unwrap();
@@ -265,7 +265,7 @@ struct Refusing<B> {
     left: AtomicUsize,
 }
 
-impl<B: Bouncer> Bouncer for Refusing<B> {
+impl<B: BouncePool> BouncePool for Refusing<B> {
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         match self.left.fetch_sub(1, Ordering::Relaxed) {
             0 => Err(TakeError::Full {
@@ -341,7 +341,7 @@ fn a_pool_that_refuses_at_any_request_leaves_nothing_taken() {
     }
 }
 
-impl<B: Bouncer> Bouncer for Arc<B> {
+impl<B: BouncePool> BouncePool for Arc<B> {
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         (**self).take(need)
     }

@@ -7,8 +7,8 @@ use super::buffers::{Pages, doorbell};
 use super::rig::{Rig, Setup, TIMED_OUT, device_of, range};
 use crate::addr::{Iova, StreamId};
 use crate::dma::{Constraints, Device, MapError, Policy, ToDevice, Trust};
+use crate::iommu::{ReservedKind, ReservedRegion};
 use crate::table::Access;
-use crate::unit::{ReservedKind, ReservedRegion};
 
 /// GITS_TRANSLATER of a service at 0x808_0000.
 const RING: u64 = 0x0809_0040;

@@ -9,9 +9,9 @@ use super::rig::{BUSY, Rig, Setup, TIMED_OUT, device_of, range};
 use crate::addr::{PhysAddr, PhysRange, StreamId};
 use crate::dma::{Constraints, Device, MapError, Policy, ToDevice, UnmapError, Unowned};
 use crate::inval::Caching;
+use crate::iommu::DomainError;
 use crate::iova::IovaError;
 use crate::table::Access;
-use crate::unit::DomainError;
 
 fn page(number: u64) -> Unowned {
     unowned(PhysRange::from_len(PhysAddr::new(number << 12), 0x1000).unwrap())
@@ -28,14 +28,14 @@ fn a_buffer_whose_invalidation_never_completes_stays_deferred() {
     let deferred = map(0x1000).ok().unwrap().defer().ok().unwrap();
     rig.set_broken(1);
     let failed = deferred.reclaim().err().unwrap();
-    assert_eq!(failed.error, UnmapError::Unit(TIMED_OUT));
+    assert_eq!(failed.error, UnmapError::Iommu(TIMED_OUT));
     assert_eq!(rig.space.failure(), Some(TIMED_OUT));
     assert_eq!(*rig.hardware.blocked.lock(), [stream]);
     let refused = map(0x2000).err().unwrap();
     assert_eq!(refused.error, MapError::Broken(TIMED_OUT));
     drop(refused);
     assert_eq!(alive.load(Ordering::Relaxed), 1);
-    assert_eq!(rig.space.recover(), Err(UnmapError::Unit(TIMED_OUT)));
+    assert_eq!(rig.space.recover(), Err(UnmapError::Iommu(TIMED_OUT)));
     let syncs = rig.syncs();
     // A space that is known to be broken does not wait for the hardware again.
     let failed = failed.value.reclaim().err().unwrap();
@@ -61,7 +61,7 @@ fn strict_unmaps_that_fail_keep_their_addresses() {
     let (one, two) = (map(1), map(2));
     rig.set_broken(1);
     let (error, left) = rig.space.unmap_range(one).unwrap_err();
-    assert_eq!((error, left), (UnmapError::Unit(TIMED_OUT), None));
+    assert_eq!((error, left), (UnmapError::Iommu(TIMED_OUT), None));
     assert_eq!(rig.space.waiting().0, 1);
     rig.set_broken(0);
     rig.space.recover().unwrap();
@@ -78,7 +78,7 @@ fn a_map_whose_sync_fails_is_taken_away_again() {
     rig.set_broken(1);
     let constraints = Constraints::default();
     let mapped = rig.space.map_range(page(1), Access::READ, &constraints);
-    assert_eq!(mapped.unwrap_err(), MapError::Unit(TIMED_OUT));
+    assert_eq!(mapped.unwrap_err(), MapError::Iommu(TIMED_OUT));
     assert_eq!(rig.space.waiting().0, 1);
     rig.set_broken(0);
     rig.space.recover().unwrap();
@@ -159,7 +159,7 @@ fn a_buffer_whose_map_fails_in_the_hardware_is_kept_until_it_is_quiet() {
     rig.set_broken(1);
     let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
     let refused = device.map(buffer, ToDevice).err().unwrap();
-    assert_eq!(refused.error, MapError::Unit(TIMED_OUT));
+    assert_eq!(refused.error, MapError::Iommu(TIMED_OUT));
     assert_eq!(rig.space.waiting().0, 1);
     let Err(held) = refused.value.into_buffer() else {
         panic!("a device may have reached it");
@@ -216,7 +216,7 @@ fn unmaps_in_a_broken_space_do_not_wait_for_the_hardware_again() {
     rig.set_broken(1);
     for range in held {
         let (error, left) = rig.space.unmap_range(range).unwrap_err();
-        assert_eq!((error, left), (UnmapError::Unit(TIMED_OUT), None));
+        assert_eq!((error, left), (UnmapError::Iommu(TIMED_OUT), None));
     }
     assert_eq!((rig.syncs(), rig.space.waiting().0), (1, 4));
     rig.set_broken(0);

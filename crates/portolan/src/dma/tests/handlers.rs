@@ -10,7 +10,7 @@ use core::task::{Context, Poll, Waker};
 use super::buffers::Pages;
 use super::rig::{BUSY, Cpus, Rig, Setup, device_of, range};
 use crate::addr::StreamId;
-use crate::dma::pending::{Tried, Which};
+use crate::dma::flush_queue::{Tried, Which};
 use crate::dma::{
     Bounds, Constraints, Deferred, Device, Mapping, NotUnmapped, Policy, ToDevice, UnmapError,
 };

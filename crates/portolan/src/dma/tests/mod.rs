@@ -9,6 +9,6 @@ mod handlers;
 mod machine;
 mod ownership;
 mod policies;
+mod premapped;
 mod rig;
-mod standing;
 mod streams;

@@ -7,19 +7,19 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::machine::Machine;
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions};
 use crate::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
     WriteBuffer,
 };
+use crate::iommu::{
+    Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
+    ReservedRegion, TagPool,
+};
 use crate::platform::{Nanos, SlabTables};
 use crate::table::PageTable;
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
-use crate::unit::{
-    Attach, AttachError, Awaited, BoundDomain, ContextHome, FaultEvent, PagedDomain,
-    ReservedRegion, Unit, UnitError,
-};
 
 /// A queue that counts, and that fails while `broken` is not 0.
 #[derive(Debug, Default)]
@@ -70,15 +70,15 @@ pub(super) struct Queue(pub Arc<Hardware>);
 /// The value of `broken` for a queue that somebody else has for too long.
 pub(super) const BUSY: u64 = 2;
 
-pub(super) const TIMED_OUT: UnitError = UnitError::TimedOut {
+pub(super) const TIMED_OUT: IommuError = IommuError::TimedOut {
     awaited: Awaited::Completion,
     waited: Nanos::new(1),
 };
 
 impl InvalidationQueue for Queue {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let before = self.0.steps.lock().len();
         self.0.steps.lock().extend(steps);
         assert!(self.0.steps.lock().len() > before);
@@ -86,7 +86,7 @@ impl InvalidationQueue for Queue {
         self.0.during_sync.run();
         match self.0.broken.load(Ordering::Relaxed) {
             0 => Ok(()),
-            BUSY => Err(UnitError::TimedOut {
+            BUSY => Err(IommuError::TimedOut {
                 awaited: Awaited::Turn,
                 waited: Nanos::new(7),
             }),
@@ -95,8 +95,8 @@ impl InvalidationQueue for Queue {
     }
 }
 
-impl ContextHome for Queue {
-    fn retire(&self, _context: ContextId) -> Result<(), UnitError> {
+impl TagPool for Queue {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
         match self.0.broken.load(Ordering::Relaxed) {
             0 => Ok(()),
             _ => Err(TIMED_OUT),
@@ -110,7 +110,7 @@ pub(super) type Domain = PagedDomain<VtdSecondStage, Memory, Queue>;
 pub(super) type Space = DmaSpace<Cpus>;
 
 /// A unit that only notes what is asked of it.
-impl Unit for Hardware {
+impl Iommu for Hardware {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.blocked.lock().push(stream);
         self.during_block.run();
@@ -125,7 +125,7 @@ impl Unit for Hardware {
         self.reserved.lock().iter().for_each(|region| each(*region));
     }
 
-    fn next_fault(&self) -> Result<Option<FaultEvent>, UnitError> {
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
         Ok(None)
     }
 }
@@ -201,7 +201,7 @@ impl Rig {
             write_buffer: WriteBuffer::Absent,
         };
         let queue = Queue(hardware.clone());
-        let context = ContextId::new(1);
+        let context = InvalTag::new(1);
         let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue);
         let cpus = Machine::new(hardware.clone());
         let options = SpaceOptions {

@@ -7,8 +7,8 @@ use super::buffers::Pages;
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT, device_of, range};
 use crate::addr::{Iova, StreamId};
 use crate::dma::{Constraints, Device, DeviceError, Policy, ToDevice, Trust};
+use crate::iommu::{ReservedKind, ReservedRegion};
 use crate::table::Access;
-use crate::unit::{ReservedKind, ReservedRegion};
 
 fn translated(
     rig: &Rig,

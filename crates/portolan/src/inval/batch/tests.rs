@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 fn page(context: u32, number: u64) -> Command {
     Command::Page {
-        context: ContextId::new(context),
+        context: InvalTag::new(context),
         iova: Iova::new(number << 12),
         size: PageSize::SIZE_4K,
         depth: Depth::LeafOnly,
@@ -54,7 +54,7 @@ fn pages_that_are_near_become_one_range() {
     assert_eq!(add(&[page(1, 200), page(1, 400), page(1, 600)]).len(), 5);
     // Too many of those are the context.
     let all = add(&[page(1, 800)]);
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
     assert_eq!(all[..], [page(2, 10), Command::Context { context }]);
 }
 
@@ -68,7 +68,7 @@ fn a_merged_range_reaches_as_deep_as_its_parts() {
         context_above: 16,
     };
     let deep = Command::Page {
-        context: ContextId::new(1),
+        context: InvalTag::new(1),
         iova: Iova::new(0x5000),
         size: PageSize::SIZE_4K,
         depth: Depth::AllLevels,
@@ -97,7 +97,7 @@ fn one_sync_for_all() {
 
 #[test]
 fn many_of_one_context_become_the_context() {
-    let context = ContextId::new(1);
+    let context = InvalTag::new(1);
     let mut batch = Batch::default();
     for number in 0..3 {
         add(&mut batch, &[page(1, number), page(2, number)], 3);

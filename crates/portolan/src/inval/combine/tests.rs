@@ -8,10 +8,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::{CombineOptions, Combined};
-use crate::addr::{ContextId, CpuId};
+use crate::addr::{CpuId, InvalTag};
 use crate::inval::{Command, InvalidationQueue, Step};
+use crate::iommu::IommuError;
 use crate::platform::{Clock, Nanos, SpinCpus};
-use crate::unit::UnitError;
 
 #[derive(Default)]
 struct Hand(AtomicU64);
@@ -39,9 +39,9 @@ struct Hardware {
 struct Queue(Arc<Hardware>);
 
 impl InvalidationQueue for Queue {
-    type Error = UnitError;
+    type Error = IommuError;
 
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), UnitError> {
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         let contexts = steps.filter_map(|step| match step {
             Step::Invalidate(Command::Context { context }) => Some(context.get()),
             _ => None,
@@ -57,7 +57,7 @@ impl InvalidationQueue for Queue {
 }
 
 fn steps(context: u32) -> impl Iterator<Item = Step> {
-    let context = ContextId::new(context);
+    let context = InvalTag::new(context);
     [Step::Invalidate(Command::Context { context }), Step::Sync].into_iter()
 }
 

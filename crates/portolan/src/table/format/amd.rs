@@ -131,7 +131,7 @@ impl Format for AmdV1 {
     }
 
     #[inline]
-    fn vacated(pa: PhysAddr, tag: u64) -> u64 {
+    fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
         pa.get() | VACATED | encode_tag(tag)
     }
 
@@ -163,7 +163,7 @@ impl Format for AmdV1 {
                 Entry::Leaf(pa)
             }
         } else if raw & VACATED != 0 {
-            Entry::Vacated(pa)
+            Entry::Unlinked(pa)
         } else if raw & BROKEN != 0 {
             Entry::Broken(pa)
         } else {
@@ -214,9 +214,9 @@ mod tests {
         );
         assert_eq!(AmdV1::classify(AmdV1::table(pa, 0, 1), 1), Entry::Table(pa));
         assert_eq!(AmdV1::classify(AmdV1::broken(pa), 1), Entry::Broken(pa));
-        let vacated = AmdV1::vacated(pa, 0x1_5555);
-        assert_eq!(AmdV1::classify(vacated, 1), Entry::Vacated(pa));
-        assert_eq!((vacated & PRESENT, AmdV1::tag(vacated)), (0, 0x1_5555));
+        let unlinked = AmdV1::unlinked(pa, 0x1_5555);
+        assert_eq!(AmdV1::classify(unlinked, 1), Entry::Unlinked(pa));
+        assert_eq!((unlinked & PRESENT, AmdV1::tag(unlinked)), (0, 0x1_5555));
         assert_eq!(AmdV1::demote(block, 1), both);
         assert_eq!(format.input_lg2(), 48);
         assert_eq!(

@@ -183,7 +183,7 @@ macro_rules! stage {
             }
 
             #[inline]
-            fn vacated(pa: PhysAddr, tag: u64) -> u64 {
+            fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
                 encode_address::<G>(pa.get()) | VACATED | encode_tag(tag)
             }
 
@@ -219,7 +219,7 @@ macro_rules! stage {
                         Entry::Leaf(pa)
                     }
                 } else if raw & VACATED != 0 {
-                    Entry::Vacated(decode_address::<G>(raw))
+                    Entry::Unlinked(decode_address::<G>(raw))
                 } else if raw & BROKEN != 0 {
                     Entry::Broken(decode_address::<G>(raw))
                 } else {

@@ -3,7 +3,7 @@
 //! A format names its levels from the leaf up: level 0 holds the smallest pages. Beside what the
 //! hardware reads, an entry that points at a leaf table counts in ignored bits how many of that
 //! table's entries are in use, and an entry that the hardware takes for empty may remember a table
-//! page: *vacated* (emptied, not yet quiet) or *broken* (a block that is being split).
+//! page: *unlinked* (emptied, not yet quiet) or *broken* (a block that is being split).
 //!
 //! *Context.* Interrupt: functions of values.
 
@@ -21,7 +21,7 @@ use super::{Access, AccessError};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::platform::Word;
 
-/// Width of the tag in a vacated entry.
+/// Width of the tag in an unlinked entry.
 pub const TAG_BITS: u32 = 17;
 
 /// Where 64-bit formats keep the tag: twelve bits from 52 and five from 3, none of which makes an
@@ -42,7 +42,7 @@ pub enum Entry {
     /// Nothing.
     Empty,
     /// Nothing for the hardware; software remembers an emptied leaf table until it is quiet.
-    Vacated(PhysAddr),
+    Unlinked(PhysAddr),
     /// Nothing for the hardware; software holds the table that will replace a broken block.
     Broken(PhysAddr),
     /// The next table.
@@ -115,8 +115,8 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn table(pa: PhysAddr, live: u32, level: u32) -> u64;
     /// The entry that remembers the emptied table `pa`, with the low [`TAG_BITS`] of `tag`; empty
     /// for the hardware.
-    fn vacated(pa: PhysAddr, tag: u64) -> u64;
-    /// The tag of a vacated entry.
+    fn unlinked(pa: PhysAddr, tag: u64) -> u64;
+    /// The tag of an unlinked entry.
     fn tag(raw: u64) -> u64;
     /// What [`Format::template`] would be for a leaf one level below the leaf `raw` of `level`.
     fn demote(raw: u64, level: u32) -> u64;

@@ -97,7 +97,7 @@ impl Format for Tegra {
         (pa.get() >> 12) | ATTRIBUTES | NEXT
     }
 
-    fn vacated(_pa: PhysAddr, _tag: u64) -> u64 {
+    fn unlinked(_pa: PhysAddr, _tag: u64) -> u64 {
         0
     }
 

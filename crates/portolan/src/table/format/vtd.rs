@@ -91,7 +91,7 @@ const fn classify(raw: u64, level: u32, present: u64) -> Entry {
             Entry::Leaf(pa)
         }
     } else if raw & VACATED != 0 {
-        Entry::Vacated(pa)
+        Entry::Unlinked(pa)
     } else if raw & BROKEN != 0 {
         Entry::Broken(pa)
     } else {
@@ -135,7 +135,7 @@ macro_rules! common {
         }
 
         #[inline]
-        fn vacated(pa: PhysAddr, tag: u64) -> u64 {
+        fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
             pa.get() | VACATED | encode_tag(tag)
         }
 

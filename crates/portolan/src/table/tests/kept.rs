@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU64;
 
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{
     Caching, Capabilities, Depth, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm,
     Step, Walker, WriteBuffer, owes_nothing, sync,
@@ -72,7 +72,7 @@ fn pass(table: &Table, slots: u64) -> Depth {
     let quirks = Quirks::default();
     let quiesced = sync(
         &Willing,
-        table.tagged(ContextId::new(1)),
+        table.tagged(InvalTag::new(1)),
         &CAPS,
         &quirks,
         &mut owed,
@@ -88,7 +88,7 @@ fn pass(table: &Table, slots: u64) -> Depth {
 
 /// Pays `owed` and takes back what that makes quiet.
 fn pay(table: &Table, owed: &mut Gather) {
-    let context = table.tagged(ContextId::new(1));
+    let context = table.tagged(InvalTag::new(1));
     let quiesced = sync(&Willing, context, &CAPS, &Quirks::default(), owed);
     let back = table.reclaim(quiesced.unwrap());
     back.expect("a proof of this table");
@@ -154,7 +154,7 @@ fn few_tables_stay_and_walk_caches_with_them() {
     table.prune(table.input_range(), &mut owed).unwrap();
     let quiesced = sync(
         &Willing,
-        table.tagged(ContextId::new(1)),
+        table.tagged(InvalTag::new(1)),
         &CAPS,
         &Quirks::default(),
         &mut owed,

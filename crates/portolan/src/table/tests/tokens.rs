@@ -1,6 +1,6 @@
 //! Debts, proofs and splits name the table they are of.
 
-use crate::addr::{ContextId, Iova, IovaRange, PageSize, PhysAddr};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{Gather, Quirks, SyncError, WrongTable, sync};
 use crate::platform::SlabTables;
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
@@ -13,7 +13,7 @@ type Table = PageTable<VtdSecondStage, SlabTables<AtomicU64>>;
 
 const BLOCK: PageSize = PageSize::SIZE_2M;
 const PAGE: PageSize = PageSize::SIZE_4K;
-const TAG: ContextId = ContextId::new(1);
+const TAG: InvalTag = InvalTag::new(1);
 
 fn table() -> Table {
     let format = VtdSecondStage {

@@ -1,0 +1,149 @@
+//! One attempt to map for a fault: memory is populated, the granules are claimed, and the map is
+//! written without a lock.
+
+use super::bits::{GRANULES, Run};
+use super::debt::{Cause, Unpaid};
+use super::error::FaultError;
+use super::owner::{Frames, Pager};
+use super::region::{Part, Phase, Region};
+use super::space::Ioas;
+use crate::addr::Iova;
+use crate::inval::Gather;
+use crate::iommu::{Domain, DomainError};
+use crate::platform::Cpus;
+
+/// How an attempt to map ended.
+pub(super) enum Attempt {
+    Done(Run),
+    /// Memory was taken back, or somebody else mapped.
+    Raced,
+}
+
+impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
+    /// Populates the beginning of `part` and maps it, if the slot's sequence is still `sequence`.
+    pub(super) fn attempt(
+        &self,
+        region: &Region<O, P>,
+        part: Part,
+        sequence: u64,
+    ) -> Result<Attempt, FaultError> {
+        let Some(range) = region.addresses(part) else {
+            return Ok(Attempt::Raced);
+        };
+        let lg2 = self.domain.granule().lg2();
+        let mut frames = Frames::new();
+        region.owner.populate(range, region.access, &mut frames)?;
+        let granules = (frames.bytes() >> lg2).min(GRANULES.into()) as u32;
+        let iova = range.start();
+        let run = granules.checked_sub(1).map(|more| part.run.first + more);
+        let run = run.and_then(|last| Run::new(part.run.first, last.min(part.run.last)));
+        let Some(run) = run else {
+            let bytes = frames.bytes();
+            return Err(FaultError::Short { iova, bytes });
+        };
+        let bytes = run.count() << lg2;
+        frames.truncate(bytes);
+        self.mapped.take(bytes)?;
+        let Some(mut filling) = Filling::begin(region, Part { run, ..part }, sequence) else {
+            self.mapped.give(bytes);
+            return Ok(Attempt::Raced);
+        };
+        let mut owed = Gather::new();
+        let pieces = frames.whole(self.domain.granule());
+        let mapped = pieces
+            .map_err(DomainError::from)
+            .and_then(|pieces| self.domain.map_sg(iova, pieces, region.access, &mut owed));
+        if let Err(error) = mapped {
+            drop(filling);
+            self.mapped.give(bytes);
+            return Err(error.into());
+        }
+        filling.written();
+        // What a map owes is mostly nothing; then what others owe is left to them.
+        let settled = match self.domain.is_due(&owed) {
+            true => self.settle(owed, None),
+            false => Ok(()),
+        };
+        filling.paid(settled);
+        match settled {
+            Ok(()) => Ok(Attempt::Done(run)),
+            Err(unpaid) => Err(not_paid(unpaid.cause, iova)),
+        }
+    }
+}
+
+/// How far a map is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Being written, without the slot's lock: who takes memory back there waits.
+    Writing,
+    /// Written; what it owes is being paid.
+    Paying,
+}
+
+/// Granules that a fault has claimed. Dropped while they are being written, they are free again.
+struct Filling<'r, O, P: Cpus> {
+    region: &'r Region<O, P>,
+    part: Part,
+    stage: Stage,
+}
+
+impl<'r, O, P: Cpus> Filling<'r, O, P> {
+    /// Claims `part`, if nobody has mapped there and nobody has taken memory back since `sequence`
+    /// was seen.
+    fn begin(region: &'r Region<O, P>, part: Part, sequence: u64) -> Option<Self> {
+        let begun = region.with(part.slot, |slot| {
+            let stands = slot.phase == Phase::Open && slot.sequence == sequence;
+            let free = stands && slot.mapped.run_of(true, part.run).is_none();
+            if free {
+                slot.mapped.set(part.run);
+                slot.filling += 1;
+            }
+            free
+        });
+        let stage = Stage::Writing;
+        (begun == Some(true)).then(|| Self {
+            region,
+            part,
+            stage,
+        })
+    }
+
+    /// They are mapped; what that owes is still to be paid.
+    fn written(&mut self) {
+        self.stage = Stage::Paying;
+        self.region.with(self.part.slot, |slot| {
+            slot.filling -= 1;
+            slot.unpaid += 1;
+        });
+    }
+
+    /// What they owe was paid, or was kept.
+    fn paid(self, settled: Result<(), Unpaid>) {
+        if let Err(unpaid) = settled {
+            self.region.with(self.part.slot, |slot| {
+                slot.map_debt = slot.map_debt.max(Some(unpaid.generation));
+            });
+        }
+    }
+}
+
+impl<O, P: Cpus> Drop for Filling<'_, O, P> {
+    fn drop(&mut self) {
+        self.region.with(self.part.slot, |slot| match self.stage {
+            Stage::Writing => {
+                slot.filling -= 1;
+                slot.mapped.clear(self.part.run);
+            }
+            Stage::Paying => slot.unpaid -= 1,
+        });
+    }
+}
+
+/// Why a debt that a fault needs paid is not.
+pub(super) fn not_paid(cause: Cause, iova: Iova) -> FaultError {
+    match cause {
+        Cause::Iommu(error) => FaultError::Iommu(error),
+        Cause::Turn { .. } => FaultError::Busy { iova },
+    }
+}

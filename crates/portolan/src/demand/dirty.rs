@@ -1,0 +1,88 @@
+//! Which granules devices wrote, for whoever moves the memory to another machine.
+
+use super::error::ReadDirtyError;
+use super::owner::Pager;
+use super::region::Part;
+use super::space::Ioas;
+use crate::addr::IovaRange;
+use crate::inval::Gather;
+use crate::iommu::{Domain, PagedDomain, TagPool};
+use crate::platform::{Cpus, Lock, TableMem};
+use crate::table::{Access, DirtyError, Format};
+
+/// A domain whose tables know what was written.
+///
+/// *Context.* Task.
+pub trait DirtyDomain: Domain {
+    /// As [`PageTable::harvest_dirty`](crate::table::PageTable::harvest_dirty).
+    ///
+    /// # Errors
+    /// If the format keeps no dirty state.
+    fn harvest_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError>;
+}
+
+impl<F: Format, M: TableMem<F::Word>, Q: TagPool> DirtyDomain for PagedDomain<F, M, Q> {
+    fn harvest_dirty(
+        &self,
+        range: IovaRange,
+        owed: &mut Gather,
+        visit: &mut dyn FnMut(IovaRange),
+    ) -> Result<(), DirtyError> {
+        self.table().harvest_dirty(range, owed, visit)
+    }
+}
+
+impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
+    /// Hands to `visit` what devices wrote in `range` since the last time, and what was writable and
+    /// taken back since then, written or not. A range may be handed over twice. When this returns,
+    /// writes are marked again; what is read afterwards is no older than the marks.
+    ///
+    /// *Context.* Task: it looks at every page, and calls `visit` without a lock.
+    ///
+    /// # Errors
+    /// See [`ReadDirtyError`]. What was handed over stands.
+    pub fn harvest_dirty(
+        &self,
+        range: IovaRange,
+        mut visit: impl FnMut(IovaRange),
+    ) -> Result<(), ReadDirtyError> {
+        let mut owed = Gather::new();
+        let harvested = self.each_region(range, |region, inside| {
+            if !region.access.contains(Access::WRITE) {
+                return Ok(());
+            }
+            for part in region.parts(inside) {
+                // The table first: what is taken back after that is found lost.
+                if let Some(range) = region.addresses(part) {
+                    self.domain.harvest_dirty(range, &mut owed, &mut visit)?;
+                }
+                let lost = |slot: &mut super::region::Slot| {
+                    let run = slot.lost.run_of(true, part.run)?;
+                    slot.lost.clear(run);
+                    Some(run)
+                };
+                while let Some(run) = region.with(part.slot, lost).flatten() {
+                    if let Some(range) = region.addresses(Part { run, ..part }) {
+                        visit(range);
+                    }
+                }
+            }
+            Ok(())
+        });
+        // Marks that an earlier harvest did not pay for may be missing still.
+        let earlier = self.marks.with(|marks| *marks);
+        let settled = self.settle(owed, earlier);
+        self.marks.with(|marks| match settled {
+            Ok(()) if *marks <= earlier => *marks = None,
+            Ok(()) => {}
+            Err(unpaid) => *marks = (*marks).max(Some(unpaid.generation)),
+        });
+        harvested.map_err(ReadDirtyError::Table)?;
+        settled.map_err(|unpaid| ReadDirtyError::NotPaid(unpaid.cause.into()))
+    }
+}

@@ -1,0 +1,223 @@
+//! What can go wrong, one small error per operation.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use thiserror::Error;
+
+use super::account::LimitReached;
+use super::debt::Cause;
+use super::owner::PopulateError;
+use crate::addr::{Iova, IovaRange};
+use crate::iommu::{DomainError, IommuError, UnmapFailed};
+use crate::platform::Nanos;
+use crate::table::Access;
+
+/// Why a fault was not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FaultError {
+    /// No region has that address.
+    #[error("no memory is registered at {iova}")]
+    NoRegion {
+        /// Where.
+        iova: Iova,
+    },
+    /// The region does not allow it.
+    #[error("{wanted:?} at {iova} where {allowed:?} is allowed")]
+    Denied {
+        /// Where.
+        iova: Iova,
+        /// What was wanted.
+        wanted: Access,
+        /// What may be had.
+        allowed: Access,
+    },
+    /// No such address space.
+    #[error("no address space is registered for {pasid:?}", pasid = pasid.map(crate::addr::Pasid::get))]
+    NoSpace {
+        /// Which.
+        pasid: Option<crate::addr::Pasid>,
+    },
+    /// The owner could not.
+    #[error(transparent)]
+    Populate(#[from] PopulateError),
+    /// The owner handed over no memory, or less than a granule.
+    #[error("the owner of {iova} handed over {bytes} bytes")]
+    Short {
+        /// Where.
+        iova: Iova,
+        /// How much.
+        bytes: u64,
+    },
+    /// More may not be mapped.
+    #[error(transparent)]
+    Limit(#[from] LimitReached),
+    /// Memory was taken back again and again before it could be mapped.
+    #[error("{iova} was taken back {times} times before it could be mapped")]
+    Contended {
+        /// Where.
+        iova: Iova,
+        /// How often.
+        times: u32,
+    },
+    /// Another CPU took memory back around it, or paid what the fault needs, for too long.
+    #[error("another CPU was at work around {iova} for too long")]
+    Busy {
+        /// Where.
+        iova: Iova,
+    },
+    /// What was mapped there before may still be reached, since the hardware did not complete.
+    #[error("{iova} is not quiet")]
+    NotQuiet {
+        /// Where.
+        iova: Iova,
+    },
+    /// The domain refused.
+    #[error(transparent)]
+    Map(#[from] DomainError),
+    /// It was mapped, and the hardware did not complete what is owed after that.
+    #[error(transparent)]
+    Iommu(#[from] IommuError),
+}
+
+/// Why a range was not taken back: devices may still reach it, and its memory must not be reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum InvalidateError {
+    /// Part of it is pinned. Nothing was done.
+    #[error("{start}..={last} is pinned", start = pinned.start(), last = pinned.last())]
+    Pinned {
+        /// Which part.
+        pinned: IovaRange,
+    },
+    /// The domain did not unmap.
+    #[error("{start}..={last} was not unmapped: {error}", start = range.start(), last = range.last())]
+    Unmap {
+        /// Which part.
+        range: IovaRange,
+        /// Why.
+        error: UnmapFailed,
+    },
+    /// Another CPU takes memory back there, or maps, or pays what has to be paid before, and did not
+    /// finish in time. Nothing is wrong with the hardware.
+    #[error("another CPU was at work in {start}..={last} for {waited} ns",
+        start = range.start(), last = range.last(), waited = waited.get())]
+    Busy {
+        /// Where.
+        range: IovaRange,
+        /// How long it was waited for.
+        waited: Nanos,
+    },
+    /// The hardware did not complete the invalidation.
+    #[error("unmapped, and not quiet: {0}")]
+    Iommu(#[from] IommuError),
+}
+
+/// Why what is owed from before was not paid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RecoverError {
+    /// Another CPU pays it and did not finish in time.
+    #[error("another CPU paid what is owed for {waited} ns", waited = waited.get())]
+    Busy {
+        /// How long it was waited for.
+        waited: Nanos,
+    },
+    /// The hardware did not complete.
+    #[error(transparent)]
+    Iommu(#[from] IommuError),
+}
+
+impl From<Cause> for RecoverError {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Iommu(error) => Self::Iommu(error),
+            Cause::Turn { waited } => Self::Busy { waited },
+        }
+    }
+}
+
+/// Why a region was not added. Nothing of it is mapped or pinned, but for
+/// [`RegionError::NotQuiet`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RegionError {
+    /// It does not begin and end at the granule, or a part to be pinned does not.
+    #[error("{start}..={last} is not whole granules", start = range.start(), last = range.last())]
+    Unaligned {
+        /// Which.
+        range: IovaRange,
+    },
+    /// The domain cannot map these addresses.
+    #[error("{start}..={last} is not an address range of the domain", start = range.start(), last = range.last())]
+    OutOfRange {
+        /// Which.
+        range: IovaRange,
+    },
+    /// A region lies there, or a part to be pinned overlaps another or lies outside.
+    #[error("{start}..={last} overlaps, or is outside", start = range.start(), last = range.last())]
+    Overlaps {
+        /// Which.
+        range: IovaRange,
+    },
+    /// The domain cannot grant the access.
+    #[error("the domain cannot grant {access:?}")]
+    Access {
+        /// Which.
+        access: Access,
+    },
+    /// No memory for the region's own records.
+    #[error("no memory for the records of a region of {slots} slots")]
+    NoMemory {
+        /// How many.
+        slots: u64,
+    },
+    /// The owner could not pin.
+    #[error(transparent)]
+    Populate(#[from] PopulateError),
+    /// The owner handed over no memory, or less than a granule.
+    #[error("the owner of {iova} handed over {bytes} bytes")]
+    Short {
+        /// Where.
+        iova: Iova,
+        /// How much.
+        bytes: u64,
+    },
+    /// More may not be pinned or mapped.
+    #[error(transparent)]
+    Limit(#[from] LimitReached),
+    /// The domain refused.
+    #[error(transparent)]
+    Map(#[from] DomainError),
+    /// What mapping it owes was not paid.
+    #[error(transparent)]
+    NotPaid(#[from] RecoverError),
+    /// It was not added, for whatever reason, and devices may still reach what was pinned for it. The
+    /// region stays, closed to faults, until [`Ioas::remove_region`] succeeds.
+    ///
+    /// [`Ioas::remove_region`]: super::Ioas::remove_region
+    #[error("the region is closed and not quiet: {0}")]
+    NotQuiet(InvalidateError),
+}
+
+/// Why a region was not removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RemoveError {
+    /// There is none that begins there.
+    #[error("no region begins at {start}")]
+    NoRegion {
+        /// Where.
+        start: Iova,
+    },
+    /// Devices may still reach it. It serves no fault any more, and can be removed again later.
+    #[error(transparent)]
+    NotQuiet(#[from] InvalidateError),
+}
+
+/// Why no dirty state was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ReadDirtyError {
+    /// The table refused.
+    #[error(transparent)]
+    Table(#[from] crate::table::DirtyError),
+    /// It was not paid for: what was handed over may be written again without a mark, until the next
+    /// harvest succeeds.
+    #[error(transparent)]
+    NotPaid(#[from] RecoverError),
+}

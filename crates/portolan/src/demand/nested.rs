@@ -1,0 +1,136 @@
+//! A guest's first stage over our second stage: whose fault is it?
+//!
+//! The guest owns the first stage and maps its processes' addresses to its own memory; the second
+//! stage, a [`Ioas`], maps the guest's memory to ours. A page request does not say which
+//! stage refused, so the guest's tables are walked: what they lack is the guest's to mend, and is
+//! forwarded with its PASID; where they lead, and where they lie themselves, is mapped here.
+
+use alloc::sync::Arc;
+
+use super::fill::Request;
+use super::owner::Pager;
+use super::space::Ioas;
+use crate::addr::Iova;
+use crate::iommu::Domain;
+use crate::iopf::{Group, Handler, PageRequest, Response};
+use crate::platform::Cpus;
+use crate::table::Access;
+
+/// Where the guest's first stage leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstStage {
+    /// To this address of the guest's memory.
+    Leads(Iova),
+    /// Nowhere, or not for what is wanted.
+    Refuses,
+}
+
+/// A guest that owns a first stage.
+///
+/// *Implementer's duties.* Everything in the guest's tables is input: a walk is bounded, and reads
+/// nothing but the guest's memory.
+///
+/// *Context.* Task, all methods.
+pub trait Guest: Send + Sync {
+    /// Walks the guest's tables for `request`, and hands the address of each table entry that is
+    /// read to `visit`.
+    fn walk(&self, request: &PageRequest, visit: &mut dyn FnMut(Iova)) -> FirstStage;
+
+    /// Has the guest decide about `group`, and waits for its response, not for ever.
+    fn forward(&self, group: &Group<'_>) -> Response;
+}
+
+/// Serves the faults of nested address spaces.
+pub struct Nested<D: Domain, O: Pager, P: Cpus, G> {
+    second: Arc<Ioas<D, O, P>>,
+    guest: G,
+}
+
+/// How far serving a request here got.
+enum Served {
+    /// All of the second stage that it needs is mapped.
+    Here,
+    /// The first stage refuses.
+    Guest,
+    Refused(Response),
+}
+
+impl<D, O, P, G> Nested<D, O, P, G>
+where
+    D: Domain + Send + Sync,
+    O: Pager,
+    P: Cpus,
+    G: Guest,
+{
+    /// `guest`'s first stage over `second`.
+    pub fn new(second: Arc<Ioas<D, O, P>>, guest: G) -> Self {
+        Self { second, guest }
+    }
+
+    /// The second stage.
+    pub fn second(&self) -> &Arc<Ioas<D, O, P>> {
+        &self.second
+    }
+
+    /// Maps what the second stage lacks for `request`.
+    fn serve(&self, request: &PageRequest) -> Served {
+        let wanted = Request::from(request);
+        let mut refused = None;
+        let walked = self.guest.walk(request, &mut |iova| {
+            let access = Access::READ;
+            let table = Request {
+                iova,
+                access,
+                ..wanted
+            };
+            if refused.is_none() {
+                refused = self.second.fault(&table).err();
+            }
+        });
+        if let Some(error) = refused {
+            return Served::Refused(error.response());
+        }
+        let FirstStage::Leads(iova) = walked else {
+            return Served::Guest;
+        };
+        match self.second.fault(&Request { iova, ..wanted }) {
+            Ok(_) => Served::Here,
+            Err(error) => Served::Refused(error.response()),
+        }
+    }
+}
+
+impl<D, O, P, G> Handler for Nested<D, O, P, G>
+where
+    D: Domain + Send + Sync,
+    O: Pager,
+    P: Cpus,
+    G: Guest,
+{
+    /// Serves what is the second stage's. If the first stage refuses anything, the whole group goes
+    /// to the guest once; if it mends that, what the second stage then lacks is mapped as well.
+    ///
+    /// *Context.* Task.
+    fn handle(&self, group: &Group<'_>) -> Response {
+        let mut forwarded = false;
+        for request in group.requests() {
+            match self.serve(request) {
+                Served::Here => {}
+                Served::Refused(response) => return response,
+                Served::Guest if forwarded => {}
+                Served::Guest => {
+                    let response = self.guest.forward(group);
+                    if response != Response::Success {
+                        return response;
+                    }
+                    forwarded = true;
+                    // If the guest's tables still refuse, the device asks again.
+                    if let Served::Refused(response) = self.serve(request) {
+                        return response;
+                    }
+                }
+            }
+        }
+        Response::Success
+    }
+}

@@ -1,0 +1,211 @@
+//! Whose memory it is: populating, pinning, and the pieces of memory that come of it.
+
+use arrayvec::ArrayVec;
+use thiserror::Error;
+
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::table::{Access, MapError};
+
+/// Pieces that one call can hand over.
+pub const PIECES: usize = 32;
+
+/// Why memory could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PopulateError {
+    /// The owner has nothing there.
+    #[error("the owner has no memory at {iova}")]
+    Absent {
+        /// Where.
+        iova: Iova,
+    },
+    /// The owner does not let devices do that.
+    #[error("the owner does not allow that at {iova}")]
+    Denied {
+        /// Where.
+        iova: Iova,
+    },
+    /// The owner has none left.
+    #[error("the owner has no memory left for {iova}")]
+    OutOfMemory {
+        /// Where.
+        iova: Iova,
+    },
+    /// It was there and cannot be read any more.
+    #[error("memory at {iova} is broken")]
+    Broken {
+        /// Where.
+        iova: Iova,
+    },
+}
+
+/// There is no room for another piece: the owner stops there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("no room for another piece of memory")]
+pub struct FramesFull;
+
+/// The memory behind the start of a range, in order; pieces that touch are one.
+#[derive(Clone, Debug, Default)]
+pub struct Frames {
+    pieces: ArrayVec<PhysRange, PIECES>,
+    bytes: u64,
+}
+
+impl Frames {
+    /// No memory.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds the piece that follows.
+    ///
+    /// # Errors
+    /// If there is no room, or the piece is empty: nothing is added.
+    pub fn push(&mut self, pa: PhysAddr, bytes: u64) -> Result<(), FramesFull> {
+        let total = self.bytes.checked_add(bytes).ok_or(FramesFull)?;
+        let piece = PhysRange::from_len(pa, bytes).ok_or(FramesFull)?;
+        match self.pieces.last_mut() {
+            Some(last) if last.last().checked_add(1) == Some(pa) => *last = last.hull(piece),
+            _ => (self.pieces.try_push(piece)).map_err(|_| FramesFull)?,
+        }
+        self.bytes = total;
+        Ok(())
+    }
+
+    /// The pieces.
+    pub fn pieces(&self) -> &[PhysRange] {
+        &self.pieces
+    }
+
+    /// The pieces, if they are whole granules: a domain would map what lies around them.
+    pub(super) fn whole(&self, granule: PageSize) -> Result<&[PhysRange], MapError> {
+        let inside = granule.bytes() - 1;
+        let after = |piece: &PhysRange| piece.last().get().wrapping_add(1);
+        let uneven = |piece: &&PhysRange| (piece.start().get() | after(piece)) & inside != 0;
+        match self.pieces.iter().find(uneven) {
+            None => Ok(&self.pieces),
+            Some(piece) => Err(MapError::UnalignedMemory {
+                pa: piece.start(),
+                bytes: piece.len_minus_one().saturating_add(1),
+            }),
+        }
+    }
+
+    /// Bytes of all pieces.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Forgets what lies beyond the first `bytes`.
+    pub(super) fn truncate(&mut self, bytes: u64) {
+        while let Some(last) = self.pieces.pop() {
+            let before = self.bytes - (last.len_minus_one() + 1);
+            let left = bytes.min(self.bytes).checked_sub(before);
+            let left = left.and_then(|left| PhysRange::from_len(last.start(), left));
+            if let Some(left) = left {
+                self.bytes = before + left.len_minus_one() + 1;
+                self.pieces.push(left);
+                return;
+            }
+            self.bytes = before;
+        }
+    }
+}
+
+/// Memory that devices use and somebody else owns: a guest's, or a process's.
+///
+/// *Implementer's duties.* Ranges are whole granules of the domain and lie in one region; `frames`
+/// comes empty. At least the first granule's memory is handed over, and further pieces as far as
+/// there are any and they fit, in whole granules and nothing beyond the range. Calls may come from
+/// several CPUs at once, for overlapping ranges too; they may sleep, since nothing is locked.
+///
+/// *What is populated is not held.* The owner may take it back at any time: it first sees to it
+/// that no call hands it over any more, then calls
+/// [`Ioas::invalidate`](super::Ioas::invalidate), and reuses it only once that has
+/// succeeded. What is pinned stays where it is until [`unpin`](Self::unpin).
+///
+/// *Context.* Task, all methods.
+pub trait Pager: Send + Sync {
+    /// Sees to it that there is memory behind the start of `range`, good for `access`, and hands it
+    /// over without holding it.
+    ///
+    /// # Errors
+    /// See [`PopulateError`].
+    fn populate(
+        &self,
+        range: IovaRange,
+        access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError>;
+
+    /// The same, and what is handed over stays where it is until it is unpinned.
+    ///
+    /// # Errors
+    /// See [`PopulateError`]; nothing is pinned then.
+    fn pin(
+        &self,
+        range: IovaRange,
+        access: Access,
+        frames: &mut Frames,
+    ) -> Result<(), PopulateError>;
+
+    /// Lets go of `range`, which was pinned and which no device reaches any more.
+    fn unpin(&self, range: IovaRange);
+}
+
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<O: Pager + ?Sized> Pager for $pointer {
+            fn populate(
+                &self,
+                range: IovaRange,
+                access: Access,
+                frames: &mut Frames,
+            ) -> Result<(), PopulateError> {
+                (**self).populate(range, access, frames)
+            }
+
+            fn pin(
+                &self,
+                range: IovaRange,
+                access: Access,
+                frames: &mut Frames,
+            ) -> Result<(), PopulateError> {
+                (**self).pin(range, access, frames)
+            }
+
+            fn unpin(&self, range: IovaRange) {
+                (**self).unpin(range);
+            }
+        }
+    )*};
+}
+
+forward!(&O, alloc::sync::Arc<O>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_that_touch_are_one() {
+        let mut frames = Frames::new();
+        for (pa, bytes) in [(0x1000, 0x1000), (0x2000, 0x2000), (0x8000, 0x1000)] {
+            frames.push(PhysAddr::new(pa), bytes).unwrap();
+        }
+        assert_eq!(frames.pieces().len(), 2);
+        assert_eq!(frames.bytes(), 0x4000);
+        frames.truncate(0x3000);
+        assert_eq!((frames.pieces().len(), frames.bytes()), (1, 0x3000));
+        frames.truncate(0x1000);
+        assert_eq!(frames.pieces()[0].len_minus_one(), 0xfff);
+        assert_eq!(frames.push(PhysAddr::new(0), 0), Err(FramesFull));
+    }
+
+    #[test]
+    fn room_for_pieces_is_bounded() {
+        let mut frames = Frames::new();
+        let fits = (0..100).take_while(|i| frames.push(PhysAddr::new(i << 20), 0x1000).is_ok());
+        assert_eq!(fits.count(), PIECES);
+        assert_eq!(frames.bytes(), 0x1000 * PIECES as u64);
+    }
+}

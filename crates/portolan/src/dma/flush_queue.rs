@@ -1,0 +1,499 @@
+//! What was unmapped and is not quiet yet: one queue a CPU.
+//!
+//! An entry joins the queue of the CPU that unmaps, in the queue's open *generation*: what it owes,
+//! which always has room, and its addresses, as far as there is room. A flush closes the
+//! generation, pays for all of it at once without holding a lock, gives its addresses back and only
+//! then says that the generation is quiet. One flush of a queue is under way at a time. It may be
+//! underneath a handler that wants to unmap on the same CPU: so nothing that a handler calls waits
+//! for a flush.
+//!
+//! If the hardware does not complete, the debt and the addresses go back into the open generation:
+//! nothing is lost, and nothing is reused.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+use super::error::UnmapError;
+use crate::addr::{IovaRange, PageSize};
+use crate::inval::Gather;
+use crate::iommu::{Domain, IommuError, UnmapFailed};
+use crate::platform::{Cpus, Lock, Nanos, SharedWord};
+
+/// How much may be unmapped and not yet invalidated, in each CPU's queue.
+///
+/// A [`Mapping::defer`](super::Mapping::defer) that reaches one of them says so by
+/// [`DmaSpace::is_flush_due`](super::DmaSpace::is_flush_due). Under
+/// [`Policy::Lazy`](super::Policy::Lazy) an unmap that reaches one flushes, unless a flush of the
+/// queue is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Mappings; at least 1. Twice as many find room while a flush is under way.
+    pub entries: usize,
+    /// Bytes.
+    pub bytes: u64,
+    /// Age of the oldest.
+    pub age: Nanos,
+}
+
+impl Default for Bounds {
+    /// 256 mappings, 64 MiB, 10 ms.
+    fn default() -> Self {
+        Self {
+            entries: 256,
+            bytes: 64 << 20,
+            age: Nanos::from_millis(10),
+        }
+    }
+}
+
+/// Granules that are unmapped under the lock of a queue; more are unmapped before it is taken.
+const UNDER_LOCK: u64 = 64;
+
+/// A place in a queue: quiet once its generation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    queue: usize,
+    generation: u64,
+}
+
+/// Whether a queue has reached one of its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fill {
+    Room,
+    Due,
+}
+
+/// Whether addresses that find no room in a queue can be kept by whoever unmaps them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeper {
+    Caller,
+    Queue,
+}
+
+/// What became of an unmap.
+#[allow(clippy::large_enum_variant)] // The debt travels without a heap.
+pub(super) enum Joined {
+    /// The addresses are in the queue.
+    Queued(Ticket, Fill),
+    /// They are the caller's to give back, once the ticket is quiet.
+    Kept(Ticket),
+    /// Nothing was unmapped: the queue has no room for the addresses.
+    NoRoom,
+    /// They are unmapped, the queue has no room for them, and this is what they owe.
+    Unpaid(Gather),
+}
+
+/// How an attempt to make something quiet ended that waits for nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tried {
+    Quiet,
+    /// A flush is under way.
+    Busy,
+}
+
+/// What of a queue is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All that waits.
+    All,
+    /// What has reached a bound.
+    Due,
+}
+
+/// The open generation of a queue.
+struct Open {
+    debt: Gather,
+    /// Never longer than its capacity, with those in flight as well.
+    ranges: Vec<IovaRange>,
+    /// The vector that the next flush leaves here.
+    spare: Vec<IovaRange>,
+    /// Ranges that a flush has taken and not yet given back.
+    in_flight: usize,
+    /// Mappings, those that keep their addresses themselves included.
+    entries: usize,
+    bytes: u64,
+    oldest: Nanos,
+    generation: u64,
+}
+
+/// Two cache lines, since some processors fetch pairs of them.
+#[repr(align(128))]
+struct CachePadded<T>(T);
+
+struct Queue<P: Cpus> {
+    open: P::Lock<Open>,
+    /// The last generation that is quiet.
+    quiet: P::Word,
+    /// 1 while a flush is under way.
+    busy: P::Word,
+}
+
+/// The queues of all CPUs.
+pub(super) struct FlushQueue<P: Cpus> {
+    queues: Box<[CachePadded<Queue<P>>]>,
+    bounds: Bounds,
+    turn_timeout: Nanos,
+    /// The longest range that is unmapped under a lock, in bytes, less one.
+    short: u64,
+}
+
+/// A generation taken out for a flush.
+struct Taken {
+    debt: Gather,
+    ranges: Vec<IovaRange>,
+    entries: usize,
+    bytes: u64,
+    oldest: Nanos,
+    generation: u64,
+}
+
+impl Open {
+    #[inline]
+    fn has_room(&self, bounds: &Bounds) -> bool {
+        self.ranges.len() + self.in_flight < bounds.entries.saturating_mul(2)
+    }
+
+    /// Counts a mapping of `range`, and keeps its addresses if there is room.
+    #[inline]
+    fn add(&mut self, range: IovaRange, now: Nanos, bounds: &Bounds) -> bool {
+        if self.entries == 0 {
+            self.oldest = now;
+        }
+        self.entries += 1;
+        let bytes = range.len_minus_one().saturating_add(1);
+        self.bytes = self.bytes.saturating_add(bytes);
+        let room = self.has_room(bounds);
+        if room {
+            self.ranges.push(range);
+        }
+        room
+    }
+
+    #[inline]
+    fn fill(&self, now: Nanos, bounds: &Bounds) -> Fill {
+        let due = self.entries >= bounds.entries
+            || self.bytes >= bounds.bytes
+            || (self.entries != 0 && now.since(self.oldest) >= bounds.age);
+        match due {
+            true => Fill::Due,
+            false => Fill::Room,
+        }
+    }
+
+    fn holds_something(&self) -> bool {
+        self.entries != 0 || !self.ranges.is_empty() || !self.debt.is_empty()
+    }
+}
+
+impl<P: Cpus> FlushQueue<P> {
+    /// Queues for all of `cpus`. Who waits for somebody else's flush gives up after `turn_timeout`.
+    ///
+    /// # Errors
+    /// Without memory for them.
+    pub(super) fn new(
+        cpus: &P,
+        bounds: Bounds,
+        turn_timeout: Nanos,
+        granule: PageSize,
+    ) -> Result<Self, alloc::collections::TryReserveError> {
+        let bounds = Bounds {
+            entries: bounds.entries.max(1),
+            ..bounds
+        };
+        let mut queues = Vec::new();
+        queues.try_reserve_exact(cpus.count())?;
+        for _ in 0..cpus.count() {
+            let mut vectors = [Vec::new(), Vec::new()];
+            for vector in &mut vectors {
+                vector.try_reserve_exact(bounds.entries.saturating_mul(2))?;
+            }
+            let [ranges, spare] = vectors;
+            let open = Open {
+                debt: Gather::new(),
+                ranges,
+                spare,
+                in_flight: 0,
+                entries: 0,
+                bytes: 0,
+                oldest: Nanos::new(0),
+                generation: 1,
+            };
+            queues.push(CachePadded(Queue {
+                open: Lock::new(open),
+                quiet: SharedWord::new(0),
+                busy: SharedWord::new(0),
+            }));
+        }
+        Ok(Self {
+            queues: queues.into_boxed_slice(),
+            bounds,
+            turn_timeout,
+            short: granule.bytes().saturating_mul(UNDER_LOCK) - 1,
+        })
+    }
+
+    /// The number of queues.
+    pub(super) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// The queue of the calling CPU.
+    #[inline]
+    fn own(&self, cpus: &P) -> usize {
+        let cpu = cpus.current().get() as usize;
+        // No division on the way of each unmap.
+        match cpu < self.queues.len() {
+            true => cpu,
+            false => 0,
+        }
+    }
+
+    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue.
+    #[inline]
+    pub(super) fn join(
+        &self,
+        cpus: &P,
+        domain: &dyn Domain,
+        mapped: IovaRange,
+        range: IovaRange,
+        keeper: Keeper,
+    ) -> Result<Joined, UnmapFailed> {
+        let queue = self.own(cpus);
+        if mapped.len_minus_one() > self.short {
+            return self.join_long(cpus, domain, mapped, range, keeper);
+        }
+        self.queues[queue].0.open.with(|open| {
+            if keeper == Keeper::Queue && !open.has_room(&self.bounds) {
+                return Ok(Joined::NoRoom);
+            }
+            domain.unmap(mapped, &mut open.debt)?;
+            Ok(self.joined(cpus, queue, open, range))
+        })
+    }
+
+    #[inline]
+    fn joined(&self, cpus: &P, queue: usize, open: &mut Open, range: IovaRange) -> Joined {
+        let now = cpus.coarse_now();
+        let generation = open.generation;
+        let ticket = Ticket { queue, generation };
+        match open.add(range, now, &self.bounds) {
+            true => Joined::Queued(ticket, open.fill(now, &self.bounds)),
+            false => Joined::Kept(ticket),
+        }
+    }
+
+    /// The same of a long range: the walk through its tables is outside of the lock.
+    #[cold]
+    fn join_long(
+        &self,
+        cpus: &P,
+        domain: &dyn Domain,
+        mapped: IovaRange,
+        range: IovaRange,
+        keeper: Keeper,
+    ) -> Result<Joined, UnmapFailed> {
+        let mut owed = Gather::new();
+        domain.unmap(mapped, &mut owed)?;
+        let queue = self.own(cpus);
+        let joined = self.queues[queue].0.open.with(|open| {
+            if keeper == Keeper::Queue && !open.has_room(&self.bounds) {
+                return None;
+            }
+            // Both are of this domain.
+            let _ = domain.absorb(&mut open.debt, &mut owed);
+            Some(self.joined(cpus, queue, open, range))
+        });
+        Ok(joined.unwrap_or(Joined::Unpaid(owed)))
+    }
+
+    /// Keeps `debt`, and the addresses of `range`, unmapped already, until it is paid; without room
+    /// the addresses are the caller's to keep.
+    pub(super) fn hold(
+        &self,
+        cpus: &P,
+        domain: &dyn Domain,
+        range: IovaRange,
+        mut debt: Gather,
+    ) -> (Ticket, Option<IovaRange>) {
+        let queue = self.own(cpus);
+        self.queues[queue].0.open.with(|open| {
+            // Both are of this domain.
+            let _ = domain.absorb(&mut open.debt, &mut debt);
+            let generation = open.generation;
+            let kept = open.add(range, cpus.coarse_now(), &self.bounds);
+            (Ticket { queue, generation }, (!kept).then_some(range))
+        })
+    }
+
+    /// Keeps a debt of which no addresses wait.
+    pub(super) fn owe(&self, cpus: &P, domain: &dyn Domain, mut debt: Gather) {
+        let queue = self.own(cpus);
+        let open = &self.queues[queue].0.open;
+        // Both are of this domain.
+        let _ = open.with(|open| domain.absorb(&mut open.debt, &mut debt));
+    }
+
+    /// Whether the ticket's generation is quiet.
+    #[inline]
+    pub(super) fn is_quiet(&self, ticket: Ticket) -> bool {
+        self.queues[ticket.queue].0.quiet.load(Acquire) >= ticket.generation
+    }
+
+    /// Whether the calling CPU's queue is being flushed.
+    #[inline]
+    pub(super) fn is_flushing(&self, cpus: &P) -> bool {
+        self.queues[self.own(cpus)].0.busy.load(Relaxed) != 0
+    }
+
+    /// Makes the ticket's generation quiet, unless a flush of its queue is under way; `give_back`
+    /// takes the addresses that have become free.
+    ///
+    /// # Errors
+    /// What became of the hardware; nothing has become free then.
+    pub(super) fn try_settle(
+        &self,
+        domain: &dyn Domain,
+        ticket: Ticket,
+        give_back: &mut impl FnMut(&[IovaRange]),
+    ) -> Result<Tried, IommuError> {
+        let queue = &self.queues[ticket.queue].0;
+        let is_quiet = || queue.quiet.load(Acquire) >= ticket.generation;
+        if is_quiet() {
+            return Ok(Tried::Quiet);
+        }
+        if queue.busy.load(Relaxed) != 0 || !queue.begin() {
+            return Ok(Tried::Busy);
+        }
+        let done = match is_quiet() {
+            true => Ok(()),
+            false => queue.flush(domain, give_back),
+        };
+        queue.busy.store(0, Release);
+        done.map(|()| Tried::Quiet)
+    }
+
+    /// Makes the ticket's generation quiet, by waiting for a flush that is under way or by a flush of
+    /// its own; `give_back` takes the addresses that have become free.
+    ///
+    /// # Errors
+    /// What became of the hardware, or [`UnmapError::Busy`] if another's flush took too long;
+    /// nothing is lost then.
+    pub(super) fn settle(
+        &self,
+        cpus: &P,
+        domain: &dyn Domain,
+        ticket: Ticket,
+        mut give_back: impl FnMut(&[IovaRange]),
+    ) -> Result<(), UnmapError> {
+        let mut begin = None;
+        loop {
+            let tried = self.try_settle(domain, ticket, &mut give_back);
+            if tried.map_err(UnmapError::of)? == Tried::Quiet {
+                return Ok(());
+            }
+            let now = cpus.now();
+            let waited = now.since(*begin.get_or_insert(now));
+            if waited >= self.turn_timeout {
+                return Err(UnmapError::Busy { waited });
+            }
+            cpus.relax();
+        }
+    }
+
+    /// What of `queue` is asked for, if there is something; for all of it that may be a generation
+    /// that is being flushed.
+    pub(super) fn waiting(&self, cpus: &P, queue: usize, which: Which) -> Option<Ticket> {
+        let now = cpus.now();
+        self.queues.get(queue)?.0.open.with(|open| {
+            let generation = open.generation;
+            let wanted = match which {
+                Which::All => open.holds_something(),
+                Which::Due => open.fill(now, &self.bounds) == Fill::Due,
+            };
+            if wanted {
+                return Some(Ticket { queue, generation });
+            }
+            let before = generation - 1;
+            let ticket = Ticket {
+                queue,
+                generation: before,
+            };
+            (which == Which::All && !self.is_quiet(ticket)).then_some(ticket)
+        })
+    }
+
+    /// Whether the calling CPU's queue has reached a bound.
+    pub(super) fn is_due(&self, cpus: &P) -> bool {
+        let now = cpus.coarse_now();
+        let open = &self.queues[self.own(cpus)].0.open;
+        open.with(|open| open.fill(now, &self.bounds) == Fill::Due)
+    }
+
+    /// Mappings and bytes that wait, in flushes under way as well.
+    pub(super) fn held(&self) -> (usize, u64) {
+        let held = self.queues.iter().map(|queue| {
+            let open = &queue.0.open;
+            open.with(|open| (open.ranges.len() + open.in_flight, open.bytes))
+        });
+        held.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+}
+
+impl<P: Cpus> Queue<P> {
+    /// Whether the caller is to flush. Who is not writes nothing.
+    fn begin(&self) -> bool {
+        let begun = self.busy.compare_exchange_weak(0, 1, AcqRel, Relaxed);
+        begun.is_ok()
+    }
+
+    /// Closes the open generation and pays for it. The caller has set `busy`.
+    fn flush(
+        &self,
+        domain: &dyn Domain,
+        give_back: &mut impl FnMut(&[IovaRange]),
+    ) -> Result<(), IommuError> {
+        let mut taken = self.open.with(|open| {
+            let spare = core::mem::take(&mut open.spare);
+            let taken = Taken {
+                debt: core::mem::take(&mut open.debt),
+                ranges: core::mem::replace(&mut open.ranges, spare),
+                entries: core::mem::take(&mut open.entries),
+                bytes: core::mem::take(&mut open.bytes),
+                oldest: open.oldest,
+                generation: open.generation,
+            };
+            open.in_flight = taken.ranges.len();
+            open.generation += 1;
+            taken
+        });
+        let mut ranges = taken.ranges;
+        match domain.sync(&mut taken.debt) {
+            Ok(()) => {
+                // First the addresses: who finds the generation quiet finds them free.
+                give_back(&ranges);
+                self.quiet.store(taken.generation, Release);
+                ranges.clear();
+                self.open.with(|open| {
+                    open.spare = ranges;
+                    open.in_flight = 0;
+                });
+                Ok(())
+            }
+            Err(error) => {
+                self.open.with(|open| {
+                    // Both are of this domain.
+                    let _ = domain.absorb(&mut open.debt, &mut taken.debt);
+                    // There is room for all of them: see `has_room`.
+                    open.ranges.append(&mut ranges);
+                    open.spare = ranges;
+                    open.entries += taken.entries;
+                    open.bytes = open.bytes.saturating_add(taken.bytes);
+                    open.oldest = taken.oldest;
+                    open.in_flight = 0;
+                });
+                Err(error.into())
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! A pool that stays mapped: what it saves, what it never does, and when it goes.
+
+use super::buffers::unowned;
+use super::copies::{Copier, POOL, POOL_BYTES, span};
+use super::rig::Cpus;
+use crate::addr::{PageSize, PhysAddr, PhysRange, StreamId};
+use crate::dma::{
+    Constraints, CopyWhen, Device, FromDevice, MapError, PremapError, ToDevice, Trust,
+};
+use alloc::vec::Vec;
+
+fn memory() -> PhysRange {
+    PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap()
+}
+
+fn device(copier: &Copier, when: CopyWhen) -> Device<Cpus> {
+    let device = copier.device(Trust::Trusted, when);
+    device.with_premapped_pool(unowned(memory())).unwrap()
+}
+
+#[test]
+fn small_buffers_owe_no_invalidation() {
+    let copier = Copier::new();
+    let device = device(&copier, CopyWhen::UpTo(0x1000));
+    let before = copier.rig.syncs();
+    copier.bytes.fill(0x3010, 0x20, 7);
+    let buffer = copier.buffer(&[(0x3010, 0x20), (0x5000, 0x100)]);
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
+    assert!(mapping.is_copied());
+    let segments: Vec<_> = mapping.segments().collect();
+    assert_eq!(segments.len(), 2);
+    let (pa, _) = copier.reach(segments[0].iova.get()).unwrap();
+    assert!((POOL..POOL + POOL_BYTES).contains(&pa));
+    assert_eq!(copier.bytes.at(pa, 0x20), [7; 0x20]);
+    mapping.unmap().ok().unwrap();
+    let buffer = copier.buffer(&[(0x3010, 0x20)]);
+    let mapping = device.map(buffer, FromDevice).ok().unwrap();
+    let (iova, bytes) = span(&mapping);
+    let (pa, _) = copier.reach(iova).unwrap();
+    copier.bytes.fill(pa, bytes as usize, 9);
+    let deferred = mapping.defer().ok().unwrap();
+    assert!(deferred.is_quiet());
+    assert!(deferred.try_reclaim().is_ok());
+    assert_eq!(copier.bytes.at(0x3010, 0x20), [9; 0x20]);
+    assert_eq!(copier.rig.syncs(), before);
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn others_are_mapped_in_place_and_so_is_what_finds_no_room() {
+    let copier = Copier::new();
+    let device = device(&copier, CopyWhen::UpTo(0x1000));
+    let large = copier.buffer(&[(0x3000, 0x1001)]);
+    let large = device.map(large, ToDevice).ok().unwrap();
+    assert!(!large.is_copied());
+    large.unmap().ok().unwrap();
+    let mut held = Vec::new();
+    let in_place = loop {
+        let buffer = copier.buffer(&[(0x7000, 0x1000)]);
+        let mapping = device.map(buffer, ToDevice).ok().unwrap();
+        match mapping.is_copied() {
+            true => held.push(mapping),
+            false => break mapping,
+        }
+    };
+    assert_eq!(held.len() as u64, POOL_BYTES / 0x1000);
+    let (iova, _) = span(&in_place);
+    assert_eq!(copier.reach(iova).unwrap().0, 0x7000);
+    in_place.unmap().ok().unwrap();
+    held.into_iter().for_each(|mapping| {
+        mapping.unmap().ok().unwrap();
+    });
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn the_pool_is_mapped_as_long_as_somebody_uses_it() {
+    let copier = Copier::new();
+    let device = device(&copier, CopyWhen::Always);
+    let buffer = copier.buffer(&[(0x3010, 0x20)]);
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
+    let (iova, _) = span(&mapping);
+    drop(device);
+    assert!(copier.reach(iova).is_some());
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.reach(iova), None);
+    assert_eq!(copier.rig.space.quarantine(), Default::default());
+}
+
+#[test]
+fn a_mapping_that_is_dropped_keeps_its_slots() {
+    let copier = Copier::new();
+    let device = device(&copier, CopyWhen::Always);
+    let buffer = copier.buffer(&[(0x3010, 0x20)]);
+    drop(device.map(buffer, ToDevice));
+    assert_eq!(copier.used(), 1);
+    let lost = copier.rig.space.quarantine();
+    assert_eq!((lost.dropped, lost.bytes), (1, 0x20));
+}
+
+#[test]
+fn who_may_not_reach_all_of_the_pool_gets_none_of_it() {
+    let copier = Copier::new();
+    let refused = copier.device(Trust::Untrusted, CopyWhen::Always);
+    let refused = refused
+        .with_premapped_pool(unowned(memory()))
+        .err()
+        .unwrap();
+    assert_eq!(refused, PremapError::Untrusted);
+    let (unit, stream) = (copier.rig.hardware.clone(), StreamId::new(1));
+    let plain = Constraints::default();
+    let identity = Device::identity(copier.rig.cpus.clone(), unit.clone(), stream, plain).unwrap();
+    let refused = identity
+        .with_premapped_pool(unowned(memory()))
+        .err()
+        .unwrap();
+    assert_eq!(refused, PremapError::NotTranslated);
+    let space = copier.rig.space.clone();
+    let without = Device::translated(space.clone(), stream, plain).unwrap();
+    let refused = without
+        .with_premapped_pool(unowned(memory()))
+        .err()
+        .unwrap();
+    assert_eq!(refused, PremapError::NoPool);
+    let wide = Constraints {
+        align: PageSize::of_lg2(16),
+        ..plain
+    };
+    let wide = Device::translated(space, StreamId::new(2), wide).unwrap();
+    let wide = wide.with_copies(copier.copying(CopyWhen::Always));
+    let refused = wide.with_premapped_pool(unowned(memory())).err().unwrap();
+    assert!(
+        matches!(refused, PremapError::Alignment { .. }),
+        "{refused}"
+    );
+    let uneven = PhysRange::from_len(PhysAddr::new(POOL), 0x800).unwrap();
+    let device = copier.device(Trust::Trusted, CopyWhen::Always);
+    let refused = device.with_premapped_pool(unowned(uneven)).err().unwrap();
+    assert!(matches!(refused, PremapError::Uneven { .. }), "{refused}");
+}
+
+#[test]
+fn a_pool_that_is_elsewhere_is_not_taken_for_the_one_that_is_mapped() {
+    let copier = Copier::new();
+    let device = copier.device(Trust::Trusted, CopyWhen::UpTo(0x1000));
+    // As if the pool had grown: none of its slots is in this memory.
+    let other = PhysRange::from_len(PhysAddr::new(0x1000), 0x1000).unwrap();
+    let device = device.with_premapped_pool(unowned(other)).unwrap();
+    let buffer = copier.buffer(&[(0x3010, 0x20)]);
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
+    assert!(!mapping.is_copied());
+    mapping.unmap().ok().unwrap();
+    assert_eq!(copier.used(), 0);
+}
+
+#[test]
+fn a_broken_space_is_not_got_around() {
+    let copier = Copier::new();
+    let device = device(&copier, CopyWhen::Always);
+    let buffer = copier.buffer(&[(0x3000, 0x2000)]);
+    let plain = copier.device(Trust::Trusted, CopyWhen::Needed);
+    let mapping = plain.map(buffer, ToDevice).ok().unwrap();
+    copier.rig.set_broken(1);
+    assert!(mapping.unmap().is_err());
+    let buffer = copier.buffer(&[(0x3010, 0x20)]);
+    let refused = device.map(buffer, ToDevice).err().unwrap();
+    assert!(
+        matches!(refused.error, MapError::Broken(_)),
+        "{}",
+        refused.error
+    );
+    copier.rig.set_broken(0);
+    copier.rig.space.recover().unwrap();
+}

@@ -1,0 +1,66 @@
+//! A domain together with the unit that it is of, whatever their types.
+//!
+//! *Context.* Task.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+
+use super::{Attach, AttachError, Domain, Iommu};
+use crate::addr::StreamId;
+
+/// A domain and its unit. Here the types of a driver are erased: what is made of it, such as a
+/// [`DmaSpace`](crate::dma::DmaSpace), does not name them.
+pub struct BoundDomain {
+    unit: Arc<dyn Iommu>,
+    domain: Arc<dyn Domain>,
+    attach: Box<dyn AttachTo>,
+}
+
+/// Attaches streams of one unit to one domain.
+trait AttachTo: Send + Sync {
+    fn attach(&self, stream: StreamId) -> Result<(), AttachError>;
+}
+
+struct Pair<U, D> {
+    unit: Arc<U>,
+    domain: Arc<D>,
+}
+
+impl<U: Attach<D>, D: Domain> AttachTo for Pair<U, D> {
+    fn attach(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.unit.attach(stream, &self.domain)
+    }
+}
+
+impl BoundDomain {
+    /// `domain`, to which streams of `unit` are attached.
+    pub fn new<U, D>(unit: Arc<U>, domain: Arc<D>) -> Self
+    where
+        U: Attach<D> + 'static,
+        D: Domain + 'static,
+    {
+        Self {
+            unit: unit.clone(),
+            domain: domain.clone(),
+            attach: Box::new(Pair { unit, domain }),
+        }
+    }
+
+    /// The unit.
+    pub fn unit(&self) -> &Arc<dyn Iommu> {
+        &self.unit
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Arc<dyn Domain> {
+        &self.domain
+    }
+
+    /// Attaches a stream of the unit to the domain.
+    ///
+    /// # Errors
+    /// As [`Attach::attach`].
+    pub fn attach(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.attach.attach(stream)
+    }
+}

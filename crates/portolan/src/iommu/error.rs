@@ -1,0 +1,137 @@
+//! What can go wrong with a unit, one small error per operation.
+
+use crate::addr::StreamId;
+use crate::inval::SyncError;
+use crate::platform::{Nanos, OutOfTableMemory};
+use crate::table::{MapError, SplitError, UnmapError};
+use thiserror::Error;
+
+/// What a driver waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Awaited {
+    /// A control register to take effect.
+    Control,
+    /// Room in a command queue.
+    QueueRoom,
+    /// A queued wait, or the completion of a request.
+    Completion,
+    /// An invalidation through registers.
+    Invalidation,
+    /// The drain of a write buffer.
+    WriteBuffer,
+    /// Somebody else's turn on the queue.
+    Turn,
+}
+
+/// What became of the hardware.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum IommuError {
+    /// It did not answer in time.
+    #[error("the unit did not answer in {waited:?} (waited for {awaited:?})")]
+    TimedOut {
+        /// What was waited for.
+        awaited: Awaited,
+        /// How long.
+        waited: Nanos,
+    },
+    /// It refused a command.
+    #[error("the unit refused a command (its own code: {code:#x})")]
+    Refused {
+        /// The unit's own code.
+        code: u32,
+    },
+    /// It reads as all ones: removed, or without power.
+    #[error("the unit is gone")]
+    Gone,
+    /// It was disabled, or stopped because of an error of its own.
+    #[error("the unit has stopped")]
+    Stopped,
+    /// It says of itself what cannot be.
+    #[error("register {offset:#x} holds {value:#x}, which makes no sense")]
+    Nonsense {
+        /// Offset of the register.
+        offset: usize,
+        /// What it held.
+        value: u64,
+    },
+    /// It lacks what was asked for.
+    #[error("the unit does not have what was asked for")]
+    Unsupported,
+    /// No memory for queues and tables.
+    #[error(transparent)]
+    Memory(#[from] OutOfTableMemory),
+    /// No identifier is free.
+    #[error("all identifiers are in use")]
+    OutOfContexts,
+}
+
+impl From<SyncError<Self>> for IommuError {
+    /// For a caller whose debts are of its own domain, so that only the hardware can fail.
+    fn from(error: SyncError<Self>) -> Self {
+        match error {
+            SyncError::Queue(error) => error,
+            SyncError::WrongTable(_) => Self::Unsupported,
+        }
+    }
+}
+
+/// Why a stream was not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum AttachError {
+    /// Not a stream of this unit.
+    #[error("{stream:?} is not of this unit")]
+    NoSuchStream {
+        /// The stream.
+        stream: StreamId,
+    },
+    /// The domain belongs to another unit, or needs what this one lacks.
+    #[error("the domain does not fit the unit")]
+    Mismatch,
+    /// The hardware failed.
+    #[error(transparent)]
+    Iommu(#[from] IommuError),
+}
+
+/// Why nothing was mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DomainError {
+    /// The request.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The hardware.
+    #[error(transparent)]
+    Iommu(#[from] IommuError),
+}
+
+/// Why nothing was unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum UnmapFailed {
+    /// The request.
+    #[error(transparent)]
+    Unmap(#[from] UnmapError),
+    /// The hardware.
+    #[error(transparent)]
+    Iommu(#[from] IommuError),
+}
+
+/// Why a block was not split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SplitFailed {
+    /// The request: the block is as it was.
+    #[error(transparent)]
+    Split(#[from] SplitError),
+    /// The hardware did not complete the invalidation, or the debt is of another domain.
+    #[error(transparent)]
+    Sync(#[from] SyncError<IommuError>),
+}
+
+/// Why a part of a block was not unmapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum UnmapPartFailed {
+    /// The request.
+    #[error(transparent)]
+    Unmap(#[from] UnmapFailed),
+    /// A block had to be split and was not.
+    #[error(transparent)]
+    Split(#[from] SplitFailed),
+}

@@ -1,0 +1,260 @@
+//! What every IOMMU driver offers, whatever its registers: domains, attachments and faults.
+//!
+//! * [`Domain`]: one I/O address space. [`PagedDomain`] is the one that most hardware has: page
+//!   tables of this library, an identifier and the unit's invalidation queue.
+//! * [`Iommu`]: one IOMMU, with its streams blocked, passed through, or ([`Attach`]) attached.
+//! * [`FaultRecord`]: what it says of an access that it refused.
+//!
+//! Not here: addresses for the mappings, ownership of buffers, and when to pay a debt.
+
+mod bound;
+mod error;
+mod fault;
+mod paged;
+mod reserved;
+
+pub use bound::BoundDomain;
+pub use error::{
+    AttachError, Awaited, DomainError, IommuError, SplitFailed, UnmapFailed, UnmapPartFailed,
+};
+pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord};
+pub use paged::{PagedDomain, TagPool};
+pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
+
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId, TableId};
+use crate::inval::{Caching, Gather, SyncError, WrongTable};
+use crate::table::{Access, SplitError, Translation, UnmapError};
+use alloc::sync::Arc;
+
+/// One I/O address space.
+///
+/// *Locking.* None that the caller sees. Callers on several CPUs work on disjoint ranges.
+///
+/// *Context.* Interrupt, where a method does not say otherwise: only [`Domain::sync`],
+/// [`Domain::split`] and [`Domain::unmap_part`] wait for hardware.
+pub trait Domain: Send + Sync {
+    /// The name that its debts carry.
+    fn id(&self) -> TableId;
+
+    /// The addresses that can be mapped.
+    fn input_range(&self) -> IovaRange;
+
+    /// The smallest page: what ranges are aligned to.
+    fn granule(&self) -> PageSize;
+
+    /// The least access that can be granted and includes `access`; `None` if there is none.
+    fn grants(&self, access: Access) -> Option<Access>;
+
+    /// Maps a scatter list at contiguous addresses from `iova`. Each piece is rounded outwards to
+    /// whole granules.
+    ///
+    /// # Errors
+    /// See [`DomainError`]; nothing is mapped.
+    fn map_sg(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError>;
+
+    /// Moves the debt `from` into the debt `into`; `from` is empty afterwards.
+    ///
+    /// # Errors
+    /// If one of them is of another domain; both are as they were.
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable>;
+
+    /// Maps `bytes` from `pa` at `iova`. What has to happen before a device uses the mapping is
+    /// added to `owed`.
+    ///
+    /// # Errors
+    /// See [`DomainError`]; nothing is mapped.
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError>;
+
+    /// Unmaps all of `range`. Devices may go on using the old translations until `owed` is paid.
+    /// Takes no memory and cuts no block: what was mapped in one call and is unmapped whole never
+    /// needs a split.
+    ///
+    /// # Errors
+    /// See [`UnmapFailed`]; nothing is unmapped.
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed>;
+
+    /// Splits the block that holds `at` into smaller pages, so that a part of it can be unmapped.
+    /// Where the table format asks for break-before-make, devices that use the block fault
+    /// meanwhile.
+    ///
+    /// *Context.* Atomic: waits for the hardware.
+    ///
+    /// # Errors
+    /// See [`SplitFailed`]. If the hardware did not complete, the block is between the two states,
+    /// and can be split again or unmapped whole; what it owes was added to `owed`.
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+        let _ = owed;
+        Err(SplitFailed::Split(SplitError::NoBlock { iova: at }))
+    }
+
+    /// As [`Domain::unmap`]; blocks that `range` cuts are split before.
+    ///
+    /// *Context.* Atomic: waits for the hardware if a block is split.
+    ///
+    /// # Errors
+    /// See [`UnmapFailed`] and [`SplitFailed`]; nothing is unmapped.
+    fn unmap_part(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapPartFailed> {
+        loop {
+            // Each split makes the pages at one end of the range smaller by one level.
+            let block = match self.unmap(range, owed) {
+                Err(UnmapFailed::Unmap(
+                    UnmapError::NeedsSplit { block } | UnmapError::Splitting { block },
+                )) => block,
+                other => return Ok(other?),
+            };
+            // The end of the range that lies inside the block becomes a page boundary.
+            let inside = match block.start() < range.start() {
+                true => range.start(),
+                false => range.last(),
+            };
+            self.split(inside, owed)?;
+        }
+    }
+
+    /// Pays a debt of this domain and takes back what it held; `owed` is empty afterwards. When
+    /// this returns `Ok`, no device reaches anything through what was unmapped.
+    ///
+    /// *Context.* Atomic: waits for the hardware.
+    ///
+    /// # Errors
+    /// If the hardware did not complete, or the debt is of another domain. It is still owed and
+    /// still in `owed`: nothing of it may be reused.
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>>;
+
+    /// Whether anything has to be done to pay `owed`. If not, dropping it loses nothing: what a map
+    /// owes is mostly nothing, and then a debt need not be handed around.
+    #[inline]
+    fn is_due(&self, owed: &Gather) -> bool {
+        !owed.is_empty()
+    }
+
+    /// Leaves tables that small unmaps empty in place while there are at most `pages` table pages in
+    /// all: then the next map there allocates nothing, and walk caches need not be invalidated.
+    /// Domains without tables have nothing to keep.
+    fn keep_empty_tables(&self, pages: usize) {
+        let _ = pages;
+    }
+
+    /// What an address translates to now.
+    fn translate(&self, iova: Iova) -> Option<Translation>;
+}
+
+/// One IOMMU.
+///
+/// A stream that was never named is blocked. Methods may be called from any CPU.
+///
+/// *Context.* Task, where a method does not say otherwise: moving a stream waits for hardware and
+/// takes memory.
+pub trait Iommu: Send + Sync {
+    /// Blocks `stream`: its accesses fault. Returns once none is under way through what it was
+    /// attached to before, which may then be dropped.
+    ///
+    /// # Errors
+    /// If the stream is not the unit's, or the hardware did not complete. The stream is then
+    /// blocked as far as the hardware looks, and keeps what it was attached to alive.
+    fn block(&self, stream: StreamId) -> Result<(), AttachError>;
+
+    /// Passes `stream` through untranslated. Guarantees as [`Iommu::block`].
+    ///
+    /// # Errors
+    /// As [`Iommu::block`], or if the unit cannot pass through.
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError>;
+
+    /// What `stream` must not be given as IOVAs, or has to reach untranslated: interrupt windows,
+    /// message doorbells, regions that firmware's devices use. Hands each to `each`.
+    ///
+    /// *Context.* Task.
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        let _ = (stream, each);
+    }
+
+    /// The oldest thing that the unit has to say of refused accesses, if any.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// If the unit is gone or its fault queue is beyond repair.
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError>;
+}
+
+/// A unit that streams can be attached to domains of type `D` on.
+pub trait Attach<D: Domain>: Iommu {
+    /// Lets `stream` reach memory through `domain`, which the unit keeps alive until the stream is
+    /// moved away. Moving from one domain to another does not pass through a state in which more
+    /// than one of the two is reachable from one access. Guarantees of completion as
+    /// [`Iommu::block`].
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`AttachError`]. The stream is then where it was, or blocked if the hardware failed.
+    fn attach(&self, stream: StreamId, domain: &Arc<D>) -> Result<(), AttachError>;
+}
+
+/// Which tables translate a device's addresses.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// First-stage tables. Under a virtual IOMMU the hardware walks the guest's own.
+    First,
+    /// Second-stage tables. Under a virtual IOMMU with caching mode the hypervisor shadows them.
+    Second,
+}
+
+/// What one invalidation costs beside the work of the IOMMU.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TrapCost {
+    /// Nothing: the queue is the hardware's.
+    None,
+    /// An exit to the hypervisor.
+    Expensive,
+}
+
+/// What of a unit decides how its unmaps are best invalidated.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Conditions {
+    /// Which tables its new domains have.
+    pub stage: Stage,
+    /// Whether it caches that something is not mapped: under a virtual IOMMU, whether a hypervisor
+    /// shadows its tables.
+    pub caching: Caching,
+    /// What one invalidation costs beside the work of the unit.
+    pub exits: TrapCost,
+}
+
+/// A unit, whatever its driver: what a machine's units have in common for who opens devices.
+pub trait IommuDomains: Iommu {
+    /// An empty domain of the kind that suits the unit best.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// If there is no memory or no identifier for it, or no kind that the unit can do.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError>;
+
+    /// What decides how its unmaps are best invalidated.
+    ///
+    /// *Context.* Interrupt.
+    fn conditions(&self) -> Conditions;
+}
+
+#[cfg(test)]
+mod tests;

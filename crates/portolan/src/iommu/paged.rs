@@ -1,0 +1,218 @@
+//! A domain made of page tables, an identifier and a queue.
+//!
+//! *Context.* Interrupt, where a method does not say otherwise: only `sync`, `split`, `unmap_part` and
+//! dropping a domain wait for hardware.
+
+use super::{Domain, DomainError, IommuError, SplitFailed, UnmapFailed};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::inval::{
+    Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError, WrongTable,
+    owes_nothing, plan, sync,
+};
+use crate::platform::TableMem;
+use crate::table::format::Format;
+use crate::table::{Access, PageTable, Segment, Translation};
+
+/// Where identifiers come from and go back to: the unit's queue.
+pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
+    /// Invalidates everything that `context` tags, waits, and only then lets the identifier be
+    /// given out again. Whatever fails, the identifier stays out of use.
+    ///
+    /// # Errors
+    /// If the hardware did not complete.
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError>;
+}
+
+impl<Q: TagPool + ?Sized> TagPool for alloc::sync::Arc<Q> {
+    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+        (**self).retire(context)
+    }
+}
+
+/// Page tables of format `F` in memory `M`, behind one identifier of the unit whose queue is `Q`.
+///
+/// *Context.* Making and dropping one: task.
+///
+/// When it is dropped, the identifier's translations are invalidated and its tables are freed. If
+/// the hardware does not complete that, the tables stay allocated for good.
+#[derive(Debug)]
+pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
+    table: PageTable<F, M>,
+    context: InvalTag,
+    caps: Capabilities,
+    quirks: Quirks,
+    queue: Q,
+}
+
+impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
+    /// A domain over `table`. `context` is the caller's to give: it goes back through
+    /// [`TagPool::retire`].
+    pub fn new(
+        table: PageTable<F, M>,
+        context: InvalTag,
+        caps: Capabilities,
+        quirks: Quirks,
+        queue: Q,
+    ) -> Self {
+        Self {
+            table,
+            context,
+            caps,
+            quirks,
+            queue,
+        }
+    }
+
+    /// The page tables.
+    pub fn table(&self) -> &PageTable<F, M> {
+        &self.table
+    }
+
+    /// The identifier.
+    pub fn context(&self) -> InvalTag {
+        self.context
+    }
+
+    /// The unit's queue.
+    pub fn queue(&self) -> &Q {
+        &self.queue
+    }
+
+    /// What the invalidation plan knows of the hardware.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.caps
+    }
+
+    /// What it knows of the implementation.
+    pub fn quirks(&self) -> &Quirks {
+        &self.quirks
+    }
+
+    /// The steps that `owed` comes to.
+    pub fn steps(&self, owed: &Gather) -> impl Iterator<Item = Step> {
+        plan(self.context, &self.caps, &self.quirks, owed).steps()
+    }
+
+    /// Pays `owed` and returns the proof.
+    fn pay(&self, owed: &mut Gather) -> Result<Quiesced, SyncError<IommuError>> {
+        sync(
+            &self.queue,
+            self.table.tagged(self.context),
+            &self.caps,
+            &self.quirks,
+            owed,
+        )
+    }
+
+    fn take_back(&self, quiesced: Quiesced) -> Result<(), SyncError<IommuError>> {
+        // The proof is of this table: it was made for it.
+        self.table
+            .reclaim(quiesced)
+            .map_err(|wrong| wrong.error.into())
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q> {
+    #[inline]
+    fn id(&self) -> TableId {
+        self.table.id()
+    }
+
+    fn input_range(&self) -> IovaRange {
+        self.table.input_range()
+    }
+
+    fn granule(&self) -> PageSize {
+        F::GRANULE
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        let format = self.table.format();
+        // A first stage may have no way to withhold reads.
+        [access, access | Access::READ]
+            .into_iter()
+            .find(|access| format.template(*access, 0).is_ok())
+    }
+
+    #[inline]
+    fn map_sg(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        // The walker is compiled for this one iterator: nothing is erased for each page.
+        let whole = |piece: &PhysRange| Segment::around(*piece, F::GRANULE);
+        Ok(self
+            .table
+            .map_sg(iova, pieces.iter().map(whole), access, owed)?)
+    }
+
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        self.table.absorb(into, from)
+    }
+
+    #[inline]
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        Ok(self.table.map(iova, pa, bytes, access, owed)?)
+    }
+
+    #[inline]
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        Ok(self.table.unmap(range, owed)?)
+    }
+
+    fn split(&self, at: Iova, owed: &mut Gather) -> Result<(), SplitFailed> {
+        owed.claim(self.table.id()).map_err(SyncError::from)?;
+        let mut whole = Gather::new();
+        let pending = self.table.split(at, &mut whole)?;
+        let quiesced = match self.pay(&mut whole) {
+            Ok(quiesced) => quiesced,
+            Err(error) => {
+                // Both are of this table.
+                let _ = self.table.absorb(owed, &mut whole);
+                return Err(error.into());
+            }
+        };
+        if let Err(wrong) = self.table.complete_split(pending, &quiesced, owed) {
+            return Err(SyncError::from(wrong.error).into());
+        }
+        Ok(self.take_back(quiesced)?)
+    }
+
+    #[inline]
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+        let quiesced = self.pay(owed)?;
+        self.take_back(quiesced)
+    }
+
+    #[inline]
+    fn is_due(&self, owed: &Gather) -> bool {
+        !owes_nothing(&self.caps, owed)
+    }
+
+    fn keep_empty_tables(&self, pages: usize) {
+        self.table.keep_empty_tables(pages);
+    }
+
+    #[inline]
+    fn translate(&self, iova: Iova) -> Option<Translation> {
+        self.table.translate(iova)
+    }
+}
+
+impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Drop for PagedDomain<F, M, Q> {
+    fn drop(&mut self) {
+        if self.queue.retire(self.context).is_err() {
+            self.table.keep();
+        }
+    }
+}

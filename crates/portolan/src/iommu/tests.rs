@@ -1,0 +1,214 @@
+//! A domain of page tables over a queue that fails when it is told to.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{
+    Awaited, Domain, DomainError, IommuError, PagedDomain, SplitFailed, TagPool, UnmapFailed,
+    UnmapPartFailed, WrongTable,
+};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::inval::{
+    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
+    SyncError, Walker, WriteBuffer,
+};
+use crate::platform::{Nanos, SlabTables};
+use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
+use crate::table::{Access, PageTable, SplitError, Translation};
+
+const BLOCK: PageSize = PageSize::SIZE_2M;
+const PAGE: PageSize = PageSize::SIZE_4K;
+const LATE: IommuError = IommuError::TimedOut {
+    awaited: Awaited::Completion,
+    waited: Nanos::new(1),
+};
+
+#[derive(Default)]
+struct Queue {
+    late: AtomicBool,
+}
+
+impl InvalidationQueue for Queue {
+    type Error = IommuError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+        steps.for_each(drop);
+        match self.late.load(Ordering::Relaxed) {
+            true => Err(LATE),
+            false => Ok(()),
+        }
+    }
+}
+
+impl TagPool for Queue {
+    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+        Ok(())
+    }
+}
+
+type Tables = PagedDomain<Armv8Stage1<12>, SlabTables<AtomicU64>, Queue>;
+
+fn domain() -> Tables {
+    let format = Armv8Stage1::new(Armv8Config {
+        input_lg2: 39,
+        output_lg2: 40,
+        split: SplitRule::BreakBeforeMake,
+        dirty: DirtyTracking::Off,
+    });
+    let memory = SlabTables::new(PhysAddr::new(1 << 31), PAGE, 64);
+    let caps = Capabilities {
+        granule: PAGE,
+        page: PageForm::Granule,
+        range: RangeForm::Absent,
+        leaf_only: LeafOnly::Present,
+        walker: Walker::Coherent,
+        caching: Caching::PresentOnly,
+        write_buffer: WriteBuffer::Absent,
+    };
+    let table = PageTable::new(format.unwrap(), memory).unwrap();
+    let quirks = Quirks::default();
+    PagedDomain::new(table, InvalTag::new(1), caps, quirks, Queue::default())
+}
+
+fn block(domain: &Tables) -> IovaRange {
+    let mut owed = Gather::new();
+    let (at, pa) = (Iova::new(BLOCK.bytes()), PhysAddr::new(BLOCK.bytes()));
+    let range = domain.map(at, pa, BLOCK.bytes(), Access::READ, &mut owed);
+    range.unwrap()
+}
+
+/// Breaks the block, of which the first page was to be unmapped, and loses the sync.
+fn broken() -> (Tables, IovaRange, Gather) {
+    let domain = domain();
+    let whole = block(&domain);
+    let page = IovaRange::page(whole.start(), PAGE);
+    domain.queue().late.store(true, Ordering::Relaxed);
+    let mut owed = Gather::new();
+    let failed = domain.unmap_part(page, &mut owed).unwrap_err();
+    let late = SplitFailed::Sync(SyncError::Queue(LATE));
+    assert_eq!(failed, UnmapPartFailed::Split(late));
+    assert!(owed.unmapped().iter().any(|span| span.range == whole));
+    domain.queue().late.store(false, Ordering::Relaxed);
+    (domain, whole, owed)
+}
+
+#[test]
+fn a_block_whose_split_timed_out_is_split_at_the_next_try() {
+    let (domain, whole, mut owed) = broken();
+    let page = IovaRange::page(whole.start(), PAGE);
+    domain.unmap_part(page, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(domain.translate(whole.start()), None);
+    let found = domain.translate(whole.last()).unwrap();
+    assert_eq!((found.pa.get() >> 21, found.size), (1, PAGE));
+}
+
+#[test]
+fn a_block_whose_split_timed_out_can_be_unmapped_whole() {
+    let (domain, whole, mut owed) = broken();
+    domain.unmap(whole, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(domain.table().pages(), 2, "the table in waiting came back");
+    let again = block(&domain);
+    assert_eq!(again, whole);
+}
+
+#[test]
+fn a_map_is_not_due_where_absence_is_not_cached_and_an_unmap_is() {
+    let domain = domain();
+    let range = IovaRange::page(Iova::new(0), PAGE);
+    let mut owed = Gather::new();
+    let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
+    domain
+        .map(range.start(), pa, bytes, Access::READ, &mut owed)
+        .unwrap();
+    assert!(!owed.is_empty() && !domain.is_due(&owed));
+    assert_eq!(domain.steps(&owed).count(), 0);
+    domain.unmap(range, &mut owed).unwrap();
+    assert!(domain.is_due(&owed));
+    // An invalidation and a wait.
+    assert_eq!(domain.steps(&owed).count(), 2);
+    let mut all = Gather::new();
+    domain.absorb(&mut all, &mut owed).unwrap();
+    assert!(domain.is_due(&all) && !domain.is_due(&owed));
+    domain.sync(&mut all).unwrap();
+    assert_eq!(domain.translate(range.start()), None);
+}
+
+#[test]
+fn a_first_stage_that_executes_only_what_it_reads_grants_both() {
+    let (domain, both) = (domain(), Access::READ | Access::EXECUTE);
+    assert_eq!(domain.grants(Access::EXECUTE), Some(both));
+    assert_eq!(domain.grants(Access::READ), Some(Access::READ));
+}
+
+/// A domain that defines no more than it has to.
+struct Plain(Tables);
+
+impl Domain for Plain {
+    fn id(&self) -> TableId {
+        self.0.id()
+    }
+
+    fn input_range(&self) -> IovaRange {
+        self.0.input_range()
+    }
+
+    fn granule(&self) -> PageSize {
+        PAGE
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        Some(access)
+    }
+
+    fn map_sg(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        self.0.map_sg(iova, pieces, access, owed)
+    }
+
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        self.0.absorb(into, from)
+    }
+
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        self.0.map(iova, pa, bytes, access, owed)
+    }
+
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        self.0.unmap(range, owed)
+    }
+
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+        self.0.sync(owed)
+    }
+
+    fn translate(&self, iova: Iova) -> Option<Translation> {
+        self.0.translate(iova)
+    }
+}
+
+#[test]
+fn a_domain_that_says_nothing_of_splits_refuses_them_and_everything_owed_is_due() {
+    let domain = Plain(domain());
+    let whole = block(&domain.0);
+    let mut owed = Gather::new();
+    assert!(!domain.is_due(&owed));
+    let inside = Iova::new(whole.start().get() + PAGE.bytes());
+    let none = SplitFailed::Split(SplitError::NoBlock { iova: inside });
+    assert_eq!(domain.split(inside, &mut owed), Err(none));
+    domain.unmap(whole, &mut owed).unwrap();
+    assert!(domain.is_due(&owed));
+    domain.sync(&mut owed).unwrap();
+}

@@ -1,0 +1,324 @@
+//! Page requests: as a device sent them, and as far as they make sense.
+//!
+//! Follows the meaning of page requests in PCI Express (Address Translation Services, page-request
+//! interface), and of stalled transactions where a unit can hold an access back. Encodings are the
+//! drivers'.
+
+use crate::addr::{Iova, PageSize, Pasid, StreamId};
+use thiserror::Error;
+
+/// Number of a page request group, which a device chooses (9 bits).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct GroupId(u16);
+
+impl GroupId {
+    /// How many there are for one device.
+    pub const COUNT: usize = 512;
+
+    /// A group from its number.
+    pub const fn new(raw: u16) -> Self {
+        Self(raw)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+/// Number of a stalled access, which a unit chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct StallTag(u16);
+
+impl StallTag {
+    /// A tag from its number.
+    pub const fn new(raw: u16) -> Self {
+        Self(raw)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+}
+
+bitflags::bitflags! {
+    /// What a request wants to do.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct Permissions: u8 {
+        /// To read.
+        const READ = 1;
+        /// To write.
+        const WRITE = 1 << 1;
+        /// To execute what it reads.
+        const EXECUTE = 1 << 2;
+        /// To do so as the privileged.
+        const PRIVILEGED = 1 << 3;
+    }
+}
+
+/// Place of a request in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// Others follow.
+    More,
+    /// The last: now the group wants its response.
+    Last,
+}
+
+/// By which way a request came, and what names it in the response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RequestKind {
+    /// The device asked, and goes on with other things.
+    Pri {
+        /// Its group.
+        group: GroupId,
+        /// Its place there.
+        place: Place,
+    },
+    /// The unit holds the access back; it is a group of its own.
+    Stall {
+        /// Which.
+        tag: StallTag,
+    },
+}
+
+/// A request as it came from a device or a unit: nothing is trusted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RawPageRequest {
+    /// Who.
+    pub stream: StreamId,
+    /// In which of its address spaces, if it said.
+    pub pasid: Option<Pasid>,
+    /// Where; page requests have the page's first address.
+    pub iova: Iova,
+    /// What for.
+    pub wants: Permissions,
+    /// By which way.
+    pub kind: RequestKind,
+}
+
+/// Why a request makes no sense whoever sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum BadRequest {
+    /// It wants neither to read nor to write.
+    #[error("a request for {wants:?}, which is no access")]
+    NoAccess {
+        /// What it wants.
+        wants: Permissions,
+    },
+    /// It executes what it does not read, or has rights of an address space that it does not name.
+    #[error("a request for {wants:?}, which cannot be")]
+    Impossible {
+        /// What it wants.
+        wants: Permissions,
+    },
+    /// An address space beyond 20 bits.
+    #[error("{pasid:?} has more than 20 bits")]
+    Pasid {
+        /// Which.
+        pasid: Pasid,
+    },
+    /// A group beyond 9 bits.
+    #[error("{group:?} has more than 9 bits")]
+    Group {
+        /// Which.
+        group: GroupId,
+    },
+}
+
+impl RawPageRequest {
+    /// Whether it only says that a device has stopped to use an address space; that wants no
+    /// response.
+    pub fn is_stop_marker(&self) -> bool {
+        let last = matches!(
+            self.kind,
+            RequestKind::Pri {
+                place: Place::Last,
+                ..
+            }
+        );
+        last && self.pasid.is_some()
+            && !self
+                .wants
+                .intersects(Permissions::READ | Permissions::WRITE)
+    }
+
+    /// Whom to answer.
+    pub const fn reply_to(&self) -> ReplyTo {
+        let name = match self.kind {
+            RequestKind::Pri { group, .. } => ReplyName::Group(group),
+            RequestKind::Stall { tag } => ReplyName::Stall(tag),
+        };
+        ReplyTo {
+            stream: self.stream,
+            pasid: self.pasid,
+            name,
+        }
+    }
+
+    /// The request, if it makes sense by itself. Whether anybody may reach that address is for
+    /// others to say.
+    ///
+    /// # Errors
+    /// The first thing that makes none.
+    pub fn check(self) -> Result<PageRequest, BadRequest> {
+        let wants = self.wants;
+        if let RequestKind::Pri { group, .. } = self.kind {
+            if usize::from(group.get()) >= GroupId::COUNT {
+                return Err(BadRequest::Group { group });
+            }
+            let named = Permissions::EXECUTE | Permissions::PRIVILEGED;
+            if self.pasid.is_none() && wants.intersects(named) {
+                return Err(BadRequest::Impossible { wants });
+            }
+        }
+        if let Some(pasid) = self.pasid.filter(|pasid| pasid.get() >> 20 != 0) {
+            return Err(BadRequest::Pasid { pasid });
+        }
+        if !wants.intersects(Permissions::READ | Permissions::WRITE) {
+            return Err(BadRequest::NoAccess { wants });
+        }
+        if wants.contains(Permissions::EXECUTE) && !wants.contains(Permissions::READ) {
+            return Err(BadRequest::Impossible { wants });
+        }
+        Ok(PageRequest(self))
+    }
+}
+
+/// A request that makes sense by itself: it wants something that can be had, and its numbers are
+/// as wide as they may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRequest(RawPageRequest);
+
+impl PageRequest {
+    /// Who.
+    pub const fn stream(&self) -> StreamId {
+        self.0.stream
+    }
+
+    /// In which of its address spaces, if it said.
+    pub const fn pasid(&self) -> Option<Pasid> {
+        self.0.pasid
+    }
+
+    /// Where.
+    pub const fn iova(&self) -> Iova {
+        self.0.iova
+    }
+
+    /// The first address of the page of `size` around it.
+    pub const fn page(&self, size: PageSize) -> Iova {
+        Iova::new(self.0.iova.get() & !(size.bytes() - 1))
+    }
+
+    /// What for: at least one of reading and writing.
+    pub const fn wants(&self) -> Permissions {
+        self.0.wants
+    }
+
+    /// By which way.
+    pub const fn kind(&self) -> RequestKind {
+        self.0.kind
+    }
+
+    /// Its place in its group; a stalled access is the last of its own.
+    pub const fn place(&self) -> Place {
+        match self.0.kind {
+            RequestKind::Pri { place, .. } => place,
+            RequestKind::Stall { .. } => Place::Last,
+        }
+    }
+
+    /// Whom to answer.
+    pub const fn reply_to(&self) -> ReplyTo {
+        self.0.reply_to()
+    }
+}
+
+/// What a response is told by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReplyName {
+    /// A page request group.
+    Group(GroupId),
+    /// A stalled access.
+    Stall(StallTag),
+}
+
+/// Where a response goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReplyTo {
+    /// To which device.
+    pub stream: StreamId,
+    /// With which address space, if it wants that back.
+    pub pasid: Option<Pasid>,
+    /// For which of its groups or stalls.
+    pub name: ReplyName,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pri(wants: Permissions, place: Place) -> RawPageRequest {
+        let group = GroupId::new(3);
+        RawPageRequest {
+            stream: StreamId::new(7),
+            pasid: Some(Pasid::new(1)),
+            iova: Iova::new(0x1234_5000),
+            wants,
+            kind: RequestKind::Pri { group, place },
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let raw = pri(Permissions::READ | Permissions::EXECUTE, Place::More);
+        assert!(raw.check().is_ok());
+        let unnamed = RawPageRequest { pasid: None, ..raw };
+        let wants = raw.wants;
+        assert_eq!(unnamed.check(), Err(BadRequest::Impossible { wants }));
+        let wants = Permissions::WRITE | Permissions::EXECUTE;
+        let raw = pri(wants, Place::Last);
+        assert_eq!(raw.check(), Err(BadRequest::Impossible { wants }));
+        let wants = Permissions::PRIVILEGED;
+        let raw = pri(wants, Place::More);
+        assert_eq!(raw.check(), Err(BadRequest::NoAccess { wants }));
+        let pasid = Pasid::new(1 << 20);
+        let raw = RawPageRequest {
+            pasid: Some(pasid),
+            ..pri(Permissions::READ, Place::Last)
+        };
+        assert_eq!(raw.check(), Err(BadRequest::Pasid { pasid }));
+        let group = GroupId::new(512);
+        let place = Place::Last;
+        let kind = RequestKind::Pri { group, place };
+        let raw = RawPageRequest { kind, ..raw };
+        assert_eq!(raw.check(), Err(BadRequest::Group { group }));
+    }
+
+    #[test]
+    fn a_stall_may_be_privileged_without_an_address_space() {
+        let tag = StallTag::new(9);
+        let raw = RawPageRequest {
+            pasid: None,
+            kind: RequestKind::Stall { tag },
+            ..pri(Permissions::READ | Permissions::PRIVILEGED, Place::Last)
+        };
+        let request = raw.check().unwrap();
+        assert_eq!(request.place(), Place::Last);
+        assert_eq!(request.reply_to().name, ReplyName::Stall(tag));
+    }
+
+    #[test]
+    fn only_the_last_of_an_address_space_is_a_stop_marker() {
+        assert!(pri(Permissions::empty(), Place::Last).is_stop_marker());
+        assert!(!pri(Permissions::empty(), Place::More).is_stop_marker());
+        assert!(!pri(Permissions::READ, Place::Last).is_stop_marker());
+        let unnamed = RawPageRequest {
+            pasid: None,
+            ..pri(Permissions::empty(), Place::Last)
+        };
+        assert!(!unnamed.is_stop_marker());
+    }
+}
