@@ -68,6 +68,8 @@ impl<P: Platform> Device<P> {
         // The memory fills its pages.
         let limits = Constraints {
             trust: Trust::Trusted,
+            align: constraints.align.max(constraints.min_align_mask),
+            min_align_mask: page,
             ..constraints
         };
         match space.place_one(piece, Access::READ | Access::WRITE, &limits) {

@@ -33,10 +33,11 @@ pub struct Constraints {
     pub max_segment: NonZeroU64,
     /// No segment crosses a multiple of this.
     pub seg_boundary: Option<PageSize>,
-    /// Alignment of the page in which a buffer begins.
+    /// Alignment of the page in which a buffer begins, as far as [`min_align_mask`](Self::min_align_mask)
+    /// leaves it free.
     pub align: PageSize,
-    /// A bounced copy has the same address as its buffer modulo this size: the device keeps data in
-    /// these low bits of an address (NVMe: offsets into a page of 4 KiB).
+    /// A piece has the same address as its memory modulo this size, copied or not: the device keeps
+    /// data in these low bits of an address (NVMe: offsets into a page of 4 KiB).
     pub min_align_mask: PageSize,
     /// Whether the device snoops the caches of CPUs.
     pub coherency: Coherency,

@@ -1,9 +1,6 @@
 //! Mapping a device's buffers.
 
-use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
-
-use arrayvec::ArrayVec;
 
 use super::constraints::{Constraints, Trust};
 use super::copies::{Copies, CopyWhen, Copying, Cut, Reached, Record, Through, Wanted, cut};
@@ -12,11 +9,11 @@ use super::device::{Device, Translation};
 use super::direction::{DataDirection, Direction};
 use super::error::MapError;
 use super::failed::Failed;
+use super::list::List;
 use super::mapping::{Mapping, Place};
 use super::premapped::Premapped;
 use super::quieting::Wait;
 use super::space::{DmaSpace, Waiting};
-use crate::addr::PhysRange;
 use crate::bounce::Fill;
 use crate::contract::{Buffer, bytes_of};
 use crate::platform::Cpus;
@@ -59,60 +56,6 @@ struct NotPlaced {
 impl From<MapError> for NotPlaced {
     fn from(error: MapError) -> Self {
         Self { error, held: None }
-    }
-}
-
-/// Pieces that are gathered on the stack: those of a contiguous buffer with its ends copied.
-const FEW: usize = 4;
-
-/// The pieces that a device reaches, as one list.
-enum List<'l> {
-    There(&'l [PhysRange]),
-    Few(ArrayVec<PhysRange, FEW>),
-    Many(Vec<PhysRange>),
-}
-
-impl<'l> List<'l> {
-    #[inline]
-    fn new(
-        pieces: &'l [PhysRange],
-        copies: Option<&Copies>,
-        waiting: Waiting,
-    ) -> Result<Self, MapError> {
-        match copies {
-            None => Ok(Self::There(pieces)),
-            Some(_) => Self::copied(pieces, copies, waiting),
-        }
-    }
-
-    #[cold]
-    fn copied(
-        pieces: &'l [PhysRange],
-        copies: Option<&Copies>,
-        waiting: Waiting,
-    ) -> Result<Self, MapError> {
-        let reached = Reached::new(super::Pieces::List(pieces), copies);
-        let count = reached.clone().count();
-        if count <= FEW {
-            return Ok(Self::Few(reached.collect()));
-        }
-        if waiting == Waiting::Refused {
-            return Err(MapError::WouldWait);
-        }
-        let mut list = Vec::new();
-        list.try_reserve_exact(count)
-            .map_err(|_| MapError::Records)?;
-        list.extend(reached);
-        Ok(Self::Many(list))
-    }
-
-    #[inline]
-    fn as_slice(&self) -> &[PhysRange] {
-        match self {
-            Self::There(list) => list,
-            Self::Few(list) => list,
-            Self::Many(list) => list,
-        }
     }
 }
 
@@ -217,7 +160,13 @@ impl<P: Cpus + Clone> Device<P> {
         let copies = self.copies(buffer, through, direction, waiting)?;
         let pieces = buffer.pieces();
         let constraints = self.placed(copies.as_deref());
-        let list = List::new(pieces.as_slice(), copies.as_deref(), waiting);
+        let list = match copies.as_deref() {
+            None => Ok(List::There(pieces.as_slice())),
+            copies => {
+                let reached = Reached::new(pieces, copies);
+                List::gather(reached.clone(), reached.count(), waiting)
+            }
+        };
         let placed = match &list {
             Ok(list) => space.place(list.as_slice(), direction.access(), &constraints, waiting),
             Err(error) => Err((*error).into()),

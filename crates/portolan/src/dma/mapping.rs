@@ -8,6 +8,7 @@ use super::deferred::Deferred;
 use super::direction::{DataDirection, Direction};
 use super::error::{AccessError, UnmapError};
 use super::failed::Failed;
+use super::layout::Layout;
 use super::quieting::{Left, Until};
 use super::segments::{DmaSegments, Placing};
 use super::settings::Settings;
@@ -125,16 +126,17 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     pub fn segments(&self) -> DmaSegments<'_> {
         let parts = self.parts();
         let settings = &parts.settings;
-        let granule = settings.space.as_ref().map(|space| space.granule());
-        let (placing, granule) = match (parts.place(), &settings.premapped) {
-            (Place::Space(range), _) => (Placing::From(range.start()), granule),
-            (Place::Premapped, Some(pool)) => (pool.placing(), granule),
-            // A mapping in a premapped pool keeps the settings that have the pool.
-            (Place::Identity | Place::Premapped, _) => (Placing::Identity, None),
+        let limits = &settings.constraints;
+        let placing = match (parts.place(), &settings.space, &settings.premapped) {
+            (Place::Space(range), Some(space), _) => {
+                Placing::From(Layout::new(range.start(), space.granule(), limits))
+            }
+            (Place::Premapped, _, Some(pool)) => pool.placing(),
+            // A mapping keeps the settings that have its space and its pool.
+            _ => Placing::Identity,
         };
         let reached = Reached::new(parts.buffer.pieces(), parts.copies.as_deref());
-        let granule = granule.unwrap_or(PageSize::SIZE_4K);
-        DmaSegments::new(reached, placing, granule, &settings.constraints)
+        DmaSegments::new(reached, placing, limits)
     }
 
     /// The first address.

@@ -26,6 +26,8 @@ mod doorbell;
 mod error;
 mod failed;
 mod flush_queue;
+mod layout;
+mod list;
 mod map;
 mod mapping;
 mod policy;

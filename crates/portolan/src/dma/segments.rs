@@ -6,6 +6,7 @@ use core::num::NonZeroU64;
 
 use super::Constraints;
 use super::copies::Reached;
+use super::layout::Layout;
 use crate::addr::{Iova, PageSize, PhysRange};
 
 /// A contiguous piece of a mapping, as a device takes it into its descriptors.
@@ -20,8 +21,8 @@ pub struct DmaSegment {
 /// Where the pieces of a buffer lie for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placing {
-    /// One after the other, each in pages of its own, from here.
-    From(Iova),
+    /// One after the other, each in pages of its own.
+    From(Layout),
     /// At their physical addresses.
     Identity,
     /// At their physical addresses and so much, modulo 2^64.
@@ -33,7 +34,6 @@ pub(super) enum Placing {
 pub struct DmaSegments<'m> {
     pieces: core::iter::Peekable<Reached<'m>>,
     placing: Placing,
-    granule: PageSize,
     max: u64,
     boundary: Option<PageSize>,
     /// First address and number of bytes not handed out yet.
@@ -41,16 +41,10 @@ pub struct DmaSegments<'m> {
 }
 
 impl<'m> DmaSegments<'m> {
-    pub(super) fn new(
-        pieces: Reached<'m>,
-        placing: Placing,
-        granule: PageSize,
-        constraints: &Constraints,
-    ) -> Self {
+    pub(super) fn new(pieces: Reached<'m>, placing: Placing, constraints: &Constraints) -> Self {
         Self {
             pieces: pieces.peekable(),
             placing,
-            granule,
             max: constraints.max_segment.get(),
             boundary: constraints.seg_boundary,
             run: None,
@@ -62,12 +56,7 @@ impl<'m> DmaSegments<'m> {
         match self.placing {
             Placing::Identity => (piece.start().get(), Placing::Identity),
             Placing::Moved(by) => (piece.start().get().wrapping_add(by), Placing::Moved(by)),
-            Placing::From(iova) => {
-                let inside = piece.start().get() & (self.granule.bytes() - 1);
-                let pages = piece.pages(self.granule) << self.granule.lg2();
-                let next = Iova::new(iova.get().wrapping_add(pages));
-                (iova.get() + inside, Placing::From(next))
-            }
+            Placing::From(mut layout) => (layout.place(piece).first, Placing::From(layout)),
         }
     }
 
@@ -124,9 +113,9 @@ mod tests {
     }
 
     fn segments(pieces: &[PhysRange], constraints: &Constraints) -> Vec<(u64, u64)> {
-        let from = Placing::From(Iova::new(0x10_0000));
+        let layout = Layout::new(Iova::new(0x10_0000), PageSize::SIZE_4K, constraints);
         let all = Reached::new(Pieces::List(pieces), None);
-        DmaSegments::new(all, from, PageSize::SIZE_4K, constraints)
+        DmaSegments::new(all, Placing::From(layout), constraints)
             .map(|segment| (segment.iova.get(), segment.bytes.get()))
             .collect()
     }

@@ -5,6 +5,8 @@ use core::sync::atomic::Ordering;
 
 use super::error::{MapError, SpaceError, UnmapError};
 use super::flush_queue::{Bounds, FlushQueue};
+use super::layout::Layout;
+use super::list::List;
 use super::quarantine::{Lost, Quarantine};
 use super::quieting::Wait;
 use super::regions::Regions;
@@ -271,9 +273,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     ) -> Result<(IovaRange, Iova), NotPlaced> {
         let pieces = core::slice::from_ref(&memory);
         let range = self.place(pieces, access, constraints, Waiting::Allowed)?;
-        let inside = memory.start().get() & (self.granule.bytes() - 1);
-        let first = Iova::new(range.start().get() | inside);
-        Ok((range, first))
+        let placed = Layout::new(range.start(), self.granule, constraints).place(memory);
+        Ok((range, Iova::new(placed.first)))
     }
 
     /// What a device has to be granted to have `access`.
@@ -287,9 +288,44 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         }
     }
 
-    /// Maps `pieces`, each in pages of its own, at contiguous addresses.
+    /// Maps `pieces`, each in pages of its own, in one range, as [`Layout`] says.
     #[inline]
     pub(super) fn place(
+        &self,
+        pieces: &[PhysRange],
+        access: Access,
+        constraints: &Constraints,
+        waiting: Waiting,
+    ) -> Result<IovaRange, NotPlaced> {
+        match Layout::new(Iova::new(0), self.granule, constraints) {
+            layout if layout.is_dense() => self.place_dense(pieces, access, constraints, waiting),
+            layout => self.place_apart(pieces, access, constraints, waiting, layout),
+        }
+    }
+
+    /// The same where pieces may have to lie apart.
+    #[cold]
+    fn place_apart(
+        &self,
+        pieces: &[PhysRange],
+        access: Access,
+        constraints: &Constraints,
+        waiting: Waiting,
+        layout: Layout,
+    ) -> Result<IovaRange, NotPlaced> {
+        self.measure(pieces, constraints)?;
+        let list = List::gather(layout.filled(pieces), layout.count(pieces), waiting)?;
+        let bytes = self.measure(list.as_slice(), constraints)?;
+        let constraints = Constraints {
+            align: constraints.align.max(layout.alignment(bytes)),
+            ..*constraints
+        };
+        self.place_dense(list.as_slice(), access, &constraints, waiting)
+    }
+
+    /// Maps `pieces`, each in pages of its own, at contiguous addresses.
+    #[inline]
+    fn place_dense(
         &self,
         pieces: &[PhysRange],
         access: Access,

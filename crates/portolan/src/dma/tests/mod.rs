@@ -8,6 +8,7 @@ mod failures;
 mod handlers;
 mod machine;
 mod ownership;
+mod placing;
 mod policies;
 mod premapped;
 mod rig;
