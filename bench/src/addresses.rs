@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize};
-use portolan::iova::{IovaLane, IovaOptions, IovaSpace, Request};
+use portolan::iova::{IovaOptions, IovaSpace, Request};
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 use crate::linux_like::LinuxLike;
@@ -61,11 +61,8 @@ pub(crate) trait Taker {
     fn give(&mut self, range: Self::Range);
 }
 
-/// Through the calling CPU's stocks.
+/// Through the calling CPU's cache.
 pub(crate) struct OfCpu(Arc<Space>);
-
-/// Through a lane.
-pub(crate) struct OfLane(IovaLane<Threads, Arc<Space>>);
 
 /// Through the peer.
 pub(crate) struct OfPeer(Arc<LinuxLike<Threads>>);
@@ -87,20 +84,6 @@ impl Taker for Nothing {
 }
 
 impl Taker for OfCpu {
-    type Range = IovaRange;
-
-    #[inline]
-    fn take(&mut self, count: u64) -> Option<IovaRange> {
-        self.0.alloc(&pages(count)).ok()
-    }
-
-    #[inline]
-    fn give(&mut self, range: IovaRange) {
-        let _ = black_box(self.0.free(range));
-    }
-}
-
-impl Taker for OfLane {
     type Range = IovaRange;
 
     #[inline]
@@ -156,11 +139,6 @@ pub(crate) type Source<T> = Box<dyn FnMut() -> T>;
 pub(crate) fn of_cpu() -> Result<Source<OfCpu>, Failure> {
     let space = space()?;
     Ok(Box::new(move || OfCpu(Arc::clone(&space))))
-}
-
-pub(crate) fn of_lane() -> Result<Source<OfLane>, Failure> {
-    let space = space()?;
-    Ok(Box::new(move || OfLane(IovaLane::new(Arc::clone(&space)))))
 }
 
 pub(crate) fn of_peer() -> Result<Source<OfPeer>, Failure> {

@@ -6,7 +6,7 @@
 use portolan::bounce::Strategy;
 use portolan::dma::{CopyWhen, Policy};
 
-use crate::addresses::{Large, Pairs, TwoThreads, of_cpu, of_lane, of_nothing, of_peer, of_stack};
+use crate::addresses::{Large, Pairs, TwoThreads, of_cpu, of_nothing, of_peer, of_stack};
 use crate::copied::Handed;
 use crate::full::{FULL_TABLES, Finish, Full};
 use crate::lists::{MapList, MapRun};
@@ -227,7 +227,7 @@ const LINUX_LIKE: &str = "the design of Linux 6.12, rewritten here";
 fn addresses() -> Vec<Scenario> {
     let page = Scenario {
         name: "iova_page",
-        what: "addresses of one page taken and given back, through the CPU's stocks",
+        what: "addresses of one page taken and given back, through the CPU's cache",
         size_bytes: PAGE,
         unit: "ns per pair",
         cache: Cache::Hot,
@@ -239,30 +239,18 @@ fn addresses() -> Vec<Scenario> {
         make: || Ok(Box::new(Pairs::new(of_cpu()?))),
         make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
     };
-    let lane = Scenario {
-        name: "iova_page_lane",
-        what: "addresses of one page taken and given back, through a lane",
-        make: || Ok(Box::new(Pairs::new(of_lane()?))),
-        ..page
-    };
     let two = Scenario {
         name: "iova_page_2",
-        what: "the same through the stocks of two CPUs, by two threads at once",
+        what: "the same through the caches of two CPUs, by two threads at once",
         threads: 2,
         peers: &[(LINUX_LIKE, || Ok(Box::new(TwoThreads::new(of_peer()?))))],
         make: || Ok(Box::new(TwoThreads::new(of_cpu()?))),
         make_limit: || Ok(Box::new(TwoThreads::new(of_stack()?))),
         ..page
     };
-    let two_lanes = Scenario {
-        name: "iova_page_lane_2",
-        what: "the same through two lanes, by two threads at once",
-        make: || Ok(Box::new(TwoThreads::new(of_lane()?))),
-        ..two
-    };
     let large = Scenario {
         name: "iova_large",
-        what: "one of 4096 ranges of 64 to 512 pages given back and another taken, CPU's stocks",
+        what: "one of 4096 ranges of 64 to 512 pages given back and another taken, CPU's cache",
         size_bytes: 512 * PAGE,
         sample: Sample::Call,
         peers: &[(LINUX_LIKE, || Ok(Box::new(Large::new(of_peer()?)?)))],
@@ -271,7 +259,7 @@ fn addresses() -> Vec<Scenario> {
         make_limit: || Ok(Box::new(Large::new(of_nothing()?)?)),
         ..page
     };
-    vec![page, lane, two, two_lanes, large]
+    vec![page, two, large]
 }
 
 fn mappings() -> Vec<Scenario> {

@@ -47,7 +47,6 @@ const BUDGETS: &[Budget] = &[
     budget("unmap_2m_steps", 900.0, MEASURED),
     budget("unmap_2m_reclaim", 1400.0, MEASURED),
     budget("iova_page", 275.0, MEASURED),
-    budget("iova_page_lane", 175.0, MEASURED),
     budget("dma_4k_lazy", 1300.0, MEASURED),
     budget("dma_4k_strict", 2400.0, MEASURED),
     budget("dma_4k_owned", 4000.0, MEASURED),

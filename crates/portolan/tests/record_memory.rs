@@ -6,7 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize};
-use portolan::iova::{Checks, IovaError, IovaLane, IovaOptions, IovaSpace, Request};
+use portolan::iova::{Checks, IovaError, IovaOptions, IovaSpace, Request};
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 thread_local! {
@@ -76,7 +76,6 @@ const MOST: usize = 700;
 fn run(before: u64, failures: u64, checks: Checks) -> u64 {
     let context = (before, failures, checks);
     let mut held: Vec<IovaRange> = Vec::with_capacity(MOST);
-    let mut lane_held: Vec<IovaRange> = Vec::with_capacity(MOST);
     COUNT.set(0);
     PLAN.set((before, failures));
     let cpus = SpinCpus::new(2, Still, || CpuId::new(0));
@@ -96,20 +95,18 @@ fn run(before: u64, failures: u64, checks: Checks) -> u64 {
             return COUNT.get();
         }
     };
-    let mut lane = IovaLane::new(&space);
     for step in 0..1200u64 {
         let request = Request {
             bytes: 0x1000 << (step % 3),
             align: PageSize::SIZE_4K,
             limit: Iova::new([u64::MAX, u64::from(u32::MAX)][step as usize / 5 % 2]),
         };
-        let (found, list) = match step % 8 {
-            0 | 4 => (lane.alloc(&request), &mut lane_held),
-            6 => (space.try_alloc(&request), &mut held),
-            _ => (space.alloc(&request), &mut held),
+        let found = match step % 8 {
+            6 => space.try_alloc(&request),
+            _ => space.alloc(&request),
         };
         match found {
-            Ok(range) => list.push(range),
+            Ok(range) => held.push(range),
             Err(error) => assert_eq!(error, IovaError::Memory, "{context:?}"),
         }
         // In another order than they came.
@@ -129,9 +126,7 @@ fn run(before: u64, failures: u64, checks: Checks) -> u64 {
         }
     }
     // Nothing of this takes memory that may not be there.
-    assert_eq!(lane.free_all(&lane_held), 0, "{context:?}");
     assert_eq!(space.free_all(&held), 0, "{context:?}");
-    lane.trim();
     space.trim_all();
     let stats = space.stats();
     PLAN.set((u64::MAX, 0));

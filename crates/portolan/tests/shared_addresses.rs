@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
 use portolan::addr::{CpuId, Iova, IovaRange, PageSize};
-use portolan::iova::{IovaLane, IovaOptions, IovaSpace, Request};
+use portolan::iova::{IovaOptions, IovaSpace, Request};
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
 thread_local! {
@@ -39,7 +39,7 @@ impl Out {
 #[test]
 fn no_address_is_out_twice() {
     let all = IovaRange::from_len(Iova::new(0), (PAGES as u64) << 12).unwrap();
-    // Two CPUs for four threads: threads move, so that a CPU's stocks may have two callers.
+    // Two CPUs for four threads: threads move, so that a CPU's cache may have two callers.
     let cpus = SpinCpus::new(2, Still, || CpuId::new(CPU.get()));
     let options = IovaOptions {
         depot_magazines: 4,
@@ -57,7 +57,6 @@ fn no_address_is_out_twice() {
             let (space, out) = (Arc::clone(&space), &out);
             scope.spawn(move || {
                 CPU.set(number as u32);
-                let mut lane = (number % 2 == 0).then(|| IovaLane::new(Arc::clone(&space)));
                 let mut held = Vec::new();
                 for step in 0..40_000u64 {
                     let request = Request {
@@ -65,11 +64,7 @@ fn no_address_is_out_twice() {
                         align: PageSize::SIZE_4K,
                         limit: Iova::new(u64::MAX),
                     };
-                    let found = match &mut lane {
-                        Some(lane) => lane.alloc(&request),
-                        None => space.alloc(&request),
-                    };
-                    if let Ok(range) = found {
+                    if let Ok(range) = space.alloc(&request) {
                         out.set(range, true);
                         match step % 3 {
                             0 => held.push(range),
@@ -79,11 +74,7 @@ fn no_address_is_out_twice() {
                     held.extend(receiver.try_iter());
                     if held.len() > 100 {
                         held.iter().for_each(|&range| out.set(range, false));
-                        let failed = match &mut lane {
-                            Some(lane) => lane.free_all(&held),
-                            None => space.free_all(&held),
-                        };
-                        assert_eq!(failed, 0);
+                        assert_eq!(space.free_all(&held), 0);
                         held.clear();
                     }
                 }

@@ -1,4 +1,4 @@
-//! Size classes: what a stock may hold, and where it belongs.
+//! Size classes: what a per-CPU cache may hold, and where it belongs.
 //!
 //! A class is a power of two of granules, and its blocks are aligned to their size. A range that
 //! was rounded up to a block begins where the block does; one that was not begins elsewhere, or is
@@ -11,7 +11,7 @@
 use super::{FreeError, IovaError, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
 
-/// Sizes that are kept in stock: 1 to 512 granules, 2 MiB where a granule has 4 KiB.
+/// Sizes that per-CPU caches hold: 1 to 512 granules, 2 MiB where a granule has 4 KiB.
 pub(super) const CLASSES: usize = 10;
 /// Classes, below and above 32 bits.
 pub(super) const KINDS: usize = 2 * CLASSES;

@@ -1,19 +1,18 @@
 //! What is not done on the way of an allocation: trimming, setting aside, counting.
 
-use core::sync::atomic::Ordering;
-
 use super::FreeError;
 use super::class::Kind;
 use super::exchange::Heap;
+use super::magazine::CpuCache;
 use super::ranges::Refused;
-use super::space::{Holder, IovaSpace, OnCpu};
+use super::space::IovaSpace;
 use crate::addr::{Iova, IovaRange};
-use crate::platform::{Cpus, Lock, SharedWord};
+use crate::platform::{Cpus, Lock};
 
 /// How many addresses are where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct IovaStats {
-    /// Granules that are free and in no stock.
+    /// Granules that are free and in no cache.
     pub free: u64,
     /// Pieces that those are in.
     pub fragments: usize,
@@ -30,7 +29,7 @@ pub struct IovaStats {
 }
 
 impl<P: Cpus> IovaSpace<P> {
-    /// Sets `range` aside, from stocks too: it is never given out. For the time before there are
+    /// Sets `range` aside, from caches too: it is never given out. For the time before there are
     /// mappings: what is in use of it stays so, and can be given out again once it has come back.
     ///
     /// *Context.* Task.
@@ -87,28 +86,22 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// Gives every stock of every CPU back to the ranges, and asks lanes to do so.
+    /// Gives what every CPU has in its cache back to the ranges.
     ///
-    /// *Context.* Task: goes through all stocks.
+    /// *Context.* Task: goes through all caches.
     pub fn trim_all(&self) {
-        self.recall();
         self.empty_depots(self.top());
-        for stocks in &self.stocks {
-            self.empty_stocks(&mut OnCpu(&stocks.0), self.top());
+        for cache in &self.caches {
+            self.empty_cache(&cache.0, self.top());
         }
     }
 
-    /// Asks lanes to give back what they hold, at their next call.
-    pub(super) fn recall(&self) {
-        self.recalls.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Empties the stocks of which a device with `limit` can use blocks, and returns their number.
-    pub(super) fn empty_stocks(&self, holder: &mut impl Holder, limit: Iova) -> usize {
+    /// Empties the magazines of which a device with `limit` can use blocks, and returns their number.
+    pub(super) fn empty_cache(&self, cpu: &P::Lock<CpuCache>, limit: Iova) -> usize {
         let mut blocks = 0;
         for kind in Kind::all().filter(|kind| kind.serves(limit)) {
             self.step(1);
-            let both = holder.stocks(|stocks| stocks.of(kind).clear());
+            let both = cpu.with(|cache| cache.of(kind).clear());
             for mut magazine in both {
                 blocks += self.empty_out(kind, &mut magazine);
                 self.keep_empty(kind, magazine);
@@ -147,12 +140,12 @@ impl<P: Cpus> IovaSpace<P> {
             let (blocks, exchanges) = self.depot(kind, |depot| (depot.len(), depot.exchanges));
             stats.in_depots += (blocks as u64) << kind.order();
             stats.exchanges += exchanges;
-            for stocks in &self.stocks {
-                stocks.0.with(|stocks| {
-                    let shelf = stocks.of(kind);
-                    stats.in_magazines += (shelf.len() as u64) << kind.order();
-                    stats.given += shelf.given;
-                    stats.taken += shelf.taken;
+            for cache in &self.caches {
+                cache.0.with(|cache| {
+                    let magazines = cache.of(kind);
+                    stats.in_magazines += (magazines.len() as u64) << kind.order();
+                    stats.given += magazines.given;
+                    stats.taken += magazines.taken;
                 });
             }
         }

@@ -1,17 +1,18 @@
-//! What an allocation and a release do when the stocks at hand do not serve: exchange a magazine
-//! with the depot, go to the ranges, and, when those are exhausted, empty the stocks into them.
+//! What an allocation and a release do when the CPU's cache does not serve: exchange a magazine
+//! with the depot, go to the ranges, and, when those are exhausted, empty the caches into them.
 //!
 //! *Memory.* An allocation may take heap memory, while no lock is held: room for records, and
 //! magazines, one more than it needs as long as the depot has few. A release takes an empty
 //! magazine from the depot or goes to the ranges: it never allocates.
 
 use super::class::{Block, Kind};
+use super::magazine::CpuCache;
 use super::magazine::{Empty, Magazine, Put};
 use super::ranges::{RangeAllocator, Refused};
-use super::space::{Holder, IovaSpace, OnCpu};
+use super::space::IovaSpace;
 use super::{FreeError, IovaError, Request};
 use crate::addr::{IovaRange, PageSize};
-use crate::platform::Cpus;
+use crate::platform::{Cpus, Lock};
 
 /// Blocks that go to the ranges while their lock is held once.
 const BATCH: usize = 16;
@@ -57,28 +58,27 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// From the calling CPU's stocks, the depot or the ranges, as far as no heap memory is needed.
+    /// From the calling CPU's cache, the depot or the ranges, as far as no heap memory is needed.
     pub(super) fn alloc_sparing(
         &self,
-        holder: &mut impl Holder,
+        cpu: &P::Lock<CpuCache>,
         request: &Request,
     ) -> Result<IovaRange, IovaError> {
         let Some(block) = self.classes.of_request(request)? else {
             return self.search_ranges(request, Heap::Spare);
         };
-        let take = |holder: &mut _| {
-            let stocks = |stocks: &mut super::magazine::Stocks| {
-                let shelf = stocks.of(block.kind);
-                (shelf.take(block.highest), shelf.len())
-            };
-            Holder::stocks(holder, stocks)
+        let take = || {
+            cpu.with(|cache| {
+                let magazines = cache.of(block.kind);
+                (magazines.take(block.highest), magazines.len())
+            })
         };
-        let (mut found, left) = take(holder);
+        let (mut found, left) = take();
         if found.is_none() && left == 0 {
             if let Some(full) = self.depot(block.kind, |depot| depot.fetch()) {
-                let out = holder.stocks(|stocks| stocks.of(block.kind).load(full));
+                let out = cpu.with(|cache| cache.of(block.kind).load(full));
                 self.keep(block.kind, out);
-                found = take(holder).0;
+                found = take().0;
             }
         }
         match found {
@@ -87,40 +87,40 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// For stocks that have nothing: a full magazine, or fresh blocks.
+    /// For a cache that has nothing: a full magazine, or fresh blocks.
     #[cold]
     pub(super) fn alloc_refilling(
         &self,
-        holder: &mut impl Holder,
+        cpu: &P::Lock<CpuCache>,
         request: &Request,
         block: Block,
     ) -> Result<IovaRange, IovaError> {
         // Blocks that lie too high for the device: more of them would only be in the way.
         self.step(1);
-        if holder.stocks(|stocks| stocks.of(block.kind).len() > 0) {
-            return self.alloc_slowly(holder, request);
+        if cpu.with(|cache| cache.of(block.kind).len() > 0) {
+            return self.alloc_slowly(cpu, request);
         }
         if let Some(full) = self.depot(block.kind, |depot| depot.fetch()) {
             self.step(1);
-            let (out, found) = holder.stocks(|stocks| {
-                let shelf = stocks.of(block.kind);
-                let out = shelf.load(full);
-                (out, shelf.take(block.highest))
+            let (out, found) = cpu.with(|cache| {
+                let magazines = cache.of(block.kind);
+                let out = magazines.load(full);
+                (out, magazines.take(block.highest))
             });
             self.keep(block.kind, out);
             return match found {
                 Some(start) => Ok(self.classes.exact(start, request)),
-                None => self.alloc_slowly(holder, request),
+                None => self.alloc_slowly(cpu, request),
             };
         }
-        match self.refill(holder, request, block.kind) {
+        match self.refill(cpu, request, block.kind) {
             Some(start) => Ok(self.classes.exact(start, request)),
-            None => self.alloc_slowly(holder, request),
+            None => self.alloc_slowly(cpu, request),
         }
     }
 
     /// Fresh blocks, the first of which is for the caller.
-    fn refill(&self, holder: &mut impl Holder, request: &Request, kind: Kind) -> Option<u64> {
+    fn refill(&self, cpu: &P::Lock<CpuCache>, request: &Request, kind: Kind) -> Option<u64> {
         let order = kind.order();
         let most = 512u32 >> order;
         let blocks = self.options.refill.min(self.rounds(kind) as u32);
@@ -160,7 +160,7 @@ impl<P: Cpus> IovaSpace<P> {
                 }
             }
             self.step(1);
-            let out = holder.stocks(|stocks| stocks.of(kind).load(magazine));
+            let out = cpu.with(|cache| cache.of(kind).load(magazine));
             self.keep(kind, out);
         }
         for at in rest {
@@ -180,11 +180,11 @@ impl<P: Cpus> IovaSpace<P> {
         rounds.max(1) as usize
     }
 
-    /// For stocks that are full.
+    /// For a cache that is full.
     #[cold]
     pub(super) fn free_exchanging(
         &self,
-        holder: &mut impl Holder,
+        cpu: &P::Lock<CpuCache>,
         kind: Kind,
         range: IovaRange,
     ) -> Result<(), FreeError> {
@@ -198,7 +198,7 @@ impl<P: Cpus> IovaSpace<P> {
         };
         let start = range.start().get();
         self.step(1);
-        let (out, put) = holder.stocks(|stocks| stocks.of(kind).put_into(empty, start));
+        let (out, put) = cpu.with(|cache| cache.of(kind).put_into(empty, start));
         self.keep(kind, out);
         match put {
             Put::Done => Ok(()),
@@ -258,12 +258,12 @@ impl<P: Cpus> IovaSpace<P> {
         })
     }
 
-    /// From the ranges, if need be after stocks were emptied into them: the caller's, the depots,
+    /// From the ranges, if need be after caches were emptied into them: the caller's, the depots,
     /// and those of the other CPUs, one after the other.
     #[cold]
     pub(super) fn alloc_slowly(
         &self,
-        holder: &mut impl Holder,
+        cpu: &P::Lock<CpuCache>,
         request: &Request,
     ) -> Result<IovaRange, IovaError> {
         let mut result = self.search_ranges(request, Heap::Use);
@@ -273,18 +273,17 @@ impl<P: Cpus> IovaSpace<P> {
             }
             !matches!(result, Err(IovaError::Full { .. }))
         };
-        if retry(0) || retry(self.empty_stocks(holder, request.limit)) {
+        if retry(0) || retry(self.empty_cache(cpu, request.limit)) {
             return result;
         }
         if retry(self.empty_depots(request.limit)) {
             return result;
         }
-        for stocks in &self.stocks {
-            if retry(self.empty_stocks(&mut OnCpu(&stocks.0), request.limit)) {
+        for cache in &self.caches {
+            if retry(self.empty_cache(&cache.0, request.limit)) {
                 return result;
             }
         }
-        self.recall();
         result
     }
 

@@ -1,4 +1,4 @@
-//! Magazines of free blocks, the two of each kind that a CPU or a lane has, and the depot behind
+//! Magazines of free blocks, the two of each kind that a CPU has, and the depot behind
 //! them.
 //!
 //! After Bonwick and Adams, "Magazines and Vmem" (USENIX 2001): a CPU takes from and puts into its
@@ -76,21 +76,21 @@ impl Magazine {
     }
 }
 
-/// What a CPU or a lane has.
+/// What a CPU has.
 #[derive(Debug, Default)]
-pub(super) struct Stocks([Shelf; KINDS]);
+pub(super) struct CpuCache([Magazines; KINDS]);
 
-impl Stocks {
+impl CpuCache {
     /// Its blocks of one kind.
     #[inline]
-    pub fn of(&mut self, kind: Kind) -> &mut Shelf {
+    pub fn of(&mut self, kind: Kind) -> &mut Magazines {
         &mut self.0[kind.index()]
     }
 }
 
-/// What a CPU or a lane has of one kind.
+/// What a CPU has of one kind.
 #[derive(Debug, Default)]
-pub(super) struct Shelf {
+pub(super) struct Magazines {
     loaded: Magazine,
     previous: Magazine,
     /// Blocks given out from here.
@@ -99,7 +99,7 @@ pub(super) struct Shelf {
     pub taken: u64,
 }
 
-/// What became of a block that was put on a shelf.
+/// What became of a block that was put on a magazines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     /// It lies there.
@@ -110,7 +110,7 @@ pub(super) enum Put {
     Twice,
 }
 
-impl Shelf {
+impl Magazines {
     /// A block whose first address is at most `highest`.
     #[inline]
     pub fn take(&mut self, highest: u64) -> Option<u64> {

@@ -1,13 +1,13 @@
 //! The addresses of one I/O address space, shared by CPUs.
 //!
 //! Small requests are rounded up to a power of two of granules and come from the calling CPU's
-//! *magazines*, stocks of free blocks of one size; those are exchanged, full or empty, with the
+//! *magazines*, short lists of free blocks of one size; those are exchanged, full or empty, with the
 //! *depot* of that size; below both is the [`RangeAllocator`]. Large and oddly aligned requests go
 //! straight to that. Where the space reaches above 32 bits, low blocks have magazines and depots of
 //! their own, so that neither devices with 32 bits nor others search for an address that fits.
 //!
 //! *Steps.* An allocation takes at most one exchange and one refill from the ranges, O(log n) each,
-//! or, when nothing is left, one pass over the stocks. A release takes at most one exchange, or
+//! or, when nothing is left, one pass over the caches. A release takes at most one exchange, or
 //! one insertion into the ranges. Neither depends on how many addresses are out but through that
 //! logarithm.
 
@@ -17,11 +17,11 @@ use alloc::vec::Vec;
 use super::class::{Classes, KINDS, Kind};
 use super::exchange::Heap;
 use super::ledger::Ledger;
-use super::magazine::{Depot, Put, Stocks};
+use super::magazine::{CpuCache, Depot, Put};
 use super::reserve::Shortage;
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::platform::{Cpus, Lock, SharedWord};
+use crate::platform::{Cpus, Lock};
 
 /// Ranges taken back while a lock is held once.
 const BULK: usize = 64;
@@ -31,13 +31,13 @@ const BULK: usize = 64;
 pub struct IovaOptions {
     /// Full magazines that a depot keeps for each size; more blocks go back to the ranges.
     pub depot_magazines: usize,
-    /// Blocks that are fetched from the ranges at once, next to each other, when stocks are empty;
+    /// Blocks that are fetched from the ranges at once, next to each other, when a cache is empty;
     /// at most 2 MiB of them. At least 1.
     pub refill: u32,
     /// Blocks in a magazine. At least 1, and at most a 64th of the addresses.
     pub rounds: u16,
     /// Ranges that can be given out without heap memory before [`IovaSpace::replenish`] has to be
-    /// called again, beside those in stock.
+    /// called again, beside those in caches.
     pub reserve: u16,
     /// Which mistakes of callers are found.
     pub checks: Checks,
@@ -61,7 +61,7 @@ impl Default for IovaOptions {
 pub enum Checks {
     /// Those outside the space or off the granule, those that the ranges know to be free, and a
     /// block given back twice in a row. Others are found, and kept from harm to the ranges, once
-    /// the block leaves the stocks.
+    /// the block leaves the caches.
     #[default]
     Cheap,
     /// All that are not out in just this form; for one record for each range that is out, and one
@@ -75,13 +75,13 @@ pub(super) struct CachePadded<T>(pub T);
 
 /// Addresses for all CPUs.
 ///
-/// *Locking.* One lock for each CPU's stocks, which others take only when nothing is left; one for
+/// *Locking.* One lock for each CPU's cache, which others take only when nothing is left; one for
 /// each depot; one for the ranges. None is held while another is waited for, and no heap memory is
 /// taken or freed under one.
 ///
-/// *Full.* A request fails once no stock has anything for it. Blocks that another CPU moves
-/// between two stocks at that moment are not seen, at most a 64th of the addresses for each such
-/// CPU; nor is what a [`IovaLane`](super::IovaLane) holds, which gives it back at its next call.
+/// *Full.* A request fails once no cache has anything for it. Blocks that another CPU moves
+/// between two caches at that moment are not seen, at most a 64th of the addresses for each such
+/// CPU.
 ///
 /// *Context.* Interrupt: [`try_alloc`](Self::try_alloc), [`free`](Self::free),
 /// [`free_all`](Self::free_all) and what tells numbers. Atomic: [`alloc`](Self::alloc) and
@@ -91,12 +91,10 @@ pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
     pub(super) options: IovaOptions,
-    pub(super) stocks: Box<[CachePadded<P::Lock<Stocks>>]>,
+    pub(super) caches: Box<[CachePadded<P::Lock<CpuCache>>]>,
     pub(super) depots: Box<[P::Lock<Depot>]>,
     ranges: P::Lock<RangeAllocator>,
     pub(super) ledger: Option<P::Lock<Ledger>>,
-    /// Grows when lanes have to give back what they hold.
-    pub(super) recalls: CachePadded<P::Word>,
     pub(super) shortage: CachePadded<Shortage<P>>,
     #[cfg(test)]
     steps: core::sync::atomic::AtomicUsize,
@@ -118,13 +116,13 @@ impl<P: Cpus> IovaSpace<P> {
         let ranges = RangeAllocator::new(window, granule)?;
         let space = ranges.space().ok_or(IovaError::Empty)?;
         let count = cpus.count().max(1);
-        let mut stocks = Vec::new();
+        let mut caches = Vec::new();
         let mut depots = Vec::new();
-        let reserved = stocks.try_reserve_exact(count);
+        let reserved = caches.try_reserve_exact(count);
         reserved.map_err(|_| IovaError::Memory)?;
         let reserved = depots.try_reserve_exact(KINDS);
         reserved.map_err(|_| IovaError::Memory)?;
-        stocks.extend((0..count).map(|_| CachePadded(Lock::new(Stocks::default()))));
+        caches.extend((0..count).map(|_| CachePadded(Lock::new(CpuCache::default()))));
         for _ in Kind::all() {
             let depot = Depot::try_new(options.depot_magazines, count);
             depots.push(Lock::new(depot.ok_or(IovaError::Memory)?));
@@ -134,11 +132,10 @@ impl<P: Cpus> IovaSpace<P> {
             cpus,
             classes: Classes::new(space, granule),
             options,
-            stocks: stocks.into_boxed_slice(),
+            caches: caches.into_boxed_slice(),
             depots: depots.into_boxed_slice(),
             ranges: Lock::new(ranges),
             ledger: exact.then(|| Lock::new(Ledger::default())),
-            recalls: CachePadded(P::Word::new(0)),
             shortage: CachePadded(Shortage::new()),
             #[cfg(test)]
             steps: 0.into(),
@@ -156,25 +153,17 @@ impl<P: Cpus> IovaSpace<P> {
     /// See [`IovaError`].
     #[inline]
     pub fn alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
-        self.alloc_from(&mut self.home(), request)
-    }
-
-    #[inline]
-    pub(super) fn alloc_from(
-        &self,
-        holder: &mut impl Holder,
-        request: &Request,
-    ) -> Result<IovaRange, IovaError> {
         self.step(1);
+        let cpu = self.home();
         let range = match self.classes.of_request(request)? {
             Some(block) => {
-                let found = holder.stocks(|stocks| stocks.of(block.kind).take(block.highest));
+                let found = cpu.with(|cache| cache.of(block.kind).take(block.highest));
                 match found {
                     Some(start) => self.classes.exact(start, request),
-                    None => self.alloc_refilling(holder, request, block)?,
+                    None => self.alloc_refilling(cpu, request, block)?,
                 }
             }
-            None => self.alloc_slowly(holder, request)?,
+            None => self.alloc_slowly(cpu, request)?,
         };
         match &self.ledger {
             None => Ok(range),
@@ -212,7 +201,7 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// As [`IovaSpace::alloc`], with no heap memory: from what the calling CPU and the depot have
-    /// in stock, or the ranges as long as there are records in reserve ([`IovaOptions::reserve`]).
+    /// in their caches, or the ranges as long as there are records in reserve ([`IovaOptions::reserve`]).
     ///
     /// *Context.* Interrupt.
     ///
@@ -220,7 +209,7 @@ impl<P: Cpus> IovaSpace<P> {
     /// See [`IovaError`]; [`IovaError::Memory`] if the reserve is used up. A task may find addresses
     /// all the same.
     pub fn try_alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
-        let range = self.alloc_sparing(&mut self.home(), request)?;
+        let range = self.alloc_sparing(self.home(), request)?;
         match &self.ledger {
             None => Ok(range),
             Some(ledger) => self.enter(ledger, range, Heap::Spare),
@@ -236,16 +225,8 @@ impl<P: Cpus> IovaSpace<P> {
     /// See [`FreeError`] and [`Checks`]; nothing is taken back.
     #[inline]
     pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
-        self.free_to(&mut self.home(), range)
-    }
-
-    #[inline]
-    pub(super) fn free_to(
-        &self,
-        holder: &mut impl Holder,
-        range: IovaRange,
-    ) -> Result<(), FreeError> {
         self.step(1);
+        let cpu = self.home();
         if let Some(ledger) = &self.ledger {
             ledger.with(|ledger| ledger.leave(range))?;
         }
@@ -253,48 +234,45 @@ impl<P: Cpus> IovaSpace<P> {
             return self.take_back(range);
         };
         let start = range.start().get();
-        match holder.stocks(|stocks| stocks.of(kind).put(start)) {
+        match cpu.with(|cache| cache.of(kind).put(start)) {
             Put::Done => Ok(()),
-            Put::Full => self.free_exchanging(holder, kind, range),
+            Put::Full => self.free_exchanging(cpu, kind, range),
             Put::Twice => Err(FreeError::Free { range }),
         }
     }
 
     /// Takes back what was given out, and returns how many of them could not be. They lie in the
-    /// calling CPU's stocks then, as far as there is room.
+    /// calling CPU's cache then, as far as there is room.
     ///
     /// *Context.* Interrupt; as long as the list.
     pub fn free_all(&self, given: &[IovaRange]) -> u64 {
-        self.free_all_to(&mut self.home(), given)
-    }
-
-    pub(super) fn free_all_to(&self, holder: &mut impl Holder, given: &[IovaRange]) -> u64 {
+        let cpu = self.home();
         let (mut done, mut failed) = (0, 0);
         while let Some(left) = given.get(done..).filter(|left| !left.is_empty()) {
             self.step(1);
             // As many as fit, under the CPU's lock once.
             if self.ledger.is_none() {
-                done += holder.stocks(|stocks| {
+                done += cpu.with(|cache| {
                     let fits = |range: &&IovaRange| match self.classes.of_range(**range) {
-                        Ok(Some(kind)) => stocks.of(kind).put(range.start().get()) == Put::Done,
+                        Ok(Some(kind)) => cache.of(kind).put(range.start().get()) == Put::Done,
                         _ => false,
                     };
                     left.iter().take(BULK).take_while(fits).count()
                 });
             }
             if let Some(range) = given.get(done) {
-                failed += u64::from(self.free_to(holder, *range).is_err());
+                failed += u64::from(self.free(*range).is_err());
                 done += 1;
             }
         }
         failed
     }
 
-    /// The calling CPU's stocks.
+    /// The calling CPU's cache.
     #[inline]
-    fn home(&self) -> OnCpu<'_, P::Lock<Stocks>> {
+    fn home(&self) -> &P::Lock<CpuCache> {
         let cpu = self.cpus.current().get() as usize;
-        OnCpu(&self.stocks.get(cpu).unwrap_or(&self.stocks[0]).0)
+        &self.caches.get(cpu).unwrap_or(&self.caches[0]).0
     }
 
     /// Smallest block of addresses, and unit of alignment.
@@ -344,22 +322,6 @@ impl<P: Cpus> IovaSpace<P> {
     /// The highest address that a device may be limited to.
     pub(super) fn top(&self) -> Iova {
         Iova::new(u64::MAX)
-    }
-}
-
-/// Whoever has stocks.
-pub(super) trait Holder {
-    /// Reaches them during `f`.
-    fn stocks<R>(&mut self, f: impl FnOnce(&mut Stocks) -> R) -> R;
-}
-
-/// A CPU's stocks, behind its lock.
-pub(super) struct OnCpu<'s, L>(pub &'s L);
-
-impl<L: Lock<Stocks>> Holder for OnCpu<'_, L> {
-    #[inline]
-    fn stocks<R>(&mut self, f: impl FnOnce(&mut Stocks) -> R) -> R {
-        self.0.with(f)
     }
 }
 

@@ -172,7 +172,7 @@ fn random_requests_never_overlap_and_all_come_back() {
 }
 
 #[test]
-fn stocks_of_all_cpus_are_given_back_before_a_request_fails() {
+fn caches_of_all_cpus_are_given_back_before_a_request_fails() {
     let cpu = Arc::new(AtomicU64::new(0));
     let all = window(0, 4 * MIB - 1);
     let options = IovaOptions::default();

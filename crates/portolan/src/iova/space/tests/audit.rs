@@ -1,6 +1,5 @@
 //! Random operations, after each of which every granule is found in exactly one place.
 
-use super::super::super::IovaLane;
 use super::*;
 extern crate std;
 
@@ -9,11 +8,9 @@ const PAGES: u64 = 4096;
 const FIRST: u64 = (1 << 32) - ((PAGES / 2) << 12);
 
 type Space = Arc<IovaSpace<Chosen>>;
-type Lane = IovaLane<Chosen, Space>;
 
 struct Rig {
     space: Space,
-    lane: Lane,
     held: Vec<IovaRange>,
     aside: IovaRange,
 }
@@ -25,14 +22,8 @@ impl Rig {
         let space = Arc::new(space.unwrap());
         let aside = IovaRange::from_len(Iova::new(FIRST + 0x10_5000), 0x3000).unwrap();
         space.reserve(aside).unwrap();
-        let lane = Lane::new(space.clone());
         let held = Vec::new();
-        Self {
-            space,
-            lane,
-            held,
-            aside,
-        }
+        Self { space, held, aside }
     }
 
     /// The range with what it was rounded up to.
@@ -42,7 +33,7 @@ impl Rig {
         kind.map_or(range, |kind| classes.block_at(kind, range.start().get()))
     }
 
-    /// Which granules are free, stocks included; every granule is in one place.
+    /// Which granules are free, caches included; every granule is in one place.
     fn audit(&mut self, context: &str) -> Vec<bool> {
         let mut seen = alloc::vec![0u8; PAGES as usize];
         let mut note = |range: IovaRange, place: u8| {
@@ -59,12 +50,9 @@ impl Rig {
         let classes = &self.space.classes;
         for kind in Kind::all() {
             let mut blocks: Vec<u64> = self.space.depot(kind, |depot| depot.blocks().collect());
-            for stocks in &self.space.stocks {
-                stocks
-                    .0
-                    .with(|stocks| blocks.extend(stocks.of(kind).blocks()));
+            for cache in &self.space.caches {
+                cache.0.with(|cache| blocks.extend(cache.of(kind).blocks()));
             }
-            blocks.extend(self.lane.held().of(kind).blocks());
             for start in blocks {
                 let here = classes.kind_at(kind, start);
                 assert_eq!(here, kind, "{context}: a block in the wrong zone");
@@ -95,14 +83,11 @@ impl Rig {
             limit: Iova::new(limit),
         };
         let mut found = match random.below(4) {
-            0 => self.lane.alloc(&request),
             // It may not find what a task finds.
-            1 => self.space.try_alloc(&request),
+            0 => self.space.try_alloc(&request),
             _ => self.space.alloc(&request),
         };
         if found.is_err() {
-            // What the lane held was out of reach.
-            self.lane.trim();
             found = self.space.alloc(&request);
         }
         match found {
@@ -147,9 +132,8 @@ impl Rig {
         let many = 1 + random.below(most) as usize;
         let first = random.below((self.held.len() - many + 1) as u64) as usize;
         let back: Vec<_> = self.held.drain(first..first + many).collect();
-        let failed = match random.below(3) {
-            0 => self.lane.free_all(&back),
-            1 => self.space.free_all(&back),
+        let failed = match random.below(2) {
+            0 => self.space.free_all(&back),
             _ => back
                 .iter()
                 .map(|&range| u64::from(self.space.free(range).is_err()))
@@ -183,8 +167,7 @@ fn every_granule_is_in_one_place() {
             match random.below(100) {
                 0 => rig.space.trim(),
                 1 if random.below(4) == 0 => rig.space.trim_all(),
-                2 => rig.lane = Lane::new(rig.space.clone()),
-                3 => rig.space.replenish().unwrap(),
+                2 => rig.space.replenish().unwrap(),
                 _ if random.below(100) < filling || rig.held.is_empty() => {
                     rig.alloc(&mut random, &context);
                 }
@@ -194,7 +177,6 @@ fn every_granule_is_in_one_place() {
         }
         let held = core::mem::take(&mut rig.held);
         assert_eq!(rig.space.free_all(&held), 0);
-        rig.lane.trim();
         rig.space.trim_all();
         rig.space.release(rig.aside).unwrap();
         let stats = rig.space.stats();

@@ -44,7 +44,7 @@ fn a_call_with_room_left_changes_the_ranges_once() {
                 space.alloc(&request).unwrap()
             }));
             pieces = pieces.max(space.stats().fragments);
-            // As many as in stocks and out, and no more.
+            // As many as in caches and out, and no more.
             assert!(pieces <= 2 * outstanding + 20 * 127 * 3);
         }
         // An offered magazine that finds no depot to go to, at most.
@@ -55,7 +55,7 @@ fn a_call_with_room_left_changes_the_ranges_once() {
 }
 
 #[test]
-fn a_call_that_finds_nothing_empties_each_stock_once() {
+fn a_call_that_finds_nothing_empties_each_cache_once() {
     let all = window(0, 64 * MIB - 1);
     let cpu = Arc::new(AtomicU64::new(0));
     let options = IovaOptions::default();
@@ -77,16 +77,16 @@ fn a_call_that_finds_nothing_empties_each_stock_once() {
     let retries = 2 + 4;
     let looks = (5 + retries) * KINDS + 64;
     let bound = (blocks + 3 * retries) * change(8192) + looks;
-    std::println!("{blocks} blocks in stock: {most} steps of {bound}");
+    std::println!("{blocks} blocks in caches: {most} steps of {bound}");
     assert!(blocks > 4000 && most <= bound);
-    // Nothing is in stock any more, so that the next one finds out soon.
+    // Nothing is in caches any more, so that the next one finds out soon.
     let mut most = 0;
     assert!(most_steps(&space, &mut most, || space.alloc(&request)).is_err());
     assert!(most <= 3 * change(8192) + looks, "{most}");
 }
 
 #[test]
-fn a_limit_is_met_in_a_few_steps_whatever_is_in_stock() {
+fn a_limit_is_met_in_a_few_steps_whatever_is_in_caches() {
     let space = one_cpu(window(0, (1 << 40) - 1));
     for limit in [u64::from(u32::MAX), u64::MAX] {
         let request = Request {
