@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::bounce::{Need, Pool, PoolOptions, Slots, Strategy};
+use portolan::bounce::{Need, PoolOptions, Slots};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions};
 use portolan::inval::{InvalidationQueue, Quirks, Step};
 use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
@@ -14,6 +14,7 @@ use portolan::table::PageTable;
 use crate::addresses::{Threads, cpus};
 use crate::buffers::unowned;
 use portolan_model::fixture::Attached;
+use portolan_model::swiotlb::{self, AnyPool, Strategy};
 
 use crate::rig::{CAPS, PAGE, QUIRKS, access, table};
 use crate::{Failure, Workload};
@@ -104,7 +105,7 @@ impl Workload for Buffers {
 
 /// A slot taken and given back, with so many percent of the others in use.
 pub(crate) struct PoolSlots {
-    pool: Pool<Arc<Threads>>,
+    pool: AnyPool<Arc<Threads>>,
     held: Vec<Slots>,
 }
 
@@ -114,11 +115,11 @@ impl PoolSlots {
         let options = PoolOptions {
             slot: PageSize::of_lg2(11),
             areas: 2,
-            strategy,
         };
         let memory = memory.ok_or(Failure::Addresses)?;
-        let pool = Pool::new(Arc::new(cpus()), memory, options).map_err(|_| Failure::Addresses)?;
-        let take = |pool: &Pool<_>| pool.take(&Need::bytes(2048)).ok();
+        let pool = swiotlb::pool(Arc::new(cpus()), memory, options, strategy);
+        let pool = pool.map_err(|_| Failure::Addresses)?;
+        let take = |pool: &AnyPool<_>| pool.take(&Need::bytes(2048)).ok();
         let mut held: Vec<Slots> = std::iter::from_fn(|| take(&pool)).collect();
         let mut random = fastrand::Rng::with_seed(7);
         let most = held.len() * percent / 100;

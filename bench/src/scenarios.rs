@@ -3,8 +3,8 @@
 //! Each starts from the state that its description names and comes back to it through the library
 //! itself: unmap, plan, sync through a queue that does nothing, reclaim.
 
-use portolan::bounce::Strategy;
 use portolan::dma::{CopyWhen, Policy};
+use portolan_model::swiotlb::Strategy;
 
 use crate::addresses::{Large, Pairs, TwoThreads, of_cpu, of_nothing, of_peer, of_stack};
 use crate::copied::Handed;

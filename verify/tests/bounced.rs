@@ -90,7 +90,7 @@ impl PhysMemory for World {
 
 struct Rig {
     world: Arc<World>,
-    pool: Arc<PoolMemory<Pool<Cpus>, Arc<World>>>,
+    pool: Arc<PoolMemory<Cpus, Arc<World>>>,
     model: Arc<Model>,
     device: Device<Cpus>,
 }

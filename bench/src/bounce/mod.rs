@@ -9,7 +9,7 @@ mod slots;
 
 use std::collections::BTreeMap;
 
-use portolan::bounce::Strategy;
+use portolan_model::swiotlb::Strategy;
 use serde::Serialize;
 
 use crate::Failure;
@@ -167,7 +167,7 @@ pub fn run(case: &Case) -> Result<BounceRow, Failure> {
             if turn > 0 {
                 samples.push(all);
             }
-            if turn > 0 && *strategy == Strategy::default() {
+            if turn > 0 && *strategy == Strategy::LockFree {
                 let alone = match case.threads {
                     1 => all,
                     _ => sample(stage, case, 1)?,
@@ -185,7 +185,7 @@ pub fn run(case: &Case) -> Result<BounceRow, Failure> {
     for (strategy, _, samples) in &mut stages {
         spreads.insert(strategy.name(), spread(samples)?);
     }
-    let ours = spreads.remove(Strategy::default().name());
+    let ours = spreads.remove(Strategy::LockFree.name());
     let ours = ours.ok_or(Failure::NotPrepared)?;
     let limit = spread(&mut limit)?;
     Ok(BounceRow {

@@ -3,10 +3,9 @@
 use std::hint::black_box;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::bounce::{
-    BouncePool, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Slots, Strategy,
-};
+use portolan::bounce::{BouncePool, Copied, Fill, Need, Padding, PoolMemory, PoolOptions, Slots};
 use portolan_linux::memory::{Backing, Base, HostMemory};
+use portolan_model::swiotlb::{self, AnyArea, Strategy};
 
 use super::pass::{Threads, Turn, cpus};
 use crate::Failure;
@@ -16,7 +15,7 @@ const POOL: u64 = 64 << 20;
 
 /// A pool in memory of this process, with buffers in use.
 pub(super) struct Stage {
-    pool: PoolMemory<Pool<Threads>, HostMemory>,
+    pool: PoolMemory<Threads, HostMemory, AnyArea<Threads>>,
     held: Vec<Slots>,
     /// Behind the pool, one for each thread.
     buffers: PhysAddr,
@@ -59,9 +58,9 @@ impl Stage {
         let options = PoolOptions {
             slot: PageSize::of_lg2(11),
             areas: threads as u32,
-            strategy,
         };
-        let pool = Pool::new(cpus(threads), range, options).map_err(|_| Failure::Addresses)?;
+        let pool = swiotlb::pool(cpus(threads), range, options, strategy);
+        let pool = pool.map_err(|_| Failure::Addresses)?;
         let take = || pool.take(&need_of(bytes)).ok();
         let mut held: Vec<Slots> = std::iter::from_fn(take).collect();
         let mut random = fastrand::Rng::with_seed(7);

@@ -13,6 +13,7 @@
 //! * [`device`]: devices that do DMA, remember where it went, and try again.
 //! * [`fixture`]: pieces that scenarios and benchmarks are put together from.
 //! * [`profile`]: machines, as the price of each event and where each price comes from.
+//! * [`swiotlb`]: bounce pools of other designs, to compare with.
 //! * [`cpus`]: CPUs in virtual time, on which code that shares memory runs.
 //! * [`clock`], [`counters`]: virtual time and what happened in it.
 //!
@@ -37,6 +38,7 @@ pub mod profile;
 pub mod smmuv2;
 pub mod smmuv3;
 mod stage;
+pub mod swiotlb;
 pub mod tables;
 pub mod tegra_smmu;
 pub mod vtd;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 
 use loom::sync::Arc;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::bounce::{Need, Pool, PoolOptions, Strategy};
+use portolan::bounce::{Need, Pool, PoolOptions};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
 const SLOT: u64 = 2048;
@@ -17,7 +17,6 @@ fn pool(words: u64) -> Arc<Pool<LoomCpus>> {
     let options = PoolOptions {
         slot: PageSize::of_lg2(11),
         areas: 1,
-        strategy: Strategy::LockFree,
     };
     Arc::new(Pool::new(LoomCpus::new(1), memory, options).unwrap())
 }

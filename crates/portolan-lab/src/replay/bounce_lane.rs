@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Result, anyhow};
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
-use portolan::bounce::{Need, Pool, PoolOptions, Slots, Strategy};
+use portolan::bounce::{Need, Pool, PoolOptions, Slots};
 use portolan::platform::{Clock, Nanos, SpinCpus};
 use portolan::table::Segment;
 use portolan_model::profile::{Event, Profile};
@@ -81,7 +81,6 @@ impl BounceLane {
         let options = PoolOptions {
             slot: PageSize::of_lg2(11),
             areas: count,
-            strategy: Strategy::LockFree,
         };
         let memory = PhysRange::from_len(PhysAddr::new(1 << 32), POOL);
         let memory = memory.ok_or_else(|| anyhow!("no pool"))?;

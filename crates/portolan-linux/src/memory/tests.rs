@@ -2,7 +2,7 @@
 
 use super::*;
 use portolan::bounce::{
-    BouncePool, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Strategy, Way,
+    BouncePool, Copied, Fill, Need, Padding, Pool, PoolMemory, PoolOptions, Way,
 };
 use portolan::platform::{Clock, Nanos, SpinCpus};
 
@@ -114,7 +114,6 @@ fn a_pool_lies_in_it_and_copies_through_it() {
     let options = PoolOptions {
         slot: PageSize::of_lg2(11),
         areas: 1,
-        strategy: Strategy::LockFree,
     };
     let range = PhysRange::from_len(at(1 << 19), 1 << 19).unwrap();
     let pool = Pool::new(cpus, range, options).unwrap();

@@ -1,14 +1,15 @@
 //! Runs of free slots in words of 64.
 
-/// What is looked for: `count` free slots from one whose number is `phase` more than a multiple of
-/// `stride`.
+/// A search for `count` free slots, from one whose number is `phase` more than a multiple of `stride`.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Want {
-    /// At least 1.
+pub struct Want {
+    /// Slots of the run, at least 1.
     pub count: u32,
-    /// A power of two.
+    /// Alignment of the run's first slot, in slots: a power of two.
     pub stride: u32,
-    /// Below `stride`.
+    /// Remainder of the first slot's number by `stride`.
     pub phase: u32,
 }
 
@@ -61,8 +62,8 @@ impl Want {
         }
     }
 
-    /// The first number, from `at` on, where a run may begin.
-    pub(super) const fn align_up(self, at: u32) -> u32 {
+    /// The lowest slot, from `at` on, where a run may begin.
+    pub const fn align_up(self, at: u32) -> u32 {
         let above = at.wrapping_sub(self.phase) & (self.stride - 1);
         if above == 0 {
             at
@@ -71,9 +72,10 @@ impl Want {
         }
     }
 
-    /// The first slot of a run that lies in one word, if `free` has one.
+    /// The first slot of a run that lies in the 64 slots of the word number `word`, of which the bits
+    /// set in `free` are free.
     #[inline]
-    pub(super) const fn find(self, free: u64, word: u32) -> Option<u32> {
+    pub const fn find(self, free: u64, word: u32) -> Option<u32> {
         let mut begins = free & self.starts_in(word);
         if self.count > 1 {
             let mut runs = free;

@@ -7,7 +7,8 @@
 
 use core::fmt;
 
-use super::{GiveError, GrowingPool, Need, Pool, PoolSource, PoolUse, Slots, TakeError};
+use super::lockfree::LockFree;
+use super::{Area, GiveError, Need, Pool, PoolUse, Slots, TakeError};
 use crate::addr::{PhysAddr, PhysRange};
 use crate::platform::{Cpus, PhysMemory};
 
@@ -31,7 +32,7 @@ pub enum Padding {
     Leave,
 }
 
-/// A pool whatever its CPUs, with the memory that it is in.
+/// A bounce pool together with the memory that it lends, as devices use it.
 ///
 /// *Context.* Interrupt, all methods.
 pub trait BouncePool: Send + Sync {
@@ -57,79 +58,27 @@ pub trait BouncePool: Send + Sync {
     fn in_use(&self) -> PoolUse;
 }
 
-/// Something that lends slots.
-///
-/// *Context.* Interrupt, all methods.
-pub trait SlotSource: Send + Sync {
-    /// Takes slots.
-    ///
-    /// # Errors
-    /// See [`TakeError`].
-    fn take(&self, need: &Need) -> Result<Slots, TakeError>;
-
-    /// Gives slots back.
-    ///
-    /// # Errors
-    /// See [`GiveError`].
-    fn give(&self, slots: Slots) -> Result<(), GiveError>;
-
-    /// How full it is.
-    fn in_use(&self) -> PoolUse;
-}
-
-impl<P: Cpus> SlotSource for Pool<P> {
-    #[inline]
-    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
-        Self::take(self, need)
-    }
-
-    #[inline]
-    fn give(&self, slots: Slots) -> Result<(), GiveError> {
-        Self::give(self, slots)
-    }
-
-    fn in_use(&self) -> PoolUse {
-        Self::in_use(self)
-    }
-}
-
-impl<P: Cpus + Clone, S: PoolSource> SlotSource for GrowingPool<P, S> {
-    #[inline]
-    fn take(&self, need: &Need) -> Result<Slots, TakeError> {
-        Self::take(self, need)
-    }
-
-    #[inline]
-    fn give(&self, slots: Slots) -> Result<(), GiveError> {
-        Self::give(self, slots)
-    }
-
-    fn in_use(&self) -> PoolUse {
-        Self::in_use(self)
-    }
-}
-
-/// A [`Pool`] or [`GrowingPool`], and the memory that it is in.
+/// A [`Pool`] and the memory that it is in.
 ///
 /// *Context.* Interrupt, all methods; dropping it is what dropping the pool is.
-pub struct PoolMemory<S: SlotSource, M: PhysMemory> {
-    pool: S,
+pub struct PoolMemory<P: Cpus, M: PhysMemory, A: Area = LockFree<<P as Cpus>::Word>> {
+    pool: Pool<P, A>,
     memory: M,
 }
 
-impl<S: SlotSource, M: PhysMemory> PoolMemory<S, M> {
+impl<P: Cpus, M: PhysMemory, A: Area> PoolMemory<P, M, A> {
     /// `memory` reaches the memory of `pool` and that of buffers.
-    pub const fn new(pool: S, memory: M) -> Self {
+    pub const fn new(pool: Pool<P, A>, memory: M) -> Self {
         Self { pool, memory }
     }
 
     /// The pool.
-    pub const fn pool(&self) -> &S {
+    pub const fn pool(&self) -> &Pool<P, A> {
         &self.pool
     }
 }
 
-impl<S: SlotSource, M: PhysMemory> BouncePool for PoolMemory<S, M> {
+impl<P: Cpus, M: PhysMemory, A: Area> BouncePool for PoolMemory<P, M, A> {
     #[inline]
     fn take(&self, need: &Need) -> Result<Slots, TakeError> {
         self.pool.take(need)

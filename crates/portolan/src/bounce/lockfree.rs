@@ -9,20 +9,26 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use super::bits::{WORD, Want, ones, survey};
+use super::area::{Area, Want};
+use super::bits::{WORD, ones, survey};
 use super::error::GiveError;
 use crate::platform::SharedWord;
 
-/// Slots, each free or claimed.
-pub(super) struct LockFree<W> {
+/// An [`Area`] without a lock: one bit a slot.
+pub struct LockFree<W> {
     /// The word that was freed last.
     recent: W,
     words: Box<[W]>,
 }
 
 impl<W: SharedWord> LockFree<W> {
-    /// `words` words of free slots.
-    pub(super) fn new(words: u32) -> Result<Self, alloc::collections::TryReserveError> {
+    /// An area of `64 * words` slots, all free.
+    ///
+    /// *Context.* Task: allocates.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn new(words: u32) -> Result<Self, alloc::collections::TryReserveError> {
         let mut all = Vec::new();
         all.try_reserve_exact(words as usize)?;
         all.extend((0..words).map(|_| W::new(u64::MAX)));
@@ -30,30 +36,6 @@ impl<W: SharedWord> LockFree<W> {
             recent: W::new(0),
             words: all.into_boxed_slice(),
         })
-    }
-
-    /// Claims a run, and returns its first slot.
-    #[inline]
-    pub(super) fn take(&self, want: Want) -> Option<u32> {
-        let words = self.words.len();
-        let recent = self.recent.load(Relaxed) as usize;
-        if want.count <= WORD {
-            // Most callers end here: the word that was freed last.
-            if let Some(first) = self.take_in(recent, want) {
-                return Some(first);
-            }
-            let others = (recent + 1..words).chain(0..recent);
-            for word in others {
-                if let Some(first) = self.take_in(word, want) {
-                    self.recent.store(word as u64, Relaxed);
-                    return Some(first);
-                }
-            }
-            if want.count == 1 {
-                return None;
-            }
-        }
-        self.take_across(want)
     }
 
     #[inline]
@@ -123,10 +105,34 @@ impl<W: SharedWord> LockFree<W> {
         }
         true
     }
+}
 
-    /// Gives a run back.
+impl<W: SharedWord> Area for LockFree<W> {
     #[inline]
-    pub(super) fn give(&self, first: u32, count: u32) -> Result<(), GiveError> {
+    fn take(&self, want: Want) -> Option<u32> {
+        let words = self.words.len();
+        let recent = self.recent.load(Relaxed) as usize;
+        if want.count <= WORD {
+            // Most callers end here: the word that was freed last.
+            if let Some(first) = self.take_in(recent, want) {
+                return Some(first);
+            }
+            let others = (recent + 1..words).chain(0..recent);
+            for word in others {
+                if let Some(first) = self.take_in(word, want) {
+                    self.recent.store(word as u64, Relaxed);
+                    return Some(first);
+                }
+            }
+            if want.count == 1 {
+                return None;
+            }
+        }
+        self.take_across(want)
+    }
+
+    #[inline]
+    fn give(&self, first: u32, count: u32) -> Result<(), GiveError> {
         let inside = first % WORD;
         if inside + count <= WORD {
             let word = (first / WORD) as usize;
@@ -150,13 +156,11 @@ impl<W: SharedWord> LockFree<W> {
         again
     }
 
-    /// Whether all slots of a run are claimed.
-    pub(super) fn is_taken(&self, first: u32, count: u32) -> bool {
+    fn is_taken(&self, first: u32, count: u32) -> bool {
         pieces(first, count).all(|(word, mask)| self.words[word].load(Relaxed) & mask == 0)
     }
 
-    /// The longest free run, and the number of free slots, as they were one word after the other.
-    pub(super) fn survey(&self) -> (u32, u32) {
+    fn survey(&self) -> (u32, u32) {
         survey(self.words.iter().map(|word| word.load(Relaxed)))
     }
 }

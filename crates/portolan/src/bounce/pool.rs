@@ -3,54 +3,16 @@
 //! *Context.* Interrupt, but where a function says otherwise: making a pool, and dropping one.
 
 use alloc::boxed::Box;
+use alloc::collections::TryReserveError;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::bits::{WORD, Want};
+use super::area::{Area, Want};
+use super::bits::WORD;
 use super::error::{GiveError, PoolError, TakeError};
-use super::locked::{Bits, List, Order};
 use super::lockfree::LockFree;
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::platform::{Cpus, Lock, SharedWord};
-
-/// How free slots are found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Strategy {
-    /// One lock and one area, whatever is asked for; a number a slot that says how many are free
-    /// from there on; next fit.
-    OneLock,
-    /// The same with a lock for each area.
-    AreaLocks,
-    /// A lock and a bitmap for each area; next fit.
-    AreaBitmaps,
-    /// The same, the run that was freed last first.
-    RecentFirst,
-    /// Bitmaps without locks, the word that was freed last first.
-    #[default]
-    LockFree,
-}
-
-impl Strategy {
-    /// All, each with what the one before it lacks.
-    pub const ALL: [Self; 5] = [
-        Self::OneLock,
-        Self::AreaLocks,
-        Self::AreaBitmaps,
-        Self::RecentFirst,
-        Self::LockFree,
-    ];
-
-    /// The name in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OneLock => "one-lock",
-            Self::AreaLocks => "area-locks",
-            Self::AreaBitmaps => "area-bitmaps",
-            Self::RecentFirst => "recent-first",
-            Self::LockFree => "lock-free",
-        }
-    }
-}
+use crate::platform::{Cpus, SharedWord};
 
 /// How a pool is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +21,6 @@ pub struct PoolOptions {
     pub slot: PageSize,
     /// Areas; a power of two, or rounded up to one.
     pub areas: u32,
-    /// How slots are found.
-    pub strategy: Strategy,
 }
 
 impl PoolOptions {
@@ -69,7 +29,6 @@ impl PoolOptions {
         Self {
             slot: PageSize::of_lg2(11),
             areas: u32::try_from(cpus.count()).unwrap_or(1 << 16),
-            strategy: Strategy::default(),
         }
     }
 }
@@ -114,11 +73,6 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// Where the pool begins that they are of.
-    pub(super) fn pool(&self) -> PhysAddr {
-        self.pool
-    }
-
     /// Where the bytes asked for lie.
     pub fn data(&self) -> PhysRange {
         self.data
@@ -139,12 +93,6 @@ pub struct PoolUse {
     pub longest_free: u32,
 }
 
-enum Kind<P: Cpus> {
-    List(P::Lock<List>),
-    Bits(P::Lock<Bits>),
-    Free(LockFree<P::Word>),
-}
-
 /// Two cache lines, since some processors fetch pairs of them.
 #[repr(align(128))]
 struct CachePadded<T>(T);
@@ -153,18 +101,18 @@ struct CachePadded<T>(T);
 ///
 /// Each CPU has a home area, where it looks first; the others follow in order, each once.
 ///
-/// *Locking.* None with [`Strategy::LockFree`]; otherwise one for each area, under which nothing
-/// else is locked, so that [`Pool`] may be used under another lock.
+/// *Locking.* None with [`LockFree`] areas, which every pool of this library has. `A` is for others,
+/// to compare with.
 ///
 /// *Context.* Interrupt, all methods but [`Pool::new`]; dropping it is for tasks, since it frees
 /// memory.
-pub struct Pool<P: Cpus> {
+pub struct Pool<P: Cpus, A: Area = LockFree<<P as Cpus>::Word>> {
     cpus: P,
     memory: PhysRange,
     slot: PageSize,
     /// Slots of an area; a power of two times 64.
     area_slots: u32,
-    areas: Box<[CachePadded<Kind<P>>]>,
+    areas: Box<[CachePadded<A>]>,
     /// How many slots the buffer that begins at each slot has; 0 where none begins.
     taken: Box<[P::Word]>,
     high_water: P::Word,
@@ -178,11 +126,25 @@ impl<P: Cpus> Pool<P> {
     /// # Errors
     /// See [`PoolError`].
     pub fn new(cpus: P, memory: PhysRange, options: PoolOptions) -> Result<Self, PoolError> {
+        Self::with_areas(cpus, memory, options, |slots| LockFree::new(slots / WORD))
+    }
+}
+
+impl<P: Cpus, A: Area> Pool<P, A> {
+    /// A pool of `memory` whose areas `make` makes: with so many slots, all free.
+    ///
+    /// *Context.* Task: allocates its records.
+    ///
+    /// # Errors
+    /// See [`PoolError`].
+    pub fn with_areas(
+        cpus: P,
+        memory: PhysRange,
+        options: PoolOptions,
+        make: impl Fn(u32) -> Result<A, TryReserveError>,
+    ) -> Result<Self, PoolError> {
         let slot = options.slot;
-        let areas = match options.strategy {
-            Strategy::OneLock => 1,
-            _ => options.areas.clamp(1, 1 << 16).next_power_of_two(),
-        };
+        let areas = options.areas.clamp(1, 1 << 16).next_power_of_two();
         let bytes = memory.len_minus_one().saturating_add(1);
         let wanted = (u64::from(areas) * u64::from(WORD)) << slot.lg2();
         let shape = PoolError::Shape {
@@ -197,44 +159,25 @@ impl<P: Cpus> Pool<P> {
             return Err(shape);
         }
         let area_slots = slots / areas;
-        let pool = Self::build(options.strategy, areas, area_slots, slots);
-        let (areas, taken) = pool.map_err(|_| PoolError::Memory)?;
+        let (mut all, mut taken) = (Vec::new(), Vec::new());
+        let reserved = all.try_reserve_exact(areas as usize);
+        reserved.map_err(|_| PoolError::Memory)?;
+        for _ in 0..areas {
+            let area = make(area_slots).map_err(|_| PoolError::Memory)?;
+            all.push(CachePadded(area));
+        }
+        let reserved = taken.try_reserve_exact(slots as usize);
+        reserved.map_err(|_| PoolError::Memory)?;
+        taken.extend((0..slots).map(|_| P::Word::new(0)));
         Ok(Self {
             cpus,
             memory,
             slot,
             area_slots,
-            areas,
-            taken,
+            areas: all.into_boxed_slice(),
+            taken: taken.into_boxed_slice(),
             high_water: SharedWord::new(0),
         })
-    }
-
-    #[allow(clippy::type_complexity)] // Two boxes, named where they end up.
-    fn build(
-        strategy: Strategy,
-        areas: u32,
-        area_slots: u32,
-        slots: u32,
-    ) -> Result<(Box<[CachePadded<Kind<P>>]>, Box<[P::Word]>), alloc::collections::TryReserveError>
-    {
-        let words = area_slots / WORD;
-        let mut all = Vec::new();
-        all.try_reserve_exact(areas as usize)?;
-        for _ in 0..areas {
-            all.push(CachePadded(match strategy {
-                Strategy::OneLock | Strategy::AreaLocks => {
-                    Kind::List(Lock::new(List::new(area_slots)?))
-                }
-                Strategy::AreaBitmaps => Kind::Bits(Lock::new(Bits::new(words, Order::Next)?)),
-                Strategy::RecentFirst => Kind::Bits(Lock::new(Bits::new(words, Order::Recent)?)),
-                Strategy::LockFree => Kind::Free(LockFree::new(words)?),
-            }));
-        }
-        let mut taken = Vec::new();
-        taken.try_reserve_exact(slots as usize)?;
-        taken.extend((0..slots).map(|_| P::Word::new(0)));
-        Ok((all.into_boxed_slice(), taken.into_boxed_slice()))
     }
 
     /// The memory.
@@ -320,11 +263,7 @@ impl<P: Cpus> Pool<P> {
 
     #[inline]
     fn take_in(&self, area: usize, want: Want) -> Option<u32> {
-        let local = match &self.areas[area].0 {
-            Kind::Free(area) => area.take(want),
-            Kind::List(area) => area.with(|area| area.take(want)),
-            Kind::Bits(area) => area.with(|area| area.take(want)),
-        }?;
+        let local = self.areas[area].0.take(want)?;
         Some(area as u32 * self.area_slots + local)
     }
 
@@ -401,11 +340,7 @@ impl<P: Cpus> Pool<P> {
         }
         word.store(0, Relaxed);
         let (area, local) = (first / self.area_slots, first % self.area_slots);
-        match &self.areas[area as usize].0 {
-            Kind::Free(area) => area.give(local, given),
-            Kind::List(area) => area.with(|area| area.give(local, given)),
-            Kind::Bits(area) => area.with(|area| area.give(local, given)),
-        }
+        self.areas[area as usize].0.give(local, given)
     }
 
     /// Whether `at` lies in a slot that is taken.
@@ -416,11 +351,7 @@ impl<P: Cpus> Pool<P> {
             return false;
         };
         let (area, local) = (slot / self.area_slots, slot % self.area_slots);
-        match &self.areas[area as usize].0 {
-            Kind::Free(area) => area.is_taken(local, 1),
-            Kind::List(area) => area.with(|area| area.is_taken(local, 1)),
-            Kind::Bits(area) => area.with(|area| area.is_taken(local, 1)),
-        }
+        self.areas[area as usize].0.is_taken(local, 1)
     }
 
     /// How full the pool is. Counts each area in turn.
@@ -429,11 +360,7 @@ impl<P: Cpus> Pool<P> {
     pub fn in_use(&self) -> PoolUse {
         let (mut longest_free, mut free) = (0, 0);
         for area in &self.areas {
-            let (longest, total) = match &area.0 {
-                Kind::Free(area) => area.survey(),
-                Kind::List(area) => area.with(|area| area.survey()),
-                Kind::Bits(area) => area.with(|area| area.survey()),
-            };
+            let (longest, total) = area.0.survey();
             longest_free = longest_free.max(longest);
             free += total;
         }

@@ -13,8 +13,9 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow};
 use fastrand::Rng;
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::bounce::{Need, Pool, PoolOptions, Slots, Strategy};
+use portolan::bounce::{Need, PoolOptions, Slots};
 use portolan_model::cpus::{Schedule, SharingPrices, VirtualCpus};
+use portolan_model::swiotlb::{self, AnyPool, Strategy};
 
 /// Bytes of a request.
 pub const BLOCK: u64 = 4096;
@@ -77,7 +78,7 @@ impl Outcome {
 struct Guest<'l> {
     load: &'l Load,
     cpus: VirtualCpus,
-    pool: Pool<VirtualCpus>,
+    pool: AnyPool<VirtualCpus>,
     /// When the device is free, in nanoseconds.
     device_free: Mutex<f64>,
     sums: Mutex<Sums>,
@@ -102,11 +103,10 @@ pub fn simulate(load: &Load) -> Result<Outcome> {
     let options = PoolOptions {
         slot: PageSize::of_lg2(11),
         areas: load.cpus as u32,
-        strategy: load.strategy,
     };
     let guest = Guest {
         load,
-        pool: Pool::new(cpus.clone(), memory, options)?,
+        pool: swiotlb::pool(cpus.clone(), memory, options, load.strategy)?,
         cpus,
         device_free: Mutex::new(0.0),
         sums: Mutex::default(),

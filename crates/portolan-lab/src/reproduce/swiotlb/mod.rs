@@ -12,9 +12,9 @@ mod text;
 pub use text::swiotlb_text;
 
 use anyhow::{Context, Result};
-use portolan::bounce::Strategy;
 use portolan_model::cpus::SharingPrices;
 use portolan_model::profile::Profile;
+use portolan_model::swiotlb::Strategy;
 use serde::Serialize;
 
 use super::published::{self, Direction4K, Kernel, SwiotlbRow};

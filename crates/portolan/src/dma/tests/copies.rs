@@ -52,7 +52,7 @@ pub(super) const POOL_BYTES: u64 = 128 << 11;
 pub(super) struct Copier {
     pub(super) rig: Rig,
     pub(super) bytes: Arc<Bytes>,
-    pool: Arc<PoolMemory<Pool<Cpus>, Arc<Bytes>>>,
+    pool: Arc<PoolMemory<Cpus, Arc<Bytes>>>,
     alive: Arc<AtomicUsize>,
     streams: AtomicU32,
 }

@@ -1,9 +1,20 @@
-//! Areas behind a lock, as Linux has them and as was published for it.
+//! What areas keep behind their lock: a list of free runs, or a bitmap.
 
-use alloc::vec::Vec;
+use std::collections::TryReserveError;
 
-use super::bits::{WORD, Want, ones, survey};
-use super::error::GiveError;
+use portolan::bounce::{GiveError, Want};
+
+/// Slots in a word of a bitmap.
+pub(super) const WORD: u32 = 64;
+
+/// The lowest `count` bits.
+const fn ones(count: u32) -> u64 {
+    match count {
+        0 => 0,
+        1..=63 => (1 << count) - 1,
+        _ => u64::MAX,
+    }
+}
 
 /// Where a search begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +35,7 @@ pub(super) struct List {
 }
 
 impl List {
-    pub(super) fn new(slots: u32) -> Result<Self, alloc::collections::TryReserveError> {
+    pub(super) fn new(slots: u32) -> Result<Self, TryReserveError> {
         let mut free_from = Vec::new();
         free_from.try_reserve_exact(slots as usize)?;
         let until_end = |slot: u32| (SEGMENT - slot % SEGMENT).min(slots - slot);
@@ -120,10 +131,7 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    pub(super) fn new(
-        words: u32,
-        order: Order,
-    ) -> Result<Self, alloc::collections::TryReserveError> {
+    pub(super) fn new(words: u32, order: Order) -> Result<Self, TryReserveError> {
         let mut all = Vec::new();
         all.try_reserve_exact(words as usize)?;
         all.resize(words as usize, u64::MAX);
@@ -204,6 +212,12 @@ impl Bits {
     }
 
     pub(super) fn survey(&self) -> (u32, u32) {
-        survey(self.words.iter().copied())
+        let (mut longest, mut free, mut run) = (0, 0, 0);
+        for slot in 0..self.words.len() as u32 * WORD {
+            run = if self.is_taken(slot, 1) { 0 } else { run + 1 };
+            free += u32::from(run > 0);
+            longest = longest.max(run);
+        }
+        (longest, free)
     }
 }
