@@ -29,7 +29,12 @@ pub use options::USAGE;
 /// The packages whose mutants are made.
 const PACKAGES: [&str; 2] = ["portolan", "portolan-hw"];
 /// The packages whose tests meet what the own unit tests let through.
-const WIDER: [&str; 3] = ["portolan", "portolan-model", "portolan-verify"];
+const WIDER: [&str; 4] = [
+    "portolan",
+    "portolan-hw",
+    "portolan-model",
+    "portolan-verify",
+];
 
 /// Runs the command: 0 if enough mutants are caught or the tool cannot be had, 1 if too few are or an
 /// equivalent is named that is none, 2 if nothing could be found out.

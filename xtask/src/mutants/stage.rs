@@ -107,24 +107,30 @@ impl<'t> Stage<'t> {
         Ok(verdicts)
     }
 
+    /// The packages' tests run one package after the other, the cheapest to compile first: most
+    /// mutants that wider tests catch never need the last of them compiled.
     fn meet(
         &mut self,
         reach: Reach,
         packages: &[String],
         mutant: &Mutant,
     ) -> anyhow::Result<Verdict> {
-        let limit = self.limit(reach, packages)?;
-        let _made = self.tree.make(mutant)?;
-        if !self.build(reach, packages, Stdio::null())? {
-            return Ok(Verdict::Unviable);
+        for package in packages {
+            let package = std::slice::from_ref(package);
+            let limit = self.limit(reach, package)?;
+            let _made = self.tree.make(mutant)?;
+            if !self.build(reach, package, Stdio::null())? {
+                return Ok(Verdict::Unviable);
+            }
+            let mut tests = self.tests(reach, package);
+            tests.stdout(Stdio::null()).stderr(Stdio::null());
+            match ends_well(&mut tests, limit)? {
+                None => return Ok(Verdict::Hung),
+                Some(true) => {}
+                Some(false) => return Ok(Verdict::Caught),
+            }
         }
-        let mut tests = self.tests(reach, packages);
-        tests.stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(match ends_well(&mut tests, limit)? {
-            None => Verdict::Hung,
-            Some(true) => Verdict::Survived,
-            Some(false) => Verdict::Caught,
-        })
+        Ok(Verdict::Survived)
     }
 
     /// How long the tests may take, from how long they take on the unchanged source: which they have

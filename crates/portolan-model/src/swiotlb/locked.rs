@@ -81,7 +81,7 @@ impl List {
     /// Counts the free slots before `end`, which is taken or begins a segment.
     fn count_back(&mut self, end: u32) {
         let mut run = match self.free_from.get(end as usize) {
-            Some(&run) if end % SEGMENT != 0 => run,
+            Some(&run) if !end.is_multiple_of(SEGMENT) => run,
             _ => 0,
         };
         let segment = (end.saturating_sub(1)) / SEGMENT * SEGMENT;
@@ -101,7 +101,7 @@ impl List {
         }
         for slot in (first..first + count).rev() {
             let after = match self.free_from.get(slot as usize + 1) {
-                Some(&run) if (slot + 1) % SEGMENT != 0 => run,
+                Some(&run) if !(slot + 1).is_multiple_of(SEGMENT) => run,
                 _ => 0,
             };
             self.free_from[slot as usize] = after + 1;
@@ -164,11 +164,11 @@ impl Bits {
         while at.checked_add(want.count)? <= end {
             let word = at / WORD;
             let free = self.words[word as usize] & !ones(at % WORD);
-            if want.count <= WORD {
-                if let Some(first) = want.find(free, word) {
-                    let found = word * WORD + first;
-                    return (found + want.count <= end).then_some(found);
-                }
+            if want.count <= WORD
+                && let Some(first) = want.find(free, word)
+            {
+                let found = word * WORD + first;
+                return (found + want.count <= end).then_some(found);
             }
             match self.taken_in(at, want.count) {
                 None => return Some(at),
