@@ -20,6 +20,7 @@
 extern crate alloc;
 
 pub mod amd;
+mod chassis;
 pub mod firmware;
 pub mod ids;
 mod iommu;

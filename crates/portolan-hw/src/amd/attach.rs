@@ -19,12 +19,11 @@ use portolan::table::PageTable;
 use portolan::table::format::AmdV1;
 
 use super::command::{self, Counted};
-use super::device_table::{Forget, Memory};
+use super::device_table::{BLOCKED, Forget, Memory};
 use super::shared::Shared;
 use super::spec::ADDRESS;
 use super::spec::entry::{DOMAIN, IR, IW, MODE};
 use super::unit::{AmdDomain, AmdVi, PASS};
-use super::update::BLOCKED;
 
 /// A domain that is kept alive.
 #[derive(Clone)]

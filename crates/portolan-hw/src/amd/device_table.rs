@@ -7,16 +7,30 @@
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr, StreamId};
+use portolan::inval::Walker;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
 
 use super::command::Counted;
 use super::config::{self, StreamSettings};
 use super::shared::Shared;
-use super::spec::entry::{LG2_BYTES, SYSTEM_MANAGEMENT, WORDS};
+use super::spec::entry::{IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS};
 use super::spec::reg;
-use super::update::{BLOCKED, Update, blocks, plan};
+use crate::chassis::entry::{self, After, At, Kind, Live, Words};
 use crate::firmware::ivrs::Devices;
+
+/// Word 0 of an entry that blocks: translation counts, and neither reads nor writes are let through.
+pub(super) const BLOCKED: u64 = V | TV;
+
+/// An entry without V lets everything through (2.2.2.1). Hardware reads an entry whole, between any two
+/// writes of 64 bits, and keeps what it read (2.2.2.2): so one that lets anything through is made to
+/// block first.
+pub(crate) const ENTRY: Kind = Kind {
+    deciding: V | TV | IR | IW,
+    closed: BLOCKED,
+    reads: |_| [u64::MAX; entry::WORDS],
+    live: Live::Closed,
+};
 
 /// The words of an entry that are about memory.
 pub(super) type Memory = [u64; 2];
@@ -56,8 +70,8 @@ impl DeviceTable {
         for of in settings {
             let words = config::words(of.settings);
             for stream in table.within(of.streams) {
-                for (word, value) in table.entry(mem, stream).iter().skip(1).zip(words) {
-                    Word::store(word, value);
+                for (word, value) in (1..).zip(words) {
+                    table.at(stream).write(mem, word, value);
                 }
             }
         }
@@ -78,18 +92,13 @@ impl DeviceTable {
 
     /// Sets what the entry of `stream` says of memory, before the unit is told of the table.
     pub(super) fn prepare<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16, memory: Memory) {
-        let entry = self.entry(mem, stream);
-        let old = read(entry);
-        for (word, value) in entry.iter().zip(merged(&old, memory)) {
-            Word::store(word, value);
-        }
+        let at = self.at(stream);
+        at.fill((mem, Walker::Coherent), &merged(at.read(mem), memory));
     }
 
     /// Whether the entry of `stream` lets nothing through.
     pub(super) fn blocks<M: TableMem<AtomicU64>>(&self, mem: &M, stream: u16) -> bool {
-        self.entry(mem, stream)
-            .first()
-            .is_none_or(|word| blocks(Word::load(word)))
+        u32::from(stream) >= self.streams() || ENTRY.is_closed(self.at(stream).read(mem)[0])
     }
 
     /// Changes bits of what the entry of `stream` says of interrupts: keeps `keep` and sets `set`, by
@@ -101,9 +110,8 @@ impl DeviceTable {
         keep: u64,
         set: u64,
     ) {
-        if let Some(word) = self.entry(mem, stream).get(INTERRUPTS) {
-            Word::store(word, Word::load(word) & keep | set);
-        }
+        let at = self.at(stream);
+        at.write(mem, INTERRUPTS, at.read(mem)[INTERRUPTS] & keep | set);
     }
 
     /// Streams that have an entry.
@@ -121,10 +129,14 @@ impl DeviceTable {
         mem.free(self.base, self.size);
     }
 
-    fn entry<'m, M: TableMem<AtomicU64>>(&self, mem: &'m M, stream: u16) -> &'m [AtomicU64] {
-        let first = usize::from(stream) * WORDS;
-        let table = mem.table(self.base, self.size);
-        table.get(first..first + WORDS).unwrap_or(&[])
+    /// The entry of `stream`, which has one.
+    fn at(&self, stream: u16) -> At {
+        At {
+            table: self.base,
+            size: self.size,
+            first: usize::from(stream) * WORDS,
+            words: WORDS,
+        }
     }
 
     /// Changes what the entry of `stream`, which has one, says of memory to `new`, step by step.
@@ -137,43 +149,23 @@ impl DeviceTable {
         new: Memory,
         forget: &Forget<'_>,
     ) -> Result<(), IommuError> {
-        let entry = self.entry(&shared.control.mem, stream);
-        let old = read(entry);
-        for step in plan(&old, &merged(&old, new)) {
-            let done = match step {
-                Update::Write { word, value } => {
-                    if let Some(word) = entry.get(word) {
-                        Word::store(word, value);
-                    }
-                    Ok(())
-                }
-                // Stores are in order, and the unit snoops.
-                Update::Publish => Ok(()),
-                Update::ForgetOld => shared.run(&mut forget.old.iter().copied()),
-                Update::ForgetBlocked => shared.run(&mut forget.blocked.iter().copied()),
-            };
-            if let Err(error) = done {
-                if let Some(word) = entry.first() {
-                    Word::store(word, BLOCKED);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
+        let (at, mem) = (self.at(stream), &shared.control.mem);
+        let new = merged(at.read(mem), new);
+        // Stores are in order, and the unit snoops.
+        let changed = at.change((mem, Walker::Coherent), &ENTRY, &new, |after| match after {
+            After::Closed => shared.run(&mut forget.old.iter().copied()),
+            After::Unread if !ENTRY.is_closed(new[0]) => Ok(()),
+            // Of an entry that blocks its other words are kept too.
+            After::Unread | After::Changed => shared.run(&mut forget.blocked.iter().copied()),
+        });
+        changed.inspect_err(|_| at.write(mem, 0, BLOCKED))
     }
-}
-
-fn read(entry: &[AtomicU64]) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    for (value, word) in words.iter_mut().zip(entry) {
-        *value = Word::load(word);
-    }
-    words
 }
 
 /// The entry `old` with other words about memory.
-fn merged(old: &[u64; WORDS], memory: Memory) -> [u64; WORDS] {
-    let [_, one, two, three] = *old;
-    let kept = one & SYSTEM_MANAGEMENT.mask();
-    [memory[0], memory[1] | kept, two, three]
+fn merged(old: Words, memory: Memory) -> Words {
+    let mut new = old;
+    new[0] = memory[0];
+    new[1] = memory[1] | old[1] & SYSTEM_MANAGEMENT.mask();
+    new
 }

@@ -17,8 +17,9 @@ pub mod spec;
 mod takeover;
 mod unit;
 mod unity;
-mod update;
 
+#[cfg(test)]
+pub(crate) use device_table::ENTRY;
 #[cfg(test)]
 mod tests;
 

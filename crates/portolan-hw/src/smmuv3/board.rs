@@ -5,7 +5,6 @@
 //! (ITS groups); or a device tree's `reserved-memory` with `iommu-addresses`.
 
 use super::attach::passed_through;
-use super::spec::ste;
 use super::unit::Smmu;
 use crate::reserved::Reservations;
 use core::sync::atomic::AtomicU64;
@@ -31,9 +30,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
                 Err(_) => return Err(IommuError::Unsupported),
             };
             let entry = passed_through().entry;
-            for word in (0..ste::WORDS).rev() {
-                machine.store(place.block, place.word + word, entry[word]);
-            }
+            place.fill(machine.tables(), &entry);
         }
         Ok(())
     }

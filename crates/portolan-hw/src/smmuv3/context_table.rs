@@ -8,11 +8,26 @@
 use super::features::Has;
 use super::machine::{Block, Machine};
 use super::spec::{cd, ste};
-use super::stream_table::Place;
+use crate::chassis::entry::{At, Kind, Live};
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
+
+/// Read as a stream table entry is.
+pub(crate) const CONTEXT: Kind = Kind {
+    deciding: cd::V.mask(),
+    closed: 0,
+    reads: |descriptor| {
+        // The second table counts unless its walks are disabled; the last words are not read.
+        let high = match cd::EPD1.get(descriptor) {
+            0 => u64::MAX,
+            _ => 0,
+        };
+        [u64::MAX, u64::MAX, high, u64::MAX, u64::MAX, 0, 0, 0]
+    },
+    live: Live::OneWord,
+};
 
 #[derive(Debug)]
 enum Form {
@@ -86,10 +101,8 @@ impl ContextTable {
         if let Form::Single { current } = &mut self.form {
             *current ^= 1;
             let first = *current * cd::WORDS;
-            for (word, value) in descriptor.iter().enumerate() {
-                machine.store(self.block, first + word, *value);
-            }
-            machine.barrier();
+            let at = self.block.entry(first, cd::WORDS);
+            at.fill(machine.tables(), descriptor);
         }
     }
 
@@ -98,14 +111,11 @@ impl ContextTable {
         &mut self,
         machine: &Machine<R, M, C>,
         pasid: u32,
-    ) -> Result<Place, IommuError> {
+    ) -> Result<At, IommuError> {
         if u64::from(pasid) >> self.lg2 != 0 {
             return Err(IommuError::Unsupported);
         }
-        let place = |block, index: u32| Place {
-            block,
-            word: index as usize * cd::WORDS,
-        };
+        let place = |block: Block, index: u32| block.entry(index as usize * cd::WORDS, cd::WORDS);
         match &mut self.form {
             Form::Single { current } => Ok(place(self.block, *current as u32)),
             Form::Linear => Ok(place(self.block, pasid)),

@@ -11,9 +11,8 @@ use super::command;
 use super::features::{Has, StallModel};
 use super::spec::ste;
 use super::stream::Stream;
-use super::stream_table::Blocking;
+use super::stream_table::{Blocking, STREAM};
 use super::unit::Smmu;
-use super::update::{EntryPlan, EntryStep};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
@@ -56,7 +55,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             return Err(IommuError::Unsupported.into());
         }
         self.with_stream(id, |stream, place| {
-            let entry = self.load(place);
+            let entry = self.shared.machine.read_entry(place);
             let passing =
                 ste::V.get(&entry) != 0 && ste::CONFIG.get(&entry) & ste::config::BYPASS != 0;
             if !stream.is_free() || passing || stream.stalls == Has::Yes {
@@ -85,15 +84,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             }
             self.shared
                 .run([command::invalidate_device(id, None, None)])?;
-            let old = self.load(place);
+            let old = self.shared.machine.read_entry(place);
             let mut entry = old;
             ste::EATS.set(&mut entry, ste::eats::ABORT);
-            let plan = EntryPlan::stream(&old, &entry);
             let forget = [command::config_stream(id)];
-            self.carry_out(place, &plan, &forget)?;
-            if plan.steps().last() != Some(&EntryStep::Forget) {
+            match old == entry {
                 // An earlier attempt may have changed memory and nothing else.
-                self.shared.run(forget)?;
+                true => self.shared.run(forget)?,
+                false => self.change(place, &STREAM, &entry, &forget)?,
             }
             self.shared.atcs.remove_all(|atc| atc.stream == id);
             (stream.ats, stream.filled) = (Has::No, Has::No);

@@ -2,16 +2,33 @@
 
 use super::features::Has;
 use super::spec::reg;
+use crate::chassis::entry::{At, Words};
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, poll};
 
 /// A block of table memory.
+///
+/// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub at: PhysAddr,
     pub size: PageSize,
+}
+
+impl Block {
+    /// The entry of `words` words from word `first` on.
+    pub fn entry(self, first: usize, words: usize) -> At {
+        let (table, size) = (self.at, self.size);
+        At {
+            table,
+            size,
+            first,
+            words,
+        }
+    }
 }
 
 /// What the driver stands on.
@@ -111,6 +128,27 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
         words
             .get(word)
             .map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Table memory, and how the unit reads it.
+    pub fn tables(&self) -> (&M, Walker) {
+        let walker = match self.coherent {
+            Has::Yes => Walker::Coherent,
+            Has::No => Walker::NonCoherent,
+        };
+        (&self.mem, walker)
+    }
+
+    /// What an entry holds now.
+    pub fn read_entry(&self, at: At) -> Words {
+        at.read(&self.mem)
+    }
+
+    /// Writes word 0 of an entry, visible to the unit before what follows.
+    pub fn decide(&self, at: At, value: u64) {
+        let (mem, walker) = self.tables();
+        at.write(mem, 0, value);
+        at.publish(mem, walker);
     }
 
     /// Writes a word of a block, and its cache line back if the unit does not snoop.

@@ -3,7 +3,7 @@
 //! * [`Smmu::enable`] takes a unit over; [`Features`] is what it says of itself.
 //! * [`Smmu::first_stage`] and [`Smmu::second_stage`] make domains; streams are moved through the
 //!   traits of `portolan::iommu`, substreams and nested streams by methods of [`Smmu`].
-//! * [`update`] computes how live entries change; [`spec`] holds layouts only.
+//! * [`spec`] holds layouts only.
 //!
 //! Page requests and stalled accesses go to `portolan::iopf`, whose `Responder` [`Smmu`] is; streams
 //! stall where [`Smmu::enable_stalls`] says so.
@@ -41,11 +41,12 @@ mod substreams;
 #[cfg(test)]
 mod tests;
 mod unit;
-pub mod update;
 
 pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
 pub use command::{CommandCounts, CommandKind};
 pub use context::Tag;
+#[cfg(test)]
+pub(crate) use context_table::CONTEXT;
 pub use domain::{DomainOptions, FirstStage, SecondStage};
 pub use errata::{Errata, Implementation};
 pub use faults::{GlobalErrors, StallOrFault};
@@ -53,4 +54,6 @@ pub use features::{Features, Has, StallModel, TableUpdate};
 pub use page_requests::PageRequestEvent;
 pub use shared::SmmuQueue;
 pub use stream_table::Blocking;
+#[cfg(test)]
+pub(crate) use stream_table::STREAM;
 pub use unit::{Config, RegisterPages, Smmu, Want, WhenDisabled};

@@ -9,15 +9,15 @@
 use super::book::Book;
 use super::command;
 use super::context::Tag;
-use super::context_table::ContextTable;
+use super::context_table::{CONTEXT, ContextTable};
 use super::features::{Has, StallModel};
 use super::machine::Machine;
 use super::shared::Atc;
 use super::spec::command::Words;
 use super::spec::{cd, ste};
-use super::stream_table::Place;
+use super::stream_table::STREAM;
 use super::unit::Smmu;
-use super::update::{EntryPlan, EntryStep};
+use crate::chassis::entry::{At, Kind, Words as Entry};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -154,7 +154,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     pub(super) fn with_stream<T>(
         &self,
         id: StreamId,
-        work: impl FnOnce(&mut Stream, Place) -> Result<T, AttachError>,
+        work: impl FnOnce(&mut Stream, At) -> Result<T, AttachError>,
     ) -> Result<T, AttachError> {
         self.shared.queue.running()?;
         let place = self.table.place(&self.shared.machine, id)?;
@@ -197,7 +197,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         &self,
         id: StreamId,
         stream: &mut Stream,
-        place: Place,
+        place: At,
         entry: &ste::Ste,
         descriptor: Option<&cd::Cd>,
     ) -> Result<(), IommuError> {
@@ -286,7 +286,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         &self,
         id: StreamId,
         stream: &mut Stream,
-        place: Place,
+        place: At,
         entry: &ste::Ste,
         descriptor: Option<&cd::Cd>,
     ) -> Result<(), IommuError> {
@@ -306,7 +306,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             }
             _ => {}
         }
-        let old = self.load(place);
+        let old = machine.read_entry(place);
         let unsure = stream.is_unsure();
         let mut forget = Forget::new();
         forget.push(command::config_stream(id));
@@ -318,14 +318,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             // What memory says now is no measure of what the unit has.
             self.shared.queue.run(&mut forget.iter().copied())?;
         }
-        self.carry_out(place, &EntryPlan::stream(&old, &entry), &forget)
+        self.change(place, &STREAM, &entry, &forget)
     }
 
     /// Has the unit take a stream's accesses for invalid, whatever it knew of it.
-    pub(super) fn cut(&self, id: StreamId, place: Place) -> Result<(), IommuError> {
-        let machine = &self.shared.machine;
-        machine.store(place.block, place.word, self.config.blocking.entry()[0]);
-        machine.barrier();
+    pub(super) fn cut(&self, id: StreamId, place: At) -> Result<(), IommuError> {
+        let blocked = self.config.blocking.entry()[0];
+        self.shared.machine.decide(place, blocked);
         self.shared
             .run([command::config_stream(id), command::config_contexts(id)])
     }
@@ -334,34 +333,25 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         &self,
         id: StreamId,
         pasid: u32,
-        place: Place,
+        place: At,
         descriptor: &cd::Cd,
     ) -> Result<(), IommuError> {
-        let plan = EntryPlan::context(&self.load(place), descriptor);
         let forget = [command::config_context(id, Pasid::new(pasid))];
-        self.carry_out(place, &plan, &forget)
+        self.change(place, &CONTEXT, descriptor, &forget)
     }
 
-    pub(super) fn load(&self, place: Place) -> [u64; 8] {
-        core::array::from_fn(|word| self.shared.machine.load(place.block, place.word + word))
-    }
-
-    pub(super) fn carry_out(
+    /// Changes an entry or a descriptor, with `forget` wherever the unit has to forget it.
+    pub(super) fn change(
         &self,
-        place: Place,
-        plan: &EntryPlan,
+        place: At,
+        kind: &Kind,
+        new: &Entry,
         forget: &[Words],
     ) -> Result<(), IommuError> {
-        for step in plan.steps() {
-            match *step {
-                EntryStep::Write { word, value } => {
-                    let machine = &self.shared.machine;
-                    machine.store(place.block, place.word + word, value);
-                }
-                EntryStep::Forget => self.shared.queue.run(&mut forget.iter().copied())?,
-            }
-        }
-        Ok(())
+        let (machine, queue) = (&self.shared.machine, &self.shared.queue);
+        place.change(machine.tables(), kind, new, |_| {
+            queue.run(&mut forget.iter().copied())
+        })
     }
 
     /// Before a stream reaches a domain: whom the domain has to tell from now on.
@@ -396,14 +386,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         id: StreamId,
         stream: &mut Stream,
         pasid: Option<Pasid>,
-        place: Place,
+        place: At,
         old: Attached,
         moved: Result<(), IommuError>,
     ) -> Result<(), AttachError> {
         if let Err(error) = moved {
             let machine = &self.shared.machine;
-            machine.store(place.block, place.word, 0);
-            machine.barrier();
+            machine.decide(place, 0);
             stream.unsure = Has::Yes;
             let new = core::mem::take(&mut stream.main);
             let left = [(pasid, old), (None, new)].into_iter();
@@ -416,7 +405,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             // The first descriptor of several is substream 0's as well once the entry is valid.
             let contexts = stream.contexts.as_mut();
             if let Some(Ok(first)) = contexts.map(|contexts| contexts.place(machine, 0)) {
-                machine.store(first.block, first.word, 0);
+                machine.decide(first, 0);
             }
             return Err(error.into());
         }

@@ -5,7 +5,8 @@
 use super::book::Book;
 use super::features::{Features, Has};
 use super::machine::{Block, Machine};
-use super::spec::{reg, ste};
+use super::spec::{Field, reg, ste};
+use crate::chassis::entry::{At, Kind, Live};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
@@ -37,12 +38,39 @@ impl Blocking {
     }
 }
 
-/// Where an entry lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub block: Block,
-    /// Its first word.
-    pub word: usize,
+/// The unit reads an entry of 64 bytes word by word, whenever it likes, and keeps it until told to
+/// forget it (3.21.3 and 4.3).
+pub(crate) const STREAM: Kind = Kind {
+    deciding: ste::V.mask(),
+    closed: 0,
+    reads: read_of_stream,
+    live: Live::OneWord,
+};
+
+fn read_of_stream(entry: &ste::Ste) -> ste::Ste {
+    let mut bits = [0; ste::WORDS];
+    let config = ste::CONFIG.get(entry);
+    let mut read = |fields: &[Field]| {
+        for field in fields {
+            bits[field.word] |= field.mask();
+        }
+    };
+    read(&[ste::CONFIG]);
+    if config & ste::config::BYPASS == 0 {
+        return bits;
+    }
+    read(&[ste::ATTRIBUTES_LOW, ste::ATTRIBUTES_HIGH]);
+    if config & 1 != 0 {
+        read(&[ste::S1FMT, ste::S1CONTEXTPTR, ste::S1CDMAX, ste::S1DSS]);
+        read(&[ste::S1CIR, ste::S1COR, ste::S1CSH, ste::S1STALLD, ste::STRW]);
+    }
+    if config & 0b10 != 0 {
+        read(&[ste::S2CONTROL, ste::S2TTB]);
+    }
+    if config & 0b11 != 0 {
+        read(&[ste::S2VMID, ste::EATS]);
+    }
+    bits
 }
 
 /// The table.
@@ -114,17 +142,14 @@ impl<C: Cpus> StreamTable<C> {
         &self,
         machine: &Machine<R, M, C>,
         stream: StreamId,
-    ) -> Result<Place, AttachError> {
+    ) -> Result<At, AttachError> {
         let index = stream.get();
         if u64::from(index) >> self.lg2 != 0 {
             return Err(AttachError::NoSuchStream { stream });
         }
         let Some(second) = &self.second else {
             let word = index as usize * ste::WORDS;
-            return Ok(Place {
-                block: self.base,
-                word,
-            });
+            return Ok(self.base.entry(word, ste::WORDS));
         };
         let upper = index >> SPLIT;
         let block = match second.with(upper, |block| *block) {
@@ -132,7 +157,7 @@ impl<C: Cpus> StreamTable<C> {
             None => self.add_second(machine, second, upper)?,
         };
         let word = (index & ((1 << SPLIT) - 1)) as usize * ste::WORDS;
-        Ok(Place { block, word })
+        Ok(block.entry(word, ste::WORDS))
     }
 
     /// Makes the second-level table of `upper`, unless another CPU is faster.

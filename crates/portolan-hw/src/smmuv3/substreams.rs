@@ -7,9 +7,9 @@ use super::context::Tag;
 use super::features::Has;
 use super::spec::{cd, ste};
 use super::stream::{Attached, Stream, first_stage_entry};
-use super::stream_table::Place;
+use super::stream_table::STREAM;
 use super::unit::Smmu;
-use super::update::EntryPlan;
+use crate::chassis::entry::At;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
 use portolan::iommu::{AttachError, IommuError};
@@ -50,8 +50,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         &self,
         id: StreamId,
         stream: &mut Stream,
-        place: Place,
-        (pasid, at): (Pasid, Place),
+        place: At,
+        (pasid, at): (Pasid, At),
         descriptor: &cd::Cd,
     ) -> Result<(), IommuError> {
         let unsure = stream.is_unsure();
@@ -76,13 +76,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Has the entry of a stream point at its descriptors if it does not yet.
-    fn look_at_contexts(
-        &self,
-        id: StreamId,
-        stream: &Stream,
-        place: Place,
-    ) -> Result<(), IommuError> {
-        let old = self.load(place);
+    fn look_at_contexts(&self, id: StreamId, stream: &Stream, place: At) -> Result<(), IommuError> {
+        let old = self.shared.machine.read_entry(place);
         let first = ste::CONFIG.get(&old) == ste::config::STAGE1;
         if ste::V.get(&old) != 0 && first {
             return Ok(());
@@ -104,6 +99,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             ste::EATS.set(&mut entry, ste::eats::FULL);
         }
         let forget = [command::config_stream(id)];
-        self.carry_out(place, &EntryPlan::stream(&old, &entry), &forget)
+        self.change(place, &STREAM, &entry, &forget)
     }
 }

@@ -20,9 +20,10 @@ use super::features::Has;
 use super::lists::with_room;
 use super::request::{Contexts, DeviceTlb, Ending, Extent, Iotlb, Request};
 use super::spec::ADDRESS;
-use super::spec::entry::{self, P, scalable};
-use super::structures::{At, Forget, Mode, Structures, change};
+use super::spec::entry::{P, scalable};
+use super::structures::{ABSENT, Forget, Mode, Structures, change};
 use super::unit::{Device, History, Known, PASS, Vtd};
+use crate::chassis::entry::At;
 
 /// A domain that is kept alive.
 #[derive(Clone)]
@@ -195,11 +196,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             ending: self.ending(old.as_ref()),
             absence: &forget_absence.each_ref().map(Vec::as_slice),
         };
-        let changed = change(&self.core, at, &words[..at.words()], forget);
+        let changed = change(&self.core, at, &words, forget);
         if changed.is_err() {
             // Absent, so that whatever comes, no more of it is looked up.
-            let blocked = [0; entry::PASID_WORDS];
-            let _ = change(&self.core, at, &blocked[..at.words()], Forget::NOTHING);
+            let _ = change(&self.core, at, &ABSENT, Forget::NOTHING);
         }
         self.settle_in(key, new, changed)?;
         if let Some(old) = &old {
@@ -364,17 +364,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let stale = known.stale.get(stream).is_some();
         drop(known);
         let requests = device && self.page_requests_are_read();
-        let words = [
-            directory.get() & ADDRESS
-                | scalable::PDTS.at(code)
-                | flag(device, scalable::DTE)
-                | flag(has.contains(Has::PASID), scalable::PASIDE)
-                | flag(requests, scalable::PRE)
-                | P,
-            scalable::RID_PASID.at(RID_PASID.into()),
-            0,
-            0,
-        ];
+        let mut words = ABSENT;
+        words[0] = directory.get() & ADDRESS
+            | scalable::PDTS.at(code)
+            | flag(device, scalable::DTE)
+            | flag(has.contains(Has::PASID), scalable::PASIDE)
+            | flag(requests, scalable::PRE)
+            | P;
+        words[1] = scalable::RID_PASID.at(RID_PASID.into());
         let (domain, all) = (0, Request::Iotlb(Iotlb::All));
         let context_cache = [Request::Contexts(Contexts::Device { domain, stream })];
         let forget = Forget {

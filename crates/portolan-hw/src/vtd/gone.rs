@@ -12,10 +12,10 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::lists::with_room;
 use super::request::{Contexts, Iotlb, Request};
-use super::spec::entry;
-use super::structures::{At, Forget, Mode, Structures, change};
+use super::structures::{ABSENT, Forget, Mode, Structures, change};
 use super::unit::Left;
 use super::unit::Vtd;
+use crate::chassis::entry::At;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Blocks `stream`, all its PASIDs too, without asking the device for anything: for one that
@@ -99,8 +99,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     fn clear(&self, at: At) -> Result<(), IommuError> {
-        let absent = [0; entry::PASID_WORDS];
-        change(&self.core, at, &absent[..at.words()], Forget::NOTHING)
+        change(&self.core, at, &ABSENT, Forget::NOTHING)
     }
 
     /// Until the unit has forgotten it, the hardware may still reach all of it.

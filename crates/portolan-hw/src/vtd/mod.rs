@@ -26,7 +26,6 @@ mod takeover;
 mod tests;
 mod told;
 mod unit;
-mod update;
 mod words;
 
 pub use self::core::VtdQueue;
@@ -38,5 +37,7 @@ pub use features::{Features, Has};
 pub use page_request::PageEvent;
 pub use quirks::{INTEL, PciIdentity, Quirks};
 pub use request::{DeviceTlb, InterruptEntries};
+#[cfg(test)]
+pub(crate) use structures::ENTRY;
 pub use structures::Mode;
 pub use unit::Vtd;

@@ -8,16 +8,17 @@
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::addr::{PageSize, PhysAddr};
+use portolan::inval::Walker;
 use portolan::iommu::IommuError;
-use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
+use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem};
 
 use super::core::Core;
 use super::features::Has;
 use super::request::{Ending, Request};
 use super::spec::ADDRESS;
 use super::spec::entry::{self, P};
-use super::update::{MAX_WORDS, Update, plan};
+use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 
@@ -32,21 +33,17 @@ pub enum Mode {
     Scalable,
 }
 
-/// Where an entry is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct At {
-    table: PhysAddr,
-    size: PageSize,
-    first: usize,
-    words: usize,
-}
+/// Root, context and PASID entries. Hardware may read one between any two writes of 64 bits and keep
+/// what it read (6.2), so one that is present is made absent first.
+pub(crate) const ENTRY: Kind = Kind {
+    deciding: P,
+    closed: 0,
+    reads: |_| [u64::MAX; WORDS],
+    live: Live::Closed,
+};
 
-impl At {
-    /// Number of its words.
-    pub(super) fn words(self) -> usize {
-        self.words
-    }
-}
+/// The entry of no words but zeros.
+pub(super) const ABSENT: Words = [0; WORDS];
 
 /// What hardware has to forget on the way from one entry to another, in stages.
 #[derive(Clone, Copy, Debug)]
@@ -206,59 +203,31 @@ fn hang<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         first: word,
         words: 1,
     };
-    change(core, at, &[table.get() & ADDRESS | P], Forget::NOTHING)
-}
-
-/// What the entry holds now; words beyond its own are zero.
-pub(super) fn read<R, M: TableMem<AtomicU64>, C: Cpus>(
-    core: &Core<R, M, C>,
-    at: At,
-) -> [u64; MAX_WORDS] {
-    let mut words = [0; MAX_WORDS];
-    let table = core.mem.table(at.table, at.size);
-    for (value, word) in words
-        .iter_mut()
-        .zip(table.iter().skip(at.first))
-        .take(at.words)
-    {
-        *value = Word::load(word);
-    }
-    words
+    let mut new = ABSENT;
+    new[0] = table.get() & ADDRESS | P;
+    change(core, at, &new, Forget::NOTHING)
 }
 
 /// Changes an entry to `new`, step by step.
 ///
-/// On an error an entry that was present is absent, and hardware may still use what it kept of it.
+/// On an error hardware may still use what it kept of the old entry.
 pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
     core: &Core<R, M, C>,
     at: At,
-    new: &[u64],
+    new: &Words,
     forget: Forget<'_>,
 ) -> Result<(), IommuError> {
-    let old = read(core, at);
-    let table = core.mem.table(at.table, at.size);
-    let entry = table.get(at.first..at.first + at.words).unwrap_or(&[]);
-    if entry.len() != new.len() {
-        return Err(IommuError::Unsupported);
-    }
     let has = core.control.features.has;
-    for step in plan(&old[..at.words], new) {
-        match step {
-            Update::Write { word, value } => Word::store(&entry[word], value),
-            Update::Publish => {
-                if !has.contains(Has::SNOOPS) {
-                    let start = PhysAddr::new(at.table.get() + at.first as u64 * 8);
-                    if let Some(bytes) = PhysRange::from_len(start, at.words as u64 * 8) {
-                        core.mem.clean(bytes);
-                    }
-                    core.mem.clean_barrier();
-                }
-                core.control.flush_write_buffer()?;
-            }
-            Update::ForgetOld => core.run_to(forget.old, forget.ending)?,
-            Update::ForgetAbsence if has.contains(Has::CACHING_MODE) => core.run(forget.absence)?,
-            Update::ForgetAbsence => {}
+    let walker = match has.contains(Has::SNOOPS) {
+        true => Walker::Coherent,
+        false => Walker::NonCoherent,
+    };
+    at.change((&core.mem, walker), &ENTRY, new, |after| {
+        core.control.flush_write_buffer()?;
+        match after {
+            After::Closed => core.run_to(forget.old, forget.ending),
+            After::Changed if has.contains(Has::CACHING_MODE) => core.run(forget.absence),
+            After::Changed | After::Unread => Ok(()),
         }
-    }
-    Ok(())
+    })
 }

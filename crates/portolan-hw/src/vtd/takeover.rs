@@ -20,8 +20,9 @@ use super::quirks::Quirks;
 use super::spec::ADDRESS;
 use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
 use super::spec::reg::{self, command, fsts, queue, root_mode};
-use super::structures::{Forget, Mode, Structures, change};
+use super::structures::{ABSENT, Forget, Mode, Structures, change};
 use super::unit::{Known, PASS, Vtd};
+use crate::chassis::entry::Words;
 
 /// What a unit was found doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +179,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         };
         self.room_for_one();
         let at = tables.context(&self.core, stream)?;
-        change(&self.core, at, &old.words[..at.words()], Forget::NOTHING)?;
+        change(&self.core, at, &old.words, Forget::NOTHING)?;
         let before = self.known.lock().homes.insert((stream, 0), home);
         drop(before);
         Ok(Some(()))
@@ -194,7 +195,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let present = |word: &u64| word & P != 0;
         let root = self.core.control.regs.read64(reg::RTADDR);
         let (bus, function) = (u64::from(stream >> 8), u64::from(stream & 0xff));
-        let mut words = [0; entry::SCALABLE_WORDS];
+        let mut words = ABSENT;
         let (half, first, count) = match self.config.mode {
             Mode::Legacy => (0, function * 2, entry::CONTEXT_WORDS),
             Mode::Scalable => (function >> 7, (function & 0x7f) * 4, entry::SCALABLE_WORDS),
@@ -264,6 +265,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 
 /// What an earlier system had for a stream.
 struct OldEntry {
-    words: [u64; entry::SCALABLE_WORDS],
+    words: Words,
     domain: u16,
 }

@@ -11,18 +11,15 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 use super::attach::{Home, Target};
 use super::features::{Has, width_code};
 use super::spec::ADDRESS;
-use super::spec::entry::{self, P, context, pasid as pasid_entry};
-use super::structures::Mode;
+use super::spec::entry::{P, context, pasid as pasid_entry};
+use super::structures::{ABSENT, Mode};
 use super::unit::Vtd;
+use crate::chassis::entry::Words;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// The words of the entry for `target`; those of the longest kind, zeros behind.
-    pub(super) fn words(
-        &self,
-        target: &Target,
-        home: Option<&Home>,
-    ) -> Result<[u64; entry::PASID_WORDS], AttachError> {
-        let mut words = [0; entry::PASID_WORDS];
+    pub(super) fn words(&self, target: &Target, home: Option<&Home>) -> Result<Words, AttachError> {
+        let mut words = ABSENT;
         let Some(home) = home else { return Ok(words) };
         let device = home.remote.is_some();
         match self.config.mode {

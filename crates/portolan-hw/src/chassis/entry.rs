@@ -1,0 +1,234 @@
+//! Entries of several words in memory that hardware reads at any time: how one becomes another, as
+//! data, and the carrying out.
+//!
+//! Hardware reads an entry word by word, keeps what it read until it is told to forget it, and may
+//! read between any two writes. A plan is a list of writes of one word and of points at which the
+//! writes before become visible and hardware forgets what it read. Between two such points it may
+//! have any mix of old and new values of the words written there; the plan is made so that every
+//! such mix means the old entry, the new one, or a closed one, through which nothing is reached.
+//!
+//! *Context.* Interrupt: plans are values. [`At::change`]: that of the function that it is given.
+
+use arrayvec::ArrayVec;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::inval::Walker;
+use portolan::platform::{TableMem, Word};
+
+/// Words of the longest entry.
+pub(crate) const WORDS: usize = 8;
+
+/// An entry; zeros behind its own words.
+pub(crate) type Words = [u64; WORDS];
+
+/// How an open entry may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Live {
+    /// By one store, if the bits that hardware reads differ in one word only; else through a closed
+    /// entry.
+    OneWord,
+    /// Through a closed entry.
+    Closed,
+}
+
+/// A kind of entry.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kind {
+    /// Bits of word 0 that say whether the entry is closed. Of a closed entry hardware reads no others.
+    pub(crate) deciding: u64,
+    /// Word 0 of a closed entry.
+    pub(crate) closed: u64,
+    /// The bits that hardware reads of an open entry: a function of bits that it reads.
+    pub(crate) reads: fn(&Words) -> Words,
+    pub(crate) live: Live,
+}
+
+/// What became visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// The entry was open and is closed: what hardware kept of it, and reached through it, is stale.
+    Closed,
+    /// Words changed that hardware does not read as the entry is.
+    Unread,
+    /// One word carried the change to the new entry.
+    Changed,
+}
+
+/// One step of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Write a word of the entry.
+    Write { word: usize, value: u64 },
+    /// Make what was written visible, and have hardware forget what it kept.
+    Sync(After),
+}
+
+/// The steps of one change in order: at most twice all words, twice one, and a sync for each round.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    steps: ArrayVec<Step, { 2 * WORDS + 6 }>,
+    now: Words,
+}
+
+impl Kind {
+    /// Whether nothing is reached through an entry with this word 0.
+    pub(crate) const fn is_closed(&self, word: u64) -> bool {
+        word & self.deciding == self.closed & self.deciding
+    }
+
+    fn counts(&self, entry: &Words) -> Words {
+        let mut bits = match self.is_closed(entry[0]) {
+            true => [0; WORDS],
+            false => (self.reads)(entry),
+        };
+        bits[0] |= self.deciding;
+        bits
+    }
+
+    /// `old` with all of `new` that hardware does not read yet, and the words that then still differ
+    /// for hardware.
+    fn prepared(&self, old: &Words, new: &Words) -> (Words, impl Iterator<Item = usize> + use<>) {
+        let (before, after) = (self.counts(old), self.counts(new));
+        let early: Words =
+            core::array::from_fn(|word| old[word] & before[word] | new[word] & !before[word]);
+        let new = *new;
+        let differs = move |word: &usize| (early[*word] ^ new[*word]) & after[*word] != 0;
+        (early, (0..WORDS).filter(differs))
+    }
+
+    /// The steps from `old` to `new`.
+    pub(crate) fn plan(&self, old: &Words, new: &Words) -> Plan {
+        let steps = ArrayVec::new();
+        let mut plan = Plan { steps, now: *old };
+        if old == new {
+            return plan;
+        }
+        let in_place = self.live == Live::OneWord && self.prepared(old, new).1.count() <= 1;
+        if !self.is_closed(old[0]) && !in_place {
+            plan.write(0, self.closed);
+            plan.sync(After::Closed);
+        }
+        let (early, mut differing) = self.prepared(&plan.now, new);
+        let carrier = differing.next();
+        for (word, &value) in early.iter().enumerate() {
+            if carrier != Some(word) {
+                plan.write(word, value);
+            }
+        }
+        plan.sync(After::Unread);
+        if let Some(word) = carrier {
+            plan.write(word, new[word]);
+        }
+        plan.sync(After::Changed);
+        // What the change left without meaning.
+        for (word, &value) in new.iter().enumerate() {
+            plan.write(word, value);
+        }
+        plan.sync(After::Unread);
+        plan
+    }
+}
+
+impl Plan {
+    fn write(&mut self, word: usize, value: u64) {
+        if self.now[word] != value {
+            self.now[word] = value;
+            self.steps.push(Step::Write { word, value });
+        }
+    }
+
+    /// A sync, unless nothing was written since the last.
+    fn sync(&mut self, after: After) {
+        if matches!(self.steps.last(), Some(Step::Write { .. })) {
+            self.steps.push(Step::Sync(after));
+        }
+    }
+}
+
+/// Where an entry lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct At {
+    /// The block of table memory that holds it.
+    pub(crate) table: PhysAddr,
+    /// The size of that block.
+    pub(crate) size: PageSize,
+    /// Number of its first word in the block.
+    pub(crate) first: usize,
+    /// Number of its words.
+    pub(crate) words: usize,
+}
+
+impl At {
+    fn entry<M: TableMem<AtomicU64>>(self, mem: &M) -> &[AtomicU64] {
+        let table = mem.table(self.table, self.size);
+        table
+            .get(self.first..self.first + self.words)
+            .unwrap_or(&[])
+    }
+
+    /// What the entry holds now.
+    pub(crate) fn read<M: TableMem<AtomicU64>>(self, mem: &M) -> Words {
+        let mut words = [0; WORDS];
+        for (value, word) in words.iter_mut().zip(self.entry(mem)) {
+            *value = Word::load(word);
+        }
+        words
+    }
+
+    /// Writes one word, which stays invisible to a walker that does not snoop until
+    /// [`At::publish`].
+    pub(crate) fn write<M: TableMem<AtomicU64>>(self, mem: &M, word: usize, value: u64) {
+        if let Some(word) = self.entry(mem).get(word) {
+            Word::store(word, value);
+        }
+    }
+
+    /// Writes an entry that hardware does not look at yet.
+    pub(crate) fn fill<M: TableMem<AtomicU64>>(self, (mem, walker): (&M, Walker), new: &Words) {
+        for (word, &value) in new.iter().enumerate() {
+            self.write(mem, word, value);
+        }
+        self.publish(mem, walker);
+    }
+
+    /// Makes what was written visible to `walker` before anything that follows.
+    pub(crate) fn publish<M: TableMem<AtomicU64>>(self, mem: &M, walker: Walker) {
+        fence(Ordering::Release);
+        if walker == Walker::NonCoherent {
+            let start = self.table.checked_add(self.first as u64 * 8);
+            if let Some(bytes) = start.and_then(|at| PhysRange::from_len(at, self.words as u64 * 8))
+            {
+                mem.clean(bytes);
+            }
+            mem.clean_barrier();
+        }
+    }
+
+    /// Changes the entry to `new` step by step. `forget` waits until hardware has forgotten what it
+    /// kept at that point.
+    ///
+    /// # Errors
+    /// That of `forget`. Hardware may then still use the old entry, and memory holds the old one, a
+    /// closed one or the new one: the caller closes it.
+    pub(crate) fn change<M: TableMem<AtomicU64>, E>(
+        self,
+        (mem, walker): (&M, Walker),
+        kind: &Kind,
+        new: &Words,
+        mut forget: impl FnMut(After) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for step in kind.plan(&self.read(mem), new).steps {
+            match step {
+                Step::Write { word, value } => self.write(mem, word, value),
+                Step::Sync(after) => {
+                    self.publish(mem, walker);
+                    forget(after)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,3 @@
+//! What all drivers stand on.
+
+pub(crate) mod entry;
