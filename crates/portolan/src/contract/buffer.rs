@@ -26,6 +26,22 @@ impl Pieces<'_> {
     }
 }
 
+/// What lies behind the addresses of a buffer, and so how devices and CPUs reach it.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum MemoryKind {
+    /// Memory that CPUs may have in their caches: kept coherent for devices that do not snoop.
+    #[default]
+    Cached,
+    /// Memory that no CPU caches.
+    Uncached,
+    /// Registers: those of a device, a BAR, an interrupt controller. They are never copied or kept
+    /// coherent, and mapped as device memory where the table format has that.
+    Registers,
+}
+
 /// The pieces of a buffer, one after the other.
 ///
 /// *Context.* Interrupt: a value.
@@ -86,6 +102,11 @@ pub unsafe trait Buffer: Send + 'static {
     /// [`ToDevice`](crate::dma::ToDevice) alone.
     fn device_may_write(&self) -> bool;
 
+    /// What its memory is.
+    fn memory_kind(&self) -> MemoryKind {
+        MemoryKind::Cached
+    }
+
     /// All bytes of the buffer as the CPU sees them, in the order of the pieces, where they are
     /// contiguous for the CPU. [`Mapping::read`](crate::dma::Mapping::read) and
     /// [`Mapping::write`](crate::dma::Mapping::write) need it.
@@ -101,9 +122,12 @@ pub(crate) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
     })
 }
 
-/// Memory that somebody else keeps: for drivers that cannot hand over what they own.
+/// Memory or registers that somebody else keeps: for drivers that cannot hand over what they own.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Unowned(PhysRange);
+pub struct Unowned {
+    memory: PhysRange,
+    kind: MemoryKind,
+}
 
 impl Unowned {
     /// Names `memory`.
@@ -123,14 +147,41 @@ impl Unowned {
     ///   has been flushed after that;
     /// * after any failure: once the space has recovered.
     pub const unsafe fn new(memory: PhysRange) -> Self {
-        Self(memory)
+        let kind = MemoryKind::Cached;
+        Self { memory, kind }
+    }
+
+    /// Names the registers at `window`: another device's, for transfers from device to device. Whether
+    /// the machine brings such transfers there is the caller's to know.
+    ///
+    /// ```no_run
+    /// # use portolan::addr::{PhysAddr, PhysRange};
+    /// # use portolan::dma::{Device, Direction, Unowned};
+    /// # use portolan::platform::Platform;
+    /// fn peer<P: Platform>(disk: &Device<P>, bar: PhysRange) {
+    ///     // SAFETY: the card whose memory is behind the BAR expects the disk to write there.
+    ///     let bar = unsafe { Unowned::registers(bar) };
+    ///     let there = disk.map(bar, Direction::FromDevice).expect("addresses and table pages");
+    ///     // ... there.iova() goes into the disk's command ...
+    ///     assert!(there.unmap().is_ok());
+    /// }
+    /// ```
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Safety
+    /// The window holds no memory of the program. As long as [`Unowned::new`] says, the devices for
+    /// which it is mapped may reach it.
+    pub const unsafe fn registers(window: PhysRange) -> Self {
+        let (memory, kind) = (window, MemoryKind::Registers);
+        Self { memory, kind }
     }
 
     /// The memory.
     ///
     /// *Context.* Interrupt.
     pub const fn memory(&self) -> PhysRange {
-        self.0
+        self.memory
     }
 }
 
@@ -162,7 +213,11 @@ impl Doorbell {
 // SAFETY: who made the value promised that the memory stays and that nobody else reaches it.
 unsafe impl Buffer for Unowned {
     fn pieces(&self) -> Pieces<'_> {
-        Pieces::One(self.0)
+        Pieces::One(self.memory)
+    }
+
+    fn memory_kind(&self) -> MemoryKind {
+        self.kind
     }
 
     fn device_may_write(&self) -> bool {

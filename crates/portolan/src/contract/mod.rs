@@ -12,7 +12,7 @@ mod buffer;
 mod memory;
 mod platform;
 
-pub use buffer::{Buffer, Doorbell, Pieces, PiecesIter, Unowned};
+pub use buffer::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};
 pub(crate) use buffer::{bytes_of, read, write};
 pub use memory::RawMemory;
 pub(crate) use memory::{Cached, OwnedMemory};

@@ -2,6 +2,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
+use crate::contract::MemoryKind;
 use crate::table::Access;
 
 /// Which way bytes go.
@@ -23,6 +24,15 @@ impl Direction {
             Self::ToDevice => Access::READ,
             Self::FromDevice => Access::WRITE,
             Self::Bidirectional => Access::READ.union(Access::WRITE),
+        }
+    }
+
+    /// The same, of memory of `kind`.
+    #[inline]
+    pub(super) fn access_to(self, kind: MemoryKind) -> Access {
+        match kind {
+            MemoryKind::Registers => self.access() | Access::DEVICE,
+            MemoryKind::Cached | MemoryKind::Uncached => self.access(),
         }
     }
 

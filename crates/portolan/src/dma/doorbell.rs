@@ -90,17 +90,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         page: PhysRange,
         constraints: &Constraints,
     ) -> Result<IovaRange, MapError> {
-        let wanted = Access::WRITE | Access::DEVICE;
-        // A table that knows no kinds of memory leaves them to the rest of the machine.
-        let granted = [wanted, Access::WRITE].map(|access| self.domain.grants(access));
-        let access = granted.into_iter().flatten().next();
-        let access = access.ok_or(MapError::Direction)?;
         let constraints = Constraints {
             trust: Trust::Trusted,
             align: self.granule(),
             ..*constraints
         };
-        let (mapped, _) = self.place_kept(page, access, &constraints)?;
+        let (mapped, _) = self.place_kept(page, Access::WRITE | Access::DEVICE, &constraints)?;
         // Without memory to remember it, it is not shared.
         let _ = self.note((page, mapped), |known| &mut known.doorbells);
         Ok(mapped)

@@ -43,9 +43,18 @@ pub enum MapError {
     /// The device would write, and the buffer says that its memory may not be written.
     #[error("the device would write to a buffer that may not be written")]
     ReadOnly,
-    /// The table format has no way to grant the direction.
-    #[error("the direction cannot be granted")]
-    Direction,
+    /// Addresses were asked for that lie outside of the space's window, or above the device's limit.
+    #[error("{start}..={last} cannot be given out", start = range.start(), last = range.last())]
+    Outside {
+        /// The addresses.
+        range: IovaRange,
+    },
+    /// Addresses were asked for of which a part is in use.
+    #[error("{start}..={last} is in use", start = range.start(), last = range.last())]
+    Taken {
+        /// The addresses.
+        range: IovaRange,
+    },
     /// No room for a copy.
     #[error(transparent)]
     Copy(#[from] TakeError),

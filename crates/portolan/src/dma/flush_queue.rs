@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use super::error::UnmapError;
-use crate::addr::{IovaRange, PageSize};
+use crate::addr::{Iova, IovaRange, PageSize};
 use crate::inval::Gather;
 use crate::iommu::{Domain, IommuError, UnmapFailed};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
@@ -428,6 +428,17 @@ impl<P: Cpus> FlushQueue<P> {
         let now = cpus.coarse_now();
         let open = &self.queues[self.own(cpus)].0.open;
         open.with(|open| open.fill(now, &self.bounds) == Fill::Due)
+    }
+
+    /// The range with `iova` that waits, and that nobody flushes yet.
+    pub(super) fn find(&self, iova: Iova) -> Option<IovaRange> {
+        let waits = |open: &mut Open| {
+            let mut ranges = open.ranges.iter();
+            ranges.find(|range| range.contains(iova)).copied()
+        };
+        self.queues
+            .iter()
+            .find_map(|queue| queue.0.open.with(waits))
     }
 
     /// Mappings and bytes that wait, in flushes under way as well.

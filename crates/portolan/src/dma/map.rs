@@ -15,7 +15,7 @@ use super::premapped::Premapped;
 use super::quieting::Wait;
 use super::space::{DmaSpace, Waiting};
 use crate::bounce::Fill;
-use crate::contract::{Buffer, bytes_of};
+use crate::contract::{Buffer, MemoryKind, bytes_of};
 use crate::platform::Cpus;
 use crate::table::Access;
 
@@ -151,6 +151,7 @@ impl<P: Cpus + Clone> Device<P> {
         if let Some(error) = space.failure() {
             return Err(MapError::Broken(error).into());
         }
+        let access = direction.access_to(buffer.memory_kind());
         if let Some(pool) = &self.settings.premapped {
             if let Some(copies) = self.premapped_copies(buffer, pool, direction, waiting) {
                 return Ok((Place::Premapped, Some(copies)));
@@ -168,7 +169,7 @@ impl<P: Cpus + Clone> Device<P> {
             }
         };
         let placed = match &list {
-            Ok(list) => space.place(list.as_slice(), direction.access(), &constraints, waiting),
+            Ok(list) => space.place(list.as_slice(), access, &constraints, waiting),
             Err(error) => Err((*error).into()),
         };
         match placed {
@@ -242,7 +243,7 @@ impl<P: Cpus + Clone> Device<P> {
             CopyWhen::UpTo(most) => bytes <= most,
             CopyWhen::Always => true,
         };
-        if !wanted || bytes == 0 {
+        if !wanted || bytes == 0 || buffer.memory_kind() == MemoryKind::Registers {
             return None;
         }
         let wanted = Wanted {
@@ -284,8 +285,10 @@ impl<P: Cpus + Clone> Device<P> {
         waiting: Waiting,
     ) -> Result<Option<Record>, MapError> {
         match &self.settings.copying {
-            None => Ok(None),
-            Some(copying) => self.copies_by(copying, buffer, through, direction, waiting),
+            Some(copying) if buffer.memory_kind() != MemoryKind::Registers => {
+                self.copies_by(copying, buffer, through, direction, waiting)
+            }
+            _ => Ok(None),
         }
     }
 

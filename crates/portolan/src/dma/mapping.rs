@@ -86,7 +86,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         buffer: ManuallyDrop<B>,
         direction: D,
     ) -> Self {
-        settings.clean(buffer.pieces(), copies.as_deref());
+        settings.clean(&*buffer, copies.as_deref());
         let nowhere = IovaRange::page(Iova::new(0), PageSize::of_lg2(0));
         let (kind, range) = match place {
             Place::Space(range) => (Kind::Space, range),
@@ -146,6 +146,20 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         // A buffer without pieces is not mapped.
         let first = self.segments().next();
         first.map_or(Iova::new(0), |segment| segment.iova)
+    }
+
+    /// The offset in the buffer that the device reaches at `iova`: for a handler of faults, which asks
+    /// the mappings that its driver has.
+    ///
+    /// *Context.* Interrupt.
+    pub fn offset_of(&self, iova: Iova) -> Option<u64> {
+        let mut before = 0u64;
+        self.segments().find_map(|segment| {
+            let inside = iova.get().wrapping_sub(segment.iova.get());
+            let begin = before;
+            before = before.saturating_add(segment.bytes.get());
+            (inside < segment.bytes.get()).then(|| begin + inside)
+        })
     }
 
     /// Whether a part of the buffer is reached as a copy.

@@ -5,7 +5,7 @@
 //! * [`Buffer`] → [`Mapping`] → [`Deferred`] → the buffer: who holds which cannot touch what a device
 //!   may still reach. [`DmaSpace::map_range`] and [`DmaSpace::unmap_range`] are for drivers that
 //!   keep their buffers themselves, which they promise by [`Unowned`].
-//! * [`Reservation`]: addresses first, pieces later, one sync for all.
+//! * [`Reservation`]: addresses first, given or chosen, pieces later, one sync for all.
 //! * [`Coherent`]: memory for rings, mapped as long as it lives.
 //! * [`Copying`]: copies of what must not, or cannot, be reached in place.
 //!
@@ -25,6 +25,7 @@ mod direction;
 mod doorbell;
 mod error;
 mod failed;
+mod find;
 mod flush_queue;
 mod layout;
 mod list;
@@ -41,7 +42,7 @@ mod settings;
 mod space;
 mod streams;
 
-pub use crate::contract::{Buffer, Doorbell, Pieces, PiecesIter, Unowned};
+pub use crate::contract::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};
 pub use crate::iommu::{Stage, TrapCost};
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};
@@ -52,6 +53,7 @@ pub use device::Device;
 pub use direction::{Bidirectional, DataDirection, Direction, FromDevice, ToDevice};
 pub use error::{AccessError, DeviceError, MapError, PremapError, SpaceError, UnmapError};
 pub use failed::Failed;
+pub use find::IovaUse;
 pub use flush_queue::Bounds;
 pub use map::{MapFailed, NotMapped};
 pub use mapping::{Mapping, NotUnmapped, UnmapFailed};

@@ -171,18 +171,23 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Pays for `range`, which is unmapped.
     fn pay(&self, range: IovaRange, mut owed: Gather) -> Result<(), (UnmapError, Left)> {
-        let synced = match self.failure() {
-            Some(error) => Err(error),
-            None => self.domain.sync(&mut owed).map_err(IommuError::from),
-        };
-        synced.map_err(|error| {
+        if let Err(error) = self.pay_now(&mut owed) {
             let left = Left::Held(self.hold(range, owed));
-            let error = UnmapError::of(error);
             self.fail_by(error);
-            (error, left)
-        })?;
+            return Err((error, left));
+        }
         self.give_back(&[range]);
         Ok(())
+    }
+
+    /// Pays `owed`, unless the space is broken.
+    #[inline]
+    pub(super) fn pay_now(&self, owed: &mut Gather) -> Result<(), UnmapError> {
+        let synced = match self.failure() {
+            Some(error) => Err(error),
+            None => self.domain.sync(owed).map_err(IommuError::from),
+        };
+        synced.map_err(UnmapError::of)
     }
 
     /// Keeps `range`, which is unmapped, until `owed` is paid.

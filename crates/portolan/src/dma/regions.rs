@@ -29,6 +29,14 @@ impl Regions {
             doorbells: Vec::new(),
         }
     }
+
+    /// What was set aside with `iova`.
+    pub fn set_aside(&self, iova: Iova) -> Option<IovaRange> {
+        self.aside
+            .iter()
+            .find(|range| range.contains(iova))
+            .copied()
+    }
 }
 
 /// The lowest part of `range` that none of `there` has.
@@ -105,7 +113,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// The whole granules around `range`.
-    fn granules(&self, range: IovaRange) -> IovaRange {
+    pub(super) fn granules(&self, range: IovaRange) -> IovaRange {
         let inside = self.granule().bytes() - 1;
         let (start, last) = (range.start().get() & !inside, range.last().get() | inside);
         IovaRange::new(Iova::new(start), Iova::new(last)).unwrap_or(range)

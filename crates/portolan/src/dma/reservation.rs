@@ -8,9 +8,10 @@ use super::error::{MapError, UnmapError};
 use super::space::{DmaSpace, Waiting};
 use super::{Constraints, DataDirection, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
-use crate::contract::Unowned;
+use crate::contract::{Buffer, Unowned};
 use crate::inval::Gather;
 use crate::iommu::DomainError;
+use crate::iova::{FreeError, IovaError};
 use crate::platform::Cpus;
 
 /// Why a piece was not linked. Those linked before are as they were.
@@ -47,10 +48,18 @@ pub enum LinkError {
 pub struct Reservation<P: Cpus + Clone> {
     space: Arc<DmaSpace<P>>,
     range: Option<IovaRange>,
+    chosen: Chosen,
     /// Bytes linked, from the start.
     linked: u64,
     owed: Gather,
     trust: Trust,
+}
+
+/// Who chose the addresses, and so how they go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Chosen {
+    Allocator,
+    Caller,
 }
 
 /// What the compiler knows to be there until the value is consumed or dropped.
@@ -76,13 +85,73 @@ impl<P: Cpus + Clone> Reservation<P> {
             .checked_next_multiple_of(granule)
             .ok_or(MapError::TooLong)?;
         let range = space.allocate(bytes, constraints, Waiting::Allowed)?;
-        Ok(Self {
+        Ok(Self::of(space, range, Chosen::Allocator, constraints))
+    }
+
+    /// Sets aside the addresses `range`, rounded outwards to whole pages: where a device's firmware has
+    /// its frame buffer, or a guest its memory. No mapping gets them meanwhile.
+    ///
+    /// ```no_run
+    /// # use portolan::addr::{IovaRange, PhysRange};
+    /// # use portolan::dma::{Bidirectional, Constraints, DmaSpace, Reservation, Unowned};
+    /// # use portolan::platform::Platform;
+    /// # use std::sync::Arc;
+    /// /// Guest memory at the guest's own addresses.
+    /// fn guest<P: Platform>(space: Arc<DmaSpace<P>>, guest: IovaRange, host: PhysRange) {
+    ///     let memory = Reservation::at(space, guest, &Constraints::default());
+    ///     let mut memory = memory.expect("addresses that nobody uses");
+    ///     // SAFETY: the guest's memory is pinned until it has been unlinked.
+    ///     let host = unsafe { Unowned::new(host) };
+    ///     memory.link(host, Bidirectional).expect("as long as the addresses");
+    ///     memory.sync().expect("hardware that completes");
+    ///     // ... the guest runs ...
+    ///     assert!(memory.unlink().is_ok());
+    /// }
+    /// ```
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`MapError`]: [`MapError::Outside`] and [`MapError::Taken`].
+    pub fn at(
+        space: Arc<DmaSpace<P>>,
+        range: IovaRange,
+        constraints: &Constraints,
+    ) -> Result<Self, MapError> {
+        if let Some(error) = space.failure() {
+            return Err(MapError::Broken(error));
+        }
+        let range = space.granules(range);
+        if !space.iova.window().covers(range) || range.last() > constraints.dma_mask {
+            return Err(MapError::Outside { range });
+        }
+        let mut set_aside = space.iova.reserve_free(range);
+        if let Err(FreeError::InUse { .. }) = set_aside {
+            // It may be free once it is quiet.
+            let _ = space.flush();
+            set_aside = space.iova.reserve_free(range);
+        }
+        set_aside.map_err(|error| match error {
+            FreeError::Memory => MapError::Iova(IovaError::Memory),
+            _ => MapError::Taken { range },
+        })?;
+        Ok(Self::of(space, range, Chosen::Caller, constraints))
+    }
+
+    fn of(
+        space: Arc<DmaSpace<P>>,
+        range: IovaRange,
+        chosen: Chosen,
+        constraints: &Constraints,
+    ) -> Self {
+        Self {
             space,
             range: Some(range),
+            chosen,
             linked: 0,
             owed: Gather::new(),
             trust: constraints.trust,
-        })
+        }
     }
 
     /// All its addresses.
@@ -104,6 +173,7 @@ impl<P: Cpus + Clone> Reservation<P> {
         memory: Unowned,
         direction: impl DataDirection,
     ) -> Result<Iova, LinkError> {
+        let access = direction.direction().access_to(memory.memory_kind());
         let memory = memory.memory();
         let granule = self.space.granule();
         let inside = memory.start().get() & (granule.bytes() - 1);
@@ -119,7 +189,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             return Err(LinkError::NoRoom { wanted, left });
         }
         let at = Iova::new(range.start().get() + self.linked);
-        let access = self.space.granted(direction.direction().access());
+        let access = self.space.granted(access);
         let pa = memory.start().align_down(granule);
         self.space
             .domain
@@ -141,9 +211,10 @@ impl<P: Cpus + Clone> Reservation<P> {
     }
 
     /// Unmaps everything that is linked and gives the addresses back, with one invalidation for all of
-    /// it; under [`Policy::Lazy`](super::Policy::Lazy) that is paid later.
+    /// it; under [`Policy::Lazy`](super::Policy::Lazy) that is paid later, unless the addresses were
+    /// the caller's choice.
     ///
-    /// *Context.* Atomic.
+    /// *Context.* Atomic; memory is taken for records of addresses that the caller chose.
     ///
     /// # Errors
     /// With the reservation, as it was, if nothing was unmapped. Without, it is unmapped, and its
@@ -153,6 +224,19 @@ impl<P: Cpus + Clone> Reservation<P> {
         let Some(mapped) = IovaRange::from_len(range.start(), self.linked) else {
             return Ok(());
         };
+        if self.chosen == Chosen::Caller {
+            if let Err(error) = self.space.domain.unmap(mapped, &mut self.owed) {
+                return Err((error.into(), Some(self)));
+            }
+            self.linked = 0;
+            if let Err(error) = self.space.pay_now(&mut self.owed) {
+                self.range = None;
+                self.space.hold_mapped(core::mem::take(&mut self.owed));
+                self.space.fail_by(error);
+                return Err((error, None));
+            }
+            return Ok(());
+        }
         let owed = core::mem::take(&mut self.owed);
         if !owed.is_empty() {
             self.space.owe(owed);
@@ -173,7 +257,10 @@ impl<P: Cpus + Clone> Drop for Reservation<P> {
             return;
         };
         if self.linked == 0 {
-            self.space.give_back(&[range]);
+            match self.chosen {
+                Chosen::Allocator => self.space.give_back(&[range]),
+                Chosen::Caller => self.space.give_back_chosen(range),
+            }
             return;
         }
         let owed = core::mem::take(&mut self.owed);

@@ -13,7 +13,7 @@ use super::premapped::Premapped;
 use super::quarantine::Lost;
 use super::space::DmaSpace;
 use crate::bounce::{BouncePool, Way};
-use crate::contract::{Buffer, Pieces};
+use crate::contract::{Buffer, MemoryKind};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind};
 
 /// How a device is set up. Its mappings keep it: they lead to their space through it.
@@ -131,11 +131,14 @@ impl<P: Cpus + Clone> Settings<P> {
         if cache.is_none() && pool.is_none() {
             return;
         }
+        let in_caches = buffer.memory_kind() == MemoryKind::Cached;
         for stretch in Reached::new(buffer.pieces(), copies).stretches(at, last) {
+            let copied = stretch.reached != stretch.buffer;
+            let cache = cache.filter(|_| in_caches || copied);
             if let (Some(cache), Way::Out) = (cache, way) {
                 cache.invalidate(stretch.reached);
             }
-            if let Some(pool) = pool.filter(|_| stretch.reached != stretch.buffer) {
+            if let Some(pool) = pool.filter(|_| copied) {
                 let bytes = stretch.buffer.len_minus_one().saturating_add(1);
                 let (buffer, copy) = (stretch.buffer.start(), stretch.reached.start());
                 match way {
@@ -151,9 +154,14 @@ impl<P: Cpus + Clone> Settings<P> {
 
     /// Writes lines back that the device is to see; also before it writes, since a line written
     /// back later would overwrite that.
-    pub fn clean(&self, pieces: Pieces<'_>, copies: Option<&Copies>) {
+    #[inline]
+    pub fn clean<B: Buffer>(&self, buffer: &B, copies: Option<&Copies>) {
         if let Some(cache) = &self.cache {
-            Reached::new(pieces, copies).for_each(|lines| cache.clean(lines));
+            let in_caches = buffer.memory_kind() == MemoryKind::Cached;
+            let reached = Reached::new(buffer.pieces(), copies).stretches(0, u64::MAX);
+            reached
+                .filter(|stretch| in_caches || stretch.reached != stretch.buffer)
+                .for_each(|stretch| cache.clean(stretch.reached));
         }
     }
 

@@ -13,7 +13,7 @@ use super::regions::Regions;
 use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
-use crate::contract::Unowned;
+use crate::contract::{Buffer, MemoryKind, Unowned};
 use crate::inval::Gather;
 use crate::iommu::{BoundDomain, Domain, IommuError};
 use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
@@ -241,6 +241,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         access: Access,
         constraints: &Constraints,
     ) -> Result<(DmaRange, Iova), MapError> {
+        let access = match memory.memory_kind() {
+            MemoryKind::Registers => access | Access::DEVICE,
+            MemoryKind::Cached | MemoryKind::Uncached => access,
+        };
         let (range, first) = self.place_kept(memory.memory(), access, constraints)?;
         let space = self.id;
         Ok((DmaRange { range, space }, first))
@@ -283,9 +287,18 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             self.write_only
         } else if access == Access::READ {
             self.read_only
+        } else if access.contains(Access::DEVICE) {
+            self.granted_registers(access)
         } else {
             access
         }
+    }
+
+    #[cold]
+    fn granted_registers(&self, access: Access) -> Access {
+        // A table that knows no kinds of memory leaves them to the rest of the machine.
+        let granted = self.domain.grants(access);
+        granted.unwrap_or_else(|| self.granted(access - Access::DEVICE))
     }
 
     /// Maps `pieces`, each in pages of its own, in one range, as [`Layout`] says.
@@ -460,6 +473,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let lost = self.iova.free_all(ranges);
         if lost != 0 {
             self.lost.count_addresses(lost);
+        }
+    }
+
+    /// Takes addresses back that a caller chose, and that are quiet.
+    pub(super) fn give_back_chosen(&self, range: IovaRange) {
+        if self.iova.release(range).is_err() {
+            self.lost.count_addresses(1);
         }
     }
 

@@ -15,6 +15,12 @@ pub(super) fn unowned(memory: PhysRange) -> Unowned {
     unsafe { Unowned::new(memory) }
 }
 
+/// Registers of nobody.
+pub(super) fn registers(window: PhysRange) -> Unowned {
+    // SAFETY: the addresses are names: no register is behind them.
+    unsafe { Unowned::registers(window) }
+}
+
 /// A doorbell.
 pub(super) fn doorbell(at: u64) -> Doorbell {
     // SAFETY: the tests have no such memory, and no device.

@@ -11,5 +11,6 @@ mod ownership;
 mod placing;
 mod policies;
 mod premapped;
+mod registers;
 mod rig;
 mod streams;
