@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue as _, Step};
-use portolan::iommu::IommuError;
+use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan_hw::smmuv3::{
@@ -182,7 +182,7 @@ where
     let pasids = Pasids {
         enable: |unit: &ModelUnit<W>, stream| unit.enable_pasids(stream, PASIDS_LG2),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
-        block: |unit, stream, pasid| unit.detach_pasid(stream, pasid),
+        block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
     };
     let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
     model(kind, wrap, domain, Some(pasids))

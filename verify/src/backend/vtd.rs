@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue as _, Step};
-use portolan::iommu::{Domain, IommuError};
+use portolan::iommu::{Attach, Domain, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::VtdFirstLevels;
 use portolan_hw::vtd::{
-    AttachPasid, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain, Vtd,
+    Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain, Vtd,
 };
 use portolan_model::clock::PollingClock;
 use portolan_model::inject::RegisterFaults;
@@ -131,7 +131,7 @@ fn model<W, D>(
 where
     W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
     D: Domain,
-    ModelUnit<W>: AttachPasid<D>,
+    ModelUnit<W>: Attach<D>,
 {
     let plain = VtdIdentification::default();
     let (identification, visibility) = match kind {

@@ -260,7 +260,9 @@ fn unit_error(error: AttachError) -> IommuError {
     match error {
         AttachError::Iommu(error) => error,
         // A unit that seems to have few streams, or another format.
-        AttachError::NoSuchStream { .. } | AttachError::Mismatch => IommuError::Unsupported,
+        AttachError::NoSuchStream { .. } | AttachError::NoPasids | AttachError::Mismatch => {
+            IommuError::Unsupported
+        }
     }
 }
 

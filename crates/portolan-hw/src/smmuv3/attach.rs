@@ -60,6 +60,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
 
     /// Passes a stream through. With ATS it needs substreams ([`Smmu::enable_pasids`]): an entry
     /// without refuses translation requests, and is refused itself ([`AttachError::Mismatch`]).
+    fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.switch_pasid(stream, pasid, &[0; 8], Attached::default())
+    }
+
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         self.switch(stream, passed_through())
     }
@@ -111,6 +115,17 @@ where
                 attached,
             },
         )
+    }
+
+    /// See [`Smmu::enable_pasids`].
+    fn attach_pasid(
+        &self,
+        stream: StreamId,
+        pasid: Pasid,
+        domain: &Arc<FirstStage<G, R, M, C>>,
+    ) -> Result<(), AttachError> {
+        let (descriptor, attached) = self.first(domain)?;
+        self.switch_pasid(stream, pasid, &descriptor, attached)
     }
 }
 
@@ -218,34 +233,6 @@ where
             nested: false,
         };
         Ok((entry, attached))
-    }
-
-    /// Lets a substream of `stream` reach memory through `domain`. The stream's other substreams,
-    /// and its accesses without one, stay where they are. See [`Smmu::enable_pasids`].
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// As [`Attach::attach`]; [`AttachError::Mismatch`] also for substream 0, for one out of range
-    /// and for a stream without substreams.
-    pub fn attach_pasid<const G: u32>(
-        &self,
-        stream: StreamId,
-        pasid: Pasid,
-        domain: &Arc<FirstStage<G, R, M, C>>,
-    ) -> Result<(), AttachError> {
-        let (descriptor, attached) = self.first(domain)?;
-        self.switch_pasid(stream, pasid, &descriptor, attached)
-    }
-
-    /// Blocks a substream. Guarantees as [`Iommu::block`].
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// As [`Smmu::attach_pasid`].
-    pub fn detach_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
-        self.switch_pasid(stream, pasid, &[0; 8], Attached::default())
     }
 
     /// Has a guest's own first stage translate the stream's accesses to addresses that `domain`

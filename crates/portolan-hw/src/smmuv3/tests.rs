@@ -214,7 +214,7 @@ fn substreams_have_their_own_descriptors() {
         );
         assert_eq!(root(pasid.get()), Some(domain.table().root().get()));
         unit.take_log();
-        driver.detach_pasid(STREAM, pasid).unwrap();
+        driver.block_pasid(STREAM, pasid).unwrap();
         assert_eq!(root(pasid.get()), None);
         assert_eq!(unit.take_codes()[..2], [op::CFGI_CD, op::SYNC]);
         let zero = driver.attach_pasid(STREAM, Pasid::new(0), &domain);

@@ -31,7 +31,9 @@ fn start(fake: &Fake) -> Result<Driver<'_>, IommuError> {
 fn unit_error(error: AttachError) -> IommuError {
     match error {
         AttachError::Iommu(error) => error,
-        AttachError::NoSuchStream { .. } | AttachError::Mismatch => IommuError::Unsupported,
+        AttachError::NoSuchStream { .. } | AttachError::NoPasids | AttachError::Mismatch => {
+            IommuError::Unsupported
+        }
     }
 }
 

@@ -116,15 +116,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         result
     }
 
-    /// Blocks the requests of `stream` with `pasid`; see [`Iommu::block`]. Page requests that the
-    /// device sent before are in the queue by then, if the unit can drain them (7.10).
-    ///
-    /// # Errors
-    /// As [`Iommu::block`].
-    pub fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
-        self.go(stream, self.checked(pasid)?, Target::Blocked)
-    }
-
     /// A PASID that the tables have room for, other than that of requests without one.
     pub(super) fn checked(&self, pasid: Pasid) -> Result<u32, AttachError> {
         let bits = self.config.pasid_bits.min(self.features().pasid_bits);
@@ -423,6 +414,12 @@ impl Target {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Vtd<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.go(stream, RID_PASID, Target::Blocked)
+    }
+
+    /// Page requests that the device sent before are in the queue by then, if the unit can drain them
+    /// (7.10).
+    fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.go(stream, self.checked(pasid)?, Target::Blocked)
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {

@@ -4,7 +4,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{Pasid, StreamId};
-use portolan::iommu::{Attach, AttachError, Domain, PagedDomain};
+use portolan::iommu::{Attach, AttachError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{VtdFirstStage, VtdSecondStage};
 
@@ -27,14 +27,7 @@ macro_rules! attach {
             ) -> Result<(), AttachError> {
                 self.attach_as(stream, RID_PASID, domain)
             }
-        }
 
-        impl<R, M, C: Cpus> AttachPasid<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
-        where
-            R: Mmio + Send + Sync + 'static,
-            M: TableMem<AtomicU64> + Send + Sync + 'static,
-            C: Cpus,
-        {
             fn attach_pasid(
                 &self,
                 stream: StreamId,
@@ -72,25 +65,6 @@ macro_rules! attach {
             }
         }
     };
-}
-
-/// A unit that single PASIDs of a stream can be attached on.
-///
-/// *Context.* Task, as for [`Attach`].
-pub trait AttachPasid<D: Domain>: Attach<D> {
-    /// As [`Attach::attach`], for the requests of `stream` with `pasid`. Page requests that the
-    /// device sent while something else was attached are in the queue by now: whoever reads that
-    /// has to read it empty before they can be told from those of the new domain.
-    ///
-    /// # Errors
-    /// As [`Attach::attach`]; [`AttachError::Mismatch`] outside scalable mode, or for a PASID that
-    /// is too wide or is that of requests without one (0).
-    fn attach_pasid(
-        &self,
-        stream: StreamId,
-        pasid: Pasid,
-        domain: &Arc<D>,
-    ) -> Result<(), AttachError>;
 }
 
 /// What the two have in common.

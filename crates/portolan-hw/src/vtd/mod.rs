@@ -29,7 +29,6 @@ mod unit;
 mod words;
 
 pub use self::core::VtdQueue;
-pub use attach_domain::AttachPasid;
 pub use config::{Config, Invalidation, Takeover};
 pub use counts::Counts;
 pub use domains::{FirstDomain, SecondDomain};

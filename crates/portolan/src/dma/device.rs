@@ -5,13 +5,14 @@ use alloc::sync::Arc;
 use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::Copying;
 use super::error::{DeviceError, PremapError};
+use super::failed::Failed;
 use super::policy::Policy;
 use super::premapped::Premapped;
 use super::quarantine::Quarantine;
 use super::settings::Settings;
 use super::space::DmaSpace;
-use super::streams::Member;
-use crate::addr::StreamId;
+use super::streams::{Member, Requester};
+use crate::addr::{Pasid, StreamId};
 use crate::contract::Unowned;
 use crate::iommu::{AttachError, Iommu};
 use crate::platform::{Cpus, DataCache};
@@ -24,7 +25,19 @@ pub(super) enum Translation {
     Blocked,
 }
 
-/// One stream of a unit, and what it may reach.
+/// What becomes of a device's mappings when it leaves their space.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OldMappings {
+    /// The device does not leave as long as there are some.
+    Refuse,
+    /// They stay in the space: the device reaches them again when it comes back, and they end there as
+    /// they would have.
+    Keep,
+}
+
+/// One stream of a unit, or its requests with one PASID, and what it may reach.
 ///
 /// A stream has one device at a time: [`Device::move_to`] moves it to another space. One that is
 /// made for the stream beside another is refused in the same space, and in another blocked when the
@@ -35,7 +48,7 @@ pub(super) enum Translation {
 pub struct Device<P: Cpus + Clone> {
     /// None once the stream is another device's.
     unit: Option<Arc<dyn Iommu>>,
-    stream: StreamId,
+    pub(super) requester: Requester,
     pub(super) translation: Translation,
     pub(super) settings: Arc<Settings<P>>,
 }
@@ -52,16 +65,55 @@ impl<P: Cpus + Clone> Device<P> {
         stream: StreamId,
         constraints: Constraints,
     ) -> Result<Self, DeviceError> {
+        let pasid = None;
+        Self::open(space, Requester { stream, pasid }, constraints)
+    }
+
+    /// As [`Device::translated`], of the requests of `stream` with `pasid`: one address space of a
+    /// device that has several, such as a process's or a virtual function's. Its other requests stay
+    /// where they are. The unit may have to be told before that the stream has PASIDs.
+    ///
+    /// ```no_run
+    /// # use portolan::addr::{Pasid, StreamId};
+    /// # use portolan::dma::{Constraints, Device, DeviceError, DmaSpace};
+    /// # use portolan::platform::Platform;
+    /// # use std::sync::Arc;
+    /// /// A queue of an accelerator, in the address space of the process that uses it.
+    /// fn queue<P: Platform>(process: Arc<DmaSpace<P>>) -> Result<Device<P>, DeviceError> {
+    ///     let (card, queue) = (StreamId::new(0x300), Pasid::new(7));
+    ///     Device::translated_pasid(process, card, queue, Constraints::default())
+    /// }
+    /// ```
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As [`Device::translated`]; [`AttachError::NoPasids`] where the unit has none.
+    pub fn translated_pasid(
+        space: Arc<DmaSpace<P>>,
+        stream: StreamId,
+        pasid: Pasid,
+        constraints: Constraints,
+    ) -> Result<Self, DeviceError> {
+        let pasid = Some(pasid);
+        Self::open(space, Requester { stream, pasid }, constraints)
+    }
+
+    fn open(
+        space: Arc<DmaSpace<P>>,
+        requester: Requester,
+        constraints: Constraints,
+    ) -> Result<Self, DeviceError> {
         if constraints.trust == Trust::Untrusted && space.policy() == Policy::Lazy {
             return Err(DeviceError::Untrusted);
         }
         if let Some(error) = space.failure() {
             return Err(DeviceError::Broken(error));
         }
-        let member = space.join(stream)?;
+        let member = space.join(requester)?;
         let attached = space
-            .keep_off_reserved(stream)
-            .and_then(|()| Ok(space.bound.attach(stream)?));
+            .keep_off_reserved(requester.stream)
+            .and_then(|()| Ok(requester.attach(&space.bound)?));
         if let Err(error) = attached {
             space.leave(member);
             return Err(error);
@@ -71,7 +123,7 @@ impl<P: Cpus + Clone> Device<P> {
         let settings = Settings::new(space.cpus.clone(), Some(space), constraints);
         let device = Self {
             unit,
-            stream,
+            requester,
             translation,
             settings: Arc::new(settings),
         };
@@ -83,20 +135,79 @@ impl<P: Cpus + Clone> Device<P> {
         }
     }
 
-    /// Moves the device to `space`, of the same unit, without a time in which it is blocked: what it
-    /// is doing in the space that it leaves ends. Its pool does not stay mapped there.
+    /// Attaches the stream again as it was, with its mappings: after [`DmaSpace::recover`], since a
+    /// space that breaks blocks its streams, or after the unit has forgotten it.
     ///
     /// *Context.* Task.
     ///
     /// # Errors
-    /// As [`Device::translated`], and [`DeviceError::InUse`] for another unit; the stream is blocked
-    /// then.
-    pub fn move_to(mut self, space: Arc<DmaSpace<P>>) -> Result<Self, DeviceError> {
-        let there = space.bound.unit();
-        if !self.unit.as_ref().is_some_and(|unit| same(unit, there)) {
-            return Err(DeviceError::InUse);
+    /// As [`Device::translated`]. The stream is where it was, or blocked.
+    pub fn attach_again(&self) -> Result<(), DeviceError> {
+        let (Some(unit), stream) = (&self.unit, self.requester.stream) else {
+            return Ok(());
+        };
+        let space = match (self.translation, self.space()) {
+            (Translation::Space(_), Some(space)) => space,
+            (Translation::Identity, _) => return Ok(unit.pass_through(stream)?),
+            _ => return Ok(self.requester.block(&**unit)?),
+        };
+        if let Some(error) = space.failure() {
+            return Err(DeviceError::Broken(error));
         }
-        let mut moved = Self::translated(space, self.stream, self.settings.constraints)?;
+        self.requester.attach(&space.bound)?;
+        match space.failure() {
+            None => Ok(()),
+            // It broke meanwhile, and may have blocked the stream before.
+            Some(error) => {
+                let _ = self.requester.block(&**unit);
+                Err(DeviceError::Broken(error))
+            }
+        }
+    }
+
+    /// Moves the device to `space`, of the same unit, without a time in which it is blocked: what it
+    /// is doing in the space that it leaves ends. Its pool does not stay mapped there.
+    ///
+    /// ```no_run
+    /// # use portolan::dma::{Device, DeviceError, DmaSpace, Failed, OldMappings};
+    /// # use portolan::platform::Platform;
+    /// # use std::sync::Arc;
+    /// # type Moved<P> = Result<Device<P>, Failed<Device<P>, DeviceError>>;
+    /// /// Lends a card to a guest, and takes it back.
+    /// fn lend<P: Platform>(card: Device<P>, guest: Arc<DmaSpace<P>>, own: Arc<DmaSpace<P>>) -> Moved<P> {
+    ///     let lent = card.move_to(guest, OldMappings::Keep)?;
+    ///     // ... the guest's driver has it ...
+    ///     lent.move_to(own, OldMappings::Refuse)
+    /// }
+    /// ```
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// With the device: as [`Device::translated`], and [`DeviceError::InUse`] for another unit,
+    /// [`DeviceError::Mapped`] if it has mappings that do not stay. If the unit does not move the
+    /// stream, it is where it was, or blocked.
+    pub fn move_to(
+        mut self,
+        space: Arc<DmaSpace<P>>,
+        mappings: OldMappings,
+    ) -> Result<Self, Failed<Self, DeviceError>> {
+        let unit = space.bound.unit();
+        let error = if !self.unit.as_ref().is_some_and(|its| same(its, unit)) {
+            Some(DeviceError::InUse)
+        } else if mappings == OldMappings::Refuse && Arc::get_mut(&mut self.settings).is_none() {
+            Some(DeviceError::Mapped)
+        } else {
+            None
+        };
+        let moved = match error {
+            None => Self::open(space, self.requester, self.settings.constraints),
+            Some(error) => Err(error),
+        };
+        let mut moved = match moved {
+            Ok(moved) => moved,
+            Err(error) => return Err(Failed { error, value: self }),
+        };
         let settings = moved.settings_mut();
         settings.cache = self.settings.cache.clone();
         settings.copying = self.settings.copying.clone();
@@ -162,9 +273,10 @@ impl<P: Cpus + Clone> Device<P> {
         translation: Translation,
         constraints: Constraints,
     ) -> Self {
+        let pasid = None;
         Self {
             unit: Some(unit),
-            stream,
+            requester: Requester { stream, pasid },
             translation,
             settings: Arc::new(Settings::new(platform, None, constraints)),
         }
@@ -233,7 +345,14 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// *Context.* Interrupt.
     pub fn stream(&self) -> StreamId {
-        self.stream
+        self.requester.stream
+    }
+
+    /// The PASID, if it is not all of the stream.
+    ///
+    /// *Context.* Interrupt.
+    pub fn pasid(&self) -> Option<Pasid> {
+        self.requester.pasid
     }
 
     /// The limits.
@@ -268,7 +387,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// If the hardware did not complete.
     pub fn detach(self) -> Result<(), AttachError> {
         match &self.unit {
-            Some(unit) => unit.block(self.stream),
+            Some(unit) => self.requester.block(&**unit),
             None => Ok(()),
         }
     }
@@ -282,7 +401,7 @@ impl<P: Cpus + Clone> Drop for Device<P> {
     fn drop(&mut self) {
         if let Some(unit) = &self.unit {
             // After `detach` this is a second time, which is cheap.
-            let _ = unit.block(self.stream);
+            let _ = self.requester.block(&**unit);
         }
         if let (Translation::Space(member), Some(space)) = (self.translation, self.space()) {
             space.leave(member);

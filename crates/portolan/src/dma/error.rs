@@ -233,9 +233,15 @@ pub enum DeviceError {
     /// The address space is broken.
     #[error("the address space is broken: {0}")]
     Broken(IommuError),
-    /// Another [`Device`](super::Device) is the stream, in the same address space.
-    #[error("the stream has a device in this address space already")]
+    /// Another [`Device`](super::Device) is the stream, or its PASID, in the same address space; or the
+    /// space is another unit's.
+    #[error(
+        "the stream has a device in this address space already, or the space is another unit's"
+    )]
     InUse,
+    /// The device has mappings, deferred buffers or coherent memory in the space that it would leave.
+    #[error("the device has mappings in the address space that it would leave")]
+    Mapped,
     /// The device is not trusted: it would reach memory that is its driver's again, or all of it.
     #[error("the device is not trusted: it must not be passed through, nor be in a lazy space")]
     Untrusted,

@@ -49,7 +49,7 @@ pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying};
 pub use default::{Buffers, Decision, DeviceTlb, PolicyInputs, PolicyPreference, default_policy};
 pub use deferred::{Deferred, Quiet, reclaim_all};
-pub use device::Device;
+pub use device::{Device, OldMappings};
 pub use direction::{Bidirectional, DataDirection, Direction, FromDevice, ToDevice};
 pub use error::{AccessError, DeviceError, MapError, PremapError, SpaceError, UnmapError};
 pub use failed::Failed;

@@ -1,15 +1,44 @@
-//! The streams that reach memory through a space, and what becomes of them when it breaks.
+//! The streams, and PASIDs of them, that reach memory through a space, and what becomes of them when it breaks.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use super::error::DeviceError;
 use super::space::DmaSpace;
-use crate::addr::StreamId;
-use crate::iommu::IommuError;
+use crate::addr::{Pasid, StreamId};
+use crate::iommu::{AttachError, BoundDomain, Iommu, IommuError};
 use crate::platform::{Cpus, Lock, SharedWord};
 
-/// The number of a stream among those that joined a space: never given twice.
+/// A stream, or its requests with one PASID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Requester {
+    pub stream: StreamId,
+    pub pasid: Option<Pasid>,
+}
+
+impl Requester {
+    /// Attaches it.
+    ///
+    /// *Context.* Task.
+    pub fn attach(self, bound: &BoundDomain) -> Result<(), AttachError> {
+        match self.pasid {
+            None => bound.attach(self.stream),
+            Some(pasid) => bound.attach_pasid(self.stream, pasid),
+        }
+    }
+
+    /// Blocks it.
+    ///
+    /// *Context.* Task.
+    pub fn block(self, unit: &dyn Iommu) -> Result<(), AttachError> {
+        match self.pasid {
+            None => unit.block(self.stream),
+            Some(pasid) => unit.block_pasid(self.stream, pasid),
+        }
+    }
+}
+
+/// The number of a requester among those that joined a space: never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Member(u64);
 
@@ -25,7 +54,7 @@ enum NotJoined {
 ///
 /// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Streams {
-    members: Vec<(Member, StreamId)>,
+    members: Vec<(Member, Requester)>,
     next: Member,
 }
 
@@ -37,17 +66,17 @@ impl Streams {
         }
     }
 
-    fn holds(&self, stream: StreamId) -> bool {
-        self.members.iter().any(|(_, its)| *its == stream)
+    fn holds(&self, one: Requester) -> bool {
+        self.members.iter().any(|(_, its)| *its == one)
     }
 
     /// Adds a stream; if there is no room, in `spare`, which is larger than what there was.
     fn join(
         &mut self,
-        stream: StreamId,
-        spare: &mut Vec<(Member, StreamId)>,
+        one: Requester,
+        spare: &mut Vec<(Member, Requester)>,
     ) -> Result<Member, NotJoined> {
-        if self.holds(stream) {
+        if self.holds(one) {
             return Err(NotJoined::InUse);
         }
         let members = self.members.len();
@@ -60,26 +89,24 @@ impl Streams {
         }
         let member = self.next;
         self.next = Member(member.0 + 1);
-        self.members.push((member, stream));
+        self.members.push((member, one));
         Ok(member)
     }
 
     /// The first one whose number is at least `from`.
-    fn first_from(&self, from: Member) -> Option<(Member, StreamId)> {
+    fn first_from(&self, from: Member) -> Option<(Member, Requester)> {
         let at = self.members.partition_point(|(member, ..)| *member < from);
         self.members.get(at).copied()
     }
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
-    /// Remembers that `stream` of the unit reaches memory through this space.
-    pub(super) fn join(&self, stream: StreamId) -> Result<Member, DeviceError> {
+    /// Remembers that `one` of the unit reaches memory through this space.
+    pub(super) fn join(&self, one: Requester) -> Result<Member, DeviceError> {
         // Memory is taken and given back outside of the lock.
         let mut spare = Vec::new();
         loop {
-            let joined = self
-                .streams
-                .with(|streams| streams.join(stream, &mut spare));
+            let joined = self.streams.with(|streams| streams.join(one, &mut spare));
             let members = match joined {
                 Ok(member) => return Ok(member),
                 Err(NotJoined::InUse) => return Err(DeviceError::InUse),
@@ -108,11 +135,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let mut from = Member(0);
         loop {
             let next = self.streams.with(|streams| streams.first_from(from));
-            let Some((member, stream)) = next else {
+            let Some((member, one)) = next else {
                 return;
             };
             // A unit that cannot even block has stopped, or says so itself.
-            let _ = self.bound.unit().block(stream);
+            let _ = one.block(&**self.bound.unit());
             from = Member(member.0 + 1);
         }
     }

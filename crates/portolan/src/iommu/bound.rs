@@ -6,7 +6,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 
 use super::{Attach, AttachError, Domain, Iommu};
-use crate::addr::StreamId;
+use crate::addr::{Pasid, StreamId};
 
 /// A domain and its unit. Here the types of a driver are erased: what is made of it, such as a
 /// [`DmaSpace`](crate::dma::DmaSpace), does not name them.
@@ -18,7 +18,7 @@ pub struct BoundDomain {
 
 /// Attaches streams of one unit to one domain.
 trait AttachTo: Send + Sync {
-    fn attach(&self, stream: StreamId) -> Result<(), AttachError>;
+    fn attach(&self, stream: StreamId, pasid: Option<Pasid>) -> Result<(), AttachError>;
 }
 
 struct Pair<U, D> {
@@ -27,8 +27,11 @@ struct Pair<U, D> {
 }
 
 impl<U: Attach<D>, D: Domain> AttachTo for Pair<U, D> {
-    fn attach(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.unit.attach(stream, &self.domain)
+    fn attach(&self, stream: StreamId, pasid: Option<Pasid>) -> Result<(), AttachError> {
+        match pasid {
+            None => self.unit.attach(stream, &self.domain),
+            Some(pasid) => self.unit.attach_pasid(stream, pasid, &self.domain),
+        }
     }
 }
 
@@ -61,6 +64,14 @@ impl BoundDomain {
     /// # Errors
     /// As [`Attach::attach`].
     pub fn attach(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.attach.attach(stream)
+        self.attach.attach(stream, None)
+    }
+
+    /// Attaches the requests of a stream that have `pasid`.
+    ///
+    /// # Errors
+    /// As [`Attach::attach_pasid`].
+    pub fn attach_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.attach.attach(stream, Some(pasid))
     }
 }

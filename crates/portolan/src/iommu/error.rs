@@ -84,6 +84,9 @@ pub enum AttachError {
         /// The stream.
         stream: StreamId,
     },
+    /// The unit cannot attach single PASIDs of a stream.
+    #[error("the unit attaches whole streams only")]
+    NoPasids,
     /// The domain belongs to another unit, or needs what this one lacks.
     #[error("the domain does not fit the unit")]
     Mismatch,

@@ -21,7 +21,7 @@ pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord};
 pub use paged::{PagedDomain, TagPool};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId, TableId};
+use crate::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId, TableId};
 use crate::inval::{Caching, Gather, SyncError, WrongTable};
 use crate::table::{Access, SplitError, Translation, UnmapError};
 use alloc::sync::Arc;
@@ -173,6 +173,16 @@ pub trait Iommu: Send + Sync {
     /// As [`Iommu::block`], or if the unit cannot pass through.
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError>;
 
+    /// As [`Iommu::block`], of the requests of `stream` with `pasid`; its others stay where they are.
+    ///
+    /// # Errors
+    /// As [`Iommu::block`]; [`AttachError::NoPasids`], and [`AttachError::Mismatch`] for a PASID that
+    /// is too wide, or is that of requests without one (0).
+    fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        let _ = (stream, pasid);
+        Err(AttachError::NoPasids)
+    }
+
     /// What `stream` must not be given as IOVAs, or has to reach untranslated: interrupt windows,
     /// message doorbells, regions that firmware's devices use. Hands each to `each`.
     ///
@@ -202,6 +212,25 @@ pub trait Attach<D: Domain>: Iommu {
     /// # Errors
     /// See [`AttachError`]. The stream is then where it was, or blocked if the hardware failed.
     fn attach(&self, stream: StreamId, domain: &Arc<D>) -> Result<(), AttachError>;
+
+    /// As [`Attach::attach`], for the requests of `stream` with `pasid`; its others stay where they
+    /// are. Page requests that the device sent while something else was attached are in the unit's
+    /// queue by now: who reads that has to read it empty before they can be told from those of the
+    /// new domain.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As [`Attach::attach`] and [`Iommu::block_pasid`].
+    fn attach_pasid(
+        &self,
+        stream: StreamId,
+        pasid: Pasid,
+        domain: &Arc<D>,
+    ) -> Result<(), AttachError> {
+        let _ = (stream, pasid, domain);
+        Err(AttachError::NoPasids)
+    }
 }
 
 /// Which tables translate a device's addresses.

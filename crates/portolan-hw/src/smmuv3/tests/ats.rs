@@ -137,7 +137,7 @@ fn a_removed_device_settles_and_leaks_no_domain() {
     unit.script.lock().silent = true;
     // A move, a detachment and an invalidation fail, and go on failing.
     driver.attach(STREAM, &three).unwrap_err();
-    driver.detach_pasid(STREAM, pasid).unwrap_err();
+    driver.block_pasid(STREAM, pasid).unwrap_err();
     let code = error::ATC_INV_SYNC;
     let mut owed = debt(&*two, 0x7000);
     let failed = two.sync(&mut owed).unwrap_err();

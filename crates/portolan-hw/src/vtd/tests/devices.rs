@@ -16,7 +16,7 @@ use crate::vtd::counts::Kind;
 use crate::vtd::ring::Batch;
 use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
 use crate::vtd::spec::reg::{self, prs};
-use crate::vtd::{AttachPasid, DeviceTlb, InterruptEntries, Mode, refusal};
+use crate::vtd::{DeviceTlb, InterruptEntries, Mode, refusal};
 
 const FIRST: u64 = CAP | 1 << 56;
 const WITH_TLBS: u64 = ECAP | 1 << 2;

@@ -11,7 +11,7 @@ use super::mock::{CAP, ECAP, Event, Iommu, Mock, SCALABLE};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::vtd::spec::descriptor::{TYPE, kind};
 use crate::vtd::spec::reg;
-use crate::vtd::{AttachPasid, DeviceTlb, Mode};
+use crate::vtd::{DeviceTlb, Mode};
 
 /// With first-stage pages of 1 GiB, and tables of five levels.
 const FIRST: u64 = CAP | 1 << 56 | 1 << 60;

@@ -10,7 +10,7 @@ use portolan::table::format::VtdFirstLevels;
 use super::mock::{CAP, ECAP, Iommu, Mock, SCALABLE, Wrong};
 use super::{STREAM, attached, config, legacy, map, unmap};
 use crate::vtd::spec::reg::{self, command};
-use crate::vtd::{AttachPasid, DeviceTlb, Mode};
+use crate::vtd::{DeviceTlb, Mode};
 
 const FIRST: u64 = CAP | 1 << 56;
 const OTHER: StreamId = StreamId::new(0x02f8);

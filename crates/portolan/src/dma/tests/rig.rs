@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::machine::Machine;
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions};
 use crate::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
@@ -27,6 +27,7 @@ pub(super) struct Hardware {
     pub syncs: AtomicU64,
     pub broken: AtomicU64,
     pub blocked: Mutex<Vec<StreamId>>,
+    pub blocked_pasids: Mutex<Vec<Pasid>>,
     pub attached: AtomicU64,
     /// Runs once, during the next invalidation: another CPU, or a handler on this one.
     pub during_sync: Hook,
@@ -117,6 +118,11 @@ impl Iommu for Hardware {
         Ok(())
     }
 
+    fn block_pasid(&self, _stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.blocked_pasids.lock().push(pasid);
+        Ok(())
+    }
+
     fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
         Ok(())
     }
@@ -134,6 +140,18 @@ impl Attach<Domain> for Hardware {
     fn attach(&self, _stream: StreamId, _domain: &Arc<Domain>) -> Result<(), AttachError> {
         self.attached.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn attach_pasid(
+        &self,
+        stream: StreamId,
+        pasid: Pasid,
+        domain: &Arc<Domain>,
+    ) -> Result<(), AttachError> {
+        match pasid.get() {
+            0 => Err(AttachError::Mismatch),
+            _ => self.attach(stream, domain),
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::buffers::Pages;
 use super::rig::{Cpus, Rig, Setup, TIMED_OUT, device_of, range};
-use crate::addr::{Iova, StreamId};
-use crate::dma::{Constraints, Device, DeviceError, Policy, ToDevice, Trust};
+use crate::addr::{Iova, Pasid, StreamId};
+use crate::dma::{Constraints, Device, DeviceError, OldMappings, Policy, ToDevice, Trust};
+use crate::iommu::AttachError;
 use crate::iommu::{ReservedKind, ReservedRegion};
 use crate::table::Access;
 
@@ -50,7 +51,7 @@ fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
     let rig = Rig::policy(Policy::Strict);
     let other = rig.beside();
     let device = device_of(&rig, 1, Constraints::default());
-    let device = device.move_to(other.space.clone());
+    let device = device.move_to(other.space.clone(), OldMappings::Refuse);
     let device = device.ok().unwrap();
     assert_eq!(*rig.hardware.blocked.lock(), []);
     // The space that it has left has room for it again, and does not block it any more.
@@ -58,10 +59,13 @@ fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
     assert_eq!(*rig.hardware.blocked.lock(), []);
     other.space.fail(TIMED_OUT);
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
-    // Not to another unit: then it is blocked.
+    // Not to another unit: it stays where it was.
     let elsewhere = Rig::policy(Policy::Strict);
-    let there = device.move_to(elsewhere.space.clone());
-    assert_eq!(there.err(), Some(DeviceError::InUse));
+    let there = device.move_to(elsewhere.space.clone(), OldMappings::Keep);
+    let stayed = there.err().unwrap();
+    assert_eq!(stayed.error, DeviceError::InUse);
+    assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
+    drop(stayed);
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1); 2]);
 }
 
@@ -69,8 +73,8 @@ fn a_device_that_moves_is_not_blocked_by_the_one_that_it_was() {
 fn a_device_does_not_move_to_where_it_is() {
     let rig = Rig::policy(Policy::Strict);
     let device = device_of(&rig, 1, Constraints::default());
-    let there = device.move_to(rig.space.clone());
-    assert_eq!(there.err(), Some(DeviceError::InUse));
+    let there = device.move_to(rig.space.clone(), OldMappings::Keep);
+    assert_eq!(there.err().unwrap().error, DeviceError::InUse);
     assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
 }
 
@@ -168,4 +172,69 @@ fn reserved_addresses_that_are_in_use_are_refused() {
     assert_eq!(refused, Some(DeviceError::Reserved { range: reserved }));
     mapping.unmap().ok().unwrap();
     assert!(translated(&rig, 2, plain).is_ok());
+}
+
+#[test]
+fn a_device_comes_back_to_the_mappings_that_it_left() {
+    let rig = Rig::policy(Policy::Deferred);
+    let other = rig.beside();
+    let device = device_of(&rig, 1, Constraints::default());
+    let alive = Arc::new(AtomicUsize::new(0));
+    let buffer = Pages::new(&alive, &[(0x5000, 0x1000)]);
+    let mapping = device.map(buffer, ToDevice).ok().unwrap();
+    let refused = device.move_to(other.space.clone(), OldMappings::Refuse);
+    let stayed = refused.err().unwrap();
+    assert_eq!(stayed.error, DeviceError::Mapped);
+    let away = stayed.value.move_to(other.space.clone(), OldMappings::Keep);
+    let away = away.ok().unwrap();
+    assert!(rig.space.domain.translate(mapping.iova()).is_some());
+    assert!(other.space.domain.translate(mapping.iova()).is_none());
+    // What it left does not keep it from leaving where it is.
+    let back = away.move_to(rig.space.clone(), OldMappings::Refuse);
+    let back = back.ok().unwrap();
+    let (more, deferred) = (Pages::new(&alive, &[(0x9000, 0x1000)]), mapping.defer());
+    back.map(more, ToDevice).ok().unwrap().unmap().ok().unwrap();
+    deferred.ok().unwrap().reclaim().ok().unwrap();
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+    assert_eq!(rig.space.quarantine(), other.space.quarantine());
+}
+
+#[test]
+fn a_device_is_attached_again_once_its_space_has_recovered() {
+    let rig = Rig::policy(Policy::Strict);
+    let device = device_of(&rig, 1, Constraints::default());
+    let attached = || rig.hardware.attached.load(Ordering::Relaxed);
+    rig.space.fail(TIMED_OUT);
+    assert_eq!(device.attach_again(), Err(DeviceError::Broken(TIMED_OUT)));
+    assert_eq!(attached(), 1);
+    rig.space.recover().unwrap();
+    assert_eq!(device.attach_again(), Ok(()));
+    assert_eq!(attached(), 2);
+}
+
+#[test]
+fn one_pasid_of_a_stream_is_a_device_of_its_own() {
+    let rig = Rig::policy(Policy::Strict);
+    let plain = Constraints::default();
+    let of = |pasid| {
+        let (space, stream) = (rig.space.clone(), StreamId::new(1));
+        Device::translated_pasid(space, stream, Pasid::new(pasid), plain)
+    };
+    let whole = device_of(&rig, 1, plain);
+    let [one, two] = [1, 2].map(|pasid| of(pasid).unwrap());
+    assert_eq!(
+        (one.stream(), one.pasid()),
+        (whole.stream(), Some(Pasid::new(1)))
+    );
+    assert_eq!(of(2).err(), Some(DeviceError::InUse));
+    drop(two);
+    assert_eq!(*rig.hardware.blocked_pasids.lock(), [Pasid::new(2)]);
+    assert_eq!(*rig.hardware.blocked.lock(), []);
+    rig.space.fail(TIMED_OUT);
+    assert_eq!(*rig.hardware.blocked_pasids.lock(), [2, 1].map(Pasid::new));
+    assert_eq!(*rig.hardware.blocked.lock(), [StreamId::new(1)]);
+    rig.space.recover().unwrap();
+    // 0 is that of requests without one.
+    let refused = DeviceError::Attach(AttachError::Mismatch);
+    assert_eq!(of(0).err(), Some(refused));
 }
