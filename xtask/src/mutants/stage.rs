@@ -73,7 +73,8 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// What the tests say of each of `mutants`. `wider` are the packages of [`Reach::Wider`].
+    /// What the tests say of each of `mutants`. `wider` are the packages of [`Reach::Wider`],
+    /// each behind those that it depends on.
     pub fn judge(
         &mut self,
         reach: Reach,
@@ -89,7 +90,11 @@ impl<'t> Stage<'t> {
                 None => {
                     let packages = match reach {
                         Reach::Own => vec![mutant.package.clone()],
-                        Reach::Wider => wider.iter().map(|&name| name.to_owned()).collect(),
+                        // Those before it do not depend on it.
+                        Reach::Wider => {
+                            let others = wider.iter().map(|&name| name.to_owned());
+                            others.skip_while(|name| *name != mutant.package).collect()
+                        }
                     };
                     let verdict = self.meet(reach, &packages, mutant)?;
                     write_down(&self.record, mutant, reach, verdict)?;

@@ -95,3 +95,20 @@ impl fmt::Display for PciFunction {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString as _;
+
+    #[test]
+    fn a_requester_is_bus_device_and_function() {
+        let requester = RequesterId::of(0xab, 0x15, 6);
+        assert_eq!(requester.get(), 0xabae);
+        let parts = (requester.bus(), requester.device(), requester.function());
+        assert_eq!(parts, (0xab, 0x15, 6));
+        // Bits beyond those that the identifier has are dropped.
+        assert_eq!(RequesterId::of(0xab, 0xf5, 0xfe), requester);
+        assert_eq!(PciFunction::of(0xab, 0x15, 6).to_string(), "0000:ab:15.6");
+    }
+}

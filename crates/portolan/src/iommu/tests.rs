@@ -112,6 +112,30 @@ fn a_block_whose_split_timed_out_can_be_unmapped_whole() {
     assert_eq!(again, whole);
 }
 
+/// Two blocks, of which the range takes the end of one and the beginning of the other.
+#[test]
+fn a_range_that_cuts_two_blocks_splits_both() {
+    let domain = domain();
+    let (at, bytes) = (BLOCK.bytes(), 2 * BLOCK.bytes());
+    let mut owed = Gather::new();
+    let mapped = domain.map(
+        Iova::new(at),
+        PhysAddr::new(at),
+        bytes,
+        Access::READ,
+        &mut owed,
+    );
+    let whole = mapped.unwrap();
+    let inner = IovaRange::from_len(Iova::new(at + 0x5000), bytes - 0xa000).unwrap();
+    domain.unmap_part(inner, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    let there = |at: u64| domain.translate(Iova::new(at)).is_some();
+    assert!(there(inner.start().get() - 1) && there(inner.last().get() + 1));
+    assert!(!there(inner.start().get()) && !there(inner.last().get()));
+    assert!(there(whole.start().get()) && there(whole.last().get()));
+    assert_eq!(domain.context(), InvalTag::new(1));
+}
+
 #[test]
 fn a_map_is_not_due_where_absence_is_not_cached_and_an_unmap_is() {
     let domain = domain();

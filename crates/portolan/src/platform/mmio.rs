@@ -53,3 +53,33 @@ macro_rules! forward {
 }
 
 forward!(&R, alloc::sync::Arc<R>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use std::sync::Mutex;
+    extern crate std;
+
+    /// A bus of 32 bits, which remembers what was written.
+    struct Narrow(Mutex<Vec<(usize, u32)>>);
+
+    impl Mmio for Narrow {
+        fn read32(&self, offset: usize) -> u32 {
+            offset as u32 * 3
+        }
+
+        fn write32(&self, offset: usize, value: u32) {
+            self.0.lock().unwrap().push((offset, value));
+        }
+    }
+
+    #[test]
+    fn eight_bytes_are_two_accesses_on_a_narrow_bus_the_low_half_first() {
+        let narrow = Narrow(Mutex::default());
+        assert_eq!(narrow.read64(0x10), 0x3c_0000_0030);
+        narrow.write64(0x20, 0x1122_3344_5566_7788);
+        let written = narrow.0.into_inner().unwrap();
+        assert_eq!(written, [(0x20, 0x5566_7788), (0x24, 0x1122_3344)]);
+    }
+}

@@ -59,6 +59,22 @@ fn pages_that_are_near_become_one_range() {
 }
 
 #[test]
+fn a_range_of_one_tag_covers_nothing_of_another() {
+    let mut batch = Batch::default();
+    let merging = Merging {
+        form: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
+        granule: PageSize::SIZE_4K,
+        above: 1,
+        granules: 1 << 9,
+        context_above: 16,
+    };
+    batch.add(&[page(1, 4), page(1, 5)].into_iter().collect(), &merging);
+    assert_eq!(batch.0.len(), 1);
+    batch.add(&[page(2, 4)].into_iter().collect(), &merging);
+    assert_eq!(batch.0[1..], [page(2, 4)]);
+}
+
+#[test]
 fn a_merged_range_reaches_as_deep_as_its_parts() {
     let merging = Merging {
         form: RangeForm::PowerOfTwo { max_lg2_pages: 9 },

@@ -16,6 +16,12 @@ fn direct(start: u64, last: u64, access: Access) -> ReservedRegion {
 }
 
 #[test]
+fn a_region_is_written_as_its_range_and_kind() {
+    let text = alloc::format!("{}", direct(0x1000, 0x1fff, R));
+    assert_eq!(text, "0x1000..=0x1fff (Direct(Access(READ)))");
+}
+
+#[test]
 fn regions_that_overlap_or_touch_become_one() {
     let regions = [
         direct(0x9000, 0x9fff, RW),

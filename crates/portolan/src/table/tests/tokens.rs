@@ -43,6 +43,7 @@ fn a_debt_of_one_table_is_not_paid_through_another() {
     let range = map(&one, at, PAGE);
     map(&other, at, PAGE);
     let mut owed = Gather::new();
+    assert_eq!(owed.table_pages(), 0);
     one.unmap(range, &mut owed).unwrap();
     let pages = owed.table_pages();
     assert_ne!(pages, 0);
