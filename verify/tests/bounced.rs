@@ -58,7 +58,7 @@ impl InvalidationQueue for Queue {
 }
 
 impl TagPool for Queue {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

@@ -74,7 +74,7 @@ impl<F: Format> InvalidationQueue for ModelQueue<F> {
 
 impl<F: Format> TagPool for ModelQueue<F> {
     /// The model goes with its only context.
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

@@ -231,7 +231,7 @@ impl InvalidationQueue for Slow {
 }
 
 impl TagPool for Slow {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

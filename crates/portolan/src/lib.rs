@@ -68,7 +68,7 @@
 //! #     }
 //! # }
 //! # impl TagPool for Queue {
-//! #     fn retire(&self, _: InvalTag) -> Result<(), IommuError> { Ok(()) }
+//! #     fn release(&self, _: InvalTag) -> Result<(), IommuError> { Ok(()) }
 //! # }
 //! # struct Packet(Box<[u8; 4096]>);
 //! # unsafe impl Buffer for Packet {
@@ -125,7 +125,6 @@ extern crate alloc;
 
 pub mod addr;
 pub mod bounce;
-mod contract;
 pub mod demand;
 pub mod dma;
 pub mod inval;

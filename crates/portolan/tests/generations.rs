@@ -70,7 +70,7 @@ impl Hardware {
 }
 
 impl TagPool for Hardware {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

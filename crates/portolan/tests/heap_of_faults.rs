@@ -159,7 +159,7 @@ impl InvalidationQueue for Queue {
 }
 
 impl TagPool for Queue {
-    fn retire(&self, _: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }
@@ -275,7 +275,9 @@ fn a_container_uses_no_heap_and_maps_nothing_under_its_locks() {
             }
         }
         uses("faults");
-        container.harvest_dirty(pages(0, 4096), |_| ()).unwrap();
+        container
+            .read_and_clear_dirty(pages(0, 4096), |_| ())
+            .unwrap();
         queue.broken.store(true, Ordering::Relaxed);
         container.invalidate(pages(200, 300)).unwrap_err();
         queue.broken.store(false, Ordering::Relaxed);

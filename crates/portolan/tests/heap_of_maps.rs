@@ -41,7 +41,7 @@ impl InvalidationQueue for Quick {
 }
 
 impl TagPool for Quick {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

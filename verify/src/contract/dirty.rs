@@ -23,7 +23,8 @@ impl<F: Format> Ground<'_, F> {
                 let granule = F::GRANULE.bytes();
                 self.map(0, granule, granule, BOTH);
                 let all = self.subject.table.input_range();
-                let error = self.refused(|s| s.table.harvest_dirty(all, &mut s.owed, |_| ()));
+                let error =
+                    self.refused(|s| s.table.read_and_clear_dirty(all, &mut s.owed, |_| ()));
                 assert_eq!(error, DirtyError::NotTracked);
             }
         }
@@ -73,7 +74,7 @@ impl<F: Format> Ground<'_, F> {
         }
         let past = [range(self.input(), 1), range(self.input() - 1, 2)];
         for range in past {
-            let error = self.refused(|s| s.table.harvest_dirty(range, &mut s.owed, |_| ()));
+            let error = self.refused(|s| s.table.read_and_clear_dirty(range, &mut s.owed, |_| ()));
             assert_eq!(error, DirtyError::OutOfRange { range });
         }
     }
@@ -94,7 +95,7 @@ impl<F: Format> Ground<'_, F> {
         }
     }
 
-    /// A harvest of a part of a leaf may not forget the rest.
+    /// A dirty read of a part of a leaf may not forget the rest.
     fn mark_seen_in_part(&mut self, mark: (u64, u64)) {
         for leaf in self.leaves() {
             let size = leaf.size.bytes();
@@ -122,8 +123,8 @@ impl<F: Format> Ground<'_, F> {
     fn read_and_clear_dirty(&mut self, range: IovaRange) -> Vec<IovaRange> {
         let mut found = Vec::new();
         let (table, owed) = (&self.subject.table, &mut self.subject.owed);
-        let harvest = table.harvest_dirty(range, owed, |leaf| found.push(leaf));
-        harvest.expect("the format keeps dirty state");
+        let found_dirty = table.read_and_clear_dirty(range, owed, |leaf| found.push(leaf));
+        found_dirty.expect("the format keeps dirty state");
         found
     }
 

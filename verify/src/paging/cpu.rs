@@ -45,7 +45,7 @@ pub(super) struct Tally {
     pub(super) detached: AtomicU64,
     pub(super) misbehaved: AtomicU64,
     pub(super) removed: AtomicU64,
-    pub(super) harvested: AtomicU64,
+    pub(super) cleared: AtomicU64,
     pub(super) syncs_failed: AtomicU64,
     /// Ranges that were taken back in vain.
     pub(super) not_quiet: AtomicU64,
@@ -326,10 +326,10 @@ impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
 
     /// Somebody looks which pages were written.
     fn read_and_clear_dirty(&self, first: u64, count: u64) {
-        add(&self.tally.harvested, 1);
+        add(&self.tally.cleared, 1);
         match self
             .container
-            .harvest_dirty(addresses(first, count), |_| ())
+            .read_and_clear_dirty(addresses(first, count), |_| ())
         {
             Err(ReadDirtyError::NotPaid(_)) if self.failures.excuses() => {}
             Err(error) => self.error("harvesting", &error),

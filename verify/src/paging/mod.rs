@@ -159,7 +159,7 @@ fn report(
         ("detached", read(&tally.detached)),
         ("misbehaved", read(&tally.misbehaved)),
         ("regions_removed", read(&tally.removed)),
-        ("harvests", read(&tally.harvested)),
+        ("harvests", read(&tally.cleared)),
         ("failures", read(&tally.syncs_failed)),
         ("ranges_not_quiet", read(&tally.not_quiet)),
         ("recovered", read(&tally.back)),

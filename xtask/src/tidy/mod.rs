@@ -4,6 +4,7 @@
 
 mod arrows;
 mod context;
+mod modules;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -83,6 +84,8 @@ fn check(root: &Path) -> anyhow::Result<Vec<Finding>> {
         }
     }
     found.extend(context::check(&sources));
+    let architecture = std::fs::read_to_string(root.join("docs/architecture.md"))?;
+    found.extend(modules::check(&sources, &architecture));
     let exceptions: Exceptions = match std::fs::read_to_string(root.join("tidy.toml")) {
         Ok(text) => toml::from_str(&text)?,
         Err(_) => Exceptions::default(),

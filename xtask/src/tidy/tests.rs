@@ -119,3 +119,48 @@ fn exceptions_need_a_reason_and_a_use() {
         "stale-exception"
     );
 }
+
+fn module_sources() -> Vec<(String, String)> {
+    [
+        ("a.rs", "// crate::c\nuse crate::b::X;\n"),
+        (
+            "b/mod.rs",
+            "use crate::{c::Y, d};\n#[cfg(test)]\nmod tests { use crate::a; }",
+        ),
+        ("b/deep.rs", "fn f() -> crate::b::Z {}"),
+        ("b/tests/one.rs", "use crate::a;"),
+        ("c.rs", ""),
+        ("d.rs", "use crate::c;"),
+    ]
+    .map(|(path, text)| (format!("crates/portolan/src/{path}"), text.to_owned()))
+    .to_vec()
+}
+
+#[test]
+fn the_map_of_modules_shows_what_each_uses_behind_it() {
+    let map = modules::map(&module_sources());
+    let wanted = "portolan\n  c\n  d            c\n  b            c d\n  a            b\n";
+    assert!(map.starts_with(wanted), "{map}");
+    let rules = |shown: &str| {
+        let found = modules::check(&module_sources(), shown);
+        found
+            .into_iter()
+            .map(|finding| finding.rule)
+            .collect::<Vec<_>>()
+    };
+    assert!(rules(&format!("# Here\n\n{map}")).is_empty());
+    assert_eq!(rules(""), ["map"]);
+}
+
+#[test]
+fn modules_that_use_each_other_are_found() {
+    let mut sources = module_sources();
+    let uses = modules::uses("crates/portolan/src/", &sources);
+    assert!(modules::circles(&uses).is_empty());
+    sources.push((
+        "crates/portolan/src/c.rs".to_owned(),
+        "use crate::b;".to_owned(),
+    ));
+    let uses = modules::uses("crates/portolan/src/", &sources);
+    assert_eq!(modules::circles(&uses), [["b", "c", "d"]]);
+}

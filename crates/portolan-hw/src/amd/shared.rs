@@ -138,7 +138,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for AmdQueue<R,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for AmdQueue<R, M, C> {
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let domain = command::domain_of(context);
         self.0.run(&mut [command::domain(domain)].into_iter())?;
         self.0.ids.give_back(domain.into());

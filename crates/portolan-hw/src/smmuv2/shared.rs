@@ -325,7 +325,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuV2Queue
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuV2Queue<R, M, C> {
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
         let machine = &self.0.machine;
         // No stream comes here any more: the bank walks nothing from now on.

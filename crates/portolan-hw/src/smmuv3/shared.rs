@@ -286,7 +286,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuQueue<R, M, C> {
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
         self.0.queue.run(&mut once(command::invalidate_tag(tag)))?;
         match tag {

@@ -222,7 +222,7 @@ impl<R, M, C: Cpus> Clone for TegraQueue<R, M, C> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TagPool for TegraQueue<R, M, C> {
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let shared = &*self.0;
         if shared.is_off() {
             return Ok(());

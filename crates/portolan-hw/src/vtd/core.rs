@@ -377,7 +377,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for VtdQueue<R, M, C> {
     /// *Context.* Task.
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let (domain, stage) = split_id(context);
         let tag = self.0.tag_of(context).unwrap_or_default();
         let all = Request::Iotlb(Iotlb::Domain { domain });

@@ -41,7 +41,7 @@ impl InvalidationQueue for Free {
 }
 
 impl TagPool for Free {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

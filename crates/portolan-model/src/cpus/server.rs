@@ -280,7 +280,7 @@ impl<H: Hardware> InvalidationQueue for CommandServer<H> {
 
 impl<H: Hardware> TagPool for CommandServer<H> {
     /// Identifiers are not kept here: this one's translations are invalidated, and that is all.
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         self.submit(&[Command::Context { context }])
     }
 }

@@ -14,11 +14,11 @@ use crate::table::{Access, DirtyError, Format};
 ///
 /// *Context.* Task.
 pub trait DirtyDomain: Domain {
-    /// As [`PageTable::harvest_dirty`](crate::table::PageTable::harvest_dirty).
+    /// As [`PageTable::read_and_clear_dirty`](crate::table::PageTable::read_and_clear_dirty).
     ///
     /// # Errors
     /// If the format keeps no dirty state.
-    fn harvest_dirty(
+    fn read_and_clear_dirty(
         &self,
         range: IovaRange,
         owed: &mut Gather,
@@ -27,13 +27,13 @@ pub trait DirtyDomain: Domain {
 }
 
 impl<F: Format, M: TableMem<F::Word>, Q: TagPool> DirtyDomain for PagedDomain<F, M, Q> {
-    fn harvest_dirty(
+    fn read_and_clear_dirty(
         &self,
         range: IovaRange,
         owed: &mut Gather,
         visit: &mut dyn FnMut(IovaRange),
     ) -> Result<(), DirtyError> {
-        self.table().harvest_dirty(range, owed, visit)
+        self.table().read_and_clear_dirty(range, owed, visit)
     }
 }
 
@@ -46,20 +46,21 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
     ///
     /// # Errors
     /// See [`ReadDirtyError`]. What was handed over stands.
-    pub fn harvest_dirty(
+    pub fn read_and_clear_dirty(
         &self,
         range: IovaRange,
         mut visit: impl FnMut(IovaRange),
     ) -> Result<(), ReadDirtyError> {
         let mut owed = Gather::new();
-        let harvested = self.each_region(range, |region, inside| {
+        let cleared = self.each_region(range, |region, inside| {
             if !region.access.contains(Access::WRITE) {
                 return Ok(());
             }
             for part in region.parts(inside) {
                 // The table first: what is taken back after that is found lost.
                 if let Some(range) = region.addresses(part) {
-                    self.domain.harvest_dirty(range, &mut owed, &mut visit)?;
+                    self.domain
+                        .read_and_clear_dirty(range, &mut owed, &mut visit)?;
                 }
                 let lost = |slot: &mut super::region::Slot| {
                     let run = slot.lost.run_of(true, part.run)?;
@@ -74,7 +75,7 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
             }
             Ok(())
         });
-        // Marks that an earlier harvest did not pay for may be missing still.
+        // Marks that an earlier dirty read did not pay for may be missing still.
         let earlier = self.marks.with(|marks| *marks);
         let settled = self.settle(owed, earlier);
         self.marks.with(|marks| match settled {
@@ -82,7 +83,7 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
             Ok(()) => {}
             Err(unpaid) => *marks = (*marks).max(Some(unpaid.generation)),
         });
-        harvested.map_err(ReadDirtyError::Table)?;
+        cleared.map_err(ReadDirtyError::Table)?;
         settled.map_err(|unpaid| ReadDirtyError::NotPaid(unpaid.cause.into()))
     }
 }

@@ -217,7 +217,7 @@ pub enum ReadDirtyError {
     #[error(transparent)]
     Table(#[from] crate::table::DirtyError),
     /// It was not paid for: what was handed over may be written again without a mark, until the next
-    /// harvest succeeds.
+    /// dirty read succeeds.
     #[error(transparent)]
     NotPaid(#[from] RecoverError),
 }

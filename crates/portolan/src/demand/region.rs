@@ -59,7 +59,7 @@ pub(super) struct Slot {
     /// What it was before somebody entered to take memory back.
     pub(super) before: Phase,
     pub(super) mapped: Bits,
-    /// Granules that were unmapped since the last harvest, and may have been written before.
+    /// Granules that were unmapped since the last dirty read, and may have been written before.
     pub(super) lost: Bits,
     /// Maps that are being written, without the lock; their granules count as mapped.
     pub(super) filling: u32,

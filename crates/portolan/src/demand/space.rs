@@ -56,7 +56,7 @@ pub struct Ioas<D: Domain, O: Pager, P: Cpus> {
     pub(super) detector: P::Lock<Detector>,
     /// What the hardware did not complete.
     pub(super) debts: Debts<P>,
-    /// Where the debt of harvested marks lies, if the hardware did not complete that.
+    /// Where the debt of cleared marks lies, if the hardware did not complete that.
     pub(super) marks: P::Lock<Option<Generation>>,
     pub(super) pinned: Quantity,
     pub(super) mapped: Quantity,

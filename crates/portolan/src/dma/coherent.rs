@@ -9,7 +9,7 @@ use super::error::MapError;
 use super::quieting::Left;
 use super::settings::Settings;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
-use crate::contract::{Cached, OwnedMemory, Platform};
+use crate::platform::contract::{Cached, OwnedMemory, Platform};
 use crate::table::Access;
 
 /// Memory for descriptor rings and the like, mapped for reading and writing.

@@ -15,7 +15,7 @@ use super::space::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::bounce::{BouncePool, Copied, Fill, Need, Padding};
-use crate::contract::{Pieces, PiecesIter};
+use crate::platform::contract::{Pieces, PiecesIter};
 use crate::platform::{Cpus, Guarded, Nanos};
 
 /// When a buffer is copied although the device could reach it in place.

@@ -13,8 +13,8 @@ use super::flush_queue::Tried;
 use super::quieting::Wait;
 use super::settings::Settings;
 use super::space::DmaSpace;
-use crate::contract::{Buffer, bytes_of};
 use crate::platform::Cpus;
+use crate::platform::contract::{Buffer, bytes_of};
 
 /// A buffer that was unmapped, and that devices may reach until it is reclaimed: its invalidation is
 /// deferred, so that one can be for many.

@@ -13,8 +13,8 @@ use super::settings::Settings;
 use super::space::DmaSpace;
 use super::streams::{Member, Requester};
 use crate::addr::{Pasid, StreamId};
-use crate::contract::Unowned;
 use crate::iommu::{AttachError, Iommu};
+use crate::platform::contract::Unowned;
 use crate::platform::{Cpus, DataCache};
 
 /// How a device's addresses become memory's.

@@ -2,7 +2,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use crate::contract::MemoryKind;
+use crate::platform::contract::MemoryKind;
 use crate::table::Access;
 
 /// Which way bytes go.

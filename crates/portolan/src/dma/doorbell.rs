@@ -10,8 +10,8 @@ use super::device::{Device, Translation};
 use super::error::MapError;
 use super::space::DmaSpace;
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use crate::contract::Doorbell;
 use crate::iommu::ReservedKind;
+use crate::platform::contract::Doorbell;
 use crate::platform::{Cpus, Lock};
 use crate::table::Access;
 

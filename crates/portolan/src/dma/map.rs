@@ -15,8 +15,8 @@ use super::premapped::Premapped;
 use super::quieting::Wait;
 use super::space::{DmaSpace, Waiting};
 use crate::bounce::Fill;
-use crate::contract::{Buffer, MemoryKind, bytes_of};
 use crate::platform::Cpus;
+use crate::platform::contract::{Buffer, MemoryKind, bytes_of};
 use crate::table::Access;
 
 /// A buffer that was not mapped.

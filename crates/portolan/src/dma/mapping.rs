@@ -14,8 +14,8 @@ use super::segments::{DmaSegments, Placing};
 use super::settings::Settings;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::bounce::Way;
-use crate::contract::{Buffer, bytes_of, read, write};
 use crate::platform::Cpus;
+use crate::platform::contract::{Buffer, bytes_of, read, write};
 
 /// Where a mapping lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

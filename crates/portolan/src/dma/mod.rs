@@ -42,8 +42,8 @@ mod settings;
 mod space;
 mod streams;
 
-pub use crate::contract::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};
 pub use crate::iommu::{Stage, TrapCost};
+pub use crate::platform::contract::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying};

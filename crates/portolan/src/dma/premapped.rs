@@ -16,8 +16,8 @@ use super::segments::Placing;
 use super::space::DmaSpace;
 use super::{Constraints, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
-use crate::contract::Unowned;
 use crate::platform::Cpus;
+use crate::platform::contract::Unowned;
 use crate::table::Access;
 
 /// A pool's memory in a space, for as long as something is copied there.

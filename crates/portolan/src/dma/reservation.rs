@@ -8,11 +8,11 @@ use super::error::{MapError, UnmapError};
 use super::space::{DmaSpace, Waiting};
 use super::{Constraints, DataDirection, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
-use crate::contract::{Buffer, Unowned};
 use crate::inval::Gather;
 use crate::iommu::DomainError;
 use crate::iova::{FreeError, IovaError};
 use crate::platform::Cpus;
+use crate::platform::contract::{Buffer, Unowned};
 
 /// Why a piece was not linked. Those linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -13,7 +13,7 @@ use super::premapped::Premapped;
 use super::quarantine::Lost;
 use super::space::DmaSpace;
 use crate::bounce::{BouncePool, Way};
-use crate::contract::{Buffer, MemoryKind};
+use crate::platform::contract::{Buffer, MemoryKind};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind};
 
 /// How a device is set up. Its mappings keep it: they lead to their space through it.

@@ -13,10 +13,10 @@ use super::regions::Regions;
 use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
-use crate::contract::{Buffer, MemoryKind, Unowned};
 use crate::inval::Gather;
 use crate::iommu::{BoundDomain, Domain, IommuError};
 use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
+use crate::platform::contract::{Buffer, MemoryKind, Unowned};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
 

@@ -22,8 +22,7 @@ use core::sync::atomic::Ordering;
 
 use super::batch::{Added, Batch, Merging, Own, Parsed, parse, sealed};
 use super::{Capabilities, InvalidationQueue, RangeForm, Step};
-use crate::addr::{InvalTag, PageSize};
-use crate::iommu::{IommuError, TagPool};
+use crate::addr::PageSize;
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 
 /// How callers are combined.
@@ -361,12 +360,6 @@ impl<P: Cpus, Q: InvalidationQueue> InvalidationQueue for Combined<P, Q> {
                 self.queue.execute(&mut own.chain(rest).chain(steps))
             }
         }
-    }
-}
-
-impl<P: Cpus, Q: TagPool> TagPool for Combined<P, Q> {
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
-        self.queue.retire(context)
     }
 }
 

@@ -6,10 +6,10 @@
 use super::{Domain, DomainError, IommuError, SplitFailed, UnmapFailed};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
-    Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError, WrongTable,
-    owes_nothing, plan, sync,
+    Capabilities, Combined, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError,
+    WrongTable, owes_nothing, plan, sync,
 };
-use crate::platform::TableMem;
+use crate::platform::{Cpus, TableMem};
 use crate::table::format::Format;
 use crate::table::{Access, PageTable, Segment, Translation};
 
@@ -20,12 +20,18 @@ pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
     ///
     /// # Errors
     /// If the hardware did not complete.
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError>;
+    fn release(&self, context: InvalTag) -> Result<(), IommuError>;
 }
 
 impl<Q: TagPool + ?Sized> TagPool for alloc::sync::Arc<Q> {
-    fn retire(&self, context: InvalTag) -> Result<(), IommuError> {
-        (**self).retire(context)
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
+        (**self).release(context)
+    }
+}
+
+impl<P: Cpus, Q: TagPool> TagPool for Combined<P, Q> {
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
+        self.queue().release(context)
     }
 }
 
@@ -46,7 +52,7 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
 
 impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
     /// A domain over `table`. `context` is the caller's to give: it goes back through
-    /// [`TagPool::retire`].
+    /// [`TagPool::release`].
     pub fn new(
         table: PageTable<F, M>,
         context: InvalTag,
@@ -211,7 +217,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
 
 impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Drop for PagedDomain<F, M, Q> {
     fn drop(&mut self) {
-        if self.queue.retire(self.context).is_err() {
+        if self.queue.release(self.context).is_err() {
             self.table.keep();
         }
     }

@@ -16,6 +16,7 @@
 
 mod cache;
 mod clock;
+pub(crate) mod contract;
 mod copy;
 mod cpus;
 mod host;
@@ -25,9 +26,9 @@ mod mmio;
 mod slab;
 mod word;
 
-pub use crate::contract::{Platform, RawMemory};
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
+pub use contract::{Platform, RawMemory};
 pub use copy::PhysMemory;
 pub use cpus::{Cpus, SharedWord, SpinCpus};
 pub use host::HostTables;

@@ -1,4 +1,4 @@
-//! Harvesting dirty state: which pages a device wrote since the last harvest.
+//! Dirty state: which pages a device wrote since the last dirty read.
 
 use super::format::{DirtyTracking, Entry, Format};
 use super::{DirtyError, PageTable, Walk};
@@ -18,7 +18,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     ///
     /// # Errors
     /// If the format keeps no dirty state, or the range is too high.
-    pub fn harvest_dirty(
+    pub fn read_and_clear_dirty(
         &self,
         range: IovaRange,
         gather: &mut Gather,

@@ -12,7 +12,7 @@
 //! them whole, or through [`PageTable::prune`]; in both cases the caller owns all they span.
 //!
 //! *Looking.* Whoever merely looks ([`PageTable::translate`], [`PageTable::mappings`],
-//! [`PageTable::harvest_dirty`]) need own nothing: pages that are reclaimed while a walk is under way
+//! [`PageTable::read_and_clear_dirty`]) need own nothing: pages that are reclaimed while a walk is under way
 //! are given back when it has ended.
 //!
 //! *Failure.* Everything that can fail is done before the first visible write: pages are reserved,

@@ -93,7 +93,7 @@ impl<F: Format> InvalidationQueue for Queue<F> {
 }
 
 impl<F: Format> TagPool for Queue<F> {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

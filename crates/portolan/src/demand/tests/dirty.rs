@@ -33,7 +33,7 @@ fn read_and_clear_dirty(rig: &Rig) -> BTreeSet<u64> {
         found.extend(first..=(range.last().get() - BASE) / PAGE);
     };
     rig.container
-        .harvest_dirty(pages_at(0, 1024), visit)
+        .read_and_clear_dirty(pages_at(0, 1024), visit)
         .unwrap();
     found
 }

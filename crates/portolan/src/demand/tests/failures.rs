@@ -116,27 +116,33 @@ fn a_race_with_another_cpu_is_no_reason_to_fail_a_device() {
     assert_eq!(contended.response(), Response::Success);
 }
 
-/// Marks that were harvested and not paid for: the next harvest pays for them, with nothing of its
+/// Marks that were cleared and not paid for: the next dirty read pays for them, with nothing of its
 /// own to pay.
 #[test]
-fn a_harvest_pays_for_the_one_before() {
+fn a_dirty_read_pays_for_the_one_before() {
     let rig = Rig::new(IoasOptions::default(), 64);
     rig.region(16);
     rig.fault(3).unwrap();
     super::dirty::write(&rig, 3);
     rig.hardware.broken.store(1, Ordering::Relaxed);
     let mut seen = 0;
-    let failed = rig.container.harvest_dirty(pages_at(0, 16), |_| seen += 1);
+    let failed = rig
+        .container
+        .read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
     let not_paid = ReadDirtyError::NotPaid(RecoverError::Iommu(TIMED_OUT));
     assert_eq!((failed, seen), (Err(not_paid), 1));
-    let again = rig.container.harvest_dirty(pages_at(0, 16), |_| seen += 1);
+    let again = rig
+        .container
+        .read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
     assert_eq!((again, seen), (Err(not_paid), 1));
     rig.hardware.broken.store(0, Ordering::Relaxed);
-    let again = rig.container.harvest_dirty(pages_at(0, 16), |_| seen += 1);
+    let again = rig
+        .container
+        .read_and_clear_dirty(pages_at(0, 16), |_| seen += 1);
     assert_eq!((again, seen), (Ok(()), 1));
     let syncs = rig.hardware.syncs.load(Ordering::Relaxed);
     rig.container
-        .harvest_dirty(pages_at(0, 16), |_| ())
+        .read_and_clear_dirty(pages_at(0, 16), |_| ())
         .unwrap();
     assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs);
 }

@@ -157,19 +157,21 @@ fn map(domain: &Domain, page: u64) {
 const LOOKS: usize = 60;
 
 #[test]
-fn a_harvest_takes_no_mark_out_of_a_table_that_was_given_back() {
+fn a_dirty_read_takes_no_mark_out_of_a_table_that_was_given_back() {
     let mut reached = 0;
     for look in 1..LOOKS {
         let machine = Machine::new();
         let word = machine.interrupted(look, |machine| {
-            let harvested = machine.container.harvest_dirty(pages_at(0, 512), |_| ());
-            harvested.unwrap();
+            let cleared = machine
+                .container
+                .read_and_clear_dirty(pages_at(0, 512), |_| ());
+            cleared.unwrap();
         });
         if let Some(word) = word {
             reached += 1;
             assert_ne!(Word::load(word) & DIRTY, 0, "at look {look}");
         }
-        // The harvest has ended: the page of the table has come back.
+        // The dirty read has ended: the page of the table has come back.
         assert_eq!(
             machine.one.table().pages(),
             if word.is_some() { 3 } else { 4 }

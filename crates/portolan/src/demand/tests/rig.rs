@@ -64,7 +64,7 @@ impl InvalidationQueue for Hardware {
 }
 
 impl TagPool for Hardware {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

@@ -97,7 +97,7 @@ impl InvalidationQueue for Queue {
 }
 
 impl TagPool for Queue {
-    fn retire(&self, _context: InvalTag) -> Result<(), IommuError> {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
         match self.0.broken.load(Ordering::Relaxed) {
             0 => Ok(()),
             _ => Err(TIMED_OUT),
