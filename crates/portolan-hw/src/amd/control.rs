@@ -4,7 +4,7 @@
 //! and 3.4.22.
 
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Clock, Cpus, Guarded, Mmio, Nanos, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, poll};
 
 use super::counts::Counters;
 use super::features::Features;
@@ -62,37 +62,5 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
         let awaited = Awaited::Control;
         poll(&self.clock, self.limit, look)
             .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
-    }
-}
-
-/// Looks until `look` finds something. The deadline counts only while `progress`, a number that
-/// tells how far the hardware is, stays the same: hardware that is slow is not broken.
-pub(super) fn poll_while_it_works<T>(
-    clock: &impl Clock,
-    limit: Nanos,
-    awaited: Awaited,
-    mut look: impl FnMut() -> Option<T>,
-    mut progress: impl FnMut() -> Result<u64, IommuError>,
-) -> Result<T, IommuError> {
-    // Most waits end before it is worth a look at a register.
-    let timeout = Nanos::new(limit.get() / 8);
-    let begin = clock.now();
-    let (mut since, mut seen) = (begin, None);
-    loop {
-        if let Some(found) = look() {
-            return Ok(found);
-        }
-        let now = clock.now();
-        if now.since(since) >= timeout {
-            let got = Some(progress()?);
-            if got != seen {
-                (since, seen) = (now, got);
-            } else if now.since(since) >= limit {
-                // A CPU that was held up between the two may have missed what came in time.
-                let waited = now.since(begin);
-                return look().ok_or(IommuError::TimedOut { awaited, waited });
-            }
-        }
-        clock.relax();
     }
 }

@@ -105,7 +105,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
         let command = command::interrupt_table(stream);
-        Ok(self.shared.run(&mut [command].into_iter())?)
+        Ok(self.shared.run([command].into_iter())?)
     }
 }
 

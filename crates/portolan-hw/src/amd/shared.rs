@@ -15,7 +15,7 @@ use super::command::{self, Counted};
 use super::control::Control;
 use super::events::Events;
 use super::features::InvalidateAll;
-use super::queue::Queue;
+use crate::chassis::Ring;
 use crate::ids::Ids;
 
 /// Domains that there are.
@@ -25,7 +25,7 @@ pub(super) const DOMAINS: u32 = 1 << 16;
 #[derive(Debug)]
 pub(super) struct Shared<R, M, C: Cpus> {
     pub(super) control: Control<R, M, C>,
-    pub(super) queue: Queue<C>,
+    pub(super) queue: Ring<C>,
     pub(super) events: Events<C>,
     pub(super) ids: Ids<C>,
     /// Streams that the device table has entries for.
@@ -33,23 +33,25 @@ pub(super) struct Shared<R, M, C: Cpus> {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
-    /// Submits `commands`, and waits until they are complete.
-    pub(super) fn run(
-        &self,
-        commands: &mut dyn Iterator<Item = Counted>,
-    ) -> Result<(), IommuError> {
-        self.queue.run(&self.control, &self.events, commands)
+    /// Submits `commands`, and waits until they are complete. Without commands there is nothing to
+    /// wait for.
+    pub(super) fn run(&self, commands: impl Iterator<Item = Counted>) -> Result<(), IommuError> {
+        let mut commands = commands.fuse().peekable();
+        match commands.peek() {
+            Some(_) => self.queue.run(self, commands, &|_| false).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Forgets everything, entries of the device table included, and waits.
     pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
         match self.control.features.invalidate_all {
-            InvalidateAll::Present => self.run(&mut [command::all()].into_iter()),
+            InvalidateAll::Present => self.run([command::all()].into_iter()),
             InvalidateAll::Absent => {
                 let streams = (0..self.streams).map(|stream| stream as u16);
                 let entries = streams.map(command::device_entry);
                 let domains = (0..DOMAINS).map(|domain| command::domain(domain as u16));
-                self.run(&mut entries.chain([command::fence()]).chain(domains))
+                self.run(entries.chain([command::fence()]).chain(domains))
             }
         }
     }
@@ -140,7 +142,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for AmdQueue<R,
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for AmdQueue<R, M, C> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let domain = command::domain_of(context);
-        self.0.run(&mut [command::domain(domain)].into_iter())?;
+        self.0.run([command::domain(domain)].into_iter())?;
         self.0.ids.give_back(domain.into());
         Ok(())
     }

@@ -14,6 +14,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use super::config;
 use super::control::Control;
 use super::device_table::DeviceTable;
+use super::queue::address;
 use super::shared::Shared;
 use super::spec::reg::{self, control, status};
 use crate::firmware::ivrs::UnitFlags;
@@ -53,7 +54,7 @@ pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
         ..
     } = shared;
     let regs = &unit.regs;
-    regs.write64(reg::COMMAND_BASE, queue.address());
+    regs.write64(reg::COMMAND_BASE, address(queue));
     regs.write64(reg::EVENT_BASE, events.address());
     for pointer in [
         reg::COMMAND_HEAD,

@@ -22,10 +22,11 @@ use super::counts::Counts;
 use super::device_table::DeviceTable;
 use super::events::Events;
 use super::features::Features;
-use super::queue::Queue;
+use super::queue;
 use super::shared::{AmdQueue, DOMAINS, Shared};
 use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
+use crate::chassis::Ring;
 use crate::ids::Ids;
 use crate::reserved::Reservations;
 use crate::turn::Turn;
@@ -52,14 +53,14 @@ pub struct AmdVi<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
 
 /// Memory that the hardware is going to be told of.
 struct Parts<C: Cpus> {
-    queue: Queue<C>,
+    queue: Ring<C>,
     events: Events<C>,
     table: DeviceTable,
 }
 
 impl<C: Cpus> Parts<C> {
     fn new<M: TableMem<AtomicU64>>(mem: &M, config: &Config) -> Result<Self, IommuError> {
-        let queue = Queue::new(mem, config.queue_lg2)?;
+        let queue: Ring<C> = queue::ring(mem, config.queue_lg2)?;
         let events = Events::new(mem, config.events_lg2).inspect_err(|_| queue.free(mem))?;
         let table = DeviceTable::new(mem, config.streams_lg2, &config.streams);
         let table = table.inspect_err(|_| {
@@ -209,7 +210,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         // While commands are fetched, by which domains that nobody else holds say good-bye.
         known.settle_all();
         drop(known);
-        self.shared.queue.drain(unit)?;
+        self.shared.queue.drain(&*self.shared)?;
         turn_off(unit)?;
         self.table.free(&unit.mem);
         let shared = Arc::clone(&self.shared);

@@ -1,3 +1,18 @@
-//! What all drivers stand on.
+//! What the drivers of this crate are built of: the command ring, waiting, memory blocks.
+//!
+//! A driver says what is its unit's own (layouts, registers, codes); the algorithm is written once
+//! here and compiled for each unit.
+//!
+//! *Context.* Interrupt, but for what waits for the unit (atomic) and what takes or gives back
+//! memory (task): such functions say so.
 
+mod block;
 pub(crate) mod entry;
+mod refusals;
+pub(crate) mod ring;
+mod wait;
+
+pub(crate) use block::Block;
+pub(crate) use refusals::Ticket;
+pub(crate) use ring::{Ending, Outcome, Ring, Shape, Stop, Unit, Words};
+pub(crate) use wait::wait_while_it_works;

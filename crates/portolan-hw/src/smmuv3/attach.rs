@@ -313,7 +313,7 @@ where
                 .map(|words| guest_command(words, stream, vmid, range))
                 .collect();
             let checked = checked.ok_or(IommuError::Unsupported)?;
-            Ok(self.shared.queue.run(&mut checked.into_iter())?)
+            Ok(self.shared.queue.run(checked.into_iter())?)
         })
     }
 }

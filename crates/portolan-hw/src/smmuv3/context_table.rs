@@ -6,8 +6,9 @@
 //! made on demand.
 
 use super::features::Has;
-use super::machine::{Block, Machine};
+use super::machine::Machine;
 use super::spec::{cd, ste};
+use crate::chassis::Block;
 use crate::chassis::entry::{At, Kind, Live};
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;

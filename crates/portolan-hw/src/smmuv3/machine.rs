@@ -2,21 +2,13 @@
 
 use super::features::Has;
 use super::spec::reg;
+use crate::chassis::Block;
 use crate::chassis::entry::{At, Words};
 use core::sync::atomic::{AtomicU64, Ordering};
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::addr::{PhysAddr, PhysRange};
 use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, poll};
-
-/// A block of table memory.
-///
-/// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Block {
-    pub at: PhysAddr,
-    pub size: PageSize,
-}
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
 
 impl Block {
     /// The entry of `words` words from word `first` on.
@@ -108,18 +100,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
 
     /// Zeroed memory of `2^lg2` bytes, aligned to its size, at least a page of 4 KiB.
     pub fn alloc(&self, lg2: u32) -> Result<Block, IommuError> {
-        let size = PageSize::from_lg2(lg2.max(12)).ok_or(IommuError::Unsupported)?;
-        let at = self.mem.alloc(size)?;
-        // The address fields of all structures end at bit 51.
-        if at.get() >> 52 != 0 || !at.is_aligned(size) {
-            self.mem.free(at, size);
-            return Err(OutOfTableMemory { size }.into());
-        }
-        Ok(Block { at, size })
+        Block::new(&self.mem, lg2)
     }
 
     pub fn free(&self, block: Block) {
-        self.mem.free(block.at, block.size);
+        block.free(&self.mem);
     }
 
     /// A word of a block; zero outside it.
@@ -156,9 +141,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
         let words = self.mem.table(block.at, block.size);
         if let Some(at) = words.get(word) {
             at.store(value, Ordering::Release);
-            let address = block.at.checked_add(word as u64 * 8);
-            let bytes = address.and_then(|at| PhysRange::from_len(at, 8));
-            if let (Has::No, Some(bytes)) = (self.coherent, bytes) {
+            if let Some(address) = block.at.checked_add(word as u64 * 8) {
+                self.clean(address, 8);
+            }
+        }
+    }
+
+    /// Writes cache lines back if the unit does not snoop.
+    pub fn clean(&self, at: PhysAddr, bytes: u64) {
+        if self.coherent == Has::No {
+            if let Some(bytes) = PhysRange::from_len(at, bytes) {
                 self.mem.clean(bytes);
             }
         }

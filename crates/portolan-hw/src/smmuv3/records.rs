@@ -3,8 +3,9 @@
 //! IHI 0070, sections 3.5.1, 7.2 and 7.4 (overflow). Where the unit does not snoop, the cache line of
 //! a record is dropped before the record is read (`TableMem::invalidate`).
 
-use super::machine::{Block, Machine};
+use super::machine::Machine;
 use super::spec::reg;
+use crate::chassis::Block;
 use core::sync::atomic::AtomicU64;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};

@@ -86,7 +86,7 @@ impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     /// Commands, a sync, and the wait for it.
     pub fn run<const N: usize>(&self, commands: [Words; N]) -> Result<(), IommuError> {
-        self.queue.run(&mut commands.into_iter())
+        self.queue.run(commands.into_iter())
     }
 
     pub fn counts(&self) -> CommandCounts {
@@ -99,13 +99,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
         if atcs.peek().is_none() {
             return Ok(());
         }
-        let mut commands = atcs.map(|atc| {
+        let commands = atcs.map(|atc| {
             // Under a guest's first stage the device knows other addresses than ours.
             let nested = self.nested.contains(tag, atc.stream);
             let range = range.filter(|_| !nested);
             command::invalidate_device(atc.stream, atc.pasid, range)
         });
-        self.queue.run(&mut commands)
+        self.queue.run(commands)
     }
 }
 
@@ -266,10 +266,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
             }
             self.0
                 .queue
-                .run(&mut first.into_iter().chain(&mut round).fuse())?;
+                .run(first.into_iter().chain(&mut round).fuse())?;
             let first_stages = round.combined();
             if !first_stages.is_empty() {
-                self.0.queue.run(&mut first_stages.into_iter())?;
+                self.0.queue.run(first_stages.into_iter())?;
             }
             let (touched, ended) = (round.touched, round.ended);
             held = round.held;
@@ -288,7 +288,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuQueue<R
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> TagPool for SmmuQueue<R, M, C> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {
         let tag = Tag::of(context).ok_or(IommuError::Unsupported)?;
-        self.0.queue.run(&mut once(command::invalidate_tag(tag)))?;
+        self.0.queue.run(once(command::invalidate_tag(tag)))?;
         match tag {
             Tag::Asid(asid) => self.0.asids.give_back(asid.get().into()),
             Tag::Vmid(vmid) => self.0.vmids.give_back(vmid.get().into()),

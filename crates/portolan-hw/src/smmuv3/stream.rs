@@ -316,7 +316,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         }
         if unsure {
             // What memory says now is no measure of what the unit has.
-            self.shared.queue.run(&mut forget.iter().copied())?;
+            self.shared.queue.run(forget.iter().copied())?;
         }
         self.change(place, &STREAM, &entry, &forget)
     }
@@ -350,7 +350,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     ) -> Result<(), IommuError> {
         let (machine, queue) = (&self.shared.machine, &self.shared.queue);
         place.change(machine.tables(), kind, new, |_| {
-            queue.run(&mut forget.iter().copied())
+            queue.run(forget.iter().copied())
         })
     }
 

@@ -4,8 +4,9 @@
 
 use super::book::Book;
 use super::features::{Features, Has};
-use super::machine::{Block, Machine};
+use super::machine::Machine;
 use super::spec::{Field, reg, ste};
+use crate::chassis::Block;
 use crate::chassis::entry::{At, Kind, Live};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;

@@ -274,7 +274,7 @@ where
         forget[1] = command::invalidate_everything();
         forget[2] = command::invalidate_hyp();
         let count = 2 + usize::from(features.hyp.yes());
-        self.shared.queue.run(&mut forget.into_iter().take(count))?;
+        self.shared.queue.run(forget.into_iter().take(count))?;
         enables |= reg::cr0::EVENTQEN;
         if self.requests.is_some() {
             enables |= reg::cr0::PRIQEN;

@@ -64,9 +64,6 @@ pub(super) struct Control<R, C: Cpus> {
     under_way: Guarded<C, Option<UnderWay>>,
 }
 
-/// Limits that a wait may last although there is progress: then others were always faster.
-const MAX_EXTENSIONS: u32 = 256;
-
 impl<R: Mmio, C: Cpus> Control<R, C> {
     pub(super) fn new(regs: R, clock: C, limit: Nanos, features: Features) -> Self {
         Self {
@@ -76,41 +73,6 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
             features,
             counters: Counters::default(),
             under_way: Guarded::default(),
-        }
-    }
-
-    /// Looks until `look` finds something. The limit begins anew whenever `progress` has moved on
-    /// in its second half: hardware that is at work for others first is slow, not broken.
-    pub(super) fn patient<T>(
-        &self,
-        awaited: Awaited,
-        mut look: impl FnMut() -> Option<Result<T, IommuError>>,
-        mut progress: impl FnMut() -> u64,
-    ) -> Result<T, IommuError> {
-        let mut begin = self.clock.now();
-        let mut seen = None;
-        let mut extensions = 0;
-        loop {
-            if let Some(found) = look() {
-                return found;
-            }
-            let waited = self.clock.now().since(begin);
-            if waited >= self.limit {
-                let timed_out = |awaited| Err(IommuError::TimedOut { awaited, waited });
-                let now = progress();
-                // Of a CPU that was held up for the whole second half nobody knows.
-                if seen == Some(now) {
-                    return look().unwrap_or(timed_out(awaited));
-                }
-                extensions += 1;
-                if extensions > MAX_EXTENSIONS {
-                    return look().unwrap_or(timed_out(Awaited::Turn));
-                }
-                (begin, seen) = (self.clock.now(), Some(now));
-            } else if seen.is_none() && waited.get() >= self.limit.get() / 2 {
-                seen = Some(progress());
-            }
-            self.clock.relax();
         }
     }
 

@@ -9,19 +9,21 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use arrayvec::ArrayVec;
 use portolan::addr::InvalTag;
 use portolan::iommu::{Awaited, IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
 
 use super::control::Control;
+use super::counts::Kind;
 use super::direct::Direct;
 use super::features::Has;
 use super::lists::{Sorted, with_room};
 use super::refusal;
 use super::request::{DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request};
-use super::ring::{Batch, Ring};
-use super::spec::reg::{self, prs};
-use super::told::{Asked, Owner, Waited};
+use super::ring::{self, Counted};
+use super::spec::reg::{self, command, prs};
+use crate::chassis::{Ending as Next, Outcome, Ring, Ticket};
 use crate::ids::Ids;
 
 /// How often something is submitted that another device's time-out interrupts, each a different one.
@@ -190,8 +192,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
             // An abort takes waits. A second answer to the same request would be one too many.
             let again =
                 |request: &Request| attempt == 0 || !matches!(request, Request::Response { .. });
-            let result = sending.all(stages, ending, again);
-            if sending.leave(result)? == Waited::Done {
+            if sending.all(stages, ending, again)? == Outcome::Done {
                 return Ok(());
             }
         }
@@ -204,44 +205,28 @@ pub(super) const INTERRUPTED: IommuError = IommuError::Refused {
     code: refusal::DEVICE_TLB,
 };
 
-/// The devices that stages of requests ask.
-struct Stages<'a>(&'a [&'a [Request]]);
-
-impl Asked for Stages<'_> {
-    fn asked(&self, stream: u16) -> bool {
-        let mut all = self.0.iter().flat_map(|stage| stage.iter());
-        all.any(|request| request.asks() == Some(stream))
-    }
-
-    fn asked_any(&self) -> bool {
-        let mut all = self.0.iter().flat_map(|stage| stage.iter());
-        all.any(|request| request.asks().is_some())
-    }
-}
+/// Commands handed over at a time.
+const BATCH: usize = 16;
 
 /// Requests under way from one caller.
 pub(super) struct Sending<'a, R, M, C: Cpus> {
     pub(super) core: &'a Core<R, M, C>,
-    owner: Owner,
-    batch: Batch,
+    ticket: Option<Ticket>,
+    batch: ArrayVec<Counted, BATCH>,
 }
 
 impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     pub(super) fn new(core: &'a Core<R, M, C>) -> Self {
-        let mut sending = Self {
+        Self {
             core,
-            owner: 0,
-            batch: Batch::new(),
-        };
-        sending.begin_again();
-        sending
+            ticket: None,
+            batch: ArrayVec::new(),
+        }
     }
 
     /// Everything from here on is a new attempt.
     pub(super) fn begin_again(&mut self) {
-        if let Way::Ring(ring) = &self.core.way {
-            self.owner = ring.owner();
-        }
+        self.ticket = None;
         self.batch.clear();
     }
 
@@ -250,31 +235,39 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
         stages: &[&[Request]],
         ending: Ending,
         wanted: impl Fn(&Request) -> bool,
-    ) -> Result<Waited, IommuError> {
-        let asked = Stages(stages);
-        let mut stages = stages.iter().filter(|stage| !stage.is_empty()).peekable();
-        while let Some(stage) = stages.next() {
+    ) -> Result<Outcome, IommuError> {
+        let asks = |request: &Request, stream: Option<u16>| {
+            let of = request.asks();
+            of.is_some() && (stream.is_none() || stream == of)
+        };
+        let asked = |stream| {
+            let mut all = stages.iter().flat_map(|stage| stage.iter());
+            all.any(|request| asks(request, stream))
+        };
+        let mut first = true;
+        for stage in stages.iter().filter(|stage| !stage.is_empty()) {
+            if !core::mem::take(&mut first) {
+                self.fence(Ending::Plain)?;
+            }
             for request in stage.iter().filter(|request| wanted(request)) {
                 self.send(*request)?;
             }
-            match stages.peek() {
-                Some(_) => self.fence()?,
-                None => return self.wait(ending, &asked),
-            }
         }
-        Ok(Waited::Done)
+        if first {
+            return Ok(Outcome::Done);
+        }
+        if ending == Ending::Drained {
+            self.fence(ending)?;
+        }
+        self.wait(&asked)
     }
 
     pub(super) fn send(&mut self, request: Request) -> Result<(), IommuError> {
         let control = &self.core.control;
         match &self.core.way {
-            Way::Ring(_) => {
+            Way::Ring(ring) => {
                 let words = request.words(&control.features);
-                if self.batch.is_full() {
-                    self.flush()?;
-                }
-                self.batch.push((request.kind(), words));
-                Ok(())
+                self.push(ring, (request.kind(), words))
             }
             Way::Direct(direct) => match request {
                 Request::Contexts(what) => direct.contexts(control, what),
@@ -284,46 +277,43 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
         }
     }
 
-    fn flush(&mut self) -> Result<(), IommuError> {
-        if let Way::Ring(ring) = &self.core.way {
-            let core = self.core;
-            ring.submit(&core.control, &core.mem, self.owner, &self.batch)?;
+    fn push(&mut self, ring: &Ring<C>, command: Counted) -> Result<(), IommuError> {
+        if self.batch.is_full() {
+            ring.place(self.core, &mut self.ticket, &self.batch, Next::More)?;
             self.batch.clear();
         }
+        self.batch.push(command);
         Ok(())
     }
 
-    /// Everything before is complete before anything after begins.
-    pub(super) fn fence(&mut self) -> Result<(), IommuError> {
-        self.flush()?;
-        if let Way::Ring(ring) = &self.core.way {
-            let (control, mem) = (&self.core.control, &self.core.mem);
-            ring.submit_wait(control, mem, self.owner, Ending::Plain)?;
+    /// Everything before is complete before anything after begins; with [`Ending::Drained`], page
+    /// requests on their way are as well.
+    pub(super) fn fence(&mut self, ending: Ending) -> Result<(), IommuError> {
+        match &self.core.way {
+            Way::Ring(ring) => self.push(ring, (Kind::Wait, ring::fence(ring.spare(), ending))),
+            Way::Direct(_) => Ok(()),
         }
-        Ok(())
     }
 
-    /// Waits for everything that was sent, `asked` among it.
+    /// Waits for everything that was sent. `asked` says whether a device was asked; any, if it is
+    /// `None`.
     pub(super) fn wait(
         &mut self,
-        ending: Ending,
-        asked: &impl Asked,
-    ) -> Result<Waited, IommuError> {
-        self.flush()?;
+        asked: &dyn Fn(Option<u16>) -> bool,
+    ) -> Result<Outcome, IommuError> {
         let Way::Ring(ring) = &self.core.way else {
-            return Ok(Waited::Done);
+            return Ok(Outcome::Done);
         };
-        let (control, mem) = (&self.core.control, &self.core.mem);
-        let ticket = ring.submit_wait(control, mem, self.owner, ending)?;
-        ring.wait(control, mem, self.owner, ticket, asked)
-    }
-
-    /// Ends the sending, whatever became of it.
-    pub(super) fn leave<T>(self, result: Result<T, IommuError>) -> Result<T, IommuError> {
-        if let (Way::Ring(ring), Err(_)) = (&self.core.way, &result) {
-            ring.abandon(self.owner);
+        let batch = core::mem::take(&mut self.batch);
+        match ring.finish(self.core, &mut self.ticket, &batch, asked) {
+            // A unit that was reset in between has forgotten its queue.
+            Err(IommuError::TimedOut { .. } | IommuError::Nonsense { .. })
+                if self.core.control.status()? & command::QIE == 0 =>
+            {
+                Err(IommuError::Stopped)
+            }
+            outcome => outcome,
         }
-        result
     }
 }
 

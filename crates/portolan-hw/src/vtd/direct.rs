@@ -14,6 +14,7 @@ use super::features::Has;
 use super::refusal;
 use super::request::{Contexts, Iotlb};
 use super::spec::{Bits, descriptor, reg, reg::ccmd, reg::command, reg::iotlb};
+use crate::chassis::wait_while_it_works;
 
 /// Refusals that are kept for who has yet to ask for them.
 const MAX_REFUSALS: usize = 16;
@@ -165,7 +166,8 @@ impl<C: Cpus> Direct<C> {
     ) -> Result<(), IommuError> {
         let regs = &control.regs;
         let awaited = Awaited::Invalidation;
-        let progress = || self.state.lock().last;
+        let progress = || Ok(self.state.lock().last);
+        let (clock, limit) = (&control.clock, control.limit);
         let give = || {
             let mut state = self.state.lock();
             match control.status() {
@@ -196,7 +198,7 @@ impl<C: Cpus> Direct<C> {
             });
             Some(Ok(state.last))
         };
-        let number = control.patient(awaited, give, progress)?;
+        let number = wait_while_it_works(clock, limit, awaited, give, progress)?;
         let look = || {
             let mut state = self.state.lock();
             if state.running.is_some_and(|of| of.number == number) {
@@ -206,6 +208,6 @@ impl<C: Cpus> Direct<C> {
             }
             Some(state.outcome(number))
         };
-        control.patient(awaited, look, progress)
+        wait_while_it_works(clock, limit, awaited, look, progress)
     }
 }

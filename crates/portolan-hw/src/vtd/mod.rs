@@ -24,7 +24,6 @@ mod structures;
 mod takeover;
 #[cfg(test)]
 mod tests;
-mod told;
 mod unit;
 mod words;
 

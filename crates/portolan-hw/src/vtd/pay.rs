@@ -19,7 +19,7 @@ use super::core::{
 };
 use super::features::Has;
 use super::request::{Contexts, Ending, Extent, Hint, Iotlb, Request};
-use super::told::{Asked, Waited};
+use crate::chassis::Outcome;
 
 /// Device-TLB invalidations of one plan beyond which each device forgets everything instead.
 const MAX_DEVICE_EXTENTS: usize = 64;
@@ -119,16 +119,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Devices<'_, R, M, C> {
     }
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Asked for Devices<'_, R, M, C> {
-    fn asked(&self, stream: u16) -> bool {
-        self.count(|of| of == stream) != 0
-    }
-
-    fn asked_any(&self) -> bool {
-        self.count(|_| true) != 0
-    }
-}
-
 /// What was sent to the unit since the last wait.
 #[derive(Debug, Default)]
 struct Sent {
@@ -179,11 +169,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
     fn sync(&mut self) -> Result<(), IommuError> {
         for _ in 0..ATTEMPTS {
             self.tell_devices()?;
-            let asked = Devices {
+            let devices = Devices {
                 core: self.sending.core,
                 owed: &self.owed,
             };
-            if self.sending.wait(Ending::Plain, &asked)? == Waited::Done {
+            let asked = |stream: Option<u16>| {
+                devices.count(|of| stream.is_none_or(|stream| of == stream)) != 0
+            };
+            if self.sending.wait(&asked)? == Outcome::Done {
                 self.sent = Sent::default();
                 self.owed.clear();
                 return Ok(());
@@ -205,7 +198,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
             count if count > MAX_DEVICE_EXTENTS => self.owed.collapse(),
             _ => {}
         }
-        self.sending.fence()?;
+        self.sending.fence(Ending::Plain)?;
         let sending = &mut self.sending;
         each_owed(core, &self.owed, |tag, extent| {
             let mut all = tag.remotes.iter();
@@ -357,13 +350,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for VtdQueue<R,
             sent: Sent::default(),
             owed: Owed::default(),
         };
-        let mut result = Ok(());
         for step in steps {
-            result = paying.step(step);
-            if result.is_err() {
-                break;
-            }
+            paying.step(step)?;
         }
-        paying.sending.leave(result)
+        Ok(())
     }
 }

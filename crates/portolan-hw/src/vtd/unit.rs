@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
-use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, TableMem, poll};
+use portolan::iommu::IommuError;
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::table::format::VtdLevels;
 
 use super::attach::{Home, Kept};
@@ -25,7 +25,7 @@ use super::page_request::PageQueue;
 use super::quirks::Quirks;
 use super::request::{Contexts, DeviceTlb, Iotlb, Request};
 use super::reserved::INTERRUPTS;
-use super::ring::{Ring, Width};
+use super::ring::{self, Width};
 use super::spec::reg::{self, command};
 use super::structures::{Mode, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
@@ -159,11 +159,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             Width::Bits128
         };
         let way = match queued {
-            true => match Ring::new(&mem, config.queue_lg2_pages, width) {
+            true => match ring::ring(&mem, config.queue_lg2_pages, width) {
                 Ok(ring) => Way::Ring(ring),
                 Err(error) => {
                     structures.free(&mem);
-                    return Err(error.into());
+                    return Err(error);
                 }
             },
             false => Way::Direct(Direct::default()),
@@ -203,7 +203,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         self.faults.discard(control)?;
         if let Way::Ring(ring) = &self.core.way {
             control.regs.write64(reg::IQT, 0);
-            control.regs.write64(reg::IQA, ring.address());
+            control.regs.write64(reg::IQA, ring::address(ring));
             control.switch(command::QIE, Switch::On)?;
         }
         match self.root.inherited() {
@@ -325,14 +325,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         self.wait_for_looks();
         drop((homes, limbo, parents));
         if let Way::Ring(ring) = &self.core.way {
-            let drained = || match ring.drained(control) {
-                Ok(false) => None,
-                Ok(true) => Some(Ok(())),
-                Err(error) => Some(Err(error)),
-            };
-            let awaited = Awaited::Completion;
-            poll(&control.clock, control.limit, drained)
-                .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))?;
+            ring.drain(&*self.core)?;
             control.switch(command::QIE, Switch::Off)?;
         }
         self.core.released.store(true, Ordering::Release);

@@ -11,9 +11,9 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::mock::{CAP, ECAP, Iommu, Mock, SCALABLE, Wrong};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
+use crate::chassis::Ending;
 use crate::vtd::core::Way;
 use crate::vtd::counts::Kind;
-use crate::vtd::ring::Batch;
 use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
 use crate::vtd::spec::reg::{self, prs};
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode, refusal};
@@ -139,7 +139,8 @@ fn waits(mock: &Mock) -> Vec<u64> {
 
 #[test]
 fn page_requests_on_their_way_are_drained_when_a_pasid_is_left() {
-    for (ecap, drained) in [(SCALABLE | DRAINS, 1), (SCALABLE, 0)] {
+    let drains: [(u64, &[u64]); 2] = [(SCALABLE | DRAINS, &[0, 0, 1, 0]), (SCALABLE, &[0, 0, 0])];
+    for (ecap, wanted) in drains {
         let mock = Mock::new(FIRST, ecap);
         let unit = mock.enable(config(Mode::Scalable)).unwrap();
         unit.read_page_requests(0).unwrap();
@@ -148,8 +149,8 @@ fn page_requests_on_their_way_are_drained_when_a_pasid_is_left() {
         unit.attach_pasid(STREAM, PASID, &domain).unwrap();
         assert!(waits(&mock).iter().all(|drains| *drains == 0));
         unit.block_pasid(STREAM, PASID).unwrap();
-        // The last wait of the move, behind the invalidation of the device's TLB.
-        assert_eq!(waits(&mock), [0, 0, drained]);
+        // Behind the invalidation of the device's TLB, in front of the wait for all of it.
+        assert_eq!(waits(&mock), wanted);
     }
 }
 
@@ -231,11 +232,10 @@ fn an_answer_is_sent_once_though_another_device_times_out_before_it() {
     let Way::Ring(ring) = &core.way else {
         panic!("no queue");
     };
-    let mut batch = Batch::new();
-    batch.push((Kind::DeviceTlb, [kind::DEVICE_TLB | 7 << 32, 0]));
+    let asks = (Kind::DeviceTlb, [kind::DEVICE_TLB | 7 << 32, 0]);
     mock.wrong(Wrong::Silent(7));
     mock.take();
-    ring.submit(&core.control, &mock, ring.owner(), &batch)
+    ring.place(&*core, &mut None, &[asks], Ending::More)
         .unwrap();
     let to = ReplyTo {
         stream: STREAM,

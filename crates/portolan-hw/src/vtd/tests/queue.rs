@@ -10,13 +10,11 @@ use portolan::table::format::VtdLevels;
 
 use super::mock::{CAP, ECAP, Event, Mock, Wrong};
 use super::{STREAM, attached, legacy, map, unmap};
+use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
 use crate::vtd::counts::Kind;
-use crate::vtd::request::Ending;
-use crate::vtd::ring::Batch;
 use crate::vtd::spec::descriptor::kind;
 use crate::vtd::spec::reg::{self, fsts};
-use crate::vtd::told::{Asked, Waited};
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
 
 #[test]
@@ -224,44 +222,31 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     let Way::Ring(ring) = &core.way else {
         panic!("no queue");
     };
-    let asks = |owner, stream: u64| {
-        let mut batch = Batch::new();
-        batch.push((Kind::DeviceTlb, [kind::DEVICE_TLB | stream << 32, 0]));
-        ring.submit(&core.control, &mock, owner, &batch).unwrap();
+    let asks = |ticket: &mut _, stream: u64| {
+        let command = (Kind::DeviceTlb, [kind::DEVICE_TLB | stream << 32, 0]);
+        ring.place(&*core, ticket, &[command], Ending::More)
+            .unwrap();
     };
-    let end = |owner, asked| {
-        let (control, ending) = (&core.control, Ending::Plain);
-        let ticket = ring.submit_wait(control, &mock, owner, ending).unwrap();
-        ring.wait(control, &mock, owner, ticket, &Only(asked))
+    let end = |mut ticket, asked: Option<u16>| {
+        let asks = |stream: Option<u16>| asked.is_some() && (stream.is_none() || stream == asked);
+        ring.finish(&*core, &mut ticket, &[], &asks)
     };
-    let (first, second) = (ring.owner(), ring.owner());
+    let mut first = None;
     mock.wrong(Wrong::Silent(7));
-    asks(first, 7);
+    asks(&mut first, 7);
     // Before the first has sent its wait, the second finds the queue stopped and sets it going.
-    assert_eq!(end(second, None), Ok(Waited::Again));
+    assert_eq!(end(None, None), Ok(Outcome::Again));
     let code = refusal::DEVICE_TLB | 7 << 16;
     assert_eq!(refusal::device(code), Some(StreamId::new(7)));
     assert_eq!(end(first, Some(7)), Err(IommuError::Refused { code }));
     // Who comes later has nothing to do with it.
-    assert_eq!(end(ring.owner(), Some(7)), Ok(Waited::Done));
+    assert_eq!(end(None, Some(7)), Ok(Outcome::Done));
     // Where the unit does not tell which, it may have been any that was asked.
-    let (third, fourth) = (ring.owner(), ring.owner());
+    let mut third = None;
     mock.wrong(Wrong::DeviceTimesOut);
-    asks(third, 8);
-    assert_eq!(end(fourth, None), Ok(Waited::Again));
+    asks(&mut third, 8);
+    assert_eq!(end(None, None), Ok(Outcome::Again));
     let code = refusal::DEVICE_TLB;
     assert_eq!(end(third, Some(8)), Err(IommuError::Refused { code }));
     assert_eq!(refusal::device(code), None);
-}
-
-struct Only(Option<u16>);
-
-impl Asked for Only {
-    fn asked(&self, stream: u16) -> bool {
-        self.0 == Some(stream)
-    }
-
-    fn asked_any(&self) -> bool {
-        self.0.is_some()
-    }
 }

@@ -1,0 +1,51 @@
+//! Waiting for hardware that is at work for others first.
+
+use portolan::iommu::{Awaited, IommuError};
+use portolan::platform::{Clock, Nanos};
+
+/// Limits that a wait may last although the unit makes progress: others were always faster then.
+const MOST_LIMITS: u64 = 256;
+
+/// Looks until `look` finds something. The limit counts only while `progress`, a number that says
+/// how far the unit is, stays the same: a slow unit is not a broken one, and neither is one whose
+/// lock another CPU holds for long. `progress` may take that lock; `look` should not wait for it.
+/// *Context.* Atomic.
+///
+/// # Errors
+/// Those of `look` and `progress`. [`IommuError::TimedOut`] names `awaited` if the unit stood still
+/// for `limit`, and [`Awaited::Turn`] if it only worked for others.
+pub(crate) fn wait_while_it_works<T>(
+    clock: &impl Clock,
+    limit: Nanos,
+    awaited: Awaited,
+    mut look: impl FnMut() -> Option<Result<T, IommuError>>,
+    mut progress: impl FnMut() -> Result<u64, IommuError>,
+) -> Result<T, IommuError> {
+    // Most waits end before it is worth a look at a register.
+    let patience = Nanos::new(limit.get() / 16);
+    let begin = clock.now();
+    let (mut since, mut seen) = (begin, None);
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        let now = clock.now();
+        let still = now.since(since);
+        if still >= patience {
+            let waited = now.since(begin);
+            let got = Some(progress()?);
+            let given_up = if got == seen {
+                (still >= limit).then_some(awaited)
+            } else {
+                (since, seen) = (now, got);
+                let most = limit.get().saturating_mul(MOST_LIMITS);
+                (waited.get() >= most).then_some(Awaited::Turn)
+            };
+            if let Some(awaited) = given_up {
+                // A CPU that was held up meanwhile may have missed what came in time.
+                return look().unwrap_or(Err(IommuError::TimedOut { awaited, waited }));
+            }
+        }
+        clock.relax();
+    }
+}
