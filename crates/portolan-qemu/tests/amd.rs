@@ -13,7 +13,7 @@ use portolan::platform::Mmio as _;
 use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
-use portolan_hw::amd::{AmdDomain, AmdVi, Capability, Config};
+use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
 use portolan_qemu::config::{Architecture, Device, Iommu};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::guest_tables::GuestTables;
@@ -100,12 +100,12 @@ impl Ground {
         let pairs = [
             (
                 "wait",
-                ours.wait + ours.fence + ours.replaced,
+                ours.of(K::Wait) + ours.of(K::Fence) + ours.of(K::Replaced),
                 A::CompletionWait,
             ),
-            ("entry", ours.device_entry, A::DeviceTableEntry),
-            ("pages", ours.pages + ours.domain, A::Pages),
-            ("all", ours.all, A::All),
+            ("entry", ours.of(K::DeviceEntry), A::DeviceTableEntry),
+            ("pages", ours.of(K::Pages) + ours.of(K::Domain), A::Pages),
+            ("all", ours.of(K::All), A::All),
         ];
         for (name, ours, kind) in pairs {
             let qemu = qemu.amd(kind);
@@ -272,9 +272,9 @@ fn the_buffer_wraps_and_every_command_is_counted() {
     ground.unit.attach(ground.stream(), &domain).unwrap();
     for _ in 0..3 {
         ground.map(&domain, BASE, PhysAddr::new(0x10_0000), 300 * PAGE, rw());
-        let before = ground.unit.counts().pages;
+        let before = ground.unit.counts().of(K::Pages);
         ground.unmap(&domain, BASE, 300 * PAGE);
-        assert_eq!(ground.unit.counts().pages - before, 300);
+        assert_eq!(ground.unit.counts().of(K::Pages) - before, 300);
         ground.same_counts();
     }
 }

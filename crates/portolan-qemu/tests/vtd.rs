@@ -14,7 +14,7 @@ use portolan::platform::Nanos;
 use portolan::table::Access;
 use portolan::table::format::VtdLevels;
 use portolan_hw::reserved::Reserved;
-use portolan_hw::vtd::{Config, Invalidation, Mode, SecondDomain, Vtd as Driver};
+use portolan_hw::vtd::{CommandKind as K, Config, Invalidation, Mode, SecondDomain, Vtd as Driver};
 use portolan_qemu::config::{Architecture, Device, Iommu, Vtd, VtdFeature, VtdWidth};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::guest_tables::GuestTables;
@@ -154,16 +154,25 @@ fn grounds() -> impl Iterator<Item = Ground> {
 fn same_counts(ground: &Ground) {
     let (ours, qemu) = (ground.unit.counts(), ground.counts());
     let pairs = [
-        (ours.context_global, qemu.vtd_invalidation(I::ContextGlobal)),
         (
-            ours.context_device,
+            ours.of(K::ContextGlobal),
+            qemu.vtd_invalidation(I::ContextGlobal),
+        ),
+        (
+            ours.of(K::ContextDevice),
             qemu.vtd_invalidation(I::ContextDevices),
         ),
-        (ours.iotlb_global, qemu.vtd_invalidation(I::IotlbGlobal)),
-        (ours.iotlb_domain, qemu.vtd_invalidation(I::IotlbDomain)),
-        (ours.iotlb_pages, qemu.vtd_invalidation(I::IotlbPages)),
-        (ours.wait + ours.replaced, qemu.vtd(D::Wait)),
-        (ours.device_tlb, qemu.vtd(D::DeviceIotlb)),
+        (
+            ours.of(K::IotlbGlobal),
+            qemu.vtd_invalidation(I::IotlbGlobal),
+        ),
+        (
+            ours.of(K::IotlbDomain),
+            qemu.vtd_invalidation(I::IotlbDomain),
+        ),
+        (ours.of(K::IotlbPages), qemu.vtd_invalidation(I::IotlbPages)),
+        (ours.of(K::Wait) + ours.of(K::Replaced), qemu.vtd(D::Wait)),
+        (ours.of(K::DeviceTlb), qemu.vtd(D::DeviceIotlb)),
     ];
     for (kind, (ours, qemu)) in pairs.into_iter().enumerate() {
         assert_eq!(ours, qemu, "kind {kind}: {ours} submitted, {qemu} executed");
@@ -196,7 +205,7 @@ fn mapped_is_reached_and_unmapped_is_not() {
 
 /// As [`same_counts`], where there is a queue: through registers QEMU traces other lines.
 fn same_counts_of_queue(ground: &Ground) {
-    if ground.unit.counts().wait > 0 {
+    if ground.unit.counts().of(K::Wait) > 0 {
         same_counts(ground);
     }
 }
@@ -219,7 +228,7 @@ fn streams_move_between_domains_and_pass_through() {
             assert!(ground.reaches(BASE, 0));
             ground.faults(Iova::new(ground.page(2).get()), 2, FaultReason::NotMapped);
             ground.unit.block(stream).unwrap();
-            let blocked = match ground.unit.counts().pasid_cache {
+            let blocked = match ground.unit.counts().of(K::PasidCache) {
                 0 => FaultReason::Blocked,
                 // QEMU 7.2 has one code for all that is wrong with a PASID entry.
                 _ => FaultReason::Configuration,
@@ -272,7 +281,7 @@ fn the_queue_wraps_and_every_command_is_counted() {
     let domain = ground.unit.second_stage_as(VtdLevels::Four, caps, quirks);
     let domain = Arc::new(domain.unwrap());
     ground.unit.attach(ground.stream(), &domain).unwrap();
-    let before = ground.unit.counts().iotlb_pages;
+    let before = ground.unit.counts().of(K::IotlbPages);
     for _ in 0..3 {
         ground.map(&domain, BASE, PhysAddr::new(0x10_0000), 256 * PAGE, rw());
         let mut owed = Gather::new();
@@ -280,7 +289,7 @@ fn the_queue_wraps_and_every_command_is_counted() {
         domain.unmap(range, &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
     }
-    assert_eq!(ground.unit.counts().iotlb_pages - before, 3 * 256);
+    assert_eq!(ground.unit.counts().of(K::IotlbPages) - before, 3 * 256);
     same_counts(&ground);
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan_hw::amd::{AmdDomain, AmdVi, Capability, Config};
+use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
@@ -58,11 +58,12 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
         bad_command: |_, _| None,
         submitted: |unit| {
             let counts = unit.counts();
+            let of = |kind| counts.of(kind);
             named([
-                counts.wait + counts.fence + counts.replaced,
-                counts.device_entry,
-                counts.pages + counts.domain,
-                counts.all,
+                of(K::Wait) + of(K::Fence) + of(K::Replaced),
+                of(K::DeviceEntry),
+                of(K::Pages) + of(K::Domain),
+                of(K::All),
             ])
         },
         host,

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan_hw::smmuv2::{
-    Config, DomainOptions, FirstStage, Implementation, SecondStage, SmmuV2, WaitForSafe, WriteKind,
+    Config, DomainOptions, FirstStage, Implementation, SecondStage, SmmuV2, WaitForSafe,
 };
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -59,10 +59,10 @@ where
     C: Cpus,
 {
     let counts = unit.counts();
-    let kinds = WriteKind::ALL.iter();
-    kinds
-        .map(|&kind| (kind.name().to_owned(), counts.of(kind)))
-        .collect()
+    let named = counts
+        .iter()
+        .map(|(kind, count)| (kind.name().to_owned(), count));
+    named.collect()
 }
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.

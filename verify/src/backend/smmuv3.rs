@@ -10,8 +10,7 @@ use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan_hw::smmuv3::{
-    CommandKind, Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu,
-    StallOrFault, Want,
+    Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu, StallOrFault, Want,
 };
 use portolan_model::clock::PollingClock;
 use portolan_model::inject::RegisterFaults;
@@ -90,10 +89,10 @@ where
     C: Cpus,
 {
     let counts = unit.counts();
-    let kinds = CommandKind::ALL.iter();
-    kinds
-        .map(|&kind| (kind.name().to_owned(), counts.of(kind)))
-        .collect()
+    let named = counts
+        .iter()
+        .map(|(kind, count)| (kind.name().to_owned(), count));
+    named.collect()
 }
 
 const ABILITIES: Abilities = Abilities {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use portolan::addr::PhysAddr;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
-use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu, WriteKind};
+use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::tables::Lag;
@@ -65,10 +65,10 @@ where
     C: Cpus,
 {
     let counts = unit.counts();
-    let kinds = WriteKind::ALL.iter();
-    kinds
-        .map(|&kind| (kind.name().to_owned(), counts.of(kind)))
-        .collect()
+    let named = counts
+        .iter()
+        .map(|(kind, count)| (kind.name().to_owned(), count));
+    named.collect()
 }
 
 /// A new model.

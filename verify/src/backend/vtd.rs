@@ -11,7 +11,8 @@ use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::VtdFirstLevels;
 use portolan_hw::vtd::{
-    Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain, Vtd,
+    CommandKind as K, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain,
+    Vtd,
 };
 use portolan_model::clock::PollingClock;
 use portolan_model::inject::RegisterFaults;
@@ -252,20 +253,18 @@ where
     C: Cpus,
 {
     let counts = unit.counts();
+    let of = |kind| counts.of(kind);
     named([
-        (
-            "CONTEXT_CACHE",
-            counts.context_global + counts.context_device,
-        ),
+        ("CONTEXT_CACHE", of(K::ContextGlobal) + of(K::ContextDevice)),
         (
             "IOTLB",
-            counts.iotlb_global + counts.iotlb_domain + counts.iotlb_pages,
+            of(K::IotlbGlobal) + of(K::IotlbDomain) + of(K::IotlbPages),
         ),
-        ("PASID_IOTLB", counts.pasid_iotlb),
-        ("PASID_CACHE", counts.pasid_cache),
-        ("DEVICE_TLB", counts.device_tlb),
-        ("PAGE_RESPONSE", counts.response),
-        ("WAIT", counts.wait),
+        ("PASID_IOTLB", of(K::PasidIotlb)),
+        ("PASID_CACHE", of(K::PasidCache)),
+        ("DEVICE_TLB", of(K::DeviceTlb)),
+        ("PAGE_RESPONSE", of(K::Response)),
+        ("WAIT", of(K::Wait)),
     ])
 }
 
@@ -315,13 +314,14 @@ where
         bad_command: |_, _| None,
         submitted: |unit| {
             let counts = unit.counts();
+            let of = |kind| counts.of(kind);
             named([
-                ("context global", counts.context_global),
-                ("context device", counts.context_device),
-                ("iotlb global", counts.iotlb_global),
-                ("iotlb domain", counts.iotlb_domain),
-                ("iotlb pages", counts.iotlb_pages),
-                ("wait", counts.wait),
+                ("context global", of(K::ContextGlobal)),
+                ("context device", of(K::ContextDevice)),
+                ("iotlb global", of(K::IotlbGlobal)),
+                ("iotlb domain", of(K::IotlbDomain)),
+                ("iotlb pages", of(K::IotlbPages)),
+                ("wait", of(K::Wait)),
             ])
         },
         host,

@@ -5,7 +5,7 @@
 use portolan::addr::{InvalTag, PageSize};
 use portolan::inval::{Command, Depth, Run};
 
-use super::counts::Kind;
+use super::counts::CommandKind as Kind;
 use super::features::MAX_LG2_PAGES;
 use super::spec::command::{OPCODE, Words, device_entry, opcode, pages, wait};
 

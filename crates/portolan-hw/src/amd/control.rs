@@ -4,11 +4,12 @@
 //! and 3.4.22.
 
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
 
 use super::counts::Counters;
 use super::features::Features;
 use super::spec::reg;
+use crate::chassis::wait_for;
 
 /// What all parts of a unit need.
 #[derive(Debug)]
@@ -59,8 +60,6 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
             Ok(status) => (status & mask == wanted).then_some(Ok(())),
             Err(error) => Some(Err(error)),
         };
-        let awaited = Awaited::Control;
-        poll(&self.clock, self.limit, look)
-            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
+        wait_for(&self.clock, self.limit, Awaited::Control, look)
     }
 }

@@ -25,7 +25,7 @@ mod tests;
 
 pub use capability::{Capability, NotAnIommu, Offers};
 pub use config::{Config, StreamSettings};
-pub use counts::Counts;
+pub use counts::{CommandKind, Counts};
 pub use features::{Features, InvalidateAll};
 pub use interrupts::{InterruptTable, NotAnInterruptTable};
 pub use shared::AmdQueue;

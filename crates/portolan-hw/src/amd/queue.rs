@@ -12,7 +12,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 
 use super::command::{self, Counted};
-use super::counts::Kind;
+use super::counts::CommandKind as Kind;
 use super::refusal;
 use super::shared::Shared;
 use super::spec::command::LG2_BYTES;

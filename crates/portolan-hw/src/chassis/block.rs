@@ -6,7 +6,11 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::iommu::IommuError;
 use portolan::platform::{OutOfTableMemory, TableMem};
 
+use super::entry::At;
+
 /// A block of table memory.
+///
+/// *Context.* Interrupt, but for the two functions that say otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) at: PhysAddr,
@@ -29,6 +33,17 @@ impl Block {
     /// Gives the memory back. The unit must have stopped using it. *Context.* Task.
     pub(crate) fn free<M: TableMem<AtomicU64>>(self, mem: &M) {
         mem.free(self.at, self.size);
+    }
+
+    /// The entry of `words` words from word `first` on.
+    pub(crate) fn entry(self, first: usize, words: usize) -> At {
+        let (table, size) = (self.at, self.size);
+        At {
+            table,
+            size,
+            first,
+            words,
+        }
     }
 
     pub(crate) fn words<M: TableMem<AtomicU64>>(self, mem: &M) -> &[AtomicU64] {

@@ -1,4 +1,5 @@
-//! What the drivers of this crate are built of: the command ring, waiting, memory blocks.
+//! What the drivers of this crate are built of: the command ring, waiting, memory
+//! blocks, fields of registers, counters.
 //!
 //! A driver says what is its unit's own (layouts, registers, codes); the algorithm is written once
 //! here and compiled for each unit.
@@ -6,13 +7,20 @@
 //! *Context.* Interrupt, but for what waits for the unit (atomic) and what takes or gives back
 //! memory (task): such functions say so.
 
+mod bits;
 mod block;
+mod counts;
 pub(crate) mod entry;
 mod refusals;
 pub(crate) mod ring;
+mod unit;
 mod wait;
 
+pub(crate) use bits::fields;
+pub use bits::{ADDRESS, Bits, Bits32};
 pub(crate) use block::Block;
+pub(crate) use counts::counters;
 pub(crate) use refusals::Ticket;
-pub(crate) use ring::{Ending, Outcome, Ring, Shape, Stop, Unit, Words};
-pub(crate) use wait::wait_while_it_works;
+pub(crate) use ring::{Ending, Outcome, Ring};
+pub(crate) use unit::{Shape, Stop, Unit, Words};
+pub(crate) use wait::{wait_for, wait_while_it_works};

@@ -21,111 +21,25 @@
 //! *Context.* Interrupt, but for what waits for the unit (atomic) and what takes or gives back
 //! memory (task).
 
+mod service;
+mod waits;
+
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::PhysAddr;
-use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Held, Nanos, TableMem, Word};
+use portolan::iommu::IommuError;
+use portolan::platform::{Cpus, Guarded, Held, TableMem, Word};
 
-use super::refusals::{NOBODY, Owner, Refusals, SYNC, Ticket, Why};
-use super::{Block, wait_while_it_works};
+use super::refusals::{NOBODY, Owner, Refusals, SYNC, Ticket};
+use super::{Block, Shape, Stop, Unit};
 
 /// Commands written under one turn of the lock.
 const CHUNK: usize = 64;
 /// Words that syncs write their numbers to, in turn: the first half of a page of 4 KiB. As syncs
 /// complete in order, a later number stands for an earlier one.
 const NUMBERS: u32 = 256;
-/// Looks at memory between two looks at registers.
-const LOOKS: u32 = 256;
-
-/// The words of a command. A ring of wider slots leaves the others zero.
-pub(crate) type Words = [u64; 2];
-
-/// Sizes of a ring, as exponents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    /// Of the number of slots.
-    pub(crate) lg2_slots: u32,
-    /// Of a slot's bytes.
-    pub(crate) lg2_bytes: u32,
-}
-
-impl Shape {
-    const fn slots(self) -> u64 {
-        1 << self.lg2_slots
-    }
-}
-
-/// Why a unit stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stop {
-    /// What its registers said, for [`Unit::resume`].
-    pub(crate) seen: u32,
-    /// It refused the command at its head, with this code.
-    pub(crate) refused: Option<u32>,
-    /// A device did not answer: `Some(None)` if the unit does not say which.
-    pub(crate) silent: Option<Option<u16>>,
-}
-
-/// What a driver says of its unit's ring. Everything here waits for nothing.
-pub(crate) trait Unit {
-    type Memory: TableMem<AtomicU64>;
-    type Cpus: Cpus;
-    type Command: Copy;
-
-    /// Bits of the unit's index beyond those that tell slots apart: with one, full is told from
-    /// empty, and all slots can be used.
-    const TURN_BITS: u32;
-    /// Whether the index moves behind a sync only once that is complete.
-    const INDEX_COMPLETES: bool;
-    /// Whether a device that does not answer takes the syncs under way with it.
-    const ABORTS_SYNCS: bool;
-    /// Register of the head.
-    const HEAD: usize;
-    /// What is said of a refusal that was overwritten.
-    const OVERWRITTEN: u32;
-
-    fn mem(&self) -> &Self::Memory;
-    fn clock(&self) -> &Self::Cpus;
-    fn limit(&self) -> Nanos;
-    /// An error once commands are no longer accepted.
-    fn running(&self) -> Result<(), IommuError> {
-        Ok(())
-    }
-
-    fn words(command: &Self::Command) -> Words;
-    /// Counts a command that is written.
-    fn count(&self, command: &Self::Command);
-    /// Writes `number` to `at` once everything in front is complete; without `at` the index alone
-    /// tells.
-    fn sync(at: Option<PhysAddr>, number: u32) -> Self::Command;
-    /// Replaces a refused command; may write to `spare`.
-    fn harmless(spare: Option<PhysAddr>) -> Self::Command;
-
-    /// Makes sure that the unit reads what was stored at `at`.
-    fn clean(&self, _at: PhysAddr, _bytes: u64) {}
-    /// Orders the stores before whatever comes after.
-    fn barrier(&self) {}
-
-    /// The register of the head.
-    fn head(&self) -> Result<u64, IommuError>;
-    /// The index in it.
-    fn index(head: u64, shape: Shape) -> u64;
-    fn set_tail(&self, index: u64, shape: Shape);
-
-    /// Whether the unit has stopped, with `head` in its register.
-    fn stopped(&self, head: u64) -> Result<Option<Stop>, IommuError>;
-    /// More about `code`, with which the unit refused the command at `at`; without the ring's lock.
-    fn why(&self, code: u32, _at: PhysAddr) -> u32 {
-        code
-    }
-    /// The code of a device that did not answer.
-    fn silent(stream: Option<u16>) -> u32;
-    /// Acknowledges `stop`, and sets the unit going again between two indices.
-    fn resume(&self, stop: Stop, shape: Shape, head: u64, tail: u64) -> Result<(), IommuError>;
-}
 
 /// What follows some commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,13 +66,6 @@ pub(crate) enum Outcome {
     /// A device that this producer has not asked did not answer, and its silence took syncs with it:
     /// what came since the last wait has to be submitted again.
     Again,
-}
-
-/// How far a unit is.
-#[derive(Clone, Copy, Debug)]
-struct Progress {
-    head: u64,
-    free: u64,
 }
 
 #[derive(Debug)]
@@ -480,200 +387,6 @@ impl<C: Cpus> Ring<C> {
 
     fn word(&self, index: u32) -> Option<PhysAddr> {
         self.numbers?.at.checked_add(u64::from(index) * 8)
-    }
-
-    /// Reads how far the unit is, and returns the register.
-    fn advance<U: Unit>(&self, unit: &U, state: &mut State) -> Result<u64, IommuError> {
-        let value = unit.head()?;
-        let index = U::index(value, self.shape);
-        let ahead = self.index::<U>(index.wrapping_sub(state.head));
-        if self.index::<U>(index) != index || ahead > state.tail - state.head {
-            let offset = U::HEAD;
-            return Err(IommuError::Nonsense { offset, value });
-        }
-        state.head += ahead;
-        self.done.fetch_max(state.head, Ordering::Release);
-        Ok(value)
-    }
-
-    /// Looks how far the unit is, and sets it going again if it has stopped.
-    pub(crate) fn service<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {
-        self.service_locked(unit, self.state.lock()).map(drop)
-    }
-
-    fn service_locked<'r, U: Unit<Cpus = C>>(
-        &'r self,
-        unit: &U,
-        mut state: Held<'r, C, State>,
-    ) -> Result<Progress, IommuError> {
-        let look = |state: &mut State| {
-            let value = self.advance(unit, state)?;
-            match U::INDEX_COMPLETES && state.head == state.tail {
-                true => Ok(None),
-                false => unit.stopped(value),
-            }
-        };
-        if let Some(stop) = look(&mut state)? {
-            let head = state.head;
-            drop(state);
-            let why = |code| unit.why(code, self.address(head));
-            let code = stop.refused.map(why);
-            state = self.state.lock();
-            // Somebody else may have been here since.
-            if look(&mut state)? == Some(stop) && state.head == head {
-                self.repair(unit, &mut state, stop, code)?;
-            }
-        }
-        Ok(Progress {
-            head: state.head,
-            free: self.free_slots::<U>(&state),
-        })
-    }
-
-    /// The unit stopped at `state.head`.
-    fn repair<U: Unit>(
-        &self,
-        unit: &U,
-        state: &mut State,
-        stop: Stop,
-        code: Option<u32>,
-    ) -> Result<(), IommuError> {
-        let head = state.head;
-        if let Some(stream) = stop.silent {
-            let (after, before) = match U::ABORTS_SYNCS {
-                true => (0, state.tail),
-                false => (head, head + 1),
-            };
-            state.refusals.time_out(stream, after, before);
-        }
-        if let (Some(code), true) = (code, head < state.tail) {
-            self.write(unit, head, &U::harmless(self.spare()));
-            unit.barrier();
-            let owner = state.owners.get_mut(self.slot(head));
-            let owner = owner.map_or(NOBODY, |of| core::mem::replace(of, NOBODY));
-            state.refusals.refuse(owner, head, code);
-        }
-        self.news.store(state.refusals.news, Ordering::Release);
-        let (head, tail) = (self.index::<U>(head), self.index::<U>(state.tail));
-        unit.resume(stop, self.shape, head, tail)
-    }
-
-    /// Whether `sync` is complete, as far as is known without a register.
-    fn is_complete<U: Unit>(&self, unit: &U, sync: Sync) -> bool {
-        if U::INDEX_COMPLETES && self.done.load(Ordering::Acquire) >= sync.position {
-            return true;
-        }
-        let Some(block) = self.numbers else {
-            return false;
-        };
-        let word = block
-            .words(unit.mem())
-            .get((sync.number % NUMBERS) as usize);
-        // A later sync with the same word stands for this one, too. What no sync writes there is not
-        // believed.
-        let later = word.map_or(u32::MAX, |word| {
-            (Word::load(word) as u32).wrapping_sub(sync.number)
-        });
-        later < 1 << 31 && later % NUMBERS == 0
-    }
-
-    /// Waits for `sync` behind the commands of `ticket`. As long as the unit works through what is
-    /// in front, the limit does not run out. *Context.* Atomic.
-    pub(crate) fn complete<U: Unit<Cpus = C>>(
-        &self,
-        unit: &U,
-        ticket: &Ticket,
-        sync: Sync,
-        asked: &dyn Fn(Option<u16>) -> bool,
-    ) -> Result<Outcome, IommuError> {
-        let verdict = || self.verdict::<U>(ticket, sync, asked);
-        // A sync that was refused or taken never comes, unless the index tells.
-        let early = || match U::INDEX_COMPLETES {
-            true => None,
-            false => Some(verdict()).filter(|verdict| *verdict != Ok(Outcome::Done)),
-        };
-        let mut looks = 0u32;
-        let look = || {
-            if self.is_complete(unit, sync) {
-                return Some(verdict());
-            }
-            looks = looks.wrapping_add(1);
-            if self.numbers.is_some() && looks % LOOKS != 0 {
-                return early();
-            }
-            // Whoever holds the lock finds out as well.
-            let state = self.state.try_lock()?;
-            if let Err(error) = self.service_locked(unit, state) {
-                return Some(Err(error));
-            }
-            match self.is_complete(unit, sync) {
-                true => Some(verdict()),
-                false => early(),
-            }
-        };
-        // What others have had done behind it says nothing of this sync.
-        let progress = || {
-            let progress = self.service_locked(unit, self.state.lock())?;
-            Ok(progress.head.min(sync.position))
-        };
-        let awaited = Awaited::Completion;
-        wait_while_it_works(unit.clock(), unit.limit(), awaited, look, progress)
-    }
-
-    /// What became of the commands of `ticket`, which are complete with `sync`.
-    pub(crate) fn verdict<U: Unit>(
-        &self,
-        ticket: &Ticket,
-        sync: Sync,
-        asked: &dyn Fn(Option<u16>) -> bool,
-    ) -> Result<Outcome, IommuError> {
-        if self.news.load(Ordering::Acquire) == ticket.news {
-            return Ok(Outcome::Done);
-        }
-        let concern = self.state.lock().refusals.concern(ticket, sync);
-        let silent = concern.map_err(|why| IommuError::Refused {
-            code: match why {
-                Why::Code(code) => code,
-                Why::Overwritten => U::OVERWRITTEN,
-            },
-        })?;
-        // Without the lock: who asked what may take another.
-        match silent.iter().find(|stream| asked(**stream)) {
-            Some(stream) => Err(IommuError::Refused {
-                code: U::silent(*stream),
-            }),
-            None if U::ABORTS_SYNCS && !silent.is_empty() => Ok(Outcome::Again),
-            None => Ok(Outcome::Done),
-        }
-    }
-
-    /// Waits until `enough` of what the unit has done.
-    fn wait_until<U: Unit<Cpus = C>>(
-        &self,
-        unit: &U,
-        awaited: Awaited,
-        enough: impl Fn(Progress) -> bool,
-    ) -> Result<(), IommuError> {
-        let look = || {
-            let state = self.state.try_lock()?;
-            match self.service_locked(unit, state) {
-                Ok(progress) => enough(progress).then_some(Ok(())),
-                Err(error) => Some(Err(error)),
-            }
-        };
-        let progress = || Ok(self.service_locked(unit, self.state.lock())?.head);
-        wait_while_it_works(unit.clock(), unit.limit(), awaited, look, progress)
-    }
-
-    fn wait_for_room<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {
-        let enough = |progress: Progress| progress.free >= self.needed();
-        self.wait_until(unit, Awaited::QueueRoom, enough)
-    }
-
-    /// Waits until the unit has fetched everything. *Context.* Atomic.
-    pub(crate) fn drain<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {
-        let all = self.shape.slots() - u64::from(U::TURN_BITS == 0);
-        self.wait_until(unit, Awaited::Completion, |progress| progress.free == all)
     }
 }
 

@@ -1,7 +1,20 @@
-//! Waiting for hardware that is at work for others first.
+//! Waiting for hardware: for a bit of it, or for a turn behind what it does for others.
 
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Clock, Nanos};
+use portolan::platform::{Clock, Nanos, poll};
+
+/// Looks until `look` finds something, and not longer than `limit`. *Context.* Atomic.
+///
+/// # Errors
+/// Those of `look`; [`IommuError::TimedOut`], which names `awaited`.
+pub(crate) fn wait_for<T>(
+    clock: &impl Clock,
+    limit: Nanos,
+    awaited: Awaited,
+    look: impl FnMut() -> Option<Result<T, IommuError>>,
+) -> Result<T, IommuError> {
+    poll(clock, limit, look).unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
+}
 
 /// Limits that a wait may last although the unit makes progress: others were always faster then.
 const MOST_LIMITS: u64 = 256;

@@ -4,6 +4,7 @@ use super::counts::{Counters, WriteKind};
 use super::features::Features;
 use super::spec::{bank, global};
 use super::unit::Config;
+use crate::chassis::wait_for;
 use core::sync::atomic::{AtomicBool, Ordering};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Clock, Cpus, Mmio, Nanos, poll};
@@ -130,13 +131,12 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
         self.write(WriteKind::TlbiAllNsnh, global::TLBIALLNSNH, 0);
         self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0);
         let awaited = Awaited::Invalidation;
-        poll(&self.clock, self.sync_limit, || {
+        wait_for(&self.clock, self.sync_limit, awaited, || {
             match self.read(global::TLBGSTATUS) {
                 Ok(status) if status & global::GSACTIVE != 0 => None,
                 other => Some(other.map(drop)),
             }
         })
-        .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
     }
 
     /// Clears what a bank recorded, and ends what it stalled.

@@ -8,28 +8,25 @@
 use super::context::Tag;
 use super::features::Has;
 use super::spec::command::{self as layout, Words, op};
-use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Depth, Run};
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $op:ident,)*) => {
-        /// Kinds of commands that the driver writes.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum CommandKind {$($(#[$doc])* $kind,)*}
+        crate::chassis::counters! {
+            /// Kinds of commands that the driver writes.
+            CommandKind,
+            /// How many commands of each kind were written to the queue.
+            CommandCounts {$($(#[$doc])* $kind = stringify!($op);)*}
+        }
 
-        impl CommandKind {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$kind),*];
-
-            /// The operation code.
-            pub const fn opcode(self) -> u64 {
-                match self {$(Self::$kind => op::$op,)*}
-            }
-
-            /// The name in the architecture, without its prefix.
-            pub const fn name(self) -> &'static str {
-                match self {$(Self::$kind => stringify!($op),)*}
+        impl Counters {
+            /// Counts a command.
+            pub fn count(&self, words: &Words) {
+                match layout::OP.get(words) {
+                    $(op::$op => self.add(CommandKind::$kind),)*
+                    _ => {}
+                }
             }
         }
     };
@@ -66,54 +63,6 @@ kinds! {
     Resume = RESUME,
     /// Wait.
     Sync = SYNC,
-}
-
-const KINDS: usize = CommandKind::ALL.len();
-
-/// How many commands of each kind were written to the queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CommandCounts([u64; KINDS]);
-
-impl CommandCounts {
-    /// Of one kind.
-    pub fn of(&self, kind: CommandKind) -> u64 {
-        self.0.get(kind as usize).copied().unwrap_or(0)
-    }
-
-    /// Of all kinds.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-
-    /// What came since `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        let mut counts = *self;
-        for (count, before) in counts.0.iter_mut().zip(earlier.0) {
-            *count = count.wrapping_sub(before);
-        }
-        counts
-    }
-}
-
-/// The counters.
-#[derive(Debug, Default)]
-pub(super) struct Counters([AtomicU64; KINDS]);
-
-impl Counters {
-    pub fn count(&self, words: &Words) {
-        let code = layout::OP.get(words);
-        let kind = CommandKind::ALL.iter().position(|k| k.opcode() == code);
-        if let Some(counter) = kind.and_then(|kind| self.0.get(kind)) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    pub fn read(&self) -> CommandCounts {
-        CommandCounts(core::array::from_fn(|kind| {
-            self.0[kind].load(Ordering::Relaxed)
-        }))
-    }
 }
 
 fn start(code: u64) -> Words {

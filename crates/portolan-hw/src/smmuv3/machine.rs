@@ -2,26 +2,13 @@
 
 use super::features::Has;
 use super::spec::reg;
-use crate::chassis::Block;
 use crate::chassis::entry::{At, Words};
+use crate::chassis::{Block, wait_for};
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::inval::Walker;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
-
-impl Block {
-    /// The entry of `words` words from word `first` on.
-    pub fn entry(self, first: usize, words: usize) -> At {
-        let (table, size) = (self.at, self.size);
-        At {
-            table,
-            size,
-            first,
-            words,
-        }
-    }
-}
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 
 /// What the driver stands on.
 ///
@@ -68,8 +55,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
         awaited: Awaited,
         mut look: impl FnMut() -> Result<Option<T>, IommuError>,
     ) -> Result<T, IommuError> {
-        poll(&self.clock, self.limit, || look().transpose())
-            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
+        wait_for(&self.clock, self.limit, awaited, || look().transpose())
     }
 
     /// Writes `value` and waits until `ack` says that it has taken effect.

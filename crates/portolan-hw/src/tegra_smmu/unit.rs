@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU32;
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{Awaited, IommuError, PagedDomain};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 
@@ -20,6 +20,7 @@ use super::domain::TegraDomain;
 use super::shared::{BLOCKED, Power, Shared, TegraQueue};
 use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
+use crate::chassis::wait_for;
 use crate::reserved::Reservations;
 
 /// How a unit is to be driven.
@@ -196,9 +197,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
             Ok(_) => None,
             Err(error) => Some(Err(error)),
         };
-        let awaited = Awaited::Control;
-        poll(&shared.clock, shared.limit, look)
-            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
+        wait_for(&shared.clock, shared.limit, Awaited::Control, look)
     }
 
     /// Which chip it is in.

@@ -7,9 +7,10 @@
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, poll};
 
-use super::counts::{Counters, Kind};
+use super::counts::{CommandKind as Kind, Counters};
 use super::features::{Features, Has};
 use super::spec::reg::{self, command, pmen};
+use crate::chassis::wait_for;
 
 /// A value that one caller has at a time, for as long as it takes: it may wait for hardware
 /// meanwhile, which nobody does under a lock.
@@ -88,8 +89,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
             u32::MAX => Some(Err(IommuError::Gone)),
             value => (value & mask == wanted).then_some(Ok(())),
         };
-        poll(&self.clock, self.limit, look)
-            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
+        wait_for(&self.clock, self.limit, awaited, look)
     }
 
     /// Which control bits are on.
@@ -128,8 +128,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
             }
             Some(Ok(value.is_some()))
         };
-        let given = poll(&self.clock, self.limit, give)
-            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))?;
+        let given = wait_for(&self.clock, self.limit, awaited, give)?;
         match given {
             true => self.wait32(reg::GSTS, shown.bit, shown.wanted, awaited),
             false => Ok(()),

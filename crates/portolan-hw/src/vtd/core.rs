@@ -12,10 +12,10 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arrayvec::ArrayVec;
 use portolan::addr::InvalTag;
 use portolan::iommu::{Awaited, IommuError, TagPool};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 
 use super::control::Control;
-use super::counts::Kind;
+use super::counts::CommandKind as Kind;
 use super::direct::Direct;
 use super::features::Has;
 use super::lists::{Sorted, with_room};
@@ -23,7 +23,7 @@ use super::refusal;
 use super::request::{DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request};
 use super::ring::{self, Counted};
 use super::spec::reg::{self, command, prs};
-use crate::chassis::{Ending as Next, Outcome, Ring, Ticket};
+use crate::chassis::{Ending as Next, Outcome, Ring, Ticket, wait_for};
 use crate::ids::Ids;
 
 /// How often something is submitted that another device's time-out interrupts, each a different one.
@@ -179,8 +179,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
     /// Waits for whoever reads the page requests.
     fn poll(&self, look: impl FnMut() -> Option<Result<(), IommuError>>) -> Result<(), IommuError> {
         let awaited = Awaited::Turn;
-        poll(&self.control.clock, self.control.limit, look)
-            .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
+        wait_for(&self.control.clock, self.control.limit, awaited, look)
     }
 
     fn run_once(&self, stages: &[&[Request]], ending: Ending) -> Result<(), IommuError> {

@@ -9,7 +9,7 @@ use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio};
 
 use super::control::Control;
-use super::counts::Kind;
+use super::counts::CommandKind as Kind;
 use super::features::Has;
 use super::refusal;
 use super::request::{Contexts, Iotlb};

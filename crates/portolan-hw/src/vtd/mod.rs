@@ -29,7 +29,7 @@ mod words;
 
 pub use self::core::VtdQueue;
 pub use config::{Config, Invalidation, Takeover};
-pub use counts::Counts;
+pub use counts::{CommandKind, Counts};
 pub use domains::{FirstDomain, SecondDomain};
 pub use features::{Features, Has};
 pub use page_request::PageEvent;

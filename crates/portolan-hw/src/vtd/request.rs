@@ -5,7 +5,7 @@
 
 use portolan::iopf::Response;
 
-use super::counts::Kind;
+use super::counts::CommandKind as Kind;
 use super::features::{Features, Has};
 use super::spec::Bits;
 use super::spec::descriptor::{

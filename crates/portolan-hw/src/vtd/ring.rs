@@ -13,7 +13,7 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 
 use super::core::Core;
-use super::counts::Kind;
+use super::counts::CommandKind as Kind;
 use super::refusal;
 use super::request::{Ending, wait_words};
 use super::spec::descriptor::Words;

@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem, poll};
+use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::attach::Home;
 use super::config::{Config, Takeover};
@@ -23,6 +23,7 @@ use super::spec::reg::{self, command, fsts, queue, root_mode};
 use super::structures::{ABSENT, Forget, Mode, Structures, change};
 use super::unit::{Known, PASS, Vtd};
 use crate::chassis::entry::Words;
+use crate::chassis::wait_for;
 
 /// What a unit was found doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +114,7 @@ pub(super) fn quiet<R: Mmio, C: Cpus>(
         (u64::MAX, _) | (_, u64::MAX) => Some(Err(IommuError::Gone)),
         (head, tail) => (queue::OFFSET.of(head) == queue::OFFSET.of(tail)).then_some(Ok(())),
     };
-    let awaited = Awaited::Completion;
-    poll(&control.clock, control.limit, empty)
-        .unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))?;
+    wait_for(&control.clock, control.limit, Awaited::Completion, empty)?;
     control.switch(command::QIE, Switch::Off)
 }
 

@@ -9,6 +9,7 @@ use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu as _};
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
 use super::{STREAM, attached, config, map, unmap};
+use crate::amd::counts::CommandKind as Kind;
 use crate::amd::spec::command::opcode;
 use crate::amd::spec::event::code;
 use crate::amd::{Config, InterruptTable, StreamSettings};
@@ -95,7 +96,7 @@ fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
     mock.take();
     unit.invalidate_interrupts(STREAM).unwrap();
     assert_eq!(mock.take(), [table]);
-    assert_eq!(unit.counts().interrupts, 2);
+    assert_eq!(unit.counts().of(Kind::Interrupts), 2);
     unit.set_interrupt_table(STREAM, None).unwrap();
     assert_eq!(mock.entry(0x28), [3, management, passes, 0]);
     let stream = StreamId::new(128);

@@ -15,6 +15,7 @@ use portolan::table::format::AmdLevels;
 
 use super::mock::{FEATURES, HEADER, Mock, Wrong};
 use super::{BASE, PAGE, STREAM, Tables, attached, config, map, unmap};
+use crate::amd::counts::CommandKind as Kind;
 use crate::amd::refusal;
 use crate::amd::spec::command::opcode;
 use crate::amd::spec::event::code;
@@ -63,7 +64,7 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
             assert_ne!(mock.reg(reg::CONTROL) & control::COMMANDS, 0);
             // The debt is still owed, and can be paid.
             domain.sync(&mut owed).unwrap();
-            assert_eq!(unit.counts().replaced, 1);
+            assert_eq!(unit.counts().of(Kind::Replaced), 1);
             // Of commands nothing is told as a fault; a record without a code is a lost one.
             let lost = (event == 0).then_some(portolan::iommu::FaultEvent::Lost);
             let told = (0..1000).find_map(|_| unit.next_fault().unwrap());
@@ -137,7 +138,7 @@ fn many_producers_share_the_buffer() {
     const ROUNDS: u64 = 200;
     let mock = Mock::new(FEATURES);
     let unit = mock.enable(HEADER, config()).unwrap();
-    let before = unit.counts().pages;
+    let before = unit.counts().of(Kind::Pages);
     std::thread::scope(|scope| {
         for _ in 0..PRODUCERS {
             scope.spawn(|| {
@@ -150,7 +151,10 @@ fn many_producers_share_the_buffer() {
         }
     });
     // Each map and each unmap is one command, as absence is cached too.
-    assert_eq!(unit.counts().pages - before, 2 * PRODUCERS * ROUNDS);
+    assert_eq!(
+        unit.counts().of(Kind::Pages) - before,
+        2 * PRODUCERS * ROUNDS
+    );
     assert_eq!(mock.0.state.lock().violations, 0);
 }
 

@@ -9,41 +9,8 @@
 pub mod bank;
 pub mod global;
 
-/// A field of a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field {
-    lsb: u32,
-    width: u32,
-}
-
-impl Field {
-    /// A field of `width` bits from `lsb`.
-    pub const fn new(lsb: u32, width: u32) -> Self {
-        assert!(width >= 1 && lsb + width <= 32);
-        Self { lsb, width }
-    }
-
-    /// The bits of the field.
-    pub const fn mask(self) -> u32 {
-        (u32::MAX >> (32 - self.width)) << self.lsb
-    }
-
-    /// The field's value in a register.
-    pub const fn of(self, register: u32) -> u32 {
-        (register & self.mask()) >> self.lsb
-    }
-
-    /// `value` at the field's place.
-    pub const fn at(self, value: u32) -> u32 {
-        (value << self.lsb) & self.mask()
-    }
-}
-
-/// Declares fields: `NAME: lsb, width`.
+/// Declares fields of 32-bit registers: `NAME: lsb, width`.
 macro_rules! fields {
-    ($($(#[$doc:meta])* $name:ident: $lsb:literal, $width:literal;)*) => {$(
-        $(#[$doc])*
-        pub const $name: $crate::smmuv2::spec::Field = $crate::smmuv2::spec::Field::new($lsb, $width);
-    )*};
+    ($($fields:tt)*) => { crate::chassis::fields! { crate::chassis::Bits32; $($fields)* } };
 }
 pub(crate) use fields;

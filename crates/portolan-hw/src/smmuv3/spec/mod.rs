@@ -12,33 +12,32 @@ pub mod event;
 pub mod reg;
 pub mod ste;
 
+use crate::chassis::Bits;
+
 /// A field of a structure of 64-bit little-endian words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// Number of the word.
     pub word: usize,
-    /// Lowest bit in the word.
-    pub lsb: u32,
-    /// Number of bits.
-    pub width: u32,
+    bits: Bits,
 }
 
 impl Field {
     /// A field of `width` bits from `lsb` of word `word`.
     pub const fn new(word: usize, lsb: u32, width: u32) -> Self {
-        assert!(width >= 1 && lsb + width <= 64);
-        Self { word, lsb, width }
+        let bits = Bits::new(lsb, width);
+        Self { word, bits }
     }
 
     /// The bits of the field in its word.
     pub const fn mask(self) -> u64 {
-        (u64::MAX >> (64 - self.width)) << self.lsb
+        self.bits.mask()
     }
 
     /// The field's value; zero if the words end before it.
     pub const fn get(self, words: &[u64]) -> u64 {
         if self.word < words.len() {
-            (words[self.word] & self.mask()) >> self.lsb
+            self.bits.of(words[self.word])
         } else {
             0
         }
@@ -47,28 +46,24 @@ impl Field {
     /// Sets the field to the low bits of `value`.
     pub const fn set(self, words: &mut [u64], value: u64) {
         if self.word < words.len() {
-            let rest = words[self.word] & !self.mask();
-            words[self.word] = rest | ((value << self.lsb) & self.mask());
+            words[self.word] = words[self.word] & !self.mask() | self.bits.at(value);
         }
     }
 
     /// The value of a field of a register.
     pub const fn of(self, register: u64) -> u64 {
-        (register & self.mask()) >> self.lsb
+        self.bits.of(register)
     }
 
     /// `value` at the field's place in a register.
     pub const fn at(self, value: u64) -> u64 {
-        (value << self.lsb) & self.mask()
+        self.bits.at(value)
     }
 }
 
 /// Declares fields: `NAME: word, lsb, width`.
 macro_rules! fields {
-    ($($(#[$doc:meta])* $name:ident: $word:literal, $lsb:literal, $width:literal;)*) => {$(
-        $(#[$doc])*
-        pub const $name: $crate::smmuv3::spec::Field = $crate::smmuv3::spec::Field::new($word, $lsb, $width);
-    )*};
+    ($($fields:tt)*) => { crate::chassis::fields! { crate::smmuv3::spec::Field; $($fields)* } };
 }
 pub(crate) use fields;
 

@@ -13,7 +13,7 @@ use super::mock::{CAP, ECAP, Iommu, Mock, SCALABLE, Wrong};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
 use crate::chassis::Ending;
 use crate::vtd::core::Way;
-use crate::vtd::counts::Kind;
+use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
 use crate::vtd::spec::reg::{self, prs};
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode, refusal};
@@ -186,7 +186,7 @@ fn cached_interrupt_entries_are_forgotten_through_the_units_queue() {
     };
     unit.queue().invalidate_interrupt_entries(which).unwrap();
     assert_eq!(mock.descriptors(), [[0x40_1000_0014, 0]]);
-    assert_eq!(unit.counts().interrupt_entries, 1);
+    assert_eq!(unit.counts().of(Kind::InterruptEntries), 1);
     mock.wrong(Wrong::Stuck);
     let all = InterruptEntries::All;
     let stuck = unit.queue().invalidate_interrupt_entries(all);

@@ -12,7 +12,7 @@ use super::mock::{CAP, ECAP, Event, Mock, Wrong};
 use super::{STREAM, attached, legacy, map, unmap};
 use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
-use crate::vtd::counts::Kind;
+use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::descriptor::kind;
 use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
@@ -56,7 +56,7 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
         assert_eq!(mock.reg(reg::IQH), mock.reg(reg::IQT));
         // The debt is still owed, and can be paid.
         domain.sync(&mut owed).unwrap();
-        assert_eq!(unit.counts().replaced, 1);
+        assert_eq!(unit.counts().of(Kind::Replaced), 1);
     }
 }
 
@@ -164,7 +164,7 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
     let mock = Mock::new(CAP, ECAP & !2);
     let (unit, domain) = attached(&mock, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
-    assert!(mock.take().is_empty() || unit.counts().wait == 0);
+    assert!(mock.take().is_empty() || unit.counts().of(Kind::Wait) == 0);
     domain.sync(&mut unmap(&*domain, 1)).unwrap();
     let log = mock.take();
     // Address with leaf hint, then page-selective with both drains.

@@ -9,6 +9,7 @@ use portolan::iommu::{Attach, Domain as _, Iommu as _, IommuError};
 
 use super::mock::{CAP, ECAP, Event, Mock, SCALABLE};
 use super::{STREAM, config, legacy};
+use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
 
@@ -210,10 +211,10 @@ fn a_chipset_that_hides_its_write_buffer_is_flushed_all_the_same() {
     let mock = Mock::new(CAP, ECAP);
     let chip = Quirks::of(bridge);
     let (unit, domain) = super::attached(&mock, Config { chip, ..legacy() });
-    let before = unit.counts().write_buffer;
+    let before = unit.counts().of(Kind::WriteBuffer);
     assert!(before > 0);
     domain.sync(&mut super::map(&*domain, 1)).unwrap();
-    assert!(unit.counts().write_buffer > before);
+    assert!(unit.counts().of(Kind::WriteBuffer) > before);
     // And its graphics are not attached.
     let graphics = StreamId::new(0x10);
     unit.attach(graphics, &domain).unwrap_err();

@@ -1,0 +1,88 @@
+//! How far a unit is, and how it is set going again.
+
+use super::*;
+
+/// How far a unit is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Progress {
+    pub(super) head: u64,
+    pub(super) free: u64,
+}
+
+impl<C: Cpus> Ring<C> {
+    /// Reads how far the unit is, and returns the register.
+    pub(super) fn advance<U: Unit>(&self, unit: &U, state: &mut State) -> Result<u64, IommuError> {
+        let value = unit.head()?;
+        let index = U::index(value, self.shape);
+        let ahead = self.index::<U>(index.wrapping_sub(state.head));
+        if self.index::<U>(index) != index || ahead > state.tail - state.head {
+            let offset = U::HEAD;
+            return Err(IommuError::Nonsense { offset, value });
+        }
+        state.head += ahead;
+        self.done.fetch_max(state.head, Ordering::Release);
+        Ok(value)
+    }
+
+    /// Looks how far the unit is, and sets it going again if it has stopped.
+    pub(crate) fn service<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {
+        self.service_locked(unit, self.state.lock()).map(drop)
+    }
+
+    pub(super) fn service_locked<'r, U: Unit<Cpus = C>>(
+        &'r self,
+        unit: &U,
+        mut state: Held<'r, C, State>,
+    ) -> Result<Progress, IommuError> {
+        let look = |state: &mut State| {
+            let value = self.advance(unit, state)?;
+            match U::INDEX_COMPLETES && state.head == state.tail {
+                true => Ok(None),
+                false => unit.stopped(value),
+            }
+        };
+        if let Some(stop) = look(&mut state)? {
+            let head = state.head;
+            drop(state);
+            let why = |code| unit.why(code, self.address(head));
+            let code = stop.refused.map(why);
+            state = self.state.lock();
+            // Somebody else may have been here since.
+            if look(&mut state)? == Some(stop) && state.head == head {
+                self.repair(unit, &mut state, stop, code)?;
+            }
+        }
+        Ok(Progress {
+            head: state.head,
+            free: self.free_slots::<U>(&state),
+        })
+    }
+
+    /// The unit stopped at `state.head`.
+    fn repair<U: Unit>(
+        &self,
+        unit: &U,
+        state: &mut State,
+        stop: Stop,
+        code: Option<u32>,
+    ) -> Result<(), IommuError> {
+        let head = state.head;
+        if let Some(stream) = stop.silent {
+            let (after, before) = match U::ABORTS_SYNCS {
+                true => (0, state.tail),
+                false => (head, head + 1),
+            };
+            state.refusals.time_out(stream, after, before);
+        }
+        if let (Some(code), true) = (code, head < state.tail) {
+            self.write(unit, head, &U::harmless(self.spare()));
+            unit.barrier();
+            let owner = state.owners.get_mut(self.slot(head));
+            let owner = owner.map_or(NOBODY, |of| core::mem::replace(of, NOBODY));
+            state.refusals.refuse(owner, head, code);
+        }
+        self.news.store(state.refusals.news, Ordering::Release);
+        let (head, tail) = (self.index::<U>(head), self.index::<U>(state.tail));
+        unit.resume(stop, self.shape, head, tail)
+    }
+}

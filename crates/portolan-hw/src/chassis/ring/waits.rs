@@ -1,0 +1,130 @@
+//! Waiting for a sync or for room, and what is said to whom.
+
+use super::service::Progress;
+use super::*;
+use crate::chassis::refusals::Why;
+use crate::chassis::wait_while_it_works;
+use portolan::iommu::Awaited;
+
+/// Looks at memory between two looks at registers.
+const LOOKS: u32 = 256;
+
+impl<C: Cpus> Ring<C> {
+    /// Whether `sync` is complete, as far as is known without a register.
+    fn is_complete<U: Unit>(&self, unit: &U, sync: Sync) -> bool {
+        if U::INDEX_COMPLETES && self.done.load(Ordering::Acquire) >= sync.position {
+            return true;
+        }
+        let Some(block) = self.numbers else {
+            return false;
+        };
+        let word = block
+            .words(unit.mem())
+            .get((sync.number % NUMBERS) as usize);
+        // A later sync with the same word stands for this one, too. What no sync writes there is not
+        // believed.
+        let later = word.map_or(u32::MAX, |word| {
+            (Word::load(word) as u32).wrapping_sub(sync.number)
+        });
+        later < 1 << 31 && later % NUMBERS == 0
+    }
+
+    /// Waits for `sync` behind the commands of `ticket`. As long as the unit works through what is
+    /// in front, the limit does not run out. *Context.* Atomic.
+    pub(crate) fn complete<U: Unit<Cpus = C>>(
+        &self,
+        unit: &U,
+        ticket: &Ticket,
+        sync: Sync,
+        asked: &dyn Fn(Option<u16>) -> bool,
+    ) -> Result<Outcome, IommuError> {
+        let verdict = || self.verdict::<U>(ticket, sync, asked);
+        // A sync that was refused or taken never comes, unless the index tells.
+        let early = || match U::INDEX_COMPLETES {
+            true => None,
+            false => Some(verdict()).filter(|verdict| *verdict != Ok(Outcome::Done)),
+        };
+        let mut looks = 0u32;
+        let look = || {
+            if self.is_complete(unit, sync) {
+                return Some(verdict());
+            }
+            looks = looks.wrapping_add(1);
+            if self.numbers.is_some() && looks % LOOKS != 0 {
+                return early();
+            }
+            // Whoever holds the lock finds out as well.
+            let state = self.state.try_lock()?;
+            if let Err(error) = self.service_locked(unit, state) {
+                return Some(Err(error));
+            }
+            match self.is_complete(unit, sync) {
+                true => Some(verdict()),
+                false => early(),
+            }
+        };
+        // What others have had done behind it says nothing of this sync.
+        let progress = || {
+            let progress = self.service_locked(unit, self.state.lock())?;
+            Ok(progress.head.min(sync.position))
+        };
+        let awaited = Awaited::Completion;
+        wait_while_it_works(unit.clock(), unit.limit(), awaited, look, progress)
+    }
+
+    /// What became of the commands of `ticket`, which are complete with `sync`.
+    pub(crate) fn verdict<U: Unit>(
+        &self,
+        ticket: &Ticket,
+        sync: Sync,
+        asked: &dyn Fn(Option<u16>) -> bool,
+    ) -> Result<Outcome, IommuError> {
+        if self.news.load(Ordering::Acquire) == ticket.news {
+            return Ok(Outcome::Done);
+        }
+        let concern = self.state.lock().refusals.concern(ticket, sync);
+        let silent = concern.map_err(|why| IommuError::Refused {
+            code: match why {
+                Why::Code(code) => code,
+                Why::Overwritten => U::OVERWRITTEN,
+            },
+        })?;
+        // Without the lock: who asked what may take another.
+        match silent.iter().find(|stream| asked(**stream)) {
+            Some(stream) => Err(IommuError::Refused {
+                code: U::silent(*stream),
+            }),
+            None if U::ABORTS_SYNCS && !silent.is_empty() => Ok(Outcome::Again),
+            None => Ok(Outcome::Done),
+        }
+    }
+
+    /// Waits until `enough` of what the unit has done.
+    fn wait_until<U: Unit<Cpus = C>>(
+        &self,
+        unit: &U,
+        awaited: Awaited,
+        enough: impl Fn(Progress) -> bool,
+    ) -> Result<(), IommuError> {
+        let look = || {
+            let state = self.state.try_lock()?;
+            match self.service_locked(unit, state) {
+                Ok(progress) => enough(progress).then_some(Ok(())),
+                Err(error) => Some(Err(error)),
+            }
+        };
+        let progress = || Ok(self.service_locked(unit, self.state.lock())?.head);
+        wait_while_it_works(unit.clock(), unit.limit(), awaited, look, progress)
+    }
+
+    pub(super) fn wait_for_room<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {
+        let enough = |progress: Progress| progress.free >= self.needed();
+        self.wait_until(unit, Awaited::QueueRoom, enough)
+    }
+
+    /// Waits until the unit has fetched everything. *Context.* Atomic.
+    pub(crate) fn drain<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {
+        let all = self.shape.slots() - u64::from(U::TURN_BITS == 0);
+        self.wait_until(unit, Awaited::Completion, |progress| progress.free == all)
+    }
+}
