@@ -30,7 +30,6 @@ pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra_smmu;
 pub mod topology;
-mod turn;
 pub mod virtio;
 pub mod vtd;
 

@@ -3,18 +3,15 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.2
 //! and 2.4 (what to invalidate after which change).
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
-use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
 use portolan::addr::{InvalTag, Iova, IovaRange, StreamId};
 use portolan::iommu::{
-    Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu, IommuError, ReservedKind,
-    ReservedRegion,
+    Attach, AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedKind, ReservedRegion,
 };
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::AmdV1;
 
@@ -24,102 +21,13 @@ use super::shared::Shared;
 use super::spec::ADDRESS;
 use super::spec::entry::{DOMAIN, IR, IW, MODE};
 use super::unit::{AmdDomain, AmdVi, PASS};
+use crate::chassis::book;
 
-/// A domain that is kept alive.
-#[derive(Clone)]
-pub(super) struct Kept(#[allow(dead_code)] Arc<dyn Domain + Send + Sync>);
+/// An attachment, by the domain identifier in its entry.
+pub(super) type Attachment = book::Attachment<u16>;
 
-impl Kept {
-    pub(super) fn new(domain: Arc<dyn Domain + Send + Sync>) -> Self {
-        Self(domain)
-    }
-}
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
-    }
-}
-
-/// Where a stream is.
-#[derive(Clone, Debug)]
-pub(super) struct Home {
-    /// Domain identifier in its entry.
-    pub(super) id: u16,
-    /// Never read: holds the domain. Pass-through has none.
-    pub(super) _kept: Option<Kept>,
-}
-
-/// Where a move that failed came from and was to go to.
-type Stuck = ArrayVec<Home, 2>;
-
-/// What the unit remembers of a stream.
-#[derive(Debug, Default)]
-struct Place {
-    /// Where it is, if it is not blocked.
-    home: Option<Home>,
-    /// What the hardware may still reach after a move that failed. Its entry blocks meanwhile, and it
-    /// has no home.
-    stuck: Stuck,
-}
-
-impl Place {
-    fn is_nowhere(&self) -> bool {
-        self.home.is_none() && self.stuck.is_empty()
-    }
-
-    /// What was the home may still be reached.
-    fn gets_stuck(&mut self) {
-        let home = self.home.take();
-        self.stuck
-            .extend(home.into_iter().take(self.stuck.remaining_capacity()));
-    }
-}
-
-/// What the unit remembers of streams: of each that ever left its block.
-#[derive(Debug, Default)]
-pub(super) struct Known(BTreeMap<u16, Place>);
-
-impl Known {
-    /// The stream is where its entry says, from the start.
-    pub(super) fn begins_in(&mut self, stream: u16, home: Home) {
-        let stuck = Stuck::new();
-        let home = Some(home);
-        self.0.insert(stream, Place { home, stuck });
-    }
-
-    /// Streams that are somewhere, or may still reach something.
-    pub(super) fn somewhere(&self) -> impl Iterator<Item = u16> {
-        self.somewhere_from(0)
-    }
-
-    fn somewhere_from(&self, first: u16) -> impl Iterator<Item = u16> {
-        let places = self
-            .0
-            .range(first..)
-            .filter(|(_, place)| !place.is_nowhere());
-        places.map(|(stream, _)| *stream)
-    }
-
-    /// Every entry blocks, and what it led to may still be reached.
-    pub(super) fn get_stuck(&mut self) {
-        self.0.values_mut().for_each(Place::gets_stuck);
-    }
-
-    /// Everything is quiet: lets go of all domains.
-    pub(super) fn settle_all(&mut self) {
-        drop(core::mem::take(&mut self.0));
-    }
-}
-
-impl Drop for Known {
-    /// What the hardware may still reach is never freed.
-    ///
-    /// *Context.* Interrupt.
-    fn drop(&mut self) {
-        core::mem::forget(core::mem::take(&mut self.0));
-    }
-}
+/// Which stream is attached to what.
+pub(super) type Streams = book::Streams<u16, u16, ()>;
 
 /// Addresses that are never translated: interrupt messages, and the range that HyperTransport has for
 /// itself.
@@ -161,6 +69,12 @@ fn forget(stream: u16, id: u16) -> [Counted; 3] {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
+    /// Who has a turn moves streams, and waits no longer than the limit.
+    pub(super) fn turn(&self) -> (&C, Nanos) {
+        let control = &self.shared.control;
+        (&control.clock, control.limit)
+    }
+
     /// Blocks all streams.
     ///
     /// *Context.* Task: domains that nobody else holds are dropped.
@@ -168,20 +82,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// # Errors
     /// The first failure; the others are tried all the same.
     pub fn block_all(&self) -> Result<(), AttachError> {
-        let control = &self.shared.control;
-        let mut result = Ok(());
-        let mut from = Some(0);
-        while let Some(first) = from {
-            let known = self.known.take(&control.clock, control.limit)?;
-            let next = known.somewhere_from(first).next();
-            drop(known);
-            if let Some(stream) = next {
-                let moved = self.go(StreamId::new(stream.into()), NOWHERE, None);
-                result = result.and(moved);
-            }
-            from = next.and_then(|stream| stream.checked_add(1));
-        }
-        result
+        let block = |stream: u16| self.block(StreamId::new(stream.into()));
+        self.book.block_all(self.turn(), block)
     }
 
     /// Makes the entries of `streams` block, and everything forgotten.
@@ -196,35 +98,34 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         self.shared.forget_everything()
     }
 
-    fn go(&self, stream: StreamId, memory: Memory, new: Option<Home>) -> Result<(), AttachError> {
+    fn go(
+        &self,
+        stream: StreamId,
+        memory: Memory,
+        new: Option<Attachment>,
+    ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
-        let control = &self.shared.control;
-        let mut known = self.known.take(&control.clock, control.limit)?;
-        // Memory for the place is there before the first write.
-        let place = known.0.entry(stream).or_default();
-        let settled = self.settle(stream, place)?;
-        let forget_old = place.home.as_ref().map(|home| forget(stream, home.id));
-        let arrive: ArrayVec<Counted, 3> = match (&new, self.caches_absence()) {
-            (Some(home), true) => forget(stream, home.id).into(),
-            _ => core::iter::once(command::device_entry(stream)).collect(),
+        let settle = |(): &mut (), unsettled: &[Attachment]| {
+            let mut all = unsettled.iter();
+            all.try_for_each(|left| self.shared.run(&mut forget(stream, left.to).into_iter()))
         };
-        let forget = Forget {
-            old: forget_old.as_ref().map_or(&[], |all| all.as_slice()),
-            blocked: &arrive,
+        let change = |(): &mut (), old: Option<&Attachment>, new: Option<&Attachment>| {
+            let old = old.map(|old| forget(stream, old.to));
+            let arrive: ArrayVec<Counted, 3> = match (new, self.caches_absence()) {
+                (Some(new), true) => forget(stream, new.to).into(),
+                _ => core::iter::once(command::device_entry(stream)).collect(),
+            };
+            let forget = Forget {
+                old: old.as_ref().map_or(&[], |all| all.as_slice()),
+                blocked: &arrive,
+            };
+            self.table.change(&self.shared, stream, memory, &forget)
         };
-        let changed = self.table.change(&self.shared, stream, memory, &forget);
-        if let Err(error) = changed {
-            place.gets_stuck();
-            place
-                .stuck
-                .extend(new.into_iter().take(place.stuck.remaining_capacity()));
-            return Err(error.into());
-        }
-        let left = core::mem::replace(&mut place.home, new);
-        drop(known);
+        let go = |streams: &mut Streams| streams.go(stream, new, settle, change);
+        let left = self.book.with(self.turn(), go)??;
         // Domains wait for the hardware when they are dropped: without the turn.
-        drop((left, settled));
+        drop(left);
         Ok(())
     }
 
@@ -232,15 +133,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         use super::capability::Offers;
         let offers = self.features().capability.offers;
         offers.contains(Offers::CACHES_ABSENCE)
-    }
-
-    /// Once more invalidates what a failure left over of `stream`, whose entry blocks, before
-    /// anything else happens to it; returns what is quiet now.
-    fn settle(&self, stream: u16, place: &mut Place) -> Result<Stuck, IommuError> {
-        for home in &place.stuck {
-            self.shared.run(&mut forget(stream, home.id).into_iter())?;
-        }
-        Ok(core::mem::take(&mut place.stuck))
     }
 }
 
@@ -253,11 +145,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         let memory = [BLOCKED | IR | IW, DOMAIN.at(PASS.into())];
-        let home = Home {
-            id: PASS,
-            _kept: None,
-        };
-        self.go(stream, memory, Some(home))
+        self.go(stream, memory, Some(Attachment::without_domain(PASS)))
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -300,10 +188,7 @@ where
             return Err(AttachError::Mismatch);
         }
         let context = domain.context();
-        let home = Home {
-            id: command::domain_of(context),
-            _kept: Some(Kept::new(domain.clone())),
-        };
-        self.go(stream, entry_of(domain.table(), context), Some(home))
+        let new = Attachment::new(command::domain_of(context), domain);
+        self.go(stream, entry_of(domain.table(), context), Some(new))
     }
 }

@@ -79,16 +79,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = self.table.has(stream).ok_or(no_such)?;
-        let control = &self.shared.control;
-        let turn = self.known.take(&control.clock, control.limit)?;
         let fields = INTERRUPTS_VALID
             | INTERRUPT_ENTRIES.mask()
             | INTERRUPT_TABLE
             | INTERRUPT_CONTROL.mask();
         let word = table.map_or(0, InterruptTable::word);
-        self.table
-            .set_interrupts(&control.mem, stream, !fields, word);
-        drop(turn);
+        let mem = &self.shared.control.mem;
+        let set = |_: &mut _| self.table.set_interrupts(mem, stream, !fields, word);
+        self.book.with(self.turn(), set)?;
         let entry = command::device_entry(stream);
         let commands = [entry, command::fence(), command::interrupt_table(stream)];
         Ok(self.shared.run(&mut commands.into_iter())?)

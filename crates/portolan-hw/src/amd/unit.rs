@@ -13,7 +13,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
 
-use super::attach::{Home, Kept, Known, windows};
+use super::attach::{Attachment, Streams, windows};
 use super::capability::Capability;
 use super::command;
 use super::config::Config;
@@ -27,9 +27,9 @@ use super::shared::{AmdQueue, DOMAINS, Shared};
 use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
 use crate::chassis::Ring;
+use crate::chassis::book::Book;
 use crate::ids::Ids;
 use crate::reserved::Reservations;
-use crate::turn::Turn;
 
 /// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
 pub(super) const PASS: u16 = 1;
@@ -47,8 +47,7 @@ pub struct AmdVi<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
     config: Config,
     pub(super) table: DeviceTable,
-    /// Who has it moves streams.
-    pub(super) known: Turn<C, Known>,
+    pub(super) book: Book<C, u16, u16, ()>,
 }
 
 /// Memory that the hardware is going to be told of.
@@ -132,17 +131,16 @@ where
             }
             return Err(error);
         }
-        let mut known = Known::default();
+        let mut known = Streams::new(());
         for of in prepared {
             let (id, streams) = (command::domain_of(of.context), of.streams);
             let caps = shared.control.features.capabilities();
             let queue = AmdQueue(Arc::clone(&shared));
             let domain = PagedDomain::new(of.table, of.context, caps, config.quirks, queue);
-            let kept = Some(Kept::new(Arc::new(domain)));
+            let attachment = Attachment::new(id, &Arc::new(domain));
             for streams in streams {
                 for stream in table.within(streams) {
-                    let _kept = kept.clone();
-                    known.begins_in(stream, Home { id, _kept });
+                    known.begin(stream, attachment.clone());
                 }
             }
         }
@@ -150,7 +148,7 @@ where
             shared,
             config,
             table,
-            known: Turn::new(known),
+            book: Book::new(known),
         })
     }
 }
@@ -200,16 +198,19 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// If the hardware does not follow. What it may use then stays allocated.
     pub fn release(self) -> Result<(), IommuError> {
         let unit = &self.shared.control;
-        let mut known = self.known.take(&unit.clock, unit.limit)?;
-        // Entries that name the domains are gone before the domains are.
-        if let Err(error) = self.block_table(known.somewhere()) {
-            // The entries block already; what they led to may still be cached.
-            known.get_stuck();
-            return Err(error);
-        }
+        let left = self.book.with(self.turn(), |streams| {
+            // Entries that name the domains are gone before the domains are.
+            match self.block_table(streams.not_blocked(..)) {
+                Ok(()) => Ok(streams.settled(..)),
+                Err(error) => {
+                    // The entries block already; what they led to may still be cached.
+                    streams.unsettle(..);
+                    Err(error)
+                }
+            }
+        })?;
         // While commands are fetched, by which domains that nobody else holds say good-bye.
-        known.settle_all();
-        drop(known);
+        drop(left?);
         self.shared.queue.drain(&*self.shared)?;
         turn_off(unit)?;
         self.table.free(&unit.mem);
@@ -261,7 +262,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for AmdVi<R, M, C> {
     /// *Context.* Task: waits for the hardware.
     fn drop(&mut self) {
-        // A failure leaves what it concerns in limbo, which is kept.
+        // A failure leaves what it concerns unsettled, which is kept.
         let _ = self.block_all();
     }
 }

@@ -9,10 +9,12 @@
 
 mod bits;
 mod block;
+pub(crate) mod book;
 mod counts;
 pub(crate) mod entry;
 mod refusals;
 pub(crate) mod ring;
+pub(crate) mod turn;
 mod unit;
 mod wait;
 

@@ -5,35 +5,8 @@ use super::features::Features;
 use super::spec::{bank, global};
 use super::unit::Config;
 use crate::chassis::wait_for;
-use core::sync::atomic::{AtomicBool, Ordering};
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Clock, Cpus, Mmio, Nanos, poll};
-
-/// A right that one caller has at a time. Nobody waits for it for ever, and waiting too long says
-/// nothing of the hardware.
-///
-/// *Context.* Task: waits for another CPU.
-#[derive(Debug, Default)]
-pub(super) struct Turn(AtomicBool);
-
-/// A turn that was taken; it ends when this is dropped.
-pub(super) struct Taken<'a>(&'a AtomicBool);
-
-impl Turn {
-    pub fn take(&self, clock: &impl Clock, limit: Nanos) -> Result<Taken<'_>, IommuError> {
-        let free = || (!self.0.swap(true, Ordering::Acquire)).then_some(());
-        let awaited = Awaited::Turn;
-        poll(clock, limit, free)
-            .map(|()| Taken(&self.0))
-            .map_err(|waited| IommuError::TimedOut { awaited, waited })
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
+use portolan::platform::{Cpus, Mmio, Nanos};
 
 /// Number of a context bank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

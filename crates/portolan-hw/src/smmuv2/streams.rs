@@ -13,41 +13,19 @@ use super::features::Selection;
 use super::machine::{Bank, Machine};
 use super::shared::Tag;
 use super::spec::global::{self, s2cr, smr};
-use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::any::Any;
 use portolan::addr::StreamId;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
 use thiserror::Error;
 
-/// Keeps a domain alive.
-pub(super) type Hold = Arc<dyn Any + Send + Sync>;
-
-/// Where a group's accesses go.
-#[derive(Clone)]
-pub(super) enum Home {
-    /// They fault.
-    Nowhere,
-    /// Untranslated.
+/// Where accesses go that do not fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    /// To memory, untranslated.
     Through,
     /// Through a domain.
-    In {
-        tag: Tag,
-        /// Never read: holds the domain.
-        _hold: Hold,
-    },
-}
-
-impl Home {
-    /// Whether leaving `self` for `other` leaves nothing behind that has to be forgotten.
-    pub fn same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Nowhere, _) | (Self::Through, Self::Through) => true,
-            (Self::In { tag: one, .. }, Self::In { tag: two, .. }) => one == two,
-            _ => false,
-        }
-    }
+    In(Tag),
 }
 
 /// Whether a group stays while it is blocked.
@@ -60,28 +38,12 @@ pub(super) enum Kept {
 }
 
 /// Streams that share a register.
+#[derive(Debug)]
 pub(super) struct Group {
     pub streams: Streams,
-    /// Number of their registers.
+    /// Number of their registers, by which the book knows the group.
     pub slot: usize,
     pub kept: Kept,
-    pub home: Home,
-    /// What the hardware may still reach after a failure: where the group was, and where it was to
-    /// go. It goes nowhere else before these are forgotten, so there are no more of them.
-    pub stuck: [Option<Home>; 2],
-}
-
-impl Group {
-    /// Streams that are blocked.
-    pub const fn new(streams: Streams, slot: usize, kept: Kept) -> Self {
-        Self {
-            streams,
-            slot,
-            kept,
-            home: Home::Nowhere,
-            stuck: [None, None],
-        }
-    }
 }
 
 /// A number and the bits of it that do not count.
@@ -128,52 +90,24 @@ pub enum GroupError {
     Iommu(#[from] IommuError),
 }
 
-/// What the unit remembers of streams.
-pub(super) struct Known {
-    /// At most one for each register; there is room for all from the start.
-    pub groups: Vec<Group>,
-}
+/// All groups; at most one for each register.
+#[derive(Debug, Default)]
+pub(super) struct Groups(pub Vec<Group>);
 
-impl core::fmt::Debug for Known {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Known").finish_non_exhaustive()
-    }
-}
-
-impl Drop for Known {
-    /// What the hardware may still reach is never freed.
-    fn drop(&mut self) {
-        core::mem::forget(core::mem::take(&mut self.groups));
-    }
-}
-
-impl Known {
-    /// No group, and room for one for each of `registers` registers.
-    pub fn with_room(registers: usize) -> Self {
-        Self {
-            groups: Vec::with_capacity(registers),
-        }
-    }
-
-    /// The group with the register `slot`.
-    pub fn at(&mut self, slot: usize) -> Option<&mut Group> {
-        self.groups.iter_mut().find(|group| group.slot == slot)
-    }
-
+impl Groups {
     /// The group of a stream.
-    pub fn find(&self, stream: u16) -> Option<usize> {
-        let one = Streams::one(stream);
-        self.groups.iter().position(|g| g.streams.overlap(one))
+    pub fn find(&self, stream: u16) -> Option<&Group> {
+        self.conflict(Streams::one(stream))
     }
 
     /// The group that has some of `streams`.
     pub fn conflict(&self, streams: Streams) -> Option<&Group> {
-        self.groups.iter().find(|g| g.streams.overlap(streams))
+        self.0.iter().find(|g| g.streams.overlap(streams))
     }
 
     /// The lowest free register.
     pub fn free(&self, most: u32) -> Option<usize> {
-        (0..most as usize).find(|slot| self.groups.iter().all(|group| group.slot != *slot))
+        (0..most as usize).find(|slot| self.0.iter().all(|group| group.slot != *slot))
     }
 }
 
@@ -201,27 +135,27 @@ impl Mapping {
     }
 
     /// Where a new group of `streams` goes.
-    pub fn slot(&self, known: &Known, streams: Streams, registers: u32) -> Option<usize> {
+    pub fn slot(&self, groups: &Groups, streams: Streams, registers: u32) -> Option<usize> {
         match self.selection {
             Selection::Indexing => Some(streams.id.into()),
-            Selection::Matching => known.free(registers),
+            Selection::Matching => groups.free(registers),
         }
     }
 
-    /// What to write for a home, and what has to be read then.
-    fn words(&self, home: &Home) -> (u32, u32) {
+    /// What to write for an attachment, and what has to be read then.
+    fn words(&self, attached: Option<To>) -> (u32, u32) {
         let kind = |kind| s2cr::TYPE.at(kind);
         let to = |bank: Bank| {
             let privilege = s2cr::PRIVCFG.at(s2cr::UNPRIVILEGED);
             kind(s2cr::TRANSLATE) | privilege | s2cr::CBNDX.at(bank.0.into())
         };
-        match (home, self.bypass_bank) {
-            (Home::Nowhere, None) => (kind(s2cr::FAULT), kind(s2cr::FAULT)),
+        match (attached, self.bypass_bank) {
+            (None, None) => (kind(s2cr::FAULT), kind(s2cr::FAULT)),
             // Such firmware ignores a fault, and takes a bypass for one.
-            (Home::Nowhere, Some(_)) => (kind(s2cr::BYPASS), kind(s2cr::FAULT)),
-            (Home::Through, None) => (kind(s2cr::BYPASS), kind(s2cr::BYPASS)),
-            (Home::Through, Some(bank)) => (to(bank), to(bank)),
-            (Home::In { tag, .. }, _) => (to(tag.bank), to(tag.bank)),
+            (None, Some(_)) => (kind(s2cr::BYPASS), kind(s2cr::FAULT)),
+            (Some(To::Through), None) => (kind(s2cr::BYPASS), kind(s2cr::BYPASS)),
+            (Some(To::Through), Some(bank)) => (to(bank), to(bank)),
+            (Some(To::In(tag)), _) => (to(tag.bank), to(tag.bank)),
         }
     }
 
@@ -230,9 +164,9 @@ impl Mapping {
         &self,
         machine: &Machine<R, M, C>,
         slot: usize,
-        home: &Home,
+        attached: Option<To>,
     ) -> Result<(), IommuError> {
-        let (word, wanted) = self.words(home);
+        let (word, wanted) = self.words(attached);
         let offset = global::s2cr(slot);
         machine.write(WriteKind::StreamToContext, offset, word);
         let found = machine.read(offset)?;
@@ -270,25 +204,6 @@ impl Mapping {
             return Err(IommuError::Nonsense { offset, value });
         }
         Ok(())
-    }
-}
-
-/// What hardware has to forget when a group leaves `home`.
-pub(super) enum Forget {
-    Nothing,
-    /// Accesses that pass through have entries that only this drops.
-    Everything,
-    Domain(Tag),
-}
-
-impl Home {
-    /// What is left behind.
-    pub fn leaves(&self) -> Forget {
-        match self {
-            Self::Nowhere => Forget::Nothing,
-            Self::Through => Forget::Everything,
-            Self::In { tag, .. } => Forget::Domain(*tag),
-        }
     }
 }
 
@@ -334,10 +249,10 @@ mod tests {
             bypass_bank: Some(Bank(7)),
             ..plain
         };
-        assert_eq!(plain.words(&Home::Nowhere), (0x2_0000, 0x2_0000));
-        assert_eq!(plain.words(&Home::Through), (0x1_0000, 0x1_0000));
-        assert_eq!(watched.words(&Home::Nowhere), (0x1_0000, 0x2_0000));
-        assert_eq!(watched.words(&Home::Through).0, 0x0200_0007);
+        assert_eq!(plain.words(None), (0x2_0000, 0x2_0000));
+        assert_eq!(plain.words(Some(To::Through)), (0x1_0000, 0x1_0000));
+        assert_eq!(watched.words(None), (0x1_0000, 0x2_0000));
+        assert_eq!(watched.words(Some(To::Through)).0, 0x0200_0007);
         let streams = Streams { id: 0x880, mask: 2 };
         assert_eq!(streams.word(), 0x8002_0880);
         assert_eq!(plain.number(StreamId::new(0x8000), 48), None);

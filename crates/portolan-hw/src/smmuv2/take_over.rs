@@ -15,7 +15,7 @@ use super::implementation::{Implementation, Inherited, Prefetch, Watched};
 use super::machine::{Bank, Machine};
 use super::spec::bank::{self, actlr};
 use super::spec::global::{self, acr, cr0, id7, s2cr, smr};
-use super::streams::{Group, Home, Kept, Known, Mapping, Streams};
+use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
 use super::unit::Config;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
@@ -23,7 +23,8 @@ use portolan::platform::{Cpus, Mmio};
 /// What was found out and set up.
 pub(super) struct Taken {
     pub mapping: Mapping,
-    pub known: Known,
+    /// Those that pass through.
+    pub groups: Groups,
     pub prefetch: Prefetch,
 }
 
@@ -45,9 +46,9 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
         bypass_bank,
     };
     let inherited = config.inherited.unwrap_or(implementation.inherited());
-    let known = take_streams(machine, &mapping, inherited)?;
-    pass_through(machine, &mapping, &known)?;
-    measure(machine, &mut mapping, &known)?;
+    let groups = take_streams(machine, &mapping, inherited)?;
+    pass_through(machine, &mapping, &groups)?;
+    measure(machine, &mut mapping, &groups)?;
     let banks = || (0..machine.features.banks).map(|n| Bank(n as u8));
     for bank in banks() {
         // A stalled access may keep a synchronisation from its end.
@@ -69,7 +70,7 @@ pub(super) fn take_over<R: Mmio, M, C: Cpus>(
     }
     Ok(Taken {
         mapping,
-        known,
+        groups,
         prefetch,
     })
 }
@@ -114,8 +115,8 @@ fn take_streams<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &Mapping,
     inherited: Inherited,
-) -> Result<Known, IommuError> {
-    let mut known = Known::with_room(machine.features.streams as usize);
+) -> Result<Groups, IommuError> {
+    let mut groups = Groups::default();
     for slot in 0..machine.features.streams as usize {
         let found = match mapping.selection {
             Selection::Matching => machine.read(global::smr(slot))?,
@@ -127,25 +128,26 @@ fn take_streams<R: Mmio, M, C: Cpus>(
         };
         let wanted = smr::VALID.of(found) == 1 && inherited == Inherited::PassThrough;
         // A stream that matches twice is nobody's.
-        if wanted && known.conflict(streams).is_none() {
-            let group = Group::new(streams, slot, Kept::Always);
-            known.groups.push(Group {
-                home: Home::Through,
-                ..group
+        if wanted && groups.conflict(streams).is_none() {
+            let kept = Kept::Always;
+            groups.0.push(Group {
+                streams,
+                slot,
+                kept,
             });
             continue;
         }
-        mapping.point(machine, slot, &Home::Nowhere)?;
+        mapping.point(machine, slot, None)?;
         mapping.match_streams(machine, slot, None)?;
     }
-    Ok(known)
+    Ok(groups)
 }
 
 /// Has the streams that are to pass through do so.
 fn pass_through<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &Mapping,
-    known: &Known,
+    groups: &Groups,
 ) -> Result<(), IommuError> {
     if let Some(bank) = mapping.bypass_bank {
         let stage1 = global::cbar::TYPE.at(global::cbar::STAGE1);
@@ -153,20 +155,20 @@ fn pass_through<R: Mmio, M, C: Cpus>(
         machine.configure(machine.space1(attributes), stage1);
         machine.configure(machine.bank(bank, bank::SCTLR), 0);
     }
-    let mut groups = known.groups.iter();
-    groups.try_for_each(|group| mapping.point(machine, group.slot, &Home::Through))
+    let mut groups = groups.0.iter();
+    groups.try_for_each(|group| mapping.point(machine, group.slot, Some(To::Through)))
 }
 
 /// Finds out which bits of a stream's number are matched, and can be masked.
 fn measure<R: Mmio, M, C: Cpus>(
     machine: &Machine<R, M, C>,
     mapping: &mut Mapping,
-    known: &Known,
+    groups: &Groups,
 ) -> Result<(), IommuError> {
     if mapping.selection == Selection::Indexing {
         return Ok(());
     }
-    let Some(slot) = known.free(machine.features.streams) else {
+    let Some(slot) = groups.free(machine.features.streams) else {
         return Ok(());
     };
     let offset = global::smr(slot);

@@ -8,14 +8,16 @@ use super::counts::WriteCounts;
 use super::domain::{self, DomainOptions, FirstStage, SecondStage};
 use super::features::Features;
 use super::implementation::{Implementation, Inherited, Prefetch};
-use super::machine::{Machine, Turn};
+use super::machine::Machine;
 use super::shared::{Shared, SmmuV2Queue};
 use super::spec::global::{self, cr0};
-use super::streams::{Known, Mapping};
+use super::streams::{Groups, Mapping, To};
 use super::take_over;
+use crate::chassis::book::{Attachment, Book, Streams};
 use crate::overrides::CoherencyOverride;
 use crate::reserved::Reservations;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
@@ -78,8 +80,8 @@ pub struct SmmuV2<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
     pub(super) mapping: Mapping,
     prefetch: Prefetch,
-    pub(super) moves: Turn,
-    pub(super) known: Guarded<C, Known>,
+    /// Groups of streams by the number of their registers.
+    pub(super) book: Book<C, usize, To, Groups>,
     pub(super) search: Guarded<C, super::faults::Search>,
     pub(super) stopped: AtomicBool,
     config: Config,
@@ -109,12 +111,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         let banks = taken.mapping.bypass_bank;
         let banks = banks.map_or(features.banks, |bank| bank.0.into());
         let shared = Shared::new(machine, config.implementation, banks);
+        let inherited: Vec<_> = taken.groups.0.iter().map(|group| group.slot).collect();
+        let mut streams = Streams::new(taken.groups);
+        for slot in inherited {
+            streams.begin(slot, Attachment::without_domain(To::Through));
+        }
         Ok(Self {
             shared: Arc::new(shared),
             mapping: taken.mapping,
             prefetch: taken.prefetch,
-            moves: Turn::default(),
-            known: Guarded::new(taken.known),
+            book: Book::new(streams),
             search: Guarded::default(),
             stopped: AtomicBool::new(false),
             config,
@@ -216,7 +222,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
 /// *Context.* Task.
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for SmmuV2<R, M, C> {
     fn drop(&mut self) {
-        // A failure leaves what it concerns in limbo, which is kept.
+        // A failure leaves what it concerns unsettled, which is kept.
         if !self.stopped.load(Ordering::Acquire) {
             let _ = self.disable();
         }

@@ -6,43 +6,33 @@
 //! moving a stream makes none of them stale.
 
 use alloc::sync::Arc;
-use core::fmt;
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::StreamId;
-use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu, IommuError, ReservedRegion};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::iommu::{Attach, AttachError, FaultEvent, Iommu, IommuError, ReservedRegion};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 
 use super::counts::WriteKind;
 use super::domain::TegraDomain;
 use super::shared::{BLOCKED, Shared};
 use super::spec::reg::{self, asid};
 use super::spec::swgroup::{Enables, Swgroup};
-use super::unit::{Known, TegraSmmu};
-
-/// A domain that is kept alive.
-#[derive(Clone)]
-pub(super) struct Kept(#[allow(dead_code)] Arc<dyn Domain + Send + Sync>);
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
-    }
-}
+use super::unit::TegraSmmu;
+use crate::chassis::book::{self, Streams};
 
 /// Where a stream is that is not blocked.
-#[derive(Clone, Debug)]
-pub(super) enum Home {
-    /// Untranslated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    /// Memory, untranslated.
     Passed,
-    /// In a domain, which is held.
-    Domain {
-        /// Its address space.
-        id: u32,
-        /// Never read.
-        _kept: Kept,
-    },
+    /// An address space.
+    Space(u32),
 }
+
+type Attachment = book::Attachment<To>;
+
+/// The registers of enable bits, as they were last written.
+pub(super) type EnableBits = [u32; reg::ENABLES.len()];
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// Blocks all streams that are not.
@@ -50,18 +40,16 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// # Errors
     /// The first failure; the others are tried all the same.
     pub(super) fn block_all(&self) -> Result<(), IommuError> {
-        let mut result = Ok(());
-        for (n, group) in self.shared.chip.swgroups().iter().enumerate() {
-            let blocked = {
-                let known = self.known.lock();
-                let mut place = known.places.get(n).into_iter();
-                place.all(|place| place.home.is_none() && !place.unsure)
-            };
-            if !blocked {
-                result = result.and(self.go(n, group, None));
-            }
-        }
-        result
+        let groups = self.shared.chip.swgroups();
+        self.book.block_all(self.turn(), |n| match groups.get(n) {
+            Some(group) => self.go(n, group, None),
+            None => Ok(()),
+        })
+    }
+
+    /// Who has a turn moves streams; nobody else waits for it longer than the limit.
+    fn turn(&self) -> (&C, Nanos) {
+        (&self.shared.clock, self.shared.limit)
     }
 
     /// The swgroup of `stream`, and its number among them.
@@ -72,36 +60,28 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     }
 
     /// Moves swgroup `n`.
-    fn go(&self, n: usize, group: &Swgroup, new: Option<Home>) -> Result<(), IommuError> {
+    fn go(&self, n: usize, group: &Swgroup, new: Option<Attachment>) -> Result<(), IommuError> {
         let shared = &*self.shared;
-        if matches!(new, Some(Home::Passed)) && group.enables == Enables::ReadOnly {
+        let passed = new.as_ref().is_some_and(|new| new.to == To::Passed);
+        if passed && group.enables == Enables::ReadOnly {
             return Err(IommuError::Unsupported);
         }
-        let mut known = self.known.lock();
-        let Known { places, enables } = &mut *known;
-        let Some(place) = places.get_mut(n) else {
-            return Err(IommuError::Unsupported);
+        // What a failure left over is out of reach before anything new comes into it.
+        let settle = |bits: &mut EnableBits, _: &[Attachment]| {
+            shared.place(bits, group, None, Written::Unsure)
         };
-        if place.unsure {
-            // What a failure left over is out of reach before anything new comes into it.
-            shared.place(enables, group, None, Written::Unsure)?;
-        }
-        let left = core::mem::take(&mut place.stuck);
-        place.unsure = false;
-        let moved = shared.place(enables, group, new.as_ref(), Written::AsNoted);
-        let mut old = core::mem::take(&mut place.home);
-        if moved.is_ok() {
-            place.home = new;
-        } else {
-            place.unsure = true;
-            place.stuck = [old.take(), new];
-            // As far as the hardware follows, it reaches nothing any more.
-            let _ = shared.place(enables, group, None, Written::Unsure);
-        }
-        drop(known);
+        let change = |bits: &mut EnableBits, _: Option<&_>, new: Option<&Attachment>| {
+            let moved = shared.place(bits, group, new.map(|new| new.to), Written::AsNoted);
+            moved.inspect_err(|_| {
+                // As far as the hardware follows, it reaches nothing any more.
+                let _ = shared.place(bits, group, None, Written::Unsure);
+            })
+        };
+        let go = |all: &mut Streams<usize, To, EnableBits>| all.go(n, new, settle, change);
+        let left = self.book.with(self.turn(), go)??;
         // Domains that nobody else holds say good-bye to the hardware here.
-        drop((old, left));
-        moved
+        drop(left);
+        Ok(())
     }
 }
 
@@ -116,17 +96,17 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     /// Writes where `group` is, and checks that the registers took it.
     fn place(
         &self,
-        enables: &mut [u32; reg::ENABLES.len()],
+        enables: &mut EnableBits,
         group: &Swgroup,
-        home: Option<&Home>,
+        to: Option<To>,
         written: Written,
     ) -> Result<(), IommuError> {
-        let id = match home {
-            Some(Home::Domain { id, .. }) => *id,
-            Some(Home::Passed) | None => BLOCKED,
+        let id = match to {
+            Some(To::Space(id)) => id,
+            Some(To::Passed) | None => BLOCKED,
         };
         let value = asid::ENABLE | id & asid::VALUE;
-        let passed = matches!(home, Some(Home::Passed));
+        let passed = to == Some(To::Passed);
         // A client is never translated by what its swgroup's register held before.
         if !passed {
             self.write(WriteKind::SwgroupAsid, group.register, value);
@@ -166,7 +146,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Iommu for TegraSmmu<R, M, C> {
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         let (n, group) = self.group(stream)?;
-        Ok(self.go(n, group, Some(Home::Passed))?)
+        Ok(self.go(n, group, Some(Attachment::without_domain(To::Passed)))?)
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -192,11 +172,8 @@ where
         if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
             return Err(AttachError::Mismatch);
         }
-        let home = Home::Domain {
-            id: domain.context().get(),
-            _kept: Kept(domain.clone()),
-        };
+        let new = Attachment::new(To::Space(domain.context().get()), domain);
         let (n, group) = self.group(stream)?;
-        Ok(self.go(n, group, Some(home))?)
+        Ok(self.go(n, group, Some(new))?)
     }
 }

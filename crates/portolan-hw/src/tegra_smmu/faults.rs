@@ -11,7 +11,8 @@ use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuEr
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::counts::WriteKind;
-use super::spec::reg::{self, err, int};
+use super::shared::BLOCKED;
+use super::spec::reg::{self, asid, err, int};
 use super::unit::TegraSmmu;
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
@@ -29,16 +30,13 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         let high = status >> err::HIGH_LSB & err::HIGH;
         let iova = Iova::new(u64::from(high) << 32 | u64::from(low));
         let client = (status & err::CLIENT) as u8;
-        let mut groups = shared.chip.swgroups().iter().enumerate();
-        let Some((n, group)) = groups.find(|(_, group)| group.clients.contains(&client)) else {
+        let mut groups = shared.chip.swgroups().iter();
+        let Some(group) = groups.find(|group| group.clients.contains(&client)) else {
             // Of a client that is not behind the SMMU there is nothing to say here.
             return Ok(Some(FaultEvent::Lost));
         };
-        let blocked = {
-            let known = self.known.lock();
-            let place = known.places.get(n);
-            place.is_none_or(|place| place.home.is_none())
-        };
+        // No stream but a blocked one is translated by the address space without tables.
+        let blocked = shared.read(group.register)? & asid::VALUE == BLOCKED;
         let kind = status >> err::TYPE_LSB & err::TYPE;
         let reason = match kind {
             err::TYPE_PAGE if blocked => FaultReason::Blocked,

@@ -3,23 +3,23 @@
 //! Tegra X1 Technical Reference Manual, chapter 17.5.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::InvalTag;
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{Awaited, IommuError, PagedDomain};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 
-use super::attach::Home;
+use super::attach::{EnableBits, To};
 use super::chip::Chip;
 use super::counts::{Counters, Counts, WriteKind};
 use super::domain::TegraDomain;
 use super::shared::{BLOCKED, Power, Shared, TegraQueue};
 use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
+use crate::chassis::book::{Book, Streams};
 use crate::chassis::wait_for;
 use crate::reserved::Reservations;
 
@@ -52,44 +52,6 @@ impl Config {
     }
 }
 
-/// What the unit remembers of one swgroup. A handler of interrupts waits for the lock around it, so
-/// it is made whole at the start and never grows.
-#[derive(Debug, Default)]
-pub(super) struct Place {
-    /// Where it is; nowhere while it is blocked.
-    pub(super) home: Option<Home>,
-    /// What the hardware may still reach after a failure: where the stream was, and where it was to
-    /// go. It goes nowhere else before it has been blocked, so there are no more of them.
-    pub(super) stuck: [Option<Home>; 2],
-    /// Its registers may not hold what was last written to them.
-    pub(super) unsure: bool,
-}
-
-/// What the unit remembers of streams.
-#[derive(Debug)]
-pub(super) struct Known {
-    /// One for each swgroup of the chip, in its order.
-    pub(super) places: Vec<Place>,
-    /// The registers of enable bits, as they were last written.
-    pub(super) enables: [u32; reg::ENABLES.len()],
-}
-
-impl Known {
-    fn new(chip: Chip) -> Self {
-        Self {
-            places: chip.swgroups().iter().map(|_| Place::default()).collect(),
-            enables: core::array::from_fn(|n| chip.enables(n)),
-        }
-    }
-}
-
-impl Drop for Known {
-    /// What the hardware may still reach is never freed.
-    fn drop(&mut self) {
-        core::mem::forget(core::mem::take(&mut self.places));
-    }
-}
-
 /// Whether there is a unit that takes what is written to it, by a register that does nothing by
 /// itself.
 fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuError> {
@@ -111,8 +73,8 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuE
 
 /// One SMMU with registers `R`, tables in memory `M`, and clock `C`.
 ///
-/// *Locking.* Streams are moved one at a time, each by a few register accesses under a lock.
-/// Nothing is awaited or allocated under it.
+/// *Locking.* Streams are moved one at a time, each by a few register accesses; whoever waits for that
+/// waits no longer than the limit. Nothing is awaited or allocated under a lock.
 ///
 /// *Context.* Interrupt: [`next_fault`](portolan::iommu::Iommu::next_fault). Task: taking over,
 /// making domains, moving streams (a domain that they leave may end there), letting go, and
@@ -122,7 +84,8 @@ pub struct TegraSmmu<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
     quirks: Quirks,
     reserved: Reservations,
-    pub(super) known: Guarded<C, Known>,
+    /// Streams by the number of their swgroup.
+    pub(super) book: Book<C, usize, To, EnableBits>,
 }
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
@@ -142,22 +105,23 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         let counters = Counters::default();
         probe(&regs, &counters, chip)?;
         let nothing = reachable(&mem, Tegra::GRANULE, chip.memory_lg2())?;
+        let enables = core::array::from_fn(|n| chip.enables(n));
         let settings = (chip, config.limit, config.lines_at_most);
         let shared = Shared::new((regs, mem, clock), settings, nothing, counters);
         let unit = Self {
             shared: Arc::new(shared),
             quirks: config.quirks,
             reserved,
-            known: Guarded::new(Known::new(chip)),
+            book: Book::new(Streams::new(enables)),
         };
-        unit.start()?;
+        unit.start(enables)?;
         Ok(unit)
     }
 
     /// From a unit that is off, or translates for somebody else, to one that blocks everything.
     /// Each swgroup is named before its clients are translated, so that no client is translated by
     /// what is not its own.
-    fn start(&self) -> Result<(), IommuError> {
+    fn start(&self, enables: EnableBits) -> Result<(), IommuError> {
         let shared = &*self.shared;
         let chip = shared.chip;
         shared.set_power(Power::On);
@@ -168,7 +132,6 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
             let value = asid::ENABLE | BLOCKED;
             shared.write(WriteKind::SwgroupAsid, group.register, value);
         }
-        let enables = self.known.lock().enables;
         for (register, bits) in reg::ENABLES.into_iter().zip(enables) {
             if bits != 0 {
                 shared.write(WriteKind::Enables, register, bits);
@@ -289,7 +252,7 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
 /// *Context.* Task.
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Drop for TegraSmmu<R, M, C> {
     fn drop(&mut self) {
-        // A failure leaves what it concerns in limbo, which is kept.
+        // A failure leaves what it concerns unsettled, which is kept.
         let _ = self.block_all();
     }
 }

@@ -3,7 +3,6 @@
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3 (attach), 5.13.6.4 (detach), 5.13.6.7 (probe)
 //! and 5.13.6.8 (faults).
 
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
@@ -13,7 +12,7 @@ use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu,
     IommuError, ReservedRegion,
 };
-use portolan::platform::Cpus;
+use portolan::platform::{Cpus, Nanos};
 use portolan::table::Access;
 
 use super::answer::{self, NO_SUCH};
@@ -22,17 +21,17 @@ use super::domain::VirtioDomain;
 use super::probe;
 use super::spec::{self, Request};
 use super::transport::Transport;
-use crate::turn::{Taken, Turn};
+use crate::chassis::book::{self, Book};
 
-/// Where an endpoint is, or may be.
-enum Place<T: Transport + Send + Sync, C: Cpus> {
+/// What an endpoint is attached to; it keeps the domain alive itself.
+enum To<T: Transport + Send + Sync, C: Cpus> {
     /// The domain that passes through.
     Bypass(u32),
     /// A domain.
     Domain(Arc<VirtioDomain<T, C>>),
 }
 
-impl<T: Transport + Send + Sync, C: Cpus> Place<T, C> {
+impl<T: Transport + Send + Sync, C: Cpus> To<T, C> {
     fn id(&self) -> u32 {
         match self {
             Self::Bypass(id) => *id,
@@ -53,12 +52,9 @@ impl<T: Transport + Send + Sync, C: Cpus> Place<T, C> {
     }
 }
 
-/// All places where an endpoint may be: none if it is blocked, more than one only after the device
-/// did not answer.
-type Places<T, C> = Vec<Place<T, C>>;
-
-/// Where endpoints are. Who has it moves them, and waits for the device meanwhile.
-type Streams<T, C> = BTreeMap<u32, Places<T, C>>;
+type Attachment<T, C> = book::Attachment<To<T, C>>;
+type Streams<T, C> = book::Streams<u32, To<T, C>, ()>;
+type Left<T, C> = book::Left<To<T, C>>;
 
 /// One virtio-iommu.
 ///
@@ -69,7 +65,7 @@ type Streams<T, C> = BTreeMap<u32, Places<T, C>>;
 pub struct Viommu<T: Transport + Send + Sync, C: Cpus> {
     device: Arc<Device<T, C>>,
     bypass: Option<u32>,
-    streams: Turn<C, Streams<T, C>>,
+    book: Book<C, u32, To<T, C>, ()>,
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> fmt::Debug for Viommu<T, C> {
@@ -100,7 +96,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         Ok(Self {
             device: Arc::new(device),
             bypass,
-            streams: Turn::new(BTreeMap::new()),
+            book: Book::new(Streams::new(())),
         })
     }
 
@@ -149,68 +145,89 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         &self.device.transport
     }
 
-    fn streams(&self) -> Result<Taken<'_, C, Streams<T, C>>, IommuError> {
-        let device = &self.device;
-        self.streams.take(&device.clock, device.limits.turn_timeout)
+    fn turn(&self) -> (&C, Nanos) {
+        (&self.device.clock, self.device.limits.turn_timeout)
     }
 
-    /// Moves `stream` to `place`, which it leaves the others for.
+    /// Moves `stream` by `go`; what it lets go of is dropped without the turn.
+    fn with<X>(&self, go: impl FnOnce(&mut Streams<T, C>) -> X) -> Result<X, IommuError> {
+        self.book.with(self.turn(), go)
+    }
+
+    /// Detaches `stream` from all that an unanswered request may have attached it to.
+    fn settle(
+        &self,
+        stream: StreamId,
+        streams: &mut Streams<T, C>,
+    ) -> Result<Left<T, C>, IommuError> {
+        let settled = streams.settle(stream.get(), |(), unsettled| {
+            let mut failed = Ok(());
+            for attachment in unsettled {
+                match self.detach(stream, attachment) {
+                    // Where the endpoint may be, it may also not be.
+                    Err(IommuError::Refused { .. }) => {}
+                    sent => failed = failed.and(sent),
+                }
+            }
+            failed
+        })?;
+        settled.iter().for_each(|attachment| attachment.to.lost());
+        Ok(settled.into_iter().collect())
+    }
+
+    fn detach(&self, stream: StreamId, from: &Attachment<T, C>) -> Result<(), IommuError> {
+        self.device.send(Request::Detach {
+            domain: from.to.id(),
+            endpoint: stream.get(),
+        })
+    }
+
+    /// Moves `stream` to `new`.
     fn attach_to(
         &self,
         stream: StreamId,
-        place: Place<T, C>,
-        places: &mut Places<T, C>,
-    ) -> Result<(), AttachError> {
-        let flags = match place {
-            Place::Bypass(_) => spec::ATTACH_BYPASS,
-            Place::Domain(_) => 0,
+        new: Attachment<T, C>,
+        streams: &mut Streams<T, C>,
+    ) -> Result<Left<T, C>, AttachError> {
+        let mut left = self.settle(stream, streams)?;
+        let flags = match new.to {
+            To::Bypass(_) => spec::ATTACH_BYPASS,
+            To::Domain(_) => 0,
         };
-        // Memory is there before the device is told.
-        places.reserve(1);
         let sent = self.device.send(Request::Attach {
-            domain: place.id(),
+            domain: new.to.id(),
             endpoint: stream.get(),
             flags,
         });
-        match sent {
-            Ok(()) => {
-                place.gained();
-                for old in places.drain(..) {
-                    old.lost();
-                }
-                places.push(place);
-                Ok(())
-            }
-            Err(NO_SUCH) => Err(AttachError::NoSuchStream { stream }),
-            Err(error @ (IommuError::TimedOut { .. } | IommuError::Gone)) => {
-                place.gained();
-                places.push(place);
-                Err(error.into())
-            }
-            Err(error) => Err(error.into()),
-        }
+        let moved = match sent {
+            Ok(()) | Err(IommuError::TimedOut { .. } | IommuError::Gone) => sent,
+            Err(NO_SUCH) => return Err(AttachError::NoSuchStream { stream }),
+            Err(error) => return Err(error.into()),
+        };
+        new.to.gained();
+        let old = streams.note(stream.get(), Some(new), moved)?;
+        old.iter().for_each(|old| old.to.lost());
+        left.extend(old);
+        Ok(left)
     }
 
-    /// Detaches `stream` from wherever it may be.
-    fn detach(&self, stream: StreamId, places: &mut Places<T, C>) -> Result<(), AttachError> {
-        let sure = places.len() == 1;
-        let mut failed = Ok(());
-        for place in places.iter() {
-            let sent = self.device.send(Request::Detach {
-                domain: place.id(),
-                endpoint: stream.get(),
-            });
-            match sent {
-                // Where the endpoint may be, it may also not be.
-                Err(IommuError::Refused { .. }) if !sure => {}
-                sent => failed = failed.and(sent),
+    /// Detaches `stream` from what it is or may be attached to.
+    fn block(
+        &self,
+        stream: StreamId,
+        streams: &mut Streams<T, C>,
+    ) -> Result<Left<T, C>, IommuError> {
+        let mut left = self.settle(stream, streams)?;
+        if let Some(attachment) = streams.attachment(stream.get()) {
+            let detached = self.detach(stream, attachment);
+            if let Err(error @ IommuError::Refused { .. }) = detached {
+                return Err(error);
             }
+            let old = streams.note(stream.get(), None, detached)?;
+            old.iter().for_each(|old| old.to.lost());
+            left.extend(old);
         }
-        failed?;
-        for old in places.drain(..) {
-            old.lost();
-        }
-        Ok(())
+        Ok(left)
     }
 
     /// Says more exactly why, by what the driver knows now: which endpoints have no domain, and
@@ -220,22 +237,18 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
             code: spec::R_UNKNOWN as u32,
         };
         // While somebody moves streams, it is told less exactly: this waits for nobody.
-        let Some(streams) = self.streams.try_take() else {
-            return;
-        };
-        let places = streams.get(&record.stream.get());
-        if places.is_none() && record.reason == UNKNOWN {
-            record.reason = FaultReason::Blocked;
-        }
-        let (FaultReason::NotMapped, Some(iova)) = (record.reason, record.iova) else {
-            return;
-        };
-        let Some([Place::Domain(domain)]) = places.map(Vec::as_slice) else {
-            return;
-        };
-        let Some(found) = domain.translate(iova) else {
-            return;
-        };
+        let seen = self.book.try_with(|streams| {
+            let key = record.stream.get();
+            let blocked = streams.not_blocked(key..=key).next().is_none();
+            if blocked && record.reason == UNKNOWN {
+                record.reason = FaultReason::Blocked;
+            }
+            match (record.reason, record.iova, &streams.attachment(key)?.to) {
+                (FaultReason::NotMapped, Some(iova), To::Domain(domain)) => domain.translate(iova),
+                _ => None,
+            }
+        });
+        let Some(Some(found)) = seen else { return };
         let wanted = match record.access {
             Some(FaultAccess::Read) => Access::READ,
             Some(FaultAccess::Write) => Access::WRITE,
@@ -257,30 +270,27 @@ impl<T: Transport + Send + Sync, C: Cpus> Iommu for Viommu<T, C> {
     }
 
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        let mut streams = self.streams()?;
-        match streams.get_mut(&stream.get()) {
-            Some(places) => {
-                self.detach(stream, places)?;
-                streams.remove(&stream.get());
-                Ok(())
-            }
+        let blocked = self.with(|streams| {
+            let key = stream.get();
+            let blocked = streams.not_blocked(key..=key).next().is_none();
+            (!blocked).then(|| self.block(stream, streams)).transpose()
+        })??;
+        match blocked {
             None if self.device.features & spec::F_PROBE != 0 => self.reserved(stream).map(drop),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         let id = self.bypass.ok_or(IommuError::Unsupported)?;
-        let mut streams = self.streams()?;
-        let places = streams.entry(stream.get()).or_default();
-        if matches!(places.as_slice(), [Place::Bypass(_)]) {
-            return Ok(());
-        }
-        let done = self.attach_to(stream, Place::Bypass(id), places);
-        if places.is_empty() {
-            streams.remove(&stream.get());
-        }
-        done
+        let left = self.with(|streams| match streams.attachment(stream.get()) {
+            Some(now) if matches!(now.to, To::Bypass(_)) => Ok(Left::new_const()),
+            _ => {
+                let new = Attachment::without_domain(To::Bypass(id));
+                self.attach_to(stream, new, streams)
+            }
+        })?;
+        left.map(drop)
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
@@ -305,38 +315,30 @@ impl<T: Transport + Send + Sync, C: Cpus> Attach<VirtioDomain<T, C>> for Viommu<
         if !domain.is_of(&self.device) {
             return Err(AttachError::Mismatch);
         }
-        let mut streams = self.streams()?;
-        let places = streams.entry(stream.get()).or_default();
-        let there = matches!(places.as_slice(), [Place::Domain(at)] if Arc::ptr_eq(at, domain));
-        let done = if there {
-            Ok(())
-        } else {
-            let place = Place::Domain(domain.clone());
-            self.attach_to(stream, place, places).and_then(|()| {
+        let left = self.with(|streams| match streams.attachment(stream.get()) {
+            Some(now) if matches!(&now.to, To::Domain(at) if Arc::ptr_eq(at, domain)) => {
+                Ok(Left::new_const())
+            }
+            _ => {
+                let new = Attachment::without_domain(To::Domain(domain.clone()));
+                let left = self.attach_to(stream, new, streams)?;
                 domain.replay().or_else(|error| {
-                    self.detach(stream, places)?;
-                    Err(error.into())
-                })
-            })
-        };
-        if places.is_empty() {
-            streams.remove(&stream.get());
-        }
-        done
+                    self.block(stream, streams)?;
+                    Err(error)
+                })?;
+                Ok(left)
+            }
+        })?;
+        left.map(drop)
     }
 }
 
 impl<T: Transport + Send + Sync, C: Cpus> Drop for Viommu<T, C> {
     /// *Context.* Task: waits for the device.
     fn drop(&mut self) {
-        // Nobody else has it any more.
-        let Ok(mut streams) = self.streams() else {
-            return;
-        };
-        for (stream, mut places) in core::mem::take(&mut *streams) {
-            if self.detach(StreamId::new(stream), &mut places).is_err() {
-                core::mem::forget(places);
-            }
-        }
+        let _ = self.book.block_all(self.turn(), |stream| {
+            let block = |streams: &mut _| self.block(StreamId::new(stream), streams);
+            self.with(block)?.map(drop)
+        });
     }
 }

@@ -3,49 +3,41 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4, 6.5.3
 //! (what to invalidate after which change, in which order) and 9.3 to 9.6.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::fmt;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{InvalTag, Pasid, StreamId};
-use portolan::iommu::{
-    AttachError, Domain, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
-};
-use portolan::platform::{Cpus, Mmio, TableMem, poll};
+use portolan::iommu::{AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::core::{Remote, split_id};
 use super::features::Has;
-use super::lists::with_room;
 use super::request::{Contexts, DeviceTlb, Ending, Extent, Iotlb, Request};
 use super::spec::ADDRESS;
 use super::spec::entry::{P, scalable};
 use super::structures::{ABSENT, Forget, Mode, Structures, change};
-use super::unit::{Device, History, Known, PASS, Vtd};
+use super::unit::{Device, History, PASS, Vtd};
+use crate::chassis::book::{self, Hold, Left};
 use crate::chassis::entry::At;
 
-/// A domain that is kept alive.
-#[derive(Clone)]
-pub(super) struct Kept(pub(super) Arc<dyn Domain + Send + Sync>);
-
-impl fmt::Debug for Kept {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
-    }
-}
-
-/// Where a stream, or one PASID of it, is.
-#[derive(Clone, Debug)]
-pub(super) struct Home {
-    /// Domain identifier in its entry.
+/// What an entry says of an attachment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct To {
+    /// Domain identifier.
     pub(super) id: u16,
     /// What tags its translations; nothing when it passes through.
     pub(super) context: Option<InvalTag>,
     pub(super) remote: Option<Remote>,
-    /// Never read: holds the domain. Pass-through has none.
-    pub(super) kept: Option<Kept>,
 }
+
+/// A stream and a PASID.
+pub(super) type Key = (u16, u32);
+
+pub(super) type Attachment = book::Attachment<To>;
+
+/// Who has them moves streams.
+pub(super) type Streams = book::Streams<Key, To, Structures>;
 
 /// Where a stream is to go.
 #[derive(Clone, Debug)]
@@ -56,13 +48,13 @@ pub(super) enum Target {
         context: InvalTag,
         root: u64,
         levels: VtdLevels,
-        kept: Kept,
+        domain: Hold,
     },
     First {
         context: InvalTag,
         root: u64,
         levels: VtdFirstLevels,
-        kept: Kept,
+        domain: Hold,
     },
 }
 
@@ -78,42 +70,28 @@ fn remote((stream, pasid): (u16, u32), device: DeviceTlb) -> Remote {
     }
 }
 
-impl Known {
-    /// The device TLB of a stream, if it may be used once the home at `key` is left: not while
-    /// another PASID is attached whose domain does not know of it.
-    fn usable_device(&self, (stream, pasid): (u16, u32)) -> Option<Device> {
-        let device = self.devices.get(stream).copied()?;
-        let mut others = self.homes.range((stream, 0), (stream, u32::MAX));
-        let told = others.all(|((_, other), home)| *other == pasid || home.remote.is_some());
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+    /// The device TLB of a stream, if it may be used once what is attached at the key is left: not
+    /// while another PASID is attached whose domain does not know of it.
+    fn usable_device(&self, streams: &Streams, (stream, pasid): Key) -> Option<Device> {
+        let device = self.known.lock().devices.get(stream).copied()?;
+        let mut others = streams.attached((stream, 0)..=(stream, u32::MAX));
+        let told = others.all(|((_, other), at)| other == pasid || at.to.remote.is_some());
         told.then_some(device)
     }
-}
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+    pub(super) fn turn(&self) -> (&C, Nanos) {
+        (&self.core.control.clock, self.config.limit)
+    }
+
     /// Blocks all streams.
     ///
     /// # Errors
     /// The first failure; the others are tried all the same.
     pub fn block_all(&self) -> Result<(), AttachError> {
-        let all: Vec<_> = {
-            let count = {
-                let known = self.known.lock();
-                known.homes.len() + known.limbo.len()
-            };
-            let mut all = Vec::with_capacity(count);
-            let known = self.known.lock();
-            let homes = known.homes.iter().map(|(key, _)| *key);
-            let limbo = known.limbo.iter().map(|(key, _)| *key);
-            // What is attached in between is not blocked by this.
-            all.extend(homes.chain(limbo).take(count));
-            all
-        };
-        let mut result = Ok(());
-        for (stream, pasid) in all {
-            let moved = self.go(StreamId::new(stream.into()), pasid, Target::Blocked);
-            result = result.and(moved);
-        }
-        result
+        self.book.block_all(self.turn(), |(stream, pasid)| {
+            self.go(StreamId::new(stream.into()), pasid, Target::Blocked)
+        })
     }
 
     /// A PASID that the tables have room for, other than that of requests without one.
@@ -133,58 +111,44 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         target: Target,
     ) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
-        let (clock, limit) = (&self.core.control.clock, self.config.limit);
-        let key = (sid, pasid);
-        let move_to = |tables: &mut Structures| self.move_to(tables, key, &target);
-        let left = self.structures.with(clock, limit, move_to)?;
-        self.wait_for_looks();
+        let move_to = |streams: &mut Streams| self.move_to(streams, (sid, pasid), &target);
+        let left = self.book.with(self.turn(), move_to)?;
         // Whoever else was waiting to move a stream need not wait for the end of a domain.
         left.map(drop)
     }
 
-    /// Waits until no reader of a fault looks at a domain that is about to be left: a few steps of
-    /// another CPU. One that is held up for longer than the limit may find itself the last to hold
-    /// the domain.
-    pub(super) fn wait_for_looks(&self) {
-        let over = || (self.known.lock().looks == 0).then_some(());
-        let _ = poll(&self.core.control.clock, self.config.limit, over);
-    }
-
-    /// Moves a stream; returns where it was.
+    /// Moves a stream; returns what it leaves.
     fn move_to(
         &self,
-        tables: &mut Structures,
-        key: (u16, u32),
+        streams: &mut Streams,
+        key: Key,
         target: &Target,
-    ) -> Result<Option<Home>, AttachError> {
-        self.settle(key)?;
-        let (old, device) = {
-            let known = self.known.lock();
-            (known.homes.get(key).cloned(), known.usable_device(key))
-        };
+    ) -> Result<Left<To>, AttachError> {
+        let mut left = self.settle(streams, key)?;
+        let old = streams.attachment(key).map(|old| old.to);
         // With a legacy entry that passes through, device TLBs get nothing.
         let legacy = self.config.mode == Mode::Legacy;
+        let device = self.usable_device(streams, key);
         let device = device.filter(|_| !(legacy && matches!(target, Target::Pass)));
-        let new = target.home(device.map(|device| remote(key, device.tlb)));
-        if old.is_none() && new.is_none() {
-            return Ok(None);
+        let new = target.attachment(device.map(|device| remote(key, device.tlb)));
+        let to = new.as_ref().map(|new| new.to);
+        if old.is_none() && to.is_none() {
+            return Ok(left);
         }
-        let words = self.words(target, new.as_ref())?;
-        if let (Some(home), Some(device)) = (&new, device) {
-            self.forget_history(home, device)?;
+        let words = self.words(target, to)?;
+        if let (Some(to), Some(device)) = (to, device) {
+            self.forget_history(to, device)?;
         }
-        if new.is_some() {
-            self.room_for_one();
+        let at = self.entry(streams, key)?;
+        streams.name(key);
+        if let Some(to) = to {
+            self.note(to, key.1);
         }
-        let at = self.entry(tables, key)?;
-        if let Some(home) = &new {
-            self.note(home, key.1);
-        }
-        let forget_old = self.forget(key, old.as_ref());
-        let forget_absence = self.forget_absence(key, new.as_ref());
+        let forget_old = self.forget(key, old);
+        let forget_absence = self.forget_absence(key, to);
         let forget = Forget {
             old: &forget_old.each_ref().map(Vec::as_slice),
-            ending: self.ending(old.as_ref()),
+            ending: self.ending(old),
             absence: &forget_absence.each_ref().map(Vec::as_slice),
         };
         let changed = change(&self.core, at, &words, forget);
@@ -192,17 +156,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             // Absent, so that whatever comes, no more of it is looked up.
             let _ = change(&self.core, at, &ABSENT, Forget::NOTHING);
         }
-        self.settle_in(key, new, changed)?;
-        if let Some(old) = &old {
+        left.extend(streams.note(key, new, changed)?);
+        if let Some(old) = old {
             self.forget_note(old, key.1);
         }
-        Ok(old)
+        Ok(left)
     }
 
-    /// What else than invalidations to wait for when a home is left: page requests that the device
+    /// What else than invalidations to wait for when an attachment is left: page requests that the device
     /// sent from it, so that none is taken for one of whoever gets the PASID next (7.10).
-    fn ending(&self, home: Option<&Home>) -> Ending {
-        let sends = home.is_some_and(|home| home.remote.is_some());
+    fn ending(&self, old: Option<To>) -> Ending {
+        let sends = old.is_some_and(|old| old.remote.is_some());
         let drains = self.features().has.contains(Has::PAGE_REQUEST_DRAIN);
         match sends && drains && self.page_requests_are_read() {
             true => Ending::Drained,
@@ -211,92 +175,61 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Has a device forget what it may hold of before it was this unit's, or was gone.
-    fn forget_history(&self, home: &Home, device: Device) -> Result<(), IommuError> {
-        match (device.history, home.remote) {
+    fn forget_history(&self, to: To, device: Device) -> Result<(), IommuError> {
+        match (device.history, to.remote) {
             (History::Unknown, Some(remote)) => self.core.run(&[&[remote.forget(Extent::All)]]),
             _ => Ok(()),
         }
     }
 
-    /// Notes where the stream is now, or what it may still reach. There is room for either.
-    fn settle_in(
-        &self,
-        key: (u16, u32),
-        new: Option<Home>,
-        changed: Result<(), IommuError>,
-    ) -> Result<(), IommuError> {
-        let (old, _new) = {
-            let mut known = self.known.lock();
-            let old = known.homes.remove(key);
-            match (&changed, new) {
-                (Ok(()), Some(new)) => (old, known.homes.insert(key, new)),
-                (Ok(()), None) => (old, None),
-                (Err(_), new) => {
-                    let stuck = old.into_iter().chain(new).map(|home| (key, home));
-                    known.limbo.extend(stuck);
-                    (None, None)
-                }
-            }
-        };
-        drop(old);
-        changed
-    }
-
     /// Once more invalidates what a failure left over at `key`, before anything else happens to it.
-    fn settle(&self, key: (u16, u32)) -> Result<(), IommuError> {
-        loop {
-            let home = {
-                let known = self.known.lock();
-                let found = known.limbo.iter().find(|(at, _)| *at == key);
-                found.map(|(_, home)| home.clone())
-            };
-            let Some(home) = home else { return Ok(()) };
-            let stages = self.forget(key, Some(&home));
-            let ending = self.ending(Some(&home));
-            self.core
-                .run_to(&stages.each_ref().map(Vec::as_slice), ending)?;
-            self.forget_note(&home, key.1);
-            let settled = {
-                let mut known = self.known.lock();
-                let at = known.limbo.iter().position(|(at, _)| *at == key);
-                at.map(|at| known.limbo.remove(at))
-            };
-            drop((home, settled));
+    fn settle(&self, streams: &mut Streams, key: Key) -> Result<Left<To>, IommuError> {
+        let settled = streams.settle(key, |_, unsettled| {
+            unsettled.iter().try_for_each(|left| {
+                let stages = self.forget(key, Some(left.to));
+                let ending = self.ending(Some(left.to));
+                self.core
+                    .run_to(&stages.each_ref().map(Vec::as_slice), ending)
+            })
+        })?;
+        for left in &settled {
+            self.forget_note(left.to, key.1);
         }
+        Ok(settled.into_iter().collect())
     }
 
-    /// From now on invalidations of the home's domain reach this stream.
-    fn note(&self, home: &Home, pasid: u32) {
-        if let Some(context) = home.context {
+    /// From now on invalidations of the domain reach this stream.
+    fn note(&self, to: To, pasid: u32) {
+        if let Some(context) = to.context {
             self.core.tag(context, |tag| {
                 let at = tag.pasids.partition_point(|of| *of < pasid);
                 tag.pasids.insert(at, pasid);
-                tag.remotes.extend(home.remote);
+                tag.remotes.extend(to.remote);
             });
         }
     }
 
-    pub(super) fn forget_note(&self, home: &Home, pasid: u32) {
-        let Some(context) = home.context else { return };
+    pub(super) fn forget_note(&self, to: To, pasid: u32) {
+        let Some(context) = to.context else { return };
         self.core.untag(context, |tag| {
             if let Some(at) = tag.pasids.iter().position(|of| *of == pasid) {
                 tag.pasids.remove(at);
             }
-            let remote = home.remote;
+            let remote = to.remote;
             if let Some(at) = tag.remotes.iter().position(|of| Some(*of) == remote) {
                 tag.remotes.remove(at);
             }
         });
     }
 
-    /// What hardware has to forget when `home` is left: configuration, translations, device TLB.
-    fn forget(&self, (stream, pasid): (u16, u32), home: Option<&Home>) -> [Vec<Request>; 3] {
-        let Some(home) = home else {
+    /// What hardware has to forget when `old` is left: configuration, translations, device TLB.
+    fn forget(&self, (stream, pasid): Key, old: Option<To>) -> [Vec<Request>; 3] {
+        let Some(old) = old else {
             return Default::default();
         };
-        let domain = home.id;
+        let domain = old.id;
         let mut stages: [Vec<Request>; 3] = Default::default();
-        // Whether or not it was used for `home`: it may be from now on, while `home` is left.
+        // Whether or not it was used for `old`: it may be from now on, while `old` is left.
         let device = self.known.lock().devices.get(stream).copied();
         let device = device.map(|device| remote((stream, pasid), device.tlb));
         match self.config.mode {
@@ -305,7 +238,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
                 stages[0].push(Request::Contexts(context));
             }
             Mode::Scalable => {
-                if home.context.is_none() {
+                if old.context.is_none() {
                     // QEMU notices the end of pass-through with the context cache only.
                     let context = Contexts::Device { domain, stream };
                     stages[0].push(Request::Contexts(context));
@@ -320,17 +253,17 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             }
         }
         stages[1].push(Request::Iotlb(Iotlb::Domain { domain }));
-        let remote = home.remote.or(device);
+        let remote = old.remote.or(device);
         stages[2].extend(remote.map(|remote| remote.forget(Extent::All)));
         stages
     }
 
     /// What caching mode has kept of there being no entry: tagged with domain 0 where the entry
     /// would have named one (6.1).
-    fn forget_absence(&self, key: (u16, u32), home: Option<&Home>) -> [Vec<Request>; 3] {
-        let mut stages = self.forget(key, home);
+    fn forget_absence(&self, key: Key, new: Option<To>) -> [Vec<Request>; 3] {
+        let mut stages = self.forget(key, new);
         stages[2].clear();
-        if home.is_some() {
+        if new.is_some() {
             let (domain, stream) = (0, key.0);
             let context = Contexts::Device { domain, stream };
             stages[0].insert(0, Request::Contexts(context));
@@ -339,8 +272,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// The entry that decides about a stream and a PASID, made if there is none.
-    fn entry(&self, structures: &mut Structures, key: (u16, u32)) -> Result<At, IommuError> {
+    fn entry(&self, streams: &mut Streams, key: Key) -> Result<At, IommuError> {
         let (stream, pasid) = key;
+        let device = self.usable_device(streams, key).is_some();
+        let structures = &mut streams.state;
         let context = structures.context(&self.core, stream)?;
         if structures.mode == Mode::Legacy {
             return Ok(context);
@@ -350,10 +285,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let code = structures.directory_code();
         let has = self.features().has;
         let flag = |condition: bool, bit: u64| if condition { bit } else { 0 };
-        let known = self.known.lock();
-        let device = known.usable_device(key).is_some();
-        let stale = known.stale.get(stream).is_some();
-        drop(known);
         let requests = device && self.page_requests_are_read();
         let mut words = ABSENT;
         words[0] = directory.get() & ADDRESS
@@ -370,17 +301,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             ending: Ending::Plain,
             absence: &[&context_cache],
         };
-        if stale {
+        if structures.stale.contains(&stream) {
             self.core.run(forget.old)?;
-            self.known.lock().stale.remove(stream);
+            structures.stale.remove(&stream);
         }
         if let Err(error) = change(&self.core, context, &words, forget) {
-            with_room(
-                &self.known,
-                |known| known.stale.list(),
-                1,
-                |known| known.stale.insert(stream, ()),
-            );
+            structures.stale.insert(stream);
             return Err(error);
         }
         Ok(at)
@@ -388,26 +314,24 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 }
 
 impl Target {
-    fn home(&self, remote: Option<Remote>) -> Option<Home> {
-        let (context, kept) = match self {
+    fn attachment(&self, remote: Option<Remote>) -> Option<Attachment> {
+        let (context, domain) = match self {
             Self::Blocked => return None,
-            Self::Pass => {
-                return Some(Home {
-                    id: PASS,
-                    context: None,
-                    remote,
-                    kept: None,
-                });
+            Self::Pass => (None, None),
+            Self::Second {
+                context, domain, ..
             }
-            Self::Second { context, kept, .. } => (*context, kept),
-            Self::First { context, kept, .. } => (*context, kept),
+            | Self::First {
+                context, domain, ..
+            } => (Some(*context), Some(domain.clone())),
         };
-        Some(Home {
-            id: split_id(context).0,
-            context: Some(context),
+        let id = context.map_or(PASS, |context| split_id(context).0);
+        let to = To {
+            id,
+            context,
             remote,
-            kept: Some(kept.clone()),
-        })
+        };
+        Some(Attachment { to, domain })
     }
 }
 
@@ -441,22 +365,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Vtd<R, M, C> {
             if let (FaultReason::Permission, Some(iova)) = (record.reason, record.iova) {
                 let pasid = record.pasid.map_or(RID_PASID, Pasid::get);
                 let key = (record.stream.get() as u16, pasid);
-                let kept = {
-                    let mut known = self.known.lock();
-                    let home = known.homes.get(key);
-                    let kept = home.and_then(|home| home.kept.clone());
-                    known.looks += u32::from(kept.is_some());
-                    kept
-                };
-                if let Some(kept) = kept {
-                    let mapped = kept.0.translate(iova).is_some();
-                    // Whoever moves the stream away meanwhile keeps the domain until the look is
-                    // over: it never ends here, where nobody may wait for that.
-                    drop(kept);
-                    self.known.lock().looks -= 1;
-                    if !mapped {
-                        record.reason = FaultReason::NotMapped;
-                    }
+                // While somebody moves streams, it is told less exactly: this waits for nobody.
+                let mapped = self.book.try_with(|streams| {
+                    let domain = streams.attachment(key)?.domain.as_ref()?;
+                    Some(domain.0.translate(iova).is_some())
+                });
+                if mapped == Some(Some(false)) {
+                    record.reason = FaultReason::NotMapped;
                 }
             }
         }

@@ -8,9 +8,10 @@ use portolan::iommu::{Attach, AttachError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{VtdFirstStage, VtdSecondStage};
 
-use super::attach::{Kept, RID_PASID, Target};
+use super::attach::{RID_PASID, Target};
 use super::core::VtdQueue;
 use super::unit::Vtd;
+use crate::chassis::book::Hold;
 
 macro_rules! attach {
     ($format:ident, $stage:ident) => {
@@ -59,7 +60,7 @@ macro_rules! attach {
                     context: domain.context(),
                     root: domain.table().root().get(),
                     levels: domain.table().format().levels,
-                    kept: Kept(domain.clone()),
+                    domain: Hold(domain.clone()),
                 };
                 self.go(stream, pasid, target)
             }

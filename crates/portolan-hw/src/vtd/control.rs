@@ -5,39 +5,12 @@
 //! memory).
 
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, poll};
+use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
 
 use super::counts::{CommandKind as Kind, Counters};
 use super::features::{Features, Has};
 use super::spec::reg::{self, command, pmen};
 use crate::chassis::wait_for;
-
-/// A value that one caller has at a time, for as long as it takes: it may wait for hardware
-/// meanwhile, which nobody does under a lock.
-#[derive(Debug)]
-pub(super) struct Desk<C: Cpus, T: Send>(Guarded<C, Option<T>>);
-
-impl<C: Cpus, T: Send> Desk<C, T> {
-    pub(super) fn new(value: T) -> Self {
-        Self(Guarded::new(Some(value)))
-    }
-
-    /// Waits until nobody has the value, and not longer than `limit`, and lends it to `work`. That
-    /// somebody else had it for too long says nothing about the hardware.
-    pub(super) fn with<X>(
-        &self,
-        clock: &C,
-        limit: Nanos,
-        work: impl FnOnce(&mut T) -> X,
-    ) -> Result<X, IommuError> {
-        let awaited = Awaited::Turn;
-        let mut value = poll(clock, limit, || self.0.lock().take())
-            .map_err(|waited| IommuError::TimedOut { awaited, waited })?;
-        let done = work(&mut value);
-        *self.0.lock() = Some(value);
-        Ok(done)
-    }
-}
 
 /// What a control bit is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

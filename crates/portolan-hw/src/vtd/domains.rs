@@ -14,12 +14,12 @@ use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 
-use super::attach::Kept;
 use super::core::{Stage, VtdQueue, context_id, split_id};
 use super::features::Has;
 use super::lists::with_room;
 use super::structures::Mode;
 use super::unit::{Parent, Vtd};
+use crate::chassis::book::Hold;
 
 /// A domain with second-stage tables.
 pub type SecondDomain<R, M, C> = PagedDomain<VtdSecondStage, M, VtdQueue<R, M, C>>;
@@ -145,7 +145,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         let parent = Parent {
             root: parent.table().root().get(),
             levels: parent.table().format().levels,
-            _kept: Kept(parent.clone()),
+            _domain: Hold(parent.clone()),
         };
         let before = with_room(
             &self.known,

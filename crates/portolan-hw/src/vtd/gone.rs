@@ -10,10 +10,10 @@ use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
+use super::attach::{Attachment, Key, Streams};
 use super::lists::with_room;
 use super::request::{Contexts, Iotlb, Request};
-use super::structures::{ABSENT, Forget, Mode, Structures, change};
-use super::unit::Left;
+use super::structures::{ABSENT, Forget, Mode, change};
 use super::unit::Vtd;
 use crate::chassis::entry::At;
 
@@ -32,87 +32,51 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// As [`Iommu::block`](portolan::iommu::Iommu::block); to be tried again.
     pub fn device_gone(&self, stream: StreamId) -> Result<(), AttachError> {
         let sid = u16::try_from(stream.get()).map_err(|_| AttachError::NoSuchStream { stream })?;
-        let (clock, limit) = (&self.core.control.clock, self.config.limit);
         with_room(
             &self.known,
             |known| known.gone.list(),
             1,
             |known| known.gone.insert(sid, ()),
         );
-        let leave = |tables: &mut Structures| self.leave_behind(tables, sid);
-        let left = self.structures.with(clock, limit, leave)?;
-        self.wait_for_looks();
+        let leave = |streams: &mut Streams| self.leave_behind(streams, sid);
+        let left = self.book.with(self.turn(), leave)?;
         left.map(drop).map_err(AttachError::from)
     }
 
-    /// Blocks a stream as [`Vtd::device_gone`] does; returns where it was.
-    fn leave_behind(&self, tables: &mut Structures, stream: u16) -> Result<Vec<Left>, IommuError> {
+    /// Blocks a stream as [`Vtd::device_gone`] does; returns what it was attached to.
+    fn leave_behind(
+        &self,
+        streams: &mut Streams,
+        stream: u16,
+    ) -> Result<Vec<(Key, Attachment)>, IommuError> {
         // From here on nothing asks the device again because the stream is moved.
-        let of_stream = |of: u16| of == stream;
-        let count = {
-            let mut known = self.known.lock();
-            known.devices.remove(stream);
-            let homes = known.homes.range((stream, 0), (stream, u32::MAX)).count();
-            homes + known.limbo.iter().filter(|(at, _)| of_stream(at.0)).count()
-        };
-        if count == 0 {
+        self.known.lock().devices.remove(stream);
+        let all = (stream, 0)..=(stream, u32::MAX);
+        let keys: Vec<Key> = streams.not_blocked(all.clone()).collect();
+        if keys.is_empty() {
             return Ok(Vec::new());
         }
-        let keys = self.keys(stream, count);
-        let context = tables.context(&self.core, stream)?;
-        self.clear(context)?;
+        let tables = &mut streams.state;
+        self.clear(tables.context(&self.core, stream)?)?;
         if self.config.mode == Mode::Scalable {
-            for &pasid in &keys {
-                let at = tables.pasid(&self.core, stream, pasid)?;
-                self.clear(at)?;
+            for (_, pasid) in keys {
+                self.clear(tables.pasid(&self.core, stream, pasid)?)?;
             }
         }
-        self.to_limbo(stream, &keys);
+        // Until the unit has forgotten it, the hardware may still reach all of it.
+        tables.stale.insert(stream);
+        streams.unsettle(all.clone());
         self.forget_stream()?;
-        let mut left = Vec::with_capacity(count);
-        {
-            let mut known = self.known.lock();
-            while let Some(at) = known.limbo.iter().position(|(at, _)| of_stream(at.0)) {
-                left.push(known.limbo.remove(at));
-                if left.len() == left.capacity() {
-                    break;
-                }
-            }
-            known.stale.remove(stream);
-        }
-        for ((_, pasid), home) in &left {
-            self.forget_note(home, *pasid);
+        streams.state.stale.remove(&stream);
+        let left = streams.settled(all);
+        for ((_, pasid), attachment) in &left {
+            self.forget_note(attachment.to, *pasid);
         }
         Ok(left)
     }
 
-    /// PASIDs of a stream with a home or in limbo, `count` at most.
-    fn keys(&self, stream: u16, count: usize) -> Vec<u32> {
-        let mut keys = Vec::with_capacity(count);
-        let known = self.known.lock();
-        let homes = known.homes.range((stream, 0), (stream, u32::MAX));
-        let homes = homes.map(|((_, pasid), _)| *pasid);
-        let limbo = known.limbo.iter().filter(|(at, _)| at.0 == stream);
-        let limbo = limbo.map(|((_, pasid), _)| *pasid);
-        keys.extend(homes.chain(limbo).take(count));
-        keys
-    }
-
     fn clear(&self, at: At) -> Result<(), IommuError> {
         change(&self.core, at, &ABSENT, Forget::NOTHING)
-    }
-
-    /// Until the unit has forgotten it, the hardware may still reach all of it.
-    fn to_limbo(&self, stream: u16, keys: &[u32]) {
-        let mut known = self.known.lock();
-        for &pasid in keys {
-            let key = (stream, pasid);
-            // Each home has made room for this when it was taken.
-            if let Some(home) = known.homes.remove(key) {
-                known.limbo.push((key, home));
-            }
-        }
-        known.stale.insert(stream, ());
     }
 
     /// Everything, as what the stream had may be tagged by any domain.

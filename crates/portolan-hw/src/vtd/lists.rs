@@ -48,14 +48,6 @@ impl<K: Ord + Copy, V> Sorted<K, V> {
         from.take_while(move |(key, _)| *key <= last)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(K, V)> {
-        self.0.iter()
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
-    }
-
     pub(super) fn list(&mut self) -> &mut Vec<(K, V)> {
         &mut self.0
     }

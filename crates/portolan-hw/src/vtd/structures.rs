@@ -5,7 +5,7 @@
 //! 9.6. Legacy: a root entry for each bus, a table of 256 contexts. Scalable: two tables of 128
 //! contexts for each bus, a directory of PASID tables for each device.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr};
@@ -75,6 +75,8 @@ pub(super) struct Structures {
     directory_size: PageSize,
     /// PASID tables by device and index.
     pasids: BTreeMap<(u16, u32), PhysAddr>,
+    /// Streams of which the unit may have kept an old scalable context entry after a failure.
+    pub(super) stale: BTreeSet<u16>,
 }
 
 impl Structures {
@@ -93,6 +95,7 @@ impl Structures {
             directories: BTreeMap::new(),
             directory_size: PageSize::of_lg2(lg2.max(PAGE.lg2())),
             pasids: BTreeMap::new(),
+            stale: BTreeSet::new(),
         })
     }
 

@@ -12,16 +12,15 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-use super::attach::Home;
+use super::attach::{Attachment, Streams, To};
 use super::config::{Config, Takeover};
 use super::control::{Control, Switch};
-use super::lists::with_room;
 use super::quirks::Quirks;
 use super::spec::ADDRESS;
 use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
 use super::spec::reg::{self, command, fsts, queue, root_mode};
-use super::structures::{ABSENT, Forget, Mode, Structures, change};
-use super::unit::{Known, PASS, Vtd};
+use super::structures::{ABSENT, Forget, Mode, change};
+use super::unit::{PASS, Vtd};
 use crate::chassis::entry::Words;
 use crate::chassis::wait_for;
 
@@ -143,10 +142,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let unit = Self::prepare(regs, mem, clock, config)?;
         let mut kept = Vec::new();
         if unit.root.inherited() == Inherited::Translation {
-            let (clock, limit) = (&unit.core.control.clock, unit.config.limit);
             for &stream in keep {
-                let one = |tables: &mut Structures| unit.keep(tables, stream, &read);
-                if unit.structures.with(clock, limit, one)??.is_some() {
+                let one = |streams: &mut Streams| unit.keep(streams, stream, &read);
+                if unit.book.with(unit.turn(), one)??.is_some() {
                     kept.push(stream);
                 }
             }
@@ -158,29 +156,25 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Copies the old context entry of `stream`, if it can be kept.
     fn keep(
         &self,
-        tables: &mut Structures,
+        streams: &mut Streams,
         stream: StreamId,
         read: &impl Fn(PhysAddr) -> Option<u64>,
     ) -> Result<Option<()>, IommuError> {
         let Some((stream, old)) = self.old_entry(stream, read) else {
             return Ok(None);
         };
-        let known = |known: &Known| known.homes.get((stream, 0)).is_some();
-        let again = known(&self.known.lock());
-        if again || !(old.domain == PASS || self.reserve(old.domain)) {
+        let again = streams.attachment((stream, 0)).is_some();
+        if again || !(old.domain == PASS || self.reserve(streams, old.domain)) {
             return Ok(None);
         }
-        let home = Home {
+        let to = To {
             id: old.domain,
             context: None,
             remote: None,
-            kept: None,
         };
-        self.room_for_one();
-        let at = tables.context(&self.core, stream)?;
+        let at = streams.state.context(&self.core, stream)?;
         change(&self.core, at, &old.words, Forget::NOTHING)?;
-        let before = self.known.lock().homes.insert((stream, 0), home);
-        drop(before);
+        streams.begin((stream, 0), Attachment::without_domain(to));
         Ok(Some(()))
     }
 
@@ -231,9 +225,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Takes `domain` out of use, unless it is taken, by another kept stream for one, which is fine.
-    fn reserve(&self, domain: u16) -> bool {
-        let kept = |known: &Known| known.homes.iter().any(|(_, home)| home.id == domain);
-        if domain == 0 || kept(&self.known.lock()) {
+    fn reserve(&self, streams: &Streams, domain: u16) -> bool {
+        let kept = streams.attached(..).any(|(_, at)| at.to.id == domain);
+        if domain == 0 || kept {
             return domain != 0;
         }
         let ids = &self.core.ids;
@@ -251,14 +245,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         };
         below.into_iter().for_each(|id| ids.give_back(id));
         found
-    }
-
-    /// Memory for one more home, and for what its failure would leave behind.
-    pub(super) fn room_for_one(&self) {
-        let homes = self.known.lock().homes.len() + 1;
-        with_room(&self.known, |known| known.homes.list(), 1, |_| ());
-        with_room(&self.known, |known| &mut known.limbo, 2 * homes, |_| ());
-        with_room(&self.known, |known| known.stale.list(), homes, |_| ());
     }
 }
 

@@ -4,7 +4,6 @@
 //! to 6.8, 11.4.4. Several units are several instances; nothing is shared between them.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
@@ -12,9 +11,9 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::table::format::VtdLevels;
 
-use super::attach::{Home, Kept};
+use super::attach::{Key, Streams, To};
 use super::config::{Config, Invalidation};
-use super::control::{Control, Desk, Switch};
+use super::control::{Control, Switch};
 use super::core::{Core, VtdQueue, Way};
 use super::counts::Counts;
 use super::direct::Direct;
@@ -29,6 +28,7 @@ use super::ring::{self, Width};
 use super::spec::reg::{self, command};
 use super::structures::{Mode, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
+use crate::chassis::book::{Book, Hold};
 use crate::ids::Ids;
 
 /// A first stage on top of a second: whom it hangs on.
@@ -37,7 +37,7 @@ pub(super) struct Parent {
     pub(super) root: u64,
     pub(super) levels: VtdLevels,
     /// Held, not read.
-    pub(super) _kept: Kept,
+    pub(super) _domain: Hold,
 }
 
 /// What a device's TLB may hold that this unit has never given it.
@@ -55,39 +55,15 @@ pub(super) struct Device {
     pub(super) history: History,
 }
 
-/// A stream and PASID, and what it was attached to.
-pub(super) type Left = ((u16, u32), Home);
-
-/// What the unit remembers of streams and domains. Lists change at the [`Desk`] of the tables; who
-/// may have to put something in `limbo` has made room for it before.
+/// What the unit remembers of devices and domains.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// Where each stream, and PASID of it, is.
-    pub(super) homes: Sorted<(u16, u32), Home>,
-    /// How many readers of faults hold a domain of a home, to look at its tables.
-    pub(super) looks: u32,
     /// Device TLBs that may be used.
     pub(super) devices: Sorted<u16, Device>,
     /// Devices that were gone once.
     pub(super) gone: Sorted<u16, ()>,
     /// What nested first stages hang on, by domain identifier.
     pub(super) parents: Sorted<u16, Parent>,
-    /// What the hardware may still reach after a failure, by stream and PASID.
-    pub(super) limbo: Vec<Left>,
-    /// Streams of which the unit may have kept an old scalable context entry after a failure.
-    pub(super) stale: Sorted<u16, ()>,
-}
-
-impl Drop for Known {
-    /// What the hardware may still reach is never freed.
-    fn drop(&mut self) {
-        if self.homes.len() == 0 && self.limbo.is_empty() {
-            return;
-        }
-        core::mem::forget(core::mem::take(&mut self.homes));
-        core::mem::forget(core::mem::take(&mut self.limbo));
-        core::mem::forget(core::mem::take(&mut self.parents));
-    }
 }
 
 /// One IOMMU with VT-d's registers `R`, tables in memory `M`, and the CPUs `C`.
@@ -101,8 +77,7 @@ impl Drop for Known {
 pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) core: Arc<Core<R, M, C>>,
     pub(crate) config: Config,
-    /// Whoever has them moves streams.
-    pub(super) structures: Desk<C, Structures>,
+    pub(super) book: Book<C, Key, To, Structures>,
     pub(super) known: Guarded<C, Known>,
     pub(super) faults: Reader<C>,
     pub(super) requests: PageQueue,
@@ -187,7 +162,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         let unit = Self {
             core: Arc::new(core),
             config,
-            structures: Desk::new(structures),
+            book: Book::new(Streams::new(structures)),
             known: Guarded::new(Known::default()),
             faults: Reader::default(),
             requests: PageQueue::default(),
@@ -315,24 +290,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         control.switch(command::TE, Switch::Off)?;
         self.forget_everything()?;
-        let (homes, limbo, parents) = {
-            let mut known = self.known.lock();
-            let homes = core::mem::take(&mut known.homes);
-            let limbo = core::mem::take(&mut known.limbo);
-            (homes, limbo, core::mem::take(&mut known.parents))
-        };
+        let left = self.book.with(self.turn(), |streams| streams.settled(..))?;
+        let parents = core::mem::take(&mut self.known.lock().parents);
         // While the queue is on, by which domains that nobody else holds say good-bye.
-        self.wait_for_looks();
-        drop((homes, limbo, parents));
+        drop((left, parents));
         if let Way::Ring(ring) = &self.core.way {
             ring.drain(&*self.core)?;
             control.switch(command::QIE, Switch::Off)?;
         }
         self.core.released.store(true, Ordering::Release);
         self.requests.free(control, &self.core.mem);
-        let (mem, limit) = (&self.core.mem, self.config.limit);
-        self.structures
-            .with(&control.clock, limit, |tables| tables.free(mem))?;
+        let free = |streams: &mut Streams| streams.state.free(&self.core.mem);
+        self.book.with(self.turn(), free)?;
         let core = Arc::clone(&self.core);
         drop(self);
         // While domains are still held so is the ring, in which one of them may be writing.
@@ -348,7 +317,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Vtd<R, M, C> {
     /// *Context.* Task.
     fn drop(&mut self) {
-        // A failure leaves what it concerns in limbo, which is kept.
-        let _ = self.block_all();
+        // A failure leaves what it concerns unsettled, which is kept, and with it what it hangs on.
+        if self.block_all().is_err() {
+            core::mem::forget(core::mem::take(&mut self.known.lock().parents));
+        }
     }
 }

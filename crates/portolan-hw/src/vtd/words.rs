@@ -8,7 +8,7 @@ use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
-use super::attach::{Home, Target};
+use super::attach::{Target, To};
 use super::features::{Has, width_code};
 use super::spec::ADDRESS;
 use super::spec::entry::{P, context, pasid as pasid_entry};
@@ -18,13 +18,13 @@ use crate::chassis::entry::Words;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// The words of the entry for `target`; those of the longest kind, zeros behind.
-    pub(super) fn words(&self, target: &Target, home: Option<&Home>) -> Result<Words, AttachError> {
+    pub(super) fn words(&self, target: &Target, to: Option<To>) -> Result<Words, AttachError> {
         let mut words = ABSENT;
-        let Some(home) = home else { return Ok(words) };
-        let device = home.remote.is_some();
+        let Some(to) = to else { return Ok(words) };
+        let device = to.remote.is_some();
         match self.config.mode {
-            Mode::Legacy => self.context_words(&mut words, target, home.id, device)?,
-            Mode::Scalable => self.pasid_words(&mut words, target, home.id)?,
+            Mode::Legacy => self.context_words(&mut words, target, to.id, device)?,
+            Mode::Scalable => self.pasid_words(&mut words, target, to.id)?,
         }
         words[0] |= P;
         Ok(words)

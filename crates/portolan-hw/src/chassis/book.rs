@@ -1,0 +1,263 @@
+//! Which stream is attached to what, what that keeps alive, and what failures have left.
+//!
+//! A stream is moved by one caller at a time. If the hardware does not complete a move, the stream is
+//! blocked as far as the hardware looks, and what it may still reach is *unsettled*: kept alive until
+//! a later move has made the hardware forget it, which comes before anything else happens to the
+//! stream. What is unsettled when the unit goes is never freed.
+//!
+//! *Context.* Interrupt: [`Book::try_with`], and looking at what it lends. Task: the others, which wait
+//! for the hardware, allocate, and let go of domains.
+
+use super::turn::Turn;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use arrayvec::ArrayVec;
+use core::fmt;
+use core::ops::Bound;
+use portolan::iommu::{Domain, IommuError};
+use portolan::platform::{Cpus, Nanos};
+
+/// Keeps a domain alive.
+#[derive(Clone)]
+pub(crate) struct Hold(pub(crate) Arc<dyn Domain + Send + Sync>);
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Hold")
+    }
+}
+
+/// What a stream, or one PASID of it, is attached to. A blocked stream has no attachment.
+#[derive(Clone, Debug)]
+pub(crate) struct Attachment<T> {
+    /// What the driver needs to know of it.
+    pub(crate) to: T,
+    /// The domain, kept alive; none where accesses pass through.
+    pub(crate) domain: Option<Hold>,
+}
+
+impl<T> Attachment<T> {
+    pub(crate) fn new<D: Domain + Send + Sync + 'static>(to: T, domain: &Arc<D>) -> Self {
+        let domain = Some(Hold(domain.clone()));
+        Self { to, domain }
+    }
+
+    pub(crate) fn without_domain(to: T) -> Self {
+        Self { to, domain: None }
+    }
+}
+
+/// The attachments between which a move failed.
+pub(crate) type Unsettled<T> = ArrayVec<Attachment<T>, 2>;
+
+/// What the book says of one stream.
+#[derive(Debug)]
+struct Stream<T> {
+    attachment: Option<Attachment<T>>,
+    /// Present after a failure. The stream is blocked meanwhile.
+    unsettled: Option<Unsettled<T>>,
+}
+
+impl<T> Stream<T> {
+    const BLOCKED: Self = Self {
+        attachment: None,
+        unsettled: None,
+    };
+
+    fn is_blocked(&self) -> bool {
+        self.attachment.is_none() && self.unsettled.is_none()
+    }
+
+    /// What was attached, and `new`, may still be reached.
+    fn unsettle(&mut self, new: Option<Attachment<T>>) {
+        let left = self.attachment.take().into_iter().chain(new);
+        let unsettled = self.unsettled.get_or_insert_with(Unsettled::new_const);
+        unsettled.extend(left.take(unsettled.remaining_capacity()));
+    }
+}
+
+/// What a book says of all streams, and what else the driver keeps for whoever moves them.
+#[derive(Debug)]
+pub(crate) struct Streams<K, T, S> {
+    streams: BTreeMap<K, Stream<T>>,
+    pub(crate) state: S,
+}
+
+/// A [`Streams`] that one caller has at a time.
+#[derive(Debug)]
+pub(crate) struct Book<C: Cpus, K: Send, T: Send, S: Send>(Turn<C, Streams<K, T, S>>);
+
+impl<K: Ord + Copy, T, S> Streams<K, T, S> {
+    pub(crate) fn new(state: S) -> Self {
+        let streams = BTreeMap::new();
+        Self { streams, state }
+    }
+
+    /// `key` has been attached from the start.
+    pub(crate) fn begin(&mut self, key: K, attachment: Attachment<T>) {
+        let attachment = Some(attachment);
+        self.streams.insert(
+            key,
+            Stream {
+                attachment,
+                ..Stream::BLOCKED
+            },
+        );
+    }
+
+    pub(crate) fn attachment(&self, key: K) -> Option<&Attachment<T>> {
+        self.streams.get(&key)?.attachment.as_ref()
+    }
+
+    /// Those of `range` that are attached.
+    pub(crate) fn attached(
+        &self,
+        range: impl core::ops::RangeBounds<K>,
+    ) -> impl Iterator<Item = (K, &Attachment<T>)> {
+        let all = self.streams.range(range);
+        all.filter_map(|(key, stream)| Some((*key, stream.attachment.as_ref()?)))
+    }
+
+    /// Those of `range` that are attached or unsettled.
+    pub(crate) fn not_blocked(
+        &self,
+        range: impl core::ops::RangeBounds<K>,
+    ) -> impl Iterator<Item = K> {
+        let all = self.streams.range(range);
+        let some = all.filter(|(_, stream)| !stream.is_blocked());
+        some.map(|(key, _)| *key)
+    }
+
+    /// Has memory for `key`, so that noting where it is needs none.
+    pub(crate) fn name(&mut self, key: K) {
+        self.streams.entry(key).or_insert(Stream::BLOCKED);
+    }
+
+    /// Has `forget` make the hardware forget what a failure has left of `key`, which is returned then,
+    /// to be let go of without the turn.
+    pub(crate) fn settle(
+        &mut self,
+        key: K,
+        forget: impl FnOnce(&mut S, &[Attachment<T>]) -> Result<(), IommuError>,
+    ) -> Result<Unsettled<T>, IommuError> {
+        let Some(stream) = self.streams.get_mut(&key) else {
+            return Ok(Unsettled::new_const());
+        };
+        if let Some(unsettled) = &stream.unsettled {
+            forget(&mut self.state, unsettled)?;
+        }
+        Ok(stream.unsettled.take().unwrap_or_default())
+    }
+
+    /// Notes that `key` was moved to `new`, or that this failed; returns what it was attached to, to
+    /// be let go of without the turn.
+    pub(crate) fn note<E>(
+        &mut self,
+        key: K,
+        new: Option<Attachment<T>>,
+        moved: Result<(), E>,
+    ) -> Result<Option<Attachment<T>>, E> {
+        let stream = self.streams.entry(key).or_insert(Stream::BLOCKED);
+        match moved {
+            Ok(()) => Ok(core::mem::replace(&mut stream.attachment, new)),
+            Err(error) => {
+                stream.unsettle(new);
+                Err(error)
+            }
+        }
+    }
+
+    /// Moves `key` to `new` by `change`, which gets the old attachment and the new one; `forget` is as
+    /// for [`Streams::settle`]. What is left is to be dropped without the turn.
+    pub(crate) fn go(
+        &mut self,
+        key: K,
+        new: Option<Attachment<T>>,
+        forget: impl FnOnce(&mut S, &[Attachment<T>]) -> Result<(), IommuError>,
+        change: impl FnOnce(
+            &mut S,
+            Option<&Attachment<T>>,
+            Option<&Attachment<T>>,
+        ) -> Result<(), IommuError>,
+    ) -> Result<Left<T>, IommuError> {
+        self.name(key);
+        let mut left: Left<T> = self.settle(key, forget)?.into_iter().collect();
+        let old = self.streams.get(&key).and_then(|s| s.attachment.as_ref());
+        let moved = change(&mut self.state, old, new.as_ref());
+        left.extend(self.note(key, new, moved)?);
+        Ok(left)
+    }
+
+    /// All that is attached may still be reached, though all streams are blocked.
+    pub(crate) fn unsettle(&mut self, range: impl core::ops::RangeBounds<K>) {
+        let all = self.streams.range_mut(range);
+        all.filter(|(_, stream)| stream.attachment.is_some())
+            .for_each(|(_, stream)| stream.unsettle(None));
+    }
+
+    /// The hardware reaches nothing of `range` any more: takes out all that was unsettled, with what
+    /// was attached.
+    pub(crate) fn settled(
+        &mut self,
+        range: impl core::ops::RangeBounds<K>,
+    ) -> alloc::vec::Vec<(K, Attachment<T>)> {
+        let all = self.streams.range_mut(range);
+        all.flat_map(|(key, stream)| {
+            let unsettled = stream.unsettled.take().unwrap_or_default();
+            let all = unsettled.into_iter().chain(stream.attachment.take());
+            all.map(|attachment| (*key, attachment))
+        })
+        .collect()
+    }
+}
+
+/// What a move lets go of.
+pub(crate) type Left<T> = ArrayVec<Attachment<T>, 3>;
+
+impl<C: Cpus, K: Ord + Copy + Send, T: Send, S: Send> Book<C, K, T, S> {
+    pub(crate) fn new(streams: Streams<K, T, S>) -> Self {
+        Self(Turn::new(streams))
+    }
+
+    /// As [`Turn::with`].
+    pub(crate) fn with<X>(
+        &self,
+        turn: (&C, Nanos),
+        work: impl FnOnce(&mut Streams<K, T, S>) -> X,
+    ) -> Result<X, IommuError> {
+        self.0.with(turn, work)
+    }
+
+    /// As [`Turn::try_with`].
+    pub(crate) fn try_with<X>(&self, work: impl FnOnce(&mut Streams<K, T, S>) -> X) -> Option<X> {
+        self.0.try_with(work)
+    }
+
+    /// Has `block` block each stream that is not. What is attached meanwhile is blocked or not.
+    ///
+    /// # Errors
+    /// The first failure; the others are tried all the same.
+    pub(crate) fn block_all<E: From<IommuError>>(
+        &self,
+        turn: (&C, Nanos),
+        mut block: impl FnMut(K) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (mut result, mut from) = (Ok(()), Bound::Unbounded);
+        while let Some(key) =
+            self.with(turn, |all| all.not_blocked((from, Bound::Unbounded)).next())?
+        {
+            result = result.and(block(key));
+            from = Bound::Excluded(key);
+        }
+        result
+    }
+}
+
+impl<K, T, S> Drop for Streams<K, T, S> {
+    /// What the hardware may still reach is never freed.
+    fn drop(&mut self) {
+        if !self.streams.values().all(Stream::is_blocked) {
+            core::mem::forget(core::mem::take(&mut self.streams));
+        }
+    }
+}

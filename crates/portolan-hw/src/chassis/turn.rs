@@ -1,0 +1,38 @@
+//! A value that one caller has at a time, without a lock.
+
+use portolan::iommu::{Awaited, IommuError};
+use portolan::platform::{Cpus, Guarded, Nanos, poll};
+
+/// A value that one caller has at a time. Its holder waits for hardware and allocates, which the
+/// holder of a lock must not.
+#[derive(Debug)]
+pub(crate) struct Turn<C: Cpus, T: Send>(Guarded<C, Option<T>>);
+
+impl<C: Cpus, T: Send> Turn<C, T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Guarded::new(Some(value)))
+    }
+
+    /// Lends the value to `work` if nobody has it. For an interrupt handler, which must not wait.
+    pub(crate) fn try_with<X>(&self, work: impl FnOnce(&mut T) -> X) -> Option<X> {
+        let mut value = self.0.lock().take()?;
+        let done = work(&mut value);
+        *self.0.lock() = Some(value);
+        Some(done)
+    }
+
+    /// Waits for the value, not longer than `limit`, and lends it to `work`. The unit is not to blame
+    /// for a wait that was too long, and the error says so.
+    pub(crate) fn with<X>(
+        &self,
+        (clock, limit): (&C, Nanos),
+        work: impl FnOnce(&mut T) -> X,
+    ) -> Result<X, IommuError> {
+        let awaited = Awaited::Turn;
+        let mut value = poll(clock, limit, || self.0.lock().take())
+            .map_err(|waited| IommuError::TimedOut { awaited, waited })?;
+        let done = work(&mut value);
+        *self.0.lock() = Some(value);
+        Ok(done)
+    }
+}
