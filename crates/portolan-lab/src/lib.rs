@@ -16,14 +16,12 @@
 mod buffers;
 pub mod cli;
 mod csv;
-mod dma_rig;
 pub mod explain;
-pub mod iova;
+mod fixture;
 pub mod linux;
 pub mod machines;
 pub mod replay;
 pub mod reproduce;
-mod rig;
 pub mod scale;
 pub mod synthetic;
 mod tegra_board;

@@ -6,12 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use anyhow::{Result, anyhow, bail};
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::inval::Gather;
-use portolan::iommu::{Attach as _, Domain as _};
+use anyhow::{Result, bail};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::iommu::{self, Attach as _};
 use portolan::platform::Nanos;
-use portolan::table::{Access, Segment};
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
 use portolan_model::clock::PollingClock;
 use portolan_model::decode::AccessKind;
@@ -21,7 +19,8 @@ use portolan_model::profile::Profile;
 use portolan_model::tables::Lag;
 use portolan_model::tegra_smmu::{RegisterUse, TegraChip, TegraCounts, TegraRegisters, TegraSetup};
 
-use crate::reproduce::{Counts, Events, Grouping, RegisterWrites, Way};
+use crate::reproduce::measure::{self, CarriedOut};
+use crate::reproduce::{Counts, RegisterWrites, Way};
 
 type Memory = Arc<ModelMemory<AtomicU32>>;
 type Clock = Arc<PollingClock<Arc<TegraRegisters>>>;
@@ -30,8 +29,7 @@ type Domain = TegraDomain<Arc<TegraRegisters>, Memory, Clock>;
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 /// What a page table spans.
-const TABLE: PageSize = PageSize::of_lg2(22);
-const RW: Access = Access::READ.union(Access::WRITE);
+pub(crate) const TABLE: PageSize = PageSize::of_lg2(22);
 
 /// A board with one SMMU.
 pub(crate) struct Board {
@@ -96,7 +94,6 @@ impl Board {
         Ok(Space {
             board: self,
             domain,
-            grouping: way.grouping,
         })
     }
 
@@ -123,79 +120,9 @@ impl Board {
 pub(crate) struct Space<'b> {
     board: &'b Board,
     domain: Arc<Domain>,
-    grouping: Grouping,
 }
 
 impl Space<'_> {
-    /// Maps the pages that `place` gives, one by one, at `range`.
-    ///
-    /// # Errors
-    /// If the driver or the model refuses.
-    pub(crate) fn map(&self, range: IovaRange, place: impl Fn(u64) -> PhysAddr) -> Result<Events> {
-        let pages = range.pages(PAGE);
-        let piece = |page| Segment {
-            pa: place(page),
-            bytes: PAGE.bytes(),
-        };
-        let mut meter = Meter::new(self);
-        let mut owed = Gather::new();
-        match self.grouping {
-            Grouping::EachPage | Grouping::PagesTogether => {
-                for page in 0..pages {
-                    let iova = Iova::new(range.start().get() + page * PAGE.bytes());
-                    let at = piece(page);
-                    self.domain.map(iova, at.pa, at.bytes, RW, &mut owed)?;
-                    meter.events.single_pages += 1;
-                    if self.grouping == Grouping::EachPage {
-                        meter.pay(std::mem::take(&mut owed))?;
-                    }
-                }
-            }
-            Grouping::EachTable | Grouping::Whole => {
-                let list = (0..pages).filter_map(|page| {
-                    let at = piece(page);
-                    PhysRange::from_len(at.pa, at.bytes)
-                });
-                let list: Vec<_> = list.collect();
-                self.domain.map_sg(range.start(), &list, RW, &mut owed)?;
-                meter.events.run_pages += pages;
-            }
-        }
-        meter.pay(owed)?;
-        Ok(meter.finish())
-    }
-
-    /// Unmaps `range`.
-    ///
-    /// # Errors
-    /// If the driver or the model refuses.
-    pub(crate) fn unmap(&self, range: IovaRange) -> Result<Events> {
-        let step = match self.grouping {
-            Grouping::EachPage | Grouping::PagesTogether => PAGE.bytes(),
-            Grouping::EachTable => TABLE.bytes(),
-            Grouping::Whole => range.len_minus_one() + 1,
-        };
-        let mut meter = Meter::new(self);
-        let mut owed = Gather::new();
-        let mut at = Some(range.start());
-        while let Some(start) = at.filter(|start| *start <= range.last()) {
-            let part = IovaRange::from_len(start, step)
-                .and_then(|part| part.intersection(range))
-                .ok_or_else(|| anyhow!("{step} bytes at {start} are no range"))?;
-            self.domain.unmap(part, &mut owed)?;
-            match self.grouping {
-                Grouping::EachPage | Grouping::PagesTogether => meter.events.single_pages += 1,
-                _ => meter.events.run_pages += part.pages(PAGE),
-            }
-            if matches!(self.grouping, Grouping::EachPage | Grouping::EachTable) {
-                meter.pay(std::mem::take(&mut owed))?;
-            }
-            at = part.last().checked_add(1);
-        }
-        meter.pay(owed)?;
-        Ok(meter.finish())
-    }
-
     /// Has the camera write once to each page of `range`; a fault is counted by the model.
     pub(crate) fn fill(&self, range: IovaRange) {
         let camera = self.board.chip.camera();
@@ -206,54 +133,36 @@ impl Space<'_> {
     }
 }
 
-/// Pays debts through the driver and says what that took.
-struct Meter<'a> {
-    space: &'a Space<'a>,
-    before: TegraCounts,
-    lines: u64,
-    events: Events,
-}
-
-impl<'a> Meter<'a> {
-    fn new(space: &'a Space<'a>) -> Self {
-        Self {
-            space,
-            before: space.board.model.counts(),
-            lines: space.board.memory.cleaned_lines(),
-            events: Events {
-                calls: 1,
-                ..Events::default()
-            },
-        }
+impl measure::Space for Space<'_> {
+    fn domain(&self) -> &dyn iommu::Domain {
+        &*self.domain
     }
 
-    fn pay(&mut self, mut owed: Gather) -> Result<()> {
-        self.events.tables += owed.table_pages() as u64;
-        let paid = self.space.domain.sync(&mut owed);
-        paid.map_err(|error| anyhow!("the driver could not flush: {error}"))
+    fn table_span(&self) -> PageSize {
+        TABLE
     }
 
-    fn finish(mut self) -> Events {
-        let after = self.space.board.model.counts();
-        let of = |what| after.of(what) - self.before.of(what);
+    fn carried_out(&self) -> CarriedOut {
+        let seen = self.board.model.counts();
         let registers = RegisterWrites {
-            writes: after.writes() - self.before.writes(),
-            ptc_flush_all: of(RegisterUse::PtcFlushAll),
-            ptc_flush_hi: of(RegisterUse::PtcFlushHi),
-            ptc_flush_line: of(RegisterUse::PtcFlushLine),
-            tlb_flush_asid: of(RegisterUse::TlbFlushAsid),
-            tlb_flush_section: of(RegisterUse::TlbFlushSection),
-            tlb_flush_group: of(RegisterUse::TlbFlushGroup),
-            read_backs: of(RegisterUse::ReadBack),
+            writes: seen.writes(),
+            ptc_flush_all: seen.of(RegisterUse::PtcFlushAll),
+            ptc_flush_hi: seen.of(RegisterUse::PtcFlushHi),
+            ptc_flush_line: seen.of(RegisterUse::PtcFlushLine),
+            tlb_flush_asid: seen.of(RegisterUse::TlbFlushAsid),
+            tlb_flush_section: seen.of(RegisterUse::TlbFlushSection),
+            tlb_flush_group: seen.of(RegisterUse::TlbFlushGroup),
+            read_backs: seen.of(RegisterUse::ReadBack),
         };
-        self.events.lines = self.space.board.memory.cleaned_lines() - self.lines;
-        self.events.counts = Counts {
-            page: registers.tlb_flush_group,
-            range: registers.tlb_flush_section,
-            context: registers.tlb_flush_asid,
-            sync: registers.read_backs,
-        };
-        self.events.registers = Some(registers);
-        self.events
+        CarriedOut {
+            counts: Counts {
+                page: registers.tlb_flush_group,
+                range: registers.tlb_flush_section,
+                context: registers.tlb_flush_asid,
+                sync: registers.read_backs,
+            },
+            lines: self.board.memory.cleaned_lines(),
+            registers: Some(registers),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! A trace of a few lines whose counters are worked out by hand, for all four policies.
+//! A trace of a few lines whose counters are worked out by hand, for every policy that translates.
 
 use portolan_lab::replay::{self, Invalidations, Policy, PolicyReport, ReplayReport};
 use portolan_lab::trace::Reader;
@@ -21,8 +21,12 @@ const TRACE: &str = "\
 ";
 
 fn run() -> (Profile, ReplayReport) {
+    run_text(TRACE)
+}
+
+fn run_text(text: &'static str) -> (Profile, ReplayReport) {
     let profile = Profile::by_name("xeon-vtd").unwrap();
-    let mut reader = Reader::new(Box::new(TRACE.as_bytes())).unwrap();
+    let mut reader = Reader::new(Box::new(text.as_bytes())).unwrap();
     let report = replay::run(&mut reader, &profile, &Policy::ALL).unwrap();
     (profile, report)
 }
@@ -126,4 +130,37 @@ fn device_and_exposure() {
         lazy.exposed.max_us,
         10_000.0 + us(&[(1, Event::CmdContext), (1, Event::Sync)]),
     );
+}
+
+/// Three CPUs that unmap a page each at the same moment; one has mapped them all.
+const MEETING: &str = "\
+# tracer: nop
+#
+ a-1 [000] ..... 1.000000: dma_map_page: 0000:00:01.0 dir=TO_DEVICE dma_addr=fff00000 size=4096 phys_addr=10000 attrs=
+ a-1 [000] ..... 1.000100: dma_map_page: 0000:00:01.0 dir=TO_DEVICE dma_addr=ffe00000 size=4096 phys_addr=30000 attrs=
+ a-1 [000] ..... 1.000200: dma_map_page: 0000:00:02.0 dir=TO_DEVICE dma_addr=ffd00000 size=4096 phys_addr=50000 attrs=
+ a-1 [000] ..... 1.001000: dma_unmap_page: 0000:00:01.0 dir=TO_DEVICE dma_addr=fff00000 size=4096 attrs=
+ b-2 [001] ..... 1.001000: dma_unmap_page: 0000:00:01.0 dir=TO_DEVICE dma_addr=ffe00000 size=4096 attrs=
+ c-3 [002] ..... 1.001000: dma_unmap_page: 0000:00:02.0 dir=TO_DEVICE dma_addr=ffd00000 size=4096 attrs=
+";
+
+#[test]
+fn unmaps_that_meet_wait_for_each_other_or_share_a_sync() {
+    let (profile, report) = run_text(MEETING);
+    let price = |event| profile.price(event).unwrap() / 1000.0;
+    let (command, sync) = (price(Event::CmdRange), price(Event::Sync));
+    let check = |policy, syncs, longest_us: f64| {
+        let found = of(&report, policy);
+        assert_eq!((found.syncs, found.device.faults), (syncs, 0), "{policy}");
+        assert_eq!(found.exposed.max_bytes, 3 * 4096, "{policy}");
+        // A CPU that waits for another one looks every 100 ns.
+        let late = found.exposed.max_us - longest_us;
+        assert!((-1e-3..0.2).contains(&late), "{policy}: {found:?}");
+    };
+    check(Policy::StrictRange, 3, 3.0 * (command + sync));
+    // The first is alone; the other two are submitted together once it has ended.
+    check(Policy::Combined, 2, 3.0 * command + 2.0 * sync);
+    // Each CPU's queue comes due at the same moment.
+    let context = price(Event::CmdContext);
+    check(Policy::Lazy, 3, 10_000.0 + 3.0 * (context + sync));
 }

@@ -1,352 +1,402 @@
-//! One policy at work: the library's table and plan against one model IOMMU.
+//! One policy at work: the library's DMA layer with the buffers of a trace, in virtual time.
 //!
-//! Each lane allocates its own device addresses, since a lazy policy holds them longer. Nothing is
-//! allocated from the heap per operation once the maps have grown to the trace's depth.
+//! Each CPU of the trace is a virtual one, which carries out its operations in order: each at the
+//! trace's time, or when the one before has ended. A CPU waits for its invalidations, and for the map
+//! of what it unmaps if that is another CPU's and late. Bounds on age are kept by a timer of each
+//! CPU, which fires exactly when it is due.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::hash::BuildHasherDefault;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Result, anyhow};
-use portolan::addr::IovaRange;
-use portolan::inval::{Capabilities, Gather, Quiesced, Quirks};
-use portolan::platform::SlabTables;
-use portolan::table::{Access, Format, MapError, PageTable, Segment};
+use anyhow::{Context, Result, anyhow};
+use portolan::addr::{Iova, IovaRange, StreamId};
+use portolan::dma::{Bounds, Device, Direction, MapError, Mapping, Policy as Unmaps, SpaceOptions};
+use portolan::iommu::DomainError;
+use portolan::iova::IovaError;
+use portolan::platform::Clock as _;
+use portolan::table::{Format, MapError as TableError};
+use portolan_model::cpus::{Schedule, VirtualCpus};
 use portolan_model::profile::Profile;
 
-use super::combine::Batches;
-use super::policy::{Fill, LazyBounds, LazyQueue, Policy};
+use super::bounce::{CountedPool, parts};
+use super::chunk::{Chunk, IdHasher, Kind, Map, Op, WINDOW_LG2};
+use super::policy::Policy;
 use super::report::PolicyReport;
-use super::tally::Tally;
+use super::tally::{Tally, WorkPrices};
+use super::window::{Window, Windows};
+use crate::buffers::Memory;
+use crate::fixture::{Fixture, FixtureSetup, Submitting};
+use crate::reproduce::own_quirks;
+use crate::trace::Class;
 
-use crate::iova::{Block, Space};
-use crate::rig::Rig;
-use crate::trace::{Class, Direction, Piece};
+/// Devices that have streams of their own; a trace with more shares them.
+const MOST_DEVICES: u32 = 256;
+/// Orders what happens at one time.
+const SEED: u64 = 1;
 
-/// Device addresses are handed out below 2^32, as Linux does first.
-pub(super) const WINDOW_LG2: u32 = 32;
+type LaneMapping = Mapping<VirtualCpus, Memory, Direction>;
 
-/// With more commands than this in a batch of several CPUs, one for the context instead, as the
-/// library combines them.
-const BATCH_CONTEXT_ABOVE: u64 = 16;
-
-/// Where the trace is.
-#[derive(Clone, Copy, Debug)]
-pub struct At {
-    /// The trace's time, which never steps back.
-    pub now_ns: u64,
-    /// The CPU.
-    pub cpu: u16,
-}
-
-/// Whether a map was carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    Yes,
-    /// No room for it, or beyond what the format can express.
-    Rejected,
-}
-
-/// What an operation is about to move, to the byte.
-pub(super) struct Moved<'o> {
-    pub(super) class: Class,
-    pub(super) direction: Direction,
-    pub(super) bytes: u64,
-    pub(super) pieces: &'o [Piece],
-}
-
-/// A policy, whatever its machine's table format.
-pub(super) trait Lane {
-    /// Tells what the map after this moves; a policy that copies wants to know.
-    fn moves(&mut self, moved: &Moved<'_>) {
-        let _ = moved;
-    }
-
-    /// Maps `pieces`, whole pages of `bytes` bytes in all, as operation `id`, and lets the device
-    /// touch each page once.
-    fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken>;
-
-    /// Unmaps operation `id`; one that was rejected is passed over.
-    fn unmap(&mut self, at: At, id: u64) -> Result<()>;
-
-    /// Pays what is still owed and reports.
-    fn finish(&mut self) -> Result<PolicyReport>;
-}
-
-#[derive(Debug)]
 struct Live {
-    block: Block,
-    range: IovaRange,
+    mapping: LaneMapping,
+    /// Bytes of its pages.
+    padded: u64,
     /// Entries that translate it.
     entries: u64,
 }
 
-/// Spreads consecutive numbers; the order of the map is never looked at.
-#[derive(Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64((*byte).into());
-        }
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        self.0 = (self.0 ^ id)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29);
-    }
-}
-
-/// A lane over table format `F`.
-pub(super) struct FormatLane<F: Format> {
-    policy: Policy,
-    table: PageTable<F, Arc<SlabTables<F::Word>>>,
-    rig: Rig<F>,
-    caps: Capabilities,
-    map_quirks: Quirks,
-    unmap_quirks: Quirks,
-    space: Space,
-    live: HashMap<u64, Live, BuildHasherDefault<IdHasher>>,
-    lazy: LazyQueue,
-    batches: Batches,
+/// What CPUs share.
+struct State {
+    /// Mappings; none where the map was rejected.
+    live: HashMap<u64, Option<Live>, BuildHasherDefault<IdHasher>>,
+    windows: Windows,
+    /// By CPU, when its last operation ended, in virtual nanoseconds.
+    clocks: Vec<f64>,
+    table_pages: usize,
     tally: Tally,
+    failure: Option<anyhow::Error>,
 }
 
-/// Table pages that a lane can need at most: every table below the window's top, those that wait
-/// for quiet beside those that replace them, and the levels above.
-pub(super) fn table_pages<F: Format>() -> u32 {
+/// A policy's machine.
+pub(super) struct Lane {
+    // Before the fixture: mappings lead to its space.
+    state: Mutex<State>,
+    devices: Vec<Device<VirtualCpus>>,
+    /// The device of what is not copied, where everything else is.
+    in_place: Option<Device<VirtualCpus>>,
+    pool: Option<Arc<CountedPool>>,
+    fixture: Fixture,
+    policy: Policy,
+    prices: WorkPrices,
+}
+
+/// Table pages that a lane can need at most: every table of the window, as many that wait for an
+/// invalidation, and the levels above.
+fn most_table_pages<F: Format>() -> u32 {
     let leaf_span_lg2 = F::GRANULE.lg2() + F::INDEX_LG2;
     2 * (1 << WINDOW_LG2.saturating_sub(leaf_span_lg2)) + 64
 }
 
-impl<F: Format> FormatLane<F> {
-    pub(super) fn new(
+impl Lane {
+    /// `policy` on `cpus` virtual CPUs.
+    pub(super) fn new<F: Format>(
         policy: Policy,
         profile: &Profile,
         format: F,
-        memory: Arc<SlabTables<F::Word>>,
+        cpus: usize,
     ) -> Result<Self> {
-        let table = PageTable::new(format, memory.clone())?;
-        let rig = Rig::new(profile, memory, table.root())?;
+        let last = (1u64 << WINDOW_LG2.min(format.input_lg2())) - 1;
+        let window = IovaRange::new(Iova::new(F::GRANULE.bytes()), Iova::new(last));
         let caps = profile.capabilities();
-        let window = WINDOW_LG2.min(format.input_lg2());
-        Ok(Self {
-            policy,
-            rig,
-            table,
+        let setup = FixtureSetup {
+            profile,
+            layout: profile.format(),
             caps,
-            map_quirks: policy.map_quirks(&caps, profile.quirks()),
-            unmap_quirks: policy.unmap_quirks(&caps, profile.quirks()),
-            space: Space::new(F::GRANULE, window),
+            quirks: policy.quirks(&caps, own_quirks(profile)?),
+            cpus,
+            submitting: match policy {
+                Policy::Combined => Submitting::Combined,
+                _ => Submitting::Alone,
+            },
+            options: SpaceOptions {
+                window: window.context("an empty window of addresses")?,
+                policy: policy.unmaps(),
+                ..SpaceOptions::default()
+            },
+            table_pages: most_table_pages::<F>(),
+        };
+        let fixture = Fixture::new(format, &setup)?;
+        let pool = match policy {
+            Policy::Bounce => Some(Arc::new(CountedPool::new(&fixture.cpus)?)),
+            _ => None,
+        };
+        let state = State {
             live: HashMap::default(),
-            lazy: LazyQueue::new(LazyBounds::default()),
-            batches: Batches::default(),
+            windows: Windows::new(cpus, Bounds::default().age.get() as f64),
+            clocks: vec![0.0; cpus],
+            table_pages: 0,
             tally: Tally::default(),
+            failure: None,
+        };
+        Ok(Self {
+            state: Mutex::new(state),
+            devices: Vec::new(),
+            in_place: match pool {
+                Some(_) => Some(fixture.untranslated(StreamId::new(MOST_DEVICES))?),
+                None => None,
+            },
+            pool,
+            fixture,
+            policy,
+            prices: WorkPrices::of(policy, profile)?,
         })
     }
 
-    fn pay(&self, quirks: &Quirks, gather: Gather) -> Result<Quiesced> {
-        self.rig.pay(self.table.id(), &self.caps, quirks, gather)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pays for all that the lazy queue holds, at trace time `now_ns`.
-    fn flush(&mut self, now_ns: u64) -> Result<()> {
-        let waited = self.lazy.age_ns(now_ns) as f64;
-        let before = self.rig.now_ns();
-        let gather = std::mem::take(&mut self.lazy.gather);
-        let quiet = self.pay(&self.unmap_quirks, gather)?;
-        let bytes = self.lazy.bytes();
-        self.tally
-            .exposed(bytes, waited + self.rig.now_ns() - before);
-        self.tally.reusable_bytes = self.tally.reusable_bytes.max(bytes);
-        for block in self.lazy.drain() {
-            self.space.free(block, &quiet);
+    fn now(&self) -> f64 {
+        self.fixture.cpus.now_exact_ns()
+    }
+
+    /// Carries out the operations of `chunk`.
+    ///
+    /// # Errors
+    /// If the library or the model refuses what it should take.
+    pub(super) fn run(&mut self, chunk: &Chunk) -> Result<()> {
+        self.attach(chunk)?;
+        self.run_until(chunk, chunk.end_ns as f64)
+    }
+
+    /// Lets the timers run that are left, and reports.
+    ///
+    /// # Errors
+    /// As [`Lane::run`].
+    pub(super) fn finish(&mut self) -> Result<PolicyReport> {
+        let nothing = Chunk::new(self.state().clocks.len());
+        self.run_until(&nothing, f64::INFINITY)?;
+        let state = self.state();
+        let (windows, pool) = (&state.windows, self.pool.as_deref());
+        Ok((state.tally).report(self.policy, &self.prices, windows, &self.fixture, pool))
+    }
+
+    /// Attaches the devices of `chunk` that were not seen before.
+    fn attach(&mut self, chunk: &Chunk) -> Result<()> {
+        let most = chunk.ops().iter().map(|op| op.device + 1).max();
+        let most = most.unwrap_or(0).min(MOST_DEVICES);
+        for number in self.devices.len() as u32..most {
+            let stream = StreamId::new(number);
+            self.devices.push(match &self.pool {
+                None => self.fixture.device(stream)?,
+                Some(pool) => {
+                    (self.fixture.untranslated(stream)?).with_copies(pool.clone().copying())
+                }
+            });
         }
-        self.table.reclaim(quiet).expect("a proof of this table");
         Ok(())
     }
 
-    /// Lets the lazy queue's timer fire if its time has come.
-    fn tick(&mut self, now_ns: u64) -> Result<()> {
-        match self.lazy.due_ns() {
-            Some(due) if due <= now_ns => self.flush(due),
-            _ => Ok(()),
-        }
-    }
-
-    fn note_pages(&mut self) {
-        self.tally.pages_peak = self.tally.pages_peak.max(self.table.pages());
-    }
-
-    fn block(&mut self, now_ns: u64, granules: u64) -> Result<Option<Block>> {
-        if let Some(block) = self.space.alloc(granules) {
-            return Ok(Some(block));
-        }
-        if self.lazy.due_ns().is_some() {
-            self.flush(now_ns)?;
-        }
-        Ok(self.space.alloc(granules))
-    }
-
-    /// Entries that translate `range`; fewer than its pages where there is room for blocks.
-    fn entries(&self, range: IovaRange) -> u64 {
-        let pages = range.pages(F::GRANULE);
-        if pages >> F::INDEX_LG2 == 0 {
-            return pages;
-        }
-        self.table.mappings(range).count() as u64
-    }
-
-    /// Lets what is to be submitted together by `ns` be submitted.
-    fn submit_due(&mut self, ns: f64) -> Result<()> {
-        let Some(batch) = self.batches.due(ns) else {
-            return Ok(());
+    fn run_until(&self, chunk: &Chunk, end_ns: f64) -> Result<()> {
+        let schedule = Schedule {
+            limit_ns: u64::MAX,
+            ..Schedule::of_seed(SEED)
         };
-        let quirks = match batch.callers {
-            0 | 1 => self.unmap_quirks,
-            _ => Quirks {
-                context_above: self.unmap_quirks.context_above.min(BATCH_CONTEXT_ABOVE),
-                ..self.unmap_quirks
-            },
-        };
-        let (begin, first_ns) = batch.times();
-        let before = self.rig.now_ns();
-        let quiet = self.pay(&quirks, batch.gather)?;
-        let took = self.rig.now_ns() - before;
-        let waited = self.batches.submitted(begin, first_ns, took);
-        self.tally.exposed(batch.bytes, waited);
-        for block in batch.blocks {
-            self.space.free(block, &quiet);
-        }
-        self.table.reclaim(quiet).expect("a proof of this table");
-        Ok(())
-    }
-
-    fn unmap_combined(&mut self, at: At, block: Block, range: IovaRange) -> Result<()> {
-        let mut ns = at.now_ns as f64;
-        self.submit_due(ns)?;
-        while let Some(until) = self.batches.waits_until(at.cpu, ns) {
-            ns = until;
-            self.submit_due(ns)?;
-        }
-        let before = self.batches.gather.table_pages();
-        self.table.unmap(range, &mut self.batches.gather)?;
-        self.note_tables(self.batches.gather.table_pages().saturating_sub(before));
-        let bytes = range.len_minus_one() + 1;
-        self.batches.push(ns, at.cpu, block, bytes);
-        self.submit_due(ns)
-    }
-}
-
-/// Lets the device touch each page of `range` once.
-pub(super) fn touch<F: Format>(rig: &Rig<F>, range: IovaRange) {
-    let mut at = Some(range.start());
-    while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
-        rig.touch(iova);
-        at = iova.checked_add(F::GRANULE.bytes());
-    }
-}
-
-impl<F: Format> Lane for FormatLane<F> {
-    fn map(&mut self, at: At, id: u64, pieces: &[Segment], bytes: u64) -> Result<Taken> {
-        self.tick(at.now_ns)?;
-        let granules = bytes.div_ceil(F::GRANULE.bytes());
-        let Some(block) = self.block(at.now_ns, granules)? else {
-            self.tally.rejected += 1;
-            return Ok(Taken::Rejected);
-        };
-        let mut gather = Gather::new();
-        let access = Access::READ | Access::WRITE;
-        let list = pieces.iter().copied();
-        let range = match self.table.map_sg(block.start(), list, access, &mut gather) {
-            Ok(range) => range,
-            Err(error @ (MapError::AlreadyMapped { .. } | MapError::Memory(_))) => {
-                return Err(anyhow!(error).context("the library refused a map it should take"));
+        self.fixture.cpus.run(&schedule, |cpu| {
+            if let Err(error) = self.operate(cpu.get() as usize, chunk, end_ns) {
+                self.state().failure.get_or_insert(error);
             }
-            Err(_) => {
-                self.space.put_unused(block);
-                self.tally.rejected += 1;
-                return Ok(Taken::Rejected);
-            }
-        };
-        self.tally.maps += 1;
-        let entries = self.entries(range);
-        self.tally.entries_mapped += entries;
-        if !gather.is_empty() {
-            let quiet = self.pay(&self.map_quirks, gather)?;
-            self.table.reclaim(quiet).expect("a proof of this table");
-        }
-        self.note_pages();
-        self.live.insert(
-            id,
-            Live {
-                block,
-                range,
-                entries,
-            },
-        );
-        self.tally.mapped_peak = self.tally.mapped_peak.max(self.live.len() as u64);
-        touch::<F>(&self.rig, range);
-        Ok(Taken::Yes)
+        })?;
+        self.state().failure.take().map_or(Ok(()), Err)
     }
 
-    fn unmap(&mut self, at: At, id: u64) -> Result<()> {
-        self.tick(at.now_ns)?;
-        let Some(Live {
-            block,
-            range,
-            entries,
-        }) = self.live.remove(&id)
-        else {
-            return Ok(());
-        };
-        let bytes = range.len_minus_one() + 1;
-        self.tally.unmaps += 1;
-        self.tally.entries_unmapped += entries;
-        if self.policy == Policy::Lazy {
-            let before = self.lazy.gather.table_pages();
-            self.table.unmap(range, &mut self.lazy.gather)?;
-            self.note_tables(self.lazy.gather.table_pages().saturating_sub(before));
-            return match self.lazy.push(block, bytes, at.now_ns) {
-                Fill::Room => Ok(()),
-                Fill::Full => self.flush(at.now_ns),
+    /// What one CPU does until `end_ns`.
+    fn operate(&self, cpu: usize, chunk: &Chunk, end_ns: f64) -> Result<()> {
+        let clock = self.state().clocks[cpu];
+        self.fixture.cpus.sleep_until(clock);
+        for op in chunk.of(cpu) {
+            self.fire_timers(cpu, op.at_ns as f64)?;
+            self.fixture.cpus.sleep_until(op.at_ns as f64);
+            let done = match &op.kind {
+                Kind::Map(map) => self.map(op, map, chunk),
+                Kind::Unmap => self.unmap(cpu, op),
             };
+            done.with_context(|| format!("line {}", op.line))?;
+            if self.state().failure.is_some() {
+                return Ok(());
+            }
         }
-        if self.policy == Policy::Combined {
-            return self.unmap_combined(at, block, range);
-        }
-        let mut gather = Gather::new();
-        self.table.unmap(range, &mut gather)?;
-        self.note_tables(gather.table_pages());
-        let before = self.rig.now_ns();
-        let quiet = self.pay(&self.unmap_quirks, gather)?;
-        self.tally.exposed(bytes, self.rig.now_ns() - before);
-        self.space.free(block, &quiet);
-        self.table.reclaim(quiet).expect("a proof of this table");
+        self.fire_timers(cpu, end_ns)?;
+        self.state().clocks[cpu] = self.now();
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<PolicyReport> {
-        if let Some(due) = self.lazy.due_ns() {
-            self.flush(due)?;
+    /// Lets a CPU's timer fire at each moment at which its queue is due by `until_ns`.
+    fn fire_timers(&self, cpu: usize, until_ns: f64) -> Result<()> {
+        loop {
+            let due = self.state().windows.due_ns(cpu);
+            let Some(due) = due.filter(|due| *due <= until_ns) else {
+                return Ok(());
+            };
+            self.fixture.cpus.sleep_until(due);
+            self.tick(cpu)?;
         }
-        self.submit_due(f64::INFINITY)?;
-        Ok(self.tally.report(self.policy.name(), &self.rig))
     }
-}
 
-impl<F: Format> FormatLane<F> {
-    fn note_tables(&mut self, freed: usize) {
-        if freed > 0 {
-            self.tally.table_unmaps += 1;
-            self.tally.tables_freed += freed as u64;
+    /// Flushes what is due, the queue of `cpu` in any case.
+    fn tick(&self, cpu: usize) -> Result<()> {
+        let now = self.now();
+        let (own, due) = {
+            let windows = &mut self.state().windows;
+            (windows.take(cpu), windows.take_due(now))
+        };
+        self.fixture.space.tick()?;
+        self.close(own)?;
+        self.close(due)
+    }
+
+    /// Takes back the buffers of `window`, which has been flushed, and notes that.
+    fn close(&self, window: Window) -> Result<()> {
+        // Another CPU may have begun the flush and not ended it.
+        for deferred in window.deferred {
+            deferred.reclaim().map_err(|kept| anyhow!(kept.error))?;
         }
-        self.note_pages();
+        self.note_tables();
+        let now = self.now();
+        self.state().windows.close(window.bytes, window.since, now);
+        Ok(())
+    }
+
+    /// Notes how many table pages there are, and how many have come back since the last time.
+    fn note_tables(&self) -> u64 {
+        if self.pool.is_some() {
+            // What is copied needs none.
+            return 0;
+        }
+        let pages = self.fixture.table_pages();
+        let mut state = self.state();
+        let freed = state.table_pages.saturating_sub(pages) as u64;
+        state.table_pages = pages;
+        state.tally.pages_peak = state.tally.pages_peak.max(pages);
+        state.tally.tables_freed += freed;
+        freed
+    }
+
+    fn map(&self, op: &Op, map: &Map, chunk: &Chunk) -> Result<()> {
+        let pieces = chunk.pieces(map);
+        if pieces.is_empty() {
+            self.state().live.insert(op.id, None);
+            return Ok(());
+        }
+        let own = self.devices.get((op.device % MOST_DEVICES) as usize);
+        let (device, pieces) = match (&self.pool, map.class) {
+            (None, _) => (own, pieces.to_vec()),
+            (Some(_), Class::Streaming) => (own, parts(pieces, map.bytes)),
+            // It lies where the device reaches it, and is not copied.
+            (Some(_), Class::Coherent) => (self.in_place.as_ref(), pieces.to_vec()),
+        };
+        let device = device.context("a device that was not attached")?;
+        let (queue, space) = (&self.fixture.queue, &self.fixture.space);
+        let submitted = queue.submitted();
+        let map_it = || device.map(Memory(pieces), map.direction);
+        let mapped = self.fixture.while_mapping(map_it);
+        if queue.submitted() != submitted && space.waiting() == (0, 0) {
+            // Without free addresses the library has flushed all queues.
+            let all = self.state().windows.take_due(f64::INFINITY);
+            self.close(all)?;
+        }
+        self.note_tables();
+        let mapping = match mapped {
+            Ok(mapping) => mapping,
+            Err(refused) => return self.reject(op, refused.error),
+        };
+        map.taken.fetch_add(1, Ordering::Relaxed);
+        self.fixture.use_once(device, &mapping, map.direction);
+        let live = self.live(mapping, map.padded);
+        let mut state = self.state();
+        state.tally.mapped(live.entries);
+        state.live.insert(op.id, Some(live));
+        Ok(())
+    }
+
+    fn live(&self, mapping: LaneMapping, padded: u64) -> Live {
+        let granule = self.fixture.space.granule();
+        let pages = IovaRange::from_len(mapping.iova().align_down(granule), padded);
+        let entries = match (&self.pool, pages) {
+            (None, Some(pages)) => self.fixture.entries(pages),
+            // Nothing is mapped.
+            _ => 0,
+        };
+        Live {
+            mapping,
+            padded,
+            entries,
+        }
+    }
+
+    fn reject(&self, op: &Op, error: MapError) -> Result<()> {
+        let rejected = match error {
+            MapError::Iova(IovaError::Full { .. }) | MapError::TooLong | MapError::Copy(_) => true,
+            MapError::Domain(DomainError::Map(error)) => !matches!(
+                error,
+                TableError::AlreadyMapped { .. } | TableError::Memory(_)
+            ),
+            _ => false,
+        };
+        if !rejected {
+            return Err(anyhow!(error).context("the library refused a map it should take"));
+        }
+        let mut state = self.state();
+        state.tally.rejected += 1;
+        state.live.insert(op.id, None);
+        Ok(())
+    }
+
+    /// The mapping that `op` ends, once its map has been carried out; none if it was rejected.
+    fn take(&self, op: &Op) -> Option<Live> {
+        loop {
+            {
+                let mut state = self.state();
+                match state.live.remove(&op.id) {
+                    Some(found) => return found,
+                    None if state.failure.is_some() => return None,
+                    None => {}
+                }
+            }
+            self.fixture.cpus.relax();
+        }
+    }
+
+    fn unmap(&self, cpu: usize, op: &Op) -> Result<()> {
+        let Some(live) = self.take(op) else {
+            return Ok(());
+        };
+        let Live {
+            mapping,
+            padded,
+            entries,
+        } = live;
+        self.state().tally.unmapped(entries);
+        // What is not mapped does not stay reachable.
+        let bytes = if self.pool.is_some() { 0 } else { padded };
+        if mapping.is_copied() {
+            let pages = padded >> self.fixture.space.granule().lg2();
+            self.state().tally.save(pages);
+        }
+        let begin = self.now();
+        let (queue, space) = (&self.fixture.queue, &self.fixture.space);
+        match self.policy.unmaps() {
+            Unmaps::Deferred => {
+                self.state().windows.queue(cpu, bytes, begin);
+                let deferred = mapping.defer().map_err(|not| anyhow!(not.error))?;
+                self.state().windows.keep(cpu, deferred);
+                // A worker, which is there at once.
+                match space.is_flush_due() {
+                    true => self.tick(cpu),
+                    false => Ok(()),
+                }
+            }
+            Unmaps::Lazy => {
+                self.state().windows.queue(cpu, bytes, begin);
+                let submitted = queue.submitted();
+                mapping.unmap().map_err(|not| anyhow!(not.error))?;
+                if queue.submitted() == submitted {
+                    return Ok(());
+                }
+                let window = self.state().windows.take(cpu);
+                self.close(window)
+            }
+            Unmaps::Strict => {
+                self.state().windows.open(bytes);
+                mapping.unmap().map_err(|not| anyhow!(not.error))?;
+                if self.note_tables() > 0 {
+                    self.state().tally.table_unmaps += 1;
+                }
+                let now = self.now();
+                self.state().windows.close(bytes, Some(begin), now);
+                Ok(())
+            }
+        }
     }
 }

@@ -1,11 +1,10 @@
 //! Replay: what a machine's DMA activity costs under each invalidation policy.
 //!
-//! Each policy drives a real page table of the library against the model of one machine, in
-//! virtual time. `docs/replay.md` says what is counted and how.
+//! Each policy drives the library's DMA layer against the model of one machine, in virtual time.
+//! `docs/replay.md` says what is counted and how.
 
-mod bounce_lane;
-mod combine;
-mod deferred_lane;
+mod bounce;
+mod chunk;
 mod lane;
 mod policy;
 mod report;
@@ -13,10 +12,11 @@ mod run;
 mod tally;
 mod text;
 mod warnings;
+mod window;
 
-pub use lane::At;
-pub(crate) use lane::IdHasher;
-pub use policy::{LazyBounds, Policy};
+pub use chunk::At;
+pub(crate) use chunk::IdHasher;
+pub use policy::Policy;
 pub use report::{
     BounceCounts, DeviceCounts, Exposed, Invalidations, PolicyReport, ReplayReport, Saved,
     TimeByCause, TraceReport,

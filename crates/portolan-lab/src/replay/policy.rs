@@ -1,17 +1,14 @@
-//! The invalidation policies that a replay compares, and the lazy policy's queue.
+//! The invalidation policies that a replay compares, and how the library is set up for each.
 //!
-//! The strict policies pay each unmap's debt at once and differ in the form of command. The lazy
-//! one keeps what was unmapped in a single queue and pays for all of it with one context
-//! invalidation when the queue is full by entries or by bytes, or when its oldest entry reaches the
-//! time bound by the trace's own clock. Combined and deferred are the library's own ways of being
-//! strict: no memory can be reused while a device may reach it.
+//! The strict policies invalidate at each unmap and differ in the form of command. The lazy one has
+//! the library's flush queues, each flushed by context. Combined and deferred are the library's own
+//! ways of being strict: no memory can be reused while a device may reach it.
 
 use std::fmt;
 use std::str::FromStr;
 
-use portolan::inval::{Capabilities, Gather, Preference, Quirks, RangeForm, WalkFlush};
-
-use crate::iova::Block;
+use portolan::dma::Policy as Unmaps;
+use portolan::inval::{Caching, Capabilities, Preference, Quirks, RangeForm, WalkFlush};
 
 /// When and how unmapped addresses are invalidated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,41 +59,37 @@ impl Policy {
         }
     }
 
-    /// How this policy has an unmap's debt planned on a machine.
-    ///
-    /// The strict policies by page and by range stay what they are: no threshold and no walk flush
-    /// turns them into another. Where the hardware has no ranges, strict by range goes by page.
-    pub(crate) fn unmap_quirks(self, caps: &Capabilities, machine: Quirks) -> Quirks {
-        let preference = match (self, caps.range) {
-            (Self::Combined | Self::Deferred | Self::Bounce, _) => return machine,
-            (Self::StrictPage, _) | (Self::StrictRange, RangeForm::Absent) => Preference::ByPage,
-            (Self::StrictRange, _) => Preference::ByRange,
-            (Self::StrictContext | Self::Lazy, _) => {
-                return Quirks {
-                    preference: Preference::ByContext,
-                    ..machine
-                };
-            }
-        };
-        let walk_flush = WalkFlush::ByAddress;
-        Quirks {
-            preference,
-            walk_flush,
-            context_above: u64::MAX,
-            ..machine
+    /// What the library's DMA layer is told.
+    pub(super) fn unmaps(self) -> Unmaps {
+        match self {
+            Self::Lazy => Unmaps::Lazy,
+            Self::Deferred => Unmaps::Deferred,
+            _ => Unmaps::Strict,
         }
     }
 
-    /// How this policy has a map's debt planned. Lazy defers unmaps only, and a map is as cheap as
-    /// the hardware lets it be.
-    pub(crate) fn map_quirks(self, caps: &Capabilities, machine: Quirks) -> Quirks {
-        match self {
-            Self::Lazy => Quirks {
-                preference: Preference::Fewest,
-                ..machine
-            },
-            Self::Combined | Self::Deferred | Self::Bounce => machine,
-            strict => strict.unmap_quirks(caps, machine),
+    /// How this policy has invalidations planned on a machine whose own plan has the quirks `own`.
+    ///
+    /// The strict policies by page and by range stay what they are: no threshold and no walk flush
+    /// turns them into another. Where the hardware has no ranges, strict by range goes by page.
+    pub(super) fn quirks(self, caps: &Capabilities, own: Quirks) -> Quirks {
+        let (walk_flush, preference, context_above) = match (self, caps.range, caps.caching) {
+            (Self::StrictPage, ..) | (Self::StrictRange, RangeForm::Absent, _) => {
+                (WalkFlush::ByAddress, Preference::ByPage, u64::MAX)
+            }
+            (Self::StrictRange, ..) => (WalkFlush::ByAddress, Preference::ByRange, u64::MAX),
+            // Maps owe an invalidation too, and there it is not worth the whole context.
+            (Self::Lazy, _, Caching::NotPresentToo) => (own.walk_flush, Preference::Fewest, 1),
+            (Self::StrictContext | Self::Lazy, ..) => {
+                (own.walk_flush, Preference::ByContext, own.context_above)
+            }
+            (Self::Combined | Self::Deferred | Self::Bounce, ..) => return own,
+        };
+        Quirks {
+            walk_flush,
+            preference,
+            context_above,
+            ..own
         }
     }
 }
@@ -118,101 +111,9 @@ impl FromStr for Policy {
     }
 }
 
-/// How much the lazy policy may leave reachable, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LazyBounds {
-    /// Unmapped operations; reaching it flushes.
-    pub entries: usize,
-    /// Nanoseconds of trace time since the oldest unmap; reaching it flushes.
-    pub ns: u64,
-    /// Bytes; reaching it flushes.
-    pub bytes: u64,
-}
-
-impl Default for LazyBounds {
-    /// 256 entries, 10 ms, 64 MiB.
-    fn default() -> Self {
-        Self {
-            entries: 256,
-            ns: 10_000_000,
-            bytes: 64 << 20,
-        }
-    }
-}
-
-/// What the lazy policy has unmapped and not yet invalidated.
-#[derive(Debug)]
-pub(crate) struct LazyQueue {
-    bounds: LazyBounds,
-    /// The debt of all entries.
-    pub(crate) gather: Gather,
-    held: Vec<Block>,
-    bytes: u64,
-    /// Trace time of the oldest unmap.
-    oldest_ns: u64,
-}
-
-/// Whether a queue has to be flushed now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fill {
-    Room,
-    Full,
-}
-
-impl LazyQueue {
-    pub(crate) fn new(bounds: LazyBounds) -> Self {
-        let held = Vec::with_capacity(bounds.entries.min(1 << 16));
-        Self {
-            bounds,
-            gather: Gather::new(),
-            held,
-            bytes: 0,
-            oldest_ns: 0,
-        }
-    }
-
-    /// When the queue has to be flushed at the latest, in trace time; `None` if it is empty.
-    pub(crate) fn due_ns(&self) -> Option<u64> {
-        (!self.held.is_empty()).then(|| self.oldest_ns.saturating_add(self.bounds.ns))
-    }
-
-    /// Nanoseconds of trace time between the oldest unmap and `now_ns`.
-    pub(crate) fn age_ns(&self, now_ns: u64) -> u64 {
-        if self.held.is_empty() {
-            0
-        } else {
-            now_ns.saturating_sub(self.oldest_ns)
-        }
-    }
-
-    /// Bytes that the device can still reach.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Adds an operation whose debt is in [`Self::gather`] already.
-    pub(crate) fn push(&mut self, block: Block, bytes: u64, now_ns: u64) -> Fill {
-        if self.held.is_empty() {
-            self.oldest_ns = now_ns;
-        }
-        self.held.push(block);
-        self.bytes = self.bytes.saturating_add(bytes);
-        let full = self.held.len() >= self.bounds.entries || self.bytes >= self.bounds.bytes;
-        if full { Fill::Full } else { Fill::Room }
-    }
-
-    /// Empties the queue once its debt has been paid.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Block> {
-        self.bytes = 0;
-        self.held.drain(..)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::iova::Space;
-    use portolan::addr::PageSize;
 
     #[test]
     fn names_round_trip_and_unknown_ones_are_told() {
@@ -224,27 +125,5 @@ mod tests {
             error.contains("`loose`") && error.contains("strict-range"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn each_bound_is_kept() {
-        let bounds = LazyBounds {
-            entries: 3,
-            ns: 100,
-            bytes: 10_000,
-        };
-        let mut space = Space::new(PageSize::SIZE_4K, 32);
-        let mut queue = LazyQueue::new(bounds);
-        let mut block = || space.alloc(1).unwrap();
-        assert_eq!(queue.due_ns(), None);
-        assert_eq!(queue.push(block(), 4096, 50), Fill::Room);
-        assert_eq!(queue.push(block(), 4096, 70), Fill::Room);
-        assert_eq!(queue.due_ns(), Some(150));
-        assert_eq!(queue.age_ns(80), 30);
-        assert_eq!(queue.push(block(), 1, 80), Fill::Full);
-        assert_eq!(queue.bytes(), 8193);
-        assert_eq!(queue.drain().count(), 3);
-        assert_eq!((queue.bytes(), queue.due_ns()), (0, None));
-        assert_eq!(queue.push(block(), 10_000, 90), Fill::Full);
     }
 }

@@ -4,39 +4,30 @@
 //! one IOMMU.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use portolan::addr::{PageSize, PhysAddr};
-use portolan::platform::SlabTables;
-use portolan::table::{Format, Segment};
+use portolan::addr::PageSize;
+use portolan::table::Format;
 use portolan_cli::display;
 use portolan_cli::progress::Progress;
+use portolan_model::cpus::MAX_CPUS;
 use portolan_model::profile::Profile;
 
-use super::bounce_lane::BounceLane;
-use super::deferred_lane::DeferredLane;
-use super::lane::{At, FormatLane, Lane, Moved, Taken, WINDOW_LG2, table_pages};
+use super::chunk::{At, Chunk};
+use super::lane::Lane;
 use super::policy::Policy;
 use super::report::{ReplayReport, TraceReport};
 use super::text::{findings, linux_finding};
 use super::warnings::warnings;
 use crate::linux::{Counter, Rules};
 use crate::machines::{WithFormat, with_format};
-use crate::trace::{self, OpKind, Piece, Reader, Summary};
+use crate::trace::{self, OpKind, Reader, Summary};
 
 /// The trace that comes with the program, and its name.
 const BUNDLED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.mixed-sg-4j.trace.xz");
 const BUNDLED_NAME: &str = "bundled trace vtd-strict.mixed-sg-4j";
-/// Operations between two looks at the clock.
-const PACE: u64 = 1 << 14;
 /// Line numbers kept of what was rejected.
 const KEPT_LINES: usize = 20;
-/// Where table memory lies for the model; any place does.
-const TABLES_AT: u64 = 1 << 40;
-/// Memory for mappings whose place the trace does not tell: odd pages, so that they take single
-/// pages as scattered memory does.
-const UNKNOWN_AT: u64 = 0x1000_1000;
 
 /// Replays the trace at `path`, or the bundled one; warnings go to standard error.
 ///
@@ -124,22 +115,16 @@ impl WithFormat for Task<'_> {
         let mut linux = linux
             .map(|rules| Counter::new(rules, profile))
             .transpose()?;
-        // Memory outside the format's reach would do for tables that only CPUs read.
-        let at = PhysAddr::new(TABLES_AT.min(1 << (format.output_lg2() - 1)));
-        let mut lanes: Vec<Box<dyn Lane>> = Vec::new();
-        for policy in policies {
-            let memory = || Arc::new(SlabTables::new(at, F::GRANULE, table_pages::<F>()));
-            lanes.push(match policy {
-                Policy::Bounce => Box::new(BounceLane::new(profile)?),
-                Policy::Deferred => Box::new(DeferredLane::new(profile, format, memory())?),
-                other => Box::new(FormatLane::new(*other, profile, format, memory())?),
-            });
-        }
-        let rejected = drive(reader, F::GRANULE, &mut lanes, linux.as_mut())?;
-        let mut reports = Vec::new();
-        for lane in &mut lanes {
-            reports.push(lane.finish()?);
-        }
+        let cpus = profile.cpus().clamp(1, MAX_CPUS as u32) as usize;
+        let lanes = policies
+            .iter()
+            .map(|policy| Lane::new(*policy, profile, format, cpus));
+        let mut lanes = lanes.collect::<Result<Vec<_>>>()?;
+        let rejected = drive(reader, F::GRANULE, cpus, &mut lanes, linux.as_mut())?;
+        let reports = lanes
+            .iter_mut()
+            .map(Lane::finish)
+            .collect::<Result<Vec<_>>>()?;
         let trace = trace_report(reader.summary(), rejected);
         let linux = linux.map(|counter| counter.finish(&trace.devices));
         let mut findings = findings(&trace, &reports);
@@ -174,71 +159,48 @@ impl Rejected {
 fn drive(
     reader: &mut Reader,
     granule: PageSize,
-    lanes: &mut [Box<dyn Lane + '_>],
+    cpus: usize,
+    lanes: &mut [Lane],
     mut linux: Option<&mut Counter>,
 ) -> Result<Rejected> {
-    let mut segments: Vec<Segment> = Vec::new();
     let progress = Progress::unbounded();
     let mut operations = 0u64;
     let mut rejected = Rejected::default();
+    let mut chunk = Chunk::new(cpus);
     // Time stamps of different CPUs may step back; policies see time that does not.
     let mut now_ns = 0;
-    while let Some(op) = reader.next_op() {
-        now_ns = now_ns.max(op.time_ns);
-        let at = At {
-            now_ns,
-            cpu: op.cpu,
-        };
-        match op.kind {
-            OpKind::Map {
-                id,
-                bytes,
-                offset,
-                pieces,
-                class,
-                direction,
-                ..
-            } => {
-                let Some(padded) = pad(pieces, offset.into(), bytes, granule, &mut segments) else {
-                    rejected.note(op.line);
-                    continue;
-                };
-                if let Some(linux) = &mut linux {
-                    linux.map(at, op.device, id.0, padded);
-                }
-                let moved = Moved {
-                    class,
-                    direction,
-                    bytes,
-                    pieces,
-                };
-                let mut taken = 0;
-                for lane in lanes.iter_mut() {
-                    lane.moves(&moved);
-                    let done = lane.map(at, id.0, &segments, padded);
-                    let done = done.with_context(|| format!("map in line {}", op.line))?;
-                    taken += u32::from(done == Taken::Yes);
-                }
-                if taken == 0 {
-                    rejected.note(op.line);
+    loop {
+        let op = reader.next_op();
+        let ended = op.is_none();
+        if let Some(op) = op {
+            now_ns = now_ns.max(op.time_ns);
+            let cpu = op.cpu;
+            let at = At { now_ns, cpu };
+            let padded = chunk.push(&op, at, granule);
+            match (&mut linux, op.kind) {
+                (None, _) => {}
+                (Some(linux), OpKind::Unmap { id, .. }) => linux.unmap(at, op.device, id.0),
+                (Some(linux), OpKind::Map { id, .. }) => {
+                    if let Some(padded) = padded {
+                        linux.map(at, op.device, id.0, padded);
+                    }
                 }
             }
-            OpKind::Unmap { id, .. } => {
-                if let Some(linux) = &mut linux {
-                    linux.unmap(at, op.device, id.0);
-                }
-                for lane in lanes.iter_mut() {
-                    let done = lane.unmap(at, id.0);
-                    done.with_context(|| format!("unmap in line {}", op.line))?;
-                }
-            }
+            operations += 1;
         }
-        operations += 1;
-        if operations.is_multiple_of(PACE) {
-            progress.say(|| so_far(operations, reader));
+        if !ended && !chunk.is_full() {
+            continue;
         }
+        for lane in lanes.iter_mut() {
+            lane.run(&chunk)?;
+        }
+        chunk.rejected().for_each(|line| rejected.note(line));
+        chunk.clear();
+        if ended {
+            return Ok(rejected);
+        }
+        progress.say(|| so_far(operations, reader));
     }
-    Ok(rejected)
 }
 
 fn so_far(operations: u64, reader: &Reader) -> String {
@@ -247,39 +209,6 @@ fn so_far(operations: u64, reader: &Reader) -> String {
         display::bytes(reader.bytes_read()),
     );
     format!("{done} operations, {read} read")
-}
-
-/// Fills `segments` with the whole pages of `pieces`, and with pages of unknown place for the bytes
-/// that no piece accounts for. Their sum, or `None` if that is nothing or too large for the window.
-fn pad(
-    pieces: &[Piece],
-    offset: u64,
-    bytes: u64,
-    granule: PageSize,
-    segments: &mut Vec<Segment>,
-) -> Option<u64> {
-    segments.clear();
-    let mask = granule.bytes() - 1;
-    let mut told = 0u64;
-    let mut padded = 0u64;
-    for piece in pieces.iter().filter(|piece| piece.bytes > 0) {
-        let start = piece.pa.get() & !mask;
-        let end = piece.pa.get().checked_add(piece.bytes)?.checked_add(mask)? & !mask;
-        segments.push(Segment {
-            pa: PhysAddr::new(start),
-            bytes: end - start,
-        });
-        padded = padded.checked_add(end - start)?;
-        told = told.checked_add(piece.bytes)?;
-    }
-    let wanted = bytes.checked_add(if segments.is_empty() { offset } else { 0 })?;
-    if told < wanted {
-        let missing = (wanted - told).checked_add(mask)? & !mask;
-        let pa = PhysAddr::new((UNKNOWN_AT + mask) & !mask);
-        segments.push(Segment { pa, bytes: missing });
-        padded = padded.checked_add(missing)?;
-    }
-    (padded > 0 && padded < 1 << WINDOW_LG2).then_some(padded)
 }
 
 fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
@@ -303,45 +232,5 @@ fn trace_report(summary: &Summary, rejected: Rejected) -> TraceReport {
         devices: summary.devices.clone(),
         rejected_maps: rejected.maps,
         rejected_lines: rejected.first_lines,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn padded(pieces: &[(u64, u64)], offset: u64, bytes: u64) -> Option<(u64, usize)> {
-        let pieces: Vec<_> = pieces
-            .iter()
-            .map(|&(pa, bytes)| Piece {
-                pa: PhysAddr::new(pa),
-                bytes,
-            })
-            .collect();
-        let mut segments = Vec::new();
-        let sum = pad(&pieces, offset, bytes, PageSize::SIZE_4K, &mut segments)?;
-        Some((sum, segments.len()))
-    }
-
-    #[test]
-    fn pieces_are_padded_to_pages() {
-        assert_eq!(padded(&[(0x1840, 1522)], 0x840, 1522), Some((4096, 1)));
-        assert_eq!(padded(&[(0x1fff, 2)], 0xfff, 2), Some((8192, 1)));
-        assert_eq!(
-            padded(&[(0x1000, 4096), (0x9000, 100)], 0, 4196),
-            Some((8192, 2))
-        );
-        // Whole pages told by table events, for an operation of fewer bytes.
-        assert_eq!(padded(&[(0x1000, 4096)], 0x10, 20), Some((4096, 1)));
-    }
-
-    #[test]
-    fn what_is_not_told_is_made_up_and_what_overflows_is_refused() {
-        assert_eq!(padded(&[], 0x800, 4096), Some((8192, 1)));
-        assert_eq!(padded(&[(0x1000, 4096)], 0, 12288), Some((12288, 2)));
-        assert_eq!(padded(&[(u64::MAX - 10, 20)], 0, 20), None);
-        assert_eq!(padded(&[], 0, u64::MAX), None);
-        assert_eq!(padded(&[], 0, 1 << 32), None);
-        assert_eq!(padded(&[], 0, 0), None);
     }
 }

@@ -1,48 +1,133 @@
 //! What a lane counts, and the report that it comes to.
 
-use portolan::table::Format;
+use anyhow::Result;
+use portolan_model::iommu::CommandPrices;
+use portolan_model::profile::{Event, Profile};
 
-use super::report::{DeviceCounts, Exposed, Invalidations, PolicyReport, TimeByCause};
-use crate::rig::Rig;
+use super::bounce::CountedPool;
+use super::policy::Policy;
+use super::report::{
+    BounceCounts, DeviceCounts, Exposed, Invalidations, PolicyReport, Saved, TimeByCause,
+};
+use super::window::Windows;
+use crate::fixture::Fixture;
+
+/// What CPU work and commands cost on a machine, in nanoseconds.
+pub(super) struct WorkPrices {
+    /// A call that maps.
+    map_call: f64,
+    /// A call that unmaps, and one that takes whole tables out of the tree.
+    unmap_call: [f64; 2],
+    /// An entry written or cleared in a run.
+    entry: f64,
+    /// A table page taken out of the tree and freed.
+    table_free: f64,
+    commands: CommandPrices,
+    copy: Option<CopyPrices>,
+}
+
+/// What copying costs.
+struct CopyPrices {
+    call: f64,
+    byte: f64,
+}
+
+impl WorkPrices {
+    /// Those of a machine under `policy`.
+    ///
+    /// # Errors
+    /// If the profile lacks one.
+    pub(super) fn of(policy: Policy, profile: &Profile) -> Result<Self> {
+        Ok(Self {
+            map_call: profile.price(Event::MapCall)?,
+            unmap_call: [
+                profile.price(Event::UnmapCall)?,
+                profile.price(Event::UnmapCallTables)?,
+            ],
+            entry: profile.price(Event::PteWrite)?,
+            table_free: profile.price(Event::TableFree)?,
+            commands: CommandPrices::of(profile)?,
+            copy: match policy {
+                Policy::Bounce => Some(CopyPrices {
+                    call: profile.price(Event::CopyCall)?,
+                    byte: profile.price(Event::CopyByte)?,
+                }),
+                _ => None,
+            },
+        })
+    }
+}
 
 /// Counts of one lane; the rest is the model's.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    pub(super) maps: u64,
-    pub(super) unmaps: u64,
-    pub(super) entries_mapped: u64,
-    pub(super) entries_unmapped: u64,
+    maps: u64,
+    unmaps: u64,
+    entries_mapped: u64,
+    entries_unmapped: u64,
+    mapped_peak: u64,
     pub(super) table_unmaps: u64,
     pub(super) tables_freed: u64,
     pub(super) rejected: u64,
-    pub(super) mapped_peak: u64,
     pub(super) pages_peak: usize,
-    pub(super) exposed_bytes: u64,
-    pub(super) reusable_bytes: u64,
-    pub(super) exposed_ns: f64,
+    /// What strict invalidation of what was copied would have taken.
+    saved: Saved,
 }
 
 impl Tally {
-    /// Notes `bytes` that were reachable for `ns` after their unmap.
-    pub(super) fn exposed(&mut self, bytes: u64, ns: f64) {
-        self.exposed_bytes = self.exposed_bytes.max(bytes);
-        self.exposed_ns = self.exposed_ns.max(ns);
+    /// Notes a map to which `entries` entries lead.
+    pub(super) fn mapped(&mut self, entries: u64) {
+        self.maps += 1;
+        self.entries_mapped += entries;
+        self.mapped_peak = self.mapped_peak.max(self.maps - self.unmaps);
     }
 
-    /// The report of the policy called `name`, whose debts `rig` was paid.
-    pub(super) fn report<F: Format>(&self, name: &str, rig: &Rig<F>) -> PolicyReport {
-        let done = rig.counters();
-        let kinds = done.invalidations;
-        let cpu = rig.cpu();
-        let each = rig.commands();
-        let sum = |terms: &[(u64, f64)]| terms.iter().map(|(n, ns)| *n as f64 * ns).sum::<f64>();
-        let map = sum(&[(self.maps, cpu.map_call), (self.entries_mapped, cpu.entry)]);
-        let unmap = sum(&[
-            (self.unmaps - self.table_unmaps, cpu.unmap_call),
-            (self.table_unmaps, cpu.unmap_call_tables),
-            (self.entries_unmapped, cpu.entry),
-            (self.tables_freed, cpu.table_free),
+    /// Notes its end.
+    pub(super) fn unmapped(&mut self, entries: u64) {
+        self.unmaps += 1;
+        self.entries_unmapped += entries;
+    }
+
+    /// Notes the end of a map of `pages` pages that was copied.
+    pub(super) fn save(&mut self, pages: u64) {
+        self.saved.pages += pages;
+        self.saved.syncs += 1;
+    }
+
+    /// Nanoseconds of CPU work on maps and on unmaps.
+    fn work_ns(&self, prices: &WorkPrices, pool: Option<&CountedPool>) -> (f64, f64) {
+        if let (Some(copy), Some(pool)) = (&prices.copy, pool) {
+            let ([_, _, copies], [inward, outward]) = (pool.slots(), pool.moved());
+            let map = copies as f64 * copy.call + inward as f64 * copy.byte;
+            return (map, outward as f64 * copy.byte);
+        }
+        let [call, with_tables] = prices.unmap_call;
+        let map = sum(&[
+            (self.maps, prices.map_call),
+            (self.entries_mapped, prices.entry),
         ]);
+        let unmap = sum(&[
+            (self.unmaps - self.table_unmaps, call),
+            (self.table_unmaps, with_tables),
+            (self.entries_unmapped, prices.entry),
+            (self.tables_freed, prices.table_free),
+        ]);
+        (map, unmap)
+    }
+
+    /// The report of `policy` on a fixture; `pool` has the copies if it makes some.
+    pub(super) fn report(
+        &self,
+        policy: Policy,
+        prices: &WorkPrices,
+        windows: &Windows,
+        fixture: &Fixture,
+        pool: Option<&CountedPool>,
+    ) -> PolicyReport {
+        let done = fixture.model.counters();
+        let kinds = done.invalidations;
+        let each = prices.commands;
+        let (map, unmap) = self.work_ns(prices, pool);
         let invalidation = sum(&[
             (kinds.page - kinds.page_after_map, each.page),
             (kinds.page_after_map, each.page_after_map),
@@ -58,11 +143,12 @@ impl Tally {
             unmap: us(unmap),
             invalidation: us(invalidation),
             sync_wait: us(done.syncs as f64 * each.sync),
-            device_stall: us(rig.stall_ns()),
+            device_stall: us(fixture.model.stall_ns()),
         };
         time_us.total = time_us.cpu() + time_us.device_stall;
+        let (max_bytes, longest_ns) = windows.worst();
         PolicyReport {
-            policy: name.to_owned(),
+            policy: policy.name().to_owned(),
             operations: self.maps + self.unmaps,
             invalidations: Invalidations {
                 page: kinds.page,
@@ -74,9 +160,12 @@ impl Tally {
             syncs: done.syncs,
             time_us,
             exposed: Exposed {
-                max_bytes: self.exposed_bytes,
-                reusable_bytes: self.reusable_bytes,
-                max_us: us(self.exposed_ns),
+                max_bytes,
+                reusable_bytes: match policy {
+                    Policy::Lazy => max_bytes,
+                    _ => 0,
+                },
+                max_us: us(longest_ns),
             },
             table_pages_peak: self.pages_peak as u64,
             device: DeviceCounts {
@@ -87,7 +176,22 @@ impl Tally {
             },
             rejected_maps: self.rejected,
             mapped_peak: self.mapped_peak,
-            bounce: None,
+            bounce: pool.map(|pool| self.bounced(pool)),
         }
     }
+
+    fn bounced(&self, pool: &CountedPool) -> BounceCounts {
+        let [slots, slots_peak, copies] = pool.slots();
+        BounceCounts {
+            slots,
+            slots_peak,
+            copies,
+            bytes_copied: pool.moved().iter().sum(),
+            saved: self.saved,
+        }
+    }
+}
+
+fn sum(terms: &[(u64, f64)]) -> f64 {
+    terms.iter().map(|(n, ns)| *n as f64 * ns).sum()
 }

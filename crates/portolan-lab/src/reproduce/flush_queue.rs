@@ -12,26 +12,25 @@
 use std::collections::VecDeque;
 
 use anyhow::{Context, Result, anyhow, bail};
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Bounds, Buffers, Constraints, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage,
-    TrapCost, Trust, default_policy,
+    Buffers, DeviceTlb, FromDevice, Mapping, Policy, PolicyInputs, PolicyPreference, SpaceOptions,
+    Stage, TrapCost, Trust, default_policy,
 };
 use portolan::inval::{Caching, Capabilities, Quirks};
-use portolan::platform::SlabTables;
+use portolan::table::Format;
 use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
-use portolan::table::{Access, Format};
+use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Event, Profile};
 
 use super::published;
 use super::rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Throughput, error_pct};
-use crate::buffers::unowned;
-use crate::dma_rig::{DmaRig, SpaceSetup};
+use crate::buffers::Memory;
 use crate::explain::Row as Decision;
-use crate::rig::Rig;
+use crate::fixture::{Fixture, FixtureSetup, Submitting};
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "spr-vm";
@@ -43,7 +42,6 @@ const POSTED: usize = 256;
 const RECEIVED: u64 = 1 << 26;
 const GIB: u64 = 1 << 30;
 const FITTED_ON: &str = "both published rows";
-const TABLES_AT: u64 = 1 << 40;
 /// Sizes of what one unmap takes, for which the price of an invalidation is told.
 const SIZES: [(&str, u64); 3] = [
     ("a packet of 1500 bytes", PACKET),
@@ -99,72 +97,69 @@ impl Counted {
     }
 }
 
-/// Receives through a space of the library.
+/// Receives through a device of the library.
 fn receive<F: Format>(
     profile: &Profile,
     format: F,
-    tables: TableFormat,
+    layout: TableFormat,
     caps: Capabilities,
     policy: Policy,
 ) -> Result<Counted> {
-    let memory = SlabTables::new(PhysAddr::new(TABLES_AT), F::GRANULE, 256);
-    let memory = std::sync::Arc::new(memory);
-    let setup = SpaceSetup {
-        policy,
-        bounds: Bounds::default(),
-        caps,
-        // A map's debt is one command; a flush is one for the context, as Linux's are.
-        quirks: Quirks {
-            context_above: 1,
-            ..profile.quirks()
+    let fixture = Fixture::new(
+        format,
+        &FixtureSetup {
+            profile,
+            layout,
+            caps,
+            // A map's debt is one command; a flush is one for the context, as Linux's are.
+            quirks: Quirks {
+                context_above: 1,
+                ..profile.quirks()
+            },
+            cpus: 1,
+            submitting: Submitting::Alone,
+            options: SpaceOptions {
+                policy,
+                ..SpaceOptions::default()
+            },
+            table_pages: 256,
         },
-        window_lg2: 32,
-        cpus: 1,
-    };
-    let rig = DmaRig::new(format, memory.clone(), &setup, |root| {
-        Rig::with(profile, tables, caps, memory, root)
-    })?;
+    )?;
+    let device = fixture.device(StreamId::new(1))?;
     let page = PageSize::SIZE_4K.bytes();
     let post = |number: u64| {
         let at = PhysAddr::new(number % (4 * POSTED as u64) * 2 * page);
         let buffer = PhysRange::from_len(at, PACKET).context("a buffer without bytes")?;
-        let map = || {
-            rig.space
-                .map_range(unowned(buffer), Access::WRITE, &Constraints::default())
-        };
-        let (range, first) = rig.while_mapping(map)?;
-        rig.rig.fill(first);
-        Ok::<_, anyhow::Error>(range)
+        let map = || device.map(Memory(vec![buffer]), FromDevice);
+        let mapped = fixture.while_mapping(map);
+        let mapping = mapped.map_err(|failed| anyhow!(failed.error))?;
+        fixture.use_once(&device, &mapping, FromDevice);
+        Ok::<_, anyhow::Error>(mapping)
+    };
+    let unmap = |mapping: Mapping<VirtualCpus, Memory, FromDevice>| {
+        let unmapped = mapping.unmap();
+        unmapped.map_err(|failed| anyhow!(failed.error).context("an unmap failed"))?;
+        Ok::<_, anyhow::Error>(())
     };
     let mut ring = VecDeque::new();
     for number in 0..POSTED as u64 {
         ring.push_back(post(number)?);
     }
     let packets = RECEIVED / PACKET;
-    let before = rig.rig.counters();
+    let before = fixture.model.counters();
     for number in 0..packets {
         let filled = ring.pop_front().context("an empty ring")?;
-        let unmapped = rig.space.unmap_range(filled);
-        unmapped.map_err(|(error, _)| anyhow!(error).context("an unmap failed"))?;
+        unmap(filled)?;
         ring.push_back(post(number + POSTED as u64)?);
     }
-    let after = rig.rig.counters();
-    for range in ring {
-        let unmapped = rig.space.unmap_range(range);
-        unmapped.map_err(|(error, _)| anyhow!(error).context("an unmap failed"))?;
-    }
+    let after = fixture.model.counters();
+    ring.into_iter().try_for_each(unmap)?;
     if after.faults != 0 {
         bail!("the device was refused its buffers");
     }
-    let (a, b) = (after.invalidations, before.invalidations);
     Ok(Counted {
         packets,
-        counts: Counts {
-            page: a.page - b.page,
-            range: a.range - b.range,
-            context: a.context - b.context,
-            sync: after.syncs - before.syncs,
-        },
+        counts: Counts::of(&after).since(Counts::of(&before)),
     })
 }
 

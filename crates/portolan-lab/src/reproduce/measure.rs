@@ -3,12 +3,13 @@
 //!
 //! The ways differ only in the calls made, in how many gathers are synced, and in the quirks; the
 //! plan is the library's own in all of them. A [`Space`] is where they are tried: the address space
-//! of a driver over the model's registers ([`super::smmu_v2`]).
+//! of a driver over the model's registers ([`super::smmu_v2`], [`crate::tegra_board`]).
 
 use anyhow::{Result, anyhow};
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{Gather, Quirks};
-use portolan::table::{Access, Segment};
+use portolan::iommu::Domain;
+use portolan::table::Access;
 
 use super::published::Direction;
 use super::rows::{Counts, RegisterWrites};
@@ -18,7 +19,7 @@ const IOVA: u64 = 1 << 30;
 /// Where the pages of the scatter list lie: every other page, so that no two are neighbours.
 const MEMORY: u64 = 0x8000_0000;
 /// What devices may do with the pages.
-pub(super) const RW: Access = Access::READ.union(Access::WRITE);
+const RW: Access = Access::READ.union(Access::WRITE);
 
 /// What one operation caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,24 +62,27 @@ pub struct Way {
     pub quirks: Quirks,
 }
 
-/// An address space on a machine, and what its debts cost so far.
-pub(super) trait Space {
-    /// Maps a scatter list.
-    fn map<I>(&self, iova: Iova, list: I, owed: &mut Gather) -> Result<()>
-    where
-        I: Iterator<Item = Segment> + Clone;
+/// What a driver's model has counted so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CarriedOut {
+    /// Commands.
+    pub(crate) counts: Counts,
+    /// Cache lines written back.
+    pub(crate) lines: u64,
+    /// Registers of Tegra's written.
+    pub(crate) registers: Option<RegisterWrites>,
+}
 
-    /// Unmaps.
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<()>;
+/// An address space of a driver, on the model of its registers.
+pub(crate) trait Space {
+    /// Its domain.
+    fn domain(&self) -> &dyn Domain;
 
-    /// Pays a debt in the space's way.
-    fn pay(&self, owed: Gather) -> Result<()>;
+    /// What a leaf table spans.
+    fn table_span(&self) -> PageSize;
 
-    /// Smallest page, and what a leaf table spans.
-    fn sizes(&self) -> (PageSize, PageSize);
-
-    /// Commands carried out and lines written back so far.
-    fn carried_out(&self) -> (Counts, u64);
+    /// What was carried out so far.
+    fn carried_out(&self) -> CarriedOut;
 }
 
 /// The range of every measurement of `bytes` bytes.
@@ -101,135 +105,125 @@ pub(super) fn measure_in(
     grouping: Grouping,
 ) -> Result<Events> {
     let range = range(bytes)?;
-    let stage = Stage { space, range };
-    match direction {
-        Direction::Map => stage.map(grouping),
-        Direction::Unmap => {
-            stage.map(Grouping::Whole)?;
-            stage.keep_last_table()?;
-            stage.unmap(grouping)
-        }
+    let memory = PhysAddr::new(MEMORY);
+    if direction == Direction::Map {
+        return map(space, range, memory, grouping);
     }
+    map(space, range, memory, Grouping::Whole)?;
+    let next = range.last().checked_add(1);
+    if let Some(next) = next.filter(|next| !next.is_aligned(space.table_span())) {
+        let granule = space.domain().granule();
+        let after = place(memory, range.pages(granule), granule);
+        map(
+            space,
+            IovaRange::page(next, granule),
+            after,
+            Grouping::Whole,
+        )?;
+    }
+    unmap(space, range, grouping)
 }
 
-struct Stage<'a, S> {
-    space: &'a S,
+/// Where page `index` lies of those from `memory` on.
+fn place(memory: PhysAddr, index: u64, granule: PageSize) -> PhysAddr {
+    PhysAddr::new(memory.get() + (index << (granule.lg2() + 1)))
+}
+
+/// Maps every other page from `memory` on at `range`.
+///
+/// # Errors
+/// If the driver or the model refuses.
+pub(crate) fn map(
+    space: &impl Space,
     range: IovaRange,
+    memory: PhysAddr,
+    grouping: Grouping,
+) -> Result<Events> {
+    let (domain, granule) = (space.domain(), space.domain().granule());
+    let page = |index| PhysRange::page(place(memory, index, granule), granule);
+    let pages = range.pages(granule);
+    let mut meter = Meter::new(space);
+    let mut owed = Gather::new();
+    if let Grouping::EachTable | Grouping::Whole = grouping {
+        let list: Vec<_> = (0..pages).map(page).collect();
+        domain.map_sg(range.start(), &list, RW, &mut owed)?;
+        meter.events.run_pages += pages;
+        return meter.finish(owed);
+    }
+    for index in 0..pages {
+        let iova = Iova::new(range.start().get() + (index << granule.lg2()));
+        domain.map_sg(iova, &[page(index)], RW, &mut owed)?;
+        meter.events.single_pages += 1;
+        if grouping == Grouping::EachPage {
+            meter.pay(&mut owed)?;
+        }
+    }
+    meter.finish(owed)
 }
 
-impl<S: Space> Stage<'_, S> {
-    fn page(&self, index: u64) -> (Iova, Segment) {
-        let granule = self.space.sizes().0;
-        let lg2 = granule.lg2();
-        let iova = Iova::new(self.range.start().get() + (index << lg2));
-        let pa = PhysAddr::new(MEMORY + (index << (lg2 + 1)));
-        let bytes = granule.bytes();
-        (iova, Segment { pa, bytes })
-    }
-
-    fn map(&self, grouping: Grouping) -> Result<Events> {
-        let pages = self.range.pages(self.space.sizes().0);
-        let mut meter = Meter::new(self.space);
-        let mut gather = Gather::new();
+/// Unmaps `range`.
+///
+/// # Errors
+/// If the driver or the model refuses.
+pub(crate) fn unmap(space: &impl Space, range: IovaRange, grouping: Grouping) -> Result<Events> {
+    let (domain, granule) = (space.domain(), space.domain().granule());
+    let step = match grouping {
+        Grouping::EachPage | Grouping::PagesTogether => granule.bytes(),
+        Grouping::EachTable => space.table_span().bytes(),
+        Grouping::Whole => range.len_minus_one() + 1,
+    };
+    let mut meter = Meter::new(space);
+    let mut owed = Gather::new();
+    let mut at = Some(range.start());
+    while let Some(start) = at.filter(|start| *start <= range.last()) {
+        let part = IovaRange::from_len(start, step)
+            .and_then(|part| part.intersection(range))
+            .ok_or_else(|| anyhow!("{step} bytes at {start} are no range"))?;
+        domain.unmap(part, &mut owed)?;
         match grouping {
-            Grouping::EachPage | Grouping::PagesTogether => {
-                for index in 0..pages {
-                    let (iova, at) = self.page(index);
-                    self.space.map(iova, std::iter::once(at), &mut gather)?;
-                    meter.events.single_pages += 1;
-                    if grouping == Grouping::EachPage {
-                        meter.pay(std::mem::take(&mut gather))?;
-                    }
-                }
-            }
-            Grouping::EachTable | Grouping::Whole => {
-                let list = (0..pages).map(|index| self.page(index).1);
-                self.space.map(self.range.start(), list, &mut gather)?;
-                meter.events.run_pages += pages;
-            }
+            Grouping::EachPage | Grouping::PagesTogether => meter.events.single_pages += 1,
+            _ => meter.events.run_pages += part.pages(granule),
         }
-        meter.pay(gather)?;
-        Ok(meter.finish())
-    }
-
-    fn keep_last_table(&self) -> Result<()> {
-        let (granule, span) = self.space.sizes();
-        let next = self.range.last().get() + 1;
-        if next & (span.bytes() - 1) == 0 {
-            return Ok(());
+        if matches!(grouping, Grouping::EachPage | Grouping::EachTable) {
+            meter.pay(&mut owed)?;
         }
-        let mut gather = Gather::new();
-        let (iova, at) = self.page(self.range.pages(granule));
-        self.space.map(iova, std::iter::once(at), &mut gather)?;
-        self.space.pay(gather)
+        at = part.last().checked_add(1);
     }
-
-    fn unmap(&self, grouping: Grouping) -> Result<Events> {
-        let mut meter = Meter::new(self.space);
-        let mut gather = Gather::new();
-        let (granule, span) = self.space.sizes();
-        let step = match grouping {
-            Grouping::EachPage | Grouping::PagesTogether => granule.bytes(),
-            Grouping::EachTable => span.bytes(),
-            Grouping::Whole => self.range.len_minus_one() + 1,
-        };
-        let mut at = self.range.start();
-        while at <= self.range.last() {
-            let part = IovaRange::from_len(at, step)
-                .and_then(|part| part.intersection(self.range))
-                .ok_or_else(|| anyhow!("{step} bytes at {at} are no range"))?;
-            self.space.unmap(part, &mut gather)?;
-            match grouping {
-                Grouping::EachPage | Grouping::PagesTogether => meter.events.single_pages += 1,
-                _ => meter.events.run_pages += part.pages(granule),
-            }
-            if matches!(grouping, Grouping::EachPage | Grouping::EachTable) {
-                meter.pay(std::mem::take(&mut gather))?;
-            }
-            let Some(next) = part.last().checked_add(1) else {
-                break;
-            };
-            at = next;
-        }
-        meter.pay(gather)?;
-        Ok(meter.finish())
-    }
+    meter.finish(owed)
 }
 
 /// Pays debts and adds up what that took.
 struct Meter<'a, S> {
     space: &'a S,
-    before: (Counts, u64),
+    before: CarriedOut,
     events: Events,
 }
 
 impl<'a, S: Space> Meter<'a, S> {
     fn new(space: &'a S) -> Self {
-        let calls = 1;
         Self {
             space,
             before: space.carried_out(),
             events: Events {
-                calls,
+                calls: 1,
                 ..Events::default()
             },
         }
     }
 
-    fn pay(&mut self, gather: Gather) -> Result<()> {
-        self.events.tables += gather.table_pages() as u64;
-        self.space.pay(gather)
+    fn pay(&mut self, owed: &mut Gather) -> Result<()> {
+        self.events.tables += owed.table_pages() as u64;
+        let paid = self.space.domain().sync(owed);
+        paid.map_err(|error| anyhow!("the driver did not complete: {error}"))
     }
 
-    fn finish(mut self) -> Events {
-        let ((before, cleaned), (after, lines)) = (self.before, self.space.carried_out());
-        self.events.lines = lines - cleaned;
-        self.events.counts = Counts {
-            page: after.page - before.page,
-            range: after.range - before.range,
-            context: after.context - before.context,
-            sync: after.sync - before.sync,
-        };
-        self.events
+    fn finish(mut self, mut owed: Gather) -> Result<Events> {
+        self.pay(&mut owed)?;
+        let (before, after) = (self.before, self.space.carried_out());
+        self.events.lines = after.lines - before.lines;
+        self.events.counts = after.counts.since(before.counts);
+        let registers = after.registers.zip(before.registers);
+        self.events.registers = registers.map(|(after, before)| after.since(before));
+        Ok(self.events)
     }
 }

@@ -5,7 +5,7 @@ mod fit;
 mod flush_queue;
 mod flush_queue_text;
 mod iopf;
-mod measure;
+pub(crate) mod measure;
 mod published;
 mod range_flush;
 mod registers;

@@ -1,30 +1,16 @@
 //! One operation through Tegra's driver on the model of its registers, and the registers as text.
 
-use anyhow::{Context, Result, anyhow};
-use portolan::addr::{Iova, IovaRange, PhysAddr};
+use anyhow::{Context, Result};
 use portolan_model::profile::Profile;
 
+use super::measure::{measure_in, range};
 use super::published::Direction;
 use super::rows::Row;
 use super::{Events, Way};
-use crate::tegra_board::Board;
+use crate::tegra_board::{Board, TABLE};
 use portolan_cli::display;
 
-/// First device address of every measurement; 1 GiB, so that tables start with it.
-const IOVA: u64 = 1 << 30;
-/// Where the pages of the scatter list lie: every other page, so that no two are neighbours.
-const MEMORY: u64 = 0x8000_0000;
-const PAGE: u64 = 4096;
-const TABLE: u64 = 4 << 20;
-
-fn place(page: u64) -> PhysAddr {
-    PhysAddr::new(MEMORY + page * 2 * PAGE)
-}
-
 /// Maps or unmaps a scatter list of single pages of `bytes` bytes on `machine`, in the given way.
-///
-/// A neighbour outside the range keeps the last page table in use where the range does not cover
-/// it whole: operating systems do not free a table that empties page by page.
 ///
 /// # Errors
 /// If the driver or the model refuses, which is a defect.
@@ -34,29 +20,9 @@ pub(super) fn measure(
     bytes: u64,
     way: Way,
 ) -> Result<Events> {
-    let range = IovaRange::from_len(Iova::new(IOVA), bytes)
-        .ok_or_else(|| anyhow!("nothing to measure in {bytes} bytes"))?;
-    let tables = u32::try_from(bytes.div_ceil(TABLE)).context("size")? + 16;
+    let tables = u32::try_from(range(bytes)?.pages(TABLE)).context("size")? + 16;
     let board = Board::new(machine, tables)?;
-    let events = match direction {
-        Direction::Map => board.camera(way)?.map(range, place)?,
-        Direction::Unmap => {
-            let space = board.camera(way)?;
-            space.map(range, place)?;
-            if let Some(next) = range
-                .last()
-                .checked_add(1)
-                .filter(|at| at.get() % TABLE != 0)
-            {
-                let neighbour = IovaRange::from_len(next, PAGE);
-                let pages = bytes / PAGE;
-                if let Some(neighbour) = neighbour {
-                    space.map(neighbour, |_| place(pages))?;
-                }
-            }
-            space.unmap(range)?
-        }
-    };
+    let events = measure_in(&board.camera(way)?, direction, bytes, way.grouping)?;
     board.is_sound()?;
     Ok(events)
 }

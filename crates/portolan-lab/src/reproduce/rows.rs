@@ -1,5 +1,6 @@
 //! What a reproduction found, as data: the keys of `portolan reproduce --json`.
 
+use portolan_model::counters::Counters;
 use serde::Serialize;
 
 use crate::explain::Row as Decision;
@@ -101,6 +102,14 @@ impl RegisterWrites {
         }
     }
 
+    /// What came after `before`.
+    pub(crate) fn since(mut self, mut before: Self) -> Self {
+        for (now, before) in self.fields().into_iter().zip(before.fields()) {
+            *now -= *before;
+        }
+        self
+    }
+
     /// Those of one of `operations`, on average, rounded down.
     pub(crate) fn each(mut self, operations: u64) -> Self {
         for sum in self.fields() {
@@ -121,6 +130,29 @@ pub struct Counts {
     pub context: u64,
     /// Waits for completion.
     pub sync: u64,
+}
+
+impl Counts {
+    /// What a model has counted.
+    pub(crate) fn of(counters: &Counters) -> Self {
+        let kinds = counters.invalidations;
+        Self {
+            page: kinds.page,
+            range: kinds.range,
+            context: kinds.context,
+            sync: counters.syncs,
+        }
+    }
+
+    /// What came after `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            page: self.page - before.page,
+            range: self.range - before.range,
+            context: self.context - before.context,
+            sync: self.sync - before.sync,
+        }
+    }
 }
 
 /// One price that a fit found.

@@ -5,11 +5,9 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
-use portolan::inval::Gather;
-use portolan::iommu::{Attach as _, Domain as _};
+use portolan::addr::{PageSize, PhysAddr, StreamId};
+use portolan::iommu::{self, Attach as _};
 use portolan::platform::Nanos;
-use portolan::table::Segment;
 use portolan_hw::smmuv2::{Config, DomainOptions, FirstStage, Implementation, SmmuV2, WaitForSafe};
 use portolan_model::clock::PollingClock;
 use portolan_model::iommu::Temper;
@@ -17,7 +15,7 @@ use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::profile::{Event, Profile};
 use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 
-use super::measure::{Events, RW, Space, Way, measure_in, range};
+use super::measure::{CarriedOut, Events, Space, Way, measure_in, range};
 use super::published::Direction;
 use super::rows::Counts;
 
@@ -95,30 +93,15 @@ impl ThroughDriver {
 }
 
 impl Space for ThroughDriver {
-    fn map<I>(&self, iova: Iova, list: I, owed: &mut Gather) -> Result<()>
-    where
-        I: Iterator<Item = Segment> + Clone,
-    {
-        let piece = |part: Segment| PhysRange::from_len(part.pa, part.bytes);
-        let pieces: Vec<_> = list.filter_map(piece).collect();
-        self.domain.map_sg(iova, &pieces, RW, owed)?;
-        Ok(())
+    fn domain(&self) -> &dyn iommu::Domain {
+        &*self.domain
     }
 
-    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<()> {
-        Ok(self.domain.unmap(range, owed)?)
+    fn table_span(&self) -> PageSize {
+        TABLE_SPAN
     }
 
-    fn pay(&self, mut owed: Gather) -> Result<()> {
-        let paid = self.domain.sync(&mut owed);
-        paid.map_err(|error| anyhow!("the driver did not complete: {error}"))
-    }
-
-    fn sizes(&self) -> (PageSize, PageSize) {
-        (PageSize::SIZE_4K, TABLE_SPAN)
-    }
-
-    fn carried_out(&self) -> (Counts, u64) {
+    fn carried_out(&self) -> CarriedOut {
         let seen = self.registers.counts();
         let counts = Counts {
             page: seen.of("TLBIVA") + seen.of("TLBIVAL"),
@@ -126,7 +109,10 @@ impl Space for ThroughDriver {
             context: seen.of("TLBIASID"),
             sync: seen.of("TLBSYNC") + seen.of("sTLBGSYNC"),
         };
-        (counts, 0)
+        CarriedOut {
+            counts,
+            ..CarriedOut::default()
+        }
     }
 }
 

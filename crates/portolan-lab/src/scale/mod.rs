@@ -31,6 +31,7 @@ const COUNTS: [usize; 8] = [1, 2, 4, 8, 16, 32, 64, 144];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
     /// No translation.
+    #[value(name = "passthrough")]
     Identity,
     /// Each unmap submits its own invalidation and waits, in the way that Linux has on the machine.
     Strict,

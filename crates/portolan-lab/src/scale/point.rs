@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow, bail};
 use fastrand::Rng;
-use portolan::addr::{InvalTag, Iova, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{Iova, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
     Constraints, Deferred, Device, DmaSpace, FromDevice, Policy as Unmaps, SpaceOptions, Unowned,
     reclaim_all,
 };
 use portolan::inval::{CombineOptions, Combined};
-use portolan::iommu::{BoundDomain, PagedDomain, TagPool};
-use portolan::platform::SlabTables;
+use portolan::iommu::{BoundDomain, TagPool};
 use portolan::table::{Format, PageTable};
 use portolan_model::cpus::{CommandServer, Schedule, Submission, Taken, VirtualCpus};
 use portolan_model::fixture::Attached;
@@ -22,9 +21,9 @@ use portolan_model::profile::{Event, Profile, Workload};
 use super::walks::{Since, Walks};
 use super::{Options, Policy};
 use crate::buffers::unowned;
+use crate::fixture::{self, CONTEXT, LabDomain};
 use crate::machines::MachineFormat;
 
-const CONTEXT: InvalTag = InvalTag::new(1);
 const STREAM: StreamId = StreamId::new(1);
 /// Buffers that are deferred before they are reclaimed.
 const BATCH: usize = 32;
@@ -108,7 +107,6 @@ pub fn simulate(profile: &Profile, load: &Load, way: &Way) -> Result<Outcome> {
 }
 
 type Server = CommandServer<Walks>;
-type Tables<F> = Arc<SlabTables<<F as Format>::Word>>;
 
 /// Everything that the CPUs of one row share.
 struct Bench<'b> {
@@ -142,12 +140,10 @@ impl<'b> Bench<'b> {
             submission.today,
             Walks::new(format.levels(), profile.price(Event::IotlbMissStep)?),
         ));
-        let base = PhysAddr::new(1 << 31);
-        let pages = 1024 + 64 * way.cpus as u32;
-        let tables: Tables<F> = Arc::new(SlabTables::new(base, F::GRANULE, pages));
+        let tables = fixture::tables(&format, 1024 + 64 * way.cpus as u32);
         let table = PageTable::new(format, tables)?;
         let (caps, quirks) = (profile.capabilities(), profile.quirks());
-        let queue: Arc<dyn TagPool + Send + Sync> = match way.policy {
+        let queue: Arc<dyn TagPool> = match way.policy {
             Policy::Combined | Policy::Deferred => {
                 let options = CombineOptions {
                     cpus_per_group: GROUP,
@@ -163,7 +159,7 @@ impl<'b> Bench<'b> {
             }
             Policy::Identity | Policy::Strict | Policy::Lazy => server.clone(),
         };
-        let domain = PagedDomain::new(table, CONTEXT, caps, quirks, queue);
+        let domain = LabDomain::<F>::new(table, CONTEXT, caps, quirks, queue);
         let options = SpaceOptions {
             policy: match way.policy {
                 Policy::Identity | Policy::Strict | Policy::Combined => Unmaps::Strict,

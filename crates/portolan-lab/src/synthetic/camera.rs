@@ -11,6 +11,7 @@ use portolan::inval::{Preference, Quirks};
 use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
+use crate::reproduce::measure::{map, unmap};
 use crate::reproduce::{Events, Grouping, RegisterWrites, Way, own_quirks};
 use crate::tegra_board::Board;
 
@@ -28,7 +29,6 @@ const RING: u64 = 4;
 const SECONDS: u64 = 1;
 const IOVA: u64 = 1 << 30;
 const MEMORY: u64 = 0x8000_0000;
-const PAGE: u64 = 4096;
 
 /// What a camera costs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -219,7 +219,8 @@ fn run_way(profile: &Profile, variant: Variant, buffers: u64) -> Result<WayRepor
     let [map_prices, unmap_prices] = prices;
     let (map_prices, unmap_prices) = (map_prices?, unmap_prices?);
     let board = Board::new(profile, 16)?;
-    let space = board.camera(variant.way(own_quirks(profile)?))?;
+    let way = variant.way(own_quirks(profile)?);
+    let space = board.camera(way)?;
     let (mut maps, mut unmaps) = (Sum::default(), Sum::default());
     let range = |buffer: u64| {
         let start = Iova::new(IOVA + buffer % RING * BUFFER);
@@ -229,13 +230,14 @@ fn run_way(profile: &Profile, variant: Variant, buffers: u64) -> Result<WayRepor
         // The oldest comes back before the next is queued.
         if let Some(oldest) = buffer.checked_sub(RING - 1) {
             space.fill(range(oldest)?);
-            unmaps.add(&space.unmap(range(oldest)?)?, &unmap_prices);
+            let events = unmap(&space, range(oldest)?, way.grouping)?;
+            unmaps.add(&events, &unmap_prices);
         }
         if buffer < buffers {
             // Pages of memory that are no neighbours.
-            let memory = MEMORY + buffer % RING * 2 * BUFFER;
-            let place = |page: u64| PhysAddr::new(memory + page * 2 * PAGE);
-            maps.add(&space.map(range(buffer)?, place)?, &map_prices);
+            let memory = PhysAddr::new(MEMORY + buffer % RING * 2 * BUFFER);
+            let events = map(&space, range(buffer)?, memory, way.grouping)?;
+            maps.add(&events, &map_prices);
         }
     }
     board.is_sound()?;

@@ -4,28 +4,23 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::demand::premap::Requester;
 use portolan::demand::{
     Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Window,
 };
-use portolan::inval::{InvalidationQueue, Step};
-use portolan::iommu::{IommuError, PagedDomain, TagPool};
-use portolan::platform::{SlabTables, SpinCpus};
 use portolan::table::{Access, Format, PageTable};
-use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot};
-use portolan_model::iommu::{Iommu, Setup, StreamConfig};
+use portolan_model::cpus::VirtualCpus;
+use portolan_model::decode::{AccessKind, TableFormat, TableRoot};
+use portolan_model::iommu::StreamConfig;
 use portolan_model::profile::Profile;
 
-use crate::dma_rig::Moment;
+use crate::fixture::{self, CONTEXT, LabDomain, Model, ModelQueue};
 
-const CONTEXT: InvalTag = InvalTag::new(1);
 const STREAM: StreamId = StreamId::new(1);
 const PAGE: u64 = PageSize::SIZE_4K.bytes();
 /// Where the owner's memory lies behind the IOMMU, above the address that leads there.
 const MEMORY: u64 = 1 << 44;
-/// Where tables lie.
-const TABLES_AT: u64 = 1 << 46;
 const TABLE_PAGES: u32 = 1024;
 /// Accesses to a page until it goes through: one that faults, and one after that.
 const TRIES: u32 = 2;
@@ -76,35 +71,10 @@ impl Pager for Contiguous {
     fn unpin(&self, _range: IovaRange) {}
 }
 
-// As in replay, so that neither is compiled twice.
-type Tables<W> = Arc<SlabTables<W>>;
-type Model<W> = Iommu<TableReader<W, Tables<W>>>;
-
-/// The model's queue.
-struct Queue<F: Format>(Arc<Model<F::Word>>);
-
-impl<F: Format> InvalidationQueue for Queue<F> {
-    type Error = IommuError;
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        // The model refuses nothing that its capabilities allow.
-        self.0.execute(steps).map_err(|_| IommuError::Stopped)
-    }
-}
-
-impl<F: Format> TagPool for Queue<F> {
-    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
-        Ok(())
-    }
-}
-
-type LabCpus = SpinCpus<Moment, fn() -> CpuId>;
-type Domain<F> = PagedDomain<F, Tables<<F as Format>::Word>, Queue<F>>;
-
 /// One device and the memory that it may use.
 pub(super) struct Machine<F: Format> {
-    model: Arc<Model<F::Word>>,
-    container: Ioas<Domain<F>, Contiguous, LabCpus>,
+    model: Arc<Model>,
+    container: Ioas<LabDomain<F>, Contiguous, VirtualCpus>,
     pasid: Option<Pasid>,
     used: BTreeSet<u64>,
 }
@@ -119,11 +89,10 @@ impl<F: Format> Machine<F> {
         pasid: Option<Pasid>,
         memory: u64,
     ) -> Result<Self> {
-        let at = PhysAddr::new(TABLES_AT);
-        let tables = Arc::new(SlabTables::new(at, F::GRANULE, TABLE_PAGES));
+        let (caps, quirks) = (profile.capabilities(), profile.quirks());
+        let tables = fixture::tables(&format, TABLE_PAGES);
         let table = PageTable::new(format, tables.clone())?;
-        let setup = Setup::realistic(profile)?;
-        let model = Arc::new(Iommu::new(setup, TableReader::new(tables, F::GRANULE)));
+        let model = fixture::model::<F>(profile, caps, tables)?;
         let config = StreamConfig::Translate {
             context: CONTEXT,
             table: TableRoot {
@@ -132,15 +101,13 @@ impl<F: Format> Machine<F> {
             },
         };
         model.attach(STREAM, config);
-        let (caps, quirks) = (profile.capabilities(), profile.quirks());
-        let queue = Queue(model.clone());
-        let domain = PagedDomain::new(table, CONTEXT, caps, quirks, queue);
+        let cpus = fixture::cpus(1);
+        let queue = Arc::new(ModelQueue::new(model.clone(), cpus.clone()));
+        let domain = LabDomain::<F>::new(table, CONTEXT, caps, quirks, queue);
         let options = IoasOptions {
             window,
             ..IoasOptions::default()
         };
-        let current: fn() -> CpuId = || CpuId::new(0);
-        let cpus = SpinCpus::new(1, Moment::default(), current);
         let container = Ioas::new(Arc::new(domain), cpus, options);
         let region = RegionOptions {
             range: IovaRange::from_len(Iova::new(0), memory).context("memory without bytes")?,

@@ -1,0 +1,325 @@
+//! A machine in virtual time: the library's tables and DMA layer, on virtual CPUs, over one model
+//! IOMMU.
+//!
+//! The model's caches are of the machine's sizes. Its walker reads table memory as it is: a walker
+//! that does not snoop is charged for the lines that have to be cleaned, but does not miss them. It
+//! carries out the submissions of all CPUs one after the other; who submits waits for its own.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use portolan::addr::{InvalTag, IovaRange, PhysAddr, StreamId};
+use portolan::dma::{Constraints, DataDirection, Device, DmaSpace, Mapping, SpaceOptions};
+use portolan::inval::{Capabilities, CombineOptions, Combined, InvalidationQueue, Quirks, Step};
+use portolan::iommu::{
+    Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
+};
+use portolan::platform::{Cpus as _, SlabTables};
+use portolan::table::{Format, PageTable};
+use portolan_model::cpus::{SharingPrices, VirtualCpus};
+use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot, WalkMemory};
+use portolan_model::iommu::{self as model, Setup, StreamConfig};
+use portolan_model::profile::Profile;
+
+use crate::buffers::Memory;
+
+/// The tag of a fixture's only domain.
+pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
+/// Where table memory lies for the model; any place does.
+const TABLES_AT: u64 = 1 << 40;
+/// Nanoseconds between two looks of a CPU that waits for another one.
+const LOOK_NS: f64 = 100.0;
+
+/// Memory for tables.
+pub(crate) type Tables<F> = Arc<SlabTables<<F as Format>::Word>>;
+/// A domain on whatever queue.
+pub(crate) type LabDomain<F> = PagedDomain<F, Tables<F>, Arc<dyn TagPool>>;
+/// The model, whatever the format of its tables.
+pub(crate) type Model = model::Iommu<AnyTables>;
+
+/// Memory for tables of any format.
+pub(crate) struct AnyTables(Box<dyn WalkMemory + Send + Sync>);
+
+impl WalkMemory for AnyTables {
+    fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
+        self.0.read_u64(pa)
+    }
+
+    fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
+        self.0.read_u32(pa)
+    }
+}
+
+/// A machine's CPUs, of which sharing costs nothing.
+pub(crate) fn cpus(count: usize) -> VirtualCpus {
+    let relax = LOOK_NS;
+    VirtualCpus::new(
+        count,
+        SharingPrices {
+            relax,
+            ..SharingPrices::default()
+        },
+    )
+}
+
+/// Memory for `pages` tables of `format`.
+pub(crate) fn tables<F: Format>(format: &F, pages: u32) -> Tables<F> {
+    // Memory outside the format's reach would do for tables that only CPUs read.
+    let at = TABLES_AT.min(1 << (format.output_lg2() - 1));
+    Arc::new(SlabTables::new(PhysAddr::new(at), F::GRANULE, pages))
+}
+
+/// The model of a machine's IOMMU that can do `caps`, with tables in `memory`.
+///
+/// # Errors
+/// If the profile lacks a price.
+pub(crate) fn model<F: Format>(
+    profile: &Profile,
+    caps: Capabilities,
+    memory: Tables<F>,
+) -> Result<Arc<Model>> {
+    let mut setup = Setup::realistic(profile)?;
+    setup.capabilities = caps;
+    let reader = TableReader::<F::Word, _>::new(memory, F::GRANULE);
+    Ok(Arc::new(Model::new(setup, AnyTables(Box::new(reader)))))
+}
+
+/// The model's queue, as domains want it.
+pub(crate) struct ModelQueue {
+    model: Arc<Model>,
+    cpus: VirtualCpus,
+    /// When what was submitted is done, in virtual nanoseconds.
+    free_at: Mutex<f64>,
+    /// By CPU, whether it submits what a map owes.
+    mapping: Box<[AtomicBool]>,
+    /// By CPU, its submissions.
+    submitted: Box<[AtomicU64]>,
+}
+
+impl ModelQueue {
+    /// The queue of `model`, for `cpus`.
+    pub(crate) fn new(model: Arc<Model>, cpus: VirtualCpus) -> Self {
+        let count = 0..cpus.count();
+        Self {
+            model,
+            cpus,
+            free_at: Mutex::default(),
+            mapping: count.clone().map(|_| AtomicBool::default()).collect(),
+            submitted: count.map(|_| AtomicU64::default()).collect(),
+        }
+    }
+
+    fn cpu(&self) -> usize {
+        self.cpus.current().get() as usize
+    }
+
+    /// Submissions of the calling CPU so far.
+    pub(crate) fn submitted(&self) -> u64 {
+        self.submitted[self.cpu()].load(Ordering::Relaxed)
+    }
+}
+
+impl InvalidationQueue for ModelQueue {
+    type Error = IommuError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+        let cpu = self.cpu();
+        let begin = self.model.clock().now_exact_ns();
+        let done = match self.mapping[cpu].load(Ordering::Relaxed) {
+            true => self.model.map_side().execute(steps),
+            false => self.model.execute(steps),
+        };
+        let took = self.model.clock().now_exact_ns() - begin;
+        self.submitted[cpu].fetch_add(1, Ordering::Relaxed);
+        let end = {
+            let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
+            *free_at = free_at.max(self.cpus.now_exact_ns()) + took;
+            *free_at
+        };
+        self.cpus.sleep_until(end);
+        // The model refuses nothing that its capabilities allow.
+        done.map_err(|_| IommuError::Stopped)
+    }
+}
+
+impl TagPool for ModelQueue {
+    /// The model goes with its only domain.
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
+        Ok(())
+    }
+}
+
+/// The model as the library's IOMMU.
+struct Unit {
+    model: Arc<Model>,
+    format: TableFormat,
+}
+
+impl Iommu for Unit {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.model.attach(stream, StreamConfig::Blocked);
+        Ok(())
+    }
+
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.model.attach(stream, StreamConfig::Bypass);
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
+        Ok(None)
+    }
+}
+
+impl<F: Format> Attach<LabDomain<F>> for Unit {
+    fn attach(&self, stream: StreamId, domain: &Arc<LabDomain<F>>) -> Result<(), AttachError> {
+        let (root, format) = (domain.table().root(), self.format);
+        let config = StreamConfig::Translate {
+            context: domain.context(),
+            table: TableRoot { root, format },
+        };
+        self.model.attach(stream, config);
+        Ok(())
+    }
+}
+
+/// Who submits what CPUs owe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Submitting {
+    /// Each CPU its own.
+    Alone,
+    /// One CPU for those that meet.
+    Combined,
+}
+
+/// How a fixture is set up.
+pub(crate) struct FixtureSetup<'p> {
+    pub(crate) profile: &'p Profile,
+    /// The layout of the tables, as the model names it.
+    pub(crate) layout: TableFormat,
+    pub(crate) caps: Capabilities,
+    pub(crate) quirks: Quirks,
+    pub(crate) cpus: usize,
+    pub(crate) submitting: Submitting,
+    pub(crate) options: SpaceOptions,
+    /// Table pages that there is memory for.
+    pub(crate) table_pages: u32,
+}
+
+/// A space over a model IOMMU.
+pub(crate) struct Fixture {
+    pub(crate) cpus: VirtualCpus,
+    pub(crate) space: Arc<DmaSpace<VirtualCpus>>,
+    pub(crate) model: Arc<Model>,
+    pub(crate) queue: Arc<ModelQueue>,
+    domain: Arc<dyn Domain>,
+    unit: Arc<dyn Iommu>,
+    table_pages: Box<dyn Fn() -> usize + Send + Sync>,
+}
+
+impl Fixture {
+    /// A space with tables of `format`.
+    ///
+    /// # Errors
+    /// If the profile lacks a price, or the library refuses the setup.
+    pub(crate) fn new<F: Format>(format: F, setup: &FixtureSetup<'_>) -> Result<Self> {
+        let (caps, quirks) = (setup.caps, setup.quirks);
+        let memory = tables(&format, setup.table_pages);
+        let model = model::<F>(setup.profile, caps, memory.clone())?;
+        let cpus = cpus(setup.cpus);
+        let queue = Arc::new(ModelQueue::new(model.clone(), cpus.clone()));
+        let submit: Arc<dyn TagPool> = match setup.submitting {
+            Submitting::Alone => queue.clone(),
+            Submitting::Combined => {
+                let options = CombineOptions::of(&caps);
+                Arc::new(Combined::new(cpus.clone(), queue.clone(), options))
+            }
+        };
+        let table = PageTable::new(format, memory)?;
+        let paged = Arc::new(LabDomain::<F>::new(table, CONTEXT, caps, quirks, submit));
+        let unit = Arc::new(Unit {
+            model: model.clone(),
+            format: setup.layout,
+        });
+        let bound = BoundDomain::new(unit.clone(), paged.clone());
+        Ok(Self {
+            space: Arc::new(DmaSpace::new(bound, cpus.clone(), &setup.options)?),
+            cpus,
+            model,
+            queue,
+            domain: paged.clone(),
+            unit,
+            table_pages: Box::new(move || paged.table().pages()),
+        })
+    }
+
+    /// A device behind the IOMMU.
+    ///
+    /// # Errors
+    /// If the stream is another's.
+    pub(crate) fn device(&self, stream: StreamId) -> Result<Device<VirtualCpus>> {
+        let limits = Constraints::default();
+        Ok(Device::translated(self.space.clone(), stream, limits)?)
+    }
+
+    /// A device whose addresses are memory's.
+    ///
+    /// # Errors
+    /// None here.
+    pub(crate) fn untranslated(&self, stream: StreamId) -> Result<Device<VirtualCpus>> {
+        let (cpus, unit) = (self.cpus.clone(), self.unit.clone());
+        let limits = Constraints::default();
+        Ok(Device::identity(cpus, unit, stream, limits)?)
+    }
+
+    /// Runs `map`, and has the model charge what the calling CPU submits meanwhile as a map's debt.
+    pub(crate) fn while_mapping<R>(&self, map: impl FnOnce() -> R) -> R {
+        let mapping = &self.queue.mapping[self.queue.cpu()];
+        mapping.store(true, Ordering::Relaxed);
+        let done = map();
+        mapping.store(false, Ordering::Relaxed);
+        done
+    }
+
+    /// Lets a device access each page of a mapping once, in its direction; faults are counted by the
+    /// model.
+    pub(crate) fn use_once<D: DataDirection>(
+        &self,
+        device: &Device<VirtualCpus>,
+        mapping: &Mapping<VirtualCpus, Memory, D>,
+        direction: D,
+    ) {
+        let granule = self.domain.granule();
+        let kind = match direction.direction().device_writes() {
+            true => AccessKind::Write,
+            false => AccessKind::Read,
+        };
+        for segment in mapping.segments() {
+            let last = segment.iova.get() + (segment.bytes.get() - 1);
+            let mut at = Some(segment.iova.align_down(granule));
+            while let Some(iova) = at.filter(|iova| iova.get() <= last) {
+                let _ = self.model.translate(device.stream(), iova, kind);
+                at = iova.checked_add(granule.bytes());
+            }
+        }
+    }
+
+    /// Entries that translate `range`; fewer than its pages where there was room for blocks.
+    pub(crate) fn entries(&self, range: IovaRange) -> u64 {
+        let mut entries = 0;
+        let mut at = Some(range.start());
+        while let Some(iova) = at.filter(|iova| *iova <= range.last()) {
+            let found = self.domain.translate(iova);
+            let size = found.map_or(self.domain.granule(), |found| found.size);
+            at = iova.align_down(size).checked_add(size.bytes());
+            entries += 1;
+        }
+        entries
+    }
+
+    /// Table pages, those that wait for an invalidation included.
+    pub(crate) fn table_pages(&self) -> usize {
+        (self.table_pages)()
+    }
+}

@@ -1,0 +1,263 @@
+//! Operations of a trace, some thousands at a time, as every policy carries them out.
+
+use std::hash::Hasher;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::dma::Direction;
+
+use crate::trace::{self, Class, OpKind, Piece};
+
+/// Device addresses are handed out below 2^32, as Linux does first.
+pub(super) const WINDOW_LG2: u32 = 32;
+/// Operations of a chunk, and pieces with which it takes no further ones.
+const OPERATIONS: usize = 1 << 13;
+const PIECES: usize = 1 << 16;
+/// Longest time between the first operation and another: 100 days. Later ones come then.
+const SPAN_NS: u64 = 100 * 86_400 * 1_000_000_000;
+/// Memory for mappings whose place the trace does not tell: odd pages, so that they take single
+/// pages as scattered memory does.
+const UNKNOWN_AT: u64 = 0x1000_1000;
+
+/// Where the trace is.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// The trace's time, which never steps back.
+    pub now_ns: u64,
+    /// The CPU.
+    pub cpu: u16,
+}
+
+/// Spreads consecutive numbers; the order of the map is never looked at.
+#[derive(Default)]
+pub(crate) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64((*byte).into());
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        self.0 = (self.0 ^ id)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
+    }
+}
+
+/// An operation.
+pub(super) struct Op {
+    /// Line of the trace.
+    pub(super) line: u64,
+    /// Nanoseconds since the first operation.
+    pub(super) at_ns: u64,
+    /// Index of its device.
+    pub(super) device: u32,
+    /// Name of its mapping.
+    pub(super) id: u64,
+    pub(super) kind: Kind,
+}
+
+/// What an operation does.
+pub(super) enum Kind {
+    Map(Map),
+    Unmap,
+}
+
+/// A map.
+pub(super) struct Map {
+    pub(super) class: Class,
+    pub(super) direction: Direction,
+    /// Bytes that it moves.
+    pub(super) bytes: u64,
+    /// Bytes of its pages.
+    pub(super) padded: u64,
+    /// Its pieces among the chunk's; none if it can be mapped under no policy.
+    first: usize,
+    after: usize,
+    /// Policies that have carried it out.
+    pub(super) taken: AtomicU32,
+}
+
+/// Some operations.
+#[derive(Default)]
+pub(super) struct Chunk {
+    ops: Vec<Op>,
+    pieces: Vec<PhysRange>,
+    /// By virtual CPU, its operations.
+    by_cpu: Vec<Vec<usize>>,
+    /// Time of the trace's first operation.
+    begin_ns: Option<u64>,
+    /// Nanoseconds from there to the last one.
+    pub(super) end_ns: u64,
+}
+
+impl Chunk {
+    /// For `cpus` virtual CPUs, which those of the trace are spread over.
+    pub(super) fn new(cpus: usize) -> Self {
+        Self {
+            by_cpu: vec![Vec::new(); cpus],
+            ..Self::default()
+        }
+    }
+
+    /// Adds an operation at `at`; the bytes of its pages if it is a map that can be carried out.
+    pub(super) fn push(&mut self, op: &trace::Op<'_>, at: At, granule: PageSize) -> Option<u64> {
+        let begin_ns = *self.begin_ns.get_or_insert(at.now_ns);
+        self.end_ns = (at.now_ns - begin_ns).min(SPAN_NS);
+        let (id, kind) = match op.kind {
+            OpKind::Unmap { id, .. } => (id, Kind::Unmap),
+            OpKind::Map {
+                id,
+                bytes,
+                offset,
+                pieces,
+                class,
+                direction,
+                ..
+            } => {
+                let first = self.pieces.len();
+                let padded = pad(pieces, offset.into(), bytes, granule, &mut self.pieces);
+                if padded.is_none() {
+                    self.pieces.truncate(first);
+                }
+                let map = Map {
+                    class,
+                    direction: match direction {
+                        trace::Direction::ToDevice => Direction::ToDevice,
+                        trace::Direction::FromDevice => Direction::FromDevice,
+                        trace::Direction::Both | trace::Direction::None => Direction::Bidirectional,
+                    },
+                    bytes,
+                    padded: padded.unwrap_or(0),
+                    first,
+                    after: self.pieces.len(),
+                    taken: AtomicU32::new(0),
+                };
+                (id, Kind::Map(map))
+            }
+        };
+        let cpus = self.by_cpu.len();
+        self.by_cpu[usize::from(at.cpu) % cpus].push(self.ops.len());
+        let padded = match &kind {
+            Kind::Map(map) if map.padded > 0 => Some(map.padded),
+            _ => None,
+        };
+        self.ops.push(Op {
+            line: op.line,
+            at_ns: self.end_ns,
+            device: op.device.0,
+            id: id.0,
+            kind,
+        });
+        padded
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.ops.len() >= OPERATIONS || self.pieces.len() >= PIECES
+    }
+
+    /// All operations.
+    pub(super) fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Those of a virtual CPU.
+    pub(super) fn of(&self, cpu: usize) -> impl Iterator<Item = &Op> {
+        self.by_cpu[cpu].iter().map(|index| &self.ops[*index])
+    }
+
+    /// The memory of a map, to the byte.
+    pub(super) fn pieces(&self, map: &Map) -> &[PhysRange] {
+        &self.pieces[map.first..map.after]
+    }
+
+    /// Lines of the maps that no policy carried out.
+    pub(super) fn rejected(&self) -> impl Iterator<Item = u64> {
+        self.ops.iter().filter_map(|op| match &op.kind {
+            Kind::Map(map) if map.taken.load(Ordering::Relaxed) == 0 => Some(op.line),
+            _ => None,
+        })
+    }
+
+    /// Makes room for the next operations.
+    pub(super) fn clear(&mut self) {
+        self.ops.clear();
+        self.pieces.clear();
+        self.by_cpu.iter_mut().for_each(Vec::clear);
+    }
+}
+
+/// Adds `pieces` to `list`, and pages of unknown place for the bytes that no piece accounts for. The
+/// sum of their pages, or `None` if that is nothing or too large for the window.
+fn pad(
+    pieces: &[Piece],
+    offset: u64,
+    bytes: u64,
+    granule: PageSize,
+    list: &mut Vec<PhysRange>,
+) -> Option<u64> {
+    let mask = granule.bytes() - 1;
+    let mut told = 0u64;
+    let mut padded = 0u64;
+    for piece in pieces.iter().filter(|piece| piece.bytes > 0) {
+        let range = PhysRange::from_len(piece.pa, piece.bytes)?;
+        range.last().get().checked_add(1)?.checked_add(mask)?;
+        list.push(range);
+        padded = padded.checked_add(range.pages(granule) << granule.lg2())?;
+        told = told.checked_add(piece.bytes)?;
+    }
+    let wanted = bytes.checked_add(if told == 0 { offset } else { 0 })?;
+    if told < wanted {
+        let missing = (wanted - told).checked_add(mask)? & !mask;
+        let pa = PhysAddr::new((UNKNOWN_AT + mask) & !mask);
+        list.push(PhysRange::from_len(pa, missing)?);
+        padded = padded.checked_add(missing)?;
+    }
+    (padded > 0 && padded < 1 << WINDOW_LG2).then_some(padded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn padded(pieces: &[(u64, u64)], offset: u64, bytes: u64) -> Option<(u64, usize)> {
+        let pieces: Vec<_> = pieces
+            .iter()
+            .map(|&(pa, bytes)| Piece {
+                pa: PhysAddr::new(pa),
+                bytes,
+            })
+            .collect();
+        let mut list = Vec::new();
+        let sum = pad(&pieces, offset, bytes, PageSize::SIZE_4K, &mut list)?;
+        Some((sum, list.len()))
+    }
+
+    #[test]
+    fn pieces_are_counted_in_pages() {
+        assert_eq!(padded(&[(0x1840, 1522)], 0x840, 1522), Some((4096, 1)));
+        assert_eq!(padded(&[(0x1fff, 2)], 0xfff, 2), Some((8192, 1)));
+        assert_eq!(
+            padded(&[(0x1000, 4096), (0x9000, 100)], 0, 4196),
+            Some((8192, 2))
+        );
+        // Whole pages told by table events, for an operation of fewer bytes.
+        assert_eq!(padded(&[(0x1000, 4096)], 0x10, 20), Some((4096, 1)));
+    }
+
+    #[test]
+    fn what_is_not_told_is_made_up_and_what_overflows_is_refused() {
+        assert_eq!(padded(&[], 0x800, 4096), Some((8192, 1)));
+        assert_eq!(padded(&[(0x1000, 4096)], 0, 12288), Some((12288, 2)));
+        assert_eq!(padded(&[(u64::MAX - 10, 20)], 0, 20), None);
+        assert_eq!(padded(&[], 0, u64::MAX), None);
+        assert_eq!(padded(&[], 0, 1 << 32), None);
+        assert_eq!(padded(&[], 0, 0), None);
+    }
+}
