@@ -4,7 +4,7 @@
 #![allow(unsafe_code)]
 
 use portolan::addr::PhysRange;
-use portolan::dma::{Buffer, Pieces, Unowned};
+use portolan::dma::{Buffer, Pieces};
 
 /// Memory that a driver hands over.
 #[derive(Debug)]
@@ -20,10 +20,4 @@ unsafe impl Buffer for Memory {
     fn device_may_write(&self) -> bool {
         true
     }
-}
-
-/// Memory that a driver keeps.
-pub(crate) fn unowned(memory: PhysRange) -> Unowned {
-    // SAFETY: as above.
-    unsafe { Unowned::new(memory) }
 }

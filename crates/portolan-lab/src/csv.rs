@@ -1,6 +1,6 @@
 //! Published tables as CSV: `#` comments, a header, rows of as many fields, no quotes.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 /// One row.
 #[derive(Debug)]
@@ -9,6 +9,68 @@ pub(crate) struct Row<'t> {
     pub(crate) line: usize,
     /// Fields, without the space around them.
     pub(crate) fields: Vec<&'t str>,
+}
+
+impl<'t> Row<'t> {
+    /// A field; nothing, if there are not so many.
+    pub(crate) fn text(&self, column: usize) -> &'t str {
+        self.fields.get(column).copied().unwrap_or_default()
+    }
+
+    /// A field that is a positive number.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub(crate) fn number(&self, column: usize) -> Result<f64> {
+        let value = self.text(column).parse::<f64>().ok();
+        let positive = |value: &f64| value.is_finite() && *value > 0.0;
+        (value.filter(positive)).with_context(|| self.wrong(column, "a positive number"))
+    }
+
+    /// A field that is a positive whole number.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub(crate) fn count(&self, column: usize) -> Result<u64> {
+        let value = self.text(column).parse().ok().filter(|count| *count != 0);
+        value.with_context(|| self.wrong(column, "a positive whole number"))
+    }
+
+    /// That of `all` which a field names.
+    ///
+    /// # Errors
+    /// If it names none.
+    pub(crate) fn one_of<T: Copy, const N: usize>(
+        &self,
+        column: usize,
+        all: [T; N],
+        name: impl Fn(T) -> &'static str,
+    ) -> Result<T> {
+        let found = all.into_iter().find(|one| name(*one) == self.text(column));
+        let names = || self.wrong(column, &all.map(&name).join(" or "));
+        found.with_context(names)
+    }
+
+    fn wrong(&self, column: usize, wanted: &str) -> String {
+        format!(
+            "line {}: `{}` is not {wanted}",
+            self.line,
+            self.text(column)
+        )
+    }
+}
+
+/// The rows of `text` after its header, if they have `columns` columns.
+///
+/// # Errors
+/// As [`rows`], and if they have not.
+pub(crate) fn rows_of(text: &str, columns: usize) -> Result<Vec<Row<'_>>> {
+    let rows = rows(text)?;
+    if let Some(row) = rows.iter().find(|row| row.fields.len() != columns) {
+        let count = row.fields.len();
+        bail!("line {}: {count} columns, {columns} wanted", row.line);
+    }
+    Ok(rows)
 }
 
 /// The rows of `text` after its header.

@@ -1,6 +1,6 @@
 //! The flush-queue reproduction for people.
 
-use super::rows::FlushQueue;
+use super::rows::{Check, FlushQueue};
 use portolan_cli::display::{grouped, table};
 
 /// The reproduction as text.
@@ -60,11 +60,7 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
     ));
     out.push_str(&rule(result));
     out.push_str("\n\n");
-    for check in &result.checks {
-        let verdict = if check.holds { "holds" } else { "FAILS" };
-        out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
-    }
-    out
+    out + &Check::lines(&result.checks)
 }
 
 /// The fitted prices as a table.

@@ -7,7 +7,7 @@
 
 use anyhow::{Result, anyhow};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::inval::{Gather, Quirks};
+use portolan::inval::{Gather, Preference, Quirks};
 use portolan::iommu::Domain;
 use portolan::table::Access;
 
@@ -60,6 +60,52 @@ pub struct Way {
     pub grouping: Grouping,
     /// What the plan prefers.
     pub quirks: Quirks,
+}
+
+impl Way {
+    /// The library's own way, with its plan for a machine.
+    pub(crate) fn whole(quirks: Quirks) -> Self {
+        let grouping = Grouping::Whole;
+        Self { grouping, quirks }
+    }
+}
+
+/// Whose way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// That of Linux before a published change.
+    Before,
+    /// That of Linux after it.
+    After,
+    /// The library's own.
+    Portolan,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 3] = [Self::Before, Self::After, Self::Portolan];
+
+    /// The name in reports.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Before => "before",
+            Self::After => "after",
+            Self::Portolan => "portolan",
+        }
+    }
+
+    /// The way around the change that brought range flush; `own` is the library's plan.
+    pub(crate) fn range_flush(self, own: Quirks) -> Way {
+        let (grouping, preference) = match self {
+            Self::Before => (Grouping::EachPage, Preference::ByPage),
+            Self::After => (Grouping::PagesTogether, Preference::ByContext),
+            Self::Portolan => return Way::whole(own),
+        };
+        let quirks = Quirks {
+            preference,
+            ..Quirks::default()
+        };
+        Way { grouping, quirks }
+    }
 }
 
 /// What a driver's model has counted so far.

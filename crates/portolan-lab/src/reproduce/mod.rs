@@ -133,9 +133,5 @@ pub fn text(result: &Reproduction) -> String {
         prices.collect(),
     ));
     out.push_str("\n\n");
-    for check in &result.checks {
-        let verdict = if check.holds { "holds" } else { "FAILS" };
-        out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
-    }
-    out
+    out + &Check::lines(&result.checks)
 }

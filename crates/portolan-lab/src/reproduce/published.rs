@@ -4,9 +4,9 @@
 
 use std::num::NonZeroU32;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
-use crate::csv;
+use crate::csv::{Row, rows_of};
 
 /// `data/published/qcom-smmu-walk-flush.csv`.
 pub const WALK_FLUSH: &str = include_str!("../../../../data/published/qcom-smmu-walk-flush.csv");
@@ -107,51 +107,21 @@ pub struct IopfPublished {
 /// # Errors
 /// A row that is malformed.
 pub fn iopf(text: &str) -> Result<Vec<IopfPublished>> {
-    let mut rows = Vec::new();
-    for (line, record) in records(text, 8)? {
-        let at = |i: usize| number(line, record[i]);
-        let whole = |i: usize| {
-            let parsed = record[i].parse::<u64>().ok().filter(|n| *n != 0);
-            parsed.with_context(|| format!("line {line}: `{}` is not a number", record[i]))
-        };
-        rows.push(IopfPublished {
-            kind: match record[0] {
-                "vfio" => IopfKind::Vfio,
-                "sva" => IopfKind::Sva,
-                other => bail!("line {line}: no kind is called `{other}`"),
-            },
-            msg_len_bytes: whole(1)?,
-            premap_pages: match record[2] {
+    let row = |row: Row<'_>| {
+        Ok(IopfPublished {
+            kind: row.one_of(0, [IopfKind::Vfio, IopfKind::Sva], IopfKind::name)?,
+            msg_len_bytes: row.count(1)?,
+            premap_pages: match row.text(2) {
                 "" => None,
-                _ => NonZeroU32::new(u32::try_from(whole(2)?).unwrap_or(u32::MAX)),
+                _ => NonZeroU32::new(u32::try_from(row.count(2)?).unwrap_or(u32::MAX)),
             },
-            times: whole(3)?,
-            without_kb_s: at(4)?,
-            with_kb_s: at(5)?,
-            faults: at(6)?,
-        });
-    }
-    Ok(rows)
-}
-
-/// The rows of a table that has `columns` columns, with their lines.
-fn records(text: &str, columns: usize) -> Result<Vec<(usize, Vec<&str>)>> {
-    let rows = csv::rows(text)?;
-    if let Some(row) = rows.iter().find(|row| row.fields.len() != columns) {
-        let count = row.fields.len();
-        bail!("line {}: {count} columns, {columns} wanted", row.line);
-    }
-    Ok(rows.into_iter().map(|row| (row.line, row.fields)).collect())
-}
-
-fn number(line: usize, text: &str) -> Result<f64> {
-    let value: f64 = text
-        .parse()
-        .with_context(|| format!("line {line}: `{text}` is not a number"))?;
-    if !value.is_finite() || value <= 0.0 {
-        bail!("line {line}: `{text}` is not a positive number");
-    }
-    Ok(value)
+            times: row.count(3)?,
+            without_kb_s: row.number(4)?,
+            with_kb_s: row.number(5)?,
+            faults: row.number(6)?,
+        })
+    };
+    rows_of(text, 8)?.into_iter().map(row).collect()
 }
 
 /// The rows of the walk-flush table.
@@ -159,18 +129,14 @@ fn number(line: usize, text: &str) -> Result<f64> {
 /// # Errors
 /// A row that is not five positive numbers.
 pub fn walk_flush(text: &str) -> Result<Vec<WalkFlushRow>> {
-    let mut rows = Vec::new();
-    for (line, record) in records(text, 5)? {
-        let at = |i: usize| number(line, record[i]);
-        rows.push(WalkFlushRow {
-            size_bytes: record[0]
-                .parse()
-                .with_context(|| format!("line {line}: `{}` is not a size", record[0]))?,
-            map: [at(1)?, at(3)?],
-            unmap: [at(2)?, at(4)?],
-        });
-    }
-    Ok(rows)
+    let row = |row: Row<'_>| {
+        Ok(WalkFlushRow {
+            size_bytes: row.count(0)?,
+            map: [row.number(1)?, row.number(3)?],
+            unmap: [row.number(2)?, row.number(4)?],
+        })
+    };
+    rows_of(text, 5)?.into_iter().map(row).collect()
 }
 
 /// The samples of the range-flush table.
@@ -178,20 +144,15 @@ pub fn walk_flush(text: &str) -> Result<Vec<WalkFlushRow>> {
 /// # Errors
 /// A row that is not an operation, a size and two positive numbers.
 pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
-    let mut rows = Vec::new();
-    for (line, record) in records(text, 4)? {
-        rows.push(RangeFlushSample {
-            direction: match record[0] {
-                "map" => Direction::Map,
-                "unmap" => Direction::Unmap,
-                other => bail!("line {line}: `{other}` is neither map nor unmap"),
-            },
-            size: record[1].to_owned(),
-            before: number(line, record[2])?,
-            after: number(line, record[3])?,
-        });
-    }
-    Ok(rows)
+    let row = |row: Row<'_>| {
+        Ok(RangeFlushSample {
+            direction: row.one_of(0, [Direction::Map, Direction::Unmap], Direction::name)?,
+            size: row.text(1).to_owned(),
+            before: row.number(2)?,
+            after: row.number(3)?,
+        })
+    };
+    rows_of(text, 4)?.into_iter().map(row).collect()
 }
 
 /// The flush-queue table: Gbit/s strict, and with a flush queue.
@@ -200,14 +161,11 @@ pub fn range_flush(text: &str) -> Result<Vec<RangeFlushSample>> {
 /// If a row is malformed, unknown, missing or there twice.
 pub fn flush_queue(text: &str) -> Result<[f64; 2]> {
     let mut found = [None; 2];
-    for (line, record) in records(text, 2)? {
-        let place = match record[0] {
-            "strict" => &mut found[0],
-            "flush-queue" => &mut found[1],
-            other => bail!("line {line}: no policy is called `{other}`"),
-        };
-        if place.replace(number(line, record[1])?).is_some() {
-            bail!("line {line}: `{}` is there twice", record[0]);
+    for row in rows_of(text, 2)? {
+        let names = ["strict", "flush-queue"];
+        let policy = row.one_of(0, [0, 1], |policy: usize| names[policy])?;
+        if found[policy].replace(row.number(1)?).is_some() {
+            bail!("line {}: `{}` is there twice", row.line, row.text(0));
         }
     }
     match found {
@@ -280,26 +238,20 @@ pub struct SwiotlbRow {
 /// # Errors
 /// A row that is not a number of jobs, a kernel, a direction and four positive numbers.
 pub fn swiotlb(text: &str) -> Result<Vec<SwiotlbRow>> {
-    let mut rows = Vec::new();
-    for (line, record) in records(text, 7)? {
-        let jobs = record[0];
-        let named = |name: &str| Kernel::ALL.into_iter().find(|kernel| kernel.name() == name);
-        let way = |name: &str| Direction4K::ALL.into_iter().find(|way| way.name() == name);
-        rows.push(SwiotlbRow {
-            jobs: jobs
-                .parse()
-                .ok()
-                .filter(|jobs| (1..=4096).contains(jobs))
-                .with_context(|| format!("line {line}: `{jobs}` is not a number of jobs"))?,
-            kernel: named(record[1])
-                .with_context(|| format!("line {line}: no kernel is called `{}`", record[1]))?,
-            direction: way(record[2])
-                .with_context(|| format!("line {line}: `{}` is no direction", record[2]))?,
-            throughput_mb_s: number(line, record[3])?,
-            guest_cpu_pct: number(line, record[6])?,
-        });
-    }
-    Ok(rows)
+    let row = |row: Row<'_>| {
+        let jobs = row.count(0)?;
+        if jobs > 4096 {
+            bail!("line {}: {jobs} jobs are too many", row.line);
+        }
+        Ok(SwiotlbRow {
+            jobs: jobs as usize,
+            kernel: row.one_of(1, Kernel::ALL, Kernel::name)?,
+            direction: row.one_of(2, Direction4K::ALL, Direction4K::name)?,
+            throughput_mb_s: row.number(3)?,
+            guest_cpu_pct: row.number(6)?,
+        })
+    };
+    rows_of(text, 7)?.into_iter().map(row).collect()
 }
 
 #[cfg(test)]

@@ -13,11 +13,10 @@
 //! the spread of the published samples, widened by a tenth at its nearest end.
 
 use anyhow::{Result, anyhow};
-use portolan::inval::{Preference, Quirks};
 use portolan_model::profile::{Event, Profile};
 
 use super::fit;
-use super::measure::{Events, Grouping, Way};
+use super::measure::{Events, Variant, Way};
 use super::published::{self, Direction, RangeFlushSample};
 use super::rows::{Check, FittedPrice, Reproduction, Row, error_pct};
 
@@ -34,7 +33,6 @@ const SIZES: [(&str, u64, Use); 4] = [
     ("18M", 19 << 20, Use::Predict),
 ];
 const FITTED_ON: &str = "medians at 128K and 4M, before and after";
-const VARIANTS: [Variant; 3] = [Variant::Before, Variant::After, Variant::Portolan];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
@@ -42,48 +40,11 @@ enum Use {
     Predict,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Variant {
-    Before,
-    After,
-    Portolan,
-}
-
-impl Variant {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Before => "before",
-            Self::After => "after",
-            Self::Portolan => "portolan",
-        }
-    }
-
-    fn way(self, machine: Quirks) -> Way {
-        let (grouping, preference) = match self {
-            Self::Before => (Grouping::EachPage, Preference::ByPage),
-            Self::After => (Grouping::PagesTogether, Preference::ByContext),
-            Self::Portolan => {
-                return Way {
-                    grouping: Grouping::Whole,
-                    quirks: machine,
-                };
-            }
-        };
-        Way {
-            grouping,
-            quirks: Quirks {
-                preference,
-                ..Quirks::default()
-            },
-        }
-    }
-
-    fn sample(self, sample: &RangeFlushSample) -> Option<f64> {
-        match self {
-            Self::Before => Some(sample.before),
-            Self::After => Some(sample.after),
-            Self::Portolan => None,
-        }
+fn sample(variant: Variant, sample: &RangeFlushSample) -> Option<f64> {
+    match variant {
+        Variant::Before => Some(sample.before),
+        Variant::After => Some(sample.after),
+        Variant::Portolan => None,
     }
 }
 
@@ -129,11 +90,11 @@ pub fn reproduce(
         let samples: Vec<_> = table.iter().filter(|s| s.direction == direction).collect();
         let mut runs = Vec::new();
         for (size, bytes, usage) in SIZES {
-            for variant in VARIANTS {
+            for variant in Variant::ALL {
                 let at_size = samples.iter().filter(|sample| sample.size == size);
-                let mut samples: Vec<f64> = at_size.filter_map(|s| variant.sample(s)).collect();
+                let mut samples: Vec<f64> = at_size.filter_map(|s| sample(variant, s)).collect();
                 samples.sort_by(f64::total_cmp);
-                let events = measure(direction, bytes, variant.way(own))?;
+                let events = measure(direction, bytes, variant.range_flush(own))?;
                 runs.push(Run {
                     size,
                     bytes,

@@ -179,6 +179,17 @@ pub struct Check {
     pub holds: bool,
 }
 
+impl Check {
+    /// All of `checks` as text, a line each.
+    pub(super) fn lines(checks: &[Self]) -> String {
+        let line = |check: &Self| {
+            let verdict = if check.holds { "holds" } else { "FAILS" };
+            format!("{verdict}: {}; {}.\n", check.what, check.found)
+        };
+        checks.iter().map(line).collect()
+    }
+}
+
 /// A reproduction of the flush-queue table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlushQueue {

@@ -14,7 +14,7 @@ use portolan::inval::{Preference, Quirks, WalkFlush};
 use portolan_model::profile::{Event, Profile};
 
 use super::fit;
-use super::measure::{Events, Grouping, Way};
+use super::measure::{Events, Grouping, Variant, Way};
 use super::published::{self, Direction, WalkFlushRow};
 use super::rows::{Check, FittedPrice, Reproduction, Row, error_pct};
 
@@ -45,45 +45,23 @@ fn price_name(event: Event) -> &'static str {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Variant {
-    Before,
-    After,
-    Portolan,
-}
-
-impl Variant {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Before => "before",
-            Self::After => "after",
-            Self::Portolan => "portolan",
-        }
-    }
-
-    /// How this variant does an operation on `bytes` bytes.
-    fn way(self, direction: Direction, bytes: u64, table: u64, machine: Quirks) -> Way {
-        let walk_flush = match self {
-            Self::Before => WalkFlush::ByAddress,
-            Self::After => WalkFlush::ByContext,
-            Self::Portolan => {
-                return Way {
-                    grouping: Grouping::Whole,
-                    quirks: machine,
-                };
-            }
-        };
-        let quirks = Quirks {
-            walk_flush,
-            preference: Preference::ByPage,
-            ..Quirks::default()
-        };
-        let grouping = match direction {
-            Direction::Unmap if bytes >= table => Grouping::EachTable,
-            _ => Grouping::PagesTogether,
-        };
-        Way { grouping, quirks }
-    }
+/// How a variant does an operation on `bytes` bytes.
+fn way(variant: Variant, direction: Direction, bytes: u64, table: u64, machine: Quirks) -> Way {
+    let walk_flush = match variant {
+        Variant::Before => WalkFlush::ByAddress,
+        Variant::After => WalkFlush::ByContext,
+        Variant::Portolan => return Way::whole(machine),
+    };
+    let quirks = Quirks {
+        walk_flush,
+        preference: Preference::ByPage,
+        ..Quirks::default()
+    };
+    let grouping = match direction {
+        Direction::Unmap if bytes >= table => Grouping::EachTable,
+        _ => Grouping::PagesTogether,
+    };
+    Way { grouping, quirks }
 }
 
 /// How often each fitted price is paid.
@@ -165,14 +143,11 @@ pub fn reproduce(
     let mut rows = Vec::new();
     let mut prices = Vec::new();
     for direction in [Direction::Map, Direction::Unmap] {
-        let mut way = |variant: Variant, bytes| {
-            measure(
-                direction,
-                bytes,
-                variant.way(direction, bytes, table_span, own),
-            )
+        let mut run = |variant, bytes| {
+            let way = way(variant, direction, bytes, table_span, own);
+            measure(direction, bytes, way)
         };
-        let runs = runs(&table, direction, &mut way)?;
+        let runs = runs(&table, direction, &mut run)?;
         let names: &[Event] = match direction {
             Direction::Map => &MAP_PRICES,
             Direction::Unmap => &UNMAP_PRICES,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use fastrand::Rng;
 use portolan::addr::{Iova, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Constraints, Deferred, Device, DmaSpace, FromDevice, Policy as Unmaps, SpaceOptions, Unowned,
+    Constraints, Deferred, Device, DmaSpace, FromDevice, Policy as Unmaps, SpaceOptions,
     reclaim_all,
 };
 use portolan::inval::{CombineOptions, Combined};
@@ -20,7 +20,7 @@ use portolan_model::profile::{Event, Profile, Workload};
 
 use super::walks::{Since, Walks};
 use super::{Options, Policy};
-use crate::buffers::unowned;
+use crate::buffers::Memory;
 use crate::fixture::{self, CONTEXT, LabDomain};
 use crate::machines::MachineFormat;
 
@@ -249,7 +249,7 @@ impl<'b> Bench<'b> {
         let walks = self.server.hardware();
         let before = walks.now();
         self.cpus.work(self.calls[0]);
-        let mapped = self.device.map(unowned(memory), FromDevice);
+        let mapped = self.device.map(Memory(vec![memory]), FromDevice);
         let mapping = mapped.map_err(|failed| anyhow!("a map was refused: {}", failed.error))?;
         if self.way.policy == Policy::Strict {
             self.server.after_map();
@@ -301,7 +301,7 @@ impl<'b> Bench<'b> {
     }
 }
 
-type Kept = Deferred<VirtualCpus, Unowned>;
+type Kept = Deferred<VirtualCpus, Memory>;
 
 fn reclaim(deferred: &mut Vec<Kept>) -> Result<()> {
     let mut kept = 0;

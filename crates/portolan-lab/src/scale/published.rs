@@ -1,6 +1,6 @@
 //! What was measured and published of machines with many CPUs.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use portolan_model::profile::{Event, Profile};
 
@@ -82,28 +82,15 @@ impl Published {
     }
 }
 
-fn number(row: &Row<'_>, column: usize) -> Result<f64> {
-    let text = row.fields.get(column).copied().unwrap_or_default();
-    let value: f64 = text
-        .parse()
-        .with_context(|| format!("line {}: `{text}` is not a number", row.line))?;
-    if value.is_finite() && value > 0.0 {
-        Ok(value)
-    } else {
-        bail!("line {}: `{text}` is not a positive number", row.line)
-    }
-}
-
 fn grace(text: &str) -> Result<Published> {
     let figure = |row: Row<'_>| {
-        let name = row.fields.first().copied().unwrap_or_default();
-        let Ok(policy) = Policy::from_str(name, false) else {
-            bail!("`{name}` is not a policy");
+        let Ok(policy) = Policy::from_str(row.text(0), false) else {
+            bail!("line {}: `{}` is not a policy", row.line, row.text(0));
         };
         Ok(Figure {
             policy,
-            cpus: number(&row, 1)? as usize,
-            value: number(&row, 2)?,
+            cpus: row.number(1)? as usize,
+            value: row.number(2)?,
             unit: "operations/s",
             // The device's price and the queue's.
             fitted: policy != Policy::Lazy,
@@ -119,15 +106,15 @@ fn grace(text: &str) -> Result<Published> {
 
 fn nested(text: &str) -> Result<Published> {
     let figure = |row: Row<'_>| {
-        let cpus = number(&row, 0)? as usize;
-        let known = row.fields.get(2).is_some_and(|text| !text.is_empty());
+        let cpus = row.number(0)? as usize;
+        let known = !row.text(2).is_empty();
         Ok(Figure {
             policy: Policy::Strict,
             cpus,
-            value: number(&row, 1)?,
+            value: row.number(1)?,
             unit: "Gbit/s",
             fitted: cpus <= FITTED_CORES,
-            submit_us: known.then(|| number(&row, 2)).transpose()?,
+            submit_us: known.then(|| row.number(2)).transpose()?,
         })
     };
     let figures = csv::rows(text)?

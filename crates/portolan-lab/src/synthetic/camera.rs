@@ -7,12 +7,11 @@
 
 use anyhow::{Context, Result, ensure};
 use portolan::addr::{Iova, IovaRange, PhysAddr};
-use portolan::inval::{Preference, Quirks};
 use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
-use crate::reproduce::measure::{map, unmap};
-use crate::reproduce::{Events, Grouping, RegisterWrites, Way, own_quirks};
+use crate::reproduce::measure::{Variant, map, unmap};
+use crate::reproduce::{Events, RegisterWrites, own_quirks};
 use crate::tegra_board::Board;
 
 /// The machine that it runs on if none is named.
@@ -78,43 +77,6 @@ pub struct Side {
     pub worst_frame_pct: f64,
     /// Registers written for a buffer, on average rounded down.
     pub registers: RegisterWrites,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Variant {
-    Before,
-    After,
-    Portolan,
-}
-
-impl Variant {
-    const ALL: [Self; 3] = [Self::Before, Self::After, Self::Portolan];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Before => "before",
-            Self::After => "after",
-            Self::Portolan => "portolan",
-        }
-    }
-
-    fn way(self, own: Quirks) -> Way {
-        let (grouping, preference) = match self {
-            Self::Before => (Grouping::EachPage, Preference::ByPage),
-            Self::After => (Grouping::PagesTogether, Preference::ByContext),
-            Self::Portolan => {
-                return Way {
-                    grouping: Grouping::Whole,
-                    quirks: own,
-                };
-            }
-        };
-        let quirks = Quirks {
-            preference,
-            ..Quirks::default()
-        };
-        Way { grouping, quirks }
-    }
 }
 
 /// What events of one side cost.
@@ -219,7 +181,7 @@ fn run_way(profile: &Profile, variant: Variant, buffers: u64) -> Result<WayRepor
     let [map_prices, unmap_prices] = prices;
     let (map_prices, unmap_prices) = (map_prices?, unmap_prices?);
     let board = Board::new(profile, 16)?;
-    let way = variant.way(own_quirks(profile)?);
+    let way = variant.range_flush(own_quirks(profile)?);
     let space = board.camera(way)?;
     let (mut maps, mut unmaps) = (Sum::default(), Sum::default());
     let range = |buffer: u64| {

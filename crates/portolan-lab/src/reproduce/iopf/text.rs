@@ -2,6 +2,7 @@
 
 use super::pattern::{CONTROL_PAGES, DEPTH};
 use super::rows::{IopfReproduction, IopfRow};
+use crate::reproduce::rows::Check;
 use portolan_cli::display::{bytes, grouped, table};
 
 /// The reproduction as text.
@@ -13,11 +14,7 @@ pub fn iopf_text(result: &IopfReproduction) -> String {
     out.push_str("\n\nWindows side by side\n\n");
     out.push_str(&windows(result));
     out.push_str("\n\n");
-    for check in &result.checks {
-        let verdict = if check.holds { "holds" } else { "FAILS" };
-        out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
-    }
-    out
+    out + &Check::lines(&result.checks)
 }
 
 fn figures(result: &IopfReproduction) -> String {

@@ -1,5 +1,6 @@
 //! The bounce-pool reproduction for people.
 
+use super::super::rows::Check;
 use super::Swiotlb;
 use portolan_cli::display::table;
 
@@ -56,11 +57,7 @@ pub fn swiotlb_text(result: &Swiotlb) -> String {
     out.push_str(&table(&header, &numbers, rows.collect()));
     out.push_str(NOTE);
     out.push_str(&prices(result));
-    for check in &result.checks {
-        let verdict = if check.holds { "holds" } else { "FAILS" };
-        out.push_str(&format!("{verdict}: {}; {}.\n", check.what, check.found));
-    }
-    out
+    out + &Check::lines(&result.checks)
 }
 
 /// What the columns are.
