@@ -36,11 +36,9 @@ impl Handed {
     pub(crate) fn new(when: CopyWhen) -> Result<Self, Failure> {
         let domain = PagedDomain::new(table(1 << 14)?, InvalTag::new(1), CAPS, QUIRKS, Free);
         let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
-        let options = SpaceOptions {
-            window: window.ok_or(Failure::Addresses)?,
-            policy: Policy::Strict,
-            ..SpaceOptions::default()
-        };
+        let mut options = SpaceOptions::default();
+        options.window = window.ok_or(Failure::Addresses)?;
+        options.policy = Policy::Strict;
         let cpus = Arc::new(cpus());
         let space = DmaSpace::new(
             BoundDomain::new(Arc::new(Attached), Arc::new(domain)),

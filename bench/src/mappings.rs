@@ -57,14 +57,12 @@ impl Buffers {
         let quirks = Quirks { ..QUIRKS };
         let domain = PagedDomain::new(table, context, CAPS, quirks, Free);
         let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
-        let options = SpaceOptions {
-            window: window.ok_or(Failure::Addresses)?,
-            policy,
-            bounds: Bounds {
-                age: Nanos::new(u64::MAX),
-                ..Bounds::default()
-            },
-            ..SpaceOptions::default()
+        let mut options = SpaceOptions::default();
+        options.window = window.ok_or(Failure::Addresses)?;
+        options.policy = policy;
+        options.bounds = Bounds {
+            age: Nanos::new(u64::MAX),
+            ..Bounds::default()
         };
         let space = DmaSpace::new(
             BoundDomain::new(Arc::new(Attached), Arc::new(domain)),

@@ -121,11 +121,9 @@ impl Rig {
         let domain = PagedDomain::new(table, CONTEXT, caps, Quirks::default(), queue);
         let cpus: Cpus = Arc::new(SpinCpus::new(1, Still, || CpuId::new(0)));
         let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
-        let options = SpaceOptions {
-            window: window.unwrap(),
-            policy,
-            ..SpaceOptions::default()
-        };
+        let mut options = SpaceOptions::default();
+        options.window = window.unwrap();
+        options.policy = policy;
         let space = DmaSpace::new(
             BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
             cpus.clone(),
@@ -135,10 +133,8 @@ impl Rig {
         let memory = PhysRange::from_len(PhysAddr::new(POOL), POOL_BYTES).unwrap();
         let pool = Pool::new(cpus.clone(), memory, PoolOptions::for_cpus(&*cpus)).unwrap();
         let pool = Arc::new(PoolMemory::new(pool, world.clone()));
-        let constraints = Constraints {
-            trust: Trust::Untrusted,
-            ..Constraints::default()
-        };
+        let mut constraints = Constraints::default();
+        constraints.trust = Trust::Untrusted;
         let space = Arc::new(space.unwrap());
         let device = Device::translated(space, STREAM, constraints);
         let copying = Copying {

@@ -247,14 +247,12 @@ fn device(policy: Policy) -> Device<InterruptedCpu> {
     let caps = Setup::able(PageSize::SIZE_4K);
     let queue = Combined::new(InterruptedCpu, Slow, CombineOptions::of(&caps));
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), queue);
-    let options = SpaceOptions {
-        policy,
-        // Each unmap reaches a bound.
-        bounds: Bounds {
-            entries: 1,
-            ..Bounds::default()
-        },
-        ..SpaceOptions::default()
+    let mut options = SpaceOptions::default();
+    options.policy = policy;
+    // Each unmap reaches a bound.
+    options.bounds = Bounds {
+        entries: 1,
+        ..Bounds::default()
     };
     let space = DmaSpace::new(
         BoundDomain::new(Arc::new(Attached), Arc::new(domain)),

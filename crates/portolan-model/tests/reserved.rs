@@ -147,10 +147,8 @@ fn keeps_off<U, D, P>(
     D: Domain + 'static,
     P: Cpus + Clone,
 {
-    let options = SpaceOptions {
-        window: IovaRange::from_len(Iova::new(WINDOW), PAGES * PAGE).expect("a window"),
-        ..SpaceOptions::default()
-    };
+    let mut options = SpaceOptions::default();
+    options.window = IovaRange::from_len(Iova::new(WINDOW), PAGES * PAGE).expect("a window");
     let watched = Arc::new(Watched(Arc::clone(unit)));
     let space = DmaSpace::new(BoundDomain::new(watched, Arc::new(domain)), cpus, &options)
         .expect("a space");

@@ -87,7 +87,8 @@
 //! #         caching: Caching::PresentOnly, write_buffer: WriteBuffer::Absent };
 //! #     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Queue);
 //! #     let bound = BoundDomain::new(Arc::new(Iommu), Arc::new(domain));
-//! #     let options = SpaceOptions { policy: Policy::Deferred, ..SpaceOptions::default() };
+//! #     let mut options = SpaceOptions::default();
+//! #     options.policy = Policy::Deferred;
 //! #     let space = Arc::new(DmaSpace::new(bound, Kernel, &options).unwrap());
 //! #     Device::translated(space, StreamId::new(1), Constraints::default()).unwrap()
 //! # }

@@ -129,12 +129,10 @@ fn space(hardware: &Hardware, bounds: Bounds) -> Arc<Space> {
     };
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, quirks, hardware.clone());
     let window = IovaRange::new(Iova::new(0x10_0000), Iova::new(0x10_ffff)).unwrap();
-    let options = SpaceOptions {
-        window,
-        policy: Policy::Deferred,
-        bounds,
-        ..SpaceOptions::default()
-    };
+    let mut options = SpaceOptions::default();
+    options.window = window;
+    options.policy = Policy::Deferred;
+    options.bounds = bounds;
     let domain = std::sync::Arc::new(domain);
     let unit = std::sync::Arc::new(hardware.clone());
     Arc::new(DmaSpace::new(BoundDomain::new(unit, domain), LoomCpus::new(1), &options).unwrap())

@@ -89,15 +89,13 @@ fn device(policy: Policy, iova: IovaOptions) -> Device<Cpus> {
         write_buffer: WriteBuffer::Absent,
     };
     let domain = PagedDomain::new(table, InvalTag::new(1), caps, Quirks::default(), Quick);
-    let options = SpaceOptions {
-        policy,
-        bounds: Bounds {
-            entries: 4096,
-            ..Bounds::default()
-        },
-        iova,
-        ..SpaceOptions::default()
+    let mut options = SpaceOptions::default();
+    options.policy = policy;
+    options.bounds = Bounds {
+        entries: 4096,
+        ..Bounds::default()
     };
+    options.iova = iova;
     let cpus = Arc::new(Machine);
     let bound = BoundDomain::new(Arc::new(Hardware), Arc::new(domain));
     let space = DmaSpace::new(bound, cpus, &options).unwrap();

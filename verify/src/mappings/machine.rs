@@ -125,12 +125,10 @@ where
         queue,
     ));
     let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
-    let options = SpaceOptions {
-        window: window.expect("a range"),
-        policy: way.policy(),
-        bounds: BOUNDS,
-        ..SpaceOptions::default()
-    };
+    let mut options = SpaceOptions::default();
+    options.window = window.expect("a range");
+    options.policy = way.policy();
+    options.bounds = BOUNDS;
     let space = DmaSpace::new(
         BoundDomain::new(Arc::new(Attached), domain),
         cpus.clone(),

@@ -260,9 +260,7 @@ fn unit_error(error: AttachError) -> IommuError {
     match error {
         AttachError::Iommu(error) => error,
         // A unit that seems to have few streams, or another format.
-        AttachError::NoSuchStream { .. } | AttachError::NoPasids | AttachError::Mismatch => {
-            IommuError::Unsupported
-        }
+        _ => IommuError::Unsupported,
     }
 }
 

@@ -177,9 +177,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
         self.shared.forget_everything()?;
         blocked.map_err(|error| match error {
             AttachError::Iommu(error) => error,
-            AttachError::NoSuchStream { .. } | AttachError::NoPasids | AttachError::Mismatch => {
-                IommuError::Unsupported
-            }
+            _ => IommuError::Unsupported,
         })?;
         if self.config.when_disabled == WhenDisabled::Bypass {
             let machine = &self.shared.machine;

@@ -124,10 +124,8 @@ impl<P: Platform> Iommus<P> {
     ) -> Result<Device<P>, OpenError> {
         let (unit, stream) = self.unit_of(function)?;
         let bound = unit.clone().new_domain().map_err(OpenError::Domain)?;
-        let space = SpaceOptions {
-            policy: self.decide(&**unit, options).policy,
-            ..options.space
-        };
+        let mut space = options.space;
+        space.policy = self.decide(&**unit, options).policy;
         let space = Arc::new(DmaSpace::new(bound, self.platform.clone(), &space)?);
         Ok(Device::translated(space, stream, options.constraints)?)
     }

@@ -31,9 +31,7 @@ fn start(fake: &Fake) -> Result<Driver<'_>, IommuError> {
 fn unit_error(error: AttachError) -> IommuError {
     match error {
         AttachError::Iommu(error) => error,
-        AttachError::NoSuchStream { .. } | AttachError::NoPasids | AttachError::Mismatch => {
-            IommuError::Unsupported
-        }
+        _ => IommuError::Unsupported,
     }
 }
 

@@ -89,12 +89,12 @@ fn hold(domain: &impl Domain, range: IovaRange, access: Access) -> Result<(), At
                         Ok(()) | Err(DomainError::Map(MapError::AlreadyMapped { .. })) => {
                             Some(start)
                         }
-                        Err(DomainError::Map(_)) => return Err(AttachError::Mismatch),
+                        Err(_) => return Err(AttachError::Mismatch),
                     }
                 }
                 Err(DomainError::Map(MapError::AlreadyMapped { .. })) => Some(start),
-                Err(DomainError::Map(_)) => return Err(AttachError::Mismatch),
                 Err(DomainError::Iommu(error)) => return Err(error.into()),
+                Err(_) => return Err(AttachError::Mismatch),
             },
         };
     }

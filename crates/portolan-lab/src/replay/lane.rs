@@ -89,6 +89,9 @@ impl Lane {
         let last = (1u64 << WINDOW_LG2.min(format.input_lg2())) - 1;
         let window = IovaRange::new(Iova::new(F::GRANULE.bytes()), Iova::new(last));
         let caps = profile.capabilities();
+        let mut options = SpaceOptions::default();
+        options.window = window.context("an empty window of addresses")?;
+        options.policy = policy.unmaps();
         let setup = FixtureSetup {
             profile,
             layout: profile.format(),
@@ -99,11 +102,7 @@ impl Lane {
                 Policy::Combined => Submitting::Combined,
                 _ => Submitting::Alone,
             },
-            options: SpaceOptions {
-                window: window.context("an empty window of addresses")?,
-                policy: policy.unmaps(),
-                ..SpaceOptions::default()
-            },
+            options,
             table_pages: most_table_pages::<F>(),
         };
         let fixture = Fixture::new(format, &setup)?;

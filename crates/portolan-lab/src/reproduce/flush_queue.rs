@@ -105,6 +105,8 @@ fn receive<F: Format>(
     caps: Capabilities,
     policy: Policy,
 ) -> Result<Counted> {
+    let mut options = SpaceOptions::default();
+    options.policy = policy;
     let fixture = Fixture::new(
         format,
         &FixtureSetup {
@@ -118,10 +120,7 @@ fn receive<F: Format>(
             },
             cpus: 1,
             submitting: Submitting::Alone,
-            options: SpaceOptions {
-                policy,
-                ..SpaceOptions::default()
-            },
+            options,
             table_pages: 256,
         },
     )?;

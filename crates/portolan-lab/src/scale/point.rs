@@ -160,13 +160,11 @@ impl<'b> Bench<'b> {
             Policy::Identity | Policy::Strict | Policy::Lazy => server.clone(),
         };
         let domain = LabDomain::<F>::new(table, CONTEXT, caps, quirks, queue);
-        let options = SpaceOptions {
-            policy: match way.policy {
-                Policy::Identity | Policy::Strict | Policy::Combined => Unmaps::Strict,
-                Policy::Deferred => Unmaps::Deferred,
-                Policy::Lazy => Unmaps::Lazy,
-            },
-            ..SpaceOptions::default()
+        let mut options = SpaceOptions::default();
+        options.policy = match way.policy {
+            Policy::Identity | Policy::Strict | Policy::Combined => Unmaps::Strict,
+            Policy::Deferred => Unmaps::Deferred,
+            Policy::Lazy => Unmaps::Lazy,
         };
         let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain));
         let space = Arc::new(DmaSpace::new(bound, cpus.clone(), &options)?);

@@ -8,6 +8,7 @@ use crate::addr::{PageSize, PhysAddr, PhysRange};
 
 /// Why there is no pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PoolError {
     /// The memory does not hold 64 slots for each area, or is not aligned to that.
     #[error("{bytes} bytes at {start} do not make {areas} areas of 64 slots of {slot} bytes: \
@@ -30,6 +31,7 @@ pub enum PoolError {
 
 /// Why no slots were taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum TakeError {
     /// No bytes.
     #[error("an empty buffer was asked for")]
@@ -88,6 +90,7 @@ pub enum TakeError {
 
 /// Why slots were not given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum GiveError {
     /// They are not of this pool.
     #[error("{at} is not the beginning of a buffer of this pool")]

@@ -14,6 +14,7 @@ use crate::table::Access;
 
 /// Why a fault was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum FaultError {
     /// No region has that address.
     #[error("no memory is registered at {iova}")]
@@ -81,6 +82,7 @@ pub enum FaultError {
 
 /// Why a range was not taken back: devices may still reach it, and its memory must not be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum InvalidateError {
     /// Part of it is pinned. Nothing was done.
     #[error("{start}..={last} is pinned", start = pinned.start(), last = pinned.last())]
@@ -113,6 +115,7 @@ pub enum InvalidateError {
 
 /// Why what is owed from before was not paid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RecoverError {
     /// Another CPU pays it and did not finish in time.
     #[error("another CPU paid what is owed for {waited} ns", waited = waited.get())]
@@ -137,6 +140,7 @@ impl From<Cause> for RecoverError {
 /// Why a region was not added. Nothing of it is mapped or pinned, but for
 /// [`RegionError::NotQuiet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RegionError {
     /// It does not begin and end at the granule, or a part to be pinned does not.
     #[error("{start}..={last} is not whole granules", start = range.start(), last = range.last())]
@@ -198,6 +202,7 @@ pub enum RegionError {
 
 /// Why a region was not removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RemoveError {
     /// There is none that begins there.
     #[error("no region begins at {start}")]
@@ -212,6 +217,7 @@ pub enum RemoveError {
 
 /// Why no dirty state was handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum ReadDirtyError {
     /// The table refused.
     #[error(transparent)]

@@ -11,6 +11,7 @@ pub const PIECES: usize = 32;
 
 /// Why memory could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PopulateError {
     /// The owner has nothing there.
     #[error("the owner has no memory at {iova}")]

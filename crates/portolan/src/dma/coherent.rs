@@ -8,7 +8,9 @@ use super::device::{Device, Translation};
 use super::error::MapError;
 use super::quieting::Left;
 use super::settings::Settings;
+use super::trace::coherent;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
+use crate::platform::TraceKind;
 use crate::platform::contract::{Cached, OwnedMemory, Platform};
 use crate::table::Access;
 
@@ -59,11 +61,7 @@ impl<P: Platform> Device<P> {
                 return Err(MapError::AboveLimit { piece, limit });
             }
             let range = None;
-            return Ok(Coherent {
-                settings,
-                memory,
-                range,
-            });
+            return Ok(Coherent::new(settings, memory, range));
         };
         // The memory fills its pages.
         let limits = Constraints {
@@ -73,11 +71,7 @@ impl<P: Platform> Device<P> {
             ..constraints
         };
         match space.place_one(piece, Access::READ | Access::WRITE, &limits) {
-            Ok((range, _)) => Ok(Coherent {
-                memory,
-                range: Some(range),
-                settings: settings.clone(),
-            }),
+            Ok((range, _)) => Ok(Coherent::new(settings.clone(), memory, Some(range))),
             Err(failed) => {
                 if let Some(wait) = failed.held {
                     // A device may have reached it.
@@ -92,6 +86,26 @@ impl<P: Platform> Device<P> {
 }
 
 impl<P: Platform> Coherent<P> {
+    fn new(settings: Arc<Settings<P>>, memory: OwnedMemory<P>, range: Option<IovaRange>) -> Self {
+        let made = Self {
+            settings,
+            memory,
+            range,
+        };
+        made.trace(TraceKind::Alloc);
+        made
+    }
+
+    #[inline]
+    fn trace(&self, kind: TraceKind) {
+        let Settings {
+            platform,
+            requester,
+            ..
+        } = &*self.settings;
+        coherent(platform, kind, *requester, (self.iova(), self.memory()));
+    }
+
     /// Where the device sees it.
     pub fn iova(&self) -> Iova {
         match self.range {
@@ -118,6 +132,7 @@ impl<P: Platform> Coherent<P> {
 
 impl<P: Platform> Drop for Coherent<P> {
     fn drop(&mut self) {
+        self.trace(TraceKind::Free);
         if let (Some(range), Some(space)) = (self.range.take(), &self.settings.space) {
             if let Err((_, left)) = space.take_down(range) {
                 if let Left::Held(wait) = left {

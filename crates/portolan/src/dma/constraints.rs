@@ -25,7 +25,16 @@ pub enum Coherency {
 }
 
 /// The limits of one device.
+///
+/// ```
+/// # use portolan::addr::PageSize;
+/// # use portolan::dma::Constraints;
+/// // A controller with 32 bits of address, whose segments must not cross 64 KiB.
+/// let mut limits = Constraints::default().address_bits(32);
+/// limits.seg_boundary = Some(PageSize::SIZE_64K);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Constraints {
     /// The highest address that the device can put on the bus.
     pub dma_mask: Iova,

@@ -48,7 +48,6 @@ pub enum OldMappings {
 pub struct Device<P: Cpus + Clone> {
     /// None once the stream is another device's.
     unit: Option<Arc<dyn Iommu>>,
-    pub(super) requester: Requester,
     pub(super) translation: Translation,
     pub(super) settings: Arc<Settings<P>>,
 }
@@ -120,10 +119,9 @@ impl<P: Cpus + Clone> Device<P> {
         }
         let unit = Some(space.bound.unit().clone());
         let translation = Translation::Space(member);
-        let settings = Settings::new(space.cpus.clone(), Some(space), constraints);
+        let settings = Settings::new(space.cpus.clone(), Some(space), requester, constraints);
         let device = Self {
             unit,
-            requester,
             translation,
             settings: Arc::new(settings),
         };
@@ -143,23 +141,23 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// As [`Device::translated`]. The stream is where it was, or blocked.
     pub fn attach_again(&self) -> Result<(), DeviceError> {
-        let (Some(unit), stream) = (&self.unit, self.requester.stream) else {
+        let (Some(unit), stream) = (&self.unit, self.settings.requester.stream) else {
             return Ok(());
         };
         let space = match (self.translation, self.space()) {
             (Translation::Space(_), Some(space)) => space,
             (Translation::Identity, _) => return Ok(unit.pass_through(stream)?),
-            _ => return Ok(self.requester.block(&**unit)?),
+            _ => return Ok(self.settings.requester.block(&**unit)?),
         };
         if let Some(error) = space.failure() {
             return Err(DeviceError::Broken(error));
         }
-        self.requester.attach(&space.bound)?;
+        self.settings.requester.attach(&space.bound)?;
         match space.failure() {
             None => Ok(()),
             // It broke meanwhile, and may have blocked the stream before.
             Some(error) => {
-                let _ = self.requester.block(&**unit);
+                let _ = self.settings.requester.block(&**unit);
                 Err(DeviceError::Broken(error))
             }
         }
@@ -201,7 +199,7 @@ impl<P: Cpus + Clone> Device<P> {
             None
         };
         let moved = match error {
-            None => Self::open(space, self.requester, self.settings.constraints),
+            None => Self::open(space, self.settings.requester, self.settings.constraints),
             Some(error) => Err(error),
         };
         let mut moved = match moved {
@@ -274,11 +272,12 @@ impl<P: Cpus + Clone> Device<P> {
         constraints: Constraints,
     ) -> Self {
         let pasid = None;
+        let requester = Requester { stream, pasid };
+        let settings = Settings::new(platform, None, requester, constraints);
         Self {
             unit: Some(unit),
-            requester: Requester { stream, pasid },
             translation,
-            settings: Arc::new(Settings::new(platform, None, constraints)),
+            settings: Arc::new(settings),
         }
     }
 
@@ -345,14 +344,14 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// *Context.* Interrupt.
     pub fn stream(&self) -> StreamId {
-        self.requester.stream
+        self.settings.requester.stream
     }
 
     /// The PASID, if it is not all of the stream.
     ///
     /// *Context.* Interrupt.
     pub fn pasid(&self) -> Option<Pasid> {
-        self.requester.pasid
+        self.settings.requester.pasid
     }
 
     /// The limits.
@@ -387,7 +386,7 @@ impl<P: Cpus + Clone> Device<P> {
     /// If the hardware did not complete.
     pub fn detach(self) -> Result<(), AttachError> {
         match &self.unit {
-            Some(unit) => self.requester.block(&**unit),
+            Some(unit) => self.settings.requester.block(&**unit),
             None => Ok(()),
         }
     }
@@ -401,7 +400,7 @@ impl<P: Cpus + Clone> Drop for Device<P> {
     fn drop(&mut self) {
         if let Some(unit) = &self.unit {
             // After `detach` this is a second time, which is cheap.
-            let _ = self.requester.block(&**unit);
+            let _ = self.settings.requester.block(&**unit);
         }
         if let (Translation::Space(member), Some(space)) = (self.translation, self.space()) {
             space.leave(member);

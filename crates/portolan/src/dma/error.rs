@@ -12,6 +12,7 @@ use crate::platform::Nanos;
 
 /// Why a buffer was not mapped. Nothing of it is reachable, and the buffer comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum MapError {
     /// It has no pieces.
     #[error("the buffer is empty")]
@@ -64,8 +65,9 @@ pub enum MapError {
         /// How many were wanted.
         bytes: u64,
     },
-    /// No memory to remember the copies of a long list.
-    #[error("no memory to remember the copies")]
+    /// No memory for a long list of pieces or copies, or more room between pieces than a list fills
+    /// ([`Constraints::min_align_mask`](super::Constraints::min_align_mask)).
+    #[error("no memory for the list of its pieces or copies")]
     Records,
     /// No addresses.
     #[error(transparent)]
@@ -107,6 +109,7 @@ impl MapError {
 
 /// Why bytes of a mapped buffer were not read, written or synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AccessError {
     /// They are not all inside the buffer.
     #[error("{bytes} bytes from {at} are not inside a buffer of {length} bytes")]
@@ -128,6 +131,7 @@ pub enum AccessError {
 
 /// Why a pool does not stay mapped for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum PremapError {
     /// The device's addresses are not translated: it reaches the pool anyway, or nothing.
     #[error("the device's addresses are not translated")]
@@ -160,6 +164,7 @@ pub enum PremapError {
 
 /// Why a mapping was not taken away, or is not known to be quiet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum UnmapError {
     /// The mapping is of another address space.
     #[error("the mapping belongs to another address space")]
@@ -206,6 +211,7 @@ pub(super) fn waited_for_a_turn(error: IommuError) -> Option<Nanos> {
 
 /// Why there is no address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SpaceError {
     /// No addresses that the domain can translate.
     #[error("no address of the window can be translated")]
@@ -223,6 +229,7 @@ pub enum SpaceError {
 
 /// Why a device was not attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The unit.
     #[error(transparent)]

@@ -108,7 +108,9 @@ impl<P: Cpus + Clone> Device<P> {
         let NotPlaced { error, held } =
             match self.find_place(&*buffer, direction.direction(), waiting) {
                 Ok((place, copies)) => {
-                    return Ok(Mapping::new(settings(), place, copies, buffer, direction));
+                    let mapping = Mapping::new(settings(), place, copies, buffer, direction);
+                    mapping.trace_map();
+                    return Ok(mapping);
                 }
                 Err(failed) => failed,
             };

@@ -12,6 +12,7 @@ use super::layout::Layout;
 use super::quieting::{Left, Until};
 use super::segments::{DmaSegments, Placing};
 use super::settings::Settings;
+use super::trace::Traced;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::bounce::Way;
 use crate::platform::Cpus;
@@ -113,6 +114,15 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         self.parts.as_ref().expect(PRESENT)
     }
 
+    /// Reports that it was mapped.
+    #[inline]
+    pub(super) fn trace_map(&self) {
+        let parts = self.parts();
+        if let Some(tracer) = parts.settings.platform.tracer() {
+            parts.traced().mapped(tracer);
+        }
+    }
+
     /// The direction.
     ///
     /// *Context.* Interrupt.
@@ -124,19 +134,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     ///
     /// *Context.* Interrupt.
     pub fn segments(&self) -> DmaSegments<'_> {
-        let parts = self.parts();
-        let settings = &parts.settings;
-        let limits = &settings.constraints;
-        let placing = match (parts.place(), &settings.space, &settings.premapped) {
-            (Place::Space(range), Some(space), _) => {
-                Placing::From(Layout::new(range.start(), space.granule(), limits))
-            }
-            (Place::Premapped, _, Some(pool)) => pool.placing(),
-            // A mapping keeps the settings that have its space and its pool.
-            _ => Placing::Identity,
-        };
-        let reached = Reached::new(parts.buffer.pieces(), parts.copies.as_deref());
-        DmaSegments::new(reached, placing, limits)
+        self.parts().segments()
     }
 
     /// The first address.
@@ -153,13 +151,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     ///
     /// *Context.* Interrupt.
     pub fn offset_of(&self, iova: Iova) -> Option<u64> {
-        let mut before = 0u64;
-        self.segments().find_map(|segment| {
-            let inside = iova.get().wrapping_sub(segment.iova.get());
-            let begin = before;
-            before = before.saturating_add(segment.bytes.get());
-            (inside < segment.bytes.get()).then(|| begin + inside)
-        })
+        self.segments().offset_of(iova)
     }
 
     /// Whether a part of the buffer is reached as a copy.
@@ -280,7 +272,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
             _ => None,
         };
         // The device is done; what it writes from now on changes its copy at most.
-        parts.take_in(0, u64::MAX);
+        parts.end();
         let Parts {
             settings,
             copies,
@@ -311,7 +303,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
                 let value = match left {
                     Left::Mapped => NotUnmapped::Mapped(Self::of(parts)),
                     Left::Held(wait) => {
-                        parts.take_in(0, u64::MAX);
+                        parts.end();
                         let Parts {
                             settings,
                             copies,
@@ -325,7 +317,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
                 return Err(Failed { error, value });
             }
         }
-        parts.take_in(0, u64::MAX);
+        parts.end();
         parts.settings.give_back(parts.copies);
         Settings::let_go(parts.settings);
         Ok(ManuallyDrop::into_inner(parts.buffer))
@@ -333,6 +325,39 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
 }
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
+    fn segments(&self) -> DmaSegments<'_> {
+        let settings = &self.settings;
+        let limits = &settings.constraints;
+        let placing = match (self.place(), &settings.space, &settings.premapped) {
+            (Place::Space(range), Some(space), _) => {
+                Placing::From(Layout::new(range.start(), space.granule(), limits))
+            }
+            (Place::Premapped, _, Some(pool)) => pool.placing(),
+            // A mapping keeps the settings that have its space and its pool.
+            _ => Placing::Identity,
+        };
+        let reached = Reached::new(self.buffer.pieces(), self.copies.as_deref());
+        DmaSegments::new(reached, placing, limits)
+    }
+
+    fn traced(&self) -> Traced<'_> {
+        Traced {
+            requester: self.settings.requester,
+            direction: self.direction.direction(),
+            pieces: self.buffer.pieces(),
+            segments: self.segments(),
+        }
+    }
+
+    /// Brings what the device wrote to the buffer, which is unmapped.
+    #[inline]
+    fn end(&self) {
+        self.take_in(0, u64::MAX);
+        if let Some(tracer) = self.settings.platform.tracer() {
+            self.traced().unmapped(tracer);
+        }
+    }
+
     #[inline]
     const fn place(&self) -> Place {
         match self.kind {

@@ -41,6 +41,7 @@ mod segments;
 mod settings;
 mod space;
 mod streams;
+mod trace;
 
 pub use crate::iommu::{Stage, TrapCost};
 pub use crate::platform::contract::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};

@@ -144,6 +144,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let joined = self
             .pending
             .join(&self.cpus, &*self.domain, range, range, Keeper::Queue);
+        if !matches!(joined, Err(_) | Ok(Joined::NoRoom)) {
+            self.trace_unmap(range);
+        }
         match joined {
             Ok(Joined::Queued(_, Fill::Room)) if lazy => Ok(()),
             Ok(Joined::Queued(ticket, _)) if lazy => {
@@ -164,7 +167,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     pub(super) fn take_down(&self, range: IovaRange) -> Result<(), (UnmapError, Left)> {
         let mut owed = Gather::new();
         match self.domain.unmap(range, &mut owed) {
-            Ok(()) => self.pay(range, owed),
+            Ok(()) => {
+                self.trace_unmap(range);
+                self.pay(range, owed)
+            }
             Err(error) => Err((error.into(), Left::Mapped)),
         }
     }
@@ -187,7 +193,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             Some(error) => Err(error),
             None => self.domain.sync(owed).map_err(IommuError::from),
         };
-        synced.map_err(UnmapError::of)
+        synced.map_err(UnmapError::of)?;
+        self.trace_flush(1);
+        Ok(())
     }
 
     /// Keeps `range`, which is unmapped, until `owed` is paid.
@@ -228,6 +236,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let joined = self
             .pending
             .join(&self.cpus, &*self.domain, mapped, range, Keeper::Caller)?;
+        if !matches!(joined, Joined::NoRoom) {
+            self.trace_unmap(mapped);
+        }
         Ok(match joined {
             Joined::Queued(ticket, Fill::Room) => Wait::on(ticket),
             Joined::Queued(ticket, Fill::Due) => {
@@ -289,6 +300,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.lost.count_addresses(u64::from(wait.range.is_some()));
     }
 
+    /// Takes back the addresses of a queue that was flushed.
+    fn flushed(&self, ranges: &[IovaRange]) {
+        self.trace_flush(ranges.len());
+        self.give_back(ranges);
+    }
+
     fn settle_ticket(&self, ticket: Ticket) -> Result<(), UnmapError> {
         if self.pending.is_quiet(ticket) {
             return Ok(());
@@ -300,7 +317,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     fn pay_for(&self, ticket: Ticket) -> Result<(), UnmapError> {
-        let give_back = |ranges: &[IovaRange]| self.give_back(ranges);
+        let give_back = |ranges: &[IovaRange]| self.flushed(ranges);
         let settled = self
             .pending
             .settle(&self.cpus, &*self.domain, ticket, give_back);
@@ -311,7 +328,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if let Some(error) = self.failure() {
             return Err(UnmapError::Iommu(error));
         }
-        let mut give_back = |ranges: &[IovaRange]| self.give_back(ranges);
+        let mut give_back = |ranges: &[IovaRange]| self.flushed(ranges);
         let tried = self
             .pending
             .try_settle(&*self.domain, ticket, &mut give_back);

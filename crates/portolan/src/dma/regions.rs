@@ -191,6 +191,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let (at, pa) = (range.start(), PhysAddr::new(range.start().get()));
         let mut owed = Gather::new();
         self.domain.map(at, pa, bytes, access, &mut owed)?;
+        let memory = PhysRange::from_len(pa, bytes);
+        self.trace_map(at, memory.as_slice());
         if !self.domain.is_due(&owed) {
             return Ok(());
         }

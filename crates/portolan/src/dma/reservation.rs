@@ -16,6 +16,7 @@ use crate::platform::contract::{Buffer, Unowned};
 
 /// Why a piece was not linked. Those linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum LinkError {
     /// It does not fit into what is left.
     #[error("{wanted} bytes do not fit into the {left} that are left")]
@@ -194,6 +195,7 @@ impl<P: Cpus + Clone> Reservation<P> {
         self.space
             .domain
             .map(at, pa, wanted, access, &mut self.owed)?;
+        self.space.trace_map(at, &[memory]);
         self.linked += wanted;
         Ok(Iova::new(at.get() | inside))
     }
@@ -228,6 +230,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             if let Err(error) = self.space.domain.unmap(mapped, &mut self.owed) {
                 return Err((error.into(), Some(self)));
             }
+            self.space.trace_unmap(mapped);
             self.linked = 0;
             if let Err(error) = self.space.pay_now(&mut self.owed) {
                 self.range = None;

@@ -60,6 +60,19 @@ impl<'m> DmaSegments<'m> {
         }
     }
 
+    /// The offset in the buffer that the device reaches at `iova`.
+    pub(super) fn offset_of(mut self, iova: Iova) -> Option<u64> {
+        let mut before = 0u64;
+        while let Some((start, bytes)) = self.next_run() {
+            let inside = iova.get().wrapping_sub(start);
+            if inside < bytes {
+                return before.checked_add(inside);
+            }
+            before = before.saturating_add(bytes);
+        }
+        None
+    }
+
     fn next_run(&mut self) -> Option<(u64, u64)> {
         let first = self.pieces.next()?;
         let (start, after) = self.place(first);

@@ -12,6 +12,7 @@ use super::copies::{Copies, Copying, Reached, Record, Spares};
 use super::premapped::Premapped;
 use super::quarantine::Lost;
 use super::space::DmaSpace;
+use super::streams::Requester;
 use crate::bounce::{BouncePool, Way};
 use crate::platform::contract::{Buffer, MemoryKind};
 use crate::platform::{Cpus, DataCache, Item, LeftBehind};
@@ -21,6 +22,7 @@ pub(super) struct Settings<P: Cpus + Clone> {
     pub platform: P,
     /// There if the device is translated.
     pub space: Option<Arc<DmaSpace<P>>>,
+    pub requester: Requester,
     pub constraints: Constraints,
     pub cache: Option<Arc<dyn DataCache>>,
     pub copying: Option<Copying>,
@@ -61,6 +63,7 @@ impl<P: Cpus + Clone> Clone for Settings<P> {
         Self {
             platform: self.platform.clone(),
             space: self.space.clone(),
+            requester: self.requester,
             constraints: self.constraints,
             cache: self.cache.clone(),
             copying: self.copying.clone(),
@@ -74,10 +77,16 @@ impl<P: Cpus + Clone> Clone for Settings<P> {
 }
 
 impl<P: Cpus + Clone> Settings<P> {
-    pub fn new(platform: P, space: Option<Arc<DmaSpace<P>>>, constraints: Constraints) -> Self {
+    pub fn new(
+        platform: P,
+        space: Option<Arc<DmaSpace<P>>>,
+        requester: Requester,
+        constraints: Constraints,
+    ) -> Self {
         Self {
             platform,
             space,
+            requester,
             constraints,
             cache: None,
             copying: None,

@@ -22,8 +22,15 @@ use crate::table::Access;
 
 /// How an address space is set up.
 ///
+/// ```
+/// # use portolan::dma::{Policy, SpaceOptions};
+/// let mut options = SpaceOptions::default();
+/// options.policy = Policy::Deferred;
+/// ```
+///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SpaceOptions {
     /// The addresses to give out; those that the domain cannot translate are left out.
     pub window: IovaRange,
@@ -97,6 +104,9 @@ pub(super) enum Waiting {
     Allowed,
     Refused,
 }
+
+/// The most ranges that fill the room between pieces: of 2 MiB for each of many pages.
+const MOST_FILLS: usize = 1 << 16;
 
 /// Whether what a map owes has to be paid before a device uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,7 +337,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         layout: Layout,
     ) -> Result<IovaRange, NotPlaced> {
         self.measure(pieces, constraints)?;
-        let list = List::gather(layout.filled(pieces), layout.count(pieces), waiting)?;
+        let count = layout.count(pieces);
+        if count - pieces.len() > MOST_FILLS {
+            return Err(MapError::Records.into());
+        }
+        let list = List::gather(layout.filled(pieces), count, waiting)?;
         let bytes = self.measure(list.as_slice(), constraints)?;
         let constraints = Constraints {
             align: constraints.align.max(layout.alignment(bytes)),
@@ -360,6 +374,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             self.give_back(&[range]);
             return Err(error.into());
         }
+        self.trace_map(range.start(), pieces);
         if self.domain.is_due(&owed) {
             self.after_map(range, owed, waiting)?;
         }
@@ -382,7 +397,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         };
         // It was mapped just now, and nobody else knows of it.
         let held = match self.domain.unmap(range, &mut owed) {
-            Ok(()) => self.hold(range, owed),
+            Ok(()) => {
+                self.trace_unmap(range);
+                self.hold(range, owed)
+            }
             Err(_) => self.hold_mapped(owed),
         };
         if let MapError::Iommu(error) = error {

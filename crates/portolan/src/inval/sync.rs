@@ -47,6 +47,7 @@ pub struct Tagged {
 
 /// Why a debt was not paid. It is still owed: nothing of it may be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SyncError<E> {
     /// The debt is of another table.
     #[error(transparent)]

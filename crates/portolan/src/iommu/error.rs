@@ -25,6 +25,7 @@ pub enum Awaited {
 
 /// What became of the hardware.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum IommuError {
     /// It did not answer in time.
     #[error("the unit did not answer in {waited:?} (waited for {awaited:?})")]
@@ -77,6 +78,7 @@ impl From<SyncError<Self>> for IommuError {
 
 /// Why a stream was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum AttachError {
     /// Not a stream of this unit.
     #[error("{stream:?} is not of this unit")]
@@ -97,6 +99,7 @@ pub enum AttachError {
 
 /// Why nothing was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum DomainError {
     /// The request.
     #[error(transparent)]
@@ -108,6 +111,7 @@ pub enum DomainError {
 
 /// Why nothing was unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum UnmapFailed {
     /// The request.
     #[error(transparent)]
@@ -119,6 +123,7 @@ pub enum UnmapFailed {
 
 /// Why a block was not split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SplitFailed {
     /// The request: the block is as it was.
     #[error(transparent)]
@@ -130,6 +135,7 @@ pub enum SplitFailed {
 
 /// Why a part of a block was not unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum UnmapPartFailed {
     /// The request.
     #[error(transparent)]

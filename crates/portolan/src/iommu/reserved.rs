@@ -92,6 +92,7 @@ impl fmt::Display for ReservedRegion {
 
 /// Why the regions of a stream were not put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
 pub enum NotDisjoint {
     /// Two of them cannot both be as they want ([`ReservedRegion::contradicts`]).
     #[error("{first} and {second}, reserved for one device, contradict each other")]

@@ -54,6 +54,7 @@ pub enum Served {
 
 /// Why an address space was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// Somebody has registered it, or its unregistering has not ended.
     #[error("{stream:?} has a handler for {pasid:?} already")]

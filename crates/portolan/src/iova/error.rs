@@ -7,6 +7,7 @@ use thiserror::Error;
 
 /// Why no range was given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum IovaError {
     /// No bytes.
     #[error("an empty range was asked for")]
@@ -26,6 +27,7 @@ pub enum IovaError {
 
 /// Why a range was not taken back or set aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum FreeError {
     /// Its ends are not at granules, or beyond the space.
     #[error("{start}..={last} is not of this space", start = range.start(), last = range.last())]

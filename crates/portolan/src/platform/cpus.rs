@@ -8,7 +8,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Clock, LeftBehind, Lock, Nanos};
+use super::{Clock, LeftBehind, Lock, Nanos, Tracer};
 use crate::addr::CpuId;
 
 /// A word that CPUs share, of 64 bits.
@@ -78,6 +78,13 @@ pub trait Cpus: Clock + Send + Sync + 'static {
     fn drop_later(&self, left: LeftBehind) {
         drop(left);
     }
+
+    /// Who is told of maps, unmaps, flushes and faults. Where that is nobody, as by default, the
+    /// reports are not compiled.
+    #[inline]
+    fn tracer(&self) -> Option<&dyn Tracer> {
+        None
+    }
 }
 
 impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
@@ -106,6 +113,11 @@ impl<P: Cpus> Cpus for alloc::sync::Arc<P> {
 
     fn drop_later(&self, left: LeftBehind) {
         (**self).drop_later(left);
+    }
+
+    #[inline]
+    fn tracer(&self) -> Option<&dyn Tracer> {
+        (**self).tracer()
     }
 }
 

@@ -12,6 +12,7 @@
 //! * [`PhysMemory`]: copies, for bounce pools.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
 //! * [`Cpus`]: CPUs, and the words and locks that they share; [`IrqLock`] for kernels.
+//! * [`Tracer`]: who takes reports of what the library does.
 //! * [`Clock`]: time; [`poll`] waits on hardware, and not for ever.
 
 mod cache;
@@ -24,6 +25,7 @@ mod left;
 mod lock;
 mod mmio;
 mod slab;
+mod trace;
 mod word;
 
 pub use cache::DataCache;
@@ -39,6 +41,7 @@ pub use mmio::Mmio;
 pub use slab::SlabTables;
 /// A lock that spins, for where no interrupt handler calls the library.
 pub use spin::Mutex as SpinLock;
+pub use trace::{TraceEvent, TraceKind, TraceLine, Tracer};
 pub use word::Word;
 
 use crate::addr::{PageSize, PhysAddr, PhysRange};

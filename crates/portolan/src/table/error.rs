@@ -16,6 +16,7 @@ pub struct AccessError {
 
 /// Why nothing was mapped. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum MapError {
     /// No bytes.
     #[error("nothing to map at {iova}")]
@@ -70,6 +71,7 @@ pub enum MapError {
 
 /// Why nothing was unmapped. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum UnmapError {
     /// The range does not begin and end at the granule.
     #[error("{start}..={last} is not aligned to the granule", start = range.start(), last = range.last())]
@@ -109,6 +111,7 @@ pub enum UnmapError {
 
 /// Why a block was not split. The table is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum SplitError {
     /// No block is mapped there.
     #[error("no block is mapped at {iova}")]
@@ -132,6 +135,7 @@ pub enum SplitError {
 
 /// Why no dirty state was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum DirtyError {
     /// The format has none, or it is off.
     #[error("the table format keeps no dirty state")]

@@ -101,10 +101,8 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     let unit = mock.enable(HEADER, config).unwrap();
     // The empty one, and the one where messages go.
     assert_eq!(unit.reservations().left_out().count, 2);
-    let options = SpaceOptions {
-        window: IovaRange::from_len(Iova::new(WINDOW), PAGES * PAGE).unwrap(),
-        ..SpaceOptions::default()
-    };
+    let mut options = SpaceOptions::default();
+    options.window = IovaRange::from_len(Iova::new(WINDOW), PAGES * PAGE).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     let watched = Arc::new(Watched(unit));
     let space =

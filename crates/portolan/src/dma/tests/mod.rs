@@ -13,4 +13,5 @@ mod policies;
 mod premapped;
 mod registers;
 mod rig;
+mod sequences;
 mod streams;

@@ -4,7 +4,7 @@ use core::alloc::Layout;
 use core::ptr::NonNull;
 
 use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
-use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord};
+use crate::platform::{Clock, Cpus, LeftBehind, Lock, Mmio, Nanos, SharedWord, Tracer};
 
 /// The machine that the library runs on: memory, time, CPUs, locks and registers.
 ///
@@ -162,6 +162,13 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     fn drop_later(&self, left: LeftBehind) {
         drop(left);
     }
+
+    /// Who is told of maps, unmaps, flushes and faults: see [`Tracer`]. Where that is nobody, as by
+    /// default, the reports are not compiled.
+    #[inline]
+    fn tracer(&self) -> Option<&dyn Tracer> {
+        None
+    }
 }
 
 impl<P: Platform> Clock for P {
@@ -202,5 +209,10 @@ impl<P: Platform> Cpus for P {
 
     fn drop_later(&self, left: LeftBehind) {
         Platform::drop_later(self, left);
+    }
+
+    #[inline]
+    fn tracer(&self) -> Option<&dyn Tracer> {
+        Platform::tracer(self)
     }
 }

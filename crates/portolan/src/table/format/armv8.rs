@@ -60,6 +60,7 @@ pub struct Armv8Config {
 
 /// A width that the granule does not allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum Armv8ConfigError {
     /// Input addresses are too narrow for two levels or too wide for the granule.
     #[error("input addresses of {0} bits do not fit the granule")]
