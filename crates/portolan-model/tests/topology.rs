@@ -32,6 +32,8 @@ struct Machine<R> {
     unit: Arc<R>,
     clock: Arc<VirtualClock>,
     memory: Arc<ModelMemory>,
+    /// Configuration space: function, offset, word.
+    config: &'static [(PciFunction, u16, u32)],
 }
 
 impl<R> Clone for Machine<R> {
@@ -42,6 +44,7 @@ impl<R> Clone for Machine<R> {
             unit,
             clock,
             memory,
+            config: self.config,
         }
     }
 }
@@ -84,6 +87,11 @@ unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
         }
     }
 
+    fn pci_config(&self, function: PciFunction, offset: u16) -> Option<u32> {
+        let at = |(of, at, _): &&(PciFunction, u16, u32)| (*of, *at) == (function, offset);
+        self.config.iter().find(at).map(|(_, _, word)| *word)
+    }
+
     fn registers(&self, window: PhysRange) -> Option<Arc<R>> {
         (window.start().get() == REGISTERS).then(|| self.unit.clone())
     }
@@ -105,6 +113,19 @@ fn dmar(registers: u64) -> Vec<u8> {
     let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     body.extend([0, 0, 16, 0, 1, 0, 0, 0]);
     body.extend(registers.to_le_bytes());
+    table(*b"DMAR", &body)
+}
+
+/// DMAR with two units: one for the device 0:3.0 and for what is behind the bridge 0:1.0, then one for
+/// all others.
+fn dmar_with_scopes() -> Vec<u8> {
+    let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    body.extend([0, 0, 32, 0, 0, 0, 0, 0]);
+    body.extend(REGISTERS.to_le_bytes());
+    body.extend([1, 8, 0, 0, 0, 0, 3, 0]);
+    body.extend([2, 8, 0, 0, 0, 0, 1, 0]);
+    body.extend([0, 0, 16, 0, 1, 0, 0, 0]);
+    body.extend(REGISTERS.to_le_bytes());
     table(*b"DMAR", &body)
 }
 
@@ -162,6 +183,7 @@ fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
         unit,
         clock,
         memory,
+        config: &[],
     }
 }
 
@@ -181,6 +203,7 @@ fn smmu_of(identification: SmmuIdentification) -> Machine<SmmuRegisters> {
         unit,
         clock,
         memory,
+        config: &[],
     }
 }
 
@@ -252,6 +275,30 @@ fn a_disk_behind_vtd_does_dma() {
 }
 
 #[test]
+fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
+    // Buses 2 to 4 are behind the bridge.
+    const BRIDGE: (PciFunction, u16, u32) = (PciFunction::of(0, 1, 0), 0x18, 0x0004_0200);
+    let machine = Machine {
+        config: &[BRIDGE],
+        ..vtd(VtdIdentification::default())
+    };
+    let iommus = opened(machine, &dmar_with_scopes());
+    let first = |bus, device, function| {
+        let function = PciFunction::of(bus, device, function);
+        let (unit, stream) = iommus.unit_of(function).expect("a unit");
+        assert_eq!(stream, function.requester.stream());
+        Arc::ptr_eq(unit, &iommus.units()[0])
+    };
+    let named = [(0, 3, 0), (0, 1, 0), (2, 0, 0), (3, 5, 1), (4, 31, 7)];
+    for (bus, device, function) in named {
+        assert!(first(bus, device, function), "{bus}:{device}.{function}");
+    }
+    for (bus, device, function) in [(0, 3, 1), (0, 4, 0), (1, 0, 0), (5, 0, 0)] {
+        assert!(!first(bus, device, function), "{bus}:{device}.{function}");
+    }
+}
+
+#[test]
 fn a_disk_behind_an_smmu_does_dma() {
     let machine = smmu();
     let iommus = opened(machine.clone(), &iort());
@@ -278,10 +325,14 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
         let there = GRANULES[at..].iter().fold(0, |bits, (bit, _)| bits | bit);
         let mut identification = SmmuIdentification::default();
         identification.idr[5] = identification.idr[5] & !all | there;
-        let iommus = opened(smmu_of(identification), &iort());
-        let device = iommus.device(DEVICE).expect("a device");
-        let granule = device.space().expect("it is translated").granule();
-        assert_eq!(granule, PageSize::of_lg2(*lg2));
+        // Both stages, and the second alone.
+        for first in [1 << 1, 0] {
+            identification.idr[0] = identification.idr[0] & !3 | first | 1;
+            let iommus = opened(smmu_of(identification.clone()), &iort());
+            let device = iommus.device(DEVICE).expect("a device");
+            let granule = device.space().expect("it is translated").granule();
+            assert_eq!(granule, PageSize::of_lg2(*lg2));
+        }
     }
 }
 
@@ -324,6 +375,9 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     assert_eq!(legacy, (Stage::Second, TrapCost::Expensive, Policy::Strict));
     let found = lazy(vtd(VtdIdentification::scalable().caching_mode()));
     assert_eq!(found, (Stage::First, TrapCost::Expensive, Policy::Lazy));
+    // On the machine itself the second stage is as good, and the tables have larger pages.
+    let own = lazy(vtd(VtdIdentification::scalable()));
+    assert_eq!(own, (Stage::Second, TrapCost::None, Policy::Lazy));
 }
 
 #[test]

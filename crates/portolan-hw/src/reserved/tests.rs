@@ -196,6 +196,16 @@ fn streams_beyond_the_last_are_nonsense_and_all_streams_are_a_range() {
 }
 
 #[test]
+fn streams_cover_those_that_lie_inside() {
+    let streams = |first, last| Streams::new(StreamId::new(first), StreamId::new(last)).unwrap();
+    let all = streams(4, 9);
+    assert!(all.covers(all) && all.covers(streams(5, 8)));
+    for other in [streams(3, 8), streams(5, 10), streams(0, 2), streams(0, 20)] {
+        assert!(!all.covers(other), "{other:?}");
+    }
+}
+
+#[test]
 fn regions_that_a_stream_cannot_both_have_are_refused_for_that_stream_alone() {
     let mut found = Reservations::default();
     let other = Reserved::one(DEVICE, direct(0x7000_0000, 0x7000_0fff));

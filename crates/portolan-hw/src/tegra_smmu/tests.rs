@@ -339,6 +339,11 @@ fn faults_are_read_one_at_a_time() {
     assert_eq!(fault(0x6001_0036), missing);
     let forbidden = record(FaultReason::Permission, FaultAccess::Read);
     assert_eq!(fault(0x6400_0016), forbidden);
+    // Two bits of the address are with the status.
+    let Some(FaultEvent::Fault(far)) = fault(0x6421_0036) else {
+        panic!("a fault");
+    };
+    assert_eq!(far.iova, Some(Iova::new(0x2_ffff_ffff)));
     // A processor is behind no swgroup.
     assert_eq!(fault(0x6000_0027), Some(FaultEvent::Lost));
 }

@@ -82,3 +82,34 @@ fn flags(access: Access) -> u32 {
     let set = bits.into_iter().filter(|(bit, _)| access.contains(*bit));
     set.fold(0, |flags, (_, flag)| flags | flag)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan::addr::Iova;
+
+    fn claim(page: u64, epoch: u64, open: bool) -> Claim {
+        Claim {
+            act: Act::Unmap,
+            range: IovaRange::from_len(Iova::new(page << 12), 0x1000).unwrap(),
+            epoch,
+            open,
+        }
+    }
+
+    #[test]
+    fn claims_are_one_request_only_side_by_side_open_and_of_one_epoch() {
+        let first = claim(4, 1, true);
+        let together = |second| {
+            let mut claims = ArrayVec::new();
+            assert_eq!(add(&mut claims, first), Room::Left);
+            assert_eq!(add(&mut claims, second), Room::Left);
+            claims.len() == 1
+        };
+        assert!(together(claim(5, 1, true)));
+        let apart = [(6, 1, true), (3, 1, true), (5, 2, true), (5, 1, false)];
+        for (page, epoch, open) in apart {
+            assert!(!together(claim(page, epoch, open)), "{page} {epoch} {open}");
+        }
+    }
+}

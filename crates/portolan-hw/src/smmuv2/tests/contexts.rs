@@ -64,8 +64,9 @@ fn a_second_stage_of_40_bits_has_three_levels() {
     };
     assert!(unit.second_stage::<12>(&too_wide).is_err());
     // Two levels of 11 bits each.
-    let (_, unit) = of_40_bits(PageSize::SIZE_16K);
+    let (regs, unit) = of_40_bits(PageSize::SIZE_16K);
     let domain = unit.second_stage::<14>(&options).unwrap();
+    assert_eq!(regs.get(bank(0, 0x30)) >> 14 & 3, 2, "16 KiB");
     assert_eq!(domain.input_range().last(), Iova::new((1 << 36) - 1));
     // Two levels of up to 13 bits each.
     let (_, unit) = of_40_bits(PageSize::SIZE_64K);
