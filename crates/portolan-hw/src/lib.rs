@@ -7,7 +7,7 @@
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
 //! [`virtio`] virtio-iommu and [`amd`] AMD-Vi; [`firmware`] reads the tables that say which units
-//! there are (DMAR, IVRS, IORT, VIOT), [`reserved`] has the addresses that they reserve for streams, and
+//! there are (DMAR, IVRS, IORT, VIOT), [`firmware::reservations`] has the addresses that they reserve for streams, and
 //! [`overrides`] what they say that counts for more than a unit's registers.
 //!
 //! [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
@@ -25,7 +25,6 @@ pub mod firmware;
 pub mod ids;
 mod iommu;
 pub mod overrides;
-pub mod reserved;
 pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra_smmu;

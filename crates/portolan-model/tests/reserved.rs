@@ -18,7 +18,7 @@ use portolan::platform::Cpus;
 use portolan::table::Access;
 use portolan_hw::firmware::dmar::Dmar;
 use portolan_hw::firmware::iort::Iort;
-use portolan_hw::reserved::{Ignored, Reservations, Reserved, Streams};
+use portolan_hw::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 use portolan_hw::{smmuv2, smmuv3, vtd};
 use portolan_model::clock::PollingClock;
 use portolan_model::decode::AccessKind;

@@ -328,7 +328,7 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
         // Both stages, and the second alone.
         for first in [1 << 1, 0] {
             identification.idr[0] = identification.idr[0] & !3 | first | 1;
-            let iommus = opened(smmu_of(identification.clone()), &iort());
+            let iommus = opened(smmu_of(identification), &iort());
             let device = iommus.device(DEVICE).expect("a device");
             let granule = device.space().expect("it is translated").granule();
             assert_eq!(granule, PageSize::of_lg2(*lg2));

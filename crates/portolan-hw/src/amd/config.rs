@@ -16,7 +16,7 @@ use super::spec::reg::control;
 use crate::firmware::ivrs::{
     Devices, EntryKind, Ivhd, Ivrs, Passes, Settings, SystemManagement, UnitFlags,
 };
-use crate::reserved::{Ignored, Reservations, Reserved, Streams};
+use crate::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]

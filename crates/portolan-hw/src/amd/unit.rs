@@ -28,8 +28,8 @@ use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
 use crate::chassis::Ring;
 use crate::chassis::book::Book;
+use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
-use crate::reserved::Reservations;
 
 /// Domain identifier of streams that pass through. Identifier 0 stays in entries that block.
 pub(super) const PASS: u16 = 1;

@@ -19,8 +19,8 @@ use super::config::Config;
 use super::device_table::DeviceTable;
 use super::features::Features;
 use crate::firmware::ivrs::Devices;
+use crate::firmware::reservations::Reserved;
 use crate::ids::Ids;
-use crate::reserved::Reserved;
 use portolan::addr::RequesterId;
 
 /// Tables that are named in entries, of a domain that is yet to be made.
@@ -149,7 +149,7 @@ fn shares(maps: &[Reserved]) -> Vec<Shares> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserved::Streams;
+    use crate::firmware::reservations::Streams;
     use portolan::addr::{Iova, IovaRange, StreamId};
     use portolan::iommu::ReservedKind;
 

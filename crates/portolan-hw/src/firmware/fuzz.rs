@@ -17,7 +17,7 @@ use super::iort::{Body, Iort};
 use super::ivrs::{Ivrs, SpecialKind};
 use super::sdt::{Sdt, Tables};
 use super::viot::Viot;
-use crate::reserved::{Reservations, Reserved, Streams};
+use crate::firmware::reservations::{Reservations, Reserved, Streams};
 use portolan::addr::{RequesterId, Segment};
 
 const ROUNDS: u32 = 20_000;

@@ -13,7 +13,7 @@ use super::TableError;
 use super::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
 use super::sdt::{Sdt, Tables};
 use super::viot::{self, Viot};
-use crate::reserved::Streams;
+use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
 mod iort;

@@ -23,7 +23,7 @@ pub use unit::{Device, Ivhd, Level, UnitFlags};
 use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
-use crate::reserved::Streams;
+use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
 /// Signature of the table.

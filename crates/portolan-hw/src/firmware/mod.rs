@@ -16,6 +16,7 @@ mod bytes;
 pub mod dmar;
 pub mod iort;
 pub mod ivrs;
+pub mod reservations;
 pub mod reserved;
 pub mod sdt;
 pub mod viot;

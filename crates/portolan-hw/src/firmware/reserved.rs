@@ -2,9 +2,9 @@
 //! the tables of all vendors come down to.
 //!
 //! Intel's RMRR ([`super::dmar::Dmar::reserved`]), AMD's IVMD ([`super::ivrs::Ivrs::reserved`]) and
-//! Arm's RMR nodes ([`super::iort::Iort::reserved`]) give [`Reserved`](crate::reserved::Reserved)
+//! Arm's RMR nodes ([`super::iort::Iort::reserved`]) give [`Reserved`](crate::firmware::reservations::Reserved)
 //! regions. Empty ranges, ranges that run past the top, and ranges that are wider than the machine's
-//! addresses are errors. What is wrong beside that [`Reservations`](crate::reserved::Reservations)
+//! addresses are errors. What is wrong beside that [`Reservations`](crate::firmware::reservations::Reservations)
 //! finds.
 //!
 //! *Context.* Interrupt: everything here is a value.

@@ -21,7 +21,7 @@ use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
 use crate::chassis::wait_for;
-use crate::reserved::Reservations;
+use crate::firmware::reservations::Reservations;
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@ use portolan::platform::Platform;
 
 use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
 use crate::firmware::dmar::{Dmar, Drhd, ScopeKind, Serves, Structure};
-use crate::reserved::Streams;
+use crate::firmware::reservations::Streams;
 use crate::vtd::{Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
 
 /// Offset of vendor and device in configuration space.

@@ -9,7 +9,7 @@ use portolan::platform::Platform;
 
 use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
 use crate::firmware::iort::{Body, Iort, Node, SmmuV3};
-use crate::reserved::{Reservations, Streams};
+use crate::firmware::reservations::{Reservations, Streams};
 use crate::smmuv3::{Config, RegisterPages, Smmu};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.

@@ -9,7 +9,7 @@ use portolan::platform::Platform;
 use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
 use crate::amd::{AmdVi, Capability, Config, NotAnIommu};
 use crate::firmware::ivrs::{Ivhd, Ivrs};
-use crate::reserved::Reservations;
+use crate::firmware::reservations::Reservations;
 
 /// Bytes of a unit's registers without its performance counters.
 const WINDOW: u64 = 0x4000;

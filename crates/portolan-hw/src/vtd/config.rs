@@ -7,7 +7,7 @@ use portolan::platform::Nanos;
 
 use super::quirks::Quirks as ChipQuirks;
 use super::structures::Mode;
-use crate::reserved::Reservations;
+use crate::firmware::reservations::Reservations;
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]

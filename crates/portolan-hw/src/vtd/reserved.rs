@@ -13,7 +13,7 @@ use portolan::table::{Access, MapError};
 
 use super::quirks::Quirks;
 use super::unit::Vtd;
-use crate::reserved::Reservations;
+use crate::firmware::reservations::Reservations;
 
 /// Leaves and gaps of one reserved range that are looked at before it is given up: those of
 /// a range that makes sense are far fewer.

@@ -12,7 +12,7 @@ use super::{STREAM, config};
 use crate::amd::spec::reg::{self, control, status};
 use crate::amd::{Config, StreamSettings};
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
-use crate::reserved::{Ignored, Reserved};
+use crate::firmware::reservations::{Ignored, Reserved};
 use portolan::addr::RequesterId;
 
 const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;

@@ -15,7 +15,7 @@ use super::mock::{FEATURES, HEADER, Iommu, Mock};
 use super::{PAGE, STREAM, Tables, config};
 use crate::firmware::golden::table;
 use crate::firmware::ivrs::{self, Ivrs};
-use crate::reserved::Ignored;
+use crate::firmware::reservations::Ignored;
 
 /// Addresses that are given out, among them those of interrupt messages.
 const WINDOW: u64 = 0xfedf_0000;

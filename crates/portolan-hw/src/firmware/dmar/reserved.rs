@@ -10,7 +10,7 @@ use portolan::table::Access;
 use super::super::TableError;
 use super::super::reserved::{region, within};
 use super::{Dmar, Reserved as Block, Scope, ScopeKind, Structure, Structures};
-use crate::reserved::{Reserved, Streams};
+use crate::firmware::reservations::{Reserved, Streams};
 use portolan::addr::{RequesterId, Segment};
 
 impl<'a> Dmar<'a> {

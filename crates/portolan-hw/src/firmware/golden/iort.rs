@@ -12,7 +12,7 @@ use portolan::table::Access;
 use super::super::TableError;
 use super::super::iort::{Body, Iort};
 use super::{reseal, table};
-use crate::reserved::Streams;
+use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
 /// Words of 32 bits as bytes.

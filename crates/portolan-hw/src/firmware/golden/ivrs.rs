@@ -15,7 +15,7 @@ use super::super::ivrs::{
     SpecialKind, SystemManagement, Uid, UnitFlags,
 };
 use super::{reseal, table};
-use crate::reserved::Streams;
+use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
 const READ_WRITE: Access = Access::READ.union(Access::WRITE);

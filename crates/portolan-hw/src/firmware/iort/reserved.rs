@@ -12,7 +12,7 @@ use super::super::TableError;
 use super::super::reserved::region;
 use super::node::{Body, MemoryRanges, Node, ReservedMemory};
 use super::{Iort, Mapping, Mappings, Nodes, Single};
-use crate::reserved::{Reserved, Streams};
+use crate::firmware::reservations::{Reserved, Streams};
 
 /// Bit of a node's flags: the memory may be mapped elsewhere.
 const MAY_MOVE: u32 = 1;

@@ -9,7 +9,7 @@
 use super::super::TableError;
 use super::super::bytes::Bytes;
 use super::unit::Level;
-use crate::reserved::Streams;
+use crate::firmware::reservations::Streams;
 use portolan::addr::RequesterId;
 
 mod kind {

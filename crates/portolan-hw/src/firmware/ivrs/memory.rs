@@ -14,7 +14,7 @@ use super::super::bytes::Bytes;
 use super::super::reserved::{region, within};
 use super::entry::Devices;
 use super::{Block, Blocks};
-use crate::reserved::{Reserved, Streams};
+use crate::firmware::reservations::{Reserved, Streams};
 use portolan::addr::{RequesterId, Segment};
 
 /// Bytes of a block.

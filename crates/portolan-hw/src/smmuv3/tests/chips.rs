@@ -1,8 +1,8 @@
 //! What real chips, their boards and kernels before leave behind.
 
 use super::*;
+use crate::firmware::reservations::{Reservations, Reserved};
 use crate::overrides::CoherencyOverride;
-use crate::reserved::{Reservations, Reserved};
 use crate::smmuv3::mock::{Script, mock};
 use crate::smmuv3::spec::ste;
 use core::sync::atomic::AtomicU64;

@@ -9,7 +9,7 @@ use portolan::table::Access;
 
 use super::STREAM;
 use super::mock::{CAP, ECAP, Mock};
-use crate::reserved::{Ignored, Limits, Reservations, Reserved};
+use crate::firmware::reservations::{Ignored, Limits, Reservations, Reserved};
 use crate::vtd::Config;
 use crate::vtd::reserved::INTERRUPTS;
 
