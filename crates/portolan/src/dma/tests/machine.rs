@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::rig::Hardware;
 use crate::addr::{PhysAddr, PhysRange};
-use crate::platform::{Mmio, Nanos, Platform, SpinLock};
+use crate::platform::{DataCache, Mmio, Nanos, Platform, SpinLock};
 
 /// The platform of a test.
 #[derive(Clone, Debug)]
@@ -89,7 +89,26 @@ unsafe impl Platform for Machine {
         None
     }
 
+    fn clean(&self, lines: PhysRange) {
+        self.0.cleaned.lock().push(lines);
+    }
+
+    fn invalidate(&self, lines: PhysRange) {
+        self.0.dropped.lock().push(lines);
+    }
+
     fn flush_wanted(&self) {
         self.0.flushes_wanted.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+#[test]
+fn what_the_library_asks_of_caches_a_platform_does() {
+    let hardware = Arc::new(Hardware::default());
+    let machine = Machine::new(hardware.clone());
+    let page = |at| PhysRange::from_len(PhysAddr::new(at), 0x1000).unwrap();
+    DataCache::clean(&machine, page(0x1000));
+    DataCache::invalidate(&machine, page(0x2000));
+    assert_eq!(*hardware.cleaned.lock(), [page(0x1000)]);
+    assert_eq!(*hardware.dropped.lock(), [page(0x2000)]);
 }

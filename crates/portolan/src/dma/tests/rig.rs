@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::machine::Machine;
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId};
 use crate::dma::{Bounds, Constraints, Device, DmaSpace, Policy, SpaceOptions};
 use crate::inval::{
     Caching, Capabilities, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step, Walker,
@@ -38,6 +38,9 @@ pub(super) struct Hardware {
     /// Memory that the machine has handed out, by physical address.
     pub frames: Mutex<Vec<(PhysAddr, Box<[u64]>)>>,
     pub flushes_wanted: AtomicU64,
+    /// Cache lines that the machine wrote back, and those that it dropped.
+    pub cleaned: Mutex<Vec<PhysRange>>,
+    pub dropped: Mutex<Vec<PhysRange>>,
     /// All that was asked for, in order.
     pub steps: Mutex<Vec<Step>>,
 }
