@@ -12,7 +12,7 @@ use super::bits::WORD;
 use super::error::{GiveError, PoolError, TakeError};
 use super::lockfree::LockFree;
 use crate::addr::{PageSize, PhysAddr, PhysRange};
-use crate::platform::{Cpus, SharedWord};
+use crate::platform::{CachePadded, Cpus, SharedWord};
 
 /// How a pool is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,10 +92,6 @@ pub struct PoolUse {
     /// The longest free run.
     pub longest_free: u32,
 }
-
-/// Two cache lines, since some processors fetch pairs of them.
-#[repr(align(128))]
-struct CachePadded<T>(T);
 
 /// Slots of one piece of memory, shared by CPUs.
 ///

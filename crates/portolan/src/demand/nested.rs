@@ -1,7 +1,7 @@
 //! A guest's first stage over our second stage: whose fault is it?
 //!
 //! The guest owns the first stage and maps its processes' addresses to its own memory; the second
-//! stage, a [`Ioas`], maps the guest's memory to ours. A page request does not say which
+//! stage, an [`Ioas`], maps the guest's memory to ours. A page request does not say which
 //! stage refused, so the guest's tables are walked: what they lack is the guest's to mend, and is
 //! forwarded with its PASID; where they lead, and where they lie themselves, is mapped here.
 

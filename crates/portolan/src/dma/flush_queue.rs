@@ -18,7 +18,7 @@ use super::error::UnmapError;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::inval::Gather;
 use crate::iommu::{Domain, IommuError, UnmapFailed};
-use crate::platform::{Cpus, Lock, Nanos, SharedWord};
+use crate::platform::{CachePadded, Cpus, Lock, Nanos, SharedWord};
 
 /// How much may be unmapped and not yet invalidated, in each CPU's queue.
 ///
@@ -116,10 +116,6 @@ struct Open {
     oldest: Nanos,
     generation: u64,
 }
-
-/// Two cache lines, since some processors fetch pairs of them.
-#[repr(align(128))]
-struct CachePadded<T>(T);
 
 struct Queue<P: Cpus> {
     open: P::Lock<Open>,

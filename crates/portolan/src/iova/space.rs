@@ -21,7 +21,7 @@ use super::magazine::{CpuCache, Depot, Put};
 use super::reserve::Shortage;
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
-use crate::platform::{Cpus, Lock};
+use crate::platform::{CachePadded, Cpus, Lock};
 
 /// Ranges taken back while a lock is held once.
 const BULK: usize = 64;
@@ -68,10 +68,6 @@ pub enum Checks {
     /// lock for all CPUs.
     Exact,
 }
-
-/// Two cache lines, since some processors fetch pairs of them.
-#[repr(align(128))]
-pub(super) struct CachePadded<T>(pub T);
 
 /// Addresses for all CPUs.
 ///

@@ -260,6 +260,10 @@ where
     }
 }
 
+/// A value on cache lines of its own: two, since some processors fetch pairs of them.
+#[repr(align(128))]
+pub(crate) struct CachePadded<T>(pub T);
+
 #[cfg(test)]
 mod tests {
     use super::*;

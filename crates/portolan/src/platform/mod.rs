@@ -32,6 +32,7 @@ pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
 pub use contract::{Platform, RawMemory};
 pub use copy::PhysMemory;
+pub(crate) use cpus::CachePadded;
 pub use cpus::{Cpus, SharedWord, SpinCpus};
 pub use host::HostTables;
 pub(crate) use left::Item;
