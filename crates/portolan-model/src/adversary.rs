@@ -7,14 +7,14 @@
 
 use std::collections::VecDeque;
 
-use portolan::addr::{Iova, PageSize, Pasid, StreamId};
+use portolan::addr::PageSize;
 
-use crate::decode::AccessKind;
+use crate::asking::Request;
 
 /// How near to the device an invalidation is: what is cached at one rank is made from entries of
 /// lower ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rank {
+pub enum Rank {
     /// Configuration of streams.
     Streams,
     /// Configuration of address spaces of streams.
@@ -77,10 +77,7 @@ const VISITS: usize = 16;
 /// A device reached a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Visit {
-    pub stream: StreamId,
-    pub pasid: Option<Pasid>,
-    pub iova: Iova,
-    pub access: AccessKind,
+    pub of: Request,
     pub way: Way,
 }
 
@@ -99,8 +96,9 @@ pub(crate) struct Visits(VecDeque<Visit>);
 
 impl Visits {
     pub(crate) fn note(&mut self, visit: Visit) {
-        let iova = visit.iova.align_down(PageSize::SIZE_4K);
-        let visit = Visit { iova, ..visit };
+        let iova = visit.of.iova.align_down(PageSize::SIZE_4K);
+        let of = Request { iova, ..visit.of };
+        let visit = Visit { of, ..visit };
         if let Some(at) = self.0.iter().position(|known| *known == visit) {
             self.0.remove(at);
         }
@@ -118,7 +116,10 @@ impl Visits {
 
 #[cfg(test)]
 mod tests {
+    use portolan::addr::{Iova, StreamId};
+
     use super::*;
+    use crate::decode::AccessKind;
 
     #[test]
     fn what_is_made_from_other_entries_goes_first() {
@@ -158,16 +159,17 @@ mod tests {
     fn the_last_places_are_known_once_each() {
         let mut visits = Visits::default();
         for page in (0..20).chain([10]) {
-            visits.note(Visit {
+            let of = Request {
                 stream: StreamId::new(1),
                 pasid: None,
                 iova: Iova::new(page << 12 | 0x123),
                 access: AccessKind::Read,
-                way: Way::Untranslated,
-            });
+            };
+            let way = Way::Untranslated;
+            visits.note(Visit { of, way });
         }
         let all = visits.all();
-        let page = |at: usize| all[at].iova.get() >> 12;
+        let page = |at: usize| all[at].of.iova.get() >> 12;
         assert_eq!((all.len(), page(0), page(15)), (16, 4, 10));
     }
 }

@@ -71,6 +71,34 @@ impl Asking {
     }
 }
 
+/// What a device wants of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    pub stream: StreamId,
+    pub pasid: Option<Pasid>,
+    pub iova: Iova,
+    pub access: AccessKind,
+}
+
+impl Request {
+    /// What the device is told when it is refused.
+    pub fn refused(self, code: u32) -> DmaFault {
+        let Self {
+            stream,
+            pasid,
+            iova,
+            access,
+        } = self;
+        DmaFault {
+            stream,
+            pasid,
+            iova,
+            access,
+            code,
+        }
+    }
+}
+
 type Place = (u32, Option<u32>, u64, Kind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,18 +107,18 @@ enum Kind {
     Write,
 }
 
-fn place(stream: StreamId, pasid: Option<Pasid>, iova: Iova, access: AccessKind) -> Place {
-    let kind = match access {
+fn place(of: Request) -> Place {
+    let kind = match of.access {
         AccessKind::Read => Kind::Read,
         AccessKind::Write => Kind::Write,
     };
-    let pasid = pasid.map(Pasid::get);
-    (stream.get(), pasid, iova.get() >> 12, kind)
+    let pasid = of.pasid.map(Pasid::get);
+    (of.stream.get(), pasid, of.iova.get() >> 12, kind)
 }
 
 /// What an invalidation makes a device forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Forget {
+pub struct Forget {
     pub stream: u32,
     /// Of one address space, or of requests without one.
     pub pasid: Option<u32>,
@@ -102,27 +130,13 @@ pub(crate) struct Forget {
 pub(crate) struct DeviceTlbs(BTreeMap<Place, u64>);
 
 impl DeviceTlbs {
-    pub fn lookup(
-        &self,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Option<PhysAddr> {
-        let page = self.0.get(&place(stream, pasid, iova, access))?;
-        Some(PhysAddr::new(page | iova.get() & 0xfff))
+    pub fn lookup(&self, of: Request) -> Option<PhysAddr> {
+        let page = self.0.get(&place(of))?;
+        Some(PhysAddr::new(page | of.iova.get() & 0xfff))
     }
 
-    pub fn insert(
-        &mut self,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-        pa: PhysAddr,
-    ) {
-        let place = place(stream, pasid, iova, access);
-        self.0.insert(place, pa.get() & !0xfff);
+    pub fn insert(&mut self, of: Request, pa: PhysAddr) {
+        self.0.insert(place(of), pa.get() & !0xfff);
     }
 
     pub fn forget(&mut self, what: Forget) {

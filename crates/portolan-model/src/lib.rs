@@ -41,6 +41,7 @@ mod stage;
 pub mod swiotlb;
 pub mod tables;
 pub mod tegra_smmu;
+mod unit;
 pub mod vtd;
 
 pub use asking::Transfer;

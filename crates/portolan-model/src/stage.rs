@@ -39,7 +39,7 @@ pub(crate) enum Known {
 
 /// Sizes of pages, or of what entries of tables span: bit `n` stands for `2^n` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sizes(u64);
+pub struct Sizes(u64);
 
 impl Sizes {
     pub(crate) const NONE: Self = Self(0);
@@ -67,7 +67,7 @@ impl Sizes {
 
 /// What an invalidation is sure to drop of the entries that it concerns. The rest stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Drops {
+pub struct Drops {
     /// Leaves, by their size in the tables.
     pub leaves: Sizes,
     /// Pointers at tables, by the size of what the entry spans.
@@ -142,11 +142,11 @@ enum Manner {
 
 /// The caches of one stage.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub struct Stage {
     manner: Manner,
     leaves: Cache<Held<Known>>,
     pointers: [Cache<Held<Cursor>>; LEVELS],
-    pub walk_steps: u64,
+    pub(crate) walk_steps: u64,
 }
 
 impl Stage {

@@ -23,6 +23,7 @@ use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::{Capabilities, Command};
 
 use crate::adversary::{Visit, Visits, Way};
+use crate::asking::Request;
 use crate::cache::{Cache, Key};
 use crate::clock::VirtualClock;
 use crate::counters::Counters;
@@ -198,13 +199,14 @@ impl<M: WalkMemory> Iommu<M> {
                 state.counters.dma_accesses += 1;
                 state.counters.dma_bytes = state.counters.dma_bytes.saturating_add(bytes);
                 if self.setup.temper == Temper::Adversarial {
-                    state.visits.note(Visit {
+                    let of = Request {
                         stream,
                         pasid: None,
                         iova,
                         access,
-                        way: Way::Untranslated,
-                    });
+                    };
+                    let way = Way::Untranslated;
+                    state.visits.note(Visit { of, way });
                 }
                 Ok(found)
             }

@@ -11,7 +11,7 @@ use portolan::inval::{
 };
 
 use super::{Iommu, Known, Names, Owed, QueueError, State, Temper};
-use crate::adversary::{Rank, unordered};
+use crate::adversary::{Rank, Visit, unordered};
 use crate::cache::{Cache, Key, Reach};
 use crate::decode::WalkMemory;
 use crate::tables::LINE;
@@ -139,8 +139,8 @@ impl<M: WalkMemory> Iommu<M> {
     /// Devices try the places that they reached before. Nothing is counted.
     fn try_again(&self, state: &mut State) {
         let counters = state.counters.clone();
-        for visit in state.visits.all() {
-            let _ = self.look_up(state, visit.stream, visit.iova, visit.access);
+        for Visit { of, .. } in state.visits.all() {
+            let _ = self.look_up(state, of.stream, of.iova, of.access);
         }
         state.counters = counters;
     }

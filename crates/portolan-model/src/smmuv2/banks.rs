@@ -1,11 +1,12 @@
 //! Context banks: their registers, and what those say.
 
-use portolan::addr::{PageSize, PhysAddr, StreamId};
+use portolan::addr::{PageSize, PhysAddr};
 
+use super::SmmuV2Registers;
 use super::maintenance::{Invalidate, Sync};
-use super::{SmmuV2Registers, Space};
-use crate::decode::{AccessKind, TableFormat};
-use portolan::addr::Iova;
+use super::unit::Space;
+use crate::asking::Request;
+use crate::decode::TableFormat;
 
 /// The registers of one bank, and what is under way in it.
 #[derive(Debug, Default)]
@@ -27,15 +28,8 @@ pub(super) struct BankRegisters {
     pub upper: u32,
     pub pending: Vec<Invalidate>,
     pub sync: Sync,
-    pub stalled: Option<StalledAccess>,
-}
-
-/// An access that waits for an answer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct StalledAccess {
-    pub stream: StreamId,
-    pub iova: Iova,
-    pub access: AccessKind,
+    /// An access that waits for an answer.
+    pub stalled: Option<Request>,
 }
 
 /// What a bank does to an access.

@@ -2,20 +2,20 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize};
 
-use super::faults::Refusal;
-use super::faults::context::CONFLICT;
 use super::translate::{global_context, space_context};
-use super::{Cleaned, Safe, SmmuV2Registers, Space, State};
-use crate::adversary::{Rank, unordered};
-use crate::cache::{Cache, Reach};
+use super::unit::{Safe, Space};
+use super::{SmmuV2Registers, State};
+use crate::adversary::Rank;
+use crate::cache::Reach;
 use crate::decode::Leaf;
-use crate::inject::{Drain, Violation};
+use crate::inject::Drain;
 use crate::iommu::Temper;
 use crate::stage::{Drops, Held};
+use crate::unit::Invalidated;
 
 /// What an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Invalidate {
+pub enum Invalidate {
     /// A page of an address space.
     Page {
         space: Space,
@@ -36,7 +36,7 @@ pub(super) enum Invalidate {
 }
 
 impl Invalidate {
-    fn rank(&self) -> Rank {
+    pub(super) fn rank(&self) -> Rank {
         let leaf_only = match self {
             Self::Page { leaf_only, .. } | Self::AnyAsid { leaf_only, .. } => *leaf_only,
             Self::Space(_) | Self::Vmid(_) | Self::Everything => LeafOnly::No,
@@ -49,7 +49,7 @@ impl Invalidate {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeafOnly {
+pub enum LeafOnly {
     Yes,
     No,
 }
@@ -97,7 +97,7 @@ pub(super) fn page(value: u64, bits: u32) -> IovaRange {
 
 impl SmmuV2Registers {
     fn ends_at(&self, state: &State) -> u64 {
-        let safe = match state.safe {
+        let safe = match state.own.safe {
             Safe::On => self.setup.safe_ns,
             Safe::Off => 0,
         };
@@ -108,28 +108,28 @@ impl SmmuV2Registers {
     /// Begins the synchronisation of a bank.
     pub(super) fn begin_sync(&self, state: &mut State, bank: usize) {
         let until = self.ends_at(state);
-        let bank = &mut state.banks[bank];
+        let bank = &mut state.own.banks[bank];
         bank.sync.begin(until, &mut bank.pending);
     }
 
     /// Begins the synchronisation of everything.
     pub(super) fn begin_global_sync(&self, state: &mut State) {
         let until = self.ends_at(state);
-        state.sync.begin(until, &mut state.pending);
-        for bank in &mut state.banks {
-            state.sync.begin(until, &mut bank.pending);
+        state.own.sync.begin(until, &mut state.pending);
+        for bank in &mut state.own.banks {
+            state.own.sync.begin(until, &mut bank.pending);
         }
     }
 
     /// Ends the synchronisations whose time has come.
-    pub(super) fn go_on(&self, state: &mut State) {
+    pub(super) fn end_syncs(&self, state: &mut State) {
         if state.faults.drain == Drain::Never {
             return;
         }
         let now = self.setup.clock.now_ns();
         let mut ended = Vec::new();
-        ended.extend(state.sync.end(now));
-        for bank in &mut state.banks {
+        ended.extend(state.own.sync.end(now));
+        for bank in &mut state.own.banks {
             if bank.sync.is_active() {
                 ended.extend(bank.sync.end(now));
             }
@@ -140,67 +140,17 @@ impl SmmuV2Registers {
         }
     }
 
-    /// Carries out what a synchronisation covers. It has no order, and devices go on before
-    /// and between.
-    fn complete(&self, state: &mut State, covered: Vec<Invalidate>) {
-        let covered = unordered(covered, Invalidate::rank);
-        let Some(last) = covered.len().checked_sub(1) else {
-            return;
-        };
-        self.try_again(state);
-        for (at, what) in covered.into_iter().enumerate() {
-            let before = entries(state);
-            apply(state, what);
-            if at < last && entries(state) < before {
-                self.try_again(state);
-            }
-        }
-    }
-
-    /// Devices try the places that they reached before. Nothing is counted or recorded, but that a
-    /// driver made entries of two sizes meet in the TLB.
-    fn try_again(&self, state: &mut State) {
-        let counts = state.counts.clone();
-        let steps = [state.stage1.walk_steps, state.stage2.walk_steps];
-        for visit in state.visits.all() {
-            let found = self.translate(state, visit.stream, visit.iova, visit.access);
-            let conflict =
-                |refusal| matches!(refusal, Refusal::Context { code, .. } if code == CONFLICT);
-            if found.is_err_and(conflict) {
-                let iova = visit.iova;
-                state.violations.push(Violation::SizesConflict { iova });
-            }
-        }
-        state.counts = counts;
-        [state.stage1.walk_steps, state.stage2.walk_steps] = steps;
-    }
-
     /// Takes an invalidation of a bank's registers.
     pub(super) fn invalidate(&self, state: &mut State, bank: usize, what: Invalidate) {
         match self.setup.temper {
-            Temper::Adversarial => state.banks[bank].pending.push(what),
+            Temper::Adversarial => state.own.banks[bank].pending.push(what),
             Temper::Realistic(_) => apply(state, what),
         }
     }
-
-    /// Takes an invalidation of the global registers.
-    pub(super) fn invalidate_globally(&self, state: &mut State, what: Invalidate) {
-        match self.setup.temper {
-            Temper::Adversarial => state.pending.push(what),
-            Temper::Realistic(_) => apply(state, what),
-        }
-    }
-}
-
-/// Entries in all caches.
-fn entries(state: &State) -> usize {
-    let micro: usize = state.micro.values().map(Cache::len).sum();
-    let main = state.stage1.len() + state.globals.len() + state.stage2.len();
-    micro + main + state.matched.len()
 }
 
 /// Drops what an invalidation concerns from every cache.
-fn apply(state: &mut State, what: Invalidate) {
+pub(super) fn apply(state: &mut State, what: Invalidate) {
     match what {
         Invalidate::Page {
             space,
@@ -211,12 +161,12 @@ fn apply(state: &mut State, what: Invalidate) {
             let reach = Reach::Range(context, range);
             match space {
                 Space::One { vmid, .. } => {
-                    state.stage1.invalidate(reach, None, leaf_only.drops());
+                    state.own.stage1.invalidate(reach, None, leaf_only.drops());
                     let reach = Reach::Range(global_context(vmid), range);
-                    state.globals.invalidate(reach, None, leaf_only.drops());
+                    state.own.globals.invalidate(reach, None, leaf_only.drops());
                     drop_micro(state, reach, None);
                 }
-                Space::Two { .. } => state.stage2.invalidate(reach, None, leaf_only.drops()),
+                Space::Two { .. } => state.own.stage2.invalidate(reach, None, leaf_only.drops()),
             }
             drop_micro(state, reach, None);
         }
@@ -226,13 +176,13 @@ fn apply(state: &mut State, what: Invalidate) {
             leaf_only,
         } => {
             let (owner, drops) = (vmid.into(), leaf_only.drops());
-            for stage in [&mut state.stage1, &mut state.globals] {
+            for stage in [&mut state.own.stage1, &mut state.own.globals] {
                 stage.invalidate_range_of_owner(range, owner, drops);
             }
             let hit = |_, held: &Held<Leaf>| {
                 held.owner == owner && IovaRange::page(held.page, held.size).overlaps(range)
             };
-            for cache in state.micro.values_mut() {
+            for cache in state.own.micro.values_mut() {
                 cache.drop_where(Reach::All, hit, |_, _| {});
             }
         }
@@ -240,17 +190,17 @@ fn apply(state: &mut State, what: Invalidate) {
             let reach = Reach::Context(space_context(space));
             let all = Drops::ALL;
             match space {
-                Space::One { .. } => state.stage1.invalidate(reach, None, all),
-                Space::Two { .. } => state.stage2.invalidate(reach, None, all),
+                Space::One { .. } => state.own.stage1.invalidate(reach, None, all),
+                Space::Two { .. } => state.own.stage2.invalidate(reach, None, all),
             }
             drop_micro(state, reach, None);
-            state.matched.retain(|_, (_, of)| *of != Some(space));
+            state.own.matched.retain(|_, (_, of)| *of != Some(space));
         }
         Invalidate::Vmid(vmid) => drop_owner(state, Some(vmid)),
         Invalidate::Everything => {
             drop_owner(state, None);
-            state.matched.clear();
-            state.cleaned = Cleaned::Done;
+            state.own.matched.clear();
+            state.cleaned = (Invalidated::Done, Invalidated::Done);
         }
     }
 }
@@ -258,16 +208,20 @@ fn apply(state: &mut State, what: Invalidate) {
 fn drop_owner(state: &mut State, vmid: Option<u16>) {
     let owner = vmid.map(u32::from);
     let all = Drops::ALL;
-    for stage in [&mut state.stage1, &mut state.stage2, &mut state.globals] {
+    for stage in [
+        &mut state.own.stage1,
+        &mut state.own.stage2,
+        &mut state.own.globals,
+    ] {
         stage.invalidate(Reach::All, owner, all);
     }
     drop_micro(state, Reach::All, owner);
     let concerned = |of: &Option<Space>| of.is_some_and(|of| vmid.is_none_or(|v| v == of.vmid()));
-    state.matched.retain(|_, (_, of)| !concerned(of));
+    state.own.matched.retain(|_, (_, of)| !concerned(of));
 }
 
 fn drop_micro(state: &mut State, reach: Reach, owner: Option<u32>) {
-    for cache in state.micro.values_mut() {
+    for cache in state.own.micro.values_mut() {
         let owned = |of: u32| owner.is_none_or(|owner| owner == of);
         cache.drop_where(reach, |_, held| owned(held.owner), |_, _| {});
     }

@@ -3,8 +3,10 @@
 use portolan::platform::Mmio;
 
 use super::maintenance::{Invalidate, LeafOnly, page};
-use super::{Cleaned, Firmware, SmmuV2Registers, Space, State};
+use super::unit::Space;
+use super::{Firmware, SmmuV2Registers, State};
 use crate::inject::Violation;
+use crate::unit::{Invalidated, half, set_half};
 
 /// Where an offset is.
 #[derive(Clone, Copy, Debug)]
@@ -37,21 +39,12 @@ fn name(place: Place) -> &'static str {
     }
 }
 
-fn half(value: u64, upper: usize) -> u32 {
-    (value >> (8 * (upper as u32 & 4))) as u32
-}
-
-fn set_half(word: &mut u64, offset: usize, value: u32) {
-    let shift = 8 * (offset as u32 & 4);
-    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
-}
-
 impl SmmuV2Registers {
     fn place(&self, state: &State, offset: usize) -> Option<Place> {
         let id = &self.setup.identification;
         let (page, within) = (offset >> id.page_lg2(), offset & ((1 << id.page_lg2()) - 1));
         match page.checked_sub(id.pages()) {
-            Some(bank) if bank < state.banks.len() => Some(Place::Bank(bank, within)),
+            Some(bank) if bank < state.own.banks.len() => Some(Place::Bank(bank, within)),
             Some(_) => None,
             None if page == 0 => Some(Place::Space0(within)),
             None if page == 1 => Some(Place::Space1(within)),
@@ -59,24 +52,19 @@ impl SmmuV2Registers {
         }
     }
 
-    /// Counts an access; `None` if the device is gone or the access is no access.
-    fn arrive(&self, state: &mut State, offset: usize, bytes: usize) -> Option<Place> {
-        state.register_accesses += 1;
-        if state.is_gone() {
-            return None;
-        }
-        let aligned = offset.is_multiple_of(bytes);
-        let place = self.place(state, offset).filter(|_| aligned);
+    /// As [`SmmuV2Registers::arrive`]; where the access is.
+    fn arrive_at(&self, state: &mut State, offset: usize, bytes: usize) -> Option<Place> {
+        self.arrive(state, offset, bytes)?;
+        let place = self.place(state, offset);
         if place.is_none() {
             state.violations.push(Violation::BadAccess { offset });
         }
-        self.go_on(state);
         place
     }
 
     fn read(&self, state: &State, place: Place) -> Option<u32> {
         let id = &self.setup.identification;
-        let global = &state.global;
+        let global = &state.own.global;
         Some(match place {
             Place::Space0(offset) => match offset {
                 0x00 => global.cr0,
@@ -87,13 +75,13 @@ impl SmmuV2Registers {
                 0x48 => global.gfsr,
                 0x50 => global.gfsynr0,
                 0x54 => global.gfsynr1,
-                0x74 => state.sync.is_active().into(),
+                0x74 => state.own.sync.is_active().into(),
                 0x800..=0x9ff => global.smr[(offset - 0x800) / 4],
                 0xc00..=0xdff => global.s2cr[(offset - 0xc00) / 4],
                 _ => return None,
             },
             Place::Space1(offset) => {
-                let bank = state.banks.get(offset % 0x400 / 4)?;
+                let bank = state.own.banks.get(offset % 0x400 / 4)?;
                 match offset {
                     0..=0x3ff => bank.cbar,
                     0x400..=0x7ff => bank.frsynra,
@@ -102,7 +90,7 @@ impl SmmuV2Registers {
                 }
             }
             Place::Bank(bank, offset) => {
-                let bank = state.banks.get(bank)?;
+                let bank = state.own.banks.get(bank)?;
                 match offset {
                     0x00 => bank.sctlr,
                     0x04 => bank.actlr,
@@ -134,16 +122,16 @@ impl SmmuV2Registers {
     fn write_space0(&self, state: &mut State, offset: usize, value: u32) {
         match offset {
             0x00 => {
-                let turned_on = state.global.cr0 & !value & 1 == 1;
-                if turned_on && state.cleaned == Cleaned::NotYet {
+                let turned_on = state.own.global.cr0 & !value & 1 == 1;
+                if turned_on && state.cleaned.1 == Invalidated::NotYet {
                     state.violations.push(Violation::EnabledUnclean);
                 }
-                state.global.cr0 = value;
+                state.own.global.cr0 = value;
             }
-            0x10 => state.global.acr = value,
-            0x48 => state.global.gfsr &= !value,
-            0x64 => self.invalidate_globally(state, Invalidate::Vmid(value as u16 & 0xff)),
-            0x68 => self.invalidate_globally(state, Invalidate::Everything),
+            0x10 => state.own.global.acr = value,
+            0x48 => state.own.global.gfsr &= !value,
+            0x64 => self.take(state, Invalidate::Vmid(value as u16 & 0xff)),
+            0x68 => self.take(state, Invalidate::Everything),
             0x6c => {}
             0x70 => self.begin_global_sync(state),
             0x800..=0x9ff => self.write_match(state, (offset - 0x800) / 4, value),
@@ -151,8 +139,8 @@ impl SmmuV2Registers {
                 let slot = (offset - 0xc00) / 4;
                 match (self.setup.firmware, value >> 16 & 3) {
                     (Firmware::Qualcomm, 2) => {}
-                    (Firmware::Qualcomm, 1) => state.global.s2cr[slot] = value ^ 3 << 16,
-                    _ => state.global.s2cr[slot] = value,
+                    (Firmware::Qualcomm, 1) => state.own.global.s2cr[slot] = value ^ 3 << 16,
+                    _ => state.own.global.s2cr[slot] = value,
                 }
             }
             _ => state.violations.push(Violation::BadAccess { offset }),
@@ -170,7 +158,7 @@ impl SmmuV2Registers {
             let free = (value | other) >> 16 & 0x7fff;
             (value & other) >> 31 == 1 && (value ^ other) & 0x7fff & !free == 0
         };
-        let others = state.global.smr.iter().enumerate();
+        let others = state.own.global.smr.iter().enumerate();
         let mut others = others.filter(|(other, _)| *other != slot);
         if others.any(|(_, other)| overlap(*other)) {
             let offset = 0x800 + 4 * slot;
@@ -178,12 +166,12 @@ impl SmmuV2Registers {
             let what = Violation::SeveralAtOnce { offset, value };
             state.violations.push(what);
         }
-        state.global.smr[slot] = value;
+        state.own.global.smr[slot] = value;
     }
 
     fn write_space1(&self, state: &mut State, offset: usize, at: usize, value: u32) {
         let in_use = |old: u32, on: bool| on && old != value;
-        let Some(bank) = state.banks.get_mut(at % 0x400 / 4) else {
+        let Some(bank) = state.own.banks.get_mut(at % 0x400 / 4) else {
             state.violations.push(Violation::BadAccess { offset });
             return;
         };
@@ -204,7 +192,7 @@ impl SmmuV2Registers {
     }
 
     fn write_bank(&self, state: &mut State, offset: usize, n: usize, at: usize, value: u32) {
-        let bank = &mut state.banks[n];
+        let bank = &mut state.own.banks[n];
         if matches!(at, 0x10 | 0x20..=0x30 | 0x38 | 0x3c) && bank.is_on() {
             state.violations.push(Violation::WrittenInUse { offset });
             return;
@@ -240,7 +228,7 @@ impl SmmuV2Registers {
         at: usize,
         value: u64,
     ) {
-        let here = state.banks[n].space();
+        let here = state.own.banks[n].space();
         let vmid = here.vmid();
         let asid = (value >> 48) as u16;
         let second = Space::Two { vmid };
@@ -283,7 +271,7 @@ impl SmmuV2Registers {
 impl Mmio for SmmuV2Registers {
     fn read32(&self, offset: usize) -> u32 {
         let mut state = self.lock();
-        let Some(place) = self.arrive(&mut state, offset, 4) else {
+        let Some(place) = self.arrive_at(&mut state, offset, 4) else {
             return u32::MAX;
         };
         match self.read(&state, place) {
@@ -297,7 +285,7 @@ impl Mmio for SmmuV2Registers {
 
     fn write32(&self, offset: usize, value: u32) {
         let mut state = self.lock();
-        if let Some(place) = self.arrive(&mut state, offset, 4) {
+        if let Some(place) = self.arrive_at(&mut state, offset, 4) {
             Self::count(&mut state, place);
             self.write(&mut state, offset, place, value);
             self.go_on(&mut state);
@@ -306,7 +294,7 @@ impl Mmio for SmmuV2Registers {
 
     fn write64(&self, offset: usize, value: u64) {
         let mut state = self.lock();
-        let Some(place) = self.arrive(&mut state, offset, 8) else {
+        let Some(place) = self.arrive_at(&mut state, offset, 8) else {
             return;
         };
         Self::count(&mut state, place);

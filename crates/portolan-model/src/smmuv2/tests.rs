@@ -1,8 +1,11 @@
 //! The model by hand: registers in, accesses out.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::inject::Drain;
-use crate::memory::Visibility;
+use crate::clock::Tick;
+use crate::inject::{Drain, RegisterFaults};
+use crate::memory::{ModelMemory, Visibility};
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Mmio, TableMem};
 

@@ -1,13 +1,14 @@
 //! From a stream and an address to memory.
 
-use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PhysAddr};
 
 use super::banks::Walks;
 use super::faults::{Refusal, context, global};
-use super::{SmmuV2Registers, Space, State, Target};
+use super::unit::{Space, Target};
+use super::{SmmuV2Registers, State};
+use crate::asking::Request;
 use crate::cache::{Cache, Key};
-use crate::decode::{AccessKind, Leaf, TableFormat, WalkFault};
-use crate::inject::DmaFault;
+use crate::decode::{Leaf, TableFormat, WalkFault};
 use crate::iommu::Temper;
 use crate::profile::CacheGeometry;
 use crate::stage::{Ended, Held, Known, Stage, Tag, top_of};
@@ -56,32 +57,16 @@ struct Tables {
 }
 
 impl SmmuV2Registers {
-    /// Where one address goes; what does not go through is recorded.
-    pub(super) fn access(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Result<PhysAddr, DmaFault> {
-        match self.translate(state, stream, iova, access) {
-            Ok(pa) => {
-                state.counts.accesses += 1;
-                Ok(pa)
-            }
-            Err(refusal) => Err(self.refuse(state, refusal, stream, iova, access)),
-        }
-    }
-
-    pub(super) fn translate(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Result<PhysAddr, Refusal> {
+    /// Where one address goes.
+    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+        let Request {
+            stream,
+            iova,
+            access,
+            ..
+        } = of;
         let untranslated = Ok(PhysAddr::new(iova.get()));
-        if state.global.cr0 & 1 == 1 {
+        if state.own.global.cr0 & 1 == 1 {
             return untranslated;
         }
         let Some(target) = self.target(state, stream.get())? else {
@@ -91,7 +76,7 @@ impl SmmuV2Registers {
             Target::Bypass => return untranslated,
             Target::Bank(bank) => bank,
         };
-        let registers = &state.banks[bank];
+        let registers = &state.own.banks[bank];
         if !registers.goes_on() {
             return Err(Refusal::Silent);
         }
@@ -122,21 +107,21 @@ impl SmmuV2Registers {
 
     /// Where a stream goes. `None`: it matches nothing, and passes through.
     fn target(&self, state: &mut State, stream: u32) -> Result<Option<Target>, Refusal> {
-        if let Some((target, _)) = state.matched.get(&stream) {
+        if let Some((target, _)) = state.own.matched.get(&stream) {
             return Ok(Some(*target));
         }
         let Some(slot) = self.matching(state, stream)? else {
             // USFCFG.
-            return match state.global.cr0 >> 10 & 1 {
+            return match state.own.global.cr0 >> 10 & 1 {
                 0 => Ok(None),
                 _ => Err(Refusal::Global(global::UNIDENTIFIED)),
             };
         };
-        let word = state.global.s2cr[slot];
+        let word = state.own.global.s2cr[slot];
         let target = match word >> 16 & 3 {
             0 => {
                 let bank = (word & 0xff) as usize;
-                if bank >= state.banks.len() {
+                if bank >= state.own.banks.len() {
                     return Err(Refusal::Global(global::NO_BANK));
                 }
                 Target::Bank(bank)
@@ -148,9 +133,9 @@ impl SmmuV2Registers {
         if self.setup.temper == Temper::Adversarial {
             let space = match target {
                 Target::Bypass => None,
-                Target::Bank(bank) => Some(state.banks[bank].space()),
+                Target::Bank(bank) => Some(state.own.banks[bank].space()),
             };
-            state.matched.insert(stream, (target, space));
+            state.own.matched.insert(stream, (target, space));
         }
         Ok(Some(target))
     }
@@ -167,7 +152,7 @@ impl SmmuV2Registers {
             let (number, mask) = (word & 0x7fff, word >> 16 & 0x7fff);
             word >> 31 == 1 && (number ^ stream) & !mask == 0
         };
-        let mut found = (0..most).filter(|slot| hits(state.global.smr[*slot]));
+        let mut found = (0..most).filter(|slot| hits(state.own.global.smr[*slot]));
         match (found.next(), found.next()) {
             (_, Some(_)) => Err(Refusal::Global(global::CONFLICT)),
             (found, None) => Ok(found),
@@ -184,7 +169,7 @@ impl SmmuV2Registers {
     ) -> Result<Leaf, Refusal> {
         let context = space_context(tables.space);
         let vmid = tables.space.vmid();
-        let micro = state.micro.entry(stream >> STREAMS_OF_MICRO_LG2);
+        let micro = state.own.micro.entry(stream >> STREAMS_OF_MICRO_LG2);
         let micro = micro.or_insert_with(|| match self.setup.temper {
             Temper::Adversarial => Cache::unbounded(),
             Temper::Realistic(_) => Cache::of_size(MICRO),
@@ -205,7 +190,7 @@ impl SmmuV2Registers {
             size: leaf.size,
         };
         let key = Key::new(tag, iova, leaf.size);
-        if let Some(micro) = state.micro.get_mut(&(stream >> STREAMS_OF_MICRO_LG2)) {
+        if let Some(micro) = state.own.micro.get_mut(&(stream >> STREAMS_OF_MICRO_LG2)) {
             micro.insert(key, held);
         }
         Ok(leaf)
@@ -224,11 +209,23 @@ impl SmmuV2Registers {
         let global = global_context(vmid);
         let first = matches!(tables.space, Space::One { .. });
         let cached = match first {
-            true => state.stage1.lookup(context, iova).map(|hit| (hit, context)),
-            false => state.stage2.lookup(context, iova).map(|hit| (hit, context)),
+            true => state
+                .own
+                .stage1
+                .lookup(context, iova)
+                .map(|hit| (hit, context)),
+            false => state
+                .own
+                .stage2
+                .lookup(context, iova)
+                .map(|hit| (hit, context)),
         };
         let cached = match cached {
-            None if first => state.globals.lookup(global, iova).map(|hit| (hit, global)),
+            None if first => state
+                .own
+                .globals
+                .lookup(global, iova)
+                .map(|hit| (hit, global)),
             other => other,
         };
         if let Some((Known::Present { leaf, .. }, tag)) = cached {
@@ -238,8 +235,8 @@ impl SmmuV2Registers {
         state.counts.misses += 1;
         let tag = Tag { context, owner };
         let stage = match first {
-            true => &mut state.stage1,
-            false => &mut state.stage2,
+            true => &mut state.own.stage1,
+            false => &mut state.own.stage2,
         };
         let (leaf, entry) = self.walk(stage, tables, tag, iova)?;
         let page = leaf.size;
@@ -252,7 +249,7 @@ impl SmmuV2Registers {
         }
         let context = global;
         let tag = Tag { context, owner };
-        state.globals.insert(tag, iova, leaf.size, known);
+        state.own.globals.insert(tag, iova, leaf.size, known);
         Ok((leaf, global))
     }
 

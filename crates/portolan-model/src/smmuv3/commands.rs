@@ -48,7 +48,7 @@ pub(super) enum Signal {
 
 /// What an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Invalidate {
+pub enum Invalidate {
     Stream { sid: u32, leaf_only: bool },
     Streams { first: u32, last: u32 },
     Descriptor { sid: u32, ssid: u32 },
@@ -65,7 +65,7 @@ pub(super) enum Invalidate {
 
 /// Addresses and levels of an invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
+pub struct Span {
     pub range: IovaRange,
     pub drops: Drops,
 }

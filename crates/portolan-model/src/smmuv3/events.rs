@@ -1,9 +1,10 @@
 //! Event records and the event queue: sections 7.2 and 7.3.
 
-use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use portolan::addr::PhysAddr;
 
 use super::registers::Registers;
 use super::{EventRecord, SmmuRegisters, State};
+use crate::asking::Request;
 use crate::decode::AccessKind;
 use crate::inject::DmaFault;
 
@@ -23,7 +24,7 @@ pub(super) const TLB_CONFLICT: u8 = 0x20;
 
 /// Which stage refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AtStage {
+pub enum AtStage {
     One,
     /// With the address between the stages.
     Two(u64),
@@ -31,7 +32,7 @@ pub(super) enum AtStage {
 
 /// What the access was for that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub enum Class {
     Descriptor,
     Table,
     Input,
@@ -39,7 +40,7 @@ pub(super) enum Class {
 
 /// Why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// Without a word.
     Silent,
     /// With an event that has no address.
@@ -74,13 +75,13 @@ impl Refusal {
         }
     }
 
-    pub(super) fn record(
-        self,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Option<EventRecord> {
+    pub(super) fn record(self, of: Request) -> Option<EventRecord> {
+        let Request {
+            stream,
+            pasid,
+            iova,
+            access,
+        } = of;
         let substream = pasid.map_or(0, |pasid| 1 << 11 | u64::from(pasid.get()) << 12);
         let first = u64::from(self.code()) | substream | u64::from(stream.get()) << 32;
         let read = match access {
@@ -111,34 +112,20 @@ impl Refusal {
 
 impl SmmuRegisters {
     /// Records a refusal and returns what the device is told.
-    pub(super) fn refuse(
-        &self,
-        state: &mut State,
-        refusal: Refusal,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> DmaFault {
+    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
-        let hidden = refusal.code() == BAD_STREAM && state.registers.cr2 & 2 == 0;
-        let record = refusal.record(stream, pasid, iova, access);
+        let hidden = refusal.code() == BAD_STREAM && state.own.registers.cr2 & 2 == 0;
+        let record = refusal.record(of);
         if let Some(record) = record.filter(|_| !hidden) {
-            state.events.push(record);
+            state.own.events.push(record);
             self.append(state, record);
         }
-        DmaFault {
-            stream,
-            pasid,
-            iova,
-            access,
-            code: refusal.code().into(),
-        }
+        of.refused(refusal.code().into())
     }
 
     /// Whether an event would find room.
     pub(super) fn has_event_room(&self, state: &State) -> bool {
-        let registers = &state.registers;
+        let registers = &state.own.registers;
         let most = self.setup.identification.field(1, 16, 5);
         let lg2 = ((registers.eventq_base & 0x1f) as u32).min(most);
         let (prod, cons) = (registers.eventq_prod, registers.eventq_cons);
@@ -153,7 +140,7 @@ impl SmmuRegisters {
             eventq_prod,
             eventq_cons,
             ..
-        } = &mut state.registers;
+        } = &mut state.own.registers;
         if *cr0 & 1 << 2 == 0 {
             state.counts.lost_events += 1;
             return;
@@ -179,7 +166,7 @@ impl SmmuRegisters {
             written = written.and(self.memory.write_u64(PhysAddr::new(at), *word));
         }
         if written.is_none() {
-            state.registers.raise(1 << 2);
+            state.own.registers.raise(1 << 2);
             return;
         }
         let next = prod.wrapping_add(1) & (mask | wrap);

@@ -3,47 +3,45 @@
 use portolan::addr::{InvalTag, PhysAddr};
 
 use super::commands::{Effect, Invalidate, Signal, decode};
-use super::events::TLB_CONFLICT;
 use super::registers::CMDQ_ERROR;
-use super::{Invalidated, SmmuRegisters, State};
-use crate::adversary::{Rank, Visit, Way, unordered};
+use super::{SmmuRegisters, State};
+use crate::adversary::Rank;
 use crate::cache::Reach;
 use crate::decode::WalkMemory;
-use crate::inject::{Drain, Violation};
-use crate::iommu::Temper;
 use crate::stage::{Drops, Sizes};
+use crate::unit::Invalidated;
 
 const ERROR_ILLEGAL: u32 = 1;
 const ERROR_ABORT: u32 = 2;
 
 impl SmmuRegisters {
     /// Carries out the commands whose time has come.
-    pub(super) fn go_on(&self, state: &mut State) {
-        if state.faults.drain == Drain::Never || self.setup.clock.now_ns() < state.ready_at {
+    pub(super) fn fetch_all(&self, state: &mut State) {
+        if self.rests(state) {
             return;
         }
         let most = self.setup.identification.field(1, 21, 5);
-        let lg2 = ((state.registers.cmdq_base & 0x1f) as u32).min(most);
+        let lg2 = ((state.own.registers.cmdq_base & 0x1f) as u32).min(most);
         let (mask, positions) = ((1u32 << lg2) - 1, (2u32 << lg2) - 1);
         // Once around at most, whatever the pointers say.
         for _ in 0..=positions {
-            let registers = &state.registers;
+            let registers = &state.own.registers;
             let at = registers.cmdq_cons & positions;
             let idle = at == registers.cmdq_prod & positions;
             if idle || !registers.commands_enabled() || registers.is_raised(CMDQ_ERROR) {
                 return;
             }
             let most = self.setup.most_unsynced.unwrap_or(u64::MAX);
-            if state.unsynced > most {
+            if state.own.unsynced > most {
                 return;
             }
             let base = registers.cmdq_base & 0x000f_ffff_ffff_ffe0;
             let entry = base + u64::from(at & mask) * 16;
             match self.carry_out(state, entry) {
-                Ok(()) => state.registers.cmdq_cons = (at + 1) & positions,
+                Ok(()) => state.own.registers.cmdq_cons = (at + 1) & positions,
                 Err(code) => {
-                    state.registers.cmdq_cons = at | (code & 0x7f) << 24;
-                    state.registers.raise(CMDQ_ERROR);
+                    state.own.registers.cmdq_cons = at | (code & 0x7f) << 24;
+                    state.own.registers.raise(CMDQ_ERROR);
                     return;
                 }
             }
@@ -53,98 +51,37 @@ impl SmmuRegisters {
     fn carry_out(&self, state: &mut State, entry: u64) -> Result<(), u32> {
         let read = |at| self.memory.read_u64(PhysAddr::new(at)).ok_or(ERROR_ABORT);
         let words = [read(entry)?, read(entry + 8)?];
-        state.consumed += 1;
-        if let Some((ordinal, code)) = state.faults.refuse
-            && ordinal == state.consumed
-        {
+        if let Some(code) = state.consume() {
             return Err(code);
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;
-        state.unsynced = match effect {
+        state.own.unsynced = match effect {
             Effect::Sync(_) => 0,
-            _ => state.unsynced + 1,
+            _ => state.own.unsynced + 1,
         };
         match effect {
             Effect::Nothing => {}
             Effect::Respond { to, response } => state.asking.tell(to, response),
             Effect::Resume { to, tag, how } => self.resume(state, to, tag, how),
-            Effect::Invalidate(what) => match self.setup.temper {
-                Temper::Adversarial => state.pending.push(what),
-                Temper::Realistic(_) => invalidate(state, what),
-            },
+            Effect::Invalidate(what) => self.take(state, what),
             Effect::Sync(signal) => {
-                self.complete(state);
+                // Commands before it have no order (sections 4.4 and 4.8).
+                let awaited = std::mem::take(&mut state.pending);
+                self.complete(state, awaited);
                 if let Signal::Message { at, data } = signal
                     && self.memory.write_u32(at, data).is_none()
                 {
                     // The sync is complete; only its message is lost.
-                    state.registers.raise(1 << 4);
+                    state.own.registers.raise(1 << 4);
                 }
             }
         }
         *state.counts.commands.entry(kind).or_default() += 1;
         Ok(())
     }
-
-    /// Carries out what a sync awaits. Commands before it have no order (sections 4.4 and 4.8), and
-    /// devices go on before and between them.
-    fn complete(&self, state: &mut State) {
-        let pending = unordered(std::mem::take(&mut state.pending), rank);
-        let Some(last) = pending.len().checked_sub(1) else {
-            return;
-        };
-        // Where devices alone are told, they may have been stopped before.
-        let again = pending.iter().any(|what| rank(what) != Rank::Devices);
-        if again {
-            self.try_again(state);
-        }
-        for (at, what) in pending.into_iter().enumerate() {
-            let before = entries(state);
-            invalidate(state, what);
-            if again && at < last && entries(state) < before {
-                self.try_again(state);
-            }
-        }
-    }
-
-    /// Devices try the places that they reached before. Nothing is counted or recorded, but that a
-    /// driver made entries of two sizes meet in the TLB.
-    fn try_again(&self, state: &mut State) {
-        let counts = state.counts.clone();
-        let steps = [state.stage1.walk_steps, state.stage2.walk_steps];
-        for visit in state.visits.all() {
-            let Visit {
-                stream,
-                pasid,
-                iova,
-                access,
-                way,
-            } = visit;
-            match way {
-                Way::Untranslated => {
-                    let found = self.translate(state, stream, pasid, iova, access);
-                    if found.is_err_and(|refusal| refusal.code() == TLB_CONFLICT) {
-                        state.violations.push(Violation::SizesConflict { iova });
-                    }
-                }
-                Way::Translated => {
-                    let _ = self.by_remote(state, stream, pasid, iova, access);
-                }
-            }
-        }
-        state.counts = counts;
-        [state.stage1.walk_steps, state.stage2.walk_steps] = steps;
-    }
 }
 
-/// Entries in all caches.
-fn entries(state: &State) -> usize {
-    let translations = state.stage1.len() + state.globals.len() + state.stage2.len();
-    let configuration = state.entries.len() + state.spans.len() + state.descriptors.len();
-    translations + configuration + state.remote.len()
-}
-
-fn rank(what: &Invalidate) -> Rank {
+pub(super) fn rank(what: &Invalidate) -> Rank {
     match what {
         Invalidate::Stream { .. } | Invalidate::Streams { .. } => Rank::Streams,
         Invalidate::Descriptor { .. } | Invalidate::Descriptors { .. } => Rank::Spaces,
@@ -171,58 +108,63 @@ fn stage1_context(vmid: u16, asid: u16) -> InvalTag {
     super::translate::stage1_tag(vmid, asid).context
 }
 
-fn invalidate(state: &mut State, what: Invalidate) {
+pub(super) fn invalidate(state: &mut State, what: Invalidate) {
     let every = Drops::ALL;
     match what {
         Invalidate::Stream { sid, leaf_only } => {
             drop_streams(state, sid, sid);
             if !leaf_only {
-                state.spans.clear();
+                state.own.spans.clear();
             }
         }
         Invalidate::Streams { first, last } => {
             drop_streams(state, first, last);
-            state.spans.clear();
+            state.own.spans.clear();
             if (first, last) == (0, u32::MAX) {
                 state.cleaned.0 = Invalidated::Done;
             }
         }
         Invalidate::Descriptor { sid, ssid } => {
-            state.descriptors.remove(&(sid, ssid));
+            state.own.descriptors.remove(&(sid, ssid));
         }
-        Invalidate::Descriptors { sid } => state.descriptors.retain(|key, _| key.0 != sid),
+        Invalidate::Descriptors { sid } => state.own.descriptors.retain(|key, _| key.0 != sid),
         Invalidate::Asid { vmid, asid } => {
             let reach = Reach::Context(stage1_context(vmid, asid));
-            state.stage1.invalidate(reach, None, every);
+            state.own.stage1.invalidate(reach, None, every);
         }
         Invalidate::Va { vmid, asid, what } => {
             let reach = Reach::Range(stage1_context(vmid, asid), what.range);
-            state.stage1.invalidate(reach, None, what.drops);
+            state.own.stage1.invalidate(reach, None, what.drops);
             let reach = Reach::Range(InvalTag::new(vmid.into()), what.range);
-            state.globals.invalidate(reach, None, what.drops);
+            state.own.globals.invalidate(reach, None, what.drops);
         }
         Invalidate::Vaa { vmid, what } => {
             let owner = vmid.into();
             state
+                .own
                 .stage1
                 .invalidate_range_of_owner(what.range, owner, what.drops);
             let reach = Reach::Range(InvalTag::new(owner), what.range);
-            state.globals.invalidate(reach, None, what.drops);
+            state.own.globals.invalidate(reach, None, what.drops);
         }
         Invalidate::Vmid1 { vmid } => drop_stage1(state, vmid),
         Invalidate::Vmid { vmid } => {
             drop_stage1(state, vmid);
             let reach = Reach::Context(InvalTag::new(vmid.into()));
-            state.stage2.invalidate(reach, None, every);
+            state.own.stage2.invalidate(reach, None, every);
         }
         Invalidate::Ipa { vmid, what } => {
             // What both stages together came to stays, as it may.
             let reach = Reach::Range(InvalTag::new(vmid.into()), what.range);
-            state.stage2.invalidate(reach, None, what.drops);
+            state.own.stage2.invalidate(reach, None, what.drops);
         }
         Invalidate::Device(what) => state.remote.forget(what),
         Invalidate::Everything => {
-            for stage in [&mut state.stage1, &mut state.globals, &mut state.stage2] {
+            for stage in [
+                &mut state.own.stage1,
+                &mut state.own.globals,
+                &mut state.own.stage2,
+            ] {
                 stage.invalidate(Reach::All, None, every);
             }
             state.cleaned.1 = Invalidated::Done;
@@ -233,14 +175,18 @@ fn invalidate(state: &mut State, what: Invalidate) {
 fn drop_stage1(state: &mut State, vmid: u16) {
     let every = Drops::ALL;
     let owner = Some(vmid.into());
-    state.stage1.invalidate(Reach::All, owner, every);
-    state.globals.invalidate(Reach::All, owner, every);
+    state.own.stage1.invalidate(Reach::All, owner, every);
+    state.own.globals.invalidate(Reach::All, owner, every);
 }
 
 /// An entry goes, and the context descriptors that were read through it.
 fn drop_streams(state: &mut State, first: u32, last: u32) {
-    state.entries.retain(|sid, _| !(first..=last).contains(sid));
     state
+        .own
+        .entries
+        .retain(|sid, _| !(first..=last).contains(sid));
+    state
+        .own
         .descriptors
         .retain(|(sid, _), _| !(first..=last).contains(sid));
 }

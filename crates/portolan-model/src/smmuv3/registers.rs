@@ -2,8 +2,9 @@
 
 use portolan::platform::Mmio;
 
-use super::{Invalidated, SmmuIdentification, SmmuRegisters, State};
-use crate::inject::{Drain, Pace, Violation};
+use super::{SmmuIdentification, SmmuRegisters, State};
+use crate::inject::{Drain, Violation};
+use crate::unit::{Invalidated, set_half};
 
 /// The contents of the registers.
 #[derive(Debug)]
@@ -42,9 +43,6 @@ const ENABLE: u32 = 1 << 0;
 const ATS_CHECK: u32 = 1 << 4;
 const CMDQ_ENABLE: u32 = 1 << 3;
 const CR0_BITS: u32 = 0b1_1111 | 0b111 << 6;
-/// Two pages of 64 KiB.
-const WINDOW: usize = 0x2_0000;
-
 impl Registers {
     pub(super) fn reset(id: &SmmuIdentification) -> Self {
         Self {
@@ -141,34 +139,11 @@ impl Registers {
     }
 }
 
-fn set_half(word: &mut u64, offset: usize, value: u32) {
-    let shift = 8 * (offset as u32 & 4);
-    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
-}
-
 impl SmmuRegisters {
-    /// Counts an access; `None` if the device is gone or the access is no access.
-    fn arrive(&self, state: &mut State, offset: usize, bytes: usize) -> Option<()> {
-        state.accesses += 1;
-        if state
-            .faults
-            .gone_from
-            .is_some_and(|from| state.accesses >= from)
-        {
-            return None;
-        }
-        if !offset.is_multiple_of(bytes) || offset >= WINDOW {
-            state.violations.push(Violation::BadAccess { offset });
-            return None;
-        }
-        self.go_on(state);
-        Some(())
-    }
-
     fn write(&self, state: &mut State, offset: usize, value: u32) {
-        let enabled = state.registers.enabled();
-        let queue = state.registers.commands_enabled();
-        let events = state.registers.cr0 & 1 << 2 != 0;
+        let enabled = state.own.registers.enabled();
+        let queue = state.own.registers.commands_enabled();
+        let events = state.own.registers.cr0 & 1 << 2 != 0;
         let in_use = match offset {
             0x80..=0x88 | 0x2c => enabled,
             0x90..=0x94 => queue,
@@ -180,7 +155,7 @@ impl SmmuRegisters {
             state.violations.push(Violation::WrittenInUse { offset });
             return;
         }
-        let registers = &mut state.registers;
+        let registers = &mut state.own.registers;
         match offset {
             0x20 => self.write_cr0(state, value & CR0_BITS),
             0x28 => registers.cr1 = value,
@@ -226,30 +201,28 @@ impl SmmuRegisters {
     }
 
     fn write_cr0(&self, state: &mut State, value: u32) {
-        let turned_on = value & !state.registers.cr0;
+        let turned_on = value & !state.own.registers.cr0;
         let clean = (Invalidated::Done, Invalidated::Done);
         if turned_on & ENABLE != 0 && state.cleaned != clean {
             state.violations.push(Violation::EnabledUnclean);
         }
-        state.registers.cr0 = value;
+        state.own.registers.cr0 = value;
         if state.faults.control == Drain::Runs {
-            state.registers.cr0ack = value;
+            state.own.registers.cr0ack = value;
         }
     }
 
     fn write_cmdq_prod(&self, state: &mut State, value: u32) {
         let most = self.setup.identification.field(1, 21, 5);
-        let lg2 = ((state.registers.cmdq_base & 0x1f) as u32).min(most);
+        let lg2 = ((state.own.registers.cmdq_base & 0x1f) as u32).min(most);
         let positions = (2u32 << lg2) - 1;
-        let filled = value.wrapping_sub(state.registers.cmdq_cons) & positions;
+        let filled = value.wrapping_sub(state.own.registers.cmdq_cons) & positions;
         if value & !positions != 0 || filled > 1 << lg2 {
             let tail = value.into();
             state.violations.push(Violation::QueueOverrun { tail });
         }
-        state.registers.cmdq_prod = value & positions;
-        if let Pace::After(ns) = self.setup.pace {
-            state.ready_at = self.setup.clock.now_ns().saturating_add(ns);
-        }
+        state.own.registers.cmdq_prod = value & positions;
+        self.wait_for(state, self.setup.pace);
     }
 }
 
@@ -259,7 +232,7 @@ impl Mmio for SmmuRegisters {
         if self.arrive(&mut state, offset, 4).is_none() {
             return u32::MAX;
         }
-        match state.registers.read(offset) {
+        match state.own.registers.read(offset) {
             Some(value) => value,
             None => {
                 state.violations.push(Violation::BadAccess { offset });

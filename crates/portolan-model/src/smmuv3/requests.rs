@@ -6,22 +6,18 @@
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iopf::{
-    Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response, StallTag,
+    Permissions, Place, RawPageRequest, ReplyTo, RequestKind, Response, StallTag,
 };
 
 use super::events::Refusal;
 use super::{EventRecord, SmmuRegisters, State};
-use crate::adversary::{Visit, Way};
-use crate::asking::Transfer;
+use crate::asking::{Request, Transfer};
 use crate::decode::AccessKind;
 
 /// An access that waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
-    stream: StreamId,
-    pasid: Option<Pasid>,
-    iova: Iova,
-    access: AccessKind,
+    of: Request,
     bytes: u64,
     /// What is still to be recorded.
     event: Option<EventRecord>,
@@ -51,11 +47,14 @@ impl SmmuRegisters {
     ) -> Transfer {
         let mut state = self.lock();
         self.go_on(&mut state);
-        let waiting = Waiting {
+        let of = Request {
             stream,
             pasid,
             iova,
             access,
+        };
+        let waiting = Waiting {
+            of,
             bytes,
             event: None,
         };
@@ -63,33 +62,25 @@ impl SmmuRegisters {
     }
 
     pub(super) fn attempt(&self, state: &mut State, wanted: Waiting) -> Transfer {
-        let Waiting {
-            stream,
-            pasid,
-            iova,
-            access,
-            bytes,
-            ..
-        } = wanted;
-        match self.go_through(state, stream, pasid, iova, access, bytes) {
+        match self.go_through(state, wanted.of, wanted.bytes) {
             Ok(pieces) => Transfer::Done(pieces),
             Err((at, refusal)) => {
                 let stalled = matches!(refusal, Refusal::Stalled { .. });
-                let free = (0..=u16::MAX).find(|tag| !state.stalled.contains_key(tag));
-                let record = refusal.record(stream, pasid, at, access);
+                let free = (0..=u16::MAX).find(|tag| !state.own.stalled.contains_key(tag));
+                let record = refusal.record(at);
                 let Some((tag, mut record)) = free.zip(record).filter(|_| stalled) else {
-                    let fault = self.refuse(state, refusal, stream, pasid, at, access);
+                    let fault = self.refuse(state, refusal, at);
                     return Transfer::Refused(fault);
                 };
                 record.words[1] |= 1 << 31 | u64::from(tag);
                 state.counts.faults += 1;
                 let event = Some(record);
-                state.stalled.insert(tag, Waiting { event, ..wanted });
+                state.own.stalled.insert(tag, Waiting { event, ..wanted });
                 let tag = StallTag::new(tag);
                 state.asking.ask(&RawPageRequest {
-                    stream,
-                    pasid,
-                    iova,
+                    stream: wanted.of.stream,
+                    pasid: wanted.of.pasid,
+                    iova: wanted.of.iova,
                     wants: Permissions::READ,
                     kind: RequestKind::Stall { tag },
                 });
@@ -101,15 +92,15 @@ impl SmmuRegisters {
 
     /// Records stalls for which there is room now.
     pub(super) fn record_stalls(&self, state: &mut State) {
-        let tags: Vec<u16> = state.stalled.keys().copied().collect();
+        let tags: Vec<u16> = state.own.stalled.keys().copied().collect();
         for tag in tags {
-            let event = state.stalled.get(&tag).and_then(|of| of.event);
+            let event = state.own.stalled.get(&tag).and_then(|of| of.event);
             let Some(record) = event.filter(|_| self.has_event_room(state)) else {
                 continue;
             };
-            state.events.push(record);
+            state.own.events.push(record);
             self.append(state, record);
-            if let Some(waiting) = state.stalled.get_mut(&tag) {
+            if let Some(waiting) = state.own.stalled.get_mut(&tag) {
                 waiting.event = None;
             }
         }
@@ -122,75 +113,23 @@ impl SmmuRegisters {
             Resume::End => Response::Invalid,
         };
         state.asking.tell(to, response);
-        let ours = |waiting: &Waiting| waiting.stream == to.stream;
-        let Some(waiting) = state.stalled.get(&tag).copied().filter(ours) else {
+        let ours = |waiting: &Waiting| waiting.of.stream == to.stream;
+        let Some(waiting) = state.own.stalled.get(&tag).copied().filter(ours) else {
             return;
         };
-        state.stalled.remove(&tag);
+        state.own.stalled.remove(&tag);
         let transfer = match how {
             Resume::Retry => self.attempt(state, waiting),
-            Resume::End => Transfer::Refused(crate::inject::DmaFault {
-                stream: waiting.stream,
-                pasid: waiting.pasid,
-                iova: waiting.iova,
-                access: waiting.access,
-                code: 0,
-            }),
+            Resume::End => Transfer::Refused(waiting.of.refused(0)),
         };
-        state.finished.push((StallTag::new(tag), transfer));
+        state.own.finished.push((StallTag::new(tag), transfer));
     }
 
     /// Stalls that have ended since the last call, and how they went on.
     pub fn finished(&self) -> Vec<(StallTag, Transfer)> {
         let mut state = self.lock();
         self.go_on(&mut state);
-        std::mem::take(&mut state.finished)
-    }
-
-    /// Where a device gets to with a translation that it keeps, or asks the unit for now. Nothing
-    /// is recorded if there is none.
-    pub fn ats_access(
-        &self,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Option<PhysAddr> {
-        let mut state = self.lock();
-        self.go_on(&mut state);
-        let pa = self.by_remote(&mut state, stream, pasid, iova, access)?;
-        state.visits.note(Visit {
-            stream,
-            pasid,
-            iova,
-            access,
-            way: Way::Translated,
-        });
-        Some(pa)
-    }
-
-    /// By a translation that the device keeps, or gets now.
-    pub(super) fn by_remote(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Option<PhysAddr> {
-        let kept = state.remote.lookup(stream, pasid, iova, access);
-        // What the device has is taken on trust, or only while its stream may have it (CR0.ATSCHK).
-        let trusted = kept.is_some() && !state.registers.checks_translated();
-        if !trusted && !self.lets_translate(state, stream) {
-            return None;
-        }
-        if kept.is_some() {
-            return kept;
-        }
-        let found = self.translate(state, stream, pasid, iova, access);
-        let pa = found.ok()?;
-        state.remote.insert(stream, pasid, iova, access, pa);
-        Some(pa)
+        std::mem::take(&mut state.own.finished)
     }
 
     /// A device sends a page request, whatever is in it.
@@ -225,7 +164,7 @@ impl SmmuRegisters {
     /// Writes a request to its queue; what the unit answers itself if that cannot be.
     fn record_request(&self, state: &mut State, words: [u64; 2]) -> Option<Response> {
         let most = self.setup.identification.field(1, 11, 5);
-        let registers = &mut state.registers;
+        let registers = &mut state.own.registers;
         if registers.cr0 & PRIQ_ENABLE == 0 || registers.is_raised(PRIQ_ABORT) {
             return Some(Response::Failure);
         }
@@ -251,27 +190,6 @@ impl SmmuRegisters {
         }
         registers.priq_prod = prod & OVERFLOW | prod.wrapping_add(1) & (mask | wrap);
         None
-    }
-
-    /// What devices were told since the last call: responses to page requests and ends of stalls.
-    pub fn told(&self) -> Vec<(ReplyTo, Response)> {
-        let mut state = self.lock();
-        self.go_on(&mut state);
-        state.asking.take()
-    }
-
-    /// What devices asked and nobody has answered.
-    pub fn unanswered(&self) -> Vec<(StreamId, ReplyName)> {
-        self.lock().asking.open()
-    }
-
-    /// Resets a device: it forgets what it asked and what it translated. What waits in the unit is
-    /// the driver's affair.
-    pub fn reset_device(&self, stream: StreamId) {
-        let mut state = self.lock();
-        state.asking.reset(stream);
-        let stream = stream.get();
-        state.remote.forget_device(stream);
     }
 }
 

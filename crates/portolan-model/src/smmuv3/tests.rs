@@ -1,13 +1,15 @@
 //! Hand-encoded structures and commands.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Mmio, TableMem};
 
 use super::*;
-use crate::inject::{Drain, Pace};
-use crate::memory::Visibility;
+use crate::clock::Tick;
+use crate::inject::{Drain, Pace, RegisterFaults, Violation};
+use crate::memory::{ModelMemory, Visibility};
 
 const K4: PageSize = PageSize::SIZE_4K;
 pub(super) const STRTAB: u64 = 0x10_0000;

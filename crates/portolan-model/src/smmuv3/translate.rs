@@ -7,7 +7,9 @@ use super::entries::{
     StreamTableEntry, Translations, context_descriptor, stream_entry,
 };
 use super::events::{self, AtStage, Class, Refusal};
-use super::{Cached, SmmuRegisters, State};
+use super::unit::Cached;
+use super::{SmmuRegisters, State};
+use crate::asking::Request;
 use crate::decode::{AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
 use crate::iommu::Temper;
 use crate::stage::{Ended, Known, Tag, top_of};
@@ -60,17 +62,16 @@ fn walk_code(walk: WalkFault) -> u8 {
 
 impl SmmuRegisters {
     /// Where one address goes.
-    pub(super) fn translate(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Result<PhysAddr, Refusal> {
+    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+        let Request {
+            stream,
+            pasid,
+            iova,
+            access,
+        } = of;
         let untranslated = Ok(PhysAddr::new(iova.get()));
-        if !state.registers.enabled() {
-            return match state.registers.gbpa >> 20 & 1 {
+        if !state.own.registers.enabled() {
+            return match state.own.registers.gbpa >> 20 & 1 {
                 0 => untranslated,
                 _ => Err(Refusal::Silent),
             };
@@ -106,7 +107,7 @@ impl SmmuRegisters {
     pub(super) fn lets_translate(&self, state: &mut State, stream: StreamId) -> bool {
         let entry = StreamTableEntry::Abort;
         let entry = self.stream(state, stream.get()).unwrap_or(entry);
-        let ats = self.setup.identification.has(0, 10) && state.registers.enabled();
+        let ats = self.setup.identification.has(0, 10) && state.own.registers.enabled();
         ats && matches!(
             entry,
             StreamTableEntry::Translate {
@@ -126,7 +127,7 @@ impl SmmuRegisters {
 
     /// The entry of a stream, cached or from memory.
     fn stream(&self, state: &mut State, sid: u32) -> Cached<StreamTableEntry> {
-        if let Some(cached) = state.entries.get(&sid) {
+        if let Some(cached) = state.own.entries.get(&sid) {
             return *cached;
         }
         let entry = self.locate_stream(state, sid).and_then(|at| {
@@ -138,7 +139,7 @@ impl SmmuRegisters {
         });
         // Where there is no entry there is nothing to cache.
         if entry != Err(configuration(events::BAD_STREAM)) {
-            state.entries.insert(sid, entry);
+            state.own.entries.insert(sid, entry);
         }
         entry
     }
@@ -147,12 +148,12 @@ impl SmmuRegisters {
         let bad = configuration(events::BAD_STREAM);
         let id = &self.setup.identification;
         let bits = id.field(1, 0, 6).min(32);
-        let cfg = state.registers.strtab_base_cfg;
+        let cfg = state.own.registers.strtab_base_cfg;
         let lg2 = (cfg & 0x3f).min(bits);
         if u64::from(sid) >> lg2 != 0 {
             return Err(bad);
         }
-        let base = state.registers.strtab_base & 0x000f_ffff_ffff_ffc0;
+        let base = state.own.registers.strtab_base & 0x000f_ffff_ffff_ffc0;
         let sid = u64::from(sid);
         let aligned = |lg2: u32| base >> lg2 << lg2;
         if cfg >> 16 & 3 != 1 || id.field(0, 27, 2) != 1 {
@@ -165,7 +166,7 @@ impl SmmuRegisters {
         };
         let top = aligned((lg2.saturating_sub(split) + 3).max(6));
         let at = PhysAddr::new(top + (sid >> split) * 8);
-        let span = match state.spans.get(&at.get()) {
+        let span = match state.own.spans.get(&at.get()) {
             Some(span) => *span,
             None => {
                 let code = events::STE_FETCH;
@@ -173,7 +174,7 @@ impl SmmuRegisters {
                 let span = span.ok_or(Refusal::Fetch { code, at })?;
                 // Drivers add tables without a word, so that absence is not cached.
                 if span & 0x1f != 0 {
-                    state.spans.insert(at.get(), span);
+                    state.own.spans.insert(at.get(), span);
                 }
                 span
             }
@@ -197,11 +198,11 @@ impl SmmuRegisters {
         stage2: Option<&Stage2>,
         vmid: u16,
     ) -> Cached<ContextDescriptor> {
-        if let Some(cached) = state.descriptors.get(&(sid, ssid)) {
+        if let Some(cached) = state.own.descriptors.get(&(sid, ssid)) {
             return *cached;
         }
         let read = self.read_descriptor(state, ssid, stage1, stage2, vmid);
-        state.descriptors.insert((sid, ssid), read);
+        state.own.descriptors.insert((sid, ssid), read);
         read
     }
 
@@ -263,13 +264,13 @@ impl SmmuRegisters {
         class: Class,
     ) -> Result<Leaf, Refusal> {
         let tag = stage2_tag(vmid);
-        if let Some(Known::Present { leaf, .. }) = state.stage2.lookup(tag.context, ipa) {
+        if let Some(Known::Present { leaf, .. }) = state.own.stage2.lookup(tag.context, ipa) {
             state.counts.hits += 1;
             return Ok(leaf);
         }
         state.counts.misses += 1;
         let top = top_of(stage2.format, stage2.root, stage2.level, ipa);
-        let walk = state.stage2.walk(
+        let walk = state.own.stage2.walk(
             &*self.memory,
             tag,
             stage2.format,
@@ -285,7 +286,7 @@ impl SmmuRegisters {
         let leaf = found.leaf;
         let page = leaf.size;
         let known = Known::Present { leaf, page };
-        state.stage2.insert(tag, ipa, leaf.size, known);
+        state.own.stage2.insert(tag, ipa, leaf.size, known);
         Ok(leaf)
     }
 
@@ -320,8 +321,8 @@ impl SmmuRegisters {
         let tag = stage1_tag(vmid, context.asid);
         let refused = |code| fault(context.records, code, AtStage::One, Class::Input);
         let global = InvalTag::new(vmid.into());
-        let cached = match state.stage1.lookup(tag.context, iova) {
-            None => state.globals.lookup(global, iova),
+        let cached = match state.own.stage1.lookup(tag.context, iova) {
+            None => state.own.globals.lookup(global, iova),
             known => known,
         };
         if let Some(Known::Present { leaf, .. }) = cached {
@@ -340,11 +341,11 @@ impl SmmuRegisters {
         let top = Cursor::top(&TableRoot { root, format });
         // The walk needs its own caches and those of the second stage at once.
         let temper = &self.setup.temper;
-        let mut caches = std::mem::replace(&mut state.stage1, crate::stage::Stage::new(temper));
+        let mut caches = std::mem::replace(&mut state.own.stage1, crate::stage::Stage::new(temper));
         let walk = caches.walk(&*self.memory, tag, format, top, iova, |at| {
             self.behind(state, stage2, vmid, at, Class::Table)
         });
-        state.stage1 = caches;
+        state.own.stage1 = caches;
         let found = walk.map_err(|ended| match ended {
             Ended::Here(walk) => refused(walk_code(walk)),
             Ended::Locating(refusal) => refusal,
@@ -367,11 +368,11 @@ impl SmmuRegisters {
         let raw = self.memory.read_u64(found.entry).unwrap_or(0);
         // Bit 11 set makes an entry its address space's own.
         if raw & 1 << 11 != 0 {
-            state.stage1.insert(tag, iova, leaf.size, known);
+            state.own.stage1.insert(tag, iova, leaf.size, known);
         } else {
             let context = global;
             let tag = Tag { context, ..tag };
-            state.globals.insert(tag, iova, leaf.size, known);
+            state.own.globals.insert(tag, iova, leaf.size, known);
         }
         Ok(leaf)
     }

@@ -34,7 +34,7 @@ pub enum DescriptorKind {
 
 /// What an invalidation drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Invalidate {
+pub enum Invalidate {
     Contexts,
     ContextsOf {
         domain: u16,

@@ -48,7 +48,7 @@ pub(super) enum Walk {
 
 /// Whether faults are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Records {
+pub enum Records {
     Faults,
     Nothing,
 }

@@ -1,9 +1,8 @@
 //! Fault reasons and the fault records: sections 7.1 to 7.3.
 
-use portolan::addr::{Iova, Pasid, StreamId};
-
 use super::entries::Records;
 use super::{State, VtdFault, VtdRegisters};
+use crate::asking::Request;
 use crate::decode::AccessKind;
 use crate::inject::DmaFault;
 
@@ -51,7 +50,7 @@ pub(super) mod reason {
 
 /// Why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub struct Refusal {
     pub reason: u8,
     pub recorded: Records,
 }
@@ -70,40 +69,27 @@ pub(super) const PENDING: u64 = 1 << 63;
 
 impl VtdRegisters {
     /// Records a refusal and returns what the device is told.
-    pub(super) fn refuse(
-        &self,
-        state: &mut State,
-        refusal: Refusal,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> DmaFault {
+    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
         state.counts.faults += 1;
         if refusal.recorded == Records::Faults {
-            let read = match access {
+            let read = match of.access {
                 AccessKind::Read => 1 << 62,
                 AccessKind::Write => 0,
             };
             // Bit 31 of the upper word says that there is a PASID.
+            let pasid = of.pasid;
             let pasid = pasid.map_or(0, |pasid| 1 << 31 | u64::from(pasid.get() & 0xf_ffff) << 40);
-            let source = u64::from(stream.get() & 0xffff);
+            let source = u64::from(of.stream.get() & 0xffff);
             let high = u64::from(refusal.reason) << 32 | read | pasid | source;
-            let words = [iova.get() & !0xfff, high];
-            state.records.push(VtdFault { words });
+            let words = [of.iova.get() & !0xfff, high];
+            state.own.records.push(VtdFault { words });
             self.record(state, [words[0], words[1] | PENDING]);
         }
-        DmaFault {
-            stream,
-            pasid,
-            iova,
-            access,
-            code: refusal.reason.into(),
-        }
+        of.refused(refusal.reason.into())
     }
 
     fn record(&self, state: &mut State, words: [u64; 2]) {
-        let registers = &mut state.registers;
+        let registers = &mut state.own.registers;
         let next = registers.next_record;
         let overflown = registers.fsts & OVERFLOW != 0;
         let quiet = registers

@@ -6,32 +6,33 @@ use super::descriptors::{
     Effect, Fence, Interrupt, Invalidate, context_command, descriptor, error, iotlb_command,
 };
 use super::registers::{QUEUE_ERROR, QUEUE_ERRORS, TIME_OUT};
-use super::{Invalidated, State, VtdRegisters};
-use crate::adversary::{Rank, Visit, Way, in_classes};
+use super::{State, VtdRegisters};
+use crate::adversary::Rank;
 use crate::cache::Reach;
 use crate::decode::WalkMemory;
-use crate::inject::{Drain, Violation};
+use crate::inject::Violation;
 use crate::iommu::Temper;
 use crate::stage::{Drops, Sizes};
+use crate::unit::Invalidated;
 
 const BUSY: u64 = 1 << 63;
 
 impl VtdRegisters {
     /// Carries out the requests whose time has come.
-    pub(super) fn go_on(&self, state: &mut State) {
-        if state.faults.drain == Drain::Never || self.setup.clock.now_ns() < state.ready_at {
+    pub(super) fn fetch_all(&self, state: &mut State) {
+        if self.rests(state) {
             return;
         }
         self.context_register(state);
         self.iotlb_register(state);
-        let iqa = state.registers.iqa;
+        let iqa = state.own.registers.iqa;
         let wide = iqa >> 11 & 1 == 1;
         let entry = if wide { 32 } else { 16 };
         let bytes = 0x1000u64 << (iqa & 7);
         let mut left = bytes / entry;
-        while left > 0 && state.registers.queue_enabled() {
+        while left > 0 && state.own.registers.queue_enabled() {
             left -= 1;
-            let registers = &state.registers;
+            let registers = &state.own.registers;
             let (head, tail) = (registers.iqh, registers.iqt);
             if head == tail || registers.fsts & QUEUE_ERRORS != 0 {
                 return;
@@ -45,18 +46,18 @@ impl VtdRegisters {
                 refuse(state, code);
                 return;
             }
-            if state.registers.fsts & QUEUE_ERROR == 0 {
-                state.registers.iqh = (head + entry) % bytes;
+            if state.own.registers.fsts & QUEUE_ERROR == 0 {
+                state.own.registers.iqh = (head + entry) % bytes;
             }
-            if state.aborted_to == Some(state.registers.iqh) {
-                state.aborted_to = None;
+            if state.own.aborted_to == Some(state.own.registers.iqh) {
+                state.own.aborted_to = None;
             }
         }
     }
 
     /// The descriptor at `head`, or why it cannot be one.
     fn fetch(&self, state: &State, head: u64, wide: bool) -> Result<[u64; 4], u8> {
-        let at = (state.registers.iqa & !0xfff) + head;
+        let at = (state.own.registers.iqa & !0xfff) + head;
         let mut words = [0; 4];
         let number = if wide { 4 } else { 2 };
         for (i, word) in words.iter_mut().take(number).enumerate() {
@@ -69,13 +70,10 @@ impl VtdRegisters {
 
     fn carry_out(&self, state: &mut State, head: u64, wide: bool) -> Result<(), u8> {
         let words = self.fetch(state, head, wide)?;
-        state.consumed += 1;
-        if let Some((ordinal, bits)) = state.faults.refuse
-            && ordinal == state.consumed
-        {
-            state.registers.fsts |= bits & QUEUE_ERRORS;
+        if let Some(bits) = state.consume() {
+            state.own.registers.fsts |= bits & QUEUE_ERRORS;
             if bits & TIME_OUT != 0 {
-                state.aborted_to = Some(state.registers.iqt);
+                state.own.aborted_to = Some(state.own.registers.iqt);
             }
             // A completion that nobody waits for does no harm to the descriptor at hand.
             if bits & (QUEUE_ERROR | TIME_OUT) != 0 {
@@ -83,19 +81,16 @@ impl VtdRegisters {
             }
         }
         // In scalable mode descriptors are wide.
-        if !wide && state.registers.root >> 10 & 3 == 1 {
+        if !wide && state.own.registers.root >> 10 & 3 == 1 {
             return Err(error::WIDTH);
         }
         let (kind, effect) = descriptor(words, &self.setup.identification)?;
         match effect {
             Effect::Nothing => {}
             Effect::Respond { to, response } => state.asking.tell(to, response),
-            Effect::Invalidate(_) if state.early > 0 => state.early -= 1,
-            Effect::Invalidate(what) => match self.setup.temper {
-                Temper::Adversarial => state.pending.push(what),
-                Temper::Realistic(_) => invalidate(state, what),
-            },
-            Effect::Wait { .. } if state.aborted_to.is_some() => return Ok(()),
+            Effect::Invalidate(_) if state.own.early > 0 => state.own.early -= 1,
+            Effect::Invalidate(what) => self.take(state, what),
+            Effect::Wait { .. } if state.own.aborted_to.is_some() => return Ok(()),
             Effect::Wait {
                 status,
                 interrupt,
@@ -104,12 +99,13 @@ impl VtdRegisters {
                 if fence == Fence::No && self.setup.temper == Temper::Adversarial {
                     self.overtake(state, head, wide);
                 }
-                self.complete(state);
+                let awaited = std::mem::take(&mut state.pending);
+                self.complete(state, awaited);
                 if let Some((at, data)) = status {
                     self.memory.write_u32(at, data).ok_or(error::UNREADABLE)?;
                 }
                 if interrupt == Interrupt::Wanted {
-                    state.registers.ics |= 1;
+                    state.own.registers.ics |= 1;
                 }
             }
         }
@@ -121,10 +117,10 @@ impl VtdRegisters {
     /// it is, up to the next wait that has one.
     fn overtake(&self, state: &mut State, head: u64, wide: bool) {
         let entry = if wide { 32 } else { 16 };
-        let bytes = 0x1000u64 << (state.registers.iqa & 7);
+        let bytes = 0x1000u64 << (state.own.registers.iqa & 7);
         let mut at = (head + entry) % bytes;
         let mut behind = Vec::new();
-        while at != state.registers.iqt {
+        while at != state.own.registers.iqt {
             let words = self.fetch(state, at, wide);
             let found = words.and_then(|words| descriptor(words, &self.setup.identification));
             match found {
@@ -141,60 +137,13 @@ impl VtdRegisters {
             at = (at + entry) % bytes;
         }
         // The first of them may have been by an earlier wait.
-        let news = behind.split_off(state.early.min(behind.len()));
-        state.early += news.len();
+        let news = behind.split_off(state.own.early.min(behind.len()));
+        state.own.early += news.len();
         state.pending.extend(news);
     }
 
-    /// Carries out what a wait awaits, in an order that section 6.5.2.11 allows: context cache, PASID
-    /// cache, IOTLB, device TLBs; none of them before those of earlier kinds that stand ahead of it.
-    /// Devices go on before and between them.
-    fn complete(&self, state: &mut State) {
-        let pending = in_classes(std::mem::take(&mut state.pending), class, rank);
-        let Some(last) = pending.len().checked_sub(1) else {
-            return;
-        };
-        // Where devices alone are told, they may have been stopped before.
-        let again = pending.iter().any(|what| rank(what) != Rank::Devices);
-        if again {
-            self.try_again(state);
-        }
-        for (at, what) in pending.into_iter().enumerate() {
-            let before = entries(state);
-            invalidate(state, what);
-            if again && at < last && entries(state) < before {
-                self.try_again(state);
-            }
-        }
-    }
-
-    /// Devices try the places that they reached before. Nothing is counted or recorded.
-    fn try_again(&self, state: &mut State) {
-        let counts = state.counts.clone();
-        let steps = [state.first.walk_steps, state.second.walk_steps];
-        for visit in state.visits.all() {
-            let Visit {
-                stream,
-                pasid,
-                iova,
-                access,
-                way,
-            } = visit;
-            match way {
-                Way::Untranslated => {
-                    let _ = self.translate(state, stream, pasid, iova, access);
-                }
-                Way::Translated => {
-                    let _ = self.by_remote(state, stream, pasid, iova, access);
-                }
-            }
-        }
-        state.counts = counts;
-        [state.first.walk_steps, state.second.walk_steps] = steps;
-    }
-
     fn context_register(&self, state: &mut State) {
-        let value = state.registers.ccmd;
+        let value = state.own.registers.ccmd;
         if value & BUSY == 0 {
             return;
         }
@@ -205,18 +154,18 @@ impl VtdRegisters {
             state.counts.through_registers.0 += 1;
             done |= (value >> 61 & 3) << 59;
         }
-        state.registers.ccmd = done;
+        state.own.registers.ccmd = done;
     }
 
     fn iotlb_register(&self, state: &mut State) {
-        let value = state.registers.iotlb;
+        let value = state.own.registers.iotlb;
         if value & BUSY == 0 {
             return;
         }
         // What was done is told in bits 58:57; zero if it was nothing.
         let mut done = value & !BUSY & !(3 << 57);
         let id = &self.setup.identification;
-        if let Some(what) = iotlb_command(value, state.registers.iva, id) {
+        if let Some(what) = iotlb_command(value, state.own.registers.iva, id) {
             invalidate(state, what);
             state.counts.through_registers.1 += 1;
             done |= match what {
@@ -225,26 +174,11 @@ impl VtdRegisters {
                 _ => 3,
             } << 57;
         }
-        state.registers.iotlb = done;
+        state.own.registers.iotlb = done;
     }
 }
 
-/// Entries in all caches.
-fn entries(state: &State) -> usize {
-    let translations = state.first.len() + state.second.len() + state.remote.len();
-    translations + state.contexts.len() + state.pasids.len()
-}
-
-fn class(what: &Invalidate) -> u8 {
-    match rank(what) {
-        Rank::Streams => 0,
-        Rank::Spaces => 1,
-        Rank::Devices => 3,
-        _ => 2,
-    }
-}
-
-fn rank(what: &Invalidate) -> Rank {
+pub(super) fn rank(what: &Invalidate) -> Rank {
     let leaves = |drops: &Drops| drops.pointers == Sizes::NONE;
     match what {
         Invalidate::Contexts | Invalidate::ContextsOf { .. } | Invalidate::Context { .. } => {
@@ -263,48 +197,51 @@ fn rank(what: &Invalidate) -> Rank {
 }
 
 fn refuse(state: &mut State, code: u8) {
-    state.registers.fsts |= QUEUE_ERROR;
-    state.registers.iqercd = code.into();
+    state.own.registers.fsts |= QUEUE_ERROR;
+    state.own.registers.iqercd = code.into();
 }
 
-fn invalidate(state: &mut State, what: Invalidate) {
+pub(super) fn invalidate(state: &mut State, what: Invalidate) {
     let every = Drops::ALL;
     match what {
         Invalidate::Contexts => {
-            state.contexts.clear();
+            state.own.contexts.clear();
             state.cleaned.0 = Invalidated::Done;
         }
         Invalidate::ContextsOf { domain } => state
+            .own
             .contexts
             .retain(|_, cached| cached.domain.is_some_and(|of| of != domain)),
         Invalidate::Context {
             domain,
             source,
             mask,
-        } => state.contexts.retain(|of, cached| {
+        } => state.own.contexts.retain(|of, cached| {
             let other_domain = cached.domain.is_some_and(|of| of != domain);
             (of ^ source) & !mask != 0 || other_domain
         }),
-        Invalidate::Pasids => state.pasids.clear(),
+        Invalidate::Pasids => state.own.pasids.clear(),
         Invalidate::PasidsOf { domain } => {
             state
+                .own
                 .pasids
                 .retain(|_, cached| cached.domain != Some(domain));
         }
         Invalidate::Pasid { domain, pasid } => state
+            .own
             .pasids
             .retain(|key, cached| key.1 != pasid || cached.domain != Some(domain)),
         Invalidate::Device(what) => state.remote.forget(what),
         Invalidate::Translations => {
-            state.first.invalidate(Reach::All, None, every);
-            state.second.invalidate(Reach::All, None, every);
+            state.own.first.invalidate(Reach::All, None, every);
+            state.own.second.invalidate(Reach::All, None, every);
             state.cleaned.1 = Invalidated::Done;
         }
         Invalidate::TranslationsOf { domain } => {
             let owner = u32::from(domain);
-            state.first.invalidate(Reach::All, Some(owner), every);
+            state.own.first.invalidate(Reach::All, Some(owner), every);
             let reach = Reach::Context(InvalTag::new(owner));
-            state.second.invalidate(reach, None, every);
+            state.own.second.invalidate(reach, None, every);
         }
         Invalidate::Pages {
             domain,
@@ -313,11 +250,11 @@ fn invalidate(state: &mut State, what: Invalidate) {
         } => {
             // What both stages together came to stays, as it may.
             let reach = Reach::Range(InvalTag::new(domain.into()), range);
-            state.second.invalidate(reach, None, drops);
+            state.own.second.invalidate(reach, None, drops);
         }
         Invalidate::FirstStage { domain, pasid } => {
-            let reach = Reach::Context(state.first_tag(domain, pasid));
-            state.first.invalidate(reach, None, every);
+            let reach = Reach::Context(state.own.first_tag(domain, pasid));
+            state.own.first.invalidate(reach, None, every);
         }
         Invalidate::FirstStagePages {
             domain,
@@ -325,8 +262,8 @@ fn invalidate(state: &mut State, what: Invalidate) {
             range,
             drops,
         } => {
-            let reach = Reach::Range(state.first_tag(domain, pasid), range);
-            state.first.invalidate(reach, None, drops);
+            let reach = Reach::Range(state.own.first_tag(domain, pasid), range);
+            state.own.first.invalidate(reach, None, drops);
         }
     }
 }

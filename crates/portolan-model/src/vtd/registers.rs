@@ -4,9 +4,10 @@ use portolan::platform::Mmio;
 
 use super::faults::{OVERFLOW, PENDING};
 use super::requests::PageQueue;
-use super::{Invalidated, State, VtdIdentification, VtdRegisters};
+use super::{State, VtdIdentification, VtdRegisters};
 use crate::decode::WalkMemory;
-use crate::inject::{Drain, Pace, Violation};
+use crate::inject::{Drain, Violation};
+use crate::unit::{Invalidated, half, set_half};
 
 /// The contents of the registers.
 #[derive(Debug)]
@@ -45,7 +46,6 @@ const IRE: u32 = 1 << 25;
 const SIRTP: u32 = 1 << 24;
 /// Commands that stay; the others happen once.
 const LASTING: u32 = TE | 1 << 28 | QIE | IRE | 1 << 23;
-const WINDOW: usize = 0x1000;
 /// `FSTS.IQE`.
 pub(super) const QUEUE_ERROR: u32 = 1 << 4;
 /// `FSTS.ITE`.
@@ -97,35 +97,7 @@ impl Registers {
     }
 }
 
-/// Half of a word by the offset of the access.
-fn half(word: u64, offset: usize) -> u32 {
-    (word >> (8 * (offset as u32 & 4))) as u32
-}
-
-fn set_half(word: &mut u64, offset: usize, value: u32) {
-    let shift = 8 * (offset as u32 & 4);
-    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
-}
-
 impl VtdRegisters {
-    /// Counts an access; `None` if the device is gone or the access is no access.
-    fn arrive(&self, state: &mut State, offset: usize) -> Option<()> {
-        state.accesses += 1;
-        if state
-            .faults
-            .gone_from
-            .is_some_and(|from| state.accesses >= from)
-        {
-            return None;
-        }
-        if !offset.is_multiple_of(4) || offset >= WINDOW {
-            state.violations.push(Violation::BadAccess { offset });
-            return None;
-        }
-        self.go_on(state);
-        Some(())
-    }
-
     /// Which word of which fault record is at an offset.
     fn record_at(&self, offset: usize) -> Option<(usize, usize)> {
         let id = &self.setup.identification;
@@ -135,7 +107,7 @@ impl VtdRegisters {
     }
 
     fn read(&self, state: &mut State, offset: usize) -> u32 {
-        let registers = &state.registers;
+        let registers = &state.own.registers;
         let iotlb = self.setup.identification.invalidate_at();
         if let Some((index, word)) = self.record_at(offset) {
             return registers
@@ -173,7 +145,7 @@ impl VtdRegisters {
     }
 
     fn write(&self, state: &mut State, offset: usize, value: u32) {
-        let registers = &mut state.registers;
+        let registers = &mut state.own.registers;
         let iotlb = self.setup.identification.invalidate_at();
         let queued = registers.queue_enabled();
         if let Some((index, word)) = self.record_at(offset) {
@@ -195,7 +167,7 @@ impl VtdRegisters {
             0x88 | 0x8c => {
                 set_half(&mut registers.iqt, offset, value);
                 if offset == 0x88 {
-                    self.wait_for_pace(state);
+                    self.wait_for(state, self.setup.pace);
                 }
             }
             0x90 | 0x94 if queued => state.violations.push(Violation::WrittenInUse { offset }),
@@ -221,25 +193,19 @@ impl VtdRegisters {
         self.go_on(state);
     }
 
-    fn wait_for_pace(&self, state: &mut State) {
-        if let Pace::After(ns) = self.setup.pace {
-            state.ready_at = self.setup.clock.now_ns().saturating_add(ns);
-        }
-    }
-
     /// A request through registers begins with the upper half of its command.
     fn through_registers(&self, state: &mut State, offset: usize, upper: usize, value: u32) {
         if offset != upper || value >> 31 == 0 {
             return;
         }
-        if state.registers.queue_enabled() {
+        if state.own.registers.queue_enabled() {
             state.violations.push(Violation::WrittenInUse { offset });
         }
-        self.wait_for_pace(state);
+        self.wait_for(state, self.setup.pace);
     }
 
     fn command(&self, state: &mut State, value: u32) {
-        let registers = &mut state.registers;
+        let registers = &mut state.own.registers;
         let wanted = value & LASTING;
         let changed = (registers.gsts & LASTING) ^ wanted;
         let once = value & !LASTING;
@@ -279,7 +245,7 @@ impl VtdRegisters {
 impl Mmio for VtdRegisters {
     fn read32(&self, offset: usize) -> u32 {
         let mut state = self.lock();
-        match self.arrive(&mut state, offset) {
+        match self.arrive(&mut state, offset, 4) {
             Some(()) => self.read(&mut state, offset),
             None => u32::MAX,
         }
@@ -287,7 +253,7 @@ impl Mmio for VtdRegisters {
 
     fn write32(&self, offset: usize, value: u32) {
         let mut state = self.lock();
-        if self.arrive(&mut state, offset).is_some() {
+        if self.arrive(&mut state, offset, 4).is_some() {
             self.write(&mut state, offset, value);
         }
     }

@@ -3,15 +3,11 @@
 //! A request that finds no room, or comes while an overflow is not acknowledged, is lost; the device
 //! is told to try again if it was the last of its group.
 
-use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::iopf::{
-    Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response,
-};
+use portolan::addr::{PhysAddr, StreamId};
+use portolan::iopf::{Permissions, Place, RawPageRequest, RequestKind, Response};
 
 use super::entries::ContextEntry;
 use super::{State, VtdRegisters};
-use crate::adversary::{Visit, Way};
-use crate::decode::AccessKind;
 
 /// `PRS.PPR` and `PRS.PRO`.
 const PENDING: u32 = 1;
@@ -56,58 +52,14 @@ impl Remote {
 }
 
 impl VtdRegisters {
-    fn remote_of(&self, state: &mut State, stream: StreamId) -> Remote {
-        if !state.registers.translates() {
+    pub(super) fn remote_of(&self, state: &mut State, stream: StreamId) -> Remote {
+        if !state.own.registers.translates() {
             return Remote::NOTHING;
         }
         match self.context(state, stream.get() as u16) {
             Ok(ContextEntry::Scalable { remote, .. }) => remote,
             _ => Remote::NOTHING,
         }
-    }
-
-    /// Where a device gets to with a translation that it keeps, or asks the unit for now. Nothing
-    /// is recorded if there is none. In scalable mode.
-    pub fn ats_access(
-        &self,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Option<PhysAddr> {
-        let mut state = self.lock();
-        self.go_on(&mut state);
-        let pa = self.by_remote(&mut state, stream, pasid, iova, access)?;
-        state.visits.note(Visit {
-            stream,
-            pasid,
-            iova,
-            access,
-            way: Way::Translated,
-        });
-        Some(pa)
-    }
-
-    /// By a translation that the device keeps, or gets now.
-    pub(super) fn by_remote(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Option<PhysAddr> {
-        // Translated accesses, too, need an entry that lets the device translate (3.9).
-        if self.remote_of(state, stream).translations == Lets::No {
-            return None;
-        }
-        if let Some(pa) = state.remote.lookup(stream, pasid, iova, access) {
-            return Some(pa);
-        }
-        let found = self.translate(state, stream, pasid, iova, access);
-        let pa = found.ok()?;
-        state.remote.insert(stream, pasid, iova, access, pa);
-        Some(pa)
     }
 
     /// A device sends a page request, whatever is in it. In scalable mode.
@@ -145,7 +97,7 @@ impl VtdRegisters {
 
     /// Writes a request to its queue; what the unit answers itself if that cannot be.
     fn record_request(&self, state: &mut State, words: [u64; 2]) -> Option<Response> {
-        let queue = &mut state.registers.page_queue;
+        let queue = &mut state.own.registers.page_queue;
         let bytes = 0x1000u64 << (queue.address & 7);
         let next = (queue.tail + ENTRY) % bytes;
         if queue.address == 0 || self.setup.identification.ecap(29, 1) == 0 {
@@ -167,25 +119,6 @@ impl VtdRegisters {
         queue.tail = next;
         queue.status |= PENDING;
         None
-    }
-
-    /// What devices were told since the last call.
-    pub fn told(&self) -> Vec<(ReplyTo, Response)> {
-        let mut state = self.lock();
-        self.go_on(&mut state);
-        state.asking.take()
-    }
-
-    /// What devices asked and nobody has answered.
-    pub fn unanswered(&self) -> Vec<(StreamId, ReplyName)> {
-        self.lock().asking.open()
-    }
-
-    /// Resets a device: it forgets what it asked and what it translated.
-    pub fn reset_device(&self, stream: StreamId) {
-        let mut state = self.lock();
-        state.asking.reset(stream);
-        state.remote.forget_device(stream.get());
     }
 }
 

@@ -1,14 +1,16 @@
 //! Hand-encoded structures and descriptors.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::{Mmio, TableMem};
 
 use super::*;
-use crate::inject::{Drain, Pace};
-use crate::memory::Visibility;
+use crate::clock::Tick;
+use crate::inject::{Drain, Pace, RegisterFaults, Violation};
+use crate::memory::{ModelMemory, Visibility};
 use crate::tables::Lag;
 
 const K4: PageSize = PageSize::SIZE_4K;

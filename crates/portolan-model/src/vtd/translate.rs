@@ -1,15 +1,16 @@
 //! From a source, a PASID and an address to memory: sections 3.4 to 3.8.
 
-use portolan::addr::{InvalTag, Iova, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, Iova, PageSize, Pasid, PhysAddr};
 
 use super::entries::{
     ContextEntry, PasidEntry, Records, Table, Through, Walk, context, pasid as pasid_entry,
     records, root, scalable_context, scalable_root,
 };
 use super::faults::{Refusal, reason};
-use super::{Cached, State, VtdRegisters};
+use super::unit::Cached;
+use super::{State, VtdRegisters};
+use crate::asking::Request;
 use crate::decode::{AccessKind, Cursor, Leaf, TableRoot, WalkFault, WalkMemory};
-use crate::inject::DmaFault;
 use crate::stage::{Ended, Found, Known, Stage, Tag};
 
 /// How a stream's accesses are translated.
@@ -64,33 +65,13 @@ impl Path {
 }
 
 impl VtdRegisters {
-    /// Where one address goes; what does not go through is recorded.
-    pub(super) fn access(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Result<PhysAddr, DmaFault> {
-        let found = self.translate(state, stream, pasid, iova, access);
-        found
-            .inspect(|_| state.counts.accesses += 1)
-            .map_err(|refusal| self.refuse(state, refusal, stream, pasid, iova, access))
-    }
-
-    pub(super) fn translate(
-        &self,
-        state: &mut State,
-        stream: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        access: AccessKind,
-    ) -> Result<PhysAddr, Refusal> {
-        if !state.registers.translates() {
+    /// Where one address goes.
+    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+        let Request { iova, access, .. } = of;
+        if !state.own.registers.translates() {
             return Ok(PhysAddr::new(iova.get()));
         }
-        let path = self.path(state, stream.get() as u16, pasid)?;
+        let path = self.path(state, of.stream.get() as u16, of.pasid)?;
         match path.through {
             Through::Nothing => {
                 let width = self.setup.identification.cap(16, 6) as u32 + 1;
@@ -174,7 +155,7 @@ impl VtdRegisters {
 
     /// The context entry of a source, cached or from memory.
     pub(super) fn context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
-        if let Some(cached) = state.contexts.get(&source) {
+        if let Some(cached) = state.own.contexts.get(&source) {
             return cached.entry;
         }
         let entry = self.read_context(state, source);
@@ -184,7 +165,7 @@ impl VtdRegisters {
                 Ok(ContextEntry::Scalable { .. }) => None,
                 Err(_) => Some(0),
             };
-            state.contexts.insert(source, Cached { entry, domain });
+            state.own.contexts.insert(source, Cached { entry, domain });
         }
         entry
     }
@@ -192,12 +173,12 @@ impl VtdRegisters {
     fn read_context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
         state.counts.configuration_reads += 1;
         let id = &self.setup.identification;
-        let table = state.registers.root & !0xfff;
+        let table = state.own.registers.root & !0xfff;
         let entry = table + u64::from(source >> 8) * 16;
         let entry = PhysAddr::new(entry);
         let function = u64::from(source & 0xff);
         let unreadable = Refusal::recorded;
-        match state.registers.root >> 10 & 3 {
+        match state.own.registers.root >> 10 & 3 {
             0 => {
                 let words = self.words(entry);
                 let contexts = root(words.ok_or(unreadable(reason::ROOT_UNREADABLE))?)?;
@@ -231,14 +212,14 @@ impl VtdRegisters {
         pasid: u32,
         directory: PhysAddr,
     ) -> Result<PasidEntry, Refusal> {
-        if let Some(cached) = state.pasids.get(&(source, pasid)) {
+        if let Some(cached) = state.own.pasids.get(&(source, pasid)) {
             return cached.entry;
         }
         let entry = self.read_pasid(state, pasid, directory);
         if self.caches(&entry) {
             let domain = Some(entry.map_or(0, |entry| entry.domain));
             let cached = Cached { entry, domain };
-            state.pasids.insert((source, pasid), cached);
+            state.own.pasids.insert((source, pasid), cached);
         }
         entry
     }
@@ -298,7 +279,7 @@ impl VtdRegisters {
             return Err(path.refusal(reason::BEYOND_WIDTH, reason::SECOND_BEYOND));
         }
         let tag = path.second_tag();
-        let known = match state.second.lookup(tag.context, at) {
+        let known = match state.own.second.lookup(tag.context, at) {
             Some(known) => {
                 state.counts.hits += 1;
                 known
@@ -323,7 +304,14 @@ impl VtdRegisters {
         at: Iova,
     ) -> Result<Known, Refusal> {
         let reserved = path.refusal(reason::TABLE_RESERVED, reason::SECOND_RESERVED);
-        let walk = self.walk(&mut state.second, path, tag, table, at, Ok::<_, WalkFault>);
+        let walk = self.walk(
+            &mut state.own.second,
+            path,
+            tag,
+            table,
+            at,
+            Ok::<_, WalkFault>,
+        );
         let (known, size) = match walk {
             Ok(found) => {
                 // Bit 0 is for 2 MiB, bit 1 for 1 GiB.
@@ -348,7 +336,7 @@ impl VtdRegisters {
         };
         let present = matches!(known, Known::Present { .. });
         if present || self.setup.identification.caches_absence() {
-            state.second.insert(tag, at, size, known);
+            state.own.second.insert(tag, at, size, known);
         }
         Ok(known)
     }
@@ -368,9 +356,9 @@ impl VtdRegisters {
             return Err(refused(reason::NOT_CANONICAL));
         }
         let owner = u32::from(path.domain);
-        let context = state.first_tag(path.domain, path.pasid);
+        let context = state.own.first_tag(path.domain, path.pasid);
         let tag = Tag { context, owner };
-        if let Some(Known::Present { leaf, .. }) = state.first.lookup(context, at) {
+        if let Some(Known::Present { leaf, .. }) = state.own.first.lookup(context, at) {
             state.counts.hits += 1;
             return match leaf.permissions.allow(access) {
                 true => Ok(leaf.address(at)),
@@ -380,7 +368,7 @@ impl VtdRegisters {
         state.counts.misses += 1;
         // The walk needs its own caches and those of the second stage at once.
         let temper = &self.setup.temper;
-        let mut caches = std::mem::replace(&mut state.first, Stage::new(temper));
+        let mut caches = std::mem::replace(&mut state.own.first, Stage::new(temper));
         let walk = self.walk(&mut caches, path, tag, table, at, |entry| {
             let Some(second) = second else {
                 return Ok(entry);
@@ -389,7 +377,7 @@ impl VtdRegisters {
             let leaf = self.second(state, path, second, ipa, AccessKind::Read)?;
             Ok(leaf.address(ipa))
         });
-        state.first = caches;
+        state.own.first = caches;
         let found = walk.map_err(|ended| match ended {
             Ended::Locating(refusal) => refusal,
             Ended::Here(WalkFault::NoTranslation { .. }) => refused(reason::FIRST_ABSENT),
@@ -416,7 +404,7 @@ impl VtdRegisters {
         }
         let page = found.leaf.size;
         let known = Known::Present { leaf, page };
-        state.first.insert(tag, at, leaf.size, known);
+        state.own.first.insert(tag, at, leaf.size, known);
         Ok(leaf.address(at))
     }
 }

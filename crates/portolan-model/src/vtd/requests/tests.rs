@@ -1,11 +1,13 @@
 //! Page requests and kept translations by hand-encoded words.
 
+use portolan::addr::{Iova, Pasid};
 use portolan::iopf::GroupId;
 use portolan::platform::Mmio;
 
 use super::super::VtdIdentification;
 use super::super::tests::{Bench, CONTEXTS, DOMAIN, F, IOVA, SOURCE, WAIT, scalable_of};
 use super::*;
+use crate::decode::AccessKind;
 
 const STREAM: StreamId = StreamId::new(SOURCE);
 const REQUESTS: u64 = 0x10_d000;

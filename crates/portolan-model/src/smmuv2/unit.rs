@@ -1,0 +1,172 @@
+//! What an SMMUv2 has of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan::addr::PhysAddr;
+
+use super::banks::BankRegisters;
+use super::faults::{Refusal, context};
+use super::maintenance::{self, Invalidate, Sync};
+use super::{SmmuV2Counts, SmmuV2Registers, SmmuV2Setup, State};
+use crate::adversary::Rank;
+use crate::asking::Request;
+use crate::cache::Cache;
+use crate::clock::VirtualClock;
+use crate::decode::Leaf;
+use crate::inject::{DmaFault, Piece};
+use crate::iommu::Temper;
+use crate::stage::{Held, Stage};
+use crate::unit::{Design, Sums};
+
+/// SMMUv2.
+#[derive(Debug)]
+pub enum SmmuV2 {}
+
+/// Whose translations: VMID and ASID, or the VMID alone of a stage 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Space {
+    One { vmid: u16, asid: u16 },
+    Two { vmid: u16 },
+}
+
+impl Space {
+    pub(super) fn vmid(self) -> u16 {
+        match self {
+            Self::One { vmid, .. } | Self::Two { vmid } => vmid,
+        }
+    }
+}
+
+/// Where a stream's accesses go, as it was matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    Bypass,
+    Bank(usize),
+}
+
+#[derive(Debug)]
+pub(super) struct GlobalRegisters {
+    pub cr0: u32,
+    pub acr: u32,
+    pub gfar: u64,
+    pub gfsr: u32,
+    pub gfsynr0: u32,
+    pub gfsynr1: u32,
+    pub smr: [u32; 128],
+    pub s2cr: [u32; 128],
+}
+
+/// Whether invalidations wait for real-time devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Safe {
+    Off,
+    On,
+}
+
+#[derive(Debug)]
+pub struct Own {
+    pub(super) global: GlobalRegisters,
+    pub(super) banks: Vec<BankRegisters>,
+    pub(super) safe: Safe,
+    pub(super) sync: Sync,
+    /// What streams matched, and whose translations that made.
+    pub(super) matched: BTreeMap<u32, (Target, Option<Space>)>,
+    pub(super) micro: BTreeMap<u32, Cache<Held<Leaf>>>,
+    pub(super) stage1: Stage,
+    pub(super) globals: Stage,
+    pub(super) stage2: Stage,
+    pub(super) resumed: Vec<Result<Piece, DmaFault>>,
+}
+
+impl Design for SmmuV2 {
+    type Setup = SmmuV2Setup;
+    type Own = Own;
+    type Counts = SmmuV2Counts;
+    type Invalidate = Invalidate;
+    type Refusal = Refusal;
+
+    /// What is where is told by the identification.
+    const WINDOW: usize = usize::MAX;
+
+    fn conditions(setup: &SmmuV2Setup) -> (&Temper, &Arc<VirtualClock>) {
+        (&setup.temper, &setup.clock)
+    }
+
+    fn reset(setup: &SmmuV2Setup) -> Own {
+        let mut global = GlobalRegisters {
+            cr0: 1,
+            acr: 0,
+            gfar: 0,
+            gfsr: 0,
+            gfsynr0: 0,
+            gfsynr1: 0,
+            smr: [0; 128],
+            s2cr: [0; 128],
+        };
+        for (slot, (id, mask)) in setup.inherited.iter().enumerate().take(128) {
+            global.smr[slot] = 1 << 31 | u32::from(*mask) << 16 | u32::from(*id);
+            global.s2cr[slot] = 1 << 16;
+        }
+        let banks = setup.identification.bank_count();
+        Own {
+            global,
+            banks: (0..banks).map(|_| BankRegisters::default()).collect(),
+            safe: match setup.safe_ns {
+                0 => Safe::Off,
+                _ => Safe::On,
+            },
+            sync: Sync::default(),
+            matched: BTreeMap::new(),
+            micro: BTreeMap::new(),
+            stage1: Stage::new(&setup.temper),
+            globals: Stage::new(&setup.temper),
+            stage2: Stage::new(&setup.temper),
+            resumed: Vec::new(),
+        }
+    }
+
+    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+        vec![&mut own.stage1, &mut own.globals, &mut own.stage2]
+    }
+
+    fn others(own: &Own) -> usize {
+        own.micro.values().map(Cache::len).sum::<usize>() + own.matched.len()
+    }
+
+    fn told(counts: &SmmuV2Counts, sums: Sums) -> SmmuV2Counts {
+        SmmuV2Counts {
+            accesses: sums.accesses,
+            walk_steps: sums.walk_steps,
+            ..counts.clone()
+        }
+    }
+
+    fn go_on(unit: &SmmuV2Registers, state: &mut State) {
+        unit.end_syncs(state);
+    }
+
+    fn translate(
+        unit: &SmmuV2Registers,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, Refusal> {
+        unit.translate(state, of)
+    }
+
+    fn refuse(_: &SmmuV2Registers, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+        super::faults::refuse(state, refusal, of)
+    }
+
+    fn is_conflict(refusal: &Refusal) -> bool {
+        matches!(refusal, Refusal::Context { code, .. } if *code == context::CONFLICT)
+    }
+
+    fn rank(what: &Invalidate) -> Rank {
+        what.rank()
+    }
+
+    fn invalidate(state: &mut State, what: Invalidate) {
+        maintenance::apply(state, what);
+    }
+}

@@ -1,0 +1,133 @@
+//! What an SMMUv3 has of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan::addr::{PhysAddr, StreamId};
+use portolan::iopf::StallTag;
+
+use super::commands::Invalidate;
+use super::entries::{ContextDescriptor, StreamTableEntry};
+use super::events::{Refusal, TLB_CONFLICT};
+use super::registers::Registers;
+use super::requests::Waiting;
+use super::{EventRecord, SmmuCounts, SmmuRegisters, SmmuSetup, State, queue};
+use crate::adversary::Rank;
+use crate::asking::{Request, Transfer};
+use crate::clock::VirtualClock;
+use crate::inject::DmaFault;
+use crate::iommu::Temper;
+use crate::stage::Stage;
+use crate::unit::{Design, Sums};
+
+/// SMMUv3.
+#[derive(Debug)]
+pub enum SmmuV3 {}
+
+/// What is cached of a structure: its contents, or the event that reading it ends in.
+pub(super) type Cached<T> = Result<T, Refusal>;
+
+#[derive(Debug)]
+pub struct Own {
+    pub(super) registers: Registers,
+    /// Commands since the last sync.
+    pub(super) unsynced: u64,
+    pub(super) entries: BTreeMap<u32, Cached<StreamTableEntry>>,
+    /// First-level descriptors of the stream table.
+    pub(super) spans: BTreeMap<u64, u64>,
+    pub(super) descriptors: BTreeMap<(u32, u32), Cached<ContextDescriptor>>,
+    pub(super) stage1: Stage,
+    /// First-stage leaves that are global.
+    pub(super) globals: Stage,
+    pub(super) stage2: Stage,
+    pub(super) events: Vec<EventRecord>,
+    /// Accesses that wait, by tag.
+    pub(super) stalled: BTreeMap<u16, Waiting>,
+    /// Stalls that ended, and how they went on.
+    pub(super) finished: Vec<(StallTag, Transfer)>,
+}
+
+impl Design for SmmuV3 {
+    type Setup = SmmuSetup;
+    type Own = Own;
+    type Counts = SmmuCounts;
+    type Invalidate = Invalidate;
+    type Refusal = Refusal;
+
+    /// Two pages of 64 KiB.
+    const WINDOW: usize = 0x2_0000;
+
+    fn conditions(setup: &SmmuSetup) -> (&Temper, &Arc<VirtualClock>) {
+        (&setup.temper, &setup.clock)
+    }
+
+    fn reset(setup: &SmmuSetup) -> Own {
+        Own {
+            registers: Registers::reset(&setup.identification),
+            unsynced: 0,
+            entries: BTreeMap::new(),
+            spans: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
+            stage1: Stage::new(&setup.temper),
+            globals: Stage::new(&setup.temper),
+            stage2: Stage::new(&setup.temper),
+            events: Vec::new(),
+            stalled: BTreeMap::new(),
+            finished: Vec::new(),
+        }
+    }
+
+    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+        vec![&mut own.stage1, &mut own.globals, &mut own.stage2]
+    }
+
+    fn others(own: &Own) -> usize {
+        own.entries.len() + own.spans.len() + own.descriptors.len()
+    }
+
+    fn told(counts: &SmmuCounts, sums: Sums) -> SmmuCounts {
+        SmmuCounts {
+            accesses: sums.accesses,
+            walk_steps: sums.walk_steps,
+            stray_responses: sums.stray_responses,
+            ..counts.clone()
+        }
+    }
+
+    fn go_on(unit: &SmmuRegisters, state: &mut State) {
+        unit.fetch_all(state);
+    }
+
+    fn translate(
+        unit: &SmmuRegisters,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, Refusal> {
+        unit.translate(state, of)
+    }
+
+    fn refuse(unit: &SmmuRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+        unit.refuse(state, refusal, of)
+    }
+
+    fn is_conflict(refusal: &Refusal) -> bool {
+        refusal.code() == TLB_CONFLICT
+    }
+
+    fn rank(what: &Invalidate) -> Rank {
+        queue::rank(what)
+    }
+
+    fn invalidate(state: &mut State, what: Invalidate) {
+        queue::invalidate(state, what);
+    }
+
+    fn lets_translate(unit: &SmmuRegisters, state: &mut State, stream: StreamId) -> bool {
+        unit.lets_translate(state, stream)
+    }
+
+    /// What the device has is taken on trust, or only while its stream may have it (CR0.ATSCHK).
+    fn checks_translated(own: &Own) -> bool {
+        own.registers.checks_translated()
+    }
+}

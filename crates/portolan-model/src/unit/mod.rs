@@ -1,0 +1,348 @@
+//! What units behind registers have in common.
+//!
+//! Memory and a clock; what goes wrong with a unit, and what its driver did wrong; commands that take
+//! effect at the synchronisation that awaits them, in the order that does most harm, while devices go
+//! on; devices that keep translations and ask. What is a unit's own is a [`Design`].
+
+mod design;
+
+pub use design::{Design, Sums};
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use portolan::iopf::{ReplyName, ReplyTo, Response};
+
+use crate::adversary::{Rank, Visit, Visits, Way, in_classes};
+use crate::asking::{Asking, DeviceTlbs, Request};
+use crate::clock::{Tick, VirtualClock};
+use crate::decode::AccessKind;
+use crate::inject::{DmaFault, Drain, Pace, Piece, RegisterFaults, Violation, pieces};
+use crate::iommu::Temper;
+use crate::memory::ModelMemory;
+
+/// A unit behind its registers, over the memory of a machine.
+#[derive(Debug)]
+pub struct Unit<D: Design> {
+    pub(crate) memory: Arc<ModelMemory>,
+    pub(crate) setup: D::Setup,
+    state: Mutex<State<D>>,
+}
+
+#[derive(Debug)]
+pub struct State<D: Design> {
+    pub(crate) own: D::Own,
+    pub(crate) faults: RegisterFaults,
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) counts: D::Counts,
+    pub(crate) asking: Asking,
+    pub(crate) remote: DeviceTlbs,
+    /// Whether all configuration and all translations have been invalidated since the start.
+    pub(crate) cleaned: (Invalidated, Invalidated),
+    /// Invalidations that take effect at the next synchronisation.
+    pub(crate) pending: Vec<D::Invalidate>,
+    /// Register accesses.
+    touched: u64,
+    /// Commands taken.
+    consumed: u64,
+    /// Virtual nanoseconds from which on commands are looked at.
+    ready_at: u64,
+    /// Where devices got to.
+    visits: Visits,
+    /// Accesses that went through.
+    went_through: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Invalidated {
+    NotYet,
+    Done,
+}
+
+impl<D: Design> State<D> {
+    /// Whether the unit does not answer any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        let gone = self.faults.gone_from;
+        gone.is_some_and(|from| self.touched >= from)
+    }
+
+    /// Counts a command; the code that it is to be refused with, if it is.
+    pub(crate) fn consume(&mut self) -> Option<u32> {
+        self.consumed += 1;
+        let refuse = self.faults.refuse;
+        refuse.and_then(|(nth, code)| (nth == self.consumed).then_some(code))
+    }
+
+    fn cached_translations(&mut self) -> usize {
+        let stages = D::stages(&mut self.own).into_iter();
+        stages.map(|stage| stage.len()).sum::<usize>() + self.remote.len()
+    }
+
+    fn steps(&mut self) -> Vec<u64> {
+        let stages = D::stages(&mut self.own).into_iter();
+        stages.map(|stage| stage.walk_steps).collect()
+    }
+}
+
+impl<D: Design> Unit<D> {
+    /// The unit after reset.
+    pub fn new(setup: D::Setup, memory: Arc<ModelMemory>) -> Self {
+        let state = State {
+            own: D::reset(&setup),
+            faults: RegisterFaults::default(),
+            violations: Vec::new(),
+            counts: D::Counts::default(),
+            asking: Asking::default(),
+            remote: DeviceTlbs::default(),
+            cleaned: (Invalidated::NotYet, Invalidated::NotYet),
+            pending: Vec::new(),
+            touched: 0,
+            consumed: 0,
+            ready_at: 0,
+            visits: Visits::default(),
+            went_through: 0,
+        };
+        let state = Mutex::new(state);
+        Self {
+            memory,
+            setup,
+            state,
+        }
+    }
+
+    /// The memory that it reads.
+    pub fn memory(&self) -> &Arc<ModelMemory> {
+        &self.memory
+    }
+
+    /// The clock by which it is slow.
+    pub fn clock(&self) -> &Arc<VirtualClock> {
+        D::conditions(&self.setup).1
+    }
+
+    /// Sets what is to go wrong from now on.
+    pub fn inject(&self, faults: RegisterFaults) {
+        self.lock().faults = faults;
+    }
+
+    /// What happened so far.
+    pub fn counts(&self) -> D::Counts {
+        let mut state = self.lock();
+        let sums = Sums {
+            accesses: state.went_through,
+            walk_steps: state.steps().iter().sum(),
+            stray_responses: state.asking.strays(),
+        };
+        D::told(&state.counts, sums)
+    }
+
+    /// Commands taken from the queue so far, refused ones too: what [`RegisterFaults::refuse`] counts.
+    pub fn consumed(&self) -> u64 {
+        self.lock().consumed
+    }
+
+    /// What the driver did that it must not do.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.lock().violations.clone()
+    }
+
+    /// Register accesses so far.
+    pub fn accesses(&self) -> u64 {
+        self.lock().touched
+    }
+
+    /// Entries in all translation caches.
+    pub fn cached_translations(&self) -> usize {
+        self.lock().cached_translations()
+    }
+
+    /// Where a device gets to with a translation that it keeps, or asks the unit for now. Nothing
+    /// is recorded if there is none.
+    pub fn ats_access(
+        &self,
+        stream: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        access: AccessKind,
+    ) -> Option<PhysAddr> {
+        let of = Request {
+            stream,
+            pasid,
+            iova,
+            access,
+        };
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        let pa = self.by_remote(&mut state, of)?;
+        let way = Way::Translated;
+        state.visits.note(Visit { of, way });
+        Some(pa)
+    }
+
+    /// By a translation that the device keeps, or gets now.
+    fn by_remote(&self, state: &mut State<D>, of: Request) -> Option<PhysAddr> {
+        let kept = state.remote.lookup(of);
+        let trusted = kept.is_some() && !D::checks_translated(&state.own);
+        if !trusted && !D::lets_translate(self, state, of.stream) {
+            return None;
+        }
+        if kept.is_some() {
+            return kept;
+        }
+        let pa = D::translate(self, state, of).ok()?;
+        state.remote.insert(of, pa);
+        Some(pa)
+    }
+
+    /// What devices were told since the last call: responses to page requests and ends of stalls.
+    pub fn told(&self) -> Vec<(ReplyTo, Response)> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        state.asking.take()
+    }
+
+    /// What devices asked and nobody has answered.
+    pub fn unanswered(&self) -> Vec<(StreamId, ReplyName)> {
+        self.lock().asking.open()
+    }
+
+    /// Resets a device: it forgets what it asked and what it translated. What waits in the unit is
+    /// the driver's affair.
+    pub fn reset_device(&self, stream: StreamId) {
+        let mut state = self.lock();
+        state.asking.reset(stream);
+        state.remote.forget_device(stream.get());
+    }
+
+    /// Where each piece of a transfer from `of` on goes.
+    pub(crate) fn reach(&self, of: Request, bytes: u64) -> Result<Vec<Piece>, DmaFault> {
+        let mut state = self.lock();
+        self.go_on(&mut state);
+        let reached = self.go_through(&mut state, of, bytes);
+        reached.map_err(|(of, refusal)| D::refuse(self, &mut state, refusal, of))
+    }
+
+    /// Where each piece of a transfer from `of` on goes; else which does not, and why.
+    pub(crate) fn go_through(
+        &self,
+        state: &mut State<D>,
+        of: Request,
+        bytes: u64,
+    ) -> Result<Vec<Piece>, (Request, D::Refusal)> {
+        let mut done = Vec::new();
+        for (iova, bytes) in pieces(of.iova, bytes) {
+            let of = Request { iova, ..of };
+            let pa = D::translate(self, state, of).map_err(|refusal| (of, refusal))?;
+            state.went_through += 1;
+            let way = Way::Untranslated;
+            state.visits.note(Visit { of, way });
+            done.push(Piece { iova, pa, bytes });
+        }
+        Ok(done)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts an access to a register; `None` if the unit is gone or the access is no access.
+    pub(crate) fn arrive(&self, state: &mut State<D>, offset: usize, bytes: usize) -> Option<()> {
+        state.touched += 1;
+        if state.is_gone() {
+            return None;
+        }
+        if !offset.is_multiple_of(bytes) || offset >= D::WINDOW {
+            state.violations.push(Violation::BadAccess { offset });
+            return None;
+        }
+        self.go_on(state);
+        Some(())
+    }
+
+    pub(crate) fn go_on(&self, state: &mut State<D>) {
+        D::go_on(self, state);
+    }
+
+    /// Whether nothing in the queue is looked at for now.
+    pub(crate) fn rests(&self, state: &State<D>) -> bool {
+        state.faults.drain == Drain::Never || self.clock().now_ns() < state.ready_at
+    }
+
+    /// The driver has said that there are commands.
+    pub(crate) fn wait_for(&self, state: &mut State<D>, pace: Pace) {
+        if let Pace::After(ns) = pace {
+            state.ready_at = self.clock().now_ns().saturating_add(ns);
+        }
+    }
+
+    /// Takes an invalidation from the queue.
+    pub(crate) fn take(&self, state: &mut State<D>, what: D::Invalidate) {
+        match D::conditions(&self.setup).0 {
+            Temper::Adversarial => state.pending.push(what),
+            Temper::Realistic(_) => D::invalidate(state, what),
+        }
+    }
+
+    /// Carries out what a synchronisation awaits, in the allowed order that does most harm. Devices
+    /// go on before and between.
+    pub(crate) fn complete(&self, state: &mut State<D>, awaited: Vec<D::Invalidate>) {
+        let awaited = in_classes(awaited, D::class, D::rank);
+        let Some(last) = awaited.len().checked_sub(1) else {
+            return;
+        };
+        // Where devices alone are told, they may have been stopped before.
+        let again = awaited.iter().any(|what| D::rank(what) != Rank::Devices);
+        if again {
+            self.try_again(state);
+        }
+        let entries = |state: &mut State<D>| state.cached_translations() + D::others(&state.own);
+        for (at, what) in awaited.into_iter().enumerate() {
+            let before = entries(state);
+            D::invalidate(state, what);
+            if again && at < last && entries(state) < before {
+                self.try_again(state);
+            }
+        }
+    }
+
+    /// Devices try the places that they reached before. Nothing is counted or recorded, but that a
+    /// driver made entries of two sizes meet in a cache.
+    fn try_again(&self, state: &mut State<D>) {
+        let (counts, steps) = (state.counts.clone(), state.steps());
+        for Visit { of, way } in state.visits.all() {
+            match way {
+                Way::Untranslated => {
+                    let found = D::translate(self, state, of);
+                    if found.is_err_and(|refusal| D::is_conflict(&refusal)) {
+                        let iova = of.iova;
+                        state.violations.push(Violation::SizesConflict { iova });
+                    }
+                }
+                Way::Translated => {
+                    let _ = self.by_remote(state, of);
+                }
+            }
+        }
+        state.counts = counts;
+        for (stage, steps) in D::stages(&mut state.own).into_iter().zip(steps) {
+            stage.walk_steps = steps;
+        }
+    }
+}
+
+impl<D: Design> Tick for Unit<D> {
+    fn tick(&self) {
+        self.go_on(&mut self.lock());
+    }
+}
+
+/// Half of a word by the offset of the access.
+pub(crate) fn half(word: u64, offset: usize) -> u32 {
+    (word >> (8 * (offset as u32 & 4))) as u32
+}
+
+/// Sets half of a word by the offset of the access.
+pub(crate) fn set_half(word: &mut u64, offset: usize, value: u32) {
+    let shift = 8 * (offset as u32 & 4);
+    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
+}

@@ -1,0 +1,141 @@
+//! What a VT-d unit has of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan::addr::{InvalTag, PhysAddr, StreamId};
+
+use super::descriptors::Invalidate;
+use super::entries::{ContextEntry, PasidEntry};
+use super::faults::Refusal;
+use super::registers::Registers;
+use super::requests::Lets;
+use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, queue};
+use crate::adversary::Rank;
+use crate::asking::Request;
+use crate::clock::VirtualClock;
+use crate::inject::DmaFault;
+use crate::iommu::Temper;
+use crate::stage::Stage;
+use crate::unit::{Design, Sums};
+
+/// VT-d.
+#[derive(Debug)]
+pub enum Vtd {}
+
+/// A cached entry, or the refusal that reading it ended in, and the domain that tags it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cached<T> {
+    pub entry: Result<T, Refusal>,
+    /// Nothing where an entry names no domain.
+    pub domain: Option<u16>,
+}
+
+#[derive(Debug)]
+pub struct Own {
+    pub(super) registers: Registers,
+    /// Invalidations to come from the queue that were carried out early.
+    pub(super) early: usize,
+    /// Tail up to which waits come to nothing after a time-out.
+    pub(super) aborted_to: Option<u64>,
+    pub(super) contexts: BTreeMap<u16, Cached<ContextEntry>>,
+    pub(super) pasids: BTreeMap<(u16, u32), Cached<PasidEntry>>,
+    /// First-stage tags, in the order of their first use.
+    tags: Vec<(u16, u32)>,
+    pub(super) first: Stage,
+    pub(super) second: Stage,
+    pub(super) records: Vec<VtdFault>,
+}
+
+impl Own {
+    /// The tag of a first stage's translations.
+    pub(super) fn first_tag(&mut self, domain: u16, pasid: u32) -> InvalTag {
+        let wanted = (domain, pasid);
+        let known = self.tags.iter().position(|tag| *tag == wanted);
+        let index = known.unwrap_or_else(|| {
+            self.tags.push(wanted);
+            self.tags.len() - 1
+        });
+        InvalTag::new(index as u32)
+    }
+}
+
+impl Design for Vtd {
+    type Setup = VtdSetup;
+    type Own = Own;
+    type Counts = VtdCounts;
+    type Invalidate = Invalidate;
+    type Refusal = Refusal;
+
+    const WINDOW: usize = 0x1000;
+
+    fn conditions(setup: &VtdSetup) -> (&Temper, &Arc<VirtualClock>) {
+        (&setup.temper, &setup.clock)
+    }
+
+    fn reset(setup: &VtdSetup) -> Own {
+        Own {
+            registers: Registers::reset(&setup.identification),
+            early: 0,
+            aborted_to: None,
+            contexts: BTreeMap::new(),
+            pasids: BTreeMap::new(),
+            tags: Vec::new(),
+            first: Stage::new(&setup.temper),
+            second: Stage::new(&setup.temper),
+            records: Vec::new(),
+        }
+    }
+
+    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+        vec![&mut own.first, &mut own.second]
+    }
+
+    fn others(own: &Own) -> usize {
+        own.contexts.len() + own.pasids.len()
+    }
+
+    fn told(counts: &VtdCounts, sums: Sums) -> VtdCounts {
+        VtdCounts {
+            accesses: sums.accesses,
+            walk_steps: sums.walk_steps,
+            stray_responses: sums.stray_responses,
+            ..counts.clone()
+        }
+    }
+
+    fn go_on(unit: &VtdRegisters, state: &mut State) {
+        unit.fetch_all(state);
+    }
+
+    fn translate(unit: &VtdRegisters, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+        unit.translate(state, of)
+    }
+
+    fn refuse(unit: &VtdRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+        unit.refuse(state, refusal, of)
+    }
+
+    fn rank(what: &Invalidate) -> Rank {
+        queue::rank(what)
+    }
+
+    /// By section 6.5.2.11: context cache, PASID cache, IOTLB, device TLBs.
+    fn class(what: &Invalidate) -> u8 {
+        match queue::rank(what) {
+            Rank::Streams => 0,
+            Rank::Spaces => 1,
+            Rank::Devices => 3,
+            _ => 2,
+        }
+    }
+
+    fn invalidate(state: &mut State, what: Invalidate) {
+        queue::invalidate(state, what);
+    }
+
+    /// Translated accesses, too, need an entry that lets the device translate (3.9).
+    fn lets_translate(unit: &VtdRegisters, state: &mut State, stream: StreamId) -> bool {
+        unit.remote_of(state, stream).translations == Lets::Yes
+    }
+}
