@@ -27,6 +27,15 @@ const fn plain(stage: Stage) -> Conditions {
     }
 }
 
+/// Of units that a hypervisor has a part in.
+const fn shadowed(stage: Stage) -> Conditions {
+    Conditions {
+        stage,
+        caching: Caching::NotPresentToo,
+        exits: TrapCost::Expensive,
+    }
+}
+
 impl<R, M, C> IommuDomains for Vtd<R, M, C>
 where
     R: Mmio + 'static,
@@ -50,16 +59,10 @@ where
 
     fn conditions(&self) -> Conditions {
         let stage = self.new_stage();
-        let caching_mode = self.features().has.contains(Has::CACHING_MODE);
         // Virtual units have caching mode, and there an invalidation is an exit.
-        let (caching, exits) = match caching_mode {
-            false => (Caching::PresentOnly, TrapCost::None),
-            true => (Caching::NotPresentToo, TrapCost::Expensive),
-        };
-        Conditions {
-            stage,
-            caching,
-            exits,
+        match self.features().has.contains(Has::CACHING_MODE) {
+            false => plain(stage),
+            true => shadowed(stage),
         }
     }
 }
@@ -113,53 +116,32 @@ where
     }
 }
 
-impl<R, M, C> IommuDomains for SmmuV2<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + Clone + 'static,
-    C: Cpus,
-{
-    /// First-stage tables with a granule of 4 KiB.
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
-        let domain = Arc::new(self.first_stage::<12>(&crate::smmuv2::DomainOptions::default())?);
-        Ok(BoundDomain::new(self, domain))
-    }
+/// Units with one kind of domain.
+macro_rules! one_kind {
+    ($($unit:ident over $word:ident: $stage:ident by $domain:expr;)*) => {$(
+        impl<R, M, C> IommuDomains for $unit<R, M, C>
+        where
+            R: Mmio + 'static,
+            M: TableMem<$word> + Clone + 'static,
+            C: Cpus,
+        {
+            fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+                let make: fn(&Self) -> _ = $domain;
+                let domain = Arc::new(make(&self)?);
+                Ok(BoundDomain::new(self, domain))
+            }
 
-    fn conditions(&self) -> Conditions {
-        plain(Stage::First)
-    }
+            fn conditions(&self) -> Conditions {
+                plain(Stage::$stage)
+            }
+        }
+    )*};
 }
 
-impl<R, M, C> IommuDomains for AmdVi<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU64> + Clone + 'static,
-    C: Cpus,
-{
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
-        let domain = Arc::new(self.domain()?);
-        Ok(BoundDomain::new(self, domain))
-    }
-
-    fn conditions(&self) -> Conditions {
-        plain(Stage::Second)
-    }
-}
-
-impl<R, M, C> IommuDomains for TegraSmmu<R, M, C>
-where
-    R: Mmio + 'static,
-    M: TableMem<AtomicU32> + Clone + 'static,
-    C: Cpus,
-{
-    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
-        let domain = Arc::new(self.domain()?);
-        Ok(BoundDomain::new(self, domain))
-    }
-
-    fn conditions(&self) -> Conditions {
-        plain(Stage::Second)
-    }
+one_kind! {
+    SmmuV2 over AtomicU64: First by |unit| unit.first_stage::<12>(&Default::default());
+    AmdVi over AtomicU64: Second by Self::domain;
+    TegraSmmu over AtomicU32: Second by Self::domain;
 }
 
 impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C> {
@@ -170,10 +152,6 @@ impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C
 
     /// Each map and unmap is a request to the hypervisor.
     fn conditions(&self) -> Conditions {
-        Conditions {
-            stage: Stage::Second,
-            caching: Caching::NotPresentToo,
-            exits: TrapCost::Expensive,
-        }
+        shadowed(Stage::Second)
     }
 }

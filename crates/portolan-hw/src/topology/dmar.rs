@@ -1,12 +1,11 @@
 //! Units of VT-d by the DMAR table.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, RequesterId, Segment, StreamId};
 use portolan::platform::Platform;
 
-use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
+use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at};
 use crate::firmware::dmar::{Dmar, Drhd, ScopeKind, Serves, Structure};
 use crate::firmware::reservations::Streams;
 use crate::vtd::{Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
@@ -62,21 +61,8 @@ pub(super) fn enable<P: Platform>(
     options: Options,
 ) -> Result<Vec<Enabled>, EnableError> {
     let table = Dmar::parse(table)?;
-    let mut enabled = Vec::new();
-    for unit in units(&table) {
-        let unit = unit?;
-        let window = unit.registers;
-        let registers = platform.registers(window);
-        let registers = registers.ok_or(EnableError::NoRegisters { window })?;
-        let failed = |error| EnableError::Iommu { window, error };
-        let features = Features::read(&registers).map_err(failed)?;
-        let first = Has::SCALABLE | Has::FIRST | Has::FIRST_1G;
+    enable_all(units(&table), |unit| {
         let mut config = Config {
-            // First-stage tables are the hardware's own under a hypervisor, too.
-            mode: match features.has.contains(first | Has::CACHING_MODE) {
-                true => Mode::Scalable,
-                false => Mode::Legacy,
-            },
             output_lg2: table.address_lg2(),
             chip: quirks(platform, unit.segment),
             ..Config::default()
@@ -87,12 +73,16 @@ pub(super) fn enable<P: Platform>(
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(found);
         }
-        let memory = memory::for_driver(platform);
-        let unit = Vtd::enable(registers, memory, platform.clone(), config).map_err(failed)?;
-        enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
-        enabled.push(Arc::new(unit) as Enabled);
-    }
-    Ok(enabled)
+        enable_at(platform, unit.registers, |registers, memory, clock| {
+            // First-stage tables are the hardware's own under a hypervisor, too.
+            let first = Has::SCALABLE | Has::FIRST | Has::FIRST_1G | Has::CACHING_MODE;
+            config.mode = match Features::read(&registers)?.has.contains(first) {
+                true => Mode::Scalable,
+                false => Mode::Legacy,
+            };
+            Vtd::enable(registers, memory, clock, config)
+        })
+    })
 }
 
 /// The number of the unit of `function`, and its stream: its requester identifier.

@@ -1,13 +1,14 @@
 //! SMMUs of version 3 by the IORT table.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, PhysRange, StreamId};
+use portolan::addr::{PciFunction, StreamId};
 use portolan::iommu::ReservedKind;
 use portolan::platform::Platform;
 
-use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
+use super::{
+    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
+};
 use crate::firmware::iort::{Body, Iort, Node, SmmuV3};
 use crate::firmware::reservations::{Reservations, Streams};
 use crate::smmuv3::{Config, RegisterPages, Smmu};
@@ -64,18 +65,11 @@ pub(super) fn enable<P: Platform>(
     options: Options,
 ) -> Result<Vec<Enabled>, EnableError> {
     let table = Iort::parse(table)?;
-    let mut enabled = Vec::new();
-    for unit in units(&table) {
-        let (node, unit) = unit?;
+    enable_all(units(&table), |(node, unit)| {
         let (pages, bytes) = match unit.model {
             THUNDERX2 => (RegisterPages::OnlyFirst, ONE_PAGE),
             _ => (RegisterPages::Two, WINDOW),
         };
-        let at = PhysRange::page(unit.base, portolan::addr::PageSize::of_lg2(0));
-        let window = PhysRange::from_len(unit.base, bytes);
-        let window = window.ok_or(EnableError::NoRegisters { window: at })?;
-        let registers = platform.registers(window);
-        let registers = registers.ok_or(EnableError::NoRegisters { window })?;
         let mut config = Config {
             coherency: unit.coherency(),
             pages,
@@ -86,13 +80,11 @@ pub(super) fn enable<P: Platform>(
             let _ = config.reserved.read(table.reserved(&node, Streams::ALL));
             config.at_work = at_work(&config.reserved)?;
         }
-        let memory = memory::for_driver(platform);
-        let unit = Smmu::enable(registers, memory, platform.clone(), config);
-        let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;
-        enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
-        enabled.push(Arc::new(unit) as Enabled);
-    }
-    Ok(enabled)
+        let window = window(unit.base, bytes)?;
+        enable_at(platform, window, |registers, memory, clock| {
+            Smmu::enable(registers, memory, clock, config)
+        })
+    })
 }
 
 /// The number of the unit of `function`, and its stream there.

@@ -1,12 +1,13 @@
 //! Units of AMD-Vi by the IVRS table.
 
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, PhysRange, StreamId};
+use portolan::addr::{PciFunction, StreamId};
 use portolan::platform::Platform;
 
-use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, memory};
+use super::{
+    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
+};
 use crate::amd::{AmdVi, Capability, Config, NotAnIommu};
 use crate::firmware::ivrs::{Ivhd, Ivrs};
 use crate::firmware::reservations::Reservations;
@@ -37,28 +38,20 @@ pub(super) fn enable<P: Platform>(
     options: Options,
 ) -> Result<Vec<Enabled>, EnableError> {
     let table = Ivrs::parse(table)?;
-    let mut enabled = Vec::new();
-    for unit in table.units() {
-        let unit = unit?;
-        let at = PhysRange::page(unit.base, portolan::addr::PageSize::of_lg2(0));
-        let window = PhysRange::from_len(unit.base, WINDOW);
-        let window = window.ok_or(EnableError::NoRegisters { window: at })?;
+    let units = table.units().map(|unit| unit.map_err(TopologyError::from));
+    enable_all(units, |unit| {
+        let window = window(unit.base, WINDOW)?;
         let capability = capability(platform, &unit)?;
-        let registers = platform.registers(window);
-        let registers = registers.ok_or(EnableError::NoRegisters { window })?;
         let mut config = Config::default();
         // What makes no sense is left out, and counted there.
         let _ = config.honour(&table, &unit);
         if options.reserved == FirmwareMemory::Refused {
             config.reserved = Reservations::default();
         }
-        let memory = memory::for_driver(platform);
-        let unit = AmdVi::enable(registers, memory, platform.clone(), capability, config);
-        let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;
-        enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
-        enabled.push(Arc::new(unit) as Enabled);
-    }
-    Ok(enabled)
+        enable_at(platform, window, |registers, memory, clock| {
+            AmdVi::enable(registers, memory, clock, capability, config)
+        })
+    })
 }
 
 /// The number of the unit of `function`, and its stream: that of the requester that its accesses

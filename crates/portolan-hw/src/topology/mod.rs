@@ -19,11 +19,12 @@ mod memory;
 pub use error::{EnableError, OpenError, TopologyError};
 pub use iommus::{DeviceOptions, Iommus};
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, StreamId};
-use portolan::iommu::IommuDomains;
-use portolan::platform::Platform;
+use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
+use portolan::iommu::{IommuDomains, IommuError};
+use portolan::platform::{Platform, RawMemory};
 
 use crate::firmware::dmar::Dmar;
 use crate::firmware::iort::Iort;
@@ -133,4 +134,37 @@ impl Topology {
 }
 
 /// A unit that is enabled.
-type Enabled = alloc::sync::Arc<dyn IommuDomains>;
+type Enabled = Arc<dyn IommuDomains>;
+
+/// All `units` of a table, each enabled by `enable`.
+fn enable_all<U>(
+    units: impl Iterator<Item = Result<U, TopologyError>>,
+    enable: impl Fn(U) -> Result<Enabled, EnableError>,
+) -> Result<Vec<Enabled>, EnableError> {
+    let mut enabled = Vec::new();
+    for unit in units {
+        let unit = enable(unit?)?;
+        enabled.try_reserve(1).map_err(|_| EnableError::Memory)?;
+        enabled.push(unit);
+    }
+    Ok(enabled)
+}
+
+/// The unit whose registers are at `window`, enabled by `enable` of its driver.
+fn enable_at<P: Platform, U: IommuDomains + 'static>(
+    platform: &P,
+    window: PhysRange,
+    enable: impl FnOnce(P::Registers, RawMemory<P>, P) -> Result<U, IommuError>,
+) -> Result<Enabled, EnableError> {
+    let registers = platform.registers(window);
+    let registers = registers.ok_or(EnableError::NoRegisters { window })?;
+    let unit = enable(registers, memory::for_driver(platform), platform.clone());
+    let unit = unit.map_err(|error| EnableError::Iommu { window, error })?;
+    Ok(Arc::new(unit))
+}
+
+/// The registers of a unit: `bytes` from `base` on.
+fn window(base: PhysAddr, bytes: u64) -> Result<PhysRange, EnableError> {
+    let window = PhysRange::page(base, PageSize::of_lg2(0));
+    PhysRange::from_len(base, bytes).ok_or(EnableError::NoRegisters { window })
+}
