@@ -6,6 +6,8 @@
 use alloc::vec::Vec;
 use portolan::platform::{Cpus, Guarded};
 
+use crate::chassis::with_room;
+
 /// A set of numbers from `first` to `last`, each given out at most once at a time.
 #[derive(Debug)]
 pub struct Ids<C: Cpus> {
@@ -30,36 +32,25 @@ impl<C: Cpus> Ids<C> {
     ///
     /// *Context.* Task: the bitmap may grow, outside the lock.
     pub fn take(&self) -> Option<u32> {
-        // Dropped after the lock.
-        let mut room: Vec<u64> = Vec::new();
-        loop {
-            let mut used = self.used.lock();
-            let word = used.iter().position(|&word| word != u64::MAX);
-            let word = word.unwrap_or(used.len());
-            let bit = used.get(word).map_or(0, |word| word.trailing_ones());
-            let index = u32::try_from(word)
-                .ok()?
-                .checked_mul(64)?
-                .checked_add(bit)?;
-            let id = self
-                .first
-                .checked_add(index)
-                .filter(|&id| id <= self.last)?;
-            if word == used.capacity() {
-                if room.capacity() <= word {
-                    drop(used);
-                    room = Vec::with_capacity((word + 1).next_power_of_two());
-                    continue;
+        with_room(
+            &self.used,
+            |used| used,
+            |used| {
+                let word = used.iter().position(|&word| word != u64::MAX);
+                let word = word.unwrap_or(used.len());
+                let bit = used.get(word).map_or(0, |word| word.trailing_ones());
+                let first = u32::try_from(word).ok()?.checked_mul(64)?;
+                let id = self.first.checked_add(first.checked_add(bit)?)?;
+                if id > self.last {
+                    return None;
                 }
-                room.extend_from_slice(&used);
-                core::mem::swap(&mut *used, &mut room);
-            }
-            if word == used.len() {
-                used.push(0);
-            }
-            used[word] |= 1 << bit;
-            return Some(id);
-        }
+                if word == used.len() {
+                    used.push(0);
+                }
+                used[word] |= 1 << bit;
+                Some(id)
+            },
+        )
     }
 
     /// Takes `id` back. Numbers that are not out are left alone.

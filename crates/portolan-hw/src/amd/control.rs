@@ -9,7 +9,7 @@ use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
 use super::counts::Counters;
 use super::features::Features;
 use super::spec::reg;
-use crate::chassis::wait_for;
+use crate::chassis::{Present, wait_for};
 
 /// What all parts of a unit need.
 #[derive(Debug)]
@@ -40,10 +40,7 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
 
     /// A register that never reads as all ones while the unit is there.
     pub(super) fn read(&self, offset: usize) -> Result<u64, IommuError> {
-        match self.regs.read64(offset) {
-            u64::MAX => Err(IommuError::Gone),
-            value => Ok(value),
-        }
+        self.regs.present64(offset)
     }
 
     /// Keeps the bits `keep` of the control register and sets `set`.
@@ -56,10 +53,7 @@ impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
 
     /// Waits until the bits `mask` of the status are `wanted`.
     pub(super) fn await_status(&self, mask: u64, wanted: u64) -> Result<(), IommuError> {
-        let look = || match self.read(reg::STATUS) {
-            Ok(status) => (status & mask == wanted).then_some(Ok(())),
-            Err(error) => Some(Err(error)),
-        };
+        let look = || Ok((self.read(reg::STATUS)? & mask == wanted).then_some(()));
         wait_for(&self.clock, self.limit, Awaited::Control, look)
     }
 }

@@ -14,6 +14,7 @@ use portolan::table::format::AmdLevels;
 use super::capability::{Capability, Offers};
 use super::config::Config;
 use super::spec::reg::{self, features as fields};
+use crate::chassis::Present;
 
 /// Largest range of one command, as an exponent of pages: with one more, the address says all.
 pub(super) const MAX_LG2_PAGES: u8 = 39;
@@ -44,16 +45,11 @@ impl Features {
     /// # Errors
     /// [`IommuError::Gone`]; [`IommuError::Nonsense`] for a reserved number of levels.
     pub(super) fn read(regs: &impl Mmio, capability: Capability) -> Result<Self, IommuError> {
-        if regs.read64(reg::CONTROL) == u64::MAX {
-            return Err(IommuError::Gone);
-        }
+        regs.present64(reg::CONTROL)?;
         let value = match capability.offers.contains(Offers::EXTENDED) {
-            true => regs.read64(reg::FEATURES),
+            true => regs.present64(reg::FEATURES)?,
             false => 0,
         };
-        if value == u64::MAX {
-            return Err(IommuError::Gone);
-        }
         let more = fields::HOST_LEVELS.of(value);
         if more == 3 {
             let offset = reg::FEATURES;

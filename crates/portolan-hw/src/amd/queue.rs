@@ -50,16 +50,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Shared<R, M, C> {
     const HEAD: usize = reg::COMMAND_HEAD;
     const OVERWRITTEN: u32 = refusal::UNKNOWN;
 
-    fn mem(&self) -> &M {
-        &self.control.mem
-    }
-
-    fn clock(&self) -> &C {
-        &self.control.clock
-    }
-
-    fn limit(&self) -> Nanos {
-        self.control.limit
+    fn machine(&self) -> (&M, &C, Nanos) {
+        (&self.control.mem, &self.control.clock, self.control.limit)
     }
 
     fn words((_, words): &Counted) -> Words {

@@ -11,6 +11,7 @@
 use super::turn::Turn;
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Bound;
@@ -149,6 +150,27 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
         Ok(stream.unsettled.take().unwrap_or_default())
     }
 
+    /// As [`Streams::settle`], for all streams at once.
+    pub(crate) fn settle_all(
+        &mut self,
+        forget: impl FnOnce() -> Result<(), IommuError>,
+    ) -> Result<Vec<(K, Attachment<T>)>, IommuError> {
+        if self
+            .streams
+            .values()
+            .all(|stream| stream.unsettled.is_none())
+        {
+            return Ok(Vec::new());
+        }
+        forget()?;
+        let all = self.streams.iter_mut();
+        let left = all.flat_map(|(key, stream)| {
+            let unsettled = stream.unsettled.take().unwrap_or_default();
+            unsettled.into_iter().map(|attachment| (*key, attachment))
+        });
+        Ok(left.collect())
+    }
+
     /// Notes that `key` was moved to `new`, or that this failed; returns what it was attached to, to
     /// be let go of without the turn.
     pub(crate) fn note<E>(
@@ -200,7 +222,7 @@ impl<K: Ord + Copy, T, S> Streams<K, T, S> {
     pub(crate) fn settled(
         &mut self,
         range: impl core::ops::RangeBounds<K>,
-    ) -> alloc::vec::Vec<(K, Attachment<T>)> {
+    ) -> Vec<(K, Attachment<T>)> {
         let all = self.streams.range_mut(range);
         all.flat_map(|(key, stream)| {
             let unsettled = stream.unsettled.take().unwrap_or_default();
@@ -250,6 +272,12 @@ impl<C: Cpus, K: Ord + Copy + Send, T: Send, S: Send> Book<C, K, T, S> {
             from = Bound::Excluded(key);
         }
         result
+    }
+}
+
+impl<K: Ord + Copy, T, S: Default> Default for Streams<K, T, S> {
+    fn default() -> Self {
+        Self::new(S::default())
     }
 }
 

@@ -1,5 +1,5 @@
 //! What the drivers of this crate are built of: the command ring, waiting, memory
-//! blocks, fields of registers, counters.
+//! blocks, registers and fields of them, lists, counters.
 //!
 //! A driver says what is its unit's own (layouts, registers, codes); the algorithm is written once
 //! here and compiled for each unit.
@@ -7,12 +7,15 @@
 //! *Context.* Interrupt, but for what waits for the unit (atomic) and what takes or gives back
 //! memory (task): such functions say so.
 
+pub(crate) mod arm;
 mod bits;
 mod block;
 pub(crate) mod book;
 mod counts;
 pub(crate) mod entry;
+mod lists;
 mod refusals;
+mod regs;
 pub(crate) mod ring;
 pub(crate) mod turn;
 mod unit;
@@ -22,7 +25,9 @@ pub(crate) use bits::fields;
 pub use bits::{ADDRESS, Bits, Bits32};
 pub(crate) use block::Block;
 pub(crate) use counts::counters;
+pub(crate) use lists::{Sorted, with_room};
 pub(crate) use refusals::Ticket;
+pub(crate) use regs::Present;
 pub(crate) use ring::{Ending, Outcome, Ring};
 pub(crate) use unit::{Shape, Stop, Unit, Words};
 pub(crate) use wait::{wait_for, wait_while_it_works};

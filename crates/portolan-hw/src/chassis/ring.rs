@@ -370,7 +370,7 @@ impl<C: Cpus> Ring<C> {
 
     fn write<U: Unit>(&self, unit: &U, position: u64, command: &U::Command) {
         let first = self.slot(position) << (self.shape.lg2_bytes - 3);
-        let words = self.commands.words(unit.mem());
+        let words = self.commands.words(unit.machine().0);
         if let Some([low, high]) = words.get(first..first + 2) {
             let [first, second] = U::words(command);
             Word::store(low, first);

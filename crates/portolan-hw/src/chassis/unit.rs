@@ -53,9 +53,8 @@ pub(crate) trait Unit {
     /// What is said of a refusal that was overwritten.
     const OVERWRITTEN: u32;
 
-    fn mem(&self) -> &Self::Memory;
-    fn clock(&self) -> &Self::Cpus;
-    fn limit(&self) -> Nanos;
+    /// Memory, time, and the longest wait.
+    fn machine(&self) -> (&Self::Memory, &Self::Cpus, Nanos);
     /// An error once commands are no longer accepted.
     fn running(&self) -> Result<(), IommuError> {
         Ok(())

@@ -11,8 +11,9 @@ pub(crate) fn wait_for<T>(
     clock: &impl Clock,
     limit: Nanos,
     awaited: Awaited,
-    look: impl FnMut() -> Option<Result<T, IommuError>>,
+    mut look: impl FnMut() -> Result<Option<T>, IommuError>,
 ) -> Result<T, IommuError> {
+    let look = || look().transpose();
     poll(clock, limit, look).unwrap_or_else(|waited| Err(IommuError::TimedOut { awaited, waited }))
 }
 

@@ -7,28 +7,28 @@
 
 use super::counts::WriteKind;
 use super::faults::OnFault;
-use super::features::{Features, Has};
+use super::features::Features;
 use super::machine::Machine;
-use super::shared::{Shared, SmmuV2Queue, Stage, Tag};
+use super::shared::{SmmuV2Queue, Stage, Tag};
 use super::spec::{bank, global};
-use alloc::sync::Arc;
+use super::unit::SmmuV2;
+use crate::chassis::arm::{self, Has};
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{PageSize, PhysAddr};
+use portolan::addr::PhysAddr;
 use portolan::inval::{Capabilities, Quirks};
-use portolan::iommu::{IommuError, PagedDomain, TagPool};
+use portolan::iommu::{IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
 };
 
-/// A first-stage domain with a granule of `2^G` bytes.
-pub type FirstStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage1<G>, M, SmmuV2Queue<R, M, C>>;
-/// A second-stage domain with a granule of `2^G` bytes.
-pub type SecondStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage2<G>, M, SmmuV2Queue<R, M, C>>;
-
 /// A domain over tables of format `F`.
 type Over<F, R, M, C> = PagedDomain<F, M, SmmuV2Queue<R, M, C>>;
+/// A first-stage domain with a granule of `2^G` bytes.
+pub type FirstStage<const G: u32, R, M, C> = Over<Armv8Stage1<G>, R, M, C>;
+/// A second-stage domain with a granule of `2^G` bytes.
+pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
 
 /// What a domain is to be like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,59 +43,39 @@ pub struct DomainOptions {
     pub quirks: Option<Quirks>,
 }
 
-/// Narrowest input address that a bank can name.
-const NARROWEST: u32 = 25;
-
-/// Widths for granule `2^g`.
+/// Widths for granule `2^g`, of a stage with input addresses of at most `widest` bits.
 fn config(
     features: &Features,
-    options: &DomainOptions,
+    (stage, widest, output_lg2): (Has, u32, u32),
     g: u32,
-    widest: u32,
-    output_lg2: u32,
+    options: &DomainOptions,
 ) -> Result<Armv8Config, IommuError> {
-    let granule = PageSize::from_lg2(g).filter(|&g| features.granules.contains(g));
-    granule.ok_or(IommuError::Unsupported)?;
-    let input_lg2 = options.input_lg2.unwrap_or(widest);
-    if input_lg2 > widest || input_lg2 < NARROWEST {
-        return Err(IommuError::Unsupported);
-    }
+    let there = (stage, features.granules, widest);
     Ok(Armv8Config {
-        input_lg2,
+        input_lg2: arm::input_lg2(there, g, options.input_lg2)?,
         output_lg2: output_lg2.min(48),
         split: SplitRule::BreakBeforeMake,
         dirty: DirtyTracking::Off,
     })
 }
 
-/// The widest input address of a second stage without tables side by side at its root: a walk from
-/// the topmost level is allowed only with wide addresses between the stages.
-fn second_stage_width(features: &Features, g: u32) -> u32 {
-    let wide = features.middle_lg2 >= if g == 14 { 42 } else { 44 };
-    let levels = if g == 12 { 4 } else { 3 } - u32::from(!wide);
-    features.middle_lg2.min(g + levels * (g - 3))
-}
-
-/// A first-stage domain over fresh tables.
-pub(super) fn first_stage<const G: u32, R, M, C>(
-    shared: &Arc<Shared<R, M, C>>,
-    options: &DomainOptions,
-) -> Result<FirstStage<G, R, M, C>, IommuError>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64> + Clone,
-    C: Cpus,
-{
-    let features = &shared.machine.features;
-    if features.stage1 == Has::No {
-        return Err(IommuError::Unsupported);
-    }
-    let (widest, output) = (features.input_lg2, features.middle_lg2);
-    let config = config(features, options, G, widest, output)?;
-    let format = Armv8Stage1::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
-    let mair = Armv8Stage1::<G>::MAIR;
-    domain(shared, format, Stage::One, options, |root, number| {
-        Registers {
+/// *Context.* Task.
+impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
+    /// An empty first-stage domain with a granule of `2^G` bytes.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`], [`IommuError::OutOfContexts`] if all banks are in use,
+    /// [`IommuError::Memory`].
+    pub fn first_stage<const G: u32>(
+        &self,
+        options: &DomainOptions,
+    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
+        let features = self.features();
+        let widths = (features.stage1, features.input_lg2, features.middle_lg2);
+        let config = config(features, widths, G, options)?;
+        let format = Armv8Stage1::new(config).map_err(|_| IommuError::Unsupported)?;
+        let mair = Armv8Stage1::<G>::MAIR;
+        self.domain(format, Stage::One, options, |root, number| Registers {
             cbar: global::cbar::TYPE.at(global::cbar::STAGE1)
                 | global::cbar::MEMATTR.at(global::cbar::WRITE_BACK)
                 | global::cbar::BPSHCFG.at(global::cbar::NOT_SHAREABLE),
@@ -106,32 +86,24 @@ where
             ttbr0: u64::from(number) << bank::ASID_LSB | root.get(),
             mair: [mair as u32, (mair >> 32) as u32],
             sctlr: bank::sctlr::ASIDPNE,
-        }
-    })
-}
-
-/// A second-stage domain over fresh tables.
-pub(super) fn second_stage<const G: u32, R, M, C>(
-    shared: &Arc<Shared<R, M, C>>,
-    options: &DomainOptions,
-) -> Result<SecondStage<G, R, M, C>, IommuError>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64> + Clone,
-    C: Cpus,
-{
-    let features = &shared.machine.features;
-    if features.stage2 == Has::No {
-        return Err(IommuError::Unsupported);
+        })
     }
-    let widest = second_stage_width(features, G);
-    let config = config(features, options, G, widest, features.output_lg2)?;
-    let format = Armv8Stage2::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
-    // The code counts levels from two with 4 KiB tables and from one with others.
-    let fewest = if G == 12 { 2 } else { 1 };
-    let begin = format.levels().saturating_sub(fewest);
-    domain(shared, format, Stage::Two, options, |root, number| {
-        Registers {
+
+    /// An empty second-stage domain with a granule of `2^G` bytes.
+    ///
+    /// # Errors
+    /// As [`SmmuV2::first_stage`].
+    pub fn second_stage<const G: u32>(
+        &self,
+        options: &DomainOptions,
+    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
+        let features = self.features();
+        let widest = arm::second_stage_width(features.middle_lg2, G);
+        let widths = (features.stage2, widest, features.output_lg2);
+        let config = config(features, widths, G, options)?;
+        let format = Armv8Stage2::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
+        let begin = arm::start_level(&format);
+        self.domain(format, Stage::Two, options, |root, number| Registers {
             cbar: global::cbar::TYPE.at(global::cbar::STAGE2)
                 | global::cbar::VMID.at(number.into()),
             tcr: common(features, config.input_lg2, G)
@@ -142,8 +114,47 @@ where
             ttbr0: root.get(),
             mair: [0; 2],
             sctlr: 0,
+        })
+    }
+
+    fn domain<F: Format<Word = AtomicU64>>(
+        &self,
+        format: F,
+        stage: Stage,
+        options: &DomainOptions,
+        registers: impl FnOnce(PhysAddr, u16) -> Registers,
+    ) -> Result<Over<F, R, M, C>, IommuError> {
+        let shared = &self.shared;
+        let machine = &shared.machine;
+        let table = PageTable::new(format, machine.mem.clone())?;
+        let tag = shared.take(stage)?;
+        let number = shared.number(tag);
+        let registers = registers(table.root(), number);
+        let written = registers.write(machine, (tag, number), options.on_fault);
+        if let Err(error) = written {
+            // No stream ever came here.
+            machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
+            shared.give_back(tag);
+            return Err(error);
         }
-    })
+        shared.in_use.lock().add(tag.bank);
+        if options.on_fault == OnFault::Stall {
+            shared.stalling.lock().add(tag.bank);
+        }
+        let capabilities = machine.features.capabilities(F::GRANULE);
+        let capabilities = options.capabilities.unwrap_or(capabilities);
+        let quirks = shared.implementation.quirks();
+        let quirks = options.quirks.unwrap_or(quirks);
+        let queue = SmmuV2Queue(shared.clone());
+        let context = tag.context();
+        Ok(PagedDomain::new(
+            table,
+            context,
+            capabilities,
+            quirks,
+            queue,
+        ))
+    }
 }
 
 /// What translation control has for both stages.
@@ -215,49 +226,4 @@ impl Registers {
             }),
         }
     }
-}
-
-fn domain<F, R, M, C>(
-    shared: &Arc<Shared<R, M, C>>,
-    format: F,
-    stage: Stage,
-    options: &DomainOptions,
-    registers: impl FnOnce(PhysAddr, u16) -> Registers,
-) -> Result<Over<F, R, M, C>, IommuError>
-where
-    F: Format<Word = AtomicU64>,
-    R: Mmio,
-    M: TableMem<AtomicU64> + Clone,
-    C: Cpus,
-    SmmuV2Queue<R, M, C>: TagPool,
-{
-    let machine = &shared.machine;
-    let table = PageTable::new(format, machine.mem.clone())?;
-    let tag = shared.take(stage)?;
-    let number = shared.number(tag);
-    let registers = registers(table.root(), number);
-    let written = registers.write(machine, (tag, number), options.on_fault);
-    if let Err(error) = written {
-        // No stream ever came here.
-        machine.configure(machine.bank(tag.bank, bank::SCTLR), 0);
-        shared.give_back(tag);
-        return Err(error);
-    }
-    shared.in_use.lock().add(tag.bank);
-    if options.on_fault == OnFault::Stall {
-        shared.stalling.lock().add(tag.bank);
-    }
-    let capabilities = machine.features.capabilities(F::GRANULE);
-    let capabilities = options.capabilities.unwrap_or(capabilities);
-    let quirks = shared.implementation.quirks();
-    let quirks = options.quirks.unwrap_or(quirks);
-    let queue = SmmuV2Queue(shared.clone());
-    let context = tag.context();
-    Ok(PagedDomain::new(
-        table,
-        context,
-        capabilities,
-        quirks,
-        queue,
-    ))
 }

@@ -5,26 +5,13 @@
 //! *Context.* Interrupt: [`Features::read`] reads three registers, all else is a value.
 
 use super::spec::global::{self, id0, id1, id2};
+use crate::chassis::arm::{self, Has};
+use crate::chassis::{Bits32, Present};
 use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
-use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, WriteBuffer};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
-
-/// Something that a unit has or has not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Has {
-    /// It has not.
-    No,
-    /// It has.
-    Yes,
-}
-
-impl Has {
-    const fn of(bits: u32) -> Self {
-        if bits == 0 { Self::No } else { Self::Yes }
-    }
-}
 
 /// How accesses find their stream-to-context register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,10 +66,7 @@ impl Features {
     /// [`IommuError::Gone`], [`IommuError::Nonsense`] with the register, or
     /// [`IommuError::Unsupported`].
     pub fn read(registers: &impl Mmio) -> Result<Self, IommuError> {
-        let read = |offset| match registers.read32(offset) {
-            u32::MAX => Err(IommuError::Gone),
-            value => Ok(value),
-        };
+        let read = |offset| registers.present32(offset);
         Self::decode(read(global::ID0)?, read(global::ID1)?, read(global::ID2)?)
     }
 
@@ -100,7 +84,8 @@ impl Features {
             nonsense(global::ID1, id1),
             nonsense(global::ID2, id2),
         ];
-        let (stage1, stage2) = (Has::of(id0::S1TS.of(id0)), Has::of(id0::S2TS.of(id0)));
+        let has = |field: Bits32| Has::of(field.of(id0).into());
+        let (stage1, stage2) = (has(id0::S1TS), has(id0::S2TS));
         if (stage1, stage2) == (Has::No, Has::No) {
             return Err(bad0);
         }
@@ -122,24 +107,13 @@ impl Features {
             code => size(code)?,
         };
         let (middle_lg2, output_lg2) = (size(id2::IAS.of(id2))?, size(id2::OAS.of(id2))?);
-        let formats = [
-            (id2::PTFSV8_4K, 12),
-            (id2::PTFSV8_16K, 14),
-            (id2::PTFSV8_64K, 16),
-        ];
-        let mut granules = PageSizes::default();
-        for (field, lg2) in formats {
-            if field.of(id2) != 0 {
-                granules = granules.with(PageSize::of_lg2(lg2));
-            }
-        }
-        if granules.smallest().is_none() {
-            return Err(IommuError::Unsupported);
-        }
+        let formats = [id2::PTFSV8_4K, id2::PTFSV8_16K, id2::PTFSV8_64K];
+        let formats = formats.map(|field| Has::of(field.of(id2).into()));
+        let granules = arm::granules(formats).ok_or(IommuError::Unsupported)?;
         Ok(Self {
             stage1,
             stage2,
-            coherent: Has::of(id0::CTTW.of(id0)),
+            coherent: has(id0::CTTW),
             selection,
             streams,
             banks,
@@ -157,18 +131,8 @@ impl Features {
     /// not know how it is wired.
     #[must_use]
     pub fn with_coherency(self, firmware: CoherencyOverride) -> Self {
-        let coherent = match firmware.apply(self.walker()) {
-            Walker::Coherent => Has::Yes,
-            Walker::NonCoherent => Has::No,
-        };
+        let coherent = Has::coherent(firmware.apply(self.coherent.walker()));
         Self { coherent, ..self }
-    }
-
-    fn walker(&self) -> Walker {
-        match self.coherent {
-            Has::Yes => Walker::Coherent,
-            Has::No => Walker::NonCoherent,
-        }
     }
 
     /// What invalidation plans may use, for tables with `granule`.
@@ -178,7 +142,7 @@ impl Features {
             page: PageForm::Granule,
             range: RangeForm::Absent,
             leaf_only: LeafOnly::Present,
-            walker: self.walker(),
+            walker: self.coherent.walker(),
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
         }

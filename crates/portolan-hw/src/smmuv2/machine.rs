@@ -4,7 +4,7 @@ use super::counts::{Counters, WriteKind};
 use super::features::Features;
 use super::spec::{bank, global};
 use super::unit::Config;
-use crate::chassis::wait_for;
+use crate::chassis::{Present, wait_for};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Mmio, Nanos};
 
@@ -67,10 +67,7 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
 
     /// A register that never reads as all ones.
     pub fn read(&self, offset: usize) -> Result<u32, IommuError> {
-        match self.registers.read32(offset) {
-            u32::MAX => Err(IommuError::Gone),
-            value => Ok(value),
-        }
+        self.registers.present32(offset)
     }
 
     pub fn write(&self, kind: WriteKind, offset: usize, value: u32) {
@@ -105,10 +102,8 @@ impl<R: Mmio, M, C: Cpus> Machine<R, M, C> {
         self.write(WriteKind::TlbGlobalSync, global::TLBGSYNC, 0);
         let awaited = Awaited::Invalidation;
         wait_for(&self.clock, self.sync_limit, awaited, || {
-            match self.read(global::TLBGSTATUS) {
-                Ok(status) if status & global::GSACTIVE != 0 => None,
-                other => Some(other.map(drop)),
-            }
+            let active = self.read(global::TLBGSTATUS)? & global::GSACTIVE != 0;
+            Ok((!active).then_some(()))
         })
     }
 

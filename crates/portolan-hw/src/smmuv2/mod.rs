@@ -33,10 +33,11 @@ mod take_over;
 mod tests;
 mod unit;
 
+pub use crate::chassis::arm::Has;
 pub use counts::{WriteCounts, WriteKind};
 pub use domain::{DomainOptions, FirstStage, SecondStage};
 pub use faults::{OnFault, Stalled};
-pub use features::{Features, Has, Selection};
+pub use features::{Features, Selection};
 pub use implementation::{Implementation, Inherited, Prefetch, WaitForSafe};
 pub use shared::SmmuV2Queue;
 pub use streams::GroupError;

@@ -5,7 +5,6 @@
 //! goes on translating meanwhile: see [`take_over`].
 
 use super::counts::WriteCounts;
-use super::domain::{self, DomainOptions, FirstStage, SecondStage};
 use super::features::Features;
 use super::implementation::{Implementation, Inherited, Prefetch};
 use super::machine::Machine;
@@ -185,35 +184,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
             machine.read(global::CR0)?;
         }
         Ok(())
-    }
-}
-
-impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> SmmuV2<R, M, C> {
-    /// An empty first-stage domain with a granule of `2^G` bytes.
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// [`IommuError::Unsupported`], [`IommuError::OutOfContexts`] if all banks are in use,
-    /// [`IommuError::Memory`].
-    pub fn first_stage<const G: u32>(
-        &self,
-        options: &DomainOptions,
-    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
-        domain::first_stage(&self.shared, options)
-    }
-
-    /// An empty second-stage domain with a granule of `2^G` bytes.
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// As [`SmmuV2::first_stage`].
-    pub fn second_stage<const G: u32>(
-        &self,
-        options: &DomainOptions,
-    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
-        domain::second_stage(&self.shared, options)
     }
 }
 

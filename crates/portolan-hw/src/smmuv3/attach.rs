@@ -8,13 +8,14 @@
 use super::context::Tag;
 use super::domain::{self, FirstStage, SecondStage};
 use super::errata::Errata;
-use super::features::{Has, StallModel};
+use super::features::StallModel;
 use super::shared::{Shared, SmmuQueue};
 use super::spec::command::{self as layout, Words, op};
 use super::spec::{Field, ste};
-use super::stream::{Attached, Target, first_stage_entry};
+use super::stream::{Attachment, Target, To, first_stage_entry};
 use super::stream_table::Blocking;
 use super::unit::Smmu;
+use crate::chassis::arm::Has;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
@@ -30,7 +31,7 @@ pub(super) fn blocked(blocking: Blocking) -> Target {
     Target {
         entry: blocking.entry(),
         descriptor: None,
-        attached: Attached::default(),
+        attachment: None,
     }
 }
 
@@ -43,7 +44,7 @@ pub(super) fn passed_through() -> Target {
     Target {
         entry,
         descriptor: None,
-        attached: Attached::default(),
+        attachment: None,
     }
 }
 
@@ -61,7 +62,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
     /// Passes a stream through. With ATS it needs substreams ([`Smmu::enable_pasids`]): an entry
     /// without refuses translation requests, and is refused itself ([`AttachError::Mismatch`]).
     fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
-        self.switch_pasid(stream, pasid, &[0; 8], Attached::default())
+        self.switch_pasid(stream, pasid, &[0; 8], None)
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
@@ -103,7 +104,7 @@ where
         stream: StreamId,
         domain: &Arc<FirstStage<G, R, M, C>>,
     ) -> Result<(), AttachError> {
-        let (descriptor, attached) = self.first(domain)?;
+        let (descriptor, attachment) = self.first(domain)?;
         let mut entry = [0; ste::WORDS];
         first_stage_entry(&mut entry, self.shared.features.coherent);
         let descriptor = Some(descriptor);
@@ -112,7 +113,7 @@ where
             Target {
                 entry,
                 descriptor,
-                attached,
+                attachment: Some(attachment),
             },
         )
     }
@@ -124,8 +125,8 @@ where
         pasid: Pasid,
         domain: &Arc<FirstStage<G, R, M, C>>,
     ) -> Result<(), AttachError> {
-        let (descriptor, attached) = self.first(domain)?;
-        self.switch_pasid(stream, pasid, &descriptor, attached)
+        let (descriptor, attachment) = self.first(domain)?;
+        self.switch_pasid(stream, pasid, &descriptor, Some(attachment))
     }
 }
 
@@ -140,13 +141,13 @@ where
         stream: StreamId,
         domain: &Arc<SecondStage<G, R, M, C>>,
     ) -> Result<(), AttachError> {
-        let (entry, attached) = self.second(domain)?;
+        let (entry, attachment) = self.second(domain)?;
         self.switch(
             stream,
             Target {
                 entry,
                 descriptor: None,
-                attached,
+                attachment: Some(attachment),
             },
         )
     }
@@ -196,7 +197,7 @@ where
     fn first<const G: u32>(
         &self,
         domain: &Arc<FirstStage<G, R, M, C>>,
-    ) -> Result<(super::spec::cd::Cd, Attached), AttachError> {
+    ) -> Result<(super::spec::cd::Cd, Attachment), AttachError> {
         let tag = tag_of(&self.shared, domain)?;
         let Tag::Asid(asid) = tag else {
             return Err(AttachError::Mismatch);
@@ -204,18 +205,14 @@ where
         let table = domain.table();
         let features = &self.shared.features;
         let descriptor = domain::descriptor(features, table.format(), table.root(), asid);
-        let attached = Attached {
-            tag: Some(tag),
-            hold: Some(domain.clone()),
-            nested: false,
-        };
-        Ok((descriptor, attached))
+        let to = To { tag, nested: false };
+        Ok((descriptor, Attachment::new(to, domain)))
     }
 
     fn second<const G: u32>(
         &self,
         domain: &Arc<SecondStage<G, R, M, C>>,
-    ) -> Result<(ste::Ste, Attached), AttachError> {
+    ) -> Result<(ste::Ste, Attachment), AttachError> {
         let tag = tag_of(&self.shared, domain)?;
         let Tag::Vmid(vmid) = tag else {
             return Err(AttachError::Mismatch);
@@ -227,12 +224,8 @@ where
         ste::SHCFG.set(&mut entry, ste::SHARE_INCOMING);
         let (format, root) = (table.format(), table.root());
         domain::describe_second_stage(&mut entry, &self.shared.features, format, root, vmid);
-        let attached = Attached {
-            tag: Some(tag),
-            hold: Some(domain.clone()),
-            nested: false,
-        };
-        Ok((entry, attached))
+        let to = To { tag, nested: false };
+        Ok((entry, Attachment::new(to, domain)))
     }
 
     /// Has a guest's own first stage translate the stream's accesses to addresses that `domain`
@@ -262,8 +255,8 @@ where
         if guest.table.get() & 0x3f != 0 || guest.table.get() >> 52 != 0 {
             return Err(AttachError::Mismatch);
         }
-        let (mut entry, mut attached) = self.second(domain)?;
-        attached.nested = true;
+        let (mut entry, mut attachment) = self.second(domain)?;
+        attachment.to.nested = true;
         first_stage_entry(&mut entry, features.coherent);
         ste::S1CONTEXTPTR.set(&mut entry, guest.table.get() >> 6);
         ste::S1CDMAX.set(&mut entry, guest.lg2.into());
@@ -287,7 +280,7 @@ where
             Target {
                 entry,
                 descriptor: None,
-                attached,
+                attachment: Some(attachment),
             },
         )
     }
@@ -303,10 +296,14 @@ where
     /// other command, with nothing done.
     pub fn guest_commands(&self, stream: StreamId, commands: &[Words]) -> Result<(), AttachError> {
         self.with_stream(stream, |state, _| {
-            let vmid = match (state.main.nested, state.main.tag) {
-                (true, Some(Tag::Vmid(vmid))) => vmid.get(),
-                _ => return Err(AttachError::Mismatch),
+            let Some(To {
+                tag: Tag::Vmid(vmid),
+                nested: true,
+            }) = state.main()
+            else {
+                return Err(AttachError::Mismatch);
             };
+            let vmid = vmid.get();
             let range = self.shared.features.range;
             let checked: Option<Vec<Words>> = commands
                 .iter()

@@ -6,8 +6,8 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use super::context::Tag;
-use super::features::Has;
 use super::spec::command::{self as layout, Words, op};
+use crate::chassis::arm::Has;
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, StreamId};
 use portolan::inval::{Depth, Run};
 

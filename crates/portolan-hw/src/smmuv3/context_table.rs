@@ -5,10 +5,10 @@
 //! are linear up to 1,024 substreams and of two levels beyond, with second-level tables of 64 KiB
 //! made on demand.
 
-use super::features::Has;
 use super::machine::Machine;
 use super::spec::{cd, ste};
 use crate::chassis::Block;
+use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Live};
 use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;

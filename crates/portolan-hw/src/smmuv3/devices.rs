@@ -8,13 +8,13 @@
 
 use super::attach::blocked;
 use super::command;
-use super::features::{Has, StallModel};
+use super::features::StallModel;
 use super::spec::ste;
-use super::stream::Stream;
 use super::stream_table::{Blocking, STREAM};
 use super::unit::Smmu;
+use crate::chassis::arm::Has;
 use core::sync::atomic::AtomicU64;
-use portolan::addr::{Pasid, StreamId};
+use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
@@ -32,7 +32,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         }
         self.with_stream(id, |stream, _| {
             let other = stream.contexts.is_some() && stream.pasid_lg2 != lg2;
-            if stream.main.tag.is_some() || other {
+            if stream.main().is_some() || other {
                 return Err(AttachError::Mismatch);
             }
             stream.pasid_lg2 = lg2;
@@ -153,20 +153,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             self.cut(id, place)?;
             // From here on nobody waits for the device.
             self.shared.atcs.remove_all(|atc| atc.stream == id);
-            self.let_go(id, stream);
-            let Stream {
-                main,
-                pasids,
-                contexts,
-                ..
-            } = core::mem::take(stream);
-            self.discharge(id, None, &main);
-            for (pasid, attached) in &pasids {
-                self.discharge(id, Some(Pasid::new(*pasid)), attached);
+            let mut gone = core::mem::take(stream);
+            for left in gone.attachments.settled(..) {
+                self.discharge(id, left);
             }
-            if let Some(contexts) = contexts {
-                contexts.release(&self.shared.machine);
-            }
+            gone.release(&self.shared.machine);
             Ok(())
         })
     }

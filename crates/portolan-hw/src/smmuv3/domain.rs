@@ -6,27 +6,28 @@
 //! *Context.* Interrupt: the public types here are values.
 
 use super::context::Tag;
-use super::features::{Features, Has, TableUpdate};
-use super::shared::{Shared, SmmuQueue, granule_code};
+use super::features::{Features, TableUpdate};
+use super::shared::{SmmuQueue, granule_code};
 use super::spec::{cd, ste};
-use alloc::sync::Arc;
+use super::unit::Smmu;
+use crate::chassis::arm::{self, Has};
+use crate::ids::Ids;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, Vmid};
 use portolan::inval::{Capabilities, Quirks};
-use portolan::iommu::{IommuError, PagedDomain, TagPool};
+use portolan::iommu::{IommuError, PagedDomain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
 };
 
-/// A first-stage domain with a granule of `2^G` bytes.
-pub type FirstStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage1<G>, M, SmmuQueue<R, M, C>>;
-/// A second-stage domain with a granule of `2^G` bytes.
-pub type SecondStage<const G: u32, R, M, C> = PagedDomain<Armv8Stage2<G>, M, SmmuQueue<R, M, C>>;
-
 /// A domain over tables of format `F`.
 type Over<F, R, M, C> = PagedDomain<F, M, SmmuQueue<R, M, C>>;
+/// A first-stage domain with a granule of `2^G` bytes.
+pub type FirstStage<const G: u32, R, M, C> = Over<Armv8Stage1<G>, R, M, C>;
+/// A second-stage domain with a granule of `2^G` bytes.
+pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
 
 /// What a domain is to be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,117 +56,91 @@ impl Default for DomainOptions {
     }
 }
 
-/// Narrowest input address that a descriptor can name.
-const NARROWEST: u32 = 25;
-
-/// Widths for granule `2^g`, with input addresses of at most `widest` bits.
+/// Widths for granule `2^g`, of a stage with input addresses of at most `widest` bits.
 fn config(
     features: &Features,
-    options: &DomainOptions,
+    (stage, widest): (Has, u32),
     g: u32,
-    widest: u32,
+    options: &DomainOptions,
 ) -> Result<Armv8Config, IommuError> {
-    let granule = PageSize::from_lg2(g).filter(|&g| features.granules.contains(g));
-    granule.ok_or(IommuError::Unsupported)?;
-    let input_lg2 = options.input_lg2.unwrap_or(widest);
+    let there = (stage, features.granules, widest);
+    let input_lg2 = arm::input_lg2(there, g, options.input_lg2)?;
     let dirty = options.dirty == DirtyTracking::Hardware && features.update != TableUpdate::Dirty;
     let direct = options.split == Some(SplitRule::Direct) && features.split != SplitRule::Direct;
-    if input_lg2 > widest || input_lg2 < NARROWEST || dirty || direct {
+    if dirty || direct {
         return Err(IommuError::Unsupported);
     }
-    let most = if g == 16 { 52 } else { 48 };
     Ok(Armv8Config {
         input_lg2,
-        output_lg2: features.output_lg2.min(most),
+        output_lg2: output_lg2(features, g),
         split: options.split.unwrap_or(features.split),
         dirty: options.dirty,
     })
 }
 
-/// The widest input address of a second stage without tables side by side at its root: a walk from
-/// the topmost level is allowed only with wide output addresses.
-fn second_stage_width(features: &Features, g: u32) -> u32 {
-    let step = g - 3;
-    let output = features.output_lg2.min(if g == 16 { 52 } else { 48 });
-    let wide = match g {
-        12 => features.output_lg2 >= 44,
-        14 => features.output_lg2 >= 42,
-        _ => features.output_lg2 >= 44,
-    };
-    // Levels that may be used: four of 4 KiB tables and three of others, or one fewer.
-    let levels = if g == 12 { 4 } else { 3 } - u32::from(!wide);
-    output.min(g + levels * step)
+/// Bits of an output address of tables with granule `2^g`.
+fn output_lg2(features: &Features, g: u32) -> u32 {
+    features.output_lg2.min(if g == 16 { 52 } else { 48 })
 }
 
-/// A first-stage domain over fresh tables.
-pub(super) fn first_stage<const G: u32, R, M, C>(
-    shared: &Arc<Shared<R, M, C>>,
-    options: &DomainOptions,
-) -> Result<FirstStage<G, R, M, C>, IommuError>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64> + Clone,
-    C: Cpus,
-{
-    let features = &shared.features;
-    if features.stage1 == Has::No {
-        return Err(IommuError::Unsupported);
+/// *Context.* Task.
+impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
+    /// An empty first-stage domain with a granule of `2^G` bytes.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`], [`IommuError::OutOfContexts`] or [`IommuError::Memory`].
+    pub fn first_stage<const G: u32>(
+        &self,
+        options: &DomainOptions,
+    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
+        let features = &self.shared.features;
+        let widest = if G == 16 { features.input_lg2 } else { 48 };
+        let config = config(features, (features.stage1, widest), G, options)?;
+        let format = Armv8Stage1::new(config).map_err(|_| IommuError::Unsupported)?;
+        let tag = |id| Tag::Asid(Asid::new(id));
+        self.domain(format, &self.shared.asids, tag, options)
     }
-    let widest = if G == 16 { features.input_lg2 } else { 48 };
-    let config = config(features, options, G, widest)?;
-    let format = Armv8Stage1::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
-    let asid = shared.asids.take().ok_or(IommuError::OutOfContexts)?;
-    let tag = Tag::Asid(Asid::new(asid as u16));
-    domain(shared, format, tag, options).inspect_err(|_| shared.asids.give_back(asid))
-}
 
-/// A second-stage domain over fresh tables.
-pub(super) fn second_stage<const G: u32, R, M, C>(
-    shared: &Arc<Shared<R, M, C>>,
-    options: &DomainOptions,
-) -> Result<SecondStage<G, R, M, C>, IommuError>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64> + Clone,
-    C: Cpus,
-{
-    let features = &shared.features;
-    if features.stage2 == Has::No {
-        return Err(IommuError::Unsupported);
+    /// An empty second-stage domain with a granule of `2^G` bytes.
+    ///
+    /// # Errors
+    /// As [`Smmu::first_stage`].
+    pub fn second_stage<const G: u32>(
+        &self,
+        options: &DomainOptions,
+    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
+        let features = &self.shared.features;
+        let widest = arm::second_stage_width(output_lg2(features, G), G);
+        let config = config(features, (features.stage2, widest), G, options)?;
+        let format = Armv8Stage2::new(config).map_err(|_| IommuError::Unsupported)?;
+        let tag = |id| Tag::Vmid(Vmid::new(id));
+        self.domain(format, &self.shared.vmids, tag, options)
     }
-    let config = config(features, options, G, second_stage_width(features, G))?;
-    let format = Armv8Stage2::<G>::new(config).map_err(|_| IommuError::Unsupported)?;
-    let vmid = shared.vmids.take().ok_or(IommuError::OutOfContexts)?;
-    let tag = Tag::Vmid(Vmid::new(vmid as u16));
-    domain(shared, format, tag, options).inspect_err(|_| shared.vmids.give_back(vmid))
-}
 
-fn domain<F, R, M, C>(
-    shared: &Arc<Shared<R, M, C>>,
-    format: F,
-    tag: Tag,
-    options: &DomainOptions,
-) -> Result<Over<F, R, M, C>, IommuError>
-where
-    F: Format<Word = AtomicU64>,
-    R: Mmio,
-    M: TableMem<AtomicU64> + Clone,
-    C: Cpus,
-    SmmuQueue<R, M, C>: TagPool,
-{
-    let table = PageTable::new(format, shared.machine.mem.clone())?;
-    let capabilities = options
-        .capabilities
-        .unwrap_or_else(|| shared.features.capabilities(F::GRANULE));
-    let queue = SmmuQueue(shared.clone());
-    let (context, quirks) = (tag.context(), options.quirks);
-    Ok(PagedDomain::new(
-        table,
-        context,
-        capabilities,
-        quirks,
-        queue,
-    ))
+    /// A domain over fresh tables, with a tag by one of `ids`.
+    fn domain<F: Format<Word = AtomicU64>>(
+        &self,
+        format: F,
+        ids: &Ids<C>,
+        tag: impl FnOnce(u16) -> Tag,
+        options: &DomainOptions,
+    ) -> Result<Over<F, R, M, C>, IommuError> {
+        let shared = &self.shared;
+        let id = ids.take().ok_or(IommuError::OutOfContexts)?;
+        let table = PageTable::new(format, shared.machine.mem.clone());
+        let table = table.inspect_err(|_| ids.give_back(id))?;
+        let own = || shared.features.capabilities(F::GRANULE);
+        let capabilities = options.capabilities.unwrap_or_else(own);
+        let (context, quirks) = (tag(id as u16).context(), options.quirks);
+        let queue = self.queue();
+        Ok(PagedDomain::new(
+            table,
+            context,
+            capabilities,
+            quirks,
+            queue,
+        ))
+    }
 }
 
 /// Cacheability and shareability of walks.
@@ -218,12 +193,9 @@ pub(super) fn describe_second_stage<const G: u32>(
 ) {
     let config = format.config();
     let (cacheable, shareable) = walk_attributes(features.coherent);
-    // The code counts levels from two with 4 KiB tables and from one with others.
-    let fewest = if G == 12 { 2 } else { 1 };
-    let begin = u64::from(format.levels().saturating_sub(fewest));
     ste::S2VMID.set(entry, vmid.get().into());
     ste::S2T0SZ.set(entry, u64::from(64 - config.input_lg2));
-    ste::S2SL0.set(entry, begin);
+    ste::S2SL0.set(entry, arm::start_level(format).into());
     ste::S2IR0.set(entry, cacheable);
     ste::S2OR0.set(entry, cacheable);
     ste::S2SH0.set(entry, shareable);

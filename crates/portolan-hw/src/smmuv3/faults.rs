@@ -5,11 +5,11 @@
 //!
 //! *Context.* Interrupt, all functions here; the types are values.
 
-use super::features::Has;
 use super::page_requests::answer;
 use super::records::Next;
 use super::spec::{event, reg};
 use super::unit::Smmu;
+use crate::chassis::arm::Has;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::{Awaited, FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};

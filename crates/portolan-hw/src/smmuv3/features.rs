@@ -7,33 +7,14 @@
 
 use super::errata::{Errata, Implementation};
 use super::spec::reg;
+use crate::chassis::Present;
+use crate::chassis::arm::{self, Has};
 use crate::overrides::CoherencyOverride;
 use portolan::addr::{PageSize, PageSizes};
-use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
+use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, WriteBuffer};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
 use portolan::table::format::SplitRule;
-
-/// Something that a unit has or has not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Has {
-    /// It has not.
-    #[default]
-    No,
-    /// It has.
-    Yes,
-}
-
-impl Has {
-    const fn of(bits: u64) -> Self {
-        if bits == 0 { Self::No } else { Self::Yes }
-    }
-
-    /// Whether it has.
-    pub const fn yes(self) -> bool {
-        matches!(self, Self::Yes)
-    }
-}
 
 /// Whether faulting accesses may wait for software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,10 +104,7 @@ impl Features {
     /// [`IommuError::Gone`], [`IommuError::Nonsense`] with the register, or
     /// [`IommuError::Unsupported`].
     pub fn read(registers: &impl Mmio) -> Result<Self, IommuError> {
-        let read = |offset| match registers.read32(offset) {
-            u32::MAX => Err(IommuError::Gone),
-            value => Ok(u64::from(value)),
-        };
+        let read = |offset| registers.present32(offset).map(u64::from);
         let idr = [reg::IDR0, reg::IDR1, reg::IDR3, reg::IDR5].map(read);
         let errata = Implementation::of(registers.read32(reg::IIDR)).errata();
         Ok(Self {
@@ -138,18 +116,8 @@ impl Features {
     /// The same unit, on a board of which firmware says `coherency`.
     #[must_use]
     pub fn on_board(self, coherency: CoherencyOverride) -> Self {
-        let coherent = match coherency.apply(self.walker()) {
-            Walker::Coherent => Has::Yes,
-            Walker::NonCoherent => Has::No,
-        };
+        let coherent = Has::coherent(coherency.apply(self.coherent.walker()));
         Self { coherent, ..self }
-    }
-
-    fn walker(&self) -> Walker {
-        match self.coherent {
-            Has::Yes => Walker::Coherent,
-            Has::No => Walker::NonCoherent,
-        }
     }
 
     /// Checks the values of IDR0, IDR1, IDR3 and IDR5, of an implementation without errata.
@@ -168,15 +136,11 @@ impl Features {
         let queue =
             |field: super::spec::Field| width(field.of(idr1), MAX_QUEUE_LG2).ok_or(idr1_bad);
         let output_lg2 = SIZES[r5::OAS.of(idr5) as usize % SIZES.len()];
-        let granules = [(r5::GRAN4K, 12), (r5::GRAN16K, 14), (r5::GRAN64K, 16)]
-            .into_iter()
-            .filter(|(field, _)| field.of(idr5) != 0)
-            .fold(PageSizes::default(), |set, (_, lg2)| {
-                set.with(PageSize::of_lg2(lg2))
-            });
-        if granules.smallest().is_none() || r5::VAX.of(idr5) > 2 {
+        let granules = [r5::GRAN4K, r5::GRAN16K, r5::GRAN64K];
+        let granules = arm::granules(granules.map(|field| Has::of(field.of(idr5))));
+        let Some(granules) = granules.filter(|_| r5::VAX.of(idr5) <= 2) else {
             return nonsense(reg::IDR5, idr5);
-        }
+        };
         if r3::BBML.of(idr3) > 2 {
             return nonsense(reg::IDR3, idr3);
         }
@@ -263,7 +227,7 @@ impl Features {
                 Has::No => RangeForm::Absent,
             },
             leaf_only: LeafOnly::Present,
-            walker: self.walker(),
+            walker: self.coherent.walker(),
             caching: Caching::PresentOnly,
             write_buffer: WriteBuffer::Absent,
         }

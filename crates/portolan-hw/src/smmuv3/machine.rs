@@ -1,9 +1,9 @@
 //! Registers, table memory and time of one unit, and what is done with them everywhere.
 
-use super::features::Has;
 use super::spec::reg;
+use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Words};
-use crate::chassis::{Block, wait_for};
+use crate::chassis::{Block, Present, wait_for};
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan::inval::Walker;
@@ -43,19 +43,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
 
     /// A register that never reads as all ones.
     pub fn read(&self, offset: usize) -> Result<u32, IommuError> {
-        match self.registers.read32(offset) {
-            u32::MAX => Err(IommuError::Gone),
-            value => Ok(value),
-        }
+        self.registers.present32(offset)
     }
 
     /// Looks until `look` finds something.
     pub fn wait<T>(
         &self,
         awaited: Awaited,
-        mut look: impl FnMut() -> Result<Option<T>, IommuError>,
+        look: impl FnMut() -> Result<Option<T>, IommuError>,
     ) -> Result<T, IommuError> {
-        wait_for(&self.clock, self.limit, awaited, || look().transpose())
+        wait_for(&self.clock, self.limit, awaited, look)
     }
 
     /// Writes `value` and waits until `ack` says that it has taken effect.
@@ -103,11 +100,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Machine<R, M, C> {
 
     /// Table memory, and how the unit reads it.
     pub fn tables(&self) -> (&M, Walker) {
-        let walker = match self.coherent {
-            Has::Yes => Walker::Coherent,
-            Has::No => Walker::NonCoherent,
-        };
-        (&self.mem, walker)
+        (&self.mem, self.coherent.walker())
     }
 
     /// What an entry holds now.

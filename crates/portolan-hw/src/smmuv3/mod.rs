@@ -18,7 +18,6 @@
 
 mod attach;
 mod board;
-mod book;
 mod command;
 mod context;
 mod context_table;
@@ -33,6 +32,7 @@ mod mock;
 mod page_requests;
 mod queue;
 mod records;
+mod sets;
 mod shared;
 pub mod spec;
 mod stream;
@@ -42,6 +42,7 @@ mod substreams;
 mod tests;
 mod unit;
 
+pub use crate::chassis::arm::Has;
 pub use attach::{GuestContexts, GuestFormat, WithoutSubstream};
 pub use command::{CommandCounts, CommandKind};
 pub use context::Tag;
@@ -50,7 +51,7 @@ pub(crate) use context_table::CONTEXT;
 pub use domain::{DomainOptions, FirstStage, SecondStage};
 pub use errata::{Errata, Implementation};
 pub use faults::{GlobalErrors, StallOrFault};
-pub use features::{Features, Has, StallModel, TableUpdate};
+pub use features::{Features, StallModel, TableUpdate};
 pub use page_requests::PageRequestEvent;
 pub use shared::SmmuQueue;
 pub use stream_table::Blocking;

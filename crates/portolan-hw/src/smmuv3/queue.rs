@@ -5,10 +5,10 @@
 //! bits, a leaf, is taken under the ring's.
 
 use super::command::{self, Counters};
-use super::features::Has;
 use super::machine::Machine;
 use super::spec::command::{self as layout, Words, error, op};
 use super::spec::reg;
+use crate::chassis::arm::Has;
 use crate::chassis::{Ring, Shape, Stop, Unit};
 use alloc::sync::Arc;
 use core::cell::Cell;
@@ -137,16 +137,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for CommandQueue<R, M, C> {
     /// Of the codes that are recorded of commands, the one that section 7.1 defines.
     const OVERWRITTEN: u32 = error::ILL;
 
-    fn mem(&self) -> &M {
-        &self.machine.mem
-    }
-
-    fn clock(&self) -> &C {
-        &self.machine.clock
-    }
-
-    fn limit(&self) -> Nanos {
-        self.machine.limit
+    fn machine(&self) -> (&M, &C, Nanos) {
+        (&self.machine.mem, &self.machine.clock, self.machine.limit)
     }
 
     fn running(&self) -> Result<(), IommuError> {

@@ -6,13 +6,14 @@
 //! dropped as well (section 3.17), once a sync has completed the second stage's own invalidation:
 //! commands between two syncs have no order (section 4.8).
 
-use super::book::Sets;
 use super::command::{self, CommandCounts};
 use super::context::Tag;
-use super::features::{Features, Has};
+use super::features::Features;
 use super::machine::Machine;
 use super::queue::CommandQueue;
+use super::sets::Sets;
 use super::spec::command::Words;
+use crate::chassis::arm::Has;
 use crate::ids::Ids;
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;

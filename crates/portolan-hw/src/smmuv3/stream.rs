@@ -1,68 +1,61 @@
 //! Streams: where each is, and how it moves.
 //!
 //! IHI 0070, sections 3.21 (configuration and invalidation order), 3.9 (ATS) and 4.3 (CMD_CFGI). A
-//! stream that is being moved is taken out of the map, so that no lock is held while the unit is
-//! waited for. If the unit or a device does not complete a move, the stream's entry is made invalid
-//! in memory and everything that may still be used of it is kept until a later move completes, or
-//! until the device is known to be gone.
+//! stream is moved by one caller at a time. If the unit or a device does not complete a move, the
+//! stream's entry is made invalid in memory and everything that may still be used of it is kept
+//! until the unit and the device have forgotten it, or until the device is known to be gone.
 
-use super::book::Book;
 use super::command;
 use super::context::Tag;
 use super::context_table::{CONTEXT, ContextTable};
-use super::features::{Has, StallModel};
+use super::features::StallModel;
 use super::machine::Machine;
 use super::shared::Atc;
 use super::spec::command::Words;
 use super::spec::{cd, ste};
 use super::stream_table::STREAM;
 use super::unit::Smmu;
+use crate::chassis::arm::Has;
+use crate::chassis::book;
 use crate::chassis::entry::{At, Kind, Words as Entry};
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use crate::chassis::turn::Turn;
+use crate::chassis::{Sorted, with_room};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
-use core::any::Any;
+use core::ops::Bound;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
-use portolan::iommu::{AttachError, Awaited, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
-
-/// A domain that is kept alive.
-pub(super) type Hold = Arc<dyn Any + Send + Sync>;
+use portolan::iommu::{AttachError, IommuError};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
 /// What a stream, or one of its substreams, is attached to.
-#[derive(Default)]
-pub(super) struct Attached {
-    pub tag: Option<Tag>,
-    #[expect(dead_code, reason = "kept for its drop")]
-    pub hold: Option<Hold>,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct To {
+    pub tag: Tag,
     /// Whether a guest's first stage lies on top.
     pub nested: bool,
 }
 
+pub(super) type Attachment = book::Attachment<To>;
+
 /// One stream.
 ///
 /// *Context.* Interrupt, its own methods: they look at it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Stream {
     pub contexts: Option<ContextTable>,
     /// Exponent of the number of substreams.
     pub pasid_lg2: u32,
-    pub main: Attached,
-    pub pasids: BTreeMap<u32, Attached>,
+    /// Of its substreams, and of accesses without one. What is unsettled of any: entries and
+    /// descriptors that are no longer in memory.
+    pub attachments: book::Streams<Option<Pasid>, To, ()>,
     /// Whether the device may be given translations.
     pub ats: Has,
     /// Whether it may have some that it was not asked to forget since.
     pub filled: Has,
     /// Whether faulting accesses wait.
     pub stalls: Has,
-    /// Whether a move failed and none completed since: the unit may have kept entries and descriptors
-    /// that are no longer in memory.
-    unsure: Has,
-    /// Domains that failed moves left behind.
-    stale: Vec<(Option<Pasid>, Attached)>,
     /// Descriptors that the unit may still look at.
     stale_contexts: Vec<ContextTable>,
 }
@@ -70,12 +63,24 @@ pub(super) struct Stream {
 impl Stream {
     /// Whether nothing reaches memory through it.
     pub fn is_free(&self) -> bool {
-        self.main.tag.is_none() && self.pasids.is_empty()
+        self.attachments.attached(..).next().is_none()
     }
 
-    /// Whether an earlier move did not complete.
-    pub fn is_unsure(&self) -> bool {
-        self.unsure == Has::Yes
+    /// What accesses without a substream reach.
+    pub fn main(&self) -> Option<To> {
+        self.attachments.attachment(None).map(|main| main.to)
+    }
+
+    fn has_substreams(&self) -> bool {
+        let all = (Bound::Excluded(None), Bound::Unbounded);
+        self.attachments.attached(all).next().is_some()
+    }
+
+    /// Gives back its descriptors.
+    pub fn release<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(self, machine: &Machine<R, M, C>) {
+        for contexts in self.contexts.into_iter().chain(self.stale_contexts) {
+            contexts.release(machine);
+        }
     }
 
     /// A descriptor as this stream uses it: an invalid one stays as it is.
@@ -88,37 +93,42 @@ impl Stream {
     }
 }
 
-enum Slot {
-    /// Being moved.
-    Busy,
-    Idle(Box<Stream>),
-}
-
 /// All streams that were ever named.
 ///
 /// *Context.* Task: the list takes and frees heap memory.
-pub(super) struct Streams<C: Cpus>(Book<C, StreamId, Slot>);
-
-impl<C: Cpus> core::fmt::Debug for Streams<C> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Streams").finish_non_exhaustive()
-    }
-}
+#[derive(Debug)]
+pub(super) struct Streams<C: Cpus>(Guarded<C, Sorted<StreamId, Arc<Turn<C, Stream>>>>);
 
 impl<C: Cpus> Default for Streams<C> {
     fn default() -> Self {
-        Self(Book::default())
+        Self(Guarded::default())
     }
 }
 
 impl<C: Cpus> Streams<C> {
+    /// The stream `id`. Memory is needed only for one that was never named.
+    fn of(&self, id: StreamId) -> Arc<Turn<C, Stream>> {
+        let named = self.0.lock().get(id).cloned();
+        named.unwrap_or_else(|| {
+            let new = Arc::new(Turn::new(Stream::default()));
+            let named = with_room(&self.0, Sorted::list, |all| {
+                let named = all.get(id).cloned();
+                if named.is_none() {
+                    all.insert(id, new.clone());
+                }
+                named
+            });
+            named.unwrap_or(new)
+        })
+    }
+
     /// Gives back what the streams hold. The unit must be disabled.
     pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
-        for (_, slot) in self.0.take() {
-            if let Slot::Idle(stream) = slot {
-                for contexts in stream.contexts.into_iter().chain(stream.stale_contexts) {
-                    contexts.release(machine);
-                }
+        let all = core::mem::take(self.0.lock().list());
+        for (_, stream) in all {
+            if let Some(mut stream) = stream.try_with(core::mem::take) {
+                stream.attachments.settled(..);
+                stream.release(machine);
             }
         }
     }
@@ -130,26 +140,13 @@ pub(super) struct Target {
     pub entry: ste::Ste,
     /// Its descriptor, for a first stage of ours.
     pub descriptor: Option<cd::Cd>,
-    pub attached: Attached,
+    pub attachment: Option<Attachment>,
 }
 
 /// Forgetting a stream: its entry and, if it had any, its descriptors.
 type Forget = ArrayVec<Words, 2>;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// Takes a stream for the caller alone. Memory is needed only for one that was never named.
-    fn claim(&self, id: StreamId) -> Result<Box<Stream>, IommuError> {
-        let streams = &self.streams.0;
-        self.shared.machine.wait(Awaited::Turn, || {
-            let take = |slot: &mut Slot| core::mem::replace(slot, Slot::Busy);
-            Ok(match streams.with(id, take) {
-                Some(Slot::Idle(stream)) => Some(stream),
-                Some(Slot::Busy) => None,
-                None => streams.insert(id, Slot::Busy).ok().map(|()| Box::default()),
-            })
-        })
-    }
-
     /// Works on a stream that nobody else works on meanwhile.
     pub(super) fn with_stream<T>(
         &self,
@@ -157,11 +154,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         work: impl FnOnce(&mut Stream, At) -> Result<T, AttachError>,
     ) -> Result<T, AttachError> {
         self.shared.queue.running()?;
-        let place = self.table.place(&self.shared.machine, id)?;
-        let mut stream = self.claim(id)?;
-        let result = work(&mut stream, place);
-        self.streams.0.with(id, |slot| *slot = Slot::Idle(stream));
-        result
+        let machine = &*self.shared.machine;
+        let place = self.table.place(machine, id)?;
+        let turn = (&machine.clock, machine.limit);
+        self.streams
+            .of(id)
+            .with(turn, |stream| work(stream, place))?
     }
 
     /// Moves a stream.
@@ -170,10 +168,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             let Target {
                 mut entry,
                 descriptor,
-                attached,
+                attachment,
             } = target;
             let second = ste::CONFIG.get(&entry) & 0b10 != 0;
-            if second && !stream.pasids.is_empty() {
+            if second && stream.has_substreams() {
                 return Err(AttachError::Mismatch);
             }
             self.prepare_contexts(stream, descriptor.is_some())?;
@@ -182,10 +180,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
                 // Such an entry refuses translation requests.
                 return Err(AttachError::Mismatch);
             }
-            self.enlist(id, stream, None, &attached);
+            self.settle(id, stream)?;
+            self.enlist(id, stream, None, attachment.as_ref());
             let moved = self.move_main(id, stream, place, &entry, descriptor.as_ref());
-            let old = core::mem::replace(&mut stream.main, attached);
-            self.settle(id, stream, None, place, old, moved)
+            self.note(id, stream, place, (None, attachment), moved)
         })
     }
 
@@ -205,8 +203,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             self.shared
                 .run([command::invalidate_device(id, None, None)])
         };
-        let filled = stream.filled == Has::Yes || stream.is_unsure();
-        let ask = stream.ats == Has::Yes && filled;
+        let ask = stream.ats == Has::Yes && stream.filled == Has::Yes;
         let ends = ste::EATS.get(entry) == 0;
         let before = if ask && ends { forget() } else { Ok(()) };
         self.write_main(id, stream, place, entry, descriptor)?;
@@ -259,7 +256,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         let identity = stream.ats == Has::Yes
             && ste::CONFIG.get(entry) == config::BYPASS
             && contexts.lg2() != 0;
-        if !own && stream.pasids.is_empty() && !identity {
+        if !own && !stream.has_substreams() && !identity {
             return;
         }
         let without = match (own, ste::CONFIG.get(entry)) {
@@ -307,16 +304,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             _ => {}
         }
         let old = machine.read_entry(place);
-        let unsure = stream.is_unsure();
         let mut forget = Forget::new();
         forget.push(command::config_stream(id));
         let first = ste::V.get(&old) != 0 && ste::CONFIG.get(&old) & 0b101 == ste::config::STAGE1;
-        if first || unsure {
+        if first {
             forget.push(command::config_contexts(id));
-        }
-        if unsure {
-            // What memory says now is no measure of what the unit has.
-            self.shared.queue.run(forget.iter().copied())?;
         }
         self.change(place, &STREAM, &entry, &forget)
     }
@@ -360,69 +352,80 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         id: StreamId,
         stream: &Stream,
         pasid: Option<Pasid>,
-        new: &Attached,
+        new: Option<&Attachment>,
     ) {
-        let Some(tag) = new.tag else { return };
+        let Some(To { tag, nested }) = new.map(|new| new.to) else {
+            return;
+        };
         if stream.ats == Has::Yes {
             self.shared.atcs.add(tag, Atc { stream: id, pasid });
         }
-        if new.nested {
+        if nested {
             self.shared.nested.add(tag, id);
         }
     }
 
-    pub(super) fn discharge(&self, id: StreamId, pasid: Option<Pasid>, old: &Attached) {
-        let Some(tag) = old.tag else { return };
+    /// Once nothing of the stream reaches `old`, which is let go.
+    pub(super) fn discharge(&self, id: StreamId, (pasid, old): (Option<Pasid>, Attachment)) {
+        let To { tag, nested } = old.to;
         self.shared.atcs.remove(tag, Atc { stream: id, pasid });
-        if old.nested {
+        if nested {
             self.shared.nested.remove(tag, id);
         }
     }
 
-    /// After a move: the old domain is let go. If anything failed, the stream is blocked in memory
-    /// and nothing is let go.
-    pub(super) fn settle(
-        &self,
-        id: StreamId,
-        stream: &mut Stream,
-        pasid: Option<Pasid>,
-        place: At,
-        old: Attached,
-        moved: Result<(), IommuError>,
-    ) -> Result<(), AttachError> {
-        if let Err(error) = moved {
-            let machine = &self.shared.machine;
-            machine.decide(place, 0);
-            stream.unsure = Has::Yes;
-            let new = core::mem::take(&mut stream.main);
-            let left = [(pasid, old), (None, new)].into_iter();
-            stream
-                .stale
-                .extend(left.filter(|(_, attached)| attached.tag.is_some()));
-            // The places of a single descriptor can no longer take turns.
-            let single = stream.contexts.take_if(|contexts| contexts.lg2() == 0);
-            stream.stale_contexts.extend(single);
-            // The first descriptor of several is substream 0's as well once the entry is valid.
-            let contexts = stream.contexts.as_mut();
-            if let Some(Ok(first)) = contexts.map(|contexts| contexts.place(machine, 0)) {
-                machine.decide(first, 0);
+    /// Before a move: has the unit and the device forget what failed moves have left, and lets it
+    /// go. In memory the stream is blocked; what memory says is no measure of what the unit has.
+    pub(super) fn settle(&self, id: StreamId, stream: &mut Stream) -> Result<(), IommuError> {
+        let ats = stream.ats;
+        let settled = stream.attachments.settle_all(|| {
+            let forget = [command::config_stream(id), command::config_contexts(id)];
+            self.shared.run(forget)?;
+            if ats == Has::Yes {
+                let forget = command::invalidate_device(id, None, None);
+                self.shared.run([forget])?;
             }
-            return Err(error.into());
-        }
-        self.discharge(id, pasid, &old);
-        self.let_go(id, stream);
-        Ok(())
-    }
-
-    /// Lets go what failed moves left behind: the unit and the device have forgotten it.
-    pub(super) fn let_go(&self, id: StreamId, stream: &mut Stream) {
-        stream.unsure = Has::No;
-        for (pasid, stale) in core::mem::take(&mut stream.stale) {
-            self.discharge(id, pasid, &stale);
+            Ok(())
+        })?;
+        for left in settled {
+            self.discharge(id, left);
         }
         for contexts in core::mem::take(&mut stream.stale_contexts) {
             contexts.release(&self.shared.machine);
         }
+        Ok(())
+    }
+
+    /// After a move: the old domain is let go. If anything failed, the stream is blocked in memory
+    /// and nothing is let go.
+    pub(super) fn note(
+        &self,
+        id: StreamId,
+        stream: &mut Stream,
+        place: At,
+        (pasid, new): (Option<Pasid>, Option<Attachment>),
+        moved: Result<(), IommuError>,
+    ) -> Result<(), AttachError> {
+        let noted = stream.attachments.note(pasid, new, moved);
+        if noted.is_err() {
+            let machine = &self.shared.machine;
+            machine.decide(place, 0);
+            stream.attachments.unsettle(None..=None);
+            // The places of a single descriptor can no longer take turns.
+            let single = stream.contexts.take_if(|contexts| contexts.lg2() == 0);
+            stream.stale_contexts.extend(single);
+            // The first descriptor of several is substream 0's as well once the entry is valid.
+            for index in [0, pasid.map_or(0, Pasid::get)] {
+                let contexts = stream.contexts.as_mut();
+                if let Some(Ok(at)) = contexts.map(|contexts| contexts.place(machine, index)) {
+                    machine.decide(at, 0);
+                }
+            }
+        }
+        if let Some(old) = noted? {
+            self.discharge(id, (pasid, old));
+        }
+        Ok(())
     }
 }
 

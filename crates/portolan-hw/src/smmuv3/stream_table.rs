@@ -2,16 +2,16 @@
 //!
 //! IHI 0070, sections 3.3.1, 5.1 and 6.3.24 (STRTAB_BASE_CFG).
 
-use super::book::Book;
-use super::features::{Features, Has};
+use super::features::Features;
 use super::machine::Machine;
 use super::spec::{Field, reg, ste};
-use crate::chassis::Block;
+use crate::chassis::arm::Has;
 use crate::chassis::entry::{At, Kind, Live};
+use crate::chassis::{Block, Sorted, with_room};
 use core::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
 /// Exponent of the number of streams of a second-level table: 16 KiB.
 const SPLIT: u32 = 8;
@@ -74,6 +74,9 @@ fn read_of_stream(entry: &ste::Ste) -> ste::Ste {
     bits
 }
 
+/// Second-level tables by the upper bits.
+type Second<C> = Guarded<C, Sorted<u32, Block>>;
+
 /// The table.
 ///
 /// *Context.* Task: tables are made on demand, and the list of them takes heap memory.
@@ -82,8 +85,8 @@ pub(super) struct StreamTable<C: Cpus> {
     lg2: u32,
     base: Block,
     blocking: Blocking,
-    /// Second-level tables by the upper bits; `None` for a linear table.
-    second: Option<Book<C, u32, Block>>,
+    /// `None` for a linear table.
+    second: Option<Second<C>>,
 }
 
 impl<C: Cpus> StreamTable<C> {
@@ -104,7 +107,7 @@ impl<C: Cpus> StreamTable<C> {
             lg2,
             base,
             blocking,
-            second: two_level.then(Book::default),
+            second: two_level.then(Second::default),
         };
         if !two_level {
             table.block_all(machine, base);
@@ -153,7 +156,8 @@ impl<C: Cpus> StreamTable<C> {
             return Ok(self.base.entry(word, ste::WORDS));
         };
         let upper = index >> SPLIT;
-        let block = match second.with(upper, |block| *block) {
+        let known = second.lock().get(upper).copied();
+        let block = match known {
             Some(block) => block,
             None => self.add_second(machine, second, upper)?,
         };
@@ -165,7 +169,7 @@ impl<C: Cpus> StreamTable<C> {
     fn add_second<R: Mmio, M: TableMem<AtomicU64>>(
         &self,
         machine: &Machine<R, M, C>,
-        second: &Book<C, u32, Block>,
+        second: &Second<C>,
         upper: u32,
     ) -> Result<Block, IommuError> {
         let block = machine.alloc(SPLIT + ste::LG2_BYTES)?;
@@ -173,24 +177,22 @@ impl<C: Cpus> StreamTable<C> {
         let mut descriptor = [block.at.get()];
         ste::level1::SPAN.set(&mut descriptor, u64::from(SPLIT) + 1);
         machine.barrier();
-        let added = second.insert_and(upper, block, || {
-            machine.store(self.base, upper as usize, descriptor[0]);
-        });
-        match added {
-            Ok(()) => Ok(block),
-            Err(block) => {
-                machine.free(block);
-                second
-                    .with(upper, |block| *block)
-                    .ok_or(IommuError::Stopped)
+        let known = with_room(second, Sorted::list, |second| {
+            let known = second.get(upper).copied();
+            if known.is_none() {
+                machine.store(self.base, upper as usize, descriptor[0]);
+                second.insert(upper, block);
             }
-        }
+            known
+        });
+        Ok(known.inspect(|_| machine.free(block)).unwrap_or(block))
     }
 
     /// Gives the memory back. The unit must be disabled.
     pub fn release<R: Mmio, M: TableMem<AtomicU64>>(&self, machine: &Machine<R, M, C>) {
         if let Some(second) = &self.second {
-            for (_, block) in second.take() {
+            let blocks = core::mem::take(second.lock().list());
+            for (_, block) in blocks {
                 machine.free(block);
             }
         }

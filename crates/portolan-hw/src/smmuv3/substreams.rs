@@ -4,11 +4,11 @@
 
 use super::command;
 use super::context::Tag;
-use super::features::Has;
 use super::spec::{cd, ste};
-use super::stream::{Attached, Stream, first_stage_entry};
+use super::stream::{Attachment, Stream, first_stage_entry};
 use super::stream_table::STREAM;
 use super::unit::Smmu;
+use crate::chassis::arm::Has;
 use crate::chassis::entry::At;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
@@ -22,26 +22,23 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         id: StreamId,
         pasid: Pasid,
         descriptor: &cd::Cd,
-        new: Attached,
+        new: Option<Attachment>,
     ) -> Result<(), AttachError> {
         let index = pasid.get();
         self.with_stream(id, |stream, place| {
-            let second = matches!(stream.main.tag, Some(Tag::Vmid(_)));
+            let main = stream.main().map(|to| to.tag);
+            let second = matches!(main, Some(Tag::Vmid(_)));
             let contexts = stream.contexts.as_mut().filter(|c| c.lg2() != 0 && !second);
             let contexts = contexts.ok_or(AttachError::Mismatch)?;
             if index == 0 || u64::from(index) >> contexts.lg2() != 0 {
                 return Err(AttachError::Mismatch);
             }
             let at = contexts.place(&self.shared.machine, index)?;
-            self.enlist(id, stream, Some(pasid), &new);
+            self.settle(id, stream)?;
+            self.enlist(id, stream, Some(pasid), new.as_ref());
             let descriptor = stream.stalling(descriptor);
             let moved = self.move_pasid(id, stream, place, (pasid, at), &descriptor);
-            let old = match new.tag {
-                Some(_) => stream.pasids.insert(index, new),
-                None => stream.pasids.remove(&index),
-            };
-            let old = old.unwrap_or_default();
-            self.settle(id, stream, Some(pasid), place, old, moved)
+            self.note(id, stream, place, (Some(pasid), new), moved)
         })
     }
 
@@ -54,25 +51,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
         (pasid, at): (Pasid, At),
         descriptor: &cd::Cd,
     ) -> Result<(), IommuError> {
-        let unsure = stream.is_unsure();
-        if unsure {
-            self.shared
-                .run([command::config_stream(id), command::config_contexts(id)])?;
-        }
         self.write_context(id, pasid.get(), at, descriptor)?;
         self.look_at_contexts(id, stream, place)?;
         if stream.ats == Has::No {
             return Ok(());
         }
         stream.filled = Has::Yes;
-        if unsure {
-            self.shared
-                .run([command::invalidate_device(id, None, None)])?;
-        } else if stream.pasids.contains_key(&pasid.get()) {
-            self.shared
-                .run([command::invalidate_device(id, Some(pasid), None)])?;
+        match stream.attachments.attachment(Some(pasid)) {
+            Some(_) => self
+                .shared
+                .run([command::invalidate_device(id, Some(pasid), None)]),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Has the entry of a stream point at its descriptors if it does not yet.

@@ -4,9 +4,8 @@
 //! before the unit is enabled and, unless asked otherwise, after it is disabled.
 
 use super::command::{self, CommandCounts};
-use super::domain::{self, DomainOptions, FirstStage, SecondStage};
 use super::errata::{Errata, SYNC_OFTEN_LIMIT};
-use super::features::{Features, Has};
+use super::features::Features;
 use super::machine::Machine;
 use super::queue::CommandQueue;
 use super::records::Records;
@@ -14,6 +13,7 @@ use super::shared::{Shared, SmmuQueue};
 use super::spec::{event, reg};
 use super::stream::Streams;
 use super::stream_table::{Blocking, StreamTable};
+use crate::chassis::arm::Has;
 use crate::firmware::reservations::Reservations;
 use crate::overrides::CoherencyOverride;
 use alloc::sync::Arc;
@@ -390,39 +390,6 @@ where
     /// The unit's queue. *Context.* Interrupt.
     pub fn queue(&self) -> SmmuQueue<R, M, C> {
         SmmuQueue(self.shared.clone())
-    }
-}
-
-impl<R, M, C: Cpus> Smmu<R, M, C>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64> + Clone,
-    C: Cpus,
-{
-    /// An empty first-stage domain with a granule of `2^G` bytes.
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// [`IommuError::Unsupported`], [`IommuError::OutOfContexts`] or [`IommuError::Memory`].
-    pub fn first_stage<const G: u32>(
-        &self,
-        options: &DomainOptions,
-    ) -> Result<FirstStage<G, R, M, C>, IommuError> {
-        domain::first_stage(&self.shared, options)
-    }
-
-    /// An empty second-stage domain with a granule of `2^G` bytes.
-    ///
-    /// *Context.* Task.
-    ///
-    /// # Errors
-    /// As [`Smmu::first_stage`].
-    pub fn second_stage<const G: u32>(
-        &self,
-        options: &DomainOptions,
-    ) -> Result<SecondStage<G, R, M, C>, IommuError> {
-        domain::second_stage(&self.shared, options)
     }
 }
 

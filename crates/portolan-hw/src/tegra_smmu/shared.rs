@@ -17,6 +17,7 @@ use super::chip::Chip;
 use super::counts::{Counters, WriteKind};
 use super::spec::reg::{self, asid, directory, ptc_flush, tlb_flush};
 use super::tables::{Noted, Stale};
+use crate::chassis::Present;
 use crate::ids::Ids;
 
 /// The address space of streams that are blocked: nothing is mapped in it.
@@ -94,10 +95,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
 
     /// A register that never reads as all ones.
     pub(super) fn read(&self, offset: usize) -> Result<u32, IommuError> {
-        match self.regs.read32(offset) {
-            u32::MAX => Err(IommuError::Gone),
-            value => Ok(value),
-        }
+        self.regs.present32(offset)
     }
 
     /// Returns once everything written before is complete.

@@ -20,7 +20,7 @@ use super::shared::{BLOCKED, Power, Shared, TegraQueue};
 use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
-use crate::chassis::wait_for;
+use crate::chassis::{Present, wait_for};
 use crate::firmware::reservations::Reservations;
 
 /// How a unit is to be driven.
@@ -59,10 +59,7 @@ fn probe(regs: &impl Mmio, counters: &Counters, chip: Chip) -> Result<(), IommuE
         counters.add(WriteKind::SelectAsid);
         counters.add(WriteKind::ReadBack);
         regs.write32(reg::PTB_ASID, wanted);
-        let (offset, value) = (reg::PTB_ASID, regs.read32(reg::PTB_ASID));
-        if value == u32::MAX {
-            return Err(IommuError::Gone);
-        }
+        let (offset, value) = (reg::PTB_ASID, regs.present32(reg::PTB_ASID)?);
         if value != wanted {
             let value = value.into();
             return Err(IommuError::Nonsense { offset, value });
@@ -155,11 +152,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     fn switch(&self, value: u32) -> Result<(), IommuError> {
         let shared = &*self.shared;
         shared.write(WriteKind::Config, reg::SMMU_CONFIG, value);
-        let look = || match shared.read(reg::SMMU_CONFIG) {
-            Ok(now) if now & config::ENABLE == value => Some(Ok(())),
-            Ok(_) => None,
-            Err(error) => Some(Err(error)),
-        };
+        let look = || Ok((shared.read(reg::SMMU_CONFIG)? & config::ENABLE == value).then_some(()));
         wait_for(&shared.clock, shared.limit, Awaited::Control, look)
     }
 

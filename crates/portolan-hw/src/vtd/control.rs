@@ -10,7 +10,7 @@ use portolan::platform::{Cpus, Guarded, Mmio, Nanos};
 use super::counts::{CommandKind as Kind, Counters};
 use super::features::{Features, Has};
 use super::spec::reg::{self, command, pmen};
-use crate::chassis::wait_for;
+use crate::chassis::{Present, wait_for};
 
 /// What a control bit is to become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,19 +58,13 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
         wanted: u32,
         awaited: Awaited,
     ) -> Result<(), IommuError> {
-        let look = || match self.regs.read32(offset) {
-            u32::MAX => Some(Err(IommuError::Gone)),
-            value => (value & mask == wanted).then_some(Ok(())),
-        };
+        let look = || Ok((self.regs.present32(offset)? & mask == wanted).then_some(()));
         wait_for(&self.clock, self.limit, awaited, look)
     }
 
     /// Which control bits are on.
     pub(super) fn status(&self) -> Result<u32, IommuError> {
-        match self.regs.read32(reg::GSTS) {
-            u32::MAX => Err(IommuError::Gone),
-            status => Ok(status),
-        }
+        self.regs.present32(reg::GSTS)
     }
 
     /// Gives the command that `value` makes of the control bits that are on, unless it is `None`,
@@ -84,13 +78,10 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
     ) -> Result<(), IommuError> {
         let give = || {
             let mut under_way = self.under_way.lock();
-            let status = match self.status() {
-                Ok(status) => status,
-                Err(error) => return Some(Err(error)),
-            };
+            let status = self.status()?;
             if let Some(UnderWay { bit, wanted }) = *under_way {
                 if status & bit != wanted {
-                    return None;
+                    return Ok(None);
                 }
                 *under_way = None;
             }
@@ -99,7 +90,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
                 self.regs.write32(reg::GCMD, value);
                 *under_way = Some(shown);
             }
-            Some(Ok(value.is_some()))
+            Ok(Some(value.is_some()))
         };
         let given = wait_for(&self.clock, self.limit, awaited, give)?;
         match given {
@@ -145,10 +136,7 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
         if !self.features.has.contains(Has::PROTECTED_MEMORY) {
             return Ok(());
         }
-        let now = match self.regs.read32(reg::PMEN) {
-            u32::MAX => return Err(IommuError::Gone),
-            now => now,
-        };
+        let now = self.regs.present32(reg::PMEN)?;
         if now & (pmen::EPM | pmen::PRS) == 0 {
             return Ok(());
         }

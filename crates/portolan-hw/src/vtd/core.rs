@@ -18,12 +18,11 @@ use super::control::Control;
 use super::counts::CommandKind as Kind;
 use super::direct::Direct;
 use super::features::Has;
-use super::lists::{Sorted, with_room};
 use super::refusal;
 use super::request::{DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request};
 use super::ring::{self, Counted};
 use super::spec::reg::{self, command, prs};
-use crate::chassis::{Ending as Next, Outcome, Ring, Ticket, wait_for};
+use crate::chassis::{Ending as Next, Outcome, Present, Ring, Sorted, Ticket, wait_for, with_room};
 use crate::ids::Ids;
 
 /// How often something is submitted that another device's time-out interrupts, each a different one.
@@ -104,7 +103,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
             let mut new = old.as_deref().cloned().unwrap_or_default();
             change(&mut new);
             let new = Arc::new(new);
-            let made = with_room(&self.tags, Sorted::list, 1, |tags| {
+            let made = with_room(&self.tags, Sorted::list, |tags| {
                 let same = match (tags.get(context.get()), &old) {
                     (Some(now), Some(old)) => Arc::ptr_eq(now, old),
                     (now, old) => now.is_none() && old.is_none(),
@@ -127,7 +126,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
     /// The first context from `first` that tags something, and what.
     pub(super) fn next_tag(&self, first: u32) -> Option<(InvalTag, Arc<Tag>)> {
         let tags = self.tags.lock();
-        let (id, tag) = tags.range(first, u32::MAX).next()?;
+        let (id, tag) = tags.behind(|id| id < first).next()?;
         Some((InvalTag::new(*id), Arc::clone(tag)))
     }
 
@@ -157,12 +156,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
             if ending == Ending::Plain || self.overflown()?.is_none() {
                 return Ok(());
             }
-            let empty = || match self.overflown() {
-                Ok(Some(())) => None,
-                Ok(None) => Some(Ok(())),
-                Err(error) => Some(Err(error)),
-            };
-            self.poll(empty)?;
+            self.poll(|| Ok(self.overflown()?.is_none().then_some(())))?;
         }
         let (awaited, waited) = (Awaited::Turn, Nanos::default());
         Err(IommuError::TimedOut { awaited, waited })
@@ -170,14 +164,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
 
     /// Whether page requests were lost since somebody has read them all.
     fn overflown(&self) -> Result<Option<()>, IommuError> {
-        match self.control.regs.read32(reg::PRS) {
-            u32::MAX => Err(IommuError::Gone),
-            status => Ok((status & prs::PRO != 0).then_some(())),
-        }
+        let status = self.control.regs.present32(reg::PRS)?;
+        Ok((status & prs::PRO != 0).then_some(()))
     }
 
     /// Waits for whoever reads the page requests.
-    fn poll(&self, look: impl FnMut() -> Option<Result<(), IommuError>>) -> Result<(), IommuError> {
+    fn poll(&self, look: impl FnMut() -> Result<Option<()>, IommuError>) -> Result<(), IommuError> {
         let awaited = Awaited::Turn;
         wait_for(&self.control.clock, self.control.limit, awaited, look)
     }

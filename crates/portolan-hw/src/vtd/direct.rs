@@ -14,7 +14,7 @@ use super::features::Has;
 use super::refusal;
 use super::request::{Contexts, Iotlb};
 use super::spec::{Bits, descriptor, reg, reg::ccmd, reg::command, reg::iotlb};
-use crate::chassis::wait_while_it_works;
+use crate::chassis::{Present, wait_while_it_works};
 
 /// Refusals that are kept for who has yet to ask for them.
 const MAX_REFUSALS: usize = 16;
@@ -47,22 +47,21 @@ struct State {
 
 impl State {
     /// Reads the outcome of the running command, if it is done; `None` if it is not.
-    fn finish<R: Mmio>(&mut self, regs: &R) -> Option<Result<(), IommuError>> {
+    fn finish<R: Mmio>(&mut self, regs: &R) -> Result<Option<()>, IommuError> {
         let Some(running) = self.running else {
-            return Some(Ok(()));
+            return Ok(Some(()));
         };
-        let value = match regs.read64(running.offset) {
-            u64::MAX => return Some(Err(IommuError::Gone)),
-            value if running.busy.of(value) != 0 => return None,
-            value => value,
-        };
+        let value = regs.present64(running.offset)?;
+        if running.busy.of(value) != 0 {
+            return Ok(None);
+        }
         self.running = None;
         let refused = running.done.of(value) == 0;
         if refused && self.refused.try_push(running.number).is_err() {
             self.refused.clear();
             self.unsure = running.number;
         }
-        Some(Ok(()))
+        Ok(Some(()))
     }
 
     /// What became of a command that is done.
@@ -170,19 +169,12 @@ impl<C: Cpus> Direct<C> {
         let (clock, limit) = (&control.clock, control.limit);
         let give = || {
             let mut state = self.state.lock();
-            match control.status() {
-                Ok(status) if status & command::QIE != 0 => {
-                    return Some(Err(IommuError::Unsupported));
-                }
-                Ok(_) => {}
-                Err(error) => return Some(Err(error)),
-            }
-            if let Err(error) = state.finish(regs)? {
-                return Some(Err(error));
+            if control.status()? & command::QIE != 0 {
+                return Err(IommuError::Unsupported);
             }
             // Whoever used the unit before may have left a command under way.
-            if busy.of(regs.read64(offset)) != 0 {
-                return None;
+            if state.finish(regs)?.is_none() || busy.of(regs.read64(offset)) != 0 {
+                return Ok(None);
             }
             if let Some((offset, address)) = address {
                 regs.write64(offset, address);
@@ -196,18 +188,19 @@ impl<C: Cpus> Direct<C> {
                 busy,
                 done,
             });
-            Some(Ok(state.last))
+            Ok(Some(state.last))
         };
+        let give = || give().transpose();
         let number = wait_while_it_works(clock, limit, awaited, give, progress)?;
         let look = || {
             let mut state = self.state.lock();
-            if state.running.is_some_and(|of| of.number == number) {
-                if let Err(error) = state.finish(regs)? {
-                    return Some(Err(error));
-                }
+            if state.running.is_some_and(|of| of.number == number) && state.finish(regs)?.is_none()
+            {
+                return Ok(None);
             }
-            Some(state.outcome(number))
+            state.outcome(number).map(Some)
         };
+        let look = || look().transpose();
         wait_while_it_works(clock, limit, awaited, look, progress)
     }
 }

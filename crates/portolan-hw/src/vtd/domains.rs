@@ -16,10 +16,10 @@ use portolan::table::format::{
 
 use super::core::{Stage, VtdQueue, context_id, split_id};
 use super::features::Has;
-use super::lists::with_room;
 use super::structures::Mode;
 use super::unit::{Parent, Vtd};
 use crate::chassis::book::Hold;
+use crate::chassis::with_room;
 
 /// A domain with second-stage tables.
 pub type SecondDomain<R, M, C> = PagedDomain<VtdSecondStage, M, VtdQueue<R, M, C>>;
@@ -150,7 +150,6 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         let before = with_room(
             &self.known,
             |known| known.parents.list(),
-            1,
             |known| known.parents.insert(id, parent),
         );
         drop(before);

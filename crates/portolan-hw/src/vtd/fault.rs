@@ -12,6 +12,7 @@ use portolan::platform::{Cpus, Guarded, Mmio};
 use super::control::Control;
 use super::spec::record::{FAULT_BYTES, fault, reason};
 use super::spec::reg::{self, fsts};
+use crate::chassis::Present;
 
 /// Where the next record is expected; nowhere before the first.
 #[derive(Debug)]
@@ -48,27 +49,18 @@ impl<C: Cpus> Reader<C> {
     ) -> Result<Option<FaultEvent>, IommuError> {
         let mut next = self.next.lock();
         let (regs, features) = (&control.regs, &control.features);
-        let status = regs.read32(reg::FSTS);
-        if status == u32::MAX {
-            return Err(IommuError::Gone);
-        }
+        let status = regs.present32(reg::FSTS)?;
         if status & fsts::PPF != 0 {
             let count = features.fault_count;
             let first = fsts::FRI.of(status.into()) as usize;
             let start = next.unwrap_or(first) % count;
             for index in (0..count).map(|step| (start + step) % count) {
                 let at = features.faults + index * FAULT_BYTES;
-                let high = regs.read64(at + 8);
-                if high == u64::MAX {
-                    return Err(IommuError::Gone);
-                }
+                let high = regs.present64(at + 8)?;
                 if fault::F.of(high) == 1 {
                     // Where a read is two, the first may have been before the record was whole.
-                    let high = regs.read64(at + 8);
+                    let high = regs.present64(at + 8)?;
                     let low = regs.read64(at);
-                    if high == u64::MAX {
-                        return Err(IommuError::Gone);
-                    }
                     regs.write32(at + fault::F_OFFSET, 1 << 31);
                     *next = Some((index + 1) % count);
                     return Ok(Some(FaultEvent::Fault(decode(low, high))));

@@ -12,6 +12,7 @@ use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::Mode;
 use super::spec::{Bits, reg, reg::cap, reg::ecap};
+use crate::chassis::Present;
 
 bitflags::bitflags! {
     /// What a unit has.
@@ -154,11 +155,8 @@ impl Features {
     /// # Errors
     /// [`IommuError::Gone`], or [`IommuError::Nonsense`] with the register.
     pub fn read(regs: &impl Mmio) -> Result<Self, IommuError> {
-        let version = regs.read32(reg::VER);
-        let (cap_word, ecap_word) = (regs.read64(reg::CAP), regs.read64(reg::ECAP));
-        if version == u32::MAX || cap_word == u64::MAX || ecap_word == u64::MAX {
-            return Err(IommuError::Gone);
-        }
+        let version = regs.present32(reg::VER)?;
+        let (cap_word, ecap_word) = (regs.present64(reg::CAP)?, regs.present64(reg::ECAP)?);
         let major = reg::ver::MAJOR.of(version.into());
         if major == 0 {
             return Err(nonsense(reg::VER, version.into()));

@@ -11,11 +11,11 @@ use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::attach::{Attachment, Key, Streams};
-use super::lists::with_room;
 use super::request::{Contexts, Iotlb, Request};
 use super::structures::{ABSENT, Forget, Mode, change};
 use super::unit::Vtd;
 use crate::chassis::entry::At;
+use crate::chassis::with_room;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Blocks `stream`, all its PASIDs too, without asking the device for anything: for one that
@@ -35,7 +35,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         with_room(
             &self.known,
             |known| known.gone.list(),
-            1,
             |known| known.gone.insert(sid, ()),
         );
         let leave = |streams: &mut Streams| self.leave_behind(streams, sid);

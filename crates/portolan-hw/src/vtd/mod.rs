@@ -11,7 +11,6 @@ mod domains;
 mod fault;
 mod features;
 mod gone;
-mod lists;
 mod page_request;
 mod pay;
 mod quirks;

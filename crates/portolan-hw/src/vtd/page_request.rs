@@ -21,6 +21,7 @@ use super::spec::record::{REQUEST_LG2, REQUEST_WORDS, request};
 use super::spec::reg::{self, prs, queue};
 use super::structures::Mode;
 use super::unit::Vtd;
+use crate::chassis::Present;
 
 /// What the page-request queue holds.
 ///
@@ -124,10 +125,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         let regs = &self.core.control.regs;
         let (base, size) = place(address);
-        let (head, tail) = (regs.read64(reg::PQH), regs.read64(reg::PQT));
-        if head == u64::MAX || tail == u64::MAX {
-            return Err(IommuError::Gone);
-        }
+        let (head, tail) = (regs.present64(reg::PQH)?, regs.present64(reg::PQT)?);
         let (head, tail) = (queue::OFFSET.of(head), queue::OFFSET.of(tail));
         for (offset, value) in [(reg::PQH, head), (reg::PQT, tail)] {
             if value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {

@@ -18,7 +18,7 @@ use super::refusal;
 use super::request::{Ending, wait_words};
 use super::spec::descriptor::Words;
 use super::spec::reg::{self, fsts, iqercd, queue};
-use crate::chassis::{Ring, Shape, Stop, Unit};
+use crate::chassis::{Present, Ring, Shape, Stop, Unit};
 
 /// A descriptor and what it is counted as.
 pub(super) type Counted = (Kind, Words);
@@ -74,16 +74,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Core<R, M, C> {
     const HEAD: usize = reg::IQH;
     const OVERWRITTEN: u32 = refusal::DESCRIPTOR;
 
-    fn mem(&self) -> &M {
-        &self.mem
-    }
-
-    fn clock(&self) -> &C {
-        &self.control.clock
-    }
-
-    fn limit(&self) -> Nanos {
-        self.control.limit
+    fn machine(&self) -> (&M, &C, Nanos) {
+        (&self.mem, &self.control.clock, self.control.limit)
     }
 
     fn words((_, words): &Counted) -> Words {
@@ -114,10 +106,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Core<R, M, C> {
     }
 
     fn head(&self) -> Result<u64, IommuError> {
-        match self.control.regs.read64(reg::IQH) {
-            u64::MAX => Err(IommuError::Gone),
-            value => Ok(value),
-        }
+        self.control.regs.present64(reg::IQH)
     }
 
     fn index(head: u64, shape: Shape) -> u64 {
@@ -132,17 +121,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Core<R, M, C> {
 
     fn stopped(&self, _: u64) -> Result<Option<Stop>, IommuError> {
         let regs = &self.control.regs;
-        let seen = match regs.read32(reg::FSTS) {
-            u32::MAX => return Err(IommuError::Gone),
-            status => status & (fsts::IQE | fsts::ITE | fsts::ICE),
-        };
+        let seen = regs.present32(reg::FSTS)? & (fsts::IQE | fsts::ITE | fsts::ICE);
         if seen == 0 {
             return Ok(None);
         }
-        let record = regs.read64(reg::IQERCD);
-        if record == u64::MAX {
-            return Err(IommuError::Gone);
-        }
+        let record = regs.present64(reg::IQERCD)?;
         let code = refusal::DESCRIPTOR | iqercd::IQEI.of(record) as u32;
         let stream = iqercd::ITESID.of(record) as u16;
         Ok(Some(Stop {

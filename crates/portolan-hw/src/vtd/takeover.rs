@@ -22,7 +22,7 @@ use super::spec::reg::{self, command, fsts, queue, root_mode};
 use super::structures::{ABSENT, Forget, Mode, change};
 use super::unit::{PASS, Vtd};
 use crate::chassis::entry::Words;
-use crate::chassis::wait_for;
+use crate::chassis::{Present, wait_for};
 
 /// What a unit was found doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,10 +78,7 @@ fn mode_bits(mode: Mode) -> u64 {
 /// What the unit is found doing; [`IommuError::Unsupported`] if that cannot be changed to what
 /// `config` wants without a moment in which devices reach everything.
 pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, IommuError> {
-    let (status, root) = (regs.read32(reg::GSTS), regs.read64(reg::RTADDR));
-    if status == u32::MAX || root == u64::MAX {
-        return Err(IommuError::Gone);
-    }
+    let (status, root) = (regs.present32(reg::GSTS)?, regs.present64(reg::RTADDR)?);
     let stays = config.chip.contains(Quirks::KEEP_TRANSLATION);
     let bypass = config.takeover == Takeover::Bypass && !stays;
     if status & command::TE == 0 || bypass {
@@ -109,10 +106,8 @@ pub(super) fn quiet<R: Mmio, C: Cpus>(
     let errors = fsts::IQE | fsts::ICE | fsts::ITE;
     control.regs.write32(reg::FSTS, errors);
     let regs = &control.regs;
-    let empty = || match (regs.read64(reg::IQH), regs.read64(reg::IQT)) {
-        (u64::MAX, _) | (_, u64::MAX) => Some(Err(IommuError::Gone)),
-        (head, tail) => (queue::OFFSET.of(head) == queue::OFFSET.of(tail)).then_some(Ok(())),
-    };
+    let at = |offset| regs.present64(offset).map(|index| queue::OFFSET.of(index));
+    let empty = || Ok((at(reg::IQH)? == at(reg::IQT)?).then_some(()));
     wait_for(&control.clock, control.limit, Awaited::Completion, empty)?;
     control.switch(command::QIE, Switch::Off)
 }

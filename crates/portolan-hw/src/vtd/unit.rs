@@ -19,7 +19,6 @@ use super::counts::Counts;
 use super::direct::Direct;
 use super::fault::Reader;
 use super::features::{Features, Has};
-use super::lists::{Sorted, with_room};
 use super::page_request::PageQueue;
 use super::quirks::Quirks;
 use super::request::{Contexts, DeviceTlb, Iotlb, Request};
@@ -29,6 +28,7 @@ use super::spec::reg::{self, command};
 use super::structures::{Mode, Structures};
 use super::takeover::{Inherited, Root, inherited, quiet};
 use crate::chassis::book::{Book, Hold};
+use crate::chassis::{Sorted, with_room};
 use crate::ids::Ids;
 
 /// A first stage on top of a second: whom it hangs on.
@@ -263,7 +263,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         with_room(
             &self.known,
             |known| known.devices.list(),
-            1,
             |known| {
                 let unknown = self.root.inherited() == Inherited::Translation;
                 let history = match unknown || known.gone.get(stream).is_some() {

@@ -18,9 +18,8 @@ impl<C: Cpus> Ring<C> {
         let Some(block) = self.numbers else {
             return false;
         };
-        let word = block
-            .words(unit.mem())
-            .get((sync.number % NUMBERS) as usize);
+        let (mem, ..) = unit.machine();
+        let word = block.words(mem).get((sync.number % NUMBERS) as usize);
         // A later sync with the same word stands for this one, too. What no sync writes there is not
         // believed.
         let later = word.map_or(u32::MAX, |word| {
@@ -69,7 +68,8 @@ impl<C: Cpus> Ring<C> {
             Ok(progress.head.min(sync.position))
         };
         let awaited = Awaited::Completion;
-        wait_while_it_works(unit.clock(), unit.limit(), awaited, look, progress)
+        let (_, clock, limit) = unit.machine();
+        wait_while_it_works(clock, limit, awaited, look, progress)
     }
 
     /// What became of the commands of `ticket`, which are complete with `sync`.
@@ -114,7 +114,8 @@ impl<C: Cpus> Ring<C> {
             }
         };
         let progress = || Ok(self.service_locked(unit, self.state.lock())?.head);
-        wait_while_it_works(unit.clock(), unit.limit(), awaited, look, progress)
+        let (_, clock, limit) = unit.machine();
+        wait_while_it_works(clock, limit, awaited, look, progress)
     }
 
     pub(super) fn wait_for_room<U: Unit<Cpus = C>>(&self, unit: &U) -> Result<(), IommuError> {

@@ -1,0 +1,96 @@
+//! What the architectures of Arm's SMMUs have in common: widths of the tables that both of them walk
+//! (DDI 0487, section D8.2), and how a unit says what it has.
+
+use portolan::addr::{PageSize, PageSizes};
+use portolan::inval::Walker;
+use portolan::iommu::IommuError;
+use portolan::table::Format;
+use portolan::table::format::Armv8Stage2;
+
+/// Something that a unit has or has not.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Has {
+    /// It has not.
+    #[default]
+    No,
+    /// It has.
+    Yes,
+}
+
+impl Has {
+    pub(crate) const fn of(bits: u64) -> Self {
+        if bits == 0 { Self::No } else { Self::Yes }
+    }
+
+    /// Whether it has.
+    pub const fn yes(self) -> bool {
+        matches!(self, Self::Yes)
+    }
+
+    /// How a unit reads tables that has coherent access, or has not.
+    pub(crate) const fn walker(self) -> Walker {
+        match self {
+            Self::Yes => Walker::Coherent,
+            Self::No => Walker::NonCoherent,
+        }
+    }
+
+    /// Whether a unit that reads tables so has coherent access.
+    pub(crate) const fn coherent(walker: Walker) -> Self {
+        match walker {
+            Walker::Coherent => Self::Yes,
+            Walker::NonCoherent => Self::No,
+        }
+    }
+}
+
+/// Granules by what a unit says of those of 4, 16 and 64 KiB; `None` if it has none.
+pub(crate) fn granules(of: [Has; 3]) -> Option<PageSizes> {
+    let there = of
+        .into_iter()
+        .zip([12, 14, 16])
+        .filter(|(has, _)| has.yes());
+    let all = there.fold(PageSizes::default(), |set, (_, lg2)| {
+        set.with(PageSize::of_lg2(lg2))
+    });
+    all.smallest().map(|_| all)
+}
+
+/// Narrowest input address that a descriptor or a bank can name.
+const NARROWEST: u32 = 25;
+
+/// Bits of an input address of a stage with granule `2^g`: the most that there are, or `wanted`.
+///
+/// # Errors
+/// [`IommuError::Unsupported`] without the stage or the granule, or if it has not as many or as few.
+pub(crate) fn input_lg2(
+    (stage, granules, widest): (Has, PageSizes, u32),
+    g: u32,
+    wanted: Option<u32>,
+) -> Result<u32, IommuError> {
+    let granule = PageSize::from_lg2(g).is_some_and(|g| granules.contains(g));
+    let input_lg2 = wanted.unwrap_or(widest);
+    let fits = (NARROWEST..=widest).contains(&input_lg2);
+    match stage.yes() && granule && fits {
+        true => Ok(input_lg2),
+        false => Err(IommuError::Unsupported),
+    }
+}
+
+/// The widest input address of a second stage without tables side by side at its root: a walk from
+/// the topmost level is allowed only with wide addresses, of `lg2` bits, behind it.
+pub(crate) fn second_stage_width(lg2: u32, g: u32) -> u32 {
+    let wide = lg2 >= if g == 14 { 42 } else { 44 };
+    // Levels that may be used: four of 4 KiB tables and three of others, or one fewer.
+    let levels = if g == 12 { 4 } else { 3 } - u32::from(!wide);
+    lg2.min(g + levels * (g - 3))
+}
+
+/// The code of the level at which the walk of a second stage begins.
+pub(crate) fn start_level<const G: u32>(format: &Armv8Stage2<G>) -> u32 {
+    // It counts levels from two with 4 KiB tables and from one with others.
+    let fewest = if G == 12 { 2 } else { 1 };
+    format.levels().saturating_sub(fewest)
+}
