@@ -13,6 +13,8 @@ pub enum Drain {
     Runs,
     /// Nothing in them is looked at.
     Never,
+    /// One command each so many virtual nanoseconds, in units with a queue.
+    OneEach(u64),
 }
 
 /// When commands take effect.

@@ -4,7 +4,7 @@
 //! * [`decode`]: table walkers that share no code with the library's.
 //! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
 //!   fed through a command queue.
-//! * [`smmuv2`], [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers, queues and
+//! * [`amd`], [`smmuv2`], [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers, queues and
 //!   tables, for drivers.
 //! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
 //! * [`cache`]: one such cache.
@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod adversary;
+pub mod amd;
 mod asking;
 pub mod cache;
 pub mod clock;

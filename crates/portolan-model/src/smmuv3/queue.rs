@@ -17,9 +17,6 @@ const ERROR_ABORT: u32 = 2;
 impl SmmuRegisters {
     /// Carries out the commands whose time has come.
     pub(super) fn fetch_all(&self, state: &mut State) {
-        if self.rests(state) {
-            return;
-        }
         let most = self.setup.identification.field(1, 21, 5);
         let lg2 = ((state.own.registers.cmdq_base & 0x1f) as u32).min(most);
         let (mask, positions) = ((1u32 << lg2) - 1, (2u32 << lg2) - 1);
@@ -28,7 +25,8 @@ impl SmmuRegisters {
             let registers = &state.own.registers;
             let at = registers.cmdq_cons & positions;
             let idle = at == registers.cmdq_prod & positions;
-            if idle || !registers.commands_enabled() || registers.is_raised(CMDQ_ERROR) {
+            let stopped = !registers.commands_enabled() || registers.is_raised(CMDQ_ERROR);
+            if idle || stopped || self.rests(state) {
                 return;
             }
             let most = self.setup.most_unsynced.unwrap_or(u64::MAX);
@@ -51,7 +49,7 @@ impl SmmuRegisters {
     fn carry_out(&self, state: &mut State, entry: u64) -> Result<(), u32> {
         let read = |at| self.memory.read_u64(PhysAddr::new(at)).ok_or(ERROR_ABORT);
         let words = [read(entry)?, read(entry + 8)?];
-        if let Some(code) = state.consume() {
+        if let Some(code) = self.consume(state) {
             return Err(code);
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;

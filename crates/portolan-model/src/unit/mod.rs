@@ -41,6 +41,8 @@ pub struct State<D: Design> {
     pub(crate) cleaned: (Invalidated, Invalidated),
     /// Invalidations that take effect at the next synchronisation.
     pub(crate) pending: Vec<D::Invalidate>,
+    /// Invalidations to come from the queue that were carried out early.
+    early: usize,
     /// Register accesses.
     touched: u64,
     /// Commands taken.
@@ -66,13 +68,6 @@ impl<D: Design> State<D> {
         gone.is_some_and(|from| self.touched >= from)
     }
 
-    /// Counts a command; the code that it is to be refused with, if it is.
-    pub(crate) fn consume(&mut self) -> Option<u32> {
-        self.consumed += 1;
-        let refuse = self.faults.refuse;
-        refuse.and_then(|(nth, code)| (nth == self.consumed).then_some(code))
-    }
-
     fn cached_translations(&mut self) -> usize {
         let stages = D::stages(&mut self.own).into_iter();
         stages.map(|stage| stage.len()).sum::<usize>() + self.remote.len()
@@ -96,6 +91,7 @@ impl<D: Design> Unit<D> {
             remote: DeviceTlbs::default(),
             cleaned: (Invalidated::NotYet, Invalidated::NotYet),
             pending: Vec::new(),
+            early: 0,
             touched: 0,
             consumed: 0,
             ready_at: 0,
@@ -275,12 +271,35 @@ impl<D: Design> Unit<D> {
         }
     }
 
+    /// Counts a command; the code that it is to be refused with, if it is.
+    pub(crate) fn consume(&self, state: &mut State<D>) -> Option<u32> {
+        state.consumed += 1;
+        if let Drain::OneEach(ns) = state.faults.drain {
+            self.wait_for(state, Pace::After(ns));
+        }
+        let (nth, code) = state.faults.refuse?;
+        (nth == state.consumed).then_some(code)
+    }
+
     /// Takes an invalidation from the queue.
     pub(crate) fn take(&self, state: &mut State<D>, what: D::Invalidate) {
         match D::conditions(&self.setup).0 {
+            _ if state.early > 0 => state.early -= 1,
             Temper::Adversarial => state.pending.push(what),
             Temper::Realistic(_) => D::invalidate(state, what),
         }
+    }
+
+    /// What is behind a wait without a fence may be carried out before the wait is complete: all of
+    /// it is.
+    pub(crate) fn overtake(&self, state: &mut State<D>, mut behind: Vec<D::Invalidate>) {
+        if *D::conditions(&self.setup).0 != Temper::Adversarial {
+            return;
+        }
+        // The first of them may have been by an earlier wait.
+        let news = behind.split_off(state.early.min(behind.len()));
+        state.early += news.len();
+        state.pending.extend(news);
     }
 
     /// Carries out what a synchronisation awaits, in the allowed order that does most harm. Devices

@@ -11,7 +11,6 @@ use crate::adversary::Rank;
 use crate::cache::Reach;
 use crate::decode::WalkMemory;
 use crate::inject::Violation;
-use crate::iommu::Temper;
 use crate::stage::{Drops, Sizes};
 use crate::unit::Invalidated;
 
@@ -32,6 +31,9 @@ impl VtdRegisters {
         let mut left = bytes / entry;
         while left > 0 && state.own.registers.queue_enabled() {
             left -= 1;
+            if self.rests(state) {
+                return;
+            }
             let registers = &state.own.registers;
             let (head, tail) = (registers.iqh, registers.iqt);
             if head == tail || registers.fsts & QUEUE_ERRORS != 0 {
@@ -70,7 +72,7 @@ impl VtdRegisters {
 
     fn carry_out(&self, state: &mut State, head: u64, wide: bool) -> Result<(), u8> {
         let words = self.fetch(state, head, wide)?;
-        if let Some(bits) = state.consume() {
+        if let Some(bits) = self.consume(state) {
             state.own.registers.fsts |= bits & QUEUE_ERRORS;
             if bits & TIME_OUT != 0 {
                 state.own.aborted_to = Some(state.own.registers.iqt);
@@ -88,7 +90,6 @@ impl VtdRegisters {
         match effect {
             Effect::Nothing => {}
             Effect::Respond { to, response } => state.asking.tell(to, response),
-            Effect::Invalidate(_) if state.own.early > 0 => state.own.early -= 1,
             Effect::Invalidate(what) => self.take(state, what),
             Effect::Wait { .. } if state.own.aborted_to.is_some() => return Ok(()),
             Effect::Wait {
@@ -96,8 +97,9 @@ impl VtdRegisters {
                 interrupt,
                 fence,
             } => {
-                if fence == Fence::No && self.setup.temper == Temper::Adversarial {
-                    self.overtake(state, head, wide);
+                if fence == Fence::No {
+                    let behind = self.behind(state, head, wide);
+                    self.overtake(state, behind);
                 }
                 let awaited = std::mem::take(&mut state.pending);
                 self.complete(state, awaited);
@@ -113,9 +115,8 @@ impl VtdRegisters {
         Ok(())
     }
 
-    /// What is behind a wait without a fence may be carried out before the wait is complete: all of
-    /// it is, up to the next wait that has one.
-    fn overtake(&self, state: &mut State, head: u64, wide: bool) {
+    /// The invalidations between the wait at `head` and the next one with a fence.
+    fn behind(&self, state: &State, head: u64, wide: bool) -> Vec<Invalidate> {
         let entry = if wide { 32 } else { 16 };
         let bytes = 0x1000u64 << (state.own.registers.iqa & 7);
         let mut at = (head + entry) % bytes;
@@ -136,10 +137,7 @@ impl VtdRegisters {
             }
             at = (at + entry) % bytes;
         }
-        // The first of them may have been by an earlier wait.
-        let news = behind.split_off(state.own.early.min(behind.len()));
-        state.own.early += news.len();
-        state.pending.extend(news);
+        behind
     }
 
     fn context_register(&self, state: &mut State) {

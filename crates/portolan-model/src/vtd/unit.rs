@@ -34,8 +34,6 @@ pub(super) struct Cached<T> {
 #[derive(Debug)]
 pub struct Own {
     pub(super) registers: Registers,
-    /// Invalidations to come from the queue that were carried out early.
-    pub(super) early: usize,
     /// Tail up to which waits come to nothing after a time-out.
     pub(super) aborted_to: Option<u64>,
     pub(super) contexts: BTreeMap<u16, Cached<ContextEntry>>,
@@ -76,7 +74,6 @@ impl Design for Vtd {
     fn reset(setup: &VtdSetup) -> Own {
         Own {
             registers: Registers::reset(&setup.identification),
-            early: 0,
             aborted_to: None,
             contexts: BTreeMap::new(),
             pasids: BTreeMap::new(),

@@ -1,0 +1,179 @@
+//! Commands: words in, what they ask for out. Section 2.4.
+
+use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::iopf::{GroupId, ReplyName, ReplyTo, Response};
+
+use super::AmdIdentification;
+use crate::asking::{Forget, encoded};
+use crate::iommu::Names;
+use crate::stage::Drops;
+
+/// Kinds of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CommandKind {
+    /// COMPLETION_WAIT (2.4.1).
+    CompletionWait,
+    /// INVALIDATE_DEVTAB_ENTRY (2.4.2).
+    InvalidateDevtabEntry,
+    /// INVALIDATE_IOMMU_PAGES (2.4.3).
+    InvalidateIommuPages,
+    /// INVALIDATE_IOTLB_PAGES (2.4.4).
+    InvalidateIotlbPages,
+    /// INVALIDATE_INTERRUPT_TABLE (2.4.5).
+    InvalidateInterruptTable,
+    /// PREFETCH_IOMMU_PAGES (2.4.6).
+    PrefetchIommuPages,
+    /// COMPLETE_PPR_REQUEST (2.4.7).
+    CompletePprRequest,
+    /// INVALIDATE_IOMMU_ALL (2.4.8).
+    InvalidateIommuAll,
+}
+
+/// What an invalidation drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidate {
+    Entry {
+        device: u16,
+    },
+    Pages {
+        domain: u16,
+        range: IovaRange,
+        drops: Drops,
+    },
+    Device(Forget),
+    Everything,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Nothing,
+    Invalidate(Invalidate),
+    Respond {
+        to: ReplyTo,
+        response: Response,
+    },
+    Wait {
+        /// Where to store what.
+        store: Option<(PhysAddr, u64)>,
+        interrupt: Interrupt,
+        flush: Flush,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Interrupt {
+    Wanted,
+    NotWanted,
+}
+
+/// Whether what is behind a wait begins only once everything in front is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flush {
+    Yes,
+    No,
+}
+
+fn field(word: u64, low: u32, bits: u32) -> u64 {
+    (word >> low) & ((1 << bits) - 1)
+}
+
+/// The bits of both words that a command may set, its opcode apart.
+fn fields(opcode: u64) -> [u64; 2] {
+    let device = 0xffff;
+    let pages = !0xfff | 1;
+    match opcode {
+        1 => [0x000f_ffff_ffff_ffff, u64::MAX],
+        2 | 5 => [device, 0],
+        3 => [0xffff << 32, pages | 2],
+        4 => [0x0000_ffff_ff00_ffff, pages],
+        6 => [0x0000_ffff_ff00_ffff, pages | 1 << 4],
+        7 => [0xf_ffff << 32 | device, 0xf << 44 | 0x3ff << 32 | 1 << 2],
+        _ => [0, 0],
+    }
+}
+
+/// What a command asks for; nothing if it is illegal.
+pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(CommandKind, Effect)> {
+    use CommandKind as K;
+    let [low, high] = words;
+    let opcode = low >> 60;
+    let [first, second] = fields(opcode);
+    if low << 4 >> 4 & !first != 0 || high & !second != 0 {
+        return None;
+    }
+    let device = low as u16;
+    let drop = |kind, what| Some((kind, Effect::Invalidate(what)));
+    match opcode {
+        1 => Some((K::CompletionWait, wait(low, high))),
+        2 => drop(K::InvalidateDevtabEntry, Invalidate::Entry { device }),
+        3 => {
+            let drops = match field(high, 1, 1) {
+                0 => Drops::LEAVES,
+                _ => Drops::ALL,
+            };
+            let names = Names::WholePage;
+            let what = Invalidate::Pages {
+                domain: field(low, 32, 16) as u16,
+                range: pages(high),
+                drops: Drops { names, ..drops },
+            };
+            drop(K::InvalidateIommuPages, what)
+        }
+        4 if id.has_device_tlbs() => {
+            let what = Invalidate::Device(Forget {
+                stream: device.into(),
+                pasid: None,
+                range: pages(high),
+            });
+            drop(K::InvalidateIotlbPages, what)
+        }
+        5 => Some((K::InvalidateInterruptTable, Effect::Nothing)),
+        6 if id.prefetches() => Some((K::PrefetchIommuPages, Effect::Nothing)),
+        7 if id.has_page_requests() => Some((K::CompletePprRequest, response(low, high)?)),
+        8 if id.invalidates_all() => drop(K::InvalidateIommuAll, Invalidate::Everything),
+        _ => None,
+    }
+}
+
+/// What COMPLETION_WAIT asks for.
+fn wait(low: u64, high: u64) -> Effect {
+    let at = PhysAddr::new(low & 0x000f_ffff_ffff_fff8);
+    Effect::Wait {
+        store: (field(low, 0, 1) == 1).then_some((at, high)),
+        interrupt: match field(low, 1, 1) {
+            1 => Interrupt::Wanted,
+            _ => Interrupt::NotWanted,
+        },
+        flush: match field(low, 2, 1) {
+            1 => Flush::Yes,
+            _ => Flush::No,
+        },
+    }
+}
+
+/// What COMPLETE_PPR_REQUEST asks for.
+fn response(low: u64, high: u64) -> Option<Effect> {
+    let response = match field(high, 44, 4) {
+        0 => Response::Success,
+        1 => Response::Invalid,
+        15 => Response::Failure,
+        _ => return None,
+    };
+    let named = field(high, 2, 1) == 1;
+    let to = ReplyTo {
+        stream: StreamId::new(low as u16 as u32),
+        pasid: named.then_some(Pasid::new(field(low, 32, 20) as u32)),
+        name: ReplyName::Group(GroupId::new(field(high, 32, 9) as u16)),
+    };
+    Some(Effect::Respond { to, response })
+}
+
+/// The pages of an address; bit 0 says that they are more than one, and how many the lowest clear bit
+/// from 12 up.
+fn pages(word: u64) -> IovaRange {
+    let address = word & !0xfff;
+    match field(word, 0, 1) {
+        1 => encoded(address, 12),
+        _ => IovaRange::page(Iova::new(address), PageSize::SIZE_4K),
+    }
+}

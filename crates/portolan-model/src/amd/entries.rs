@@ -1,0 +1,95 @@
+//! Device table entries: words in, what they say out. Section 2.2.2.1.
+
+use portolan::addr::PhysAddr;
+
+use super::AmdIdentification;
+use super::events::Refusal;
+use crate::decode::{Permissions, TableFormat, TableRoot};
+
+/// What an entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// Without V: everything passes.
+    Passes,
+    /// Without TV: what it says of translation does not count.
+    Ends,
+    Translates {
+        domain: u16,
+        /// Nothing: addresses are as they are.
+        table: Option<TableRoot>,
+        permissions: Permissions,
+        /// Whether the device may keep translations.
+        remote: Remote,
+        /// Whether the exclusion range is the device's.
+        excluded: Excluded,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remote {
+    Given,
+    Refused,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Excluded {
+    Yes,
+    No,
+}
+
+/// Bits of word 0 about guest tables, page requests and tracking of accesses, or reserved.
+const RESERVED: u64 = 1 << 63 | 0x1ff << 52 | 0x1fc;
+/// Longest interrupt table that an entry can name, as an exponent of entries.
+const MOST_INTERRUPTS: u64 = 11;
+
+fn field(word: u64, low: u32, bits: u32) -> u64 {
+    (word >> low) & ((1 << bits) - 1)
+}
+
+/// What the words of an entry say.
+pub(super) fn decode(words: [u64; 4], id: &AmdIdentification) -> Result<Entry, Refusal> {
+    let [low, second, third, _] = words;
+    let malformed = Err(Refusal::Malformed);
+    if low & 1 == 0 {
+        return Ok(Entry::Passes);
+    }
+    if third & 1 == 1 && field(third, 1, 4) > MOST_INTERRUPTS {
+        return malformed;
+    }
+    if low & 2 == 0 {
+        return Ok(Entry::Ends);
+    }
+    let levels = field(low, 9, 3);
+    if low & RESERVED != 0 || levels > id.levels() {
+        return malformed;
+    }
+    let root = PhysAddr::new(low & 0x000f_ffff_ffff_f000);
+    let table = match levels {
+        0 => None,
+        _ => match TableFormat::amd_v1(levels as u8) {
+            Ok(format) => Some(TableRoot { root, format }),
+            Err(_) => return malformed,
+        },
+    };
+    let reads = match field(low, 61, 1) {
+        1 => Permissions::READ,
+        _ => Permissions::NONE,
+    };
+    let writes = match field(low, 62, 1) {
+        1 => Permissions::WRITE,
+        _ => Permissions::NONE,
+    };
+    Ok(Entry::Translates {
+        domain: second as u16,
+        table,
+        permissions: reads.or(writes),
+        remote: match field(second, 32, 1) == 1 && id.has_device_tlbs() {
+            true => Remote::Given,
+            false => Remote::Refused,
+        },
+        excluded: match field(second, 39, 1) {
+            1 => Excluded::Yes,
+            _ => Excluded::No,
+        },
+    })
+}

@@ -1,0 +1,123 @@
+//! Events and their log: section 2.5.
+
+use portolan::addr::PhysAddr;
+
+use super::registers::status;
+use super::{AmdEvent, AmdRegisters, State};
+use crate::asking::Request;
+use crate::decode::AccessKind;
+use crate::inject::{DmaFault, Pace};
+
+/// Why an access is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The device table has no such entry.
+    NoEntry,
+    /// The entry is malformed.
+    Malformed,
+    /// The entry cannot be read, at this address.
+    NoTable(PhysAddr),
+    /// By the tables of a domain.
+    Page { domain: u16, why: Why },
+    /// An entry of the tables of a domain cannot be read, at this address.
+    NoPage { domain: u16, at: PhysAddr },
+}
+
+/// Why tables refuse an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    NotPresent,
+    Forbidden,
+    Reserved,
+}
+
+/// Flags of a record: the entry was present, it forbids the access, it has reserved bits.
+const PRESENT: u64 = 1 << 52;
+const WRITE: u64 = 1 << 53;
+const FORBIDS: u64 = 1 << 54;
+const RESERVED: u64 = 1 << 55;
+
+impl Refusal {
+    /// The code, flags and domain, and an address in memory if that is told.
+    fn told(self) -> (u64, u64, u16, Option<PhysAddr>) {
+        match self {
+            Self::NoEntry => (1, 0, 0, None),
+            Self::Malformed => (1, RESERVED, 0, None),
+            Self::NoTable(at) => (3, 0, 0, Some(at)),
+            Self::Page { domain, why } => {
+                let flags = match why {
+                    Why::NotPresent => 0,
+                    Why::Forbidden => PRESENT | FORBIDS,
+                    Why::Reserved => PRESENT | RESERVED,
+                };
+                (2, flags, domain, None)
+            }
+            Self::NoPage { domain, at } => (4, 0, domain, Some(at)),
+        }
+    }
+}
+
+impl AmdRegisters {
+    /// Records a refusal and returns what the device is told.
+    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+        state.counts.faults += 1;
+        let (code, flags, domain, at) = refusal.told();
+        let write = match of.access {
+            AccessKind::Read => 0,
+            AccessKind::Write => WRITE,
+        };
+        let device = u64::from(of.stream.get() & 0xffff);
+        let low = code << 60 | flags | write | u64::from(domain) << 32 | device;
+        let high = at.map_or(of.iova.get(), PhysAddr::get);
+        self.log(state, [low, high]);
+        of.refused(code as u32)
+    }
+
+    /// Logs an event; with no room left the log stops.
+    pub(super) fn log(&self, state: &mut State, words: [u64; 2]) {
+        state.own.events.push(AmdEvent { words });
+        let registers = &mut state.own.registers;
+        if registers.status & status::EVENT_RUN == 0 {
+            state.counts.lost_events += 1;
+            return;
+        }
+        let bytes = 16u64 << (registers.event_base >> 56 & 0xf);
+        let (head, tail) = (registers.event_head, registers.event_tail);
+        let next = (tail + 16) % bytes;
+        if next == head % bytes {
+            registers.status |= status::EVENT_OVERFLOW;
+            registers.status &= !status::EVENT_RUN;
+            state.counts.lost_events += 1;
+            return;
+        }
+        let at = PhysAddr::new((registers.event_base & 0x000f_ffff_ffff_f000) + tail);
+        registers.event_tail = next;
+        registers.status |= status::EVENT_INTERRUPT;
+        match self.setup.records {
+            Pace::AtOnce => self.write_record(at, words),
+            Pace::After(ns) => {
+                let when = self.clock().now_ns().saturating_add(ns);
+                state.own.late.push_back((when, at, words));
+            }
+        }
+    }
+
+    /// Writes the records whose time has come.
+    pub(super) fn write_late_records(&self, state: &mut State) {
+        let now = self.clock().now_ns();
+        while let Some((when, at, words)) = state.own.late.front().copied() {
+            if when > now {
+                return;
+            }
+            self.write_record(at, words);
+            state.own.late.pop_front();
+        }
+    }
+
+    /// The word with the code comes last. A log where no memory is gets nothing.
+    fn write_record(&self, at: PhysAddr, [low, high]: [u64; 2]) {
+        let after = PhysAddr::new(at.get() + 8);
+        let _ = self.memory.write_u64(after, high);
+        let _ = self.memory.write_u64(at, low);
+    }
+}

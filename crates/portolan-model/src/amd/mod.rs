@@ -1,0 +1,75 @@
+//! An AMD-Vi unit behind its registers.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10: sections 2.2
+//! (device table and page tables), 2.4 (commands), 2.5 (events) and 3.4 (registers). Written from the
+//! specification, with no code of the driver's.
+//!
+//! Modelled: a device table whose entries are kept until told, malformed ones and those that let all
+//! pass included; host page tables of three levels and more; translation and walk caches tagged by
+//! domain; absence cached as well where the capability block says so (`NpCache`); commands that take
+//! effect at the COMPLETION_WAIT behind them, which what follows may overtake unless it flushes; the
+//! exclusion range; the event log with overflow, whose records may come after its tail has moved;
+//! commands that stop the unit; devices that keep translations.
+//!
+//! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Not modelled: interrupts
+//! and their remapping (invalidations of interrupt tables are accepted and counted), guest tables and
+//! PASIDs, the log of page requests, suppressed events (SE, SA), skipped levels and sizes in between
+//! (such entries count as malformed), one, two and six levels, memory that the unit does not snoop.
+
+mod commands;
+mod entries;
+mod events;
+mod queue;
+mod registers;
+mod setup;
+#[cfg(test)]
+mod tests;
+mod translate;
+mod unit;
+
+pub use commands::CommandKind;
+pub use setup::{AmdCounts, AmdEvent, AmdIdentification, AmdSetup};
+
+use portolan::addr::{Iova, StreamId};
+
+use crate::asking::Request;
+use crate::decode::AccessKind;
+use crate::inject::{DmaFault, Piece};
+use crate::unit::Unit;
+use unit::AmdVi;
+
+/// An AMD-Vi unit over the memory of a machine.
+///
+/// The code of a refused command ([`crate::inject::RegisterFaults::refuse`]) is that of the event
+/// which is logged of it; with a code of 0 the record stays empty.
+pub type AmdRegisters = Unit<AmdVi>;
+
+type State = crate::unit::State<AmdVi>;
+
+impl AmdRegisters {
+    /// Every event so far, logged or lost, oldest first.
+    pub fn events(&self) -> Vec<AmdEvent> {
+        self.lock().own.events.clone()
+    }
+
+    /// Lets the device with identifier `stream` (its low 16 bits) access `bytes` bytes at `iova`: where
+    /// each piece of it goes.
+    ///
+    /// # Errors
+    /// The first [`DmaFault`]; nothing of the transfer counts as done.
+    pub fn dma(
+        &self,
+        stream: StreamId,
+        iova: Iova,
+        access: AccessKind,
+        bytes: u64,
+    ) -> Result<Vec<Piece>, DmaFault> {
+        let of = Request {
+            stream,
+            pasid: None,
+            iova,
+            access,
+        };
+        self.reach(of, bytes)
+    }
+}

@@ -1,0 +1,151 @@
+//! The command buffer: sections 2.4 and 3.4.14 to 3.4.15.
+
+use portolan::addr::{InvalTag, PhysAddr};
+
+use super::commands::{Effect, Flush, Interrupt, Invalidate, decode};
+use super::registers::status;
+use super::{AmdRegisters, State};
+use crate::adversary::Rank;
+use crate::cache::Reach;
+use crate::decode::WalkMemory;
+use crate::inject::Violation;
+use crate::stage::{Drops, Sizes};
+
+/// ILLEGAL_COMMAND_ERROR (2.5.6) and COMMAND_HARDWARE_ERROR (2.5.7).
+const ILLEGAL: u32 = 5;
+const HARDWARE: u32 = 6;
+/// Bytes of a command.
+const BYTES: u64 = 16;
+
+impl AmdRegisters {
+    /// Carries out the commands whose time has come.
+    pub(super) fn fetch_all(&self, state: &mut State) {
+        self.write_late_records(state);
+        let size = state.own.registers.command_bytes();
+        // Once around at most, whatever the pointers say.
+        for _ in 0..size / BYTES {
+            let registers = &state.own.registers;
+            let (head, tail) = (registers.command_head, registers.command_tail);
+            let runs = registers.status & status::COMMANDS_RUN != 0;
+            if head == tail || !runs || self.rests(state) {
+                return;
+            }
+            if head >= size || tail >= size {
+                state.violations.push(Violation::QueueOverrun { tail });
+                state.own.registers.status &= !status::COMMANDS_RUN;
+                return;
+            }
+            match self.carry_out(state, head) {
+                Ok(()) => state.own.registers.command_head = (head + BYTES) % size,
+                Err(code) => {
+                    state.own.registers.status &= !status::COMMANDS_RUN;
+                    let at = self.command_at(state, head);
+                    // Of a code of zero not even where it was.
+                    let words = match code & 0xf {
+                        0 => [0, 0],
+                        code => [u64::from(code) << 60, at],
+                    };
+                    self.log(state, words);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn command_at(&self, state: &State, offset: u64) -> u64 {
+        (state.own.registers.command_base & 0x000f_ffff_ffff_f000) + offset
+    }
+
+    fn fetch(&self, state: &State, offset: u64) -> Option<[u64; 2]> {
+        let at = self.command_at(state, offset);
+        let read = |at| self.memory.snooped().read_u64(PhysAddr::new(at));
+        Some([read(at)?, read(at + 8)?])
+    }
+
+    fn carry_out(&self, state: &mut State, head: u64) -> Result<(), u32> {
+        let words = self.fetch(state, head).ok_or(HARDWARE)?;
+        if let Some(code) = self.consume(state) {
+            return Err(code);
+        }
+        let (kind, effect) = decode(words, &self.setup.identification).ok_or(ILLEGAL)?;
+        match effect {
+            Effect::Nothing => {}
+            Effect::Respond { to, response } => state.asking.tell(to, response),
+            Effect::Invalidate(what) => self.take(state, what),
+            Effect::Wait {
+                store,
+                interrupt,
+                flush,
+            } => {
+                if flush == Flush::No {
+                    let behind = self.behind(state, head);
+                    self.overtake(state, behind);
+                }
+                let awaited = std::mem::take(&mut state.pending);
+                self.complete(state, awaited);
+                if let Some((at, data)) = store {
+                    self.memory.write_u64(at, data).ok_or(HARDWARE)?;
+                }
+                if interrupt == Interrupt::Wanted {
+                    state.own.registers.status |= status::WAIT_INTERRUPT;
+                }
+            }
+        }
+        *state.counts.commands.entry(kind).or_default() += 1;
+        Ok(())
+    }
+
+    /// The invalidations between the wait at `head` and the next one that flushes.
+    fn behind(&self, state: &State, head: u64) -> Vec<Invalidate> {
+        let registers = &state.own.registers;
+        let (size, tail) = (registers.command_bytes(), registers.command_tail);
+        let mut behind = Vec::new();
+        let mut at = (head + BYTES) % size;
+        while at != tail {
+            let words = self.fetch(state, at);
+            match words.and_then(|words| decode(words, &self.setup.identification)) {
+                Some((_, Effect::Invalidate(what))) => behind.push(what),
+                Some((
+                    _,
+                    Effect::Wait {
+                        flush: Flush::Yes, ..
+                    },
+                ))
+                | None => break,
+                Some(_) => {}
+            }
+            at = (at + BYTES) % size;
+        }
+        behind
+    }
+}
+
+pub(super) fn rank(what: &Invalidate) -> Rank {
+    match what {
+        Invalidate::Entry { .. } => Rank::Streams,
+        Invalidate::Pages { drops, .. } if drops.pointers == Sizes::NONE => Rank::Leaves,
+        Invalidate::Pages { .. } | Invalidate::Everything => Rank::Translations,
+        Invalidate::Device(_) => Rank::Devices,
+    }
+}
+
+pub(super) fn invalidate(state: &mut State, what: Invalidate) {
+    match what {
+        Invalidate::Entry { device } => {
+            state.own.entries.remove(&device);
+        }
+        Invalidate::Pages {
+            domain,
+            range,
+            drops,
+        } => {
+            let reach = Reach::Range(InvalTag::new(domain.into()), range);
+            state.own.pages.invalidate(reach, None, drops);
+        }
+        Invalidate::Device(what) => state.remote.forget(what),
+        Invalidate::Everything => {
+            state.own.entries.clear();
+            state.own.pages.invalidate(Reach::All, None, Drops::ALL);
+        }
+    }
+}

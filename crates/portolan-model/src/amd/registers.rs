@@ -1,0 +1,183 @@
+//! The register file: section 3.4.
+
+use portolan::platform::Mmio;
+
+use super::{AmdIdentification, AmdRegisters, State};
+use crate::inject::{Drain, Violation};
+use crate::unit::{half, set_half};
+
+/// The contents of the registers.
+#[derive(Debug, Default)]
+pub(super) struct Registers {
+    pub device_table: u64,
+    pub command_base: u64,
+    pub event_base: u64,
+    pub control: u64,
+    /// Base and limit.
+    pub exclusion: [u64; 2],
+    features: u64,
+    pub command_head: u64,
+    pub command_tail: u64,
+    pub event_head: u64,
+    pub event_tail: u64,
+    pub status: u64,
+}
+
+/// Bits of the control register.
+pub(super) mod control {
+    pub const ENABLE: u64 = 1;
+    pub const EVENT_LOG: u64 = 1 << 2;
+    pub const COMMANDS: u64 = 1 << 12;
+}
+
+/// Bits of the status register.
+pub(super) mod status {
+    pub const EVENT_OVERFLOW: u64 = 1;
+    pub const EVENT_INTERRUPT: u64 = 1 << 1;
+    pub const WAIT_INTERRUPT: u64 = 1 << 2;
+    pub const EVENT_RUN: u64 = 1 << 3;
+    pub const COMMANDS_RUN: u64 = 1 << 4;
+}
+
+/// Bits of the status register that are cleared by writing them.
+const CLEARED: u64 = status::EVENT_OVERFLOW | status::EVENT_INTERRUPT | status::WAIT_INTERRUPT;
+/// Bits of heads and tails: offsets of entries of 16 bytes.
+const POINTER: u64 = 0x7_fff0;
+const STATUS: usize = 0x2020;
+
+impl Registers {
+    pub(super) fn reset(id: &AmdIdentification) -> Self {
+        Self {
+            features: id.features,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn enabled(&self) -> bool {
+        self.control & control::ENABLE != 0
+    }
+
+    /// Bytes of the command buffer.
+    pub(super) fn command_bytes(&self) -> u64 {
+        16 << (self.command_base >> 56 & 0xf)
+    }
+
+    fn at(&mut self, offset: usize) -> Option<&mut u64> {
+        Some(match offset & !7 {
+            0x00 => &mut self.device_table,
+            0x08 => &mut self.command_base,
+            0x10 => &mut self.event_base,
+            0x18 => &mut self.control,
+            0x20 => &mut self.exclusion[0],
+            0x28 => &mut self.exclusion[1],
+            0x30 => &mut self.features,
+            0x2000 => &mut self.command_head,
+            0x2008 => &mut self.command_tail,
+            0x2010 => &mut self.event_head,
+            0x2018 => &mut self.event_tail,
+            STATUS => &mut self.status,
+            _ => return None,
+        })
+    }
+}
+
+impl AmdRegisters {
+    fn read(&self, state: &mut State, offset: usize) -> u64 {
+        match state.own.registers.at(offset) {
+            Some(register) => *register,
+            None => {
+                state.violations.push(Violation::BadAccess { offset });
+                0
+            }
+        }
+    }
+
+    fn write(&self, state: &mut State, offset: usize, value: u64) {
+        let registers = &mut state.own.registers;
+        let runs = registers.status;
+        let in_use = match offset {
+            0x08 | 0x2000 => runs & status::COMMANDS_RUN != 0,
+            0x10 | 0x2018 => runs & status::EVENT_RUN != 0,
+            _ => false,
+        };
+        if in_use {
+            state.violations.push(Violation::WrittenInUse { offset });
+            return;
+        }
+        match (offset, registers.at(offset)) {
+            (0x18, _) => switch(state, value),
+            // The features are the unit's.
+            (0x30, _) => {}
+            (STATUS, Some(status)) => *status &= !(value & CLEARED),
+            (0x2000..=0x2018, Some(pointer)) => *pointer = value & POINTER,
+            (_, Some(register)) => *register = value,
+            (_, None) => state.violations.push(Violation::BadAccess { offset }),
+        }
+        if offset == 0x2008 {
+            self.wait_for(state, self.setup.pace);
+        }
+        self.go_on(state);
+    }
+}
+
+/// Writes the control register. What stopped by itself runs once it was turned off and on.
+fn switch(state: &mut State, value: u64) {
+    let registers = &mut state.own.registers;
+    let turned = registers.control ^ value;
+    registers.control = value;
+    if state.faults.control == Drain::Never {
+        return;
+    }
+    for (bit, run) in [
+        (control::COMMANDS, status::COMMANDS_RUN),
+        (control::EVENT_LOG, status::EVENT_RUN),
+    ] {
+        let both = bit | control::ENABLE;
+        let overflown = bit == control::EVENT_LOG && registers.status & status::EVENT_OVERFLOW != 0;
+        if value & both != both {
+            registers.status &= !run;
+        } else if turned & both != 0 && !overflown {
+            registers.status |= run;
+        }
+    }
+}
+
+impl Mmio for AmdRegisters {
+    fn read32(&self, offset: usize) -> u32 {
+        let mut state = self.lock();
+        match self.arrive(&mut state, offset, 4) {
+            Some(()) => half(self.read(&mut state, offset), offset),
+            None => u32::MAX,
+        }
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset, 4).is_none() {
+            return;
+        }
+        let whole = offset & !7;
+        // The other half of what is cleared by writing it is not written.
+        let mut word = match whole {
+            STATUS => 0,
+            _ => self.read(&mut state, offset),
+        };
+        set_half(&mut word, offset, value);
+        self.write(&mut state, whole, word);
+    }
+
+    fn read64(&self, offset: usize) -> u64 {
+        let mut state = self.lock();
+        match self.arrive(&mut state, offset, 8) {
+            Some(()) => self.read(&mut state, offset),
+            None => u64::MAX,
+        }
+    }
+
+    fn write64(&self, offset: usize, value: u64) {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset, 8).is_some() {
+            self.write(&mut state, offset, value);
+        }
+    }
+}

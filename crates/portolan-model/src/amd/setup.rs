@@ -1,0 +1,150 @@
+//! How a unit is set up, and what it tells of itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::CommandKind;
+use crate::clock::VirtualClock;
+use crate::inject::Pace;
+use crate::iommu::Temper;
+
+/// The capability block and the extended features, as a driver reads them and as the model behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmdIdentification {
+    /// The first five words of the capability block in PCI configuration space (3.2).
+    pub capability: [u32; 5],
+    /// The extended feature register (3.4.11).
+    pub features: u64,
+}
+
+/// Capability, word 0: `IotlbSup`.
+const DEVICE_TLB: u32 = 1 << 24;
+/// Capability, word 0: `NpCache`.
+const NOT_PRESENT: u32 = 1 << 26;
+/// Features: `PreFSup`, `PPRSup`, `IASup`.
+const PREFETCH: u64 = 1;
+const PAGE_REQUESTS: u64 = 1 << 1;
+const INVALIDATE_ALL: u64 = 1 << 6;
+
+impl Default for AmdIdentification {
+    /// 40-bit physical and 48-bit virtual addresses, five levels, device TLBs, INVALIDATE_IOMMU_ALL.
+    fn default() -> Self {
+        Self {
+            capability: [0x1b03_400f, 1, 0, 0, 0x0018_2800],
+            features: INVALIDATE_ALL | 1 << 10,
+        }
+    }
+}
+
+impl AmdIdentification {
+    /// With `NpCache`: absence is cached.
+    #[must_use]
+    pub fn caching_absence(mut self) -> Self {
+        self.capability[0] |= NOT_PRESENT;
+        self
+    }
+
+    /// With neither extended features nor what may be absent.
+    #[must_use]
+    pub fn bare() -> Self {
+        Self {
+            capability: [0x0003_000f, 1, 0, 0, 0x0018_2800],
+            features: 0,
+        }
+    }
+
+    pub(super) fn caches_absence(&self) -> bool {
+        self.capability[0] & NOT_PRESENT != 0
+    }
+
+    pub(super) fn has_device_tlbs(&self) -> bool {
+        self.capability[0] & DEVICE_TLB != 0
+    }
+
+    pub(super) fn prefetches(&self) -> bool {
+        self.features & PREFETCH != 0
+    }
+
+    pub(super) fn has_page_requests(&self) -> bool {
+        self.features & PAGE_REQUESTS != 0
+    }
+
+    pub(super) fn invalidates_all(&self) -> bool {
+        self.features & INVALIDATE_ALL != 0
+    }
+
+    /// Most levels of page tables (`HATS`).
+    pub(super) fn levels(&self) -> u64 {
+        4 + (self.features >> 10 & 3)
+    }
+}
+
+/// All that a unit is made from.
+#[derive(Clone, Debug)]
+pub struct AmdSetup {
+    /// What it is.
+    pub identification: AmdIdentification,
+    /// How its caches behave.
+    pub temper: Temper,
+    /// How fast its queue is.
+    pub pace: Pace,
+    /// When the record of an event is written, after the log's tail has moved.
+    pub records: Pace,
+    /// The clock by which it is slow.
+    pub clock: Arc<VirtualClock>,
+}
+
+impl Default for AmdSetup {
+    /// Adversarial and fast.
+    fn default() -> Self {
+        Self {
+            identification: AmdIdentification::default(),
+            temper: Temper::Adversarial,
+            pace: Pace::AtOnce,
+            records: Pace::AtOnce,
+            clock: Arc::default(),
+        }
+    }
+}
+
+/// Numbers of what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AmdCounts {
+    /// Commands carried out, by kind; a refused one is not.
+    pub commands: BTreeMap<CommandKind, u64>,
+    /// Translations answered by a cache.
+    pub hits: u64,
+    /// Translations that needed a walk.
+    pub misses: u64,
+    /// Table entries read.
+    pub walk_steps: u64,
+    /// Device table entries read.
+    pub configuration_reads: u64,
+    /// Accesses that went through.
+    pub accesses: u64,
+    /// Accesses that did not.
+    pub faults: u64,
+    /// Events that found no room, or no log.
+    pub lost_events: u64,
+    /// Responses to what nobody had asked, or had got one already.
+    pub stray_responses: u64,
+}
+
+/// An event, as its record's two words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AmdEvent {
+    /// The words, lowest first.
+    pub words: [u64; 2],
+}
+
+impl AmdEvent {
+    /// Which event.
+    pub fn code(&self) -> u32 {
+        (self.words[0] >> 60) as u32
+    }
+
+    /// Whose.
+    pub fn device(&self) -> u16 {
+        self.words[0] as u16
+    }
+}

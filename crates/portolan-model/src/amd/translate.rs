@@ -1,0 +1,159 @@
+//! From a device and an address to memory: section 2.2.
+
+use portolan::addr::{InvalTag, Iova, PhysAddr, StreamId};
+
+use super::entries::{Entry, Excluded, Remote, decode};
+use super::events::{Refusal, Why};
+use super::{AmdRegisters, State};
+use crate::asking::Request;
+use crate::decode::{Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};
+use crate::stage::{Ended, Known, Tag};
+
+/// Exclusion base: the range counts; it is every device's.
+const EXCLUDES: u64 = 1;
+const ALL_DEVICES: u64 = 1 << 1;
+
+impl AmdRegisters {
+    /// Where one address goes.
+    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+        let untranslated = Ok(PhysAddr::new(of.iova.get()));
+        if !state.own.registers.enabled() {
+            return untranslated;
+        }
+        let refused = |domain, why| Err(Refusal::Page { domain, why });
+        let (domain, table, permissions, excluded) = match self.entry(state, of.stream)? {
+            Entry::Passes => return untranslated,
+            Entry::Ends => return refused(0, Why::NotPresent),
+            Entry::Translates {
+                domain,
+                table,
+                permissions,
+                excluded,
+                ..
+            } => (domain, table, permissions, excluded),
+        };
+        if excludes(state.own.registers.exclusion, excluded, of.iova) {
+            return untranslated;
+        }
+        // Guest tables alone know PASIDs.
+        if of.pasid.is_some() {
+            return refused(domain, Why::NotPresent);
+        }
+        let Some(table) = table else {
+            return match permissions.allow(of.access) {
+                true => untranslated,
+                false => refused(domain, Why::Forbidden),
+            };
+        };
+        match self.page(state, domain, table, permissions, of.iova)? {
+            Known::Present { leaf, .. } if leaf.permissions.allow(of.access) => {
+                Ok(leaf.address(of.iova))
+            }
+            Known::Present { .. } => refused(domain, Why::Forbidden),
+            Known::Absent { .. } => refused(domain, Why::NotPresent),
+        }
+    }
+
+    /// Whether a device may ask for translations.
+    pub(super) fn gives_translations(&self, state: &mut State, stream: StreamId) -> bool {
+        let given = |entry| {
+            let remote = Remote::Given;
+            matches!(entry, Entry::Translates { remote: of, .. } if of == remote)
+        };
+        state.own.registers.enabled() && self.entry(state, stream).is_ok_and(given)
+    }
+
+    /// The entry of a device, kept or from memory.
+    fn entry(&self, state: &mut State, stream: StreamId) -> Result<Entry, Refusal> {
+        let device = stream.get() as u16;
+        if let Some(kept) = state.own.entries.get(&device) {
+            return *kept;
+        }
+        let base = state.own.registers.device_table;
+        let bytes = ((base & 0x1ff) + 1) << 12;
+        let offset = u64::from(device) * 32;
+        if offset >= bytes {
+            return Err(Refusal::NoEntry);
+        }
+        state.counts.configuration_reads += 1;
+        let at = PhysAddr::new((base & 0x000f_ffff_ffff_f000) + offset);
+        let entry = self.words(at).ok_or(Refusal::NoTable(at));
+        let entry = entry.and_then(|words| decode(words, &self.setup.identification));
+        state.own.entries.insert(device, entry);
+        entry
+    }
+
+    fn words(&self, at: PhysAddr) -> Option<[u64; 4]> {
+        let mut words = [0; 4];
+        for (i, word) in words.iter_mut().enumerate() {
+            let at = at.checked_add(8 * i as u64)?;
+            *word = self.memory.snooped().read_u64(at)?;
+        }
+        Some(words)
+    }
+
+    /// What a domain's tables say of an address. What is kept of a page has the permissions of the
+    /// device's entry in it.
+    fn page(
+        &self,
+        state: &mut State,
+        domain: u16,
+        table: TableRoot,
+        permissions: Permissions,
+        at: Iova,
+    ) -> Result<Known, Refusal> {
+        let owner = u32::from(domain);
+        let context = InvalTag::new(owner);
+        let tag = Tag { context, owner };
+        if let Some(known) = state.own.pages.lookup(context, at) {
+            state.counts.hits += 1;
+            return Ok(known);
+        }
+        state.counts.misses += 1;
+        let format = table.format;
+        if !format.holds(at) {
+            let level = format.levels() - 1;
+            return Ok(Known::Absent { level });
+        }
+        let (memory, top) = (self.memory.snooped(), Cursor::top(&table));
+        let pages = &mut state.own.pages;
+        let walk = pages.walk(&memory, tag, format, top, at, Ok::<_, WalkFault>);
+        let (known, size) = match walk {
+            Ok(found) => {
+                let page = found.leaf.size;
+                let permissions = found.leaf.permissions.and(permissions);
+                let leaf = Leaf {
+                    permissions,
+                    ..found.leaf
+                };
+                (Known::Present { leaf, page }, page)
+            }
+            Err(Ended::Here(fault) | Ended::Locating(fault)) => match fault {
+                WalkFault::NoTranslation { level } => {
+                    let absent = Known::Absent { level };
+                    if !self.setup.identification.caches_absence() {
+                        return Ok(absent);
+                    }
+                    (absent, format.span(level))
+                }
+                WalkFault::Unreadable { entry: at, .. } => {
+                    return Err(Refusal::NoPage { domain, at });
+                }
+                WalkFault::BadEntry { .. } => {
+                    let why = Why::Reserved;
+                    return Err(Refusal::Page { domain, why });
+                }
+            },
+        };
+        state.own.pages.insert(tag, at, size, known);
+        Ok(known)
+    }
+}
+
+/// Whether an address is in the exclusion range of a device (3.4.6 and 3.4.7).
+fn excludes([base, limit]: [u64; 2], excluded: Excluded, at: Iova) -> bool {
+    let page = |word: u64| word & 0x000f_ffff_ffff_f000;
+    let within = (page(base)..=page(limit) | 0xfff).contains(&at.get());
+    let concerned = base & ALL_DEVICES != 0 || excluded == Excluded::Yes;
+    base & EXCLUDES != 0 && concerned && within
+}

@@ -1,0 +1,99 @@
+//! What an AMD-Vi unit has of its own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use portolan::addr::{PhysAddr, StreamId};
+
+use super::commands::Invalidate;
+use super::entries::Entry;
+use super::events::Refusal;
+use super::registers::Registers;
+use super::{AmdCounts, AmdEvent, AmdRegisters, AmdSetup, State, queue};
+use crate::adversary::Rank;
+use crate::asking::Request;
+use crate::clock::VirtualClock;
+use crate::inject::DmaFault;
+use crate::iommu::Temper;
+use crate::stage::Stage;
+use crate::unit::{Design, Sums};
+
+/// AMD-Vi.
+#[derive(Debug)]
+pub enum AmdVi {}
+
+#[derive(Debug)]
+pub struct Own {
+    pub(super) registers: Registers,
+    /// Device table entries, or the refusals that reading them ended in.
+    pub(super) entries: BTreeMap<u16, Result<Entry, Refusal>>,
+    pub(super) pages: Stage,
+    pub(super) events: Vec<AmdEvent>,
+    /// Records that are still to be written: from which nanosecond on, where, and what.
+    pub(super) late: VecDeque<(u64, PhysAddr, [u64; 2])>,
+}
+
+impl Design for AmdVi {
+    type Setup = AmdSetup;
+    type Own = Own;
+    type Counts = AmdCounts;
+    type Invalidate = Invalidate;
+    type Refusal = Refusal;
+
+    const WINDOW: usize = 0x4000;
+
+    fn conditions(setup: &AmdSetup) -> (&Temper, &Arc<VirtualClock>) {
+        (&setup.temper, &setup.clock)
+    }
+
+    fn reset(setup: &AmdSetup) -> Own {
+        Own {
+            registers: Registers::reset(&setup.identification),
+            entries: BTreeMap::new(),
+            pages: Stage::new(&setup.temper),
+            events: Vec::new(),
+            late: VecDeque::new(),
+        }
+    }
+
+    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+        vec![&mut own.pages]
+    }
+
+    fn others(own: &Own) -> usize {
+        own.entries.len()
+    }
+
+    fn told(counts: &AmdCounts, sums: Sums) -> AmdCounts {
+        AmdCounts {
+            accesses: sums.accesses,
+            walk_steps: sums.walk_steps,
+            stray_responses: sums.stray_responses,
+            ..counts.clone()
+        }
+    }
+
+    fn go_on(unit: &AmdRegisters, state: &mut State) {
+        unit.fetch_all(state);
+    }
+
+    fn translate(unit: &AmdRegisters, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+        unit.translate(state, of)
+    }
+
+    fn refuse(unit: &AmdRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+        unit.refuse(state, refusal, of)
+    }
+
+    fn rank(what: &Invalidate) -> Rank {
+        queue::rank(what)
+    }
+
+    fn invalidate(state: &mut State, what: Invalidate) {
+        queue::invalidate(state, what);
+    }
+
+    fn lets_translate(unit: &AmdRegisters, state: &mut State, stream: StreamId) -> bool {
+        unit.gives_translations(state, stream)
+    }
+}
