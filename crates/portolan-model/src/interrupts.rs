@@ -216,10 +216,6 @@ impl SharedWord for InterruptedWord {
         self.at().fetch_add(value, order)
     }
 
-    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
-        self.at().fetch_and(mask, order)
-    }
-
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
         self.at().fetch_or(mask, order)
     }

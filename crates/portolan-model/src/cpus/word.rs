@@ -68,11 +68,6 @@ impl SharedWord for VirtualWord {
         self.value.fetch_add(value, order)
     }
 
-    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
-        self.write();
-        self.value.fetch_and(mask, order)
-    }
-
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
         self.write();
         self.value.fetch_or(mask, order)

@@ -96,3 +96,15 @@ impl From<DomainId> for InvalTag {
         Self(id.0.into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_the_number_of_what_it_is_made_of() {
+        assert_eq!(InvalTag::from(Asid::new(3)), InvalTag::new(3));
+        assert_eq!(InvalTag::from(Vmid::new(0xfffe)), InvalTag::new(0xfffe));
+        assert_eq!(InvalTag::from(DomainId::new(5)), InvalTag::new(5));
+    }
+}

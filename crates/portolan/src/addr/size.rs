@@ -150,4 +150,12 @@ mod tests {
         assert_eq!(set.smallest(), Some(PageSize::SIZE_4K));
         assert_eq!(PageSizes::default().smallest(), None);
     }
+
+    #[test]
+    fn a_size_that_is_added_twice_is_in_the_set() {
+        let set = PageSizes::from_bits(1 << 12 | 1 << 21);
+        assert_eq!(set.bits(), 0x20_1000);
+        assert_eq!(set.with(PageSize::SIZE_2M), set);
+        assert!(set.contains(PageSize::SIZE_4K) && !set.contains(PageSize::SIZE_1G));
+    }
 }

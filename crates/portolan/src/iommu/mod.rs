@@ -144,9 +144,7 @@ pub trait Domain: Send + Sync {
     /// Leaves tables that small unmaps empty in place while there are at most `pages` table pages in
     /// all: then the next map there allocates nothing, and walk caches need not be invalidated.
     /// Domains without tables have nothing to keep.
-    fn keep_empty_tables(&self, pages: usize) {
-        let _ = pages;
-    }
+    fn keep_empty_tables(&self, _pages: usize) {}
 
     /// What an address translates to now.
     fn translate(&self, iova: Iova) -> Option<Translation>;
@@ -178,8 +176,7 @@ pub trait Iommu: Send + Sync {
     /// # Errors
     /// As [`Iommu::block`]; [`AttachError::NoPasids`], and [`AttachError::Mismatch`] for a PASID that
     /// is too wide, or is that of requests without one (0).
-    fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
-        let _ = (stream, pasid);
+    fn block_pasid(&self, _stream: StreamId, _pasid: Pasid) -> Result<(), AttachError> {
         Err(AttachError::NoPasids)
     }
 
@@ -187,9 +184,7 @@ pub trait Iommu: Send + Sync {
     /// message doorbells, regions that firmware's devices use. Hands each to `each`.
     ///
     /// *Context.* Task.
-    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
-        let _ = (stream, each);
-    }
+    fn reserved(&self, _stream: StreamId, _each: &mut dyn FnMut(ReservedRegion)) {}
 
     /// The oldest thing that the unit has to say of refused accesses, if any.
     ///
@@ -224,11 +219,10 @@ pub trait Attach<D: Domain>: Iommu {
     /// As [`Attach::attach`] and [`Iommu::block_pasid`].
     fn attach_pasid(
         &self,
-        stream: StreamId,
-        pasid: Pasid,
-        domain: &Arc<D>,
+        _stream: StreamId,
+        _pasid: Pasid,
+        _domain: &Arc<D>,
     ) -> Result<(), AttachError> {
-        let _ = (stream, pasid, domain);
         Err(AttachError::NoPasids)
     }
 }

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    SyncError, Walker, WriteBuffer,
+    Caching, Capabilities, CombineOptions, Combined, Gather, InvalidationQueue, LeafOnly, PageForm,
+    Quirks, RangeForm, Step, SyncError, Walker, WriteBuffer,
 };
-use crate::platform::{Nanos, SlabTables};
+use crate::platform::{Clock, Nanos, SlabTables};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, PageTable, SplitError, Translation};
 
@@ -25,6 +25,7 @@ const LATE: IommuError = IommuError::TimedOut {
 #[derive(Default)]
 struct Queue {
     late: AtomicBool,
+    released: AtomicU64,
 }
 
 impl InvalidationQueue for Queue {
@@ -40,10 +41,24 @@ impl InvalidationQueue for Queue {
 }
 
 impl TagPool for Queue {
-    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
-        Ok(())
+    fn release(&self, context: InvalTag) -> Result<(), IommuError> {
+        self.released.store(context.get().into(), Ordering::Relaxed);
+        match self.late.load(Ordering::Relaxed) {
+            true => Err(LATE),
+            false => Ok(()),
+        }
     }
 }
+
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
+crate::one_cpu!(Still);
 
 type Tables = PagedDomain<Armv8Stage1<12>, SlabTables<AtomicU64>, Queue>;
 
@@ -235,4 +250,39 @@ fn a_domain_that_says_nothing_of_splits_refuses_them_and_everything_owed_is_due(
     domain.unmap(whole, &mut owed).unwrap();
     assert!(domain.is_due(&owed));
     domain.sync(&mut owed).unwrap();
+}
+
+#[test]
+fn a_tag_goes_back_to_the_queue_however_it_is_reached() {
+    let queue = alloc::sync::Arc::new(Queue::default());
+    let released = || queue.released.load(Ordering::Relaxed);
+    queue.clone().release(InvalTag::new(4)).unwrap();
+    assert_eq!(released(), 4);
+    let combined = Combined::new(Still, queue.clone(), CombineOptions::default());
+    combined.release(InvalTag::new(5)).unwrap();
+    assert_eq!(released(), 5);
+    queue.late.store(true, Ordering::Relaxed);
+    assert_eq!(combined.release(InvalTag::new(6)), Err(LATE));
+}
+
+#[test]
+fn tables_that_are_to_be_kept_stay_when_they_are_empty() {
+    let domain = domain();
+    domain.keep_empty_tables(3);
+    let range = IovaRange::page(Iova::new(0), PAGE);
+    let mut owed = Gather::new();
+    let (pa, bytes) = (PhysAddr::new(0x1000), PAGE.bytes());
+    domain
+        .map(range.start(), pa, bytes, Access::READ, &mut owed)
+        .unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(domain.table().pages(), 3);
+    let other = self::domain();
+    other
+        .map(range.start(), pa, bytes, Access::READ, &mut owed)
+        .unwrap();
+    other.unmap(range, &mut owed).unwrap();
+    other.sync(&mut owed).unwrap();
+    assert_eq!(other.table().pages(), 2);
 }

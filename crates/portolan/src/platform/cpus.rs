@@ -40,9 +40,6 @@ pub trait SharedWord: Send + Sync + 'static {
     /// Adds, wrapping around, and returns what it held.
     fn fetch_add(&self, value: u64, order: Ordering) -> u64;
 
-    /// Clears all bits that `mask` lacks, and returns what it held.
-    fn fetch_and(&self, mask: u64, order: Ordering) -> u64;
-
     /// Sets the bits of `mask`, and returns what it held.
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64;
 }
@@ -75,9 +72,7 @@ pub trait Cpus: Clock + Send + Sync + 'static {
 
     /// Called when the last user of something was an interrupt handler, or may have been: a task has
     /// to drop it. Where handlers call the library, it must not be dropped here.
-    fn drop_later(&self, left: LeftBehind) {
-        drop(left);
-    }
+    fn drop_later(&self, _left: LeftBehind) {}
 
     /// Who is told of maps, unmaps, flushes and faults. Where that is nobody, as by default, the
     /// reports are not compiled.
@@ -190,11 +185,6 @@ impl SharedWord for AtomicU64 {
     #[inline]
     fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
         self.fetch_add(value, order)
-    }
-
-    #[inline]
-    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
-        self.fetch_and(mask, order)
     }
 
     #[inline]

@@ -47,12 +47,6 @@ pub trait Lock<T>: Send + Sync {
     fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         f(&mut self.lock())
     }
-
-    /// Holds the lock during `f` if it is free.
-    #[inline]
-    fn try_with<R>(&self, f: impl FnOnce(&mut T) -> R) -> Option<R> {
-        self.try_lock().map(|mut held| f(&mut held))
-    }
 }
 
 impl<T: Send> Lock<T> for spin::Mutex<T> {

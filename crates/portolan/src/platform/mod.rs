@@ -82,9 +82,7 @@ pub trait TableMem<W: Word>: Send + Sync {
     fn table(&self, table: PhysAddr, size: PageSize) -> &[W];
 
     /// Writes the cache lines that hold `bytes` back to memory, without waiting.
-    fn clean(&self, bytes: PhysRange) {
-        let _ = bytes;
-    }
+    fn clean(&self, _bytes: PhysRange) {}
 
     /// Waits until everything cleaned before is in memory.
     fn clean_barrier(&self) {}
@@ -92,9 +90,7 @@ pub trait TableMem<W: Word>: Send + Sync {
     /// Drops the cache lines that hold `bytes`, so that the next read comes from memory: before a
     /// CPU reads what a unit that does not snoop wrote to a queue. Nothing has to be done where such
     /// memory is not cached, or where every unit snoops.
-    fn invalidate(&self, bytes: PhysRange) {
-        let _ = bytes;
-    }
+    fn invalidate(&self, _bytes: PhysRange) {}
 }
 
 impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
@@ -160,3 +156,6 @@ impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for alloc::sync::Arc<M> {
         (**self).invalidate(bytes);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -160,12 +160,6 @@ impl SharedWord for LoomWord {
         old
     }
 
-    fn fetch_and(&self, mask: u64, order: Ordering) -> u64 {
-        let old = self.0.fetch_and(mask, order);
-        changed();
-        old
-    }
-
     fn fetch_or(&self, mask: u64, order: Ordering) -> u64 {
         let old = self.0.fetch_or(mask, order);
         changed();

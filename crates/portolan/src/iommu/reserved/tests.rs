@@ -93,3 +93,16 @@ fn regions_that_contradict_each_other_are_refused() {
     let all = [closed[0], doorbell, closed[1], registers];
     assert_eq!(disjoint(&all, PAGE).unwrap(), all);
 }
+
+#[test]
+fn registers_that_two_regions_name_are_no_contradiction() {
+    let registers = RW | Access::DEVICE;
+    let (one, two) = (
+        direct(0x1000, 0x2fff, registers),
+        direct(0x2000, 0x3fff, registers),
+    );
+    assert!(!one.contradicts(&two, PAGE));
+    assert!(one.contradicts(&direct(0x2000, 0x3fff, RW), PAGE));
+    let found = disjoint(&[one, two], PAGE).unwrap();
+    assert_eq!(found, [direct(0x1000, 0x3fff, registers)]);
+}

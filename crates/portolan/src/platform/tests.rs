@@ -1,0 +1,225 @@
+//! Pointers to a platform's parts pass every call on, and what the parts do where nothing is said.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use spin::Mutex;
+
+use super::{
+    Clock, Cpus, Guarded, HostTables, LeftBehind, Nanos, OutOfTableMemory, SharedWord, SpinCpus,
+    SpinLock, TableMem, TraceEvent, Tracer,
+};
+use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
+
+const PAGE: PageSize = PageSize::SIZE_4K;
+const AT: PhysAddr = PhysAddr::new(0x5000);
+
+/// Notes what it is asked for.
+#[derive(Default)]
+struct Noting {
+    log: Mutex<String>,
+    words: [AtomicU64; 3],
+}
+
+impl Noting {
+    fn note(&self, what: String) {
+        let mut log = self.log.lock();
+        log.push_str(&what);
+        log.push(';');
+    }
+}
+
+impl TableMem<AtomicU64> for Noting {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.note(format!("alloc {}", size.bytes()));
+        Ok(AT)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.note(format!("free {table} {}", size.bytes()));
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        self.note(format!("table {table} {}", size.bytes()));
+        &self.words
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        self.note(format!("clean {}", bytes.start()));
+    }
+
+    fn clean_barrier(&self) {
+        self.note("barrier".into());
+    }
+
+    fn invalidate(&self, bytes: PhysRange) {
+        self.note(format!("invalidate {}", bytes.start()));
+    }
+}
+
+fn use_all(memory: impl TableMem<AtomicU64>) {
+    let bytes = PhysRange::page(PhysAddr::new(0x7000), PAGE);
+    assert_eq!(memory.alloc(PAGE), Ok(AT));
+    assert_eq!(memory.table(AT, PAGE).len(), 3);
+    memory.clean(bytes);
+    memory.clean_barrier();
+    memory.invalidate(bytes);
+    memory.free(AT, PAGE);
+}
+
+#[test]
+fn a_pointer_to_table_memory_passes_every_call_on() {
+    let all =
+        "alloc 4096;table 0x5000 4096;clean 0x7000;barrier;invalidate 0x7000;free 0x5000 4096;";
+    let memory = Arc::new(Noting::default());
+    use_all(&*memory);
+    assert_eq!(*memory.log.lock(), all);
+    memory.log.lock().clear();
+    use_all(memory.clone());
+    assert_eq!(*memory.log.lock(), all);
+}
+
+#[derive(Default)]
+struct Three {
+    relaxed: AtomicUsize,
+    wanted: AtomicUsize,
+    left: AtomicUsize,
+}
+
+impl Clock for Three {
+    fn now(&self) -> Nanos {
+        Nanos::new(7)
+    }
+
+    fn relax(&self) {
+        self.relaxed.fetch_add(1, Relaxed);
+    }
+}
+
+impl Tracer for Three {
+    fn event(&self, _event: &TraceEvent<'_>) {}
+}
+
+impl Cpus for Three {
+    type Word = AtomicU64;
+    type Lock<T: Send> = SpinLock<T>;
+
+    fn count(&self) -> usize {
+        3
+    }
+
+    fn current(&self) -> CpuId {
+        CpuId::new(2)
+    }
+
+    fn coarse_now(&self) -> Nanos {
+        Nanos::new(6)
+    }
+
+    fn flush_wanted(&self) {
+        self.wanted.fetch_add(1, Relaxed);
+    }
+
+    fn drop_later(&self, left: LeftBehind) {
+        assert_eq!(format!("{left:?}"), "LeftBehind");
+        self.left.fetch_add(1, Relaxed);
+    }
+
+    fn tracer(&self) -> Option<&dyn Tracer> {
+        Some(self)
+    }
+}
+
+struct Item;
+
+impl super::Item for Item {
+    fn next(&mut self) -> &mut Option<LeftBehind> {
+        unreachable!("it is in no list")
+    }
+}
+
+#[test]
+fn a_pointer_to_cpus_passes_every_call_on() {
+    let cpus = Arc::new(Three::default());
+    let pointer = cpus.clone();
+    fn ask(cpus: impl Cpus) {
+        assert_eq!((cpus.count(), cpus.current()), (3, CpuId::new(2)));
+        let times = (cpus.now(), cpus.coarse_now());
+        assert_eq!(times, (Nanos::new(7), Nanos::new(6)));
+        cpus.relax();
+        cpus.flush_wanted();
+        cpus.drop_later(LeftBehind::new(alloc::boxed::Box::new(Item)));
+        assert!(cpus.tracer().is_some());
+    }
+    ask(pointer);
+    let counts = [&cpus.relaxed, &cpus.wanted, &cpus.left];
+    assert_eq!(counts.map(|count| count.load(Relaxed)), [1, 1, 1]);
+}
+
+/// Says no more than it has to.
+struct Terse;
+
+impl Clock for Terse {
+    fn now(&self) -> Nanos {
+        Nanos::new(9)
+    }
+}
+
+crate::one_cpu!(Terse);
+
+#[test]
+fn the_cheap_time_is_the_time_where_nothing_is_said_and_nobody_is_told() {
+    assert_eq!(Terse.coarse_now(), Nanos::new(9));
+    assert!(Terse.tracer().is_none());
+    assert_eq!((Terse.count(), Terse.current()), (1, CpuId::new(0)));
+}
+
+#[test]
+fn spinning_cpus_are_as_many_as_said_and_at_least_one() {
+    let cpus = |count, current: u32| SpinCpus::new(count, Terse, move || CpuId::new(current));
+    let named = |count, current| {
+        let cpus = cpus(count, current);
+        (cpus.count(), cpus.current().get())
+    };
+    assert_eq!(named(4, 3), (4, 3));
+    assert_eq!(named(4, 4), (4, 0));
+    assert_eq!(named(4, 7), (4, 3));
+    assert_eq!(named(0, 5), (1, 0));
+    assert_eq!(cpus(2, 0).now(), Nanos::new(9));
+}
+
+#[test]
+fn a_word_that_cpus_share_holds_what_the_last_call_left() {
+    let word: AtomicU64 = SharedWord::new(5);
+    assert_eq!(SharedWord::load(&word, Relaxed), 5);
+    SharedWord::store(&word, 6, Relaxed);
+    assert_eq!(SharedWord::swap(&word, 7, Relaxed), 6);
+    assert_eq!(SharedWord::fetch_add(&word, 3, Relaxed), 7);
+    assert_eq!(SharedWord::fetch_or(&word, 0x10, Relaxed), 10);
+    let other = SharedWord::compare_exchange_weak(&word, 1, 2, Relaxed, Relaxed);
+    assert_eq!(other, Err(26));
+}
+
+#[test]
+fn pages_that_are_out_are_counted() {
+    let memory = HostTables::<AtomicU64>::new(PAGE, 3);
+    let one = memory.alloc(PAGE).unwrap();
+    let two = memory.alloc(PAGE).unwrap();
+    assert_eq!(memory.live(), 2);
+    memory.free(one, PAGE);
+    assert_eq!(memory.live(), 1);
+    memory.free(two, PAGE);
+    assert_eq!(memory.live(), 0);
+}
+
+#[test]
+fn what_is_guarded_is_shown_unless_somebody_holds_it() {
+    let guarded = Guarded::<Terse, u32>::new(4);
+    assert_eq!(format!("{guarded:?}"), "Guarded(4)");
+    let held = guarded.lock();
+    assert_eq!(format!("{guarded:?}"), "Guarded(held)");
+    assert!(guarded.try_lock().is_none());
+    drop(held);
+    assert_eq!(guarded.into_inner(), 4);
+}
