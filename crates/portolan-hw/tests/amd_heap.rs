@@ -5,101 +5,74 @@
 #[path = "../../portolan/tests/support/watched_heap.rs"]
 mod watched_heap;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, Iommu};
-use portolan::platform::{Mmio, OutOfTableMemory, SlabTables, TableMem};
+use portolan::platform::{Mmio, OutOfTableMemory, TableMem};
 use portolan::table::Access;
-use portolan_hw::amd::spec::command::{OPCODE, opcode, wait};
-use portolan_hw::amd::spec::reg::{self, control, status};
 use portolan_hw::amd::{AmdVi, Capability, Config};
-use watched_heap::{Machine, held, uses};
+use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
+use portolan_model::memory::{ModelMemory, Visibility};
+use watched_heap::{Machine, aside, held, uses};
 
 const PAGE: u64 = 4096;
 
-/// A unit that carries commands out as they come.
+/// The model's unit and its memory, whose own heap does not count.
 #[derive(Clone)]
-struct Hardware {
-    memory: Arc<SlabTables<AtomicU64>>,
-    regs: Arc<Mutex<Vec<u64>>>,
-}
+struct Hardware(Arc<AmdRegisters>);
 
 impl TableMem<AtomicU64> for Hardware {
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
         assert_eq!(held(), 0, "table memory under a lock");
-        self.memory.alloc(size)
+        TableMem::alloc(&**self.0.memory(), size)
     }
 
     fn free(&self, table: PhysAddr, size: PageSize) {
         assert_eq!(held(), 0, "table memory under a lock");
-        self.memory.free(table, size);
+        TableMem::free(&**self.0.memory(), table, size);
     }
 
     fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
-        self.memory.table(table, size)
-    }
-}
-
-impl Hardware {
-    fn word(&self, at: u64) -> &AtomicU64 {
-        let page = PhysAddr::new(at & !(PAGE - 1));
-        &self.memory.table(page, PageSize::SIZE_4K)[(at % PAGE) as usize / 8]
+        TableMem::table(&**self.0.memory(), table, size)
     }
 }
 
 impl Mmio for Hardware {
-    fn read32(&self, _: usize) -> u32 {
-        0
+    fn read32(&self, offset: usize) -> u32 {
+        aside(|| self.0.read32(offset))
     }
 
-    fn write32(&self, _: usize, _: u32) {}
+    fn write32(&self, offset: usize, value: u32) {
+        aside(|| self.0.write32(offset, value));
+    }
 
     fn read64(&self, offset: usize) -> u64 {
-        self.regs.lock().unwrap()[offset / 8]
+        aside(|| self.0.read64(offset))
     }
 
     fn write64(&self, offset: usize, value: u64) {
-        let mut regs = self.regs.lock().unwrap();
-        regs[offset / 8] = value;
-        let runs = status::COMMANDS_RUN | status::EVENT_RUNS;
-        regs[reg::STATUS / 8] = match regs[reg::CONTROL / 8] & control::COMMANDS {
-            0 => 0,
-            _ => runs,
-        };
-        while regs[reg::STATUS / 8] != 0
-            && regs[reg::COMMAND_HEAD / 8] != regs[reg::COMMAND_TAIL / 8]
-        {
-            let head = regs[reg::COMMAND_HEAD / 8];
-            let at = (regs[reg::COMMAND_BASE / 8] & 0xf_ffff_f000) + head;
-            let words = [self.word(at), self.word(at + 8)].map(|word| word.load(Ordering::Acquire));
-            let waits = OPCODE.of(words[0]) == opcode::COMPLETION_WAIT;
-            if waits && wait::STORE.of(words[0]) == 1 {
-                self.word(words[0] & wait::ADDRESS)
-                    .store(words[1], Ordering::Release);
-            }
-            regs[reg::COMMAND_HEAD / 8] = (head + 16) % (256 * 16);
-        }
+        aside(|| self.0.write64(offset, value));
     }
 }
 
 #[test]
 fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
-    let memory = SlabTables::new(PhysAddr::new(0x10_0000), PageSize::SIZE_4K, 64);
-    let regs = vec![0; 0x2030 / 8];
-    let hardware = Hardware {
-        memory: Arc::new(memory),
-        regs: Arc::new(Mutex::new(regs)),
+    let memory = ModelMemory::new(PhysAddr::new(0x10_0000), 64, Visibility::AtOnce);
+    let identification = AmdIdentification::default().caching_absence();
+    let setup = AmdSetup {
+        identification,
+        ..AmdSetup::default()
     };
-    hardware.regs.lock().unwrap()[reg::FEATURES / 8] = 1 << 6;
-    let capability = Capability::parse([0x1f03_400f, 1, 0, 0, 0x0018_2800]).unwrap();
+    let hardware = Hardware(Arc::new(AmdRegisters::new(setup, Arc::new(memory))));
+    let capability = Capability::parse(identification.capability).unwrap();
     let config = Config {
         streams_lg2: 7,
         ..Config::default()
     };
-    let (regs, mem) = (hardware.clone(), hardware);
+    let (regs, mem) = (hardware.clone(), hardware.clone());
     let unit = AmdVi::enable(regs, mem, Machine, capability, config).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     uses("making it");
@@ -127,4 +100,5 @@ fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
     drop(domain);
     unit.release().unwrap();
     uses("releasing");
+    assert_eq!(hardware.0.violations(), []);
 }

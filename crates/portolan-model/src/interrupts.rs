@@ -100,33 +100,53 @@ pub struct Scenario {
     pub after: Box<dyn FnOnce()>,
 }
 
+/// Whether an interrupt came before the body had ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Struck {
+    /// It did.
+    Yes,
+    /// There is no such step.
+    No,
+}
+
+/// Runs a scenario with the interrupt at the step `at`, counted from 1, or as soon as it is let in.
+///
+/// # Panics
+/// If the handler needs a lock that the body holds, or waits; and if the scenario panics.
+pub fn strike(masking: Masking, at: u64, scenario: Scenario) -> Struck {
+    let Scenario {
+        body,
+        handler,
+        after,
+    } = scenario;
+    CPU.with(|cpu| {
+        cpu.steps.set(0);
+        cpu.held.set(0);
+        cpu.inside.set(false);
+        cpu.masking.set(masking);
+        cpu.strike_at.set(Some(at));
+        *cpu.handler.borrow_mut() = Some(handler);
+    });
+    body();
+    let late = CPU.with(|cpu| {
+        cpu.strike_at.set(None);
+        cpu.handler.borrow_mut().take()
+    });
+    after();
+    match late {
+        Some(_) => Struck::No,
+        None => Struck::Yes,
+    }
+}
+
 /// Runs what `scenario` makes, with the interrupt at the first step, at the second, and so on until
 /// the body has ended before. Returns the number of steps at which it struck.
 ///
 /// # Panics
-/// If the handler needs a lock that the body holds, or waits; and if the scenario panics.
+/// As [`strike`].
 pub fn sweep(masking: Masking, mut scenario: impl FnMut() -> Scenario) -> u64 {
     for at in 1.. {
-        let Scenario {
-            body,
-            handler,
-            after,
-        } = scenario();
-        CPU.with(|cpu| {
-            cpu.steps.set(0);
-            cpu.held.set(0);
-            cpu.inside.set(false);
-            cpu.masking.set(masking);
-            cpu.strike_at.set(Some(at));
-            *cpu.handler.borrow_mut() = Some(handler);
-        });
-        body();
-        let late = CPU.with(|cpu| {
-            cpu.strike_at.set(None);
-            cpu.handler.borrow_mut().take()
-        });
-        after();
-        if late.is_some() {
+        if strike(masking, at, scenario()) == Struck::No {
             return at - 1;
         }
     }

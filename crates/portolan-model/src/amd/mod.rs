@@ -47,6 +47,11 @@ pub type AmdRegisters = Unit<AmdVi>;
 type State = crate::unit::State<AmdVi>;
 
 impl AmdRegisters {
+    /// What it is.
+    pub fn identification(&self) -> AmdIdentification {
+        self.setup.identification
+    }
+
     /// Every event so far, logged or lost, oldest first.
     pub fn events(&self) -> Vec<AmdEvent> {
         self.lock().own.events.clone()

@@ -143,6 +143,16 @@ pub fn held() -> u32 {
     HELD.get()
 }
 
+/// Runs hardware, whose locks and heap are not those of the code under test.
+pub fn aside<T>(hardware: impl FnOnce() -> T) -> T {
+    let before = (HELD.take(), UNDER_LOCK.get(), USES.get());
+    let done = hardware();
+    HELD.set(before.0);
+    UNDER_LOCK.set(before.1);
+    USES.set(before.2);
+    done
+}
+
 /// Fails if the heap was used under a lock since the last call; how often it was used at all.
 pub fn uses(context: &str) -> u32 {
     assert_eq!(UNDER_LOCK.take(), 0, "{context}: heap under a lock");

@@ -7,7 +7,7 @@ use portolan::iommu::{Awaited, Iommu as _, IommuError, ReservedKind, ReservedReg
 use portolan::platform::Mmio as _;
 use portolan::table::Access;
 
-use super::mock::{FEATURES, HEADER, Mock, Wrong};
+use super::machine::{Machine, Wrong};
 use super::{STREAM, config};
 use crate::amd::spec::reg::{self, control, status};
 use crate::amd::{Config, StreamSettings};
@@ -41,12 +41,12 @@ fn with(maps: &[Reserved]) -> Config {
 #[test]
 fn flags_of_the_unit_are_as_firmware_says() {
     let flags = Some(UnitFlags::PASS_POSTED_WRITES | UnitFlags::ISOCHRONOUS);
-    let mock = Mock::new(FEATURES);
+    let machine = Machine::new();
     // Found: tunnelling, a limit for devices' TLBs, guest tables and their log, a table in segments.
-    mock.write64(reg::CONTROL, 1 << 1 | 4 << 5 | 1 << 16 | 1 << 28 | 1 << 34);
+    machine.write64(reg::CONTROL, 1 << 1 | 4 << 5 | 1 << 16 | 1 << 28 | 1 << 34);
     let config = Config { flags, ..config() };
-    let _unit = mock.enable(HEADER, config).unwrap();
-    assert_eq!(mock.reg(reg::CONTROL), ON | 4 << 5 | 1 << 8 | 1 << 11);
+    let _unit = machine.enable(config).unwrap();
+    assert_eq!(machine.reg(reg::CONTROL), ON | 4 << 5 | 1 << 8 | 1 << 11);
 }
 
 #[test]
@@ -67,16 +67,16 @@ fn interrupts_pass_from_the_streams_that_firmware_names() {
         settings(127, u16::MAX, Passes::INIT, SystemManagement::Aborted),
         settings(128, 300, all, SystemManagement::Translated),
     ];
-    let mock = Mock::new(FEATURES);
+    let machine = Machine::new();
     let config = Config {
         streams,
         ..config()
     };
-    let _unit = mock.enable(HEADER, config).unwrap();
-    assert_eq!(mock.entry(7), [3, 0, 0, 0]);
-    assert_eq!(mock.entry(8), [3, 0, 0xc700_0000_0000_0000, 0]);
-    assert_eq!(mock.entry(9), [3, 1 << 40, 1 << 62, 0]);
-    assert_eq!(mock.entry(127), [3, 0, 1 << 56, 0]);
+    let _unit = machine.enable(config).unwrap();
+    assert_eq!(machine.entry(7), [3, 0, 0, 0]);
+    assert_eq!(machine.entry(8), [3, 0, 0xc700_0000_0000_0000, 0]);
+    assert_eq!(machine.entry(9), [3, 1 << 40, 1 << 62, 0]);
+    assert_eq!(machine.entry(127), [3, 0, 1 << 56, 0]);
 }
 
 #[test]
@@ -87,31 +87,31 @@ fn streams_of_unity_maps_reach_their_memory_from_the_start() {
         // Large, and of streams that there are not.
         unity(devices(0x70, u16::MAX), 1 << 32, (5 << 32) - 1),
     ];
-    let mock = Mock::new(FEATURES);
-    mock.write64(reg::CONTROL, ON);
-    let unit = mock.enable(HEADER, with(&maps)).unwrap();
-    assert_eq!(mock.0.state.lock().turned_off, 0);
-    let translated = |stream| mock.entry(stream)[0] & (3 << 61 | 7 << 9 | 3);
+    let machine = Machine::new();
+    machine.write64(reg::CONTROL, ON);
+    let unit = machine.enable(with(&maps)).unwrap();
+    assert_eq!(machine.turned_off(), 0);
+    let translated = |stream| machine.entry(stream)[0] & (3 << 61 | 7 << 9 | 3);
     for stream in [0x28, 0x29, 0x70, 0x7f] {
         assert_eq!(translated(stream), 3 << 61 | 4 << 9 | 3, "{stream:#x}");
     }
-    assert_eq!(mock.entry(0x2a), [3, 0, 0, 0]);
-    assert_eq!(mock.entry(0x70), mock.entry(0x7f));
-    assert_ne!(mock.entry(0x28), mock.entry(0x29));
+    assert_eq!(machine.entry(0x2a), [3, 0, 0, 0]);
+    assert_eq!(machine.entry(0x70), machine.entry(0x7f));
+    assert_ne!(machine.entry(0x28), machine.entry(0x29));
     // The stream is the caller's as any other; the last one to leave lets the tables go.
-    let live = mock.0.state.lock().live;
-    mock.take();
+    let live = machine.live();
+    machine.take();
     unit.block(STREAM).unwrap();
-    assert_eq!(mock.entry(0x28), [3, 0, 0, 0]);
-    let tagged = mock
+    assert_eq!(machine.entry(0x28), [3, 0, 0, 0]);
+    let tagged = machine
         .take()
         .iter()
         .filter(|words| words[0] == 3 << 60 | 2 << 32)
         .count();
     assert!(tagged >= 1);
-    assert!(mock.0.state.lock().live < live);
+    assert!(machine.live() < live);
     unit.release().unwrap();
-    assert_eq!(mock.0.state.lock().live, 0);
+    assert_eq!(machine.live(), 0);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
         interrupts,
         beyond,
     ];
-    let unit = Mock::new(FEATURES).enable(HEADER, with(&maps)).unwrap();
+    let unit = Machine::new().enable(with(&maps)).unwrap();
     let left_out = unit.reservations().left_out();
     let why = Ignored::Beyond {
         reserved: beyond,
@@ -149,52 +149,52 @@ fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
 fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
     let config = || with(&[unity(devices(0x28, 0x28), 0x7f00_0000, 0x7f00_0fff)]);
     // The rings do not stop: nothing was written but the control register.
-    let mock = Mock::new(FEATURES);
-    mock.wrong(Wrong::Gone);
-    assert_eq!(mock.enable(HEADER, config()).err(), Some(IommuError::Gone));
-    assert_eq!(mock.0.state.lock().live, 0);
+    let machine = Machine::new();
+    machine.wrong(Wrong::Gone);
+    assert_eq!(machine.enable(config()).err(), Some(IommuError::Gone));
+    assert_eq!(machine.live(), 0);
     // Commands are not fetched: the table is in use.
-    let mock = Mock::new(FEATURES);
-    mock.write64(reg::CONTROL, ON);
-    mock.wrong(Wrong::Stuck);
-    let failed = mock.enable(HEADER, config()).err();
+    let machine = Machine::new();
+    machine.write64(reg::CONTROL, ON);
+    machine.wrong(Wrong::Stuck);
+    let failed = machine.enable(config()).err();
     assert!(matches!(failed, Some(IommuError::TimedOut { .. })));
-    let live = mock.0.state.lock().live;
+    let live = machine.live();
     // Buffer, what it stores, log, device table, and the four tables of the stream.
     assert_eq!(live, 8);
-    assert_eq!(mock.0.state.lock().turned_off, 0);
+    assert_eq!(machine.turned_off(), 0);
     for n in 1..9 {
-        let mock = Mock::new(FEATURES);
-        mock.0.state.lock().fail_in = n;
-        assert!(mock.enable(HEADER, config()).is_err(), "allocation {n}");
-        assert_eq!(mock.0.state.lock().live, 0, "allocation {n}");
+        let machine = Machine::new();
+        machine.fail_in(n);
+        assert!(machine.enable(config()).is_err(), "allocation {n}");
+        assert_eq!(machine.live(), 0, "allocation {n}");
     }
 }
 
 #[test]
 fn a_table_in_segments_is_one_table_before_what_is_cached_is_forgotten() {
-    let mock = Mock::new(FEATURES);
+    let machine = Machine::new();
     let guest_tables = 1 << 16;
-    mock.write64(reg::CONTROL, ON | guest_tables | 3 << 34);
+    machine.write64(reg::CONTROL, ON | guest_tables | 3 << 34);
     // Nothing is forgotten: the takeover ends where it waits for that.
-    mock.wrong(Wrong::Stuck);
-    assert!(mock.enable(HEADER, config()).is_err());
-    assert_eq!(mock.reg(reg::CONTROL), ON | guest_tables);
+    machine.wrong(Wrong::Stuck);
+    assert!(machine.enable(config()).is_err());
+    assert_eq!(machine.reg(reg::CONTROL), ON | guest_tables);
 }
 
 #[test]
 fn memory_of_rings_that_run_on_after_a_release_is_kept() {
     for ring in [status::COMMANDS_RUN, status::EVENT_RUNS] {
-        let mock = Mock::new(FEATURES);
-        let unit = mock.enable(HEADER, config()).unwrap();
-        let live = mock.0.state.lock().live;
-        mock.wrong(Wrong::RunsOn(ring));
+        let machine = Machine::new();
+        let unit = machine.enable(config()).unwrap();
+        let live = machine.live();
+        machine.lie(reg::STATUS, ring, ring);
         let awaited = Awaited::Control;
         let released = unit.release();
         let timed_out =
             matches!(released, Err(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
         assert!(timed_out, "{released:?}");
-        assert_eq!(mock.0.state.lock().live, live);
+        assert_eq!(machine.live(), live);
     }
 }
 
@@ -235,10 +235,10 @@ fn what_the_table_says_of_a_unit_is_taken_over() {
     let unit = table.units().next().unwrap().unwrap();
     let mut config = config();
     assert!(config.honour(&table, &unit).is_err());
-    let mock = Mock::new(FEATURES);
-    let _unit = mock.enable(HEADER, config).unwrap();
-    assert_eq!(mock.reg(reg::CONTROL), ON | 1 << 1 | 1 << 9);
-    let entry = |stream| mock.entry(stream);
+    let machine = Machine::new();
+    let _unit = machine.enable(config).unwrap();
+    assert_eq!(machine.reg(reg::CONTROL), ON | 1 << 1 | 1 << 9);
+    let entry = |stream| machine.entry(stream);
     // Everybody has the exclusion range; the first domain is that of most streams.
     let [memory, domain, ..] = entry(5);
     assert_eq!(

@@ -2,12 +2,11 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::sync::atomic::{AtomicU64, Ordering};
-
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu as _};
+use portolan_model::interrupts::{Masking, Scenario, sweep};
 
-use super::mock::{FEATURES, HEADER, Mock, Wrong};
+use super::machine::Machine;
 use super::{STREAM, attached, config, map, unmap};
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::spec::command::opcode;
@@ -20,49 +19,40 @@ use portolan::addr::RequesterId;
 /// streams, pays debts and has a command refused.
 #[test]
 fn a_handler_on_the_cpu_that_submits_completes() {
-    let mut step = 0;
-    loop {
-        let mock = Mock::new(FEATURES);
-        let (unit, domain) = attached(&mock);
+    let steps = sweep(Masking::Present, || {
+        let machine = Machine::new();
+        let (unit, domain) = attached(&machine);
         let unit = Arc::new(unit);
         let other = Arc::new(unit.domain().unwrap());
         domain.sync(&mut map(&domain, 20)).unwrap();
         other.sync(&mut map(&other, 3)).unwrap();
-        let done = Arc::new(AtomicU64::new(0));
-        let (in_handler, seen) = (Arc::clone(&unit), Arc::clone(&done));
-        mock.event([2 << 60 | 0x28, 0x5000]);
-        mock.strike_in(
-            step,
-            Box::new(move || {
+        let in_handler = Arc::clone(&unit);
+        assert_eq!(machine.read(STREAM, 0x5000), None);
+        machine.refuse(opcode::PAGES, 1, code::ILLEGAL_COMMAND);
+        Scenario {
+            body: Box::new(move || {
+                let mut owed = unmap(&domain, 20);
+                let _ = domain.sync(&mut owed);
+                domain.sync(&mut owed).unwrap();
+                unit.block(STREAM).unwrap();
+            }),
+            handler: Box::new(move || {
                 let event = in_handler.next_fault().unwrap();
                 assert!(matches!(event, Some(FaultEvent::Fault(_))));
                 let mut owed = unmap(&other, 3);
                 // It may be its command that the unit refuses.
                 let _ = other.sync(&mut owed);
                 other.sync(&mut owed).unwrap();
-                seen.fetch_add(1, Ordering::Relaxed);
             }),
-        );
-        let mut owed = unmap(&domain, 20);
-        let event = code::ILLEGAL_COMMAND;
-        mock.wrong(Wrong::Refuse(opcode::PAGES, 1, event));
-        let _ = domain.sync(&mut owed);
-        domain.sync(&mut owed).unwrap();
-        unit.block(STREAM).unwrap();
-        if mock.disarm() {
-            // There is no such step any more.
-            break;
+            after: Box::new(move || machine.expect_obedience()),
         }
-        assert_eq!(done.load(Ordering::Relaxed), 1, "step {step}");
-        assert_eq!(mock.0.state.lock().violations, 0);
-        step += 1;
-    }
-    assert!(step > 10, "{step}");
+    });
+    assert!(steps > 10, "{steps}");
 }
 
 #[test]
 fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
-    let mock = Mock::new(FEATURES);
+    let machine = Machine::new();
     let streams = alloc::vec![StreamSettings {
         streams: Devices::one(RequesterId::new(0x28)),
         settings: Settings {
@@ -75,30 +65,30 @@ fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
         streams,
         ..config()
     };
-    let unit = mock.enable(HEADER, config).unwrap();
+    let unit = machine.enable(config).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     let passes = 5 << 56;
     let management = 3 << 40;
-    assert_eq!(mock.entry(0x28), [3, management, passes, 0]);
+    assert_eq!(machine.entry(0x28), [3, management, passes, 0]);
     let table = InterruptTable::new(PhysAddr::new(0x7_7780), 8).unwrap();
-    mock.take();
+    machine.take();
     unit.set_interrupt_table(STREAM, Some(table)).unwrap();
     let word = passes | 2 << 60 | 0x7_7780 | 8 << 1 | 1;
-    assert_eq!(mock.entry(0x28), [3, management, word, 0]);
+    assert_eq!(machine.entry(0x28), [3, management, word, 0]);
     let (entry, table) = ([0x2000_0000_0000_0028, 0], [0x5000_0000_0000_0028, 0]);
-    assert_eq!(mock.take(), [entry, table]);
+    assert_eq!(machine.take(), [entry, table]);
     unit.attach(STREAM, &domain).unwrap();
-    assert_eq!(mock.entry(0x28)[1..], [management | 2, word, 0]);
+    assert_eq!(machine.entry(0x28)[1..], [management | 2, word, 0]);
     unit.pass_through(STREAM).unwrap();
-    assert_eq!(mock.entry(0x28)[1..], [management | 1, word, 0]);
+    assert_eq!(machine.entry(0x28)[1..], [management | 1, word, 0]);
     unit.block(STREAM).unwrap();
-    assert_eq!(mock.entry(0x28), [3, management, word, 0]);
-    mock.take();
+    assert_eq!(machine.entry(0x28), [3, management, word, 0]);
+    machine.take();
     unit.invalidate_interrupts(STREAM).unwrap();
-    assert_eq!(mock.take(), [table]);
+    assert_eq!(machine.take(), [table]);
     assert_eq!(unit.counts().of(Kind::Interrupts), 2);
     unit.set_interrupt_table(STREAM, None).unwrap();
-    assert_eq!(mock.entry(0x28), [3, management, passes, 0]);
+    assert_eq!(machine.entry(0x28), [3, management, passes, 0]);
     let stream = StreamId::new(128);
     let refused = Err(AttachError::NoSuchStream { stream });
     assert_eq!(unit.invalidate_interrupts(stream), refused);

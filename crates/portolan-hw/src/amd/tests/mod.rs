@@ -1,34 +1,38 @@
-//! The driver on a scripted unit.
+//! The driver on the unit of `portolan-model`.
 
 mod firmware;
 mod interrupts;
-mod mock;
+mod machine;
 mod queue;
 mod reserved;
 
 use alloc::sync::Arc;
 use alloc::vec;
+use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
-use portolan::inval::{Caching, Gather};
+use portolan::inval::{Caching, Command, Gather, InvalidationQueue as _, Step};
 use portolan::iommu::{
     Attach, AttachError, Domain, FaultAccess, FaultEvent, FaultReason, Iommu as _, IommuError,
 };
-use portolan::platform::Nanos;
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::Access;
 use portolan::table::format::AmdLevels;
+use portolan_model::amd::{AmdIdentification, AmdSetup};
+use portolan_model::inject::Pace;
 
+use super::spec::command::opcode;
 use super::spec::reg::{self, control, status};
-use super::{AmdDomain, Config};
-use mock::{FEATURES, HEADER, Iommu, Mock, Wrong};
+use super::{AmdDomain, Config, refusal};
+use machine::{Iommu, LOOK_NS, Machine, Wrong};
 
 const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);
 const STREAM: StreamId = StreamId::new(0x28);
 
-type Tables = AmdDomain<Mock, Mock, Mock>;
+type Tables = AmdDomain<Machine, Machine, Machine>;
 
-/// Tables that fit the mock's pages.
+/// Tables that fit the machine's pages.
 fn config() -> Config {
     Config {
         limit: Nanos::from_millis(10),
@@ -38,15 +42,20 @@ fn config() -> Config {
 }
 
 /// A unit with one stream attached to one domain, and no commands.
-fn attached(mock: &Mock) -> (Iommu, Arc<Tables>) {
-    let unit = mock.enable(HEADER, config()).unwrap();
+fn attached(machine: &Machine) -> (Iommu, Arc<Tables>) {
+    let unit = machine.enable(config()).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     unit.attach(STREAM, &domain).unwrap();
-    mock.take();
+    machine.take();
     (unit, domain)
 }
 
-fn map(domain: &Tables, pages: u64) -> Gather {
+fn map<R, M, C>(domain: &AmdDomain<R, M, C>, pages: u64) -> Gather
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    C: Cpus,
+{
     let mut owed = Gather::new();
     let (pa, access) = (PhysAddr::new(0x1000), Access::READ | Access::WRITE);
     domain
@@ -55,7 +64,12 @@ fn map(domain: &Tables, pages: u64) -> Gather {
     owed
 }
 
-fn unmap(domain: &Tables, pages: u64) -> Gather {
+fn unmap<R, M, C>(domain: &AmdDomain<R, M, C>, pages: u64) -> Gather
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Send + Sync + 'static,
+    C: Cpus,
+{
     let mut owed = Gather::new();
     let range = IovaRange::from_len(BASE, pages * PAGE).unwrap();
     domain.unmap(range, &mut owed).unwrap();
@@ -64,33 +78,33 @@ fn unmap(domain: &Tables, pages: u64) -> Gather {
 
 #[test]
 fn taking_over_blocks_every_stream_and_forgets_everything() {
-    let mock = Mock::new(FEATURES);
+    let machine = Machine::new();
     // Left on by firmware, with its excluded memory and its way of tunnelling.
     let left = control::ENABLE | control::COMMANDS | control::EVENT_LOG | 1 << 1 | 1 << 13;
-    portolan::platform::Mmio::write64(&mock, reg::CONTROL, left);
-    mock.set(reg::EXCLUSION_BASE, 0x1003);
-    let unit = mock.enable(HEADER, config()).unwrap();
+    machine.write64(reg::CONTROL, left);
+    machine.write64(reg::EXCLUSION_BASE, 0x1003);
+    let unit = machine.enable(config()).unwrap();
     let on = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
-    assert_eq!(mock.reg(reg::CONTROL), on | 1 << 1);
-    assert_eq!(mock.0.state.lock().turned_off, 0);
-    assert_eq!(mock.reg(reg::EXCLUSION_BASE), 0);
+    assert_eq!(machine.reg(reg::CONTROL), on | 1 << 1);
+    assert_eq!(machine.turned_off(), 0);
+    assert_eq!(machine.reg(reg::EXCLUSION_BASE), 0);
     // 128 streams are a page of entries; 256 commands, 256 events.
-    assert_eq!(mock.reg(reg::DEVICE_TABLE) & 0xfff, 0);
-    assert_eq!(mock.reg(reg::COMMAND_BASE) >> 56, 8);
-    assert_eq!(mock.reg(reg::EVENT_BASE) >> 56, 8);
+    assert_eq!(machine.reg(reg::DEVICE_TABLE) & 0xfff, 0);
+    assert_eq!(machine.reg(reg::COMMAND_BASE) >> 56, 8);
+    assert_eq!(machine.reg(reg::EVENT_BASE) >> 56, 8);
     for stream in 0..128 {
-        assert_eq!(mock.entry(stream), [3, 0, 0, 0]);
+        assert_eq!(machine.entry(stream), [3, 0, 0, 0]);
     }
-    assert_eq!(mock.take(), [[0x8000_0000_0000_0000, 0]]);
-    assert_eq!(mock.0.state.lock().violations, 0);
+    assert_eq!(machine.take(), [[0x8000_0000_0000_0000, 0]]);
+    machine.expect_obedience();
     assert_eq!(unit.counts().total(), 2);
 }
 
 #[test]
 fn without_one_command_for_all_each_entry_and_domain_is_named() {
-    let mock = Mock::new(0);
-    let unit = mock.enable(0x0003_000f, config()).unwrap();
-    let commands = mock.take();
+    let machine = Machine::with(AmdIdentification::bare());
+    let unit = machine.enable(config()).unwrap();
+    let commands = machine.take();
     assert_eq!(commands.len(), 128 + 65536);
     assert_eq!(commands[127], [0x2000_0000_0000_007f, 0]);
     let last = [0x3000_ffff_0000_0000, 0x7fff_ffff_ffff_f003];
@@ -106,56 +120,82 @@ fn without_one_command_for_all_each_entry_and_domain_is_named() {
 fn a_reserved_number_of_levels_is_nonsense() {
     let value = 3 << 10;
     let offset = reg::FEATURES;
-    let answer = Mock::new(value).enable(HEADER, config());
+    let identification = AmdIdentification {
+        features: value,
+        ..AmdIdentification::default()
+    };
+    let answer = Machine::with(identification).enable(config());
     assert_eq!(answer.err(), Some(IommuError::Nonsense { offset, value }));
 }
 
 #[test]
 fn entries_by_hand_and_what_is_forgotten() {
-    let mock = Mock::new(FEATURES);
-    let unit = mock.enable(HEADER, config()).unwrap();
+    let machine = Machine::new();
+    let unit = machine.enable(config()).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     let root = domain.table().root().get();
-    mock.take();
+    machine.take();
     unit.attach(STREAM, &domain).unwrap();
     // Valid, translated, four levels, read and write; domain 2.
-    assert_eq!(mock.entry(0x28), [0x6000_0000_0000_0803 | root, 2, 0, 0]);
+    assert_eq!(machine.entry(0x28), [0x6000_0000_0000_0803 | root, 2, 0, 0]);
     let entry = [0x2000_0000_0000_0028, 0];
     let of = |domain: u64| [3 << 60 | domain << 32, 0x7fff_ffff_ffff_f003];
     // The block was cached, and so may be what was absent.
-    assert_eq!(mock.take(), [entry, of(2)]);
+    assert_eq!(machine.take(), [entry, of(2)]);
     unit.pass_through(STREAM).unwrap();
-    assert_eq!(mock.entry(0x28), [0x6000_0000_0000_0003, 1, 0, 0]);
-    assert_eq!(mock.take(), [entry, of(2), entry, of(1)]);
+    assert_eq!(machine.entry(0x28), [0x6000_0000_0000_0003, 1, 0, 0]);
+    assert_eq!(machine.take(), [entry, of(2), entry, of(1)]);
     unit.block(STREAM).unwrap();
-    assert_eq!(mock.entry(0x28), [3, 0, 0, 0]);
-    assert_eq!(mock.take(), [entry, of(1), entry]);
+    assert_eq!(machine.entry(0x28), [3, 0, 0, 0]);
+    assert_eq!(machine.take(), [entry, of(1), entry]);
     unit.block(STREAM).unwrap();
-    assert_eq!(mock.take(), vec![[0; 2]; 0]);
+    assert_eq!(machine.take(), vec![[0; 2]; 0]);
     let stream = StreamId::new(128);
     let refused = Err(AttachError::NoSuchStream { stream });
     assert_eq!(unit.attach(stream, &domain), refused);
 }
 
 #[test]
+fn devices_reach_what_is_mapped_for_them_and_nothing_else() {
+    let machine = Machine::new();
+    let (unit, domain) = attached(&machine);
+    let (here, other) = (BASE.get() + 0x123, StreamId::new(0x29));
+    assert_eq!(machine.read(STREAM, here), None);
+    domain.sync(&mut map(&domain, 2)).unwrap();
+    assert_eq!(machine.read(STREAM, here), Some(0x1123));
+    assert_eq!(machine.write(STREAM, here + PAGE), Some(0x2123));
+    assert_eq!(machine.read(other, here), None);
+    domain.sync(&mut unmap(&domain, 1)).unwrap();
+    assert_eq!(machine.read(STREAM, here), None);
+    assert_eq!(machine.write(STREAM, here + PAGE), Some(0x2123));
+    unit.pass_through(STREAM).unwrap();
+    assert_eq!(machine.read(STREAM, here), Some(here));
+    unit.attach(other, &domain).unwrap();
+    unit.block(STREAM).unwrap();
+    assert_eq!(machine.read(STREAM, here + PAGE), None);
+    assert_eq!(machine.read(other, here + PAGE), Some(0x2123));
+    machine.expect_obedience();
+}
+
+#[test]
 fn a_domain_of_another_unit_does_not_fit() {
-    let (one, other) = (Mock::new(FEATURES), Mock::new(FEATURES));
-    let one = one.enable(HEADER, config()).unwrap();
-    let other = other.enable(HEADER, config()).unwrap();
+    let (one, other) = (Machine::new(), Machine::new());
+    let one = one.enable(config()).unwrap();
+    let other = other.enable(config()).unwrap();
     let domain = Arc::new(other.domain().unwrap());
     assert_eq!(one.attach(STREAM, &domain), Err(AttachError::Mismatch));
 }
 
 #[test]
 fn invalidations_by_hand() {
-    let mock = Mock::new(FEATURES);
-    let (_unit, domain) = attached(&mock);
+    let machine = Machine::new();
+    let (_unit, domain) = attached(&machine);
     let head = 0x3000_0002_0000_0000;
     // Absence may be cached, directories included: the first map adds tables.
     domain.sync(&mut map(&domain, 1)).unwrap();
-    assert_eq!(mock.take().len(), 1);
+    assert_eq!(machine.take().len(), 1);
     domain.sync(&mut unmap(&domain, 1)).unwrap();
-    let commands = mock.take();
+    let commands = machine.take();
     assert_eq!(commands.len(), 1);
     assert_eq!(commands[0][0], head);
     assert_eq!(commands[0][1] & !0xfff, BASE.get());
@@ -163,18 +203,18 @@ fn invalidations_by_hand() {
 
 #[test]
 fn domains_give_their_identifiers_back_and_their_tables() {
-    let mock = Mock::new(FEATURES);
-    let unit = mock.enable(HEADER, config()).unwrap();
-    let live = mock.0.state.lock().live;
+    let machine = Machine::new();
+    let unit = machine.enable(config()).unwrap();
+    let live = machine.live();
     for _ in 0..3 {
         let domain = unit.domain().unwrap();
         assert_eq!(domain.context().get(), 2);
         domain.sync(&mut map(&domain, 3)).unwrap();
     }
-    assert_eq!(mock.0.state.lock().live, live);
+    assert_eq!(machine.live(), live);
     unit.release().unwrap();
-    assert_eq!(mock.0.state.lock().live, 0);
-    assert_eq!(mock.reg(reg::CONTROL), 0);
+    assert_eq!(machine.live(), 0);
+    assert_eq!(machine.reg(reg::CONTROL), 0);
 }
 
 fn map_a_page(unit: &Iommu) -> Result<(), IommuError> {
@@ -191,9 +231,9 @@ fn map_a_page(unit: &Iommu) -> Result<(), IommuError> {
 fn each_allocation_may_fail() {
     let mut failures = 0;
     for n in 1..100 {
-        let mock = Mock::new(FEATURES);
-        mock.0.state.lock().fail_in = n;
-        let outcome = mock.enable(HEADER, config()).and_then(|unit| {
+        let machine = Machine::new();
+        machine.fail_in(n);
+        let outcome = machine.enable(config()).and_then(|unit| {
             let mapped = map_a_page(&unit);
             unit.release().unwrap();
             mapped
@@ -202,7 +242,7 @@ fn each_allocation_may_fail() {
             Ok(()) => break,
             Err(_) => failures += 1,
         }
-        assert_eq!(mock.0.state.lock().live, 0, "allocation {n}");
+        assert_eq!(machine.live(), 0, "allocation {n}");
     }
     // Queue, what it stores, log, device table, root, and three tables below.
     assert_eq!(failures, 8);
@@ -210,16 +250,16 @@ fn each_allocation_may_fail() {
 
 #[test]
 fn faults_are_read_in_order_and_overflow_is_told() {
-    let mock = Mock::new(FEATURES);
-    let (unit, _domain) = attached(&mock);
-    let fault = |address: u64| [2 << 60 | 1 << 53 | 0x28, address];
+    let machine = Machine::new();
+    let (unit, _domain) = attached(&machine);
+    let fault = |n: u64| assert_eq!(machine.write(STREAM, n << 12), None);
     let address = |event| match event {
         Some(FaultEvent::Fault(record)) => record.iova.map(Iova::get),
         _ => None,
     };
     for round in 0..3 {
         for n in 0..200 {
-            mock.event(fault(n << 12));
+            fault(n);
         }
         for n in 0..200 {
             let event = unit.next_fault().unwrap();
@@ -228,25 +268,25 @@ fn faults_are_read_in_order_and_overflow_is_told() {
         assert_eq!(unit.next_fault(), Ok(None));
     }
     for n in 0..300 {
-        mock.event(fault(n << 12));
+        fault(n);
     }
-    assert_eq!(mock.reg(reg::STATUS) & status::EVENT_RUNS, 0);
+    assert_eq!(machine.reg(reg::STATUS) & status::EVENT_RUNS, 0);
     for n in 0..255 {
         assert_eq!(address(unit.next_fault().unwrap()), Some(n << 12));
     }
     assert_eq!(unit.next_fault(), Ok(Some(FaultEvent::Lost)));
     assert_eq!(unit.next_fault(), Ok(None));
-    mock.event(fault(0x7000));
+    fault(7);
     assert_eq!(address(unit.next_fault().unwrap()), Some(0x7000));
-    assert_eq!(mock.0.state.lock().violations, 0);
+    machine.expect_obedience();
 }
 
 #[test]
 fn faults_of_blocked_streams_say_so() {
-    let mock = Mock::new(FEATURES);
-    let (unit, _domain) = attached(&mock);
-    let reason = |stream: u64| {
-        mock.event([2 << 60 | stream, 0x5000]);
+    let machine = Machine::new();
+    let (unit, _domain) = attached(&machine);
+    let reason = |stream: u32| {
+        assert_eq!(machine.read(StreamId::new(stream), 0x5000), None);
         let Ok(Some(FaultEvent::Fault(record))) = unit.next_fault() else {
             panic!("no record");
         };
@@ -259,10 +299,15 @@ fn faults_of_blocked_streams_say_so() {
 
 #[test]
 fn a_record_that_never_comes_is_lost() {
-    let mock = Mock::new(FEATURES);
-    let (unit, _domain) = attached(&mock);
-    mock.event([0, 0]);
-    mock.event([2 << 60 | 0x28, 0x5000]);
+    let machine = Machine::new();
+    let (unit, _domain) = attached(&machine);
+    // Of a refused command the unit announces a record, and writes none.
+    machine.refuse(opcode::ALL, 1, 0);
+    let everything = [Step::Invalidate(Command::Global), Step::Sync];
+    let refused = unit.queue().execute(&mut everything.into_iter());
+    let code = refusal::UNKNOWN;
+    assert_eq!(refused, Err(IommuError::Refused { code }));
+    assert_eq!(machine.read(STREAM, 0x5000), None);
     // Each call is short; the record has the whole limit.
     let mut calls = 0;
     while unit.next_fault() == Ok(None) {
@@ -277,9 +322,12 @@ fn a_record_that_never_comes_is_lost() {
 fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
     // Within one call, and after some.
     for looks in [0, 1, 3, 40] {
-        let mock = Mock::new(FEATURES);
-        let (unit, _domain) = attached(&mock);
-        mock.late_event(looks, [2 << 60 | 1 << 53 | 0x28, 0x5000]);
+        let machine = Machine::of(AmdSetup {
+            records: Pace::After(looks * LOOK_NS + 1),
+            ..AmdSetup::default()
+        });
+        let (unit, _domain) = attached(&machine);
+        assert_eq!(machine.write(STREAM, 0x5000), None);
         let event = core::iter::repeat_with(|| unit.next_fault().unwrap())
             .take(100)
             .find_map(|event| event);
@@ -293,16 +341,15 @@ fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
 
 #[test]
 fn pointers_beyond_the_end_are_nonsense() {
-    let mock = Mock::new(FEATURES);
-    let (unit, domain) = attached(&mock);
-    mock.set(reg::EVENT_TAIL, 0x7_fff0);
+    let machine = Machine::new();
+    let (unit, domain) = attached(&machine);
     let (offset, value) = (reg::EVENT_TAIL, 0x7_fff0);
+    machine.lie(offset, u64::MAX, value);
     let nonsense = IommuError::Nonsense { offset, value };
     assert_eq!(unit.next_fault(), Err(nonsense));
-    mock.wrong(Wrong::Stuck);
-    mock.set(reg::COMMAND_HEAD, 0x7_fff0);
-    mock.set(reg::STATUS, 0);
+    machine.wrong(Wrong::Stuck);
     let offset = reg::COMMAND_HEAD;
+    machine.lie(offset, u64::MAX, value);
     let nonsense = IommuError::Nonsense { offset, value };
     let mut owed = map(&domain, 1);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());

@@ -11,7 +11,7 @@ use portolan::iommu::{
 };
 use portolan::table::Access;
 
-use super::mock::{FEATURES, HEADER, Iommu, Mock};
+use super::machine::{Iommu, Machine};
 use super::{PAGE, STREAM, Tables, config};
 use crate::firmware::golden::table;
 use crate::firmware::ivrs::{self, Ivrs};
@@ -97,16 +97,17 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     let mut config = config();
     let said = config.honour(&table, &unit);
     assert!(matches!(said, Err(Ignored::Table(_))), "{said:?}");
-    let mock = Mock::new(FEATURES);
-    let unit = mock.enable(HEADER, config).unwrap();
+    let machine = Machine::new();
+    let unit = machine.enable(config).unwrap();
     // The empty one, and the one where messages go.
     assert_eq!(unit.reservations().left_out().count, 2);
     let mut options = SpaceOptions::default();
     options.window = IovaRange::from_len(Iova::new(WINDOW), PAGES * PAGE).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     let watched = Arc::new(Watched(unit));
-    let space =
-        Arc::new(DmaSpace::new(BoundDomain::new(watched, domain), mock.clone(), &options).unwrap());
+    let space = Arc::new(
+        DmaSpace::new(BoundDomain::new(watched, domain), machine.clone(), &options).unwrap(),
+    );
     let limits = Constraints::default();
     let device = Device::translated(space.clone(), STREAM, limits).unwrap();
     let mut taken = Vec::new();
