@@ -1,9 +1,15 @@
-//! The AMD-Vi driver on QEMU's AMD-Vi.
+//! The AMD-Vi driver on the model's registers and on QEMU's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
+use portolan::addr::{PhysAddr, StreamId};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
+use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
+use portolan_model::clock::PollingClock;
+use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
@@ -11,9 +17,21 @@ use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::{AmdCommand, Counts};
 
+use super::model::ModelHost;
 use super::qemu::QemuHost;
+use super::wrap::Wrap;
 use crate::conformance::{Abilities, Has, Outcome, Rig};
 
+type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
+/// Registers and memory of the model behind `W`.
+type ModelRegs<W> = <W as Wrap<Arc<AmdRegisters>, Arc<ModelMemory>>>::Registers;
+type ModelMem<W> = <W as Wrap<Arc<AmdRegisters>, Arc<ModelMemory>>>::Memory;
+/// The driver on the model, behind `W`.
+pub type OnModel<W> = Rig<
+    AmdVi<ModelRegs<W>, ModelMem<W>, ModelClock>,
+    AmdDomain<ModelRegs<W>, ModelMem<W>, ModelClock>,
+    ModelHost<AmdRegisters>,
+>;
 type Opened = AmdVi<Registers, GuestTables, HostClock>;
 type Domain = AmdDomain<Registers, GuestTables, HostClock>;
 /// The driver on QEMU.
@@ -21,6 +39,77 @@ pub type OnQemu = Rig<Opened, Domain, QemuHost>;
 
 /// Capability ID of a secure device, which an IOMMU is.
 const SECURE_DEVICE: u8 = 0x0f;
+
+/// Which unit the model plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// With what is optional.
+    Plain,
+    /// The same; absence is cached.
+    CachesAbsence,
+}
+
+const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
+const LOOK_NS: u64 = 100;
+/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
+const LIMIT: Nanos = Nanos::from_millis(5);
+
+fn failed(why: &dyn std::fmt::Display) -> Outcome {
+    Outcome::Fail(format!("enabling the unit: {why}"))
+}
+
+/// A new model with a unit of `kind`.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn on_model<W>(kind: Kind, wrap: &W) -> Result<OnModel<W>, Outcome>
+where
+    W: Wrap<Arc<AmdRegisters>, Arc<ModelMemory>>,
+{
+    let plain = AmdIdentification::default();
+    let identification = match kind {
+        Kind::Plain => plain,
+        Kind::CachesAbsence => plain.caching_absence(),
+    };
+    let setup = AmdSetup {
+        identification,
+        ..AmdSetup::default()
+    };
+    let config = Config {
+        limit: LIMIT,
+        ..Config::default()
+    };
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
+    let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
+    let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+    let (queue_entries, log_entries) = (1 << config.queue_lg2, 1 << config.events_lg2);
+    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let capability = Capability::parse(identification.capability).map_err(|why| failed(&why))?;
+    let unit = AmdVi::enable(theirs, tables, Arc::new(clock), capability, config);
+    let devices = [StreamId::new(0x20), StreamId::new(0x128)];
+    Ok(Rig {
+        unit: unit.map_err(|why| failed(&why))?,
+        host: ModelHost::new(registers, memory, devices),
+        abilities: Abilities {
+            caches: Has::Yes,
+            page_exact: Has::Yes,
+            domain_exact: Has::Yes,
+            records: Has::Yes,
+            reasons: Has::Yes,
+            pass_through: Has::Yes,
+            blocks: Has::Yes,
+            reads: Has::Yes,
+        },
+        domain: |unit| unit.domain().map(Arc::new),
+        pasids: None,
+        faulting: None,
+        queue_entries: Some(queue_entries),
+        // One place stays empty.
+        fault_room: Some(log_entries - 1),
+        bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
+        submitted,
+    })
+}
 
 /// A new QEMU with a unit.
 ///
@@ -30,16 +119,15 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let builder = Builder::new(Architecture::X86).iommu(Iommu::Amd);
     let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
-    let fail = |what: &str| Outcome::Fail(format!("enabling the unit: {what}"));
-    let capability = capability(host.pci()).ok_or_else(|| fail("no function is an IOMMU"))?;
+    let capability = capability(host.pci()).ok_or_else(|| failed(&"no function is an IOMMU"))?;
     let registers = machine.iommu_registers();
-    let registers = registers.ok_or_else(|| fail("the machine has no unit"))?;
+    let registers = registers.ok_or_else(|| failed(&"the machine has no unit"))?;
     let config = Config::default();
     let queue_entries = Some(1 << config.queue_lg2);
     let tables = machine.tables().clone();
     let unit = AmdVi::enable(registers, tables, HostClock::new(), capability, config);
     Ok(Rig {
-        unit: unit.map_err(|error| fail(&error.to_string()))?,
+        unit: unit.map_err(|why| failed(&why))?,
         abilities: Abilities {
             caches: Has::Yes,
             page_exact: Has::No("QEMU drops the whole domain whatever the address"),
@@ -56,16 +144,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
         queue_entries,
         fault_room: None,
         bad_command: |_, _| None,
-        submitted: |unit| {
-            let counts = unit.counts();
-            let of = |kind| counts.of(kind);
-            named([
-                of(K::Wait) + of(K::Fence) + of(K::Replaced),
-                of(K::DeviceEntry),
-                of(K::Pages) + of(K::Domain),
-                of(K::All),
-            ])
-        },
+        submitted,
         host,
     })
 }
@@ -83,10 +162,32 @@ fn capability(pci: &Pci) -> Option<Capability> {
     Capability::parse(found?).ok()
 }
 
+/// Commands by their names in the specification, of those that both sides count.
 fn named(counts: [u64; 4]) -> BTreeMap<String, u64> {
-    let names = ["completion wait", "device table entry", "pages", "all"];
+    let names = [
+        "COMPLETION_WAIT",
+        "INVALIDATE_DEVTAB_ENTRY",
+        "INVALIDATE_IOMMU_PAGES",
+        "INVALIDATE_IOMMU_ALL",
+    ];
     let names = names.into_iter().map(str::to_owned);
     names.zip(counts).collect()
+}
+
+fn submitted<R, M, C>(unit: &AmdVi<R, M, C>) -> BTreeMap<String, u64>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+    C: Cpus,
+{
+    let counts = unit.counts();
+    let of = |kind| counts.of(kind);
+    named([
+        of(K::Wait) + of(K::Fence) + of(K::Replaced),
+        of(K::DeviceEntry),
+        of(K::Pages) + of(K::Domain),
+        of(K::All),
+    ])
 }
 
 fn seen(counts: &Counts) -> BTreeMap<String, u64> {

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::inval::{Command, InvalidationQueue, Step};
+use portolan::iommu::IommuError;
 use portolan::platform::{TableMem, Word};
+use portolan_model::amd::AmdRegisters;
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{RegisterFaults, Violation};
 use portolan_model::memory::ModelMemory;
@@ -190,6 +193,40 @@ impl Behind for VtdRegisters {
     }
 }
 
+impl Behind for AmdRegisters {
+    type Word = AtomicU64;
+
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        const ILLEGAL_COMMAND: u32 = 5;
+        self.inject(RegisterFaults {
+            refuse: nth.map(|nth| (self.consumed() + nth, ILLEGAL_COMMAND)),
+            ..RegisterFaults::default()
+        });
+        Has::Yes
+    }
+
+    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
+        let pieces = self.dma(device, iova, kind, 4).ok()?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    /// There are no PASIDs.
+    fn access_as(&self, _: StreamId, _: Pasid, _: Iova, _: AccessKind) -> Option<PhysAddr> {
+        None
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
+    fn commands(&self) -> BTreeMap<String, u64> {
+        let counts = self.counts().commands.into_iter();
+        counts
+            .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
+            .collect()
+    }
+}
+
 impl Behind for TegraRegisters {
     const BASE: Iova = LOW_BASE;
     type Word = AtomicU32;
@@ -231,6 +268,21 @@ impl<B: Behind> ModelHost<B> {
     /// The memory.
     pub fn ram(&self) -> &Arc<ModelMemory<B::Word>> {
         &self.memory
+    }
+
+    /// Has the unit refuse a command, and sends it: what the driver is told.
+    ///
+    /// # Errors
+    /// The driver's, which has to be one.
+    pub fn refuse_one<Q>(&self, queue: &Q) -> Result<(), IommuError>
+    where
+        Q: InvalidationQueue<Error = IommuError>,
+    {
+        self.unit.refuse(Some(1));
+        let steps = [Step::Invalidate(Command::Global), Step::Sync];
+        let answer = queue.execute(&mut steps.into_iter());
+        self.unit.refuse(None);
+        answer
     }
 
     /// Two devices behind `unit`.

@@ -70,6 +70,11 @@ backends! {
     ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable, &Bare);
     /// The model's VT-d in scalable mode, first stage.
     ModelVtdFirstStage = "model:vtd-first-stage": || vtd::first_on_model(&Bare);
+    /// The model's AMD-Vi.
+    ModelAmd = "model:amd": || amd::on_model(amd::Kind::Plain, &Bare);
+    /// The same, caching absence.
+    ModelAmdCachesAbsence = "model:amd-caches-absence":
+        || amd::on_model(amd::Kind::CachesAbsence, &Bare);
     /// The model's SMMU of a Tegra 3.
     ModelTegra30 = "model:tegra30": || tegra::on_model(Chip::Tegra30, &Bare);
     /// The same of a Tegra 4.

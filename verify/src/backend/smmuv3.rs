@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::inval::{Command, InvalidationQueue as _, Step};
 use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
@@ -13,7 +12,6 @@ use portolan_hw::smmuv3::{
     Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu, StallOrFault, Want,
 };
 use portolan_model::clock::PollingClock;
-use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_model::tables::Lag;
@@ -23,7 +21,7 @@ use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::Counts;
 
-use super::model::{Behind as _, ModelHost};
+use super::model::ModelHost;
 use super::nested::Nested;
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
@@ -165,7 +163,7 @@ where
         }),
         queue_entries,
         fault_room,
-        bad_command: refused,
+        bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
         submitted,
     })
 }
@@ -220,7 +218,7 @@ where
         faulting: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
-        bad_command: |unit, host| refused(&unit.smmu, host),
+        bad_command: |unit, host| Some(host.refuse_one(&unit.smmu.queue())),
         submitted: |unit| submitted(&unit.smmu),
     })
 }
@@ -241,34 +239,6 @@ where
         StallOrFault::Stalled { request, .. } => Asked::Request(request),
         StallOrFault::Fault(_) => Asked::Other,
     }))
-}
-
-/// Has the model refuse the next command, as if it were illegal, and sends one.
-fn refused<R, M>(
-    unit: &Smmu<R, M, ModelClock>,
-    host: &ModelHost<SmmuRegisters>,
-) -> Option<Result<(), IommuError>>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-{
-    const ILLEGAL: u32 = 1;
-    let mut answer = Ok(());
-    // The refused ones are not among those carried out: try the next numbers as well.
-    for more in 1..16 {
-        let carried_out: u64 = host.unit().commands().values().sum();
-        host.unit().inject(RegisterFaults {
-            refuse: Some((carried_out + more, ILLEGAL)),
-            ..RegisterFaults::default()
-        });
-        let steps = [Step::Invalidate(Command::Global), Step::Sync];
-        answer = unit.queue().execute(&mut steps.into_iter());
-        if answer.is_err() {
-            break;
-        }
-    }
-    host.unit().inject(RegisterFaults::default());
-    Some(answer)
 }
 
 /// A new QEMU with a unit, for domains that `domain` makes.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::inval::{Command, InvalidationQueue as _, Step};
 use portolan::iommu::{Attach, Domain, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
@@ -15,7 +14,6 @@ use portolan_hw::vtd::{
     Vtd,
 };
 use portolan_model::clock::PollingClock;
-use portolan_model::inject::RegisterFaults;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::tables::Lag;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
@@ -25,7 +23,7 @@ use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::{Counts, VtdInvalidation};
 
-use super::model::{Behind as _, ModelHost};
+use super::model::ModelHost;
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
 use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
@@ -188,7 +186,7 @@ where
         queue_entries,
         bad_command: match kind {
             Kind::Registers => |_, _| None,
-            _ => refused,
+            _ => |unit, host| Some(host.refuse_one(&unit.queue())),
         },
         submitted: by_type,
     })
@@ -216,34 +214,6 @@ where
     model(Kind::Scalable, wrap, |unit| {
         unit.first_stage(VtdFirstLevels::Four).map(Arc::new)
     })
-}
-
-/// Has the model refuse the next descriptor, as if it were malformed, and sends one.
-fn refused<R, M>(
-    unit: &Vtd<R, M, ModelClock>,
-    host: &ModelHost<VtdRegisters>,
-) -> Option<Result<(), IommuError>>
-where
-    R: Mmio,
-    M: TableMem<AtomicU64>,
-{
-    const QUEUE_ERROR: u32 = 1 << 4;
-    let mut answer = Ok(());
-    // The refused ones are not among those carried out: try the next numbers as well.
-    for more in 1..16 {
-        let carried_out: u64 = host.unit().commands().values().sum();
-        host.unit().inject(RegisterFaults {
-            refuse: Some((carried_out + more, QUEUE_ERROR)),
-            ..RegisterFaults::default()
-        });
-        let steps = [Step::Invalidate(Command::Global), Step::Sync];
-        answer = unit.queue().execute(&mut steps.into_iter());
-        if answer.is_err() {
-            break;
-        }
-    }
-    host.unit().inject(RegisterFaults::default());
-    Some(answer)
 }
 
 fn by_type<R, M, C>(unit: &Vtd<R, M, C>) -> BTreeMap<String, u64>
