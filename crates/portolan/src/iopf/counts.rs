@@ -1,7 +1,5 @@
 //! Why groups are answered without a handler, and how many of everything there were.
 
-use super::Response;
-
 macro_rules! causes {
     ($($(#[$doc:meta])* $cause:ident,)*) => {
         /// Why a group is answered without a handler, or in spite of one.
@@ -63,41 +61,18 @@ pub struct FaultCounts {
     pub discarded: u64,
     /// Responses that the responder did not send, or does not know to have sent.
     pub unsent: u64,
-    responses: [u64; 3],
     refused: [u64; CAUSES],
 }
 
 impl FaultCounts {
-    /// Groups answered with `response`, whether or not it could be sent.
-    pub fn answered(&self, response: Response) -> u64 {
-        self.responses[index(response)]
-    }
-
-    /// Groups answered.
-    pub fn all_answered(&self) -> u64 {
-        self.responses.iter().sum()
-    }
-
     /// Groups answered because of `cause`, and not as a handler said.
     pub fn refused(&self, cause: Cause) -> u64 {
         self.refused.get(cause as usize).copied().unwrap_or(0)
-    }
-
-    pub(super) fn count_response(&mut self, response: Response) {
-        self.responses[index(response)] += 1;
     }
 
     pub(super) fn count_refusal(&mut self, cause: Cause) {
         if let Some(count) = self.refused.get_mut(cause as usize) {
             *count += 1;
         }
-    }
-}
-
-const fn index(response: Response) -> usize {
-    match response {
-        Response::Success => 0,
-        Response::Invalid => 1,
-        Response::Failure => 2,
     }
 }

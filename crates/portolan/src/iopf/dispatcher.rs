@@ -364,7 +364,7 @@ impl<P: Cpus, R: Responder> Handling<'_, P, R> {
         let requests = core::mem::take(&mut self.requests);
         let ours = dispatcher
             .state
-            .with(|state| state.finish(self.group, requests, response));
+            .with(|state| state.finish(self.group, requests));
         match ours {
             Claim::Ours => {
                 dispatcher.send(to, response)?;

@@ -57,6 +57,12 @@ bitflags::bitflags! {
     }
 }
 
+/// What is an access.
+const ACCESS: Permissions = Permissions::READ.union(Permissions::WRITE);
+
+/// What only an address space that is named can allow.
+const NAMED: Permissions = Permissions::EXECUTE.union(Permissions::PRIVILEGED);
+
 /// Place of a request in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -138,10 +144,7 @@ impl RawPageRequest {
                 ..
             }
         );
-        last && self.pasid.is_some()
-            && !self
-                .wants
-                .intersects(Permissions::READ | Permissions::WRITE)
+        last && self.pasid.is_some() && !self.wants.intersects(ACCESS)
     }
 
     /// Whom to answer.
@@ -168,15 +171,14 @@ impl RawPageRequest {
             if usize::from(group.get()) >= GroupId::COUNT {
                 return Err(BadRequest::Group { group });
             }
-            let named = Permissions::EXECUTE | Permissions::PRIVILEGED;
-            if self.pasid.is_none() && wants.intersects(named) {
+            if self.pasid.is_none() && wants.intersects(NAMED) {
                 return Err(BadRequest::Impossible { wants });
             }
         }
         if let Some(pasid) = self.pasid.filter(|pasid| pasid.get() >> 20 != 0) {
             return Err(BadRequest::Pasid { pasid });
         }
-        if !wants.intersects(Permissions::READ | Permissions::WRITE) {
+        if !wants.intersects(ACCESS) {
             return Err(BadRequest::NoAccess { wants });
         }
         if wants.contains(Permissions::EXECUTE) && !wants.contains(Permissions::READ) {

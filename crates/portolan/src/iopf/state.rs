@@ -11,9 +11,7 @@ use super::counts::{Cause, FaultCounts};
 use super::device::{Device, Refused};
 use super::flat::{FlatMap, room};
 use super::group::{Claim, Gone, Key, Open, Outcome, Owed, Phase, QueueIsFull, Ticket, Work};
-use super::{
-    GroupId, PageRequest, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Response,
-};
+use super::{GroupId, PageRequest, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind};
 use crate::addr::StreamId;
 use crate::platform::Nanos;
 
@@ -164,14 +162,14 @@ impl State {
             open.requests.push(request);
             return Ok(());
         }
-        let room = self.open.len() < bounds.groups;
         let device = self.devices.get_mut(&key.0);
-        let device = device.filter(|device| room && device.open < bounds.groups_of_device);
+        let device = device.filter(|device| device.open < bounds.groups_of_device);
         let device = device.ok_or(Cause::Full)?;
         if bounds.requests == 0 {
             return Err(Cause::Large);
         }
-        // A handler whose group was answered without it may still have its memory.
+        // As many as there may be groups. A handler whose group was answered without it may still
+        // have one.
         let mut requests = self.pool.pop().ok_or(Cause::Full)?;
         requests.push(request);
         self.tickets = self.tickets.wrapping_add(1);
@@ -185,7 +183,7 @@ impl State {
             },
             requests,
         };
-        // There is room, as was looked at above.
+        // There is room for as many groups as there was memory for requests of.
         let inserted = self.open.insert(key, open);
         inserted.map_err(|_| Cause::Full)?;
         device.open += 1;
@@ -238,7 +236,6 @@ impl State {
 
     pub(super) fn owe(&mut self, to: ReplyTo, cause: Cause, bounds: &Bounds) -> Owed {
         let response = bounds.response(cause);
-        self.counts.count_response(response);
         self.counts.count_refusal(cause);
         Owed {
             to,
@@ -296,17 +293,11 @@ impl State {
     }
 
     /// Ends a group that a handler had, with its requests.
-    pub fn finish(
-        &mut self,
-        (key, ticket): (Key, Ticket),
-        requests: Vec<PageRequest>,
-        response: Response,
-    ) -> Claim {
+    pub fn finish(&mut self, (key, ticket): (Key, Ticket), requests: Vec<PageRequest>) -> Claim {
         let claim = self.claim(key, ticket);
         self.give_back(requests);
-        match claim {
-            Claim::Ours => self.counts.count_response(response),
-            Claim::Overtaken => self.counts.overtaken += 1,
+        if claim == Claim::Overtaken {
+            self.counts.overtaken += 1;
         }
         claim
     }

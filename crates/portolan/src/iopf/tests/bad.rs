@@ -41,6 +41,7 @@ fn strangers_are_refused() {
     assert_eq!(counts.refused(Cause::UnknownDevice), 3);
     assert_eq!(counts.refused(Cause::UnknownPasid), 2);
     assert_eq!((counts.ignored, counts.handled), (1, 0));
+    assert_eq!(counts.requests, 6);
 }
 
 #[test]
@@ -90,6 +91,7 @@ fn what_cannot_be_is_refused() {
         );
     }
     assert_eq!(rig.desk.outstanding(), 0);
+    assert_eq!(rig.desk.counts().ignored, 0x1_0000 - 512);
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! Registrations, devices and handlers that end while groups are under way.
 
-use super::rig::{BROKEN, PASID, Rig, STREAM, asks, last, more, small, stalls, to};
+use super::rig::{Alone, BROKEN, PASID, Rig, STREAM, Sent, asks, last, more, small, stalls, to};
 use super::std;
 use crate::addr::{Pasid, StreamId};
+use crate::iopf::registering::Offer;
+use crate::iopf::state::State;
 use crate::iopf::{
-    Cause, Dispatcher, Ended, Place, RawPageRequest, RegisterError, Response, Served, Taken,
+    Cause, Dispatcher, Ended, Handler, Place, RawPageRequest, RegisterError, Responder, Response,
+    Served, Taken,
 };
+use crate::platform::Nanos;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -134,13 +138,42 @@ fn responses_that_could_not_be_sent_at_the_end_are_counted() {
 }
 
 #[test]
-fn a_responder_may_be_borrowed() {
-    let sent = super::rig::Sent::default();
-    let time = super::rig::Alone::default();
-    let desk = Dispatcher::new(time, &sent, small()).unwrap();
-    assert!(matches!(desk.accept(last(1)), Ok(Taken::Refused { .. })));
-    let name = to(1);
-    assert_eq!(sent.take(), [(name, Response::Invalid)]);
+fn a_device_with_groups_is_not_forgotten() {
+    let mut state = State::new(&small()).unwrap();
+    let mut offer = Offer::default();
+    let handler: Arc<dyn Handler> = Arc::new(NoOne);
+    let reach = super::rig::reach();
+    while let Err(missing) = state.register(STREAM, PASID, reach, &handler, &mut offer) {
+        offer.make(missing).unwrap();
+    }
+    let refused = RawPageRequest {
+        pasid: None,
+        ..more(1)
+    };
+    for raw in [more(1), refused] {
+        state.take_in(raw, Nanos::new(0), &small());
+        assert!(state.remove_idle(STREAM).is_err());
+        assert!(state.next_of_device(STREAM, &small()).is_some());
+    }
+    assert!(matches!(state.remove_idle(STREAM), Ok(Some(_))));
+}
+
+#[test]
+fn a_responder_may_be_borrowed_or_shared() {
+    fn refuses(responder: impl Responder, sent: &Sent) {
+        let desk = Dispatcher::new(Alone::default(), responder, small()).unwrap();
+        assert!(matches!(desk.accept(last(1)), Ok(Taken::Refused { .. })));
+        assert_eq!(sent.take(), [(to(1), Response::Invalid)]);
+    }
+    let sent = Sent::default();
+    refuses(&sent, &sent);
+    refuses(Arc::new(sent.clone()), &sent);
+}
+
+#[test]
+fn a_dispatcher_prints_its_bounds() {
+    let printed = alloc::format!("{:?}", Rig::new(small()).desk);
+    assert!(printed.contains("groups_of_device: 3"), "{printed}");
 }
 
 #[test]

@@ -29,6 +29,22 @@ fn what_is_queued_is_answered_by_who_serves() {
 }
 
 #[test]
+fn outstanding_are_the_open_the_refused_and_the_unsent() {
+    let rig = Rig::new(small());
+    rig.grant();
+    for group in [1, 2] {
+        assert_eq!(rig.desk.queue(more(group)), Ok(Taken::Partial));
+    }
+    let pasid = None;
+    let refused = |raw| RawPageRequest { pasid, ..raw };
+    for raw in [more(3), more(4), more(5), last(6)] {
+        assert!(rig.desk.queue(refused(raw)).is_ok());
+    }
+    assert_eq!(rig.desk.outstanding(), 2 + 3 + 1);
+    assert_eq!(rig.desk.close().answered, 6);
+}
+
+#[test]
 fn a_full_queue_takes_nothing_in() {
     let rig = Rig::new(small());
     for group in 0..4 {
