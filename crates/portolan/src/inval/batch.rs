@@ -85,7 +85,6 @@ impl Batch {
             }
             match target(command) {
                 Some(context) => self.add_part(command, context, merging),
-                None if matches!(command, Command::Configuration { .. }) => self.0.push(command),
                 None => self.replace(command),
             }
         }

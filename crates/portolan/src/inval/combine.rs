@@ -161,15 +161,18 @@ impl<P: Cpus> Group<P> {
     /// Whether the caller may submit beside the batches, where `most` may; it has to say when it is
     /// done.
     fn step_beside(&self, most: usize) -> bool {
-        let most = most as u64;
-        if most == 0 || self.beside.load(Ordering::Relaxed) >= most {
-            return false;
+        let order = Ordering::Relaxed;
+        let mut there = self.beside.load(order);
+        while there < most as u64 {
+            let joined = self
+                .beside
+                .compare_exchange_weak(there, there + 1, order, order);
+            match joined {
+                Ok(_) => return true,
+                Err(now) => there = now,
+            }
         }
-        let joined = self.beside.fetch_add(1, Ordering::Relaxed) < most;
-        if !joined {
-            self.step_back();
-        }
-        joined
+        false
     }
 
     fn step_back(&self) {

@@ -109,7 +109,6 @@ impl Iterator for Runs {
                 let scale = self.pages.trailing_zeros().min(u32::from(max_scale));
                 let units = self.pages >> scale;
                 let num = match units & 31 {
-                    _ if units <= max_num => units,
                     0 => max_num,
                     rest => rest.min(max_num),
                 };
@@ -123,5 +122,72 @@ impl Iterator for Runs {
                 })
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inval::tests::CAPS;
+    use alloc::vec::Vec;
+
+    fn pages(first: u64, count: u64) -> IovaRange {
+        IovaRange::from_len(Iova::new(first << 12), count << 12).unwrap()
+    }
+
+    #[test]
+    fn scales_that_end_early_take_the_largest_number_again_and_again() {
+        for (max_num, count, expected) in [
+            (32, 64, &[32, 32][..]),
+            (32, 65, &[1, 32, 32]),
+            (32, 32, &[32]),
+            (16, 16, &[16]),
+            (16, 48, &[16, 16, 16]),
+            (16, 31, &[16, 15]),
+        ] {
+            let range = RangeForm::NumScale {
+                max_num,
+                max_scale: 0,
+            };
+            let mut at = 7;
+            let runs = Runs::new(&Capabilities { range, ..CAPS }, pages(at, count));
+            let numbers = runs.map(|run| {
+                let Run::NumScale { num, scale, start } = run else {
+                    panic!("{run:?}");
+                };
+                assert_eq!((start, scale), (Iova::new(at << 12), 0));
+                at += u64::from(num);
+                num
+            });
+            assert_eq!(numbers.collect::<Vec<_>>(), expected, "{max_num} {count}");
+        }
+    }
+
+    #[test]
+    fn one_run_that_covers_has_the_smallest_scale_and_ends_among_the_addresses() {
+        let covered = |max_scale, range| {
+            let form = RangeForm::NumScale {
+                max_num: 32,
+                max_scale,
+            };
+            covering(form, CAPS.granule, range)
+        };
+        for (count, num, scale) in [
+            (1, 1, 0),
+            (32, 32, 0),
+            (33, 17, 1),
+            (64, 32, 1),
+            (65, 17, 2),
+        ] {
+            let start = Iova::new(0x5000);
+            let run = Run::NumScale { start, num, scale };
+            assert_eq!(covered(31, pages(5, count)), Some(run), "{count}");
+        }
+        assert!(covered(1, pages(5, 64)).is_some());
+        assert_eq!(covered(1, pages(5, 65)), None);
+        // 33 pages are covered by 34, of which the last is no address any more.
+        let end = 1 << 52;
+        assert!(covered(1, pages(end - 35, 33)).is_some());
+        assert_eq!(covered(1, pages(end - 33, 33)), None);
     }
 }

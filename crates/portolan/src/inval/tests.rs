@@ -9,7 +9,7 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 
-const CAPS: Capabilities = Capabilities {
+pub(super) const CAPS: Capabilities = Capabilities {
     granule: PageSize::SIZE_4K,
     page: PageForm::Granule,
     range: RangeForm::Absent,
@@ -220,6 +220,23 @@ fn lines_cleaned_early_still_owe_the_barrier() {
         ..CAPS
     };
     assert!(steps(caps, Quirks::default(), &gather).contains(&Step::CleanBarrier));
+    // Also where the lines themselves are not there any more.
+    let table = crate::addr::TableId::fresh();
+    let mut into = Gather::new();
+    into.absorb_spans(table, &mut gather).unwrap();
+    assert_eq!(steps(caps, Quirks::default(), &into), [Step::CleanBarrier]);
+    assert_eq!(steps(CAPS, Quirks::default(), &into), []);
+}
+
+#[test]
+fn without_lines_there_is_no_barrier() {
+    let caps = Capabilities {
+        walker: Walker::NonCoherent,
+        ..CAPS
+    };
+    let gather = unmapped(0x1000, 1, Depth::LeafOnly);
+    let leaf = page(0x1000, PageSize::SIZE_4K, Depth::LeafOnly);
+    assert_eq!(steps(caps, Quirks::default(), &gather), [leaf, Step::Sync]);
 }
 
 #[test]
@@ -286,6 +303,26 @@ fn preference_picks_the_form() {
         steps(caps, prefer(Preference::ByContext), &gather),
         [WHOLE, Step::Sync]
     );
+}
+
+#[test]
+fn fewest_is_by_page_where_ranges_take_more_and_by_range_where_they_take_as_many() {
+    let caps = Capabilities {
+        range: RangeForm::NumScale {
+            max_num: 32,
+            max_scale: 0,
+        },
+        ..CAPS
+    };
+    let counts = |pages, leaf| {
+        let mut gather = Gather::new();
+        gather.add_unmapped(range(0x20_0000, pages), leaf, Depth::LeafOnly);
+        let counts = plan(CONTEXT, &caps, &Quirks::default(), &gather).counts();
+        (counts.page, counts.range)
+    };
+    assert_eq!(counts(512, PageSize::SIZE_2M), (1, 0));
+    assert_eq!(counts(2, PageSize::SIZE_4K), (0, 1));
+    assert_eq!(counts(1, PageSize::SIZE_4K), (0, 1));
 }
 
 #[test]

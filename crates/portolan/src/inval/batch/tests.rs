@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::addr::{Iova, PageSize};
-use crate::inval::Depth;
+use crate::inval::{Depth, Run};
 use alloc::vec::Vec;
 
 fn page(context: u32, number: u64) -> Command {
@@ -138,6 +138,58 @@ fn a_full_batch_takes_nothing() {
     let two = [page(1, 100), page(1, 101)];
     assert_eq!(add(&mut batch, &two, BATCH), Added::NoRoom);
     assert_eq!(batch.0.len(), BATCH - 1);
+    assert_eq!(add(&mut batch, &two[..1], BATCH), Added::All);
+    assert_eq!(batch.0.len(), BATCH);
+}
+
+#[test]
+fn a_merged_range_is_as_long_as_it_may_be_and_no_longer() {
+    let merging = Merging {
+        form: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
+        granule: PageSize::SIZE_4K,
+        above: 1,
+        granules: 8,
+        context_above: 16,
+    };
+    for (last, commands) in [(7, 1), (8, 2)] {
+        let mut batch = Batch::default();
+        let own = [page(1, 0), page(1, last)];
+        batch.add(&own.into_iter().collect(), &merging);
+        assert_eq!(batch.0.len(), commands, "{last}");
+    }
+}
+
+#[test]
+fn a_range_covers_pages_inside_it_that_reach_no_deeper() {
+    let context = InvalTag::new(1);
+    let there = |depth| Command::Range {
+        context,
+        run: Run::PowerOfTwo {
+            start: Iova::new(0x4000),
+            lg2_pages: 2,
+        },
+        granule: PageSize::SIZE_4K,
+        depth,
+    };
+    let wanted = |number: u64, depth| Command::Page {
+        context,
+        iova: Iova::new(number << 12),
+        size: PageSize::SIZE_4K,
+        depth,
+    };
+    let (leaf, all) = (Depth::LeafOnly, Depth::AllLevels);
+    for (depth, asked, covers) in [
+        (all, all, true),
+        (all, leaf, true),
+        (leaf, leaf, true),
+        (leaf, all, false),
+    ] {
+        let mut batch = Batch::default();
+        add(&mut batch, &[there(depth)], 16);
+        let inside = [4, 7].map(|number| batch.covers(wanted(number, asked)));
+        assert_eq!(inside, [covers; 2], "{depth:?} {asked:?}");
+        assert!(!batch.covers(wanted(3, asked)) && !batch.covers(wanted(8, asked)));
+    }
 }
 
 #[test]

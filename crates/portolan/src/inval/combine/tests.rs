@@ -1,42 +1,60 @@
-//! A handler that submits while the code that it has interrupted is submitting.
+//! Who submits with whom: handlers that submit while the code that they have interrupted is submitting.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use spin::Mutex;
 
-use super::{CombineOptions, Combined};
-use crate::addr::{CpuId, InvalTag};
-use crate::inval::{Command, InvalidationQueue, Step};
+use super::{CombineOptions, Combined, Group, Place};
+use crate::addr::{CpuId, InvalTag, PageSize};
+use crate::inval::{
+    Caching, Capabilities, Command, InvalidationQueue, LeafOnly, Merging, PageForm, RangeForm,
+    Step, Walker, WriteBuffer,
+};
 use crate::iommu::IommuError;
 use crate::platform::{Clock, Nanos, SpinCpus};
 
+type Handler = Box<dyn FnOnce() + Send>;
+
+/// Time passes where somebody waits, after what the test lets happen first.
 #[derive(Default)]
-struct Hand(AtomicU64);
+struct Hand {
+    now: AtomicU64,
+    meanwhile: Mutex<Option<Handler>>,
+}
 
 impl Clock for Hand {
     fn now(&self) -> Nanos {
-        Nanos::new(self.0.load(Ordering::Relaxed))
+        Nanos::new(self.now.load(Ordering::Relaxed))
     }
 
     fn relax(&self) {
-        self.0.fetch_add(1000, Ordering::Relaxed);
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
+        self.now.fetch_add(1000, Ordering::Relaxed);
     }
 }
-
-type Handler = Box<dyn FnOnce() + Send>;
 
 /// Notes the contexts of each submission, in the order in which those end.
 #[derive(Default)]
 struct Hardware {
     ended: Mutex<Vec<Vec<u32>>>,
     strikes: Mutex<Option<Handler>>,
+    broken: AtomicBool,
 }
 
 #[derive(Clone)]
 struct Queue(Arc<Hardware>);
+
+impl core::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Queue")
+    }
+}
 
 impl InvalidationQueue for Queue {
     type Error = IommuError;
@@ -52,30 +70,63 @@ impl InvalidationQueue for Queue {
             handler();
         }
         self.0.ended.lock().push(contexts);
-        Ok(())
+        match self.0.broken.load(Ordering::Relaxed) {
+            true => Err(BROKEN),
+            false => Ok(()),
+        }
     }
 }
+
+const BROKEN: IommuError = IommuError::Stopped;
 
 fn steps(context: u32) -> impl Iterator<Item = Step> {
     let context = InvalTag::new(context);
     [Step::Invalidate(Command::Context { context }), Step::Sync].into_iter()
 }
 
-/// Submits, and has a handler on the same CPU submit meanwhile; the contexts in the order in which
-/// the submissions ended, and the time that passed.
-fn interrupted(options: CombineOptions) -> (Vec<Vec<u32>>, Nanos) {
-    let hardware = Arc::new(Hardware::default());
-    let clock = Arc::new(Hand::default());
-    let cpus = SpinCpus::new(2, clock.clone(), || CpuId::new(0));
-    let queue = Queue(hardware.clone());
-    let combined = Arc::new(Combined::new(cpus, queue, options));
-    let inner = combined.clone();
-    *hardware.strikes.lock() = Some(Box::new(move || {
-        inner.execute(&mut steps(2)).unwrap();
-    }));
-    combined.execute(&mut steps(1)).unwrap();
-    let ended = hardware.ended.lock().clone();
-    (ended, clock.now())
+type TestCpus = SpinCpus<Arc<Hand>, Box<dyn Fn() -> CpuId + Send + Sync>>;
+
+/// A queue of four CPUs, of which the test says which one calls.
+struct Machine {
+    hardware: Arc<Hardware>,
+    clock: Arc<Hand>,
+    cpu: Arc<AtomicU32>,
+    combined: Arc<Combined<TestCpus, Queue>>,
+}
+
+impl Machine {
+    fn new(options: CombineOptions) -> Self {
+        let hardware = Arc::new(Hardware::default());
+        let clock = Arc::new(Hand::default());
+        let cpu = Arc::new(AtomicU32::new(0));
+        let of = cpu.clone();
+        let current = move || CpuId::new(of.load(Ordering::Relaxed));
+        let cpus: TestCpus = SpinCpus::new(4, clock.clone(), Box::new(current));
+        let combined = Arc::new(Combined::new(cpus, Queue(hardware.clone()), options));
+        Self {
+            hardware,
+            clock,
+            cpu,
+            combined,
+        }
+    }
+
+    /// CPU `cpu` submits, and CPU `other` meanwhile; how long that one waited.
+    fn interrupt(&self, cpu: u32, other: u32) -> Nanos {
+        let (inner, current) = (self.combined.clone(), self.cpu.clone());
+        *self.hardware.strikes.lock() = Some(Box::new(move || {
+            current.store(other, Ordering::Relaxed);
+            inner.execute(&mut steps(2)).unwrap();
+        }));
+        let before = self.clock.now();
+        self.cpu.store(cpu, Ordering::Relaxed);
+        self.combined.execute(&mut steps(1)).unwrap();
+        self.clock.now().since(before)
+    }
+
+    fn ended(&self) -> Vec<Vec<u32>> {
+        self.hardware.ended.lock().clone()
+    }
 }
 
 #[test]
@@ -84,32 +135,103 @@ fn who_may_submit_beside_a_batch_does_not_wait_for_it() {
         beside: 1,
         ..CombineOptions::default()
     };
-    let (ended, waited) = interrupted(options);
-    assert_eq!(
-        (ended, waited),
-        (alloc::vec![alloc::vec![2], alloc::vec![1]], Nanos::new(0))
-    );
-    let (_, waited) = interrupted(CombineOptions::default());
-    assert!(waited > Nanos::new(0));
+    let machine = Machine::new(options);
+    // Again and again.
+    for turn in 1..4 {
+        assert_eq!(machine.interrupt(0, 0), Nanos::new(0));
+        assert_eq!(machine.ended(), [[2], [1]].repeat(turn));
+    }
+    let machine = Machine::new(CombineOptions::default());
+    assert!(machine.interrupt(0, 0) > Nanos::new(0));
+}
+
+#[test]
+fn no_more_callers_are_beside_the_batches_than_may_be() {
+    let group = Group::<TestCpus>::new();
+    assert!(!group.step_beside(0));
+    assert!(group.step_beside(1) && !group.step_beside(1));
+    assert!(group.step_beside(2) && !group.step_beside(2));
+    group.step_back();
+    assert!(!group.step_beside(1) && group.step_beside(2));
+    group.step_back();
+    group.step_back();
+    assert!(group.step_beside(1));
+}
+
+#[test]
+fn cpus_of_different_groups_do_not_wait_for_each_other() {
+    let options = CombineOptions {
+        cpus_per_group: 2,
+        ..CombineOptions::default()
+    };
+    for (cpu, other, waits) in [
+        (0, 1, true),
+        (3, 2, true),
+        (0, 2, false),
+        (0, 3, false),
+        (2, 1, false),
+    ] {
+        let waited = Machine::new(options).interrupt(cpu, other);
+        assert_eq!(waited > Nanos::new(0), waits, "{cpu} {other}");
+    }
+}
+
+#[test]
+fn a_batch_of_one_caller_that_fails_is_not_submitted_again() {
+    let machine = Machine::new(CombineOptions::default());
+    let group = machine.combined.group();
+    assert!(matches!(group.enter(), Place::Submit(1)));
+    // Another CPU's submission ends while this one's commands wait.
+    let inner = machine.combined.clone();
+    *machine.clock.meanwhile.lock() = Some(Box::new(move || {
+        inner.group().finish(1, &Ok::<(), IommuError>(()));
+    }));
+    machine.hardware.broken.store(true, Ordering::Relaxed);
+    assert_eq!(machine.combined.execute(&mut steps(5)), Err(BROKEN));
+    assert_eq!(machine.ended(), [[5]]);
 }
 
 #[test]
 fn a_handler_on_the_cpu_that_is_submitting_submits_alone() {
-    let hardware = Arc::new(Hardware::default());
-    let clock = Arc::new(Hand::default());
-    let cpus = SpinCpus::new(2, clock.clone(), || CpuId::new(0));
-    let queue = Queue(hardware.clone());
-    let combined = Arc::new(Combined::new(cpus, queue, CombineOptions::default()));
-    let inner = combined.clone();
-    *hardware.strikes.lock() = Some(Box::new(move || {
-        inner.execute(&mut steps(2)).unwrap();
-    }));
-    combined.execute(&mut steps(1)).unwrap();
-    assert_eq!(*hardware.ended.lock(), [[2], [1]]);
-    assert!(clock.now() <= Nanos::from_millis(2));
+    let machine = Machine::new(CombineOptions::default());
+    assert!(machine.interrupt(0, 0) <= Nanos::from_millis(2));
+    assert_eq!(machine.ended(), [[2], [1]]);
     // Nobody waits for what the handler had left in a batch.
-    let before = clock.now();
-    combined.execute(&mut steps(3)).unwrap();
-    assert_eq!(*hardware.ended.lock(), [[2], [1], [3]]);
-    assert_eq!(clock.now(), before);
+    let before = machine.clock.now();
+    machine.combined.execute(&mut steps(3)).unwrap();
+    assert_eq!(machine.ended(), [[2], [1], [3]]);
+    assert_eq!(machine.clock.now(), before);
+}
+
+#[test]
+fn commands_are_merged_into_the_ranges_that_the_hardware_has() {
+    let caps = Capabilities {
+        granule: PageSize::SIZE_16K,
+        page: PageForm::Granule,
+        range: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
+        leaf_only: LeafOnly::Present,
+        walker: Walker::Coherent,
+        caching: Caching::PresentOnly,
+        write_buffer: WriteBuffer::Absent,
+    };
+    let default = CombineOptions::default();
+    let expected = CombineOptions {
+        merging: Merging {
+            form: caps.range,
+            granule: caps.granule,
+            ..default.merging
+        },
+        ..default
+    };
+    assert_eq!(CombineOptions::of(&caps), expected);
+}
+
+#[test]
+fn a_combined_queue_prints_its_groups() {
+    let options = CombineOptions {
+        cpus_per_group: 1,
+        ..CombineOptions::default()
+    };
+    let printed = alloc::format!("{:?}", Machine::new(options).combined);
+    assert!(printed.contains("groups: 4"), "{printed}");
 }
