@@ -26,15 +26,8 @@ pub(super) const fn ones(count: u32) -> u64 {
 }
 
 impl Want {
-    /// The slots of a word that begins at a multiple of 64 where a run may begin.
+    /// The slots of any word where a run may begin, if the stride is no longer than a word.
     const fn starts(self) -> u64 {
-        if self.stride >= WORD {
-            return if self.phase < WORD {
-                1 << self.phase
-            } else {
-                0
-            };
-        }
         let mut starts = 1u64;
         let mut step = self.stride;
         while step < WORD {
@@ -75,22 +68,15 @@ impl Want {
     /// The first slot of a run that lies in the 64 slots of the word number `word`, of which the bits
     /// set in `free` are free.
     #[inline]
-    pub const fn find(self, free: u64, word: u32) -> Option<u32> {
-        let mut begins = free & self.starts_in(word);
-        if self.count > 1 {
-            let mut runs = free;
-            let mut length = 1;
-            while length < self.count {
-                let step = if length < self.count - length {
-                    length
-                } else {
-                    self.count - length
-                };
-                runs &= if step >= WORD { 0 } else { runs >> step };
-                length += step;
-            }
-            begins &= runs;
+    pub fn find(self, free: u64, word: u32) -> Option<u32> {
+        let mut runs = free;
+        let mut length = 1;
+        while length < self.count {
+            let step = length.min(self.count - length);
+            runs &= if step >= WORD { 0 } else { runs >> step };
+            length += step;
         }
+        let begins = runs & self.starts_in(word);
         if begins == 0 {
             None
         } else {
@@ -106,7 +92,7 @@ pub(super) fn survey(words: impl Iterator<Item = u64>) -> (u32, u32) {
         total += word.count_ones();
         let mut left = WORD;
         let mut rest = word;
-        while left > 0 {
+        loop {
             let set = rest.trailing_ones().min(left);
             run += set;
             longest = longest.max(run);
@@ -163,6 +149,32 @@ mod tests {
             );
             let up = want.align_up(word);
             assert!(up >= word && up % stride == want.phase && up - word < stride);
+        }
+    }
+
+    #[test]
+    fn surveys_find_what_counting_bit_by_bit_finds() {
+        let mut state = 0x0dd0_5eed_0dd0_5eedu64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        for turn in 0..5_000 {
+            let words = [(); 3].map(|()| match turn % 3 {
+                0 => random() & random(),
+                1 => random() | random() | random(),
+                _ => !(random() & random() & random() & random()),
+            });
+            let (mut longest, mut total, mut run) = (0, 0, 0);
+            for bit in 0..3 * WORD {
+                let set = words[(bit / WORD) as usize] >> (bit % WORD) & 1 != 0;
+                run = if set { run + 1 } else { 0 };
+                total += u32::from(set);
+                longest = longest.max(run);
+            }
+            assert_eq!(survey(words.into_iter()), (longest, total), "{words:x?}");
         }
     }
 

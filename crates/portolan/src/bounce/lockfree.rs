@@ -59,23 +59,19 @@ impl<W: SharedWord> LockFree<W> {
         let slots = self.words.len() as u32 * WORD;
         let mut at = want.align_up(0);
         while at.checked_add(want.count)? <= slots {
-            match self.first_taken(at, want.count) {
-                None => {
-                    if self.claim(at, want.count) {
-                        return Some(at);
-                    }
-                    // It changed under the search: look at the same place again, which now has a
-                    // taken slot, or had one for a moment.
-                    at = want.align_up(at + 1);
-                }
-                Some(taken) => at = want.align_up(taken + 1),
-            }
+            let taken = match self.last_taken(at, want.count) {
+                None if self.claim(at, want.count) => return Some(at),
+                // It changed under the search.
+                None => at,
+                Some(taken) => taken,
+            };
+            at = want.align_up(taken + 1);
         }
         None
     }
 
     /// The last slot of the run that is taken, if any: a run cannot begin before it.
-    fn first_taken(&self, first: u32, count: u32) -> Option<u32> {
+    fn last_taken(&self, first: u32, count: u32) -> Option<u32> {
         pieces(first, count)
             .filter_map(|(word, mask)| {
                 let taken = !self.words[word].load(Relaxed) & mask;
@@ -185,6 +181,51 @@ fn pieces(first: u32, count: u32) -> impl Iterator<Item = (usize, u64)> {
 mod tests {
     use super::*;
     use core::sync::atomic::AtomicU64;
+
+    /// `count` slots anywhere.
+    const fn any(count: u32) -> Want {
+        Want {
+            count,
+            stride: 1,
+            phase: 0,
+        }
+    }
+
+    fn full(words: u32) -> LockFree<AtomicU64> {
+        let area = LockFree::new(words).unwrap();
+        for word in 0..words {
+            assert_eq!(area.take(any(WORD)), Some(word * WORD));
+        }
+        area
+    }
+
+    #[test]
+    fn the_word_that_was_freed_last_comes_first() {
+        // A slot, a run in a word, and runs across words.
+        for (first, count) in [(130, 1), (140, 5), (126, 4), (100, 120)] {
+            let area = full(4);
+            area.give(3, 1).unwrap();
+            area.give(first, count).unwrap();
+            assert_eq!(area.take(any(1)), Some(first));
+            let left: u32 = (1..count)
+                .map(|_| u32::from(area.take(any(1)).is_some()))
+                .sum();
+            assert_eq!((left, area.take(any(1))), (count - 1, Some(3)));
+            assert_eq!(area.take(any(1)), None);
+        }
+    }
+
+    #[test]
+    fn a_short_run_may_lie_across_words() {
+        for count in [2, 4, 64] {
+            let area = full(3);
+            let first = 2 * WORD - count / 2;
+            area.give(first, count).unwrap();
+            assert_eq!(area.take(any(count + 1)), None);
+            assert_eq!(area.take(any(count)), Some(first));
+            assert_eq!(area.survey(), (0, 0));
+        }
+    }
 
     #[test]
     fn a_claim_that_finds_a_slot_taken_gives_back_what_it_had() {

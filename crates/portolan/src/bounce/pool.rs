@@ -28,7 +28,7 @@ impl PoolOptions {
     pub fn for_cpus(cpus: &impl Cpus) -> Self {
         Self {
             slot: PageSize::of_lg2(11),
-            areas: u32::try_from(cpus.count()).unwrap_or(1 << 16),
+            areas: u32::try_from(cpus.count()).unwrap_or(u32::MAX),
         }
     }
 }
@@ -142,7 +142,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         let slot = options.slot;
         let areas = options.areas.clamp(1, 1 << 16).next_power_of_two();
         let bytes = memory.len_minus_one().saturating_add(1);
-        let wanted = (u64::from(areas) * u64::from(WORD)) << slot.lg2();
+        let wanted = (u64::from(areas) * u64::from(WORD)).saturating_mul(slot.bytes());
         let shape = PoolError::Shape {
             memory,
             areas,
@@ -151,7 +151,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         };
         let slots = u32::try_from(bytes >> slot.lg2()).map_err(|_| shape)?;
         let aligned = memory.start().get() % slot.bytes() == 0;
-        if bytes % wanted != 0 || !aligned || slots == 0 || slots > 1 << 30 {
+        if bytes % wanted != 0 || !aligned || slots > 1 << 30 {
             return Err(shape);
         }
         let area_slots = slots / areas;
@@ -263,10 +263,10 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         Some(area as u32 * self.area_slots + local)
     }
 
-    /// Looks in the other areas, each once.
+    /// Looks in the other areas, each once, and notes how much is in use.
     #[cold]
     fn steal(&self, home: usize, want: Want) -> Option<u32> {
-        self.note_use();
+        self.in_use();
         let areas = self.areas.len();
         (1..areas).find_map(|step| self.take_in((home + step) & (areas - 1), want))
     }
@@ -373,9 +373,5 @@ impl<P: Cpus, A: Area> Pool<P, A> {
             high_water,
             longest_free,
         }
-    }
-
-    fn note_use(&self) {
-        let _ = self.in_use();
     }
 }

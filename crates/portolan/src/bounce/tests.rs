@@ -4,9 +4,11 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use spin::Mutex;
+
 use super::*;
 use crate::addr::{CpuId, PageSize, PhysAddr, PhysRange};
-use crate::platform::{Clock, Nanos, SpinCpus};
+use crate::platform::{Clock, Nanos, PhysMemory, SpinCpus};
 
 #[derive(Debug)]
 struct Still;
@@ -22,8 +24,13 @@ type TestCpus = Arc<SpinCpus<Still, fn() -> CpuId>>;
 const START: u64 = 0x4000_0000;
 
 fn pool(slots: u64, areas: u32) -> Pool<TestCpus> {
-    let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
-    let memory = PhysRange::from_len(PhysAddr::new(START), slots << 11).unwrap();
+    pool_of(|| CpuId::new(0), START, slots, areas)
+}
+
+/// A pool at `start` that the CPU uses which `current` names, of 8.
+fn pool_of(current: fn() -> CpuId, start: u64, slots: u64, areas: u32) -> Pool<TestCpus> {
+    let cpus = Arc::new(SpinCpus::new(8, Still, current));
+    let memory = PhysRange::from_len(PhysAddr::new(start), slots << 11).unwrap();
     let options = PoolOptions {
         slot: PageSize::of_lg2(11),
         areas,
@@ -39,13 +46,7 @@ fn a_cpu_takes_from_its_own_area_first() {
         (|| CpuId::new(3), 3),
         (|| CpuId::new(6), 2),
     ] {
-        let cpus = Arc::new(SpinCpus::new(8, Still, current));
-        let memory = PhysRange::from_len(PhysAddr::new(START), 1024 << 11).unwrap();
-        let options = PoolOptions {
-            slot: PageSize::of_lg2(11),
-            areas: 4,
-        };
-        let pool = Pool::new(cpus, memory, options).unwrap();
+        let pool = pool_of(current, START, 1024, 4);
         let data = pool.take(&Need::bytes(2048)).unwrap().data();
         assert_eq!(data.start().get(), START + area * (256 << 11));
     }
@@ -135,4 +136,193 @@ fn the_slots_freed_last_are_taken_first() {
     let at = early.data();
     pool.give(early).unwrap();
     assert_eq!(pool.take(&Need::bytes(2048)).unwrap().data(), at);
+}
+
+#[test]
+fn a_cpu_gets_all_slots_of_all_areas_and_each_once() {
+    for current in [(|| CpuId::new(0)) as fn() -> CpuId, || CpuId::new(3)] {
+        let pool = pool_of(current, START, 256, 4);
+        let mut held: Vec<_> = core::iter::from_fn(|| pool.take(&Need::bytes(2048)).ok()).collect();
+        held.sort_by_key(|slots| slots.data().start());
+        let starts = held.iter().map(|slots| slots.data().start().get());
+        assert!(starts.eq((0..256).map(|slot| START + (slot << 11))));
+        // Every third is given back.
+        for (number, slots) in held.into_iter().enumerate() {
+            if number % 3 == 0 {
+                pool.give(slots).unwrap();
+            }
+        }
+        for number in 0..256 {
+            let at = START + (number << 11);
+            let taken = [at, at + 2047].map(|at| pool.is_taken(PhysAddr::new(at)));
+            assert_eq!(taken, [number % 3 != 0; 2], "{number}");
+        }
+        let outside = [START - 1, START + (256 << 11)];
+        assert!(
+            !outside
+                .into_iter()
+                .any(|at| pool.is_taken(PhysAddr::new(at)))
+        );
+    }
+}
+
+#[test]
+fn the_use_is_noted_when_a_search_leaves_its_area() {
+    let pool = pool(256, 2);
+    let take = || pool.take(&Need::bytes(2048)).unwrap();
+    let held: Vec<_> = (0..129).map(|_| take()).collect();
+    for slots in held {
+        pool.give(slots).unwrap();
+    }
+    let used = pool.in_use();
+    assert_eq!((used.used, used.high_water), (0, 128));
+}
+
+#[test]
+fn an_address_and_a_length_give_back_every_slot_that_they_touch() {
+    let pool = pool(64, 1);
+    for (like, bytes, slots) in [
+        (0, 2048, 1),
+        (0, 2049, 2),
+        (0x7ff, 1, 1),
+        (0x7ff, 2, 2),
+        (0x810, 0x7f0, 1),
+        (0x810, 0x7f1, 2),
+    ] {
+        let need = Need {
+            like: PhysAddr::new(like),
+            keep: PageSize::SIZE_4K,
+            ..Need::bytes(bytes)
+        };
+        let at = pool.take(&need).unwrap().data().start();
+        assert_eq!(pool.in_use().used, slots, "{like:#x} {bytes:#x}");
+        assert_eq!(pool.give_at(at, bytes), Ok(()), "{like:#x} {bytes:#x}");
+        assert_eq!(pool.in_use().used, 0);
+    }
+}
+
+#[test]
+fn as_much_is_aligned_as_areas_and_memory_are() {
+    // Memory that is aligned less than its areas are long, as much, and more.
+    for (start, most) in [(0x1_0000, 16), (0x4_0000, 18), (0x10_0000, 18)] {
+        let pool = pool_of(|| CpuId::new(0), START + start, 256, 2);
+        let take = |lg2| {
+            let align = PageSize::of_lg2(lg2);
+            let need = Need {
+                align,
+                ..Need::bytes(1)
+            };
+            pool.take(&need).map(|slots| slots.data().start().get())
+        };
+        assert_eq!(take(most).unwrap() % (1 << most), 0);
+        let (align, most) = (PageSize::of_lg2(most + 1), PageSize::of_lg2(most));
+        assert_eq!(take(align.lg2()), Err(TakeError::Alignment { align, most }));
+    }
+}
+
+#[test]
+fn a_pool_has_at_most_two_to_the_thirtieth_slots() {
+    let without_memory = |slots: u64| {
+        let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
+        let memory = PhysRange::from_len(PhysAddr::new(0), slots << 11).unwrap();
+        let options = PoolOptions {
+            slot: PageSize::of_lg2(11),
+            areas: 1,
+        };
+        let none = |_| Vec::<u64>::new().try_reserve_exact(usize::MAX);
+        Pool::<_, LockFree<core::sync::atomic::AtomicU64>>::with_areas(
+            cpus,
+            memory,
+            options,
+            |slots| none(slots).and_then(|()| LockFree::new(1)),
+        )
+        .err()
+        .unwrap()
+    };
+    // Only the areas lack memory.
+    assert!(matches!(without_memory(1 << 30), PoolError::Memory));
+    assert!(matches!(
+        without_memory((1 << 30) + 64),
+        PoolError::Shape { .. }
+    ));
+}
+
+#[test]
+fn slots_of_which_an_area_would_be_longer_than_all_addresses_are_refused() {
+    let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
+    let memory = PhysRange::from_len(PhysAddr::new(0), 1 << 60).unwrap();
+    let options = PoolOptions {
+        slot: PageSize::of_lg2(60),
+        areas: 1,
+    };
+    let refused = Pool::new(cpus, memory, options).err().unwrap();
+    assert!(matches!(refused, PoolError::Shape { .. }), "{refused}");
+}
+
+/// Notes what is copied and cleared.
+#[derive(Default)]
+struct Notes {
+    copied: Mutex<Vec<(u64, u64, u64)>>,
+    cleared: Mutex<Vec<(u64, u64)>>,
+}
+
+impl PhysMemory for Notes {
+    fn copy(&self, from: PhysAddr, to: PhysAddr, bytes: u64) {
+        self.copied.lock().push((from.get(), to.get(), bytes));
+    }
+
+    fn clear(&self, memory: PhysRange) {
+        let (start, last) = (memory.start().get(), memory.last().get());
+        self.cleared.lock().push((start, last));
+    }
+}
+
+#[test]
+fn the_rest_of_a_copy_s_pages_is_cleared_and_nothing_beyond() {
+    for (offset, bytes, cleared) in [
+        (0, 4096, &[][..]),
+        (0, 4095, &[(4095, 4095)]),
+        (1, 4095, &[(0, 0)]),
+        (0x123, 0x100, &[(0, 0x122), (0x223, 0xfff)]),
+        (0xfff, 2, &[(0, 0xffe), (0x1001, 0x1fff)]),
+    ] {
+        let notes = Arc::new(Notes::default());
+        let pool = PoolMemory::new(pool(64, 1), notes.clone());
+        let original = PhysRange::from_len(PhysAddr::new(0x7000 + offset), bytes).unwrap();
+        let need = Need {
+            align: PageSize::SIZE_4K,
+            like: original.start(),
+            keep: PageSize::SIZE_4K,
+            ..Need::bytes(bytes)
+        };
+        let copied = Copied::new(&pool, original, &need, Fill::Nothing, Padding::Clear).unwrap();
+        let page = copied.copy_range().start().get() - offset;
+        let in_page = |&(start, last): &(u64, u64)| (start - page, last - page);
+        let found: Vec<_> = notes.cleared.lock().iter().map(in_page).collect();
+        assert_eq!(found, cleared, "{offset:#x} {bytes:#x}");
+        assert!(notes.copied.lock().is_empty());
+    }
+}
+
+#[test]
+fn a_part_is_copied_from_and_to_its_place() {
+    let notes = Arc::new(Notes::default());
+    let pool = PoolMemory::new(pool(64, 1), notes.clone());
+    let range = |start, last| PhysRange::new(PhysAddr::new(start), PhysAddr::new(last)).unwrap();
+    let original = range(0x7100, 0x71ff);
+    let need = Need::bytes(0x100);
+    let copied = Copied::new(&pool, original, &need, Fill::Nothing, Padding::Leave).unwrap();
+    let copy = copied.copy_range().start().get();
+    copied.copy(&pool, Way::In, range(0x7140, 0x714f));
+    copied.copy(&pool, Way::Out, range(0x71f0, 0x72ff));
+    copied.copy(&pool, Way::Out, range(0x7000, 0x7100));
+    copied.copy(&pool, Way::In, range(0x7200, 0x7200));
+    let expected = [
+        (0x7140, copy + 0x40, 0x10),
+        (copy + 0xf0, 0x71f0, 0x10),
+        (copy, 0x7100, 1),
+    ];
+    assert_eq!(notes.copied.lock()[..], expected);
+    let printed = alloc::format!("{copied:?}");
+    assert!(printed.contains("original") && printed.contains("copy"));
 }
