@@ -59,12 +59,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
         self.switch(stream, blocked(self.config.blocking))
     }
 
-    /// Passes a stream through. With ATS it needs substreams ([`Smmu::enable_pasids`]): an entry
-    /// without refuses translation requests, and is refused itself ([`AttachError::Mismatch`]).
     fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
         self.switch_pasid(stream, pasid, &[0; 8], None)
     }
 
+    /// Passes a stream through. With ATS it needs substreams ([`Smmu::enable_pasids`]): an entry
+    /// without refuses translation requests, and is refused itself ([`AttachError::Mismatch`]).
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         self.switch(stream, passed_through())
     }
@@ -97,25 +97,13 @@ impl<const G: u32, R, M, C: Cpus> Attach<FirstStage<G, R, M, C>> for Smmu<R, M, 
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Cpus,
 {
     fn attach(
         &self,
         stream: StreamId,
         domain: &Arc<FirstStage<G, R, M, C>>,
     ) -> Result<(), AttachError> {
-        let (descriptor, attachment) = self.first(domain)?;
-        let mut entry = [0; ste::WORDS];
-        first_stage_entry(&mut entry, self.shared.features.coherent);
-        let descriptor = Some(descriptor);
-        self.switch(
-            stream,
-            Target {
-                entry,
-                descriptor,
-                attachment: Some(attachment),
-            },
-        )
+        self.switch(stream, self.first(domain)?)
     }
 
     /// See [`Smmu::enable_pasids`].
@@ -125,8 +113,12 @@ where
         pasid: Pasid,
         domain: &Arc<FirstStage<G, R, M, C>>,
     ) -> Result<(), AttachError> {
-        let (descriptor, attachment) = self.first(domain)?;
-        self.switch_pasid(stream, pasid, &descriptor, Some(attachment))
+        let Target {
+            descriptor,
+            attachment,
+            ..
+        } = self.first(domain)?;
+        self.switch_pasid(stream, pasid, &descriptor.unwrap_or_default(), attachment)
     }
 }
 
@@ -134,22 +126,13 @@ impl<const G: u32, R, M, C: Cpus> Attach<SecondStage<G, R, M, C>> for Smmu<R, M,
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Cpus,
 {
     fn attach(
         &self,
         stream: StreamId,
         domain: &Arc<SecondStage<G, R, M, C>>,
     ) -> Result<(), AttachError> {
-        let (entry, attachment) = self.second(domain)?;
-        self.switch(
-            stream,
-            Target {
-                entry,
-                descriptor: None,
-                attachment: Some(attachment),
-            },
-        )
+        self.switch(stream, self.second(domain)?)
     }
 }
 
@@ -192,12 +175,11 @@ impl<R, M, C: Cpus> Smmu<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
-    C: Cpus,
 {
     fn first<const G: u32>(
         &self,
         domain: &Arc<FirstStage<G, R, M, C>>,
-    ) -> Result<(super::spec::cd::Cd, Attachment), AttachError> {
+    ) -> Result<Target, AttachError> {
         let tag = tag_of(&self.shared, domain)?;
         let Tag::Asid(asid) = tag else {
             return Err(AttachError::Mismatch);
@@ -205,14 +187,20 @@ where
         let table = domain.table();
         let features = &self.shared.features;
         let descriptor = domain::descriptor(features, table.format(), table.root(), asid);
+        let mut entry = [0; ste::WORDS];
+        first_stage_entry(&mut entry, features.coherent);
         let to = To { tag, nested: false };
-        Ok((descriptor, Attachment::new(to, domain)))
+        Ok(Target {
+            entry,
+            descriptor: Some(descriptor),
+            attachment: Some(Attachment::new(to, domain)),
+        })
     }
 
     fn second<const G: u32>(
         &self,
         domain: &Arc<SecondStage<G, R, M, C>>,
-    ) -> Result<(ste::Ste, Attachment), AttachError> {
+    ) -> Result<Target, AttachError> {
         let tag = tag_of(&self.shared, domain)?;
         let Tag::Vmid(vmid) = tag else {
             return Err(AttachError::Mismatch);
@@ -225,7 +213,11 @@ where
         let (format, root) = (table.format(), table.root());
         domain::describe_second_stage(&mut entry, &self.shared.features, format, root, vmid);
         let to = To { tag, nested: false };
-        Ok((entry, Attachment::new(to, domain)))
+        Ok(Target {
+            entry,
+            descriptor: None,
+            attachment: Some(Attachment::new(to, domain)),
+        })
     }
 
     /// Has a guest's own first stage translate the stream's accesses to addresses that `domain`
@@ -255,34 +247,30 @@ where
         if guest.table.get() & 0x3f != 0 || guest.table.get() >> 52 != 0 {
             return Err(AttachError::Mismatch);
         }
-        let (mut entry, mut attachment) = self.second(domain)?;
-        attachment.to.nested = true;
-        first_stage_entry(&mut entry, features.coherent);
-        ste::S1CONTEXTPTR.set(&mut entry, guest.table.get() >> 6);
-        ste::S1CDMAX.set(&mut entry, guest.lg2.into());
+        let mut target = self.second(domain)?;
+        if let Some(attachment) = &mut target.attachment {
+            attachment.to.nested = true;
+        }
+        let entry = &mut target.entry;
+        first_stage_entry(entry, features.coherent);
+        ste::S1CONTEXTPTR.set(entry, guest.table.get() >> 6);
+        ste::S1CDMAX.set(entry, guest.lg2.into());
         let format = match guest.format {
             GuestFormat::Linear => ste::s1fmt::LINEAR,
             GuestFormat::TwoLevel4K => ste::s1fmt::TWO_LEVEL_4K,
             GuestFormat::TwoLevel64K => ste::s1fmt::TWO_LEVEL_64K,
         };
-        ste::S1FMT.set(&mut entry, format);
+        ste::S1FMT.set(entry, format);
         let without = match guest.without {
             WithoutSubstream::Terminate => ste::s1dss::TERMINATE,
             WithoutSubstream::Bypass => ste::s1dss::BYPASS,
             WithoutSubstream::First => ste::s1dss::SSID0,
         };
-        ste::S1DSS.set(&mut entry, without);
+        ste::S1DSS.set(entry, without);
         if features.stalls == StallModel::Either {
-            ste::S1STALLD.set(&mut entry, 1);
+            ste::S1STALLD.set(entry, 1);
         }
-        self.switch(
-            stream,
-            Target {
-                entry,
-                descriptor: None,
-                attachment: Some(attachment),
-            },
-        )
+        self.switch(stream, target)
     }
 
     /// Carries out invalidations of a guest's own first stage, in its encoding, and waits. Stream

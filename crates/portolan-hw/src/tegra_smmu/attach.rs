@@ -13,11 +13,10 @@ use portolan::iommu::{Attach, AttachError, FaultEvent, Iommu, IommuError, Reserv
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 
 use super::counts::WriteKind;
-use super::domain::TegraDomain;
 use super::shared::{BLOCKED, Shared};
 use super::spec::reg::{self, asid};
 use super::spec::swgroup::{Enables, Swgroup};
-use super::unit::TegraSmmu;
+use super::unit::{TegraDomain, TegraSmmu};
 use crate::chassis::book::{self, Streams};
 
 /// Where a stream is that is not blocked.
@@ -162,7 +161,6 @@ impl<R, M, C: Cpus> Attach<TegraDomain<R, M, C>> for TegraSmmu<R, M, C>
 where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU32> + Send + Sync + 'static,
-    C: Cpus,
 {
     fn attach(
         &self,

@@ -19,7 +19,6 @@
 mod attach;
 mod chip;
 mod counts;
-mod domain;
 mod faults;
 mod queue;
 mod shared;
@@ -32,7 +31,6 @@ mod tests;
 
 pub use chip::Chip;
 pub use counts::{Counts, WriteKind};
-pub use domain::TegraDomain;
 pub use shared::TegraQueue;
 pub use tables::TegraTables;
-pub use unit::{Config, TegraSmmu};
+pub use unit::{Config, TegraDomain, TegraSmmu};

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU32;
 
 use portolan::addr::{Iova, PhysRange};
-use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
+use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Run, Step};
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
 
@@ -20,7 +20,7 @@ const RUNS: usize = 8;
 
 /// Whether tables left the tree, whose every line the PTC may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TablesLeft {
+enum TablesLeft {
     No,
     Yes,
     /// Whoever asks does not know; the depth of each command says whether they may have.
@@ -153,7 +153,7 @@ fn place(start: Iova, lg2: u32) -> (u32, WriteKind) {
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     /// Carries out a plan.
-    pub(super) fn run(
+    fn run(
         &self,
         steps: &mut dyn Iterator<Item = Step>,
         tables: TablesLeft,
@@ -186,19 +186,14 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for TegraQueue<
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         self.0.run(steps, TablesLeft::ByDepth)
     }
-}
 
-/// The queue, for a debt that is known to hold tables or not.
-#[derive(Debug)]
-pub(super) struct Knowing<'a, R, M, C: Cpus> {
-    pub(super) shared: &'a Shared<R, M, C>,
-    pub(super) tables: TablesLeft,
-}
-
-impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> InvalidationQueue for Knowing<'_, R, M, C> {
-    type Error = IommuError;
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        self.shared.run(steps, self.tables)
+    /// A debt without tables flushes the lines of the page-table cache that have changed and not
+    /// all of them.
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, owed: &Gather) -> Result<(), IommuError> {
+        let tables = match owed.holds_tables() {
+            true => TablesLeft::Yes,
+            false => TablesLeft::No,
+        };
+        self.0.run(steps, tables)
     }
 }

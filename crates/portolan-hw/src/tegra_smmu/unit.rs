@@ -15,13 +15,15 @@ use portolan::table::format::{Format, Tegra};
 use super::attach::{EnableBits, To};
 use super::chip::Chip;
 use super::counts::{Counters, Counts, WriteKind};
-use super::domain::TegraDomain;
 use super::shared::{BLOCKED, Power, Shared, TegraQueue};
 use super::spec::reg::{self, asid, config, tlb_flush};
 use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
 use crate::chassis::{Present, wait_for};
 use crate::firmware::reservations::Reservations;
+
+/// One address space of a unit.
+pub type TegraDomain<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>;
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]
@@ -235,10 +237,10 @@ impl<R: Mmio, M: TableMem<AtomicU32> + Clone, C: Cpus> TegraSmmu<R, M, C> {
         let (context, root) = (InvalTag::new(id), table.root());
         let (caps, queue) = (shared.capabilities(), self.queue());
         // Dropped, it takes its directory back from the hardware.
-        let paged = PagedDomain::new(table, context, caps, quirks, queue);
+        let domain = PagedDomain::new(table, context, caps, quirks, queue);
         shared.set_directory(id, root);
         shared.read_back()?;
-        Ok(TegraDomain::new(paged))
+        Ok(domain)
     }
 }
 

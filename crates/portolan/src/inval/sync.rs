@@ -21,6 +21,20 @@ pub trait InvalidationQueue {
     /// # Errors
     /// If the hardware refused a step or did not complete in time.
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error>;
+
+    /// As [`InvalidationQueue::execute`], for hardware that wants to know more of the debt than its
+    /// `steps` say.
+    ///
+    /// # Errors
+    /// As [`InvalidationQueue::execute`].
+    #[inline]
+    fn pay(
+        &self,
+        steps: &mut dyn Iterator<Item = Step>,
+        _owed: &Gather,
+    ) -> Result<(), Self::Error> {
+        self.execute(steps)
+    }
 }
 
 impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
@@ -28,6 +42,10 @@ impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
         (**self).execute(steps)
+    }
+
+    fn pay(&self, steps: &mut dyn Iterator<Item = Step>, owed: &Gather) -> Result<(), Q::Error> {
+        (**self).pay(steps, owed)
     }
 }
 
@@ -75,7 +93,7 @@ pub fn sync<Q: InvalidationQueue + ?Sized>(
     owed.check(of.table)?;
     let mut steps = plan(of.context, caps, quirks, owed).steps().peekable();
     if steps.peek().is_some() {
-        queue.execute(&mut steps).map_err(SyncError::Queue)?;
+        queue.pay(&mut steps, owed).map_err(SyncError::Queue)?;
     }
     drop(steps);
     Ok(owed.take_quiesced(of.table))
