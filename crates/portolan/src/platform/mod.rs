@@ -93,69 +93,43 @@ pub trait TableMem<W: Word>: Send + Sync {
     fn invalidate(&self, _bytes: PhysRange) {}
 }
 
-impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for &M {
-    #[inline]
-    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
-        (**self).alloc(size)
-    }
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for $pointer {
+            #[inline]
+            fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+                (**self).alloc(size)
+            }
 
-    #[inline]
-    fn free(&self, table: PhysAddr, size: PageSize) {
-        (**self).free(table, size);
-    }
+            #[inline]
+            fn free(&self, table: PhysAddr, size: PageSize) {
+                (**self).free(table, size);
+            }
 
-    #[inline]
-    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
-        (**self).table(table, size)
-    }
+            #[inline]
+            fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
+                (**self).table(table, size)
+            }
 
-    #[inline]
-    fn clean(&self, bytes: PhysRange) {
-        (**self).clean(bytes);
-    }
+            #[inline]
+            fn clean(&self, bytes: PhysRange) {
+                (**self).clean(bytes);
+            }
 
-    #[inline]
-    fn clean_barrier(&self) {
-        (**self).clean_barrier();
-    }
+            #[inline]
+            fn clean_barrier(&self) {
+                (**self).clean_barrier();
+            }
 
-    #[inline]
-    fn invalidate(&self, bytes: PhysRange) {
-        (**self).invalidate(bytes);
-    }
+            #[inline]
+            fn invalidate(&self, bytes: PhysRange) {
+                (**self).invalidate(bytes);
+            }
+        }
+    )*};
 }
 
-impl<W: Word, M: TableMem<W> + ?Sized> TableMem<W> for alloc::sync::Arc<M> {
-    #[inline]
-    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
-        (**self).alloc(size)
-    }
-
-    #[inline]
-    fn free(&self, table: PhysAddr, size: PageSize) {
-        (**self).free(table, size);
-    }
-
-    #[inline]
-    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
-        (**self).table(table, size)
-    }
-
-    #[inline]
-    fn clean(&self, bytes: PhysRange) {
-        (**self).clean(bytes);
-    }
-
-    #[inline]
-    fn clean_barrier(&self) {
-        (**self).clean_barrier();
-    }
-
-    #[inline]
-    fn invalidate(&self, bytes: PhysRange) {
-        (**self).invalidate(bytes);
-    }
-}
+forward!(&M, alloc::sync::Arc<M>);
 
 #[cfg(test)]
 mod tests;

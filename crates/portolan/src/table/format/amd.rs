@@ -14,9 +14,10 @@
 //!
 //! *Context.* Interrupt: functions of values.
 
-use core::sync::atomic::AtomicU64;
-
-use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule, decode_tag, encode_tag};
+use super::{
+    ADDRESS, AmdLevels, BROKEN, Entry, Format, LiveCount, SplitRule, VACATED, absent, data_access,
+    decode_tag, encode_tag,
+};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, AccessError};
 
@@ -26,36 +27,10 @@ const NEXT_SHIFT: u32 = 9;
 const NEXT: u64 = 7 << NEXT_SHIFT;
 /// The next level of a leaf whose size is in its address bits.
 const OTHER_SIZE: u64 = 7 << NEXT_SHIFT;
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Accesses snoop whatever the device says.
 const FORCE_COHERENT: u64 = 1 << 60;
 const READ: u64 = 1 << 61;
 const WRITE: u64 = 1 << 62;
-/// Software marks in entries that are not present.
-const VACATED: u64 = 1 << 8;
-const BROKEN: u64 = 1 << 10;
-
-/// Number of levels: the paging mode of a device-table entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AmdLevels {
-    /// 39-bit input addresses.
-    Three,
-    /// 48-bit input addresses.
-    Four,
-    /// 57-bit input addresses.
-    Five,
-}
-
-impl AmdLevels {
-    /// The number.
-    pub const fn count(self) -> u32 {
-        match self {
-            Self::Three => 3,
-            Self::Four => 4,
-            Self::Five => 5,
-        }
-    }
-}
 
 /// AMD-Vi host tables. Read and write permission are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,25 +42,9 @@ pub struct AmdV1 {
 }
 
 impl Format for AmdV1 {
-    type Word = AtomicU64;
-    const GRANULE: PageSize = PageSize::SIZE_4K;
-    const INDEX_LG2: u32 = 9;
+    tables_of_512!(0);
+
     const LIVE_COUNT: LiveCount = LiveCount::Absent;
-
-    #[inline]
-    fn levels(&self) -> u32 {
-        self.levels.count()
-    }
-
-    #[inline]
-    fn input_lg2(&self) -> u32 {
-        12 + 9 * self.levels.count()
-    }
-
-    #[inline]
-    fn output_lg2(&self) -> u32 {
-        self.output_lg2.min(52)
-    }
 
     fn page_sizes(&self) -> PageSizes {
         (0..self.levels.count()).fold(PageSizes::default(), |sizes, level| {
@@ -93,35 +52,12 @@ impl Format for AmdV1 {
         })
     }
 
-    fn split_rule(&self) -> SplitRule {
-        SplitRule::Direct
-    }
-
-    fn dirty_tracking(&self) -> DirtyTracking {
-        DirtyTracking::Off
-    }
-
     fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
-        let wanted = access.intersection(Access::READ | Access::WRITE);
-        if wanted.is_empty() || access.contains(Access::EXECUTE) {
-            return Err(AccessError { access });
-        }
-        let mut raw = PRESENT;
-        if access.contains(Access::READ) {
-            raw |= READ;
-        }
-        if access.contains(Access::WRITE) {
-            raw |= WRITE;
-        }
+        let mut raw = PRESENT | data_access(access, READ, WRITE)?;
         if !access.contains(Access::DEVICE) {
             raw |= FORCE_COHERENT;
         }
         Ok(raw)
-    }
-
-    #[inline]
-    fn leaf(template: u64, pa: PhysAddr) -> u64 {
-        template | pa.get()
     }
 
     #[inline]
@@ -130,23 +66,8 @@ impl Format for AmdV1 {
         pa.get() | next | PRESENT | READ | WRITE
     }
 
-    #[inline]
-    fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
-        pa.get() | VACATED | encode_tag(tag)
-    }
-
-    #[inline]
-    fn tag(raw: u64) -> u64 {
-        decode_tag(raw)
-    }
-
     fn demote(raw: u64, _level: u32) -> u64 {
         raw & !ADDRESS
-    }
-
-    #[inline]
-    fn broken(pa: PhysAddr) -> u64 {
-        pa.get() | BROKEN
     }
 
     fn live(_raw: u64) -> u32 {
@@ -156,18 +77,12 @@ impl Format for AmdV1 {
     #[inline]
     fn classify(raw: u64, level: u32) -> Entry {
         let pa = PhysAddr::new(raw & ADDRESS);
-        if raw & PRESENT != 0 {
-            if level > 0 && raw & NEXT != 0 && raw & NEXT != OTHER_SIZE {
-                Entry::Table(pa)
-            } else {
-                Entry::Leaf(pa)
-            }
-        } else if raw & VACATED != 0 {
-            Entry::Unlinked(pa)
-        } else if raw & BROKEN != 0 {
-            Entry::Broken(pa)
+        if raw & PRESENT == 0 {
+            absent(raw)
+        } else if level > 0 && raw & NEXT != 0 && raw & NEXT != OTHER_SIZE {
+            Entry::Table(pa)
         } else {
-            Entry::Empty
+            Entry::Leaf(pa)
         }
     }
 
@@ -177,14 +92,6 @@ impl Format for AmdV1 {
         access.set(Access::WRITE, raw & WRITE != 0);
         access.set(Access::DEVICE, raw & FORCE_COHERENT == 0);
         access
-    }
-
-    fn is_dirty(&self, _raw: u64) -> bool {
-        false
-    }
-
-    fn cleaned(&self, raw: u64) -> u64 {
-        raw
     }
 }
 

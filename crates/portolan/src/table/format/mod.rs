@@ -7,15 +7,69 @@
 //!
 //! *Context.* Interrupt: functions of values.
 
+/// What formats of 64-bit entries have in common whose tables of 4 KiB hold 512 of them, with
+/// addresses in bits 51:12: `$top` is how many bits of the widest input address are not served.
+macro_rules! tables_of_512 {
+    ($top:literal) => {
+        type Word = core::sync::atomic::AtomicU64;
+        const GRANULE: PageSize = PageSize::SIZE_4K;
+        const INDEX_LG2: u32 = 9;
+
+        #[inline]
+        fn levels(&self) -> u32 {
+            self.levels.count()
+        }
+
+        #[inline]
+        fn input_lg2(&self) -> u32 {
+            12 + 9 * self.levels.count() - $top
+        }
+
+        #[inline]
+        fn output_lg2(&self) -> u32 {
+            self.output_lg2.min(52)
+        }
+
+        fn split_rule(&self) -> SplitRule {
+            SplitRule::Direct
+        }
+
+        #[inline]
+        fn leaf(template: u64, pa: PhysAddr) -> u64 {
+            template | pa.get()
+        }
+
+        #[inline]
+        fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
+            pa.get() | VACATED | encode_tag(tag)
+        }
+
+        #[inline]
+        fn tag(raw: u64) -> u64 {
+            decode_tag(raw)
+        }
+
+        #[inline]
+        fn broken(pa: PhysAddr) -> u64 {
+            pa.get() | BROKEN
+        }
+    };
+}
+
 mod amd;
 mod armv8;
 mod tegra;
 mod vtd;
 
-pub use amd::{AmdLevels, AmdV1};
+pub use amd::AmdV1;
 pub use armv8::{Armv8Config, Armv8ConfigError, Armv8Stage1, Armv8Stage2};
 pub use tegra::{Tegra, TegraMemory};
-pub use vtd::{VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage};
+pub use vtd::{VtdFirstLevels, VtdFirstStage, VtdSecondStage};
+
+/// Number of levels: the paging mode of an AMD-Vi device-table entry.
+pub type AmdLevels = Levels;
+/// Number of levels of VT-d's second-stage tables.
+pub type VtdLevels = Levels;
 
 use super::{Access, AccessError};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
@@ -34,6 +88,57 @@ const fn encode_tag(tag: u64) -> u64 {
 #[inline]
 const fn decode_tag(raw: u64) -> u64 {
     (raw >> 52) | ((raw >> 3) & 0x1f) << 12
+}
+
+/// Where formats with tables of 512 entries keep addresses.
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+/// Their software marks in entries that are not present.
+const VACATED: u64 = 1 << 8;
+const BROKEN: u64 = 1 << 10;
+
+/// Number of levels of tables of 512 entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Levels {
+    /// 39-bit input addresses.
+    Three,
+    /// 48-bit input addresses.
+    Four,
+    /// 57-bit input addresses.
+    Five,
+}
+
+impl Levels {
+    /// The number.
+    pub const fn count(self) -> u32 {
+        match self {
+            Self::Three => 3,
+            Self::Four => 4,
+            Self::Five => 5,
+        }
+    }
+}
+
+/// What an entry of theirs says that is not present.
+#[inline]
+const fn absent(raw: u64) -> Entry {
+    let pa = PhysAddr::new(raw & ADDRESS);
+    if raw & VACATED != 0 {
+        Entry::Unlinked(pa)
+    } else if raw & BROKEN != 0 {
+        Entry::Broken(pa)
+    } else {
+        Entry::Empty
+    }
+}
+
+/// The bits of `read` and `write` that `access` asks for, in a format that grants nothing else.
+fn data_access(access: Access, read: u64, write: u64) -> Result<u64, AccessError> {
+    let wanted = access.intersection(Access::READ | Access::WRITE);
+    if wanted.is_empty() || access.contains(Access::EXECUTE) {
+        return Err(AccessError { access });
+    }
+    let bit = |flag, bit| if access.contains(flag) { bit } else { 0 };
+    Ok(bit(Access::READ, read) | bit(Access::WRITE, write))
 }
 
 /// What an entry says.
@@ -101,7 +206,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// How blocks are split.
     fn split_rule(&self) -> SplitRule;
     /// Whether dirty bits are kept.
-    fn dirty_tracking(&self) -> DirtyTracking;
+    fn dirty_tracking(&self) -> DirtyTracking {
+        DirtyTracking::Off
+    }
 
     /// A leaf entry of `level` with everything but its address.
     ///
@@ -129,9 +236,13 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     /// What a leaf lets a device do.
     fn access(&self, raw: u64, level: u32) -> Access;
     /// Whether a leaf was written through since it was last cleaned.
-    fn is_dirty(&self, raw: u64) -> bool;
+    fn is_dirty(&self, _raw: u64) -> bool {
+        false
+    }
     /// The leaf, as not written through.
-    fn cleaned(&self, raw: u64) -> u64;
+    fn cleaned(&self, raw: u64) -> u64 {
+        raw
+    }
 
     /// A word that links detached tables; empty for the hardware, and never 0 for a real page.
     #[inline]

@@ -8,7 +8,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule};
+use super::{Entry, Format, LiveCount, SplitRule, data_access};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, AccessError};
 
@@ -68,23 +68,8 @@ impl Format for Tegra {
         SplitRule::Direct
     }
 
-    fn dirty_tracking(&self) -> DirtyTracking {
-        DirtyTracking::Off
-    }
-
     fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
-        let wanted = access.intersection(Access::READ | Access::WRITE);
-        if wanted.is_empty() || access.contains(Access::EXECUTE) {
-            return Err(AccessError { access });
-        }
-        let mut raw = NON_SECURE;
-        if access.contains(Access::READ) {
-            raw |= READ;
-        }
-        if access.contains(Access::WRITE) {
-            raw |= WRITE;
-        }
-        Ok(raw)
+        Ok(NON_SECURE | data_access(access, READ, WRITE)?)
     }
 
     #[inline]
@@ -135,14 +120,6 @@ impl Format for Tegra {
         access.set(Access::READ, raw & READ != 0);
         access.set(Access::WRITE, raw & WRITE != 0);
         access
-    }
-
-    fn is_dirty(&self, _raw: u64) -> bool {
-        false
-    }
-
-    fn cleaned(&self, raw: u64) -> u64 {
-        raw
     }
 
     #[inline]

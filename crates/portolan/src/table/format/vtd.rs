@@ -8,9 +8,10 @@
 //! execute permission (requests to execute are refused by the format), supervisor pages. First-stage
 //! addresses must be canonical: only the lower half of the space is served.
 
-use core::sync::atomic::AtomicU64;
-
-use super::{DirtyTracking, Entry, Format, LiveCount, SplitRule, decode_tag, encode_tag};
+use super::{
+    ADDRESS, BROKEN, DirtyTracking, Entry, Format, LiveCount, SplitRule, VACATED, VtdLevels,
+    absent, data_access, decode_tag, encode_tag,
+};
 use crate::addr::{PageSize, PageSizes, PhysAddr};
 use crate::table::{Access, AccessError};
 
@@ -27,34 +28,9 @@ const CACHE_DISABLE: u64 = 1 << 4;
 const ACCESSED: u64 = 1 << 5;
 const S1_DIRTY: u64 = 1 << 6;
 
-const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// The live count: bits 61:52 of entries that point at tables.
 const LIVE_SHIFT: u32 = 52;
 const LIVE_MASK: u64 = 0x3ff;
-/// Software marks in entries that are not present.
-const VACATED: u64 = 1 << 8;
-const BROKEN: u64 = 1 << 10;
-
-/// Number of levels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VtdLevels {
-    /// 39-bit input addresses.
-    Three,
-    /// 48-bit input addresses.
-    Four,
-    /// 57-bit input addresses.
-    Five,
-}
-
-impl VtdLevels {
-    const fn count(self) -> u32 {
-        match self {
-            Self::Three => 3,
-            Self::Four => 4,
-            Self::Five => 5,
-        }
-    }
-}
 
 /// Number of levels of first-stage tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,73 +60,27 @@ const fn sizes() -> PageSizes {
 #[inline]
 const fn classify(raw: u64, level: u32, present: u64) -> Entry {
     let pa = PhysAddr::new(raw & ADDRESS);
-    if raw & present != 0 {
-        if level > 0 && raw & LARGE == 0 {
-            Entry::Table(pa)
-        } else {
-            Entry::Leaf(pa)
-        }
-    } else if raw & VACATED != 0 {
-        Entry::Unlinked(pa)
-    } else if raw & BROKEN != 0 {
-        Entry::Broken(pa)
+    if raw & present == 0 {
+        absent(raw)
+    } else if level > 0 && raw & LARGE == 0 {
+        Entry::Table(pa)
     } else {
-        Entry::Empty
+        Entry::Leaf(pa)
     }
 }
 
 macro_rules! common {
     ($dirty:expr, $top:literal) => {
-        type Word = AtomicU64;
-        const GRANULE: PageSize = PageSize::SIZE_4K;
-        const INDEX_LG2: u32 = 9;
+        tables_of_512!($top);
+
         const LIVE_COUNT: LiveCount = LiveCount::InEntry;
-
-        #[inline]
-        fn levels(&self) -> u32 {
-            self.levels.count()
-        }
-
-        #[inline]
-        fn input_lg2(&self) -> u32 {
-            12 + 9 * self.levels.count() - $top
-        }
-
-        #[inline]
-        fn output_lg2(&self) -> u32 {
-            self.output_lg2.min(52)
-        }
 
         fn page_sizes(&self) -> PageSizes {
             sizes()
         }
 
-        fn split_rule(&self) -> SplitRule {
-            SplitRule::Direct
-        }
-
-        #[inline]
-        fn leaf(template: u64, pa: PhysAddr) -> u64 {
-            template | pa.get()
-        }
-
-        #[inline]
-        fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
-            pa.get() | VACATED | encode_tag(tag)
-        }
-
-        #[inline]
-        fn tag(raw: u64) -> u64 {
-            decode_tag(raw)
-        }
-
         fn demote(raw: u64, level: u32) -> u64 {
             raw & !ADDRESS & if level == 1 { !LARGE } else { !0 }
-        }
-
-        #[inline]
-        fn broken(pa: PhysAddr) -> u64 {
-            pa.get() | BROKEN
         }
 
         #[inline]
@@ -187,18 +117,8 @@ impl Format for VtdSecondStage {
     common!(S2_DIRTY, 0);
 
     fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
-        let wanted = access.intersection(Access::READ | Access::WRITE);
-        if wanted.is_empty() || access.contains(Access::EXECUTE) {
-            return Err(AccessError { access });
-        }
-        let mut raw = if level > 0 { LARGE } else { 0 };
-        if access.contains(Access::READ) {
-            raw |= READ;
-        }
-        if access.contains(Access::WRITE) {
-            raw |= WRITE;
-        }
-        Ok(raw)
+        let size = if level > 0 { LARGE } else { 0 };
+        Ok(size | data_access(access, READ, WRITE)?)
     }
 
     #[inline]
@@ -234,14 +154,8 @@ impl Format for VtdFirstStage {
     common!(S1_DIRTY, 1);
 
     fn template(&self, access: Access, level: u32) -> Result<u64, AccessError> {
-        let wanted = access.intersection(Access::READ | Access::WRITE);
-        if wanted.is_empty() || access.contains(Access::EXECUTE) {
-            return Err(AccessError { access });
-        }
-        let mut raw = PRESENT | USER | ACCESSED | if level > 0 { LARGE } else { 0 };
-        if access.contains(Access::WRITE) {
-            raw |= WRITE;
-        }
+        let size = if level > 0 { LARGE } else { 0 };
+        let mut raw = PRESENT | USER | ACCESSED | size | data_access(access, 0, WRITE)?;
         if access.contains(Access::DEVICE) {
             raw |= CACHE_DISABLE | WRITE_THROUGH;
         }
