@@ -22,9 +22,7 @@ pub mod sdt;
 pub mod viot;
 
 #[cfg(test)]
-mod fuzz;
-#[cfg(test)]
-pub(crate) mod golden;
+pub(crate) mod tests;
 
 use thiserror::Error;
 

@@ -27,8 +27,6 @@ mod errata;
 mod faults;
 mod features;
 mod machine;
-#[cfg(test)]
-mod mock;
 mod page_requests;
 mod queue;
 mod records;

@@ -105,7 +105,7 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Iterator for Members<'
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::smmuv3::mock::Ticks;
+    use crate::smmuv3::tests::mock::Ticks;
 
     #[test]
     fn members_come_once_each_in_any_number() {

@@ -3,14 +3,15 @@
 mod ats;
 mod chips;
 mod interrupts;
+pub(super) mod mock;
 mod records;
 
-use super::mock::{FULL, MSI, Memory, Mock, Ticks, memory, mock};
 use super::spec::command::{error, op};
 use super::spec::reg;
 use super::*;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use mock::{FULL, MSI, Memory, Mock, Ticks, memory, mock};
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::inval::{Command, Depth, Gather, InvalidationQueue as _, Step};
 use portolan::iommu::{

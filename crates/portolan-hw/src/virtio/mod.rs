@@ -22,10 +22,6 @@ pub mod transport;
 mod unit;
 
 #[cfg(test)]
-mod bad_input;
-#[cfg(test)]
-mod fake;
-#[cfg(test)]
 mod tests;
 
 pub use device::{Config, Counts};

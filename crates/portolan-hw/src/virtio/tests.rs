@@ -1,5 +1,7 @@
 //! The driver on a device in memory: layouts, states, failures of each request, random operations.
 
+mod bad_input;
+mod fake;
 mod mmio;
 mod numbers;
 mod owed;
@@ -20,8 +22,8 @@ use portolan::iommu::{
 use portolan::platform::Nanos;
 use portolan::table::{Access, MapError, SplitError, UnmapError};
 
-use super::fake::{Failure, Fake, Ticks};
 use super::{Config, Viommu, VirtioDomain};
+use fake::{Failure, Fake, Ticks};
 
 type Driver<'a> = Viommu<&'a Fake, Ticks>;
 type Space<'a> = VirtioDomain<&'a Fake, Ticks>;
@@ -331,7 +333,7 @@ fn refusals_leave_things_as_they_were() {
 
 #[test]
 fn nonsense_in_the_configuration() {
-    let with = |change: &dyn Fn(&mut super::fake::State)| {
+    let with = |change: &dyn Fn(&mut fake::State)| {
         let fake = Fake::new();
         change(&mut fake.state());
         let started = Viommu::start(&fake, Ticks::default(), Config::default());

@@ -13,9 +13,9 @@ use portolan::table::Access;
 
 use super::machine::{Iommu, Machine};
 use super::{PAGE, STREAM, Tables, config};
-use crate::firmware::golden::table;
 use crate::firmware::ivrs::{self, Ivrs};
 use crate::firmware::reservations::Ignored;
+use crate::firmware::tests::golden::table;
 
 /// Addresses that are given out, among them those of interrupt messages.
 const WINDOW: u64 = 0xfedf_0000;

@@ -11,9 +11,9 @@ use portolan::table::Access;
 
 use super::*;
 use crate::firmware::dmar::{self, Dmar};
-use crate::firmware::golden::table;
 use crate::firmware::iort::{self, Iort};
 use crate::firmware::ivrs::{self, Ivrs};
+use crate::firmware::tests::golden::table;
 use portolan::addr::{RequesterId, Segment};
 
 const RW: Access = Access::READ.union(Access::WRITE);

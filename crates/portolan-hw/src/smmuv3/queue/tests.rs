@@ -4,8 +4,8 @@ extern crate std;
 
 use super::*;
 use crate::chassis::{Ending, Outcome};
-use crate::smmuv3::mock::{Memory, Mock, Ticks, memory, mock};
 use crate::smmuv3::spec::command::error;
+use crate::smmuv3::tests::mock::{Memory, Mock, Ticks, memory, mock};
 use portolan::iommu::Awaited;
 use portolan::platform::Clock as _;
 

@@ -1,9 +1,9 @@
 //! What real chips, their boards and kernels before leave behind.
 
+use super::mock::{Script, mock};
 use super::*;
 use crate::firmware::reservations::{Reservations, Reserved};
 use crate::overrides::CoherencyOverride;
-use crate::smmuv3::mock::{Script, mock};
 use crate::smmuv3::spec::ste;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};

@@ -3,8 +3,8 @@
 
 extern crate std;
 
+use super::mock::mock;
 use super::*;
-use crate::smmuv3::mock::mock;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::CpuId;

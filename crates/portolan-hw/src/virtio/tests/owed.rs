@@ -11,7 +11,7 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Awaited, Domain, FaultEvent, Iommu, IommuError};
 use portolan::table::MapError;
 
-use super::super::fake::{Failure, Fake};
+use super::fake::{Failure, Fake};
 use super::{A, B, RW, map, range, start, try_unmap, unmap};
 
 #[test]

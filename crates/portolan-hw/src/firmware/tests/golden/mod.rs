@@ -9,11 +9,11 @@ use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::TableError;
-use super::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
-use super::sdt::{Sdt, Tables};
-use super::viot::{self, Viot};
+use crate::firmware::TableError;
+use crate::firmware::dmar::{self, Dmar, PathStep, ScopeKind, Serves, Structure};
 use crate::firmware::reservations::Streams;
+use crate::firmware::sdt::{Sdt, Tables};
+use crate::firmware::viot::{self, Viot};
 use portolan::addr::{RequesterId, Segment};
 
 mod iort;

@@ -10,7 +10,7 @@ use std::vec::Vec;
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Clock, Nanos};
 
-use super::transport::{Exchange, Transport};
+use crate::virtio::{Exchange, Transport};
 
 /// Time that goes on by a microsecond a look.
 #[derive(Debug, Default)]

@@ -9,12 +9,12 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::super::TableError;
-use super::super::ivrs::{
+use super::{reseal, table};
+use crate::firmware::TableError;
+use crate::firmware::ivrs::{
     AcpiDevice, Ats, Block, Device, Devices, EntryKind, Info, Ivrs, Level, Passes, Settings,
     SpecialKind, SystemManagement, Uid, UnitFlags,
 };
-use super::{reseal, table};
 use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
@@ -27,7 +27,7 @@ fn ivrs(info: u32, blocks: &[Vec<u8>]) -> Vec<u8> {
     let mut body = info.to_le_bytes().to_vec();
     body.extend([0; 8]);
     body.extend(blocks.iter().flatten());
-    table(super::super::ivrs::SIGNATURE, &body)
+    table(crate::firmware::ivrs::SIGNATURE, &body)
 }
 
 /// A hardware block of a unit at 0:0.2 with its capability at 0x40.

@@ -10,14 +10,14 @@ use std::vec::Vec;
 use fastrand::Rng;
 use portolan::addr::StreamId;
 
-use super::TableError;
-use super::dmar::{Dmar, Structure};
 use super::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, table, viot_bytes};
-use super::iort::{Body, Iort};
-use super::ivrs::{Ivrs, SpecialKind};
-use super::sdt::{Sdt, Tables};
-use super::viot::Viot;
+use crate::firmware::TableError;
+use crate::firmware::dmar::{Dmar, Structure};
+use crate::firmware::iort::{Body, Iort};
+use crate::firmware::ivrs::{Ivrs, SpecialKind};
 use crate::firmware::reservations::{Reservations, Reserved, Streams};
+use crate::firmware::sdt::{Sdt, Tables};
+use crate::firmware::viot::Viot;
 use portolan::addr::{RequesterId, Segment};
 
 const ROUNDS: u32 = 20_000;

@@ -13,7 +13,7 @@ use portolan::platform::Nanos;
 use portolan::table::Access;
 
 use super::fake::{Failure, Fake, Ticks};
-use super::{Config, Viommu};
+use crate::virtio::{Config, Viommu};
 
 const SEEDS: u64 = 5_000;
 const STREAM: StreamId = StreamId::new(8);

@@ -1,7 +1,7 @@
 //! A scripted unit for tests: registers, a command queue that can lag, refuse or stand still, and
 //! queues to write events to. It translates nothing.
 
-use super::spec::{cd, command, event, reg, ste};
+use crate::smmuv3::spec::{self, cd, command, event, reg, ste};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -10,18 +10,18 @@ use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{Clock, Mmio, Nanos, SlabTables, TableMem};
 use spin::Mutex;
 
-pub(super) type Memory = Arc<SlabTables<AtomicU64>>;
-pub(super) type Mock = Arc<Scripted>;
+pub(in crate::smmuv3) type Memory = Arc<SlabTables<AtomicU64>>;
+pub(in crate::smmuv3) type Mock = Arc<Scripted>;
 
 /// Table memory of `pages` blocks of 64 KiB.
-pub(super) fn memory(pages: u32) -> Memory {
+pub(in crate::smmuv3) fn memory(pages: u32) -> Memory {
     let base = PhysAddr::new(0x8_0000_0000);
     Arc::new(SlabTables::new(base, PageSize::SIZE_64K, pages))
 }
 
 /// A clock that goes on by a microsecond a look.
 #[derive(Debug, Default)]
-pub(super) struct Ticks(AtomicU64);
+pub(in crate::smmuv3) struct Ticks(AtomicU64);
 
 portolan::one_cpu!(Ticks);
 
@@ -32,7 +32,7 @@ impl Clock for Ticks {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Script {
+pub(in crate::smmuv3) struct Script {
     pub registers: BTreeMap<usize, u32>,
     /// Commands carried out, in order.
     pub log: Vec<command::Words>,
@@ -60,13 +60,13 @@ pub(super) struct Script {
 }
 
 #[derive(Debug)]
-pub(super) struct Scripted {
+pub(in crate::smmuv3) struct Scripted {
     pub mem: Memory,
     pub script: Mutex<Script>,
 }
 
 /// Identification of a unit with everything.
-pub(super) const FULL: [(usize, u32); 4] = [
+pub(in crate::smmuv3) const FULL: [(usize, u32); 4] = [
     (
         reg::IDR0,
         1 << 27 | 2 << 21 | 1 << 19 | 1 << 18 | 1 << 16 | 1 << 12 | 1 << 10 | 1 << 4 | 2 << 2 | 3,
@@ -77,9 +77,9 @@ pub(super) const FULL: [(usize, u32); 4] = [
 ];
 
 /// Bit of [`reg::IDR0`]: messages.
-pub(super) const MSI: u32 = 1 << 13;
+pub(in crate::smmuv3) const MSI: u32 = 1 << 13;
 
-pub(super) fn mock(mem: &Memory) -> Mock {
+pub(in crate::smmuv3) fn mock(mem: &Memory) -> Mock {
     let registers = FULL.into_iter().collect();
     let script = Script {
         registers,
@@ -266,7 +266,7 @@ impl Scripted {
         if u64::from(stream) >> reg::STRTAB_LOG2SIZE.of(config) != 0 {
             return None;
         }
-        let mut at = super::spec::address(base, 6);
+        let mut at = spec::address(base, 6);
         let mut index = stream as usize;
         if reg::STRTAB_FMT.of(config) == 1 {
             let split = reg::STRTAB_SPLIT.of(config);
@@ -276,7 +276,7 @@ impl Scripted {
             if span == 0 || index >> (span - 1) != 0 {
                 return None;
             }
-            at = super::spec::address(upper, 6);
+            at = spec::address(upper, 6);
         }
         Some(core::array::from_fn(|word| self.word(at, index * 8 + word)))
     }
@@ -290,7 +290,7 @@ impl Scripted {
         let mut index = pasid as usize;
         if ste::S1FMT.get(entry) == ste::s1fmt::TWO_LEVEL_64K {
             let upper = self.word(at, index >> 10);
-            at = (upper & 1 != 0).then_some(super::spec::address(upper, 12))?;
+            at = (upper & 1 != 0).then_some(spec::address(upper, 12))?;
             index &= 0x3ff;
         }
         Some(core::array::from_fn(|word| self.word(at, index * 8 + word)))

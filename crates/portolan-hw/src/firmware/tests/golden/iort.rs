@@ -9,9 +9,9 @@ use portolan::addr::{Iova, PhysAddr, StreamId};
 use portolan::iommu::ReservedKind;
 use portolan::table::Access;
 
-use super::super::TableError;
-use super::super::iort::{Body, Iort};
 use super::{reseal, table};
+use crate::firmware::TableError;
+use crate::firmware::iort::{Body, Iort};
 use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
@@ -68,7 +68,7 @@ pub(in super::super) fn iort_bytes() -> Vec<u8> {
     body.extend(node(6, 3, &reserved, &[]));
     body.extend(node(5, 2, &[0x907_0000, 0, 33, SMMU, 0x908_0000, 0], &[]));
     body.extend(node(200, 0, &[1, 2], &[]));
-    table(super::super::iort::SIGNATURE, &body)
+    table(crate::firmware::iort::SIGNATURE, &body)
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
     let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
     body.extend(node(4, 4, &smmu, &[[0, 0xffff, 0, ITS, 0]]));
     body.extend(node(2, 3, &[3, 0, 0, 2, 48, 0], mappings));
-    table(super::super::iort::SIGNATURE, &body)
+    table(crate::firmware::iort::SIGNATURE, &body)
 }
 
 /// The stream of a requester of segment 2.
@@ -189,7 +189,7 @@ fn ranges_of_firmware_that_counts_whole_do_not_reach_one_too_far() {
         bytes[16..24].copy_from_slice(table);
         reseal(&mut bytes);
         let count = Iort::parse(&bytes).unwrap().id_count();
-        assert_eq!(count, super::super::iort::IdCount::Whole);
+        assert_eq!(count, crate::firmware::iort::IdCount::Whole);
         assert_eq!(stream_of(&bytes, 0x1ff), Some(0x51ff));
         assert_eq!(stream_of(&bytes, 0x200), None);
         assert_eq!(stream_of(&bytes, 0x300), Some(9));
@@ -228,7 +228,7 @@ fn memory_of(revision: u8, flags: u32) -> Vec<u8> {
     memory[1] = length;
     memory[8..16].copy_from_slice(&words(&[1, 68]).try_into().unwrap() as &[u8; 8]);
     body.extend(memory);
-    table(super::super::iort::SIGNATURE, &body)
+    table(crate::firmware::iort::SIGNATURE, &body)
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn firmware_overrides_coherency_of_an_smmu() {
         smmu[if kind == 3 { 5 } else { 2 }] = flags;
         let mut body = words(&[1, 48, 0]);
         body.extend(node(kind, 4, &smmu, &[]));
-        let bytes = table(super::super::iort::SIGNATURE, &body);
+        let bytes = table(crate::firmware::iort::SIGNATURE, &body);
         let iort = Iort::parse(&bytes).unwrap();
         match iort.nodes().next().unwrap().unwrap().body {
             Body::Smmu(unit) => unit.coherency(),
