@@ -3,7 +3,9 @@
 
 use portolan_verify::conformance::Outcome;
 use portolan_verify::mutate::seam::Sabotage;
-use portolan_verify::mutate::{Fate, Ground, MUTANTS, Mutant, SMMUV2_MUTANTS, TEGRA_MUTANTS};
+use portolan_verify::mutate::{
+    AMD_MUTANTS, Fate, Ground, MUTANTS, Mutant, SMMUV2_MUTANTS, TEGRA_MUTANTS,
+};
 
 #[test]
 fn what_is_left_out_is_noticed() {
@@ -13,6 +15,11 @@ fn what_is_left_out_is_noticed() {
 #[test]
 fn what_is_left_out_on_smmuv2_is_noticed() {
     all_are_noticed(SMMUV2_MUTANTS);
+}
+
+#[test]
+fn what_is_left_out_on_amd_is_noticed() {
+    all_are_noticed(AMD_MUTANTS);
 }
 
 #[test]
@@ -55,6 +62,11 @@ fn the_seam_alone_changes_nothing() {
 #[test]
 fn the_seam_alone_changes_nothing_on_smmuv2() {
     nothing_changes(SMMUV2_MUTANTS);
+}
+
+#[test]
+fn the_seam_alone_changes_nothing_on_amd() {
+    nothing_changes(AMD_MUTANTS);
 }
 
 #[test]

@@ -273,5 +273,18 @@ pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
         let _reused = machine.memory(PAGE);
         on.must_fault(machine, M::BASE, pa, NOT_MAPPED)?;
     }
+    // All pages of a table at once: it leaves where nobody counts its entries as well.
+    let bytes = PageSize::SIZE_2M.bytes();
+    let (most, last) = (machine.memory(bytes), pages[0]);
+    let end = Iova::new(M::BASE.get() + bytes - PAGE);
+    for _ in 0..2 {
+        on.map(M::BASE, most, bytes - PAGE, RW)?;
+        on.map(end, last, PAGE, RW)?;
+        on.must_reach(machine, M::BASE, most)?;
+        let owed = on.unmap(M::BASE, bytes)?;
+        on.sync(owed)?;
+        let _reused = machine.memory(PAGE);
+        on.must_fault(machine, M::BASE, most, NOT_MAPPED)?;
+    }
     Ok(())
 }

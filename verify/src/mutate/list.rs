@@ -6,7 +6,7 @@ use super::{Ground, Mutant};
 use crate::backend::smmuv3::Kind::{Mmu700, NotCoherent as SmmuNotCoherent, Plain as Smmu};
 use crate::backend::vtd::Kind;
 
-const fn commands(edit: fn(&mut [Words])) -> Sabotage {
+pub(super) const fn commands(edit: fn(&mut [Words])) -> Sabotage {
     Sabotage::of_commands(edit)
 }
 

@@ -7,11 +7,13 @@
 mod bent;
 mod edits;
 mod list;
+mod list_amd;
 mod list_smmuv2;
 mod registers;
 pub mod seam;
 
 pub use list::MUTANTS;
+pub use list_amd::AMD_MUTANTS;
 pub use list_smmuv2::SMMUV2_MUTANTS;
 pub use registers::TEGRA_MUTANTS;
 
@@ -19,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use portolan_hw::tegra_smmu::Chip;
+use portolan_model::amd::AmdRegisters;
 use portolan_model::memory::ModelMemory;
 use portolan_model::smmuv2::SmmuV2Registers;
 use portolan_model::smmuv3::SmmuRegisters;
@@ -29,7 +32,7 @@ use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;
 
 use crate::backend::wrap::Wrap;
-use crate::backend::{Line, run, smmuv2, smmuv3, tegra, vtd};
+use crate::backend::{Line, amd, run, smmuv2, smmuv3, tegra, vtd};
 use crate::conformance::Outcome;
 use bent::Bent;
 use seam::{Interface, Sabotage, Tampered, Unclean};
@@ -51,6 +54,8 @@ pub enum Ground {
     Vtd(vtd::Kind),
     /// The model's VT-d, first stage.
     VtdFirst,
+    /// The model's AMD-Vi.
+    Amd(amd::Kind),
     /// The model's SMMU of a Tegra.
     Tegra(Chip),
     /// QEMU's SMMUv3.
@@ -81,6 +86,8 @@ impl Ground {
             Self::Vtd(vtd::Kind::Registers) => "model:vtd-registers",
             Self::Vtd(vtd::Kind::Scalable) => "model:vtd-scalable",
             Self::VtdFirst => "model:vtd-first-stage",
+            Self::Amd(amd::Kind::Plain) => "model:amd",
+            Self::Amd(amd::Kind::CachesAbsence) => "model:amd-caches-absence",
             Self::Tegra(Chip::Tegra30) => "model:tegra30",
             Self::Tegra(Chip::Tegra114) => "model:tegra114",
             Self::Tegra(Chip::Tegra124) => "model:tegra124",
@@ -109,6 +116,7 @@ impl Ground {
             Self::Smmuv3Nested => run(|| smmuv3::nested_on_model(&seam), quiet),
             Self::Vtd(kind) => run(|| vtd::second_on_model(kind, &seam), quiet),
             Self::VtdFirst => run(|| vtd::first_on_model(&seam), quiet),
+            Self::Amd(kind) => run(|| amd::on_model(kind, &seam), quiet),
             Self::Tegra(chip) => run(|| tegra::on_model(chip, &seam), quiet),
             Self::QemuSmmuv3 => run(|| smmuv3::first_on_qemu(&seam), quiet),
             Self::QemuVtd => run(|| vtd::legacy_on_qemu(&seam), quiet),
@@ -205,6 +213,20 @@ impl Wrap<Arc<VtdRegisters>, Arc<ModelMemory>> for Seam {
         memory: Arc<ModelMemory>,
     ) -> (Self::Registers, Self::Memory) {
         let tampered = Tampered::new(registers, memory.clone(), Interface::Vtd, self.0);
+        (tampered, Unclean::new(memory, self.0.cleans))
+    }
+}
+
+impl Wrap<Arc<AmdRegisters>, Arc<ModelMemory>> for Seam {
+    type Registers = Tampered<Arc<AmdRegisters>, Arc<ModelMemory>>;
+    type Memory = Unclean<Arc<ModelMemory>>;
+
+    fn wrap(
+        &self,
+        registers: Arc<AmdRegisters>,
+        memory: Arc<ModelMemory>,
+    ) -> (Self::Registers, Self::Memory) {
+        let tampered = Tampered::new(registers, memory.clone(), Interface::Amd, self.0);
         (tampered, Unclean::new(memory, self.0.cleans))
     }
 }

@@ -1,8 +1,8 @@
 //! Wrappers around what drivers are made from, which take away what a [`Sabotage`] says.
 //!
 //! Commands are edited in queue memory at the moment in which the driver tells the unit that they
-//! are there. Layouts of queues: SMMUv3 (IHI 0070, sections 3.5 and 4) and VT-d (D51397, section
-//! 6.5.2), of either descriptor width.
+//! are there. Layouts of queues: SMMUv3 (IHI 0070, sections 3.5 and 4), VT-d (D51397, section
+//! 6.5.2), of either descriptor width, and AMD-Vi (48882, sections 2.4 and 3.4).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -56,6 +56,8 @@ pub enum Interface {
     Smmuv3,
     /// Descriptors of 16 or 32 bytes, byte offsets.
     Vtd,
+    /// Commands of 16 bytes, byte offsets.
+    Amd,
     /// No queue: registers alone.
     Registers,
 }
@@ -167,14 +169,11 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         let (slots, bytes) = self.geometry(queue.base);
         let base = queue.base & 0x000f_ffff_ffff_f000;
         // Positions count slots, with a wrap bit where the interface has one.
-        let positions = match self.interface {
-            Interface::Smmuv3 => 2 * slots,
-            Interface::Vtd | Interface::Registers => slots,
+        let (positions, end) = match self.interface {
+            Interface::Smmuv3 => (2 * slots, tail % (2 * slots)),
+            _ => (slots, tail / bytes % slots),
         };
-        let (mut at, end) = match self.interface {
-            Interface::Smmuv3 => (queue.tail, tail % positions),
-            Interface::Vtd | Interface::Registers => (queue.tail, tail / bytes % positions),
-        };
+        let mut at = queue.tail;
         queue.tail = end;
         drop(queue);
         let mut places = Vec::new();
@@ -198,8 +197,15 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
             }
             self.memory.store(PhysAddr::new(place), new[0]);
             self.memory.store(PhysAddr::new(place + 8), new[1]);
-            if self.interface == Interface::Vtd && vtd::is_wait(old) && !vtd::is_wait(new) {
-                signals.push((PhysAddr::new(old[1] & !3), old[0] >> 32));
+            match self.interface {
+                Interface::Vtd if vtd::is_wait(old) && !vtd::is_wait(new) => {
+                    signals.push((PhysAddr::new(old[1] & !3), old[0] >> 32));
+                }
+                Interface::Amd if amd::is_wait(old) && !amd::is_wait(new) => {
+                    let at = old[0] & 0x000f_ffff_ffff_fff8;
+                    signals.push((PhysAddr::new(at), old[1]));
+                }
+                _ => {}
             }
         }
         signals
@@ -209,6 +215,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
     fn geometry(&self, base: u64) -> (u64, u64) {
         match self.interface {
             Interface::Smmuv3 => (1 << (base & 0x1f), 16),
+            Interface::Amd => (1 << (base >> 56 & 0xf), 16),
             Interface::Vtd | Interface::Registers => {
                 let bytes = 16 << (base >> 11 & 1);
                 ((0x1000 << (base & 7)) / bytes, bytes)
@@ -220,7 +227,11 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
     fn note(&self, offset: usize, value: u64) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // SMMU_CMDQ_BASE and IQA_REG have the same offset.
-        if offset == BASE {
+        let base = match self.interface {
+            Interface::Amd => 0x08,
+            _ => 0x90,
+        };
+        if offset == base {
             *queue = Queue {
                 base: value,
                 tail: 0,
@@ -242,12 +253,11 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         match self.interface {
             Interface::Smmuv3 => Some(0x98),
             Interface::Vtd => Some(0x88),
+            Interface::Amd => Some(0x2008),
             Interface::Registers => None,
         }
     }
 }
-
-const BASE: usize = 0x90;
 
 /// The waits of VT-d.
 pub(super) mod vtd {
@@ -256,6 +266,16 @@ pub(super) mod vtd {
     /// Whether a descriptor is a wait that writes a status.
     pub fn is_wait(words: Words) -> bool {
         words[0] & 0xf == 5 && words[0] & 1 << 5 != 0
+    }
+}
+
+/// The waits of AMD-Vi.
+pub(super) mod amd {
+    use super::Words;
+
+    /// Whether a command is a COMPLETION_WAIT that stores.
+    pub fn is_wait(words: Words) -> bool {
+        words[0] >> 60 == 1 && words[0] & 1 != 0
     }
 }
 

@@ -1,0 +1,188 @@
+//! All mutants of AMD-Vi's driver.
+//!
+//! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4.
+
+use super::list::{commands, mutant};
+use super::{Ground, Mutant};
+use crate::backend::amd::Kind;
+
+const PLAIN: Ground = Ground::Amd(Kind::Plain);
+
+/// Each thing that is left out, and who has to notice.
+pub const AMD_MUTANTS: &[Mutant] = &[
+    mutant(
+        PLAIN,
+        "COMPLETION_WAIT",
+        commands(amd::without_wait),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "attach-block-attach",
+        ],
+    ),
+    mutant(
+        PLAIN,
+        "INVALIDATE_IOMMU_PAGES of pages",
+        commands(amd::without_pages),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "random-operations",
+        ],
+    ),
+    mutant(
+        PLAIN,
+        "INVALIDATE_IOMMU_PAGES of domains",
+        commands(amd::without_domain),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        PLAIN,
+        "INVALIDATE_DEVTAB_ENTRY",
+        commands(amd::without_entries),
+        &["attach-block-attach", "pass-through-to-paging"],
+    ),
+    mutant(
+        PLAIN,
+        "the first of several INVALIDATE_IOMMU_PAGES",
+        commands(amd::without_first),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        PLAIN,
+        "the last of several INVALIDATE_IOMMU_PAGES",
+        commands(amd::without_last),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        PLAIN,
+        "the second half of each range",
+        commands(amd::short_ranges),
+        &["ranges-are-whole"],
+    ),
+    mutant(
+        PLAIN,
+        "blocks: ranges of a page less",
+        commands(amd::ranges_below_blocks),
+        &["block-split-keeps-the-rest", "debts-of-one-block"],
+    ),
+    mutant(
+        PLAIN,
+        "the right domain",
+        commands(amd::wrong_domain),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        PLAIN,
+        "walk caches, where tables were freed",
+        commands(amd::leaves_only),
+        &["freed-tables-are-forgotten"],
+    ),
+    mutant(
+        Ground::Amd(Kind::CachesAbsence),
+        "INVALIDATE_IOMMU_PAGES of pages",
+        commands(amd::without_pages),
+        &["pass-through-to-paging", "fault-room-overflows"],
+    ),
+];
+
+/// Edits.
+mod amd {
+    use super::super::seam::{Words, amd::is_wait};
+
+    const ENTRY: u64 = 2;
+    const PAGES: u64 = 3;
+    /// INVALIDATE_INTERRUPT_TABLE of a device that nobody has.
+    const NOTHING: Words = [5 << 60 | 0xffff, 0];
+    /// The address of all pages.
+    const EVERYTHING: u64 = 0x7fff_ffff_ffff_f000;
+    const SIZE: u64 = 1;
+    const DIRECTORIES: u64 = 2;
+
+    fn is(words: &Words, opcode: u64) -> bool {
+        words[0] >> 60 == opcode
+    }
+
+    fn by_address(words: &Words) -> bool {
+        is(words, PAGES) && words[1] & !0xfff != EVERYTHING
+    }
+
+    fn addressed(commands: &mut [Words]) -> impl DoubleEndedIterator<Item = &mut Words> {
+        commands.iter_mut().filter(|words| by_address(words))
+    }
+
+    fn drop_where(commands: &mut [Words], dropped: impl Fn(&Words) -> bool) {
+        let dropped = commands.iter_mut().filter(|words| dropped(words));
+        dropped.for_each(|words| *words = NOTHING);
+    }
+
+    /// No wait that stores.
+    pub fn without_wait(commands: &mut [Words]) {
+        drop_where(commands, |words| is_wait(*words));
+    }
+
+    /// No invalidation of pages.
+    pub fn without_pages(commands: &mut [Words]) {
+        drop_where(commands, by_address);
+    }
+
+    /// No invalidation of a domain as a whole.
+    pub fn without_domain(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, PAGES) && !by_address(words));
+    }
+
+    /// No invalidation of device table entries.
+    pub fn without_entries(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, ENTRY));
+    }
+
+    /// Without the first of several invalidations of pages.
+    pub fn without_first(commands: &mut [Words]) {
+        let mut several = addressed(commands);
+        if let (Some(first), Some(_)) = (several.next(), several.next()) {
+            *first = NOTHING;
+        }
+    }
+
+    /// Without the last of several invalidations of pages.
+    pub fn without_last(commands: &mut [Words]) {
+        let mut several = addressed(commands);
+        if let (Some(last), Some(_)) = (several.next_back(), several.next_back()) {
+            *last = NOTHING;
+        }
+    }
+
+    /// Half of a range: one of the ones that tell its size is a zero.
+    fn halve(words: &mut Words) {
+        match (words[1] >> 12).trailing_ones() {
+            0 => words[1] &= !SIZE,
+            ones => words[1] &= !(1 << (11 + ones)),
+        }
+    }
+
+    /// Half of the pages of each invalidation of several.
+    pub fn short_ranges(commands: &mut [Words]) {
+        let several = addressed(commands).filter(|words| words[1] & SIZE != 0);
+        several.for_each(halve);
+    }
+
+    /// Ranges that are smaller than a block.
+    pub fn ranges_below_blocks(commands: &mut [Words]) {
+        for words in addressed(commands).filter(|words| words[1] & SIZE != 0) {
+            while (words[1] >> 12).trailing_ones() >= 8 {
+                halve(words);
+            }
+        }
+    }
+
+    /// Another domain instead of this one.
+    pub fn wrong_domain(commands: &mut [Words]) {
+        addressed(commands).for_each(|words| words[0] ^= 1 << 44);
+    }
+
+    /// Leaves only, even where tables were freed.
+    pub fn leaves_only(commands: &mut [Words]) {
+        let pages = commands.iter_mut().filter(|words| is(words, PAGES));
+        pages.for_each(|words| words[1] &= !DIRECTORIES);
+    }
+}
