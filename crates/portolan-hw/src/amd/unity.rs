@@ -99,7 +99,7 @@ fn map<M: TableMem<AtomicU64>>(
     // What is owed is paid before the streams are counted as attached: all is forgotten by then.
     let mut owed = Gather::new();
     let (iova, last) = (piece.range.start(), piece.range.last());
-    let both = Access::READ | Access::WRITE;
+    let both = Access::READ_WRITE;
     let access = piece.kind.direct().map(|access| access & both);
     let bytes = last.get() - iova.get() + 1;
     let pa = PhysAddr::new(iova.get());

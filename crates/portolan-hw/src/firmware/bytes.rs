@@ -2,6 +2,15 @@
 
 use super::TableError;
 
+/// The number that up to eight bytes are, the lowest first.
+pub(super) fn number(bytes: &[u8]) -> u64 {
+    let mut whole = [0; 8];
+    for (to, from) in whole.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    u64::from_le_bytes(whole)
+}
+
 /// Part of a table that remembers where in the table it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bytes<'a> {

@@ -8,13 +8,12 @@
 use portolan::addr::PhysAddr;
 
 use super::TableError;
-use super::bytes::Bytes;
+use super::bytes::{Bytes, number};
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 36;
 
 const LENGTH: usize = 4;
-const REVISION: usize = 8;
 const OEM_ID: usize = 10;
 const OEM_TABLE_ID: usize = 16;
 const OEM_REVISION: usize = 24;
@@ -35,7 +34,6 @@ pub struct Maker {
 pub struct Sdt<'a> {
     bytes: Bytes<'a>,
     signature: [u8; 4],
-    revision: u8,
     maker: Maker,
 }
 
@@ -74,7 +72,6 @@ impl<'a> Sdt<'a> {
         Ok(Self {
             bytes: all.structure(length, HEADER_BYTES)?,
             signature: all.array(0)?,
-            revision: all.u8(REVISION)?,
             maker: Maker {
                 oem: all.array(OEM_ID)?,
                 table: all.array(OEM_TABLE_ID)?,
@@ -91,11 +88,6 @@ impl<'a> Sdt<'a> {
     /// What the table calls itself.
     pub fn signature(&self) -> [u8; 4] {
         self.signature
-    }
-
-    /// Its revision.
-    pub fn revision(&self) -> u8 {
-        self.revision
     }
 
     /// Who made it.
@@ -128,10 +120,7 @@ impl<'a> Sdt<'a> {
             }
         };
         let entries = self.bytes.from(HEADER_BYTES).as_slice().chunks_exact(width);
-        Ok(entries.map(|entry| {
-            let number = entry.iter().rev();
-            PhysAddr::new(number.fold(0, |value, &byte| value << 8 | u64::from(byte)))
-        }))
+        Ok(entries.map(|entry| PhysAddr::new(number(entry))))
     }
 }
 

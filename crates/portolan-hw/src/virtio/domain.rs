@@ -115,7 +115,7 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
         if !pa.is_aligned(granule) || bytes & (granule.bytes() - 1) != 0 {
             return Err(MapError::UnalignedMemory { pa, bytes });
         }
-        let data = access.intersection(Access::READ | Access::WRITE);
+        let data = access.intersection(Access::READ_WRITE);
         let mmio = self.device.features & spec::F_MMIO != 0;
         let device = access.contains(Access::DEVICE) && !mmio;
         if data.is_empty() || access.contains(Access::EXECUTE) || device {

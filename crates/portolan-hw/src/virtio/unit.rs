@@ -252,7 +252,7 @@ impl<T: Transport + Send + Sync, C: Cpus> Viommu<T, C> {
         let wanted = match record.access {
             Some(FaultAccess::Read) => Access::READ,
             Some(FaultAccess::Write) => Access::WRITE,
-            None => Access::READ | Access::WRITE,
+            None => Access::READ_WRITE,
         };
         if !found.access.contains(wanted) {
             record.reason = FaultReason::Permission;

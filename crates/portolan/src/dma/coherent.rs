@@ -70,7 +70,7 @@ impl<P: Platform> Device<P> {
             min_align_mask: page,
             ..constraints
         };
-        match space.place_one(piece, Access::READ | Access::WRITE, &limits) {
+        match space.place_one(piece, Access::READ_WRITE, &limits) {
             Ok((range, _)) => Ok(Coherent::new(settings.clone(), memory, Some(range))),
             Err(failed) => {
                 if let Some(wait) = failed.held {

@@ -23,7 +23,7 @@ impl Direction {
         match self {
             Self::ToDevice => Access::READ,
             Self::FromDevice => Access::WRITE,
-            Self::Bidirectional => Access::READ.union(Access::WRITE),
+            Self::Bidirectional => Access::READ_WRITE,
         }
     }
 

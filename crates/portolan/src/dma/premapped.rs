@@ -50,7 +50,7 @@ impl<P: Cpus + Clone> Premapped<P> {
         if (memory.start().get() | after) & (granule.bytes() - 1) != 0 {
             return Err(PremapError::Uneven { memory });
         }
-        let (range, first) = space.place_kept(memory, Access::READ | Access::WRITE, constraints)?;
+        let (range, first) = space.place_kept(memory, Access::READ_WRITE, constraints)?;
         Ok(Arc::new(Self {
             space,
             memory,

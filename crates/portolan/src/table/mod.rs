@@ -63,6 +63,11 @@ bitflags::bitflags! {
     }
 }
 
+impl Access {
+    /// Read and write.
+    pub const READ_WRITE: Self = Self::READ.union(Self::WRITE);
+}
+
 /// A physically contiguous piece of a scatter list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {

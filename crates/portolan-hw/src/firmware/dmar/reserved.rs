@@ -88,7 +88,7 @@ impl<F: FnMut(RequesterId) -> Option<u8>> Iterator for ReservedRegions<'_, F> {
                 }
             };
             if let Some(streams) = self.named(scope) {
-                let kind = ReservedKind::Direct(Access::READ | Access::WRITE);
+                let kind = ReservedKind::Direct(Access::READ_WRITE);
                 let checked = within(memory, Some(self.address_lg2), at);
                 return Some(checked.map(|memory| Reserved {
                     streams,

@@ -7,7 +7,7 @@
 use portolan::addr::{PhysAddr, PhysRange};
 
 use super::super::TableError;
-use super::super::bytes::Bytes;
+use super::super::bytes::{Bytes, number};
 use super::mapping::{IdCount, Mappings};
 use crate::overrides::CoherencyOverride;
 use portolan::addr::Segment;
@@ -56,11 +56,7 @@ pub type ItsIds<'a> = core::iter::Map<core::slice::ChunksExact<'a, u8>, fn(&[u8]
 impl<'a> ItsGroup<'a> {
     /// The identifiers of the services, as in MADT.
     pub fn ids(&self) -> ItsIds<'a> {
-        let number: fn(&[u8]) -> u32 = |bytes| {
-            let bytes = bytes.iter().rev();
-            bytes.fold(0, |value, &byte| value << 8 | u32::from(byte))
-        };
-        self.ids.chunks_exact(4).map(number)
+        self.ids.chunks_exact(4).map(|id| number(id) as u32)
     }
 }
 

@@ -119,7 +119,7 @@ impl<'a> Current<'a> {
 
 /// What becomes of the memory of a node.
 fn meaning(node: &Node<'_>, memory: &ReservedMemory<'_>) -> ReservedKind {
-    let mut access = Access::READ | Access::WRITE;
+    let mut access = Access::READ_WRITE;
     let attributes = memory.flags >> 2 & 0xff;
     if node.revision >= HAS_ATTRIBUTES && attributes < NORMAL {
         access |= Access::DEVICE;

@@ -7,7 +7,7 @@
 //! *Context.* Interrupt: nothing here waits or allocates.
 
 use super::super::TableError;
-use super::super::bytes::Bytes;
+use super::super::bytes::{Bytes, number};
 use super::unit::Level;
 use crate::firmware::reservations::Streams;
 use portolan::addr::RequesterId;
@@ -371,10 +371,7 @@ fn acpi(bytes: Bytes<'_>) -> Result<AcpiDevice<'_>, TableError> {
     let (format, uid) = (bytes.u8(20)?, bytes.from(ACPI_FIXED).as_slice());
     let uid = match format {
         0 => Uid::None,
-        1 if (1..=8).contains(&uid.len()) => {
-            let digits = uid.iter().rev();
-            Uid::Integer(digits.fold(0, |value, &byte| value << 8 | u64::from(byte)))
-        }
+        1 if (1..=8).contains(&uid.len()) => Uid::Integer(number(uid)),
         2 => Uid::Text(bytes.name(ACPI_FIXED)),
         _ => return Err(nonsense(bytes, 20, format.into())),
     };

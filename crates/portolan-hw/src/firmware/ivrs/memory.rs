@@ -55,7 +55,7 @@ impl Memory {
     pub fn reserved(&self) -> Reserved {
         let access = match self.kind {
             MemoryKind::Unity(access) => access,
-            MemoryKind::Exclusion => Access::READ | Access::WRITE,
+            MemoryKind::Exclusion => Access::READ_WRITE,
         };
         Reserved {
             streams: self.devices.streams(),

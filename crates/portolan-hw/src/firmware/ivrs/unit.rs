@@ -153,7 +153,7 @@ pub(super) fn parse(bytes: Bytes<'_>, level: Level, info: Info) -> Result<Ivhd<'
     }
     let mut flags = UnitFlags::from_bits_retain(bytes.u8(1)?);
     if full {
-        flags.remove(UnitFlags::PREFETCH | UnitFlags::PAGE_REQUESTS);
+        flags = flags - UnitFlags::PREFETCH - UnitFlags::PAGE_REQUESTS;
     }
     let image = |at| match full && info.contains(Info::FEATURE_IMAGES) {
         true => bytes.u64(at).map(Some),

@@ -244,3 +244,45 @@ fn what_the_embedder_does_not_believe_is_counted() {
     let first = Some(Ignored::NotBelieved { reserved });
     assert_eq!(found.left_out(), LeftOut { count: 1, first });
 }
+
+#[test]
+fn as_many_are_read_as_are_allowed_and_those_that_repeat_others_count() {
+    let limits = Limits {
+        most: 3,
+        ..Limits::USUAL
+    };
+    let one = |page: u64| Reserved::one(DEVICE, direct(page << 12, (page << 12) + 0xfff));
+    let mut reserved = Reservations::new(limits);
+    let added = [1, 1, 2].map(|page| reserved.add(one(page)));
+    assert_eq!(added, [Ok(()); 3]);
+    let most = 3;
+    assert_eq!(reserved.add(one(3)), Err(Ignored::TooMany { most }));
+    assert_eq!(reserved.iter().count(), 2);
+    // What is ignored counts as well, and nothing is read behind one too many.
+    let mut reserved = Reservations::new(limits);
+    let nonsense = TableError::Nonsense {
+        offset: 48,
+        value: 7,
+    };
+    let mut read = 0;
+    let found = [
+        Err(nonsense),
+        Ok(one(1)),
+        Ok(one(2)),
+        Ok(one(3)),
+        Ok(one(4)),
+    ];
+    let found = found.into_iter().inspect(|_| read += 1);
+    assert_eq!(reserved.read(found), Err(Ignored::Table(nonsense)));
+    assert_eq!((read, reserved.iter().count()), (4, 2));
+    assert_eq!(reserved.left_out().count, 2);
+}
+
+#[test]
+fn a_reservation_is_told_with_its_streams() {
+    let streams = Streams::new(StreamId::new(0x20), StreamId::new(0x2f)).unwrap();
+    let region = direct(0x7000_0000, 0x7000_0fff);
+    let told = std::format!("{}", Reserved { streams, region });
+    assert!(told.contains("0x70000000"), "{told}");
+    assert!(told.ends_with(" of streams 0x20..=0x2f"), "{told}");
+}

@@ -16,12 +16,12 @@ use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
 /// Words of 32 bits as bytes.
-fn words(words: &[u32]) -> Vec<u8> {
+pub(super) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// A node: type and revision, the words after the common part, and its mappings.
-fn node(kind: u8, revision: u8, body: &[u32], mappings: &[[u32; 5]]) -> Vec<u8> {
+pub(super) fn node(kind: u8, revision: u8, body: &[u32], mappings: &[[u32; 5]]) -> Vec<u8> {
     let body = words(body);
     let length = 16 + body.len() + 20 * mappings.len();
     let mut bytes = vec![kind, length as u8, 0, revision, 0, 0, 0, 0];
@@ -31,8 +31,8 @@ fn node(kind: u8, revision: u8, body: &[u32], mappings: &[[u32; 5]]) -> Vec<u8> 
     bytes
 }
 
-const ITS: u32 = 48;
-const SMMU: u32 = ITS + 24;
+pub(super) const ITS: u32 = 48;
+pub(super) const SMMU: u32 = ITS + 24;
 const PARENT: u32 = SMMU + 16 + 52 + 20;
 const ROOT: u32 = PARENT + 16 + 13 * 4 + 20;
 const NAMED: u32 = ROOT + 16 + 24 + 60;
@@ -153,7 +153,7 @@ fn iort_references_to_nothing() {
 }
 
 /// An ITS, an SMMU, and a root complex of segment 2 with these mappings.
-fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
+pub(super) fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
     let mut body = words(&[3, 48, 0]);
     body.extend(node(0, 1, &[1, 4], &[]));
     let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];
@@ -163,7 +163,7 @@ fn root_with(mappings: &[[u32; 5]]) -> Vec<u8> {
 }
 
 /// The stream of a requester of segment 2.
-fn stream_of(bytes: &[u8], requester: u16) -> Option<u32> {
+pub(super) fn stream_of(bytes: &[u8], requester: u16) -> Option<u32> {
     let iort = Iort::parse(bytes).unwrap();
     let found = iort.resolve(Segment::new(2), RequesterId::new(requester));
     found.unwrap().map(|found| found.stream.get())

@@ -16,6 +16,7 @@ use crate::firmware::sdt::{Sdt, Tables};
 use crate::firmware::viot::{self, Viot};
 use portolan::addr::{RequesterId, Segment};
 
+mod edges;
 mod iort;
 mod ivrs;
 
