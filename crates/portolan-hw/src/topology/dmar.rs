@@ -25,17 +25,18 @@ fn behind(platform: &impl Platform, segment: Segment, bridge: RequesterId) -> Op
     Some(((buses >> 8) as u8, (buses >> 16) as u8))
 }
 
-/// What the machine's own PCI devices, which are on bus 0, say of its units.
-fn quirks(platform: &impl Platform, segment: Segment) -> Quirks {
+/// What the machine's own PCI devices, which are on bus 0, say of its units; `word` reads their
+/// configuration space.
+fn quirks(word: impl Fn(PciFunction, u16) -> Option<u32>, segment: Segment) -> Quirks {
     let identity = |requester: u16| {
         let requester = RequesterId::new(requester);
         let function = PciFunction { segment, requester };
-        let identity = platform.pci_config(function, IDENTITY)?;
+        let identity = word(function, IDENTITY)?;
         let (vendor, device) = (identity as u16, (identity >> 16) as u16);
         if vendor != INTEL {
             return None;
         }
-        let base_class = (platform.pci_config(function, CLASS)? >> 24) as u8;
+        let base_class = (word(function, CLASS)? >> 24) as u8;
         Some(PciIdentity {
             vendor,
             device,
@@ -64,7 +65,7 @@ pub(super) fn enable<P: Platform>(
     enable_all(units(&table), |unit| {
         let mut config = Config {
             output_lg2: table.address_lg2(),
-            chip: quirks(platform, unit.segment),
+            chip: quirks(|of, at| platform.pci_config(of, at), unit.segment),
             ..Config::default()
         };
         if options.reserved == FirmwareMemory::Reached {
@@ -134,4 +135,35 @@ fn names(
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_display_controller_of_bus_0_keeps_translation_on_and_nothing_else_of_its_number_does() {
+        let of = |segment, requester, identity, class| {
+            let at = PciFunction {
+                segment: Segment::new(segment),
+                requester,
+            };
+            let word = |function, offset| match offset {
+                0x0 if function == at => Some(identity),
+                0x8 if function == at => Some(class),
+                _ => None,
+            };
+            quirks(word, Segment::new(1))
+        };
+        let last = RequesterId::of(0, 31, 7);
+        let display = 0x0300_0001;
+        assert_eq!(of(1, last, 0x9a49_8086, display), Quirks::KEEP_TRANSLATION);
+        let others = [
+            of(1, last, 0x9a49_1022, display),
+            of(1, last, 0x9a49_8086, 0x0003_0003),
+            of(0, last, 0x9a49_8086, display),
+            of(1, RequesterId::of(1, 0, 0), 0x9a49_8086, display),
+        ];
+        assert_eq!(others, [Quirks::empty(); 4]);
+    }
 }

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, StreamId};
-use portolan::iommu::ReservedKind;
 use portolan::platform::Platform;
 
 use super::{
@@ -41,11 +40,7 @@ fn at_work(reserved: &Reservations) -> Result<Vec<StreamId>, EnableError> {
     let mut at_work = Vec::new();
     for item in reserved.iter() {
         let (first, last) = (item.streams.first().get(), item.streams.last().get());
-        let direct = matches!(
-            item.region.kind,
-            ReservedKind::Direct(_) | ReservedKind::DirectUntilDriven(_)
-        );
-        if !direct || last - first >= MOST_STREAMS {
+        if last - first >= MOST_STREAMS {
             continue;
         }
         for stream in (first..=last).map(StreamId::new) {

@@ -1,211 +1,27 @@
 //! From firmware's table to a device that does DMA, through one platform and nothing else.
 #![allow(missing_docs, unsafe_code)]
 
-use std::alloc::Layout;
-use std::ptr::NonNull;
+mod machine;
+mod told;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange, Segment, StreamId};
 use portolan::dma::{Buffer, Device, Direction, Mapping, Pieces, Policy, PolicyPreference, Trust};
 use portolan::iommu::{Stage, TrapCost};
-use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
+use portolan::platform::Platform;
 use portolan_hw::topology::{
     DeviceOptions, EnableError, Iommus, OpenError, Options, Topology, TopologyError,
 };
-use portolan_model::clock::{Tick, VirtualClock};
 use portolan_model::decode::AccessKind;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
-use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
+use portolan_model::smmuv3::SmmuIdentification;
+use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 
-/// The function 0:3.0, and one beside it.
-const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
-const OTHER: PciFunction = PciFunction::of(0, 4, 0);
-const REGISTERS: u64 = 0xfed9_0000;
-/// A display that firmware has at work, and its frames.
-const DISPLAY: PciFunction = PciFunction::of(0, 2, 0);
-const FRAMES: u64 = 0x7000_0000;
-
-/// A machine with one unit of the model. The drivers see it through [`Platform`] alone.
-struct Machine<R> {
-    unit: Arc<R>,
-    clock: Arc<VirtualClock>,
-    memory: Arc<ModelMemory>,
-    /// Configuration space: function, offset, word.
-    config: &'static [(PciFunction, u16, u32)],
-}
-
-impl<R> Clone for Machine<R> {
-    fn clone(&self) -> Self {
-        let (unit, clock, memory) = (&self.unit, &self.clock, &self.memory);
-        let (unit, clock, memory) = (unit.clone(), clock.clone(), memory.clone());
-        Self {
-            unit,
-            clock,
-            memory,
-            config: self.config,
-        }
-    }
-}
-
-fn page_of(layout: Layout) -> PageSize {
-    PageSize::of_lg2(layout.size().next_power_of_two().max(4096).trailing_zeros())
-}
-
-// SAFETY: the model hands out each block of its memory once, and its words never move.
-unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
-    type Word = AtomicU64;
-    type Lock<T: Send> = SpinLock<T>;
-    type Registers = Arc<R>;
-
-    fn now(&self) -> Nanos {
-        Nanos::new(self.clock.now_ns())
-    }
-
-    fn relax(&self) {
-        self.clock.advance_ns(1000);
-        self.unit.tick();
-    }
-
-    fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
-        self.memory.alloc(page_of(layout)).ok()
-    }
-
-    unsafe fn free(&self, at: PhysAddr, layout: Layout) {
-        self.memory.free(at, page_of(layout));
-    }
-
-    unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
-        let page = at.align_down(PageSize::SIZE_4K);
-        let words = self.memory.table(page, PageSize::SIZE_4K);
-        // SAFETY: the byte is inside the page.
-        unsafe {
-            NonNull::from(words)
-                .cast::<u8>()
-                .add((at.get() & 0xfff) as usize)
-        }
-    }
-
-    fn pci_config(&self, function: PciFunction, offset: u16) -> Option<u32> {
-        let at = |(of, at, _): &&(PciFunction, u16, u32)| (*of, *at) == (function, offset);
-        self.config.iter().find(at).map(|(_, _, word)| *word)
-    }
-
-    fn registers(&self, window: PhysRange) -> Option<Arc<R>> {
-        (window.start().get() == REGISTERS).then(|| self.unit.clone())
-    }
-}
-
-fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 36];
-    bytes[..4].copy_from_slice(&signature);
-    bytes.extend(body);
-    let length = bytes.len() as u32;
-    bytes[4..8].copy_from_slice(&length.to_le_bytes());
-    let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
-    bytes[9] = sum.wrapping_neg();
-    bytes
-}
-
-/// DMAR with one unit for all of segment 0.
-fn dmar(registers: u64) -> Vec<u8> {
-    let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    body.extend([0, 0, 16, 0, 1, 0, 0, 0]);
-    body.extend(registers.to_le_bytes());
-    table(*b"DMAR", &body)
-}
-
-/// DMAR with two units: one for the device 0:3.0 and for what is behind the bridge 0:1.0, then one for
-/// all others.
-fn dmar_with_scopes() -> Vec<u8> {
-    let mut body = vec![47, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    body.extend([0, 0, 32, 0, 0, 0, 0, 0]);
-    body.extend(REGISTERS.to_le_bytes());
-    body.extend([1, 8, 0, 0, 0, 0, 3, 0]);
-    body.extend([2, 8, 0, 0, 0, 0, 1, 0]);
-    body.extend([0, 0, 16, 0, 1, 0, 0, 0]);
-    body.extend(REGISTERS.to_le_bytes());
-    table(*b"DMAR", &body)
-}
-
-/// IORT with one SMMU of version 3 behind the root complex of segment 0.
-fn iort() -> Vec<u8> {
-    let words =
-        |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_le_bytes()).collect() };
-    // Three nodes, from offset 48 on.
-    let mut body = words(&[3, 48, 0]);
-    // An SMMU of version 3: 68 bytes, no mappings; coherent.
-    body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    body.extend(words(&[
-        REGISTERS as u32,
-        0,
-        1,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-        0,
-    ]));
-    // A root complex: 40 bytes and a mapping of 20, one to one to the SMMU.
-    body.extend([2, 60, 0, 3, 0, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0]);
-    body.extend(words(&[0, 0, 0, 0, 64, 0]));
-    body.extend(words(&[0, 0xffff, 0, 48, 0]));
-    // Memory that a display goes on using.
-    body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
-    body.extend(words(&[1, 48, 5 << 2, 1, 28]));
-    body.extend(FRAMES.to_le_bytes());
-    body.extend(0x1000u64.to_le_bytes());
-    let display = DISPLAY.requester.get().into();
-    body.extend(words(&[0, 0, 0, display, 48, 0]));
-    table(*b"IORT", &body)
-}
-
-fn memory() -> Arc<ModelMemory> {
-    let base = PhysAddr::new(0x8000_0000);
-    Arc::new(ModelMemory::new(base, 1 << 12, Visibility::AtOnce))
-}
-
-fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
-    let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
-    let setup = VtdSetup {
-        identification,
-        clock: clock.clone(),
-        ..VtdSetup::default()
-    };
-    let unit = Arc::new(VtdRegisters::new(setup, memory.clone()));
-    Machine {
-        unit,
-        clock,
-        memory,
-        config: &[],
-    }
-}
-
-fn smmu() -> Machine<SmmuRegisters> {
-    smmu_of(SmmuIdentification::default())
-}
-
-fn smmu_of(identification: SmmuIdentification) -> Machine<SmmuRegisters> {
-    let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
-    let setup = SmmuSetup {
-        identification,
-        clock: clock.clone(),
-        ..SmmuSetup::default()
-    };
-    let unit = Arc::new(SmmuRegisters::new(setup, memory.clone()));
-    Machine {
-        unit,
-        clock,
-        memory,
-        config: &[],
-    }
-}
+use machine::{
+    DEVICE, DISPLAY, FRAMES, IORT, Machine, OTHER, REGISTERS, SECOND, amd, dmar, dmar_with_scopes,
+    ivrs, smmu, table, vtd,
+};
 
 /// A page of a network card.
 struct Packet(PhysRange);
@@ -243,9 +59,9 @@ fn driver<P: Platform>(device: &Device<P>, reaches: impl Fn(Iova) -> Option<u64>
     assert!(deferred.reclaim().is_ok());
 }
 
-fn opened<P: Platform>(platform: P, table: &[u8]) -> Iommus<P> {
-    let other = self::table(*b"APIC", &[]);
-    let topology = Topology::from_acpi([&other[..], table]).expect("a table of units");
+fn opened<P: Platform>(platform: P, of_units: &[u8]) -> Iommus<P> {
+    let apic = table(*b"APIC", &[]);
+    let topology = Topology::from_acpi([&apic[..], of_units]).expect("a table of units");
     topology
         .enable(platform, Options::default())
         .expect("units that work")
@@ -300,14 +116,30 @@ fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
 
 #[test]
 fn a_disk_behind_an_smmu_does_dma() {
-    let machine = smmu();
-    let iommus = opened(machine.clone(), &iort());
+    let machine = smmu(SmmuIdentification::default());
+    let iommus = opened(machine.clone(), &IORT.bytes());
     assert_eq!(iommus.units().len(), 1);
     let device = iommus.device(DEVICE).expect("a device");
     let stream = StreamId::new(DEVICE.requester.get().into());
     driver(&device, |at| {
         let unit = &machine.unit;
         let found = unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    });
+    drop(device);
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_disk_behind_amd_s_unit_does_dma() {
+    let machine = amd();
+    let iommus = opened(machine.clone(), &ivrs(SECOND));
+    assert_eq!(iommus.units().len(), 2);
+    let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
+    assert!(Arc::ptr_eq(unit, &iommus.units()[1]));
+    let device = iommus.device(DEVICE).expect("a device");
+    driver(&device, |at| {
+        let found = machine.unit.dma(stream, at, AccessKind::Write, 8).ok()?;
         found.first().map(|piece| piece.pa.get())
     });
     drop(device);
@@ -328,7 +160,7 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
         // Both stages, and the second alone.
         for first in [1 << 1, 0] {
             identification.idr[0] = identification.idr[0] & !3 | first | 1;
-            let iommus = opened(smmu_of(identification), &iort());
+            let iommus = opened(smmu(identification), &IORT.bytes());
             let device = iommus.device(DEVICE).expect("a device");
             let granule = device.space().expect("it is translated").granule();
             assert_eq!(granule, PageSize::of_lg2(*lg2));
@@ -338,8 +170,8 @@ fn a_domain_has_the_smallest_granule_that_its_smmu_has() {
 
 #[test]
 fn a_display_goes_on_while_its_smmu_is_enabled_and_once_it_is_opened() {
-    let machine = smmu();
-    let iommus = opened(machine.clone(), &iort());
+    let machine = smmu(SmmuIdentification::default());
+    let iommus = opened(machine.clone(), &IORT.bytes());
     let reach = |at: u64| {
         let stream = DISPLAY.requester.stream();
         let found = machine

@@ -1,0 +1,315 @@
+//! A machine of the model as a platform, and firmware's tables of it.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
+use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
+use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
+use portolan_model::clock::{Tick, VirtualClock};
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
+use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
+
+/// The function 0:3.0, and one beside it.
+pub(crate) const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
+pub(crate) const OTHER: PciFunction = PciFunction::of(0, 4, 0);
+pub(crate) const REGISTERS: u64 = 0xfed9_0000;
+/// A display that firmware has at work, and its frames.
+pub(crate) const DISPLAY: PciFunction = PciFunction::of(0, 2, 0);
+pub(crate) const FRAMES: u64 = 0x7000_0000;
+
+/// The second function that AMD's unit is known by.
+pub(crate) const SECOND: PciFunction = PciFunction::of(0, 1, 2);
+
+/// Words of configuration space: function, offset, word.
+pub(crate) type PciWords = &'static [(PciFunction, u16, u32)];
+
+/// A machine with one unit of the model. The drivers see it through [`Platform`] alone.
+pub(crate) struct Machine<R> {
+    pub(crate) unit: Arc<R>,
+    pub(crate) clock: Arc<VirtualClock>,
+    pub(crate) memory: Arc<ModelMemory>,
+    pub(crate) config: PciWords,
+}
+
+impl<R> Clone for Machine<R> {
+    fn clone(&self) -> Self {
+        Self {
+            unit: self.unit.clone(),
+            clock: self.clock.clone(),
+            memory: self.memory.clone(),
+            config: self.config,
+        }
+    }
+}
+
+/// The registers that a driver asked for, and no others.
+pub(crate) struct Window<R> {
+    unit: Arc<R>,
+    bytes: usize,
+}
+
+impl<R> Window<R> {
+    /// Where the unit has the register at `offset`: SMMUs of one page have those of the second (the
+    /// indices of two queues) in the first.
+    fn at(&self, offset: usize) -> usize {
+        assert!(offset < self.bytes, "{offset:#x} is not in the window");
+        match (self.bytes, offset) {
+            (0x1_0000, 0xa8 | 0xac | 0xc8 | 0xcc) => offset + 0x1_0000,
+            _ => offset,
+        }
+    }
+}
+
+impl<R: Mmio> Mmio for Window<R> {
+    fn read32(&self, offset: usize) -> u32 {
+        self.unit.read32(self.at(offset))
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        self.unit.write32(self.at(offset), value);
+    }
+}
+
+fn page_of(layout: Layout) -> PageSize {
+    PageSize::of_lg2(layout.size().next_power_of_two().max(4096).trailing_zeros())
+}
+
+// SAFETY: the model hands out each block of its memory once, and its words never move.
+unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
+    type Word = AtomicU64;
+    type Lock<T: Send> = SpinLock<T>;
+    type Registers = Window<R>;
+
+    fn now(&self) -> Nanos {
+        Nanos::new(self.clock.now_ns())
+    }
+
+    fn relax(&self) {
+        self.clock.advance_ns(1000);
+        self.unit.tick();
+    }
+
+    fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
+        self.memory.alloc(page_of(layout)).ok()
+    }
+
+    unsafe fn free(&self, at: PhysAddr, layout: Layout) {
+        self.memory.free(at, page_of(layout));
+    }
+
+    unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
+        let page = at.align_down(PageSize::SIZE_4K);
+        let words = self.memory.table(page, PageSize::SIZE_4K);
+        // SAFETY: the byte is inside the page.
+        unsafe {
+            NonNull::from(words)
+                .cast::<u8>()
+                .add((at.get() & 0xfff) as usize)
+        }
+    }
+
+    fn clean(&self, lines: PhysRange) {
+        self.memory.clean(lines);
+    }
+
+    fn pci_config(&self, function: PciFunction, offset: u16) -> Option<u32> {
+        let at = |(of, at, _): &&(PciFunction, u16, u32)| (*of, *at) == (function, offset);
+        self.config.iter().find(at).map(|(_, _, word)| *word)
+    }
+
+    fn registers(&self, window: PhysRange) -> Option<Window<R>> {
+        let bytes = usize::try_from(window.len_minus_one() + 1).ok()?;
+        let unit = self.unit.clone();
+        (window.start().get() == REGISTERS).then_some(Window { unit, bytes })
+    }
+}
+
+pub(crate) fn memory() -> Arc<ModelMemory> {
+    let base = PhysAddr::new(0x8000_0000);
+    Arc::new(ModelMemory::new(base, 1 << 12, Visibility::AtOnce))
+}
+
+fn machine<R>(
+    config: PciWords,
+    unit: impl FnOnce(Arc<VirtualClock>, Arc<ModelMemory>) -> R,
+) -> Machine<R> {
+    let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
+    let unit = Arc::new(unit(clock.clone(), memory.clone()));
+    Machine {
+        unit,
+        clock,
+        memory,
+        config,
+    }
+}
+
+pub(crate) fn vtd(identification: VtdIdentification) -> Machine<VtdRegisters> {
+    machine(&[], |clock, memory| {
+        let setup = VtdSetup {
+            identification,
+            clock,
+            ..VtdSetup::default()
+        };
+        VtdRegisters::new(setup, memory)
+    })
+}
+
+pub(crate) fn smmu(identification: SmmuIdentification) -> Machine<SmmuRegisters> {
+    machine(&[], |clock, memory| {
+        let setup = SmmuSetup {
+            identification,
+            clock,
+            ..SmmuSetup::default()
+        };
+        SmmuRegisters::new(setup, memory)
+    })
+}
+
+/// The unit's own functions, with capability blocks at 0x40.
+const CAPABILITIES: PciWords = {
+    let (first, second) = (PciFunction::of(0, 0, 2), SECOND);
+    &[
+        (first, 0x40, 0x1b03_400f),
+        (first, 0x44, 1),
+        (first, 0x48, 0),
+        (first, 0x4c, 0),
+        (first, 0x50, 0x0018_2800),
+        (second, 0x40, 0x1b03_400f),
+        (second, 0x44, 1),
+        (second, 0x48, 0),
+        (second, 0x4c, 0),
+        (second, 0x50, 0x0018_2800),
+    ]
+};
+
+pub(crate) fn amd() -> Machine<AmdRegisters> {
+    machine(CAPABILITIES, |clock, memory| {
+        let setup = AmdSetup {
+            identification: AmdIdentification::default(),
+            clock,
+            ..AmdSetup::default()
+        };
+        AmdRegisters::new(setup, memory)
+    })
+}
+
+pub(crate) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; 36];
+    bytes[..4].copy_from_slice(&signature);
+    bytes.extend(body);
+    let length = bytes.len() as u32;
+    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+    let sum = bytes.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+    bytes[9] = sum.wrapping_neg();
+    bytes
+}
+
+/// DMAR of a machine with addresses of so many bits.
+pub(crate) fn dmar_of(address_lg2: u8, structures: &[Vec<u8>]) -> Vec<u8> {
+    let mut body = vec![address_lg2 - 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    body.extend(structures.iter().flatten());
+    table(*b"DMAR", &body)
+}
+
+/// Whom a unit of DMAR serves: scopes, or all others.
+fn drhd(registers: u64, scopes: Option<&[u8]>) -> Vec<u8> {
+    let length = 16 + scopes.map_or(0, <[u8]>::len) as u8;
+    let mut body = vec![0, 0, length, 0, u8::from(scopes.is_none()), 0, 0, 0];
+    body.extend(registers.to_le_bytes());
+    body.extend(scopes.unwrap_or_default());
+    body
+}
+
+/// DMAR with one unit for all of segment 0.
+pub(crate) fn dmar(registers: u64) -> Vec<u8> {
+    dmar_of(48, &[drhd(registers, None)])
+}
+
+/// The same with memory of the display.
+pub(crate) fn dmar_with_memory() -> Vec<u8> {
+    let mut display = vec![1, 0, 32, 0, 0, 0, 0, 0];
+    display.extend(FRAMES.to_le_bytes());
+    display.extend((FRAMES + 0xfff).to_le_bytes());
+    display.extend([1, 8, 0, 0, 0, 0, 2, 0]);
+    dmar_of(48, &[drhd(REGISTERS, None), display])
+}
+
+/// DMAR with two units: one for the device 0:3.0 and for what is behind the bridge 0:1.0, then one for
+/// all others.
+pub(crate) fn dmar_with_scopes() -> Vec<u8> {
+    let scopes = [1, 8, 0, 0, 0, 0, 3, 0, 2, 8, 0, 0, 0, 0, 1, 0];
+    let units = [drhd(REGISTERS, Some(&scopes)), drhd(REGISTERS, None)];
+    dmar_of(48, &units)
+}
+
+/// What IORT says of an SMMU, and of how many streams, from the display's on, memory is reserved.
+#[derive(Clone, Copy)]
+pub(crate) struct Iort {
+    pub(crate) flags: u32,
+    pub(crate) model: u32,
+    pub(crate) streams: u32,
+}
+
+/// Coherent.
+pub(crate) const IORT: Iort = Iort {
+    flags: 1,
+    model: 0,
+    streams: 1,
+};
+
+impl Iort {
+    /// IORT with one SMMU of version 3 behind the root complex of segment 0.
+    pub(crate) fn bytes(self) -> Vec<u8> {
+        let words = |words: &[u32]| -> Vec<u8> {
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        let base = REGISTERS as u32;
+        // Three nodes, from offset 48 on.
+        let mut body = words(&[3, 48, 0]);
+        // An SMMU of version 3: 68 bytes, no mappings.
+        body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        body.extend(words(&[base, 0, self.flags, 0, 0, 0, self.model]));
+        body.extend(words(&[0; 6]));
+        // A root complex: 40 bytes and a mapping of 20, one to one to the SMMU.
+        body.extend([2, 60, 0, 3, 0, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0]);
+        body.extend(words(&[0, 0, 0, 0, 64, 0]));
+        body.extend(words(&[0, 0xffff, 0, 48, 0]));
+        // Memory that a display goes on using.
+        body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
+        body.extend(words(&[1, 48, 5 << 2, 1, 28]));
+        body.extend(FRAMES.to_le_bytes());
+        body.extend(0x1000u64.to_le_bytes());
+        let display = DISPLAY.requester.get().into();
+        body.extend(words(&[0, 0, self.streams - 1, display, 48, 0]));
+        table(*b"IORT", &body)
+    }
+}
+
+/// IVRS with two blocks of units: at 0:0.2, for [`OTHER`] and for 0:5.0, which accesses memory as 0:5.1,
+/// and at `second`, for all from 0:2.0 to 0:3.7; and with memory of the display.
+pub(crate) fn ivrs(second: PciFunction) -> Vec<u8> {
+    let unit = |function: PciFunction, entries: &[u8]| {
+        let mut block = vec![0x10, 0, 24 + entries.len() as u8, 0];
+        block.extend(function.requester.get().to_le_bytes());
+        block.extend([0x40, 0]);
+        block.extend(REGISTERS.to_le_bytes());
+        block.extend([0; 8]);
+        block.extend(entries);
+        block
+    };
+    let mut body = vec![0; 12];
+    body.extend(unit(
+        PciFunction::of(0, 0, 2),
+        &[2, 0x20, 0, 0, 0x42, 0x28, 0, 0, 0, 0x29, 0, 0],
+    ));
+    body.extend(unit(second, &[3, 0x10, 0, 0, 4, 0x1f, 0, 0]));
+    // For one device; mapped one to one, readable and writable.
+    body.extend([0x21, 0b0111, 32, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    body.extend(FRAMES.to_le_bytes());
+    body.extend(0x1000u64.to_le_bytes());
+    table(*b"IVRS", &body)
+}

@@ -1,0 +1,208 @@
+//! What firmware's tables and the machine's own devices say reaches the units.
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, PciFunction, PhysAddr, PhysRange, StreamId};
+use portolan::dma::Direction;
+use portolan::iommu::{IommuDomains, ReservedKind, Stage};
+use portolan::platform::{Mmio, Platform};
+use portolan_hw::topology::{EnableError, FirmwareMemory, Iommus, Options, Topology};
+use portolan_hw::vtd::{Config, Mode, Vtd};
+use portolan_model::clock::PollingClock;
+use portolan_model::decode::AccessKind;
+use portolan_model::smmuv3::SmmuIdentification;
+use portolan_model::vtd::VtdIdentification;
+
+use super::machine::{
+    DEVICE, DISPLAY, FRAMES, IORT, Iort, Machine, OTHER, PciWords, REGISTERS, SECOND, amd, dmar,
+    dmar_of, dmar_with_memory, ivrs, smmu, vtd,
+};
+use super::{Packet, opened, packet};
+
+/// `RTADDR_REG` of VT-d, and its bits for the mode.
+const RTADDR: usize = 0x20;
+const SCALABLE: u32 = 1 << 10;
+const MODE: u32 = 3 << 10;
+/// `CR1` of an SMMU: attributes of what it reads and writes by itself.
+const CR1: usize = 0x28;
+
+/// Where the display is said to have memory of its own.
+fn direct<P: Platform>(iommus: &Iommus<P>) -> Vec<u64> {
+    let (unit, stream) = iommus.unit_of(DISPLAY).expect("a unit");
+    let mut found = Vec::new();
+    unit.reserved(stream, &mut |region| {
+        if matches!(region.kind, ReservedKind::Direct(_)) {
+            found.push(region.range.start().get());
+        }
+    });
+    found
+}
+
+#[test]
+fn memory_that_firmware_reserves_is_reached_unless_it_is_to_be_refused() {
+    fn check<P: Platform>(machine: impl Fn() -> P, table: &[u8]) {
+        assert_eq!(direct(&opened(machine(), table)), [FRAMES]);
+        let topology = Topology::from_acpi([table]).expect("a table");
+        let mut options = Options::default();
+        options.reserved = FirmwareMemory::Refused;
+        let iommus = topology.enable(machine(), options).expect("enabled");
+        assert_eq!(direct(&iommus), []);
+    }
+    check(|| vtd(VtdIdentification::default()), &dmar_with_memory());
+    check(|| smmu(SmmuIdentification::default()), &IORT.bytes());
+    check(amd, &ivrs(SECOND));
+}
+
+#[test]
+fn vtd_is_in_scalable_mode_if_first_stage_tables_of_a_hypervisor_s_guest_are_all_there() {
+    let root = |cap: u64, ecap: u64| {
+        let all = VtdIdentification::scalable().caching_mode();
+        let lacking = VtdIdentification {
+            cap: all.cap & !cap,
+            ecap: all.ecap & !ecap,
+            ..all
+        };
+        let machine = vtd(lacking);
+        let iommus = opened(machine.clone(), &dmar(REGISTERS));
+        assert!(iommus.device(DEVICE).is_ok());
+        machine.unit.read32(RTADDR) & MODE
+    };
+    assert_eq!(root(0, 0), SCALABLE);
+    // Caching mode, pages of 1 GiB, scalable mode, first-stage tables.
+    for (cap, ecap) in [(1 << 7, 0), (1 << 56, 0), (0, 1 << 43), (0, 1 << 47)] {
+        assert_eq!(root(cap, ecap), 0, "without {cap:#x}, {ecap:#x}");
+    }
+}
+
+#[test]
+fn a_unit_in_scalable_mode_without_pages_of_1_gib_in_the_first_stage_has_second_stage_domains() {
+    let all = VtdIdentification::scalable();
+    let stage = |cap| {
+        let machine = vtd(VtdIdentification { cap, ..all });
+        let clock = PollingClock::new(machine.unit.clock().clone(), 100, machine.unit.clone());
+        let mut config = Config::default();
+        config.mode = Mode::Scalable;
+        let memory = machine.memory.clone();
+        let unit = Vtd::enable(machine.unit.clone(), memory, Arc::new(clock), config);
+        let unit = Arc::new(unit.expect("enabled"));
+        assert!(unit.clone().new_domain().is_ok());
+        unit.conditions().stage
+    };
+    assert_eq!(stage(all.cap), Stage::First);
+    assert_eq!(stage(all.cap & !(1 << 56)), Stage::Second);
+}
+
+#[test]
+fn nothing_beyond_the_machine_s_addresses_is_mapped_by_vtd() {
+    let beyond = || Packet(PhysRange::from_len(PhysAddr::new(1 << 39), 0x1000).expect("a range"));
+    let all = dmar(REGISTERS);
+    let is_mapped = |address_lg2| {
+        // The structures of the other table.
+        let table = dmar_of(address_lg2, &[all[48..].to_vec()]);
+        let iommus = opened(vtd(VtdIdentification::default()), &table);
+        let device = iommus.device(DEVICE).expect("a device");
+        device.map(beyond(), Direction::FromDevice).is_ok()
+    };
+    assert_eq!([39, 40].map(is_mapped), [false, true]);
+}
+
+#[test]
+fn a_chipset_that_is_known_for_its_write_buffer_has_it_flushed() {
+    // 0:0.0 is the host bridge of a 4 Series chipset, or another maker's of the same number, or a
+    // card on bus 1 claims to be one.
+    const INTEL: PciWords = &[
+        (PciFunction::of(0, 0, 0), 0, 0x2a40_8086),
+        (PciFunction::of(0, 0, 0), 8, 0x0600_0007),
+    ];
+    const OTHERS: PciWords = &[
+        (PciFunction::of(0, 0, 0), 0, 0x2a40_1022),
+        (PciFunction::of(0, 0, 0), 8, 0x0600_0007),
+    ];
+    const CARD: PciWords = &[
+        (PciFunction::of(1, 0, 0), 0, 0x2a40_8086),
+        (PciFunction::of(1, 0, 0), 8, 0x0600_0007),
+    ];
+    let flushes = |config| {
+        let machine = Machine {
+            config,
+            ..vtd(VtdIdentification::default())
+        };
+        let iommus = opened(machine.clone(), &dmar(REGISTERS));
+        let device = iommus.device(DEVICE).expect("a device");
+        assert!(device.map(packet(), Direction::FromDevice).is_ok());
+        machine.unit.counts().write_buffer_flushes
+    };
+    assert_ne!(flushes(INTEL), 0);
+    assert_eq!([OTHERS, CARD].map(flushes), [0, 0]);
+}
+
+#[test]
+fn devices_of_a_few_streams_pass_through_until_they_are_opened_and_claims_to_more_do_not() {
+    let reached = |streams| {
+        let machine = smmu(SmmuIdentification::default());
+        let _iommus = opened(machine.clone(), &Iort { streams, ..IORT }.bytes());
+        let last = DISPLAY.requester.get() + streams as u16 - 1;
+        let passes = |requester: u16| {
+            let stream = StreamId::new(requester.into());
+            let at = Iova::new(FRAMES);
+            let unit = &machine.unit;
+            unit.dma(stream, None, at, AccessKind::Read, 8).is_ok()
+        };
+        let first = DISPLAY.requester.get();
+        [first - 1, first, last, last + 1].map(passes)
+    };
+    assert_eq!(reached(16), [false, true, true, false]);
+    assert_eq!(reached(17), [false; 4]);
+}
+
+#[test]
+fn an_smmu_is_as_coherent_as_firmware_says() {
+    let attributes = |flags| {
+        let machine = smmu(SmmuIdentification::default());
+        let _iommus = opened(machine.clone(), &Iort { flags, ..IORT }.bytes());
+        (machine.unit.read32(CR1), machine.memory.cleaned_lines() > 0)
+    };
+    // Inner shareable and write-back for tables and queues, or outer shareable and not cached.
+    assert_eq!(attributes(1), (0xd75, false));
+    assert_eq!(attributes(0), (0x820, true));
+}
+
+#[test]
+fn thunderx2_has_one_page_of_registers() {
+    let machine = smmu(SmmuIdentification::default());
+    let iommus = opened(machine.clone(), &Iort { model: 2, ..IORT }.bytes());
+    let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
+    let refused = machine
+        .unit
+        .dma(stream, None, Iova::new(0), AccessKind::Read, 8);
+    assert!(refused.is_err());
+    assert!(matches!(unit.next_fault(), Ok(Some(_))));
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_function_behind_amd_s_units_belongs_to_the_unit_of_its_entry_and_has_the_stream_of_its_alias()
+{
+    let iommus = opened(amd(), &ivrs(SECOND));
+    let found = |function: PciFunction| {
+        let (unit, stream) = iommus.unit_of(function).ok()?;
+        let at = |one| Arc::ptr_eq(unit, one);
+        Some((iommus.units().iter().position(at)?, stream.get()))
+    };
+    assert_eq!(found(OTHER), Some((0, 0x20)));
+    assert_eq!(found(PciFunction::of(0, 5, 0)), Some((0, 0x29)));
+    assert_eq!(found(DEVICE), Some((1, 0x18)));
+    assert_eq!(found(PciFunction::of(0, 6, 0)), None);
+}
+
+#[test]
+fn a_unit_of_amd_whose_function_has_no_capability_block_is_refused() {
+    let absent = PciFunction::of(0, 9, 0);
+    let table = ivrs(absent);
+    let topology = Topology::from_acpi([&table[..]]).expect("a table");
+    let refused = topology.enable(amd(), Options::default()).err();
+    let Some(EnableError::NoCapability { function, error }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((function, error.header), (absent, u32::MAX));
+}
