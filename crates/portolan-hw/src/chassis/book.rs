@@ -289,3 +289,44 @@ impl<K, T, S> Drop for Streams<K, T, S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan::platform::Clock;
+
+    struct Still;
+
+    portolan::one_cpu!(Still);
+
+    impl Clock for Still {
+        fn now(&self) -> Nanos {
+            Nanos::new(0)
+        }
+    }
+
+    const TURN: (&Still, Nanos) = (&Still, Nanos::new(1));
+
+    #[test]
+    fn streams_that_are_blocked_are_not_blocked_again() {
+        let book: Book<Still, u32, u32, ()> = Book::new(Streams::default());
+        let attached = |key| {
+            let new = Some(Attachment::without_domain(key));
+            book.with(TURN, |all| all.note(key, new, Ok::<(), IommuError>(())))
+        };
+        for key in [3, 5, 8] {
+            assert!(attached(key).is_ok());
+        }
+        // One is blocked, and the move of another fails.
+        let noted = book.with(TURN, |all| all.note(5, None, Ok::<(), IommuError>(())));
+        assert_eq!(noted.unwrap().unwrap().map(|old| old.to), Some(5));
+        let noted = book.with(TURN, |all| all.note(8, None, Err(IommuError::Gone)));
+        assert!(matches!(noted, Ok(Err(IommuError::Gone))));
+        let mut blocked = Vec::new();
+        let result = book.block_all(TURN, |key| {
+            blocked.push(key);
+            Ok::<(), IommuError>(())
+        });
+        assert_eq!((result, blocked), (Ok(()), alloc::vec![3, 8]));
+    }
+}

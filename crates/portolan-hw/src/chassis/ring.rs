@@ -22,6 +22,8 @@
 //! memory (task).
 
 mod service;
+#[cfg(test)]
+mod tests;
 mod waits;
 
 use alloc::vec::Vec;

@@ -5,6 +5,9 @@ use crate::amd::ENTRY as AMD;
 use crate::smmuv3::{CONTEXT, STREAM};
 use crate::vtd::ENTRY as VTD;
 use alloc::vec::Vec;
+use portolan::addr::PageSize;
+use portolan::platform::{OutOfTableMemory, SlabTables};
+use spin::Mutex;
 
 /// What an entry means; nothing if it is closed.
 type Meaning = Option<[u64; WORDS]>;
@@ -220,5 +223,47 @@ fn a_first_attachment_by_hand() {
         let (body, whole) = (Step::Sync(After::Unread), Step::Sync(After::Changed));
         let wanted = [write(1, 0x201), body, write(0, first), whole];
         assert_eq!(kind.plan(&from, &to).steps.as_slice(), wanted);
+    }
+}
+
+/// Memory that notes what is cleaned.
+struct Noted(SlabTables<AtomicU64>, Mutex<Vec<PhysRange>>);
+
+impl TableMem<AtomicU64> for Noted {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.0.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.0.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        self.0.table(table, size)
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        self.1.lock().push(bytes);
+    }
+}
+
+#[test]
+fn an_entry_is_cleaned_from_its_first_byte_to_its_last_for_a_walker_that_does_not_snoop() {
+    let size = PageSize::SIZE_4K;
+    let slab = SlabTables::new(PhysAddr::new(0x8000_0000), size, 1);
+    let mem = Noted(slab, Mutex::default());
+    let table = mem.alloc(size).unwrap();
+    for (first, words) in [(0, 2), (6, 2), (8, 4), (8, 8)] {
+        let at = At {
+            table,
+            size,
+            first,
+            words,
+        };
+        at.publish(&mem, Walker::Coherent);
+        at.publish(&mem, Walker::NonCoherent);
+        let start = PhysAddr::new(table.get() + 8 * first as u64);
+        let entry = PhysRange::from_len(start, 8 * words as u64).unwrap();
+        assert_eq!(core::mem::take(&mut *mem.1.lock()), [entry]);
     }
 }
