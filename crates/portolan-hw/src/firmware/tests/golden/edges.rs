@@ -8,14 +8,14 @@ use std::vec::Vec;
 
 use portolan::addr::{PhysAddr, RequesterId, Segment, StreamId};
 
+use super::iort::{ITS, SMMU, node, root_with, stream_of, words};
+use super::{reseal, table, viot_bytes};
 use crate::firmware::TableError;
 use crate::firmware::dmar::{self, Dmar, Ports, Scope, ScopeKind, Structure};
 use crate::firmware::iort::{self, Body, Iort, SmmuV3};
 use crate::firmware::ivrs::{self, Ivrs};
 use crate::firmware::sdt::{Sdt, Tables};
 use crate::firmware::viot::{self, Viot};
-use super::iort::{ITS, SMMU, node, root_with, stream_of, words};
-use super::{reseal, table, viot_bytes};
 
 fn dmar(flags: u8, structures: &[u8]) -> Vec<u8> {
     let mut body = vec![38, flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
