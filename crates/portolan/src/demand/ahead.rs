@@ -107,7 +107,7 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         let mut rest = Some(part.run);
         while let Some(run) = rest {
             let first = Run::new(run.first, run.first).unwrap_or(run);
-            let Ok(Some(mapped)) = self.fill(region, Part { run, ..part }, first) else {
+            let Ok(Some(mapped)) = self.fill(region, part, first) else {
                 break;
             };
             granules += mapped.count();

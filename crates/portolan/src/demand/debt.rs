@@ -64,9 +64,9 @@ impl Book {
         self.quiet >= Some(generation)
     }
 
-    /// Whether something is owed, or is being paid.
-    fn owes(&self) -> bool {
-        self.joined > self.quiet
+    /// The last generation that is owed, or is being paid.
+    fn owed(&self) -> Option<Generation> {
+        self.joined.filter(|joined| !self.is_quiet(*joined))
     }
 }
 
@@ -95,8 +95,7 @@ impl<P: Cpus> Debts<P> {
 
     /// The last generation that is not quiet; `None` if nothing is owed.
     pub(super) fn newest(&self) -> Option<Generation> {
-        let newest = |book: &mut Book| book.joined.filter(|_| book.owes());
-        self.book.with(newest)
+        self.book.with(|book| book.owed())
     }
 
     /// Pays `owed`, and what is owed from before if nobody else does. When this returns `Ok`,
@@ -156,7 +155,7 @@ impl<P: Cpus, D: Domain> Payment<'_, P, D> {
         match (book.turn, needs) {
             (Turn::Taken, Some(_)) => return None,
             (Turn::Taken, None) => return Some(()),
-            (Turn::Free, _) if !book.owes() => return Some(()),
+            (Turn::Free, _) if book.owed().is_none() => return Some(()),
             (Turn::Free, _) => {}
         }
         // Both are of this domain.
@@ -173,7 +172,8 @@ impl<P: Cpus, D: Domain> Payment<'_, P, D> {
             self.debts.book.with(|book| {
                 book.quiet = Some(closed);
                 book.turn = Turn::Free;
-                self.debts.owes.store(book.owes(), Ordering::Release);
+                let owes = book.owed().is_some();
+                self.debts.owes.store(owes, Ordering::Release);
             });
         }
     }

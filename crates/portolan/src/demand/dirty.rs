@@ -78,11 +78,10 @@ impl<D: DirtyDomain, O: Pager, P: Cpus> Ioas<D, O, P> {
         // Marks that an earlier dirty read did not pay for may be missing still.
         let earlier = self.marks.with(|marks| *marks);
         let settled = self.settle(owed, earlier);
-        self.marks.with(|marks| match settled {
-            Ok(()) if *marks <= earlier => *marks = None,
-            Ok(()) => {}
-            Err(unpaid) => *marks = (*marks).max(Some(unpaid.generation)),
-        });
+        if let Err(unpaid) = settled {
+            let generation = Some(unpaid.generation);
+            self.marks.with(|marks| *marks = (*marks).max(generation));
+        }
         cleared.map_err(ReadDirtyError::Table)?;
         settled.map_err(|unpaid| ReadDirtyError::NotPaid(unpaid.cause.into()))
     }

@@ -116,17 +116,8 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
         if debt.is_none() {
             return Ok(());
         }
-        match self.settle(Gather::new(), debt) {
-            Ok(()) => {
-                region.with(slot, |slot| {
-                    if slot.map_debt <= debt {
-                        slot.map_debt = None;
-                    }
-                });
-                Ok(())
-            }
-            Err(unpaid) => Err(not_paid(unpaid.cause, iova)),
-        }
+        let settled = self.settle(Gather::new(), debt);
+        settled.map_err(|unpaid| not_paid(unpaid.cause, iova))
     }
 
     /// Maps the beginning of the run of `wish` that is free around `must`; `None` if `must` is

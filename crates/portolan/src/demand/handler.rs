@@ -24,7 +24,7 @@ impl From<&PageRequest> for Request {
                 pasid: request.pasid(),
             },
             iova: request.iova(),
-            access: wanted.fold(Access::empty(), |all, (_, access)| all | *access),
+            access: wanted.map(|(_, access)| *access).collect(),
         }
     }
 }

@@ -228,9 +228,6 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
                 Some(_) => break,
                 None => found = Some(here),
             }
-            if run.last != part.run.last {
-                break;
-            }
         }
         found
     }
@@ -253,10 +250,9 @@ impl<D: Domain, O: Pager, P: Cpus> Ioas<D, O, P> {
     /// of which are the caller's. Blocks above a slot are pinned ones, and the range of those is the
     /// region.
     fn whole(&self, region: &Region<O, P>, range: IovaRange, found: IovaRange) -> IovaRange {
-        let granule = self.domain.granule();
         let block = |iova: Iova| {
             let leaf = self.domain.translate(iova)?;
-            (leaf.size > granule).then(|| IovaRange::page(iova, leaf.size))
+            Some(IovaRange::page(iova, leaf.size))
         };
         let ends = [found.start(), found.last()];
         let hull = (ends.into_iter().filter_map(block)).fold(found, IovaRange::hull);

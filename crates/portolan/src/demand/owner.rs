@@ -203,6 +203,25 @@ mod tests {
     }
 
     #[test]
+    fn pieces_begin_and_end_at_granules() {
+        for (start, bytes, whole) in [
+            (0x1000, 0x1000, true),
+            (0x1800, 0x1000, false),
+            (0x1800, 0x800, false),
+            (0x1000, 0x800, false),
+            (0x1400, 0x800, false),
+        ] {
+            let pa = PhysAddr::new(start);
+            let mut frames = Frames::new();
+            frames.push(PhysAddr::new(0x10_0000), 0x2000).unwrap();
+            frames.push(pa, bytes).unwrap();
+            let found = frames.whole(PageSize::SIZE_4K).map(<[_]>::len);
+            let uneven = Err(MapError::UnalignedMemory { pa, bytes });
+            assert_eq!(found, if whole { Ok(2) } else { uneven });
+        }
+    }
+
+    #[test]
     fn room_for_pieces_is_bounded() {
         let mut frames = Frames::new();
         let fits = (0..100).take_while(|i| frames.push(PhysAddr::new(i << 20), 0x1000).is_ok());

@@ -231,3 +231,60 @@ impl Stream {
         self.window = grown.min(most).min(room).max(1);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::StreamId;
+
+    const WHO: Requester = Requester {
+        stream: StreamId::new(1),
+        pasid: None,
+    };
+
+    #[test]
+    fn without_memory_nothing_is_remembered() {
+        let mut streams = Streams::new(Adaptive::default());
+        streams.histories = Vec::new();
+        for granule in 0..3 {
+            assert_eq!(streams.fault(WHO, granule), Ahead::ONE);
+        }
+        assert_eq!(streams.histories.capacity(), 0);
+    }
+
+    #[test]
+    fn a_share_of_what_was_used_may_be_wasted_and_the_allowance() {
+        let options = Adaptive {
+            waste_percent: 10,
+            allowance: 5,
+            ..Adaptive::default()
+        };
+        let mut history = History::new(WHO);
+        for (used, wasted, room) in [(0, 0, 5), (99, 0, 14), (1234, 100, 28), (100, 20, 0)] {
+            (history.used, history.wasted) = (used, wasted);
+            assert_eq!(history.headroom(&options), room, "{used} {wasted}");
+        }
+    }
+
+    #[test]
+    fn what_a_stream_mapped_ahead_is_wasted_when_it_ends() {
+        let options = Adaptive::default();
+        let mut history = History::new(WHO);
+        // A stream with a window of 8, and others that end nothing or that one.
+        let mut ahead = (0..2).map(|granule| history.fault(&options, granule, granule).count);
+        assert!(ahead.by_ref().eq([1, 8]));
+        for far in 1..STREAMS as u64 {
+            history.fault(&options, far * 10_000, 1 + far);
+        }
+        assert_eq!(history.wasted, 0);
+        history.fault(&options, 1_000_000, 100);
+        assert_eq!(history.wasted, 7);
+    }
+
+    #[test]
+    fn a_fault_again_on_the_same_granule_says_nothing_of_a_direction() {
+        let mut streams = Streams::new(Adaptive::default());
+        let counts = [5, 5, 6].map(|granule| streams.fault(WHO, granule).count);
+        assert_eq!(counts, [1, 1, 8]);
+    }
+}

@@ -27,15 +27,32 @@ pub(super) fn write(rig: &Rig, page: u64) {
 }
 
 fn read_and_clear_dirty(rig: &Rig) -> BTreeSet<u64> {
+    read_and_clear_in(rig, pages_at(0, 1024))
+}
+
+fn read_and_clear_in(rig: &Rig, range: IovaRange) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     let visit = |range: IovaRange| {
         let first = (range.start().get() - BASE) / PAGE;
         found.extend(first..=(range.last().get() - BASE) / PAGE);
     };
-    rig.container
-        .read_and_clear_dirty(pages_at(0, 1024), visit)
-        .unwrap();
+    rig.container.read_and_clear_dirty(range, visit).unwrap();
     found
+}
+
+#[test]
+fn a_byte_of_a_page_is_enough_to_ask_for_it() {
+    let rig = Rig::new(IoasOptions::default(), 64);
+    rig.region(1024);
+    for page in [0, 1023] {
+        rig.fault(page).unwrap();
+        write(&rig, page);
+    }
+    let (start, last) = (pages_at(0, 1024).start(), pages_at(0, 1024).last());
+    for (byte, page) in [(last, 1023), (start, 0)] {
+        let found = read_and_clear_in(&rig, IovaRange::new(byte, byte).unwrap());
+        assert_eq!(found, BTreeSet::from([page]));
+    }
 }
 
 #[test]

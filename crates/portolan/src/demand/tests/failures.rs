@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 use core::sync::atomic::Ordering;
 
 use super::rig::{BASE, Once, PAGE, Rig, TIMED_OUT, pages_at, request};
+use super::std;
 use crate::addr::{Iova, StreamId};
 use crate::demand::{Already, FaultError, IoasOptions, ReadDirtyError, RecoverError, Window};
 use crate::inval::Caching;
@@ -23,7 +24,11 @@ fn every_shortage_of_table_memory_is_an_answer() {
             rig.region(1024);
             match rig.fault(600) {
                 Ok(_) => served += 1,
-                Err(error) => assert!(matches!(error, FaultError::Map(_)), "{error}"),
+                Err(error) => {
+                    assert!(matches!(error, FaultError::Map(_)), "{error}");
+                    // Nobody has to wait for a map that failed.
+                    assert_eq!(rig.container.invalidate(pages_at(600, 1)), Ok(0));
+                }
             }
             rig.audit(1024);
         }
@@ -145,4 +150,56 @@ fn a_dirty_read_pays_for_the_one_before() {
         .read_and_clear_dirty(pages_at(0, 16), |_| ())
         .unwrap();
     assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs);
+}
+
+/// While one dirty read succeeds another one fails: who comes later does not take its marks for good
+/// while they are being paid.
+#[test]
+fn marks_that_another_dirty_read_left_unpaid_are_waited_for() {
+    let rig = Rig::new(IoasOptions::default(), 64);
+    rig.region(16);
+    for page in [3, 4] {
+        rig.fault(page).unwrap();
+        super::dirty::write(&rig, page);
+    }
+    let read = |container: &super::rig::Container, page| {
+        container.read_and_clear_dirty(pages_at(page, 1), |_| ())
+    };
+    let (other, hardware) = (rig.container.clone(), rig.hardware.clone());
+    *rig.hardware.hook.lock() = Some(Once(Box::new(move || {
+        hardware.broken.store(1, Ordering::Relaxed);
+        let not_paid = ReadDirtyError::NotPaid(RecoverError::Iommu(TIMED_OUT));
+        assert_eq!(read(&other, 4), Err(not_paid));
+        hardware.broken.store(0, Ordering::Relaxed);
+    })));
+    assert_eq!(read(&rig.container, 3), Ok(()));
+    let other = rig.container.clone();
+    *rig.hardware.hook.lock() = Some(Once(Box::new(move || {
+        let busy = read(&other, 4);
+        let expected = matches!(
+            busy,
+            Err(ReadDirtyError::NotPaid(RecoverError::Busy { .. }))
+        );
+        assert!(expected, "{busy:?}");
+    })));
+    assert_eq!(rig.container.recover(), Ok(()));
+    assert!(rig.hardware.hook.lock().is_none());
+    assert_eq!(read(&rig.container, 4), Ok(()));
+}
+
+#[test]
+fn a_debt_whose_sync_unwinds_is_owed_still() {
+    let rig = Rig::new(IoasOptions::default(), 64);
+    rig.region(16);
+    rig.fault(3).unwrap();
+    *rig.hardware.hook.lock() = Some(Once(Box::new(|| panic!("as the test wants it"))));
+    let container = std::panic::AssertUnwindSafe(&rig.container);
+    let unwound = std::panic::catch_unwind(move || container.invalidate(pages_at(3, 1)));
+    assert!(unwound.is_err());
+    let syncs = rig.hardware.syncs.load(Ordering::Relaxed);
+    rig.container.recover().unwrap();
+    assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs + 1);
+    // Paid once.
+    rig.container.recover().unwrap();
+    assert_eq!(rig.hardware.syncs.load(Ordering::Relaxed), syncs + 1);
 }

@@ -2,9 +2,12 @@
 
 use core::num::NonZeroU32;
 
-use super::rig::{BASE, PAGE, Rig, request};
+use super::rig::{BASE, PAGE, Rig, pages_at, request};
 use crate::addr::{Iova, PageSize};
-use crate::demand::{Already, FaultError, IoasOptions, Limits, PopulateError, Request, Window};
+use crate::demand::{
+    Already, FaultError, IoasOptions, Limits, PIECES, PopulateError, RegionOptions, Request,
+    Residency, Window,
+};
 use crate::inval::Caching;
 use crate::iommu::Domain as _;
 use crate::table::Access;
@@ -57,9 +60,45 @@ fn a_block_is_as_large_as_it_can_be() {
     assert_eq!(rig.fault(0).unwrap().granules, 512);
     rig.audit(2048);
     // And the one that is wanted, where it comes late in the slot.
-    let mapped = rig.fault(1000).unwrap().granules;
-    assert!(mapped >= 2 && rig.leads(1000).is_some(), "{mapped}");
+    assert_eq!(rig.fault(1000).unwrap().granules, PIECES as u64 + 1);
+    assert!(rig.leads(1000).is_some());
     rig.audit(2048);
+    // Where the first pieces just reach it, all of them again.
+    let last = 1024 + PIECES as u64 - 1;
+    assert_eq!(rig.fault(last).unwrap().granules, 512);
+    rig.audit(2048);
+}
+
+#[test]
+fn what_nobody_asked_for_is_counted() {
+    for (window, mapped) in [(Window::Page, 1), (fixed(2), 2), (fixed(512), 512)] {
+        let rig = windowed(window);
+        rig.region(2048);
+        rig.fault(600).unwrap();
+        let usage = rig.container.usage();
+        let counted = (usage.granules_mapped, usage.granules_premapped);
+        assert_eq!(counted, (mapped, mapped - 1));
+    }
+}
+
+#[test]
+fn a_region_has_the_least_access_that_can_be_granted() {
+    let rig = windowed(Window::Page);
+    // These tables have no leaf without any.
+    let options = RegionOptions {
+        range: pages_at(0, 8),
+        access: Access::empty(),
+        hold: Residency::OnDemand,
+    };
+    let memory = rig.memory.clone();
+    rig.container.add_region(&options, memory).unwrap();
+    let read = Request {
+        access: Access::READ,
+        ..request(1)
+    };
+    assert_eq!(rig.container.fault(&read).unwrap().granules, 1);
+    let refused = rig.fault(2);
+    assert!(matches!(refused, Err(FaultError::Denied { .. })));
 }
 
 #[test]
@@ -126,9 +165,7 @@ fn a_limit_shrinks_windows_before_it_refuses() {
     assert_eq!(rig.fault(100).unwrap().granules, 1);
     assert_eq!(rig.fault(200).unwrap().granules, 1);
     assert!(matches!(rig.fault(300), Err(FaultError::Limit(_))));
-    rig.container
-        .invalidate(super::rig::pages_at(0, 512))
-        .unwrap();
+    rig.container.invalidate(pages_at(0, 512)).unwrap();
     assert_eq!(rig.fault(300).unwrap().granules, 16);
     rig.audit(512);
 }

@@ -1,5 +1,7 @@
 //! Containers over real tables, with an owner and hardware that do as the tests say.
 
+extern crate std;
+
 mod dirty;
 mod failures;
 mod faults;

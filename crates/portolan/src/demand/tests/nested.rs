@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::rig::{BASE, PAGE, Rig, pages_at};
@@ -128,4 +129,28 @@ fn a_write_needs_no_write_access_to_the_tables_that_lead_there() {
     guest.pages.lock().insert((Some(Pasid::new(1)), 8), 100);
     assert_eq!(ask_for(&nested, 1, &[8], write), Response::Invalid);
     assert_eq!(ask(&nested, 1, &[8]), Response::Success);
+}
+
+/// A guest that says that it has mended its tables, and has not; how often it said so.
+#[derive(Default)]
+struct Promises(AtomicU64);
+
+impl Guest for Arc<Promises> {
+    fn walk(&self, _: &PageRequest, _: &mut dyn FnMut(Iova)) -> FirstStage {
+        FirstStage::Refuses
+    }
+
+    fn forward(&self, _: &Group<'_>) -> Response {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Response::Success
+    }
+}
+
+#[test]
+fn a_group_goes_to_the_guest_once_even_if_that_helps_nothing() {
+    let rig = Rig::new(IoasOptions::default(), 64);
+    let guest = Arc::new(Promises::default());
+    let nested = Nested::new(rig.container.clone(), guest.clone());
+    assert_eq!(ask(&nested, 1, &[7, 8, 9]), Response::Success);
+    assert_eq!(guest.0.load(Ordering::Relaxed), 1);
 }

@@ -4,9 +4,10 @@ use alloc::collections::BTreeSet;
 use core::num::NonZeroU32;
 
 use super::rig::{BASE, PAGE, Rig, request};
-use crate::addr::StreamId;
+use crate::addr::{Iova, PageSize, StreamId};
 use crate::demand::premap::{Adaptive, Requester, Streams, Window};
 use crate::demand::{IoasOptions, Request};
+use crate::iommu::Domain as _;
 
 /// Numbers that look random: a linear congruence of full period.
 struct Numbers(u64);
@@ -137,4 +138,38 @@ fn requesters_do_not_disturb_each_other() {
     }
     let asked: Request = request(1);
     assert_eq!(asked.iova.get(), BASE + PAGE + 8);
+}
+
+fn downwards(first: u64, last: u64) -> Rig {
+    let options = IoasOptions {
+        window: Window::Adaptive(Adaptive::default()),
+        ..IoasOptions::default()
+    };
+    let rig = Rig::new(options, 64);
+    rig.region(4096);
+    // Memory in which blocks can be mapped.
+    let memory = (0..4096).map(|page| (BASE / PAGE + page, 0x10_0000 + page));
+    rig.memory.pages.lock().extend(memory);
+    rig.fault(100).unwrap();
+    for page in (first..=last).rev() {
+        if rig.leads(page).is_none() {
+            rig.fault(page).unwrap();
+        }
+    }
+    rig
+}
+
+#[test]
+fn a_stream_downwards_maps_blocks() {
+    let rig = downwards(1024, 4095);
+    let found = rig.domain.translate(Iova::new(BASE + 1024 * PAGE)).unwrap();
+    assert_eq!(found.size, PageSize::SIZE_2M);
+    rig.audit(4096);
+}
+
+#[test]
+fn a_stream_downwards_ends_where_something_is_mapped() {
+    let rig = downwards(101, 130);
+    assert!(rig.leads(101).is_some() && rig.leads(99).is_none());
+    rig.audit(4096);
 }

@@ -79,14 +79,97 @@ fn retries_are_bounded() {
         }
         *rig.memory.hook.lock() = Some(hook(container, memory));
     }
+    // A block of one page is a page.
+    for options in [IoasOptions::default(), blocks()] {
+        let rig = Rig::new(options, 64);
+        rig.region(1);
+        again(&rig);
+        let iova = Iova::new(BASE);
+        assert_eq!(rig.fault(0), Err(FaultError::Contended { iova, times: 65 }));
+        assert_eq!(rig.container.usage().raced, 65);
+        rig.audit(1);
+        *rig.memory.hook.lock() = None;
+        rig.fault(0).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_mapped_between_slots_is_not_counted() {
+    for pages in [[511, 512], [511, 600], [100, 512], [100, 1100]] {
+        let rig = Rig::new(IoasOptions::default(), 64);
+        rig.region(2048);
+        for page in pages {
+            rig.fault(page).unwrap();
+        }
+        assert_eq!(rig.container.invalidate(pages_at(0, 2048)), Ok(2));
+        rig.audit(2048);
+    }
+}
+
+#[test]
+fn what_became_quiet_before_is_not_waited_for() {
     let rig = Rig::new(IoasOptions::default(), 64);
-    rig.region(512);
-    again(&rig);
-    let iova = Iova::new(BASE);
-    assert_eq!(rig.fault(0), Err(FaultError::Contended { iova, times: 65 }));
-    rig.audit(512);
-    *rig.memory.hook.lock() = None;
-    rig.fault(0).unwrap();
+    rig.region(2048);
+    let container = &rig.container;
+    // Page 1 is quiet and still to be taken back; page 600 is not.
+    for page in [1, 600] {
+        rig.fault(page).unwrap();
+        container.recover().unwrap();
+        rig.hardware.broken.store(1, Ordering::Relaxed);
+        assert!(container.invalidate(pages_at(page, 1)).is_err());
+        rig.hardware.broken.store(0, Ordering::Relaxed);
+    }
+    let other = container.clone();
+    *rig.hardware.hook.lock() = Some(Once(Box::new(move || {
+        assert_eq!(other.invalidate(pages_at(1, 1)), Ok(0));
+    })));
+    assert_eq!(container.invalidate(pages_at(600, 1)), Ok(0));
+    assert!(rig.hardware.hook.lock().is_none());
+    rig.fault(1).unwrap();
+    rig.audit(2048);
+}
+
+#[test]
+fn what_is_being_paid_for_the_first_time_is_not_to_be_recovered() {
+    let rig = Rig::new(IoasOptions::default(), 64);
+    rig.region(16);
+    let container = &rig.container;
+    for page in [1, 2] {
+        rig.fault(page).unwrap();
+        let other = container.clone();
+        *rig.hardware.hook.lock() = Some(Once(Box::new(move || {
+            assert_eq!(other.recover(), Ok(()));
+        })));
+        assert_eq!(container.invalidate(pages_at(page, 1)), Ok(1));
+    }
+    rig.audit(16);
+}
+
+#[test]
+fn who_cannot_have_all_slots_leaves_those_it_had_as_they_were() {
+    let rig = Rig::new(IoasOptions::default(), 64);
+    rig.region(2048);
+    rig.fault(1).unwrap();
+    rig.hardware.broken.store(1, Ordering::Relaxed);
+    assert!(rig.container.invalidate(pages_at(1, 1)).is_err());
+    rig.hardware.broken.store(0, Ordering::Relaxed);
+    rig.fault(1100).unwrap();
+    let iova = Iova::new(BASE + PAGE);
+    let not_quiet = Err(FaultError::NotQuiet { iova });
+    let container = rig.container.clone();
+    *rig.hardware.hook.lock() = Some(Once(Box::new(move || {
+        // The first slot is stuck, the second open, the third in use.
+        let busy = container.invalidate(pages_at(0, 2048));
+        assert!(matches!(busy, Err(InvalidateError::Busy { .. })));
+        assert_eq!(container.fault(&request(1)), not_quiet);
+        assert_eq!(container.fault(&request(700)).unwrap().granules, 1);
+    })));
+    assert_eq!(rig.container.invalidate(pages_at(1100, 1)), Ok(1));
+    assert!(rig.hardware.hook.lock().is_none());
+    assert_eq!(rig.fault(1), not_quiet);
+    assert_eq!(rig.container.invalidate(pages_at(1, 1)), Ok(0));
+    rig.fault(1).unwrap();
+    rig.audit(2048);
 }
 
 #[test]
