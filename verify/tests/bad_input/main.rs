@@ -8,12 +8,14 @@ mod tegra;
 
 use portolan::iommu::{Awaited, IommuError};
 use portolan_model::inject::{Drain, RegisterFaults};
-use rig::{Bench, Driver, Iommu as _, Legacy, Registers, Scalable, SmmuV3};
+use rig::{Amd, Bench, Driver, Iommu as _, Legacy, Registers, Scalable, SmmuV3};
 
 /// `IQE`, `ICE` and `ITE` of VT-d's fault status register.
 const VTD_ERRORS: [u32; 3] = [1 << 4, 1 << 5, 1 << 6];
 /// `CERROR_ILL`, `CERROR_ABT` and `CERROR_ATC_INV_SYNC` of the SMMU's command queue.
 const SMMU_ERRORS: [u32; 3] = [1, 2, 3];
+/// Nothing is logged, ILLEGAL_COMMAND_ERROR and COMMAND_HARDWARE_ERROR of AMD-Vi.
+const AMD_ERRORS: [u32; 3] = [0, 5, 6];
 
 /// Tables of a domain with one run of pages.
 const LEVELS: usize = 4;
@@ -221,4 +223,5 @@ of! {
     Scalable: vtd_scalable, VTD_ERRORS;
     Registers: vtd_registers, VTD_ERRORS;
     SmmuV3: smmuv3, SMMU_ERRORS;
+    Amd: amd, AMD_ERRORS;
 }

@@ -8,10 +8,11 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain, IommuError};
 use portolan::platform::{Cpus, Mmio, Nanos};
 use portolan::table::Access;
-use portolan_hw::{smmuv3, vtd};
+use portolan_hw::{amd, smmuv3, vtd};
+use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_model::clock::{PollingClock, Tick, VirtualClock};
 use portolan_model::decode::AccessKind;
-use portolan_model::inject::{RegisterFaults, Violation};
+use portolan_model::inject::{DmaFault, Piece, RegisterFaults, Violation};
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
 use portolan_model::tegra_smmu::TegraRegisters;
@@ -23,12 +24,13 @@ const LOOK_NS: u64 = 1_000;
 const STREAMS: [StreamId; 2] = [StreamId::new(0x20), StreamId::new(0x128)];
 const BASE: Iova = Iova::new(0x4000_0000);
 const PAGE: u64 = 4096;
+const READ: AccessKind = AccessKind::Read;
 
 /// A unit of the model.
 pub trait Iommu: Mmio + Tick + 'static {
     fn inject(&self, faults: RegisterFaults);
     fn accesses(&self) -> u64;
-    /// Commands carried out so far.
+    /// Commands taken so far, refused ones too; of a unit without a queue, what was written.
     fn consumed(&self) -> u64;
     fn clock(&self) -> &Arc<VirtualClock>;
     fn now_ns(&self) -> u64 {
@@ -38,67 +40,40 @@ pub trait Iommu: Mmio + Tick + 'static {
     fn reaches(&self, stream: StreamId, iova: Iova) -> bool;
 }
 
-impl Iommu for VtdRegisters {
-    fn inject(&self, faults: RegisterFaults) {
-        self.inject(faults);
-    }
-    fn accesses(&self) -> u64 {
-        self.accesses()
-    }
-    fn consumed(&self) -> u64 {
-        self.counts().descriptors.values().sum()
-    }
-    fn clock(&self) -> &Arc<VirtualClock> {
-        self.clock()
-    }
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
-        self.dma(stream, None, iova, AccessKind::Read, 4).is_ok()
-    }
+macro_rules! units {
+    ($($unit:ty: $consumed:expr, $dma:expr;)*) => {$(
+        impl Iommu for $unit {
+            fn inject(&self, faults: RegisterFaults) {
+                self.inject(faults);
+            }
+            fn accesses(&self) -> u64 {
+                self.accesses()
+            }
+            fn consumed(&self) -> u64 {
+                let consumed: fn(&Self) -> u64 = $consumed;
+                consumed(self)
+            }
+            fn clock(&self) -> &Arc<VirtualClock> {
+                self.clock()
+            }
+            fn violations(&self) -> Vec<Violation> {
+                self.violations()
+            }
+            fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
+                let dma: fn(&Self, StreamId, Iova) -> Result<Vec<Piece>, DmaFault> = $dma;
+                dma(self, stream, iova).is_ok()
+            }
+        }
+    )*};
 }
 
-impl Iommu for SmmuRegisters {
-    fn inject(&self, faults: RegisterFaults) {
-        self.inject(faults);
-    }
-    fn accesses(&self) -> u64 {
-        self.accesses()
-    }
-    fn consumed(&self) -> u64 {
-        self.counts().commands.values().sum()
-    }
-    fn clock(&self) -> &Arc<VirtualClock> {
-        self.clock()
-    }
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
-        self.dma(stream, None, iova, AccessKind::Read, 4).is_ok()
-    }
-}
-
-impl Iommu for TegraRegisters {
-    fn inject(&self, faults: RegisterFaults) {
-        self.inject(faults);
-    }
-    fn accesses(&self) -> u64 {
-        self.accesses()
-    }
-    fn consumed(&self) -> u64 {
-        self.counts().writes()
-    }
-    fn clock(&self) -> &Arc<VirtualClock> {
-        self.clock()
-    }
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-    fn reaches(&self, stream: StreamId, iova: Iova) -> bool {
-        self.dma(stream, iova, AccessKind::Read, 4).is_ok()
-    }
+units! {
+    VtdRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, None, iova, READ, 4);
+    SmmuRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, None, iova, READ, 4);
+    AmdRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, iova, READ, 4);
+    TegraRegisters: |unit| unit.counts().writes(), |unit, stream, iova| {
+        unit.dma(stream, iova, READ, 4)
+    };
 }
 
 /// Registers that a driver takes.
@@ -219,6 +194,55 @@ impl Driver for SmmuV3 {
 
     fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
         driver.disable()
+    }
+}
+
+pub struct Amd;
+
+impl Amd {
+    fn identification() -> AmdIdentification {
+        AmdIdentification::default().caching_absence()
+    }
+}
+
+impl Driver for Amd {
+    const NAME: &'static str = "AMD-Vi";
+    const IDENTIFICATION: usize = 0x38;
+    type Iommu = AmdRegisters;
+    type Driver<R: Regs, C: Time> = amd::AmdVi<R, Arc<ModelMemory>, C>;
+    type Domain<R: Regs, C: Time> = amd::AmdDomain<R, Arc<ModelMemory>, C>;
+
+    fn unit(memory: Arc<ModelMemory>) -> AmdRegisters {
+        let setup = AmdSetup {
+            identification: Self::identification(),
+            ..AmdSetup::default()
+        };
+        AmdRegisters::new(setup, memory)
+    }
+
+    fn enable<R: Regs, C: Time>(
+        regs: R,
+        memory: Arc<ModelMemory>,
+        clock: C,
+    ) -> Result<Self::Driver<R, C>, IommuError> {
+        let config = amd::Config {
+            limit: LIMIT,
+            streams_lg2: 9,
+            ..amd::Config::default()
+        };
+        let capability = amd::Capability::parse(Self::identification().capability);
+        let capability = capability.expect("the block of an IOMMU");
+        amd::AmdVi::enable(regs, memory, clock, capability, config)
+    }
+
+    fn domain<R: Regs, C: Time>(
+        driver: &Self::Driver<R, C>,
+    ) -> Result<Self::Domain<R, C>, IommuError> {
+        driver.domain()
+    }
+
+    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
+        driver.release()
     }
 }
 
