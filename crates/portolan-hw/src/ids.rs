@@ -75,17 +75,7 @@ impl<C: Cpus> Ids<C> {
 #[cfg(test)]
 mod tests {
     use super::Ids;
-    use portolan::platform::{Clock, Nanos};
-
-    struct Still;
-
-    portolan::one_cpu!(Still);
-
-    impl Clock for Still {
-        fn now(&self) -> Nanos {
-            Nanos::new(0)
-        }
-    }
+    use crate::chassis::tests::Still;
 
     #[test]
     fn all_of_them_once_and_again() {

@@ -26,7 +26,7 @@ const PAGE: u64 = PageSize::SIZE_4K.bytes();
 #[derive(Debug, Error)]
 pub enum ReclaimError {
     /// Not whole pages of this memory.
-    #[error("{start}..={last} is not whole pages of the guest's memory", start = range.start(), last = range.last())]
+    #[error("{range} is not whole pages of the guest's memory")]
     Range {
         /// What was to be taken back.
         range: IovaRange,

@@ -86,17 +86,7 @@ pub(crate) fn with_room<C: Cpus, S: Send, T, X>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan::platform::{Clock, Nanos};
-
-    struct Still;
-
-    portolan::one_cpu!(Still);
-
-    impl Clock for Still {
-        fn now(&self) -> Nanos {
-            Nanos::new(0)
-        }
-    }
+    use crate::chassis::tests::Still;
 
     #[test]
     fn a_key_has_one_value_and_keys_are_in_order() {

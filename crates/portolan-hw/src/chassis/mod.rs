@@ -17,6 +17,8 @@ mod lists;
 mod refusals;
 mod regs;
 pub(crate) mod ring;
+#[cfg(test)]
+pub(crate) mod tests;
 pub(crate) mod turn;
 mod unit;
 mod wait;

@@ -35,8 +35,7 @@ pub enum EnableError {
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// The platform does not give the registers.
-    #[error("the registers at {start}..={last} cannot be mapped",
-        start = window.start(), last = window.last())]
+    #[error("the registers at {window} cannot be mapped")]
     NoRegisters {
         /// Where they are.
         window: PhysRange,

@@ -11,7 +11,6 @@ use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::attach::{Attachment, Key, Streams};
-use super::request::{Contexts, Iotlb, Request};
 use super::structures::{ABSENT, Forget, Mode, change};
 use super::unit::Vtd;
 use crate::chassis::entry::At;
@@ -65,7 +64,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         // Until the unit has forgotten it, the hardware may still reach all of it.
         tables.stale.insert(stream);
         streams.unsettle(all.clone());
-        self.forget_stream()?;
+        // Everything, as what the stream had may be tagged by any domain.
+        self.forget_everything()?;
         streams.state.stale.remove(&stream);
         let left = streams.settled(all);
         for ((_, pasid), attachment) in &left {
@@ -76,16 +76,5 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
 
     fn clear(&self, at: At) -> Result<(), IommuError> {
         change(&self.core, at, &ABSENT, Forget::NOTHING)
-    }
-
-    /// Everything, as what the stream had may be tagged by any domain.
-    fn forget_stream(&self) -> Result<(), IommuError> {
-        let pasids: &[Request] = match self.config.mode {
-            Mode::Legacy => &[],
-            Mode::Scalable => &[Request::PasidCacheAll],
-        };
-        let contexts = [Request::Contexts(Contexts::All)];
-        self.core
-            .run(&[&contexts, pasids, &[Request::Iotlb(Iotlb::All)]])
     }
 }

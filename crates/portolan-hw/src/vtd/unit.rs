@@ -219,7 +219,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     }
 
     /// Invalidates all that hangs on the root table (6.6).
-    fn forget_everything(&self) -> Result<(), IommuError> {
+    pub(super) fn forget_everything(&self) -> Result<(), IommuError> {
         let pasids: &[Request] = match self.config.mode {
             Mode::Legacy => &[],
             Mode::Scalable => &[Request::PasidCacheAll],

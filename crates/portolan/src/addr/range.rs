@@ -13,6 +13,13 @@ macro_rules! range {
             last: $addr,
         }
 
+        /// Both ends.
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                write!(f, "{}..={}", self.start, self.last)
+            }
+        }
+
         impl $name {
             /// The range from `start` to `last`, both included; `None` if `last` is below `start`.
             #[inline]
@@ -117,6 +124,12 @@ mod tests {
         assert!(IovaRange::from_len(Iova::new(u64::MAX), 2).is_none());
         assert!(IovaRange::from_len(Iova::new(0), 0).is_none());
         assert!(IovaRange::new(Iova::new(1), Iova::new(0)).is_none());
+    }
+
+    #[test]
+    fn shows_both_ends() {
+        let range = PhysRange::from_len(PhysAddr::new(0x1000), 0x2000).unwrap();
+        assert_eq!(alloc::format!("{range}"), "0x1000..=0x2fff");
     }
 
     #[test]

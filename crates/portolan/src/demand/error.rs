@@ -85,13 +85,13 @@ pub enum FaultError {
 #[non_exhaustive]
 pub enum InvalidateError {
     /// Part of it is pinned. Nothing was done.
-    #[error("{start}..={last} is pinned", start = pinned.start(), last = pinned.last())]
+    #[error("{pinned} is pinned")]
     Pinned {
         /// Which part.
         pinned: IovaRange,
     },
     /// The domain did not unmap.
-    #[error("{start}..={last} was not unmapped: {error}", start = range.start(), last = range.last())]
+    #[error("{range} was not unmapped: {error}")]
     Unmap {
         /// Which part.
         range: IovaRange,
@@ -100,8 +100,7 @@ pub enum InvalidateError {
     },
     /// Another CPU takes memory back there, or maps, or pays what has to be paid before, and did not
     /// finish in time. Nothing is wrong with the hardware.
-    #[error("another CPU was at work in {start}..={last} for {waited} ns",
-        start = range.start(), last = range.last(), waited = waited.get())]
+    #[error("another CPU was at work in {range} for {waited} ns", waited = waited.get())]
     Busy {
         /// Where.
         range: IovaRange,
@@ -143,19 +142,19 @@ impl From<Cause> for RecoverError {
 #[non_exhaustive]
 pub enum RegionError {
     /// It does not begin and end at the granule, or a part to be pinned does not.
-    #[error("{start}..={last} is not whole granules", start = range.start(), last = range.last())]
+    #[error("{range} is not whole granules")]
     Unaligned {
         /// Which.
         range: IovaRange,
     },
     /// The domain cannot map these addresses.
-    #[error("{start}..={last} is not an address range of the domain", start = range.start(), last = range.last())]
+    #[error("{range} is not an address range of the domain")]
     OutOfRange {
         /// Which.
         range: IovaRange,
     },
     /// A region lies there, or a part to be pinned overlaps another or lies outside.
-    #[error("{start}..={last} overlaps, or is outside", start = range.start(), last = range.last())]
+    #[error("{range} overlaps, or is outside")]
     Overlaps {
         /// Which.
         range: IovaRange,

@@ -22,16 +22,17 @@ pub enum MapError {
     TooLong,
     /// A piece shares a page with memory that an untrusted device must not reach, and the device
     /// has no pool for copies.
-    #[error("{start}..={last} does not fill its pages, the device is not trusted, and it has no \
-             pool for copies", start = piece.start(), last = piece.last())]
+    #[error(
+        "{piece} does not fill its pages, the device is not trusted, and it has no \
+             pool for copies"
+    )]
     SubPage {
         /// The piece.
         piece: PhysRange,
     },
     /// A piece lies above what an untranslated device can reach, and the device has no pool for
     /// copies.
-    #[error("{start}..={last} is above the device's limit {limit}, and it has no pool for copies",
-        start = piece.start(), last = piece.last())]
+    #[error("{piece} is above the device's limit {limit}, and it has no pool for copies")]
     AboveLimit {
         /// The piece.
         piece: PhysRange,
@@ -45,13 +46,13 @@ pub enum MapError {
     #[error("the device would write to a buffer that may not be written")]
     ReadOnly,
     /// Addresses were asked for that lie outside of the space's window, or above the device's limit.
-    #[error("{start}..={last} cannot be given out", start = range.start(), last = range.last())]
+    #[error("{range} cannot be given out")]
     Outside {
         /// The addresses.
         range: IovaRange,
     },
     /// Addresses were asked for of which a part is in use.
-    #[error("{start}..={last} is in use", start = range.start(), last = range.last())]
+    #[error("{range} is in use")]
     Taken {
         /// The addresses.
         range: IovaRange,
@@ -152,7 +153,7 @@ pub enum PremapError {
         granule: PageSize,
     },
     /// The pool does not fill its pages.
-    #[error("{start}..={last} does not fill its pages", start = memory.start(), last = memory.last())]
+    #[error("{memory} does not fill its pages")]
     Uneven {
         /// The pool.
         memory: PhysRange,
@@ -253,8 +254,7 @@ pub enum DeviceError {
     #[error("the device is not trusted: it must not be passed through, nor be in a lazy space")]
     Untrusted,
     /// Addresses that are reserved for the device are mapped already.
-    #[error("{start}..={last}, reserved for the device, is in use",
-        start = range.start(), last = range.last())]
+    #[error("{range}, reserved for the device, is in use")]
     Reserved {
         /// The addresses.
         range: IovaRange,

@@ -27,8 +27,7 @@ pub enum LinkError {
         left: u64,
     },
     /// It shares a page with memory that an untrusted device must not reach.
-    #[error("{start}..={last} does not fill its pages, and the device is not trusted",
-        start = piece.start(), last = piece.last())]
+    #[error("{piece} does not fill its pages, and the device is not trusted")]
     SubPage {
         /// The piece.
         piece: PhysRange,

@@ -98,3 +98,32 @@ pub fn sync<Q: InvalidationQueue + ?Sized>(
     drop(steps);
     Ok(owed.take_quiesced(of.table))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::sync::Arc;
+    use core::iter::empty;
+
+    /// Fails, and says what was asked for.
+    struct Fails;
+
+    impl InvalidationQueue for Fails {
+        type Error = &'static str;
+
+        fn execute(&self, _: &mut dyn Iterator<Item = Step>) -> Result<(), Self::Error> {
+            Err("steps")
+        }
+
+        fn pay(&self, _: &mut dyn Iterator<Item = Step>, _: &Gather) -> Result<(), Self::Error> {
+            Err("a debt")
+        }
+    }
+
+    #[test]
+    fn a_pointer_to_a_queue_passes_steps_and_debts_on() {
+        let queue = Arc::new(Fails);
+        assert_eq!(queue.execute(&mut empty()), Err("steps"));
+        assert_eq!(queue.pay(&mut empty(), &Gather::new()), Err("a debt"));
+    }
+}

@@ -85,8 +85,7 @@ impl ReservedRegion {
 
 impl fmt::Display for ReservedRegion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (start, last) = (self.range.start(), self.range.last());
-        write!(f, "{start}..={last} ({:?})", self.kind)
+        write!(f, "{} ({:?})", self.range, self.kind)
     }
 }
 

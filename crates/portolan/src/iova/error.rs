@@ -30,19 +30,19 @@ pub enum IovaError {
 #[non_exhaustive]
 pub enum FreeError {
     /// Its ends are not at granules, or beyond the space.
-    #[error("{start}..={last} is not of this space", start = range.start(), last = range.last())]
+    #[error("{range} is not of this space")]
     Foreign {
         /// The range.
         range: IovaRange,
     },
     /// A part of it is free already.
-    #[error("a part of {start}..={last} is free already", start = range.start(), last = range.last())]
+    #[error("a part of {range} is free already")]
     Free {
         /// The range.
         range: IovaRange,
     },
     /// A part of what is to be set aside is given out.
-    #[error("a part of {start}..={last} is in use", start = range.start(), last = range.last())]
+    #[error("a part of {range} is in use")]
     InUse {
         /// The range.
         range: IovaRange,

@@ -74,13 +74,13 @@ pub enum MapError {
 #[non_exhaustive]
 pub enum UnmapError {
     /// The range does not begin and end at the granule.
-    #[error("{start}..={last} is not aligned to the granule", start = range.start(), last = range.last())]
+    #[error("{range} is not aligned to the granule")]
     Unaligned {
         /// The range.
         range: IovaRange,
     },
     /// The range reaches past what the table can translate.
-    #[error("{start}..={last} is past the table's input addresses", start = range.start(), last = range.last())]
+    #[error("{range} is past the table's input addresses")]
     OutOfRange {
         /// The range.
         range: IovaRange,
@@ -93,13 +93,13 @@ pub enum UnmapError {
     },
     /// The range begins or ends inside a block, which has to be split first: see
     /// [`PageTable::split`](super::PageTable::split).
-    #[error("the block {start}..={last} has to be split first", start = block.start(), last = block.last())]
+    #[error("the block {block} has to be split first")]
     NeedsSplit {
         /// The block.
         block: IovaRange,
     },
     /// The range begins or ends inside a block whose split was begun and not completed.
-    #[error("the block {start}..={last} is being split", start = block.start(), last = block.last())]
+    #[error("the block {block} is being split")]
     Splitting {
         /// The block.
         block: IovaRange,
@@ -141,7 +141,7 @@ pub enum DirtyError {
     #[error("the table format keeps no dirty state")]
     NotTracked,
     /// The range reaches past what the table can translate.
-    #[error("{start}..={last} is past the table's input addresses", start = range.start(), last = range.last())]
+    #[error("{range} is past the table's input addresses")]
     OutOfRange {
         /// The range.
         range: IovaRange,
