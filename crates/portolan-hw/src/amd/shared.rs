@@ -3,7 +3,6 @@
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.4:
 //! commands complete in any order, except around a COMPLETION_WAIT that flushes.
 
-use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::InvalTag;
@@ -63,17 +62,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// A handle to the unit's invalidations, which its domains hold.
-///
-/// *Context.* Atomic: its methods wait for the hardware. Cloning it: interrupt.
-#[derive(Debug)]
-pub struct AmdQueue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
-
-impl<R, M, C: Cpus> Clone for AmdQueue<R, M, C> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
+crate::chassis::handle!(AmdQueue<R, M, C> of Shared);
 
 /// How a round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,7 +12,6 @@ use super::machine::{Bank, Banks, Machine};
 use super::spec::{bank, global};
 use super::sync::Gate;
 use crate::ids::Ids;
-use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, Iova};
@@ -239,24 +238,7 @@ impl Pending {
     }
 }
 
-/// A handle to the unit's invalidations, which its domains hold.
-///
-/// *Context.* Atomic: carrying out a plan waits for the hardware where the plan says so, with
-/// [`Config::limit`](super::Config::limit) as its deadline, and for nobody else. Made and dropped
-/// in any context but an interrupt: the last handle frees what the unit and its domains share.
-pub struct SmmuV2Queue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
-
-impl<R, M, C: Cpus> Clone for SmmuV2Queue<R, M, C> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<R, M, C: Cpus> core::fmt::Debug for SmmuV2Queue<R, M, C> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("SmmuV2Queue").finish_non_exhaustive()
-    }
-}
+crate::chassis::handle!(SmmuV2Queue<R, M, C> of Shared);
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2Queue<R, M, C> {
     fn finish(&self, pending: Pending) -> Result<(), IommuError> {

@@ -47,23 +47,7 @@ pub(super) struct Shared<R, M: TableMem<AtomicU64>, C: Cpus> {
     pub nested: Sets<C, Tag, StreamId>,
 }
 
-/// The unit's queue, as domains hold it.
-///
-/// *Context.* Atomic, all that writes commands: it waits for the unit. Neither it nor the clone
-/// allocates.
-pub struct SmmuQueue<R, M: TableMem<AtomicU64>, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
-
-impl<R, M: TableMem<AtomicU64>, C: Cpus> Clone for SmmuQueue<R, M, C> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-impl<R, M: TableMem<AtomicU64>, C: Cpus> core::fmt::Debug for SmmuQueue<R, M, C> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("SmmuQueue").finish_non_exhaustive()
-    }
-}
+crate::chassis::handle!(SmmuQueue<R, M: TableMem<AtomicU64>, C> of Shared);
 
 impl<R, M: TableMem<AtomicU64>, C: Cpus> Shared<R, M, C> {
     pub fn new(

@@ -206,18 +206,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 }
 
-/// A handle to the unit's flushes, which its domains hold.
-///
-/// *Context.* Atomic: a flush is complete when a register was read, and nothing else is waited for.
-/// Dropped by tasks: the last handle frees what the unit and its domains share.
-#[derive(Debug)]
-pub struct TegraQueue<R, M, C: Cpus>(pub(super) Arc<Shared<R, M, C>>);
-
-impl<R, M, C: Cpus> Clone for TegraQueue<R, M, C> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
+crate::chassis::handle!(TegraQueue<R, M, C> of Shared);
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TagPool for TegraQueue<R, M, C> {
     fn release(&self, context: InvalTag) -> Result<(), IommuError> {

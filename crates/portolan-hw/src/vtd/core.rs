@@ -308,18 +308,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     }
 }
 
-/// A handle to the unit's invalidations, which its domains hold.
-///
-/// *Context.* Interrupt to clone it, task to drop the last; its methods wait for the hardware, so
-/// they are atomic.
-#[derive(Debug)]
-pub struct VtdQueue<R, M, C: Cpus>(pub(super) Arc<Core<R, M, C>>);
-
-impl<R, M, C: Cpus> Clone for VtdQueue<R, M, C> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
+crate::chassis::handle!(VtdQueue<R, M, C> of Core);
 
 impl Remote {
     pub(super) fn forget(&self, extent: Extent) -> Request {
