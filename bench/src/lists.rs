@@ -2,27 +2,31 @@
 
 use std::hint::black_box;
 
-use portolan::addr::{IovaRange, PhysAddr};
+use portolan::addr::{IovaRange, PhysAddr, PhysRange};
 use portolan::inval::Gather;
-use portolan::table::Segment;
+use portolan::iommu::{Domain, PagedDomain};
 
+use crate::mappings::Free;
 use crate::rig::{
-    BASE, BLOCK, Evictor, LIST_PAGES, MEMORY, PAGE, Table, access, scattered, table, unmap_and_pay,
+    BASE, BLOCK, CAPS, CONTEXT, Evictor, LIST_PAGES, MEMORY, PAGE, QUIRKS, Table, access,
+    scattered, table, unmap_and_pay,
 };
 use crate::scenarios::Cache;
 use crate::{Failure, Workload};
 
+/// A scatter list through a domain whose format and queue are erased, as a driver's reaches it.
 pub(crate) struct MapList {
-    table: Table,
-    list: Vec<Segment>,
+    domain: Box<dyn Domain>,
+    list: Vec<PhysRange>,
     mapped: Option<IovaRange>,
     evictor: Evictor,
 }
 
 impl MapList {
     pub(crate) fn new(cache: Cache) -> Result<Self, Failure> {
+        let domain = PagedDomain::new(table(64)?, CONTEXT, CAPS, QUIRKS, Free);
         Ok(Self {
-            table: table(64)?,
+            domain: black_box(Box::new(domain)),
             list: scattered(),
             mapped: None,
             evictor: Evictor::new(cache),
@@ -37,7 +41,10 @@ impl Workload for MapList {
 
     fn prepare(&mut self) -> Result<(), Failure> {
         if let Some(range) = self.mapped.take() {
-            unmap_and_pay(&self.table, range)?;
+            let mut owed = Gather::new();
+            let unmapped = self.domain.unmap(range, &mut owed);
+            unmapped.map_err(|_| Failure::NotPrepared)?;
+            self.domain.sync(&mut owed).map_err(|_| Failure::Queue)?;
         }
         self.evictor.evict();
         Ok(())
@@ -45,8 +52,8 @@ impl Workload for MapList {
 
     fn run(&mut self) -> Result<(), Failure> {
         let mut owed = Gather::new();
-        let list = self.list.iter().copied();
-        self.mapped = Some(self.table.map_sg(BASE, list, access(), &mut owed)?);
+        let mapped = self.domain.map_sg(BASE, &self.list, access(), &mut owed);
+        self.mapped = Some(mapped?);
         black_box(&owed);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use portolan::table::Segment;
+use portolan::addr::PhysRange;
 
 use crate::rig::Evictor;
 use crate::scenarios::Cache;
@@ -17,13 +17,13 @@ fn zeroed(words: usize) -> Vec<AtomicU64> {
 
 /// From a scatter list to entries, one store a page.
 pub(crate) struct StoreList {
-    list: Vec<Segment>,
+    list: Vec<PhysRange>,
     words: Vec<AtomicU64>,
     evictor: Evictor,
 }
 
 impl StoreList {
-    pub(crate) fn new(list: Vec<Segment>, cache: Cache) -> Self {
+    pub(crate) fn new(list: Vec<PhysRange>, cache: Cache) -> Self {
         let words = zeroed(list.len());
         let evictor = Evictor::new(cache);
         Self {
@@ -46,8 +46,8 @@ impl Workload for StoreList {
 
     fn run(&mut self) -> Result<(), Failure> {
         let template = black_box(0x703);
-        for (word, segment) in self.words.iter().zip(&self.list) {
-            word.store(template | segment.pa.get(), Ordering::Release);
+        for (word, piece) in self.words.iter().zip(&self.list) {
+            word.store(template | piece.start().get(), Ordering::Release);
         }
         black_box(&self.words);
         Ok(())

@@ -3,14 +3,14 @@
 
 use std::hint::black_box;
 
-use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Plan, Preference, Quirks,
     RangeForm, Step, WalkFlush, Walker, WriteBuffer, plan, sync,
 };
 use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
-use portolan::table::{Access, PageTable, Segment};
+use portolan::table::{Access, PageTable};
 
 use crate::Failure;
 use crate::scenarios::Cache;
@@ -99,14 +99,12 @@ pub(crate) fn access() -> Access {
 }
 
 /// 8192 pages in random order, no two of them neighbours in memory.
-pub(crate) fn scattered() -> Vec<Segment> {
+pub(crate) fn scattered() -> Vec<PhysRange> {
     let mut pages: Vec<u64> = (0..LIST_PAGES).collect();
     fastrand::Rng::with_seed(SEED).shuffle(&mut pages);
-    let segment = |page: u64| Segment {
-        pa: PhysAddr::new(MEMORY.get() + page * 2 * PAGE),
-        bytes: PAGE,
-    };
-    pages.into_iter().map(segment).collect()
+    let at = |page: u64| PhysAddr::new(MEMORY.get() + page * 2 * PAGE);
+    let piece = |page| PhysRange::page(at(page), PageSize::SIZE_4K);
+    pages.into_iter().map(piece).collect()
 }
 
 pub(crate) fn pay(table: &Table, mut owed: Gather) -> Result<(), Failure> {

@@ -100,7 +100,7 @@ pub fn all() -> Vec<Scenario> {
 fn lists() -> Vec<Scenario> {
     let hot = Scenario {
         name: "map_sg",
-        what: "map_sg of 8192 scattered 4 KiB pages, 16 leaf tables allocated",
+        what: "map_sg of 8192 scattered 4 KiB pages through an erased domain, 16 leaf tables allocated",
         size_bytes: LIST_PAGES * PAGE,
         unit: "ns per page",
         cache: Cache::Hot,

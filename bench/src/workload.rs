@@ -1,5 +1,6 @@
 //! What every scenario is made of: an operation, and what has to be done before it can be repeated.
 
+use portolan::iommu::DomainError;
 use portolan::platform::OutOfTableMemory;
 use portolan::table::format::Armv8ConfigError;
 use portolan::table::{MapError, UnmapError};
@@ -29,6 +30,9 @@ pub enum Failure {
     /// Of a map.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// Of a map through a domain.
+    #[error(transparent)]
+    Domain(#[from] DomainError),
     /// Of an unmap.
     #[error(transparent)]
     Unmap(#[from] UnmapError),

@@ -11,7 +11,7 @@ use crate::inval::{
 };
 use crate::platform::{Cpus, TableMem};
 use crate::table::format::Format;
-use crate::table::{Access, PageTable, Segment, Translation};
+use crate::table::{Access, PageTable, Translation};
 
 /// Where identifiers come from and go back to: the unit's queue.
 pub trait TagPool: InvalidationQueue<Error = IommuError> + Send + Sync {
@@ -148,11 +148,8 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         access: Access,
         owed: &mut Gather,
     ) -> Result<IovaRange, DomainError> {
-        // The walker is compiled for this one iterator: nothing is erased for each page.
-        let whole = |piece: &PhysRange| Segment::around(*piece, F::GRANULE);
-        Ok(self
-            .table
-            .map_sg(iova, pieces.iter().map(whole), access, owed)?)
+        // The walker is compiled for slices: nothing is erased for each page.
+        Ok(self.table.map_around(iova, pieces, access, owed)?)
     }
 
     fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {

@@ -3,9 +3,9 @@
 use super::chain::Reserve;
 use super::enter::Enter;
 use super::format::{Entry, Format, span_lg2};
-use super::pieces::{Merged, Pieces, Shape};
+use super::pieces::{Merged, Piece, Pieces, Shape};
 use super::{Access, MapError, PageTable, Segment, Walk};
-use crate::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::Gather;
 use crate::platform::{TableMem, Word};
 
@@ -93,10 +93,41 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     where
         I: Iterator<Item = Segment> + Clone,
     {
+        self.map_list(iova, segments, access, gather)
+    }
+
+    /// As [`PageTable::map_sg`], of the whole granules around each of `pieces`.
+    ///
+    /// *Context.* Interrupt, on the terms of [`PageTable::map_sg`].
+    ///
+    /// # Errors
+    /// See [`MapError`]; the table is as it was.
+    #[inline]
+    pub fn map_around(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        gather: &mut Gather,
+    ) -> Result<IovaRange, MapError> {
+        self.map_list(iova, pieces.iter().copied(), access, gather)
+    }
+
+    #[inline]
+    fn map_list<I>(
+        &self,
+        iova: Iova,
+        pieces: I,
+        access: Access,
+        gather: &mut Gather,
+    ) -> Result<IovaRange, MapError>
+    where
+        I: Iterator<Item: Piece> + Clone,
+    {
         gather.claim(self.id)?;
         let too_long = MapError::IovaOutOfRange { iova };
         let output_lg2 = self.format.output_lg2();
-        let shape = Shape::of(segments.clone(), F::GRANULE, output_lg2, too_long)?;
+        let shape = Shape::of(pieces.clone(), F::GRANULE, output_lg2, too_long)?;
         if !iova.is_aligned(F::GRANULE) {
             return Err(MapError::UnalignedIova { iova });
         }
@@ -111,15 +142,19 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let slot = Self::span(1);
         if shape.longest < slot.bytes() && IovaRange::page(iova, slot).covers(range) {
             let template = self.format.template(access, 0)?;
-            if self.map_in_slot(range, segments.clone(), template, gather)? {
+            if self.map_in_slot(range, pieces.clone(), template, gather)? {
                 return Ok(range);
             }
         }
         let request = self.request(range, access, shape.longest)?;
         if request.top_leaf == 0 {
-            self.map_pieces(&request, Pieces::new(segments), gather)?;
+            self.map_pieces(&request, Pieces::new(pieces, F::GRANULE), gather)?;
         } else {
-            self.map_pieces(&request, Pieces::new(Merged::new(segments)), gather)?;
+            self.map_pieces(
+                &request,
+                Pieces::new(Merged::new(pieces, F::GRANULE), F::GRANULE),
+                gather,
+            )?;
         }
         Ok(range)
     }
@@ -146,10 +181,10 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// The common case: pages within one leaf table that exists. Returns whether it was that case.
     #[inline]
-    fn map_in_slot<I: Iterator<Item = Segment>>(
+    fn map_in_slot<I: Iterator<Item: Piece>>(
         &self,
         range: IovaRange,
-        segments: I,
+        pieces: I,
         template: u64,
         gather: &mut Gather,
     ) -> Result<bool, MapError> {
@@ -179,7 +214,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 return Err(MapError::AlreadyMapped { iova });
             }
         }
-        Pieces::new(segments).fill(words, F::GRANULE, |word, pa| {
+        Pieces::new(pieces, F::GRANULE).fill(words, F::GRANULE, |word, pa| {
             word.store(F::leaf(template, pa))
         });
         self.owe_lines(gather, table, index, count as usize);
@@ -201,7 +236,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         gather: &mut Gather,
     ) -> Result<(), MapError>
     where
-        I: Iterator<Item = Segment> + Clone,
+        I: Iterator<Item: Piece> + Clone,
     {
         let mut entered = Entered::default();
         let look = pieces.clone();
@@ -254,7 +289,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// First pass: enters the leaf tables that exist, checks that all is free, and counts the
     /// tables that are missing. `reached` is where the pass stopped.
-    fn reserve<I: Iterator<Item = Segment>>(
+    fn reserve<I: Iterator<Item: Piece>>(
         &self,
         request: &Request,
         mut pieces: Pieces<I>,
@@ -381,7 +416,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Second pass: writes. Nothing here can fail, since every table that could be missing was
     /// reserved and every table that exists counts the entries to come.
-    fn commit<I: Iterator<Item = Segment>>(
+    fn commit<I: Iterator<Item: Piece>>(
         &self,
         request: &Request,
         mut pieces: Pieces<I>,
@@ -421,7 +456,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         gather.add_mapped(request.range, leaf);
     }
 
-    fn commit_slot<I: Iterator<Item = Segment>>(
+    fn commit_slot<I: Iterator<Item: Piece>>(
         &self,
         request: &Request,
         slot: IovaRange,

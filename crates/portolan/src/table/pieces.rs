@@ -1,7 +1,69 @@
 //! A place in a scatter list, kept from page to page.
 
 use super::{MapError, Segment};
-use crate::addr::{PageSize, PhysAddr};
+use crate::addr::{PageSize, PhysAddr, PhysRange};
+
+/// Memory as a list has it: exact segments, or ranges that stand for the whole granules around them.
+pub(super) trait Piece: Copy {
+    /// The granules.
+    fn segment(self, granule: PageSize) -> Segment;
+
+    /// The address, if it is one granule.
+    fn page(self, granule: PageSize) -> Option<PhysAddr>;
+
+    /// Bits of its addresses and length; all of those that the format's addresses may lack.
+    fn bits(self) -> u64;
+
+    /// Whether `bits`, those of a whole list, say that something may not be aligned.
+    fn may_be_odd(bits: u64, granule: PageSize) -> bool;
+}
+
+impl Piece for Segment {
+    #[inline]
+    fn segment(self, _granule: PageSize) -> Segment {
+        self
+    }
+
+    #[inline]
+    fn page(self, granule: PageSize) -> Option<PhysAddr> {
+        (self.bytes == granule.bytes()).then_some(self.pa)
+    }
+
+    #[inline]
+    fn bits(self) -> u64 {
+        let pa = self.pa.get();
+        pa | self.bytes | pa.wrapping_add(self.bytes)
+    }
+
+    #[inline]
+    fn may_be_odd(bits: u64, granule: PageSize) -> bool {
+        bits & (granule.bytes() - 1) != 0
+    }
+}
+
+impl Piece for PhysRange {
+    #[inline]
+    fn segment(self, granule: PageSize) -> Segment {
+        Segment::around(self, granule)
+    }
+
+    #[inline]
+    fn page(self, granule: PageSize) -> Option<PhysAddr> {
+        let (start, last) = (self.start(), self.last().get());
+        let one = start.get() ^ last < granule.bytes();
+        one.then(|| start.align_down(granule))
+    }
+
+    #[inline]
+    fn bits(self) -> u64 {
+        self.last().get()
+    }
+
+    #[inline]
+    fn may_be_odd(_bits: u64, _granule: PageSize) -> bool {
+        false
+    }
+}
 
 /// What a look over the whole list tells before anything is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,35 +77,36 @@ pub(super) struct Shape {
 impl Shape {
     /// Checks every segment against the granule and the output width.
     ///
-    /// The loop only gathers the bits of all addresses and lengths; where one is in doubt, a slower
-    /// second look says which segment is at fault, if any.
+    /// The loop only gathers the bits of all addresses and lengths; where one is in doubt, or the sum
+    /// may be too long, a slower second look says which segment is at fault, if any.
     #[inline]
-    pub(super) fn of(
-        segments: impl Iterator<Item = Segment> + Clone,
+    pub(super) fn of<P: Piece>(
+        pieces: impl Iterator<Item = P> + Clone,
         granule: PageSize,
         output_lg2: u32,
         too_long: MapError,
     ) -> Result<Self, MapError> {
         let (mut bytes, mut bits) = (0u64, 0u64);
         let (mut run, mut longest, mut next) = (0u64, 0u64, 0u64);
-        for segment in segments.clone() {
-            let (pa, len) = (segment.pa.get(), segment.bytes);
-            let end = pa.wrapping_add(len);
-            bits |= pa | len | end;
-            let Some(sum) = bytes.checked_add(len) else {
-                return Self::of_each(segments, granule, output_lg2, too_long);
-            };
-            bytes = sum;
-            run = if pa == next {
-                run.wrapping_add(len)
-            } else {
-                len
-            };
-            longest = longest.max(run);
+        for piece in pieces.clone() {
+            let segment = piece.segment(granule);
+            let pa = segment.pa.get();
+            let end = pa.wrapping_add(segment.bytes);
+            bits |= piece.bits();
+            bytes = bytes.wrapping_add(end).wrapping_sub(pa);
+            if pa != next {
+                run = pa;
+            }
+            longest = longest.max(end.wrapping_sub(run));
             next = end;
         }
-        if bits & (granule.bytes() - 1) != 0 || bits >> output_lg2 != 0 {
-            return Self::of_each(segments, granule, output_lg2, too_long);
+        // So many lengths of that width at most that their sum has 64 bits.
+        let few = match pieces.size_hint().1 {
+            Some(most) => most >> (64 - output_lg2.clamp(1, 63)) == 0,
+            None => false,
+        };
+        if !few || P::may_be_odd(bits, granule) || bits >> output_lg2 != 0 {
+            return Self::of_each(pieces, granule, output_lg2, too_long);
         }
         Ok(Self { bytes, longest })
     }
@@ -52,7 +115,7 @@ impl Shape {
     #[cold]
     #[inline(never)]
     fn of_each(
-        segments: impl Iterator<Item = Segment>,
+        pieces: impl Iterator<Item: Piece>,
         granule: PageSize,
         output_lg2: u32,
         too_long: MapError,
@@ -60,7 +123,8 @@ impl Shape {
         let mut bytes = 0u64;
         let (mut run, mut longest, mut next) = (0u64, 0u64, 0u64);
         let top = 1u64 << output_lg2;
-        for segment in segments {
+        for piece in pieces {
+            let segment = piece.segment(granule);
             let (pa, len) = (segment.pa.get(), segment.bytes);
             if (pa | len) & (granule.bytes() - 1) != 0 {
                 return Err(MapError::UnalignedMemory {
@@ -87,14 +151,16 @@ impl Shape {
 #[derive(Clone, Debug)]
 pub(super) struct Pieces<I> {
     rest: I,
+    granule: PageSize,
     pa: u64,
     left: u64,
 }
 
-impl<I: Iterator<Item = Segment>> Pieces<I> {
-    pub(super) fn new(rest: I) -> Self {
+impl<I: Iterator<Item: Piece>> Pieces<I> {
+    pub(super) fn new(rest: I, granule: PageSize) -> Self {
         Self {
             rest,
+            granule,
             pa: 0,
             left: 0,
         }
@@ -104,9 +170,10 @@ impl<I: Iterator<Item = Segment>> Pieces<I> {
     #[inline]
     pub(super) fn here(&mut self) -> (PhysAddr, u64) {
         while self.left == 0 {
-            let Some(segment) = self.rest.next() else {
+            let Some(piece) = self.rest.next() else {
                 return (PhysAddr::new(0), 0);
             };
+            let segment = piece.segment(self.granule);
             self.pa = segment.pa.get();
             self.left = segment.bytes;
         }
@@ -143,33 +210,33 @@ impl<I: Iterator<Item = Segment>> Pieces<I> {
     ) {
         let size = page.bytes();
         let (mut pa, mut left) = (self.pa, self.left);
-        let mut words = words;
+        let mut words = words.iter();
         loop {
             // What is left of the current piece.
             let pages = (left >> page.lg2()).min(words.len() as u64);
-            let (now, later) = words.split_at(pages as usize);
-            for word in now {
+            for word in words.by_ref().take(pages as usize) {
                 write(word, PhysAddr::new(pa));
                 pa += size;
             }
             left -= pages * size;
-            words = later;
             // Pieces of one page each need no place kept.
             loop {
-                let Some((word, later)) = words.split_first() else {
+                if words.len() == 0 {
                     (self.pa, self.left) = (pa, left);
                     return;
-                };
-                let Some(segment) = self.rest.next() else {
+                }
+                let Some(piece) = self.rest.next() else {
                     (self.pa, self.left) = (pa, 0);
                     return;
                 };
-                if segment.bytes != size {
+                let Some(page) = piece.page(page) else {
+                    let segment = piece.segment(page);
                     (pa, left) = (segment.pa.get(), segment.bytes);
                     break;
+                };
+                if let Some(word) = words.next() {
+                    write(word, page);
                 }
-                write(word, segment.pa);
-                words = later;
             }
         }
     }
@@ -179,23 +246,29 @@ impl<I: Iterator<Item = Segment>> Pieces<I> {
 #[derive(Clone, Debug)]
 pub(super) struct Merged<I> {
     rest: I,
+    granule: PageSize,
     next: Option<Segment>,
 }
 
-impl<I: Iterator<Item = Segment>> Merged<I> {
-    pub(super) fn new(mut rest: I) -> Self {
-        let next = rest.next();
-        Self { rest, next }
+impl<I: Iterator<Item: Piece>> Merged<I> {
+    pub(super) fn new(mut rest: I, granule: PageSize) -> Self {
+        let next = rest.next().map(|piece| piece.segment(granule));
+        Self {
+            rest,
+            granule,
+            next,
+        }
     }
 }
 
-impl<I: Iterator<Item = Segment>> Iterator for Merged<I> {
+impl<I: Iterator<Item: Piece>> Iterator for Merged<I> {
     type Item = Segment;
 
     fn next(&mut self) -> Option<Segment> {
         let mut run = self.next.take()?;
         loop {
-            self.next = self.rest.next();
+            let piece = self.rest.next();
+            self.next = piece.map(|piece| piece.segment(self.granule));
             match self.next {
                 Some(more) if more.pa.get() == run.pa.get() + run.bytes => run.bytes += more.bytes,
                 _ => return Some(run),
