@@ -17,37 +17,49 @@ use portolan::addr::RequesterId;
 
 /// A handler reads the log and pays a debt of another domain, at any step of a caller that moves
 /// streams, pays debts and has a command refused.
+fn busy() -> Scenario {
+    let machine = Machine::new();
+    let (unit, domain) = attached(&machine);
+    let unit = Arc::new(unit);
+    let other = Arc::new(unit.domain().unwrap());
+    domain.sync(&mut map(&domain, 20)).unwrap();
+    other.sync(&mut map(&other, 3)).unwrap();
+    let in_handler = Arc::clone(&unit);
+    assert_eq!(machine.read(STREAM, 0x5000), None);
+    machine.refuse(opcode::PAGES, 1, code::ILLEGAL_COMMAND);
+    let last = (Arc::clone(&unit), Arc::clone(&other), Arc::clone(&domain));
+    Scenario {
+        body: Box::new(move || {
+            let mut owed = unmap(&domain, 20);
+            let _ = domain.sync(&mut owed);
+            domain.sync(&mut owed).unwrap();
+            unit.block(STREAM).unwrap();
+        }),
+        handler: Box::new(move || {
+            let event = in_handler.next_fault().unwrap();
+            assert!(matches!(event, Some(FaultEvent::Fault(_))));
+            let mut owed = unmap(&other, 3);
+            // It may be its command that the unit refuses.
+            let _ = other.sync(&mut owed);
+            other.sync(&mut owed).unwrap();
+        }),
+        after: Box::new(move || {
+            drop(last);
+            machine.expect_obedience();
+        }),
+    }
+}
+
 #[test]
 fn a_handler_on_the_cpu_that_submits_completes() {
-    let steps = sweep(Masking::Present, || {
-        let machine = Machine::new();
-        let (unit, domain) = attached(&machine);
-        let unit = Arc::new(unit);
-        let other = Arc::new(unit.domain().unwrap());
-        domain.sync(&mut map(&domain, 20)).unwrap();
-        other.sync(&mut map(&other, 3)).unwrap();
-        let in_handler = Arc::clone(&unit);
-        assert_eq!(machine.read(STREAM, 0x5000), None);
-        machine.refuse(opcode::PAGES, 1, code::ILLEGAL_COMMAND);
-        Scenario {
-            body: Box::new(move || {
-                let mut owed = unmap(&domain, 20);
-                let _ = domain.sync(&mut owed);
-                domain.sync(&mut owed).unwrap();
-                unit.block(STREAM).unwrap();
-            }),
-            handler: Box::new(move || {
-                let event = in_handler.next_fault().unwrap();
-                assert!(matches!(event, Some(FaultEvent::Fault(_))));
-                let mut owed = unmap(&other, 3);
-                // It may be its command that the unit refuses.
-                let _ = other.sync(&mut owed);
-                other.sync(&mut owed).unwrap();
-            }),
-            after: Box::new(move || machine.expect_obedience()),
-        }
-    });
+    let steps = sweep(Masking::Present, busy);
     assert!(steps > 10, "{steps}");
+}
+
+#[test]
+#[should_panic(expected = "held by the code that was interrupted")]
+fn locks_that_let_a_handler_in_are_noticed() {
+    sweep(Masking::Absent, busy);
 }
 
 #[test]
