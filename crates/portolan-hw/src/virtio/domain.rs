@@ -318,10 +318,9 @@ impl<I: Iterator<Item = Segment>> Iterator for Merged<I> {
         while let Some(next) = self.0.peek() {
             let joined = one.bytes.checked_add(next.bytes);
             let touch = one.pa.checked_add(one.bytes) == Some(next.pa);
-            // A segment of no bytes is an error of its own.
-            let whole = one.bytes != 0 && next.bytes != 0;
             match joined {
-                Some(bytes) if touch && whole => one.bytes = bytes,
+                // A segment of no bytes is an error of its own.
+                Some(bytes) if touch && one.bytes != 0 => one.bytes = bytes,
                 _ => break,
             }
             self.0.next();

@@ -184,10 +184,10 @@ impl Records {
         Ok(())
     }
 
-    /// Takes a piece out of `stock`, and longer lists of pieces if these are full: each of the two has
-    /// room for all pieces.
+    /// Takes a piece out of `stock` when none is spare, and longer lists of pieces if these are full:
+    /// each of the two has room for all pieces.
     fn take_in(&mut self, stock: &mut Stock) -> Result<(), NoRoom> {
-        let needed = self.pieces.len() + self.spare.len() + 1;
+        let needed = self.pieces.len() + 1;
         let short = self.pieces.capacity().min(self.spare.capacity()) < needed;
         let stocked = stock.pieces.capacity().min(stock.spare.capacity());
         if stock.piece.capacity() < PIECE || short && stocked < needed {

@@ -176,12 +176,11 @@ impl<T: Transport + Send + Sync, C: Cpus> VirtioDomain<T, C> {
             (Act::Unmap, Err(_)) => Known::Present { epoch },
         };
         inner.given_up += u64::from(unanswered);
-        let (mut more, mut rest) = inner.learn(claim.range, known);
+        let (more, mut rest) = inner.learn(claim.range, known);
         drop(guard);
         while let Some(range) = rest {
-            // Its records are busy still: only whether they are wanted may change meanwhile.
-            let learnt = self.inner.lock().learn(range, known);
-            (more, rest) = (more || learnt.0, learnt.1);
+            // Busy still, and unmapped together: what there is to do is the same for all.
+            rest = self.inner.lock().learn(range, known).1;
         }
         match sent {
             Err(error) if unanswered || !forgotten => Err(error),

@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod fake;
+mod features;
+mod meanwhile;
 mod mmio;
 mod numbers;
 mod owed;
@@ -33,8 +35,12 @@ const B: StreamId = StreamId::new(16);
 const RW: Access = Access::READ.union(Access::WRITE);
 
 fn start(fake: &Fake) -> Driver<'_> {
+    start_by(fake, &Ticks::default())
+}
+
+fn start_by<'a>(fake: &'a Fake, clock: &Ticks) -> Driver<'a> {
     let turn_timeout = Nanos::from_millis(1);
-    Viommu::start(fake, Ticks::default(), Config { turn_timeout }).unwrap()
+    Viommu::start(fake, clock.clone(), Config { turn_timeout }).unwrap()
 }
 
 /// Maps and pays for it; what cannot be paid for is taken back.

@@ -2,7 +2,9 @@
 
 extern crate std;
 
+use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Mutex, MutexGuard};
 use std::vec::Vec;
@@ -12,17 +14,31 @@ use portolan::platform::{Clock, Nanos};
 
 use crate::virtio::{Exchange, Transport};
 
+/// What happens at a look at the clock.
+type Strike = Box<dyn FnOnce() + Send>;
+
 /// Time that goes on by a microsecond a look.
-#[derive(Debug, Default)]
-pub struct Ticks(Mutex<u64>);
+#[derive(Clone, Default)]
+pub struct Ticks(Arc<Mutex<(u64, Option<Strike>)>>);
 
 portolan::one_cpu!(Ticks);
 
+impl Ticks {
+    /// At the next look `work` is done first.
+    pub fn strike(&self, work: impl FnOnce() + Send + 'static) {
+        self.0.lock().unwrap().1 = Some(Box::new(work));
+    }
+}
+
 impl Clock for Ticks {
     fn now(&self) -> Nanos {
-        let mut now = self.0.lock().unwrap();
-        *now += 1000;
-        Nanos::new(*now)
+        let strike = self.0.lock().unwrap().1.take();
+        if let Some(work) = strike {
+            work();
+        }
+        let mut state = self.0.lock().unwrap();
+        state.0 += 1000;
+        Nanos::new(state.0)
     }
 }
 

@@ -210,7 +210,7 @@ fn what_is_given_up_meanwhile_is_not_taken_for_returned() {
 }
 
 /// A gate for the next request that is not passed over.
-fn gate(fake: &Fake, passed_over: usize) -> (Receiver<()>, Sender<()>) {
+pub(super) fn gate(fake: &Fake, passed_over: usize) -> (Receiver<()>, Sender<()>) {
     let ((came, seen), (go, goes)) = (channel(), channel());
     let mut state = fake.state();
     state.gates = iter::repeat_with(|| None).take(passed_over).collect();
@@ -226,9 +226,11 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
     unit.attach(A, &domain).unwrap();
     let (seen, go) = gate(&fake, 0);
     let mut owed = Gather::new();
-    domain
-        .map(Iova::new(0), PhysAddr::new(0), 4096, RW, &mut owed)
-        .unwrap();
+    for at in [0, 0x8000] {
+        domain
+            .map(Iova::new(at), PhysAddr::new(at), 4096, RW, &mut owed)
+            .unwrap();
+    }
     std::thread::scope(|scope| {
         let sync = scope.spawn(|| domain.sync(&mut owed).unwrap());
         seen.recv().unwrap();
@@ -242,9 +244,11 @@ fn what_is_unmapped_while_it_is_being_mapped_is_unmapped_once_it_was() {
         assert_eq!(awaited, Awaited::Turn);
         go.send(()).unwrap();
         sync.join().unwrap();
+        // Whoever mapped it has unmapped it, and left the others of his debt.
+        assert_eq!(fake.state().reach(8, 0, 1), None);
+        assert_eq!(fake.state().reach(8, 0x8000, 1), Some(0x8000));
         domain.sync(&mut other).unwrap();
     });
-    assert_eq!(fake.state().reach(8, 0, 1), None);
     map(&domain, 0, 0x7000, 4096).unwrap();
 }
 
