@@ -105,6 +105,10 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             run: cargo(&["test", "--quiet", "--workspace", "--doc"]),
         },
         Step {
+            name: "examples",
+            run: Box::new(|| examples(root)),
+        },
+        Step {
             name: "torture",
             run: Box::new(|| torture(root)),
         },
@@ -163,6 +167,25 @@ fn lints(root: &Path) -> Outcome {
         "warnings",
     ];
     outcome(Command::new("cargo").args(arguments).current_dir(root))
+}
+
+/// Programs of which each has to end well. They are built as the tests were.
+fn examples(root: &Path) -> Outcome {
+    let programs = [
+        ("portolan", "tables"),
+        ("portolan-hw", "acpi"),
+        ("portolan-model", "card"),
+    ];
+    for (package, example) in programs {
+        let mut command = Command::new("cargo");
+        command.args(["run", "--quiet", "--profile", "test", "--package", package]);
+        command.args(["--example", example]).current_dir(root);
+        match outcome(&mut command) {
+            Outcome::Pass => {}
+            other => return other,
+        }
+    }
+    Outcome::Pass
 }
 
 fn documentation(root: &Path) -> Outcome {

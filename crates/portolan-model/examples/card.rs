@@ -1,0 +1,205 @@
+//! A network card behind an IOMMU: from firmware's table to packets received, on the model of VT-d.
+//!
+//! `cargo run -p portolan-model --example card`. The driver, [`Card`], is what a kernel would have: its types
+//! name the platform and the buffer, and nothing else. What the card does is played by [`Wire`], which
+//! reaches memory only as the IOMMU lets it.
+#![allow(missing_docs, unsafe_code)]
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use portolan::addr::{Iova, PageSize, PhysAddr, PhysRange};
+use portolan::dma::{
+    Buffer, Coherent, Deferred, Device, Direction, Mapping, Pieces, UnmapError, reclaim_all,
+};
+use portolan::platform::{Platform, TableMem};
+use portolan_hw::topology::{Options, Topology};
+use portolan_model::decode::AccessKind;
+use portolan_model::memory::ModelMemory;
+use portolan_model::vtd::{VtdIdentification, VtdRegisters};
+
+#[allow(dead_code)]
+#[path = "../tests/topology/machine.rs"]
+mod machine;
+
+use machine::{DEVICE, Machine, REGISTERS};
+
+const PAGE: PageSize = PageSize::SIZE_4K;
+/// Packets that the card may fill at any time.
+const RING: usize = 8;
+/// Packets that are given back by one invalidation.
+const BATCH: usize = 16;
+/// Packets that arrive.
+const PACKETS: u64 = 100;
+
+/// A page of the machine's memory, which it owns.
+struct Packet {
+    memory: Arc<ModelMemory>,
+    at: PhysAddr,
+}
+
+impl Packet {
+    fn new(memory: &Arc<ModelMemory>) -> Result<Self, Box<dyn Error>> {
+        let at = TableMem::alloc(&**memory, PAGE)?;
+        let memory = memory.clone();
+        Ok(Self { memory, at })
+    }
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        TableMem::free(&*self.memory, self.at, PAGE);
+    }
+}
+
+// SAFETY: the page stays where it is until the packet is dropped, and nobody else has it.
+unsafe impl Buffer for Packet {
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::One(PhysRange::page(self.at, PAGE))
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
+    }
+
+    fn view(&self) -> Option<NonNull<[u8]>> {
+        let words = NonNull::from(TableMem::table(&*self.memory, self.at, PAGE));
+        Some(NonNull::slice_from_raw_parts(
+            words.cast(),
+            PAGE.bytes() as usize,
+        ))
+    }
+}
+
+/// The driver: a ring of descriptors that it shares with the card, and the packets on it.
+struct Card<K: Platform, B: Buffer> {
+    device: Device<K>,
+    ring: Coherent<K>,
+    posted: VecDeque<Mapping<K, B>>,
+    next: usize,
+    done: Vec<Deferred<K, B>>,
+}
+
+impl<K: Platform, B: Buffer> Card<K, B> {
+    fn new(device: Device<K>) -> Result<Self, Box<dyn Error>> {
+        let ring = device.coherent(8 * RING as u64)?;
+        Ok(Self {
+            device,
+            ring,
+            posted: VecDeque::new(),
+            next: 0,
+            done: Vec::new(),
+        })
+    }
+
+    /// Hands the card a packet to fill.
+    fn post(&mut self, packet: B) -> Result<(), Box<dyn Error>> {
+        let packet = self.device.map(packet, Direction::FromDevice);
+        let packet = packet.map_err(|failed| failed.error)?;
+        let slot = &self.ring.words()[self.next % RING];
+        slot.store(packet.iova().get(), Ordering::Release);
+        self.posted.push_back(packet);
+        self.next += 1;
+        Ok(())
+    }
+
+    /// The interrupt handler: the oldest packet is full. What its first word says.
+    fn received(&mut self) -> Result<u64, Box<dyn Error>> {
+        let packet = self
+            .posted
+            .pop_front()
+            .ok_or("an interrupt without a packet")?;
+        let mut first = [0; 8];
+        packet.read(0, &mut first)?;
+        // Unmapped, and invalidated later, with others.
+        self.done
+            .push(packet.defer().map_err(|failed| failed.error)?);
+        Ok(u64::from_le_bytes(first))
+    }
+
+    /// The worker: has the packets that are done back, by one invalidation. How many.
+    fn take_back(&mut self) -> Result<usize, UnmapError> {
+        let (mut back, mut kept) = (0, Vec::new());
+        let give = |packet: B| {
+            drop(packet);
+            back += 1;
+        };
+        let result = reclaim_all(self.done.drain(..), give, |deferred| kept.push(deferred));
+        // What a device may still reach is asked for again.
+        self.done = kept;
+        result.map(|()| back)
+    }
+}
+
+/// The other side: reads descriptors and writes packets by DMA.
+struct Wire {
+    unit: Arc<VtdRegisters>,
+    memory: Arc<ModelMemory>,
+    ring: Iova,
+}
+
+impl Wire {
+    fn reach(&self, at: Iova, access: AccessKind) -> Result<PhysAddr, Box<dyn Error>> {
+        let stream = DEVICE.requester.stream();
+        let pieces = self.unit.dma(stream, None, at, access, 8);
+        let pieces = pieces.map_err(|fault| format!("refused: {fault:?}"))?;
+        Ok(pieces.first().ok_or("no memory")?.pa)
+    }
+
+    /// A packet arrives for descriptor `slot`: where the card wrote it.
+    fn packet(&self, slot: usize, number: u64) -> Result<Iova, Box<dyn Error>> {
+        let descriptor = self
+            .ring
+            .checked_add(8 * slot as u64)
+            .ok_or("no descriptor")?;
+        let mut at = [0; 8];
+        let found = self.reach(descriptor, AccessKind::Read)?;
+        self.memory.read(found, &mut at).ok_or("no memory")?;
+        let at = Iova::new(u64::from_le_bytes(at));
+        let found = self.reach(at, AccessKind::Write)?;
+        self.memory
+            .write(found, &number.to_le_bytes())
+            .ok_or("no memory")?;
+        Ok(at)
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let kernel: Machine<VtdRegisters> = machine::vtd(VtdIdentification::default());
+    let dmar = machine::dmar(REGISTERS);
+    let iommus = Topology::from_acpi([&dmar[..]])?.enable(kernel.clone(), Options::default())?;
+    let device = iommus.device(DEVICE)?;
+    let space = device.space().ok_or("the card is not translated")?.clone();
+    println!("{DEVICE}: {:?}", space.policy());
+
+    let mut card = Card::new(device)?;
+    let wire = Wire {
+        unit: kernel.unit.clone(),
+        memory: kernel.memory.clone(),
+        ring: card.ring.iova(),
+    };
+    for _ in 0..RING {
+        card.post(Packet::new(&kernel.memory)?)?;
+    }
+    let mut last = None;
+    for number in 0..PACKETS {
+        last = Some(wire.packet(number as usize % RING, number)?);
+        assert_eq!(card.received()?, number, "a packet is what the card wrote");
+        if card.done.len() == BATCH {
+            card.take_back()?;
+        }
+        card.post(Packet::new(&kernel.memory)?)?;
+    }
+    let rest = card.take_back()?;
+    println!("{PACKETS} packets received; the last {rest} came back together");
+
+    // The card misbehaves: it writes once more to a packet that its owner has back.
+    let stale = wire.reach(last.ok_or("no packet")?, AccessKind::Write);
+    println!("a write to a packet that is gone: {}", stale.is_err());
+    drop(card);
+    assert_eq!(kernel.unit.violations(), []);
+    Ok(())
+}
