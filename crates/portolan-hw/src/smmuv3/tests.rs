@@ -388,6 +388,34 @@ fn a_move_that_fails_blocks_and_keeps_both_domains() {
 }
 
 #[test]
+fn a_substream_whose_move_failed_reaches_nothing_when_its_stream_is_back() {
+    let mut failures = 0;
+    for number in 0..8 {
+        let (_, unit, driver) = setup();
+        let (one, two) = (first(&driver), first(&driver));
+        driver.enable_pasids(STREAM, 4).unwrap();
+        driver.attach(STREAM, &one).unwrap();
+        unit.script.lock().refuse_after = Some(number);
+        let moved = driver.attach_pasid(STREAM, Pasid::new(3), &two);
+        unit.script.lock().refuse_after = None;
+        if moved.is_ok() {
+            continue;
+        }
+        failures += 1;
+        assert_eq!(unit.entry(STREAM.get()).unwrap()[0], 0);
+        let weak_two = Arc::downgrade(&two);
+        drop(two);
+        assert!(weak_two.upgrade().is_some());
+        driver.attach(STREAM, &one).unwrap();
+        assert!(weak_two.upgrade().is_none());
+        let entry = unit.entry(STREAM.get()).unwrap();
+        let valid = |pasid| unit.descriptor(&entry, pasid).unwrap()[0] >> 31 & 1;
+        assert_eq!((valid(0), valid(3)), (1, 0));
+    }
+    assert!(failures >= 2, "{failures}");
+}
+
+#[test]
 fn whichever_command_is_refused_the_next_move_works() {
     let mut refusals = 0;
     for number in 0..12 {
