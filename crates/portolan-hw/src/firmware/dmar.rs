@@ -10,6 +10,7 @@ use portolan::addr::{PhysAddr, PhysRange};
 use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
+use super::walk::{End, Walk};
 use portolan::addr::Segment;
 
 mod reserved;
@@ -62,10 +63,8 @@ impl<'a> Dmar<'a> {
 
     /// The structures, in order.
     pub fn structures(&self) -> Structures<'a> {
-        Structures {
-            rest: self.bytes.from(STRUCTURES),
-            unknown: 0,
-        }
+        let most = u32::MAX;
+        Structures(Walk::new(self.bytes.from(STRUCTURES), End::Bytes { most }))
     }
 }
 
@@ -175,15 +174,12 @@ pub enum Structure<'a> {
 /// The structures of a table. One that says a length that cannot be ends the walk with an error; one
 /// whose contents are wrong is an error, and the walk goes on behind it.
 #[derive(Clone, Debug)]
-pub struct Structures<'a> {
-    rest: Bytes<'a>,
-    unknown: u32,
-}
+pub struct Structures<'a>(Walk<'a>);
 
 impl Structures<'_> {
     /// How many structures of unknown type were passed over so far.
     pub fn unknown(&self) -> u32 {
-        self.unknown
+        self.0.unknown()
     }
 }
 
@@ -191,27 +187,13 @@ impl<'a> Iterator for Structures<'a> {
     type Item = Result<Structure<'a>, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.rest.len() > 0 {
-            let cut = self.rest.u16(2).and_then(|length| {
-                let length = usize::from(length);
-                self.rest.structure(length, HEAD)
-            });
-            let structure = match cut {
-                Ok(structure) => structure,
-                Err(error) => {
-                    self.rest = self.rest.from(self.rest.len());
-                    return Some(Err(error));
-                }
-            };
-            self.rest = self.rest.from(structure.len());
-            match parse(structure) {
-                Ok(Some(known)) => return Some(Ok(known)),
-                Ok(None) => self.unknown = self.unknown.saturating_add(1),
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        None
+        self.0.next(cut, parse)
     }
+}
+
+/// The structure at the start of `rest`.
+fn cut(rest: Bytes<'_>) -> Result<Bytes<'_>, TableError> {
+    rest.structure(rest.u16(2)?.into(), HEAD)
 }
 
 /// The structure; `None` if its type is unknown.

@@ -20,6 +20,7 @@ pub use reserved::ReservedRegions;
 use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
+use super::walk::{End, Walk};
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"IORT";
@@ -70,10 +71,8 @@ impl<'a> Iort<'a> {
     /// The nodes, in order.
     pub fn nodes(&self) -> Nodes<'a> {
         Nodes {
-            rest: self.bytes.from(self.first),
+            walk: Walk::new(self.bytes.from(self.first), End::Count(self.count)),
             id_count: self.id_count,
-            left: self.count,
-            unknown: 0,
         }
     }
 
@@ -98,16 +97,14 @@ impl<'a> Iort<'a> {
 /// error; one whose contents are wrong is an error, and the walk goes on behind it.
 #[derive(Clone, Debug)]
 pub struct Nodes<'a> {
-    rest: Bytes<'a>,
+    walk: Walk<'a>,
     id_count: IdCount,
-    left: u32,
-    unknown: u32,
 }
 
 impl Nodes<'_> {
     /// How many nodes of unknown type were passed over so far.
     pub fn unknown(&self) -> u32 {
-        self.unknown
+        self.walk.unknown()
     }
 }
 
@@ -115,23 +112,8 @@ impl<'a> Iterator for Nodes<'a> {
     type Item = Result<Node<'a>, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(left) = self.left.checked_sub(1) {
-            let bytes = match cut(self.rest) {
-                Ok(bytes) => bytes,
-                Err(error) => {
-                    self.left = 0;
-                    return Some(Err(error));
-                }
-            };
-            self.left = left;
-            self.rest = self.rest.from(bytes.len());
-            match node::parse(bytes, self.id_count) {
-                Ok(Some(node)) => return Some(Ok(node)),
-                Ok(None) => self.unknown = self.unknown.saturating_add(1),
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        None
+        let id_count = self.id_count;
+        self.walk.next(cut, |bytes| node::parse(bytes, id_count))
     }
 }
 

@@ -23,6 +23,7 @@ pub use unit::{Device, Ivhd, Level, UnitFlags};
 use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
+use super::walk::{End, Walk};
 use crate::firmware::reservations::Streams;
 use portolan::addr::{RequesterId, Segment};
 
@@ -88,11 +89,10 @@ impl<'a> Ivrs<'a> {
 
     /// The blocks, in order.
     pub fn blocks(&self) -> Blocks<'a> {
+        let most = MOST_BLOCKS;
         Blocks {
-            rest: self.bytes.from(BLOCKS),
+            walk: Walk::new(self.bytes.from(BLOCKS), End::Bytes { most }),
             info: self.info(),
-            left: MOST_BLOCKS,
-            unknown: 0,
         }
     }
 
@@ -184,27 +184,14 @@ pub enum Block<'a> {
 /// one too many; one whose contents are wrong is an error, and the walk goes on behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks<'a> {
-    rest: Bytes<'a>,
+    walk: Walk<'a>,
     info: Info,
-    left: u32,
-    unknown: u32,
 }
 
-impl<'a> Blocks<'a> {
+impl Blocks<'_> {
     /// How many blocks of unknown type were passed over so far.
     pub fn unknown(&self) -> u32 {
-        self.unknown
-    }
-
-    /// The next block's bytes.
-    fn cut(&mut self) -> Result<Bytes<'a>, TableError> {
-        let most = MOST_BLOCKS;
-        let offset = self.rest.offset();
-        let left = self.left.checked_sub(1);
-        self.left = left.ok_or(TableError::TooMany { offset, most })?;
-        let block = self.rest.structure(self.rest.u16(2)?.into(), HEAD)?;
-        self.rest = self.rest.from(block.len());
-        Ok(block)
+        self.walk.unknown()
     }
 }
 
@@ -212,22 +199,14 @@ impl<'a> Iterator for Blocks<'a> {
     type Item = Result<Block<'a>, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.rest.len() > 0 {
-            let block = match self.cut() {
-                Ok(block) => block,
-                Err(error) => {
-                    self.rest = self.rest.from(self.rest.len());
-                    return Some(Err(error));
-                }
-            };
-            match parse(block, self.info) {
-                Ok(Some(known)) => return Some(Ok(known)),
-                Ok(None) => self.unknown = self.unknown.saturating_add(1),
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        None
+        let info = self.info;
+        self.walk.next(cut, |block| parse(block, info))
     }
+}
+
+/// The block at the start of `rest`.
+fn cut(rest: Bytes<'_>) -> Result<Bytes<'_>, TableError> {
+    rest.structure(rest.u16(2)?.into(), HEAD)
 }
 
 /// The block; `None` if its type is unknown.

@@ -20,6 +20,7 @@ pub mod reservations;
 pub mod reserved;
 pub mod sdt;
 pub mod viot;
+mod walk;
 
 #[cfg(test)]
 pub(crate) mod tests;

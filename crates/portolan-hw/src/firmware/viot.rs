@@ -9,6 +9,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use super::TableError;
 use super::bytes::Bytes;
 use super::sdt::Sdt;
+use super::walk::{End, Walk};
 use portolan::addr::{RequesterId, Segment};
 
 /// Signature of the table.
@@ -122,11 +123,8 @@ impl<'a> Viot<'a> {
 
     /// The nodes with their offsets, in order.
     pub fn nodes(&self) -> Nodes<'a> {
-        Nodes {
-            rest: self.bytes.from(self.first),
-            left: self.count,
-            unknown: 0,
-        }
+        let end = End::Count(self.count.into());
+        Nodes(Walk::new(self.bytes.from(self.first), end))
     }
 
     /// The unit whose node is at `offset`.
@@ -171,16 +169,12 @@ impl<'a> Viot<'a> {
 /// The nodes of a table. One that says a length that cannot be, or is missing, ends the walk with an
 /// error; one whose contents are wrong is an error, and the walk goes on behind it.
 #[derive(Clone, Debug)]
-pub struct Nodes<'a> {
-    rest: Bytes<'a>,
-    left: u16,
-    unknown: u32,
-}
+pub struct Nodes<'a>(Walk<'a>);
 
 impl Nodes<'_> {
     /// How many nodes of unknown type were passed over so far.
     pub fn unknown(&self) -> u32 {
-        self.unknown
+        self.0.unknown()
     }
 }
 
@@ -189,23 +183,8 @@ impl Iterator for Nodes<'_> {
     type Item = Result<(usize, Node), TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(left) = self.left.checked_sub(1) {
-            let node = match cut(self.rest) {
-                Ok(node) => node,
-                Err(error) => {
-                    self.left = 0;
-                    return Some(Err(error));
-                }
-            };
-            self.left = left;
-            self.rest = self.rest.from(node.len());
-            match parse(node) {
-                Ok(Some(known)) => return Some(Ok((node.offset(), known))),
-                Ok(None) => self.unknown = self.unknown.saturating_add(1),
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        None
+        let parse = |node: Bytes<'_>| Ok(parse(node)?.map(|known| (node.offset(), known)));
+        self.0.next(cut, parse)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
+use super::super::walk::{End, Walk};
 use portolan::addr::RequesterId;
 
 /// Bytes of a scope before its path.
@@ -82,56 +83,47 @@ impl<'a> Scope<'a> {
 
 /// The scopes of a structure. A wrong length ends the walk with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scopes<'a> {
-    rest: Bytes<'a>,
-    unknown: u32,
-}
+pub struct Scopes<'a>(Walk<'a>);
 
 impl<'a> Scopes<'a> {
     pub(super) fn new(rest: Bytes<'a>) -> Self {
-        Self { rest, unknown: 0 }
+        let most = u32::MAX;
+        Self(Walk::new(rest, End::Bytes { most }))
     }
 
     /// How many scopes of unknown type were passed over so far.
     pub fn unknown(&self) -> u32 {
-        self.unknown
+        self.0.unknown()
     }
+}
 
-    fn cut(&mut self) -> Result<Option<Scope<'a>>, TableError> {
-        let length = usize::from(self.rest.u8(1)?);
-        let scope = self.rest.structure(length, FIXED)?;
-        self.rest = self.rest.from(length);
-        let kind = match scope.u8(0)? {
-            1 => ScopeKind::Endpoint,
-            2 => ScopeKind::Bridge,
-            3 => ScopeKind::IoApic,
-            4 => ScopeKind::Timer,
-            5 => ScopeKind::Named,
-            _ => return Ok(None),
-        };
-        Ok(Some(Scope {
-            kind,
-            enumeration: scope.u8(4)?,
-            start_bus: scope.u8(5)?,
-            path: scope.from(FIXED).as_slice(),
-        }))
-    }
+/// The scope at the start of `rest`.
+fn cut(rest: Bytes<'_>) -> Result<Bytes<'_>, TableError> {
+    rest.structure(rest.u8(1)?.into(), FIXED)
+}
+
+/// The scope; `None` if its type is unknown.
+fn parse(scope: Bytes<'_>) -> Result<Option<Scope<'_>>, TableError> {
+    let kind = match scope.u8(0)? {
+        1 => ScopeKind::Endpoint,
+        2 => ScopeKind::Bridge,
+        3 => ScopeKind::IoApic,
+        4 => ScopeKind::Timer,
+        5 => ScopeKind::Named,
+        _ => return Ok(None),
+    };
+    Ok(Some(Scope {
+        kind,
+        enumeration: scope.u8(4)?,
+        start_bus: scope.u8(5)?,
+        path: scope.from(FIXED).as_slice(),
+    }))
 }
 
 impl<'a> Iterator for Scopes<'a> {
     type Item = Result<Scope<'a>, TableError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.rest.len() > 0 {
-            match self.cut() {
-                Ok(Some(scope)) => return Some(Ok(scope)),
-                Ok(None) => self.unknown = self.unknown.saturating_add(1),
-                Err(error) => {
-                    self.rest = self.rest.from(self.rest.len());
-                    return Some(Err(error));
-                }
-            }
-        }
-        None
+        self.0.next(cut, parse)
     }
 }
