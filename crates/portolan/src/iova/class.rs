@@ -176,7 +176,7 @@ impl Classes {
         if start & block != 0 {
             return Ok(None);
         }
-        let last = start | block;
+        let last = start + block;
         if last > self.space.last().get() {
             return Err(FreeError::Foreign { range });
         }
@@ -185,7 +185,7 @@ impl Classes {
 
     /// The block of `kind` at `start`.
     pub fn block_at(&self, kind: Kind, start: u64) -> IovaRange {
-        let last = Iova::new(start | self.block(kind.order()));
+        let last = Iova::new(start + self.block(kind.order()));
         let start = Iova::new(start);
         IovaRange::new(start, last).unwrap_or(IovaRange::page(start, self.granule))
     }
@@ -228,5 +228,53 @@ mod tests {
         }
         let odd = IovaRange::from_len(Iova::new(0x1000), 0x2000).unwrap();
         assert_eq!(classes.of_range(odd), Ok(None));
+    }
+
+    #[test]
+    fn low_blocks_serve_everybody_and_high_ones_who_reaches_above_32_bits() {
+        for (limit, high) in [(0xfff, false), (LOW_LAST, false), (LOW_LAST + 1, true)] {
+            let limit = Iova::new(limit);
+            assert!(Kind(0).serves(limit) && Kind(CLASSES - 1).serves(limit));
+            let served = [CLASSES, KINDS - 1].map(|kind| Kind(kind).serves(limit));
+            assert_eq!(served, [high; 2]);
+        }
+    }
+
+    #[test]
+    fn one_call_has_a_64th_of_its_zone_in_hand_at_most() {
+        let space = IovaRange::from_len(Iova::new(0), 1 << 40).unwrap();
+        let classes = Classes::new(space, PageSize::SIZE_4K);
+        let low = (1 << 20) / 64 - 1;
+        let high = (1 << 28) / 64 - 1;
+        for (kind, share) in [
+            (0, low),
+            (3, low >> 3),
+            (CLASSES, high),
+            (CLASSES + 9, high >> 9),
+        ] {
+            assert_eq!(classes.share(Kind(kind)), share, "{kind}");
+        }
+        let small = IovaRange::from_len(Iova::new(0), 1 << 16).unwrap();
+        assert_eq!(Classes::new(small, PageSize::SIZE_4K).share(Kind(0)), 1);
+    }
+
+    #[test]
+    fn what_lies_outside_or_off_the_granule_is_foreign() {
+        let space = IovaRange::from_len(Iova::new(1 << 20), 1 << 20).unwrap();
+        let classes = Classes::new(space, PageSize::SIZE_4K);
+        for (start, bytes) in [
+            (0, 0x1000),
+            ((1 << 20) - 0x1000, 0x2000),
+            (2 << 20, 0x1000),
+            ((1 << 20) + 0x800, 0x1000),
+            (1 << 20, 0x800),
+            (1 << 20, 0x1800),
+        ] {
+            let range = IovaRange::from_len(Iova::new(start), bytes).unwrap();
+            let foreign = Err(FreeError::Foreign { range });
+            assert_eq!(classes.of_range(range), foreign, "{start:#x} {bytes:#x}");
+        }
+        let first = IovaRange::from_len(space.start(), 0x1000).unwrap();
+        assert_eq!(classes.of_range(first), Ok(Some(Kind(0))));
     }
 }

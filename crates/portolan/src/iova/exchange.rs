@@ -138,34 +138,27 @@ impl<P: Cpus> IovaSpace<P> {
             ranges.try_alloc(request, blocks as usize)
         });
         let first = fresh.ok()?.start().get();
-        // The lowest comes out first: neighbours in time are neighbours in place.
-        let mut rest = (1..u64::from(blocks)).rev();
         let kind = self.classes.kind_at(kind, first);
         let (offer, wants) = self.depot(kind, |depot| (depot.offer(), depot.wants_empty()));
         if wants {
             // For when these blocks come back.
             self.keep_empty(kind, self.made(kind));
         }
-        let magazine = match offer {
+        let mut magazine = match offer {
             Empty::Ready(magazine) => magazine,
             _ => self.made(kind),
         };
-        if !magazine.is_none() {
-            let mut magazine = magazine;
-            for at in rest.by_ref() {
-                let start = first + (at << block.lg2());
-                // Fresh blocks may lie on both sides of the end of the low zone.
-                if self.classes.kind_at(kind, start) != kind || !magazine.put(start) {
-                    self.give(kind, start);
-                }
+        // The lowest comes out first: neighbours in time are neighbours in place.
+        for at in (1..u64::from(blocks)).rev() {
+            let start = first + (at << block.lg2());
+            // Fresh blocks may lie on both sides of the end of the low zone.
+            if self.classes.kind_at(kind, start) != kind || !magazine.put(start) {
+                self.give(kind, start);
             }
-            self.step(1);
-            let out = cpu.with(|cache| cache.of(kind).load(magazine));
-            self.keep(kind, out);
         }
-        for at in rest {
-            self.give(kind, first + (at << block.lg2()));
-        }
+        self.step(1);
+        let out = cpu.with(|cache| cache.of(kind).load(magazine));
+        self.keep(kind, out);
         Some(first)
     }
 

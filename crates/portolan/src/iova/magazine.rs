@@ -308,3 +308,6 @@ impl Depot {
             .flat_map(|magazine| magazine.0.iter().copied())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,8 +169,8 @@ impl RangeAllocator {
             None => self.space.last.saturating_add(1),
         };
         let found = self.find(pages_less_one, align_lg2, below).ok_or(full)?;
-        // As many as there can be once this range is out as well, and one while it is cut off.
-        let gaps = self.pieces.max(self.gaps.len()) + pieces + 1;
+        // As many as there can be once this range is out as well.
+        let gaps = self.pieces.max(self.gaps.len()) + pieces;
         self.room(gaps).map_err(Refused::Lacks)?;
         self.pieces += pieces;
         let (gap, first) = found;
@@ -239,7 +239,7 @@ impl RangeAllocator {
     pub(super) fn try_reserve(&mut self, range: IovaRange) -> Result<(), Refused<FreeError>> {
         let lg2 = self.granule.lg2();
         let (first, last) = (range.start().get() >> lg2, range.last().get() >> lg2);
-        let gaps = self.pieces.max(self.gaps.len()) + 2;
+        let gaps = self.pieces.max(self.gaps.len()) + 1;
         self.room(gaps).map_err(Refused::Lacks)?;
         self.pieces += 1;
         let mut from = last;
@@ -259,10 +259,10 @@ impl RangeAllocator {
                     last: gap.last,
                 });
             }
-            match gap.first.checked_sub(1) {
-                Some(next) if gap.first > first => from = next,
-                _ => break,
-            }
+            let Some(next) = gap.first.checked_sub(1) else {
+                break;
+            };
+            from = next;
         }
         Ok(())
     }
@@ -310,7 +310,7 @@ impl RangeAllocator {
 
     fn range(&self, first: u64, last: u64) -> Option<IovaRange> {
         let lg2 = self.granule.lg2();
-        let end = (last << lg2) | (self.granule.bytes() - 1);
+        let end = (last << lg2) + (self.granule.bytes() - 1);
         IovaRange::new(Iova::new(first << lg2), Iova::new(end))
     }
 

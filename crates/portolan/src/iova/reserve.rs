@@ -63,11 +63,8 @@ impl<P: Cpus> IovaSpace<P> {
         for kind in Kind::all().filter(|kind| short & bit(*kind) != 0) {
             self.keep_empty(kind, self.made(kind));
         }
-        let done = match short & RECORDS {
-            0 => Ok(()),
-            _ => self.make_records(),
-        };
-        done.inspect_err(|_| self.shortage.0.add(RECORDS))
+        self.make_records()
+            .inspect_err(|_| self.shortage.0.add(RECORDS))
     }
 
     /// Makes room for records, outside of the locks.

@@ -398,3 +398,6 @@ impl GapTree {
         top
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -190,3 +190,88 @@ fn steps_grow_with_the_logarithm() {
         assert!(most <= 8 * height, "{most} steps with 2^{lg2} free ranges");
     }
 }
+
+/// `count` free ranges of three pages, each fourth page of the space being out.
+fn threes(count: u64) -> RangeAllocator {
+    let mut ranges = space(0, (4 * count + 4) << 12);
+    ranges.alloc(want((4 * count + 4) << 12)).unwrap();
+    for at in 0..count {
+        let three = IovaRange::from_len(Iova::new(at << 14), 3 << 12).unwrap();
+        ranges.free(three).unwrap();
+    }
+    assert_eq!(ranges.fragments() as u64, count);
+    ranges
+}
+
+#[test]
+fn what_cuts_a_free_range_in_two_finds_room_for_both() {
+    for count in [1, 127, 128, 129, 256] {
+        let mut ranges = threes(count);
+        let page = IovaRange::from_len(Iova::new(0x1000), 0x1000).unwrap();
+        let middle = Request {
+            limit: page.last(),
+            ..want(0x1000)
+        };
+        assert_eq!(ranges.alloc(middle), Ok(page));
+        assert_eq!(ranges.fragments() as u64, count + 1);
+        let mut ranges = threes(count);
+        ranges.reserve(page).unwrap();
+        assert_eq!(ranges.fragments() as u64, count + 1);
+        assert_eq!(ranges.free_pages(), 3 * count - 1);
+    }
+}
+
+#[test]
+fn all_free_ranges_that_a_reserved_one_touches_are_cut() {
+    let mut ranges = threes(5);
+    let region = IovaRange::from_len(Iova::new(0x1000), 13 << 12).unwrap();
+    ranges.reserve(region).unwrap();
+    let left: Vec<_> = ranges.gaps().map(|gap| gap.start().get() >> 12).collect();
+    assert_eq!((left, ranges.free_pages()), (alloc::vec![0, 14, 16], 5));
+}
+
+#[test]
+fn what_went_out_in_pieces_comes_back_without_memory() {
+    const PIECES: u64 = 600;
+    let page = |at: u64| IovaRange::from_len(Iova::new(at << 12), 0x1000).unwrap();
+    let (mut one_by_one, mut aside, mut at_once) = (
+        space(0, PIECES << 12),
+        space(0, PIECES << 12),
+        space(0, PIECES << 12),
+    );
+    for at in 0..PIECES {
+        one_by_one.alloc(want(1)).unwrap();
+        aside.reserve(page(at)).unwrap();
+    }
+    let all = |ranges: &mut RangeAllocator| ranges.try_alloc(want(PIECES << 12), PIECES as usize);
+    at_once.with_room(IovaError::Memory, all).unwrap();
+    for mut ranges in [one_by_one, aside, at_once] {
+        assert_eq!(ranges.free_pages(), 0);
+        for at in (0..PIECES).step_by(2) {
+            assert!(ranges.try_free(page(at)).is_ok(), "{at}");
+        }
+        assert_eq!(ranges.fragments() as u64, PIECES / 2);
+    }
+}
+
+#[test]
+fn an_aligned_block_is_found_where_nothing_longer_is_free() {
+    let aligned = |pages: u64, lg2| Request {
+        align: PageSize::of_lg2(lg2),
+        ..want(pages << 12)
+    };
+    for pages in [3, 4] {
+        let mut ranges = space(0x4000, 4 << 12);
+        let found = ranges.alloc(aligned(pages, 14)).unwrap();
+        assert_eq!(found.start(), Iova::new(0x4000));
+    }
+    // What lies above is aligned and too short.
+    let mut ranges = space(0, 64 << 12);
+    ranges.alloc(want(64 << 12)).unwrap();
+    for (first, pages) in [(8, 8), (32, 2)] {
+        let free = IovaRange::from_len(Iova::new(first << 12), pages << 12).unwrap();
+        ranges.free(free).unwrap();
+    }
+    let found = ranges.alloc(aligned(8, 13)).unwrap();
+    assert_eq!(found.start(), Iova::new(8 << 12));
+}

@@ -7,6 +7,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 
 mod audit;
+mod places;
+mod short;
 mod steps;
 use crate::addr::CpuId;
 use crate::platform::{Clock, Nanos, SpinCpus};
@@ -56,9 +58,15 @@ fn bytes(bytes: u64) -> Request {
 
 const MIB: u64 = 1 << 20;
 
-fn one_cpu(window: IovaRange) -> IovaSpace<SpinCpus<Still, fn() -> CpuId>> {
+type OneCpu = IovaSpace<SpinCpus<Still, fn() -> CpuId>>;
+
+fn one_cpu(window: IovaRange) -> OneCpu {
+    one_cpu_with(window, IovaOptions::default())
+}
+
+fn one_cpu_with(window: IovaRange, options: IovaOptions) -> OneCpu {
     let cpus = SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId);
-    IovaSpace::new(cpus, window, PageSize::SIZE_4K, IovaOptions::default()).unwrap()
+    IovaSpace::new(cpus, window, PageSize::SIZE_4K, options).unwrap()
 }
 
 #[test]

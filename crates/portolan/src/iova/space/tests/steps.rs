@@ -122,5 +122,5 @@ fn a_bulk_takes_the_lock_once_for_many() {
         .collect();
     let mut most = 0;
     assert_eq!(most_steps(&space, &mut most, || space.free_all(&held)), 0);
-    assert!(most <= 30, "{most}");
+    assert!((2..=30).contains(&most), "{most}");
 }

@@ -1,0 +1,156 @@
+//! Where free addresses are: in the ranges, in depots, in magazines; and that none is lost.
+
+use super::*;
+
+/// Granules that are free, wherever they are.
+fn free(space: &IovaSpace<impl Cpus>) -> u64 {
+    let stats = space.stats();
+    stats.free + stats.in_magazines + stats.in_depots
+}
+
+fn take(space: &IovaSpace<impl Cpus>, count: usize, length: u64) -> Vec<IovaRange> {
+    let request = bytes(length);
+    (0..count).map(|_| space.alloc(&request).unwrap()).collect()
+}
+
+#[test]
+fn every_granule_is_counted_where_it_is() {
+    let options = IovaOptions {
+        rounds: 4,
+        refill: 4,
+        ..IovaOptions::default()
+    };
+    for pages in [1u64, 4] {
+        let space = one_cpu_with(window(0, 64 * MIB - 1), options);
+        let total = free(&space);
+        let held = take(&space, 40, pages << 12);
+        assert_eq!(free(&space), total - 40 * pages);
+        assert_eq!(space.free_all(&held), 0);
+        let stats = space.stats();
+        assert_eq!(free(&space), total);
+        assert!(stats.in_magazines > 0 && stats.in_depots > 0);
+        assert!(stats.given > 0 && stats.taken > 0 && stats.exchanges > 0);
+    }
+}
+
+#[test]
+fn a_request_for_all_gets_what_lies_in_a_depot() {
+    let all = window(0, 4 * MIB - 1);
+    let space = one_cpu(all);
+    let held = take(&space, 1024, 4096);
+    assert_eq!(space.free_all(&held), 0);
+    assert!(space.stats().in_depots > 0);
+    assert_eq!(space.alloc(&bytes(4 * MIB)), Ok(all));
+}
+
+#[test]
+fn a_timer_empties_a_depot_that_nobody_needs() {
+    let space = one_cpu(window(0, 4 * MIB - 1));
+    let held = take(&space, 1024, 4096);
+    assert_eq!(space.free_all(&held), 0);
+    let before = space.stats();
+    space.trim();
+    space.trim();
+    let after = space.stats();
+    assert!(before.in_depots > 0 && after.in_depots == 0);
+    assert_eq!(after.in_magazines, before.in_magazines);
+    assert_eq!(free(&space), 1024);
+}
+
+#[test]
+fn trimming_all_leaves_nothing_in_caches_low_or_high() {
+    let space = one_cpu(window(0, (1 << 40) - 1));
+    let total = free(&space);
+    let low = Request {
+        limit: Iova::new(u64::from(u32::MAX)),
+        ..bytes(4096)
+    };
+    let mut held = take(&space, 10, 4096);
+    held.extend((0..10).map(|_| space.alloc(&low).unwrap()));
+    assert_eq!(space.free_all(&held), 0);
+    space.trim_all();
+    let stats = space.stats();
+    assert_eq!((stats.free, stats.fragments), (total, 1));
+}
+
+#[test]
+fn what_is_set_aside_is_given_out_by_no_cache() {
+    let space = one_cpu(window(0, 4 * MIB - 1));
+    let held = take(&space, 1024, 4096);
+    assert_eq!(space.free_all(&held), 0);
+    let aside = window(0x8000, 0xffff);
+    space.reserve(aside).unwrap();
+    assert_eq!(free(&space), 1024 - 8);
+    let mut given = 0;
+    while let Ok(range) = space.alloc(&bytes(4096)) {
+        assert!(!range.overlaps(aside), "{range:?}");
+        given += 1;
+    }
+    assert_eq!(given, 1024 - 8);
+}
+
+#[test]
+fn a_handler_gets_a_magazine_of_the_depot_and_loses_no_block() {
+    let cpu = Arc::new(AtomicU64::new(0));
+    let all = window(0, 4 * MIB - 1);
+    let options = IovaOptions::default();
+    let space = IovaSpace::new(Chosen(cpu.clone()), all, PageSize::SIZE_4K, options).unwrap();
+    let held = take(&space, 1024, 4096);
+    assert_eq!(space.free_all(&held), 0);
+    cpu.store(1, Ordering::Relaxed);
+    let before = space.stats();
+    space.try_alloc(&bytes(4096)).unwrap();
+    let after = space.stats();
+    assert!(after.in_depots < before.in_depots && after.free == before.free);
+    for out in 2..200 {
+        space.try_alloc(&bytes(4096)).unwrap();
+        assert_eq!(free(&space), 1024 - out);
+    }
+}
+
+#[test]
+fn blocks_too_high_for_a_device_are_not_added_to() {
+    let space = one_cpu(window(0, (1 << 31) - 1));
+    let refill = u64::from(IovaOptions::default().refill);
+    take(&space, 1, 4096);
+    assert_eq!(space.stats().in_magazines, refill - 1);
+    let low = Request {
+        limit: Iova::new(MIB - 1),
+        ..bytes(4096)
+    };
+    assert!(space.alloc(&low).unwrap().last() <= low.limit);
+    assert_eq!(space.stats().in_magazines, refill - 1);
+}
+
+#[test]
+fn fresh_blocks_are_two_mebibytes_at_most() {
+    for (order, blocks) in [(0, 16), (5, 16), (6, 8), (8, 2), (9, 1)] {
+        let space = one_cpu(window(0, (1 << 31) - 1));
+        take(&space, 1, 4096 << order);
+        let left = (blocks - 1) << order;
+        assert_eq!(space.stats().in_magazines, left, "{order}");
+    }
+}
+
+#[test]
+fn fresh_blocks_across_the_end_of_the_low_zone_are_kept_apart() {
+    let end = 1u64 << 32;
+    let all = window(end - (1024 << 12), end + (1024 << 12) - 1);
+    let space = one_cpu(all);
+    space
+        .reserve(window(end + (8 << 12), all.last().get()))
+        .unwrap();
+    // Eight of the sixteen lie above.
+    let first = take(&space, 1, 4096)[0];
+    assert_eq!(first.start().get(), end - (8 << 12));
+    assert_eq!(free(&space), 1024 + 8 - 1);
+    for kind in Kind::all() {
+        let mut blocks = Vec::new();
+        space.caches[0]
+            .0
+            .with(|cache| blocks.extend(cache.of(kind).blocks()));
+        for start in blocks {
+            assert_eq!(space.classes.kind_at(kind, start), kind);
+        }
+    }
+}
