@@ -2,6 +2,7 @@
 
 use super::*;
 use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry;
 
 impl GapTree {
     /// Height, greatest length and greatest order below `at`, each looked up anew.
@@ -59,7 +60,7 @@ fn the_order_is_that_of_the_greatest_aligned_block() {
 
 #[test]
 fn changes_leave_it_balanced_and_its_sums_right() {
-    let mut state = 0x7ee5_eedu64;
+    let mut state = 0x07ee_5eed_u64;
     let mut random = |below: u64| {
         state ^= state << 13;
         state ^= state >> 7;
@@ -72,11 +73,10 @@ fn changes_leave_it_balanced_and_its_sums_right() {
         let first = random(200) * 16;
         // Grows, shrinks, and grows again.
         if random(100) < if step / 500 % 2 == 0 { 70 } else { 30 } {
-            if !gaps.contains_key(&first) {
-                let gap = gap(first, first + random(15));
+            if let Entry::Vacant(place) = gaps.entry(first) {
+                let gap = *place.insert(gap(first, first + random(15)));
                 tree.prepare(tree.len() + 1).unwrap();
                 tree.insert(gap);
-                gaps.insert(first, gap);
             }
         } else {
             assert_eq!(tree.remove(first), gaps.remove(&first));
