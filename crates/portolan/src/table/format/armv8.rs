@@ -258,7 +258,7 @@ impl<const G: u32> Armv8Stage1<G> {
     pub const MAIR: u64 = 0x04ff;
 
     fn attributes(&self, access: Access) -> Result<u64, AccessError> {
-        if !access.intersects(Access::READ | Access::WRITE) {
+        if !access.intersects(Access::READ.union(Access::WRITE)) {
             return Err(AccessError { access });
         }
         let mut raw = AP_UNPRIVILEGED | SH_INNER | NOT_GLOBAL;
@@ -298,7 +298,7 @@ impl<const G: u32> Armv8Stage1<G> {
 
 impl<const G: u32> Armv8Stage2<G> {
     fn attributes(&self, access: Access) -> Result<u64, AccessError> {
-        if !access.intersects(Access::READ | Access::WRITE) {
+        if !access.intersects(Access::READ.union(Access::WRITE)) {
             return Err(AccessError { access });
         }
         let memory = if access.contains(Access::DEVICE) {
@@ -345,3 +345,6 @@ const _: () = {
     assert!(live & ACCESSED == 0);
     assert!(LIVE_LOW << LIVE_LOW_SHIFT < ACCESSED);
 };
+
+#[cfg(test)]
+mod tests;

@@ -133,7 +133,7 @@ const fn absent(raw: u64) -> Entry {
 
 /// The bits of `read` and `write` that `access` asks for, in a format that grants nothing else.
 fn data_access(access: Access, read: u64, write: u64) -> Result<u64, AccessError> {
-    let wanted = access.intersection(Access::READ | Access::WRITE);
+    let wanted = access.intersection(Access::READ.union(Access::WRITE));
     if wanted.is_empty() || access.contains(Access::EXECUTE) {
         return Err(AccessError { access });
     }
@@ -262,3 +262,6 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
 pub const fn span_lg2<F: Format>(level: u32) -> u32 {
     F::GRANULE.lg2() + level * F::INDEX_LG2
 }
+
+#[cfg(test)]
+mod tests;
