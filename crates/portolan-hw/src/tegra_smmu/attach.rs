@@ -112,9 +112,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         }
         if group.enables == Enables::Writable {
             for (n, register) in reg::ENABLES.into_iter().enumerate() {
-                let here = |client: &&u8| reg::enables(**client) == register;
-                let clients = group.clients.iter().filter(here);
-                let bits = clients.fold(0, |bits, client| bits | 1u32 << (client % 32));
+                let bits = reg::enable_bits(group.clients.iter().copied(), register);
                 let before = enables[n];
                 let after = match passed {
                     true => before & !bits,
@@ -131,7 +129,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
             self.write(WriteKind::SwgroupAsid, group.register, value);
         }
         // Read, it has taken effect; so has everything before it.
-        self.must_hold(group.register, asid::ENABLE | asid::VALUE, value)
+        self.must_hold(group.register, asid::BOTH, value)
     }
 }
 

@@ -31,16 +31,6 @@ impl Chip {
         Self::Tegra210,
     ];
 
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tegra30 => "tegra30",
-            Self::Tegra114 => "tegra114",
-            Self::Tegra124 => "tegra124",
-            Self::Tegra210 => "tegra210",
-        }
-    }
-
     /// Number of address spaces.
     pub const fn asids(self) -> u32 {
         match self {
@@ -130,7 +120,8 @@ impl Chip {
         ptc_config::ENABLE | limit | ptc_config::INDEX_MAP
     }
 
-    /// The part of [`reg::TLB_FLUSH`] that restricts it to one address space.
+    /// The part of [`reg::TLB_FLUSH`] that restricts it to one address space; alone it is of all
+    /// addresses ([`tlb_flush::ALL`]).
     pub const fn flush_asid(self, asid: u32) -> u32 {
         let asid = asid & (self.asids() - 1);
         let lsb = match self.asids() {
@@ -144,9 +135,8 @@ impl Chip {
     pub fn enables(self, n: usize) -> u32 {
         let writable = |group: &&Swgroup| group.enables == swgroup::Enables::Writable;
         let groups = self.swgroups().iter().filter(writable);
-        let clients = groups.flat_map(|group| group.clients);
-        clients
-            .filter(|&&client| reg::ENABLES.get(n) == Some(&reg::enables(client)))
-            .fold(0, |bits, client| bits | 1 << (client % 32))
+        let clients = groups.flat_map(|group| group.clients.iter().copied());
+        let register = reg::ENABLES.get(n).copied();
+        register.map_or(0, |register| reg::enable_bits(clients, register))
     }
 }

@@ -30,8 +30,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         let high = status >> err::HIGH_LSB & err::HIGH;
         let iova = Iova::new(u64::from(high) << 32 | u64::from(low));
         let client = (status & err::CLIENT) as u8;
-        let mut groups = shared.chip.swgroups().iter();
-        let Some(group) = groups.find(|group| group.clients.contains(&client)) else {
+        let Some(group) = shared.chip.swgroup_of_client(client) else {
             // Of a client that is not behind the SMMU there is nothing to say here.
             return Ok(Some(FaultEvent::Lost));
         };
@@ -40,9 +39,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         let kind = status >> err::TYPE_LSB & err::TYPE;
         let reason = match kind {
             err::TYPE_PAGE if blocked => FaultReason::Blocked,
-            err::TYPE_PAGE if status & (err::READABLE | err::WRITABLE) == 0 => {
-                FaultReason::NotMapped
-            }
+            err::TYPE_PAGE if status & err::THERE == 0 => FaultReason::NotMapped,
             err::TYPE_PAGE => FaultReason::Permission,
             err::TYPE_DECERR => FaultReason::AddressSize,
             code => FaultReason::Other { code },

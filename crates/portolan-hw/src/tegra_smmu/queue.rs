@@ -118,8 +118,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
             Command::Context { context } => {
                 self.tables = TablesLeft::Yes;
                 self.forget_tables(Depth::AllLevels);
-                let value = chip.flush_asid(context.get()) | tlb_flush::ALL;
-                (value, WriteKind::TlbAsid)
+                (chip.flush_asid(context.get()), WriteKind::TlbAsid)
             }
             Command::Global | Command::Configuration { .. } => {
                 self.tables = TablesLeft::Yes;

@@ -185,7 +185,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
 
     /// Drops all translations of an address space.
     pub(super) fn forget_asid(&self, id: u32) {
-        let value = self.chip.flush_asid(id) | tlb_flush::ALL;
+        let value = self.chip.flush_asid(id);
         self.write(WriteKind::TlbAsid, reg::TLB_FLUSH, value);
     }
 

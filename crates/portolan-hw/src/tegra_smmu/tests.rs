@@ -1,5 +1,6 @@
 //! The driver over registers that remember what was written, with values worked out by hand.
 
+mod edges;
 mod failing;
 
 use alloc::sync::Arc;

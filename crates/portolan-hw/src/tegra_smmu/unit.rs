@@ -121,6 +121,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// Each swgroup is named before its clients are translated, so that no client is translated by
     /// what is not its own.
     fn start(&self, enables: EnableBits) -> Result<(), IommuError> {
+        const TO_BLOCKED: u32 = asid::ENABLE | BLOCKED;
         let shared = &*self.shared;
         let chip = shared.chip;
         shared.set_power(Power::On);
@@ -128,8 +129,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
         shared.write(WriteKind::Config, reg::TLB_CONFIG, chip.tlb_config());
         shared.set_directory(BLOCKED, shared.nothing);
         for group in chip.swgroups() {
-            let value = asid::ENABLE | BLOCKED;
-            shared.write(WriteKind::SwgroupAsid, group.register, value);
+            shared.write(WriteKind::SwgroupAsid, group.register, TO_BLOCKED);
         }
         for (register, bits) in reg::ENABLES.into_iter().zip(enables) {
             if bits != 0 {
@@ -144,8 +144,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
             shared.must_hold(register, bits, bits)?;
         }
         for group in chip.swgroups() {
-            let mask = asid::ENABLE | asid::VALUE;
-            shared.must_hold(group.register, mask, asid::ENABLE | BLOCKED)?;
+            shared.must_hold(group.register, asid::BOTH, TO_BLOCKED)?;
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Registers, as offsets in the memory controller's window, and their fields.
 
+use core::ops::BitOr as _;
+
 /// What happened, a bit for each kind; written ones clear it.
 pub const INTSTATUS: usize = 0x000;
 /// Who was refused, and why.
@@ -59,6 +61,8 @@ pub mod asid {
     pub const VALUE: u32 = 0x7f;
     /// In a swgroup's register: it is translated.
     pub const ENABLE: u32 = 1 << 31;
+    /// Both.
+    pub const BOTH: u32 = VALUE | ENABLE;
 }
 
 /// [`PTB_DATA`].
@@ -129,6 +133,8 @@ pub mod err {
     pub const READABLE: u32 = 1 << 27;
     /// The page can be written.
     pub const WRITABLE: u32 = 1 << 26;
+    /// The page can be accessed in some way.
+    pub const THERE: u32 = READABLE | WRITABLE;
     /// Lowest of the two address bits above [`super::ERR_ADR`].
     pub const HIGH_LSB: u32 = 20;
     /// Their mask, shifted down.
@@ -142,6 +148,12 @@ pub mod err {
 /// The register with the enable bit of `client`, which is bit `client % 32`.
 pub const fn enables(client: u8) -> usize {
     ENABLES[client as usize / 32 % ENABLES.len()]
+}
+
+/// The enable bits of those of `clients` that are in `register`.
+pub fn enable_bits(clients: impl Iterator<Item = u8>, register: usize) -> u32 {
+    let here = clients.filter(|&client| enables(client) == register);
+    here.map(|client| 1 << (client % 32)).fold(0, u32::bitor)
 }
 
 /// Registers of enable bits, 32 clients each.

@@ -1,0 +1,183 @@
+//! Each chip's own words, the first flush that is one too many, and what is left when things end.
+
+use portolan::addr::PhysRange;
+use portolan::inval::{InvalidationQueue, Step};
+use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
+use portolan::platform::{OutOfTableMemory, TableMem};
+
+use super::super::{TegraTables, tables};
+use super::*;
+use crate::firmware::reservations::Reserved;
+
+#[test]
+fn each_chip_has_its_caches_set_up_by_its_own_words() {
+    // Lines of the translation buffer, turns, requests under way: the last two on newer chips only.
+    let words = [
+        (Chip::Tegra30, 0x2000_0010, 0x2000_003f),
+        (Chip::Tegra114, 0x2000_0020, 0x2000_003f),
+        (Chip::Tegra124, 0x3000_0020, 0x2800_003f),
+        (Chip::Tegra210, 0x3000_0030, 0x2800_003f),
+    ];
+    for (chip, buffer, tables) in words {
+        assert_eq!((chip.tlb_config(), chip.ptc_config()), (buffer, tables));
+        let (regs, smmu) = unit(chip, LOW);
+        assert_eq!((regs.get(0x14), regs.get(0x18)), (buffer, tables));
+        assert_eq!(smmu.chip(), chip);
+    }
+}
+
+#[test]
+fn a_swgroup_is_found_by_its_stream_and_by_each_of_its_clients() {
+    for chip in Chip::ALL {
+        for group in chip.swgroups() {
+            assert_eq!(chip.swgroup(group.stream), Some(group));
+            for client in group.clients {
+                assert_eq!(chip.swgroup_of_client(*client), Some(group));
+            }
+        }
+        assert_eq!(chip.swgroup(stream(u32::MAX)), None);
+    }
+}
+
+#[test]
+fn what_firmware_reserves_for_a_swgroup_is_told() {
+    let range = IovaRange::from_len(Iova::new(0x8000_0000), 0x1000).unwrap();
+    let kind = ReservedKind::Direct(RW);
+    let frames = ReservedRegion { range, kind };
+    let mut config = Config::of(Chip::Tegra210);
+    let reserved = Reserved::one(stream(23), frames);
+    config.reserved.add(reserved).unwrap();
+    let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
+    let smmu = TegraSmmu::enable(Regs::new(), tables, Arc::new(Ticks::default()), config);
+    let smmu = smmu.unwrap();
+    let of = |n| {
+        let mut found = Vec::new();
+        smmu.reserved(stream(n), &mut |region| found.push(region));
+        found
+    };
+    assert_eq!((of(23), of(6)), (alloc::vec![frames], alloc::vec![]));
+}
+
+/// A plan that changes lines of tables and has no translation forgotten.
+fn clean(smmu: &Smmu, bytes: u64) {
+    let start = PhysAddr::new(0x2_8000_4000);
+    let lines = PhysRange::from_len(start, bytes).unwrap();
+    let steps = [Step::Clean(lines), Step::CleanBarrier];
+    smmu.queue().execute(&mut steps.into_iter()).unwrap();
+}
+
+#[test]
+fn lines_are_flushed_one_by_one_up_to_a_number_and_all_at_once_beyond() {
+    let (regs, smmu) = unit(Chip::Tegra210, HIGH);
+    // Of 64 bytes: sixteen, and one more.
+    clean(&smmu, 16 * 64);
+    let lines = (0..16).flat_map(|n| [(0x9b8, 2), (0x34, 0x8000_4001 + n * 0x40)]);
+    assert_eq!(regs.take(), lines.collect::<Vec<_>>());
+    clean(&smmu, 16 * 64 + 1);
+    assert_eq!(regs.take(), [(0x34, 0)]);
+}
+
+#[test]
+fn a_plan_is_complete_when_it_returns_and_an_empty_one_touches_nothing() {
+    let (regs, smmu) = unit(Chip::Tegra210, HIGH);
+    let read_back = |work: &dyn Fn()| {
+        let before = smmu.counts();
+        work();
+        smmu.counts().since(&before).of(WriteKind::ReadBack)
+    };
+    assert_eq!(read_back(&|| clean(&smmu, 64)), 1);
+    regs.take();
+    let nothing = || smmu.queue().execute(&mut core::iter::empty()).unwrap();
+    assert_eq!(read_back(&nothing), 0);
+    assert_eq!(regs.take(), []);
+    // Flushed with a translation, they are not flushed again.
+    let domain = smmu.domain().unwrap();
+    let mut owed = Gather::new();
+    let (iova, pa) = (Iova::new(0x1000), PhysAddr::new(0x9000_0000));
+    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    let before = smmu.counts();
+    sync(&domain, owed);
+    let syncs = smmu.counts().since(&before).of(WriteKind::ReadBack);
+    assert_eq!(syncs, 1);
+}
+
+#[test]
+fn a_unit_that_does_not_turn_translation_on_is_not_waited_for_forever() {
+    let regs = Regs::new();
+    regs.loses.store(0x10, Ordering::Relaxed);
+    let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 8));
+    let config = Config::of(Chip::Tegra210);
+    let smmu = TegraSmmu::enable(regs, tables, Arc::new(Ticks::default()), config);
+    let awaited = Awaited::Control;
+    assert!(matches!(smmu.err(), Some(IommuError::TimedOut { awaited: of, .. }) if of == awaited));
+}
+
+#[test]
+fn a_unit_that_is_dropped_blocks_its_streams_and_domains_free_their_tables() {
+    let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 64));
+    let regs = Regs::new();
+    let config = Config::of(Chip::Tegra210);
+    let smmu: Smmu =
+        TegraSmmu::enable(regs.clone(), tables.clone(), Arc::default(), config).unwrap();
+    let before = tables.live();
+    let domain = Arc::new(smmu.domain().unwrap());
+    let mut owed = Gather::new();
+    let (iova, pa) = (Iova::new(0x1000), PhysAddr::new(0x9000_0000));
+    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
+    sync(&*domain, owed);
+    smmu.attach(stream(23), &domain).unwrap();
+    assert_eq!(tables.live(), before + 2);
+    regs.take();
+    drop(smmu);
+    assert_eq!(regs.take(), [(0x280, 0x8000_0000)]);
+    drop(domain);
+    assert_eq!(tables.live(), before);
+    assert_eq!(regs.get(0x10), 1, "translation stays on");
+}
+
+#[test]
+fn a_unit_that_was_let_go_of_is_off_and_left_alone() {
+    let tables: Tables = Arc::new(SlabTables::new(HIGH, PageSize::SIZE_4K, 64));
+    let regs = Regs::new();
+    let config = Config::of(Chip::Tegra210);
+    let smmu: Smmu =
+        TegraSmmu::enable(regs.clone(), tables.clone(), Arc::default(), config).unwrap();
+    let domain = smmu.domain().unwrap();
+    smmu.release().unwrap();
+    assert_eq!(regs.get(0x10), 0);
+    regs.take();
+    // It is somebody else's now.
+    drop(domain);
+    assert_eq!((regs.take(), tables.live()), (alloc::vec![], 0));
+}
+
+/// Memory that counts barriers.
+struct Barriers(SlabTables<AtomicU32>, AtomicUsize);
+
+impl TableMem<AtomicU32> for Barriers {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.0.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.0.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU32] {
+        self.0.table(table, size)
+    }
+
+    fn clean_barrier(&self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn lines_that_are_written_back_are_awaited() {
+    let slab = SlabTables::new(LOW, PageSize::SIZE_4K, 4);
+    let memory = Arc::new(Barriers(slab, AtomicUsize::new(0)));
+    let noted: tables::Noted<Ticks> = Arc::default();
+    let tables = TegraTables::new(memory.clone(), noted, 32);
+    tables.clean_barrier();
+    assert_eq!(memory.1.load(Ordering::Relaxed), 1);
+}
