@@ -161,18 +161,16 @@ impl<P: Cpus> Group<P> {
     /// Whether the caller may submit beside the batches, where `most` may; it has to say when it is
     /// done.
     fn step_beside(&self, most: usize) -> bool {
-        let order = Ordering::Relaxed;
-        let mut there = self.beside.load(order);
-        while there < most as u64 {
-            let joined = self
-                .beside
-                .compare_exchange_weak(there, there + 1, order, order);
-            match joined {
-                Ok(_) => return true,
-                Err(now) => there = now,
-            }
+        let most = most as u64;
+        if most == 0 || self.beside.load(Ordering::Relaxed) >= most {
+            return false;
         }
-        false
+        // One addition, not a loop: many CPUs come at once, and few of them find a place.
+        let joined = self.beside.fetch_add(1, Ordering::Relaxed) < most;
+        if !joined {
+            self.step_back();
+        }
+        joined
     }
 
     fn step_back(&self) {
