@@ -3,7 +3,9 @@
 mod contexts;
 mod faults;
 mod mock;
+mod model;
 mod quirks;
+mod stalls;
 mod taking_over;
 
 use super::*;
@@ -47,6 +49,22 @@ fn nonsense_names_the_register() {
     assert_eq!(offset(Features::decode(ID0, ID1, ID2 | 0xf0)), Some(0x28));
     let no_tables = Features::decode(ID0, ID1, ID2 & !(7 << 12));
     assert_eq!(no_tables, Err(IommuError::Unsupported));
+}
+
+#[test]
+fn a_unit_has_as_many_banks_as_pages_and_128_at_most() {
+    let banks = |pages_code: u32, second: u32, all: u32| {
+        let id1 = pages_code << 28 | second << 16 | all;
+        Features::decode(ID0, id1, ID2).map(|features| features.banks)
+    };
+    // 128 and 256 pages.
+    assert_eq!(banks(6, 0, 128), Ok(128));
+    assert_eq!(banks(7, 0, 128), Ok(128));
+    assert!(banks(7, 0, 129).is_err());
+    // Two pages; all banks of the second stage.
+    assert_eq!(banks(0, 2, 2), Ok(2));
+    assert!(banks(0, 0, 3).is_err());
+    assert!(banks(0, 3, 2).is_err());
 }
 
 #[test]

@@ -41,6 +41,26 @@ fn a_first_stage_has_its_attributes_and_its_number() {
 }
 
 #[test]
+fn a_first_stage_says_its_granule() {
+    // 64 KiB is 1, 16 KiB is 2.
+    let options = DomainOptions::default();
+    let granule = |regs: &Regs| regs.get(bank(0, 0x30)) >> 14 & 3;
+    let (regs, unit) = enable_with(Regs::new(), Config::default(), PageSize::SIZE_64K);
+    let unit = unit.unwrap();
+    let _domain = unit.first_stage::<16>(&options).unwrap();
+    assert_eq!(granule(&regs), 1);
+    // Index 0 is write-back memory, index 1 a device's.
+    assert_eq!(
+        (regs.get(bank(0, 0x38)), regs.get(bank(0, 0x3c))),
+        (0x04ff, 0)
+    );
+    let (regs, unit) = enable_with(Regs::new(), Config::default(), PageSize::of_lg2(14));
+    let unit = unit.unwrap();
+    let _domain = unit.first_stage::<14>(&options).unwrap();
+    assert_eq!(granule(&regs), 2);
+}
+
+#[test]
 fn a_second_stage_has_its_number_and_begins_where_its_width_allows() {
     let (regs, unit) = enable(Regs::new(), Config::default());
     let unit = unit.unwrap();

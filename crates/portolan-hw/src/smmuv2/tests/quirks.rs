@@ -1,9 +1,9 @@
 //! What implementations and boards differ in.
 
-use portolan::inval::Walker;
+use portolan::inval::{Quirks, WalkFlush, Walker};
 use portolan::iommu::{Domain, IommuError};
 
-use super::super::{Config, DomainOptions, Has, Implementation, Prefetch};
+use super::super::{Config, DomainOptions, Has, Implementation, Inherited, Prefetch, WaitForSafe};
 use super::mock::{Auxiliary, PAGE, Regs, bank, enable};
 use crate::overrides::CoherencyOverride;
 
@@ -143,4 +143,41 @@ fn numbers_end_where_their_fields_do() {
     drop(last);
     assert!(unit.second_stage::<12>(&options).is_ok());
     assert!(matches!(with(u16::MAX), Err(IommuError::Unsupported)));
+    // The last of four banks has 65534, or 65535, which is one more than there may be.
+    assert!(with(u16::MAX - 5).is_ok());
+    assert!(matches!(with(u16::MAX - 4), Err(IommuError::Unsupported)));
+}
+
+#[test]
+fn a_model_of_firmware_s_table_is_an_implementation() {
+    use Implementation::{Arm, Mmu500, ThunderX};
+    let thunderx = ThunderX { banks_before: 9 };
+    // Version 1 and 2, Corelink MMU-400, MMU-500, MMU-401, ThunderX.
+    let models = [Arm, Arm, Arm, Mmu500, Arm, thunderx].map(Some);
+    let found: [_; 6] =
+        core::array::from_fn(|model| Implementation::of_iort_model(model as u32, 9));
+    assert_eq!(found, models);
+    assert_eq!(Implementation::of_iort_model(6, 9), None);
+    assert_eq!(Implementation::of_iort_model(u32::MAX, 9), None);
+}
+
+#[test]
+fn only_qualcomm_s_units_have_walks_flushed_by_context_and_few_pages_named() {
+    let longest = portolan::platform::Nanos::from_millis(1);
+    let plain = Quirks::default();
+    for other in [Implementation::Arm, Implementation::Mmu500] {
+        assert_eq!(
+            (other.quirks(), other.inherited()),
+            (plain, Inherited::Blocked)
+        );
+    }
+    let found = [WaitForSafe::Off, WaitForSafe::On { longest }].map(|wait| {
+        let implementation = Implementation::Qualcomm(wait);
+        assert_eq!(implementation.inherited(), Inherited::PassThrough);
+        let quirks = implementation.quirks();
+        assert_eq!(quirks.walk_flush, WalkFlush::ByContext);
+        quirks.context_above
+    });
+    assert_eq!(found, [plain.context_above, 16]);
+    assert!(plain.context_above > 16);
 }
