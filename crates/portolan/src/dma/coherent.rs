@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
-use super::constraints::{Coherency, Constraints, Trust};
+use super::constraints::{Coherency, Constraints};
 use super::device::{Device, Translation};
 use super::error::MapError;
 use super::quieting::Left;
@@ -65,7 +65,6 @@ impl<P: Platform> Device<P> {
         };
         // The memory fills its pages.
         let limits = Constraints {
-            trust: Trust::Trusted,
             align: constraints.align.max(constraints.min_align_mask),
             min_align_mask: page,
             ..constraints

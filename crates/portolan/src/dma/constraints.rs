@@ -83,3 +83,23 @@ impl Constraints {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_with_so_many_bits_reaches_all_that_they_can_say() {
+        for (bits, mask) in [
+            (0, 0),
+            (1, 1),
+            (32, 0xffff_ffff),
+            (63, u64::MAX >> 1),
+            (64, u64::MAX),
+            (65, u64::MAX),
+        ] {
+            let limits = Constraints::default().address_bits(bits);
+            assert_eq!(limits.dma_mask, Iova::new(mask), "{bits}");
+        }
+    }
+}

@@ -143,10 +143,8 @@ impl Cut {
                 }
                 match middle_after {
                     None => push(middle_start, last, How::InPlace),
-                    Some(after) if after > middle_start => {
-                        push(middle_start, after - 1, How::InPlace);
-                    }
-                    Some(_) => {}
+                    // None, where it begins behind the middle's first byte or there.
+                    Some(after) => push(middle_start, after - 1, How::InPlace),
                 }
                 if tail {
                     push(tail_start, last, How::Copied);

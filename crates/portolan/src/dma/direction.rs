@@ -31,7 +31,7 @@ impl Direction {
     #[inline]
     pub(super) fn access_to(self, kind: MemoryKind) -> Access {
         match kind {
-            MemoryKind::Registers => self.access() | Access::DEVICE,
+            MemoryKind::Registers => self.access().union(Access::DEVICE),
             MemoryKind::Cached | MemoryKind::Uncached => self.access(),
         }
     }

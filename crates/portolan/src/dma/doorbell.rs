@@ -5,7 +5,6 @@
 //! before it translates (x86), the same call says that nothing has to be done.
 
 use super::Constraints;
-use super::constraints::Trust;
 use super::device::{Device, Translation};
 use super::error::MapError;
 use super::space::DmaSpace;
@@ -91,11 +90,11 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         constraints: &Constraints,
     ) -> Result<IovaRange, MapError> {
         let constraints = Constraints {
-            trust: Trust::Trusted,
             align: self.granule(),
             ..*constraints
         };
-        let (mapped, _) = self.place_kept(page, Access::WRITE | Access::DEVICE, &constraints)?;
+        let (mapped, _) =
+            self.place_kept(page, Access::WRITE.union(Access::DEVICE), &constraints)?;
         // Without memory to remember it, it is not shared.
         let _ = self.note((page, mapped), |known| &mut known.doorbells);
         Ok(mapped)

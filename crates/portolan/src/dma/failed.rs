@@ -32,3 +32,38 @@ impl<T, E: Error> Error for Failed<T, E> {
         self.error.source()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dma::MapError;
+
+    #[derive(Debug)]
+    struct Outer(MapError);
+
+    impl fmt::Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("outside")
+        }
+    }
+
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn it_says_what_its_error_says() {
+        let error = Outer(MapError::Empty);
+        let failed = Failed { error, value: () };
+        let [shown, printed] = [alloc::format!("{failed}"), alloc::format!("{failed:?}")];
+        assert_eq!(shown, "outside");
+        assert!(printed.contains("Outer(Empty)"), "{printed}");
+        assert!(
+            failed
+                .source()
+                .is_some_and(|source| source.is::<MapError>())
+        );
+    }
+}

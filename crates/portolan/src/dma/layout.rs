@@ -80,7 +80,7 @@ impl Layout {
         };
         let page = self.at.wrapping_add(lead);
         self.at = page.wrapping_add(pages);
-        let first = page | inside;
+        let first = page + inside;
         Placed { lead, first }
     }
 
@@ -119,9 +119,9 @@ impl Layout {
         let Some(boundary) = self.boundary else {
             return lead;
         };
-        let offset = |at: u64| (at | inside) & (boundary.bytes() - 1);
-        let open = match lead | inside {
-            0 => self.open,
+        let offset = |at: u64| (at + inside) & (boundary.bytes() - 1);
+        let open = match (lead, inside) {
+            (0, 0) => self.open,
             _ => 0,
         };
         let here = self.cuts(boundary, offset(self.at.wrapping_add(lead)), bytes, open);
@@ -258,6 +258,48 @@ mod tests {
                         best,
                         "{max} {first} {second}"
                     );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_aligned_to_itself_or_to_the_boundary() {
+        let layout = Layout::new(Iova::new(0), PageSize::SIZE_4K, &limits(9, 16, 12));
+        for (bytes, lg2) in [
+            (1, 12),
+            (0x1000, 12),
+            (0x1001, 13),
+            (0x3000, 14),
+            (0x8001, 16),
+            (1 << 40, 16),
+            (u64::MAX, 16),
+        ] {
+            assert_eq!(layout.alignment(bytes), PageSize::of_lg2(lg2), "{bytes:#x}");
+        }
+    }
+
+    /// Against bytes that are put into segments one by one.
+    #[test]
+    fn cuts_are_those_of_byte_after_byte() {
+        let boundary = PageSize::of_lg2(4);
+        for max in 1..=20 {
+            let constraints = Constraints {
+                max_segment: NonZeroU64::new(max).unwrap(),
+                ..limits(1, 14, 12)
+            };
+            let layout = Layout::new(Iova::new(0), PageSize::SIZE_4K, &constraints);
+            for (offset, bytes) in (0..16).flat_map(|at| (1..50).map(move |bytes| (at, bytes))) {
+                for open in 0..=max.min(offset) {
+                    let (mut added, mut last) = (0, open);
+                    for at in offset..offset + bytes {
+                        let begins = at % 16 == 0 || last == 0 || last == max;
+                        added += u64::from(begins);
+                        last = if begins { 1 } else { last + 1 };
+                    }
+                    let cuts = layout.cuts(boundary, offset, bytes, open);
+                    let context = (max, offset, bytes, open);
+                    assert_eq!((cuts.added, cuts.last), (added, last), "{context:?}");
                 }
             }
         }

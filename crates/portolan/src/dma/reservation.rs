@@ -196,7 +196,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             .map(at, pa, wanted, access, &mut self.owed)?;
         self.space.trace_map(at, &[memory]);
         self.linked += wanted;
-        Ok(Iova::new(at.get() | inside))
+        Ok(Iova::new(at.get() + inside))
     }
 
     /// Makes everything linked so far reachable.

@@ -252,7 +252,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         constraints: &Constraints,
     ) -> Result<(DmaRange, Iova), MapError> {
         let access = match memory.memory_kind() {
-            MemoryKind::Registers => access | Access::DEVICE,
+            MemoryKind::Registers => access.union(Access::DEVICE),
             MemoryKind::Cached | MemoryKind::Uncached => access,
         };
         let (range, first) = self.place_kept(memory.memory(), access, constraints)?;

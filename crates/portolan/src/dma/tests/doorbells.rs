@@ -112,3 +112,18 @@ fn a_doorbell_is_not_mapped_in_a_broken_space() {
     let refused = device.map_doorbell(doorbell(RING));
     assert_eq!(refused, Err(MapError::Broken(TIMED_OUT)));
 }
+
+#[test]
+fn a_doorbell_needs_a_page_whatever_a_device_s_buffers_are_aligned_to() {
+    let rig = Rig::new(&Setup {
+        window: range(0x10_0000, 0x4f_ffff),
+        ..Setup::default()
+    });
+    let aligned = Constraints {
+        align: crate::addr::PageSize::of_lg2(24),
+        ..Constraints::default()
+    };
+    let device = device_of(&rig, 1, aligned);
+    let rung = device.map_doorbell(doorbell(RING)).unwrap();
+    assert_eq!(rig.space.domain.translate(rung).unwrap().pa.get(), RING);
+}

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::rig::Hardware;
 use crate::addr::{PhysAddr, PhysRange};
-use crate::platform::{DataCache, Mmio, Nanos, Platform, SpinLock};
+use crate::platform::{DataCache, Mmio, Nanos, Platform, SpinLock, Tracer};
 
 /// The platform of a test.
 #[derive(Clone, Debug)]
@@ -95,6 +95,10 @@ unsafe impl Platform for Machine {
 
     fn invalidate(&self, lines: PhysRange) {
         self.0.dropped.lock().push(lines);
+    }
+
+    fn tracer(&self) -> Option<&dyn Tracer> {
+        self.0.lines.tracer()
     }
 
     fn flush_wanted(&self) {

@@ -15,3 +15,4 @@ mod registers;
 mod rig;
 mod sequences;
 mod streams;
+mod traced;

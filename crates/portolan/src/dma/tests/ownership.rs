@@ -9,13 +9,14 @@ use core::task::{Context, Poll, Waker};
 use spin::Mutex;
 
 use super::buffers::{Pages, Word, unowned};
-use super::rig::{Cpus, Rig, Setup};
-use crate::addr::{Iova, PhysRange, StreamId};
+use super::rig::{Cpus, Rig, Setup, TIMED_OUT};
+use crate::addr::{Iova, PageSize, PhysRange, StreamId};
 use crate::dma::{
     Bidirectional, Coherency, Constraints, Device, FromDevice, MapError, Mapping, Policy,
     Reservation, ToDevice, Trust, UnmapError, reclaim_all,
 };
 use crate::inval::{Caching, Command, Depth, Step};
+use crate::iommu::{AttachError, Iommu};
 use crate::platform::DataCache;
 use crate::table::Access;
 
@@ -330,4 +331,66 @@ fn a_range_of_another_space_is_refused() {
     let (error, range) = other.space.unmap_range(range).unwrap_err();
     assert_eq!(error, UnmapError::OtherSpace);
     one.space.unmap_range(range.unwrap()).unwrap();
+}
+
+#[test]
+fn coherent_memory_is_aligned_as_far_as_the_device_keeps_bits_of_addresses() {
+    let rig = Rig::policy(Policy::Strict);
+    let constraints = Constraints {
+        min_align_mask: PageSize::SIZE_2M,
+        ..Constraints::default()
+    };
+    let device = device(&rig, constraints);
+    let rings = [0, 1, 2].map(|_| device.coherent(0x1000).unwrap());
+    for ring in &rings {
+        assert!(
+            ring.iova().is_aligned(PageSize::SIZE_2M),
+            "{:?}",
+            ring.iova()
+        );
+        // The second block of the machine's memory is not.
+        let found = rig.space.domain.translate(ring.iova()).unwrap();
+        assert_eq!(found.pa, ring.memory().start());
+    }
+    assert!(!rings[1].memory().start().is_aligned(PageSize::SIZE_2M));
+}
+
+#[test]
+fn untranslated_coherent_memory_lies_where_the_device_reaches_all_of_it() {
+    let rig = Rig::policy(Policy::Strict);
+    let unit: Arc<dyn Iommu> = rig.hardware.clone();
+    let made = |last: u64| {
+        let constraints = Constraints {
+            dma_mask: Iova::new(last),
+            ..Constraints::default()
+        };
+        let stream = StreamId::new(3);
+        let device = Device::identity(rig.cpus.clone(), unit.clone(), stream, constraints);
+        let ring = device.unwrap().coherent(0x1000);
+        ring.map(|ring| ring.memory().last().get())
+    };
+    let last = made(u64::MAX).unwrap();
+    assert_eq!(made(last), Ok(last));
+    assert!(matches!(made(last - 1), Err(MapError::AboveLimit { .. })));
+}
+
+#[test]
+fn a_device_attached_again_is_where_it_was() {
+    let rig = Rig::policy(Policy::Strict);
+    let unit: Arc<dyn Iommu> = rig.hardware.clone();
+    let (stream, limits) = (StreamId::new(3), Constraints::default());
+    let device = Device::identity(rig.cpus.clone(), unit, stream, limits).unwrap();
+    assert_eq!(device.stream(), stream);
+    device.attach_again().unwrap();
+    assert_eq!(*rig.hardware.blocked.lock(), []);
+}
+
+#[test]
+fn a_device_that_cannot_be_blocked_is_told_of() {
+    let rig = Rig::policy(Policy::Strict);
+    let limits = Constraints::default();
+    assert_eq!(device(&rig, limits).detach(), Ok(()));
+    rig.hardware.holds_on.store(true, Ordering::Relaxed);
+    let error = AttachError::Iommu(TIMED_OUT);
+    assert_eq!(device(&rig, limits).detach(), Err(error));
 }

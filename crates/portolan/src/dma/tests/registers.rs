@@ -10,8 +10,8 @@ use super::copies::Copier;
 use super::rig::{Rig, Setup, TIMED_OUT, device_of, range};
 use crate::addr::{Iova, PhysAddr, PhysRange, StreamId};
 use crate::dma::{
-    Bidirectional, Coherency, Constraints, CopyWhen, Device, FromDevice, IovaUse, MapError, Policy,
-    Reservation, ToDevice, Trust, UnmapError,
+    Bidirectional, Coherency, Constraints, CopyWhen, Device, FromDevice, IovaUse, LinkError,
+    MapError, Policy, Reservation, ToDevice, Trust, UnmapError,
 };
 use crate::platform::DataCache;
 use crate::table::Access;
@@ -192,4 +192,65 @@ fn an_address_says_what_it_is_used_for() {
     rig.space.reserve(aside).unwrap();
     assert_eq!(found(0x20_0123), IovaUse::Reserved { range: aside });
     assert_eq!(found(0x1_0000_0000), IovaUse::Outside);
+}
+
+#[test]
+fn registers_are_as_writable_as_was_asked_for() {
+    let rig = Rig::policy(Policy::Strict);
+    let limits = Constraints::default();
+    let bar = at(0xe000_0000, 0x1000);
+    for access in [Access::READ, Access::WRITE] {
+        let mapped = rig.space.map_range(registers(bar), access, &limits);
+        let (range, first) = mapped.unwrap();
+        let found = rig.space.domain.translate(first).unwrap();
+        assert_eq!(found.access.intersection(Access::READ_WRITE), access);
+        rig.space.unmap_range(range).unwrap();
+    }
+}
+
+#[test]
+fn what_does_not_fill_its_pages_is_not_linked_for_a_device_that_is_not_trusted() {
+    let rig = Rig::policy(Policy::Strict);
+    for (start, bytes, whole) in [
+        (0x8000, 0x2000, true),
+        (0x8000, 0x1800, false),
+        (0x8800, 0x1800, false),
+        (0x8800, 0x1000, false),
+        (0x8400, 0x800, false),
+    ] {
+        let memory = at(start, bytes);
+        for trust in [Trust::Untrusted, Trust::Trusted] {
+            let limits = Constraints {
+                trust,
+                ..Constraints::default()
+            };
+            let range = range(0x40_0000, 0x40_3fff);
+            let mut held = Reservation::at(rig.space.clone(), range, &limits).unwrap();
+            let linked = held.link(unowned(memory), Bidirectional);
+            let expected = match whole || trust == Trust::Trusted {
+                true => Ok(Iova::new(0x40_0000 + (start & 0xfff))),
+                false => Err(LinkError::SubPage { piece: memory }),
+            };
+            assert_eq!(linked, expected, "{memory:?} {trust:?}");
+            assert!(held.unlink().is_ok());
+        }
+    }
+}
+
+#[test]
+fn addresses_may_be_chosen_up_to_the_last_that_the_device_has() {
+    let rig = Rig::policy(Policy::Strict);
+    let chosen = range(0x40_0000, 0x40_3fff);
+    let at = |mask: u64| {
+        let limits = Constraints {
+            dma_mask: Iova::new(mask),
+            ..Constraints::default()
+        };
+        let held = Reservation::at(rig.space.clone(), chosen, &limits)?;
+        assert!(held.unlink().is_ok());
+        Ok(())
+    };
+    assert_eq!(at(chosen.last().get()), Ok(()));
+    let outside = Err(MapError::Outside { range: chosen });
+    assert_eq!(at(chosen.last().get() - 1), outside);
 }

@@ -1,9 +1,10 @@
 //! A space, its queue, its clock and its devices.
 
 use alloc::boxed::Box;
+use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use spin::Mutex;
 
 use super::machine::Machine;
@@ -17,7 +18,7 @@ use crate::iommu::{
     Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
     ReservedRegion, TagPool,
 };
-use crate::platform::{Nanos, SlabTables};
+use crate::platform::{Nanos, SlabTables, TraceEvent, Tracer};
 use crate::table::PageTable;
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 
@@ -43,6 +44,44 @@ pub(super) struct Hardware {
     pub dropped: Mutex<Vec<PhysRange>>,
     /// All that was asked for, in order.
     pub steps: Mutex<Vec<Step>>,
+    /// What was reported, if that is wanted.
+    pub lines: Lines,
+    /// What the unit has to say.
+    pub faults: Mutex<Vec<FaultEvent>>,
+    /// Whether streams cannot be blocked.
+    pub holds_on: AtomicBool,
+}
+
+/// Takes the library's events, once it was told to.
+#[derive(Debug, Default)]
+pub(super) struct Lines(Mutex<Option<Vec<String>>>);
+
+impl Lines {
+    /// Begins, and forgets what there was.
+    pub fn begin(&self) {
+        *self.0.lock() = Some(Vec::new());
+    }
+
+    /// Those since the beginning, or since the last call.
+    pub fn take(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .as_mut()
+            .map(core::mem::take)
+            .unwrap_or_default()
+    }
+
+    pub fn tracer(&self) -> Option<&dyn Tracer> {
+        let wanted = self.0.lock().is_some();
+        wanted.then_some(self)
+    }
+}
+
+impl Tracer for Lines {
+    fn event(&self, event: &TraceEvent<'_>) {
+        let line = alloc::format!("{event}");
+        self.0.lock().as_mut().unwrap().push(line);
+    }
 }
 
 /// Something that happens once, in the middle of something else.
@@ -118,7 +157,10 @@ impl Iommu for Hardware {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
         self.blocked.lock().push(stream);
         self.during_block.run();
-        Ok(())
+        match self.holds_on.load(Ordering::Relaxed) {
+            true => Err(AttachError::Iommu(TIMED_OUT)),
+            false => Ok(()),
+        }
     }
 
     fn block_pasid(&self, _stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
@@ -135,7 +177,7 @@ impl Iommu for Hardware {
     }
 
     fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
-        Ok(None)
+        Ok(self.faults.lock().pop())
     }
 }
 
