@@ -94,3 +94,41 @@ pub(crate) fn start_level<const G: u32>(format: &Armv8Stage2<G>) -> u32 {
     let fewest = if G == 12 { 2 } else { 1 };
     format.levels().saturating_sub(fewest)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_address_has_25_bits_at_least_and_as_many_as_there_are_at_most() {
+        let granules = granules([Has::Yes, Has::No, Has::Yes]).unwrap();
+        let of = |stage, g, wanted| input_lg2((stage, granules, 48), g, wanted);
+        assert_eq!(of(Has::Yes, 12, None), Ok(48));
+        for fits in [25, 26, 47, 48] {
+            assert_eq!(of(Has::Yes, 16, Some(fits)), Ok(fits));
+        }
+        let refused = Err(IommuError::Unsupported);
+        for wide in [0, 24, 49, 64, u32::MAX] {
+            assert_eq!(of(Has::Yes, 12, Some(wide)), refused, "{wide}");
+        }
+        // Without the stage, without the granule, and with one that cannot be.
+        assert_eq!(of(Has::No, 12, None), refused);
+        assert_eq!(of(Has::Yes, 14, None), refused);
+        assert_eq!(of(Has::Yes, 99, None), refused);
+    }
+
+    #[test]
+    fn a_second_stage_is_as_wide_as_the_tables_that_it_may_begin_with() {
+        // Tables of 4 KiB resolve nine bits each, four of them from 44 bits on.
+        let of_4k = [(32, 32), (39, 39), (43, 39), (44, 44), (48, 48), (52, 48)];
+        // Of 16 KiB eleven, three from 42 bits on; of 64 KiB thirteen, three from 44 bits on.
+        let of_16k = [(36, 36), (41, 36), (42, 42), (48, 47)];
+        let of_64k = [(40, 40), (42, 42), (43, 42), (44, 44), (52, 52), (60, 55)];
+        let all = [(12, &of_4k[..]), (14, &of_16k[..]), (16, &of_64k[..])];
+        for (g, widths) in all {
+            for &(lg2, width) in widths {
+                assert_eq!(second_stage_width(lg2, g), width, "{lg2} bits, 2^{g}");
+            }
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 mod ats;
 mod chips;
+mod edges;
 mod interrupts;
 pub(super) mod mock;
 mod records;

@@ -15,7 +15,7 @@ use spin::Mutex;
 const MESSAGES: [usize; 3] = [0x68, 0xb0, 0xd0];
 
 /// A unit on a scripted one that `change` was done to.
-fn changed(config: Config, change: impl FnOnce(&mut Script)) -> (Mock, Driver) {
+pub(super) fn changed(config: Config, change: impl FnOnce(&mut Script)) -> (Mock, Driver) {
     let mem = memory(64);
     let unit = mock(&mem);
     change(&mut unit.script.lock());
