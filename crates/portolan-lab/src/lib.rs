@@ -8,6 +8,7 @@
 //! * [`synthetic`]: loads that nobody recorded.
 //! * [`explain`]: why a machine's default policy is what it is.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
+//! * [`counts`]: what reports count.
 //! * [`cli`]: the command line.
 //!
 //! Not here: recording traces.
@@ -15,11 +16,13 @@
 
 mod buffers;
 pub mod cli;
+pub mod counts;
 mod csv;
 pub mod explain;
 mod fixture;
 pub mod linux;
 pub mod machines;
+mod measure;
 pub mod replay;
 pub mod reproduce;
 pub mod scale;

@@ -4,13 +4,13 @@
 
 use anyhow::{Result, bail};
 use portolan::addr::PageSize;
-use portolan::inval::{Caching, PageForm, RangeForm, WalkFlush, Walker};
+use portolan::inval::{Caching, PageForm, Quirks, RangeForm, WalkFlush, Walker};
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule, Tegra, TegraMemory,
     VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
 };
 use portolan_model::decode::TableFormat;
-use portolan_model::profile::{Price, Profile};
+use portolan_model::profile::{Event, Price, Profile};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -110,6 +110,20 @@ pub fn with_format<T: WithFormat>(format: TableFormat, task: T) -> Result<T::Out
         MachineFormat::VtdSecondStage(format) => task.run(format),
         MachineFormat::VtdFirstStage(format) => task.run(format),
     }
+}
+
+/// The machine's quirks, and the number of commands above which forgetting the whole context costs
+/// less, even if every entry of the IOTLB has to be walked for again.
+pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
+    let quirks = profile.quirks();
+    let refill = f64::from(profile.caches().iotlb.entries) * profile.price(Event::IotlbMissStep)?;
+    let pages = (profile.price(Event::CmdContext)? + refill) / profile.price(Event::CmdPage)?;
+    // From there on; a price of zero for a page saturates.
+    let context_above = quirks.context_above.min(pages as u64);
+    Ok(Quirks {
+        context_above,
+        ..quirks
+    })
 }
 
 /// A profile as `portolan machines --json` prints it.

@@ -19,8 +19,8 @@ use portolan_model::profile::Profile;
 use portolan_model::tables::Lag;
 use portolan_model::tegra_smmu::{RegisterUse, TegraChip, TegraCounts, TegraRegisters, TegraSetup};
 
-use crate::reproduce::measure::{self, CarriedOut};
-use crate::reproduce::{Counts, RegisterWrites, Way};
+use crate::counts::{Counts, RegisterWrites};
+use crate::measure::{self, CarriedOut, Way};
 
 type Memory = Arc<ModelMemory<AtomicU32>>;
 type Clock = Arc<PollingClock<Arc<TegraRegisters>>>;

@@ -1,6 +1,7 @@
 //! A trace of a few lines whose counters are worked out by hand, for every policy that translates.
 
-use portolan_lab::replay::{self, Invalidations, Policy, PolicyReport, ReplayReport};
+use portolan_lab::counts::Invalidations;
+use portolan_lab::replay::{self, Policy, PolicyReport, ReplayReport};
 use portolan_lab::trace::Reader;
 use portolan_model::profile::{Event, Profile};
 

@@ -1,6 +1,7 @@
 //! The flush-queue reproduction: counts by arithmetic, the fitted rows, and the rule.
 
-use portolan_lab::reproduce::{self, Counts, FlushQueue, Throughput};
+use portolan_lab::counts::Counts;
+use portolan_lab::reproduce::{self, FlushQueue, Throughput};
 use portolan_model::profile::{Event, Profile};
 
 fn row<'r>(of: &'r FlushQueue, stage: &str, variant: &str) -> &'r Throughput {

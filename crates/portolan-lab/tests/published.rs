@@ -1,7 +1,8 @@
 //! The recomputed tables: exact command counts, bounds on predictions, and that the prices in the
 //! machine profiles are the ones that the fit finds.
 
-use portolan_lab::reproduce::{self, Counts, Reproduction, Row};
+use portolan_lab::counts::Counts;
+use portolan_lab::reproduce::{self, Reproduction, Row};
 use portolan_model::profile::{Event, Profile};
 
 const MIB: u64 = 1 << 20;

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::Rules;
 use super::queues::{Added, Queues};
-use crate::replay::{At, Exposed, IdHasher, Invalidations};
-use crate::trace::DeviceId;
+use crate::counts::{Exposed, Invalidations};
+use crate::trace::{At, DeviceId, Mix};
 
 /// What Linux would have submitted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -75,7 +75,7 @@ pub struct Counter {
     prices: CommandPrices,
     page: u64,
     domains: BTreeMap<DeviceId, Domain>,
-    live: HashMap<u64, u64, BuildHasherDefault<IdHasher>>,
+    live: HashMap<u64, u64, BuildHasherDefault<Mix>>,
     report: LinuxReport,
 }
 

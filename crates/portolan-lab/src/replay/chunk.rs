@@ -1,12 +1,11 @@
 //! Operations of a trace, some thousands at a time, as every policy carries them out.
 
-use std::hash::Hasher;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::Direction;
 
-use crate::trace::{self, Class, OpKind, Piece};
+use crate::trace::{self, At, Class, OpKind, Piece};
 
 /// Device addresses are handed out below 2^32, as Linux does first.
 pub(super) const WINDOW_LG2: u32 = 32;
@@ -18,37 +17,6 @@ const SPAN_NS: u64 = 100 * 86_400 * 1_000_000_000;
 /// Memory for mappings whose place the trace does not tell: odd pages, so that they take single
 /// pages as scattered memory does.
 const UNKNOWN_AT: u64 = 0x1000_1000;
-
-/// Where the trace is.
-#[derive(Clone, Copy, Debug)]
-pub struct At {
-    /// The trace's time, which never steps back.
-    pub now_ns: u64,
-    /// The CPU.
-    pub cpu: u16,
-}
-
-/// Spreads consecutive numbers; the order of the map is never looked at.
-#[derive(Default)]
-pub(crate) struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64((*byte).into());
-        }
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        self.0 = (self.0 ^ id)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(29);
-    }
-}
 
 /// An operation.
 pub(super) struct Op {

@@ -21,15 +21,15 @@ use portolan_model::cpus::{Schedule, VirtualCpus};
 use portolan_model::profile::Profile;
 
 use super::bounce::{CountedPool, parts};
-use super::chunk::{Chunk, IdHasher, Kind, Map, Op, WINDOW_LG2};
+use super::chunk::{Chunk, Kind, Map, Op, WINDOW_LG2};
 use super::policy::Policy;
 use super::report::PolicyReport;
 use super::tally::{Tally, WorkPrices};
 use super::window::{Window, Windows};
 use crate::buffers::Memory;
 use crate::fixture::{Fixture, FixtureSetup, Submitting};
-use crate::reproduce::own_quirks;
-use crate::trace::Class;
+use crate::machines::own_quirks;
+use crate::trace::{Class, Mix};
 
 /// Devices that have streams of their own; a trace with more shares them.
 const MOST_DEVICES: u32 = 256;
@@ -49,7 +49,7 @@ struct Live {
 /// What CPUs share.
 struct State {
     /// Mappings; none where the map was rejected.
-    live: HashMap<u64, Option<Live>, BuildHasherDefault<IdHasher>>,
+    live: HashMap<u64, Option<Live>, BuildHasherDefault<Mix>>,
     windows: Windows,
     /// By CPU, when its last operation ended, in virtual nanoseconds.
     clocks: Vec<f64>,

@@ -14,12 +14,9 @@ mod text;
 mod warnings;
 mod window;
 
-pub use chunk::At;
-pub(crate) use chunk::IdHasher;
 pub use policy::Policy;
 pub use report::{
-    BounceCounts, DeviceCounts, Exposed, Invalidations, PolicyReport, ReplayReport, Saved,
-    TimeByCause, TraceReport,
+    BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,
 };
 pub use run::{run, run_beside, run_file};
 pub use text::text;

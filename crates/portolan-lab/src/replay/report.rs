@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
 
 /// The whole result of a replay.
@@ -123,26 +124,6 @@ pub struct Saved {
     pub syncs: u64,
 }
 
-/// Invalidation commands by kind.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Invalidations {
-    /// Single pages.
-    pub page: u64,
-    /// Ranges.
-    pub range: u64,
-    /// Whole contexts.
-    pub context: u64,
-    /// Everything.
-    pub global: u64,
-}
-
-impl Invalidations {
-    /// All commands.
-    pub fn total(&self) -> u64 {
-        self.page + self.range + self.context + self.global
-    }
-}
-
 /// Virtual time by cause, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct TimeByCause {
@@ -165,17 +146,6 @@ impl TimeByCause {
     pub fn cpu(&self) -> f64 {
         self.map + self.unmap + self.invalidation + self.sync_wait
     }
-}
-
-/// What stayed reachable after unmap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Exposed {
-    /// Most bytes at once.
-    pub max_bytes: u64,
-    /// Most of them at once that their owner could use for something else already.
-    pub reusable_bytes: u64,
-    /// Longest time from unmap to the end of the invalidation that covers it.
-    pub max_us: f64,
 }
 
 /// What the device's accesses met.

@@ -13,7 +13,7 @@ use portolan_cli::progress::Progress;
 use portolan_model::cpus::MAX_CPUS;
 use portolan_model::profile::Profile;
 
-use super::chunk::{At, Chunk};
+use super::chunk::Chunk;
 use super::lane::Lane;
 use super::policy::Policy;
 use super::report::{ReplayReport, TraceReport};
@@ -21,7 +21,7 @@ use super::text::{findings, linux_finding};
 use super::warnings::warnings;
 use crate::linux::{Counter, Rules};
 use crate::machines::{WithFormat, with_format};
-use crate::trace::{self, OpKind, Reader, Summary};
+use crate::trace::{self, At, OpKind, Reader, Summary};
 
 /// The trace that comes with the program, and its name.
 const BUNDLED: &[u8] = include_bytes!("../../../../data/traces/vtd-strict.mixed-sg-4j.trace.xz");

@@ -6,10 +6,9 @@ use portolan_model::profile::{Event, Profile};
 
 use super::bounce::CountedPool;
 use super::policy::Policy;
-use super::report::{
-    BounceCounts, DeviceCounts, Exposed, Invalidations, PolicyReport, Saved, TimeByCause,
-};
+use super::report::{BounceCounts, DeviceCounts, PolicyReport, Saved, TimeByCause};
 use super::window::Windows;
+use crate::counts::{Exposed, Invalidations};
 use crate::fixture::Fixture;
 
 /// What CPU work and commands cost on a machine, in nanoseconds.

@@ -27,8 +27,9 @@ use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Event, Profile};
 
 use super::published;
-use super::rows::{Check, Counts, FittedPrice, FlushQueue, Implied, Throughput, error_pct};
+use super::rows::{Check, FittedPrice, FlushQueue, Implied, Throughput, error_pct};
 use crate::buffers::Memory;
+use crate::counts::Counts;
 use crate::explain::Row as Decision;
 use crate::fixture::{Fixture, FixtureSetup, Submitting};
 

@@ -5,7 +5,6 @@ mod fit;
 mod flush_queue;
 mod flush_queue_text;
 mod iopf;
-pub(crate) mod measure;
 mod published;
 mod range_flush;
 mod registers;
@@ -14,36 +13,16 @@ mod smmu_v2;
 mod swiotlb;
 mod walk_flush;
 
-pub use fit::non_negative;
 pub use flush_queue::flush_queue;
 pub use flush_queue_text::flush_queue_text;
 pub use iopf::{IopfReproduction, IopfRow, WindowRow, iopf, iopf_text};
-pub use measure::{Events, Grouping, Way};
-pub use published::Direction;
-pub use rows::{
-    Check, Counts, FittedPrice, FlushQueue, Implied, RegisterWrites, Reproduction, Row, Throughput,
-};
+pub use rows::{Check, FittedPrice, FlushQueue, Implied, Reproduction, Row, Throughput};
 pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 
 use anyhow::Result;
-use portolan::inval::Quirks;
-use portolan_model::profile::{Event, Profile};
+use portolan_model::profile::Profile;
 
 use portolan_cli::display;
-
-/// The machine's quirks, and the number of commands above which forgetting the whole context costs
-/// less, even if every entry of the IOTLB has to be walked for again.
-pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
-    let quirks = profile.quirks();
-    let refill = f64::from(profile.caches().iotlb.entries) * profile.price(Event::IotlbMissStep)?;
-    let pages = (profile.price(Event::CmdContext)? + refill) / profile.price(Event::CmdPage)?;
-    // From there on; a price of zero for a page saturates.
-    let context_above = quirks.context_above.min(pages as u64);
-    Ok(Quirks {
-        context_above,
-        ..quirks
-    })
-}
 
 /// Recomputes walk flush by context, through the driver of Qualcomm's SMMUv2 on the model.
 ///

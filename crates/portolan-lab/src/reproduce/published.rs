@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use anyhow::{Result, bail};
 
 use crate::csv::{Row, rows_of};
+use crate::measure::Direction;
 
 /// `data/published/qcom-smmu-walk-flush.csv`.
 pub const WALK_FLUSH: &str = include_str!("../../../../data/published/qcom-smmu-walk-flush.csv");
@@ -20,25 +21,6 @@ pub const FLUSH_QUEUE: &str = include_str!("../../../../data/published/vtd-flush
 pub const SWIOTLB: &str = include_str!("../../../../data/published/swiotlb-fio.csv");
 /// `data/published/vfio-iopf.csv`.
 pub const IOPF: &str = include_str!("../../../../data/published/vfio-iopf.csv");
-
-/// Map or unmap.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// Mapping a scatter list.
-    Map,
-    /// Unmapping it.
-    Unmap,
-}
-
-impl Direction {
-    /// The name of the case in the published tables and in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Map => "map",
-            Self::Unmap => "unmap",
-        }
-    }
-}
 
 /// One size of the walk-flush table; microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]

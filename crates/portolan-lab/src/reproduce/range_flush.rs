@@ -16,9 +16,10 @@ use anyhow::{Result, anyhow};
 use portolan_model::profile::{Event, Profile};
 
 use super::fit;
-use super::measure::{Events, Variant, Way};
-use super::published::{self, Direction, RangeFlushSample};
+use super::published::{self, RangeFlushSample};
 use super::rows::{Check, FittedPrice, Reproduction, Row, error_pct};
+use crate::machines::own_quirks;
+use crate::measure::{Direction, Events, Variant, Way};
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "tegra210";
@@ -83,7 +84,7 @@ pub fn reproduce(
     measure: &mut dyn FnMut(Direction, u64, Way) -> Result<Events>,
 ) -> Result<Reproduction> {
     let table = published::range_flush(published::RANGE_FLUSH)?;
-    let own = super::own_quirks(profile)?;
+    let own = own_quirks(profile)?;
     let mut rows = Vec::new();
     let mut prices = Vec::new();
     for direction in [Direction::Map, Direction::Unmap] {

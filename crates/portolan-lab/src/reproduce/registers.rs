@@ -3,10 +3,9 @@
 use anyhow::{Context, Result};
 use portolan_model::profile::Profile;
 
-use super::measure::{measure_in, range};
-use super::published::Direction;
 use super::rows::Row;
-use super::{Events, Way};
+use crate::counts::RegisterWrites;
+use crate::measure::{Direction, Events, Way, measure_in, range};
 use crate::tegra_board::{Board, TABLE};
 use portolan_cli::display;
 
@@ -38,36 +37,14 @@ pub(super) fn text(rows: &[Row]) -> String {
                 display::bytes(row.size_bytes),
                 row.variant.to_owned(),
             ];
-            let numbers = [
-                of.writes,
-                of.ptc_flush_all,
-                of.ptc_flush_line,
-                of.ptc_flush_hi,
-                of.tlb_flush_asid,
-                of.tlb_flush_section,
-                of.tlb_flush_group,
-                of.read_backs,
-            ];
-            line.extend(numbers.map(display::grouped));
+            line.extend(of.columns());
             line
         })
         .collect();
     if lines.is_empty() {
         return String::new();
     }
-    let header = [
-        "case",
-        "size",
-        "variant",
-        "writes",
-        "PTC all",
-        "PTC line",
-        "PTC upper bits",
-        "TLB space",
-        "TLB 4 MiB",
-        "TLB 16 KiB",
-        "reads",
-    ];
+    let header = [&["case", "size", "variant"][..], &RegisterWrites::HEADS].concat();
     let numbers: Vec<usize> = (3..header.len()).collect();
     let table = display::table(&header, &numbers, lines);
     format!("\n\nRegisters that the driver wrote, as the model counted them\n\n{table}")

@@ -1,8 +1,8 @@
 //! What a reproduction found, as data: the keys of `portolan reproduce --json`.
 
-use portolan_model::counters::Counters;
 use serde::Serialize;
 
+use crate::counts::{Counts, RegisterWrites};
 use crate::explain::Row as Decision;
 
 /// A reproduction of one published table.
@@ -57,102 +57,6 @@ pub struct Row {
     /// Registers that a driver wrote for them, as the model counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registers: Option<RegisterWrites>,
-}
-
-/// Registers of Tegra's SMMU written by one operation, by what the write does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RegisterWrites {
-    /// All of them.
-    pub writes: u64,
-    /// The whole page-table cache.
-    pub ptc_flush_all: u64,
-    /// Upper address bits of a line of it.
-    pub ptc_flush_hi: u64,
-    /// A line of it.
-    pub ptc_flush_line: u64,
-    /// An address space in the translation buffer.
-    pub tlb_flush_asid: u64,
-    /// 4 MiB in it.
-    pub tlb_flush_section: u64,
-    /// 16 KiB in it.
-    pub tlb_flush_group: u64,
-    /// Reads that wait for what was written.
-    pub read_backs: u64,
-}
-
-impl RegisterWrites {
-    fn fields(&mut self) -> [&mut u64; 8] {
-        [
-            &mut self.writes,
-            &mut self.ptc_flush_all,
-            &mut self.ptc_flush_hi,
-            &mut self.ptc_flush_line,
-            &mut self.tlb_flush_asid,
-            &mut self.tlb_flush_section,
-            &mut self.tlb_flush_group,
-            &mut self.read_backs,
-        ]
-    }
-
-    /// Adds those of another operation.
-    pub(crate) fn add(&mut self, other: &Self) {
-        let mut other = *other;
-        for (sum, more) in self.fields().into_iter().zip(other.fields()) {
-            *sum += *more;
-        }
-    }
-
-    /// What came after `before`.
-    pub(crate) fn since(mut self, mut before: Self) -> Self {
-        for (now, before) in self.fields().into_iter().zip(before.fields()) {
-            *now -= *before;
-        }
-        self
-    }
-
-    /// Those of one of `operations`, on average, rounded down.
-    pub(crate) fn each(mut self, operations: u64) -> Self {
-        for sum in self.fields() {
-            *sum /= operations.max(1);
-        }
-        self
-    }
-}
-
-/// Invalidation commands and waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// By page.
-    pub page: u64,
-    /// By range.
-    pub range: u64,
-    /// By context.
-    pub context: u64,
-    /// Waits for completion.
-    pub sync: u64,
-}
-
-impl Counts {
-    /// What a model has counted.
-    pub(crate) fn of(counters: &Counters) -> Self {
-        let kinds = counters.invalidations;
-        Self {
-            page: kinds.page,
-            range: kinds.range,
-            context: kinds.context,
-            sync: counters.syncs,
-        }
-    }
-
-    /// What came after `before`.
-    pub(crate) fn since(self, before: Self) -> Self {
-        Self {
-            page: self.page - before.page,
-            range: self.range - before.range,
-            context: self.context - before.context,
-            sync: self.sync - before.sync,
-        }
-    }
 }
 
 /// One price that a fit found.

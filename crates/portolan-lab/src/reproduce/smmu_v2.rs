@@ -15,9 +15,8 @@ use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::profile::{Event, Profile};
 use portolan_model::smmuv2::{SmmuV2Registers, SmmuV2Setup};
 
-use super::measure::{CarriedOut, Events, Space, Way, measure_in, range};
-use super::published::Direction;
-use super::rows::Counts;
+use crate::counts::Counts;
+use crate::measure::{CarriedOut, Direction, Events, Space, Way, measure_in, range};
 
 type Clock = Arc<PollingClock<Arc<SmmuV2Registers>>>;
 type Iommu = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, Clock>;
@@ -119,7 +118,7 @@ impl Space for ThroughDriver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reproduce::Grouping;
+    use crate::measure::Grouping;
     use portolan::inval::{Preference, Quirks, WalkFlush};
 
     /// Writes of each kind for 32 MiB, as the published change counts them.

@@ -14,9 +14,10 @@ use portolan::inval::{Preference, Quirks, WalkFlush};
 use portolan_model::profile::{Event, Profile};
 
 use super::fit;
-use super::measure::{Events, Grouping, Variant, Way};
-use super::published::{self, Direction, WalkFlushRow};
+use super::published::{self, WalkFlushRow};
 use super::rows::{Check, FittedPrice, Reproduction, Row, error_pct};
+use crate::machines::own_quirks;
+use crate::measure::{Direction, Events, Grouping, Variant, Way};
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "sm8150";
@@ -139,7 +140,7 @@ pub fn reproduce(
     measure: &mut dyn FnMut(Direction, u64, Way) -> Result<Events>,
 ) -> Result<Reproduction> {
     let table = published::walk_flush(published::WALK_FLUSH)?;
-    let own = super::own_quirks(profile)?;
+    let own = own_quirks(profile)?;
     let mut rows = Vec::new();
     let mut prices = Vec::new();
     for direction in [Direction::Map, Direction::Unmap] {

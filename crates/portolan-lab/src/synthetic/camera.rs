@@ -10,8 +10,9 @@ use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
-use crate::reproduce::measure::{Variant, map, unmap};
-use crate::reproduce::{Events, RegisterWrites, own_quirks};
+use crate::counts::RegisterWrites;
+use crate::machines::own_quirks;
+use crate::measure::{Events, Variant, map, unmap};
 use crate::tegra_board::Board;
 
 /// The machine that it runs on if none is named.

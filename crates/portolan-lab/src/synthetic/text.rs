@@ -1,6 +1,7 @@
 //! A synthetic load as text.
 
-use super::camera::{Report, Side, WayReport};
+use super::camera::Report;
+use crate::counts::RegisterWrites;
 use portolan_cli::display;
 
 /// The report for people.
@@ -16,7 +17,9 @@ pub fn text(report: &Report) -> String {
                 format!("{:.2}", side.share_pct),
                 format!("{:.2}", side.worst_frame_pct),
             ]);
-            registers.push(register_row(way, case, side));
+            let mut row = vec![way.variant.to_owned(), case.to_owned()];
+            row.extend(side.registers.columns());
+            registers.push(row);
         }
     }
     let header = ["way", "", "µs a buffer", "% of all time", "% of its frame"];
@@ -30,18 +33,7 @@ pub fn text(report: &Report) -> String {
     );
     out.push_str(&display::table(&header, &[2, 3, 4], rows));
     out.push_str("\n\nRegisters written for a buffer, as the model counted them\n\n");
-    let header = [
-        "way",
-        "",
-        "writes",
-        "PTC all",
-        "PTC line",
-        "PTC upper bits",
-        "TLB space",
-        "TLB 4 MiB",
-        "TLB 16 KiB",
-        "reads",
-    ];
+    let header = [&["way", ""][..], &RegisterWrites::HEADS].concat();
     let numbers: Vec<usize> = (2..header.len()).collect();
     out.push_str(&display::table(&header, &numbers, registers));
     out.push_str("\n\n");
@@ -56,21 +48,4 @@ pub fn text(report: &Report) -> String {
         ));
     }
     out
-}
-
-fn register_row(way: &WayReport, case: &str, side: &Side) -> Vec<String> {
-    let of = side.registers;
-    let numbers = [
-        of.writes,
-        of.ptc_flush_all,
-        of.ptc_flush_line,
-        of.ptc_flush_hi,
-        of.tlb_flush_asid,
-        of.tlb_flush_section,
-        of.tlb_flush_group,
-        of.read_backs,
-    ];
-    let mut row = vec![way.variant.to_owned(), case.to_owned()];
-    row.extend(numbers.map(display::grouped));
-    row
 }

@@ -4,7 +4,7 @@
 //! swiotlb.h; drivers/iommu/intel/trace.h), Linux 6.12.
 
 use super::line::{decimal, hexadecimal};
-use super::pair::{Class, Direction};
+use super::op::{Class, Direction};
 
 /// An array as printed: `{0x1,0x2}`.
 #[derive(Clone, Copy)]

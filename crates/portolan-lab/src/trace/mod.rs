@@ -10,6 +10,7 @@
 
 mod event;
 mod line;
+mod op;
 mod pair;
 mod source;
 mod summary;
@@ -17,7 +18,8 @@ mod summary;
 mod tests;
 mod unpack;
 
-pub use pair::{Class, DeviceId, Direction, MapId, Op, OpKind, Piece};
+pub(crate) use op::Mix;
+pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Recorded, Summary};
 

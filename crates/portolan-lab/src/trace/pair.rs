@@ -7,143 +7,18 @@
 //! * In a trace without `dma:*` events the `iommu:*` events themselves are the operations.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hasher};
 
 use portolan::addr::PhysAddr;
 
 use super::event::{Event, List};
 use super::line::Stamped;
+use super::op::{Class, DeviceId, Direction, MapId, Mix, Op, OpKind, Piece};
 use super::summary::Summary;
 
 /// Table pieces that wait for an operation to claim them.
 const MAX_PIECES: usize = 1 << 16;
 const PAGE: u64 = 4096;
-
-/// Whether a mapping is for one transfer or for the driver's lifetime.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// `dma_map_*`.
-    Streaming,
-    /// `dma_alloc*`.
-    Coherent,
-}
-
-/// Who writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// The device reads.
-    ToDevice,
-    /// The device writes.
-    FromDevice,
-    /// Both.
-    Both,
-    /// Neither.
-    None,
-}
-
-/// A mapping of the trace; never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MapId(pub u64);
-
-/// A device of the trace: an index of [`Summary::devices`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DeviceId(pub u32);
-
-/// A physically contiguous piece of a mapping, to the byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// First address.
-    pub pa: PhysAddr,
-    /// Length in bytes.
-    pub bytes: u64,
-}
-
-/// One operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Op<'r> {
-    /// Line number.
-    pub line: u64,
-    /// Time stamp.
-    pub time_ns: u64,
-    /// CPU.
-    pub cpu: u16,
-    /// Device.
-    pub device: DeviceId,
-    /// What was done.
-    pub kind: OpKind<'r>,
-}
-
-/// What an operation does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpKind<'r> {
-    /// A map.
-    Map {
-        /// Its name.
-        id: MapId,
-        /// Streaming or coherent.
-        class: Class,
-        /// Who writes.
-        direction: Direction,
-        /// Size of the operation.
-        bytes: u64,
-        /// Offset of the first byte in its page.
-        offset: u16,
-        /// The memory; whole pages where table events told.
-        pieces: &'r [Piece],
-        /// DMA address in the traced system.
-        dma: u64,
-        /// Bytes that were bounced for it.
-        bounced: u64,
-    },
-    /// The end of a map.
-    Unmap {
-        /// Which.
-        id: MapId,
-        /// Streaming or coherent.
-        class: Class,
-    },
-}
-
-enum Pending {
-    Map {
-        id: MapId,
-        class: Class,
-        direction: Direction,
-        bytes: u64,
-        dma: u64,
-        bounced: u64,
-    },
-    Unmap {
-        id: MapId,
-        class: Class,
-    },
-}
-
-/// A fast mixing hash for small keys; not for keys that an attacker picks to collide: those only
-/// slow the reading of their own trace.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(n.into());
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ (mixed >> 29);
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
@@ -212,7 +87,8 @@ pub(super) struct Pairing {
     bounced: HashMap<u16, u64>,
     devices: Vec<Box<[u8]>>,
     pieces: Vec<Piece>,
-    pending: VecDeque<(u64, u64, u16, DeviceId, Pending)>,
+    /// Operations not yet handed out; a map is given `pieces` then.
+    pending: VecDeque<Op<'static>>,
 }
 
 impl Pairing {
@@ -242,59 +118,37 @@ impl Pairing {
 
     /// The oldest operation that was not yet handed out.
     pub(super) fn take_pending(&mut self, summary: &mut Summary) -> Option<Op<'_>> {
-        let (line, time_ns, cpu, device, pending) = self.pending.pop_front()?;
-        let kind = match pending {
-            Pending::Unmap { id, class } => {
-                match class {
-                    Class::Streaming => {
-                        summary.unmaps += 1;
-                        self.live = self.live.saturating_sub(1);
-                    }
-                    Class::Coherent => summary.coherent_frees += 1,
+        let mut op: Op<'_> = self.pending.pop_front()?;
+        match &mut op.kind {
+            OpKind::Unmap { class, .. } => match class {
+                Class::Streaming => {
+                    summary.unmaps += 1;
+                    self.live = self.live.saturating_sub(1);
                 }
-                OpKind::Unmap { id, class }
-            }
-            Pending::Map {
-                id,
+                Class::Coherent => summary.coherent_frees += 1,
+            },
+            OpKind::Map {
                 class,
-                direction,
                 bytes,
-                dma,
-                bounced,
+                pieces,
+                ..
             } => {
+                *pieces = &self.pieces;
                 match class {
                     Class::Streaming => {
                         summary.maps += 1;
-                        summary.bytes_mapped = summary.bytes_mapped.saturating_add(bytes);
+                        summary.bytes_mapped = summary.bytes_mapped.saturating_add(*bytes);
                         self.live += 1;
                         summary.max_live = summary.max_live.max(self.live);
                     }
                     Class::Coherent => {
                         summary.coherent_allocs += 1;
-                        summary.coherent_bytes = summary.coherent_bytes.saturating_add(bytes);
+                        summary.coherent_bytes = summary.coherent_bytes.saturating_add(*bytes);
                     }
                 }
-                let offset = (dma % PAGE) as u16;
-                let pieces = &self.pieces;
-                OpKind::Map {
-                    id,
-                    class,
-                    direction,
-                    bytes,
-                    offset,
-                    pieces,
-                    dma,
-                    bounced,
-                }
             }
-        };
-        Some(Op {
-            line,
-            time_ns,
-            cpu,
-            device,
-            kind,
-        })
+        }
+        Some(op)
     }
 
     fn live_of(&mut self, class: Class) -> &mut Live {
@@ -414,15 +268,23 @@ impl Pairing {
         let id = MapId(self.next_id);
         self.next_id += 1;
         let bounced = self.bounced.remove(&cpu).unwrap_or(0);
-        let map = Pending::Map {
+        let kind = OpKind::Map {
             id,
             class,
             direction,
             bytes,
+            offset: (dma % PAGE) as u16,
+            pieces: &[],
             dma,
             bounced,
         };
-        self.pending.push_back((line, time_ns, cpu, device, map));
+        self.pending.push_back(Op {
+            line,
+            time_ns,
+            cpu,
+            device,
+            kind,
+        });
     }
 
     fn push_unmap(
@@ -434,10 +296,13 @@ impl Pairing {
         summary: &mut Summary,
     ) {
         match found {
-            Some(id) => {
-                self.pending
-                    .push_back((line, time_ns, cpu, device, Pending::Unmap { id, class }));
-            }
+            Some(id) => self.pending.push_back(Op {
+                line,
+                time_ns,
+                cpu,
+                device,
+                kind: OpKind::Unmap { id, class },
+            }),
             None => summary.note_orphan(line),
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! The ways differ only in the calls made, in how many gathers are synced, and in the quirks; the
 //! plan is the library's own in all of them. A [`Space`] is where they are tried: the address space
-//! of a driver over the model's registers ([`super::smmu_v2`], [`crate::tegra_board`]).
+//! of a driver over the model's registers ([`crate::reproduce`], [`crate::tegra_board`]).
 
 use anyhow::{Result, anyhow};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
@@ -11,8 +11,7 @@ use portolan::inval::{Gather, Preference, Quirks};
 use portolan::iommu::Domain;
 use portolan::table::Access;
 
-use super::published::Direction;
-use super::rows::{Counts, RegisterWrites};
+use crate::counts::{Counts, RegisterWrites};
 
 /// First device address of every measurement; 1 GiB, so that tables start with it.
 const IOVA: u64 = 1 << 30;
@@ -20,6 +19,25 @@ const IOVA: u64 = 1 << 30;
 const MEMORY: u64 = 0x8000_0000;
 /// What devices may do with the pages.
 const RW: Access = Access::READ.union(Access::WRITE);
+
+/// Map or unmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Mapping a scatter list.
+    Map,
+    /// Unmapping it.
+    Unmap,
+}
+
+impl Direction {
+    /// The name of the case in the published tables and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Map => "map",
+            Self::Unmap => "unmap",
+        }
+    }
+}
 
 /// What one operation caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,7 +150,7 @@ pub(crate) trait Space {
 }
 
 /// The range of every measurement of `bytes` bytes.
-pub(super) fn range(bytes: u64) -> Result<IovaRange> {
+pub(crate) fn range(bytes: u64) -> Result<IovaRange> {
     IovaRange::from_len(Iova::new(IOVA), bytes)
         .ok_or_else(|| anyhow!("nothing to measure in {bytes} bytes"))
 }
@@ -144,7 +162,7 @@ pub(super) fn range(bytes: u64) -> Result<IovaRange> {
 ///
 /// # Errors
 /// If the library or the model refuses: a size that is not a multiple of the granule, or too large.
-pub(super) fn measure_in(
+pub(crate) fn measure_in(
     space: &impl Space,
     direction: Direction,
     bytes: u64,

@@ -1,0 +1,149 @@
+//! What machines were asked to do, as numbers: replays, the rules of Linux and reproductions report them.
+
+use portolan_cli::display;
+use portolan_model::counters::Counters;
+use serde::Serialize;
+
+/// Invalidation commands by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Invalidations {
+    /// Single pages.
+    pub page: u64,
+    /// Ranges.
+    pub range: u64,
+    /// Whole contexts.
+    pub context: u64,
+    /// Everything.
+    pub global: u64,
+}
+
+impl Invalidations {
+    /// All commands.
+    pub fn total(&self) -> u64 {
+        self.page + self.range + self.context + self.global
+    }
+}
+
+/// What stayed reachable after unmap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Exposed {
+    /// Most bytes at once.
+    pub max_bytes: u64,
+    /// Most of them at once that their owner could use for something else already.
+    pub reusable_bytes: u64,
+    /// Longest time from unmap to the end of the invalidation that covers it.
+    pub max_us: f64,
+}
+
+/// Invalidation commands and waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    /// By page.
+    pub page: u64,
+    /// By range.
+    pub range: u64,
+    /// By context.
+    pub context: u64,
+    /// Waits for completion.
+    pub sync: u64,
+}
+
+impl Counts {
+    /// What a model has counted.
+    pub(crate) fn of(counters: &Counters) -> Self {
+        let kinds = counters.invalidations;
+        Self {
+            page: kinds.page,
+            range: kinds.range,
+            context: kinds.context,
+            sync: counters.syncs,
+        }
+    }
+
+    /// What came after `before`.
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self {
+            page: self.page - before.page,
+            range: self.range - before.range,
+            context: self.context - before.context,
+            sync: self.sync - before.sync,
+        }
+    }
+}
+
+/// Registers of Tegra's SMMU written by one operation, by what the write does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RegisterWrites {
+    /// All of them.
+    pub writes: u64,
+    /// The whole page-table cache.
+    pub ptc_flush_all: u64,
+    /// Upper address bits of a line of it.
+    pub ptc_flush_hi: u64,
+    /// A line of it.
+    pub ptc_flush_line: u64,
+    /// An address space in the translation buffer.
+    pub tlb_flush_asid: u64,
+    /// 4 MiB in it.
+    pub tlb_flush_section: u64,
+    /// 16 KiB in it.
+    pub tlb_flush_group: u64,
+    /// Reads that wait for what was written.
+    pub read_backs: u64,
+}
+
+impl RegisterWrites {
+    /// Heads of [`columns`](Self::columns).
+    pub(crate) const HEADS: [&str; 8] = [
+        "writes",
+        "PTC all",
+        "PTC line",
+        "PTC upper bits",
+        "TLB space",
+        "TLB 4 MiB",
+        "TLB 16 KiB",
+        "reads",
+    ];
+
+    /// The numbers as text.
+    pub(crate) fn columns(mut self) -> [String; 8] {
+        self.fields().map(|number| display::grouped(*number))
+    }
+
+    fn fields(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.writes,
+            &mut self.ptc_flush_all,
+            &mut self.ptc_flush_line,
+            &mut self.ptc_flush_hi,
+            &mut self.tlb_flush_asid,
+            &mut self.tlb_flush_section,
+            &mut self.tlb_flush_group,
+            &mut self.read_backs,
+        ]
+    }
+
+    /// Adds those of another operation.
+    pub(crate) fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (sum, more) in self.fields().into_iter().zip(other.fields()) {
+            *sum += *more;
+        }
+    }
+
+    /// What came after `before`.
+    pub(crate) fn since(mut self, mut before: Self) -> Self {
+        for (now, before) in self.fields().into_iter().zip(before.fields()) {
+            *now -= *before;
+        }
+        self
+    }
+
+    /// Those of one of `operations`, on average, rounded down.
+    pub(crate) fn each(mut self, operations: u64) -> Self {
+        for sum in self.fields() {
+            *sum /= operations.max(1);
+        }
+        self
+    }
+}

@@ -1,0 +1,125 @@
+//! What operations of a trace are, and where and by which device they happen.
+
+use std::hash::Hasher;
+
+use portolan::addr::PhysAddr;
+
+/// Whether a mapping is for one transfer or for the driver's lifetime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// `dma_map_*`.
+    Streaming,
+    /// `dma_alloc*`.
+    Coherent,
+}
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The device reads.
+    ToDevice,
+    /// The device writes.
+    FromDevice,
+    /// Both.
+    Both,
+    /// Neither.
+    None,
+}
+
+/// A mapping of the trace; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MapId(pub u64);
+
+/// A device of the trace: an index of [`Summary::devices`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(pub u32);
+
+/// A physically contiguous piece of a mapping, to the byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First address.
+    pub pa: PhysAddr,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op<'r> {
+    /// Line number.
+    pub line: u64,
+    /// Time stamp.
+    pub time_ns: u64,
+    /// CPU.
+    pub cpu: u16,
+    /// Device.
+    pub device: DeviceId,
+    /// What was done.
+    pub kind: OpKind<'r>,
+}
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind<'r> {
+    /// A map.
+    Map {
+        /// Its name.
+        id: MapId,
+        /// Streaming or coherent.
+        class: Class,
+        /// Who writes.
+        direction: Direction,
+        /// Size of the operation.
+        bytes: u64,
+        /// Offset of the first byte in its page.
+        offset: u16,
+        /// The memory; whole pages where table events told.
+        pieces: &'r [Piece],
+        /// DMA address in the traced system.
+        dma: u64,
+        /// Bytes that were bounced for it.
+        bounced: u64,
+    },
+    /// The end of a map.
+    Unmap {
+        /// Which.
+        id: MapId,
+        /// Streaming or coherent.
+        class: Class,
+    },
+}
+
+/// Where the trace is.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// The trace's time, which never steps back.
+    pub now_ns: u64,
+    /// The CPU.
+    pub cpu: u16,
+}
+
+/// A fast mixing hash for small keys; not for keys that an attacker picks to collide: those only
+/// slow the reading of their own trace.
+#[derive(Default)]
+pub(crate) struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        let mixed = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+}
