@@ -29,4 +29,4 @@ mod workload;
 
 pub use measure::BenchRow;
 pub use scenarios::{Scenario, all};
-pub use workload::{Failure, Workload};
+pub use workload::{Cache, Failure, Workload};

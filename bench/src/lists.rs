@@ -11,8 +11,7 @@ use crate::rig::{
     BASE, BLOCK, CAPS, CONTEXT, Evictor, LIST_PAGES, MEMORY, PAGE, QUIRKS, Table, access,
     scattered, table, unmap_and_pay,
 };
-use crate::scenarios::Cache;
-use crate::{Failure, Workload};
+use crate::{Cache, Failure, Workload};
 
 /// A scatter list through a domain whose format and queue are erased, as a driver's reaches it.
 pub(crate) struct MapList {

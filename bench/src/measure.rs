@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::scenarios::{Cache, Sample, Scenario};
-use crate::{Failure, Workload};
+use crate::scenarios::{Sample, Scenario};
+use crate::{Cache, Failure, Workload};
 
 /// Samples of each operation with warm caches.
 const HOT_SAMPLES: usize = 301;

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::PhysRange;
 
 use crate::rig::Evictor;
-use crate::scenarios::Cache;
-use crate::{Failure, Workload};
+use crate::{Cache, Failure, Workload};
 
 const ENTRIES: usize = 512;
 

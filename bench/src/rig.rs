@@ -12,8 +12,7 @@ use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
 
-use crate::Failure;
-use crate::scenarios::Cache;
+use crate::{Cache, Failure};
 
 pub(crate) type Table = PageTable<Armv8Stage1<12>, HostTables>;
 

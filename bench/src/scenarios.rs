@@ -14,16 +14,7 @@ use crate::mappings::{Buffers, PoolSlots};
 use crate::plain::{StoreList, StoreRun, WalkStore};
 use crate::rig::{BLOCK, LIST_PAGES, PAGE, scattered};
 use crate::singles::{SINGLES, Single, Singles};
-use crate::{Failure, Workload};
-
-/// State of the processor's caches when an operation starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// As the preparation leaves them.
-    Hot,
-    /// Filled with other data.
-    Cold,
-}
+use crate::{Cache, Failure, Workload};
 
 /// Figures from another machine, to be printed apart from what is measured here.
 #[derive(Clone, Copy, Debug)]
@@ -83,8 +74,23 @@ const fn linux(ns: f64, instructions: Option<f64>) -> Option<Recorded> {
     })
 }
 
-const LIST: &str = "stores from the list";
-const WALK: &str = "bare walk and store";
+/// Passes of calls for a page each, by one thread with warm caches, against a stack.
+fn passes(name: &'static str, what: &'static str, make: Make) -> Scenario {
+    Scenario {
+        name,
+        what,
+        size_bytes: PAGE,
+        unit: "ns per pair",
+        cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[],
+        recorded: None,
+        limit: "pop and push of a stack",
+        make,
+        make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
+    }
+}
 
 /// All scenarios.
 pub fn all() -> Vec<Scenario> {
@@ -99,18 +105,16 @@ pub fn all() -> Vec<Scenario> {
 
 fn lists() -> Vec<Scenario> {
     let hot = Scenario {
-        name: "map_sg",
-        what: "map_sg of 8192 scattered 4 KiB pages through an erased domain, 16 leaf tables allocated",
         size_bytes: LIST_PAGES * PAGE,
         unit: "ns per page",
-        cache: Cache::Hot,
-        threads: 1,
-        sample: Sample::Pass,
-        peers: &[],
         recorded: linux(48.0, Some(487.0)),
-        limit: LIST,
-        make: || Ok(Box::new(MapList::new(Cache::Hot)?)),
+        limit: "stores from the list",
         make_limit: || Ok(Box::new(StoreList::new(scattered(), Cache::Hot))),
+        ..passes(
+            "map_sg",
+            "map_sg of 8192 scattered 4 KiB pages through an erased domain, 16 leaf tables allocated",
+            || Ok(Box::new(MapList::new(Cache::Hot)?)),
+        )
     };
     let cold = Scenario {
         name: "map_sg_cold",
@@ -134,74 +138,66 @@ fn lists() -> Vec<Scenario> {
     vec![hot, cold, run]
 }
 
-fn single_pages() -> Vec<Scenario> {
-    let walk: Make = || Ok(Box::new(WalkStore::new(3, SINGLES as usize, 2)));
-    let map = Scenario {
-        name: "map_page",
-        what: "map of one page with a new gather, neighbours mapped",
-        size_bytes: PAGE,
+/// Passes of operations against the walk that each cannot do without.
+fn walks(name: &'static str, what: &'static str, make: Make) -> Scenario {
+    Scenario {
         unit: "ns per operation",
-        cache: Cache::Hot,
-        threads: 1,
-        sample: Sample::Pass,
-        peers: &[],
+        limit: "bare walk and store",
+        make_limit: || Ok(Box::new(WalkStore::new(3, SINGLES as usize, 2))),
+        ..passes(name, what, make)
+    }
+}
+
+fn single_pages() -> Vec<Scenario> {
+    let map = Scenario {
         recorded: linux(54.0, None),
-        limit: WALK,
-        make: || Ok(Box::new(Singles::new(Single::Map)?)),
-        make_limit: walk,
+        ..walks(
+            "map_page",
+            "map of one page with a new gather, neighbours mapped",
+            || Ok(Box::new(Singles::new(Single::Map)?)),
+        )
     };
-    let reused = Scenario {
-        name: "map_page_reused",
-        what: "map of one page into a gather that is kept, neighbours mapped",
-        recorded: None,
-        make: || Ok(Box::new(Singles::new(Single::MapIntoOne)?)),
-        ..map
-    };
+    let reused = walks(
+        "map_page_reused",
+        "map of one page into a gather that is kept, neighbours mapped",
+        || Ok(Box::new(Singles::new(Single::MapIntoOne)?)),
+    );
+    let alone = walks(
+        "unmap_page_alone",
+        "unmap of one page with a new gather, not planned",
+        || Ok(Box::new(Singles::new(Single::Unmap)?)),
+    );
     let unmap = Scenario {
-        name: "unmap_page",
-        what: "unmap of one page with a new gather, planned, commands counted",
         recorded: linux(58.0, None),
-        make: || Ok(Box::new(Singles::new(Single::UnmapCounted)?)),
-        ..map
+        ..walks(
+            "unmap_page",
+            "unmap of one page with a new gather, planned, commands counted",
+            || Ok(Box::new(Singles::new(Single::UnmapCounted)?)),
+        )
     };
-    let steps = Scenario {
-        name: "unmap_page_steps",
-        what: "unmap of one page with a new gather, planned, every step taken",
-        recorded: None,
-        make: || Ok(Box::new(Singles::new(Single::UnmapSteps)?)),
-        ..map
-    };
-    let alone = Scenario {
-        name: "unmap_page_alone",
-        what: "unmap of one page with a new gather, not planned",
-        recorded: None,
-        make: || Ok(Box::new(Singles::new(Single::Unmap)?)),
-        ..map
-    };
-    let cycle = Scenario {
-        name: "page_cycle",
-        what: "map, plan, unmap, sync through a queue that does nothing, reclaim",
-        recorded: None,
-        make: || Ok(Box::new(Singles::new(Single::Cycle)?)),
-        ..map
-    };
+    let steps = walks(
+        "unmap_page_steps",
+        "unmap of one page with a new gather, planned, every step taken",
+        || Ok(Box::new(Singles::new(Single::UnmapSteps)?)),
+    );
+    let cycle = walks(
+        "page_cycle",
+        "map, plan, unmap, sync through a queue that does nothing, reclaim",
+        || Ok(Box::new(Singles::new(Single::Cycle)?)),
+    );
     vec![map, reused, alone, unmap, steps, cycle]
 }
 
 fn full_tables() -> Vec<Scenario> {
     let unmap = Scenario {
-        name: "unmap_2m",
-        what: "unmap of 512 pages that fill a leaf table, planned, commands counted",
         size_bytes: BLOCK,
-        unit: "ns per operation",
-        cache: Cache::Hot,
-        threads: 1,
-        sample: Sample::Pass,
-        peers: &[],
         recorded: linux(138.0, None),
-        limit: WALK,
-        make: || Ok(Box::new(Full::new(Finish::Counted)?)),
         make_limit: || Ok(Box::new(WalkStore::new(2, FULL_TABLES as usize, 1))),
+        ..walks(
+            "unmap_2m",
+            "unmap of 512 pages that fill a leaf table, planned, commands counted",
+            || Ok(Box::new(Full::new(Finish::Counted)?)),
+        )
     };
     let steps = Scenario {
         name: "unmap_2m_steps",
@@ -226,18 +222,12 @@ const LINUX_LIKE: &str = "the design of Linux 6.12, rewritten here";
 
 fn addresses() -> Vec<Scenario> {
     let page = Scenario {
-        name: "iova_page",
-        what: "addresses of one page taken and given back, through the CPU's cache",
-        size_bytes: PAGE,
-        unit: "ns per pair",
-        cache: Cache::Hot,
-        threads: 1,
-        sample: Sample::Pass,
         peers: &[(LINUX_LIKE, || Ok(Box::new(Pairs::new(of_peer()?))))],
-        recorded: None,
-        limit: "pop and push of a stack",
-        make: || Ok(Box::new(Pairs::new(of_cpu()?))),
-        make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
+        ..passes(
+            "iova_page",
+            "addresses of one page taken and given back, through the CPU's cache",
+            || Ok(Box::new(Pairs::new(of_cpu()?))),
+        )
     };
     let two = Scenario {
         name: "iova_page_2",
@@ -263,50 +253,32 @@ fn addresses() -> Vec<Scenario> {
 }
 
 fn mappings() -> Vec<Scenario> {
-    let lazy = Scenario {
-        name: "dma_4k_lazy",
-        what: "a 4 KiB buffer mapped and unmapped, lazy: addresses, tables, queue; hardware free",
-        size_bytes: PAGE,
-        unit: "ns per pair",
-        cache: Cache::Hot,
-        threads: 1,
-        sample: Sample::Pass,
-        peers: &[],
-        recorded: None,
-        limit: "pop and push of a stack",
-        make: || Ok(Box::new(Buffers::new(Policy::Lazy)?)),
-        make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
-    };
-    let strict = Scenario {
-        name: "dma_4k_strict",
-        what: "the same, strict: each unmap planned and synced; hardware free",
-        make: || Ok(Box::new(Buffers::new(Policy::Strict)?)),
-        ..lazy
-    };
-    let owned = Scenario {
-        name: "dma_4k_owned",
-        what: "the same, strict, as a mapping that owns its buffer",
-        make: || Ok(Box::new(Handed::new(CopyWhen::Needed)?)),
-        ..lazy
-    };
-    let copied = Scenario {
-        name: "dma_4k_copied",
-        what: "the same, copied to a pool that stays mapped: no invalidation",
-        make: || Ok(Box::new(Handed::new(CopyWhen::UpTo(PAGE))?)),
-        ..lazy
-    };
+    let lazy = passes(
+        "dma_4k_lazy",
+        "a 4 KiB buffer mapped and unmapped, lazy: addresses, tables, queue; hardware free",
+        || Ok(Box::new(Buffers::new(Policy::Lazy)?)),
+    );
+    let strict = passes(
+        "dma_4k_strict",
+        "the same, strict: each unmap planned and synced; hardware free",
+        || Ok(Box::new(Buffers::new(Policy::Strict)?)),
+    );
+    let owned = passes(
+        "dma_4k_owned",
+        "the same, strict, as a mapping that owns its buffer",
+        || Ok(Box::new(Handed::new(CopyWhen::Needed)?)),
+    );
+    let copied = passes(
+        "dma_4k_copied",
+        "the same, copied to a pool that stays mapped: no invalidation",
+        || Ok(Box::new(Handed::new(CopyWhen::UpTo(PAGE))?)),
+    );
     vec![lazy, strict, owned, copied]
 }
 
 fn slots() -> Vec<Scenario> {
     let few = Scenario {
-        name: "slot_5",
-        what: "a bounce slot taken and given back, 5 % of the others in use",
         size_bytes: PAGE / 2,
-        unit: "ns per pair",
-        cache: Cache::Hot,
-        threads: 1,
-        sample: Sample::Pass,
         peers: &[
             ("one-lock", || {
                 Ok(Box::new(PoolSlots::new(Strategy::OneLock, 5)?))
@@ -322,9 +294,11 @@ fn slots() -> Vec<Scenario> {
             }),
         ],
         recorded: linux(75.0, None),
-        limit: "pop and push of a stack",
-        make: || Ok(Box::new(PoolSlots::new(Strategy::LockFree, 5)?)),
-        make_limit: || Ok(Box::new(Pairs::new(of_stack()?))),
+        ..passes(
+            "slot_5",
+            "a bounce slot taken and given back, 5 % of the others in use",
+            || Ok(Box::new(PoolSlots::new(Strategy::LockFree, 5)?)),
+        )
     };
     let many = Scenario {
         name: "slot_90",

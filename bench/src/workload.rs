@@ -24,6 +24,15 @@ pub trait Workload {
     fn run(&mut self) -> Result<(), Failure>;
 }
 
+/// State of the processor's caches when an operation starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// As the preparation leaves them.
+    Hot,
+    /// Filled with other data.
+    Cold,
+}
+
 /// The library refused what a scenario asked for.
 #[derive(Clone, Copy, Debug, Error)]
 pub enum Failure {

@@ -9,8 +9,8 @@
 
 use std::process::{Command, ExitCode};
 
-use portolan_bench::scenarios::{Cache, Sample};
-use portolan_bench::{Scenario, Workload, all};
+use portolan_bench::scenarios::Sample;
+use portolan_bench::{Cache, Scenario, Workload, all};
 use portolan_cli::display;
 use serde::Serialize;
 

@@ -16,6 +16,7 @@ const CRATES: &[(&str, &str)] = &[
     ("portolan-qemu", "crates/portolan-qemu/src/"),
     ("portolan-lab", "crates/portolan-lab/src/"),
     ("portolan-verify", "verify/src/"),
+    ("portolan-bench", "bench/src/"),
 ];
 
 /// Where the map is shown.
@@ -78,7 +79,7 @@ pub(super) fn uses(source: &str, sources: &[(String, String)]) -> Uses {
         let below = path.strip_prefix(source)?;
         let module = below.split('/').next()?.trim_end_matches(".rs");
         let tests = below.split('/').any(|part| part.starts_with("tests"));
-        (!tests && !["lib", "main"].contains(&module)).then_some((module, text))
+        (!tests && !["lib", "main", "bin"].contains(&module)).then_some((module, text))
     });
     let inside: Vec<(&str, &String)> = inside.collect();
     let mut all: Uses = inside
