@@ -312,3 +312,16 @@ fn errors_of_queues_are_left_to_whoever_reads_them() {
     assert_eq!(seen(), Some(base ^ 1 << 3 ^ 1 << 2));
     assert_eq!(driver.service_errors(), Ok(GlobalErrors::empty()));
 }
+
+#[test]
+fn a_unit_whose_memory_is_somebody_else_s_choice_is_refused() {
+    // Queues, tables, and both of them at places that the unit says.
+    for preset in [1 << 29, 1 << 30, 3 << 29] {
+        let mem = memory(64);
+        let unit = mock(&mem);
+        let idr1 = FULL[1].1 | preset;
+        unit.script.lock().registers.insert(reg::IDR1, idr1);
+        let made = Smmu::enable(unit, mem, Ticks::default(), config());
+        assert_eq!(made.err(), Some(IommuError::Unsupported), "{preset:#x}");
+    }
+}

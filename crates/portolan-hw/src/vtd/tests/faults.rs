@@ -215,3 +215,21 @@ fn a_page_request_tail_outside_the_queue_is_nonsense() {
         assert_eq!(unit.next_page_request(), nonsense);
     }
 }
+
+#[test]
+fn two_bits_of_a_record_say_what_was_wanted() {
+    let mock = Mock::new(CAP, ECAP);
+    let (unit, _domain) = attached(&mock, legacy());
+    let access = |types: u64| {
+        record(&mock, 0, 0x1000, 5 << 32 | types | 7);
+        match unit.next_fault() {
+            Ok(Some(FaultEvent::Fault(record))) => record.access,
+            other => panic!("{other:?}"),
+        }
+    };
+    // T1 is bit 62 of the upper half, T2 bit 28: a page request, an atomic operation.
+    let (first, second) = (1 << 62, 1 << 28);
+    assert_eq!(access(0), Some(FaultAccess::Write));
+    assert_eq!(access(first), Some(FaultAccess::Read));
+    assert_eq!([access(second), access(first | second)], [None; 2]);
+}

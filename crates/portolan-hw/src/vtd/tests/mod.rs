@@ -7,6 +7,7 @@ mod faults;
 mod forgotten;
 mod interrupts;
 mod mock;
+mod offers;
 mod queue;
 mod reserved;
 mod takeover;
