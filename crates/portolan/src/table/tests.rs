@@ -1,5 +1,5 @@
 //! Table tests that need no oracle; the conformance suite has the rest.
 
-mod kept;
+pub(super) mod kept;
 mod late;
 mod tokens;

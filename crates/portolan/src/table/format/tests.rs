@@ -3,6 +3,8 @@
 use super::*;
 use alloc::vec::Vec;
 
+mod random;
+
 const R: Access = Access::READ;
 const W: Access = Access::WRITE;
 const RW: Access = R.union(W);

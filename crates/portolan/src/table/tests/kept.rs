@@ -12,7 +12,7 @@ use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use crate::table::{Access, PageTable};
 
 const BLOCK: u64 = 0x20_0000;
-pub(super) const CAPS: Capabilities = Capabilities {
+pub(in crate::table) const CAPS: Capabilities = Capabilities {
     granule: PageSize::SIZE_4K,
     page: PageForm::Granule,
     range: RangeForm::Absent,
@@ -25,7 +25,7 @@ pub(super) const CAPS: Capabilities = Capabilities {
 type Table = PageTable<Armv8Stage1<12>, SlabTables<AtomicU64>>;
 
 /// Carries everything out.
-pub(super) struct Willing;
+pub(in crate::table) struct Willing;
 
 impl InvalidationQueue for Willing {
     type Error = ();
