@@ -261,3 +261,19 @@ fn a_long_range_that_finds_no_room_is_paid_for_by_its_unmap() {
     let whole = range(0x10_0000, 0xffff_ffff);
     assert_eq!(scene.rig.space.reserve(whole), Ok(()));
 }
+
+#[test]
+fn what_is_being_flushed_still_waits() {
+    let scene = Scene::new(Policy::Deferred, 8);
+    let deferred: Vec<_> = (0..3)
+        .map(|page| scene.map(page).defer().ok().unwrap())
+        .collect();
+    let space = scene.rig.space.clone();
+    scene.rig.hardware.during_sync.set(move || {
+        assert_eq!(space.waiting().0, 3);
+    });
+    scene.rig.space.flush().unwrap();
+    assert_eq!((scene.rig.syncs(), scene.rig.space.waiting()), (1, (0, 0)));
+    let back = deferred.into_iter().map(Deferred::try_reclaim);
+    assert_eq!(back.filter(Result::is_ok).count(), 3);
+}

@@ -11,6 +11,7 @@ mod ownership;
 mod placing;
 mod policies;
 mod premapped;
+mod records;
 mod registers;
 mod rig;
 mod sequences;
