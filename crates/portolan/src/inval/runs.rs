@@ -109,6 +109,8 @@ impl Iterator for Runs {
                 let scale = self.pages.trailing_zeros().min(u32::from(max_scale));
                 let units = self.pages >> scale;
                 let num = match units & 31 {
+                    // The last run: nothing is left to compute.
+                    _ if units <= max_num => units,
                     0 => max_num,
                     rest => rest.min(max_num),
                 };

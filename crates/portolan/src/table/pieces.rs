@@ -214,11 +214,13 @@ impl<I: Iterator<Item: Piece>> Pieces<I> {
         loop {
             // What is left of the current piece.
             let pages = (left >> page.lg2()).min(words.len() as u64);
-            for word in words.by_ref().take(pages as usize) {
+            let (now, later) = words.as_slice().split_at(pages as usize);
+            for word in now {
                 write(word, PhysAddr::new(pa));
                 pa += size;
             }
             left -= pages * size;
+            words = later.iter();
             // Pieces of one page each need no place kept.
             loop {
                 if words.len() == 0 {
