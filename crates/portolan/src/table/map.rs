@@ -30,15 +30,6 @@ struct Entered {
 }
 
 impl Entered {
-    fn note(&mut self, slot: Iova, whole: IovaRange, first_slot: Iova) {
-        if slot == first_slot {
-            self.first = Some(slot);
-        }
-        if slot == whole.last() {
-            self.last = Some(slot);
-        }
-    }
-
     fn has(self, slot: Iova) -> bool {
         self.first == Some(slot) || self.last == Some(slot)
     }
@@ -374,7 +365,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                         return Err(MapError::AlreadyMapped { iova });
                     }
                 }
-                entered.note(iova, request.range, request.range.start());
+                if iova == request.range.start() {
+                    entered.first = Some(iova);
+                }
                 if slot.last() == request.range.last() {
                     entered.last = Some(iova);
                 }

@@ -2,4 +2,5 @@
 
 pub(super) mod kept;
 mod late;
+mod memory;
 mod tokens;

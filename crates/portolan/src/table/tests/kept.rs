@@ -7,9 +7,9 @@ use crate::inval::{
     Caching, Capabilities, Depth, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm,
     Step, Walker, WriteBuffer, owes_nothing, sync,
 };
-use crate::platform::SlabTables;
+use crate::platform::{SlabTables, TableMem};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
-use crate::table::{Access, PageTable};
+use crate::table::{Access, Format, PageTable};
 
 const BLOCK: u64 = 0x20_0000;
 pub(in crate::table) const CAPS: Capabilities = Capabilities {
@@ -88,6 +88,11 @@ fn pass(table: &Table, slots: u64) -> Depth {
 
 /// Pays `owed` and takes back what that makes quiet.
 fn pay(table: &Table, owed: &mut Gather) {
+    pay_for(table, owed);
+}
+
+/// The same of any table.
+pub(super) fn pay_for<F: Format, M: TableMem<F::Word>>(table: &PageTable<F, M>, owed: &mut Gather) {
     let context = table.tagged(InvalTag::new(1));
     let quiesced = sync(&Willing, context, &CAPS, &Quirks::default(), owed);
     let back = table.reclaim(quiesced.unwrap());
