@@ -1,6 +1,9 @@
 //! Random operations on every format against the oracle and the adversarial IOMMU.
 #![allow(missing_docs)]
 
+#[macro_use]
+mod formats;
+
 use portolan_verify::format::FormatName;
 use portolan_verify::torture::{Sabotage, concurrent, sabotaged, torture};
 
@@ -29,22 +32,7 @@ macro_rules! each {
     };
 }
 
-each! {
-    armv8_s1_4k: "armv8-s1-4k",
-    armv8_s1_16k: "armv8-s1-16k",
-    armv8_s1_64k: "armv8-s1-64k",
-    armv8_s2_4k: "armv8-s2-4k",
-    armv8_s2_16k: "armv8-s2-16k",
-    armv8_s2_64k: "armv8-s2-64k",
-    vtd_ss_3: "vtd-ss-3",
-    vtd_ss_4: "vtd-ss-4",
-    vtd_ss_5: "vtd-ss-5",
-    vtd_fs_4: "vtd-fs-4",
-    vtd_fs_5: "vtd-fs-5",
-    amd_v1_3: "amd-v1-3",
-    amd_v1_4: "amd-v1-4",
-    tegra: "tegra",
-}
+with_formats!(each);
 
 #[test]
 fn equal_seeds_give_equal_runs() {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::{PhysAddr, StreamId};
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::addr::StreamId;
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
 use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_model::clock::PollingClock;
@@ -17,7 +17,8 @@ use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::{AmdCommand, Counts};
 
-use super::model::ModelHost;
+use super::failed;
+use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
 use crate::conformance::{Abilities, Has, Outcome, Rig};
@@ -49,15 +50,6 @@ pub enum Kind {
     CachesAbsence,
 }
 
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
-const LOOK_NS: u64 = 100;
-/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
-const LIMIT: Nanos = Nanos::from_millis(5);
-
-fn failed(why: &dyn std::fmt::Display) -> Outcome {
-    Outcome::Fail(format!("enabling the unit: {why}"))
-}
-
 /// A new model with a unit of `kind`.
 ///
 /// # Errors
@@ -84,22 +76,13 @@ where
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, log_entries) = (1 << config.queue_lg2, 1 << config.events_lg2);
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
-    let capability = Capability::parse(identification.capability).map_err(|why| failed(&why))?;
+    let capability = Capability::parse(identification.capability).map_err(failed)?;
     let unit = AmdVi::enable(theirs, tables, Arc::new(clock), capability, config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {
-        unit: unit.map_err(|why| failed(&why))?,
+        unit: unit.map_err(failed)?,
         host: ModelHost::new(registers, memory, devices),
-        abilities: Abilities {
-            caches: Has::Yes,
-            page_exact: Has::Yes,
-            domain_exact: Has::Yes,
-            records: Has::Yes,
-            reasons: Has::Yes,
-            pass_through: Has::Yes,
-            blocks: Has::Yes,
-            reads: Has::Yes,
-        },
+        abilities: Abilities::ALL,
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
         faulting: None,
@@ -119,24 +102,21 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
     let builder = Builder::new(Architecture::X86).iommu(Iommu::Amd);
     let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
-    let capability = capability(host.pci()).ok_or_else(|| failed(&"no function is an IOMMU"))?;
+    let capability = capability(host.pci()).ok_or_else(|| failed("no function is an IOMMU"))?;
     let registers = machine.iommu_registers();
-    let registers = registers.ok_or_else(|| failed(&"the machine has no unit"))?;
+    let registers = registers.ok_or_else(|| failed("the machine has no unit"))?;
     let config = Config::default();
     let queue_entries = Some(1 << config.queue_lg2);
     let tables = machine.tables().clone();
     let unit = AmdVi::enable(registers, tables, HostClock::new(), capability, config);
     Ok(Rig {
-        unit: unit.map_err(|why| failed(&why))?,
+        unit: unit.map_err(failed)?,
         abilities: Abilities {
-            caches: Has::Yes,
             page_exact: Has::No("QEMU drops the whole domain whatever the address"),
-            domain_exact: Has::Yes,
             records: Has::No("QEMU logs nothing of an entry that is zero or that forbids"),
             reasons: Has::No("QEMU logs nothing of an entry that is zero or that forbids"),
-            pass_through: Has::Yes,
-            blocks: Has::Yes,
             reads: Has::No("edu writes only"),
+            ..Abilities::ALL
         },
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,

@@ -37,11 +37,37 @@ pub trait Asks {
     fn reset(&self, device: StreamId);
 }
 
-impl Asks for SmmuRegisters {
-    fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr> {
-        self.ats_access(device, pasid, iova, AccessKind::Write)
-    }
+/// What the model's units answer alike, by methods of the same names.
+macro_rules! as_every_unit {
+    () => {
+        fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr> {
+            self.ats_access(device, pasid, iova, AccessKind::Write)
+        }
 
+        fn ask(&self, raw: RawPageRequest) {
+            self.ask(raw);
+        }
+
+        fn told(&self) -> Vec<(ReplyTo, Response)> {
+            self.told()
+        }
+
+        fn unanswered(&self) -> usize {
+            self.unanswered().len()
+        }
+
+        fn strays_and_lost(&self) -> (u64, u64) {
+            let counts = self.counts();
+            (counts.stray_responses, counts.lost_requests)
+        }
+
+        fn reset(&self, device: StreamId) {
+            self.reset_device(device);
+        }
+    };
+}
+
+impl Asks for SmmuRegisters {
     fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
         self.transfer(device, pasid, iova, AccessKind::Write, 4)
     }
@@ -51,33 +77,10 @@ impl Asks for SmmuRegisters {
         finished.map(|(_, transfer)| transfer).collect()
     }
 
-    fn ask(&self, raw: RawPageRequest) {
-        self.ask(raw);
-    }
-
-    fn told(&self) -> Vec<(ReplyTo, Response)> {
-        self.told()
-    }
-
-    fn unanswered(&self) -> usize {
-        self.unanswered().len()
-    }
-
-    fn strays_and_lost(&self) -> (u64, u64) {
-        let counts = self.counts();
-        (counts.stray_responses, counts.lost_requests)
-    }
-
-    fn reset(&self, device: StreamId) {
-        self.reset_device(device);
-    }
+    as_every_unit!();
 }
 
 impl Asks for VtdRegisters {
-    fn kept(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Option<PhysAddr> {
-        self.ats_access(device, pasid, iova, AccessKind::Write)
-    }
-
     fn transfer(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Transfer {
         match self.dma(device, pasid, iova, AccessKind::Write, 4) {
             Ok(pieces) => Transfer::Done(pieces),
@@ -90,26 +93,7 @@ impl Asks for VtdRegisters {
         Vec::new()
     }
 
-    fn ask(&self, raw: RawPageRequest) {
-        self.ask(raw);
-    }
-
-    fn told(&self) -> Vec<(ReplyTo, Response)> {
-        self.told()
-    }
-
-    fn unanswered(&self) -> usize {
-        self.unanswered().len()
-    }
-
-    fn strays_and_lost(&self) -> (u64, u64) {
-        let counts = self.counts();
-        (counts.stray_responses, counts.lost_requests)
-    }
-
-    fn reset(&self, device: StreamId) {
-        self.reset_device(device);
-    }
+    as_every_unit!();
 }
 
 impl<B: Behind> ModelHost<B> {

@@ -53,6 +53,17 @@ impl fmt::Display for Line {
     }
 }
 
+/// Counts by name.
+fn by_name<N: Into<String>>(counts: impl IntoIterator<Item = (N, u64)>) -> BTreeMap<String, u64> {
+    let counts = counts.into_iter();
+    counts.map(|(name, count)| (name.into(), count)).collect()
+}
+
+/// What a driver that does not take its unit over comes to.
+fn failed(why: impl fmt::Display) -> Outcome {
+    Outcome::Fail(format!("enabling the unit: {why}"))
+}
+
 /// The name under which the counts of all scenarios are compared.
 pub const COUNTS: &str = "submitted-commands-are-seen";
 

@@ -1,16 +1,17 @@
 //! The model's memory, and devices that are nothing but a stream number.
 
 use std::collections::BTreeMap;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue, Step};
 use portolan::iommu::IommuError;
-use portolan::platform::{TableMem, Word};
+use portolan::platform::{Nanos, TableMem, Word};
 use portolan_model::amd::AmdRegisters;
 use portolan_model::decode::AccessKind;
-use portolan_model::inject::{RegisterFaults, Violation};
+use portolan_model::inject::{Piece, RegisterFaults, Violation};
 use portolan_model::memory::ModelMemory;
 use portolan_model::smmuv2::SmmuV2Registers;
 use portolan_model::smmuv3::SmmuRegisters;
@@ -18,7 +19,15 @@ use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::VtdRegisters;
 
 use super::asks::Asks;
+use super::by_name;
 use crate::conformance::{Asker, HIGH_BASE, Has, Host, LOW_BASE};
+
+/// Where the model's memory is, and its pages.
+pub(super) const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
+/// Virtual nanoseconds between two looks of a waiting driver.
+pub(super) const LOOK_NS: u64 = 100;
+/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
+pub(super) const LIMIT: Nanos = Nanos::from_millis(5);
 
 /// A unit of the model that devices can be behind.
 pub trait Behind {
@@ -27,17 +36,14 @@ pub trait Behind {
     /// Width of table entries.
     type Word: Word;
 
-    /// Where an access goes, if anywhere.
-    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr>;
-
-    /// The same with a PASID.
-    fn access_as(
+    /// What of an access of 4 bytes goes where, if anywhere.
+    fn pieces(
         &self,
         device: StreamId,
-        pasid: Pasid,
+        pasid: Option<Pasid>,
         iova: Iova,
         kind: AccessKind,
-    ) -> Option<PhysAddr>;
+    ) -> Option<Vec<Piece>>;
 
     /// What the driver did that it must not do.
     fn violations(&self) -> Vec<Violation>;
@@ -69,15 +75,40 @@ fn specified(name: &str) -> String {
     out
 }
 
+/// What was counted of each kind, by its name in the specification.
+fn by_kind<K: Debug>(counts: impl IntoIterator<Item = (K, u64)>) -> BTreeMap<String, u64> {
+    let counts = counts.into_iter();
+    by_name(counts.map(|(kind, count)| (specified(&format!("{kind:?}")), count)))
+}
+
+/// Has the `nth` command that comes behind `consumed` others be refused with `code`.
+fn refusal(consumed: u64, nth: Option<u64>, code: u32) -> RegisterFaults {
+    RegisterFaults {
+        refuse: nth.map(|nth| (consumed + nth, code)),
+        ..RegisterFaults::default()
+    }
+}
+
 impl Behind for SmmuRegisters {
     type Word = AtomicU64;
 
+    fn pieces(
+        &self,
+        device: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<Vec<Piece>> {
+        self.dma(device, pasid, iova, kind, 4).ok()
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
     fn refuse(&self, nth: Option<u64>) -> Has {
         const ILLEGAL: u32 = 1;
-        self.inject(RegisterFaults {
-            refuse: nth.map(|nth| (self.consumed() + nth, ILLEGAL)),
-            ..RegisterFaults::default()
-        });
+        self.inject(refusal(self.consumed(), nth, ILLEGAL));
         Has::Yes
     }
 
@@ -85,45 +116,22 @@ impl Behind for SmmuRegisters {
         Some(self)
     }
 
-    fn access_as(
-        &self,
-        device: StreamId,
-        pasid: Pasid,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<PhysAddr> {
-        let pieces = self.dma(device, Some(pasid), iova, kind, 4).ok()?;
-        pieces.first().map(|piece| piece.pa)
-    }
-
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-
-    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
-        let pieces = self.dma(device, None, iova, kind, 4).ok()?;
-        pieces.first().map(|piece| piece.pa)
-    }
-
     fn commands(&self) -> BTreeMap<String, u64> {
-        let counts = self.counts().commands.into_iter();
-        counts
-            .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
-            .collect()
+        by_kind(self.counts().commands)
     }
 }
 
 impl Behind for SmmuV2Registers {
     type Word = AtomicU64;
 
-    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
-        let pieces = self.dma(device, iova, kind, 4).ok()?;
-        pieces.first().map(|piece| piece.pa)
-    }
-
-    /// There are no PASIDs.
-    fn access_as(&self, _: StreamId, _: Pasid, _: Iova, _: AccessKind) -> Option<PhysAddr> {
-        None
+    fn pieces(
+        &self,
+        device: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<Vec<Piece>> {
+        pasid.map_or_else(|| self.dma(device, iova, kind, 4).ok(), |_| None)
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -131,22 +139,30 @@ impl Behind for SmmuV2Registers {
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {
-        let writes = self.counts().writes.into_iter();
-        writes
-            .map(|(name, count)| (name.to_owned(), count))
-            .collect()
+        by_name(self.counts().writes)
     }
 }
 
 impl Behind for VtdRegisters {
     type Word = AtomicU64;
 
+    fn pieces(
+        &self,
+        device: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<Vec<Piece>> {
+        self.dma(device, pasid, iova, kind, 4).ok()
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
     fn refuse(&self, nth: Option<u64>) -> Has {
         const QUEUE_ERROR: u32 = 1 << 4;
-        self.inject(RegisterFaults {
-            refuse: nth.map(|nth| (self.consumed() + nth, QUEUE_ERROR)),
-            ..RegisterFaults::default()
-        });
+        self.inject(refusal(self.consumed(), nth, QUEUE_ERROR));
         Has::Yes
     }
 
@@ -154,32 +170,10 @@ impl Behind for VtdRegisters {
         Some(self)
     }
 
-    fn access_as(
-        &self,
-        device: StreamId,
-        pasid: Pasid,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<PhysAddr> {
-        let pieces = self.dma(device, Some(pasid), iova, kind, 4).ok()?;
-        pieces.first().map(|piece| piece.pa)
-    }
-
-    fn violations(&self) -> Vec<Violation> {
-        self.violations()
-    }
-
-    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
-        let pieces = self.dma(device, None, iova, kind, 4).ok()?;
-        pieces.first().map(|piece| piece.pa)
-    }
-
     fn commands(&self) -> BTreeMap<String, u64> {
         let counts = self.counts();
         let (contexts, translations) = counts.through_registers;
-        let mut all: BTreeMap<String, u64> = (counts.descriptors.into_iter())
-            .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
-            .collect();
+        let mut all = by_kind(counts.descriptors);
         // The driver counts both kinds as one.
         let with_pasid = all.remove("PASID_DEVICE_TLB").unwrap_or(0);
         for (name, count) in [
@@ -196,34 +190,28 @@ impl Behind for VtdRegisters {
 impl Behind for AmdRegisters {
     type Word = AtomicU64;
 
-    fn refuse(&self, nth: Option<u64>) -> Has {
-        const ILLEGAL_COMMAND: u32 = 5;
-        self.inject(RegisterFaults {
-            refuse: nth.map(|nth| (self.consumed() + nth, ILLEGAL_COMMAND)),
-            ..RegisterFaults::default()
-        });
-        Has::Yes
-    }
-
-    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
-        let pieces = self.dma(device, iova, kind, 4).ok()?;
-        pieces.first().map(|piece| piece.pa)
-    }
-
-    /// There are no PASIDs.
-    fn access_as(&self, _: StreamId, _: Pasid, _: Iova, _: AccessKind) -> Option<PhysAddr> {
-        None
+    fn pieces(
+        &self,
+        device: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<Vec<Piece>> {
+        pasid.map_or_else(|| self.dma(device, iova, kind, 4).ok(), |_| None)
     }
 
     fn violations(&self) -> Vec<Violation> {
         self.violations()
     }
 
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        const ILLEGAL_COMMAND: u32 = 5;
+        self.inject(refusal(self.consumed(), nth, ILLEGAL_COMMAND));
+        Has::Yes
+    }
+
     fn commands(&self) -> BTreeMap<String, u64> {
-        let counts = self.counts().commands.into_iter();
-        counts
-            .map(|(kind, count)| (specified(&format!("{kind:?}")), count))
-            .collect()
+        by_kind(self.counts().commands)
     }
 }
 
@@ -231,13 +219,14 @@ impl Behind for TegraRegisters {
     const BASE: Iova = LOW_BASE;
     type Word = AtomicU32;
 
-    fn access(&self, device: StreamId, iova: Iova, kind: AccessKind) -> Option<PhysAddr> {
-        let pieces = self.dma(device, iova, kind, 4).ok()?;
-        pieces.first().map(|piece| piece.pa)
-    }
-
-    fn access_as(&self, _: StreamId, _: Pasid, _: Iova, _: AccessKind) -> Option<PhysAddr> {
-        None
+    fn pieces(
+        &self,
+        device: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<Vec<Piece>> {
+        pasid.map_or_else(|| self.dma(device, iova, kind, 4).ok(), |_| None)
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -245,10 +234,7 @@ impl Behind for TegraRegisters {
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {
-        let counts = self.counts().registers.into_iter();
-        counts
-            .map(|(used, count)| (specified(&format!("{used:?}")), count))
-            .collect()
+        by_kind(self.counts().registers)
     }
 }
 
@@ -268,6 +254,24 @@ impl<B: Behind> ModelHost<B> {
     /// The memory.
     pub fn ram(&self) -> &Arc<ModelMemory<B::Word>> {
         &self.memory
+    }
+
+    /// Where an access goes, if anywhere.
+    fn reach(
+        &self,
+        device: StreamId,
+        pasid: Option<Pasid>,
+        iova: Iova,
+        kind: AccessKind,
+    ) -> Option<PhysAddr> {
+        let pieces = self.unit.pieces(device, pasid, iova, kind)?;
+        pieces.first().map(|piece| piece.pa)
+    }
+
+    fn write(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova, value: u32) {
+        if let Some(pa) = self.reach(device, pasid, iova, AccessKind::Write) {
+            let _ = self.memory.write_u32(pa, value);
+        }
     }
 
     /// Has the unit refuse a command, and sends it: what the driver is told.
@@ -303,16 +307,11 @@ impl<B: Behind> Host for ModelHost<B> {
     }
 
     fn device_write(&self, device: StreamId, iova: Iova, value: u32) {
-        if let Some(pa) = self.unit.access(device, iova, AccessKind::Write) {
-            let _ = self.memory.write_u32(pa, value);
-        }
+        self.write(device, None, iova, value);
     }
 
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {
-        let at = self.unit.access_as(device, pasid, iova, AccessKind::Write);
-        if let Some(pa) = at {
-            let _ = self.memory.write_u32(pa, value);
-        }
+        self.write(device, Some(pasid), iova, value);
     }
 
     fn asker(&self) -> Option<&dyn Asker> {
@@ -330,7 +329,7 @@ impl<B: Behind> Host for ModelHost<B> {
     }
 
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {
-        let pa = self.unit.access(device, iova, AccessKind::Read)?;
+        let pa = self.reach(device, None, iova, AccessKind::Read)?;
         Some(self.peek(pa))
     }
 

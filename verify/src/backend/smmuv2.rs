@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::{PhysAddr, StreamId};
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::addr::StreamId;
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan_hw::smmuv2::{
     Config, DomainOptions, FirstStage, Implementation, SecondStage, SmmuV2, WaitForSafe,
 };
@@ -14,9 +14,10 @@ use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
 use portolan_model::tables::Lag;
 
-use super::model::ModelHost;
+use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::wrap::Wrap;
-use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Rig};
+use super::{by_name, failed};
+use crate::conformance::{Abilities, MakeDomain, Outcome, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuV2Registers>>>;
 /// Registers and memory of the model behind `W`.
@@ -43,14 +44,8 @@ pub enum Kind {
     Qualcomm,
 }
 
-/// Pages of the model's memory, and where it is.
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
-/// Virtual nanoseconds between two looks of a waiting driver.
-const LOOK_NS: u64 = 100;
 /// Virtual nanoseconds of a slow synchronisation.
 const SLOW_NS: u64 = 1_000;
-/// Longest wait of a driver on the model, in virtual time.
-const LIMIT: Nanos = Nanos::from_millis(5);
 
 fn submitted<R, M, C>(unit: &SmmuV2<R, M, C>) -> BTreeMap<String, u64>
 where
@@ -59,10 +54,7 @@ where
     C: Cpus,
 {
     let counts = unit.counts();
-    let named = counts
-        .iter()
-        .map(|(kind, count)| (kind.name().to_owned(), count));
-    named.collect()
+    by_name(counts.iter().map(|(kind, count)| (kind.name(), count)))
 }
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
@@ -107,18 +99,9 @@ where
     let unit = SmmuV2::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {
-        unit: unit.map_err(|error| Outcome::Fail(format!("enabling the unit: {error}")))?,
+        unit: unit.map_err(failed)?,
         host: ModelHost::new(registers, memory, devices),
-        abilities: Abilities {
-            caches: Has::Yes,
-            page_exact: Has::Yes,
-            domain_exact: Has::Yes,
-            records: Has::Yes,
-            reasons: Has::Yes,
-            pass_through: Has::Yes,
-            blocks: Has::Yes,
-            reads: Has::Yes,
-        },
+        abilities: Abilities::ALL,
         domain,
         pasids: None,
         faulting: None,

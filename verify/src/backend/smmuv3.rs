@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Iommu as _, IommuError};
 use portolan::iopf::Responder as _;
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan_hw::smmuv3::{
     Config, DomainOptions, FirstStage, PageRequestEvent, SecondStage, Smmu, StallOrFault, Want,
 };
@@ -21,10 +21,11 @@ use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::Counts;
 
-use super::model::ModelHost;
+use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::nested::Nested;
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
+use super::{by_name, failed};
 use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
@@ -67,18 +68,8 @@ pub enum Kind {
     Mmu700,
 }
 
-/// Pages of the model's memory, and where it is.
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
-/// Virtual nanoseconds between two looks of a waiting driver.
-const LOOK_NS: u64 = 100;
-/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
-const LIMIT: Nanos = Nanos::from_millis(5);
 /// Exponent of a stream's substreams.
 const PASIDS_LG2: u32 = 4;
-
-fn failed(error: IommuError) -> Outcome {
-    Outcome::Fail(format!("enabling the unit: {error}"))
-}
 
 fn submitted<R, M, C>(unit: &Smmu<R, M, C>) -> BTreeMap<String, u64>
 where
@@ -87,26 +78,12 @@ where
     C: Cpus,
 {
     let counts = unit.counts();
-    let named = counts
-        .iter()
-        .map(|(kind, count)| (kind.name().to_owned(), count));
-    named.collect()
+    by_name(counts.iter().map(|(kind, count)| (kind.name(), count)))
 }
-
-const ABILITIES: Abilities = Abilities {
-    caches: Has::Yes,
-    page_exact: Has::Yes,
-    domain_exact: Has::Yes,
-    records: Has::Yes,
-    reasons: Has::Yes,
-    pass_through: Has::Yes,
-    blocks: Has::Yes,
-    reads: Has::Yes,
-};
 
 const NESTED: Abilities = Abilities {
     page_exact: Has::No("what both stages came to goes as a whole"),
-    ..ABILITIES
+    ..Abilities::ALL
 };
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
@@ -147,7 +124,7 @@ where
     Ok(Rig {
         unit: unit.map_err(failed)?,
         host: ModelHost::new(registers, memory, devices),
-        abilities: ABILITIES,
+        abilities: Abilities::ALL,
         domain,
         pasids,
         faulting: (kind == Kind::Plain).then_some(Faulting {
@@ -262,7 +239,7 @@ where
         unit: unit.map_err(failed)?,
         abilities: Abilities {
             reads: Has::No("edu writes only"),
-            ..ABILITIES
+            ..Abilities::ALL
         },
         domain,
         pasids: None,

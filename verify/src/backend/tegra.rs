@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use portolan::addr::PhysAddr;
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::tables::Lag;
 use portolan_model::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
 
-use super::model::ModelHost;
+use super::model::{LIMIT, LOOK_NS, ModelHost};
 use super::wrap::Wrap;
+use super::{by_name, failed};
 use crate::conformance::{Abilities, Has, Outcome, Rig};
 
 /// The model's memory.
@@ -30,20 +31,11 @@ pub type ModelRig<W> = Rig<Iommu<W>, Domain<W>, ModelHost<TegraRegisters>>;
 
 /// Pages of the model's memory.
 const PAGES: u32 = 1 << 12;
-/// Virtual nanoseconds between two looks of a waiting driver.
-const LOOK_NS: u64 = 100;
-/// Longest wait of the driver, in virtual time: what comes at all comes at once.
-const LIMIT: Nanos = Nanos::from_millis(5);
 
 const ABILITIES: Abilities = Abilities {
-    caches: Has::Yes,
     page_exact: Has::No("four pages share a line of the translation buffer and go as one"),
-    domain_exact: Has::Yes,
-    records: Has::Yes,
-    reasons: Has::Yes,
-    pass_through: Has::Yes,
     blocks: Has::No("tables have pages of 4 KiB only"),
-    reads: Has::Yes,
+    ..Abilities::ALL
 };
 
 /// The model's name of a chip, and where its memory is: beyond 4 GiB on one of those that have
@@ -65,10 +57,7 @@ where
     C: Cpus,
 {
     let counts = unit.counts();
-    let named = counts
-        .iter()
-        .map(|(kind, count)| (kind.name().to_owned(), count));
-    named.collect()
+    by_name(counts.iter().map(|(kind, count)| (kind.name(), count)))
 }
 
 /// A new model.
@@ -90,7 +79,6 @@ where
     };
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
     let unit = TegraSmmu::enable(theirs, tables, Arc::new(clock), config);
-    let failed = |error| Outcome::Fail(format!("enabling the unit: {error}"));
     let [first, second, _] = model.clients();
     let devices = [first.stream, second.stream];
     Ok(Rig {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::{PhysAddr, StreamId};
-use portolan::iommu::{Attach, Domain, Iommu as _, IommuError};
+use portolan::addr::StreamId;
+use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
-use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
 use portolan_hw::vtd::{
     CommandKind as K, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain,
@@ -23,9 +23,10 @@ use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
 use portolan_qemu::trace::{Counts, VtdInvalidation};
 
-use super::model::ModelHost;
+use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
+use super::{by_name, failed};
 use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
@@ -67,24 +68,9 @@ pub enum Kind {
     Scalable,
 }
 
-const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
-const LOOK_NS: u64 = 100;
-/// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
-const LIMIT: Nanos = Nanos::from_millis(5);
-
-fn failed(error: IommuError) -> Outcome {
-    Outcome::Fail(format!("enabling the unit: {error}"))
-}
-
 const ABILITIES: Abilities = Abilities {
-    caches: Has::Yes,
-    page_exact: Has::Yes,
-    domain_exact: Has::Yes,
-    records: Has::Yes,
     reasons: Has::No("the unit does not tell missing from forbidden"),
-    pass_through: Has::Yes,
-    blocks: Has::Yes,
-    reads: Has::Yes,
+    ..Abilities::ALL
 };
 
 /// Entries of the queue: a page of descriptors.
@@ -224,7 +210,7 @@ where
 {
     let counts = unit.counts();
     let of = |kind| counts.of(kind);
-    named([
+    by_name([
         ("CONTEXT_CACHE", of(K::ContextGlobal) + of(K::ContextDevice)),
         (
             "IOTLB",
@@ -236,13 +222,6 @@ where
         ("PAGE_RESPONSE", of(K::Response)),
         ("WAIT", of(K::Wait)),
     ])
-}
-
-fn named<const N: usize>(counts: [(&str, u64); N]) -> BTreeMap<String, u64> {
-    let counts = counts.into_iter();
-    counts
-        .map(|(name, count)| (name.to_owned(), count))
-        .collect()
 }
 
 /// A new QEMU with a unit, for domains that `domain` makes.
@@ -285,7 +264,7 @@ where
         submitted: |unit| {
             let counts = unit.counts();
             let of = |kind| counts.of(kind);
-            named([
+            by_name([
                 ("context global", of(K::ContextGlobal)),
                 ("context device", of(K::ContextDevice)),
                 ("iotlb global", of(K::IotlbGlobal)),
@@ -300,7 +279,7 @@ where
 
 fn seen(counts: &Counts) -> BTreeMap<String, u64> {
     let of = |invalidation| counts.vtd_invalidation(invalidation);
-    named([
+    by_name([
         ("context global", of(VtdInvalidation::ContextGlobal)),
         ("context device", of(VtdInvalidation::ContextDevices)),
         ("iotlb global", of(VtdInvalidation::IotlbGlobal)),

@@ -56,6 +56,20 @@ pub struct Abilities {
     pub reads: Has,
 }
 
+impl Abilities {
+    /// Every one.
+    pub const ALL: Self = Self {
+        caches: Has::Yes,
+        page_exact: Has::Yes,
+        domain_exact: Has::Yes,
+        records: Has::Yes,
+        reasons: Has::Yes,
+        pass_through: Has::Yes,
+        blocks: Has::Yes,
+        reads: Has::Yes,
+    };
+}
+
 /// Where scenarios map, if addresses have more than 32 bits.
 pub const HIGH_BASE: Iova = Iova::new(0x1_4000_0000);
 /// The same with addresses of 32 bits.

@@ -96,72 +96,81 @@ pub(crate) fn table_and_model(
     (table, model)
 }
 
-/// One machine, from nothing to nothing. Returns its syncs.
-#[allow(clippy::too_many_arguments)] // What a round depends on, each of its own kind.
-pub(super) fn one_round<H, Q>(
-    (way, ailment): (Way, &Ailment),
-    seed: u64,
-    count: u64,
-    each: u64,
-    tally: &Tally,
-    tables: Tables,
-    wrap: &impl Fn(Arc<Model>) -> H,
-    queue: impl FnOnce(VirtualCpus, CommandServer<H>) -> Q,
-) -> u64
-where
-    H: Hardware + 'static,
-    Q: TagPool + Send + Sync + 'static,
-{
-    let cpus = VirtualCpus::new(count as usize, SHARING);
-    let caps = Setup::able(PageSize::SIZE_4K);
-    let context = InvalTag::new(1);
-    let (table, model) = table_and_model(tables, DirtyTracking::Off, context);
-    let queue = queue(cpus.clone(), server(&cpus, wrap(model.clone())));
-    let domain = Arc::new(PagedDomain::new(
-        table,
-        context,
-        caps,
-        Quirks::default(),
-        queue,
-    ));
-    let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
-    let mut options = SpaceOptions::default();
-    options.window = window.expect("a range");
-    options.policy = way.policy();
-    options.bounds = BOUNDS;
-    let space = DmaSpace::new(
-        BoundDomain::new(Arc::new(Attached), domain),
-        cpus.clone(),
-        &options,
-    );
-    let space = Arc::new(space.expect("a space"));
-    let world = World::new(count * (LIVE as u64 + 32));
+/// One machine, from nothing to nothing.
+pub(super) struct Round<'t> {
+    pub(super) way: Way,
+    pub(super) ailment: &'t Ailment,
+    pub(super) seed: u64,
+    /// CPUs, and the operations of each.
+    pub(super) cpus: u64,
+    pub(super) each: u64,
+    pub(super) tally: &'t Tally,
+    pub(super) tables: Tables,
+}
+
+impl Round<'_> {
+    /// Does it with hardware that `wrap` makes and a queue that `queue` makes; returns its syncs.
+    pub(super) fn run<H, Q>(
+        &self,
+        wrap: &impl Fn(Arc<Model>) -> H,
+        queue: impl FnOnce(VirtualCpus, CommandServer<H>) -> Q,
+    ) -> u64
+    where
+        H: Hardware + 'static,
+        Q: TagPool + Send + Sync + 'static,
     {
-        let device = Device::translated(space.clone(), STREAM, Constraints::default());
-        let device = device.expect("a device");
-        let rig = Rig {
-            way,
-            cpus: &cpus,
-            model: &model,
-            space: &space,
-            device: &device,
-            world: &world,
-            tally,
-            ailment,
-        };
-        let schedule = Schedule::of_seed(seed).ragged(40.0);
-        let ran = cpus.run(&schedule, |cpu| rig.work(cpu.get().into(), seed, each));
-        if let Err(error) = ran {
-            tally.violation(error.to_string());
-            return 0;
+        let (way, seed, tally, ailment) = (self.way, self.seed, self.tally, self.ailment);
+        let cpus = VirtualCpus::new(self.cpus as usize, SHARING);
+        let caps = Setup::able(PageSize::SIZE_4K);
+        let context = InvalTag::new(1);
+        let (table, model) = table_and_model(self.tables, DirtyTracking::Off, context);
+        let queue = queue(cpus.clone(), server(&cpus, wrap(model.clone())));
+        let domain = Arc::new(PagedDomain::new(
+            table,
+            context,
+            caps,
+            Quirks::default(),
+            queue,
+        ));
+        let window = IovaRange::new(Iova::new(1 << 20), Iova::new((1 << 28) - 1));
+        let mut options = SpaceOptions::default();
+        options.window = window.expect("a range");
+        options.policy = way.policy();
+        options.bounds = BOUNDS;
+        let space = DmaSpace::new(
+            BoundDomain::new(Arc::new(Attached), domain),
+            cpus.clone(),
+            &options,
+        );
+        let space = Arc::new(space.expect("a space"));
+        let world = World::new(self.cpus * (LIVE as u64 + 32));
+        {
+            let device = Device::translated(space.clone(), STREAM, Constraints::default());
+            let device = device.expect("a device");
+            let rig = Rig {
+                way,
+                cpus: &cpus,
+                model: &model,
+                space: &space,
+                device: &device,
+                world: &world,
+                tally,
+                ailment,
+            };
+            let schedule = Schedule::of_seed(seed).ragged(40.0);
+            let ran = cpus.run(&schedule, |cpu| rig.work(cpu.get().into(), seed, self.each));
+            if let Err(error) = ran {
+                tally.violation(error.to_string());
+                return 0;
+            }
         }
+        ailment.heal();
+        if let (Some(_), Err(error)) = (space.failure(), space.recover()) {
+            tally.violation(format!("{}: not recovered: {error}", way.name()));
+        }
+        take_down(&space, &world, tally, way);
+        model.counters().syncs
     }
-    ailment.heal();
-    if let (Some(_), Err(error)) = (space.failure(), space.recover()) {
-        tally.violation(format!("{}: not recovered: {error}", way.name()));
-    }
-    take_down(&space, &world, tally, way);
-    model.counters().syncs
 }
 
 /// Nothing may be left: no buffer, no address, nothing that waits.

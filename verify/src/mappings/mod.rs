@@ -28,7 +28,7 @@ use cpu::Tally;
 pub use failing::Health;
 use failing::{Ailment, Failing};
 pub use machine::Model;
-use machine::{Tables, one_round};
+use machine::{Round, Tables};
 
 /// How CPUs submit together: ranges in place of pages, and for one way somebody beside the batches.
 fn combining(way: Way) -> CombineOptions {
@@ -173,33 +173,20 @@ pub fn sabotaged<H: Hardware + 'static>(
             hardware: wrap(model),
             ailment: ailment.clone(),
         };
+        let this = Round {
+            way,
+            ailment: &ailment,
+            seed,
+            cpus,
+            each,
+            tally: &tally,
+            tables,
+        };
         syncs += match way {
-            Way::Strict => {
-                let queue = |_, server| server;
-                one_round(
-                    (way, &ailment),
-                    seed,
-                    cpus,
-                    each,
-                    &tally,
-                    tables,
-                    &wrap,
-                    queue,
-                )
-            }
-            _ => {
-                let queue = |cpus, server| Combined::new(cpus, server, combining(way));
-                one_round(
-                    (way, &ailment),
-                    seed,
-                    cpus,
-                    each,
-                    &tally,
-                    tables,
-                    &wrap,
-                    queue,
-                )
-            }
+            Way::Strict => this.run(&wrap, |_, server| server),
+            _ => this.run(&wrap, |cpus, server| {
+                Combined::new(cpus, server, combining(way))
+            }),
         };
         tally.failed(ailment.failures());
         if tables.live() != 0 {

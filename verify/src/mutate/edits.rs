@@ -5,6 +5,19 @@
 
 use super::seam::{Arrives, Words, vtd};
 
+/// Puts `nothing` in the place of each command that is `dropped`.
+pub(super) fn drop_all(commands: &mut [Words], dropped: impl Fn(&Words) -> bool, nothing: Words) {
+    let dropped = commands.iter_mut().filter(|words| dropped(words));
+    dropped.for_each(|words| *words = nothing);
+}
+
+/// Puts `nothing` in the place of the first of `several`, if they are.
+pub(super) fn drop_first<'c>(mut several: impl Iterator<Item = &'c mut Words>, nothing: Words) {
+    if let (Some(first), Some(_)) = (several.next(), several.next()) {
+        *first = nothing;
+    }
+}
+
 /// SMMUv2 (IHI 0062): its commands are writes. Offsets are those of the model, whose context banks
 /// begin with the 64th page of 4 KiB.
 pub mod smmuv2 {
@@ -116,7 +129,7 @@ pub mod smmuv2 {
 
 /// SMMUv3.
 pub mod smmuv3 {
-    use super::Words;
+    use super::{Words, drop_all, drop_first};
 
     const CFGI_STE: u64 = 0x03;
     const CFGI_CD: u64 = 0x05;
@@ -132,43 +145,46 @@ pub mod smmuv3 {
     /// PREFETCH_CONFIG of a stream that nobody has.
     const NOTHING: Words = [0x01 | 0xfffe << 32, 0];
 
-    fn drop_all(commands: &mut [Words], op: u64) {
-        let dropped = commands.iter_mut().filter(|words| words[0] & 0xff == op);
-        dropped.for_each(|words| *words = NOTHING);
+    fn drop_op(commands: &mut [Words], op: u64) {
+        drop_all(commands, |words| words[0] & 0xff == op, NOTHING);
     }
 
     fn by_address(words: &Words) -> bool {
         matches!(words[0] & 0xff, TLBI_NH_VA | TLBI_S2_IPA)
     }
 
+    fn addressed(commands: &mut [Words]) -> impl DoubleEndedIterator<Item = &mut Words> {
+        commands.iter_mut().filter(|words| by_address(words))
+    }
+
     /// No sync.
     pub fn without_sync(commands: &mut [Words]) {
-        drop_all(commands, SYNC);
+        drop_op(commands, SYNC);
     }
 
     /// No invalidation by address of a first stage.
     pub fn without_pages(commands: &mut [Words]) {
-        drop_all(commands, TLBI_NH_VA);
+        drop_op(commands, TLBI_NH_VA);
     }
 
     /// No invalidation by address of a second stage.
     pub fn without_second_pages(commands: &mut [Words]) {
-        drop_all(commands, TLBI_S2_IPA);
+        drop_op(commands, TLBI_S2_IPA);
     }
 
     /// No invalidation of an address space.
     pub fn without_asid(commands: &mut [Words]) {
-        drop_all(commands, TLBI_NH_ASID);
+        drop_op(commands, TLBI_NH_ASID);
     }
 
     /// No invalidation of a second stage as a whole.
     pub fn without_vmid(commands: &mut [Words]) {
-        drop_all(commands, TLBI_S12_VMALL);
+        drop_op(commands, TLBI_S12_VMALL);
     }
 
     /// No invalidation of all first stages over a second.
     pub fn without_combined(commands: &mut [Words]) {
-        drop_all(commands, TLBI_NH_ALL);
+        drop_op(commands, TLBI_NH_ALL);
     }
 
     /// No sync after invalidations by address of a second stage.
@@ -183,20 +199,20 @@ pub mod smmuv3 {
 
     fn without_sync_of(commands: &mut [Words], op: u64) {
         if commands.iter().any(|words| words[0] & 0xff == op) {
-            drop_all(commands, SYNC);
+            drop_op(commands, SYNC);
         }
     }
 
     /// Leaves of the last level only, of 4 KiB.
     pub fn last_level(commands: &mut [Words]) {
-        for words in commands.iter_mut().filter(|words| by_address(words)) {
+        for words in addressed(commands) {
             words[1] = words[1] & !(0xf << 8) | 1 << 10 | 3 << 8;
         }
     }
 
     /// Ranges in another granule, of which they are a part.
     pub fn wrong_granule(commands: &mut [Words]) {
-        for words in commands.iter_mut().filter(|words| by_address(words)) {
+        for words in addressed(commands) {
             if words[1] >> 10 & 3 == 1 {
                 words[1] += 1 << 10;
             }
@@ -205,25 +221,24 @@ pub mod smmuv3 {
 
     /// No invalidation of stream table entries.
     pub fn without_entries(commands: &mut [Words]) {
-        drop_all(commands, CFGI_STE);
+        drop_op(commands, CFGI_STE);
     }
 
     /// No invalidation of context descriptors.
     pub fn without_descriptors(commands: &mut [Words]) {
-        drop_all(commands, CFGI_CD);
+        drop_op(commands, CFGI_CD);
     }
 
     /// No invalidation of what devices keep.
     pub fn without_devices(commands: &mut [Words]) {
-        drop_all(commands, ATC_INV);
+        drop_op(commands, ATC_INV);
     }
 
     /// No invalidation of all that a device keeps.
     pub fn without_moved_devices(commands: &mut [Words]) {
         // Of size 52: all pages.
-        let all = |words: &&mut Words| words[0] & 0xff == ATC_INV && words[1] & 0x3f == 52;
-        let them = commands.iter_mut().filter(all);
-        them.for_each(|words| *words = NOTHING);
+        let all = |words: &Words| words[0] & 0xff == ATC_INV && words[1] & 0x3f == 52;
+        drop_all(commands, all, NOTHING);
     }
 
     /// No sync after invalidations of stream table entries.
@@ -234,18 +249,18 @@ pub mod smmuv3 {
     /// No sync but the last of those that are submitted together.
     pub fn without_early_syncs(commands: &mut [Words]) {
         if let [early @ .., _] = commands {
-            drop_all(early, SYNC);
+            drop_op(early, SYNC);
         }
     }
 
     /// No response to page requests.
     pub fn without_responses(commands: &mut [Words]) {
-        drop_all(commands, PRI_RESP);
+        drop_op(commands, PRI_RESP);
     }
 
     /// No end of stalls.
     pub fn without_resumes(commands: &mut [Words]) {
-        drop_all(commands, RESUME);
+        drop_op(commands, RESUME);
     }
 
     /// Every stall is retried, those of refused accesses too.
@@ -260,29 +275,19 @@ pub mod smmuv3 {
 
     /// Without the first of several invalidations.
     pub fn without_first(commands: &mut [Words]) {
-        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
-        if let Some(first) = commands
-            .iter_mut()
-            .find(|words| by_address(words) && several)
-        {
-            *first = NOTHING;
-        }
+        drop_first(addressed(commands), NOTHING);
     }
 
     /// Without the last of several invalidations.
     pub fn without_last(commands: &mut [Words]) {
-        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
-        let last = commands.iter_mut().rev();
-        if let Some(last) = last.into_iter().find(|words| by_address(words) && several) {
-            *last = NOTHING;
-        }
+        drop_first(addressed(commands).rev(), NOTHING);
     }
 
     /// Ranges that are one unit too short.
     pub fn short_ranges(commands: &mut [Words]) {
         const NUM: u64 = 0x1f << 12;
         const SCALE: u64 = 0x1f << 20;
-        for words in commands.iter_mut().filter(|words| by_address(words)) {
+        for words in addressed(commands) {
             if words[1] >> 10 & 3 == 0 {
                 continue;
             }
@@ -304,7 +309,7 @@ pub mod smmuv3 {
 
     /// Leaves only, even where tables were freed.
     pub fn leaves_only(commands: &mut [Words]) {
-        for words in commands.iter_mut().filter(|words| by_address(words)) {
+        for words in addressed(commands) {
             words[1] |= 1;
         }
     }
@@ -320,7 +325,7 @@ pub mod smmuv3 {
 
 /// VT-d.
 pub mod intel {
-    use super::{Arrives, Words, vtd};
+    use super::{Arrives, Words, drop_all, drop_first, vtd};
 
     const CONTEXT: u64 = 1;
     const IOTLB: u64 = 2;
@@ -338,8 +343,7 @@ pub mod intel {
     }
 
     fn drop_where(commands: &mut [Words], dropped: impl Fn(&Words) -> bool) {
-        let dropped = commands.iter_mut().filter(|words| dropped(words));
-        dropped.for_each(|words| *words = NOTHING);
+        drop_all(commands, dropped, NOTHING);
     }
 
     fn is(words: &Words, kind: u64) -> bool {
@@ -348,6 +352,10 @@ pub mod intel {
 
     fn by_address(words: &Words) -> bool {
         (is(words, IOTLB) || is(words, PASID_IOTLB)) && granularity(words) == 3
+    }
+
+    fn addressed(commands: &mut [Words]) -> impl DoubleEndedIterator<Item = &mut Words> {
+        commands.iter_mut().filter(|words| by_address(words))
     }
 
     /// No wait.
@@ -407,27 +415,17 @@ pub mod intel {
 
     /// Without the first of several invalidations.
     pub fn without_first(commands: &mut [Words]) {
-        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
-        if let Some(first) = commands
-            .iter_mut()
-            .find(|words| by_address(words) && several)
-        {
-            *first = NOTHING;
-        }
+        drop_first(addressed(commands), NOTHING);
     }
 
     /// Without the last of several invalidations.
     pub fn without_last(commands: &mut [Words]) {
-        let several = commands.iter().filter(|words| by_address(words)).count() > 1;
-        let last = commands.iter_mut().rev();
-        if let Some(last) = last.into_iter().find(|words| by_address(words) && several) {
-            *last = NOTHING;
-        }
+        drop_first(addressed(commands).rev(), NOTHING);
     }
 
     /// Half of the pages of each invalidation of several.
     pub fn short_ranges(commands: &mut [Words]) {
-        let them = commands.iter_mut().filter(|words| by_address(words));
+        let them = addressed(commands);
         them.filter(|words| words[1] & 0x3f != 0)
             .for_each(|words| words[1] -= 1);
     }
@@ -435,20 +433,20 @@ pub mod intel {
     /// Masks that are smaller than a block.
     pub fn masks_below_blocks(commands: &mut [Words]) {
         const MASK: u64 = 0x3f;
-        let them = commands.iter_mut().filter(|words| by_address(words));
+        let them = addressed(commands);
         them.filter(|words| words[1] & MASK >= 9)
             .for_each(|words| words[1] = words[1] & !MASK | 8);
     }
 
     /// Another domain instead of this one.
     pub fn wrong_domain(commands: &mut [Words]) {
-        let them = commands.iter_mut().filter(|words| by_address(words));
+        let them = addressed(commands);
         them.for_each(|words| words[0] ^= 1 << 28);
     }
 
     /// Leaves only, even where tables were freed.
     pub fn leaves_only(commands: &mut [Words]) {
-        let them = commands.iter_mut().filter(|words| by_address(words));
+        let them = addressed(commands);
         them.for_each(|words| words[1] |= 1 << 6);
     }
 

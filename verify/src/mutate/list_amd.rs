@@ -88,6 +88,7 @@ pub const AMD_MUTANTS: &[Mutant] = &[
 
 /// Edits.
 mod amd {
+    use super::super::edits::{drop_all, drop_first};
     use super::super::seam::{Words, amd::is_wait};
 
     const ENTRY: u64 = 2;
@@ -112,8 +113,7 @@ mod amd {
     }
 
     fn drop_where(commands: &mut [Words], dropped: impl Fn(&Words) -> bool) {
-        let dropped = commands.iter_mut().filter(|words| dropped(words));
-        dropped.for_each(|words| *words = NOTHING);
+        drop_all(commands, dropped, NOTHING);
     }
 
     /// No wait that stores.
@@ -138,18 +138,12 @@ mod amd {
 
     /// Without the first of several invalidations of pages.
     pub fn without_first(commands: &mut [Words]) {
-        let mut several = addressed(commands);
-        if let (Some(first), Some(_)) = (several.next(), several.next()) {
-            *first = NOTHING;
-        }
+        drop_first(addressed(commands), NOTHING);
     }
 
     /// Without the last of several invalidations of pages.
     pub fn without_last(commands: &mut [Words]) {
-        let mut several = addressed(commands);
-        if let (Some(last), Some(_)) = (several.next_back(), several.next_back()) {
-            *last = NOTHING;
-        }
+        drop_first(addressed(commands).rev(), NOTHING);
     }
 
     /// Half of a range: one of the ones that tell its size is a zero.

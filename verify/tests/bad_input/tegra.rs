@@ -35,7 +35,11 @@ fn streams(chip: Chip) -> [StreamId; 2] {
     [first.stream, second.stream]
 }
 
+/// The driver on the model.
+type Taken = TegraSmmu<Arc<TegraRegisters>, Memory, ModelClock<TegraRegisters>>;
+
 struct Bench {
+    chip: Chip,
     unit: Arc<TegraRegisters>,
     memory: Memory,
 }
@@ -47,7 +51,17 @@ impl Bench {
         let memory = Arc::new(ModelMemory::narrow(base, 64, late));
         let unit = TegraRegisters::new(TegraSetup::of(model), memory.clone());
         let unit = Arc::new(unit);
-        Self { unit, memory }
+        Self { chip, unit, memory }
+    }
+
+    /// Has the driver take the unit over.
+    fn enable(&self) -> Result<Taken, IommuError> {
+        enable(
+            self.chip,
+            self.unit.clone(),
+            self.memory.clone(),
+            self.clock(),
+        )
     }
 
     fn clock(&self) -> ModelClock<TegraRegisters> {
@@ -141,13 +155,7 @@ fn gone_from_any_access() {
         };
         bench.unit.inject(faults);
         let mut errors = Errors::default();
-        let smmu = enable(
-            CHIP,
-            bench.unit.clone(),
-            bench.memory.clone(),
-            bench.clock(),
-        );
-        if let Some(smmu) = errors.note(smmu) {
+        if let Some(smmu) = errors.note(bench.enable()) {
             let _ = everything(CHIP, &smmu, &mut errors);
             for stream in streams(CHIP) {
                 let gone = bench.unit.accesses() >= n;
@@ -180,14 +188,8 @@ fn never_acknowledges() {
         control: Drain::Never,
         ..RegisterFaults::default()
     });
-    let smmu = enable(
-        CHIP,
-        bench.unit.clone(),
-        bench.memory.clone(),
-        bench.clock(),
-    );
     let awaited = Awaited::Control;
-    let error = smmu.err();
+    let error = bench.enable().err();
     let typed = matches!(error, Some(IommuError::TimedOut { awaited: of, .. }) if of == awaited);
     assert!(typed, "{error:?}");
     assert!(bench.unit.now_ns() < 3 * LIMIT.get());
@@ -197,13 +199,7 @@ fn never_acknowledges() {
 fn swgroups_that_it_does_not_have() {
     for chip in Chip::ALL {
         let bench = Bench::new(chip);
-        let smmu = enable(
-            chip,
-            bench.unit.clone(),
-            bench.memory.clone(),
-            bench.clock(),
-        );
-        let smmu = smmu.expect("a unit");
+        let smmu = bench.enable().expect("a unit");
         let domain = Arc::new(smmu.domain().expect("a domain"));
         let before = bench.unit.accesses();
         let mut unknown = 0;
@@ -221,9 +217,7 @@ fn swgroups_that_it_does_not_have() {
         assert!(unknown > 200 && bench.unit.accesses() == before);
         // Those of another unit fit neither.
         let elsewhere = Bench::new(chip);
-        let memory = elsewhere.memory.clone();
-        let clock = elsewhere.clock();
-        let other = enable(chip, elsewhere.unit.clone(), memory, clock).expect("a unit");
+        let other = elsewhere.enable().expect("a unit");
         let moved = other.attach(streams(chip)[0], &domain);
         assert_eq!(moved, Err(AttachError::Mismatch));
     }
@@ -314,13 +308,7 @@ fn twisted(seed: u64) -> Result<(), IommuError> {
 fn a_page_of_a_table_is_used_again() {
     for chip in Chip::ALL {
         let bench = Bench::new(chip);
-        let smmu = enable(
-            chip,
-            bench.unit.clone(),
-            bench.memory.clone(),
-            bench.clock(),
-        );
-        let smmu = smmu.expect("a unit");
+        let smmu = bench.enable().expect("a unit");
         let domain = Arc::new(smmu.domain().expect("a domain"));
         let stream = streams(chip)[0];
         smmu.attach(stream, &domain).expect("attached");
