@@ -29,6 +29,19 @@ pub(super) const LOOK_NS: u64 = 100;
 /// Longest wait of a driver on the model, in virtual time: what comes at all comes at once.
 pub(super) const LIMIT: Nanos = Nanos::from_millis(5);
 
+/// An access of a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Access {
+    /// Who.
+    pub device: StreamId,
+    /// In which of its address spaces, if it names one.
+    pub pasid: Option<Pasid>,
+    /// To where.
+    pub iova: Iova,
+    /// Reading or writing.
+    pub kind: AccessKind,
+}
+
 /// A unit of the model that devices can be behind.
 pub trait Behind {
     /// See [`crate::conformance::Machine::BASE`].
@@ -37,13 +50,7 @@ pub trait Behind {
     type Word: Word;
 
     /// What of an access of 4 bytes goes where, if anywhere.
-    fn pieces(
-        &self,
-        device: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<Vec<Piece>>;
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>>;
 
     /// What the driver did that it must not do.
     fn violations(&self) -> Vec<Violation>;
@@ -92,14 +99,8 @@ fn refusal(consumed: u64, nth: Option<u64>, code: u32) -> RegisterFaults {
 impl Behind for SmmuRegisters {
     type Word = AtomicU64;
 
-    fn pieces(
-        &self,
-        device: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<Vec<Piece>> {
-        self.dma(device, pasid, iova, kind, 4).ok()
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+        self.dma(of.device, of.pasid, of.iova, of.kind, 4).ok()
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -124,14 +125,11 @@ impl Behind for SmmuRegisters {
 impl Behind for SmmuV2Registers {
     type Word = AtomicU64;
 
-    fn pieces(
-        &self,
-        device: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<Vec<Piece>> {
-        pasid.map_or_else(|| self.dma(device, iova, kind, 4).ok(), |_| None)
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+        match of.pasid {
+            None => self.dma(of.device, of.iova, of.kind, 4).ok(),
+            Some(_) => None,
+        }
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -146,14 +144,8 @@ impl Behind for SmmuV2Registers {
 impl Behind for VtdRegisters {
     type Word = AtomicU64;
 
-    fn pieces(
-        &self,
-        device: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<Vec<Piece>> {
-        self.dma(device, pasid, iova, kind, 4).ok()
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+        self.dma(of.device, of.pasid, of.iova, of.kind, 4).ok()
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -190,14 +182,11 @@ impl Behind for VtdRegisters {
 impl Behind for AmdRegisters {
     type Word = AtomicU64;
 
-    fn pieces(
-        &self,
-        device: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<Vec<Piece>> {
-        pasid.map_or_else(|| self.dma(device, iova, kind, 4).ok(), |_| None)
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+        match of.pasid {
+            None => self.dma(of.device, of.iova, of.kind, 4).ok(),
+            Some(_) => None,
+        }
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -219,14 +208,11 @@ impl Behind for TegraRegisters {
     const BASE: Iova = LOW_BASE;
     type Word = AtomicU32;
 
-    fn pieces(
-        &self,
-        device: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<Vec<Piece>> {
-        pasid.map_or_else(|| self.dma(device, iova, kind, 4).ok(), |_| None)
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+        match of.pasid {
+            None => self.dma(of.device, of.iova, of.kind, 4).ok(),
+            Some(_) => None,
+        }
     }
 
     fn violations(&self) -> Vec<Violation> {
@@ -257,19 +243,19 @@ impl<B: Behind> ModelHost<B> {
     }
 
     /// Where an access goes, if anywhere.
-    fn reach(
-        &self,
-        device: StreamId,
-        pasid: Option<Pasid>,
-        iova: Iova,
-        kind: AccessKind,
-    ) -> Option<PhysAddr> {
-        let pieces = self.unit.pieces(device, pasid, iova, kind)?;
+    fn reach(&self, of: Access) -> Option<PhysAddr> {
+        let pieces = self.unit.pieces(of)?;
         pieces.first().map(|piece| piece.pa)
     }
 
     fn write(&self, device: StreamId, pasid: Option<Pasid>, iova: Iova, value: u32) {
-        if let Some(pa) = self.reach(device, pasid, iova, AccessKind::Write) {
+        let of = Access {
+            device,
+            pasid,
+            iova,
+            kind: AccessKind::Write,
+        };
+        if let Some(pa) = self.reach(of) {
             let _ = self.memory.write_u32(pa, value);
         }
     }
@@ -329,8 +315,13 @@ impl<B: Behind> Host for ModelHost<B> {
     }
 
     fn device_read(&self, device: StreamId, iova: Iova) -> Option<u32> {
-        let pa = self.reach(device, None, iova, AccessKind::Read)?;
-        Some(self.peek(pa))
+        let of = Access {
+            device,
+            pasid: None,
+            iova,
+            kind: AccessKind::Read,
+        };
+        Some(self.peek(self.reach(of)?))
     }
 
     fn memory(&self, bytes: u64) -> PhysAddr {
