@@ -239,9 +239,9 @@ impl<P: Cpus> FlushQueue<P> {
     fn own(&self, cpus: &P) -> usize {
         let cpu = cpus.current().get() as usize;
         // No division on the way of each unmap.
-        match cpu < self.queues.len() {
-            true => cpu,
-            false => 0,
+        match self.queues.get(cpu) {
+            Some(_) => cpu,
+            None => 0,
         }
     }
 

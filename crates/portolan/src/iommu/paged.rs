@@ -135,7 +135,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     fn grants(&self, access: Access) -> Option<Access> {
         let format = self.table.format();
         // A first stage may have no way to withhold reads.
-        [access, access | Access::READ]
+        [access, access.union(Access::READ)]
             .into_iter()
             .find(|access| format.template(*access, 0).is_ok())
     }

@@ -3,10 +3,12 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{
-    Awaited, Domain, DomainError, IommuError, PagedDomain, SplitFailed, TagPool, UnmapFailed,
-    UnmapPartFailed, WrongTable,
+    Attach, AttachError, Awaited, Domain, DomainError, FaultEvent, Iommu, IommuError, PagedDomain,
+    SplitFailed, TagPool, UnmapFailed, UnmapPartFailed, WrongTable,
 };
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::addr::{
+    InvalTag, Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId, TableId,
+};
 use crate::inval::{
     Caching, Capabilities, CombineOptions, Combined, Gather, InvalidationQueue, LeafOnly, PageForm,
     Quirks, RangeForm, Step, SyncError, Walker, WriteBuffer,
@@ -285,4 +287,40 @@ fn tables_that_are_to_be_kept_stay_when_they_are_empty() {
     other.unmap(range, &mut owed).unwrap();
     other.sync(&mut owed).unwrap();
     assert_eq!(other.table().pages(), 2);
+}
+
+/// A unit that defines no more than it has to.
+struct Terse;
+
+impl Iommu for Terse {
+    fn block(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn pass_through(&self, _stream: StreamId) -> Result<(), AttachError> {
+        Ok(())
+    }
+
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
+        Ok(None)
+    }
+}
+
+impl Attach<Tables> for Terse {
+    fn attach(
+        &self,
+        _stream: StreamId,
+        _domain: &alloc::sync::Arc<Tables>,
+    ) -> Result<(), AttachError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_unit_that_says_nothing_of_pasids_refuses_them() {
+    let (stream, pasid) = (StreamId::new(1), Pasid::new(1));
+    let refused = Err(AttachError::NoPasids);
+    assert_eq!(Terse.block_pasid(stream, pasid), refused);
+    let domain = alloc::sync::Arc::new(domain());
+    assert_eq!(Terse.attach_pasid(stream, pasid, &domain), refused);
 }

@@ -134,3 +134,19 @@ pub trait Tracer {
     /// library, and holds up the caller for as long as it takes.
     fn event(&self, event: &TraceEvent<'_>);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString as _;
+
+    #[test]
+    fn a_line_has_its_cpu_and_its_time_to_the_nanosecond() {
+        let event = TraceEvent::new(TraceKind::Flush, format_args!("domain=7"));
+        let line = event.line(CpuId::new(12), Nanos::new(3_000_000_045));
+        let text = "portolan-0 [012] ..... 3.000000045: iotlb_flush: domain=7";
+        assert_eq!(line.to_string(), text);
+        assert_eq!(alloc::format!("{event:?}"), "iotlb_flush: domain=7");
+        assert_eq!(event.kind(), TraceKind::Flush);
+    }
+}

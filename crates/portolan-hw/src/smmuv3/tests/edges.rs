@@ -4,7 +4,7 @@ use super::chips::changed;
 use super::*;
 use crate::smmuv3::features::TableUpdate;
 use crate::smmuv3::spec::{cd, ste};
-use portolan::table::format::{DirtyTracking, SplitRule};
+use portolan::table::format::{DirtyTracking, Format as _, SplitRule};
 
 const OTHER: StreamId = StreamId::new(0x77);
 const UNSUPPORTED: AttachError = AttachError::Iommu(IommuError::Unsupported);
@@ -324,4 +324,17 @@ fn a_unit_whose_memory_is_somebody_else_s_choice_is_refused() {
         let made = Smmu::enable(unit, mem, Ticks::default(), config());
         assert_eq!(made.err(), Some(IommuError::Unsupported), "{preset:#x}");
     }
+}
+
+#[test]
+fn tables_of_64_kib_pages_reach_52_bits_of_memory_and_others_48() {
+    let (_unit, driver) = changed(config(), |script| {
+        // OAS of 52 bits; granules of 4, 16 and 64 KiB.
+        script.registers.insert(reg::IDR5, 6 | 0x70);
+    });
+    let options = DomainOptions::default();
+    let small = driver.first_stage::<12>(&options).unwrap();
+    assert_eq!(small.table().format().output_lg2(), 48);
+    let large = driver.first_stage::<16>(&options).unwrap();
+    assert_eq!(large.table().format().output_lg2(), 52);
 }

@@ -8,8 +8,10 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::rig::Hardware;
-use crate::addr::{PhysAddr, PhysRange};
-use crate::platform::{DataCache, Mmio, Nanos, Platform, SpinLock, Tracer};
+use crate::addr::{CpuId, PciFunction, PhysAddr, PhysRange};
+use crate::platform::{
+    Cpus, DataCache, Mmio, Nanos, PhysMemory, Platform, RawMemory, SpinLock, Tracer,
+};
 
 /// The platform of a test.
 #[derive(Clone, Debug)]
@@ -56,6 +58,10 @@ unsafe impl Platform for Machine {
 
     fn cpus(&self) -> usize {
         2
+    }
+
+    fn cpu(&self) -> CpuId {
+        CpuId::new(self.0.cpu.load(Ordering::Relaxed) as u32)
     }
 
     fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
@@ -115,4 +121,34 @@ fn what_the_library_asks_of_caches_a_platform_does() {
     DataCache::invalidate(&machine, page(0x2000));
     assert_eq!(*hardware.cleaned.lock(), [page(0x1000)]);
     assert_eq!(*hardware.dropped.lock(), [page(0x2000)]);
+}
+
+#[test]
+fn a_platform_s_memory_is_copied_and_cleared_to_the_last_byte() {
+    let machine = Machine::new(Arc::new(Hardware::default()));
+    let layout = Layout::from_size_align(64, 8).unwrap();
+    let at = Platform::alloc(&machine, layout).unwrap();
+    // SAFETY: the block is the test's, and is never freed.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(machine.virt(at).as_ptr(), 64) };
+    bytes
+        .iter_mut()
+        .zip(1..)
+        .for_each(|(byte, number)| *byte = number);
+    // SAFETY: only memory of the machine is named below.
+    let raw = unsafe { RawMemory::new(machine) };
+    let there = |offset| PhysAddr::new(at.get() + offset);
+    raw.copy(there(0), there(32), 8);
+    raw.clear(PhysRange::from_len(there(0), 4).unwrap());
+    assert_eq!(bytes[..8], [0, 0, 0, 0, 5, 6, 7, 8]);
+    assert_eq!(bytes[31..41], [32, 1, 2, 3, 4, 5, 6, 7, 8, 41]);
+}
+
+#[test]
+fn a_machine_says_which_cpu_calls_and_has_no_configuration_space_unless_it_says_so() {
+    let hardware = Arc::new(Hardware::default());
+    let machine = Machine::new(hardware.clone());
+    hardware.cpu.store(1, Ordering::Relaxed);
+    assert_eq!((machine.count(), machine.current()), (2, CpuId::new(1)));
+    assert_eq!(machine.pci_config(PciFunction::of(0, 3, 0), 0), None);
+    assert_eq!(machine.alloc_uncached(Layout::new::<u64>()), None);
 }

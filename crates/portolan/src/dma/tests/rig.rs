@@ -36,6 +36,8 @@ pub(super) struct Hardware {
     pub during_block: Hook,
     pub reserved: Mutex<Vec<ReservedRegion>>,
     pub now: AtomicU64,
+    /// The CPU that calls.
+    pub cpu: AtomicU64,
     /// Memory that the machine has handed out, by physical address.
     pub frames: Mutex<Vec<(PhysAddr, Box<[u64]>)>>,
     pub flushes_wanted: AtomicU64,

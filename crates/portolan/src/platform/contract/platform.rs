@@ -105,8 +105,7 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
 
     /// Memory as from [`alloc`](Self::alloc) that CPUs do not cache, for what is shared with a device
     /// that does not snoop; none if there is none.
-    fn alloc_uncached(&self, layout: Layout) -> Option<PhysAddr> {
-        let _ = layout;
+    fn alloc_uncached(&self, _layout: Layout) -> Option<PhysAddr> {
         None
     }
 
@@ -126,18 +125,14 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
 
     /// Writes cache lines back to memory, for devices and walkers that do not snoop. It need not wait:
     /// [`clean_barrier`](Self::clean_barrier) does.
-    fn clean(&self, lines: PhysRange) {
-        let _ = lines;
-    }
+    fn clean(&self, _lines: PhysRange) {}
 
     /// Waits until everything that was cleaned before is in memory.
     fn clean_barrier(&self) {}
 
     /// Drops cache lines, so that the next read comes from memory; lines at the ends that hold other
     /// data as well are written back before.
-    fn invalidate(&self, lines: PhysRange) {
-        let _ = lines;
-    }
+    fn invalidate(&self, _lines: PhysRange) {}
 
     /// The registers at `window`; none if they cannot be mapped.
     fn registers(&self, window: PhysRange) -> Option<Self::Registers>;
@@ -145,8 +140,7 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
     /// Four bytes of a PCI function's configuration space, at `offset`, a multiple of 4: to find what
     /// lies behind a bridge, and the capabilities of an IOMMU that is a function. None if there is no
     /// such function.
-    fn pci_config(&self, function: PciFunction, offset: u16) -> Option<u32> {
-        let _ = (function, offset);
+    fn pci_config(&self, _function: PciFunction, _offset: u16) -> Option<u32> {
         None
     }
 
