@@ -30,7 +30,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MapId(pub u64);
 
-/// A device of the trace: an index of [`Summary::devices`].
+/// A device of the trace: an index of [`Summary::devices`](super::Summary::devices).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
