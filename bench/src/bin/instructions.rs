@@ -40,7 +40,7 @@ const BUDGETS: &[Budget] = &[
     budget("map_page", 350.0, MEASURED),
     budget("map_page_reused", 475.0, MEASURED),
     budget("unmap_page", 566.0, MEASURED),
-    budget("unmap_page_steps", 978.0, MEASURED),
+    budget("unmap_page_steps", 970.0, MEASURED),
     budget("unmap_page_alone", 320.0, MEASURED),
     budget("page_cycle", 1950.0, MEASURED),
     budget("unmap_2m", 515.0, MEASURED),

@@ -39,7 +39,7 @@ pub(super) enum Form {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'g> {
     pub(super) context: InvalTag,
-    pub(super) caps: Capabilities,
+    pub(super) caps: &'g Capabilities,
     pub(super) form: Form,
     pub(super) stride: Stride,
     commands: u64,
@@ -52,14 +52,14 @@ pub struct Plan<'g> {
 #[inline]
 pub fn plan<'g>(
     context: InvalTag,
-    caps: &Capabilities,
+    caps: &'g Capabilities,
     quirks: &Quirks,
     gather: &'g Gather,
 ) -> Plan<'g> {
     let (form, commands) = choose(caps, quirks, gather);
     Plan {
         context,
-        caps: *caps,
+        caps,
         form,
         stride: Stride::of(caps, quirks),
         commands,

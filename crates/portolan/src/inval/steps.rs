@@ -86,7 +86,7 @@ pub struct Steps<'g> {
 
 impl Steps<'_> {
     fn enter(&self, span: Span) -> Stage {
-        let caps = &self.plan.caps;
+        let caps = self.plan.caps;
         let depth = match caps.leaf_only {
             LeafOnly::Absent => Depth::AllLevels,
             LeafOnly::Present => span.depth,

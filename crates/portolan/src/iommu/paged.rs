@@ -95,7 +95,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
     }
 
     /// The steps that `owed` comes to.
-    pub fn steps(&self, owed: &Gather) -> impl Iterator<Item = Step> {
+    pub fn steps<'g>(&'g self, owed: &'g Gather) -> impl Iterator<Item = Step> + 'g {
         plan(self.context, &self.caps, &self.quirks, owed).steps()
     }
 
