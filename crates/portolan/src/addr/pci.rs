@@ -110,5 +110,13 @@ mod tests {
         // Bits beyond those that the identifier has are dropped.
         assert_eq!(RequesterId::of(0xab, 0xf5, 0xfe), requester);
         assert_eq!(PciFunction::of(0xab, 0x15, 6).to_string(), "0000:ab:15.6");
+        let far = PciFunction {
+            segment: Segment::new(5),
+            requester,
+        };
+        assert_eq!(
+            (far.segment.get(), far.to_string()),
+            (5, "0005:ab:15.6".into())
+        );
     }
 }
