@@ -198,7 +198,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // The card misbehaves: it writes once more to a packet that its owner has back.
     let stale = wire.reach(last.ok_or("no packet")?, AccessKind::Write);
-    println!("a write to a packet that is gone: {}", stale.is_err());
+    let refused = stale.expect_err("no device reaches a buffer that its owner has back");
+    println!("a write to a packet that is gone is {refused}");
     drop(card);
     assert_eq!(kernel.unit.violations(), []);
     Ok(())
