@@ -18,6 +18,18 @@ use crate::tegra_smmu::TegraSmmu;
 use crate::virtio::{Transport, Viommu};
 use crate::vtd::{Has, Mode, Vtd};
 
+/// Hands on what a driver has counted by kind.
+macro_rules! counted {
+    () => {
+        fn commands(&self, each: &mut dyn FnMut(&'static str, u64)) {
+            let counts = self.counts();
+            counts
+                .iter()
+                .for_each(|(kind, count)| each(kind.name(), count));
+        }
+    };
+}
+
 /// Of units whose tables nobody shadows and whose queues are the hardware's.
 const fn plain(stage: Stage) -> Conditions {
     Conditions {
@@ -65,6 +77,8 @@ where
             true => shadowed(stage),
         }
     }
+
+    counted!();
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
@@ -114,6 +128,8 @@ where
             smmuv3::Has::No => Stage::Second,
         })
     }
+
+    counted!();
 }
 
 /// Units with one kind of domain.
@@ -134,6 +150,8 @@ macro_rules! one_kind {
             fn conditions(&self) -> Conditions {
                 plain(Stage::$stage)
             }
+
+            counted!();
         }
     )*};
 }
@@ -153,5 +171,14 @@ impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C
     /// Each map and unmap is a request to the hypervisor.
     fn conditions(&self) -> Conditions {
         shadowed(Stage::Second)
+    }
+
+    fn commands(&self, each: &mut dyn FnMut(&'static str, u64)) {
+        let counts = self.counts();
+        each("ATTACH", counts.attach);
+        each("DETACH", counts.detach);
+        each("MAP", counts.map);
+        each("UNMAP", counts.unmap);
+        each("PROBE", counts.probe);
     }
 }

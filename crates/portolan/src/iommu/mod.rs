@@ -277,6 +277,12 @@ pub trait IommuDomains: Iommu {
     ///
     /// *Context.* Interrupt.
     fn conditions(&self) -> Conditions;
+
+    /// How many commands of each kind the unit was given since it was taken over: hands the kind's
+    /// name in the specification, and the number, to `each`.
+    ///
+    /// *Context.* Interrupt.
+    fn commands(&self, each: &mut dyn FnMut(&'static str, u64));
 }
 
 #[cfg(test)]
