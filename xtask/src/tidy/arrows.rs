@@ -10,6 +10,8 @@ use super::Finding;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan", &[]),
     ("portolan-hw", &["portolan"]),
+    ("portolan-bare", &["portolan", "portolan-hw"]),
+    ("portolan-virtio", &["portolan"]),
     ("portolan-model", &["portolan", "portolan-hw"]),
     ("portolan-qemu", &["portolan", "portolan-hw"]),
     ("portolan-linux", &["portolan", "portolan-hw"]),

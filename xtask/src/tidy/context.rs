@@ -16,7 +16,12 @@ use super::Finding;
 use scan::{Balance, Declared};
 
 /// Where the crates are that say it.
-const SOURCES: &[&str] = &["crates/portolan/src/", "crates/portolan-hw/src/"];
+const SOURCES: &[&str] = &[
+    "crates/portolan/src/",
+    "crates/portolan-hw/src/",
+    "crates/portolan-bare/src/",
+    "crates/portolan-virtio/src/",
+];
 
 /// What begins the line.
 const MARK: &str = "*Context.*";

@@ -1,0 +1,222 @@
+//! Blocks of any power of two from one region: a buddy allocator that keeps its records apart.
+//!
+//! A block of `2^order` units has a bit in its order's map while it is free; two free halves of one
+//! block are never both there. The records are words that the caller brings, and the region's bytes
+//! are never touched, so that this is safe code whatever the region is.
+//!
+//! *Context.* Interrupt: finding a block looks at one order's words at most, and at fewer the lower the
+//! blocks in use lie.
+
+use core::alloc::Layout;
+
+use portolan::addr::{PhysAddr, PhysRange};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of the smallest block, as an exponent.
+const UNIT_LG2: u32 = 6;
+/// Orders, at most: blocks of up to 64 GiB.
+const ORDERS: usize = 31;
+
+/// One order's map: where its words begin, and how many there are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Map {
+    first: usize,
+    words: usize,
+    /// No block is free below this word.
+    hint: usize,
+}
+
+/// A region and its records.
+#[derive(Debug)]
+pub struct Arena<'w> {
+    records: &'w mut [u64],
+    maps: [Map; ORDERS],
+    orders: usize,
+    /// The region's start, rounded down to its largest block: blocks are counted from here.
+    base: u64,
+    memory: PhysRange,
+}
+
+/// How a region is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    orders: usize,
+    base: u64,
+    /// Units from `base` to the region's end.
+    units: u64,
+}
+
+impl Shape {
+    fn of(memory: PhysRange) -> Self {
+        let bytes = memory.len_minus_one().saturating_add(1);
+        let largest = bytes.ilog2().max(UNIT_LG2);
+        let orders = ((largest - UNIT_LG2) as usize + 1).min(ORDERS);
+        let block = 1u64 << (UNIT_LG2 as usize + orders - 1);
+        let base = memory.start().get() & !(block - 1);
+        let units = (memory.last().get() - base).saturating_add(1) >> UNIT_LG2;
+        Self {
+            orders,
+            base,
+            units,
+        }
+    }
+
+    /// Words of the map of `order`.
+    fn words(&self, order: usize) -> usize {
+        (self.units >> order).div_ceil(64) as usize
+    }
+}
+
+impl<'w> Arena<'w> {
+    /// How many words of records an arena of `memory` needs.
+    pub fn records(memory: PhysRange) -> usize {
+        let shape = Shape::of(memory);
+        (0..shape.orders).map(|order| shape.words(order)).sum()
+    }
+
+    /// An arena of `memory`, all of it free; `None` if `records` are fewer words than
+    /// [`Arena::records`] says.
+    pub fn new(memory: PhysRange, records: &'w mut [u64]) -> Option<Self> {
+        let shape = Shape::of(memory);
+        let mut maps = [Map::default(); ORDERS];
+        let mut first = 0;
+        for (order, map) in maps.iter_mut().take(shape.orders).enumerate() {
+            let (words, hint) = (shape.words(order), 0);
+            *map = Map { first, words, hint };
+            first += words;
+        }
+        records.get_mut(..first)?.fill(0);
+        let mut arena = Self {
+            records,
+            maps,
+            orders: shape.orders,
+            base: shape.base,
+            memory,
+        };
+        arena.free_all(shape);
+        Some(arena)
+    }
+
+    /// Enters the largest blocks that lie in the region.
+    fn free_all(&mut self, shape: Shape) {
+        let above = self.memory.start().get() - self.base;
+        let mut at = above.div_ceil(1 << UNIT_LG2);
+        while at < shape.units {
+            let fits = (shape.units - at).ilog2() as usize;
+            let aligned = at.trailing_zeros() as usize;
+            let order = fits.min(aligned).min(self.orders - 1);
+            self.set(order, at >> order);
+            at += 1 << order;
+        }
+    }
+
+    /// The memory of the arena.
+    pub fn memory(&self) -> PhysRange {
+        self.memory
+    }
+
+    /// Memory for `layout`; `None` if no block is free that is large enough.
+    pub fn alloc(&mut self, layout: Layout) -> Option<PhysAddr> {
+        let wanted = order_of(layout)?;
+        let (mut order, mut block) = (wanted..self.orders).find_map(|order| {
+            let block = self.take_any(order)?;
+            Some((order, block))
+        })?;
+        while order > wanted {
+            order -= 1;
+            block <<= 1;
+            // The upper half stays free.
+            self.set(order, block + 1);
+        }
+        Some(PhysAddr::new(self.base + (block << order << UNIT_LG2)))
+    }
+
+    /// Takes back what [`Arena::alloc`] returned for `layout`, once: a block that comes back twice can be
+    /// handed out twice. What lies outside of the region, or where no such block begins, is left alone.
+    pub fn free(&mut self, at: PhysAddr, layout: Layout) {
+        let Some(mut order) = order_of(layout).filter(|order| *order < self.orders) else {
+            return;
+        };
+        let bytes = 1u64 << (UNIT_LG2 as usize + order);
+        let inside = PhysRange::from_len(at, bytes).is_some_and(|all| self.memory.covers(all));
+        let above = at.get().wrapping_sub(self.base);
+        if !inside || above & (bytes - 1) != 0 {
+            return;
+        }
+        let mut block = above >> UNIT_LG2 >> order;
+        while order + 1 < self.orders && self.clear(order, block ^ 1) {
+            block >>= 1;
+            order += 1;
+        }
+        self.set(order, block);
+    }
+
+    /// Takes the lowest free block of `order`.
+    fn take_any(&mut self, order: usize) -> Option<u64> {
+        let map = self.maps.get_mut(order)?;
+        let words = self.records.get_mut(map.first..map.first + map.words)?;
+        let found = words.iter_mut().enumerate().skip(map.hint);
+        let mut found = found.skip_while(|(_, word)| **word == 0);
+        match found.next() {
+            Some((at, word)) => {
+                let bit = word.trailing_zeros();
+                *word &= *word - 1;
+                map.hint = at;
+                Some(at as u64 * 64 + u64::from(bit))
+            }
+            None => {
+                map.hint = map.words;
+                None
+            }
+        }
+    }
+
+    /// The word that has the bit of `block`, and the bit.
+    fn place(&mut self, order: usize, block: u64) -> Option<(&mut u64, &mut Map, usize, u64)> {
+        let map = self.maps.get_mut(order)?;
+        let at = usize::try_from(block / 64).ok()?;
+        if at >= map.words {
+            return None;
+        }
+        let word = self.records.get_mut(map.first + at)?;
+        Some((word, map, at, 1 << (block % 64)))
+    }
+
+    fn set(&mut self, order: usize, block: u64) {
+        if let Some((word, map, at, bit)) = self.place(order, block) {
+            *word |= bit;
+            map.hint = map.hint.min(at);
+        }
+    }
+
+    /// Takes `block` if it is free; whether it was.
+    fn clear(&mut self, order: usize, block: u64) -> bool {
+        let Some((word, _, _, bit)) = self.place(order, block) else {
+            return false;
+        };
+        let was = *word & bit != 0;
+        *word &= !bit;
+        was
+    }
+
+    /// Bytes that are free.
+    pub fn free_bytes(&self) -> u64 {
+        let maps = self.maps.iter().take(self.orders).enumerate();
+        maps.map(|(order, map)| {
+            let words = self.records.get(map.first..map.first + map.words);
+            let words = words.unwrap_or_default().iter();
+            let blocks: u64 = words.map(|word| u64::from(word.count_ones())).sum();
+            blocks << (order + UNIT_LG2 as usize)
+        })
+        .sum()
+    }
+}
+
+/// The order of the blocks that hold a `layout`; `None` if it is larger than any memory.
+fn order_of(layout: Layout) -> Option<usize> {
+    let bytes = layout.size().max(layout.align()).max(1 << UNIT_LG2);
+    let bytes = bytes.checked_next_power_of_two()?;
+    Some((bytes.ilog2() - UNIT_LG2) as usize)
+}

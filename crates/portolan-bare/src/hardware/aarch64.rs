@@ -1,0 +1,101 @@
+//! AArch64's own instructions.
+//!
+//! Arm architecture reference manual for A-profile (DDI 0487), C5 (DC), C6 (loads, stores, barriers), D7
+//! (caches), D12 (the generic timer).
+//!
+//! *Context.* Interrupt, all functions.
+
+use core::arch::asm;
+use core::num::NonZeroU64;
+
+use portolan::addr::PageSize;
+
+use crate::acpi::PowerTimer;
+
+pub(super) fn disable_interrupts() -> usize {
+    let before: usize;
+    // SAFETY: only the mask changes, and `restore_interrupts` puts it back.
+    unsafe { asm!("mrs {}, daif", "msr daifset, #3", out(reg) before, options(nostack)) };
+    before
+}
+
+pub(super) fn restore_interrupts(before: usize) {
+    // SAFETY: it is the mask as it was before.
+    unsafe { asm!("msr daif, {}", in(reg) before, options(nostack)) };
+}
+
+/// The virtual counter of the generic timer.
+pub(super) fn counter() -> u64 {
+    let ticks;
+    // SAFETY: it is read. The barrier keeps it from being read early.
+    unsafe { asm!("isb", "mrs {}, cntvct_el0", out(reg) ticks, options(nostack, preserves_flags)) };
+    ticks
+}
+
+/// How fast it counts, as firmware has written down.
+pub(super) fn counter_hertz(_timer: Option<PowerTimer>) -> Option<NonZeroU64> {
+    let hertz: u64;
+    // SAFETY: it is read.
+    unsafe { asm!("mrs {}, cntfrq_el0", out(reg) hertz, options(nomem, nostack, preserves_flags)) };
+    NonZeroU64::new(hertz)
+}
+
+/// Size of the smallest cache line of any data cache.
+pub(super) fn line() -> PageSize {
+    let caches: u64;
+    // SAFETY: it is read.
+    unsafe { asm!("mrs {}, ctr_el0", out(reg) caches, options(nomem, nostack, preserves_flags)) };
+    // DminLine is an exponent of words of four bytes.
+    PageSize::of_lg2((caches >> 16 & 0xf) as u32 + 2)
+}
+
+/// # Safety
+/// `at` is mapped.
+pub(super) unsafe fn clean_line(at: *const u8) {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("dc cvac, {}", in(reg) at, options(nostack, preserves_flags)) }
+}
+
+/// # Safety
+/// `at` is mapped.
+pub(super) unsafe fn invalidate_line(at: *const u8) {
+    // SAFETY: the caller's promise. It writes the line back before, if it was changed.
+    unsafe { asm!("dc civac, {}", in(reg) at, options(nostack, preserves_flags)) }
+}
+
+pub(super) fn barrier() {
+    // SAFETY: a barrier.
+    unsafe { asm!("dsb sy", options(nostack, preserves_flags)) }
+}
+
+/// An access of a register: stores before it are visible to the device first, and loads after it come
+/// later. Of the instructions that a hypervisor can emulate, without a write-back of the address.
+macro_rules! access {
+    ($read:ident, $write:ident, $value:ty, $letter:literal, $form:literal) => {
+        /// # Safety
+        /// `at` is an aligned register that is mapped.
+        pub(super) unsafe fn $read(at: *const $value) -> $value {
+            let value;
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!(concat!("ldr", $letter, " {v", $form, "}, [{at}]"), "dmb oshld",
+                    at = in(reg) at, v = out(reg) value, options(nostack, preserves_flags));
+            }
+            value
+        }
+
+        /// # Safety
+        /// `at` is an aligned register that is mapped.
+        pub(super) unsafe fn $write(at: *mut $value, value: $value) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                asm!("dmb oshst", concat!("str", $letter, " {v", $form, "}, [{at}]"),
+                    at = in(reg) at, v = in(reg) value, options(nostack, preserves_flags));
+            }
+        }
+    };
+}
+
+access!(read16, write16, u16, "h", ":w");
+access!(read32, write32, u32, "", ":w");
+access!(read64, write64, u64, "", ":x");

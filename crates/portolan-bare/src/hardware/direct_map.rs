@@ -1,0 +1,70 @@
+//! Where the CPU sees physical memory and registers.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use core::ptr::NonNull;
+
+use portolan::addr::{PhysAddr, PhysRange};
+
+/// The lowest physical addresses, mapped one to one from a virtual address on.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectMap {
+    offset: usize,
+    last: PhysAddr,
+}
+
+impl DirectMap {
+    /// Physical address 0 is at the virtual address `offset`, and so on up to `last`.
+    ///
+    /// # Safety
+    /// From the first use of the map on, for good, all of it is mapped for reading and writing: RAM
+    /// cached, registers of devices not.
+    pub const unsafe fn new(offset: usize, last: PhysAddr) -> Self {
+        Self { offset, last }
+    }
+
+    /// Where the first byte of `range` is seen; `None` if a part of it is not mapped.
+    pub(super) fn virt(self, range: PhysRange) -> Option<NonNull<u8>> {
+        if range.last() > self.last {
+            return None;
+        }
+        let at = usize::try_from(range.start().get()).ok()?;
+        let at = at.checked_add(self.offset)?;
+        NonNull::new(core::ptr::with_exposed_provenance_mut(at))
+    }
+
+    /// The physical address of what the CPU sees at `at`; `None` if it is not in the map.
+    pub(super) fn phys(self, at: NonNull<u8>) -> Option<PhysAddr> {
+        let above = at.as_ptr().expose_provenance().checked_sub(self.offset)?;
+        let at = PhysAddr::new(above as u64);
+        (at <= self.last).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_mapped_is_seen() {
+        // SAFETY: nothing is read or written there.
+        let map = unsafe { DirectMap::new(0x10_0000, PhysAddr::new(0xffff)) };
+        let range = |start, bytes| PhysRange::from_len(PhysAddr::new(start), bytes).unwrap();
+        let seen = |start, bytes| map.virt(range(start, bytes)).map(|at| at.addr().get());
+        assert_eq!(seen(0, 1), Some(0x10_0000));
+        assert_eq!(seen(0xf000, 0x1000), Some(0x10_f000));
+        assert_eq!(seen(0xf000, 0x1001), None);
+        assert_eq!(seen(u64::MAX, 1), None);
+        let at = |address| NonNull::new(core::ptr::without_provenance_mut(address)).unwrap();
+        assert_eq!(map.phys(at(0x10_8000)), Some(PhysAddr::new(0x8000)));
+        assert_eq!(map.phys(at(0xf_ffff)), None);
+        assert_eq!(map.phys(at(0x11_0000)), None);
+        // SAFETY: as above.
+        let flat = unsafe { DirectMap::new(0, PhysAddr::new(0xffff)) };
+        assert_eq!(
+            flat.virt(range(0, 1)),
+            None,
+            "nobody can point at address 0"
+        );
+    }
+}

@@ -1,0 +1,224 @@
+//! The machine as the library wants it.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::alloc::Layout;
+use core::num::NonZeroU64;
+use core::ptr::NonNull;
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
+use portolan::platform::{Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
+use portolan_hw::firmware::TableError;
+use thiserror::Error;
+
+use super::{CpuLock, Heap, Registers, cpu};
+use crate::acpi::{self, AcpiError, Firmware};
+use crate::ecam::{self, Ecam};
+use crate::ticks::Ticks;
+
+/// Why there is no machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum StartError {
+    /// The heap has no memory yet.
+    #[error("the heap has no memory")]
+    NoHeap,
+    /// Firmware's tables.
+    #[error(transparent)]
+    Acpi(#[from] AcpiError),
+    /// The table of PCI's configuration space.
+    #[error("the MCFG table: {0}")]
+    Ecam(TableError),
+    /// Nothing says how fast the CPU's counter counts.
+    #[error("the frequency of the CPU's counter is not known")]
+    NoClock,
+}
+
+struct State {
+    heap: &'static Heap,
+    tables: Vec<&'static [u8]>,
+    ecam: Ecam,
+    ticks: Ticks,
+    left: CpuLock<Leavings>,
+}
+
+/// A machine with one CPU, whose memory is a [`Heap`] and whose firmware speaks ACPI.
+///
+/// *Context.* Interrupt, but for [`Machine::from_acpi`] (task).
+#[derive(Clone, Copy)]
+pub struct Machine {
+    state: &'static State,
+}
+
+impl Machine {
+    /// The machine whose ACPI root pointer is at `root`. Its records stay allocated for good.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    ///
+    /// # Safety
+    /// The boot loader says that `root` is the root pointer. Nobody writes to firmware's tables, and
+    /// no memory that the program uses, but that of `heap`, is among the windows that
+    /// [`Platform::registers`] is asked for.
+    pub unsafe fn from_acpi(heap: &'static Heap, root: PhysAddr) -> Result<Self, StartError> {
+        let memory = heap.memory().ok_or(StartError::NoHeap)?;
+        let tables = acpi::tables(&Mapped { heap, memory }, root)?;
+        let of = |signature: [u8; 4]| tables.iter().find(|table| table.starts_with(&signature));
+        let ecam = of(ecam::SIGNATURE).map(|table| Ecam::parse(table));
+        let ecam = ecam.transpose().map_err(StartError::Ecam)?;
+        let timer = of(acpi::FADT).and_then(|table| acpi::power_timer(table));
+        let hertz: Option<NonZeroU64> = cpu::counter_hertz(timer);
+        let ticks = Ticks::of_hertz(hertz.ok_or(StartError::NoClock)?);
+        let state = State {
+            heap,
+            tables,
+            ecam: ecam.unwrap_or_default(),
+            ticks,
+            left: Lock::new(Leavings::new()),
+        };
+        let state = Box::leak(Box::new(state));
+        Ok(Self { state })
+    }
+
+    /// Firmware's tables, for [`Topology::from_acpi`](portolan_hw::topology::Topology::from_acpi).
+    pub fn tables(&self) -> impl Iterator<Item = &'static [u8]> {
+        self.state.tables.iter().copied()
+    }
+
+    /// Where PCI functions have their configuration space.
+    pub fn ecam(&self) -> &Ecam {
+        &self.state.ecam
+    }
+
+    /// The configuration space of a PCI function; `None` if there is no such function.
+    pub fn pci(&self, function: PciFunction) -> Option<Registers> {
+        let window = self.state.ecam.registers(function)?;
+        let registers = self.registers(window)?;
+        (registers.read32(0) != u32::MAX).then_some(registers)
+    }
+
+    /// The physical address of the byte that the CPU sees at `at`; `None` if it is outside of the
+    /// direct map.
+    pub fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
+        self.state.heap.map().phys(at)
+    }
+
+    /// Where the CPU sees the registers at `window`; `None` if they cannot be mapped. Memory of the
+    /// heap is no register.
+    pub fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
+        let memory = self.state.heap.memory()?;
+        let first = self.state.heap.map().virt(window)?;
+        (!window.overlaps(memory)).then_some(first)
+    }
+
+    /// What interrupt handlers left behind: for a worker, which drops it.
+    #[must_use = "dropping it here may wait"]
+    pub fn left(&self) -> Leavings {
+        self.state.left.with(Leavings::take)
+    }
+
+    pub(super) fn heap(&self) -> &'static Heap {
+        self.state.heap
+    }
+}
+
+/// Firmware's tables, by the direct map.
+struct Mapped {
+    heap: &'static Heap,
+    memory: PhysRange,
+}
+
+impl Firmware for Mapped {
+    fn bytes(&self, range: PhysRange) -> Option<&'static [u8]> {
+        if range.overlaps(self.memory) {
+            return None;
+        }
+        let bytes = usize::try_from(range.len_minus_one())
+            .ok()?
+            .checked_add(1)?;
+        let first = self.heap.map().virt(range)?;
+        // SAFETY: it is mapped, and `from_acpi` has the caller's promise that nobody writes there.
+        Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), bytes) })
+    }
+}
+
+/// The start of each cache line of `lines`.
+fn each_line(machine: &Machine, lines: PhysRange, each: unsafe fn(*const u8)) {
+    let line = cpu::line();
+    let start = lines.start().align_down(line);
+    let Some(first) = machine.heap().map().virt(lines) else {
+        return;
+    };
+    let first = first
+        .as_ptr()
+        .wrapping_sub((lines.start().get() - start.get()) as usize);
+    for number in 0..lines.pages(line) as usize {
+        // SAFETY: the line holds a byte that is mapped.
+        unsafe { each(first.wrapping_add(number << line.lg2())) }
+    }
+}
+
+// SAFETY: the arena hands out each block once, aligned, and it is zeroed here; the direct map is where
+// the CPU sees it, as long as it is there; `IrqLock` keeps the CPU's interrupts out. All caches of
+// CPUs are coherent, so that what is zeroed is memory's for a device that snoops; for the others the
+// library cleans it.
+unsafe impl Platform for Machine {
+    type Word = AtomicU64;
+    type Lock<T: Send> = CpuLock<T>;
+    type Registers = Registers;
+
+    fn now(&self) -> Nanos {
+        self.state.ticks.nanos(cpu::counter())
+    }
+
+    fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
+        let at = self.state.heap.take_zeroed(layout)?;
+        if let Some(memory) = PhysRange::from_len(at, layout.size() as u64) {
+            Platform::clean(self, memory);
+            Platform::clean_barrier(self);
+        }
+        Some(at)
+    }
+
+    unsafe fn free(&self, at: PhysAddr, layout: Layout) {
+        self.state.heap.give(at, layout);
+    }
+
+    unsafe fn virt(&self, at: PhysAddr) -> NonNull<u8> {
+        let byte = PhysRange::page(at, PageSize::of_lg2(0));
+        // Memory that was allocated, or is a buffer's, is mapped.
+        let seen = self.state.heap.map().virt(byte);
+        seen.expect("memory is in the direct map")
+    }
+
+    fn clean(&self, lines: PhysRange) {
+        each_line(self, lines, cpu::clean_line);
+    }
+
+    fn clean_barrier(&self) {
+        cpu::barrier();
+    }
+
+    fn invalidate(&self, lines: PhysRange) {
+        each_line(self, lines, cpu::invalidate_line);
+        cpu::barrier();
+    }
+
+    fn registers(&self, window: PhysRange) -> Option<Registers> {
+        let bytes = usize::try_from(window.len_minus_one())
+            .ok()?
+            .checked_add(1)?;
+        let first = self.mmio(window)?;
+        // SAFETY: it is mapped for good, and `from_acpi` has the caller's promise that it is no memory
+        // of the program.
+        Some(unsafe { Registers::new(first, bytes) })
+    }
+
+    fn pci_config(&self, function: PciFunction, offset: u16) -> Option<u32> {
+        Some(self.pci(function)?.read32(offset.into()))
+    }
+
+    fn drop_later(&self, left: LeftBehind) {
+        self.state.left.with(|all| all.push(left));
+    }
+}

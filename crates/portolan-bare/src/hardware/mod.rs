@@ -1,0 +1,41 @@
+//! The machine itself: memory by address, registers, the CPU's own instructions.
+//!
+//! The only module of the crate in which `unsafe` is allowed. What it relies on is promised to
+//! [`DirectMap::new`], [`Heap::init`] and [`Machine::from_acpi`].
+#![allow(unsafe_code)]
+
+#[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+mod cpu;
+mod direct_map;
+mod heap;
+mod machine;
+mod pages;
+mod registers;
+
+pub use direct_map::DirectMap;
+pub use heap::{Heap, HeapError};
+pub use machine::{Machine, StartError};
+pub use pages::Pages;
+pub use registers::Registers;
+
+use portolan::platform::{Interrupts, IrqLock};
+
+/// The interrupts of the CPU that calls.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuInterrupts;
+
+impl Interrupts for CpuInterrupts {
+    #[inline]
+    fn disable() -> usize {
+        cpu::disable_interrupts()
+    }
+
+    #[inline]
+    fn restore(before: usize) {
+        cpu::restore_interrupts(before);
+    }
+}
+
+/// A lock that keeps the interrupts of its CPU out.
+type CpuLock<T> = IrqLock<T, CpuInterrupts>;

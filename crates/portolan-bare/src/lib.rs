@@ -1,0 +1,45 @@
+//! The platform of a kernel on bare metal: `portolan::platform::Platform` for x86-64 and AArch64.
+//!
+//! * [`Heap`]: memory of any size from one region of RAM, for the kernel's own `alloc` and for devices.
+//! * [`Machine`]: that heap, a clock, locks that keep interrupts out, registers, PCI configuration
+//!   space and firmware's tables, found from ACPI's root pointer.
+//!
+//! ```no_run
+//! use portolan::addr::{PciFunction, PhysAddr, PhysRange};
+//! use portolan_bare::{DirectMap, Heap, Machine};
+//! use portolan_hw::topology::{Options, Topology};
+//!
+//! // SAFETY: the page tables of this kernel map the lowest 4 GiB one to one.
+//! static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, PhysAddr::new(0xffff_ffff)) });
+//!
+//! fn start(ram: PhysRange, root: PhysAddr) -> Result<(), Box<dyn std::error::Error>> {
+//!     // SAFETY: the boot loader says that nobody uses `ram`, and that `root` is ACPI's root pointer.
+//!     let machine = unsafe {
+//!         HEAP.init(ram)?;
+//!         Machine::from_acpi(&HEAP, root)?
+//!     };
+//!     let topology = Topology::from_acpi(machine.tables())?;
+//!     let iommus = topology.enable(machine, Options::default())?;
+//!     let _disk = iommus.device(PciFunction::of(0, 3, 0))?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Sources: ACPI specification 6.5, sections 5.2.5 to 5.2.9; PCI firmware specification 3.3, section
+//! 4.1 (MCFG); Intel 64 and IA-32 architectures software developer's manual; Arm architecture
+//! reference manual for A-profile. Not supported: device trees, memory that CPUs do not cache, more
+//! than one CPU.
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+pub mod acpi;
+pub mod arena;
+pub mod ecam;
+mod hardware;
+pub mod ticks;
+
+pub use hardware::{
+    CpuInterrupts, DirectMap, Heap, HeapError, Machine, Pages, Registers, StartError,
+};

@@ -1,0 +1,26 @@
+//! Devices of `virtio-drivers` behind an IOMMU.
+//!
+//! * [`SlotHal`]: its `Hal`, by numbered slots: a device that is bound to a slot reaches what its driver
+//!   shares, and nothing else.
+//! * [`Translated`]: a transport that accepts `VIRTIO_F_ACCESS_PLATFORM`, without which a device goes past
+//!   the IOMMU.
+//! * [`Addresses`]: what `virtio-drivers` asks of a kernel beyond `portolan`'s platform.
+//!
+//! A driver shares headers of 16 bytes that lie on a stack. A device that is not trusted
+//! ([`Trust::Untrusted`](portolan::dma::Trust)) reaches the bytes of a buffer and no others: what does not
+//! fill its pages is copied, if the device has a pool
+//! ([`Device::with_copies`](portolan::dma::Device::with_copies)).
+//!
+//! Written for `virtio-drivers` 0.13. Not supported: interrupt handlers that call its drivers, since it
+//! takes heap memory in each request.
+#![no_std]
+#![deny(unsafe_code)]
+
+extern crate alloc;
+
+mod hal;
+mod shared;
+mod transport;
+
+pub use hal::{Addresses, BindError, ReleaseError, SLOTS, SlotHal};
+pub use transport::{NotTranslated, Translated};
