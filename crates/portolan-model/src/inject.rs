@@ -40,6 +40,26 @@ pub struct RegisterFaults {
     pub control: Drain,
 }
 
+impl RegisterFaults {
+    /// Nothing goes wrong.
+    pub const NONE: Self = Self {
+        drain: Drain::Runs,
+        refuse: None,
+        gone_from: None,
+        control: Drain::Runs,
+    };
+    /// Queues stand still.
+    pub const STUCK: Self = Self {
+        drain: Drain::Never,
+        ..Self::NONE
+    };
+    /// The unit answers nothing.
+    pub const GONE: Self = Self {
+        gone_from: Some(0),
+        ..Self::NONE
+    };
+}
+
 /// What a driver did that it must not do, whether or not harm came of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Violation {

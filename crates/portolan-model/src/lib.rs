@@ -11,6 +11,7 @@
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
 //! * [`memory`]: all of a machine's memory, for the register interfaces.
 //! * [`device`]: devices that do DMA, remember where it went, and try again.
+//! * [`machine`]: a unit, its memory and its clock in one value, for the tests of drivers.
 //! * [`fixture`]: pieces that scenarios and benchmarks are put together from.
 //! * [`profile`]: machines, as the price of each event and where each price comes from.
 //! * [`swiotlb`]: bounce pools of other designs, to compare with.
@@ -34,6 +35,7 @@ pub mod fixture;
 pub mod inject;
 pub mod interrupts;
 pub mod iommu;
+pub mod machine;
 pub mod memory;
 pub mod profile;
 pub mod smmuv2;

@@ -105,12 +105,12 @@ impl<C: Cpus, K: Ord + Copy + Send, V: Ord + Copy + Send> Iterator for Members<'
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::smmuv3::tests::mock::Ticks;
+    use portolan_model::interrupts::InterruptedCpu;
 
     #[test]
     fn members_come_once_each_in_any_number() {
         for count in [0u32, 1, 15, 16, 17, 100] {
-            let sets = Sets::<Ticks, u8, u32>::default();
+            let sets = Sets::<InterruptedCpu, u8, u32>::default();
             for value in (0..count).rev() {
                 for key in [1, 2, 3] {
                     sets.add(key, value);

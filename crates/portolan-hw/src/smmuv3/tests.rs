@@ -1,18 +1,20 @@
-//! The unit on a scripted one: every kind of entry by hand, moves that fail, who is told what.
+//! The driver on the unit of `portolan-model`: every kind of entry by hand, moves that fail, who is told what.
 
 mod ats;
 mod chips;
 mod edges;
 mod interrupts;
-pub(super) mod mock;
+pub(super) mod kit;
 mod records;
+
+use chips::changed;
 
 use super::spec::command::{error, op};
 use super::spec::reg;
 use super::*;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use mock::{FULL, MSI, Memory, Mock, Ticks, memory, mock};
+use kit::{Driver, FULL, Kit, MSI, SLOWLY, machine};
 use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::inval::{Command, Depth, Gather, InvalidationQueue as _, Step};
 use portolan::iommu::{
@@ -21,12 +23,13 @@ use portolan::iommu::{
 use portolan::iopf::{
     GroupId, Permissions, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response,
 };
-use portolan::platform::Nanos;
+use portolan::platform::{Mmio as _, Nanos};
 use portolan::table::Access;
+use portolan_model::inject::{Drain, RegisterFaults};
+use portolan_model::smmuv3::SmmuMachine;
 
-type Driver = Smmu<Mock, Memory, Ticks>;
-type First = FirstStage<12, Mock, Memory, Ticks>;
-type Second = SecondStage<12, Mock, Memory, Ticks>;
+type First = FirstStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
+type Second = SecondStage<12, SmmuMachine, SmmuMachine, SmmuMachine>;
 
 const STREAM: StreamId = StreamId::new(0x1234);
 const OPTIONS: fn() -> DomainOptions = DomainOptions::default;
@@ -39,11 +42,10 @@ fn config() -> Config {
     }
 }
 
-fn setup() -> (Memory, Mock, Driver) {
-    let mem = memory(64);
-    let unit = mock(&mem);
-    let driver = Smmu::enable(unit.clone(), mem.clone(), Ticks::default(), config()).unwrap();
-    (mem, unit, driver)
+fn setup() -> (SmmuMachine, Driver) {
+    let unit = machine(FULL);
+    let driver = unit.enable(config()).unwrap();
+    (unit, driver)
 }
 
 fn first(driver: &Driver) -> Arc<First> {
@@ -73,14 +75,13 @@ fn debt(domain: &impl Domain, iova: u64) -> Gather {
 
 #[test]
 fn enabled_in_order_and_disabled_without_loss() {
-    let (mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let codes = unit.take_codes();
     assert_eq!(codes, [op::CFGI_STE_RANGE, op::TLBI_NSNH_ALL, op::SYNC]);
-    let registers = unit.script.lock().registers.clone();
-    assert_eq!(registers[&reg::CR0], reg::cr0::ALL);
-    assert_eq!(registers[&reg::CR1], 0xd75);
-    assert_eq!(registers[&reg::STRTAB_BASE_CFG], 1 << 16 | 8 << 6 | 16);
-    assert_eq!(registers[&reg::GBPA], reg::gbpa::ABORT);
+    assert_eq!(unit.reg32(reg::CR0), reg::cr0::ALL);
+    assert_eq!(unit.reg32(reg::CR1), 0xd75);
+    assert_eq!(unit.reg32(reg::STRTAB_BASE_CFG), 1 << 16 | 8 << 6 | 16);
+    assert_eq!(unit.reg32(reg::GBPA), reg::gbpa::ABORT);
     assert_eq!(
         unit.entry(STREAM.get()),
         None,
@@ -92,44 +93,43 @@ fn enabled_in_order_and_disabled_without_loss() {
         .attach_pasid(StreamId::new(1), Pasid::new(0xfff), &first(&driver))
         .unwrap();
     drop(driver);
-    assert_eq!(mem.live(), 0);
-    assert_eq!(unit.script.lock().registers[&reg::CR0], 0);
+    assert_eq!(unit.live(), 0);
+    assert_eq!(unit.reg32(reg::CR0), 0);
 }
 
 #[test]
 fn nothing_is_kept_if_memory_runs_out() {
-    for pages in 0..12 {
-        let mem = memory(pages);
-        let made = Smmu::enable(mock(&mem), mem.clone(), Ticks::default(), config());
+    for allocation in 1..13 {
+        let unit = machine(FULL);
+        unit.fail_in(allocation);
+        let made = unit.enable(config());
         if let Ok(driver) = made {
             let domain = driver.first_stage::<12>(&OPTIONS()).map(Arc::new);
             let attached = domain.map(|domain| driver.attach(STREAM, &domain));
             drop((attached, driver));
         }
-        assert_eq!(mem.live(), 0, "{pages}");
+        assert_eq!(unit.live(), 0, "{allocation}");
     }
 }
 
 #[test]
 fn a_unit_that_is_deaf_or_gone_is_an_error() {
-    let mem = memory(64);
-    let unit = mock(&mem);
-    unit.script.lock().deaf = true;
-    unit.script
-        .lock()
-        .registers
-        .insert(reg::CR0ACK, reg::cr0::SMMUEN);
-    let made = Smmu::enable(unit, mem.clone(), Ticks::default(), config());
+    let unit = machine(FULL);
+    unit.write32(reg::CR0, reg::cr0::SMMUEN);
+    unit.wrong(RegisterFaults {
+        control: Drain::Never,
+        ..RegisterFaults::NONE
+    });
+    let made = unit.enable(config());
     assert!(matches!(made, Err(IommuError::TimedOut { .. })));
-    let unit = mock(&mem);
-    unit.script.lock().gone = true;
-    let made = Smmu::enable(unit, mem, Ticks::default(), config());
+    unit.wrong(RegisterFaults::GONE);
+    let made = unit.enable(config());
     assert_eq!(made.err(), Some(IommuError::Gone));
 }
 
 #[test]
 fn entries_and_descriptors_by_hand() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     let entry = unit.entry(STREAM.get()).unwrap();
@@ -155,7 +155,7 @@ fn entries_and_descriptors_by_hand() {
 
 #[test]
 fn moving_between_first_stages_is_one_word() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let (one, two) = (first(&driver), first(&driver));
     driver.attach(STREAM, &one).unwrap();
     let before = unit.entry(STREAM.get()).unwrap();
@@ -174,8 +174,8 @@ fn moving_between_first_stages_is_one_word() {
 
 #[test]
 fn domains_of_another_unit_and_streams_out_of_range_are_refused() {
-    let (_mem, _unit, driver) = setup();
-    let (_other_mem, _other_unit, other) = setup();
+    let (_unit, driver) = setup();
+    let (_other_unit, other) = setup();
     let domain = first(&other);
     assert_eq!(driver.attach(STREAM, &domain), Err(AttachError::Mismatch));
     let stream = StreamId::new(1 << 16);
@@ -190,7 +190,7 @@ fn domains_of_another_unit_and_streams_out_of_range_are_refused() {
 #[test]
 fn substreams_have_their_own_descriptors() {
     for lg2 in [4, 12] {
-        let (_mem, unit, driver) = setup();
+        let (unit, driver) = setup();
         let pasid = Pasid::new((1 << lg2) - 1);
         driver.enable_pasids(STREAM, lg2).unwrap();
         let domain = first(&driver);
@@ -228,7 +228,7 @@ fn substreams_have_their_own_descriptors() {
 
 #[test]
 fn devices_with_translations_are_told_after_the_unit() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     driver.enable_ats(STREAM).unwrap();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
@@ -241,10 +241,7 @@ fn devices_with_translations_are_told_after_the_unit() {
     assert_eq!(codes, [op::TLBI_NH_VA, op::SYNC, op::ATC_INV, op::SYNC]);
     assert_eq!(log[2], [0x1234_0000_0040, 0x7000]);
     // A device that does not answer: the debt comes back.
-    unit.script
-        .lock()
-        .refuse
-        .push((op::SYNC, error::ATC_INV_SYNC, 1));
+    unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, 1));
     let mut owed = debt(&*domain, 0x9000);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let code = error::ATC_INV_SYNC;
@@ -260,7 +257,7 @@ fn devices_with_translations_are_told_after_the_unit() {
 
 #[test]
 fn a_guest_s_first_stage_over_ours() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let domain = second(&driver);
     let guest = GuestContexts {
         table: Iova::new(0x8000_0040),
@@ -308,7 +305,7 @@ fn a_guest_s_first_stage_over_ours() {
 
 #[test]
 fn every_context_of_one_batch_has_its_devices_told() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let domains = [(); 12].map(|()| first(&driver));
     for (stream, domain) in (0u32..).zip(&domains) {
         let stream = StreamId::new(stream);
@@ -339,7 +336,7 @@ fn every_context_of_one_batch_has_its_devices_told() {
 
 #[test]
 fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let domain = second(&driver);
     let guest = GuestContexts {
         table: Iova::new(0x8000_0040),
@@ -357,7 +354,7 @@ fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
     assert_eq!(unit.take_codes(), [second, both, device].concat());
     // The first of the syncs fails: nothing is taken for done, and all of it is sent once more.
     let illegal = (op::SYNC, error::ILL, 1);
-    unit.script.lock().refuse.push(illegal);
+    unit.refuse_kind(illegal);
     let mut owed = debt(&*domain, 0x9000);
     domain.sync(&mut owed).unwrap_err();
     unit.take_log();
@@ -367,10 +364,10 @@ fn combined_entries_go_after_a_sync_has_completed_the_second_stage_s() {
 
 #[test]
 fn a_move_that_fails_blocks_and_keeps_both_domains() {
-    let (mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let (one, two) = (first(&driver), first(&driver));
     driver.attach(STREAM, &one).unwrap();
-    unit.script.lock().pace = Some(0);
+    unit.drain(Drain::Never);
     let failed = driver.attach(STREAM, &two).unwrap_err();
     assert!(matches!(
         failed,
@@ -380,25 +377,25 @@ fn a_move_that_fails_blocks_and_keeps_both_domains() {
     let (weak_one, weak_two) = (Arc::downgrade(&one), Arc::downgrade(&two));
     drop((one, two));
     assert!(weak_one.upgrade().is_some() && weak_two.upgrade().is_some());
-    unit.script.lock().pace = Some(8);
+    unit.drain(SLOWLY);
     let three = first(&driver);
     driver.attach(STREAM, &three).unwrap();
     assert!(weak_one.upgrade().is_none() && weak_two.upgrade().is_none());
     drop((three, driver));
-    assert_eq!(mem.live(), 0);
+    assert_eq!(unit.live(), 0);
 }
 
 #[test]
 fn a_substream_whose_move_failed_reaches_nothing_when_its_stream_is_back() {
     let mut failures = 0;
     for number in 0..8 {
-        let (_, unit, driver) = setup();
+        let (unit, driver) = setup();
         let (one, two) = (first(&driver), first(&driver));
         driver.enable_pasids(STREAM, 4).unwrap();
         driver.attach(STREAM, &one).unwrap();
-        unit.script.lock().refuse_after = Some(number);
+        unit.refuse_after(number);
         let moved = driver.attach_pasid(STREAM, Pasid::new(3), &two);
-        unit.script.lock().refuse_after = None;
+        unit.wrong(RegisterFaults::NONE);
         if moved.is_ok() {
             continue;
         }
@@ -420,33 +417,33 @@ fn a_substream_whose_move_failed_reaches_nothing_when_its_stream_is_back() {
 fn whichever_command_is_refused_the_next_move_works() {
     let mut refusals = 0;
     for number in 0..12 {
-        let (mem, unit, driver) = setup();
+        let (unit, driver) = setup();
         let (one, two) = (first(&driver), second(&driver));
         driver.enable_ats(STREAM).unwrap();
         driver.attach(STREAM, &one).unwrap();
-        unit.script.lock().refuse_after = Some(number);
+        unit.refuse_after(number);
         let moved = driver.attach(STREAM, &two);
         let refused = AttachError::Iommu(IommuError::Refused { code: error::ILL });
-        let hit = unit.script.lock().refuse_after.take().is_none();
+        unit.wrong(RegisterFaults::NONE);
         let entry = unit.entry(STREAM.get()).unwrap();
         match moved {
             // A refused sync was replaced by another, so nothing is missing.
             Ok(()) => assert_eq!(entry[3], two.table().root().get(), "{number}"),
             Err(error) => {
-                assert_eq!((error, hit, entry[0]), (refused, true, 0), "{number}");
+                assert_eq!((error, entry[0]), (refused, 0), "{number}");
                 refusals += 1;
             }
         }
         driver.attach(STREAM, &one).unwrap();
         domain_is_told(&unit, &*one);
         drop((one, two, driver));
-        assert_eq!(mem.live(), 0, "{number}");
+        assert_eq!(unit.live(), 0, "{number}");
     }
     assert!(refusals >= 4, "{refusals}");
 }
 
 /// The unit, and once the one device.
-fn domain_is_told(unit: &Mock, domain: &impl Domain) {
+fn domain_is_told(unit: &SmmuMachine, domain: &impl Domain) {
     unit.take_log();
     domain.sync(&mut debt(domain, 0x7000)).unwrap();
     let codes = unit.take_codes();
@@ -455,13 +452,10 @@ fn domain_is_told(unit: &Mock, domain: &impl Domain) {
 
 #[test]
 fn identifiers_come_back_only_when_they_are_quiet() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let tag = first(&driver).context();
     assert_eq!(first(&driver).context(), tag);
-    unit.script
-        .lock()
-        .refuse
-        .push((op::TLBI_NH_ASID, error::ILL, 1));
+    unit.refuse_kind((op::TLBI_NH_ASID, error::ILL, 1));
     drop(first(&driver));
     assert_ne!(first(&driver).context(), tag);
     let (one, two) = (second(&driver), first(&driver));
@@ -470,13 +464,13 @@ fn identifiers_come_back_only_when_they_are_quiet() {
 
 #[test]
 fn global_errors_are_served() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     assert_eq!(driver.service_errors(), Ok(GlobalErrors::empty()));
     let some = GlobalErrors::SYNC_MESSAGE | GlobalErrors::PAGE_REQUEST_QUEUE;
-    unit.raise(some.bits());
+    unit.unit().raise(some.bits());
     assert_eq!(driver.service_errors(), Ok(some));
     assert_eq!(driver.service_errors(), Ok(GlobalErrors::empty()));
-    unit.raise(reg::gerror::SFM);
+    unit.unit().raise(reg::gerror::SFM);
     let stopped = AttachError::Iommu(IommuError::Stopped);
     assert_eq!(driver.service_errors(), Ok(GlobalErrors::SERVICE_FAILURE));
     assert_eq!(driver.block(STREAM), Err(stopped));
@@ -485,13 +479,7 @@ fn global_errors_are_served() {
 
 #[test]
 fn syncs_write_messages_where_the_unit_can() {
-    let mem = memory(64);
-    let unit = mock(&mem);
-    unit.script
-        .lock()
-        .registers
-        .insert(reg::IDR0, FULL[0].1 | MSI);
-    let driver = Smmu::enable(unit.clone(), mem, Ticks::default(), config()).unwrap();
+    let (unit, driver) = changed(config(), |id| id.idr[0] |= MSI);
     let domain = first(&driver);
     for page in 0..1_000 {
         domain.sync(&mut debt(&*domain, page << 12)).unwrap();
@@ -505,10 +493,7 @@ fn syncs_write_messages_where_the_unit_can() {
 
 #[test]
 fn ranges_of_a_unit_that_has_none_are_refused() {
-    let mem = memory(64);
-    let unit = mock(&mem);
-    unit.script.lock().registers.insert(reg::IDR3, 0);
-    let driver = Smmu::enable(unit.clone(), mem, Ticks::default(), config()).unwrap();
+    let (unit, driver) = changed(config(), |id| id.idr[3] = 0);
     let domain = first(&driver);
     let access = Access::READ;
     let range = IovaRange::from_len(Iova::new(0x1000), 0x5000).unwrap();

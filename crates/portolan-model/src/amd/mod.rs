@@ -35,6 +35,7 @@ use portolan::addr::{Iova, StreamId};
 use crate::asking::Request;
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
+use crate::machine::Machine;
 use crate::unit::Unit;
 use unit::AmdVi;
 
@@ -43,6 +44,9 @@ use unit::AmdVi;
 /// The code of a refused command ([`crate::inject::RegisterFaults::refuse`]) is that of the event
 /// which is logged of it; with a code of 0 the record stays empty.
 pub type AmdRegisters = Unit<AmdVi>;
+
+/// A machine with one, for the tests of a driver.
+pub type AmdMachine = Machine<AmdVi>;
 
 type State = crate::unit::State<AmdVi>;
 

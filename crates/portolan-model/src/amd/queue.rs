@@ -64,7 +64,7 @@ impl AmdRegisters {
 
     fn carry_out(&self, state: &mut State, head: u64) -> Result<(), u32> {
         let words = self.fetch(state, head).ok_or(HARDWARE)?;
-        if let Some(code) = self.consume(state) {
+        if let Some(code) = self.consume(state, &[words[0], words[1], 0, 0]) {
             return Err(code);
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ILLEGAL)?;

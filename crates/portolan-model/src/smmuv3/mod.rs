@@ -30,18 +30,22 @@ mod translate;
 mod unit;
 
 pub use commands::CommandKind;
-pub use setup::{EventRecord, SmmuCounts, SmmuIdentification, SmmuSetup};
+pub use setup::{EventRecord, Pages, SmmuCounts, SmmuIdentification, SmmuSetup};
 
 use portolan::addr::{Iova, Pasid, StreamId};
 
 use crate::asking::{Request, Transfer};
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
+use crate::machine::Machine;
 use crate::unit::Unit;
 use unit::SmmuV3;
 
 /// An SMMUv3 over the memory of a machine.
 pub type SmmuRegisters = Unit<SmmuV3>;
+
+/// A machine with one, for the tests of a driver.
+pub type SmmuMachine = Machine<SmmuV3>;
 
 type State = crate::unit::State<SmmuV3>;
 
@@ -49,6 +53,16 @@ impl SmmuRegisters {
     /// Every event so far, recorded or lost, oldest first.
     pub fn events(&self) -> Vec<EventRecord> {
         self.lock().own.events.clone()
+    }
+
+    /// Records an event that no access of a device led to, as if one had.
+    pub fn record(&self, record: EventRecord) {
+        self.append(&mut self.lock(), record);
+    }
+
+    /// Raises global errors, by their bits in `GERROR`, unless one of them is active.
+    pub fn raise(&self, errors: u32) {
+        self.lock().own.registers.raise(errors);
     }
 
     /// Lets a device access `bytes` bytes at `iova`: where each piece of it goes. An access that

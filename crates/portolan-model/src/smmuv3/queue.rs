@@ -49,7 +49,7 @@ impl SmmuRegisters {
     fn carry_out(&self, state: &mut State, entry: u64) -> Result<(), u32> {
         let read = |at| self.memory.read_u64(PhysAddr::new(at)).ok_or(ERROR_ABORT);
         let words = [read(entry)?, read(entry + 8)?];
-        if let Some(code) = self.consume(state) {
+        if let Some(code) = self.consume(state, &[words[0], words[1], 0, 0]) {
             return Err(code);
         }
         let (kind, effect) = decode(words, &self.setup.identification).ok_or(ERROR_ILLEGAL)?;

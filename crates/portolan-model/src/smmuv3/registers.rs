@@ -2,7 +2,7 @@
 
 use portolan::platform::Mmio;
 
-use super::{SmmuIdentification, SmmuRegisters, State};
+use super::{Pages, SmmuIdentification, SmmuRegisters, State};
 use crate::inject::{Drain, Violation};
 use crate::unit::{Invalidated, set_half};
 
@@ -140,6 +140,15 @@ impl Registers {
 }
 
 impl SmmuRegisters {
+    /// Where a register is on a unit with two pages; beyond them if there is none.
+    fn place(&self, offset: usize) -> usize {
+        match (self.setup.pages, offset) {
+            (Pages::OnlyFirst, 0xa8 | 0xac | 0xc8 | 0xcc) => offset + 0x1_0000,
+            (Pages::OnlyFirst, 0x1_0000..) => usize::MAX,
+            _ => offset,
+        }
+    }
+
     fn write(&self, state: &mut State, offset: usize, value: u32) {
         let enabled = state.own.registers.enabled();
         let queue = state.own.registers.commands_enabled();
@@ -149,6 +158,10 @@ impl SmmuRegisters {
             0x90..=0x94 => queue,
             0x28 => enabled || queue || events,
             0xa0..=0xa4 | 0x1_00a8 => events,
+            // Where messages of an interrupt go, while it is enabled.
+            0x68..=0x74 => state.own.registers.irq_ctrl & 1 != 0,
+            0xb0..=0xbc => state.own.registers.irq_ctrl & 4 != 0,
+            0xd0..=0xdc => state.own.registers.irq_ctrl & 2 != 0,
             _ => false,
         };
         if in_use {
@@ -232,7 +245,7 @@ impl Mmio for SmmuRegisters {
         if self.arrive(&mut state, offset, 4).is_none() {
             return u32::MAX;
         }
-        match state.own.registers.read(offset) {
+        match state.own.registers.read(self.place(offset)) {
             Some(value) => value,
             None => {
                 state.violations.push(Violation::BadAccess { offset });
@@ -244,7 +257,7 @@ impl Mmio for SmmuRegisters {
     fn write32(&self, offset: usize, value: u32) {
         let mut state = self.lock();
         if self.arrive(&mut state, offset, 4).is_some() {
-            self.write(&mut state, offset, value);
+            self.write(&mut state, self.place(offset), value);
         }
     }
 }

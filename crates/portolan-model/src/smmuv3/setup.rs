@@ -112,6 +112,16 @@ impl SmmuIdentification {
     }
 }
 
+/// Which pages of registers there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// Both, with the pointers of the queues for records on the second.
+    #[default]
+    Two,
+    /// The first, which has those pointers too, as on Cavium's ThunderX2.
+    OnlyFirst,
+}
+
 /// All that an SMMU is made from.
 #[derive(Clone, Debug)]
 pub struct SmmuSetup {
@@ -119,6 +129,8 @@ pub struct SmmuSetup {
     pub identification: SmmuIdentification,
     /// How its caches behave.
     pub temper: Temper,
+    /// Its pages of registers.
+    pub pages: Pages,
     /// How fast its queue is.
     pub pace: Pace,
     /// With more commands than this behind the last sync the queue locks up for good, as erratum
@@ -134,6 +146,7 @@ impl Default for SmmuSetup {
         Self {
             identification: SmmuIdentification::default(),
             temper: Temper::Adversarial,
+            pages: Pages::Two,
             pace: Pace::AtOnce,
             most_unsynced: None,
             clock: Arc::default(),

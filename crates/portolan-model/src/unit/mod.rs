@@ -8,6 +8,7 @@ mod design;
 
 pub use design::{Design, Sums};
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
@@ -53,6 +54,23 @@ pub struct State<D: Design> {
     visits: Visits,
     /// Accesses that went through.
     went_through: u64,
+    overseer: Overseer,
+}
+
+/// The words of a command, lowest first; zero behind its end.
+pub type Words = [u64; 4];
+
+/// Is shown a command, and may give the code to refuse it with.
+pub type Oversee = Box<dyn FnMut(&Words) -> Option<u32> + Send>;
+
+/// Who looks at each command that the unit takes.
+#[derive(Default)]
+struct Overseer(Option<Oversee>);
+
+impl fmt::Debug for Overseer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Overseer")
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +115,7 @@ impl<D: Design> Unit<D> {
             ready_at: 0,
             visits: Visits::default(),
             went_through: 0,
+            overseer: Overseer::default(),
         };
         let state = Mutex::new(state);
         Self {
@@ -119,6 +138,12 @@ impl<D: Design> Unit<D> {
     /// Sets what is to go wrong from now on.
     pub fn inject(&self, faults: RegisterFaults) {
         self.lock().faults = faults;
+    }
+
+    /// From now on shows each command that is taken from the queue to `oversee`, which may refuse it
+    /// with a code of the unit's. It is called under the unit's lock.
+    pub fn oversee(&self, oversee: Oversee) {
+        self.lock().overseer = Overseer(Some(oversee));
     }
 
     /// What happened so far.
@@ -272,13 +297,17 @@ impl<D: Design> Unit<D> {
     }
 
     /// Counts a command; the code that it is to be refused with, if it is.
-    pub(crate) fn consume(&self, state: &mut State<D>) -> Option<u32> {
+    pub(crate) fn consume(&self, state: &mut State<D>, words: &Words) -> Option<u32> {
         state.consumed += 1;
         if let Drain::OneEach(ns) = state.faults.drain {
             self.wait_for(state, Pace::After(ns));
         }
-        let (nth, code) = state.faults.refuse?;
-        (nth == state.consumed).then_some(code)
+        let overseen = state.overseer.0.as_mut().and_then(|see| see(words));
+        let refused = state
+            .faults
+            .refuse
+            .filter(|(nth, _)| *nth == state.consumed);
+        overseen.or(refused.map(|(_, code)| code))
     }
 
     /// Takes an invalidation from the queue.

@@ -39,6 +39,7 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use crate::asking::Request;
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
+use crate::machine::Machine;
 use crate::unit::Unit;
 use unit::Vtd;
 
@@ -47,6 +48,9 @@ use unit::Vtd;
 /// The code of a refused command ([`crate::inject::RegisterFaults::refuse`]) is the bits of the fault
 /// status register that it sets: `IQE` (bit 4), `ICE` (bit 5) or `ITE` (bit 6).
 pub type VtdRegisters = Unit<Vtd>;
+
+/// A machine with one, for the tests of a driver.
+pub type VtdMachine = Machine<Vtd>;
 
 type State = crate::unit::State<Vtd>;
 

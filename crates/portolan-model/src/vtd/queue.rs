@@ -72,7 +72,7 @@ impl VtdRegisters {
 
     fn carry_out(&self, state: &mut State, head: u64, wide: bool) -> Result<(), u8> {
         let words = self.fetch(state, head, wide)?;
-        if let Some(bits) = self.consume(state) {
+        if let Some(bits) = self.consume(state, &words) {
             state.own.registers.fsts |= bits & QUEUE_ERRORS;
             if bits & TIME_OUT != 0 {
                 state.own.aborted_to = Some(state.own.registers.iqt);

@@ -7,13 +7,14 @@ use portolan::iommu::{Awaited, Iommu as _, IommuError, ReservedKind, ReservedReg
 use portolan::platform::Mmio as _;
 use portolan::table::Access;
 
-use super::machine::{Machine, Wrong};
+use super::machine::{Amd, new_machine};
 use super::{STREAM, config};
 use crate::amd::spec::reg::{self, control, status};
 use crate::amd::{Config, StreamSettings};
 use crate::firmware::ivrs::{Devices, Ivrs, Passes, Settings, SystemManagement, UnitFlags};
 use crate::firmware::reservations::{Ignored, Reserved};
 use portolan::addr::RequesterId;
+use portolan_model::inject::RegisterFaults;
 
 const ON: u64 = control::ENABLE | control::COMMANDS | control::EVENT_LOG | control::COHERENT;
 
@@ -41,7 +42,7 @@ fn with(maps: &[Reserved]) -> Config {
 #[test]
 fn flags_of_the_unit_are_as_firmware_says() {
     let flags = Some(UnitFlags::PASS_POSTED_WRITES | UnitFlags::ISOCHRONOUS);
-    let machine = Machine::new();
+    let machine = new_machine();
     // Found: tunnelling, a limit for devices' TLBs, guest tables and their log, a table in segments.
     machine.write64(reg::CONTROL, 1 << 1 | 4 << 5 | 1 << 16 | 1 << 28 | 1 << 34);
     let config = Config { flags, ..config() };
@@ -67,7 +68,7 @@ fn interrupts_pass_from_the_streams_that_firmware_names() {
         settings(127, u16::MAX, Passes::INIT, SystemManagement::Aborted),
         settings(128, 300, all, SystemManagement::Translated),
     ];
-    let machine = Machine::new();
+    let machine = new_machine();
     let config = Config {
         streams,
         ..config()
@@ -87,7 +88,7 @@ fn streams_of_unity_maps_reach_their_memory_from_the_start() {
         // Large, and of streams that there are not.
         unity(devices(0x70, u16::MAX), 1 << 32, (5 << 32) - 1),
     ];
-    let machine = Machine::new();
+    let machine = new_machine();
     machine.write64(reg::CONTROL, ON);
     let unit = machine.enable(with(&maps)).unwrap();
     assert_eq!(machine.turned_off(), 0);
@@ -100,11 +101,11 @@ fn streams_of_unity_maps_reach_their_memory_from_the_start() {
     assert_ne!(machine.entry(0x28), machine.entry(0x29));
     // The stream is the caller's as any other; the last one to leave lets the tables go.
     let live = machine.live();
-    machine.take();
+    machine.commands();
     unit.block(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [3, 0, 0, 0]);
     let tagged = machine
-        .take()
+        .commands()
         .iter()
         .filter(|words| words[0] == 3 << 60 | 2 << 32)
         .count();
@@ -124,7 +125,7 @@ fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
         interrupts,
         beyond,
     ];
-    let unit = Machine::new().enable(with(&maps)).unwrap();
+    let unit = new_machine().enable(with(&maps)).unwrap();
     let left_out = unit.reservations().left_out();
     let why = Ignored::Beyond {
         reserved: beyond,
@@ -149,14 +150,14 @@ fn interrupt_messages_hypertransport_and_unity_maps_are_reserved() {
 fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
     let config = || with(&[unity(devices(0x28, 0x28), 0x7f00_0000, 0x7f00_0fff)]);
     // The rings do not stop: nothing was written but the control register.
-    let machine = Machine::new();
-    machine.wrong(Wrong::Gone);
+    let machine = new_machine();
+    machine.wrong(RegisterFaults::GONE);
     assert_eq!(machine.enable(config()).err(), Some(IommuError::Gone));
     assert_eq!(machine.live(), 0);
     // Commands are not fetched: the table is in use.
-    let machine = Machine::new();
+    let machine = new_machine();
     machine.write64(reg::CONTROL, ON);
-    machine.wrong(Wrong::Stuck);
+    machine.wrong(RegisterFaults::STUCK);
     let failed = machine.enable(config()).err();
     assert!(matches!(failed, Some(IommuError::TimedOut { .. })));
     let live = machine.live();
@@ -164,7 +165,7 @@ fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
     assert_eq!(live, 8);
     assert_eq!(machine.turned_off(), 0);
     for n in 1..9 {
-        let machine = Machine::new();
+        let machine = new_machine();
         machine.fail_in(n);
         assert!(machine.enable(config()).is_err(), "allocation {n}");
         assert_eq!(machine.live(), 0, "allocation {n}");
@@ -173,11 +174,11 @@ fn a_takeover_that_fails_frees_only_what_the_unit_was_not_told_of() {
 
 #[test]
 fn a_table_in_segments_is_one_table_before_what_is_cached_is_forgotten() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let guest_tables = 1 << 16;
     machine.write64(reg::CONTROL, ON | guest_tables | 3 << 34);
     // Nothing is forgotten: the takeover ends where it waits for that.
-    machine.wrong(Wrong::Stuck);
+    machine.wrong(RegisterFaults::STUCK);
     assert!(machine.enable(config()).is_err());
     assert_eq!(machine.reg(reg::CONTROL), ON | guest_tables);
 }
@@ -185,7 +186,7 @@ fn a_table_in_segments_is_one_table_before_what_is_cached_is_forgotten() {
 #[test]
 fn memory_of_rings_that_run_on_after_a_release_is_kept() {
     for ring in [status::COMMANDS_RUN, status::EVENT_RUNS] {
-        let machine = Machine::new();
+        let machine = new_machine();
         let unit = machine.enable(config()).unwrap();
         let live = machine.live();
         machine.lie(reg::STATUS, ring, ring);
@@ -235,7 +236,7 @@ fn what_the_table_says_of_a_unit_is_taken_over() {
     let unit = table.units().next().unwrap().unwrap();
     let mut config = config();
     assert!(config.honour(&table, &unit).is_err());
-    let machine = Machine::new();
+    let machine = new_machine();
     let _unit = machine.enable(config).unwrap();
     assert_eq!(machine.reg(reg::CONTROL), ON | 1 << 1 | 1 << 9);
     let entry = |stream| machine.entry(stream);

@@ -6,7 +6,7 @@ use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, AttachError, Domain, FaultEvent, Iommu as _};
 use portolan_model::interrupts::{Masking, Scenario, sweep};
 
-use super::machine::Machine;
+use super::machine::{Amd, new_machine};
 use super::{STREAM, attached, config, map, unmap};
 use crate::amd::counts::CommandKind as Kind;
 use crate::amd::spec::command::opcode;
@@ -18,7 +18,7 @@ use portolan::addr::RequesterId;
 /// A handler reads the log and pays a debt of another domain, at any step of a caller that moves
 /// streams, pays debts and has a command refused.
 fn busy() -> Scenario {
-    let machine = Machine::new();
+    let machine = new_machine();
     let (unit, domain) = attached(&machine);
     let unit = Arc::new(unit);
     let other = Arc::new(unit.domain().unwrap());
@@ -26,7 +26,7 @@ fn busy() -> Scenario {
     other.sync(&mut map(&other, 3)).unwrap();
     let in_handler = Arc::clone(&unit);
     assert_eq!(machine.read(STREAM, 0x5000), None);
-    machine.refuse(opcode::PAGES, 1, code::ILLEGAL_COMMAND);
+    machine.refuse_kind(opcode::PAGES, 1, code::ILLEGAL_COMMAND);
     let last = (Arc::clone(&unit), Arc::clone(&other), Arc::clone(&domain));
     Scenario {
         body: Box::new(move || {
@@ -64,7 +64,7 @@ fn locks_that_let_a_handler_in_are_noticed() {
 
 #[test]
 fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let streams = alloc::vec![StreamSettings {
         streams: Devices::one(RequesterId::new(0x28)),
         settings: Settings {
@@ -83,21 +83,21 @@ fn what_an_entry_says_of_interrupts_stays_when_the_stream_is_moved() {
     let management = 3 << 40;
     assert_eq!(machine.entry(0x28), [3, management, passes, 0]);
     let table = InterruptTable::new(PhysAddr::new(0x7_7780), 8).unwrap();
-    machine.take();
+    machine.commands();
     unit.set_interrupt_table(STREAM, Some(table)).unwrap();
     let word = passes | 2 << 60 | 0x7_7780 | 8 << 1 | 1;
     assert_eq!(machine.entry(0x28), [3, management, word, 0]);
     let (entry, table) = ([0x2000_0000_0000_0028, 0], [0x5000_0000_0000_0028, 0]);
-    assert_eq!(machine.take(), [entry, table]);
+    assert_eq!(machine.commands(), [entry, table]);
     unit.attach(STREAM, &domain).unwrap();
     assert_eq!(machine.entry(0x28)[1..], [management | 2, word, 0]);
     unit.pass_through(STREAM).unwrap();
     assert_eq!(machine.entry(0x28)[1..], [management | 1, word, 0]);
     unit.block(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [3, management, word, 0]);
-    machine.take();
+    machine.commands();
     unit.invalidate_interrupts(STREAM).unwrap();
-    assert_eq!(machine.take(), [table]);
+    assert_eq!(machine.commands(), [table]);
     assert_eq!(unit.counts().of(Kind::Interrupts), 2);
     unit.set_interrupt_table(STREAM, None).unwrap();
     assert_eq!(machine.entry(0x28), [3, management, passes, 0]);

@@ -24,7 +24,10 @@ use portolan_model::inject::Pace;
 use super::spec::command::opcode;
 use super::spec::reg::{self, control, status};
 use super::{AmdDomain, Config, refusal};
-use machine::{Iommu, LOOK_NS, Machine, Wrong};
+use machine::{Amd, Iommu, new_machine};
+use portolan_model::amd::AmdMachine as Machine;
+use portolan_model::inject::RegisterFaults;
+use portolan_model::machine::LOOK_NS;
 
 const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);
@@ -46,7 +49,7 @@ fn attached(machine: &Machine) -> (Iommu, Arc<Tables>) {
     let unit = machine.enable(config()).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     unit.attach(STREAM, &domain).unwrap();
-    machine.take();
+    machine.commands();
     (unit, domain)
 }
 
@@ -78,7 +81,7 @@ where
 
 #[test]
 fn taking_over_blocks_every_stream_and_forgets_everything() {
-    let machine = Machine::new();
+    let machine = new_machine();
     // Left on by firmware, with its excluded memory and its way of tunnelling.
     let left = control::ENABLE | control::COMMANDS | control::EVENT_LOG | 1 << 1 | 1 << 13;
     machine.write64(reg::CONTROL, left);
@@ -95,16 +98,16 @@ fn taking_over_blocks_every_stream_and_forgets_everything() {
     for stream in 0..128 {
         assert_eq!(machine.entry(stream), [3, 0, 0, 0]);
     }
-    assert_eq!(machine.take(), [[0x8000_0000_0000_0000, 0]]);
+    assert_eq!(machine.commands(), [[0x8000_0000_0000_0000, 0]]);
     machine.expect_obedience();
     assert_eq!(unit.counts().total(), 2);
 }
 
 #[test]
 fn without_one_command_for_all_each_entry_and_domain_is_named() {
-    let machine = Machine::with(AmdIdentification::bare());
+    let machine = machine::with(AmdIdentification::bare());
     let unit = machine.enable(config()).unwrap();
-    let commands = machine.take();
+    let commands = machine.commands();
     assert_eq!(commands.len(), 128 + 65536);
     assert_eq!(commands[127], [0x2000_0000_0000_007f, 0]);
     let last = [0x3000_ffff_0000_0000, 0x7fff_ffff_ffff_f003];
@@ -124,32 +127,32 @@ fn a_reserved_number_of_levels_is_nonsense() {
         features: value,
         ..AmdIdentification::default()
     };
-    let answer = Machine::with(identification).enable(config());
+    let answer = machine::with(identification).enable(config());
     assert_eq!(answer.err(), Some(IommuError::Nonsense { offset, value }));
 }
 
 #[test]
 fn entries_by_hand_and_what_is_forgotten() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let unit = machine.enable(config()).unwrap();
     let domain = Arc::new(unit.domain().unwrap());
     let root = domain.table().root().get();
-    machine.take();
+    machine.commands();
     unit.attach(STREAM, &domain).unwrap();
     // Valid, translated, four levels, read and write; domain 2.
     assert_eq!(machine.entry(0x28), [0x6000_0000_0000_0803 | root, 2, 0, 0]);
     let entry = [0x2000_0000_0000_0028, 0];
     let of = |domain: u64| [3 << 60 | domain << 32, 0x7fff_ffff_ffff_f003];
     // The block was cached, and so may be what was absent.
-    assert_eq!(machine.take(), [entry, of(2)]);
+    assert_eq!(machine.commands(), [entry, of(2)]);
     unit.pass_through(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [0x6000_0000_0000_0003, 1, 0, 0]);
-    assert_eq!(machine.take(), [entry, of(2), entry, of(1)]);
+    assert_eq!(machine.commands(), [entry, of(2), entry, of(1)]);
     unit.block(STREAM).unwrap();
     assert_eq!(machine.entry(0x28), [3, 0, 0, 0]);
-    assert_eq!(machine.take(), [entry, of(1), entry]);
+    assert_eq!(machine.commands(), [entry, of(1), entry]);
     unit.block(STREAM).unwrap();
-    assert_eq!(machine.take(), vec![[0; 2]; 0]);
+    assert_eq!(machine.commands(), vec![[0; 2]; 0]);
     let stream = StreamId::new(128);
     let refused = Err(AttachError::NoSuchStream { stream });
     assert_eq!(unit.attach(stream, &domain), refused);
@@ -157,7 +160,7 @@ fn entries_by_hand_and_what_is_forgotten() {
 
 #[test]
 fn devices_reach_what_is_mapped_for_them_and_nothing_else() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let (unit, domain) = attached(&machine);
     let (here, other) = (BASE.get() + 0x123, StreamId::new(0x29));
     assert_eq!(machine.read(STREAM, here), None);
@@ -179,7 +182,7 @@ fn devices_reach_what_is_mapped_for_them_and_nothing_else() {
 
 #[test]
 fn a_domain_of_another_unit_does_not_fit() {
-    let (one, other) = (Machine::new(), Machine::new());
+    let (one, other) = (new_machine(), new_machine());
     let one = one.enable(config()).unwrap();
     let other = other.enable(config()).unwrap();
     let domain = Arc::new(other.domain().unwrap());
@@ -188,14 +191,14 @@ fn a_domain_of_another_unit_does_not_fit() {
 
 #[test]
 fn invalidations_by_hand() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let (_unit, domain) = attached(&machine);
     let head = 0x3000_0002_0000_0000;
     // Absence may be cached, directories included: the first map adds tables.
     domain.sync(&mut map(&domain, 1)).unwrap();
-    assert_eq!(machine.take().len(), 1);
+    assert_eq!(machine.commands().len(), 1);
     domain.sync(&mut unmap(&domain, 1)).unwrap();
-    let commands = machine.take();
+    let commands = machine.commands();
     assert_eq!(commands.len(), 1);
     assert_eq!(commands[0][0], head);
     assert_eq!(commands[0][1] & !0xfff, BASE.get());
@@ -203,7 +206,7 @@ fn invalidations_by_hand() {
 
 #[test]
 fn domains_give_their_identifiers_back_and_their_tables() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let unit = machine.enable(config()).unwrap();
     let live = machine.live();
     for _ in 0..3 {
@@ -231,7 +234,7 @@ fn map_a_page(unit: &Iommu) -> Result<(), IommuError> {
 fn each_allocation_may_fail() {
     let mut failures = 0;
     for n in 1..100 {
-        let machine = Machine::new();
+        let machine = new_machine();
         machine.fail_in(n);
         let outcome = machine.enable(config()).and_then(|unit| {
             let mapped = map_a_page(&unit);
@@ -250,7 +253,7 @@ fn each_allocation_may_fail() {
 
 #[test]
 fn faults_are_read_in_order_and_overflow_is_told() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let (unit, _domain) = attached(&machine);
     let fault = |n: u64| assert_eq!(machine.write(STREAM, n << 12), None);
     let address = |event| match event {
@@ -283,7 +286,7 @@ fn faults_are_read_in_order_and_overflow_is_told() {
 
 #[test]
 fn faults_of_blocked_streams_say_so() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let (unit, _domain) = attached(&machine);
     let reason = |stream: u32| {
         assert_eq!(machine.read(StreamId::new(stream), 0x5000), None);
@@ -299,10 +302,10 @@ fn faults_of_blocked_streams_say_so() {
 
 #[test]
 fn a_record_that_never_comes_is_lost() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let (unit, _domain) = attached(&machine);
     // Of a refused command the unit announces a record, and writes none.
-    machine.refuse(opcode::ALL, 1, 0);
+    machine.refuse_kind(opcode::ALL, 1, 0);
     let everything = [Step::Invalidate(Command::Global), Step::Sync];
     let refused = unit.queue().execute(&mut everything.into_iter());
     let code = refusal::UNKNOWN;
@@ -322,7 +325,7 @@ fn a_record_that_never_comes_is_lost() {
 fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
     // Within one call, and after some.
     for looks in [0, 1, 3, 40] {
-        let machine = Machine::of(AmdSetup {
+        let machine = machine::of(AmdSetup {
             records: Pace::After(looks * LOOK_NS + 1),
             ..AmdSetup::default()
         });
@@ -341,13 +344,13 @@ fn a_record_that_is_written_after_the_tail_moved_is_read_whole() {
 
 #[test]
 fn pointers_beyond_the_end_are_nonsense() {
-    let machine = Machine::new();
+    let machine = new_machine();
     let (unit, domain) = attached(&machine);
     let (offset, value) = (reg::EVENT_TAIL, 0x7_fff0);
     machine.lie(offset, u64::MAX, value);
     let nonsense = IommuError::Nonsense { offset, value };
     assert_eq!(unit.next_fault(), Err(nonsense));
-    machine.wrong(Wrong::Stuck);
+    machine.wrong(RegisterFaults::STUCK);
     let offset = reg::COMMAND_HEAD;
     machine.lie(offset, u64::MAX, value);
     let nonsense = IommuError::Nonsense { offset, value };

@@ -11,7 +11,7 @@ use portolan::iommu::{
 };
 use portolan::table::Access;
 
-use super::machine::{Iommu, Machine};
+use super::machine::{Amd, Iommu, new_machine};
 use super::{PAGE, STREAM, Tables, config};
 use crate::firmware::ivrs::{self, Ivrs};
 use crate::firmware::reservations::Ignored;
@@ -97,7 +97,7 @@ fn what_ivrs_reserves_is_mapped_before_a_device_is_attached_and_never_handed_out
     let mut config = config();
     let said = config.honour(&table, &unit);
     assert!(matches!(said, Err(Ignored::Table(_))), "{said:?}");
-    let machine = Machine::new();
+    let machine = new_machine();
     let unit = machine.enable(config).unwrap();
     // The empty one, and the one where messages go.
     assert_eq!(unit.reservations().left_out().count, 2);

@@ -5,24 +5,30 @@ extern crate std;
 use super::*;
 use crate::chassis::{Ending, Outcome};
 use crate::smmuv3::spec::command::error;
-use crate::smmuv3::tests::mock::{Memory, Mock, Ticks, memory, mock};
+use crate::smmuv3::tests::kit::{FULL, Kit as _, SLOWLY, machine};
 use portolan::iommu::Awaited;
 use portolan::platform::Clock as _;
+use portolan_model::clock::PollingClock;
+use portolan_model::inject::{Drain, RegisterFaults};
+use portolan_model::machine::LOOK_NS;
+use portolan_model::smmuv3::{SmmuMachine, SmmuRegisters};
 
-type Queue = CommandQueue<Mock, Memory, Ticks>;
+/// A clock that several CPUs look at.
+type Shared = PollingClock<Arc<SmmuRegisters>>;
+type Queue = CommandQueue<SmmuMachine, SmmuMachine, Shared>;
 
 const ENTRIES_LG2: u32 = 3;
 
-fn queue(messages: Has) -> (Mock, Queue) {
+fn queue(messages: Has) -> (SmmuMachine, Queue) {
     queue_with_syncs(messages, u64::MAX)
 }
 
 /// With a sync at least after every `most_unsynced` commands.
-fn queue_with_syncs(messages: Has, most_unsynced: u64) -> (Mock, Queue) {
-    let mem = memory(8);
-    let unit = mock(&mem);
+fn queue_with_syncs(messages: Has, most_unsynced: u64) -> (SmmuMachine, Queue) {
+    let unit = machine(FULL);
     let limit = Nanos::from_millis(10);
-    let machine = Machine::new(unit.clone(), mem, Ticks::default(), limit, Has::Yes);
+    let clock = Shared::new(unit.unit().clock().clone(), LOOK_NS, unit.unit().clone());
+    let machine = Machine::new(unit.clone(), unit.clone(), clock, limit, Has::Yes);
     let queue = Queue::new(Arc::new(machine), ENTRIES_LG2, most_unsynced, messages).unwrap();
     queue.install();
     queue.machine.registers.write32(reg::CR0, reg::cr0::CMDQEN);
@@ -41,9 +47,9 @@ fn run(queue: &Queue, commands: impl IntoIterator<Item = Words>) -> Result<(), I
 #[test]
 fn order_is_kept_over_many_wraps() {
     for messages in [Has::No, Has::Yes] {
-        for pace in [None, Some(1), Some(3)] {
+        for pace in [Drain::Runs, SLOWLY] {
             let (unit, queue) = queue(messages);
-            unit.script.lock().pace = pace;
+            unit.drain(pace);
             let mut next = 0;
             for size in (0..40).chain([200]) {
                 run(&queue, (next..next + size).map(numbered)).unwrap();
@@ -64,28 +70,27 @@ fn order_is_kept_over_many_wraps() {
 #[test]
 fn a_unit_that_stands_still_ends_the_wait() {
     let (unit, queue) = queue(Has::No);
-    unit.script.lock().pace = Some(0);
+    unit.drain(Drain::Never);
     let waited = |awaited| move |e: &IommuError| matches!(e, IommuError::TimedOut { awaited: a, .. } if *a == awaited);
     let error = run(&queue, [numbered(1)]).unwrap_err();
     assert!(waited(Awaited::Completion)(&error), "{error:?}");
     let error = run(&queue, (0..20).map(numbered)).unwrap_err();
     assert!(waited(Awaited::QueueRoom)(&error), "{error:?}");
     // It goes on: what was written is still carried out, and new commands too.
-    unit.script.lock().pace = Some(2);
+    unit.drain(SLOWLY);
     assert_eq!(run(&queue, [numbered(3)]), Ok(()));
 }
 
 #[test]
 fn a_unit_that_works_slowly_through_a_long_queue_is_not_given_up() {
-    // Looks at the index for one command: those of several commands take longer than the limit.
-    for (messages, looks) in [(Has::No, 4_000), (Has::Yes, 20)] {
+    // Those of several commands take longer than the limit.
+    for messages in [Has::No, Has::Yes] {
         let (unit, queue) = queue(messages);
-        unit.script.lock().pace = Some(0);
-        unit.script.lock().looks_per_command = looks;
+        unit.drain(Drain::OneEach(400 * LOOK_NS));
         assert_eq!(run(&queue, (0..7).map(numbered)), Ok(()), "{messages:?}");
         // Neither is it while it makes room.
         assert_eq!(run(&queue, (0..20).map(numbered)), Ok(()), "{messages:?}");
-        unit.script.lock().looks_per_command = 0;
+        unit.drain(Drain::Never);
         let still = run(&queue, [numbered(1)]);
         assert!(
             matches!(still, Err(IommuError::TimedOut { .. })),
@@ -108,6 +113,7 @@ fn a_lock_that_another_cpu_holds_for_long_does_not_break_the_unit() {
         ring.keep_locked(|| {
             waiter = Some(scope.spawn(complete));
             while queue.machine.clock.now().get() < long {
+                queue.machine.clock.relax();
                 std::thread::yield_now();
             }
         });
@@ -118,13 +124,10 @@ fn a_lock_that_another_cpu_holds_for_long_does_not_break_the_unit() {
 
 #[test]
 fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
-    for pace in [None, Some(1)] {
+    for pace in [Drain::Runs, SLOWLY] {
         let (unit, queue) = queue(Has::No);
-        {
-            let mut script = unit.script.lock();
-            script.pace = pace;
-            script.refuse.push((op::TLBI_NH_ASID, error::ILL, 2));
-        }
+        unit.drain(pace);
+        unit.refuse_kind((op::TLBI_NH_ASID, error::ILL, 2));
         let bad = [numbered(1), [op::TLBI_NH_ASID, 0], numbered(2)];
         let refused = IommuError::Refused { code: error::ILL };
         assert_eq!(run(&queue, bad), Err(refused));
@@ -139,10 +142,7 @@ fn a_refusal_goes_to_its_producer_and_the_queue_goes_on() {
 #[test]
 fn a_silent_device_is_reported_to_all_behind_it() {
     let (unit, queue) = queue(Has::No);
-    unit.script
-        .lock()
-        .refuse
-        .push((op::SYNC, error::ATC_INV_SYNC, 1));
+    unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, 1));
     let code = error::ATC_INV_SYNC;
     let device = [op::ATC_INV, 52];
     assert_eq!(run(&queue, [device]), Err(IommuError::Refused { code }));
@@ -153,14 +153,14 @@ fn a_silent_device_is_reported_to_all_behind_it() {
 #[test]
 fn a_silent_device_is_no_concern_of_who_asked_none() {
     let (unit, queue) = queue(Has::No);
-    unit.script.lock().pace = Some(0);
+    unit.drain(Drain::Never);
     let silent = (op::SYNC, error::ATC_INV_SYNC, 1);
     let ring = &queue.ring;
     let place = |command, ending| ring.place(&queue, &mut None, &[command], ending).unwrap();
     let (device, _) = place([op::ATC_INV, 52], Ending::More);
     let (other, sync) = place(numbered(1), Ending::Sync);
-    unit.script.lock().refuse.push(silent);
-    unit.script.lock().pace = Some(8);
+    unit.refuse_kind(silent);
+    unit.drain(SLOWLY);
     let complete = |ticket, asked| ring.complete(&queue, ticket, sync.unwrap(), &|_| asked);
     assert_eq!(complete(&other, false), Ok(Outcome::Done));
     let code = error::ATC_INV_SYNC;
@@ -193,27 +193,21 @@ fn a_unit_that_wants_syncs_often_gets_them() {
 #[test]
 fn what_is_posted_waits_for_nothing() {
     let (unit, queue) = queue(Has::No);
-    unit.script.lock().pace = Some(0);
+    unit.drain(Drain::Never);
     for _ in 0..1 << ENTRIES_LG2 {
         assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::Yes));
     }
     assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::No));
-    unit.script.lock().pace = Some(1);
+    unit.drain(SLOWLY);
     assert_eq!(queue.post(&[op::RESUME, 1]), Ok(Has::Yes));
 }
 
 #[test]
 fn an_aborted_fetch_is_tried_again() {
     let (unit, queue) = queue(Has::No);
-    unit.script
-        .lock()
-        .refuse
-        .push((op::TLBI_NH_VA, error::ABT, 3));
+    unit.refuse_kind((op::TLBI_NH_VA, error::ABT, 3));
     assert_eq!(run(&queue, [numbered(1)]), Ok(()));
-    unit.script
-        .lock()
-        .refuse
-        .push((op::TLBI_NH_VA, error::ABT, u32::MAX));
+    unit.refuse_kind((op::TLBI_NH_VA, error::ABT, u32::MAX));
     let error = run(&queue, [numbered(1)]).unwrap_err();
     assert!(matches!(error, IommuError::TimedOut { .. }), "{error:?}");
 }
@@ -222,10 +216,7 @@ fn an_aborted_fetch_is_tried_again() {
 fn many_refusals_lose_none() {
     let (unit, queue) = queue(Has::No);
     let count = 200;
-    unit.script
-        .lock()
-        .refuse
-        .push((op::TLBI_NH_ASID, error::ILL, count));
+    unit.refuse_kind((op::TLBI_NH_ASID, error::ILL, count));
     let bad = (0..count).map(|_| [op::TLBI_NH_ASID, 0]);
     assert_eq!(
         run(&queue, bad),
@@ -237,14 +228,10 @@ fn many_refusals_lose_none() {
 #[test]
 fn a_unit_that_is_gone_or_lies_is_found_out() {
     let (unit, queue) = queue(Has::No);
-    unit.script.lock().pace = Some(0);
-    unit.script.lock().gone = true;
+    unit.wrong(RegisterFaults::GONE);
     assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Gone));
-    {
-        let mut script = unit.script.lock();
-        script.gone = false;
-        script.registers.insert(reg::CMDQ_CONS, 9);
-    }
+    unit.wrong(RegisterFaults::STUCK);
+    unit.lie(reg::CMDQ_CONS, u64::MAX, 9);
     let error = run(&queue, [numbered(1)]).unwrap_err();
     let offset = reg::CMDQ_CONS;
     assert_eq!(error, IommuError::Nonsense { offset, value: 9 });
@@ -253,11 +240,8 @@ fn a_unit_that_is_gone_or_lies_is_found_out() {
 #[test]
 fn service_failure_and_disabling_end_it() {
     let (unit, queue) = queue(Has::No);
-    unit.script
-        .lock()
-        .refuse
-        .push((op::TLBI_NH_VA, error::ILL, 1));
-    unit.raise(reg::gerror::SFM);
+    unit.refuse_kind((op::TLBI_NH_VA, error::ILL, 1));
+    unit.unit().raise(reg::gerror::SFM);
     assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Stopped));
     assert_eq!(run(&queue, [numbered(1)]), Err(IommuError::Stopped));
     queue.set_off();
@@ -274,7 +258,7 @@ fn several_producers_share_one_queue() {
         let limit = Nanos::from_millis(1_000_000);
         let machine = Arc::get_mut(&mut queue.machine).unwrap();
         machine.limit = limit;
-        unit.script.lock().pace = Some(2);
+        unit.drain(SLOWLY);
         std::thread::scope(|scope| {
             for producer in 0..PRODUCERS {
                 let queue = &queue;

@@ -6,10 +6,10 @@ use portolan::inval::SyncError;
 
 const ASK: [u64; 2] = [op::ATC_INV, op::SYNC];
 
-fn with_ats() -> (Memory, Mock, Driver) {
-    let (mem, unit, driver) = setup();
+fn with_ats() -> (SmmuMachine, Driver) {
+    let (unit, driver) = setup();
     driver.enable_ats(STREAM).unwrap();
-    (mem, unit, driver)
+    (unit, driver)
 }
 
 fn refused() -> AttachError {
@@ -17,13 +17,13 @@ fn refused() -> AttachError {
     AttachError::Iommu(IommuError::Refused { code })
 }
 
-fn eats(unit: &Mock) -> u64 {
+fn eats(unit: &SmmuMachine) -> u64 {
     ste::EATS.get(&unit.entry(STREAM.get()).unwrap())
 }
 
 #[test]
 fn translations_of_a_device_end_after_it_was_asked_to_forget_them() {
-    let (_mem, unit, driver) = with_ats();
+    let (unit, driver) = with_ats();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     unit.take_log();
@@ -41,16 +41,16 @@ fn translations_of_a_device_end_after_it_was_asked_to_forget_them() {
 
 #[test]
 fn translations_that_a_device_did_not_give_up_stay_counted() {
-    let (_mem, unit, driver) = with_ats();
+    let (unit, driver) = with_ats();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
-    unit.script.lock().silent = true;
+    unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, u32::MAX));
     assert_eq!(driver.disable_ats(STREAM), Err(refused()));
     assert_eq!(eats(&unit), 1);
-    unit.script.lock().silent = false;
+    unit.wrong(RegisterFaults::NONE);
     // The unit fails where the entry was already changed in memory.
     let illegal = (op::CFGI_STE, error::ILL, 1);
-    unit.script.lock().refuse.push(illegal);
+    unit.refuse_kind(illegal);
     driver.disable_ats(STREAM).unwrap_err();
     unit.take_log();
     domain_is_told(&unit, &*domain);
@@ -63,7 +63,7 @@ fn translations_that_a_device_did_not_give_up_stay_counted() {
 
 #[test]
 fn a_blocked_device_is_asked_before_its_entry_refuses_it_and_after() {
-    let (_mem, unit, driver) = with_ats();
+    let (unit, driver) = with_ats();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     unit.take_log();
@@ -79,12 +79,12 @@ fn a_blocked_device_is_asked_before_its_entry_refuses_it_and_after() {
 
 #[test]
 fn a_device_that_did_not_answer_is_asked_again_before_its_domain_goes() {
-    let (_mem, unit, driver) = with_ats();
+    let (unit, driver) = with_ats();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     let weak = Arc::downgrade(&domain);
     drop(domain);
-    unit.script.lock().silent = true;
+    unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, u32::MAX));
     for _ in 0..3 {
         assert_eq!(driver.block(STREAM), Err(refused()));
         assert!(
@@ -92,7 +92,7 @@ fn a_device_that_did_not_answer_is_asked_again_before_its_domain_goes() {
             "let go though the device may use it"
         );
     }
-    unit.script.lock().silent = false;
+    unit.wrong(RegisterFaults::NONE);
     unit.take_log();
     driver.block(STREAM).unwrap();
     assert!(unit.take_codes().contains(&op::ATC_INV));
@@ -101,13 +101,13 @@ fn a_device_that_did_not_answer_is_asked_again_before_its_domain_goes() {
 
 #[test]
 fn a_unit_that_failed_twice_is_asked_a_third_time() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     let weak = Arc::downgrade(&domain);
     drop(domain);
     let illegal = (op::CFGI_STE, error::ILL, 3);
-    unit.script.lock().refuse.push(illegal);
+    unit.refuse_kind(illegal);
     for _ in 0..3 {
         driver.block(STREAM).unwrap_err();
         // One by the stream, and ours.
@@ -127,14 +127,14 @@ fn a_unit_that_failed_twice_is_asked_a_third_time() {
 
 #[test]
 fn a_removed_device_settles_and_leaks_no_domain() {
-    let (mem, unit, driver) = with_ats();
+    let (unit, driver) = with_ats();
     driver.enable_pasids(STREAM, 4).unwrap();
     let (one, two, three) = (first(&driver), first(&driver), first(&driver));
     driver.attach(STREAM, &one).unwrap();
     let pasid = Pasid::new(3);
     driver.attach_pasid(STREAM, pasid, &two).unwrap();
     driver.attach(StreamId::new(7), &two).unwrap();
-    unit.script.lock().silent = true;
+    unit.refuse_kind((op::SYNC, error::ATC_INV_SYNC, u32::MAX));
     // A move, a detachment and an invalidation fail, and go on failing.
     driver.attach(STREAM, &three).unwrap_err();
     driver.block_pasid(STREAM, pasid).unwrap_err();
@@ -154,30 +154,30 @@ fn a_removed_device_settles_and_leaks_no_domain() {
     assert_eq!(alive, [false, true, false], "the other stream has its own");
     // Another device in its place begins anew.
     driver.enable_ats(STREAM).unwrap();
-    unit.script.lock().silent = false;
+    unit.wrong(RegisterFaults::NONE);
     driver.attach(STREAM, &first(&driver)).unwrap();
     drop(driver);
-    assert_eq!(mem.live(), 0);
+    assert_eq!(unit.live(), 0);
 }
 
 #[test]
 fn a_unit_that_does_not_cut_a_removed_device_off_keeps_its_domain() {
-    let (_mem, unit, driver) = with_ats();
+    let (unit, driver) = with_ats();
     let domain = first(&driver);
     driver.attach(STREAM, &domain).unwrap();
     let weak = Arc::downgrade(&domain);
     drop(domain);
-    unit.script.lock().pace = Some(0);
+    unit.drain(Drain::Never);
     driver.device_gone(STREAM).unwrap_err();
     assert!(weak.upgrade().is_some());
-    unit.script.lock().pace = Some(8);
+    unit.drain(SLOWLY);
     driver.device_gone(STREAM).unwrap();
     assert!(weak.upgrade().is_none());
 }
 
 #[test]
 fn a_stream_cannot_stall_and_have_translations_of_its_own() {
-    let (_mem, _unit, driver) = with_ats();
+    let (_unit, driver) = with_ats();
     assert_eq!(driver.enable_stalls(STREAM), Err(AttachError::Mismatch));
     let other = StreamId::new(9);
     driver.enable_stalls(other).unwrap();
@@ -186,7 +186,7 @@ fn a_stream_cannot_stall_and_have_translations_of_its_own() {
 
 #[test]
 fn a_passed_through_device_has_its_translation_requests_answered_or_is_refused() {
-    let (_mem, unit, driver) = with_ats();
+    let (unit, driver) = with_ats();
     assert_eq!(driver.pass_through(STREAM), Err(AttachError::Mismatch));
     assert_eq!(unit.entry(STREAM.get()), Some([0; 8]));
     driver.enable_pasids(STREAM, 1).unwrap();

@@ -1,6 +1,5 @@
 //! What real chips, their boards and kernels before leave behind.
 
-use super::mock::{Script, mock};
 use super::*;
 use crate::firmware::reservations::{Reservations, Reserved};
 use crate::overrides::CoherencyOverride;
@@ -9,17 +8,21 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{PageSize, PhysRange};
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
 use portolan::platform::{OutOfTableMemory, TableMem};
+use portolan_model::smmuv3::{Pages, SmmuIdentification, SmmuSetup};
 use spin::Mutex;
 
 /// Registers by number: GERROR_IRQ_CFG0, EVENTQ_IRQ_CFG0, PRIQ_IRQ_CFG0.
 const MESSAGES: [usize; 3] = [0x68, 0xb0, 0xd0];
 
-/// A unit on a scripted one that `change` was done to.
-pub(super) fn changed(config: Config, change: impl FnOnce(&mut Script)) -> (Mock, Driver) {
-    let mem = memory(64);
-    let unit = mock(&mem);
-    change(&mut unit.script.lock());
-    let driver = Smmu::enable(unit.clone(), mem, Ticks::default(), config).unwrap();
+/// A full unit that `change` was done to.
+pub(super) fn changed(
+    config: Config,
+    change: impl FnOnce(&mut SmmuIdentification),
+) -> (SmmuMachine, Driver) {
+    let mut id = FULL;
+    change(&mut id);
+    let unit = machine(id);
+    let driver = unit.enable(config).unwrap();
     (unit, driver)
 }
 
@@ -29,32 +32,28 @@ fn addresses_of_interrupt_messages_do_not_survive() {
         interrupts: Want::IfThere,
         ..config()
     };
-    let (unit, _driver) = changed(wired, |script| {
-        for offset in MESSAGES {
-            script.registers.insert(offset, 0xdead_0000);
-            script.registers.insert(offset + 4, 0xff);
-        }
-        script.registers.insert(reg::IDR0, FULL[0].1 | MSI);
-        script.registers.insert(reg::IRQ_CTRL, 7);
-        script.registers.insert(reg::IRQ_CTRLACK, 7);
-    });
-    let script = unit.script.lock();
-    assert_eq!(script.registers[&reg::IRQ_CTRL], 7);
+    let mut id = FULL;
+    id.idr[0] |= MSI;
+    let unit = machine(id);
     for offset in MESSAGES {
-        let words = [offset, offset + 4].map(|offset| script.registers[&offset]);
+        unit.write32(offset, 0xdead_0000);
+        unit.write32(offset + 4, 0xff);
+    }
+    unit.write32(reg::IRQ_CTRL, 7);
+    let _driver = unit.enable(wired).unwrap();
+    assert_eq!(unit.reg32(reg::IRQ_CTRL), 7);
+    for offset in MESSAGES {
+        let words = [offset, offset + 4].map(|offset| unit.reg32(offset));
         assert_eq!(words, [0, 0], "{offset:#x}");
     }
     // They must not be written while their interrupts are enabled (6.3.21).
-    assert_eq!(script.guarded_writes, 0);
+    unit.expect_obedience();
 }
 
 #[test]
 fn accesses_are_aborted_before_and_after() {
     let (unit, driver) = changed(config(), |_| ());
-    let enables = |unit: &Mock| {
-        let script = unit.script.lock();
-        (script.registers[&0x44], script.registers[&0x20])
-    };
+    let enables = |unit: &SmmuMachine| (unit.reg32(0x44), unit.reg32(0x20));
     // GBPA.ABORT; SMMUEN, PRIQEN, EVENTQEN, CMDQEN and ATSCHK.
     assert_eq!(enables(&unit), (1 << 20, 0b1_1111));
     driver.disable().unwrap();
@@ -72,11 +71,11 @@ fn accesses_are_aborted_before_and_after() {
 #[test]
 fn a_unit_that_needs_syncs_often_gets_them() {
     for (identity, most) in [(0, 1_000), (0x4870_043b, 62)] {
-        let (unit, driver) = changed(config(), |script| {
-            script.registers.insert(reg::IIDR, identity);
+        let (unit, driver) = changed(config(), |id| {
+            id.iidr = identity;
             // Without ranges, so that there are many commands.
-            script.registers.insert(reg::IDR3, 0);
-            script.registers.insert(reg::IDR1, 8 << 21 | 4 << 16 | 16);
+            id.idr[3] = 0;
+            id.idr[1] = 8 << 21 | 4 << 16 | 16;
         });
         let domain = first(&driver);
         let mut owed = Gather::new();
@@ -99,12 +98,12 @@ fn a_unit_that_needs_syncs_often_gets_them() {
 fn a_guest_s_table_that_the_unit_cannot_read_is_refused() {
     // IDR1.SSIDSIZE is 4; IDR0.CD2L is as said.
     let nested = |cd2l: u32, format, lg2| {
-        let (_unit, driver) = changed(config(), |script| {
-            let (idr0, idr1) = (FULL[0].1, FULL[1].1);
+        let (_unit, driver) = changed(config(), |id| {
+            let (idr0, idr1) = (FULL.idr[0], FULL.idr[1]);
             let two_level = (idr0 & !(1 << 19)) | cd2l << 19;
-            script.registers.insert(reg::IDR0, two_level);
+            id.idr[0] = two_level;
             let substreams = (idr1 & !(0x1f << 6)) | 4 << 6;
-            script.registers.insert(reg::IDR1, substreams);
+            id.idr[1] = substreams;
         });
         let guest = GuestContexts {
             table: Iova::new(0x8000_0040),
@@ -136,8 +135,8 @@ fn nesting_is_refused_where_it_is_broken() {
         (0x4871_043b, false),
         (0x4871_143b, true),
     ] {
-        let (_unit, driver) = changed(config(), |script| {
-            script.registers.insert(reg::IIDR, identity);
+        let (_unit, driver) = changed(config(), |id| {
+            id.iidr = identity;
         });
         let nested = driver.attach_nested(STREAM, &second(&driver), &guest);
         let unsupported = Err(AttachError::Iommu(IommuError::Unsupported));
@@ -157,12 +156,10 @@ fn firmware_s_word_on_coherency_counts() {
             coherency,
             ..config()
         };
-        let (unit, driver) = changed(board, |script| {
-            script
-                .registers
-                .insert(reg::IDR0, FULL[0].1 & !(1 << 4) | said << 4);
+        let (unit, driver) = changed(board, |id| {
+            id.idr[0] = FULL.idr[0] & !(1 << 4) | said << 4;
         });
-        let attributes = unit.script.lock().registers[&reg::CR1];
+        let attributes = unit.reg32(reg::CR1);
         driver.attach(STREAM, &first(&driver)).unwrap();
         let entry = unit.entry(STREAM.get()).unwrap();
         let cached = driver.features().coherent == Has::Yes;
@@ -187,24 +184,26 @@ fn indices_of_a_unit_without_a_second_page_are_in_the_first() {
         pages: RegisterPages::OnlyFirst,
         ..config()
     };
-    let (unit, driver) = changed(board, |script| {
-        // As such a unit decodes them: nothing beyond the first page.
-        script.registers.insert(reg::EVENTQ_PROD, u32::MAX);
-        script.registers.insert(reg::PRIQ_PROD, u32::MAX);
+    let unit = kit::of(SmmuSetup {
+        identification: FULL,
+        pages: Pages::OnlyFirst,
+        ..SmmuSetup::default()
     });
+    let driver = unit.enable(board).unwrap();
     assert_eq!(driver.next_fault(), Ok(None));
     assert_eq!(driver.next_page_request(), Ok(None));
-    unit.script.lock().registers.insert(0xa8, 1);
+    unit.record([0x10, 0, 0, 0]);
     assert!(matches!(
         driver.next_fault(),
         Ok(Some(FaultEvent::Fault(_)))
     ));
-    assert_eq!(unit.script.lock().registers[&0xac], 1);
+    assert_eq!(unit.reg32(0xac), 1);
+    unit.expect_obedience();
 }
 
 #[test]
 fn a_device_that_fills_the_event_queue_is_silenced() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     driver.attach(STREAM, &first(&driver)).unwrap();
     driver.silence(STREAM).unwrap();
     // Valid, and all accesses are aborted without a record.
@@ -215,7 +214,7 @@ fn a_device_that_fills_the_event_queue_is_silenced() {
 
 #[test]
 fn substreams_of_a_stream_that_was_passed_through_are_looked_at() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     driver.enable_pasids(STREAM, 4).unwrap();
     driver.pass_through(STREAM).unwrap();
     assert_eq!(unit.entry(STREAM.get()).unwrap()[0] & 0xf, 0b1001);
@@ -234,7 +233,7 @@ fn substreams_of_a_stream_that_was_passed_through_are_looked_at() {
 
 #[test]
 fn a_guest_s_reserved_bits_do_not_reach_the_unit() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     let guest = GuestContexts {
         table: Iova::new(0x8000_0040),
         format: GuestFormat::Linear,
@@ -278,10 +277,8 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
         at_work: alloc::vec![STREAM],
         ..config()
     };
-    let mem = memory(64);
-    let unit = mock(&mem);
-    let enable = |config| Smmu::enable(unit.clone(), mem.clone(), Ticks::default(), config);
-    let driver = enable(config()).unwrap();
+    let unit = machine(FULL);
+    let driver = unit.enable(config()).unwrap();
     // The table was complete when the unit was told of it.
     assert_eq!(unit.take_codes().last(), Some(&op::SYNC));
     let entry = |stream| {
@@ -304,18 +301,18 @@ fn devices_that_firmware_has_at_work_go_on_from_the_start() {
     assert_eq!(entry(STREAM.get()), Some([0, 0].to_vec()));
     drop(driver);
     // A stream that the table has not, before anything is touched.
-    unit.script.lock().writes = 0;
+    unit.take();
     let outside = Config {
         at_work: alloc::vec![STREAM, StreamId::new(1 << 16)],
         ..config()
     };
-    assert_eq!(enable(outside).err(), Some(IommuError::Unsupported));
-    assert_eq!((unit.script.lock().writes, mem.live()), (0, 0));
+    assert_eq!(unit.enable(outside).err(), Some(IommuError::Unsupported));
+    assert_eq!((unit.take().len(), unit.live()), (0, 0));
 }
 
 /// Table memory that a CPU's cache lies before.
 struct Cached {
-    memory: Memory,
+    memory: SmmuMachine,
     /// What the cache was made to drop.
     dropped: Mutex<Vec<PhysRange>>,
 }
@@ -342,17 +339,16 @@ impl TableMem<AtomicU64> for Cached {
 fn records_of_a_unit_that_does_not_snoop_are_read_past_the_cache() {
     use CoherencyOverride::{Coherent, NotCoherent};
     for (coherency, lines) in [(Coherent, 0), (NotCoherent, 2)] {
-        let mem = memory(64);
-        let unit = mock(&mem);
+        let unit = machine(FULL);
         let cached = Arc::new(Cached {
-            memory: mem,
+            memory: unit.clone(),
             dropped: Mutex::default(),
         });
         let board = Config {
             coherency,
             ..config()
         };
-        let driver = Smmu::enable(unit.clone(), cached.clone(), Ticks::default(), board).unwrap();
+        let driver = Smmu::enable(unit.clone(), cached.clone(), unit.clone(), board).unwrap();
         for event in 0..2 {
             unit.record([0x10 | event << 32, 0, 0, 0]);
         }
@@ -368,15 +364,15 @@ fn records_of_a_unit_that_does_not_snoop_are_read_past_the_cache() {
 
 #[test]
 fn a_stalled_access_whose_answer_finds_no_room_is_not_lost() {
-    let (_mem, unit, driver) = setup();
-    unit.script.lock().pace = Some(0);
+    let (unit, driver) = setup();
+    unit.drain(Drain::Never);
     let filler = [op::RESUME, 1];
     while driver.shared.queue.post(&filler) == Ok(Has::Yes) {}
     unit.record([0x1234_0000_0010, 1 << 31 | 0x77, 0, 0]);
     let full = driver.next_fault().unwrap_err();
     let room = Awaited::QueueRoom;
     assert!(matches!(full, IommuError::TimedOut { awaited, .. } if awaited == room));
-    unit.script.lock().pace = Some(512);
+    unit.drain(SLOWLY);
     assert!(matches!(
         driver.next_fault(),
         Ok(Some(FaultEvent::Fault(_)))

@@ -1,10 +1,11 @@
 //! Records of the unit: events, page requests and stalls.
 
 use super::*;
+use portolan::iopf::RawPageRequest;
 
 #[test]
 fn every_event_is_decoded() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     assert_eq!(driver.next_fault(), Ok(None));
     unit.record([0x1234_0000_0010, 1 << 35, 0xdead_b123, 0]);
     unit.record([0x1234_abcd_e813, 0, 0xffff_ffff_f000, 0]);
@@ -38,9 +39,9 @@ fn every_event_is_decoded() {
 
 #[test]
 fn overflow_is_told_after_what_was_kept() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     for round in 0..3 {
-        // The mock's event queue has 2^4 entries.
+        // The event queue has 2^4 entries.
         for event in 0..18 {
             unit.record([0x10 | event << 32, 0, 0, 0]);
         }
@@ -53,10 +54,10 @@ fn overflow_is_told_after_what_was_kept() {
         assert_eq!(driver.next_fault(), Ok(Some(FaultEvent::Lost)));
         assert_eq!(driver.next_fault(), Ok(None));
     }
-    unit.raise(reg::gerror::EVENTQ_ABT);
+    unit.unit().raise(reg::gerror::EVENTQ_ABT);
     assert_eq!(driver.next_fault(), Ok(Some(FaultEvent::Lost)));
     assert_eq!(driver.next_fault(), Ok(None));
-    unit.script.lock().registers.insert(reg::EVENTQ_PROD, 1);
+    unit.lie(reg::EVENTQ_PROD, u64::MAX, 1);
     // The index stands at 16 of 32.
     let lie = driver.next_fault();
     assert!(matches!(lie, Err(IommuError::Nonsense { .. })), "{lie:?}");
@@ -64,12 +65,23 @@ fn overflow_is_told_after_what_was_kept() {
 
 #[test]
 fn page_requests_come_and_are_answered() {
-    let (_mem, unit, driver) = setup();
-    unit.record([
-        0x7_1234 | 5 << 32 | 1 << 60 | 1 << 61 | 1 << 62 | 1 << 63,
-        0x9_9000 | 0x101,
-    ]);
-    unit.record([0x1234 | 1 << 60, 0x1000]);
+    let (unit, driver) = setup();
+    let ask = |stream, pasid, iova, wants, group, place| {
+        unit.unit().ask(RawPageRequest {
+            stream: StreamId::new(stream),
+            pasid,
+            iova: Iova::new(iova),
+            wants,
+            kind: RequestKind::Pri {
+                group: GroupId::new(group),
+                place,
+            },
+        });
+    };
+    let (read, pasid) = (Permissions::READ, Some(Pasid::new(5)));
+    let both = read | Permissions::WRITE;
+    ask(0x7_1234, pasid, 0x9_9000, both, 0x101, Place::Last);
+    ask(0x1234, None, 0x1000, read, 0, Place::More);
     let Ok(Some(PageRequestEvent::Request(request))) = driver.next_page_request() else {
         panic!("no request");
     };
@@ -105,7 +117,7 @@ fn page_requests_come_and_are_answered() {
     driver.respond(to, Response::Success).unwrap();
     assert_eq!(unit.take_log()[0], [0x1234_0000_0041, 0x2101]);
     for _ in 0..17 {
-        unit.record([0x1234, 0]);
+        ask(0x1234, None, 0, read, 0, Place::More);
     }
     let mut lost = 0;
     while let Some(event) = driver.next_page_request().unwrap() {
@@ -116,7 +128,7 @@ fn page_requests_come_and_are_answered() {
 
 #[test]
 fn stalls_come_and_are_answered() {
-    let (_mem, unit, driver) = setup();
+    let (unit, driver) = setup();
     driver.enable_stalls(STREAM).unwrap();
     driver.attach(STREAM, &first(&driver)).unwrap();
     let mismatch = driver.enable_stalls(STREAM);

@@ -1,0 +1,328 @@
+//! A machine for the tests of a driver: a unit, its memory and its clock in one value.
+//!
+//! It keeps what the driver did, in order, and beside what [`crate::inject`] can do wrong it refuses
+//! commands by what they say, has registers lie, and lets table memory run out. Each look at the
+//! clock and each access to a register is a step of [`crate::interrupts`]; a CPU that holds a lock
+//! neither waits nor gets or gives table memory.
+
+use std::fmt::{self, Debug};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
+use portolan::platform::{Clock, Cpus, Mmio, Nanos, OutOfTableMemory, TableMem, Word};
+
+use crate::clock::Tick;
+use crate::inject::{Drain, RegisterFaults};
+use crate::interrupts::{InterruptedCpu, InterruptedLock, InterruptedWord, Stepping, locks_held};
+use crate::memory::ModelMemory;
+use crate::unit::{Design, Unit, Words};
+
+/// Virtual nanoseconds between two looks at the clock.
+pub const LOOK_NS: u64 = 10_000;
+
+/// What a driver did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It wrote a register, by its offset.
+    Write(usize, u64),
+    /// The unit took a command from the queue, and did not refuse it.
+    Command(Words),
+    /// It cleaned cache lines.
+    Clean(PhysRange),
+    /// It waited until what it had cleaned was visible.
+    Barrier,
+}
+
+/// What says whether a command is refused, and with which code of the unit's.
+use crate::unit::Oversee as Rule;
+
+#[derive(Default)]
+struct Script {
+    faults: RegisterFaults,
+    rules: Vec<Rule>,
+    /// Bits of a register that read as others: its offset, the bits, and what they read as.
+    lie: Option<(usize, u64, u64)>,
+    /// Allocations until one fails; none do at zero.
+    fail_in: u64,
+    log: Vec<Event>,
+    /// Where to look, and for how many words, at every event.
+    watched: Option<(u64, u64)>,
+    seen: Vec<(Event, Vec<u64>)>,
+}
+
+struct Board<D: Design> {
+    unit: Arc<Unit<D>>,
+    memory: Arc<ModelMemory>,
+    script: Arc<Mutex<Script>>,
+}
+
+/// A handle to the machine: registers, memory and clock in one.
+pub struct Machine<D: Design>(Arc<Board<D>>);
+
+impl<D: Design> Clone for Machine<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D: Design> Debug for Machine<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.unit.fmt(f)
+    }
+}
+
+fn word(memory: &ModelMemory, at: u64) -> Option<&AtomicU64> {
+    let page = PhysAddr::new(at & !0xfff);
+    let table = memory.table(page, PageSize::SIZE_4K);
+    table.get((at & 0xfff) as usize / 8)
+}
+
+impl Script {
+    fn note(&mut self, memory: &ModelMemory, event: Event) {
+        self.log.push(event);
+        if let Some((at, words)) = self.watched {
+            let words = (0..words).map(|n| word(memory, at + 8 * n).map_or(0, Word::load));
+            self.seen.push((event, words.collect()));
+        }
+    }
+}
+
+fn locked(script: &Mutex<Script>) -> MutexGuard<'_, Script> {
+    script.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<D: Design> Machine<D> {
+    /// A machine with the unit after reset.
+    pub fn new(setup: D::Setup, memory: ModelMemory) -> Self {
+        let memory = Arc::new(memory);
+        let unit = Arc::new(Unit::new(setup, memory.clone()));
+        let script = Arc::new(Mutex::new(Script::default()));
+        let (told, seen_by) = (script.clone(), memory.clone());
+        unit.oversee(Box::new(move |words| {
+            let script = &mut *locked(&told);
+            // Each rule is shown each command.
+            let refused = script.rules.iter_mut().map(|rule| rule(words));
+            let refused = refused.fold(None, Option::or);
+            if refused.is_none() {
+                script.note(&seen_by, Event::Command(*words));
+            }
+            refused
+        }));
+        Self(Arc::new(Board {
+            unit,
+            memory,
+            script,
+        }))
+    }
+
+    /// The unit.
+    pub fn unit(&self) -> &Arc<Unit<D>> {
+        &self.0.unit
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &ModelMemory {
+        &self.0.memory
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        locked(&self.0.script)
+    }
+
+    fn note(&self, event: Event) {
+        self.script().note(&self.0.memory, event);
+    }
+
+    /// Has the unit do this wrong from now on, and refuse nothing and lie no more.
+    pub fn wrong(&self, faults: RegisterFaults) {
+        let script = &mut *self.script();
+        script.faults = faults;
+        script.rules.clear();
+        script.lie = None;
+        self.0.unit.inject(faults);
+    }
+
+    /// How queues drain from now on.
+    pub fn drain(&self, drain: Drain) {
+        let script = &mut *self.script();
+        script.faults.drain = drain;
+        self.0.unit.inject(script.faults);
+    }
+
+    /// Has the unit refuse commands of which `rule` gives a code. It is shown each command.
+    pub fn refuse(&self, rule: impl FnMut(&Words) -> Option<u32> + Send + 'static) {
+        self.script().rules.push(Box::new(rule));
+    }
+
+    /// Has the `bits` of a register read as `value` until something else goes wrong.
+    pub fn lie(&self, offset: usize, bits: u64, value: u64) {
+        self.script().lie = Some((offset, bits, value));
+    }
+
+    /// The `n`-th allocation of table memory from now on fails; none does at 0.
+    pub fn fail_in(&self, n: u64) {
+        self.script().fail_in = n;
+    }
+
+    /// Table pages of 4 KiB handed out.
+    pub fn live(&self) -> usize {
+        self.0.memory.live()
+    }
+
+    /// What the driver did since the last time.
+    pub fn take(&self) -> Vec<Event> {
+        std::mem::take(&mut self.script().log)
+    }
+
+    /// The same, and keeps it.
+    pub fn done(&self) -> Vec<Event> {
+        self.script().log.clone()
+    }
+
+    /// The commands among what it did since the last time.
+    pub fn take_commands(&self) -> impl Iterator<Item = Words> + use<D> {
+        self.take().into_iter().filter_map(|event| match event {
+            Event::Command(words) => Some(words),
+            _ => None,
+        })
+    }
+
+    /// From now on looks at `words` words from `at` whenever something happens.
+    pub fn watch(&self, at: u64, words: u64) {
+        let script = &mut *self.script();
+        script.watched = Some((at, words));
+        script.seen.clear();
+    }
+
+    /// What was there after each event since.
+    pub fn seen(&self) -> Vec<(Event, Vec<u64>)> {
+        std::mem::take(&mut self.script().seen)
+    }
+
+    /// Fails if the driver did what it must not do.
+    ///
+    /// # Panics
+    /// If it did.
+    pub fn expect_obedience(&self) {
+        assert_eq!(self.0.unit.violations(), []);
+        assert_eq!(self.0.memory.reads_of_freed_pages(), 0);
+    }
+
+    /// A word of memory; 0 where there is none.
+    pub fn word(&self, at: u64) -> u64 {
+        word(&self.0.memory, at).map_or(0, Word::load)
+    }
+
+    /// Writes one, if it is there.
+    pub fn store(&self, at: u64, value: u64) {
+        if let Some(word) = word(&self.0.memory, at) {
+            Word::store(word, value);
+        }
+    }
+
+    fn told(&self, offset: usize, value: u64) -> u64 {
+        match self.script().lie {
+            Some((of, bits, lie)) if of == offset => value & !bits | lie,
+            _ => value,
+        }
+    }
+}
+
+impl<D: Design> Machine<D>
+where
+    Unit<D>: Mmio,
+{
+    /// A register of 64 bits as it is, whatever is lied of it.
+    pub fn reg(&self, offset: usize) -> u64 {
+        self.0.unit.read64(offset)
+    }
+
+    /// A register of 32 bits as it is.
+    pub fn reg32(&self, offset: usize) -> u32 {
+        self.0.unit.read32(offset)
+    }
+}
+
+impl<D: Design> Mmio for Machine<D>
+where
+    Unit<D>: Mmio,
+{
+    fn read32(&self, offset: usize) -> u32 {
+        let value = Stepping(&*self.0.unit).read32(offset);
+        self.told(offset, value.into()) as u32
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        self.note(Event::Write(offset, value.into()));
+        Stepping(&*self.0.unit).write32(offset, value);
+    }
+
+    fn read64(&self, offset: usize) -> u64 {
+        let value = Stepping(&*self.0.unit).read64(offset);
+        self.told(offset, value)
+    }
+
+    fn write64(&self, offset: usize, value: u64) {
+        self.note(Event::Write(offset, value));
+        Stepping(&*self.0.unit).write64(offset, value);
+    }
+}
+
+impl<D: Design> TableMem<AtomicU64> for Machine<D> {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        assert_eq!(locks_held(), 0, "table memory under a lock");
+        let left = &mut self.script().fail_in;
+        let failing = *left == 1;
+        *left = left.saturating_sub(1);
+        if failing {
+            return Err(OutOfTableMemory { size });
+        }
+        TableMem::alloc(&*self.0.memory, size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        assert_eq!(locks_held(), 0, "table memory under a lock");
+        TableMem::free(&*self.0.memory, table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
+        TableMem::table(&*self.0.memory, table, size)
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        TableMem::clean(&*self.0.memory, bytes);
+        self.note(Event::Clean(bytes));
+    }
+
+    fn clean_barrier(&self) {
+        self.note(Event::Barrier);
+    }
+}
+
+impl<D: Design + 'static> Cpus for Machine<D> {
+    type Word = InterruptedWord;
+    type Lock<T: Send> = InterruptedLock<T>;
+
+    fn count(&self) -> usize {
+        1
+    }
+
+    fn current(&self) -> CpuId {
+        CpuId::new(0)
+    }
+}
+
+impl<D: Design> Clock for Machine<D> {
+    fn now(&self) -> Nanos {
+        InterruptedCpu.now();
+        let clock = self.0.unit.clock();
+        clock.advance_ns(LOOK_NS);
+        self.0.unit.tick();
+        Nanos::new(clock.now_ns())
+    }
+
+    fn relax(&self) {
+        assert_eq!(locks_held(), 0, "a wait under a lock");
+    }
+}
