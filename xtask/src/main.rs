@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod backports;
+mod demo;
 mod mutants;
 mod packages;
 mod qemu;
@@ -17,6 +18,7 @@ usage: cargo xtask COMMAND
   test [--fast]   format, lints, docs, no_std gate, oldest compilers, all tests, instruction counts,
                   tidy; --fast leaves out the compilers and the counts
   {mutants}  tidy            structure and style only
+  demo [NAME...]  kernels of our own on QEMU: x86-vtd
   qemu            fetches QEMU 10 if need be, and prints the variables that have tests use it
 ";
 
@@ -33,6 +35,13 @@ fn main() -> ExitCode {
         ["test"] => steps::run(&root, steps::Extent::Whole),
         ["test", "--fast"] => steps::run(&root, steps::Extent::Fast),
         ["tidy"] => tidy::run(&root),
+        ["demo", names @ ..] => match demo::run(&root, names) {
+            Ok(good) => good,
+            Err(why) => {
+                eprintln!("{why}");
+                return ExitCode::from(2);
+            }
+        },
         ["qemu"] => qemu::tell(&root),
         [] | ["help" | "--help" | "-h"] => {
             print!("{}", usage());

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use crate::{packages, qemu, tidy};
+use crate::{demo, packages, qemu, tidy};
 
 /// How much is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ struct Step<'s> {
 /// Runs every step; whether none failed.
 pub fn run(root: &Path, extent: Extent) -> bool {
     let mut results = Vec::new();
-    for Step { name, run } in steps(root, extent) {
+    for Step { name, run } in steps(root, extent).into_iter().chain(demos(root)) {
         println!("==> {name}");
         let start = Instant::now();
         let outcome = run();
@@ -63,7 +63,7 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         },
         Step {
             name: "format",
-            run: cargo(&["fmt", "--all", "--check"]),
+            run: Box::new(move || format(root)),
         },
         Step {
             name: "lints",
@@ -123,6 +123,21 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     ]
 }
 
+/// A kernel on each of the demo's machines.
+fn demos(root: &Path) -> impl Iterator<Item = Step<'_>> {
+    demo::GUESTS.iter().map(move |guest| Step {
+        name: guest.step,
+        run: Box::new(move || match demo::one(root, guest) {
+            demo::Ended::Well => Outcome::Pass,
+            demo::Ended::Skipped(why) => Outcome::Skip(why),
+            demo::Ended::Failed(why) => {
+                eprintln!("{why}");
+                Outcome::Fail
+            }
+        }),
+    })
+}
+
 fn outcome(command: &mut Command) -> Outcome {
     match command.status() {
         Ok(status) if status.success() => Outcome::Pass,
@@ -156,6 +171,18 @@ fn provide() -> Outcome {
     ))
 }
 
+fn format(root: &Path) -> Outcome {
+    for folder in [".", "demo"] {
+        let mut command = Command::new("cargo");
+        command.args(["fmt", "--all", "--check"]);
+        match outcome(command.current_dir(root.join(folder))) {
+            Outcome::Pass => {}
+            other => return other,
+        }
+    }
+    Outcome::Pass
+}
+
 fn lints(root: &Path) -> Outcome {
     let arguments = [
         "clippy",
@@ -166,7 +193,12 @@ fn lints(root: &Path) -> Outcome {
         "-D",
         "warnings",
     ];
-    outcome(Command::new("cargo").args(arguments).current_dir(root))
+    match outcome(Command::new("cargo").args(arguments).current_dir(root)) {
+        Outcome::Pass => {}
+        other => return other,
+    }
+    let mut kernel = demo::cargo(root, demo::GUESTS[0].target, "clippy");
+    outcome(kernel.args(["--", "-D", "warnings"]))
 }
 
 /// Programs of which each has to end well. They are built as the tests were.

@@ -1,0 +1,101 @@
+// From the loader's entry in 32-bit protected mode to `kernel_main` in 64-bit mode.
+//
+// Xen's direct boot ABI for HVM guests (PVH): EBX points at the start information, paging is off. Of
+// physical memory the lowest 4 GiB are mapped one to one, in pages of 2 MiB: RAM below 2 GiB cached, what
+// lies above not, since there registers are. The kernel's RAM is taken from below 2 GiB.
+
+    // XEN_ELFNOTE_PHYS32_ENTRY: where loaders enter.
+    .section .note.pvh, "a", @note
+    .align 4
+    .long 4, 4, 18
+    .asciz "Xen"
+    .long start
+
+    .section .text.start, "ax"
+    .code32
+    .global start
+start:
+    cli
+    cld
+    mov esp, offset stack_top
+
+    // 2,048 pages of 2 MiB: present, writable, large.
+    xor ecx, ecx
+1:
+    mov eax, ecx
+    shl eax, 21
+    or eax, 0x83
+    cmp ecx, 1024
+    jb 2f
+    or eax, 0x18                // write-through and uncached
+2:
+    mov [directories + ecx * 8], eax
+    inc ecx
+    cmp ecx, 2048
+    jne 1b
+
+    // Four directories, one table of them, and the root.
+    xor ecx, ecx
+3:
+    mov eax, ecx
+    shl eax, 12
+    add eax, offset directories
+    or eax, 3
+    mov [pointers + ecx * 8], eax
+    inc ecx
+    cmp ecx, 4
+    jne 3b
+    mov eax, offset pointers
+    or eax, 3
+    mov [root], eax
+
+    mov eax, offset root
+    mov cr3, eax
+    mov eax, cr4
+    or eax, 0x620               // PAE, OSFXSR, OSXMMEXCPT
+    mov cr4, eax
+    mov ecx, 0xc0000080         // EFER: LME
+    rdmsr
+    or eax, 0x100
+    wrmsr
+    mov eax, cr0
+    and eax, 0xfffffffb         // EM off
+    or eax, 0x80000022          // PG, NE, MP
+    mov cr0, eax
+    lgdt [gdt_register]
+    mov eax, offset start64
+    push 8
+    push eax
+    retf
+
+    .code64
+start64:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov rsp, offset stack_top
+    mov edi, ebx
+    call kernel_main
+
+    .section .rodata.gdt, "a"
+    .align 8
+gdt:
+    .quad 0
+    .quad 0x00af9a000000ffff    // code of 64 bits
+    .quad 0x00cf92000000ffff    // data
+gdt_register:
+    .word 23
+    .long gdt
+
+    .section .bss.boot, "aw", @nobits
+    .align 4096
+root:
+    .skip 4096
+pointers:
+    .skip 4096
+directories:
+    .skip 4 * 4096
+stack:
+    .skip 256 * 1024
+stack_top:

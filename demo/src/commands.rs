@@ -1,0 +1,51 @@
+//! What the IOMMUs were asked.
+
+use alloc::vec::Vec;
+
+use portolan::platform::Platform;
+use portolan_hw::topology::Iommus;
+
+use crate::say;
+
+/// How many commands of each kind all units were given.
+pub struct Commands(Vec<(&'static str, u64)>);
+
+impl Commands {
+    pub fn of<P: Platform>(iommus: &Iommus<P>) -> Self {
+        let mut all: Vec<(&'static str, u64)> = Vec::new();
+        for unit in iommus.units() {
+            unit.commands(
+                &mut |kind, count| match all.iter_mut().find(|(of, _)| *of == kind) {
+                    Some((_, sum)) => *sum += count,
+                    None => all.push((kind, count)),
+                },
+            );
+        }
+        Self(all)
+    }
+
+    /// Those that came since `earlier`.
+    pub fn since(&self, earlier: &Self) -> Self {
+        let pairs = self.0.iter().zip(&earlier.0);
+        Self(
+            pairs
+                .map(|((kind, now), (_, then))| (*kind, now - then))
+                .collect(),
+        )
+    }
+
+    /// One line for each kind.
+    pub fn print(&self, when: &str) {
+        for (kind, count) in self.0.iter().filter(|(_, count)| *count != 0) {
+            say!("commands {when}: {count} {kind}");
+        }
+    }
+
+    /// One line for each kind, with the number for each of `requests`.
+    pub fn print_for(&self, when: &str, requests: u64) {
+        for (kind, count) in self.0.iter().filter(|(_, count)| *count != 0) {
+            let (whole, tenth) = (count / requests, count * 10 / requests % 10);
+            say!("{when}: {count} {kind}, {whole}.{tenth} a request");
+        }
+    }
+}

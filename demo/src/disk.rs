@@ -1,0 +1,136 @@
+//! A virtio disk behind the IOMMU, by the driver of `virtio-drivers`.
+//!
+//! Under each policy sectors are read, inverted, written elsewhere and read back. Who looks at the disk
+//! from outside knows what has to be where.
+
+use alloc::sync::Arc;
+use alloc::vec;
+use core::mem;
+use core::ptr::NonNull;
+
+use portolan::addr::{PhysAddr, PhysRange};
+use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
+use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust};
+use portolan::platform::RawMemory;
+use portolan_bare::Machine;
+use portolan_hw::topology::{DeviceOptions, Iommus};
+use portolan_virtio::{Addresses, SlotHal, Translated};
+use virtio_drivers::device::blk::{SECTOR_SIZE, VirtIOBlk};
+use virtio_drivers::transport::pci::PciTransport;
+use virtio_drivers::transport::pci::bus::{DeviceFunction, PciRoot};
+
+use crate::commands::Commands;
+use crate::pci::{Configuration, Function};
+use crate::{Outcome, say};
+
+/// A virtio 1.0 block device.
+pub const IDENTITY: (u16, u16) = (0x1af4, 0x1042);
+
+/// Sectors that are copied under each policy.
+const SECTORS: usize = 256;
+/// The sector to which sector 0 is copied.
+const COPIES: usize = 1024;
+/// Memory for copies of what shares a page with others.
+const POOL: usize = 256 * 1024;
+
+/// The disk's slot in `portolan-virtio`.
+type Hal = SlotHal<0>;
+
+/// Addresses of this machine, for `virtio-drivers`.
+struct Mapped(Machine);
+
+// SAFETY: all of memory is in the direct map, the heap, the stack and statics included, and stays
+// there; `mmio` gives out no memory of the heap, and registers stay mapped.
+unsafe impl Addresses for Mapped {
+    fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
+        self.0.phys(at)
+    }
+
+    fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
+        self.0.mmio(window)
+    }
+}
+
+pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
+    let copying = copying(machine)?;
+
+    // Not trusted: it reaches the bytes of its buffers, each until its own invalidation.
+    let mut options = DeviceOptions::default();
+    options.buffers = Buffers::Kept;
+    options.constraints.trust = Trust::Untrusted;
+    options.preference = PolicyPreference::Strict;
+    copy_sectors(machine, iommus, function, &options, &copying, 0)?;
+
+    // Trusted: it reaches the pages of its buffers, for as long as the bounds of the space say.
+    options.constraints.trust = Trust::Trusted;
+    options.preference = PolicyPreference::Lazy;
+    copy_sectors(machine, iommus, function, &options, &copying, SECTORS)
+}
+
+/// How what must not be reached in place is copied.
+fn copying(machine: Machine) -> Outcome<Copying> {
+    let memory = machine.pages(POOL).ok_or("no memory")?;
+    let pool = Pool::new(machine, memory.memory(), PoolOptions::for_cpus(&machine))?;
+    // The pool has its memory for good.
+    mem::forget(memory);
+    // SAFETY: the pool copies between its own memory and buffers that are mapped, and clears its own.
+    let pool = PoolMemory::new(pool, unsafe { RawMemory::new(machine) });
+    Ok(Copying {
+        pool: Arc::new(pool),
+        when: CopyWhen::Needed,
+        fill: Fill::Buffer,
+    })
+}
+
+/// Opens the disk as `options` say, and copies sectors from `first` on, inverted.
+fn copy_sectors(
+    machine: Machine,
+    iommus: &Iommus<Machine>,
+    function: &Function,
+    options: &DeviceOptions,
+    copying: &Copying,
+    first: usize,
+) -> Outcome<()> {
+    let device = iommus.device_with(function.at, options)?;
+    let policy = device.space().ok_or("the disk is not translated")?.policy();
+    let device = device.with_copies(copying.clone());
+    Hal::bind(Arc::new(device), Arc::new(Mapped(machine)))?;
+    function.start();
+
+    let requester = function.at.requester;
+    let at = DeviceFunction {
+        bus: requester.bus(),
+        device: requester.device(),
+        function: requester.function(),
+    };
+    let mut root = PciRoot::new(Configuration(machine));
+    let transport = PciTransport::new::<Hal, _>(&mut root, at)?;
+    let mut disk = VirtIOBlk::<Hal, _>::new(Translated::new(transport)?)?;
+
+    let before = Commands::of(iommus);
+    for sector in first..first + SECTORS {
+        let mut data = vec![0; SECTOR_SIZE];
+        disk.read_blocks(sector, &mut data)?;
+        data.iter_mut().for_each(|byte| *byte = !*byte);
+        disk.write_blocks(COPIES + sector, &data)?;
+        let mut again = vec![0; SECTOR_SIZE];
+        disk.read_blocks(COPIES + sector, &mut again)?;
+        if again != data {
+            return Err("the disk returned something else than was written".into());
+        }
+    }
+    let (requests, trust) = (3 * SECTORS as u64, options.constraints.trust);
+    say!("{policy:?}, {trust:?}: {requests} requests");
+    Commands::of(iommus)
+        .since(&before)
+        .print_for("  commands", requests);
+
+    // The driver gives back what it shared; then the device is blocked.
+    drop(disk);
+    function.stop();
+    Hal::release()?;
+    match Hal::refused() {
+        0 => Ok(()),
+        _ => Err("something could not be shared with the disk".into()),
+    }
+}

@@ -1,0 +1,66 @@
+//! The driver of QEMU's `edu` device, which copies a buffer of its own to memory.
+//!
+//! QEMU: `docs/specs/edu`.
+
+use core::error::Error;
+use core::fmt;
+
+use portolan::addr::Iova;
+use portolan::platform::{Mmio, Nanos, poll};
+use portolan_bare::{Machine, Registers};
+
+use crate::pci::Function;
+
+pub const IDENTITY: (u16, u16) = (0x1234, 0x11e8);
+/// Bits of its addresses.
+pub const ADDRESS_BITS: u32 = 28;
+
+const SOURCE: usize = 0x80;
+const DESTINATION: usize = 0x88;
+const COUNT: usize = 0x90;
+const COMMAND: usize = 0x98;
+const WINDOW: u64 = 0x1000;
+
+const START: u64 = 1;
+const TO_MEMORY: u64 = 2;
+/// Where its buffer is.
+const BUFFER: u64 = 0x4_0000;
+/// A copy begins a tenth of a second after it was asked for.
+const LIMIT: Nanos = Nanos::from_millis(5000);
+
+pub struct Edu {
+    machine: Machine,
+    registers: Registers,
+}
+
+/// The device did not finish in time.
+#[derive(Clone, Copy, Debug)]
+pub struct Stuck;
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the edu device is stuck")
+    }
+}
+
+impl Error for Stuck {}
+
+impl Edu {
+    pub fn new(machine: Machine, function: &Function) -> Option<Self> {
+        function.start();
+        let registers = function.window(&machine, WINDOW)?;
+        Some(Self { machine, registers })
+    }
+
+    /// Copies `bytes` bytes from the device to memory at `at`.
+    ///
+    /// The device says that it is done whether or not its accesses were refused.
+    pub fn write(&self, at: Iova, bytes: u64) -> Result<(), Stuck> {
+        self.registers.write64(SOURCE, BUFFER);
+        self.registers.write64(DESTINATION, at.get());
+        self.registers.write64(COUNT, bytes);
+        self.registers.write64(COMMAND, START | TO_MEMORY);
+        let done = || (self.registers.read64(COMMAND) & START == 0).then_some(());
+        poll(&self.machine, LIMIT, done).map_err(|_| Stuck)
+    }
+}

@@ -1,0 +1,97 @@
+//! A kernel that finds its IOMMUs and moves a disk's data behind them, on QEMU.
+//!
+//! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order:
+//! here is what it does, [`guarded`] shows what devices reach and when, [`disk`] moves data under each
+//! policy, [`pci`] finds devices, [`arch`] is what differs between architectures. The platform itself is
+//! `portolan-bare`.
+#![no_std]
+#![no_main]
+
+extern crate alloc;
+
+mod arch;
+mod commands;
+mod console;
+mod disk;
+mod edu;
+mod freestanding;
+mod guarded;
+mod pci;
+
+use alloc::boxed::Box;
+use core::error::Error;
+
+use portolan_bare::{DirectMap, Heap, Machine};
+use portolan_hw::topology::{Options, Topology};
+
+use arch::StartInfo;
+
+/// How the machine ends.
+#[derive(Clone, Copy)]
+pub enum End {
+    Good,
+    Bad,
+}
+
+/// What a step returns.
+pub type Outcome<T> = Result<T, Box<dyn Error>>;
+
+// SAFETY: `boot.s` maps all of it one to one, RAM cached and registers not, for good.
+#[global_allocator]
+static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, arch::LAST_MAPPED) });
+
+/// Where `boot.s` enters, with the loader's pointer.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_main(info: *const StartInfo) -> ! {
+    let end = match run(info) {
+        Ok(()) => End::Good,
+        Err(error) => {
+            say!("failed: {error}");
+            End::Bad
+        }
+    };
+    arch::exit(end)
+}
+
+#[panic_handler]
+fn panic(info: &core::panic::PanicInfo) -> ! {
+    say!("{info}");
+    arch::exit(End::Bad)
+}
+
+fn run(info: *const StartInfo) -> Outcome<()> {
+    // SAFETY: the loader left the pointer, and nothing was written since.
+    let info = unsafe { StartInfo::at(info) }.ok_or("the loader left no start information")?;
+    let ram = info.ram().ok_or("there is no RAM behind the kernel")?;
+    // SAFETY: the loader says that it is RAM, and the kernel lies before it; firmware's tables are in
+    // memory of another kind, and all windows of registers come from firmware or from devices.
+    let machine = unsafe {
+        HEAP.init(ram)?;
+        Machine::from_acpi(&HEAP, info.root())?
+    };
+    say!("RAM at {ram}");
+
+    let functions = pci::functions(&machine);
+    pci::stop_all(&functions);
+    let iommus = Topology::from_acpi(machine.tables())?.enable(machine, Options::default())?;
+    say!(
+        "{} IOMMU, {} PCI functions",
+        iommus.units().len(),
+        functions.len()
+    );
+
+    let named = |identity| {
+        functions
+            .iter()
+            .find(|function| function.identity() == identity)
+    };
+    let edu = named(edu::IDENTITY).ok_or("there is no edu device")?;
+    guarded::show(machine, &iommus, edu)?;
+
+    let disk = named(disk::IDENTITY).ok_or("there is no virtio disk")?;
+    disk::show(machine, &iommus, disk)?;
+
+    // Nothing is asked of the units from here on: QEMU has seen as many.
+    commands::Commands::of(&iommus).print("in all");
+    Ok(())
+}

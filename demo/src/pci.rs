@@ -1,0 +1,132 @@
+//! PCI functions: found, stopped, given their registers.
+//!
+//! PCI Express base specification 6.0, section 7.5.1.
+
+use alloc::vec::Vec;
+
+use portolan::addr::{PciFunction, PhysAddr, PhysRange};
+use portolan::platform::Mmio;
+use portolan_bare::{Machine, Registers};
+use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction};
+
+const COMMAND: usize = 0x04;
+const CLASS: usize = 0x0a;
+const HEADER: usize = 0x0e;
+const FIRST_BAR: usize = 0x10;
+
+/// Bits of the command register.
+const MEMORY_SPACE: u16 = 1 << 1;
+const BUS_MASTER: u16 = 1 << 2;
+/// The bit of the header's kind that says that there are more functions than one.
+const MORE_FUNCTIONS: u16 = 1 << 7;
+/// IOMMUs that are PCI functions: a base system peripheral (08), IOMMU (06).
+const IOMMU: u16 = 0x0806;
+
+/// A function.
+#[derive(Clone, Copy)]
+pub struct Function {
+    pub at: PciFunction,
+    registers: Registers,
+}
+
+impl Function {
+    /// Vendor and device.
+    pub fn identity(&self) -> (u16, u16) {
+        (self.registers.read16(0), self.registers.read16(2))
+    }
+
+    /// Base class and class.
+    fn class(&self) -> u16 {
+        self.registers.read16(CLASS)
+    }
+
+    fn is_bridge(&self) -> bool {
+        self.registers.read16(HEADER) & 0x7f != 0
+    }
+
+    /// Lets the device answer and do DMA.
+    pub fn start(&self) {
+        let command = self.registers.read16(COMMAND);
+        self.registers
+            .write16(COMMAND, command | MEMORY_SPACE | BUS_MASTER);
+    }
+
+    /// Keeps the device from doing DMA: what firmware left running may not go on.
+    pub fn stop(&self) {
+        let command = self.registers.read16(COMMAND);
+        self.registers.write16(COMMAND, command & !BUS_MASTER);
+    }
+
+    /// The address in the first base address register, if it is one of memory.
+    fn first_bar(&self) -> Option<PhysAddr> {
+        let low = self.registers.read32(FIRST_BAR);
+        let high = match low & 0x7 {
+            0x0 => 0,
+            0x4 => self.registers.read32(FIRST_BAR + 4),
+            _ => return None,
+        };
+        let at = u64::from(high) << 32 | u64::from(low & !0xf);
+        (at != 0).then_some(PhysAddr::new(at))
+    }
+
+    /// The first `bytes` bytes of its first window of registers.
+    pub fn window(&self, machine: &Machine, bytes: u64) -> Option<Registers> {
+        use portolan::platform::Platform as _;
+        machine.registers(PhysRange::from_len(self.first_bar()?, bytes)?)
+    }
+}
+
+/// All functions of segment 0.
+pub fn functions(machine: &Machine) -> Vec<Function> {
+    let mut found = Vec::new();
+    for bus in machine.ecam().buses() {
+        for device in 0..32 {
+            for function in 0..8 {
+                let at = PciFunction::of(bus, device, function);
+                let Some(registers) = machine.pci(at) else {
+                    if function == 0 { break } else { continue }
+                };
+                found.push(Function { at, registers });
+                if function == 0 && registers.read16(HEADER) & MORE_FUNCTIONS == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Stops what firmware left running, before an IOMMU changes what its addresses mean. Bridges pass
+/// on what others do, and an IOMMU reads its own tables.
+pub fn stop_all(functions: &[Function]) {
+    let devices = functions.iter().filter(|function| !function.is_bridge());
+    devices
+        .filter(|function| function.class() != IOMMU)
+        .for_each(Function::stop);
+}
+
+/// Configuration space as `virtio-drivers` wants it.
+pub struct Configuration(pub Machine);
+
+impl Configuration {
+    fn registers(&self, of: DeviceFunction) -> Option<Registers> {
+        self.0.pci(PciFunction::of(of.bus, of.device, of.function))
+    }
+}
+
+impl ConfigurationAccess for Configuration {
+    fn read_word(&self, of: DeviceFunction, offset: u8) -> u32 {
+        let registers = self.registers(of);
+        registers.map_or(u32::MAX, |registers| registers.read32(offset.into()))
+    }
+
+    fn write_word(&mut self, of: DeviceFunction, offset: u8, value: u32) {
+        if let Some(registers) = self.registers(of) {
+            registers.write32(offset.into(), value);
+        }
+    }
+
+    unsafe fn unsafe_clone(&self) -> Self {
+        Self(self.0)
+    }
+}

@@ -1,0 +1,128 @@
+//! `cargo xtask demo`: kernels of our own on QEMU, and what they did, seen from outside.
+//!
+//! The kernel (`demo`) says on its console how many commands of each kind it gave its IOMMUs; QEMU's
+//! trace has to say the same. It copies sectors of its disk; the image has to hold them.
+
+mod counts;
+mod guests;
+mod image;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::packages;
+pub use guests::{GUESTS, Guest};
+
+/// Seconds after which a kernel is stuck.
+const LIMIT: &str = "60";
+
+/// How a run ended.
+pub enum Ended {
+    /// As it should.
+    Well,
+    /// Not.
+    Failed(String),
+    /// It could not be tried.
+    Skipped(String),
+}
+
+/// Runs those named, or all; whether none failed.
+pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
+    for name in names {
+        if !GUESTS.iter().any(|guest| guest.name == *name) {
+            let all: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
+            return Err(format!(
+                "no demo is called {name}; there are {}",
+                all.join(", ")
+            ));
+        }
+    }
+    let wanted = GUESTS
+        .iter()
+        .filter(|guest| names.is_empty() || names.contains(&guest.name));
+    let mut good = true;
+    for guest in wanted {
+        println!("==> {}", guest.name);
+        match one(root, guest) {
+            Ended::Well => println!("PASS  {}", guest.name),
+            Ended::Failed(why) => {
+                good = false;
+                println!("FAIL  {}: {why}", guest.name);
+            }
+            Ended::Skipped(why) => println!("SKIP  {}: {why}", guest.name),
+        }
+    }
+    Ok(good)
+}
+
+/// Builds and runs one, and looks at what it did.
+pub fn one(root: &Path, guest: &Guest) -> Ended {
+    let qemu = std::env::var_os(guest.variable).map_or_else(|| guest.program.into(), PathBuf::from);
+    if !qemu.to_str().is_some_and(packages::present) {
+        return Ended::Skipped(format!("{} is not installed", guest.program));
+    }
+    let done = build(root, guest).and_then(|kernel| {
+        let place = root.join("target/demo/runs").join(guest.name);
+        std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
+        boot(&place, guest, &qemu, &kernel)
+    });
+    match done {
+        Ok(()) => Ended::Well,
+        Err(why) => Ended::Failed(why),
+    }
+}
+
+/// A `cargo` that builds for bare metal, where the folder of the kernel says how.
+pub fn cargo(root: &Path, target: &str, command: &str) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.args([command, "--quiet", "--locked", "--target", target]);
+    cargo.current_dir(root.join("demo"));
+    cargo.env("CARGO_TARGET_DIR", root.join("target/demo"));
+    // They would replace the flags of the kernel's own configuration.
+    cargo
+        .env_remove("RUSTFLAGS")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    cargo
+}
+
+fn build(root: &Path, guest: &Guest) -> Result<PathBuf, String> {
+    let built = cargo(root, guest.target, "build").status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("the kernel is not built".to_owned());
+    }
+    let target = root.join("target/demo").join(guest.target);
+    Ok(target.join("debug/portolan-demo"))
+}
+
+fn boot(place: &Path, guest: &Guest, qemu: &Path, kernel: &Path) -> Result<(), String> {
+    let error = |error: std::io::Error| error.to_string();
+    let (disk, trace) = (place.join("disk.img"), place.join("trace.txt"));
+    std::fs::write(&disk, image::before()).map_err(error)?;
+    let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
+
+    let mut command = Command::new("timeout");
+    command.arg(LIMIT).arg(qemu).args(guest.arguments);
+    let drive = format!(
+        "if=none,id=disk,format=raw,cache=unsafe,file={}",
+        disk.display()
+    );
+    command.args(["-drive", &drive]);
+    command.arg("-kernel").arg(kernel);
+    command.args(guest.traced.iter().flat_map(|events| ["-trace", events]));
+    command.arg("-D").arg(&trace);
+    command.stdin(Stdio::null()).stderr(complaints);
+    let output = command.output().map_err(error)?;
+
+    let console = String::from_utf8_lossy(&output.stdout);
+    print!("{console}");
+    if output.status.code() != Some(guest.good) {
+        let complaints = place.join("qemu.txt");
+        let (status, complaints) = (output.status, complaints.display());
+        return Err(format!(
+            "the machine ended with {status}; QEMU's complaints are in {complaints}"
+        ));
+    }
+    image::check(&std::fs::read(&disk).map_err(error)?)?;
+    let trace = std::fs::read_to_string(&trace).map_err(error)?;
+    counts::check(&console, &trace, guest.kinds)
+}
