@@ -32,7 +32,9 @@ pub enum Pace {
 pub struct RegisterFaults {
     /// Whether queues drain.
     pub drain: Drain,
-    /// The command that is refused, with the unit's code for why.
+    /// The command that is refused, with the unit's code for why: of SMMUv3's `CMDQ_CONS`, of
+    /// AMD's event; of VT-d bits of `FSTS`, from bit 8 why, and from bit 16 the device that did not
+    /// answer.
     pub refuse: Option<(u64, u32)>,
     /// The register access from which on all reads are ones and all writes are lost.
     pub gone_from: Option<u64>,

@@ -202,8 +202,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     fn note(&self, to: To, pasid: u32) {
         if let Some(context) = to.context {
             self.core.tag(context, |tag| {
-                let at = tag.pasids.partition_point(|of| *of < pasid);
-                tag.pasids.insert(at, pasid);
+                // Legacy mode knows no PASIDs, and refuses their invalidations.
+                if self.config.mode == Mode::Scalable {
+                    let at = tag.pasids.partition_point(|of| *of < pasid);
+                    tag.pasids.insert(at, pasid);
+                }
                 tag.remotes.extend(to.remote);
             });
         }

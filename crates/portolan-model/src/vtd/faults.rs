@@ -83,12 +83,18 @@ impl VtdRegisters {
             let high = u64::from(refusal.reason) << 32 | read | pasid | source;
             let words = [of.iova.get() & !0xfff, high];
             state.own.records.push(VtdFault { words });
-            self.record(state, [words[0], words[1] | PENDING]);
+            self.enter(state, [words[0], words[1] | PENDING]);
         }
         of.refused(refusal.reason.into())
     }
 
-    fn record(&self, state: &mut State, words: [u64; 2]) {
+    /// Records a fault that no access of a device led to, as if one had.
+    pub fn record(&self, fault: VtdFault) {
+        let [low, high] = fault.words;
+        self.enter(&mut self.lock(), [low, high | PENDING]);
+    }
+
+    fn enter(&self, state: &mut State, words: [u64; 2]) {
         let registers = &mut state.own.registers;
         let next = registers.next_record;
         let overflown = registers.fsts & OVERFLOW != 0;

@@ -73,7 +73,10 @@ impl VtdRegisters {
     fn carry_out(&self, state: &mut State, head: u64, wide: bool) -> Result<(), u8> {
         let words = self.fetch(state, head, wide)?;
         if let Some(bits) = self.consume(state, &words) {
-            state.own.registers.fsts |= bits & QUEUE_ERRORS;
+            let registers = &mut state.own.registers;
+            registers.fsts |= bits & QUEUE_ERRORS;
+            // Why, in bits 3:0; the device that did not answer, in bits 47:32.
+            registers.iqercd = u64::from(bits >> 16) << 32 | u64::from(bits >> 8 & 0xf);
             if bits & TIME_OUT != 0 {
                 state.own.aborted_to = Some(state.own.registers.iqt);
             }

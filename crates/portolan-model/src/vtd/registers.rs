@@ -98,6 +98,14 @@ impl Registers {
 }
 
 impl VtdRegisters {
+    /// Raises errors: overflow of faults and errors of the queue by their bits in `FSTS`, and bits
+    /// of `PRS`.
+    pub fn raise(&self, faults: u32, requests: u32) {
+        let registers = &mut self.lock().own.registers;
+        registers.fsts |= faults & (OVERFLOW | QUEUE_ERRORS);
+        registers.page_queue.status |= requests;
+    }
+
     /// Which word of which fault record is at an offset.
     fn record_at(&self, offset: usize) -> Option<(usize, usize)> {
         let id = &self.setup.identification;
@@ -186,6 +194,8 @@ impl VtdRegisters {
                 set_half(&mut registers.iotlb, offset, value);
                 self.through_registers(state, offset, iotlb + 12, value);
             }
+            // What is protected is so at once (PMEN.PRS).
+            0x64 => registers.kept[offset / 4] = value & !1 | value >> 31,
             0x38..=0x44 | 0xa0..=0xac => registers.kept[offset / 4] = value,
             0x64..=0x7c | 0xb8..=0xfc => registers.kept[offset / 4] = value,
             _ => state.violations.push(Violation::BadAccess { offset }),

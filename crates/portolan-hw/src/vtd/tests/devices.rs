@@ -9,7 +9,7 @@ use portolan::iommu::{Attach, AttachError, Awaited, Domain as _, Iommu as _, Iom
 use portolan::iopf::{GroupId, ReplyName, ReplyTo, Responder as _, Response};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
-use super::mock::{CAP, ECAP, Iommu, Mock, SCALABLE, Wrong};
+use super::kit::{CAP, ECAP, Iommu, Kit, SCALABLE, new_machine};
 use super::{BASE, PAGE, STREAM, config, legacy, map, unmap};
 use crate::chassis::Ending;
 use crate::vtd::core::Way;
@@ -17,6 +17,8 @@ use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::descriptor::{TYPE, Words, kind, wait};
 use crate::vtd::spec::reg::{self, prs};
 use crate::vtd::{DeviceTlb, InterruptEntries, Mode, refusal};
+use portolan_model::inject::{Drain, RegisterFaults};
+use portolan_model::vtd::VtdMachine;
 
 const FIRST: u64 = CAP | 1 << 56;
 const WITH_TLBS: u64 = ECAP | 1 << 2;
@@ -46,15 +48,15 @@ fn by_page(unit: &Iommu) -> super::Second {
 #[test]
 fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
     for (pages, exact) in [(1, true), (3, true), (64, true), (65, false), (200, false)] {
-        let mock = Mock::new(CAP, WITH_TLBS);
-        let unit = mock.enable(legacy()).unwrap();
+        let machine = new_machine(CAP, WITH_TLBS);
+        let unit = machine.enable(legacy()).unwrap();
         unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
         let domain = Arc::new(by_page(&unit));
         unit.attach(STREAM, &domain).unwrap();
         domain.sync(&mut map(&*domain, pages)).unwrap();
-        mock.take();
+        machine.take();
         domain.sync(&mut unmap(&*domain, pages)).unwrap();
-        let sent = mock.descriptors();
+        let sent = machine.descriptors();
         let told = sent.iter().filter(|words| is(words, kind::DEVICE_TLB));
         let told: Vec<_> = told.map(|words| words[1]).collect();
         if exact {
@@ -70,8 +72,8 @@ fn few_pages_are_forgotten_by_devices_one_by_one_and_many_at_once() {
 fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
     let other = StreamId::new(0x0210);
     for (mode, ecap) in [(Mode::Legacy, WITH_TLBS), (Mode::Scalable, SCALABLE)] {
-        let mock = Mock::new(FIRST, ecap);
-        let unit = mock.enable(config(mode)).unwrap();
+        let machine = new_machine(FIRST, ecap);
+        let unit = machine.enable(config(mode)).unwrap();
         let domain = Arc::new(unit.second_stage().unwrap());
         for stream in [STREAM, other] {
             unit.use_device_tlb(stream, device(stream)).unwrap();
@@ -79,7 +81,7 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         }
         domain.sync(&mut map(&*domain, 4)).unwrap();
         let silent = STREAM.get() as u16;
-        mock.wrong(Wrong::Silent(silent));
+        machine.silent(silent);
         let mut owed = unmap(&*domain, 4);
         let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
         let IommuError::Refused { code } = error else {
@@ -95,74 +97,72 @@ fn a_device_that_never_answers_can_be_left_behind_and_come_back() {
         unit.block(STREAM).unwrap();
         unit.block(other).unwrap();
         assert_eq!(Arc::strong_count(&domain), 1);
-        mock.wrong(Wrong::Nothing);
-        mock.take();
+        machine.wrong(RegisterFaults::NONE);
+        machine.take();
         unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
         unit.attach(STREAM, &domain).unwrap();
         let asked = |words: &Words| is(words, kind::DEVICE_TLB);
-        assert!(mock.descriptors().first().is_some_and(asked));
+        assert!(machine.descriptors().first().is_some_and(asked));
     }
 }
 
 #[test]
 fn a_device_that_is_gone_while_the_unit_is_stuck_keeps_its_domain() {
-    let mock = Mock::new(CAP, WITH_TLBS);
-    let unit = mock.enable(legacy()).unwrap();
+    let machine = new_machine(CAP, WITH_TLBS);
+    let unit = machine.enable(legacy()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
     unit.attach(STREAM, &domain).unwrap();
-    mock.wrong(Wrong::Stuck);
+    machine.wrong(RegisterFaults::STUCK);
     unit.device_gone(STREAM).unwrap_err();
     assert_eq!(Arc::strong_count(&domain), 2);
-    let context = mock.word(mock.reg(reg::RTADDR) + 16) & !0xfff;
-    assert_eq!(mock.word(context + 8 * 16), 0);
-    mock.wrong(Wrong::Nothing);
+    let context = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
+    assert_eq!(machine.word(context + 8 * 16), 0);
+    machine.wrong(RegisterFaults::NONE);
     unit.device_gone(STREAM).unwrap();
     assert_eq!(Arc::strong_count(&domain), 1);
     // Of a stream without a home there is nothing to leave behind.
-    mock.take();
+    machine.take();
     unit.device_gone(StreamId::new(0x0333)).unwrap();
-    assert!(mock.take().is_empty());
+    assert!(machine.take().is_empty());
     let stream = StreamId::new(0x1_0000);
     let refused = Err(AttachError::NoSuchStream { stream });
     assert_eq!(unit.device_gone(stream), refused);
 }
 
 /// Flags of the wait descriptors, with the number of other descriptors before each.
-fn waits(mock: &Mock) -> Vec<u64> {
-    let words = mock.take().into_iter().filter_map(|event| match event {
-        super::mock::Event::Descriptor(words) if is(&words, kind::WAIT) => Some(words[0]),
-        _ => None,
-    });
-    words.map(|word| wait::PD.of(word)).collect()
+fn waits(machine: &VtdMachine) -> Vec<u64> {
+    let waits = machine.take_commands().map(|words| words[0]);
+    let waits = waits.filter(|word| TYPE.of(*word) == kind::WAIT);
+    waits.map(|word| wait::PD.of(word)).collect()
 }
 
 #[test]
 fn page_requests_on_their_way_are_drained_when_a_pasid_is_left() {
     let drains: [(u64, &[u64]); 2] = [(SCALABLE | DRAINS, &[0, 0, 1, 0]), (SCALABLE, &[0, 0, 0])];
     for (ecap, wanted) in drains {
-        let mock = Mock::new(FIRST, ecap);
-        let unit = mock.enable(config(Mode::Scalable)).unwrap();
+        let machine = new_machine(FIRST, ecap);
+        let unit = machine.enable(config(Mode::Scalable)).unwrap();
         unit.read_page_requests(0).unwrap();
         unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
         let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
         unit.attach_pasid(STREAM, PASID, &domain).unwrap();
-        assert!(waits(&mock).iter().all(|drains| *drains == 0));
+        assert!(waits(&machine).iter().all(|drains| *drains == 0));
         unit.block_pasid(STREAM, PASID).unwrap();
         // Behind the invalidation of the device's TLB, in front of the wait for all of it.
-        assert_eq!(waits(&mock), wanted);
+        assert_eq!(waits(&machine), wanted);
     }
 }
 
 #[test]
 fn a_drain_is_not_complete_while_requests_were_lost() {
-    let mock = Mock::new(FIRST, SCALABLE | DRAINS);
-    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    let machine = new_machine(FIRST, SCALABLE | DRAINS);
+    let unit = machine.enable(config(Mode::Scalable)).unwrap();
     unit.read_page_requests(0).unwrap();
     unit.use_device_tlb(STREAM, device(STREAM)).unwrap();
     let domain = Arc::new(unit.first_stage(VtdFirstLevels::Four).unwrap());
     unit.attach_pasid(STREAM, PASID, &domain).unwrap();
-    mock.set(reg::PRS, prs::PRO.into());
+    machine.unit().raise(0, prs::PRO);
     let AttachError::Iommu(IommuError::TimedOut { awaited, .. }) =
         unit.block_pasid(STREAM, PASID).unwrap_err()
     else {
@@ -177,23 +177,23 @@ fn a_drain_is_not_complete_while_requests_were_lost() {
 
 #[test]
 fn cached_interrupt_entries_are_forgotten_through_the_units_queue() {
-    let mock = Mock::new(CAP, ECAP);
-    let unit = mock.enable(legacy()).unwrap();
-    mock.take();
+    let machine = new_machine(CAP, ECAP);
+    let unit = machine.enable(legacy()).unwrap();
+    machine.take();
     let which = InterruptEntries::Some {
         index: 0x40,
         lg2_count: 2,
     };
     unit.queue().invalidate_interrupt_entries(which).unwrap();
-    assert_eq!(mock.descriptors(), [[0x40_1000_0014, 0]]);
+    assert_eq!(machine.descriptors(), [[0x40_1000_0014, 0]]);
     assert_eq!(unit.counts().of(Kind::InterruptEntries), 1);
-    mock.wrong(Wrong::Stuck);
+    machine.wrong(RegisterFaults::STUCK);
     let all = InterruptEntries::All;
     let stuck = unit.queue().invalidate_interrupt_entries(all);
     assert!(matches!(stuck, Err(IommuError::TimedOut { .. })));
     for ecap in [ECAP & !(1 << 3), ECAP & !2] {
-        let mock = Mock::new(CAP, ecap);
-        let unit = mock.enable(legacy()).unwrap();
+        let machine = new_machine(CAP, ecap);
+        let unit = machine.enable(legacy()).unwrap();
         let refused = unit.queue().invalidate_interrupt_entries(all);
         assert_eq!(refused, Err(IommuError::Unsupported));
     }
@@ -201,17 +201,17 @@ fn cached_interrupt_entries_are_forgotten_through_the_units_queue() {
 
 #[test]
 fn a_unit_that_goes_on_slowly_is_not_broken_and_one_that_stands_is() {
-    let mock = Mock::new(CAP, ECAP);
-    let unit = mock.enable(legacy()).unwrap();
+    let machine = new_machine(CAP, ECAP);
+    let unit = machine.enable(legacy()).unwrap();
     let domain = Arc::new(by_page(&unit));
     unit.attach(STREAM, &domain).unwrap();
     domain.sync(&mut map(&*domain, 300)).unwrap();
     // More than the whole limit for every second descriptor, and more than the ring holds.
-    mock.wrong(Wrong::Slow(6_000_000));
+    machine.drain(Drain::OneEach(6_000_000));
     domain.sync(&mut unmap(&*domain, 300)).unwrap();
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
-    mock.wrong(Wrong::Stuck);
+    machine.wrong(RegisterFaults::STUCK);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let IommuError::TimedOut { awaited, waited } = error else {
         panic!("{error}");
@@ -219,22 +219,22 @@ fn a_unit_that_goes_on_slowly_is_not_broken_and_one_that_stands_is() {
     assert_eq!(awaited, Awaited::Completion);
     let limit = config(Mode::Legacy).limit.get();
     assert!(waited.get() <= limit + limit / 10, "{waited:?}");
-    mock.wrong(Wrong::Nothing);
+    machine.wrong(RegisterFaults::NONE);
     domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn an_answer_is_sent_once_though_another_device_times_out_before_it() {
-    let mock = Mock::new(FIRST, SCALABLE);
-    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    let machine = new_machine(FIRST, SCALABLE);
+    let unit = machine.enable(config(Mode::Scalable)).unwrap();
     unit.read_page_requests(0).unwrap();
     let core = unit.queue().0;
     let Way::Ring(ring) = &core.way else {
         panic!("no queue");
     };
     let asks = (Kind::DeviceTlb, [kind::DEVICE_TLB | 7 << 32, 0]);
-    mock.wrong(Wrong::Silent(7));
-    mock.take();
+    machine.silent(7);
+    machine.take();
     ring.place(&*core, &mut None, &[asks], Ending::More)
         .unwrap();
     let to = ReplyTo {
@@ -243,7 +243,7 @@ fn an_answer_is_sent_once_though_another_device_times_out_before_it() {
         name: ReplyName::Group(GroupId::new(5)),
     };
     unit.respond(to, Response::Success).unwrap();
-    let sent = mock.descriptors();
+    let sent = machine.descriptors();
     let answers = sent.iter().filter(|words| is(words, kind::RESPONSE));
     assert_eq!(answers.count(), 1);
 }

@@ -8,8 +8,9 @@ use portolan::iopf::{
     GroupId, Permissions, Place, ReplyName, ReplyTo, RequestKind, Responder as _, Response,
     StallTag,
 };
+use portolan::platform::Mmio as _;
 
-use super::mock::{CAP, ECAP, Mock, SCALABLE};
+use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{BASE, STREAM, attached, config, legacy, map};
 use crate::vtd::spec::reg::{self, fsts, prs};
 use crate::vtd::{Mode, PageEvent};
@@ -17,18 +18,6 @@ use crate::vtd::{Mode, PageEvent};
 /// With four fault records instead of one.
 const FOUR_RECORDS: u64 = 3 << 40;
 const READ: u64 = 1 << 62;
-const PENDING: u64 = 1 << 63;
-
-fn record(mock: &Mock, index: usize, address: u64, word: u64) {
-    mock.set(0x220 + 16 * index, address);
-    mock.set(0x228 + 16 * index, word | PENDING);
-    let status = mock.reg(reg::FSTS) as u32 | fsts::PPF;
-    mock.set(reg::FSTS, status.into());
-}
-
-fn first_record(mock: &Mock, index: u64) {
-    mock.set(reg::FSTS, mock.reg(reg::FSTS) & 0xff | index << 8);
-}
 
 fn next(unit: &super::Iommu) -> Option<(u32, FaultReason)> {
     match unit.next_fault().unwrap()? {
@@ -39,30 +28,31 @@ fn next(unit: &super::Iommu) -> Option<(u32, FaultReason)> {
 
 #[test]
 fn records_are_read_oldest_first_around_the_end_and_overflow_comes_last() {
-    let mock = Mock::new(CAP | FOUR_RECORDS, ECAP);
-    let (unit, _domain) = attached(&mock, legacy());
-    for (index, stream) in [(2, 5), (3, 6), (0, 7)] {
-        record(&mock, index, 0x1000, 2 << 32 | stream);
+    let machine = new_machine(CAP | FOUR_RECORDS, ECAP);
+    let (unit, _domain) = attached(&machine, legacy());
+    let record = |stream: u64| machine.record(0x1000, 2 << 32 | stream);
+    // The oldest is in the third place.
+    for stream in [3, 4] {
+        record(stream);
+        assert_eq!(next(&unit).unwrap().0, stream as u32);
     }
-    first_record(&mock, 2);
-    let status = mock.reg(reg::FSTS) | u64::from(fsts::PFO);
-    mock.set(reg::FSTS, status);
-    let streams: Vec<_> = (0..4).filter_map(|_| next(&unit)).map(|of| of.0).collect();
-    assert_eq!(streams, [5, 6, 7, u32::MAX]);
+    (5..10).for_each(record);
+    let streams: Vec<_> = (0..5).filter_map(|_| next(&unit)).map(|of| of.0).collect();
+    assert_eq!(streams, [5, 6, 7, 8, u32::MAX]);
     assert_eq!(next(&unit), None);
-    assert_eq!(mock.reg(reg::FSTS) & 3, 0);
-    // The next one is expected behind the last, whatever the index says.
-    record(&mock, 1, 0x1000, 2 << 32 | 8);
-    assert_eq!(next(&unit), Some((8, FaultReason::Blocked)));
+    assert_eq!(machine.reg32(reg::FSTS) & 3, 0);
+    // The next one is expected behind the last.
+    record(10);
+    assert_eq!(next(&unit), Some((10, FaultReason::Blocked)));
 }
 
 #[test]
 fn fields_of_a_record() {
-    let mock = Mock::new(CAP, ECAP);
-    let (unit, domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP);
+    let (unit, domain) = attached(&machine, legacy());
     let stream = u64::from(STREAM.get());
     let pasid = 0xabcde_u64 << 40 | 1 << 31;
-    record(&mock, 0, 0x7000, READ | pasid | 6 << 32 | stream);
+    machine.record(0x7000, READ | pasid | 6 << 32 | stream);
     let Ok(Some(FaultEvent::Fault(fault))) = unit.next_fault() else {
         panic!("no record");
     };
@@ -73,13 +63,13 @@ fn fields_of_a_record() {
     // Which of the two it was the tables tell.
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let write = 5 << 32 | stream;
-    record(&mock, 0, BASE.get(), write);
+    machine.record(BASE.get(), write);
     assert_eq!(next(&unit).unwrap().1, FaultReason::Permission);
-    record(&mock, 0, BASE.get() + 0x1000, write);
+    machine.record(BASE.get() + 0x1000, write);
     assert_eq!(next(&unit).unwrap().1, FaultReason::NotMapped);
     // Neither read nor write.
     for odd in [1 << 28, READ | 1 << 28] {
-        record(&mock, 0, 0x7000, odd | write);
+        machine.record(0x7000, odd | write);
         let Ok(Some(FaultEvent::Fault(fault))) = unit.next_fault() else {
             panic!("no record");
         };
@@ -89,11 +79,11 @@ fn fields_of_a_record() {
 
 #[test]
 fn every_reason_has_a_meaning_or_its_number() {
-    let mock = Mock::new(CAP, ECAP);
-    let (unit, _domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP);
+    let (unit, _domain) = attached(&machine, legacy());
     let mut other = Vec::new();
     for code in 0..=0xff_u64 {
-        record(&mock, 0, 0x7000, code << 32 | 0x42);
+        machine.record(0x7000, code << 32 | 0x42);
         match next(&unit) {
             Some((0x42, FaultReason::Other { code: of })) => {
                 assert_eq!(u64::from(of), code);
@@ -123,28 +113,27 @@ fn every_reason_has_a_meaning_or_its_number() {
         (0x80, FaultReason::AddressSize),
         (0x85, FaultReason::Permission),
     ] {
-        record(&mock, 0, 0x7000, code << 32 | 0x42);
+        machine.record(0x7000, code << 32 | 0x42);
         assert_eq!(next(&unit), Some((0x42, reason)), "{code:#x}");
     }
 }
 
 #[test]
 fn what_was_recorded_before_is_not_reported() {
-    let mock = Mock::new(CAP | FOUR_RECORDS, ECAP);
-    for index in 0..4 {
-        record(&mock, index, 0x1000, 2 << 32 | 9);
+    let machine = new_machine(CAP | FOUR_RECORDS, ECAP);
+    for _ in 0..5 {
+        machine.record(0x1000, 2 << 32 | 9);
     }
-    let status = mock.reg(reg::FSTS) | u64::from(fsts::PFO | fsts::IQE);
-    mock.set(reg::FSTS, status);
-    let unit = mock.enable(legacy()).unwrap();
+    machine.unit().raise(fsts::PFO | fsts::IQE, 0);
+    let unit = machine.enable(legacy()).unwrap();
     assert_eq!(next(&unit), None);
-    assert_eq!(mock.reg(reg::FSTS) & 0x73, 0);
+    assert_eq!(machine.reg32(reg::FSTS) & 0x73, 0);
 }
 
 #[test]
 fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
-    let mock = Mock::new(CAP, SCALABLE);
-    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    let machine = new_machine(CAP, SCALABLE);
+    let unit = machine.enable(config(Mode::Scalable)).unwrap();
     assert_eq!(unit.next_page_request(), Err(IommuError::Unsupported));
     let mut to = ReplyTo {
         stream: STREAM,
@@ -155,19 +144,19 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     assert_eq!(early, Err(IommuError::Unsupported));
     unit.read_page_requests(0).unwrap();
     assert_eq!(unit.read_page_requests(0), Err(IommuError::Unsupported));
-    let queue = mock.reg(reg::PQA);
+    let queue = machine.reg(reg::PQA);
     assert_eq!(queue & 0xfff, 0);
     assert_eq!(unit.next_page_request(), Ok(None));
     // The last slot and the first.
-    mock.set(reg::PQH, 0xfe0);
+    machine.write64(reg::PQH, 0xfe0);
     let stream = u64::from(STREAM.get());
-    mock.store(queue + 0xfe0, 1 | 1 << 8 | stream << 16 | 5 << 32 | 1 << 52);
-    mock.store(queue + 0xfe8, 0x7000 | 3 | 9 << 3);
-    mock.store(queue + 0xff0, 0x11);
-    mock.store(queue + 0xff8, 0x22);
-    mock.store(queue, 0x7f);
-    mock.set(reg::PQT, 0x20);
-    mock.set(reg::PRS, (prs::PRO | prs::PPR).into());
+    machine.store(queue + 0xfe0, 1 | 1 << 8 | stream << 16 | 5 << 32 | 1 << 52);
+    machine.store(queue + 0xfe8, 0x7000 | 3 | 9 << 3);
+    machine.store(queue + 0xff0, 0x11);
+    machine.store(queue + 0xff8, 0x22);
+    machine.store(queue, 0x7f);
+    machine.write64(reg::PQT, 0x20);
+    machine.unit().raise(0, prs::PRO | prs::PPR);
     let Ok(Some(PageEvent::Request { request, private })) = unit.next_page_request() else {
         panic!("no request");
     };
@@ -181,13 +170,13 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     let (group, place) = (GroupId::new(9), Place::More);
     assert_eq!(request.kind, RequestKind::Pri { group, place });
     assert_eq!(private, [0x11, 0x22]);
-    assert_eq!(mock.reg(reg::PQH), 0);
+    assert_eq!(machine.reg(reg::PQH), 0);
     let unknown = PageEvent::Unknown { word: 0x7f };
     assert_eq!(unit.next_page_request(), Ok(Some(unknown)));
     assert_eq!(unit.next_page_request(), Ok(Some(PageEvent::Lost)));
-    assert_eq!(mock.reg(reg::PRS) as u32 & prs::PRO, 0);
+    assert_eq!(machine.reg32(reg::PRS) & prs::PRO, 0);
     assert_eq!(unit.next_page_request(), Ok(None));
-    mock.take();
+    machine.take();
     for (response, code) in [
         (Response::Success, 0),
         (Response::Invalid, 1),
@@ -195,8 +184,8 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
     ] {
         unit.respond(to, response).unwrap();
         let word = 0x5_0108_0019 | code << 12;
-        assert_eq!(mock.descriptors(), [[word, 0x4c]]);
-        mock.take();
+        assert_eq!(machine.descriptors(), [[word, 0x4c]]);
+        machine.take();
     }
     to.name = ReplyName::Stall(StallTag::new(1));
     let stall = unit.respond(to, Response::Success);
@@ -205,11 +194,11 @@ fn page_requests_are_read_around_the_end_and_overflow_comes_last() {
 
 #[test]
 fn a_page_request_tail_outside_the_queue_is_nonsense() {
-    let mock = Mock::new(CAP, SCALABLE);
-    let unit = mock.enable(config(Mode::Scalable)).unwrap();
+    let machine = new_machine(CAP, SCALABLE);
+    let unit = machine.enable(config(Mode::Scalable)).unwrap();
     unit.read_page_requests(0).unwrap();
     for value in [0x1000, 0x7ffe0, 0x10] {
-        mock.set(reg::PQT, value);
+        machine.lie(reg::PQT, u64::MAX, value);
         let offset = reg::PQT;
         let nonsense = Err(IommuError::Nonsense { offset, value });
         assert_eq!(unit.next_page_request(), nonsense);
@@ -218,10 +207,10 @@ fn a_page_request_tail_outside_the_queue_is_nonsense() {
 
 #[test]
 fn two_bits_of_a_record_say_what_was_wanted() {
-    let mock = Mock::new(CAP, ECAP);
-    let (unit, _domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP);
+    let (unit, _domain) = attached(&machine, legacy());
     let access = |types: u64| {
-        record(&mock, 0, 0x1000, 5 << 32 | types | 7);
+        machine.record(0x1000, 5 << 32 | types | 7);
         match unit.next_fault() {
             Ok(Some(FaultEvent::Fault(record))) => record.access,
             other => panic!("{other:?}"),

@@ -1,4 +1,4 @@
-//! The driver on a scripted unit.
+//! The driver on the unit of `portolan-model`.
 
 mod descriptors;
 mod devices;
@@ -6,7 +6,7 @@ mod entries;
 mod faults;
 mod forgotten;
 mod interrupts;
-mod mock;
+mod kit;
 mod offers;
 mod queue;
 mod reserved;
@@ -22,13 +22,14 @@ use portolan::platform::Nanos;
 use portolan::table::Access;
 
 use super::{Config, Mode, SecondDomain};
-use mock::{Iommu, Mock};
+use kit::{Iommu, Kit as _};
+use portolan_model::vtd::VtdMachine;
 
 const PAGE: u64 = 4096;
 const BASE: Iova = Iova::new(0x4000_0000);
 const STREAM: StreamId = StreamId::new(0x0108);
 
-type Second = SecondDomain<Mock, Mock, Mock>;
+type Second = SecondDomain<VtdMachine, VtdMachine, VtdMachine>;
 
 fn config(mode: Mode) -> Config {
     Config {
@@ -43,11 +44,11 @@ fn legacy() -> Config {
 }
 
 /// A unit with one stream attached to one domain, and an empty log.
-fn attached(mock: &Mock, config: Config) -> (Iommu, Arc<Second>) {
-    let unit = mock.enable(config).unwrap();
+fn attached(machine: &VtdMachine, config: Config) -> (Iommu, Arc<Second>) {
+    let unit = machine.enable(config).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(STREAM, &domain).unwrap();
-    mock.take();
+    machine.take();
     (unit, domain)
 }
 

@@ -4,12 +4,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::iommu::IommuError;
+use portolan::platform::Mmio as _;
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
-use super::mock::{CAP, ECAP, Event, Iommu, Mock, SCALABLE};
+use super::kit::{CAP, ECAP, Iommu, Kit, SCALABLE, new_machine};
 use super::{attached, config, legacy};
 use crate::vtd::spec::reg;
 use crate::vtd::{Features, Has, Mode};
+use portolan_model::machine::Event;
 
 const UNSUPPORTED: Option<IommuError> = Some(IommuError::Unsupported);
 /// First-stage pages of 1 GiB, and five levels of them.
@@ -109,14 +111,19 @@ fn registers_of_faults_and_of_invalidation_lie_apart_behind_the_others() {
 #[test]
 fn protected_memory_that_firmware_left_on_is_turned_off_where_there_is_such_a_thing() {
     let pmen = |cap: u64, found: u64| {
-        let mock = Mock::new(CAP & !(3 << 5) | cap, ECAP);
-        mock.set(reg::PMEN, found);
-        let _unit = mock.enable(legacy()).unwrap();
-        let log = mock.take();
+        let machine = new_machine(CAP & !(3 << 5) | cap, ECAP);
+        machine.write32(reg::PMEN, found as u32);
+        // What is on its way in is not yet there.
+        if found & 1 == 0 {
+            machine.lie(reg::PMEN, 1, 0);
+        }
+        machine.take();
+        let _unit = machine.enable(legacy()).unwrap();
+        let log = machine.take();
         let writes: Vec<u64> = log
             .into_iter()
             .filter_map(|event| match event {
-                Event::Register(reg::PMEN, value) => Some(value),
+                Event::Write(reg::PMEN, value) => Some(value),
                 _ => None,
             })
             .collect();
@@ -134,7 +141,7 @@ fn protected_memory_that_firmware_left_on_is_turned_off_where_there_is_such_a_th
 
 #[test]
 fn domains_that_a_unit_has_no_tables_for_are_refused() {
-    let legacy_unit = |cap: u64| -> Iommu { Mock::new(cap, ECAP).enable(legacy()).unwrap() };
+    let legacy_unit = |cap: u64| -> Iommu { new_machine(cap, ECAP).enable(legacy()).unwrap() };
     // Pages of 2 MiB, and of 1 GiB.
     for missing in [1 << 34, 1 << 35, 3 << 34] {
         assert_eq!(
@@ -154,7 +161,9 @@ fn domains_that_a_unit_has_no_tables_for_are_refused() {
     );
     // In scalable mode.
     let scalable = |cap: u64, ecap: u64| -> Iommu {
-        Mock::new(cap, ecap).enable(config(Mode::Scalable)).unwrap()
+        new_machine(cap, ecap)
+            .enable(config(Mode::Scalable))
+            .unwrap()
     };
     let four = VtdFirstLevels::Four;
     let unit = scalable(CAP | FIRST_1G, SCALABLE);
@@ -180,23 +189,23 @@ fn domains_that_a_unit_has_no_tables_for_are_refused() {
 
 #[test]
 fn a_queue_of_page_requests_has_128_pages_at_most_and_is_set_up_once() {
-    let mock = Mock::new(CAP, SCALABLE);
-    let (unit, _domain) = attached(&mock, config(Mode::Scalable));
+    let machine = new_machine(CAP, SCALABLE);
+    let (unit, _domain) = attached(&machine, config(Mode::Scalable));
     assert_eq!(unit.read_page_requests(8).err(), UNSUPPORTED);
     // As many pages in a row as this memory does not have.
     assert!(matches!(
         unit.read_page_requests(7),
         Err(IommuError::Memory(_))
     ));
-    let live = mock.0.slab.live();
+    let live = machine.live();
     unit.read_page_requests(0).unwrap();
-    assert_eq!(mock.0.slab.live(), live + 1);
-    assert_eq!(mock.reg(reg::PQA) & 0xfff, 0);
+    assert_eq!(machine.live(), live + 1);
+    assert_eq!(machine.reg(reg::PQA) & 0xfff, 0);
     // What is pending from before is cleared: a request, and an overflow.
-    assert!(mock.take().contains(&Event::Register(reg::PRS, 3)));
+    assert!(machine.take().contains(&Event::Write(reg::PRS, 3)));
     assert_eq!(unit.read_page_requests(0).err(), UNSUPPORTED);
-    assert_eq!(mock.0.slab.live(), live + 1);
-    let without = Mock::new(CAP, SCALABLE & !(1 << 29));
+    assert_eq!(machine.live(), live + 1);
+    let without = new_machine(CAP, SCALABLE & !(1 << 29));
     let unit = without.enable(config(Mode::Scalable)).unwrap();
     assert_eq!(unit.read_page_requests(0).err(), UNSUPPORTED);
 }

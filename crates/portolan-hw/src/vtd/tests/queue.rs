@@ -8,7 +8,7 @@ use portolan::inval::{Preference, Quirks};
 use portolan::iommu::{Attach, AttachError, Awaited, Domain, Iommu as _, IommuError};
 use portolan::table::format::VtdLevels;
 
-use super::mock::{CAP, ECAP, Event, Mock, Wrong};
+use super::kit::{CAP, ECAP, Kit, new_machine};
 use super::{STREAM, attached, legacy, map, unmap};
 use crate::chassis::{Ending, Outcome};
 use crate::vtd::core::Way;
@@ -16,11 +16,13 @@ use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::descriptor::kind;
 use crate::vtd::spec::reg::{self, fsts};
 use crate::vtd::{Config, DeviceTlb, Invalidation, refusal};
+use portolan_model::inject::RegisterFaults;
+use portolan_model::machine::Event;
 
 #[test]
 fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {
-    let mock = Mock::new(CAP, ECAP);
-    let (unit, _) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP);
+    let (unit, _) = attached(&machine, legacy());
     let quirks = Quirks {
         preference: Preference::ByPage,
         context_above: u64::MAX,
@@ -32,8 +34,8 @@ fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {
         domain.sync(&mut map(&domain, pages)).unwrap();
         domain.sync(&mut unmap(&domain, pages)).unwrap();
     }
-    let tails = mock.take().into_iter().filter_map(|event| match event {
-        Event::Register(reg::IQT, tail) => Some(tail),
+    let tails = machine.take().into_iter().filter_map(|event| match event {
+        Event::Write(reg::IQT, tail) => Some(tail),
         _ => None,
     });
     let tails: vec::Vec<_> = tails.collect();
@@ -44,16 +46,16 @@ fn the_tail_wraps_to_the_start_and_never_points_behind_the_end() {
 #[test]
 fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
     for which in [kind::IOTLB, kind::WAIT] {
-        let mock = Mock::new(CAP, ECAP);
-        let (unit, domain) = attached(&mock, legacy());
+        let machine = new_machine(CAP, ECAP);
+        let (unit, domain) = attached(&machine, legacy());
         domain.sync(&mut map(&*domain, 4)).unwrap();
         let mut owed = unmap(&*domain, 4);
-        mock.wrong(Wrong::Refuse(which, 1));
+        machine.refuse_kind(which, 1);
         let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
         let code = refusal::DESCRIPTOR | 3;
         assert_eq!(error, IommuError::Refused { code });
-        assert_eq!(mock.reg(reg::FSTS) as u32 & fsts::IQE, 0);
-        assert_eq!(mock.reg(reg::IQH), mock.reg(reg::IQT));
+        assert_eq!(machine.reg32(reg::FSTS) & fsts::IQE, 0);
+        assert_eq!(machine.reg(reg::IQH), machine.reg(reg::IQT));
         // The debt is still owed, and can be paid.
         domain.sync(&mut owed).unwrap();
         assert_eq!(unit.counts().of(Kind::Replaced), 1);
@@ -62,22 +64,22 @@ fn a_refused_descriptor_is_told_to_its_submitter_and_the_queue_goes_on() {
 
 #[test]
 fn a_unit_that_refuses_everything_ends_in_time() {
-    let mock = Mock::new(CAP, ECAP);
-    let (_unit, domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP);
+    let (_unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
-    mock.wrong(Wrong::Refuse(kind::WAIT, u32::MAX));
+    machine.refuse_kind(kind::WAIT, u32::MAX);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert!(matches!(error, IommuError::Refused { .. }));
-    mock.wrong(Wrong::Nothing);
+    machine.wrong(RegisterFaults::NONE);
     domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
-    let mock = Mock::new(CAP, ECAP);
-    let (unit, domain) = attached(&mock, legacy());
-    mock.wrong(Wrong::Stuck);
+    let machine = new_machine(CAP, ECAP);
+    let (unit, domain) = attached(&machine, legacy());
+    machine.wrong(RegisterFaults::STUCK);
     let timed_out = |error, of| match error {
         IommuError::TimedOut { awaited, .. } => awaited == of,
         _ => false,
@@ -87,17 +89,17 @@ fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
     };
     assert!(timed_out(error, Awaited::Completion));
     // The entry is absent, and the domain is kept.
-    let context = mock.word(mock.reg(reg::RTADDR) + 16) & !0xfff;
-    assert_eq!(mock.word(context + 8 * 16), 0);
+    let context = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
+    assert_eq!(machine.word(context + 8 * 16), 0);
     assert_eq!(Arc::strong_count(&domain), 2);
     // Once it drains again, what was left over is settled first.
-    mock.wrong(Wrong::Nothing);
+    machine.wrong(RegisterFaults::NONE);
     unit.attach(STREAM, &domain).unwrap();
     assert_eq!(Arc::strong_count(&domain), 2);
     unit.block(STREAM).unwrap();
     assert_eq!(Arc::strong_count(&domain), 1);
     // A full queue is an error too.
-    mock.wrong(Wrong::Stuck);
+    machine.wrong(RegisterFaults::STUCK);
     let mut last = None;
     for _ in 0..300 {
         last = unit.block(STREAM).err().or(last);
@@ -111,8 +113,8 @@ fn a_queue_that_never_drains_is_an_error_and_the_stream_stays_blocked() {
 
 #[test]
 fn a_device_that_times_out_is_told_and_others_go_on() {
-    let mock = Mock::new(CAP, ECAP | 1 << 2);
-    let unit = mock.enable(legacy()).unwrap();
+    let machine = new_machine(CAP, ECAP | 1 << 2);
+    let unit = machine.enable(legacy()).unwrap();
     let device = DeviceTlb {
         depth: 4,
         physical: STREAM.get() as u16,
@@ -122,61 +124,61 @@ fn a_device_that_times_out_is_told_and_others_go_on() {
     unit.attach(STREAM, &domain).unwrap();
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
-    mock.wrong(Wrong::DeviceTimesOut);
+    machine.device_times_out();
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     let code = refusal::DEVICE_TLB;
     assert_eq!(error, IommuError::Refused { code });
-    assert_eq!(mock.reg(reg::FSTS), 0);
+    assert_eq!(machine.reg32(reg::FSTS), 0);
     domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn a_completion_error_is_cleared_and_harms_nobody() {
-    let mock = Mock::new(CAP, ECAP);
-    let (_unit, domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP);
+    let (_unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
-    mock.set(reg::FSTS, (fsts::ICE | fsts::PFO).into());
-    mock.wrong(Wrong::Refuse(kind::IOTLB, 1));
+    machine.refuse_kind(kind::IOTLB, 1);
+    machine.unit().raise(fsts::ICE | fsts::PFO, 0);
     let mut owed = unmap(&*domain, 1);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert!(matches!(error, IommuError::Refused { .. }));
     // Overflow of faults is nobody's business here.
-    assert_eq!(mock.reg(reg::FSTS), fsts::PFO.into());
+    assert_eq!(machine.reg32(reg::FSTS), fsts::PFO);
 }
 
 #[test]
 fn a_unit_that_goes_away_is_an_error_at_each_call() {
-    let mock = Mock::new(CAP, ECAP);
-    let (unit, domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP);
+    let (unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
-    mock.wrong(Wrong::Gone);
+    machine.wrong(RegisterFaults::GONE);
     assert_eq!(unit.next_fault(), Err(IommuError::Gone));
-    assert_eq!(mock.enable(legacy()).err(), Some(IommuError::Gone));
+    assert_eq!(machine.enable(legacy()).err(), Some(IommuError::Gone));
     let gone = AttachError::Iommu(IommuError::Gone);
     assert_eq!(unit.block(STREAM), Err(gone));
-    mock.wrong(Wrong::Nothing);
+    machine.wrong(RegisterFaults::NONE);
     domain.sync(&mut owed).unwrap();
 }
 
 #[test]
 fn registers_serve_without_a_queue_and_not_beside_one() {
-    let mock = Mock::new(CAP, ECAP & !2);
-    let (unit, domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP & !2);
+    let (unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
-    assert!(mock.take().is_empty() || unit.counts().of(Kind::Wait) == 0);
+    assert!(machine.take().is_empty() || unit.counts().of(Kind::Wait) == 0);
     domain.sync(&mut unmap(&*domain, 1)).unwrap();
-    let log = mock.take();
+    let log = machine.take();
     // Address with leaf hint, then page-selective with both drains.
     let id = domain.context().get();
     let command = 1 << 63 | 3 << 60 | 3 << 48 | u64::from(id) << 32;
-    assert!(log.contains(&Event::Register(0xf8, command)), "{log:x?}");
+    assert!(log.contains(&Event::Write(0xf8, command)), "{log:x?}");
     assert!(
         log.iter()
-            .any(|event| matches!(event, Event::Register(0xf0, a) if a >> 12 == 0x40000))
+            .any(|event| matches!(event, Event::Write(0xf0, a) if a >> 12 == 0x40000))
     );
     // Somebody turned the queue on.
-    mock.set(reg::GSTS, mock.reg(reg::GSTS) | 1 << 26);
+    machine.command(&[1 << 26]);
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
@@ -185,30 +187,32 @@ fn registers_serve_without_a_queue_and_not_beside_one() {
 
 #[test]
 fn a_command_that_registers_refuse_is_told_to_who_gave_it() {
-    let mock = Mock::new(CAP, ECAP & !2);
-    let (unit, domain) = attached(&mock, legacy());
+    let machine = new_machine(CAP, ECAP & !2);
+    let (unit, domain) = attached(&machine, legacy());
     domain.sync(&mut map(&*domain, 1)).unwrap();
     let mut owed = unmap(&*domain, 1);
     let code = refusal::REGISTERS;
-    mock.wrong(Wrong::Refuse(kind::IOTLB, 1));
+    // What was done is told in two bits; nothing was.
+    machine.lie(0xf8, 3 << 57, 0);
     let error = IommuError::from(domain.sync(&mut owed).unwrap_err());
     assert_eq!(error, IommuError::Refused { code });
+    machine.lie(reg::CCMD, 3 << 59, 0);
     domain.sync(&mut owed).unwrap();
-    mock.wrong(Wrong::Refuse(kind::CONTEXT, 1));
     let refused = AttachError::Iommu(IommuError::Refused { code });
     assert_eq!(unit.block(STREAM), Err(refused));
+    machine.wrong(RegisterFaults::NONE);
     unit.block(STREAM).unwrap();
 }
 
 #[test]
 fn streams_are_requester_ids() {
-    let mock = Mock::new(CAP, ECAP);
+    let machine = new_machine(CAP, ECAP);
     let invalidation = Invalidation::Registers;
     let config = Config {
         invalidation,
         ..legacy()
     };
-    let unit = mock.enable(config).unwrap();
+    let unit = machine.enable(config).unwrap();
     let stream = StreamId::new(0x1_0000);
     let refused = Err(AttachError::NoSuchStream { stream });
     assert_eq!(unit.block(stream), refused);
@@ -216,8 +220,8 @@ fn streams_are_requester_ids() {
 
 #[test]
 fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
-    let mock = Mock::new(CAP, ECAP | 1 << 2);
-    let unit = mock.enable(legacy()).unwrap();
+    let machine = new_machine(CAP, ECAP | 1 << 2);
+    let unit = machine.enable(legacy()).unwrap();
     let core = unit.queue().0;
     let Way::Ring(ring) = &core.way else {
         panic!("no queue");
@@ -232,7 +236,7 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
         ring.finish(&*core, &mut ticket, &[], &asks)
     };
     let mut first = None;
-    mock.wrong(Wrong::Silent(7));
+    machine.silent(7);
     asks(&mut first, 7);
     // Before the first has sent its wait, the second finds the queue stopped and sets it going.
     assert_eq!(end(None, None), Ok(Outcome::Again));
@@ -243,7 +247,7 @@ fn a_time_out_repaired_by_somebody_else_is_told_to_who_sent_it() {
     assert_eq!(end(None, Some(7)), Ok(Outcome::Done));
     // Where the unit does not tell which, it may have been any that was asked.
     let mut third = None;
-    mock.wrong(Wrong::DeviceTimesOut);
+    machine.device_times_out();
     asks(&mut third, 8);
     assert_eq!(end(None, None), Ok(Outcome::Again));
     let code = refusal::DEVICE_TLB;

@@ -8,7 +8,7 @@ use portolan::iommu::{Attach, AttachError, Domain as _, Iommu as _, ReservedKind
 use portolan::table::Access;
 
 use super::STREAM;
-use super::mock::{CAP, ECAP, Mock};
+use super::kit::{CAP, ECAP, Kit, new_machine};
 use crate::firmware::reservations::{Ignored, Limits, Reservations, Reserved};
 use crate::vtd::Config;
 use crate::vtd::reserved::INTERRUPTS;
@@ -44,8 +44,8 @@ fn ranges_that_overlap_or_repeat_are_held_once() {
         (0x20_0000, 0x7f_ffff),
         (0x0f_f000, 0x80_0fff),
     ];
-    let mock = Mock::new(CAP, ECAP);
-    let unit = mock.enable(config(&ranges)).unwrap();
+    let machine = new_machine(CAP, ECAP);
+    let unit = machine.enable(config(&ranges)).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     for _ in 0..2 {
         unit.attach(STREAM, &domain).unwrap();
@@ -74,8 +74,8 @@ fn ranges_that_no_unit_can_map_are_ignored_and_counted() {
         (0, (1 << 48) - 1, torn(0, (1 << 48) - 1)),
         (0xfedf_f000, 0xfee0_0000, torn(0xfedf_f000, 0xfee0_0000)),
     ] {
-        let mock = Mock::new(CAP, ECAP);
-        let unit = mock.enable(config(&[(start, last)])).unwrap();
+        let machine = new_machine(CAP, ECAP);
+        let unit = machine.enable(config(&[(start, last)])).unwrap();
         let left_out = unit.reservations().left_out();
         assert_eq!((left_out.count, left_out.first), (1, Some(why)));
         let domain = Arc::new(unit.second_stage().unwrap());
@@ -88,8 +88,8 @@ fn ranges_that_no_unit_can_map_are_ignored_and_counted() {
 fn ranges_that_tables_cannot_map_are_refused_in_time() {
     // The second is too large for the memory that there is for tables.
     for range in [(1 << 47, 1 << 48), (1 << 32, (1 << 48) - 1)] {
-        let mock = Mock::new(CAP, ECAP);
-        let unit = mock.enable(config(&[range])).unwrap();
+        let machine = new_machine(CAP, ECAP);
+        let unit = machine.enable(config(&[range])).unwrap();
         assert_eq!(unit.reservations().left_out().count, 0);
         let domain = Arc::new(unit.second_stage().unwrap());
         let refused = unit.attach(STREAM, &domain);
@@ -99,10 +99,10 @@ fn ranges_that_tables_cannot_map_are_refused_in_time() {
 
 #[test]
 fn what_is_mapped_otherwise_already_is_refused() {
-    let mock = Mock::new(CAP, ECAP);
+    let machine = new_machine(CAP, ECAP);
     let start = super::BASE.get();
     let ranges = [(start - 0x2000, start + 0x2fff)];
-    let unit = mock.enable(config(&ranges)).unwrap();
+    let unit = machine.enable(config(&ranges)).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     domain.sync(&mut super::map(&*domain, 1)).unwrap();
     let refused = unit.attach(STREAM, &domain);
@@ -111,8 +111,8 @@ fn what_is_mapped_otherwise_already_is_refused() {
 
 #[test]
 fn the_window_of_interrupt_messages_is_reserved_for_every_stream() {
-    let mock = Mock::new(CAP, ECAP);
-    let unit = mock.enable(config(&[(0x10_0800, 0x10_7001)])).unwrap();
+    let machine = new_machine(CAP, ECAP);
+    let unit = machine.enable(config(&[(0x10_0800, 0x10_7001)])).unwrap();
     let of = |stream| {
         let mut found = Vec::new();
         unit.reserved(stream, &mut |region| {

@@ -6,27 +6,30 @@ use alloc::vec::Vec;
 
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, Domain as _, Iommu as _, IommuError};
+use portolan::platform::Mmio as _;
 
-use super::mock::{CAP, ECAP, Event, Mock, SCALABLE};
+use super::kit::{CAP, ECAP, Kit, SCALABLE, new_machine};
 use super::{STREAM, config, legacy};
 use crate::vtd::counts::CommandKind as Kind;
 use crate::vtd::spec::reg::{self, command};
 use crate::vtd::{Config, DeviceTlb, Mode, PciIdentity, Quirks, Takeover, Vtd};
+use portolan_model::machine::Event;
+use portolan_model::vtd::VtdMachine;
 
 /// Where the tables of the system before are: not in memory of this one.
 const OLD_ROOT: u64 = 0x7000_0000;
 const OTHER: StreamId = StreamId::new(0x0110);
 
 /// A unit that translates with the root at `root`.
-fn translating(mock: &Mock, root: u64) {
-    mock.set(reg::RTADDR, root);
-    mock.set(reg::GSTS, (command::TE | command::SRTP).into());
+fn translating(machine: &VtdMachine, root: u64) {
+    machine.write64(reg::RTADDR, root);
+    machine.command(&[command::SRTP, command::TE]);
 }
 
 /// Whether translation was off after some command.
 fn was_off(log: &[Event]) -> bool {
     let off = |event: &Event| match event {
-        Event::Register(reg::GCMD, value) => *value as u32 & command::TE == 0,
+        Event::Write(reg::GCMD, value) => *value as u32 & command::TE == 0,
         _ => false,
     };
     log.iter().any(off)
@@ -39,64 +42,64 @@ fn translation_that_is_on_stays_on_while_a_unit_is_taken_over() {
         (Mode::Legacy, ECAP & !2, OLD_ROOT),
         (Mode::Scalable, SCALABLE, OLD_ROOT | 1 << 10),
     ] {
-        let mock = Mock::new(CAP, ecap);
-        translating(&mock, root);
-        let unit = mock.enable(config(mode)).unwrap();
-        let log = mock.take();
+        let machine = new_machine(CAP, ecap);
+        translating(&machine, root);
+        let unit = machine.enable(config(mode)).unwrap();
+        let log = machine.take();
         assert!(!was_off(&log), "{log:x?}");
-        assert_ne!(mock.reg(reg::RTADDR) & !0xfff, OLD_ROOT);
-        let set = |event: &Event| matches!(event, Event::Register(reg::RTADDR, _));
+        assert_ne!(machine.reg(reg::RTADDR) & !0xfff, OLD_ROOT);
+        let set = |event: &Event| matches!(event, Event::Write(reg::RTADDR, _));
         let set = log.iter().position(set).unwrap();
         // What was cached of the old tables goes next, and all of it.
         let (contexts, all) = match ecap & 2 {
-            0 => (Event::Register(reg::CCMD, 5 << 61), None),
-            _ => (Event::Descriptor([0x11, 0]), Some([0xd2, 0])),
+            0 => (Event::Write(reg::CCMD, 5 << 61), None),
+            _ => (Event::Command([0x11, 0, 0, 0]), Some([0xd2, 0, 0, 0])),
         };
         assert!(log[set..].contains(&contexts), "{log:x?}");
         if let Some(words) = all {
-            assert!(log[set..].contains(&Event::Descriptor(words)), "{log:x?}");
+            assert!(log[set..].contains(&Event::Command(words)), "{log:x?}");
         }
         // The new tables are empty: everything is blocked.
-        assert_eq!(mock.word(mock.reg(reg::RTADDR) & !0xfff), 0);
+        assert_eq!(machine.word(machine.reg(reg::RTADDR) & !0xfff), 0);
         drop(unit);
     }
 }
 
 #[test]
 fn streams_attached_before_the_change_of_tables_are_never_blocked() {
-    let mock = Mock::new(CAP, ECAP);
-    translating(&mock, OLD_ROOT);
-    let (regs, mem, clock) = (mock.clone(), mock.clone(), mock.clone());
+    let machine = new_machine(CAP, ECAP);
+    translating(&machine, OLD_ROOT);
+    let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
     let unit = Vtd::prepare(regs, mem, clock, legacy()).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
     unit.attach(STREAM, &domain).unwrap();
-    assert_eq!(mock.reg(reg::RTADDR), OLD_ROOT);
+    assert_eq!(machine.reg(reg::RTADDR), OLD_ROOT);
     unit.translate().unwrap();
-    assert!(!was_off(&mock.take()));
-    let context = mock.word(mock.reg(reg::RTADDR) + 16) & !0xfff;
-    assert_eq!(mock.word(context + 8 * 16) & 1, 1);
+    assert!(!was_off(&machine.take()));
+    let context = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
+    assert_eq!(machine.word(context + 8 * 16) & 1, 1);
     unit.translate().unwrap();
-    assert!(mock.take().is_empty());
+    assert!(machine.take().is_empty());
 }
 
 #[test]
 fn modes_change_only_where_devices_may_reach_everything_meanwhile() {
-    let mock = Mock::new(CAP, SCALABLE);
-    translating(&mock, OLD_ROOT);
-    let refused = mock.enable(config(Mode::Scalable));
+    let machine = new_machine(CAP, SCALABLE);
+    translating(&machine, OLD_ROOT);
+    let refused = machine.enable(config(Mode::Scalable));
     assert_eq!(refused.err(), Some(IommuError::Unsupported));
-    assert!(mock.take().is_empty());
-    assert_eq!(mock.0.slab.live(), 0);
+    assert!(machine.take().is_empty());
+    assert_eq!(machine.live(), 0);
     let bypass = Config {
         takeover: Takeover::Bypass,
         ..config(Mode::Scalable)
     };
-    mock.enable(bypass.clone()).unwrap();
-    assert!(was_off(&mock.take()));
-    let mock = Mock::new(CAP, SCALABLE);
-    translating(&mock, OLD_ROOT);
+    machine.enable(bypass.clone()).unwrap();
+    assert!(was_off(&machine.take()));
+    let machine = new_machine(CAP, SCALABLE);
+    translating(&machine, OLD_ROOT);
     let chip = Quirks::KEEP_TRANSLATION;
-    let kept = mock.enable(Config { chip, ..bypass });
+    let kept = machine.enable(Config { chip, ..bypass });
     assert_eq!(kept.err(), Some(IommuError::Unsupported));
 }
 
@@ -110,12 +113,12 @@ impl Old {
 }
 
 fn take_over(
-    mock: &Mock,
+    machine: &VtdMachine,
     config: Config,
     keep: &[StreamId],
     old: &Old,
-) -> (super::mock::Iommu, Vec<StreamId>) {
-    let (regs, mem, clock) = (mock.clone(), mock.clone(), mock.clone());
+) -> (super::kit::Iommu, Vec<StreamId>) {
+    let (regs, mem, clock) = (machine.clone(), machine.clone(), machine.clone());
     Vtd::take_over(regs, mem, clock, config, keep, |at| old.read(at)).unwrap()
 }
 
@@ -138,14 +141,14 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
         // Half of it is not in memory.
         (contexts + 40 * 16, 0x7123_6001),
     ]));
-    let mock = Mock::new(CAP, ECAP);
-    translating(&mock, OLD_ROOT);
+    let machine = new_machine(CAP, ECAP);
+    translating(&machine, OLD_ROOT);
     let keep = [0x0108, 0x0110, 0x0118, 0x0120, 0x0128, 0x0308, 0x1_0108].map(StreamId::new);
-    let (unit, kept) = take_over(&mock, legacy(), &keep, &old);
+    let (unit, kept) = take_over(&machine, legacy(), &keep, &old);
     assert_eq!(kept, [STREAM, OTHER]);
-    assert!(!was_off(&mock.take()));
-    let context = mock.word(mock.reg(reg::RTADDR) + 16) & !0xfff;
-    let entry = |function: u64| [0, 8].map(|n| mock.word(context + function * 16 + n));
+    assert!(!was_off(&machine.take()));
+    let context = machine.word(machine.reg(reg::RTADDR) + 16) & !0xfff;
+    let entry = |function: u64| [0, 8].map(|n| machine.word(context + function * 16 + n));
     assert_eq!(entry(8), [0x7123_4001, 0x302]);
     assert_eq!(entry(16), [9, 0x102]);
     assert_eq!([entry(24), entry(32), entry(40)], [[0; 2]; 3]);
@@ -158,9 +161,9 @@ fn named_streams_go_on_through_the_tables_of_the_system_before() {
         .map(|domain| domain.context().get())
         .collect();
     assert_eq!(ids, [2, 4, 5]);
-    mock.take();
+    machine.take();
     unit.attach(STREAM, &domains[0]).unwrap();
-    let sent = mock.descriptors();
+    let sent = machine.descriptors();
     assert_eq!(sent, [[0x0108_0003_0031, 0], [0x0003_00e2, 0]]);
     unit.block(OTHER).unwrap();
     assert_eq!(entry(16), [0; 2]);
@@ -178,22 +181,22 @@ fn a_kept_stream_in_scalable_mode_keeps_requests_without_a_pasid() {
         (directory + 8, table | 1),
         (table + 5 * 64 + 8, 7),
     ]));
-    let mock = Mock::new(CAP, SCALABLE);
-    translating(&mock, OLD_ROOT | 1 << 10);
+    let machine = new_machine(CAP, SCALABLE);
+    translating(&machine, OLD_ROOT | 1 << 10);
     let keep = [STREAM, OTHER];
-    let (unit, kept) = take_over(&mock, config(Mode::Scalable), &keep, &old);
+    let (unit, kept) = take_over(&machine, config(Mode::Scalable), &keep, &old);
     assert_eq!(kept, [STREAM]);
-    let context = mock.word((mock.reg(reg::RTADDR) & !0xfff) + 16) & !0xfff;
-    let words = [0, 8].map(|n| mock.word(context + 8 * 32 + n));
+    let context = machine.word((machine.reg(reg::RTADDR) & !0xfff) + 16) & !0xfff;
+    let words = [0, 8].map(|n| machine.word(context + 8 * 32 + n));
     assert_eq!(words, [directory | 0x405, 0x45]);
     // What its device's TLB holds is the old system's: it forgets that before it is used.
     let physical = STREAM.get() as u16;
     let device = DeviceTlb { depth: 4, physical };
     unit.use_device_tlb(STREAM, device).unwrap();
     let domain = Arc::new(unit.second_stage().unwrap());
-    mock.take();
+    machine.take();
     unit.attach(STREAM, &domain).unwrap();
-    let sent = mock.descriptors();
+    let sent = machine.descriptors();
     assert_eq!(sent[0][0] & 0xf, 3, "{sent:x?}");
     // And everything that hung on the old entry goes with it.
     for words in [[0x0108_0000_0031, 0], [0x37, 0], [0xd2, 0]] {
@@ -208,9 +211,9 @@ fn a_chipset_that_hides_its_write_buffer_is_flushed_all_the_same() {
         device: 0x2a40,
         base_class: 6,
     };
-    let mock = Mock::new(CAP, ECAP);
+    let machine = new_machine(CAP, ECAP);
     let chip = Quirks::of(bridge);
-    let (unit, domain) = super::attached(&mock, Config { chip, ..legacy() });
+    let (unit, domain) = super::attached(&machine, Config { chip, ..legacy() });
     let before = unit.counts().of(Kind::WriteBuffer);
     assert!(before > 0);
     domain.sync(&mut super::map(&*domain, 1)).unwrap();
