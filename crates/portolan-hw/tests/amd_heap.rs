@@ -68,10 +68,8 @@ fn streams_move_and_debts_are_paid_with_no_heap_under_locks() {
     };
     let hardware = Hardware(Arc::new(AmdRegisters::new(setup, Arc::new(memory))));
     let capability = Capability::parse(identification.capability).unwrap();
-    let config = Config {
-        streams_lg2: 7,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.streams_lg2 = 7;
     let (regs, mem) = (hardware.clone(), hardware.clone());
     let unit = AmdVi::enable(regs, mem, Machine, capability, config).unwrap();
     let domain = Arc::new(unit.domain().unwrap());

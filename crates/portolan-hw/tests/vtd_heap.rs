@@ -146,10 +146,8 @@ fn a_unit_uses_no_heap_under_its_locks_nor_to_pay_a_debt() {
     for ecap in [ECAP, ECAP & !2] {
         let regs = Registers::new(ecap);
         let memory = regs.memory.clone();
-        let config = Config {
-            mode: Mode::Legacy,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.mode = Mode::Legacy;
         let unit = Vtd::enable(regs.clone(), memory, Machine, config).unwrap();
         uses("enabling");
         let queued = ecap & 2 != 0;

@@ -71,10 +71,8 @@ impl Board {
         };
         let registers = Arc::new(TegraRegisters::new(setup, memory.clone()));
         let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
-        let config = Config {
-            limit: Nanos::from_millis(5),
-            ..Config::of(chip)
-        };
+        let mut config = Config::of(chip);
+        config.limit = Nanos::from_millis(5);
         let smmu = TegraSmmu::enable(registers.clone(), memory.clone(), Arc::new(clock), config)?;
         Ok(Self {
             model: registers,

@@ -125,10 +125,8 @@ type SmmuDomain = smmuv3::FirstStage<12, Stepping<Arc<SmmuRegisters>>, Arc<Model
 fn smmu() -> Made<SmmuMade, SmmuDomain> {
     let memory = memory();
     let registers = Arc::new(SmmuRegisters::new(SmmuSetup::default(), memory.clone()));
-    let config = smmuv3::Config {
-        limit: LIMIT,
-        ..Default::default()
-    };
+    let mut config = smmuv3::Config::default();
+    config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
     let unit = SmmuMade::enable(Stepping(registers), memory, cpu, config).expect("enabled");
     let options = smmuv3::DomainOptions::default();
@@ -160,10 +158,8 @@ type VtdDomain = vtd::SecondDomain<Stepping<Arc<VtdRegisters>>, Arc<ModelMemory>
 fn intel() -> Made<VtdMade, VtdDomain> {
     let memory = memory();
     let registers = Arc::new(VtdRegisters::new(VtdSetup::default(), memory.clone()));
-    let config = vtd::Config {
-        limit: LIMIT,
-        ..Default::default()
-    };
+    let mut config = vtd::Config::default();
+    config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
     let unit = VtdMade::enable(Stepping(registers), memory, cpu, config).expect("enabled");
     let domain = || Arc::new(unit.second_stage().expect("a domain"));
@@ -190,10 +186,8 @@ type Arm2Domain = smmuv2::FirstStage<12, Stepping<Arc<SmmuV2Registers>>, Arc<Mod
 fn arm2() -> Made<Arm2Made, Arm2Domain> {
     let memory = memory();
     let registers = Arc::new(SmmuV2Registers::new(SmmuV2Setup::default(), memory.clone()));
-    let config = smmuv2::Config {
-        limit: LIMIT,
-        ..Default::default()
-    };
+    let mut config = smmuv2::Config::default();
+    config.limit = LIMIT;
     let cpu = Arc::new(Beside(registers.clone()));
     let unit = Arm2Made::enable(Stepping(registers), memory, cpu, config).expect("enabled");
     let domain = || {

@@ -340,10 +340,8 @@ fn dropping_blocks_and_releasing_opens() {
 #[test]
 fn a_unit_that_is_gone_is_an_error_at_once() {
     let limit = Nanos::from_millis(200);
-    let config = Config {
-        limit,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.limit = limit;
     let Some(ground) = Ground::new(config) else {
         return;
     };

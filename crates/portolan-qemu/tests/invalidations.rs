@@ -147,11 +147,9 @@ fn commands_of_an_smmuv3() {
     let found = unit.features().capabilities(PageSize::SIZE_4K);
     let mut rows = Vec::new();
     for policy in policies() {
-        let options = DomainOptions {
-            capabilities: Some(policy.capabilities(found)),
-            quirks: policy.quirks,
-            ..DomainOptions::default()
-        };
+        let mut options = DomainOptions::default();
+        options.capabilities = Some(policy.capabilities(found));
+        options.quirks = policy.quirks;
         let figures = MIB.map(|mib| {
             let domain = unit.first_stage::<12>(&options).unwrap();
             let count = |counts: &Counts| (counts.smmu_commands(), counts.smmu(SmmuCommand::Sync));

@@ -122,13 +122,12 @@ fn map<D: Domain>(domain: &Arc<D>, iova: u64, pa: PhysAddr, bytes: u64) -> IovaR
 
 /// Domains with the widest input addresses and this way of invalidating.
 fn preferring(preference: Preference) -> DomainOptions {
-    DomainOptions {
-        quirks: Quirks {
-            preference,
-            ..Quirks::default()
-        },
-        ..DomainOptions::default()
-    }
+    let mut options = DomainOptions::default();
+    options.quirks = Quirks {
+        preference,
+        ..Quirks::default()
+    };
+    options
 }
 
 /// One granule: reached, stale after the unmap, blocked after the sync, and reported.
@@ -168,10 +167,8 @@ fn unmapped_is_blocked_after_the_sync_in_every_granule() {
         one_granule::<12>(&bench, &driver, &options);
         one_granule::<14>(&bench, &driver, &options);
         one_granule::<16>(&bench, &driver, &options);
-        let options = DomainOptions {
-            input_lg2: Some(39),
-            ..options
-        };
+        let mut options = options;
+        options.input_lg2 = Some(39);
         one_granule::<12>(&bench, &driver, &options);
         drop(driver);
     }
@@ -292,10 +289,8 @@ fn read_only_memory_is_not_written() {
 #[test]
 fn a_full_event_queue_says_that_events_were_lost() {
     let Some(bench) = Bench::new() else { return };
-    let config = Config {
-        event_queue_lg2: 2,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.event_queue_lg2 = 2;
     let driver = bench.driver(config);
     let buffer = bench.buffer(PageSize::SIZE_4K);
     for _ in 0..8 {
@@ -319,11 +314,9 @@ fn a_full_event_queue_says_that_events_were_lost() {
 #[test]
 fn silent_blocking_linear_tables_and_streams_out_of_range() {
     let Some(bench) = Bench::new() else { return };
-    let config = Config {
-        stream_lg2: 8,
-        blocking: Blocking::Silent,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.stream_lg2 = 8;
+    config.blocking = Blocking::Silent;
     let driver = bench.driver(config);
     let buffer = bench.buffer(PageSize::SIZE_4K);
     assert!(!bench.reaches(buffer.get(), buffer));
@@ -371,10 +364,8 @@ fn a_disabled_unit_lets_go_of_everything() {
 #[test]
 fn a_queue_of_few_commands_wraps() {
     let Some(bench) = Bench::new() else { return };
-    let config = Config {
-        command_queue_lg2: 2,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.command_queue_lg2 = 2;
     let driver = bench.driver(config);
     let counts = unmap_many(&bench, &driver, Preference::ByPage, 50);
     assert_eq!(counts.of(CommandKind::Address), 50);
@@ -495,16 +486,14 @@ fn commands_of_large_unmaps_by_policy() {
     let ranged = DomainOptions::default();
     let mut capabilities = driver.features().capabilities(PageSize::SIZE_4K);
     capabilities.range = RangeForm::Absent;
-    let paged = DomainOptions {
-        capabilities: Some(capabilities),
-        ..ranged
-    };
-    let flush = |options: DomainOptions| DomainOptions {
-        quirks: Quirks {
+    let mut paged = ranged;
+    paged.capabilities = Some(capabilities);
+    let flush = |mut options: DomainOptions| {
+        options.quirks = Quirks {
             walk_flush: WalkFlush::ByContext,
             ..Quirks::default()
-        },
-        ..options
+        };
+        options
     };
     for mib in [4u64, 32] {
         let count = |options| commands_of_unmap(&bench, &driver, mib << 20, &options);

@@ -114,18 +114,16 @@ fn at(iova: Iova, bytes: u64) -> Iova {
 
 fn scalable() -> Config {
     let mode = Mode::Scalable;
-    Config {
-        mode,
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.mode = mode;
+    config
 }
 
 fn registers() -> Config {
     let invalidation = Invalidation::Registers;
-    Config {
-        invalidation,
-        ..Config::default()
-    }
+    let mut config = Config::default();
+    config.invalidation = invalidation;
+    config
 }
 
 /// All the ways in which QEMU 7.2 can be driven.
@@ -386,10 +384,8 @@ fn dropping_blocks_and_releasing_opens() {
 #[test]
 fn a_unit_that_is_gone_is_an_error_at_once() {
     let limit = Nanos::from_millis(200);
-    let config = Config {
-        limit,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.limit = limit;
     let Some(ground) = Ground::new(Vtd::new(VtdWidth::Bits48), config) else {
         return;
     };

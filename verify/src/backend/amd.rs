@@ -67,10 +67,8 @@ where
         identification,
         ..AmdSetup::default()
     };
-    let config = Config {
-        limit: LIMIT,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.limit = LIMIT;
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());

@@ -90,11 +90,9 @@ where
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
     let registers = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
-    let config = Config {
-        limit: LIMIT,
-        implementation,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.limit = LIMIT;
+    config.implementation = implementation;
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
     let unit = SmmuV2::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];

@@ -111,11 +111,9 @@ where
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
     let registers = Arc::new(SmmuRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
-    let config = Config {
-        limit: LIMIT,
-        page_requests: Want::IfThere,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.limit = LIMIT;
+    config.page_requests = Want::IfThere;
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
     let queue_entries = Some(1 << config.command_queue_lg2);
     let fault_room = Some(1 << config.event_queue_lg2);

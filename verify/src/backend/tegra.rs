@@ -73,10 +73,8 @@ where
     let memory = Arc::new(ModelMemory::narrow(base, PAGES, late));
     let registers = Arc::new(TegraRegisters::new(TegraSetup::of(model), memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
-    let config = Config {
-        limit: LIMIT,
-        ..Config::of(chip)
-    };
+    let mut config = Config::of(chip);
+    config.limit = LIMIT;
     let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
     let unit = TegraSmmu::enable(theirs, tables, Arc::new(clock), config);
     let [first, second, _] = model.clients();

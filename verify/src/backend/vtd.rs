@@ -134,17 +134,15 @@ where
         identification,
         ..VtdSetup::default()
     };
-    let config = Config {
-        limit: LIMIT,
-        mode: match kind {
-            Kind::Scalable => Mode::Scalable,
-            _ => Mode::Legacy,
-        },
-        invalidation: match kind {
-            Kind::Registers => Invalidation::Registers,
-            _ => Invalidation::Best,
-        },
-        ..Config::default()
+    let mut config = Config::default();
+    config.limit = LIMIT;
+    config.mode = match kind {
+        Kind::Scalable => Mode::Scalable,
+        _ => Mode::Legacy,
+    };
+    config.invalidation = match kind {
+        Kind::Registers => Invalidation::Registers,
+        _ => Invalidation::Best,
     };
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
@@ -241,10 +239,8 @@ where
     let machine = host.machine();
     let none = || Outcome::Fail("the machine has no unit".to_owned());
     let registers = machine.iommu_registers().ok_or_else(none)?;
-    let config = Config {
-        mode,
-        ..Config::default()
-    };
+    let mut config = Config::default();
+    config.mode = mode;
     let queue_entries = Some(entries(&config));
     let (registers, tables) = wrap.wrap(registers, machine.tables().clone());
     let unit = Vtd::enable(registers, tables, HostClock::new(), config);

@@ -131,12 +131,10 @@ macro_rules! vtd {
                 memory: Arc<ModelMemory>,
                 clock: C,
             ) -> Result<Self::Driver<R, C>, IommuError> {
-                let config = vtd::Config {
-                    limit: LIMIT,
-                    mode: vtd::Mode::$mode,
-                    invalidation: vtd::Invalidation::$way,
-                    ..vtd::Config::default()
-                };
+                let mut config = vtd::Config::default();
+                config.limit = LIMIT;
+                config.mode = vtd::Mode::$mode;
+                config.invalidation = vtd::Invalidation::$way;
                 vtd::Vtd::enable(regs, memory, clock, config)
             }
 
@@ -179,10 +177,8 @@ impl Driver for SmmuV3 {
         memory: Arc<ModelMemory>,
         clock: C,
     ) -> Result<Self::Driver<R, C>, IommuError> {
-        let config = smmuv3::Config {
-            limit: LIMIT,
-            ..smmuv3::Config::default()
-        };
+        let mut config = smmuv3::Config::default();
+        config.limit = LIMIT;
         smmuv3::Smmu::enable(regs, memory, clock, config)
     }
 
@@ -225,11 +221,9 @@ impl Driver for Amd {
         memory: Arc<ModelMemory>,
         clock: C,
     ) -> Result<Self::Driver<R, C>, IommuError> {
-        let config = amd::Config {
-            limit: LIMIT,
-            streams_lg2: 9,
-            ..amd::Config::default()
-        };
+        let mut config = amd::Config::default();
+        config.limit = LIMIT;
+        config.streams_lg2 = 9;
         let capability = amd::Capability::parse(Self::identification().capability);
         let capability = capability.expect("the block of an IOMMU");
         amd::AmdVi::enable(regs, memory, clock, capability, config)

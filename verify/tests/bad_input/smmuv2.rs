@@ -70,11 +70,9 @@ macro_rules! drivers {
                 memory: Arc<ModelMemory>,
                 clock: C,
             ) -> Result<Self::Driver<R, C>, IommuError> {
-                let config = Config {
-                    limit: LIMIT,
-                    implementation: $implementation,
-                    ..Config::default()
-                };
+                let mut config = Config::default();
+                config.limit = LIMIT;
+                config.implementation = $implementation;
                 SmmuV2::enable(regs, memory, clock, config)
             }
 
@@ -143,15 +141,12 @@ common! {
 type Made = SmmuV2<Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
 type Made12 = FirstStage<12, Arc<SmmuV2Registers>, Arc<ModelMemory>, ModelClock<SmmuV2Registers>>;
 
-fn enabled(setup: SmmuV2Setup, config: Config) -> (Bench<Arm>, Result<Made, IommuError>) {
+fn enabled(setup: SmmuV2Setup, mut config: Config) -> (Bench<Arm>, Result<Made, IommuError>) {
     let base = PhysAddr::new(0x8000_0000);
     let memory = Arc::new(ModelMemory::new(base, 512, Visibility::AtOnce));
     let unit = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
     let bench = Bench::<Arm> { unit, memory };
-    let config = Config {
-        limit: LIMIT,
-        ..config
-    };
+    config.limit = LIMIT;
     let made = SmmuV2::enable(
         bench.unit.clone(),
         bench.memory.clone(),
@@ -209,9 +204,10 @@ fn waiting_for_real_time_devices_takes_longer_and_is_allowed_to() {
         ..SmmuV2Setup::qualcomm(0)
     };
     let longest = Nanos::new(safe_ns);
-    let patient = |wait| Config {
-        implementation: Implementation::Qualcomm(wait),
-        ..Config::default()
+    let patient = |wait| {
+        let mut config = Config::default();
+        config.implementation = Implementation::Qualcomm(wait);
+        config
     };
     // Who does not know of it gives up on taking the unit over.
     let (_, refused) = enabled(setup.clone(), patient(WaitForSafe::Off));
@@ -332,10 +328,8 @@ fn inherited_streams_pass_until_they_are_moved() {
             ..SmmuV2Setup::qualcomm(0)
         };
         let implementation = Implementation::Qualcomm(WaitForSafe::Off);
-        let config = Config {
-            implementation,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.implementation = implementation;
         let (bench, driver) = enabled(setup.clone(), config.clone());
         let driver = driver.unwrap();
         let direct = Iova::new(0x8000_0000);
@@ -355,10 +349,8 @@ fn inherited_streams_pass_until_they_are_moved() {
         drop(driver);
         bench.is_sound();
         if firmware == Firmware::Absent {
-            let blocked = Config {
-                inherited: Some(Inherited::Blocked),
-                ..config
-            };
+            let mut blocked = config;
+            blocked.inherited = Some(Inherited::Blocked);
             let (bench, driver) = enabled(setup, blocked);
             assert!(driver.is_ok() && !bench.unit.reaches(StreamId::new(0x880), direct));
         }
@@ -370,10 +362,8 @@ fn each_stalled_access_gets_one_answer() {
     let (bench, driver) = enabled(SmmuV2Setup::default(), Config::default());
     let driver = driver.unwrap();
     let stream = StreamId::new(1);
-    let options = DomainOptions {
-        on_fault: OnFault::Stall,
-        ..DomainOptions::default()
-    };
+    let mut options = DomainOptions::default();
+    options.on_fault = OnFault::Stall;
     let domain = mapped(&driver, &options);
     driver.attach(stream, &domain).unwrap();
     let next = Iova::new(BASE.get() + PAGE);

@@ -81,10 +81,8 @@ fn enable<R: Regs, C: Time>(
     memory: Memory,
     clock: C,
 ) -> Result<TegraSmmu<R, Memory, C>, IommuError> {
-    let config = Config {
-        limit: LIMIT,
-        ..Config::of(chip)
-    };
+    let mut config = Config::of(chip);
+    config.limit = LIMIT;
     TegraSmmu::enable(regs, memory, clock, config)
 }
 

@@ -20,6 +20,7 @@ use crate::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// How long to wait for the hardware, each time: for commands, how long the unit may fetch none.
     pub limit: Nanos,

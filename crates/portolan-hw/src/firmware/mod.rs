@@ -29,6 +29,7 @@ use thiserror::Error;
 
 /// What is wrong with a table. Offsets are in bytes from the start of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum TableError {
     /// Bytes are missing.
     #[error("{needed} bytes at offset {offset:#x} reach past the end")]

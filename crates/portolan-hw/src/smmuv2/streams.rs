@@ -70,6 +70,7 @@ impl Streams {
 
 /// Why streams were not put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
 pub enum GroupError {
     /// Some of them are in another group, which would make them match twice.
     #[error("streams {id:#x} with mask {mask:#x} are taken already")]

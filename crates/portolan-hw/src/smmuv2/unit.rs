@@ -32,6 +32,7 @@ pub enum WhenDisabled {
 
 /// How a unit is to be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Longest wait for anything that the unit has to do.
     pub limit: Nanos,

@@ -31,6 +31,7 @@ pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
 
 /// What a domain is to be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DomainOptions {
     /// Bits of an input address; the most that the unit has if `None`.
     pub input_lg2: Option<u32>,

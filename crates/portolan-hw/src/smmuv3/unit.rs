@@ -72,6 +72,7 @@ impl RegisterPages {
 ///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Longest wait for anything that the unit has to do.
     pub limit: Nanos,

@@ -27,6 +27,7 @@ pub type TegraDomain<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// Which it is.
     pub chip: Chip,

@@ -27,6 +27,7 @@ pub(super) type Outcomes = ArrayVec<Result<(), IommuError>, BATCH>;
 
 /// What the embedder decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// How long an operation may wait for another CPU's on the same addresses.
     pub turn_timeout: Nanos,

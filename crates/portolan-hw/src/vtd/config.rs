@@ -11,6 +11,7 @@ use crate::firmware::reservations::Reservations;
 
 /// How a unit is to be driven.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// How long to wait for the hardware, each time.
     pub limit: Nanos,

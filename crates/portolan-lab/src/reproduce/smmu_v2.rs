@@ -69,18 +69,14 @@ impl ThroughDriver {
         let memory = Arc::new(ModelMemory::new(base, pages, Visibility::AtOnce));
         let registers = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
         let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
-        let config = Config {
-            limit: LIMIT,
-            implementation: Implementation::Qualcomm(WaitForSafe::Off),
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.limit = LIMIT;
+        config.implementation = Implementation::Qualcomm(WaitForSafe::Off);
         let unit = SmmuV2::enable(registers.clone(), memory, Arc::new(clock), config)?;
-        let options = DomainOptions {
-            input_lg2: Some(format.input_lg2().into()),
-            capabilities: Some(machine.capabilities()),
-            quirks: Some(way.quirks),
-            ..DomainOptions::default()
-        };
+        let mut options = DomainOptions::default();
+        options.input_lg2 = Some(format.input_lg2().into());
+        options.capabilities = Some(machine.capabilities());
+        options.quirks = Some(way.quirks);
         let domain = Arc::new(unit.first_stage(&options)?);
         unit.attach(STREAM, &domain)?;
         Ok(Self {

@@ -80,10 +80,8 @@ fn a_unit_in_scalable_mode_without_pages_of_1_gib_in_the_first_stage_has_second_
     let stage = |cap| {
         let machine = vtd(VtdIdentification { cap, ..all });
         let clock = PollingClock::new(machine.unit.clock().clone(), 100, machine.unit.clone());
-        let config = Config {
-            mode: Mode::Scalable,
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.mode = Mode::Scalable;
         let memory = machine.memory.clone();
         let unit = Vtd::enable(machine.unit.clone(), memory, Arc::new(clock), config);
         let unit = Arc::new(unit.expect("enabled"));
