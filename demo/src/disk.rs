@@ -6,21 +6,20 @@
 use alloc::sync::Arc;
 use alloc::vec;
 use core::mem;
-use core::ptr::NonNull;
 
-use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust};
 use portolan::platform::RawMemory;
 use portolan_bare::Machine;
 use portolan_hw::topology::{DeviceOptions, Iommus};
-use portolan_virtio::{Addresses, SlotHal, Translated};
+use portolan_virtio::{SlotHal, Translated};
 use virtio_drivers::device::blk::{SECTOR_SIZE, VirtIOBlk};
 use virtio_drivers::transport::pci::PciTransport;
-use virtio_drivers::transport::pci::bus::{DeviceFunction, PciRoot};
+use virtio_drivers::transport::pci::bus::PciRoot;
 
 use crate::commands::Commands;
-use crate::pci::{Configuration, Function};
+use crate::mapped::Mapped;
+use crate::pci::{self, Configuration, Function};
 use crate::{Outcome, say};
 
 /// A virtio 1.0 block device.
@@ -35,21 +34,6 @@ const POOL: usize = 256 * 1024;
 
 /// The disk's slot in `portolan-virtio`.
 type Hal = SlotHal<0>;
-
-/// Addresses of this machine, for `virtio-drivers`.
-struct Mapped(Machine);
-
-// SAFETY: all of memory is in the direct map, the heap, the stack and statics included, and stays
-// there; `mmio` gives out no memory of the heap, and registers stay mapped.
-unsafe impl Addresses for Mapped {
-    fn phys(&self, at: NonNull<u8>) -> Option<PhysAddr> {
-        self.0.phys(at)
-    }
-
-    fn mmio(&self, window: PhysRange) -> Option<NonNull<u8>> {
-        self.0.mmio(window)
-    }
-}
 
 pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
     let copying = copying(machine)?;
@@ -92,19 +76,14 @@ fn copy_sectors(
     first: usize,
 ) -> Outcome<()> {
     let device = iommus.device_with(function.at, options)?;
-    let policy = device.space().ok_or("the disk is not translated")?.policy();
+    let (unit, _) = iommus.unit_of(function.at)?;
+    let decision = iommus.decide(&**unit, options);
     let device = device.with_copies(copying.clone());
     Hal::bind(Arc::new(device), Arc::new(Mapped(machine)))?;
     function.start();
 
-    let requester = function.at.requester;
-    let at = DeviceFunction {
-        bus: requester.bus(),
-        device: requester.device(),
-        function: requester.function(),
-    };
     let mut root = PciRoot::new(Configuration(machine));
-    let transport = PciTransport::new::<Hal, _>(&mut root, at)?;
+    let transport = PciTransport::new::<Hal, _>(&mut root, pci::named(function.at))?;
     let mut disk = VirtIOBlk::<Hal, _>::new(Translated::new(transport)?)?;
 
     let before = Commands::of(iommus);
@@ -120,7 +99,8 @@ fn copy_sectors(
         }
     }
     let (requests, trust) = (3 * SECTORS as u64, options.constraints.trust);
-    say!("{policy:?}, {trust:?}: {requests} requests");
+    say!("{:?}, {trust:?}: {requests} requests", decision.policy);
+    say!("  {}", decision.reason);
     Commands::of(iommus)
         .since(&before)
         .print_for("  commands", requests);

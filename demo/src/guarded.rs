@@ -1,10 +1,12 @@
 //! What a device reaches: nothing, then a buffer, then nothing again.
 
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::sync::Arc;
 
 use portolan::addr::{Iova, PciFunction};
 use portolan::dma::Direction;
-use portolan::iommu::{FaultEvent, FaultRecord, IommuDomains};
+use portolan::iommu::{FaultEvent, IommuDomains};
 use portolan::platform::{Nanos, poll};
 use portolan_bare::Machine;
 use portolan_hw::topology::{DeviceOptions, Iommus};
@@ -76,27 +78,21 @@ fn forget_faults(unit: &Arc<dyn IommuDomains>) -> Outcome<()> {
     Ok(())
 }
 
-/// The record of the fault that `function` has just caused, as text.
-fn recorded(
-    machine: Machine,
-    iommus: &Iommus<Machine>,
-    function: PciFunction,
-) -> Outcome<alloc::string::String> {
+/// What the unit has recorded of the access that `function` has just made, as text.
+fn recorded(machine: Machine, iommus: &Iommus<Machine>, function: PciFunction) -> Outcome<String> {
     let (unit, stream) = iommus.unit_of(function)?;
     let look = || match unit.next_fault() {
         Ok(None) => None,
         found => Some(found),
     };
-    let found = poll(&machine, SOON, look).map_err(|_| "no fault was recorded")?;
+    let Ok(found) = poll(&machine, SOON, look) else {
+        return Ok("not recorded".to_string());
+    };
     match found? {
-        Some(FaultEvent::Fault(record)) if record.stream == stream => Ok(text(record)),
+        Some(FaultEvent::Fault(record)) if record.stream == stream => Ok(match record.iova {
+            Some(iova) => format!("{:?} at {iova}", record.reason),
+            None => format!("{:?}", record.reason),
+        }),
         _ => Err("another fault was recorded".into()),
-    }
-}
-
-fn text(record: FaultRecord) -> alloc::string::String {
-    match record.iova {
-        Some(iova) => alloc::format!("{:?} at {iova}", record.reason),
-        None => alloc::format!("{:?}", record.reason),
     }
 }

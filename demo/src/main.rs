@@ -16,7 +16,9 @@ mod disk;
 mod edu;
 mod freestanding;
 mod guarded;
+mod mapped;
 mod pci;
+mod viommu;
 
 use alloc::boxed::Box;
 use core::error::Error;
@@ -73,7 +75,10 @@ fn run(info: *const StartInfo) -> Outcome<()> {
 
     let functions = pci::functions(&machine);
     pci::stop_all(&functions);
-    let iommus = Topology::from_acpi(machine.tables())?.enable(machine, Options::default())?;
+    // Only a virtio-iommu needs queues that are started for it.
+    let queues = |place| viommu::queues(machine, place);
+    let topology = Topology::from_acpi(machine.tables())?;
+    let iommus = topology.enable_with(machine, Options::default(), queues)?;
     say!(
         "{} IOMMU, {} PCI functions",
         iommus.units().len(),

@@ -44,6 +44,12 @@ impl Function {
         self.registers.read16(HEADER) & 0x7f != 0
     }
 
+    /// The function at that place, if there is one.
+    pub fn of(machine: &Machine, at: PciFunction) -> Option<Self> {
+        let registers = machine.pci(at)?;
+        Some(Self { at, registers })
+    }
+
     /// Lets the device answer and do DMA.
     pub fn start(&self) {
         let command = self.registers.read16(COMMAND);
@@ -103,6 +109,15 @@ pub fn stop_all(functions: &[Function]) {
     devices
         .filter(|function| function.class() != IOMMU)
         .for_each(Function::stop);
+}
+
+/// The name that `virtio-drivers` has for a function.
+pub fn named(function: PciFunction) -> DeviceFunction {
+    DeviceFunction {
+        bus: function.requester.bus(),
+        device: function.requester.device(),
+        function: function.requester.function(),
+    }
 }
 
 /// Configuration space as `virtio-drivers` wants it.

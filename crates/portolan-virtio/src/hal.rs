@@ -8,6 +8,8 @@
 //! *Context.* Task, all functions: they take heap memory, and unmapping waits for hardware.
 #![allow(unsafe_code)]
 
+mod untranslated;
+
 use alloc::sync::Arc;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +21,7 @@ use spin::Mutex;
 use thiserror::Error;
 use virtio_drivers::{BufferDirection, Hal};
 
+use self::untranslated::Untranslated;
 use crate::shared::{GRANULE, Lent, Shares, Sharing, parts};
 
 /// How many slots there are.
@@ -103,10 +106,25 @@ impl<const N: usize> SlotHal<N> {
         device: Arc<Device<P>>,
         addresses: Arc<dyn Addresses>,
     ) -> Result<(), BindError> {
-        let slot = ALL.get(N).ok_or(BindError::NoSlot)?;
         let small = device.space().filter(|space| space.granule() <= GRANULE);
         small.ok_or(BindError::NotTranslated)?;
-        let sharing = Arc::new(Shares::new(device));
+        Self::give(Arc::new(Shares::new(device)), addresses)
+    }
+
+    /// Gives the slot to a device that no IOMMU serves, until it is released: a virtio-iommu, whose own
+    /// addresses are those of memory. Nothing keeps it from memory that was not shared with it.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind_untranslated<P: Platform>(
+        platform: P,
+        addresses: Arc<dyn Addresses>,
+    ) -> Result<(), BindError> {
+        Self::give(Arc::new(Untranslated::new(platform)), addresses)
+    }
+
+    fn give(sharing: Arc<dyn Sharing>, addresses: Arc<dyn Addresses>) -> Result<(), BindError> {
+        let slot = ALL.get(N).ok_or(BindError::NoSlot)?;
         let mut bound = slot.bound.lock();
         if bound.is_some() {
             return Err(BindError::Taken);

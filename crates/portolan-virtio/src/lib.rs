@@ -4,6 +4,7 @@
 //!   shares, and nothing else.
 //! * [`Translated`]: a transport that accepts `VIRTIO_F_ACCESS_PLATFORM`, without which a device goes past
 //!   the IOMMU.
+//! * [`ViommuQueues`]: a virtio-iommu's queues, for `portolan_hw::topology::Topology::enable_with`.
 //! * [`Addresses`]: what `virtio-drivers` asks of a kernel beyond `portolan`'s platform.
 //!
 //! A driver shares headers of 16 bytes that lie on a stack. A device that is not trusted
@@ -21,6 +22,8 @@ extern crate alloc;
 mod hal;
 mod shared;
 mod transport;
+mod viommu;
 
 pub use hal::{Addresses, BindError, ReleaseError, SLOTS, SlotHal};
 pub use transport::{NotTranslated, Translated};
+pub use viommu::ViommuQueues;

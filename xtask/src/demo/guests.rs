@@ -23,6 +23,8 @@ pub struct Guest {
     pub arguments: &'static [&'static str],
     /// The exit code of a kernel that ends well.
     pub good: i32,
+    /// How lines of the console have to begin, in this order.
+    pub said: &'static [&'static str],
     /// Events to be traced.
     pub traced: &'static [&'static str],
     /// What is counted.
@@ -49,25 +51,91 @@ const fn kinds(ours: &'static [&'static str], event: &'static str) -> Kinds {
     Kinds { ours, event }
 }
 
+/// What the kernel says where the unit records what it refuses.
+const RECORDED: &[&str] = &[
+    "not opened: refused, Blocked",
+    "mapped at ",
+    "taken back: refused, NotMapped",
+    "Strict, Untrusted: 768 requests",
+];
+
 /// All of them.
-pub const GUESTS: &[Guest] = &[Guest {
-    name: "x86-vtd",
-    step: "demo x86-vtd",
-    program: "qemu-system-x86_64",
-    variable: "PORTOLAN_QEMU_X86",
-    target: X86,
-    arguments: pc!("intel-iommu,intremap=off"),
-    good: 33,
-    traced: &["vtd_inv_desc*"],
-    kinds: &[
-        kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
-        kinds(&["cc_inv_dsc (device)"], "vtd_inv_desc_cc_devices"),
-        kinds(&["iotlb_inv_dsc (global)"], "vtd_inv_desc_iotlb_global"),
-        kinds(&["iotlb_inv_dsc (domain)"], "vtd_inv_desc_iotlb_domain"),
-        kinds(&["iotlb_inv_dsc (pages)"], "vtd_inv_desc_iotlb_pages"),
-        kinds(
-            &["inv_wait_dsc", "inv_wait_dsc (replaced)"],
-            "vtd_inv_desc_wait_sw",
-        ),
-    ],
-}];
+pub const GUESTS: &[Guest] = &[
+    Guest {
+        name: "x86-vtd",
+        step: "demo x86-vtd",
+        program: "qemu-system-x86_64",
+        variable: "PORTOLAN_QEMU_X86",
+        target: X86,
+        arguments: pc!("intel-iommu,intremap=off"),
+        good: 33,
+        said: RECORDED,
+        traced: &["vtd_inv_desc*"],
+        kinds: &[
+            kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
+            kinds(&["cc_inv_dsc (device)"], "vtd_inv_desc_cc_devices"),
+            kinds(&["iotlb_inv_dsc (global)"], "vtd_inv_desc_iotlb_global"),
+            kinds(&["iotlb_inv_dsc (domain)"], "vtd_inv_desc_iotlb_domain"),
+            kinds(&["iotlb_inv_dsc (pages)"], "vtd_inv_desc_iotlb_pages"),
+            kinds(
+                &["inv_wait_dsc", "inv_wait_dsc (replaced)"],
+                "vtd_inv_desc_wait_sw",
+            ),
+        ],
+    },
+    Guest {
+        name: "x86-amd",
+        step: "demo x86-amd",
+        program: "qemu-system-x86_64",
+        variable: "PORTOLAN_QEMU_X86",
+        target: X86,
+        arguments: pc!("amd-iommu"),
+        good: 33,
+        // Its event log stays empty.
+        said: &[
+            "not opened: refused",
+            "mapped at ",
+            "taken back: refused",
+            "Strict, Untrusted: 768 requests",
+        ],
+        traced: &["amdvi_*inval", "amdvi_completion_wait"],
+        kinds: &[
+            kinds(
+                &[
+                    "COMPLETION_WAIT",
+                    "COMPLETION_WAIT (fence)",
+                    "COMPLETION_WAIT (replaced)",
+                ],
+                "amdvi_completion_wait",
+            ),
+            kinds(&["INVALIDATE_DEVTAB_ENTRY"], "amdvi_devtab_inval"),
+            kinds(
+                &["INVALIDATE_IOMMU_PAGES", "INVALIDATE_IOMMU_PAGES (domain)"],
+                "amdvi_pages_inval",
+            ),
+            kinds(&["INVALIDATE_IOMMU_ALL"], "amdvi_all_inval"),
+        ],
+    },
+    Guest {
+        name: "x86-virtio",
+        step: "demo x86-virtio",
+        program: "qemu-system-x86_64",
+        variable: "PORTOLAN_QEMU_X86",
+        target: X86,
+        arguments: pc!("virtio-iommu-pci,romfile="),
+        good: 33,
+        said: RECORDED,
+        traced: &[
+            "virtio_iommu_attach",
+            "virtio_iommu_detach",
+            "virtio_iommu_map",
+            "virtio_iommu_unmap",
+        ],
+        kinds: &[
+            kinds(&["ATTACH"], "virtio_iommu_attach"),
+            kinds(&["DETACH"], "virtio_iommu_detach"),
+            kinds(&["MAP"], "virtio_iommu_map"),
+            kinds(&["UNMAP"], "virtio_iommu_unmap"),
+        ],
+    },
+];

@@ -122,7 +122,33 @@ fn boot(place: &Path, guest: &Guest, qemu: &Path, kernel: &Path) -> Result<(), S
             "the machine ended with {status}; QEMU's complaints are in {complaints}"
         ));
     }
+    said(&console, guest.said)?;
     image::check(&std::fs::read(&disk).map_err(error)?)?;
     let trace = std::fs::read_to_string(&trace).map_err(error)?;
     counts::check(&console, &trace, guest.kinds)
+}
+
+/// Whether the console has lines that begin so, in this order.
+fn said(console: &str, wanted: &[&str]) -> Result<(), String> {
+    let mut lines = console.lines();
+    let missing = wanted
+        .iter()
+        .find(|start| !lines.any(|line| line.starts_with(**start)));
+    match missing {
+        None => Ok(()),
+        Some(start) => Err(format!("the kernel did not say {start:?}, or too late")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::said;
+
+    #[test]
+    fn lines_have_to_come_in_their_order() {
+        let console = "RAM\none: a\ntwo: b\n";
+        assert_eq!(said(console, &["one", "two: b"]), Ok(()));
+        assert!(said(console, &["two", "one"]).is_err());
+        assert!(said(console, &["three"]).is_err());
+    }
 }

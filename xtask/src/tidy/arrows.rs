@@ -11,7 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan", &[]),
     ("portolan-hw", &["portolan"]),
     ("portolan-bare", &["portolan", "portolan-hw"]),
-    ("portolan-virtio", &["portolan"]),
+    ("portolan-virtio", &["portolan", "portolan-hw"]),
     ("portolan-model", &["portolan", "portolan-hw"]),
     ("portolan-qemu", &["portolan", "portolan-hw"]),
     ("portolan-linux", &["portolan", "portolan-hw"]),

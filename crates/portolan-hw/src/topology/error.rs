@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::amd::NotAnIommu;
 use crate::firmware::TableError;
+use crate::firmware::viot::Viommu;
 
 /// Why firmware's tables do not say what units there are.
 ///
@@ -15,7 +16,7 @@ use crate::firmware::TableError;
 #[non_exhaustive]
 pub enum TopologyError {
     /// No table describes units.
-    #[error("there is no DMAR, IORT or IVRS table")]
+    #[error("there is no DMAR, IORT, IVRS or VIOT table")]
     NoTable,
     /// A table is damaged.
     #[error(transparent)]
@@ -54,6 +55,14 @@ pub enum EnableError {
         /// Its registers.
         window: PhysRange,
         /// What became of it.
+        error: IommuError,
+    },
+    /// A virtio-iommu device.
+    #[error("virtio-iommu, {place:?}: {error}")]
+    Viommu {
+        /// Where the table says that it is.
+        place: Viommu,
+        /// What became of it, or of its transport; [`IommuError::Unsupported`] if that is missing.
         error: IommuError,
     },
     /// No memory to remember the unit.

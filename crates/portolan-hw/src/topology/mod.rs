@@ -1,11 +1,11 @@
 //! From firmware's tables to devices: which units there are, which of them serves a PCI function and
 //! by which stream, and what is reserved for it.
 //!
-//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi).
+//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu).
 //! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
 //!
-//! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 and virtio-iommu (an embedder enables
-//! them by their drivers and makes an [`IommuDomains`] of them), groups of functions
+//! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 (an embedder enables
+//! it by its driver, which is an [`IommuDomains`]), groups of functions
 //! that share a stream (aliases of bridges, functions without ACS), devices that are not PCI
 //! functions, and interrupt remapping.
 
@@ -15,6 +15,7 @@ mod iommus;
 mod iort;
 mod ivrs;
 mod memory;
+mod viot;
 
 pub use error::{EnableError, OpenError, TopologyError};
 pub use iommus::{DeviceOptions, Iommus};
@@ -29,6 +30,8 @@ use portolan::platform::{Platform, RawMemory};
 use crate::firmware::dmar::Dmar;
 use crate::firmware::iort::Iort;
 use crate::firmware::ivrs::Ivrs;
+use crate::firmware::viot::{Viommu, Viot};
+use crate::virtio::Transport;
 
 /// How units are enabled.
 ///
@@ -56,6 +59,7 @@ enum Kind {
     Dmar,
     Iort,
     Ivrs,
+    Viot,
 }
 
 /// What firmware says of a machine's units. It holds a copy of the table.
@@ -81,12 +85,14 @@ impl Topology {
                 Some(b"DMAR") => Kind::Dmar,
                 Some(b"IORT") => Kind::Iort,
                 Some(b"IVRS") => Kind::Ivrs,
+                Some(b"VIOT") => Kind::Viot,
                 _ => continue,
             };
             match kind {
                 Kind::Dmar => Dmar::parse(table).map(drop)?,
                 Kind::Iort => Iort::parse(table).map(drop)?,
                 Kind::Ivrs => Ivrs::parse(table).map(drop)?,
+                Kind::Viot => Viot::parse(table).map(drop)?,
             }
             let mut copy = Vec::new();
             copy.try_reserve_exact(table.len())
@@ -104,7 +110,7 @@ impl Topology {
     ///
     /// # Errors
     /// With the unit that was not enabled. Those before it are dropped: an SMMU is disabled then,
-    /// units of other kinds block all streams.
+    /// units of other kinds block all streams. A virtio-iommu needs [`Topology::enable_with`].
     pub fn enable<P: Platform>(
         self,
         platform: P,
@@ -114,7 +120,40 @@ impl Topology {
             Kind::Dmar => dmar::enable(&self.table, &platform, options)?,
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
             Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
+            Kind::Viot => viot::without_transport(&self.table)?,
         };
+        Ok(Iommus::new(self, platform, units))
+    }
+
+    /// As [`Topology::enable`], also of machines whose units are virtio-iommu devices: `transport`
+    /// starts the queues of the device at that place.
+    ///
+    /// ```no_run
+    /// # use portolan::platform::Platform;
+    /// # use portolan::iommu::IommuError;
+    /// # use portolan_hw::firmware::viot::Viommu;
+    /// # use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
+    /// # use portolan_hw::virtio::Transport;
+    /// # fn of<K: Platform, Q: Transport + Send + Sync + 'static>(
+    /// #     kernel: K, tables: &[&[u8]], start: fn(Viommu) -> Result<Q, IommuError>,
+    /// # ) -> Result<Iommus<K>, EnableError> {
+    /// let topology = Topology::from_acpi(tables.iter().copied())?;
+    /// topology.enable_with(kernel, Options::default(), start)
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Topology::enable`], and what `transport` says.
+    pub fn enable_with<P: Platform, T: Transport + Send + Sync + 'static>(
+        self,
+        platform: P,
+        options: Options,
+        transport: impl Fn(Viommu) -> Result<T, IommuError>,
+    ) -> Result<Iommus<P>, EnableError> {
+        if self.kind != Kind::Viot {
+            return self.enable(platform, options);
+        }
+        let units = viot::enable(&self.table, &platform, transport)?;
         Ok(Iommus::new(self, platform, units))
     }
 
@@ -129,6 +168,7 @@ impl Topology {
             Kind::Dmar => dmar::find(&self.table, platform, function),
             Kind::Iort => iort::find(&self.table, function),
             Kind::Ivrs => ivrs::find(&self.table, function),
+            Kind::Viot => viot::find(&self.table, function),
         }
     }
 }

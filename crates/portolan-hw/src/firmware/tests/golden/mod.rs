@@ -212,7 +212,7 @@ fn dmar_says_what_is_wrong_and_where() {
 }
 
 #[rustfmt::skip]
-pub(super) fn viot_bytes() -> Vec<u8> {
+pub(crate) fn viot_bytes() -> Vec<u8> {
     table(viot::SIGNATURE, &[
         5, 0, 48, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         // At 48: the unit 0:1.0.

@@ -1,0 +1,111 @@
+//! virtio-iommu devices by the VIOT table.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use portolan::addr::{PciFunction, StreamId};
+use portolan::iommu::IommuError;
+use portolan::platform::Platform;
+
+use super::{EnableError, Enabled, TopologyError, enable_all};
+use crate::firmware::viot::{Node, Viommu as Place, Viot};
+use crate::virtio::{Config, Transport, Viommu};
+
+/// The units, each with the offset of its node.
+fn units<'t>(
+    table: &Viot<'t>,
+) -> impl Iterator<Item = Result<(usize, Place), TopologyError>> + use<'t> {
+    table.nodes().filter_map(|node| match node {
+        Ok((offset, Node::Viommu(place))) => Some(Ok((offset, place))),
+        Ok(_) => None,
+        Err(error) => Some(Err(error.into())),
+    })
+}
+
+/// Starts all units of `table`, whose queues `transport` has.
+pub(super) fn enable<P: Platform, T: Transport + Send + Sync + 'static>(
+    table: &[u8],
+    platform: &P,
+    transport: impl Fn(Place) -> Result<T, IommuError>,
+) -> Result<Vec<Enabled>, EnableError> {
+    let table = Viot::parse(table)?;
+    enable_all(units(&table), |(_, place)| {
+        let queues = transport(place);
+        let unit =
+            queues.and_then(|queues| Viommu::start(queues, platform.clone(), Config::default()));
+        let unit = unit.map_err(|error| EnableError::Viommu { place, error })?;
+        let unit: Enabled = Arc::new(unit);
+        Ok(unit)
+    })
+}
+
+/// That the first unit of `table` has no transport.
+pub(super) fn without_transport(table: &[u8]) -> Result<Vec<Enabled>, EnableError> {
+    let table = Viot::parse(table)?;
+    enable_all(units(&table), |(_, place)| {
+        let error = IommuError::Unsupported;
+        Err(EnableError::Viommu { place, error })
+    })
+}
+
+/// The number of the unit of `function`, and its endpoint there.
+pub(super) fn find(
+    table: &[u8],
+    function: PciFunction,
+) -> Result<Option<(usize, StreamId)>, TopologyError> {
+    let table = Viot::parse(table)?;
+    for node in table.nodes() {
+        let (_, Node::PciRange(range)) = node? else {
+            continue;
+        };
+        let endpoint = range.endpoint_of(function.segment, function.requester);
+        let Some(endpoint) = endpoint else { continue };
+        for (number, unit) in units(&table).enumerate() {
+            if unit?.0 == usize::from(range.unit) {
+                return Ok(Some((number, endpoint)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::firmware::tests::golden::{table, viot_bytes};
+    use portolan::addr::{RequesterId, Segment};
+
+    #[test]
+    fn a_function_is_served_by_the_unit_that_its_range_names() {
+        let of = |table: &[u8], segment, id| {
+            let function = PciFunction {
+                segment: Segment::new(segment),
+                requester: RequesterId::new(id),
+            };
+            find(table, function)
+        };
+        let bytes = viot_bytes();
+        let first = |endpoint| Ok(Some((0, StreamId::new(endpoint))));
+        assert_eq!(of(&bytes, 2, 0x123), first(0x1023));
+        assert_eq!(of(&bytes, 3, 0x1ff), first(0x1_10ff));
+        assert_eq!(of(&bytes, 0, 0x123), Ok(None));
+        // The range names the second unit, or what is none.
+        for (named, found) in [(64, Some((1, StreamId::new(0x1023)))), (84, None)] {
+            let mut body = bytes[36..].to_vec();
+            body[84 - 36 + 16] = named;
+            let changed = table(*b"VIOT", &body);
+            assert_eq!(of(&changed, 2, 0x123), Ok(found), "{named}");
+        }
+    }
+
+    #[test]
+    fn a_unit_without_a_transport_is_named() {
+        let place = Place::Pci {
+            segment: Segment::new(0),
+            requester: RequesterId::of(0, 1, 0),
+        };
+        let error = IommuError::Unsupported;
+        let failed = without_transport(&viot_bytes());
+        assert_eq!(failed.err(), Some(EnableError::Viommu { place, error }));
+    }
+}
