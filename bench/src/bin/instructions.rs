@@ -132,8 +132,27 @@ fn main() -> ExitCode {
     }
 }
 
+/// The name of a report of the tracing hook's, backwards: so this program has it only if the
+/// library's code for reports is in it.
+const REPORT: [u8; 14] = *b"syhp_pamnu_amd";
+
+/// Whether this program has code for reports, which no platform of it wants.
+fn reports() -> std::io::Result<bool> {
+    let report = std::hint::black_box(REPORT);
+    let program = std::fs::read(std::env::current_exe()?)?;
+    let mut places = program.windows(report.len());
+    Ok(places.any(|bytes| bytes.iter().rev().eq(&report)))
+}
+
 fn check(rows: &[Row]) -> ExitCode {
     let mut status = ExitCode::SUCCESS;
+    match reports() {
+        Ok(false) => {}
+        found => {
+            eprintln!("instructions: a tracing hook that nobody wants is compiled: {found:?}");
+            status = ExitCode::FAILURE;
+        }
+    }
     for row in rows {
         let Some(budget) = row.budget else {
             eprintln!("instructions: {} has no budget", row.name);
@@ -280,6 +299,12 @@ mod tests {
         for scenario in all().iter().filter(|s| countable(s)) {
             assert!(BUDGETS.iter().any(|budget| budget.name == scenario.name));
         }
+    }
+
+    #[test]
+    fn the_report_is_one_of_the_library() {
+        let name = portolan::platform::TraceKind::Unmap.name();
+        assert!(name.bytes().rev().eq(REPORT));
     }
 
     #[test]

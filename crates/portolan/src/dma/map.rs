@@ -14,6 +14,7 @@ use super::mapping::{Mapping, Place};
 use super::premapped::Premapped;
 use super::quieting::Wait;
 use super::space::{DmaSpace, Waiting};
+use crate::addr::{Iova, IovaRange, PageSize};
 use crate::bounce::Fill;
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, MemoryKind, bytes_of};
@@ -73,7 +74,38 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_waiting(buffer, direction, Waiting::Allowed)
+        self.map_by(buffer, direction, Waiting::Allowed, None)
+    }
+
+    /// As [`Device::map`], with the page in which `buffer` begins at the address `page`: where a guest,
+    /// a device's firmware or a process that shares its addresses expects it. Pieces follow it as
+    /// everywhere. It is never put in the pool that stays mapped.
+    ///
+    /// Up to 512 pages take as many as the next power of two where `page` is aligned to that number, as
+    /// they do elsewhere: nothing else can be mapped right behind them.
+    ///
+    /// ```no_run
+    /// # use portolan::addr::Iova;
+    /// # use portolan::dma::{Buffer, Device, Direction, MapFailed, Mapping};
+    /// # use portolan::platform::Platform;
+    /// /// The boot image, where the card's firmware looks for it.
+    /// fn boot<P: Platform, B: Buffer>(card: &Device<P>, image: B) -> Result<Mapping<P, B>, MapFailed<P, B>> {
+    ///     card.map_at(image, Direction::ToDevice, Iova::new(0x100_0000))
+    /// }
+    /// ```
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// With the buffer; see [`MapError`]: [`MapError::Outside`], also for an address where no page, or
+    /// none that is aligned as the device's limits want it, begins; [`MapError::Taken`].
+    pub fn map_at<B: Buffer, D: DataDirection>(
+        &self,
+        buffer: B,
+        direction: D,
+        page: Iova,
+    ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
+        self.map_by(buffer, direction, Waiting::Allowed, Some(page))
     }
 
     /// As [`Device::map`], and never waits or touches the heap: for handlers that refill their
@@ -92,21 +124,22 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: B,
         direction: D,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
-        self.map_waiting(buffer, direction, Waiting::Refused)
+        self.map_by(buffer, direction, Waiting::Refused, None)
     }
 
     #[inline]
-    fn map_waiting<B: Buffer, D: DataDirection>(
+    fn map_by<B: Buffer, D: DataDirection>(
         &self,
         buffer: B,
         direction: D,
         waiting: Waiting,
+        page: Option<Iova>,
     ) -> Result<Mapping<P, B, D>, MapFailed<P, B>> {
         // Whatever panics from here on, a buffer that is mapped is not dropped.
         let buffer = ManuallyDrop::new(buffer);
         let settings = || self.settings.clone();
         let NotPlaced { error, held } =
-            match self.find_place(&*buffer, direction.direction(), waiting) {
+            match self.find_place(&*buffer, direction.direction(), waiting, page) {
                 Ok((place, copies)) => {
                     let mapping = Mapping::new(settings(), place, copies, buffer, direction);
                     mapping.trace_map();
@@ -129,15 +162,22 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: &B,
         direction: Direction,
         waiting: Waiting,
+        page: Option<Iova>,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
         if direction.device_writes() && !buffer.device_may_write() {
             return Err(MapError::ReadOnly.into());
         }
         match (self.translation, self.space()) {
             (Translation::Space(_), Some(space)) => {
-                self.place_in(space, buffer, direction, waiting)
+                self.place_in(space, buffer, direction, waiting, page)
             }
-            (Translation::Identity, _) => self.place_as_is(buffer, direction, waiting),
+            (Translation::Identity, _) => match page {
+                None => self.place_as_is(buffer, direction, waiting),
+                Some(page) => {
+                    let range = IovaRange::page(page, PageSize::of_lg2(0));
+                    Err(MapError::Outside { range }.into())
+                }
+            },
             (Translation::Blocked | Translation::Space(_), _) => Err(MapError::Blocked.into()),
         }
     }
@@ -149,12 +189,13 @@ impl<P: Cpus + Clone> Device<P> {
         buffer: &B,
         direction: Direction,
         waiting: Waiting,
+        page: Option<Iova>,
     ) -> Result<(Place, Option<Record>), NotPlaced> {
         if let Some(error) = space.failure() {
             return Err(MapError::Broken(error).into());
         }
         let access = direction.access_to(buffer.memory_kind());
-        if let Some(pool) = &self.settings.premapped {
+        if let (Some(pool), None) = (&self.settings.premapped, page) {
             if let Some(copies) = self.premapped_copies(buffer, pool, direction, waiting) {
                 return Ok((Place::Premapped, Some(copies)));
             }
@@ -171,7 +212,10 @@ impl<P: Cpus + Clone> Device<P> {
             }
         };
         let placed = match &list {
-            Ok(list) => space.place(list.as_slice(), access, &constraints, waiting),
+            Ok(list) => match page {
+                None => space.place(list.as_slice(), access, &constraints, waiting),
+                Some(page) => space.place_at(page, list.as_slice(), access, &constraints),
+            },
             Err(error) => Err((*error).into()),
         };
         match placed {

@@ -10,7 +10,6 @@ use super::{Constraints, DataDirection, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;
 use crate::iommu::DomainError;
-use crate::iova::{FreeError, IovaError};
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, Unowned};
 
@@ -122,19 +121,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             return Err(MapError::Broken(error));
         }
         let range = space.granules(range);
-        if !space.iova.window().covers(range) || range.last() > constraints.dma_mask {
-            return Err(MapError::Outside { range });
-        }
-        let mut set_aside = space.iova.reserve_free(range);
-        if let Err(FreeError::InUse { .. }) = set_aside {
-            // It may be free once it is quiet.
-            let _ = space.flush();
-            set_aside = space.iova.reserve_free(range);
-        }
-        set_aside.map_err(|error| match error {
-            FreeError::Memory => MapError::Iova(IovaError::Memory),
-            _ => MapError::Taken { range },
-        })?;
+        space.take_chosen(range, constraints, || space.iova.reserve_free(range))?;
         Ok(Self::of(space, range, Chosen::Caller, constraints))
     }
 

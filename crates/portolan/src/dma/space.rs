@@ -15,7 +15,7 @@ use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::Gather;
 use crate::iommu::{BoundDomain, Domain, IommuError};
-use crate::iova::{IovaError, IovaOptions, IovaSpace, IovaStats, Request};
+use crate::iova::{FreeError, IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::contract::{Buffer, MemoryKind, Unowned};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
@@ -320,10 +320,58 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         constraints: &Constraints,
         waiting: Waiting,
     ) -> Result<IovaRange, NotPlaced> {
+        let addresses = |bytes, limits: &Constraints| self.allocate(bytes, limits, waiting);
         match Layout::new(Iova::new(0), self.granule, constraints) {
-            layout if layout.is_dense() => self.place_dense(pieces, access, constraints, waiting),
-            layout => self.place_apart(pieces, access, constraints, waiting, layout),
+            layout if layout.is_dense() => {
+                self.place_dense(pieces, access, constraints, waiting, addresses)
+            }
+            layout => self.place_apart(pieces, access, constraints, waiting, addresses, layout),
         }
+    }
+
+    /// The same from the page at `page` on.
+    pub(super) fn place_at(
+        &self,
+        page: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        constraints: &Constraints,
+    ) -> Result<IovaRange, NotPlaced> {
+        let addresses = |bytes, limits: &Constraints| {
+            let granule = IovaRange::page(page, self.granule);
+            let aligned = page.is_aligned(limits.align.max(self.granule));
+            let range = IovaRange::from_len(page, bytes).filter(|_| aligned);
+            let range = range.ok_or(MapError::Outside { range: granule })?;
+            self.take_chosen(range, limits, || self.iova.alloc_at(range))?;
+            Ok(range)
+        };
+        let layout = Layout::new(Iova::new(0), self.granule, constraints);
+        let waiting = Waiting::Allowed;
+        match layout.is_dense() {
+            true => self.place_dense(pieces, access, constraints, waiting, addresses),
+            false => self.place_apart(pieces, access, constraints, waiting, addresses, layout),
+        }
+    }
+
+    /// Takes addresses that somebody chose; those that wait for an invalidation are waited for.
+    pub(super) fn take_chosen(
+        &self,
+        range: IovaRange,
+        constraints: &Constraints,
+        take: impl Fn() -> Result<(), FreeError>,
+    ) -> Result<(), MapError> {
+        if !self.iova.window().covers(range) || range.last() > constraints.dma_mask {
+            return Err(MapError::Outside { range });
+        }
+        let mut taken = take();
+        if let Err(FreeError::InUse { .. }) = taken {
+            let _ = self.flush();
+            taken = take();
+        }
+        taken.map_err(|error| match error {
+            FreeError::Memory => MapError::Iova(IovaError::Memory),
+            _ => MapError::Taken { range },
+        })
     }
 
     /// The same where pieces may have to lie apart.
@@ -334,6 +382,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         access: Access,
         constraints: &Constraints,
         waiting: Waiting,
+        addresses: impl FnOnce(u64, &Constraints) -> Result<IovaRange, MapError>,
         layout: Layout,
     ) -> Result<IovaRange, NotPlaced> {
         self.measure(pieces, constraints)?;
@@ -347,7 +396,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             align: constraints.align.max(layout.alignment(bytes)),
             ..*constraints
         };
-        self.place_dense(list.as_slice(), access, &constraints, waiting)
+        self.place_dense(list.as_slice(), access, &constraints, waiting, addresses)
     }
 
     /// Maps `pieces`, each in pages of its own, at contiguous addresses.
@@ -358,12 +407,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         access: Access,
         constraints: &Constraints,
         waiting: Waiting,
+        addresses: impl FnOnce(u64, &Constraints) -> Result<IovaRange, MapError>,
     ) -> Result<IovaRange, NotPlaced> {
         let bytes = self.measure(pieces, constraints)?;
         if waiting == Waiting::Refused && self.maps_owe == MapsOwe::Sync {
             return Err(MapError::WouldWait.into());
         }
-        let range = self.allocate(bytes, constraints, waiting)?;
+        let range = addresses(bytes, constraints)?;
         let mut owed = Gather::new();
         let access = self.granted(access);
         let mapped = self.domain.map_sg(range.start(), pieces, access, &mut owed);

@@ -59,6 +59,25 @@ impl<P: Cpus> IovaSpace<P> {
         })
     }
 
+    /// As [`IovaSpace::alloc`], of the addresses `range` with what such an allocation there is rounded
+    /// up to. [`IovaSpace::free`] takes them back.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`FreeError::Foreign`] if they are not whole granules of the space, [`FreeError::InUse`] if a part
+    /// is not free, [`FreeError::Memory`]; nothing is given out.
+    pub fn alloc_at(&self, range: IovaRange) -> Result<(), FreeError> {
+        self.reserve_free(self.block_of(range)?)?;
+        match &self.ledger {
+            None => Ok(()),
+            Some(ledger) => match self.enter(ledger, range, Heap::Use) {
+                Ok(_) => Ok(()),
+                Err(_) => Err(FreeError::Memory),
+            },
+        }
+    }
+
     /// Lets a range be given out that was set aside, all of which was free then.
     ///
     /// *Context.* Task.

@@ -169,7 +169,7 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// Enters a range that goes out; the room that this takes is allocated outside the lock.
     #[cold]
-    fn enter(
+    pub(super) fn enter(
         &self,
         ledger: &P::Lock<Ledger>,
         range: IovaRange,

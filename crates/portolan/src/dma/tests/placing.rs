@@ -3,12 +3,12 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
-use core::sync::atomic::AtomicUsize;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 use super::buffers::{Pages, unowned};
-use super::rig::{Rig, device_of};
-use crate::addr::{Iova, PageSize, PhysAddr, PhysRange};
-use crate::dma::{Constraints, MapError, Policy, ToDevice};
+use super::rig::{Rig, device_of, range};
+use crate::addr::{Iova, PageSize, PhysAddr, PhysRange, StreamId};
+use crate::dma::{Constraints, Device, MapError, NotMapped, Policy, ToDevice};
 use crate::table::Access;
 
 #[test]
@@ -84,4 +84,94 @@ fn buffers_keep_the_low_bits_that_a_device_uses() {
     };
     let refused = rig.space.map_range(unowned(memory), access, &limits);
     assert!(matches!(refused, Err(MapError::Iova(_))), "{refused:?}");
+}
+
+#[test]
+fn a_buffer_begins_in_the_page_that_was_chosen_and_its_addresses_come_back() {
+    for policy in [Policy::Strict, Policy::Deferred, Policy::Lazy] {
+        let rig = Rig::policy(policy);
+        let device = device_of(&rig, 1, Constraints::default());
+        let alive = Arc::new(AtomicUsize::new(0));
+        let map = |page: u64, bytes| {
+            let buffer = Pages::new(&alive, &[(0x5010, bytes)]);
+            let mapped = device.map_at(buffer, ToDevice, Iova::new(page));
+            mapped.map_err(|failed| failed.error)
+        };
+        let taken = |start, last| {
+            let range = range(start, last);
+            Some(MapError::Taken { range })
+        };
+        // One page; three, with the fourth to which they are rounded; and three that are not aligned.
+        for _ in 0..3 {
+            let one = map(0x20_0000, 0x10).unwrap();
+            assert_eq!(one.iova(), Iova::new(0x20_0010));
+            let three = map(0x30_0000, 0x2800).unwrap();
+            let found = rig.space.domain.translate(Iova::new(0x30_2000)).unwrap();
+            assert_eq!(found.pa.get(), 0x7000);
+            assert_eq!(map(0x30_3000, 1).err(), taken(0x30_3000, 0x30_3fff));
+            assert_eq!(map(0x2f_e000, 0x2800).err(), taken(0x2f_e000, 0x30_0fff));
+            three.unmap().ok().unwrap();
+            let odd = map(0x30_1000, 0x2800).unwrap();
+            odd.unmap().ok().unwrap();
+            // What waits for its invalidation is waited for.
+            let deferred = one.defer().ok().unwrap();
+            let again = map(0x20_0000, 0x10).unwrap();
+            assert!(deferred.try_reclaim().is_ok());
+            again.unmap().ok().unwrap();
+        }
+        rig.space.flush().unwrap();
+        assert_eq!(alive.load(Ordering::Relaxed), 0);
+        assert_eq!(rig.space.quarantine(), Default::default());
+        // Everything is free again.
+        let all = map(0x10_0000, 0x80_0000 - 0x10).unwrap();
+        all.unmap().ok().unwrap();
+    }
+}
+
+#[test]
+fn a_buffer_comes_back_that_cannot_lie_where_it_was_to() {
+    let rig = Rig::policy(Policy::Strict);
+    let limits = Constraints {
+        align: PageSize::SIZE_64K,
+        ..Constraints::default()
+    };
+    let device = device_of(&rig, 1, limits.address_bits(24));
+    let alive = Arc::new(AtomicUsize::new(0));
+    let refused = |device: &Device<_>, page: u64| {
+        let buffer = Pages::new(&alive, &[(0x5000, 0x2000)]);
+        let failed = device
+            .map_at(buffer, ToDevice, Iova::new(page))
+            .err()
+            .unwrap();
+        assert!(matches!(failed.value, NotMapped::Buffer(_)));
+        failed.error
+    };
+    let outside = |start, last| MapError::Outside {
+        range: range(start, last),
+    };
+    // Below the window, above what the device reaches, within a page, and within 64 KiB.
+    assert_eq!(refused(&device, 0xf_0000), outside(0xf_0000, 0xf_1fff));
+    assert_eq!(refused(&device, 0xff_f000), outside(0xff_f000, 0xff_ffff));
+    assert_eq!(
+        refused(&device, 0x100_0000),
+        outside(0x100_0000, 0x100_1fff)
+    );
+    assert!(matches!(
+        refused(&device, 0x20_0001),
+        MapError::Outside { .. }
+    ));
+    assert_eq!(refused(&device, 0x20_1000), outside(0x20_1000, 0x20_1fff));
+    assert!(matches!(
+        refused(&device, u64::MAX),
+        MapError::Outside { .. }
+    ));
+    let unit = rig.hardware.clone();
+    let plain = Constraints::default();
+    let identity = Device::identity(rig.cpus.clone(), unit, StreamId::new(2), plain).unwrap();
+    assert_eq!(refused(&identity, 0x5000), outside(0x5000, 0x5000));
+    assert_eq!(alive.load(Ordering::Relaxed), 0);
+    // Nothing was taken.
+    let all = Pages::new(&alive, &[(0, 0xf0_0000)]);
+    let all = device.map_at(all, ToDevice, Iova::new(0x10_0000)).ok();
+    all.unwrap().unmap().ok().unwrap();
 }

@@ -191,13 +191,15 @@ impl Driver {
             .map(|_| self.random.memory())
             .collect();
         let direction = self.random.direction();
+        let (page, way) = (self.random.iova(), self.random.below(3));
         let which = self.random.below(self.devices.len().max(1));
         let Some(device) = self.devices.get(which) else {
             return;
         };
         let buffer = Pages::new(&self.alive, &pieces);
-        let mapped = match self.random.below(2) {
+        let mapped = match way {
             0 => device.map(buffer, direction),
+            1 => device.map_at(buffer, direction, page),
             _ => device.try_map(buffer, direction),
         };
         match mapped.map_err(|failed| failed.value) {
