@@ -19,6 +19,25 @@ use crate::firmware::ivrs::{
 use crate::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
 
 /// How a unit is to be driven.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU64;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, TableMem};
+/// # use portolan_hw::amd::{AmdVi, Capability, Config};
+/// /// A unit of one bus, by the capability block in its configuration space.
+/// fn open<R, M, C: Cpus>(
+///     registers: R, memory: M, cpus: C, capability: Capability,
+/// ) -> Result<AmdVi<R, M, C>, IommuError>
+/// where
+///     R: Mmio + Send + Sync + 'static,
+///     M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
+/// {
+///     let mut config = Config::default();
+///     config.streams_lg2 = 8;
+///     AmdVi::enable(registers, memory, cpus, capability, config)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {

@@ -31,6 +31,21 @@ pub enum WhenDisabled {
 }
 
 /// How a unit is to be run.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU64;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+/// # use portolan_hw::smmuv2::{Config, SmmuV2, WhenDisabled};
+/// /// A unit whose devices reach nothing once it is off.
+/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+///     registers: R, memory: M, cpus: C,
+/// ) -> Result<SmmuV2<R, M, C>, IommuError> {
+///     let mut config = Config::default();
+///     config.when_disabled = WhenDisabled::Abort;
+///     SmmuV2::enable(registers, memory, cpus, config)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {

@@ -71,6 +71,22 @@ impl RegisterPages {
 /// How a unit is to be run.
 ///
 /// *Context.* Interrupt: a value.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU64;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+/// # use portolan_hw::smmuv3::{Config, Smmu, Want};
+/// /// A unit that is waited for no longer than a tenth of a second.
+/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+///     registers: R, memory: M, cpus: C,
+/// ) -> Result<Smmu<R, M, C>, IommuError> {
+///     let mut config = Config::default();
+///     config.limit = Nanos::from_millis(100);
+///     config.page_requests = Want::IfThere;
+///     Smmu::enable(registers, memory, cpus, config)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {

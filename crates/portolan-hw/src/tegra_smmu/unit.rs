@@ -26,6 +26,19 @@ use crate::firmware::reservations::Reservations;
 pub type TegraDomain<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>;
 
 /// How a unit is to be driven.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU32;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, TableMem};
+/// # use portolan_hw::tegra_smmu::{Chip, Config, TegraSmmu};
+/// /// The unit of a Tegra X1.
+/// fn open<R: Mmio, M: TableMem<AtomicU32>, C: Cpus>(
+///     registers: R, memory: M, cpus: C,
+/// ) -> Result<TegraSmmu<R, M, C>, IommuError> {
+///     TegraSmmu::enable(registers, memory, cpus, Config::of(Chip::Tegra210))
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {

@@ -26,6 +26,20 @@ pub(super) const BATCH: usize = 16;
 pub(super) type Outcomes = ArrayVec<Result<(), IommuError>, BATCH>;
 
 /// What the embedder decides.
+///
+/// ```no_run
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Nanos};
+/// # use portolan_hw::virtio::{Config, Transport, Viommu};
+/// /// A device behind a transport that the embedder has.
+/// fn open<T: Transport + Send + Sync, C: Cpus>(
+///     transport: T, cpus: C,
+/// ) -> Result<Viommu<T, C>, IommuError> {
+///     let mut config = Config::default();
+///     config.turn_timeout = Nanos::from_millis(100);
+///     Viommu::start(transport, cpus, config)
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Config {

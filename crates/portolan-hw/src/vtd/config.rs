@@ -10,6 +10,22 @@ use super::structures::Mode;
 use crate::firmware::reservations::Reservations;
 
 /// How a unit is to be driven.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU64;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+/// # use portolan_hw::vtd::{Config, Mode, Vtd};
+/// /// A unit with PASIDs, that is waited for no longer than a tenth of a second.
+/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+///     registers: R, memory: M, cpus: C,
+/// ) -> Result<Vtd<R, M, C>, IommuError> {
+///     let mut config = Config::default();
+///     config.mode = Mode::Scalable;
+///     config.limit = Nanos::from_millis(100);
+///     Vtd::enable(registers, memory, cpus, config)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {

@@ -97,6 +97,17 @@ pub struct PoolUse {
 ///
 /// Each CPU has a home area, where it looks first; the others follow in order, each once.
 ///
+/// ```no_run
+/// # use portolan::addr::PhysRange;
+/// # use portolan::bounce::{Pool, PoolError, PoolOptions};
+/// # use portolan::platform::Platform;
+/// /// A pool in the lowest memory, for cards that reach no other.
+/// fn low<P: Platform>(platform: P, memory: PhysRange) -> Result<Pool<P>, PoolError> {
+///     let options = PoolOptions::for_cpus(&platform);
+///     Pool::new(platform, memory, options)
+/// }
+/// ```
+///
 /// *Locking.* None with [`LockFree`] areas, which every pool of this library has. `A` is for others,
 /// to compare with.
 ///

@@ -43,6 +43,24 @@ impl Default for IoasOptions {
 
 /// The memory that devices of one domain may use.
 ///
+/// ```no_run
+/// # use portolan::addr::IovaRange;
+/// # use portolan::demand::{Ioas, IoasOptions, Pager, RegionError, RegionOptions, Residency};
+/// # use portolan::iommu::Domain;
+/// # use portolan::platform::Platform;
+/// # use portolan::table::Access;
+/// # use std::sync::Arc;
+/// /// A guest's memory, of which a device reaches what it asks for, when it does.
+/// fn guest<D: Domain, O: Pager, P: Platform>(
+///     domain: Arc<D>, memory: O, range: IovaRange, platform: P,
+/// ) -> Result<Ioas<D, O, P>, RegionError> {
+///     let space = Ioas::new(domain, platform, IoasOptions::default());
+///     let (access, hold) = (Access::READ | Access::WRITE, Residency::OnDemand);
+///     space.add_region(&RegionOptions { range, access, hold }, memory)?;
+///     Ok(space)
+/// }
+/// ```
+///
 /// *Locking.* Methods may be called from any CPU. While a lock is held nothing is waited for, mapped,
 /// unmapped or allocated, and the owner is not called. Nobody else maps in the domain where regions
 /// are.

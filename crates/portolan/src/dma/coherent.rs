@@ -16,6 +16,19 @@ use crate::table::Access;
 
 /// Memory for descriptor rings and the like, mapped for reading and writing.
 ///
+/// ```no_run
+/// # use core::sync::atomic::Ordering;
+/// # use portolan::dma::{Coherent, Device, MapError};
+/// # use portolan::platform::Platform;
+/// /// A ring of 256 descriptors, all of them the driver's.
+/// fn ring<P: Platform>(card: &Device<P>) -> Result<Coherent<P>, MapError> {
+///     let ring = card.coherent(256 * 16)?;
+///     ring.words()[0].store(1, Ordering::Release);
+///     // ... ring.iova() goes into the card's register ...
+///     Ok(ring)
+/// }
+/// ```
+///
 /// *Context.* Interrupt, but for [`Device::coherent`] and dropping it.
 ///
 /// *Drop.* Task. It is unmapped, waited for whatever the policy, and freed; if the hardware does not

@@ -59,6 +59,18 @@ impl CopyWhen {
 }
 
 /// Copying for one device.
+///
+/// ```no_run
+/// # use portolan::bounce::{BouncePool, Fill};
+/// # use portolan::dma::{CopyWhen, Copying, Device};
+/// # use portolan::platform::Platform;
+/// # use std::sync::Arc;
+/// /// Buffers of up to 1 KiB are copied, since that costs less than to map them.
+/// fn copied<P: Platform>(card: Device<P>, pool: Arc<dyn BouncePool>) -> Device<P> {
+///     let (when, fill) = (CopyWhen::UpTo(1024), Fill::Buffer);
+///     card.with_copies(Copying { pool, when, fill })
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Copying {
     /// Where copies lie.

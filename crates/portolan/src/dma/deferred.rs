@@ -19,6 +19,18 @@ use crate::platform::contract::{Buffer, bytes_of};
 /// A buffer that was unmapped, and that devices may reach until it is reclaimed: its invalidation is
 /// deferred, so that one can be for many.
 ///
+/// ```no_run
+/// # use portolan::dma::{Buffer, Deferred, Mapping};
+/// # use portolan::platform::Platform;
+/// /// A handler of interrupts unmaps what the card has filled; a worker has the buffers.
+/// fn filled<P: Platform, B: Buffer>(done: Mapping<P, B>, waiting: &mut Vec<Deferred<P, B>>) {
+///     waiting.extend(done.defer().ok());
+/// }
+/// fn next<P: Platform, B: Buffer>(waiting: &mut Vec<Deferred<P, B>>) -> Option<B> {
+///     waiting.pop()?.reclaim().ok()
+/// }
+/// ```
+///
 /// *Drop.* Interrupt. One that no device reaches any more gives its buffer and its addresses back; of
 /// any other the buffer is never freed, and [`DmaSpace::quarantine`](super::DmaSpace::quarantine)
 /// counts it.

@@ -39,6 +39,18 @@ pub enum OldMappings {
 
 /// One stream of a unit, or its requests with one PASID, and what it may reach.
 ///
+/// ```no_run
+/// # use portolan::addr::StreamId;
+/// # use portolan::dma::{Constraints, Device, DeviceError, DmaSpace};
+/// # use portolan::platform::Platform;
+/// # use std::sync::Arc;
+/// /// A card that sends 32 bits of an address.
+/// fn open<P: Platform>(space: Arc<DmaSpace<P>>) -> Result<Device<P>, DeviceError> {
+///     let limits = Constraints::default().address_bits(32);
+///     Device::translated(space, StreamId::new(0x300), limits)
+/// }
+/// ```
+///
 /// A stream has one device at a time: [`Device::move_to`] moves it to another space. One that is
 /// made for the stream beside another is refused in the same space, and in another blocked when the
 /// other one is dropped.

@@ -6,6 +6,12 @@ use crate::platform::contract::MemoryKind;
 use crate::table::Access;
 
 /// Which way bytes go.
+///
+/// ```
+/// use portolan::dma::{DataDirection, Direction, ToDevice};
+/// assert_eq!(ToDevice.direction(), Direction::ToDevice);
+/// assert!(Direction::Bidirectional.device_writes());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The device reads.

@@ -55,6 +55,22 @@ struct Parts<P: Cpus + Clone, B, D> {
 /// [`Mapping::sync_for_cpu`] and [`Mapping::sync_for_device`]. End a mapping with
 /// [`Mapping::defer`] or [`Mapping::unmap`] once the device is done.
 ///
+/// ```no_run
+/// # use portolan::dma::{Buffer, Device, Mapping, ToDevice, UnmapError};
+/// # use portolan::platform::Platform;
+/// /// Sends a packet whose last byte the driver fills in, and gives its buffer back.
+/// fn send<P: Platform, B: Buffer>(card: &Device<P>, packet: B) -> Result<B, UnmapError> {
+///     let mut sent = card.map(packet, ToDevice).expect("addresses and table pages");
+///     sent.write(63, &[0xff]).expect("the buffer has 64 bytes");
+///     sent.sync_for_device();
+///     for segment in sent.segments() {
+///         // ... segment.iova and segment.bytes go into a descriptor ...
+///     }
+///     // ... the card says that it is done ...
+///     sent.unmap().map_err(|failed| failed.error)
+/// }
+/// ```
+///
 /// `D` is the direction: a value of [`Direction`], or a type such as
 /// [`ToDevice`](super::ToDevice), so that a signature says it.
 ///

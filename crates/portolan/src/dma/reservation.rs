@@ -38,6 +38,22 @@ pub enum LinkError {
 
 /// A range of addresses into which pieces are linked one after the other.
 ///
+/// ```no_run
+/// # use portolan::dma::{Constraints, DmaSpace, FromDevice, Reservation, Unowned};
+/// # use portolan::platform::Platform;
+/// # use std::sync::Arc;
+/// /// A frame buffer of pieces that come one after the other.
+/// fn frame<P: Platform>(space: Arc<DmaSpace<P>>, pieces: Vec<Unowned>) -> Reservation<P> {
+///     let frame = Reservation::new(space, 8 << 20, &Constraints::default());
+///     let mut frame = frame.expect("addresses");
+///     for piece in pieces {
+///         frame.link(piece, FromDevice).expect("room for 8 MiB");
+///     }
+///     frame.sync().expect("hardware that completes");
+///     frame
+/// }
+/// ```
+///
 /// Pieces can be reached once [`Reservation::sync`] has returned.
 ///
 /// *Drop.* Atomic. Without [`Reservation::unlink`] linked pieces stay mapped, its addresses stay

@@ -117,6 +117,19 @@ enum MapsOwe {
 
 /// A domain, the addresses in it, and what waits for its invalidation.
 ///
+/// ```no_run
+/// # use portolan::dma::{DmaSpace, Policy, SpaceError, SpaceOptions};
+/// # use portolan::iommu::BoundDomain;
+/// # use portolan::platform::Platform;
+/// # use std::sync::Arc;
+/// /// A space for devices whose drivers reclaim many buffers at once.
+/// fn space<P: Platform>(domain: BoundDomain, platform: P) -> Result<Arc<DmaSpace<P>>, SpaceError> {
+///     let mut options = SpaceOptions::default();
+///     options.policy = Policy::Deferred;
+///     DmaSpace::new(domain, platform, &options).map(Arc::new)
+/// }
+/// ```
+///
 /// *Locking.* Each CPU has its own addresses and its own queue; CPUs meet where those run out. No
 /// lock is held while hardware is waited for.
 ///

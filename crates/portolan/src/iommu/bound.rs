@@ -10,6 +10,14 @@ use crate::addr::{Pasid, StreamId};
 
 /// A domain and its unit. Here the types of a driver are erased: what is made of it, such as a
 /// [`DmaSpace`](crate::dma::DmaSpace), does not name them.
+///
+/// ```no_run
+/// # use portolan::iommu::{Attach, BoundDomain, Domain};
+/// # use std::sync::Arc;
+/// fn bind<U: Attach<D> + 'static, D: Domain + 'static>(unit: Arc<U>, domain: D) -> BoundDomain {
+///     BoundDomain::new(unit, Arc::new(domain))
+/// }
+/// ```
 pub struct BoundDomain {
     unit: Arc<dyn Iommu>,
     domain: Arc<dyn Domain>,

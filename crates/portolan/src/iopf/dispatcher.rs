@@ -23,6 +23,26 @@ use crate::platform::{Cpus, Lock, Nanos};
 /// [`Dispatcher::queue`]; one CPU or many call [`Dispatcher::serve`], and somebody calls
 /// [`Dispatcher::expire`] when it says so.
 ///
+/// ```no_run
+/// # use portolan::addr::{IovaRange, StreamId};
+/// # use portolan::iopf::{Bounds, Dispatcher, Handler, RawPageRequest, Responder};
+/// # use portolan::platform::Platform;
+/// # use std::sync::Arc;
+/// /// One card, whose requests `memory` serves.
+/// fn serve<P: Platform, R: Responder>(
+///     platform: P, unit: R, card: StreamId, reach: IovaRange, memory: Arc<dyn Handler>,
+///     mut next: impl FnMut() -> Option<RawPageRequest>,
+/// ) -> Result<(), R::Error> {
+///     let requests = Dispatcher::new(platform, unit, Bounds::default()).expect("heap memory");
+///     requests.register(card, None, reach, memory).expect("a card that nobody serves");
+///     while let Some(request) = next() {
+///         requests.accept(request)?;
+///         while requests.serve()?.is_some() {}
+///     }
+///     Ok(())
+/// }
+/// ```
+///
 /// Each group gets one response: by its handler, or, if that is not to be, by whoever finds out
 /// ([`Cause`](super::Cause)). When it is dropped, all groups are answered.
 pub struct Dispatcher<P: Cpus, R: Responder> {

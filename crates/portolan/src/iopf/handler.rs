@@ -62,6 +62,18 @@ impl<'a> Group<'a> {
 /// other groups may be handled at the same time. If its address space is unregistered meanwhile,
 /// its response is dropped, since the device has got one.
 ///
+/// ```
+/// # use portolan::iopf::{Group, Handler, Response};
+/// /// Nothing may fault: the device is to stop.
+/// struct Pinned;
+/// impl Handler for Pinned {
+///     fn handle(&self, group: &Group<'_>) -> Response {
+///         let _told = (group.stream(), group.requests().len());
+///         Response::Invalid
+///     }
+/// }
+/// ```
+///
 /// *Context.* Task, unless the implementer promises more: it is called by
 /// [`Dispatcher::serve`](super::Dispatcher::serve) alone, never by what takes requests in.
 pub trait Handler: Send + Sync {

@@ -71,6 +71,21 @@ pub enum Checks {
 
 /// Addresses for all CPUs.
 ///
+/// ```no_run
+/// # use portolan::addr::{Iova, IovaRange, PageSize};
+/// # use portolan::iova::{IovaError, IovaOptions, IovaSpace, Request};
+/// # use portolan::platform::Platform;
+/// /// 64 KiB for a card that sends 32 bits of an address.
+/// fn addresses<P: Platform>(platform: P, window: IovaRange) -> Result<(), IovaError> {
+///     let space = IovaSpace::new(platform, window, PageSize::SIZE_4K, IovaOptions::default())?;
+///     let (bytes, align, limit) = (0x1_0000, PageSize::SIZE_4K, Iova::new(0xffff_ffff));
+///     let range = space.alloc(&Request { bytes, align, limit })?;
+///     // ... mapped, used, unmapped and invalidated ...
+///     space.free(range).expect("what was given out");
+///     Ok(())
+/// }
+/// ```
+///
 /// *Locking.* One lock for each CPU's cache, which others take only when nothing is left; one for
 /// each depot; one for the ranges. None is held while another is waited for, and no heap memory is
 /// taken or freed under one.
