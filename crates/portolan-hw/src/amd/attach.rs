@@ -7,56 +7,21 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
-use portolan::addr::{InvalTag, Iova, IovaRange, StreamId};
+use portolan::addr::StreamId;
 use portolan::iommu::{
-    Attach, AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedKind, ReservedRegion,
+    Attach, AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
 };
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
-use portolan::table::PageTable;
-use portolan::table::format::AmdV1;
 
 use super::command::{self, Counted};
 use super::device_table::{BLOCKED, Forget, Memory};
 use super::shared::Shared;
-use super::spec::ADDRESS;
-use super::spec::entry::{DOMAIN, IR, IW, MODE};
+use super::spec::entry::{DOMAIN, IR, IW};
+use super::streams::{Attachment, Streams, entry_of};
 use super::unit::{AmdDomain, AmdVi, PASS};
-use crate::chassis::book;
-
-/// An attachment, by the domain identifier in its entry.
-pub(super) type Attachment = book::Attachment<u16>;
-
-/// Which stream is attached to what.
-pub(super) type Streams = book::Streams<u16, u16, ()>;
-
-/// Addresses that are never translated: interrupt messages, and the range that HyperTransport has for
-/// itself.
-const WINDOWS: [(ReservedKind, u64, u64); 2] = [
-    (ReservedKind::Interrupts, 0xfee0_0000, 0xfeef_ffff),
-    (ReservedKind::Unusable, 0xfd_0000_0000, 0xff_ffff_ffff),
-];
-
-/// The same as reserved regions.
-pub(super) fn windows() -> impl Iterator<Item = ReservedRegion> {
-    WINDOWS.into_iter().filter_map(|(kind, start, last)| {
-        let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
-        Some(ReservedRegion { range, kind })
-    })
-}
 
 /// The entry of a stream that is nowhere.
 const NOWHERE: Memory = [BLOCKED, 0];
-
-/// The entry of a stream that `table` translates, tagged by `context`.
-pub(super) fn entry_of<M: TableMem<AtomicU64>>(
-    table: &PageTable<AmdV1, M>,
-    context: InvalTag,
-) -> Memory {
-    let root = table.root().get() & ADDRESS;
-    let levels = table.format().levels.count();
-    let word = BLOCKED | IR | IW | MODE.at(levels.into()) | root;
-    [word, DOMAIN.at(command::domain_of(context).into())]
-}
 
 /// What hardware has to forget when `stream` leaves the domain `id`: the entry, and then, so that
 /// nothing is cached again from what is stale, the translations.

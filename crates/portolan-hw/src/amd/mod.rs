@@ -14,6 +14,7 @@ mod queue;
 pub mod refusal;
 mod shared;
 pub mod spec;
+mod streams;
 mod takeover;
 mod unit;
 mod unity;

@@ -13,7 +13,6 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{AmdLevels, AmdV1};
 
-use super::attach::{Attachment, Streams, windows};
 use super::capability::Capability;
 use super::command;
 use super::config::Config;
@@ -24,6 +23,7 @@ use super::events::Events;
 use super::features::Features;
 use super::queue;
 use super::shared::{AmdQueue, DOMAINS, Shared};
+use super::streams::{Attachment, Streams, windows};
 use super::takeover::{start, stop_rings, turn_off};
 use super::unity;
 use crate::chassis::Ring;

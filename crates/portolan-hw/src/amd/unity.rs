@@ -14,10 +14,10 @@ use portolan::platform::{Cpus, TableMem};
 use portolan::table::format::{AmdLevels, AmdV1};
 use portolan::table::{Access, MapError, PageTable};
 
-use super::attach::entry_of;
 use super::config::Config;
 use super::device_table::DeviceTable;
 use super::features::Features;
+use super::streams::entry_of;
 use crate::firmware::ivrs::Devices;
 use crate::firmware::reservations::Reserved;
 use crate::ids::Ids;

@@ -66,14 +66,6 @@ impl Stalling {
     }
 }
 
-/// Where the search for faults goes on.
-#[derive(Debug, Default)]
-pub(super) struct Search {
-    next: usize,
-    /// Records that were lost and not yet told.
-    lost: u32,
-}
-
 /// A record, and whether there were more.
 struct Found {
     record: FaultRecord,

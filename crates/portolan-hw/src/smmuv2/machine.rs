@@ -1,9 +1,9 @@
 //! Registers, table memory and time of one unit, and what is done with them everywhere.
 
+use super::config::Config;
 use super::counts::{Counters, WriteKind};
 use super::features::Features;
 use super::spec::{bank, global};
-use super::unit::Config;
 use crate::chassis::{Present, wait_for};
 use portolan::iommu::{Awaited, IommuError};
 use portolan::platform::{Cpus, Mmio, Nanos};

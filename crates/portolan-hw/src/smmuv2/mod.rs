@@ -18,6 +18,7 @@
 //! translation operations, broadcast invalidation by processors, performance monitors.
 
 mod attach;
+mod config;
 mod counts;
 mod domain;
 mod faults;
@@ -34,6 +35,7 @@ mod tests;
 mod unit;
 
 pub use crate::chassis::arm::Has;
+pub use config::{Config, WhenDisabled};
 pub use counts::{WriteCounts, WriteKind};
 pub use domain::{DomainOptions, FirstStage, SecondStage};
 pub use faults::{OnFault, Stalled};
@@ -41,4 +43,4 @@ pub use features::{Features, Selection};
 pub use implementation::{Implementation, Inherited, Prefetch, WaitForSafe};
 pub use shared::SmmuV2Queue;
 pub use streams::GroupError;
-pub use unit::{Config, SmmuV2, WhenDisabled};
+pub use unit::SmmuV2;

@@ -9,6 +9,7 @@
 //!
 //! *Context.* Task.
 
+use super::config::Config;
 use super::counts::WriteKind;
 use super::features::Selection;
 use super::implementation::{Implementation, Inherited, Prefetch, Watched};
@@ -16,7 +17,6 @@ use super::machine::{Bank, Machine};
 use super::spec::bank::{self, actlr};
 use super::spec::global::{self, acr, cr0, id7, s2cr, smr};
 use super::streams::{Group, Groups, Kept, Mapping, Streams, To};
-use super::unit::Config;
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio};
 

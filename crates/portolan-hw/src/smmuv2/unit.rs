@@ -1,12 +1,13 @@
 //! The unit: taken over, and disabled again.
 //!
 //! IHI 0062, reset and initialisation. Everything is blocked before translation is turned on, but
-//! for streams that [`Inherited::PassThrough`] leaves as they are. A unit that translated before
-//! goes on translating meanwhile: see [`take_over`].
+//! for streams that [`Inherited::PassThrough`](super::Inherited::PassThrough) leaves as they are. A
+//! unit that translated before goes on translating meanwhile: see [`take_over`].
 
+use super::config::{Config, WhenDisabled};
 use super::counts::WriteCounts;
 use super::features::Features;
-use super::implementation::{Implementation, Inherited, Prefetch};
+use super::implementation::Prefetch;
 use super::machine::Machine;
 use super::shared::{Shared, SmmuV2Queue};
 use super::spec::global::{self, cr0};
@@ -14,67 +15,18 @@ use super::streams::{Groups, Mapping, To};
 use super::take_over;
 use crate::chassis::book::{Attachment, Book, Streams};
 use crate::firmware::reservations::Reservations;
-use crate::overrides::CoherencyOverride;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use portolan::iommu::{AttachError, IommuError};
-use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
+use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
-/// What becomes of accesses after the unit was disabled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhenDisabled {
-    /// They fault.
-    Abort,
-    /// They pass through.
-    Bypass,
-}
-
-/// How a unit is to be run.
-///
-/// ```no_run
-/// # use core::sync::atomic::AtomicU64;
-/// # use portolan::iommu::IommuError;
-/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
-/// # use portolan_hw::smmuv2::{Config, SmmuV2, WhenDisabled};
-/// /// A unit whose devices reach nothing once it is off.
-/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
-///     registers: R, memory: M, cpus: C,
-/// ) -> Result<SmmuV2<R, M, C>, IommuError> {
-///     let mut config = Config::default();
-///     config.when_disabled = WhenDisabled::Abort;
-///     SmmuV2::enable(registers, memory, cpus, config)
-/// }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Config {
-    /// Longest wait for anything that the unit has to do.
-    pub limit: Nanos,
-    /// Whose unit it is.
-    pub implementation: Implementation,
-    /// Whether tables are read through the processors' caches, as firmware has it.
-    pub coherency: CoherencyOverride,
-    /// What becomes of streams that somebody set up before; as the implementation has it if `None`.
-    pub inherited: Option<Inherited>,
-    /// After [`SmmuV2::disable`].
-    pub when_disabled: WhenDisabled,
-    /// What firmware reserves for streams: memory that their devices use (RMR nodes:
-    /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
-    pub reserved: Reservations,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            limit: Nanos::from_millis(1_000),
-            implementation: Implementation::Arm,
-            coherency: CoherencyOverride::AsRegistersSay,
-            inherited: None,
-            when_disabled: WhenDisabled::Abort,
-            reserved: Reservations::default(),
-        }
-    }
+/// Where the search for faults goes on.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    pub(super) next: usize,
+    /// Records that were lost and not yet told.
+    pub(super) lost: u32,
 }
 
 /// A unit that translates.
@@ -97,7 +49,7 @@ pub struct SmmuV2<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     prefetch: Prefetch,
     /// Groups of streams by the number of their registers.
     pub(super) book: Book<C, usize, To, Groups>,
-    pub(super) search: Guarded<C, super::faults::Search>,
+    pub(super) search: Guarded<C, Search>,
     pub(super) stopped: AtomicBool,
     config: Config,
 }

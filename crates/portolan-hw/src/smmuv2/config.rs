@@ -1,0 +1,64 @@
+//! What the embedder decides about a unit.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use super::implementation::{Implementation, Inherited};
+use crate::firmware::reservations::Reservations;
+use crate::overrides::CoherencyOverride;
+use portolan::platform::Nanos;
+
+/// What becomes of accesses after the unit was disabled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenDisabled {
+    /// They fault.
+    Abort,
+    /// They pass through.
+    Bypass,
+}
+
+/// How a unit is to be run.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU64;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+/// # use portolan_hw::smmuv2::{Config, SmmuV2, WhenDisabled};
+/// /// A unit whose devices reach nothing once it is off.
+/// fn open<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+///     registers: R, memory: M, cpus: C,
+/// ) -> Result<SmmuV2<R, M, C>, IommuError> {
+///     let mut config = Config::default();
+///     config.when_disabled = WhenDisabled::Abort;
+///     SmmuV2::enable(registers, memory, cpus, config)
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Config {
+    /// Longest wait for anything that the unit has to do.
+    pub limit: Nanos,
+    /// Whose unit it is.
+    pub implementation: Implementation,
+    /// Whether tables are read through the processors' caches, as firmware has it.
+    pub coherency: CoherencyOverride,
+    /// What becomes of streams that somebody set up before; as the implementation has it if `None`.
+    pub inherited: Option<Inherited>,
+    /// After [`SmmuV2::disable`](super::SmmuV2::disable).
+    pub when_disabled: WhenDisabled,
+    /// What firmware reserves for streams: memory that their devices use (RMR nodes:
+    /// [`Iort::reserved`](crate::firmware::iort::Iort::reserved)), doorbells of their messages.
+    pub reserved: Reservations,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limit: Nanos::from_millis(1_000),
+            implementation: Implementation::Arm,
+            coherency: CoherencyOverride::AsRegistersSay,
+            inherited: None,
+            when_disabled: WhenDisabled::Abort,
+            reserved: Reservations::default(),
+        }
+    }
+}
