@@ -1,16 +1,14 @@
-//! Taking and giving back addresses, by one thread or two, in the library and in a peer.
+//! Taking and giving back addresses, by one thread or two: in the library, in Linux's code, and in
+//! other crates.
 
-use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
 
-use portolan::addr::{CpuId, Iova, IovaRange, PageSize};
+use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::iova::{IovaOptions, IovaSpace, Request};
-use portolan::platform::{Clock, Nanos, SpinCpus};
 
-use crate::linux_like::LinuxLike;
+use crate::linux::{self, OnCpu};
+use crate::threads::{Threads, Together, cpus};
 use crate::{Failure, Workload};
 
 /// Pairs of calls in one pass.
@@ -20,29 +18,10 @@ const PAIRS_EACH: u64 = 100_000;
 /// Ranges that are out while others come and go.
 const OUT: usize = 4096;
 const PAGE: u64 = 4096;
+/// The last address that a device with 48 bits reaches.
+const LAST: u64 = (1 << 48) - 1;
 
-thread_local! {
-    static CPU: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Time is not asked for.
-#[derive(Debug)]
-pub struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Nanos {
-        Nanos::new(0)
-    }
-}
-
-/// CPUs that are threads.
-pub type Threads = SpinCpus<Still, fn() -> CpuId>;
 type Space = IovaSpace<Threads>;
-
-/// Two CPUs, each a thread.
-pub fn cpus() -> Threads {
-    SpinCpus::new(2, Still, || CpuId::new(CPU.get()))
-}
 
 fn pages(pages: u64) -> Request {
     Request {
@@ -55,7 +34,7 @@ fn pages(pages: u64) -> Request {
 /// Takes and gives.
 pub(crate) trait Taker {
     /// What is out.
-    type Range: Copy + Send;
+    type Range: Copy;
 
     fn take(&mut self, pages: u64) -> Option<Self::Range>;
     fn give(&mut self, range: Self::Range);
@@ -64,11 +43,14 @@ pub(crate) trait Taker {
 /// Through the calling CPU's cache.
 pub(crate) struct OfCpu(Arc<Space>);
 
-/// Through the peer.
-pub(crate) struct OfPeer(Arc<LinuxLike<Threads>>);
+/// Through Linux's code, as its DMA layer asks.
+pub(crate) struct OfLinux(Arc<linux::Space>, OnCpu);
 
-/// No allocator: a stack of page numbers.
-pub(crate) struct Stack(Vec<u64>);
+/// `vm-allocator`, a tree of intervals without CPUs.
+pub(crate) struct OfTree(vm_allocator::AddressAllocator);
+
+/// `range-alloc`, a list of free ranges without CPUs.
+pub(crate) struct OfFreeList(range_alloc::RangeAllocator<u64>);
 
 /// Nothing.
 pub(crate) struct Nothing;
@@ -97,61 +79,81 @@ impl Taker for OfCpu {
     }
 }
 
-impl Taker for OfPeer {
+impl Taker for OfLinux {
     type Range = (u64, u64);
 
     #[inline]
     fn take(&mut self, count: u64) -> Option<(u64, u64)> {
-        self.0.alloc(count).map(|first| (first, count))
+        let first = self.0.take(&self.1, count, LAST / PAGE);
+        (first != 0).then_some((first, count))
     }
 
     #[inline]
     fn give(&mut self, (first, count): (u64, u64)) {
-        self.0.free(first, count);
+        self.0.give(&self.1, first, count);
     }
 }
 
-impl Taker for Stack {
-    type Range = u64;
+impl Taker for OfTree {
+    type Range = vm_allocator::RangeInclusive;
 
     #[inline]
-    fn take(&mut self, _count: u64) -> Option<u64> {
-        self.0.pop()
+    fn take(&mut self, count: u64) -> Option<Self::Range> {
+        let first = vm_allocator::AllocPolicy::FirstMatch;
+        self.0.allocate(count * PAGE, PAGE, first).ok()
     }
 
     #[inline]
-    fn give(&mut self, range: u64) {
-        self.0.push(range);
+    fn give(&mut self, range: Self::Range) {
+        let _ = black_box(self.0.free(&range));
+    }
+}
+
+impl Taker for OfFreeList {
+    type Range = (u64, u64);
+
+    #[inline]
+    fn take(&mut self, count: u64) -> Option<(u64, u64)> {
+        let range = self.0.allocate_range(count).ok()?;
+        Some((range.start, range.end))
+    }
+
+    #[inline]
+    fn give(&mut self, (start, end): (u64, u64)) {
+        self.0.free_range(start..end);
     }
 }
 
 fn space() -> Result<Arc<Space>, Failure> {
-    // As far as a device with 48 bits reaches, but for the first page.
-    let all =
-        IovaRange::new(Iova::new(PAGE), Iova::new((1 << 48) - 1)).ok_or(Failure::Addresses)?;
+    // But for the first page.
+    let all = IovaRange::new(Iova::new(PAGE), Iova::new(LAST)).ok_or(Failure::Addresses)?;
     let space = IovaSpace::new(cpus(), all, PageSize::SIZE_4K, IovaOptions::default());
     Ok(Arc::new(space.map_err(|_| Failure::Addresses)?))
 }
 
-/// Makes takers that share what they take from.
-pub(crate) type Source<T> = Box<dyn FnMut() -> T>;
+/// Makes what the calling thread, a CPU by its number, takes from; all that one makes share it.
+pub(crate) type Source<T> = Box<dyn Fn(u32) -> T + Send + Sync>;
 
 pub(crate) fn of_cpu() -> Result<Source<OfCpu>, Failure> {
     let space = space()?;
-    Ok(Box::new(move || OfCpu(Arc::clone(&space))))
+    Ok(Box::new(move |_| OfCpu(Arc::clone(&space))))
 }
 
-pub(crate) fn of_peer() -> Result<Source<OfPeer>, Failure> {
-    let space = Arc::new(LinuxLike::new(cpus()));
-    Ok(Box::new(move || OfPeer(Arc::clone(&space))))
+pub(crate) fn of_linux() -> Result<Source<OfLinux>, Failure> {
+    let linux = linux::linux()?;
+    let space = Arc::new(linux.on_cpu(0).space().ok_or(Failure::HostMemory)?);
+    Ok(Box::new(move |cpu| {
+        OfLinux(Arc::clone(&space), linux.on_cpu(cpu))
+    }))
 }
 
-pub(crate) fn of_stack() -> Result<Source<Stack>, Failure> {
-    Ok(Box::new(|| Stack((0..16).collect())))
+pub(crate) fn of_tree() -> Result<OfTree, Failure> {
+    let all = vm_allocator::AddressAllocator::new(PAGE, LAST - PAGE + 1);
+    Ok(OfTree(all.map_err(|_| Failure::Addresses)?))
 }
 
-pub(crate) fn of_nothing() -> Result<Source<Nothing>, Failure> {
-    Ok(Box::new(|| Nothing))
+pub(crate) fn of_free_list() -> OfFreeList {
+    OfFreeList(range_alloc::RangeAllocator::new(1..(LAST + 1) / PAGE))
 }
 
 fn pairs(taker: &mut impl Taker, pairs: u64) -> Result<(), Failure> {
@@ -163,13 +165,7 @@ fn pairs(taker: &mut impl Taker, pairs: u64) -> Result<(), Failure> {
 }
 
 /// One page taken and given back by one thread.
-pub(crate) struct Pairs<T>(T);
-
-impl<T: Taker> Pairs<T> {
-    pub(crate) fn new(mut source: Source<T>) -> Self {
-        Self(source())
-    }
-}
+pub(crate) struct Pairs<T>(pub(crate) T);
 
 impl<T: Taker> Workload for Pairs<T> {
     fn units(&self) -> u64 {
@@ -186,76 +182,11 @@ impl<T: Taker> Workload for Pairs<T> {
 }
 
 /// The same by two threads at once, each for itself.
-pub(crate) struct TwoThreads {
-    /// Passes asked for; all ones ends the threads.
-    asked: Arc<AtomicU64>,
-    /// Passes done, by all threads.
-    done: Arc<AtomicU64>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl TwoThreads {
-    pub(crate) fn new<T: Taker + Send + 'static>(mut source: Source<T>) -> Self {
-        let (asked, done) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let threads = (0..2).map(|cpu| {
-            let mut taker = source();
-            let (asked, done) = (Arc::clone(&asked), Arc::clone(&done));
-            std::thread::spawn(move || {
-                CPU.set(cpu);
-                let mut passes = 0;
-                loop {
-                    match asked.load(Ordering::Acquire) {
-                        u64::MAX => break,
-                        now if now == passes => std::thread::yield_now(),
-                        now => {
-                            passes = now;
-                            // A failure shows as a pass that is never done.
-                            if pairs(&mut taker, PAIRS_EACH).is_ok() {
-                                done.fetch_add(1, Ordering::Release);
-                            }
-                        }
-                    }
-                }
-            })
-        });
-        let threads = threads.collect();
-        Self {
-            asked,
-            done,
-            threads,
-        }
-    }
-}
-
-impl Workload for TwoThreads {
-    fn units(&self) -> u64 {
-        PAIRS_EACH
-    }
-
-    fn prepare(&mut self) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    fn run(&mut self) -> Result<(), Failure> {
-        let passes = self.asked.load(Ordering::Relaxed) + 1;
-        self.asked.store(passes, Ordering::Release);
-        while self.done.load(Ordering::Acquire) < 2 * passes {
-            if self.threads.iter().any(JoinHandle::is_finished) {
-                return Err(Failure::Addresses);
-            }
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
-}
-
-impl Drop for TwoThreads {
-    fn drop(&mut self) {
-        self.asked.store(u64::MAX, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
+pub(crate) fn two<T: Taker + 'static>(source: Source<T>) -> Together {
+    Together::new(2, PAIRS_EACH, move |cpu| {
+        let mut taker = source(cpu);
+        Ok(Box::new(move |count| pairs(&mut taker, count)))
+    })
 }
 
 /// One range of 64 to 512 pages given back and another taken while 4,096 are out.
@@ -267,8 +198,7 @@ pub(crate) struct Large<T: Taker> {
 }
 
 impl<T: Taker> Large<T> {
-    pub(crate) fn new(mut source: Source<T>) -> Result<Self, Failure> {
-        let mut taker = source();
+    pub(crate) fn new(mut taker: T) -> Result<Self, Failure> {
         let mut random = fastrand::Rng::with_seed(11);
         let mut out = Vec::new();
         for _ in 0..OUT {

@@ -34,7 +34,7 @@ use portolan_linux::guest::GuestMemory;
 use portolan_linux::memory::{Backing, Base, HostMemory};
 use serde::Serialize;
 
-use crate::measure::Spread;
+use crate::spread::Spread;
 
 /// The name of this benchmark.
 pub const NAME: &str = "fault";

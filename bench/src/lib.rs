@@ -5,26 +5,31 @@
 //! * [`measure`]: repeated timing of a scenario, and the rows that come of it.
 //! * [`bounce`]: bounce slots on real threads, with copies.
 //! * [`fault`]: serving I/O page faults on this process's own memory.
+//! * [`linux`]: Linux's own code as a peer.
 //! * [`text`]: the reports for people.
 //!
 //! Nothing here measures hardware.
 #![deny(unsafe_code)]
 
-pub mod addresses;
+mod addresses;
 pub mod bounce;
-mod buffers;
-mod copied;
+mod commands;
 pub mod fault;
-mod full;
-pub mod linux_like;
+pub mod linux;
 mod lists;
 mod mappings;
 pub mod measure;
+mod owned;
 mod plain;
+mod raw;
 mod rig;
 pub mod scenarios;
 mod singles;
+mod spans;
+pub mod spread;
+mod tables_of_others;
 pub mod text;
+mod threads;
 mod workload;
 
 pub use measure::BenchRow;

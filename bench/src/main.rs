@@ -3,9 +3,10 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Parser;
-use portolan_bench::measure::{self, Report};
+use portolan_bench::linux::{self, Absent, Fetch};
+use portolan_bench::measure::{self, Extent, Report};
 use portolan_bench::{all, bounce, fault, text};
 use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
@@ -15,9 +16,13 @@ use portolan_cli::{Outcome, Output};
 #[command(name = "portolan-bench", version, about)]
 struct Cli {
     /// Measures only what has this in its name; `fault`, and `bounce` (pools on real threads), only if
-    /// named.
+    /// named. `linux` measures nothing: it downloads Linux's sources if they are not here, compiles
+    /// them and runs their self-test (exit code 3 if something is not installed).
     #[arg(default_value = "")]
     name: String,
+    /// A few samples only, which show that everything works and no more.
+    #[arg(long)]
+    short: bool,
     /// For `bounce`: the most threads; as many as there are CPUs if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
@@ -26,7 +31,32 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    portolan_cli::exit("portolan-bench", run(&Cli::parse()))
+    let args = Cli::parse();
+    match args.name.as_str() {
+        LINUX => peer(),
+        _ => portolan_cli::exit("portolan-bench", run(&args)),
+    }
+}
+
+/// The name by which Linux's code is prepared.
+const LINUX: &str = "linux";
+
+/// Prepares Linux's code.
+fn peer() -> ExitCode {
+    match linux::prepare(Fetch::IfMissing) {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(Absent::Missing(why)) => {
+            println!("SKIP {}: {why}", linux::NAME);
+            ExitCode::from(3)
+        }
+        Err(Absent::Broken(why)) => {
+            eprintln!("portolan-bench: {why}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn run(args: &Cli) -> Result<Outcome> {
@@ -40,13 +70,19 @@ fn run(args: &Cli) -> Result<Outcome> {
             output.show(&report, text::of_bounce)?;
         }
         fault::NAME => output.show(&fault::measure()?, fault::text)?,
-        name => output.show(&scenarios(name)?, text::of_scenarios)?,
+        name => {
+            let extent = match args.short {
+                true => Extent::Short,
+                false => Extent::Whole,
+            };
+            output.show(&scenarios(name, extent)?, text::of_scenarios)?;
+        }
     }
     Ok(Outcome::Good)
 }
 
 /// Measures the scenarios whose name holds `name`.
-fn scenarios(name: &str) -> Result<Report> {
+fn scenarios(name: &str, extent: Extent) -> Result<Report> {
     let all = all();
     let names: Vec<_> = all.iter().map(|scenario| scenario.name).collect();
     let wanted: Vec<_> = all.iter().filter(|s| s.name.contains(name)).collect();
@@ -61,10 +97,11 @@ fn scenarios(name: &str) -> Result<Report> {
     let progress = Progress::new(wanted.len() as u64);
     let mut benchmarks = Vec::new();
     for scenario in wanted {
-        benchmarks.push(measure::run(scenario)?);
+        let row = measure::run(scenario, extent);
+        benchmarks.push(row.with_context(|| scenario.name)?);
         progress.add(1);
     }
-    Ok(Report { benchmarks })
+    Ok(Report::of(benchmarks))
 }
 
 /// Measures bounce slots on up to `threads` threads; as many as there are CPUs if nothing is asked for.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{Need, PoolOptions, Slots};
 use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions};
-use portolan::inval::{InvalidationQueue, Quirks, Step};
-use portolan::iommu::{BoundDomain, IommuError, PagedDomain, TagPool};
+use portolan::inval::Quirks;
+use portolan::iommu::{BoundDomain, PagedDomain};
 use portolan::platform::Nanos;
 use portolan::table::PageTable;
 
-use crate::addresses::{Threads, cpus};
-use crate::buffers::unowned;
+use crate::commands::Commands;
+use crate::raw::unowned;
+use crate::threads::{Threads, Together, cpus};
 use portolan_model::fixture::Attached;
 use portolan_model::swiotlb::{self, AnyPool, Strategy};
 
@@ -21,26 +22,8 @@ use crate::{Failure, Workload};
 
 /// Buffers or slots in one pass.
 const PAIRS: u64 = 2048;
-
-/// Completes every sync at once, and takes no steps.
-#[derive(Debug)]
-pub(crate) struct Free;
-
-impl InvalidationQueue for Free {
-    type Error = IommuError;
-
-    #[inline]
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        black_box(steps.next());
-        Ok(())
-    }
-}
-
-impl TagPool for Free {
-    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
-        Ok(())
-    }
-}
+/// Slots of each thread in one pass of several.
+const PAIRS_EACH: u64 = 50_000;
 
 type Space = DmaSpace<Arc<Threads>>;
 
@@ -55,7 +38,7 @@ impl Buffers {
         let table: PageTable<_, _> = table(1 << 14)?;
         let context = InvalTag::new(1);
         let quirks = Quirks { ..QUIRKS };
-        let domain = PagedDomain::new(table, context, CAPS, quirks, Free);
+        let domain = PagedDomain::new(table, context, CAPS, quirks, Commands::new());
         let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
         let mut options = SpaceOptions::default();
         options.window = window.ok_or(Failure::Addresses)?;
@@ -107,6 +90,17 @@ pub(crate) struct PoolSlots {
     held: Vec<Slots>,
 }
 
+/// A slot taken and given back, so many times.
+fn pairs(pool: &AnyPool<Arc<Threads>>, count: u64) -> Result<(), Failure> {
+    for _ in 0..count {
+        let need = Need::bytes(black_box(PAGE / 2));
+        let slots = pool.take(&need).map_err(|_| Failure::Addresses)?;
+        let slots = black_box(slots);
+        pool.give(slots).map_err(|_| Failure::NotPrepared)?;
+    }
+    Ok(())
+}
+
 impl PoolSlots {
     pub(crate) fn new(strategy: Strategy, percent: usize) -> Result<Self, Failure> {
         let memory = PhysRange::from_len(PhysAddr::new(1 << 30), 64 << 20);
@@ -127,6 +121,18 @@ impl PoolSlots {
         }
         Ok(Self { pool, held })
     }
+
+    /// The same by two threads at once.
+    pub(crate) fn two(percent: usize) -> Result<Together, Failure> {
+        let slots = Arc::new(Self::new(Strategy::LockFree, percent)?);
+        Ok(Together::new(2, PAIRS_EACH, move |_| {
+            let slots = Arc::clone(&slots);
+            Ok(Box::new(move |count| {
+                black_box(&slots.held);
+                pairs(&slots.pool, count)
+            }))
+        }))
+    }
 }
 
 impl Workload for PoolSlots {
@@ -140,12 +146,6 @@ impl Workload for PoolSlots {
     }
 
     fn run(&mut self) -> Result<(), Failure> {
-        for _ in 0..PAIRS {
-            let need = Need::bytes(black_box(PAGE / 2));
-            let slots = self.pool.take(&need).map_err(|_| Failure::Addresses)?;
-            let slots = black_box(slots);
-            self.pool.give(slots).map_err(|_| Failure::NotPrepared)?;
-        }
-        Ok(())
+        pairs(&self.pool, PAIRS)
     }
 }

@@ -1,18 +1,28 @@
-//! Timing: many samples of an operation, taken in turn with samples of its plain loop, so that
-//! both meet the same disturbances.
+//! Timing: many samples of an operation, taken in turn with samples of its plain loop and of its
+//! peers, so that all meet the same disturbances.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::scenarios::{Sample, Scenario};
+use crate::linux;
+use crate::scenarios::{Sample, Scenario, Target};
+use crate::spread::{Limit, Spread};
 use crate::{Cache, Failure, Workload};
+
+/// How many samples are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// As many as a figure needs.
+    Whole,
+    /// A few, which show that everything works and no more.
+    Short,
+}
 
 /// Samples of each operation with warm caches.
 const HOT_SAMPLES: usize = 301;
-/// Samples where every one starts by filling the caches with other data.
-const COLD_SAMPLES: usize = 41;
+/// Samples where every one starts by filling the caches with other data, or is a pass of threads.
+const FEW_SAMPLES: usize = 41;
 /// Samples of single calls.
 const CALL_SAMPLES: usize = 100_000;
 /// Samples of single calls that are taken before it is another's turn.
@@ -20,52 +30,32 @@ const CALLS_IN_TURN: usize = 1000;
 /// Samples that are thrown away at the start.
 const WARM_UP: usize = 5;
 
-/// Where the samples lie, in nanoseconds per unit.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Spread {
-    /// Half of them are below.
-    pub median: f64,
-    /// A tenth of them are below.
-    pub p10: f64,
-    /// A tenth of them are above.
-    pub p90: f64,
-    /// A hundredth of them are above.
-    pub p99: f64,
-}
-
-impl Spread {
-    /// Of `samples`, at least one.
-    pub fn of(samples: &mut [f64]) -> Option<Self> {
-        samples.sort_by(f64::total_cmp);
-        let last = samples.len().checked_sub(1)?;
-        let at = |tenths: usize| samples[last * tenths / 10];
-        Some(Self {
-            median: at(5),
-            p10: at(1),
-            p90: at(9),
-            p99: samples[last * 99 / 100],
-        })
+/// Turns, and samples in each.
+fn samples(scenario: &Scenario, extent: Extent) -> (usize, usize) {
+    let (turns, in_turn) = match (scenario.sample, scenario.cache, scenario.threads) {
+        (Sample::Call, ..) => (CALL_SAMPLES / CALLS_IN_TURN, CALLS_IN_TURN),
+        (Sample::Pass, Cache::Hot, 1) => (HOT_SAMPLES, 1),
+        (Sample::Pass, ..) => (FEW_SAMPLES, 1),
+    };
+    match extent {
+        Extent::Whole => (turns, in_turn),
+        Extent::Short => (3, in_turn),
     }
 }
 
-/// A plain loop, measured in the same run.
+/// What was to be shown, and whether it was.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Limit {
-    /// What it does.
-    pub what: &'static str,
-    /// Nanoseconds per unit.
-    pub median: f64,
-    /// A tenth of its samples are below.
-    pub p10: f64,
-}
-
-/// A figure from another machine.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RecordedElsewhere {
-    /// Nanoseconds per unit.
-    pub median: f64,
-    /// Instructions per unit.
-    pub instructions: Option<f64>,
+pub struct Outcome {
+    /// With what ours is compared.
+    pub against: &'static str,
+    /// Of which figures.
+    pub of: &'static str,
+    /// Theirs by ours, at least; or, against the limit, ours by it, at most.
+    pub wanted: f64,
+    /// What was measured; nothing if what ours is compared with is not here.
+    pub measured: Option<f64>,
+    /// Whether it is shown.
+    pub met: Option<bool>,
 }
 
 /// One benchmark as it was measured.
@@ -91,8 +81,8 @@ pub struct BenchRow {
     pub limit: Limit,
     /// `ours` by `limit`, medians.
     pub ratio: f64,
-    /// Others, measured on other machines at other times.
-    pub recorded_elsewhere: BTreeMap<&'static str, RecordedElsewhere>,
+    /// What was to be shown.
+    pub targets: Vec<Outcome>,
 }
 
 /// The document that `--json` prints.
@@ -100,37 +90,46 @@ pub struct BenchRow {
 pub struct Report {
     /// A row per scenario.
     pub benchmarks: Vec<BenchRow>,
+    /// Peers that are not here, and what to do about it.
+    pub skipped: BTreeMap<&'static str, &'static str>,
+}
+
+impl Report {
+    /// Of what was measured.
+    pub fn of(benchmarks: Vec<BenchRow>) -> Self {
+        let missing = linux::missing().map(|why| (linux::NAME, why));
+        Self {
+            benchmarks,
+            skipped: missing.into_iter().collect(),
+        }
+    }
 }
 
 fn sample(work: &mut dyn Workload) -> Result<f64, Failure> {
     work.prepare()?;
-    let start = Instant::now();
-    work.run()?;
-    let nanos = start.elapsed().as_nanos();
-    Ok(nanos as f64 / work.units().max(1) as f64)
+    Ok(work.run_timed()? / work.units().max(1) as f64)
 }
 
-/// Measures one scenario.
+/// An operation, and its samples.
+type Timed = (&'static str, Box<dyn Workload>, Vec<f64>);
+
+/// Measures one scenario. A peer that is not here is left out.
 ///
 /// # Errors
-/// If the library refuses what the scenario asks for.
-pub fn run(scenario: &Scenario) -> Result<BenchRow, Failure> {
-    let (turns, in_turn) = match (scenario.sample, scenario.cache) {
-        (Sample::Call, _) => (CALL_SAMPLES / CALLS_IN_TURN, CALLS_IN_TURN),
-        (Sample::Pass, Cache::Hot) => (HOT_SAMPLES, 1),
-        (Sample::Pass, Cache::Cold) => (COLD_SAMPLES, 1),
-    };
-    // Ours, the plain loop, and the peers.
-    let peers = scenario.peers.iter().map(|&(_, make)| make);
-    let makes = [scenario.make, scenario.make_limit]
-        .into_iter()
-        .chain(peers);
-    let mut all: Vec<(Box<dyn Workload>, Vec<f64>)> = Vec::new();
-    for make in makes {
-        all.push((make()?, Vec::new()));
+/// If the library, or a peer that is here, refuses what the scenario asks for.
+pub fn run(scenario: &Scenario, extent: Extent) -> Result<BenchRow, Failure> {
+    let (turns, in_turn) = samples(scenario, extent);
+    let own = [("ours", scenario.make), ("limit", scenario.make_limit)];
+    let mut all: Vec<Timed> = Vec::new();
+    for (name, make) in own.into_iter().chain(scenario.peers.iter().copied()) {
+        match make() {
+            Ok(work) => all.push((name, work, Vec::new())),
+            Err(Failure::NoLinux(_)) => {}
+            Err(failure) => return Err(failure),
+        }
     }
     for turn in 0..turns + WARM_UP {
-        for (work, samples) in &mut all {
+        for (_, work, samples) in &mut all {
             for _ in 0..in_turn {
                 let nanos = sample(&mut **work)?;
                 if turn >= WARM_UP {
@@ -140,19 +139,13 @@ pub fn run(scenario: &Scenario) -> Result<BenchRow, Failure> {
         }
     }
     let mut spreads = Vec::new();
-    for (_, samples) in &mut all {
-        spreads.push(Spread::of(samples).ok_or(Failure::NotPrepared)?);
+    for (name, _, samples) in &mut all {
+        spreads.push((*name, Spread::of(samples).ok_or(Failure::NotPrepared)?));
     }
-    let (ours, limit) = (spreads[0], spreads[1]);
-    let peers = scenario.peers.iter().zip(&spreads[2..]);
-    let peers = peers.map(|(&(name, _), &spread)| (name, spread)).collect();
-    let recorded = scenario.recorded.iter().map(|recorded| {
-        let figures = RecordedElsewhere {
-            median: recorded.ns,
-            instructions: recorded.instructions,
-        };
-        (recorded.peer, figures)
-    });
+    let peers: BTreeMap<_, _> = spreads.split_off(2).into_iter().collect();
+    let (ours, limit) = (spreads[0].1, spreads[1].1);
+    let ratio = ours.median / limit.median;
+    let outcome = |target: &Target| outcome(*target, &ours, ratio, peers.get(linux::NAME));
     Ok(BenchRow {
         name: scenario.name,
         what: scenario.what,
@@ -161,15 +154,45 @@ pub fn run(scenario: &Scenario) -> Result<BenchRow, Failure> {
         unit: scenario.unit,
         samples: turns * in_turn,
         ours,
-        peers,
         limit: Limit {
             what: scenario.limit,
             median: limit.median,
             p10: limit.p10,
         },
-        ratio: ours.median / limit.median,
-        recorded_elsewhere: recorded.collect(),
+        ratio,
+        targets: scenario.targets.iter().map(outcome).collect(),
+        peers,
     })
+}
+
+fn outcome(target: Target, ours: &Spread, ratio: f64, linux: Option<&Spread>) -> Outcome {
+    let at_least = |wanted, of, measured: Option<f64>| Outcome {
+        against: linux::NAME,
+        of,
+        wanted,
+        measured,
+        met: measured.map(|measured| measured >= wanted),
+    };
+    match target {
+        Target::Linux(wanted) => at_least(
+            wanted,
+            "median",
+            linux.map(|theirs| theirs.median / ours.median),
+        ),
+        Target::LinuxMean(wanted) => {
+            at_least(wanted, "mean", linux.map(|theirs| theirs.mean / ours.mean))
+        }
+        Target::LinuxP99(wanted) => {
+            at_least(wanted, "p99", linux.map(|theirs| theirs.p99 / ours.p99))
+        }
+        Target::Limit(wanted) => Outcome {
+            against: "limit",
+            of: "median",
+            wanted,
+            measured: Some(ratio),
+            met: Some(ratio <= wanted),
+        },
+    }
 }
 
 #[cfg(test)]
@@ -178,26 +201,52 @@ mod tests {
     use crate::all;
 
     #[test]
-    fn spread_picks_ranks() {
-        let mut samples: Vec<f64> = (0..=100).rev().map(f64::from).collect();
-        let spread = Spread::of(&mut samples).unwrap();
-        assert_eq!((spread.p10, spread.median, spread.p90), (10.0, 50.0, 90.0));
-        assert_eq!(Spread::of(&mut []), None);
-    }
-
-    #[test]
     fn every_scenario_repeats() {
         for scenario in all() {
             if scenario.cache == Cache::Cold {
                 continue;
             }
-            for make in [scenario.make, scenario.make_limit] {
-                let mut work = make().unwrap();
+            let own = [scenario.make, scenario.make_limit];
+            for make in own
+                .into_iter()
+                .chain(scenario.peers.iter().map(|peer| peer.1))
+            {
+                let mut work = match make() {
+                    Err(Failure::NoLinux(why)) => {
+                        println!("SKIP {}: {why}", scenario.name);
+                        continue;
+                    }
+                    work => work.unwrap(),
+                };
                 for _ in 0..3 {
                     sample(&mut *work).unwrap();
                 }
                 assert!(work.units() > 0, "{}", scenario.name);
             }
         }
+    }
+
+    #[test]
+    fn targets_are_judged_by_their_own_figures() {
+        let spread = |median, p99| Spread {
+            median,
+            p10: median,
+            p90: median,
+            p99,
+            mean: median * 2.0,
+        };
+        let (ours, linux) = (spread(10.0, 100.0), spread(20.0, 150.0));
+        let met = |target, linux| outcome(target, &ours, 3.0, linux).met;
+        assert_eq!(met(Target::Linux(2.0), Some(&linux)), Some(true));
+        assert_eq!(met(Target::Linux(2.1), Some(&linux)), Some(false));
+        assert_eq!(met(Target::LinuxMean(2.0), Some(&linux)), Some(true));
+        assert_eq!(met(Target::LinuxP99(1.6), Some(&linux)), Some(false));
+        assert_eq!(
+            met(Target::Linux(2.0), None),
+            None,
+            "never a made-up figure"
+        );
+        assert_eq!(met(Target::Limit(3.0), None), Some(true));
+        assert_eq!(met(Target::Limit(2.9), None), Some(false));
     }
 }

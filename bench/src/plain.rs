@@ -1,12 +1,15 @@
 //! Plain loops: what the same stores cost without a page table around them.
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::PhysRange;
 
-use crate::rig::Evictor;
-use crate::{Cache, Failure, Workload};
+use crate::raw::{barrier, write_back};
+use crate::rig::{Evictor, PAGE, Span};
+use crate::threads::Together;
+use crate::workload::{Cache, Failure, Workload};
 
 const ENTRIES: usize = 512;
 
@@ -19,6 +22,14 @@ pub(crate) struct StoreList {
     list: Vec<PhysRange>,
     words: Vec<AtomicU64>,
     evictor: Evictor,
+    lines: Lines,
+}
+
+/// What becomes of the cache lines of entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lines {
+    Stay,
+    WrittenBack,
 }
 
 impl StoreList {
@@ -29,6 +40,15 @@ impl StoreList {
             list,
             words,
             evictor,
+            lines: Lines::Stay,
+        }
+    }
+
+    /// All lines are written back in the end.
+    pub(crate) fn written_back(list: Vec<PhysRange>) -> Self {
+        Self {
+            lines: Lines::WrittenBack,
+            ..Self::new(list, Cache::Hot)
         }
     }
 }
@@ -48,6 +68,10 @@ impl Workload for StoreList {
         for (word, piece) in self.words.iter().zip(&self.list) {
             word.store(template | piece.start().get(), Ordering::Release);
         }
+        if self.lines == Lines::WrittenBack {
+            write_back(&self.words);
+            barrier();
+        }
         black_box(&self.words);
         Ok(())
     }
@@ -56,19 +80,30 @@ impl Workload for StoreList {
 /// Consecutive addresses to entries, one store a page.
 pub(crate) struct StoreRun {
     words: Vec<AtomicU64>,
+    units: u64,
 }
 
 impl StoreRun {
     pub(crate) fn new(pages: usize) -> Self {
         Self {
             words: zeroed(pages),
+            units: pages as u64,
+        }
+    }
+
+    /// As many stores as a span has pages.
+    pub(crate) fn of_span(span: Span) -> Self {
+        let pages = (span.bytes / PAGE) as usize;
+        Self {
+            units: 1,
+            ..Self::new(pages)
         }
     }
 }
 
 impl Workload for StoreRun {
     fn units(&self) -> u64 {
-        self.words.len() as u64
+        self.units
     }
 
     fn prepare(&mut self) -> Result<(), Failure> {
@@ -76,10 +111,9 @@ impl Workload for StoreRun {
     }
 
     fn run(&mut self) -> Result<(), Failure> {
-        let mut entry = black_box(0x703);
-        for word in &self.words {
-            word.store(entry, Ordering::Release);
-            entry += 0x1000;
+        let first: u64 = black_box(0x703);
+        for (word, page) in self.words.iter().zip(0u64..) {
+            word.store(first + (page << 12), Ordering::Release);
         }
         black_box(&self.words);
         Ok(())
@@ -130,4 +164,48 @@ impl Workload for WalkStore {
         }
         Ok(())
     }
+}
+
+/// Additions in one pass.
+const ADDITIONS: u64 = 2048;
+const ADDITIONS_EACH: u64 = 100_000;
+
+/// An atomic addition to a word that no other CPU touches.
+pub(crate) struct Atomic(AtomicU64);
+
+impl Atomic {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+}
+
+impl Workload for Atomic {
+    fn units(&self) -> u64 {
+        ADDITIONS
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        for _ in 0..ADDITIONS {
+            black_box(self.0.fetch_add(1, Ordering::AcqRel));
+        }
+        Ok(())
+    }
+}
+
+/// Atomic additions to one word by two threads at once.
+pub(crate) fn contended() -> Together {
+    let word = Arc::new(AtomicU64::new(0));
+    Together::new(2, ADDITIONS_EACH, move |_| {
+        let word = Arc::clone(&word);
+        Ok(Box::new(move |count| {
+            for _ in 0..count {
+                black_box(word.fetch_add(1, Ordering::AcqRel));
+            }
+            Ok(())
+        }))
+    })
 }

@@ -1,26 +1,32 @@
-//! What the operations share: the table, the scatter list, the hardware's abilities, and a queue
-//! that does nothing.
+//! What the operations share: the table, the scatter list, the hardware's abilities, spans of
+//! addresses.
 
 use std::hint::black_box;
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Plan, Preference, Quirks,
-    RangeForm, Step, WalkFlush, Walker, WriteBuffer, plan, sync,
+    Caching, Capabilities, Gather, LeafOnly, PageForm, Plan, Preference, Quirks, RangeForm,
+    WalkFlush, Walker, WriteBuffer, plan, sync,
 };
 use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
 
-use crate::{Cache, Failure};
+use crate::commands::Commands;
+use crate::workload::{Cache, Failure};
 
-pub(crate) type Table = PageTable<Armv8Stage1<12>, HostTables>;
+pub(crate) type Format = Armv8Stage1<12>;
+pub(crate) type Table = PageTable<Format, HostTables>;
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const BLOCK: u64 = 2 << 20;
 pub(crate) const BASE: Iova = Iova::new(0x12_4000_0000);
 pub(crate) const MEMORY: PhysAddr = PhysAddr::new(0x8_8000_0000);
 pub(crate) const CONTEXT: InvalTag = InvalTag::new(1);
+/// Bits of an input address: three levels.
+pub(crate) const INPUT_BITS: u32 = 39;
+/// Single pages per pass: every second page of one leaf table.
+pub(crate) const SINGLES: u64 = 256;
 pub(crate) const LIST_PAGES: u64 = 8192;
 pub(crate) const SEED: u64 = 0x706f_7274_6f6c_616e;
 
@@ -45,6 +51,50 @@ pub(crate) const QUIRKS: Quirks = Quirks {
     repeat: 1,
 };
 
+/// By context where a table leaves: what Qualcomm's driver does.
+pub(crate) const BY_CONTEXT: Quirks = Quirks {
+    walk_flush: WalkFlush::ByContext,
+    ..QUIRKS
+};
+
+/// What is timed of mapping and unmapping the same addresses over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timed {
+    /// Mapping.
+    Map,
+    /// Unmapping: tables freed, commands built.
+    Unmap,
+}
+
+/// Stretches of contiguous addresses, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// How many.
+    pub(crate) count: u64,
+    /// Bytes of each.
+    pub(crate) bytes: u64,
+    /// Bytes from a multiple of 2 MiB to the first.
+    pub(crate) shift: u64,
+}
+
+impl Span {
+    /// Where each begins.
+    pub(crate) fn starts(self) -> impl Iterator<Item = u64> {
+        let first = BASE.get() + self.shift;
+        (0..self.count).map(move |i| black_box(first + i * self.bytes.next_multiple_of(BLOCK)))
+    }
+
+    /// Where the memory of each begins: off the alignment of blocks, so that pages alone are mapped.
+    pub(crate) fn memory(self) -> u64 {
+        MEMORY.get() + self.shift + PAGE
+    }
+
+    /// Leaf tables that all of them need.
+    pub(crate) fn tables(self) -> u32 {
+        (self.count * (self.bytes.div_ceil(BLOCK) + 1)) as u32
+    }
+}
+
 /// Fills the caches with other data.
 pub(crate) struct Evictor(Vec<u64>);
 
@@ -65,32 +115,18 @@ impl Evictor {
     }
 }
 
-/// Completes every sync at once.
-struct NullQueue;
-
-impl InvalidationQueue for NullQueue {
-    type Error = ();
-
-    #[inline]
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), ()> {
-        for step in steps {
-            black_box(step);
-        }
-        Ok(())
-    }
-}
-
-pub(crate) fn table(pages: u32) -> Result<Table, Failure> {
-    let format = Armv8Stage1::new(Armv8Config {
-        input_lg2: 39,
+pub(crate) fn format() -> Result<Format, Failure> {
+    Ok(Armv8Stage1::new(Armv8Config {
+        input_lg2: INPUT_BITS,
         output_lg2: 44,
         split: SplitRule::BreakBeforeMake,
         dirty: DirtyTracking::Off,
-    })?;
-    Ok(PageTable::new(
-        format,
-        HostTables::new(PageSize::SIZE_4K, pages),
-    )?)
+    })?)
+}
+
+pub(crate) fn table(pages: u32) -> Result<Table, Failure> {
+    let memory = HostTables::new(PageSize::SIZE_4K, pages);
+    Ok(PageTable::new(format()?, memory)?)
 }
 
 pub(crate) fn access() -> Access {
@@ -106,18 +142,35 @@ pub(crate) fn scattered() -> Vec<PhysRange> {
     pages.into_iter().map(piece).collect()
 }
 
-pub(crate) fn pay(table: &Table, mut owed: Gather) -> Result<(), Failure> {
-    let quirks = Quirks::default();
+/// The first pages of [`scattered`], as addresses and numbers of bytes.
+pub(crate) fn pieces(count: usize) -> Vec<(u64, u32)> {
+    let all = scattered().into_iter().take(count);
+    all.map(|piece| (piece.start().get(), PAGE as u32))
+        .collect()
+}
+
+/// Pays a debt: commands built, tables freed.
+pub(crate) fn pay(
+    table: &Table,
+    queue: &Commands,
+    quirks: &Quirks,
+    owed: &mut Gather,
+) -> Result<(), Failure> {
     let of = table.tagged(CONTEXT);
-    let quiet = sync(&NullQueue, of, &CAPS, &quirks, &mut owed).map_err(|_| Failure::Queue)?;
+    let quiet = sync(queue, of, &CAPS, quirks, owed).map_err(|_| Failure::Queue)?;
     table.reclaim(quiet).expect("a proof of this table");
     Ok(())
 }
 
-pub(crate) fn unmap_and_pay(table: &Table, range: IovaRange) -> Result<(), Failure> {
+pub(crate) fn unmap_and_pay(
+    table: &Table,
+    queue: &Commands,
+    quirks: &Quirks,
+    range: IovaRange,
+) -> Result<(), Failure> {
     let mut owed = Gather::new();
     table.unmap(range, &mut owed)?;
-    pay(table, owed)
+    pay(table, queue, quirks, &mut owed)
 }
 
 #[inline]
@@ -136,11 +189,11 @@ pub(crate) fn count_commands(owed: &Gather) {
     black_box(planned(owed).counts());
 }
 
-/// Plans what is owed and takes every step.
+/// Plans what is owed and builds every command.
 #[inline]
-pub(crate) fn take_steps(owed: &Gather) {
+pub(crate) fn build_commands(queue: &Commands, owed: &Gather) {
     let plan = planned(owed);
     for step in plan.steps() {
-        black_box(&step);
+        queue.build(step);
     }
 }

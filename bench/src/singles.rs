@@ -1,31 +1,37 @@
 //! Mapping and unmapping single pages.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::Gather;
 
+use crate::commands::Commands;
 use crate::rig::{
-    BASE, MEMORY, PAGE, Table, access, count_commands, table, take_steps, unmap_and_pay,
+    BASE, BLOCK, MEMORY, PAGE, QUIRKS, SINGLES, Table, access, build_commands, count_commands,
+    table, unmap_and_pay,
 };
+use crate::threads::Together;
 use crate::{Failure, Workload};
-
-/// Single pages per pass: every second page of one leaf table.
-pub(crate) const SINGLES: u64 = 256;
 
 /// What is done with each of many single pages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Single {
     Map,
     MapIntoOne,
+    /// Nothing is planned.
+    UnmapAlone,
+    /// Planned, and commands counted.
+    UnmapPlanned,
+    /// Planned, and commands built.
     Unmap,
-    UnmapCounted,
-    UnmapSteps,
+    /// Mapped, and unmapped with its commands built and tables freed.
     Cycle,
 }
 
 pub(crate) struct Singles {
     table: Table,
+    queue: Commands,
     operation: Single,
     mapped: bool,
 }
@@ -35,6 +41,7 @@ impl Singles {
     pub(crate) fn new(operation: Single) -> Result<Self, Failure> {
         let this = Self {
             table: table(64)?,
+            queue: Commands::new(),
             operation,
             mapped: false,
         };
@@ -69,7 +76,7 @@ impl Singles {
     fn unmap_all(&self) -> Result<(), Failure> {
         for i in 0..SINGLES {
             let range = black_box(IovaRange::page(Self::page(i), PageSize::SIZE_4K));
-            unmap_and_pay(&self.table, range)?;
+            unmap_and_pay(&self.table, &self.queue, &QUIRKS, range)?;
         }
         Ok(())
     }
@@ -83,7 +90,7 @@ impl Workload for Singles {
     fn prepare(&mut self) -> Result<(), Failure> {
         let wanted = matches!(
             self.operation,
-            Single::Unmap | Single::UnmapCounted | Single::UnmapSteps
+            Single::UnmapAlone | Single::UnmapPlanned | Single::Unmap
         );
         match (self.mapped, wanted) {
             (false, true) => self.map_all()?,
@@ -104,14 +111,14 @@ impl Workload for Singles {
                 }
                 black_box(&owed);
             }
-            Single::Unmap | Single::UnmapCounted | Single::UnmapSteps => {
+            Single::UnmapAlone | Single::UnmapPlanned | Single::Unmap => {
                 for i in 0..SINGLES {
                     let mut owed = Gather::new();
                     let range = black_box(IovaRange::page(Self::page(i), PageSize::SIZE_4K));
                     self.table.unmap(range, &mut owed)?;
                     match self.operation {
-                        Single::UnmapCounted => count_commands(&owed),
-                        Single::UnmapSteps => take_steps(&owed),
+                        Single::UnmapPlanned => count_commands(&owed),
+                        Single::Unmap => build_commands(&self.queue, &owed),
                         _ => {}
                     }
                     black_box(&owed);
@@ -121,8 +128,8 @@ impl Workload for Singles {
                 for i in 0..SINGLES {
                     let mut owed = Gather::new();
                     let range = self.map(i, &mut owed)?;
-                    take_steps(&owed);
-                    unmap_and_pay(&self.table, range)?;
+                    build_commands(&self.queue, &owed);
+                    unmap_and_pay(&self.table, &self.queue, &QUIRKS, range)?;
                 }
                 return Ok(());
             }
@@ -130,4 +137,39 @@ impl Workload for Singles {
         self.mapped = !self.mapped;
         Ok(())
     }
+}
+
+/// Pairs of each thread in one pass.
+const PAIRS_EACH: u64 = 50_000;
+
+/// Pages of ranges of 2 MiB in one table, mapped and unmapped by so many threads at once, commands
+/// built; the ranges begin `apart` bytes apart.
+pub(crate) fn threads(count: u32, apart: u64) -> Result<Together, Failure> {
+    let table = Arc::new(table(64)?);
+    Ok(Together::new(count, PAIRS_EACH, move |cpu| {
+        let table = Arc::clone(&table);
+        let queue = Commands::new();
+        let first = BASE.get() + u64::from(cpu) * apart;
+        // What stays mapped keeps the leaf table in place.
+        let mut owed = Gather::new();
+        table.map(
+            Iova::new(first + BLOCK - PAGE),
+            MEMORY,
+            PAGE,
+            access(),
+            &mut owed,
+        )?;
+        Ok(Box::new(move |pairs| {
+            for i in 0..pairs {
+                let mut owed = Gather::new();
+                let iova = black_box(Iova::new(first + i % SINGLES * PAGE));
+                table.map(iova, MEMORY, PAGE, access(), &mut owed)?;
+                black_box(&owed);
+                let mut owed = Gather::new();
+                table.unmap(IovaRange::page(iova, PageSize::SIZE_4K), &mut owed)?;
+                build_commands(&queue, &owed);
+            }
+            Ok(())
+        }))
+    }))
 }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use portolan_cli::display;
 
 use crate::bounce;
-use crate::measure::{BenchRow, Report};
+use crate::measure::{BenchRow, Outcome, Report};
+use crate::spread::Spread;
 
 /// The report on bounce slots for people.
 pub fn of_bounce(report: &bounce::Report) -> String {
@@ -52,49 +53,77 @@ pub fn of_bounce(report: &bounce::Report) -> String {
     out
 }
 
-/// The report for people.
+/// The report for people: of each benchmark a line for ours and one for each other, with how many times
+/// its median is ours.
 pub fn of_scenarios(report: &Report) -> String {
     let header = [
         "benchmark",
-        "per",
+        "who",
         "median ns",
         "p10",
         "p90",
         "p99",
-        "plain loop",
-        "ratio",
-        "peers",
-        "recorded elsewhere",
+        "by ours",
+        "to be shown",
     ];
-    let rows = report.benchmarks.iter().map(row).collect();
-    let mut out = display::table(&header, &[2, 3, 4, 5, 6, 7], rows);
+    let rows = report.benchmarks.iter().flat_map(lines).collect();
+    let mut out = display::table(&header, &[2, 3, 4, 5, 6], rows);
     let _ = writeln!(
         out,
-        "\n\nMeasured on this machine, each in turn with its plain loop; judge by the ratio."
+        "\n\nMeasured on this machine, all of a benchmark in turn, one sample of each; judge by the ratios. Units \
+         are those of --json.\nTo be shown: how many times as fast as Linux's code ours is, at least, and how \
+         many times the limit it takes, at most."
     );
+    for (peer, why) in &report.skipped {
+        let _ = writeln!(out, "SKIP {peer}: {why}");
+    }
     out
 }
 
-fn row(row: &BenchRow) -> Vec<String> {
+fn lines(row: &BenchRow) -> Vec<Vec<String>> {
     let ns = |ns: f64| format!("{ns:.2}");
-    let peers = row
-        .peers
-        .iter()
-        .map(|(peer, spread)| format!("{}, p99 {}: {peer}", ns(spread.median), ns(spread.p99)));
-    let recorded = row.recorded_elsewhere.iter().map(|(peer, figures)| {
-        let count = figures.instructions.map(|n| format!(", {n} instructions"));
-        format!("{} ns{}: {peer}", figures.median, count.unwrap_or_default())
-    });
-    vec![
-        row.name.to_owned(),
-        row.unit.to_owned(),
-        ns(row.ours.median),
-        ns(row.ours.p10),
-        ns(row.ours.p90),
-        ns(row.ours.p99),
-        ns(row.limit.median),
-        format!("{:.1}", row.ratio),
-        peers.collect::<Vec<_>>().join("; "),
-        recorded.collect::<Vec<_>>().join("; "),
-    ]
+    let line = |name: &str, who: String, figures: [Option<f64>; 4], shown: String| {
+        let [median, ..] = figures;
+        let mut line = vec![name.to_owned(), who];
+        line.extend(figures.map(|figure| figure.map(ns).unwrap_or_default()));
+        line.push(
+            median
+                .map(|median| format!("{:.2}", median / row.ours.median))
+                .unwrap_or_default(),
+        );
+        line.push(shown);
+        line
+    };
+    let of = |spread: &Spread| [spread.median, spread.p10, spread.p90, spread.p99].map(Some);
+    let shown: Vec<String> = row.targets.iter().map(target).collect();
+    let mut all = vec![line(
+        row.name,
+        "ours".to_owned(),
+        of(&row.ours),
+        shown.join(", "),
+    )];
+    for (peer, spread) in &row.peers {
+        all.push(line("", (*peer).to_owned(), of(spread), String::new()));
+    }
+    let limit = [Some(row.limit.median), Some(row.limit.p10), None, None];
+    all.push(line(
+        "",
+        format!("limit: {}", row.limit.what),
+        limit,
+        String::new(),
+    ));
+    all
+}
+
+fn target(outcome: &Outcome) -> String {
+    let wanted = match (outcome.against, outcome.of) {
+        ("limit", _) => format!("limit at most {:.2}x", outcome.wanted),
+        (who, "median") => format!("{who} at least {:.1}x", outcome.wanted),
+        (who, of) => format!("{who} at least {:.1}x by {of}", outcome.wanted),
+    };
+    match (outcome.measured, outcome.met) {
+        (Some(measured), Some(true)) => format!("{wanted}: {measured:.2}, met"),
+        (Some(measured), _) => format!("{wanted}: {measured:.2}, MISSED"),
+        (None, _) => format!("{wanted}: SKIP"),
+    }
 }

@@ -1,5 +1,7 @@
 //! What every scenario is made of: an operation, and what has to be done before it can be repeated.
 
+use std::time::Instant;
+
 use portolan::iommu::DomainError;
 use portolan::platform::OutOfTableMemory;
 use portolan::table::format::Armv8ConfigError;
@@ -22,6 +24,17 @@ pub trait Workload {
     /// # Errors
     /// If the library refuses.
     fn run(&mut self) -> Result<(), Failure>;
+
+    /// The operation, timed: nanoseconds of wall time, or of processor time if there are several threads,
+    /// so that a busy machine does not spoil the figure.
+    ///
+    /// # Errors
+    /// If the library refuses.
+    fn run_timed(&mut self) -> Result<f64, Failure> {
+        let start = Instant::now();
+        self.run()?;
+        Ok(start.elapsed().as_nanos() as f64)
+    }
 }
 
 /// State of the processor's caches when an operation starts.
@@ -60,6 +73,15 @@ pub enum Failure {
     /// The system had no memory.
     #[error("the system had no memory")]
     HostMemory,
+    /// Linux's code is not here.
+    #[error("{0}")]
+    NoLinux(&'static str),
+    /// Linux's code is here and cannot be used.
+    #[error("no figures beside Linux's code: {0}")]
+    BrokenLinux(&'static str),
+    /// Linux's code did not do what was asked, or warned.
+    #[error("Linux's code refused, or warned")]
+    Linux,
     /// The operation was run twice without being prepared.
     #[error("the operation was not prepared")]
     NotPrepared,

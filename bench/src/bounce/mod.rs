@@ -12,10 +12,12 @@ use std::collections::BTreeMap;
 use portolan_model::swiotlb::Strategy;
 use serde::Serialize;
 
-use crate::Failure;
-use crate::measure::{Limit, Spread};
+use crate::spread::{Limit, Spread};
+use crate::workload::{Failure, Workload};
 use pass::{Turn, pass};
-use slots::{Memcpy, Stack, Stage};
+use slots::{Stack, Stage};
+
+pub(crate) use slots::Memcpy;
 
 /// The name of these benchmarks on a command line.
 pub const NAME: &str = "bounce";
@@ -212,6 +214,48 @@ pub fn run(case: &Case) -> Result<BounceRow, Failure> {
         ratio: ours.median / limit.median,
         scaling: spread(&mut scaling)?.median,
     })
+}
+
+/// Buffers in one pass.
+const PASS: u64 = 256;
+
+/// Buffers copied for a device that reads them, by one thread with the default strategy.
+pub(crate) struct Copies(Stage);
+
+impl Copies {
+    /// Of `bytes`, with so many in a hundred of all that there are in use.
+    pub(crate) fn new(bytes: u64, percent: usize) -> Result<Self, Failure> {
+        Ok(Self(Stage::new(Strategy::LockFree, 1, bytes, percent)?))
+    }
+}
+
+impl Workload for Copies {
+    fn units(&self) -> u64 {
+        PASS
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        let mut turns = self.0.copying(1)?;
+        turns.iter_mut().try_for_each(|turn| turn.turn(PASS))
+    }
+}
+
+impl Workload for Memcpy {
+    fn units(&self) -> u64 {
+        PASS
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        self.turn(PASS)
+    }
 }
 
 #[cfg(test)]

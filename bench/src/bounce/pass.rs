@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use portolan::addr::CpuId;
 use portolan::platform::SpinCpus;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::Failure;
-use crate::addresses::Still;
+use crate::threads::{Still, used_ns};
 
 /// Operations between two looks at whether the others are done.
 const MORE: u64 = 16;
@@ -35,12 +34,6 @@ pub(super) fn cpus(count: usize) -> Threads {
 pub(super) trait Turn {
     /// The operation, so many times.
     fn turn(&mut self, times: u64) -> Result<(), Failure>;
-}
-
-/// Nanoseconds of processor time that the calling thread has used.
-fn used_ns() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 /// Nanoseconds of processor time an operation, the mean of the threads, one for each of `turns`; all

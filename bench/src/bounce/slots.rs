@@ -151,14 +151,14 @@ impl Turn for Copying<'_> {
 
 /// No pool: the same bytes copied from one place to another, over and over. Both are page-aligned:
 /// other places can make a copy ten times slower, and what stands beside ours has to be good.
-pub(super) struct Memcpy {
+pub(crate) struct Memcpy {
     from: Vec<u8>,
     to: Vec<u8>,
     bytes: usize,
 }
 
 impl Memcpy {
-    pub(super) fn new(bytes: u64) -> Self {
+    pub(crate) fn new(bytes: u64) -> Self {
         let bytes = bytes as usize;
         let page = PageSize::SIZE_4K.bytes() as usize;
         Self {

@@ -1,0 +1,93 @@
+//! Linux 6.12's own code as a peer: its sources, from Debian's package, compiled in the state they are in.
+//!
+//! * `source`: finding, fetching and unpacking the sources.
+//! * `compile`: the headers that they get, and the compiler.
+//!
+//! No line of Linux is in this repository. Nothing is downloaded unless it is asked for by name
+//! (`portolan-bench linux`). Without the package or a compiler the peer is skipped, and the reason says
+//! what to install.
+
+pub(crate) mod buffers;
+mod compile;
+mod source;
+pub(crate) mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::workload::Failure;
+
+pub(crate) use crate::raw::{Bounced, Domain, Kind, Linux, List, OnCpu, Space};
+
+/// Name of this peer.
+pub const NAME: &str = "linux-6.12";
+
+/// Whether sources may be downloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetch {
+    /// If they are not here.
+    IfMissing,
+    /// Never.
+    Never,
+}
+
+/// Where what is unpacked and compiled lies: below the folder in which cargo builds.
+fn place() -> PathBuf {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(|target| workspace.join(target));
+    target
+        .unwrap_or_else(|| workspace.join("target"))
+        .join(NAME)
+}
+
+/// Why there is no such peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// Something is not installed: what, and how it is.
+    Missing(String),
+    /// The shim does not fit Linux's sources, or their self-test fails on it.
+    Broken(String),
+}
+
+/// Loads Linux's code, after compiling what is not compiled yet; always the same answer.
+///
+/// # Errors
+/// [`Failure::NoLinux`] or [`Failure::BrokenLinux`].
+pub(crate) fn linux() -> Result<&'static Linux, Failure> {
+    loaded(Fetch::Never).map_err(|absent| match absent {
+        Absent::Missing(why) => Failure::NoLinux(why),
+        Absent::Broken(why) => Failure::BrokenLinux(why),
+    })
+}
+
+fn loaded(fetch: Fetch) -> Result<&'static Linux, &'static Absent> {
+    static LINUX: OnceLock<Result<Linux, Absent>> = OnceLock::new();
+    let linux = LINUX.get_or_init(|| {
+        let place = place();
+        let sources = source::provide(&place, fetch).map_err(Absent::Missing)?;
+        let compiler = compile::compiler().map_err(Absent::Missing)?;
+        let object = compile::provide(&compiler, &place, &sources);
+        Linux::load(&object.map_err(Absent::Broken)?).map_err(Absent::Broken)
+    });
+    linux.as_ref()
+}
+
+/// Fetches, compiles and tests Linux's code: the version, and the last words of its self-test.
+///
+/// # Errors
+/// Why there is none, and what to install.
+pub fn prepare(fetch: Fetch) -> Result<String, &'static Absent> {
+    let linux = loaded(fetch)?;
+    let version = source::version(&place()).unwrap_or_default();
+    Ok(format!("Linux {version}: {}", linux.said()))
+}
+
+/// Why the peer is skipped, if it is.
+pub fn missing() -> Option<&'static str> {
+    match loaded(Fetch::Never) {
+        Err(Absent::Missing(why) | Absent::Broken(why)) => Some(why),
+        Ok(_) => None,
+    }
+}

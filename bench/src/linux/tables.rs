@@ -1,0 +1,218 @@
+//! Linux's page tables: what is mapped and unmapped through `iommu.c` and `io-pgtable-arm.c`, commands
+//! built by the shim's driver.
+
+use std::hint::black_box;
+
+use super::{Domain, Kind, List, OnCpu, linux};
+use crate::rig::{
+    BASE, Evictor, INPUT_BITS, LIST_PAGES, MEMORY, PAGE, SINGLES, Span, Timed, pieces,
+};
+use crate::workload::{Cache, Failure, Workload};
+
+fn domain(kind: Kind) -> Result<Domain, Failure> {
+    let cpu = linux()?.on_cpu(0);
+    cpu.domain(kind, INPUT_BITS).ok_or(Failure::HostMemory)
+}
+
+/// Whether all went well so far.
+fn checked(cpu: &OnCpu, well: bool) -> Result<(), Failure> {
+    match well && cpu.warnings() == 0 {
+        true => Ok(()),
+        false => Err(Failure::Linux),
+    }
+}
+
+/// A scatter list, mapped by `iommu_map_sg`.
+pub(crate) struct MapList {
+    list: List,
+    domain: Domain,
+    mapped: bool,
+    evictor: Evictor,
+}
+
+impl MapList {
+    pub(crate) fn new(kind: Kind, cache: Cache) -> Result<Self, Failure> {
+        let domain = domain(kind)?;
+        let list = domain
+            .cpu()
+            .list(&pieces(LIST_PAGES as usize))
+            .ok_or(Failure::HostMemory)?;
+        Ok(Self {
+            list,
+            domain,
+            mapped: false,
+            evictor: Evictor::new(cache),
+        })
+    }
+}
+
+impl Workload for MapList {
+    fn units(&self) -> u64 {
+        LIST_PAGES
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.mapped) {
+            let bytes = LIST_PAGES * PAGE;
+            let well = self.domain.unmap(BASE.get(), bytes) == bytes;
+            checked(self.domain.cpu(), well)?;
+        }
+        self.evictor.evict();
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        let mapped = self.domain.map_sg(BASE.get(), &self.list);
+        self.mapped = mapped == (LIST_PAGES * PAGE) as i64;
+        self.mapped.then_some(()).ok_or(Failure::Linux)
+    }
+}
+
+/// Contiguous memory off the alignment of blocks, as pages of 4 KiB.
+pub(crate) struct OfSpan {
+    domain: Domain,
+    span: Span,
+    timed: Timed,
+    mapped: bool,
+}
+
+impl OfSpan {
+    pub(crate) fn new(span: Span, timed: Timed, kind: Kind) -> Result<Self, Failure> {
+        Ok(Self {
+            domain: domain(kind)?,
+            span,
+            timed,
+            mapped: false,
+        })
+    }
+
+    fn map(&mut self) -> Result<(), Failure> {
+        let pa = black_box(self.span.memory());
+        for start in self.span.starts() {
+            let mapped = self.domain.map(start, pa, self.span.bytes);
+            mapped.then_some(()).ok_or(Failure::Linux)?;
+        }
+        self.mapped = true;
+        Ok(())
+    }
+
+    fn unmap(&mut self) -> Result<(), Failure> {
+        for start in self.span.starts() {
+            let unmapped = self.domain.unmap(start, self.span.bytes);
+            (unmapped == self.span.bytes)
+                .then_some(())
+                .ok_or(Failure::Linux)?;
+        }
+        self.mapped = false;
+        Ok(())
+    }
+}
+
+impl Workload for OfSpan {
+    fn units(&self) -> u64 {
+        match self.timed {
+            Timed::Map => self.span.count * self.span.bytes / PAGE,
+            Timed::Unmap => self.span.count,
+        }
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        match (self.timed, self.mapped) {
+            (Timed::Map, true) => self.unmap()?,
+            (Timed::Unmap, false) => self.map()?,
+            _ => {}
+        }
+        checked(self.domain.cpu(), true)
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        match self.timed {
+            Timed::Map => self.map(),
+            Timed::Unmap => self.unmap(),
+        }
+    }
+}
+
+/// Which of Linux's layers is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layer {
+    /// `iommu.c`, which chooses the sizes of pages.
+    Domain,
+    /// `io-pgtable-arm.c` alone, which is told them.
+    Tables,
+}
+
+/// Single pages, of which every second one of a leaf table stays mapped.
+pub(crate) struct Singles {
+    domain: Domain,
+    layer: Layer,
+    timed: Timed,
+    mapped: bool,
+}
+
+impl Singles {
+    pub(crate) fn new(layer: Layer, timed: Timed) -> Result<Self, Failure> {
+        let domain = domain(Kind::SNOOPS)?;
+        for i in 0..SINGLES {
+            let iova = BASE.get() + (2 * i + 1) * PAGE;
+            domain
+                .map(iova, MEMORY.get(), PAGE)
+                .then_some(())
+                .ok_or(Failure::Linux)?;
+        }
+        Ok(Self {
+            domain,
+            layer,
+            timed,
+            mapped: false,
+        })
+    }
+
+    fn map(&mut self) -> Result<(), Failure> {
+        self.mapped = true;
+        for i in 0..SINGLES {
+            let (iova, pa) = black_box((BASE.get() + 2 * i * PAGE, MEMORY.get() + i * PAGE));
+            let mapped = match self.layer {
+                Layer::Domain => self.domain.map(iova, pa, PAGE),
+                Layer::Tables => self.domain.tables_map(iova, pa, PAGE, 1),
+            };
+            mapped.then_some(()).ok_or(Failure::Linux)?;
+        }
+        Ok(())
+    }
+
+    fn unmap(&mut self) -> Result<(), Failure> {
+        self.mapped = false;
+        for i in 0..SINGLES {
+            let iova = black_box(BASE.get() + 2 * i * PAGE);
+            let unmapped = match self.layer {
+                Layer::Domain => self.domain.unmap(iova, PAGE),
+                Layer::Tables => self.domain.tables_unmap(iova, PAGE, 1),
+            };
+            (unmapped == PAGE).then_some(()).ok_or(Failure::Linux)?;
+        }
+        Ok(())
+    }
+}
+
+impl Workload for Singles {
+    fn units(&self) -> u64 {
+        SINGLES
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        match (self.timed, self.mapped) {
+            (Timed::Map, true) => self.unmap()?,
+            (Timed::Unmap, false) => self.map()?,
+            _ => {}
+        }
+        checked(self.domain.cpu(), true)
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        match self.timed {
+            Timed::Map => self.map(),
+            Timed::Unmap => self.unmap(),
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Buffers without an owner.
+
+use portolan::addr::PhysRange;
+use portolan::dma::{Buffer, Pieces, Unowned};
+
+/// Memory to be mapped.
+#[inline]
+pub(crate) fn unowned(memory: PhysRange) -> Unowned {
+    // SAFETY: there is no device, so nothing reaches the memory.
+    unsafe { Unowned::new(memory) }
+}
+
+/// Memory in pieces, to be mapped.
+pub(crate) struct Scattered(pub(crate) Box<[PhysRange]>);
+
+// SAFETY: there is no device, so nothing reaches the memory; the pieces stay what they are.
+unsafe impl Buffer for Scattered {
+    #[inline]
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces::List(&self.0)
+    }
+
+    fn device_may_write(&self) -> bool {
+        true
+    }
+}

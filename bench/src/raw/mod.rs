@@ -1,0 +1,13 @@
+//! What the compiler cannot check: buffers without an owner, instructions that write cache lines back,
+//! and calls into Linux's code.
+//!
+//! The only module of the crate in which `unsafe` is allowed.
+#![allow(unsafe_code)]
+
+mod buffers;
+mod lines;
+mod linux;
+
+pub(crate) use buffers::{Scattered, unowned};
+pub(crate) use lines::{WrittenBack, barrier, write_back_words as write_back};
+pub(crate) use linux::{Bounced, Domain, Kind, Linux, List, OnCpu, Space};

@@ -1,0 +1,222 @@
+//! Addresses, bounce slots, and buffers through the DMA layer.
+
+use portolan::dma::Policy;
+use portolan_model::swiotlb::Strategy;
+
+use super::{LINUX, Make, Sample, Scenario, Target};
+use crate::addresses::{Large, Nothing, Pairs, of_cpu, of_free_list, of_linux, of_tree, two};
+use crate::bounce::{Copies, Memcpy};
+use crate::linux::{Kind, buffers as linux};
+use crate::mappings::{Buffers, PoolSlots};
+use crate::owned::{Owned, Return};
+use crate::plain::{Atomic, contended};
+use crate::rig::{PAGE, pieces};
+use crate::workload::Cache;
+
+pub(super) fn all() -> Vec<Scenario> {
+    let mut all = addresses();
+    all.extend(slots());
+    all.extend(copies());
+    all.extend(mappings());
+    all
+}
+
+/// Crates for intervals, which have no CPUs.
+const TREE: &str = "vm-allocator";
+const FREE_LIST: &str = "range-alloc";
+
+/// Linux's strict policy, where the lazy one is compared first.
+const LINUX_STRICT: &str = "linux-6.12 strict";
+
+/// Passes of pairs of calls for a page each, by one thread with warm caches.
+fn passes(name: &'static str, what: &'static str, make: Make) -> Scenario {
+    Scenario {
+        name,
+        what,
+        size_bytes: PAGE,
+        unit: "ns per pair",
+        cache: Cache::Hot,
+        threads: 1,
+        sample: Sample::Pass,
+        peers: &[],
+        targets: &[],
+        limit: "an uncontended atomic addition",
+        make,
+        make_limit: || Ok(Box::new(Atomic::new())),
+    }
+}
+
+/// The same by two threads.
+fn by_two(name: &'static str, what: &'static str, make: Make) -> Scenario {
+    Scenario {
+        threads: 2,
+        unit: "ns of a thread's processor time per pair",
+        limit: "a contended atomic addition",
+        make_limit: || Ok(Box::new(contended())),
+        ..passes(name, what, make)
+    }
+}
+
+fn addresses() -> Vec<Scenario> {
+    let page = Scenario {
+        peers: &[
+            (LINUX, || Ok(Box::new(Pairs(of_linux()?(0))))),
+            (TREE, || Ok(Box::new(Pairs(of_tree()?)))),
+            (FREE_LIST, || Ok(Box::new(Pairs(of_free_list())))),
+        ],
+        targets: &[Target::Linux(1.6)],
+        ..passes(
+            "iova_page",
+            "addresses of one page taken and given back, through the CPU's cache",
+            || Ok(Box::new(Pairs(of_cpu()?(0)))),
+        )
+    };
+    let both = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(two(of_linux()?))))],
+        targets: &[Target::Linux(1.5)],
+        ..by_two(
+            "iova_page_2",
+            "the same through the caches of two CPUs, by two threads at once",
+            || Ok(Box::new(two(of_cpu()?))),
+        )
+    };
+    let large = Scenario {
+        name: "iova_large",
+        what: "one of 4096 ranges of 64 to 512 pages given back and another taken, CPU's cache",
+        size_bytes: 512 * PAGE,
+        sample: Sample::Call,
+        peers: &[
+            (LINUX, || Ok(Box::new(Large::new(of_linux()?(0))?))),
+            (TREE, || Ok(Box::new(Large::new(of_tree()?)?))),
+            (FREE_LIST, || Ok(Box::new(Large::new(of_free_list())?))),
+        ],
+        targets: &[Target::LinuxMean(5.0), Target::LinuxP99(50.0)],
+        limit: "two readings of the clock",
+        make: || Ok(Box::new(Large::new(of_cpu()?(0))?)),
+        make_limit: || Ok(Box::new(Large::new(Nothing)?)),
+        ..page
+    };
+    vec![page, both, large]
+}
+
+fn slots() -> Vec<Scenario> {
+    let few = Scenario {
+        size_bytes: PAGE / 2,
+        peers: &[(LINUX, || Ok(Box::new(linux::Slots::new(5)?)))],
+        targets: &[Target::Linux(2.0)],
+        ..passes(
+            "slot_5",
+            "a bounce slot taken and given back, 5 % of the others in use",
+            || Ok(Box::new(PoolSlots::new(Strategy::LockFree, 5)?)),
+        )
+    };
+    let many = Scenario {
+        name: "slot_90",
+        what: "a bounce slot taken and given back, 90 % of the others in use",
+        peers: &[(LINUX, || Ok(Box::new(linux::Slots::new(90)?)))],
+        make: || Ok(Box::new(PoolSlots::new(Strategy::LockFree, 90)?)),
+        ..few
+    };
+    let both = Scenario {
+        size_bytes: PAGE / 2,
+        peers: &[(LINUX, || Ok(Box::new(linux::two(5)?)))],
+        targets: &[Target::Linux(5.0)],
+        ..by_two(
+            "slot_5_2",
+            "a bounce slot taken and given back, 5 % of the others in use, by two threads at once",
+            || Ok(Box::new(PoolSlots::two(5)?)),
+        )
+    };
+    vec![few, many, both]
+}
+
+fn copies() -> Vec<Scenario> {
+    let page = Scenario {
+        unit: "ns per buffer",
+        peers: &[(LINUX, || Ok(Box::new(linux::Copies::new(4 << 10, 5)?)))],
+        targets: &[Target::Linux(3.0), Target::Limit(1.6)],
+        limit: "a hot memcpy",
+        make_limit: || Ok(Box::new(Memcpy::new(4 << 10))),
+        ..passes(
+            "bounce_copy_4k",
+            "4 KiB copied to bounce slots for a device that reads them, 5 % of the others in use",
+            || Ok(Box::new(Copies::new(4 << 10, 5)?)),
+        )
+    };
+    let many = Scenario {
+        name: "bounce_copy_64k",
+        what: "64 KiB copied to bounce slots for a device that reads them, 5 % of the others in use",
+        size_bytes: 64 << 10,
+        peers: &[(LINUX, || Ok(Box::new(linux::Copies::new(64 << 10, 5)?)))],
+        make: || Ok(Box::new(Copies::new(64 << 10, 5)?)),
+        make_limit: || Ok(Box::new(Memcpy::new(64 << 10))),
+        ..page
+    };
+    vec![page, many]
+}
+
+fn mappings() -> Vec<Scenario> {
+    let lazy = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY)?)))],
+        targets: &[Target::Linux(1.0)],
+        ..passes(
+            "dma_4k_lazy",
+            "a 4 KiB buffer mapped and unmapped, lazy: addresses, tables, queue; hardware free",
+            || Ok(Box::new(Buffers::new(Policy::Lazy)?)),
+        )
+    };
+    let strict = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?)))],
+        targets: &[Target::Linux(1.0)],
+        ..passes(
+            "dma_4k_strict",
+            "the same, strict: the commands of each unmap built; hardware free",
+            || Ok(Box::new(Buffers::new(Policy::Strict)?)),
+        )
+    };
+    let owned = Scenario {
+        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?)))],
+        ..passes(
+            "dma_4k_owned",
+            "the same, strict, as a mapping that owns its buffer",
+            || Ok(Box::new(Owned::pages(Return::AtOnce)?)),
+        )
+    };
+    let deferred = Scenario {
+        peers: &[
+            (LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY)?))),
+            (LINUX_STRICT, || {
+                Ok(Box::new(linux::Buffers::new(Kind::STRICT)?))
+            }),
+        ],
+        targets: &[Target::Linux(1.0)],
+        ..passes(
+            "dma_4k_deferred",
+            "the same as a mapping that owns its buffer, deferred and reclaimed by 64",
+            || Ok(Box::new(Owned::pages(Return::Deferred)?)),
+        )
+    };
+    let list = Scenario {
+        size_bytes: 16 * PAGE,
+        peers: &[
+            (LINUX, || {
+                Ok(Box::new(linux::Lists::new(Kind::LAZY, &pieces(16))?))
+            }),
+            (LINUX_STRICT, || {
+                Ok(Box::new(linux::Lists::new(Kind::STRICT, &pieces(16))?))
+            }),
+        ],
+        targets: &[Target::Linux(1.0)],
+        ..passes(
+            "dma_sg_16_deferred",
+            "a scatter list of 16 pages, owned by its mapping, deferred and reclaimed by 64",
+            || Ok(Box::new(Owned::lists(16, Return::Deferred)?)),
+        )
+    };
+    let copied = passes(
+        "dma_4k_copied",
+        "a 4 KiB buffer owned by its mapping, copied to a pool that stays mapped: no invalidation",
+        || Ok(Box::new(Owned::copied()?)),
+    );
+    vec![lazy, strict, owned, deferred, list, copied]
+}

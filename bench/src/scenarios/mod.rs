@@ -1,0 +1,72 @@
+//! The scenarios: what is done, and what it is compared with.
+//!
+//! Tables are Armv8 stage 1, 39-bit input addresses, 4 KiB granule, on the heap. Each scenario starts
+//! from the state that its description names and comes back to it through the library itself.
+
+mod buffers;
+mod tables;
+
+use crate::linux;
+use crate::workload::{Cache, Failure, Workload};
+
+/// What a sample is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// The mean of a pass of many calls.
+    Pass,
+    /// A single call, so that the slowest are seen; with the time that reading the clock takes.
+    Call,
+}
+
+/// What is to be shown, in the same run, by medians unless it says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Target {
+    /// So many times as fast as Linux's code.
+    Linux(f64),
+    /// So many times as fast as Linux's code, by the mean.
+    LinuxMean(f64),
+    /// So many times as fast as Linux's code, by the slowest hundredth.
+    LinuxP99(f64),
+    /// At most so many times the limit.
+    Limit(f64),
+}
+
+type Make = fn() -> Result<Box<dyn Workload>, Failure>;
+
+/// One benchmark.
+pub struct Scenario {
+    /// Name, as given on the command line.
+    pub name: &'static str,
+    /// What is measured.
+    pub what: &'static str,
+    /// Bytes that one call maps or unmaps.
+    pub size_bytes: u64,
+    /// What a figure is per.
+    pub unit: &'static str,
+    /// State of the caches.
+    pub cache: Cache,
+    /// Threads at work.
+    pub threads: u32,
+    /// What is timed.
+    pub sample: Sample,
+    /// Others, measured in the same run.
+    pub peers: &'static [(&'static str, Make)],
+    /// What is to be shown.
+    pub targets: &'static [Target],
+    /// What the plain loop does.
+    pub limit: &'static str,
+    /// Makes the operation.
+    pub make: Make,
+    /// Makes the plain loop.
+    pub make_limit: Make,
+}
+
+/// All scenarios.
+pub fn all() -> Vec<Scenario> {
+    let mut all = tables::all();
+    all.extend(buffers::all());
+    all
+}
+
+/// The name of Linux's code as a peer.
+const LINUX: &str = linux::NAME;

@@ -1,0 +1,140 @@
+//! Several threads that do an operation at once, each as one CPU.
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use portolan::addr::CpuId;
+use portolan::platform::{Clock, Nanos, SpinCpus};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::workload::{Failure, Workload};
+
+thread_local! {
+    static CPU: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Time is not asked for.
+#[derive(Debug)]
+pub struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
+/// CPUs that are threads.
+pub type Threads = SpinCpus<Still, fn() -> CpuId>;
+
+/// Two CPUs, each a thread.
+pub fn cpus() -> Threads {
+    SpinCpus::new(2, Still, || CpuId::new(CPU.get()))
+}
+
+/// What a thread does: the operation, so many times.
+pub(crate) type Turn = Box<dyn FnMut(u64) -> Result<(), Failure>>;
+
+/// An operation done by several threads at once, each for itself.
+pub(crate) struct Together {
+    /// Operations of each thread in one pass, enough that starting it does not count.
+    each: u64,
+    count: u32,
+    /// Passes asked for; all ones ends the threads.
+    asked: Arc<AtomicU64>,
+    /// Passes done, by all threads.
+    done: Arc<AtomicU64>,
+    /// Nanoseconds of processor time that they took.
+    used: Arc<AtomicU64>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Together {
+    /// `count` threads, of which each makes its turn by `make` with its number.
+    pub(crate) fn new<M>(count: u32, each: u64, make: M) -> Self
+    where
+        M: Fn(u32) -> Result<Turn, Failure> + Send + Sync + 'static,
+    {
+        let [asked, done, used] = [(); 3].map(|()| Arc::new(AtomicU64::new(0)));
+        let make = Arc::new(make);
+        let threads = (0..count).map(|cpu| {
+            let [asked, done, used] = [&asked, &done, &used].map(Arc::clone);
+            let make = Arc::clone(&make);
+            std::thread::spawn(move || {
+                CPU.set(cpu);
+                let Ok(mut turn) = make(cpu) else { return };
+                let mut passes = 0;
+                loop {
+                    match asked.load(Ordering::Acquire) {
+                        u64::MAX => break,
+                        now if now == passes => std::thread::yield_now(),
+                        now => {
+                            passes = now;
+                            let begin = used_ns();
+                            // A failure shows as a thread that has ended.
+                            if turn(each).is_err() {
+                                break;
+                            }
+                            used.fetch_add((used_ns() - begin) as u64, Ordering::Relaxed);
+                            done.fetch_add(1, Ordering::Release);
+                        }
+                    }
+                }
+            })
+        });
+        let threads = threads.collect();
+        Self {
+            each,
+            count,
+            asked,
+            done,
+            used,
+            threads,
+        }
+    }
+}
+
+impl Workload for Together {
+    fn units(&self) -> u64 {
+        self.each
+    }
+
+    fn prepare(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<(), Failure> {
+        let passes = self.asked.load(Ordering::Relaxed) + 1;
+        self.asked.store(passes, Ordering::Release);
+        while self.done.load(Ordering::Acquire) < u64::from(self.count) * passes {
+            if self.threads.iter().any(JoinHandle::is_finished) {
+                return Err(Failure::NotPrepared);
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn run_timed(&mut self) -> Result<f64, Failure> {
+        let before = self.used.load(Ordering::Relaxed);
+        self.run()?;
+        let used = self.used.load(Ordering::Relaxed) - before;
+        Ok(used as f64 / f64::from(self.count))
+    }
+}
+
+/// Nanoseconds of processor time that the calling thread has used.
+pub(crate) fn used_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+impl Drop for Together {
+    fn drop(&mut self) {
+        self.asked.store(u64::MAX, Ordering::Release);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
