@@ -56,7 +56,7 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let cargo = move |arguments: &'static [&'static str]| {
         Box::new(move || outcome(Command::new("cargo").args(arguments).current_dir(root)))
     };
-    vec![
+    let mut steps = vec![
         Step {
             name: "Debian packages",
             run: Box::new(provide),
@@ -104,6 +104,14 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             name: "documentation tests",
             run: cargo(&["test", "--quiet", "--workspace", "--doc"]),
         },
+    ];
+    steps.extend(programs(root, extent));
+    steps
+}
+
+/// What is run as programs, once the tests have passed.
+fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
+    vec![
         Step {
             name: "examples",
             run: Box::new(|| examples(root)),
@@ -111,6 +119,10 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         Step {
             name: "torture",
             run: Box::new(|| torture(root)),
+        },
+        Step {
+            name: "Linux's own code as a peer",
+            run: Box::new(|| peer(root)),
         },
         Step {
             name: "instruction counts",
@@ -338,6 +350,41 @@ fn torture(root: &Path) -> Outcome {
         }
     }
     Outcome::Pass
+}
+
+/// Linux's sources, fetched once, compiled with the shim and put to their self-test; then every benchmark
+/// beside them, shortly and optimised as the tests are, so that no figure of it means anything.
+fn peer(root: &Path) -> Outcome {
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new("cargo");
+        command.args([
+            "run",
+            "--quiet",
+            "--profile",
+            "test",
+            "-p",
+            "portolan-bench",
+        ]);
+        command
+            .args(["--bin", "portolan-bench", "--"])
+            .args(arguments);
+        command.current_dir(root);
+        command
+    };
+    let prepared = match bench(&["linux"]).stderr(Stdio::inherit()).output() {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            eprintln!("cannot start cargo: {error}");
+            return Outcome::Fail;
+        }
+    };
+    let said = String::from_utf8_lossy(&prepared.stdout);
+    print!("{said}");
+    match prepared.status.code() {
+        Some(0) => outcome(bench(&["--short"]).stdout(Stdio::null())),
+        Some(3) => Outcome::Skip(said.trim().trim_start_matches("SKIP ").to_owned()),
+        _ => Outcome::Fail,
+    }
 }
 
 fn instructions(root: &Path, extent: Extent) -> Outcome {
