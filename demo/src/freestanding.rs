@@ -1,49 +1,34 @@
 //! What a program for Linux's target has from its C library: here it has none.
 
-use core::arch::asm;
+use crate::arch::bytes::{copy_down, copy_up, fill};
 
 /// # Safety
 /// As of C's.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     // SAFETY: the caller's promise.
-    unsafe {
-        asm!("rep movsb", inout("rcx") bytes => _, inout("rdi") to => _, inout("rsi") from => _,
-            options(nostack, preserves_flags));
-    }
+    unsafe { copy_up(to, from, bytes) };
     to
 }
 
 /// # Safety
 /// As of C's.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
     // SAFETY: the caller's promise.
-    unsafe {
-        asm!("rep stosb", inout("rcx") bytes => _, inout("rdi") to => _, in("al") value as u8,
-            options(nostack, preserves_flags));
-    }
+    unsafe { fill(to, value as u8, bytes) };
     to
 }
 
 /// # Safety
 /// As of C's.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
-    if to.addr().wrapping_sub(from.addr()) >= bytes {
-        // SAFETY: the caller's promise, and no byte is overwritten before it was read.
-        return unsafe { memcpy(to, from, bytes) };
-    }
-    let last = bytes.wrapping_sub(1);
-    // SAFETY: the caller's promise. The last byte goes first; there is one.
-    unsafe {
-        asm!("std", "rep movsb", "cld", inout("rcx") bytes => _,
-            inout("rdi") to.wrapping_add(last) => _, inout("rsi") from.wrapping_add(last) => _,
-            options(nostack));
-    }
+    // No byte is overwritten before it was read.
+    let up = to.addr().wrapping_sub(from.addr()) >= bytes;
+    let copy = if up { copy_up } else { copy_down };
+    // SAFETY: the caller's promise.
+    unsafe { copy(to, from, bytes) };
     to
 }
 

@@ -22,11 +22,12 @@ mod viommu;
 
 use alloc::boxed::Box;
 use core::error::Error;
+use core::ffi::c_void;
 
-use portolan_bare::{DirectMap, Heap, Machine};
+use portolan_bare::{DirectMap, Heap};
 use portolan_hw::topology::{Options, Topology};
 
-use arch::StartInfo;
+use arch::Loader;
 
 /// How the machine ends.
 #[derive(Clone, Copy)]
@@ -44,8 +45,8 @@ static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, arch::LAST_MAPPED) });
 
 /// Where `boot.s` enters, with the loader's pointer.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_main(info: *const StartInfo) -> ! {
-    let end = match run(info) {
+extern "C" fn kernel_main(left: *const c_void) -> ! {
+    let end = match run(left) {
         Ok(()) => End::Good,
         Err(error) => {
             say!("failed: {error}");
@@ -61,19 +62,20 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
     arch::exit(End::Bad)
 }
 
-fn run(info: *const StartInfo) -> Outcome<()> {
-    // SAFETY: the loader left the pointer, and nothing was written since.
-    let info = unsafe { StartInfo::at(info) }.ok_or("the loader left no start information")?;
-    let ram = info.ram().ok_or("there is no RAM behind the kernel")?;
+fn run(left: *const c_void) -> Outcome<()> {
+    // SAFETY: the loader left the pointer, and nothing writes there.
+    let loader = unsafe { Loader::at(left) }.ok_or("the loader left nothing that makes sense")?;
+    let ram = loader.ram().ok_or("there is no RAM behind the kernel")?;
     // SAFETY: the loader says that it is RAM, and the kernel lies before it; firmware's tables are in
     // memory of another kind, and all windows of registers come from firmware or from devices.
     let machine = unsafe {
         HEAP.init(ram)?;
-        Machine::from_acpi(&HEAP, info.root())?
+        loader.machine(&HEAP)?
     };
     say!("RAM at {ram}");
 
     let functions = pci::functions(&machine);
+    loader.give_addresses(&functions)?;
     pci::stop_all(&functions);
     // Only a virtio-iommu needs queues that are started for it.
     let queues = |place| viommu::queues(machine, place);

@@ -35,12 +35,18 @@ impl Function {
         (self.registers.read16(0), self.registers.read16(2))
     }
 
+    /// Its configuration space.
+    #[cfg(target_arch = "aarch64")]
+    pub fn registers(&self) -> &Registers {
+        &self.registers
+    }
+
     /// Base class and class.
     fn class(&self) -> u16 {
         self.registers.read16(CLASS)
     }
 
-    fn is_bridge(&self) -> bool {
+    pub fn is_bridge(&self) -> bool {
         self.registers.read16(HEADER) & 0x7f != 0
     }
 

@@ -120,13 +120,15 @@ fn fetch(place: &Path) -> Result<(), String> {
     if !packages::present("apt-get") || !packages::present("dpkg-deb") {
         return Err("apt-get and dpkg-deb are not here".to_owned());
     }
-    let get = Apt::new(place, &codename, &source).map_err(|error| error.to_string())?;
-    get.run(&["update", "-qq"])?;
-    let mut install = vec!["install", "-s", "--no-install-recommends", "-t", &get.suite];
+    let get = Apt::at(place, &[]).map_err(|error| error.to_string())?;
+    let suite = format!("{codename}-backports");
+    get.add(&source.backports(&codename))?;
+    get.run("apt-get", &["update", "-qq"])?;
+    let mut install = vec!["install", "-s", "--no-install-recommends", "-t", &suite];
     install.extend(PACKAGES);
-    let wanted = backports::to_install(&get.run(&install)?);
+    let wanted = backports::to_install(&get.run("apt-get", &install)?);
     if wanted.is_empty() {
-        return Err(format!("{} has no newer QEMU", get.suite));
+        return Err(format!("{suite} has no newer QEMU"));
     }
     let named: Vec<String> = wanted
         .iter()
@@ -134,18 +136,19 @@ fn fetch(place: &Path) -> Result<(), String> {
         .collect();
     let mut download = vec!["download", "-qq"];
     download.extend(named.iter().map(String::as_str));
-    get.run(&download)?;
+    get.run("apt-get", &download)?;
     get.unpack()
 }
 
-/// apt-get with lists, caches and sources of its own.
-struct Apt {
+/// apt's programs with lists, caches and sources of their own.
+pub struct Apt {
     place: PathBuf,
-    suite: String,
+    options: Vec<String>,
 }
 
 impl Apt {
-    fn new(place: &Path, codename: &str, source: &backports::Source) -> std::io::Result<Self> {
+    /// Below `place`, with the sources that are configured, and `options` of apt's configuration.
+    pub fn at(place: &Path, options: &[&str]) -> std::io::Result<Self> {
         // What an earlier attempt left behind would be unpacked as well.
         let _ = std::fs::remove_dir_all(place);
         for part in [
@@ -161,14 +164,19 @@ impl Apt {
         for entry in std::fs::read_dir("/etc/apt/sources.list.d")?.flatten() {
             std::fs::copy(entry.path(), place.join("parts").join(entry.file_name()))?;
         }
-        let own = place.join("parts/portolan-backports.sources");
-        std::fs::write(own, source.backports(codename))?;
-        let suite = format!("{codename}-backports");
-        Ok(Self { place, suite })
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        Ok(Self { place, options })
     }
 
-    fn run(&self, arguments: &[&str]) -> Result<String, String> {
-        let mut command = Command::new("apt-get");
+    /// Adds a source.
+    pub fn add(&self, stanza: &str) -> Result<(), String> {
+        let own = self.place.join("parts/portolan-backports.sources");
+        std::fs::write(own, stanza).map_err(|error| error.to_string())
+    }
+
+    /// What `program`, one of apt's, prints.
+    pub fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(program);
         let place = |part: &str| self.place.join(part).display().to_string();
         let options = [
             format!("Dir::Etc::sourceparts={}", place("parts")),
@@ -178,8 +186,8 @@ impl Apt {
             "Acquire::http::Timeout=20".to_owned(),
             "Acquire::Retries=1".to_owned(),
         ];
-        for option in options {
-            command.args(["-o", &option]);
+        for option in options.iter().chain(&self.options) {
+            command.args(["-o", option]);
         }
         command.args(arguments).current_dir(self.place.join("debs"));
         let output = command.output().map_err(|error| error.to_string())?;
@@ -188,10 +196,11 @@ impl Apt {
         }
         let errors = String::from_utf8_lossy(&output.stderr);
         let last = errors.lines().last().unwrap_or("it does not say why");
-        Err(format!("apt-get {}: {last}", arguments[0]))
+        Err(format!("{program} {}: {last}", arguments[0]))
     }
 
-    fn unpack(&self) -> Result<(), String> {
+    /// Unpacks all that was downloaded.
+    pub fn unpack(&self) -> Result<(), String> {
         let debs = std::fs::read_dir(self.place.join("debs")).map_err(|e| e.to_string())?;
         for deb in debs.flatten() {
             let mut command = Command::new("dpkg-deb");

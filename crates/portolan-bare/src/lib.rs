@@ -3,6 +3,7 @@
 //! * [`Heap`]: memory of any size from one region of RAM, for the kernel's own `alloc` and for devices.
 //! * [`Machine`]: that heap, a clock, locks that keep interrupts out, registers, PCI configuration
 //!   space and firmware's tables, found from ACPI's root pointer.
+//! * [`fdt`] and [`fw_cfg`]: the same tables on a machine of QEMU's that starts without firmware.
 //!
 //! ```no_run
 //! use portolan::addr::{PciFunction, PhysAddr, PhysRange};
@@ -27,7 +28,7 @@
 //!
 //! Sources: ACPI specification 6.5, sections 5.2.5 to 5.2.9; PCI firmware specification 3.3, section
 //! 4.1 (MCFG); Intel 64 and IA-32 architectures software developer's manual; Arm architecture
-//! reference manual for A-profile. Not supported: device trees, memory that CPUs do not cache, more
+//! reference manual for A-profile. Not supported: IOMMUs in device trees, memory that CPUs do not cache, more
 //! than one CPU.
 #![no_std]
 #![deny(unsafe_code)]
@@ -37,6 +38,8 @@ extern crate alloc;
 pub mod acpi;
 pub mod arena;
 pub mod ecam;
+pub mod fdt;
+pub mod fw_cfg;
 mod hardware;
 pub mod ticks;
 

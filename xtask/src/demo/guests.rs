@@ -1,5 +1,7 @@
 //! The machines on which the kernel runs.
 
+use crate::cross;
+
 /// What the kernel calls some commands, and QEMU's events for as many.
 pub struct Kinds {
     /// The kernel's names.
@@ -46,6 +48,34 @@ macro_rules! pc {
         ]
     };
 }
+
+/// A board of QEMU's with an SMMU, and the host for a console.
+const BOARD: &[&str] = &[
+    "-M",
+    "virt,iommu=smmuv3",
+    "-accel",
+    "tcg",
+    "-cpu",
+    "cortex-a57",
+    "-m",
+    "256",
+    "-nodefaults",
+    "-no-user-config",
+    "-display",
+    "none",
+    "-no-reboot",
+    "-nic",
+    "none",
+    "-chardev",
+    "stdio,id=console",
+    "-semihosting-config",
+    "enable=on,target=native,chardev=console",
+    "-device",
+    "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=",
+    // RAM is where 28 bits do not reach.
+    "-device",
+    "edu,dma_mask=0xffffffffff",
+];
 
 const fn kinds(ours: &'static [&'static str], event: &'static str) -> Kinds {
     Kinds { ours, event }
@@ -136,6 +166,27 @@ pub const GUESTS: &[Guest] = &[
             kinds(&["DETACH"], "virtio_iommu_detach"),
             kinds(&["MAP"], "virtio_iommu_map"),
             kinds(&["UNMAP"], "virtio_iommu_unmap"),
+        ],
+    },
+    Guest {
+        name: "aarch64",
+        step: "demo aarch64",
+        program: "qemu-system-aarch64",
+        variable: "PORTOLAN_QEMU_ARM",
+        target: cross::TARGET,
+        arguments: BOARD,
+        good: 33,
+        said: RECORDED,
+        traced: &["smmuv3_cmdq_opcode"],
+        kinds: &[
+            kinds(&["CFGI_STE"], "SMMU_CMD_CFGI_STE"),
+            kinds(&["CFGI_STE_RANGE"], "SMMU_CMD_CFGI_STE_RANGE"),
+            kinds(&["CFGI_CD"], "SMMU_CMD_CFGI_CD"),
+            kinds(&["CFGI_CD_ALL"], "SMMU_CMD_CFGI_CD_ALL"),
+            kinds(&["TLBI_NH_ASID"], "SMMU_CMD_TLBI_NH_ASID"),
+            kinds(&["TLBI_NH_VA"], "SMMU_CMD_TLBI_NH_VA"),
+            kinds(&["TLBI_NSNH_ALL"], "SMMU_CMD_TLBI_NSNH_ALL"),
+            kinds(&["SYNC"], "SMMU_CMD_SYNC"),
         ],
     },
 ];

@@ -10,7 +10,7 @@ mod image;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::packages;
+use crate::{cross, packages};
 pub use guests::{GUESTS, Guest};
 
 /// Seconds after which a kernel is stuck.
@@ -61,7 +61,14 @@ pub fn one(root: &Path, guest: &Guest) -> Ended {
     if !qemu.to_str().is_some_and(packages::present) {
         return Ended::Skipped(format!("{} is not installed", guest.program));
     }
-    let done = build(root, guest).and_then(|kernel| {
+    let mut cargo = cargo(root, guest.target, "build");
+    if guest.target == cross::TARGET {
+        match cross::provide(root) {
+            Ok(compiler) => compiler.give(&mut cargo),
+            Err(why) => return Ended::Skipped(why),
+        }
+    }
+    let done = build(root, guest, cargo).and_then(|kernel| {
         let place = root.join("target/demo/runs").join(guest.name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
         boot(&place, guest, &qemu, &kernel)
@@ -85,8 +92,8 @@ pub fn cargo(root: &Path, target: &str, command: &str) -> Command {
     cargo
 }
 
-fn build(root: &Path, guest: &Guest) -> Result<PathBuf, String> {
-    let built = cargo(root, guest.target, "build").status();
+fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, String> {
+    let built = cargo.status();
     if !built.is_ok_and(|status| status.success()) {
         return Err("the kernel is not built".to_owned());
     }

@@ -6,6 +6,8 @@ use core::ptr::NonNull;
 
 use portolan::addr::{PhysAddr, PhysRange};
 
+use super::Registers;
+
 /// The lowest physical addresses, mapped one to one from a virtual address on.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectMap {
@@ -21,6 +23,20 @@ impl DirectMap {
     /// cached, registers of devices not.
     pub const unsafe fn new(offset: usize, last: PhysAddr) -> Self {
         Self { offset, last }
+    }
+
+    /// The registers at `window`, for who needs some before there is a [`Machine`](super::Machine);
+    /// `None` if a part of it is not mapped.
+    ///
+    /// # Safety
+    /// The window is a device's, and no memory of the program is in it.
+    pub unsafe fn registers(self, window: PhysRange) -> Option<Registers> {
+        let bytes = usize::try_from(window.len_minus_one())
+            .ok()?
+            .checked_add(1)?;
+        let first = self.virt(window)?;
+        // SAFETY: it is mapped for good, and the caller's promise.
+        Some(unsafe { Registers::new(first, bytes) })
     }
 
     /// Where the first byte of `range` is seen; `None` if a part of it is not mapped.

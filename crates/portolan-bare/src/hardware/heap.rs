@@ -87,7 +87,8 @@ impl Heap {
             .map_or(0, |arena| arena.lock().free_bytes())
     }
 
-    pub(super) fn map(&self) -> DirectMap {
+    /// Where it sees physical memory.
+    pub fn map(&self) -> DirectMap {
         self.map
     }
 

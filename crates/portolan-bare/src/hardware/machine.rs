@@ -63,6 +63,21 @@ impl Machine {
     pub unsafe fn from_acpi(heap: &'static Heap, root: PhysAddr) -> Result<Self, StartError> {
         let memory = heap.memory().ok_or(StartError::NoHeap)?;
         let tables = acpi::tables(&Mapped { heap, memory }, root)?;
+        // SAFETY: the caller's promise.
+        unsafe { Self::from_tables(heap, tables) }
+    }
+
+    /// The machine whose loader handed these ACPI tables over.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    ///
+    /// # Safety
+    /// As of [`Machine::from_acpi`], but for the root pointer.
+    pub unsafe fn from_tables(
+        heap: &'static Heap,
+        tables: Vec<&'static [u8]>,
+    ) -> Result<Self, StartError> {
         let of = |signature: [u8; 4]| tables.iter().find(|table| table.starts_with(&signature));
         let ecam = of(ecam::SIGNATURE).map(|table| Ecam::parse(table));
         let ecam = ecam.transpose().map_err(StartError::Ecam)?;

@@ -7,6 +7,7 @@ use core::ptr::NonNull;
 use portolan::platform::Mmio;
 
 use super::cpu;
+use crate::fw_cfg::Selector;
 
 /// A window of registers. Accesses outside of it, or that are not aligned, read all ones and write
 /// nothing.
@@ -51,6 +52,12 @@ impl Registers {
             // SAFETY: it is an aligned register of the window, which is mapped.
             unsafe { cpu::write16(at, value) }
         }
+    }
+}
+
+impl Selector for Registers {
+    fn write16(&self, offset: usize, value: u16) {
+        Self::write16(self, offset, value);
     }
 }
 

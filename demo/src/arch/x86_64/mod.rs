@@ -3,10 +3,16 @@
 //! Xen's direct boot ABI (PVH): `hvm_start_info`, version 1. Intel 64 and IA-32 architectures software
 //! developer's manual, volume 2 (IN, OUT). National Semiconductor PC16550D (serial port).
 
+pub mod bytes;
+
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
 use portolan::addr::{PhysAddr, PhysRange};
+use portolan_bare::{Heap, Machine};
+
+use crate::pci::Function;
+use crate::{End, Outcome};
 
 global_asm!(include_str!("boot.s"));
 
@@ -17,7 +23,7 @@ const LAST_CACHED: u64 = 0x7fff_ffff;
 
 /// What the loader leaves behind (`hvm_start_info`).
 #[repr(C)]
-pub struct StartInfo {
+struct StartInfo {
     magic: u32,
     version: u32,
     flags: u32,
@@ -50,27 +56,42 @@ unsafe extern "C" {
     static kernel_end: c_void;
 }
 
-impl StartInfo {
+/// What the loader leaves behind.
+pub struct Loader {
+    info: &'static StartInfo,
+}
+
+impl Loader {
     /// What is at the loader's pointer; `None` if it makes no sense.
     ///
     /// # Safety
-    /// The loader left the pointer, and nobody has written to its memory.
-    pub unsafe fn at<'i>(pointer: *const Self) -> Option<&'i Self> {
+    /// The loader left the pointer, and nobody writes to its memory.
+    pub unsafe fn at(pointer: *const c_void) -> Option<Self> {
         // SAFETY: the caller's promise.
-        let info = unsafe { pointer.as_ref() }?;
-        (info.magic == MAGIC && info.version >= 1).then_some(info)
+        let info = unsafe { pointer.cast::<StartInfo>().as_ref() }?;
+        (info.magic == MAGIC && info.version >= 1).then_some(Self { info })
     }
 
-    /// ACPI's root pointer.
-    pub fn root(&self) -> PhysAddr {
-        PhysAddr::new(self.root)
+    /// The machine, by ACPI's root pointer.
+    ///
+    /// # Safety
+    /// As of [`Machine::from_acpi`], but for the root pointer.
+    pub unsafe fn machine(&self, heap: &'static Heap) -> Outcome<Machine> {
+        // SAFETY: the caller's promise, and the loader's pointer.
+        Ok(unsafe { Machine::from_acpi(heap, PhysAddr::new(self.info.root)) }?)
+    }
+
+    /// Firmware has given all windows addresses.
+    pub fn give_addresses(&self, _functions: &[Function]) -> Outcome<()> {
+        Ok(())
     }
 
     /// The largest region of RAM behind the kernel that is mapped and cached. The loader's own
     /// structures lie below 1 MiB, and so before the kernel.
     pub fn ram(&self) -> Option<PhysRange> {
-        let count = self.memory_entries.min(MOST_REGIONS) as usize;
-        let first: *const Region = core::ptr::with_exposed_provenance(self.memory_map as usize);
+        let count = self.info.memory_entries.min(MOST_REGIONS) as usize;
+        let first: *const Region =
+            core::ptr::with_exposed_provenance(self.info.memory_map as usize);
         if first.is_null() || !first.is_aligned() {
             return None;
         }
@@ -113,10 +134,10 @@ pub fn put(byte: u8) {
 const EXIT: u16 = 0xf4;
 
 /// Ends the machine: well, or not.
-pub fn exit(end: crate::End) -> ! {
+pub fn exit(end: End) -> ! {
     let value: u32 = match end {
-        crate::End::Good => 16,
-        crate::End::Bad => 17,
+        End::Good => 16,
+        End::Bad => 17,
     };
     // SAFETY: where there is no such device, nothing listens at the port.
     unsafe { asm!("out dx, eax", in("dx") EXIT, in("eax") value, options(nostack)) };

@@ -1,0 +1,70 @@
+// From the loader's entry at EL1, with the MMU off, to `kernel_main`.
+//
+// QEMU's `virt` machine: the device tree is at the start of RAM, which is at 1 GiB. Of physical memory the
+// lowest 512 GiB are mapped one to one, in blocks of 1 GiB: the second one, in which RAM begins, as memory,
+// the others as registers. The kernel's RAM is taken from the second.
+
+    .section .text.start, "ax"
+    .global start
+start:
+    adrp x1, stack_top
+    add x1, x1, :lo12:stack_top
+    mov sp, x1
+    mov x0, #(3 << 20)              // floating point and vectors, which the compiler uses
+    msr cpacr_el1, x0
+    adrp x0, vectors
+    add x0, x0, :lo12:vectors
+    msr vbar_el1, x0
+
+    adrp x0, blocks
+    add x0, x0, :lo12:blocks
+    mov x2, #0x401                  // a block, accessed, attribute 0
+    movk x2, #0x60, lsl #48         // never executed
+    mov x1, #0
+1:
+    add x3, x2, x1, lsl #30
+    str x3, [x0, x1, lsl #3]
+    add x1, x1, #1
+    cmp x1, #512
+    b.ne 1b
+    mov x3, #0x705                  // a block, accessed, inner shareable, attribute 1
+    movk x3, #0x4000, lsl #16
+    str x3, [x0, #8]
+
+    msr ttbr0_el1, x0
+    mov x0, #0xff04                 // attribute 1: write-back; 0: device, nGnRE
+    msr mair_el1, x0
+    ldr x0, =0x200803519            // 39 bits of address, 40 of memory; walks cached, inner shareable
+    msr tcr_el1, x0
+    tlbi vmalle1
+    dsb sy
+    isb
+    mrs x0, sctlr_el1
+    mov x1, #0x1005                 // MMU, data and instruction caches
+    orr x0, x0, x1
+    msr sctlr_el1, x0
+    isb
+    mov x0, #0x40000000
+    bl kernel_main
+    .ltorg
+
+    .section .text.vectors, "ax"
+    .balign 2048
+vectors:
+    .rept 16
+    .balign 128
+    b exception
+    .endr
+exception:
+    mrs x0, esr_el1
+    mrs x1, elr_el1
+    mrs x2, far_el1
+    b kernel_exception
+
+    .section .bss.boot, "aw", @nobits
+    .balign 4096
+blocks:
+    .skip 4096
+stack:
+    .skip 256 * 1024
+stack_top:

@@ -1,0 +1,127 @@
+//! AArch64 on QEMU's `virt` machine: what the device tree says, and the way to the host by semihosting.
+//!
+//! Arm semihosting for AArch32 and AArch64, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED). QEMU:
+//! `docs/system/arm/virt`.
+
+mod bars;
+pub mod bytes;
+
+use alloc::vec::Vec;
+use core::arch::{asm, global_asm};
+use core::ffi::c_void;
+
+use portolan::addr::{PhysAddr, PhysRange};
+use portolan_bare::fdt::{self, DeviceTree};
+use portolan_bare::fw_cfg::{self, FwCfg};
+use portolan_bare::{Heap, Machine};
+
+use crate::pci::Function;
+use crate::{End, Outcome, say};
+
+global_asm!(include_str!("boot.s"));
+
+/// The highest address that `boot.s` maps.
+pub const LAST_MAPPED: PhysAddr = PhysAddr::new((512 << 30) - 1);
+/// The highest address at which `boot.s` maps RAM.
+const LAST_CACHED: u64 = 0x7fff_ffff;
+
+unsafe extern "C" {
+    /// Where the kernel ends (`kernel.ld`).
+    static kernel_end: c_void;
+}
+
+/// What the loader leaves behind: a device tree.
+pub struct Loader {
+    tree: DeviceTree<'static>,
+}
+
+impl Loader {
+    /// What is at the loader's pointer; `None` if it makes no sense.
+    ///
+    /// # Safety
+    /// The loader left the pointer, and nobody writes to its memory.
+    pub unsafe fn at(pointer: *const c_void) -> Option<Self> {
+        let first = pointer.cast::<u8>();
+        // SAFETY: the caller's promise.
+        let header = unsafe { core::slice::from_raw_parts(first, fdt::HEADER_BYTES) };
+        let bytes = fdt::length(header)?;
+        // SAFETY: the caller's promise, and the header says that it is so long.
+        let tree = DeviceTree::parse(unsafe { core::slice::from_raw_parts(first, bytes) })?;
+        Some(Self { tree })
+    }
+
+    /// RAM behind the kernel that is mapped as such. The device tree lies before the kernel.
+    pub fn ram(&self) -> Option<PhysRange> {
+        let behind = (&raw const kernel_end).expose_provenance() as u64;
+        let memory = self.tree.memory()?;
+        let start = PhysAddr::new(memory.start().get().max(behind));
+        PhysRange::new(start, PhysAddr::new(memory.last().get().min(LAST_CACHED)))
+    }
+
+    /// The machine, by the ACPI tables that QEMU has for firmware.
+    ///
+    /// # Safety
+    /// As of [`Machine::from_tables`].
+    pub unsafe fn machine(&self, heap: &'static Heap) -> Outcome<Machine> {
+        let window = self
+            .tree
+            .compatible("qemu,fw-cfg-mmio")
+            .and_then(|node| node.reg());
+        let window = window.ok_or("there is no fw_cfg device")?;
+        // SAFETY: the device tree says that registers are there.
+        let registers = unsafe { heap.map().registers(window) };
+        let tables = FwCfg::new(registers.ok_or("fw_cfg is not mapped")?).tables();
+        let tables = tables.ok_or("there are no ACPI tables")?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { Machine::from_tables(heap, fw_cfg::each(tables)) }?)
+    }
+
+    /// Gives the windows of all functions addresses, as there is no firmware that did.
+    pub fn give_addresses(&self, functions: &[Function]) -> Outcome<()> {
+        let host = self.tree.compatible("pci-host-ecam-generic");
+        let ranges = host.and_then(|node| node.property("ranges"));
+        let ranges = ranges.ok_or("there is no PCI host in the device tree")?;
+        let windows: Vec<PhysRange> = bars::windows(ranges).collect();
+        let window = windows.first().ok_or("PCI has no memory of 32 bits")?;
+        bars::assign(functions, *window).ok_or("PCI has too little memory")?;
+        Ok(())
+    }
+}
+
+/// Asks the host for something.
+fn ask(operation: u32, about: *const c_void) {
+    // SAFETY: the two operations below read what they are told of.
+    unsafe {
+        asm!("hlt #0xf000", inout("x0") u64::from(operation) => _, in("x1") about, options(nostack))
+    };
+}
+
+const SYS_WRITEC: u32 = 0x03;
+const SYS_EXIT_EXTENDED: u32 = 0x20;
+/// ADP_Stopped_ApplicationExit.
+const ENDED: u64 = 0x2_0026;
+
+/// Writes a byte to the console.
+pub fn put(byte: u8) {
+    ask(SYS_WRITEC, (&raw const byte).cast());
+}
+
+/// Ends the machine: well, or not.
+pub fn exit(end: End) -> ! {
+    let code: u64 = match end {
+        End::Good => 33,
+        End::Bad => 35,
+    };
+    let how = [ENDED, code];
+    ask(SYS_EXIT_EXTENDED, how.as_ptr().cast());
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// Where `boot.s` ends up with an exception: none is expected.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_exception(syndrome: u64, at: u64, address: u64) -> ! {
+    say!("exception {syndrome:#x} at {at:#x}, address {address:#x}");
+    exit(End::Bad)
+}
