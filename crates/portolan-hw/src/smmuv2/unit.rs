@@ -64,9 +64,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> SmmuV2<R, M, C> {
     /// *Context.* Task.
     ///
     /// # Errors
-    /// See [`Features::read`]; [`IommuError::Unsupported`] also if [`Implementation::ThunderX`]
-    /// counts more banks than there are identifiers; [`IommuError::TimedOut`] if the unit does not
-    /// forget what it knew: streams are then blocked, unless it had not been translating before.
+    /// See [`Features::read`]; [`IommuError::Unsupported`] also if
+    /// [`Implementation::ThunderX`](super::Implementation::ThunderX) counts more banks than there are
+    /// identifiers; [`IommuError::TimedOut`] if the unit does not forget what it knew: streams are
+    /// then blocked, unless it had not been translating before.
     pub fn enable(registers: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
         let features = Features::read(&registers)?.with_coherency(config.coherency);
         config.reserved.within(features.output_lg2);
