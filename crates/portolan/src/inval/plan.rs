@@ -11,7 +11,7 @@ use super::{
     Caching, Capabilities, Depth, Gather, PageForm, Preference, Quirks, Span, WalkFlush, Walker,
     WriteBuffer,
 };
-use crate::addr::{InvalTag, PageSize};
+use crate::addr::{InvalTag, PageSize, PhysRange};
 
 /// How many commands of each kind a plan has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,10 +40,9 @@ pub(super) enum Form {
 pub struct Plan<'g> {
     pub(super) context: InvalTag,
     pub(super) caps: &'g Capabilities,
+    pub(super) quirks: &'g Quirks,
     pub(super) form: Form,
-    pub(super) stride: Stride,
     commands: u64,
-    pub(super) repeat: u8,
     pub(super) gather: &'g Gather,
 }
 
@@ -53,17 +52,16 @@ pub struct Plan<'g> {
 pub fn plan<'g>(
     context: InvalTag,
     caps: &'g Capabilities,
-    quirks: &Quirks,
+    quirks: &'g Quirks,
     gather: &'g Gather,
 ) -> Plan<'g> {
     let (form, commands) = choose(caps, quirks, gather);
     Plan {
         context,
         caps,
+        quirks,
         form,
-        stride: Stride::of(caps, quirks),
         commands,
-        repeat: quirks.repeat.max(1),
         gather,
     }
 }
@@ -71,48 +69,32 @@ pub fn plan<'g>(
 /// Whether the plan of `gather` has no steps and nothing waits for it: then nothing is lost with it.
 #[inline]
 pub fn owes_nothing(caps: &Capabilities, gather: &Gather) -> bool {
-    let cached = caps.caching == Caching::PresentOnly || gather.mapped().is_empty();
+    let cached = owed_for_maps(caps, gather).is_empty();
     let written_back = caps.walker == Walker::Coherent || !gather.holds_lines();
     let drained = caps.write_buffer == WriteBuffer::Absent || gather.is_empty();
     let left = gather.holds_tables() || !gather.unmapped().is_empty();
     cached && written_back && drained && !left
 }
 
+#[inline]
 fn choose(caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> (Form, u64) {
-    let spans = || owed(caps, gather);
-    if spans().next().is_none() {
+    let (unmapped, mapped) = (gather.unmapped(), owed_for_maps(caps, gather));
+    if unmapped.is_empty() && mapped.is_empty() {
         return (Form::Nothing, 0);
     }
-    let walks = gather
-        .unmapped()
-        .iter()
-        .any(|span| span.depth == Depth::AllLevels);
-    if walks && quirks.walk_flush == WalkFlush::ByContext {
+    let leaves = |span: &Span| span.depth == Depth::AllLevels;
+    if quirks.walk_flush == WalkFlush::ByContext && unmapped.iter().any(leaves) {
         return (Form::Context, 1);
     }
-    let stride = Stride::of(caps, quirks);
-    let by_page = || {
-        let named = match caps.page {
-            PageForm::Absent => false,
-            PageForm::Granule => true,
-            PageForm::Whole => spans().all(|span| span.leaf == span.largest),
-        };
-        let pages = || spans().map(|span| span.range.pages(stride.size(caps, span)));
-        named.then(|| pages().fold(0u64, u64::saturating_add))
-    };
-    let by_range = || {
-        spans().try_fold(0u64, |sum, span| {
-            Some(sum.saturating_add(count_runs(caps, span.range)?))
-        })
-    };
+    let by_page = || sum((unmapped, mapped), |span| pages(caps, quirks, span));
+    let by_range = || sum((unmapped, mapped), |span| count_runs(caps, span.range));
     let found = match quirks.preference {
         Preference::ByContext => None,
         Preference::ByPage => by_page().map(|n| (Form::Page, n)),
         Preference::ByRange => by_range().map(|n| (Form::Range, n)),
-        Preference::Fewest => match (by_range(), by_page()) {
-            (Some(range), Some(page)) if page < range => Some((Form::Page, page)),
-            (Some(range), _) => Some((Form::Range, range)),
-            (None, page) => page.map(|n| (Form::Page, n)),
+        Preference::Fewest => match by_range() {
+            Some(1) => Some((Form::Range, 1)),
+            range => fewest(range, by_page()),
         },
     };
     match found {
@@ -121,61 +103,121 @@ fn choose(caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> (Form, u64) 
     }
 }
 
-/// The spans that need an invalidation: all unmapped ones, and the mapped ones where the hardware
-/// may hold that nothing was there.
-fn owed<'g>(
-    caps: &Capabilities,
-    gather: &'g Gather,
-) -> impl Iterator<Item = Span> + Clone + use<'g> {
-    let mapped = match caps.caching {
+fn fewest(range: Option<u64>, page: Option<u64>) -> Option<(Form, u64)> {
+    match (range, page) {
+        (Some(range), Some(page)) if page < range => Some((Form::Page, page)),
+        (Some(range), _) => Some((Form::Range, range)),
+        (None, page) => page.map(|n| (Form::Page, n)),
+    }
+}
+
+/// The commands for all spans; `None` if one of them has none.
+#[inline]
+fn sum(
+    (unmapped, mapped): (&[Span], &[Span]),
+    commands: impl Fn(&Span) -> Option<u64>,
+) -> Option<u64> {
+    if let ([span], []) = (unmapped, mapped) {
+        return commands(span);
+    }
+    let mut spans = unmapped.iter().chain(mapped);
+    spans.try_fold(0u64, |sum, span| Some(sum.saturating_add(commands(span)?)))
+}
+
+/// How many commands by page drop `span`; `None` if they cannot.
+#[inline]
+fn pages(caps: &Capabilities, quirks: &Quirks, span: &Span) -> Option<u64> {
+    let named = match caps.page {
+        PageForm::Absent => false,
+        PageForm::Granule => true,
+        PageForm::Whole => span.leaf == span.largest,
+    };
+    named.then(|| span.range.pages(stride(caps, quirks, *span)))
+}
+
+/// Distance between two by-page commands: a leaf, all of which one command drops, however large; a
+/// granule, whatever the leaf, where that is the preference.
+#[inline]
+pub(super) fn stride(caps: &Capabilities, quirks: &Quirks, span: Span) -> PageSize {
+    match quirks.preference {
+        Preference::ByPage if caps.page != PageForm::Whole => caps.granule,
+        _ => span.leaf.max(caps.granule),
+    }
+}
+
+/// The mapped spans that need an invalidation: where the hardware may hold that nothing was there.
+#[inline]
+fn owed_for_maps<'g>(caps: &Capabilities, gather: &'g Gather) -> &'g [Span] {
+    match caps.caching {
         Caching::PresentOnly => &[],
         Caching::NotPresentToo => gather.mapped(),
-    };
-    gather.unmapped().iter().chain(mapped).copied()
-}
-
-/// Distance between two by-page commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stride {
-    /// A granule, whatever the leaf.
-    Granule,
-    /// A leaf: one command drops all of it, however large.
-    Leaf,
-}
-
-impl Stride {
-    fn of(caps: &Capabilities, quirks: &Quirks) -> Self {
-        match quirks.preference {
-            Preference::ByPage if caps.page != PageForm::Whole => Self::Granule,
-            _ => Self::Leaf,
-        }
-    }
-
-    pub(super) fn size(self, caps: &Capabilities, span: Span) -> PageSize {
-        match self {
-            Self::Granule => caps.granule,
-            Self::Leaf => span.leaf.max(caps.granule),
-        }
     }
 }
 
 impl<'g> Plan<'g> {
     /// Whether there is nothing to do.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.steps().next().is_none()
+        self.form == Form::Nothing && !self.prepares()
+    }
+
+    /// The span of this number, of all that need an invalidation.
+    #[inline]
+    pub(super) fn span(&self, number: usize) -> Option<Span> {
+        let unmapped = self.gather.unmapped();
+        let span = unmapped.get(number).or_else(|| {
+            let mapped = owed_for_maps(self.caps, self.gather);
+            mapped.get(number - unmapped.len())
+        });
+        span.copied()
+    }
+
+    /// The lines of table memory to write back.
+    pub(super) fn lines(&self) -> &'g [PhysRange] {
+        match self.caps.walker {
+            Walker::Coherent => &[],
+            Walker::NonCoherent => self.gather.lines(),
+        }
+    }
+
+    /// Whether lines are written back, or were before, so that a barrier is owed.
+    #[inline]
+    pub(super) fn cleans(&self) -> bool {
+        self.caps.walker == Walker::NonCoherent && self.gather.holds_lines()
+    }
+
+    /// Whether the write buffer is flushed.
+    #[inline]
+    pub(super) fn flushes(&self) -> bool {
+        self.caps.write_buffer == WriteBuffer::MustFlush && !self.gather.is_empty()
+    }
+
+    /// Whether something comes before the first invalidation.
+    #[inline]
+    pub(super) fn prepares(&self) -> bool {
+        self.cleans() || self.flushes()
+    }
+
+    /// How often the invalidations are issued, each time with their sync.
+    #[inline]
+    pub(super) fn rounds(&self) -> u8 {
+        match self.form {
+            Form::Nothing => 0,
+            _ => self.quirks.repeat.max(1),
+        }
     }
 
     /// The number of commands of each kind.
     #[inline]
     pub fn counts(&self) -> PlanCounts {
-        let repeat = u64::from(self.repeat);
+        let repeat = u64::from(self.rounds());
         let commands = self.commands.saturating_mul(repeat);
         let mut counts = PlanCounts {
             syncs: repeat,
             ..PlanCounts::default()
         };
         match self.form {
-            Form::Nothing => counts.syncs = 0,
+            Form::Nothing => {}
             Form::Page => counts.page = commands,
             Form::Range => counts.range = commands,
             Form::Context => counts.context = commands,

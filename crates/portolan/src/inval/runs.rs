@@ -8,20 +8,37 @@ use crate::addr::{Iova, IovaRange, PageSize};
 
 /// Runs in one plan beyond which the whole context is cheaper on any hardware; also bounds the time
 /// it takes to count them.
-const MAX_RUNS: usize = 4096;
+const MAX_RUNS: u64 = 4096;
 
 /// How many runs cover `range`; `None` if they cannot, or are too many.
+#[inline]
 pub(super) fn count_runs(caps: &Capabilities, range: IovaRange) -> Option<u64> {
     match caps.range {
         RangeForm::Absent => None,
         RangeForm::PowerOfTwo { max_lg2_pages } => {
             (mask(caps.granule, range) <= u32::from(max_lg2_pages)).then_some(1)
         }
-        RangeForm::NumScale { .. } => {
-            let count = Runs::new(caps, range).take(MAX_RUNS + 1).count();
-            (count <= MAX_RUNS).then_some(count as u64)
+        RangeForm::NumScale { max_num, max_scale } => {
+            let pages = range.pages(caps.granule);
+            let scale = pages.trailing_zeros().min(u32::from(max_scale));
+            match pages >> scale <= u64::from(max_num.clamp(1, 32)) {
+                true => Some(1),
+                false => count_many(caps, range),
+            }
         }
     }
+}
+
+fn count_many(caps: &Capabilities, range: IovaRange) -> Option<u64> {
+    let mut left = Pages::of(range, caps.granule);
+    let mut count = 0;
+    while left.take_run(caps.range).is_some() {
+        count += 1;
+        if count > MAX_RUNS {
+            return None;
+        }
+    }
+    Some(count)
 }
 
 /// Exponent of the smallest aligned power of two of granules that covers `range`.
@@ -61,67 +78,78 @@ pub(super) fn covering(form: RangeForm, granule: PageSize, range: IovaRange) -> 
     }
 }
 
-/// The runs that cover one range.
-#[derive(Clone, Debug)]
-pub(super) struct Runs {
-    granule: PageSize,
-    form: RangeForm,
+/// The pages of one range that no command names yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pages {
+    /// Number of the first one.
     at: u64,
-    pages: u64,
+    /// How many there are.
+    left: u64,
+    size: PageSize,
 }
 
-impl Runs {
-    pub(super) fn new(caps: &Capabilities, range: IovaRange) -> Self {
-        let at = range.start().get() >> caps.granule.lg2();
-        Self {
-            granule: caps.granule,
-            form: caps.range,
-            at,
-            pages: range.pages(caps.granule),
-        }
+impl Pages {
+    #[inline]
+    pub(super) fn of(range: IovaRange, size: PageSize) -> Self {
+        let at = range.start().get() >> size.lg2();
+        let left = range.pages(size);
+        Self { at, left, size }
     }
 
-    fn address(&self, page: u64) -> Iova {
-        Iova::new(page << self.granule.lg2())
+    pub(super) fn none(size: PageSize) -> Self {
+        let (at, left) = (0, 0);
+        Self { at, left, size }
     }
-}
 
-impl Iterator for Runs {
-    type Item = Run;
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.left == 0
+    }
 
-    fn next(&mut self) -> Option<Run> {
-        if self.pages == 0 {
+    #[inline]
+    fn first(&self) -> Iova {
+        Iova::new(self.at << self.size.lg2())
+    }
+
+    /// Takes one page out.
+    #[inline]
+    pub(super) fn take_page(&mut self) -> Option<(Iova, PageSize)> {
+        self.left = self.left.checked_sub(1)?;
+        let page = self.first();
+        self.at += 1;
+        Some((page, self.size))
+    }
+
+    /// Takes out what the next range command of `form` names.
+    #[inline]
+    pub(super) fn take_run(&mut self, form: RangeForm) -> Option<Run> {
+        if self.left == 0 {
             return None;
         }
-        match self.form {
+        match form {
             RangeForm::Absent => None,
             RangeForm::PowerOfTwo { .. } => {
-                let lg2 = 64 - (self.at ^ (self.at + (self.pages - 1))).leading_zeros();
-                self.pages = 0;
-                let start = if lg2 >= 64 { 0 } else { self.at >> lg2 << lg2 };
-                Some(Run::PowerOfTwo {
-                    start: self.address(start),
-                    lg2_pages: lg2 as u8,
-                })
+                let lg2 = 64 - (self.at ^ (self.at + (self.left - 1))).leading_zeros();
+                self.left = 0;
+                self.at = if lg2 >= 64 { 0 } else { self.at >> lg2 << lg2 };
+                let (start, lg2_pages) = (self.first(), lg2 as u8);
+                Some(Run::PowerOfTwo { start, lg2_pages })
             }
             RangeForm::NumScale { max_num, max_scale } => {
                 let max_num = u64::from(max_num.clamp(1, 32));
-                let scale = self.pages.trailing_zeros().min(u32::from(max_scale));
-                let units = self.pages >> scale;
+                let scale = self.left.trailing_zeros().min(u32::from(max_scale));
+                let units = self.left >> scale;
                 let num = match units & 31 {
                     // The last run: nothing is left to compute.
                     _ if units <= max_num => units,
                     0 => max_num,
                     rest => rest.min(max_num),
                 };
-                let start = self.address(self.at);
+                let start = self.first();
                 self.at += num << scale;
-                self.pages -= num << scale;
-                Some(Run::NumScale {
-                    start,
-                    num: num as u8,
-                    scale: scale as u8,
-                })
+                self.left -= num << scale;
+                let (num, scale) = (num as u8, scale as u8);
+                Some(Run::NumScale { start, num, scale })
             }
         }
     }
@@ -152,7 +180,8 @@ mod tests {
                 max_scale: 0,
             };
             let mut at = 7;
-            let runs = Runs::new(&Capabilities { range, ..CAPS }, pages(at, count));
+            let mut left = Pages::of(pages(at, count), CAPS.granule);
+            let runs = core::iter::from_fn(|| left.take_run(range));
             let numbers = runs.map(|run| {
                 let Run::NumScale { num, scale, start } = run else {
                     panic!("{run:?}");

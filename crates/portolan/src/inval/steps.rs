@@ -2,128 +2,149 @@
 //!
 //! *Context.* Interrupt.
 
-use core::iter::Chain;
-use core::slice;
-
-use super::gather::Cleaned;
-use super::plan::{Form, Plan};
-use super::runs::Runs;
-use super::{Caching, Command, Depth, LeafOnly, Span, Step, Walker, WriteBuffer};
-use crate::addr::{Iova, PageSize, PhysRange};
+use super::plan::{Form, Plan, stride};
+use super::runs::Pages;
+use super::{Command, Depth, LeafOnly, Span, Step};
 
 impl<'g> Plan<'g> {
     /// The steps, in the order in which they have to be carried out.
     #[inline]
     pub fn steps(&self) -> Steps<'g> {
-        let lines: &[PhysRange] = match self.caps.walker {
-            Walker::Coherent => &[],
-            Walker::NonCoherent => self.gather.lines(),
-        };
-        let early = self.gather.cleaned_early() == Cleaned::Some;
-        let barrier = !lines.is_empty() || (early && self.caps.walker == Walker::NonCoherent);
-        let flush = self.caps.write_buffer == WriteBuffer::MustFlush && !self.gather.is_empty();
-        let mapped: &[Span] = match self.caps.caching {
-            Caching::PresentOnly => &[],
-            Caching::NotPresentToo => self.gather.mapped(),
-        };
-        let rounds = match self.form {
-            Form::Nothing => 0,
-            _ => self.repeat,
+        let stage = match self.prepares() {
+            true => Stage::Clean,
+            false => Stage::Round,
         };
         Steps {
             plan: *self,
-            lines: lines.iter(),
-            before: Before {
-                barrier: barrier.then_some(Step::CleanBarrier),
-                flush: flush.then_some(Step::FlushWriteBuffer),
-            },
-            mapped,
-            rounds,
-            spans: self.gather.unmapped().iter().chain(mapped),
-            stage: Stage::Before,
+            stage,
+            rounds: self.rounds(),
+            next: 0,
+            pages: Pages::none(self.caps.granule),
+            depth: Depth::AllLevels,
         }
     }
 }
 
-/// What comes between the cleaning of lines and the first invalidation.
-#[derive(Clone, Debug)]
-struct Before {
-    barrier: Option<Step>,
-    flush: Option<Step>,
-}
-
-/// Where in a round of invalidations the steps are.
-#[derive(Clone, Debug)]
+/// Where the steps are.
+#[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Before a round.
-    Before,
-    /// The next span comes, or the sync.
-    NextSpan,
-    /// In a span by page: the number of the next page, and the pages to come.
-    Pages {
-        next: u64,
-        left: u64,
-        size: PageSize,
-        depth: Depth,
-    },
-    /// In a span by range.
-    Runs { runs: Runs, depth: Depth },
+    /// Lines are cleaned.
+    Clean,
+    /// The write buffer is flushed.
+    Flush,
+    /// A round of invalidations begins, or none is left.
+    Round,
+    /// In a round, whose sync comes after its last span.
+    Spans,
+    /// The sync of a round.
+    Sync,
 }
 
 /// The steps of a plan, one after another.
 #[derive(Clone, Debug)]
 pub struct Steps<'g> {
     plan: Plan<'g>,
-    lines: slice::Iter<'g, PhysRange>,
-    before: Before,
-    mapped: &'g [Span],
+    stage: Stage,
     /// Rounds that have not begun.
     rounds: u8,
-    /// Spans of this round to come.
-    spans: Chain<slice::Iter<'g, Span>, slice::Iter<'g, Span>>,
-    stage: Stage,
+    /// Which line or span comes next.
+    next: usize,
+    /// What no command names yet of the span before that.
+    pages: Pages,
+    /// The depth of its commands.
+    depth: Depth,
 }
 
 impl Steps<'_> {
-    fn enter(&self, span: Span) -> Stage {
-        let caps = self.plan.caps;
-        let depth = match caps.leaf_only {
-            LeafOnly::Absent => Depth::AllLevels,
-            LeafOnly::Present => span.depth,
-        };
-        if self.plan.form == Form::Range {
-            let runs = Runs::new(caps, span.range);
-            return Stage::Runs { runs, depth };
+    /// What is cleaned and flushed first, and what follows it.
+    #[cold]
+    fn prepare(&mut self) -> Option<Step> {
+        if let Stage::Clean = self.stage {
+            let lines = self.plan.lines();
+            let line = lines.get(self.next).copied();
+            self.next += 1;
+            if let Some(bytes) = line {
+                return Some(Step::Clean(bytes));
+            }
+            self.stage = Stage::Flush;
+            if self.plan.cleans() {
+                return Some(Step::CleanBarrier);
+            }
         }
-        let size = self.plan.stride.size(caps, span);
-        Stage::Pages {
-            next: span.range.start().get() >> size.lg2(),
-            left: span.range.pages(size),
-            size,
-            depth,
+        self.stage = Stage::Round;
+        if self.plan.flushes() {
+            return Some(Step::FlushWriteBuffer);
         }
+        self.next()
     }
 
-    /// What is cleaned and flushed first.
-    fn first(&mut self) -> Option<Step> {
-        if let Some(&bytes) = self.lines.next() {
-            return Some(Step::Clean(bytes));
-        }
-        let barrier = self.before.barrier.take();
-        barrier.or_else(|| self.before.flush.take())
-    }
-
-    /// Begins a round; the first step of one by context.
-    fn begin(&mut self) -> Option<Step> {
+    /// The first step of a round, if there is one more.
+    #[inline]
+    fn round(&mut self) -> Option<Step> {
         self.rounds -= 1;
-        self.stage = Stage::NextSpan;
-        if self.plan.form == Form::Context {
-            self.spans = [].iter().chain(&[]);
+        self.next = 0;
+        if let Form::Context = self.plan.form {
+            self.stage = Stage::Sync;
             let context = self.plan.context;
             return Some(Step::Invalidate(Command::Context { context }));
         }
-        self.spans = self.plan.gather.unmapped().iter().chain(self.mapped);
-        None
+        self.stage = Stage::Spans;
+        self.invalidate()
+    }
+
+    /// The next command of a round; the sync, if there is no command.
+    #[inline]
+    fn invalidate(&mut self) -> Option<Step> {
+        loop {
+            if let Some(command) = self.command() {
+                if self.pages.is_empty() && self.plan.span(self.next).is_none() {
+                    self.stage = Stage::Sync;
+                }
+                return Some(Step::Invalidate(command));
+            }
+            let Some(span) = self.plan.span(self.next) else {
+                self.stage = Stage::Round;
+                return Some(Step::Sync);
+            };
+            self.enter(span);
+        }
+    }
+
+    #[inline]
+    fn enter(&mut self, span: Span) {
+        self.next += 1;
+        self.depth = match self.plan.caps.leaf_only {
+            LeafOnly::Absent => Depth::AllLevels,
+            LeafOnly::Present => span.depth,
+        };
+        let size = match self.plan.form {
+            Form::Range => self.plan.caps.granule,
+            _ => stride(self.plan.caps, self.plan.quirks, span),
+        };
+        self.pages = Pages::of(span.range, size);
+    }
+
+    /// The next command for the span that was entered.
+    #[inline]
+    fn command(&mut self) -> Option<Command> {
+        let (context, depth) = (self.plan.context, self.depth);
+        if let Form::Range = self.plan.form {
+            let granule = self.plan.caps.granule;
+            let run = self.pages.take_run(self.plan.caps.range)?;
+            return Some(Command::Range {
+                context,
+                run,
+                granule,
+                depth,
+            });
+        }
+        let (iova, size) = self.pages.take_page()?;
+        Some(Command::Page {
+            context,
+            iova,
+            size,
+            depth,
+        })
     }
 }
 
@@ -132,58 +153,15 @@ impl Iterator for Steps<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Step> {
-        let context = self.plan.context;
-        loop {
-            match &mut self.stage {
-                Stage::Before => {
-                    if let Some(step) = self.first() {
-                        return Some(step);
-                    }
-                    if self.rounds == 0 {
-                        return None;
-                    }
-                    if let Some(step) = self.begin() {
-                        return Some(step);
-                    }
-                }
-                Stage::NextSpan => {
-                    let Some(&span) = self.spans.next() else {
-                        self.stage = Stage::Before;
-                        return Some(Step::Sync);
-                    };
-                    self.stage = self.enter(span);
-                }
-                Stage::Pages {
-                    next,
-                    left,
-                    size,
-                    depth,
-                } if *left != 0 => {
-                    let iova = Iova::new(*next << size.lg2());
-                    *next += 1;
-                    *left -= 1;
-                    let (size, depth) = (*size, *depth);
-                    return Some(Step::Invalidate(Command::Page {
-                        context,
-                        iova,
-                        size,
-                        depth,
-                    }));
-                }
-                Stage::Runs { runs, depth } => {
-                    let Some(run) = runs.next() else {
-                        self.stage = Stage::NextSpan;
-                        continue;
-                    };
-                    return Some(Step::Invalidate(Command::Range {
-                        context,
-                        run,
-                        granule: self.plan.caps.granule,
-                        depth: *depth,
-                    }));
-                }
-                Stage::Pages { .. } => self.stage = Stage::NextSpan,
+        match self.stage {
+            Stage::Sync => {
+                self.stage = Stage::Round;
+                Some(Step::Sync)
             }
+            Stage::Round if self.rounds == 0 => None,
+            Stage::Round => self.round(),
+            Stage::Spans => self.invalidate(),
+            Stage::Clean | Stage::Flush => self.prepare(),
         }
     }
 }

@@ -91,11 +91,11 @@ pub fn sync<Q: InvalidationQueue + ?Sized>(
     owed: &mut Gather,
 ) -> Result<Quiesced, SyncError<Q::Error>> {
     owed.check(of.table)?;
-    let mut steps = plan(of.context, caps, quirks, owed).steps().peekable();
-    if steps.peek().is_some() {
-        queue.pay(&mut steps, owed).map_err(SyncError::Queue)?;
+    let plan = plan(of.context, caps, quirks, owed);
+    if !plan.is_empty() {
+        let paid = queue.pay(&mut plan.steps(), owed);
+        paid.map_err(SyncError::Queue)?;
     }
-    drop(steps);
     Ok(owed.take_quiesced(of.table))
 }
 

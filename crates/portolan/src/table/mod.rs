@@ -245,9 +245,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Adds the lines of `count` entries from `index` of `table` to what is owed.
     #[inline]
     fn owe_lines(&self, gather: &mut Gather, table: PhysAddr, index: usize, count: usize) {
-        let first = table.get() + ((index as u64) << F::Word::LG2_BYTES);
-        let bytes = (count as u64) << F::Word::LG2_BYTES;
-        if let Some(range) = PhysRange::from_len(PhysAddr::new(first), bytes) {
+        let at = |index: usize| table.get() + ((index as u64) << F::Word::LG2_BYTES);
+        let (first, last) = (at(index), at(index + count) - 1);
+        if let Some(range) = PhysRange::new(PhysAddr::new(first), PhysAddr::new(last)) {
             if let Some(full) = gather.add_lines(range) {
                 self.mem.clean(full);
             }

@@ -18,6 +18,20 @@ enum Release {
     Unlinked(u64),
 }
 
+/// A part of a leaf table.
+struct Slot<'t, W> {
+    /// The entry that points at the table, and the table that it is in.
+    entry: &'t W,
+    parent: PhysAddr,
+    /// What the entry said when it was found.
+    raw: u64,
+    table: PhysAddr,
+    /// The entries of the part.
+    words: &'t [W],
+    /// What they translate.
+    range: IovaRange,
+}
+
 impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Unmaps `range`, all of which must be mapped. Where it begins or ends inside a block, that
     /// block has to be split before ([`PageTable::split`]). Tables that become empty leave the
@@ -41,12 +55,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if range.last().get() >> self.format.input_lg2() != 0 {
             return Err(UnmapError::OutOfRange { range });
         }
-        if IovaRange::page(range.start(), Self::span(1)).covers(range) {
+        let differ = range.start().get() ^ range.last().get();
+        if differ >> Self::span(1).lg2() == 0 {
             if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
-                if let Entry::Table(table) = F::classify(entry.load(), 1) {
-                    let words = self.slot_words(table, range);
-                    self.check_slot(entry, words, range)?;
-                    let depth = self.clear_slot(entry, parent, (table, words), range, gather);
+                if let Some(slot) = self.leaf_slot((entry, parent), entry.load(), range) {
+                    self.check_slot(&slot)?;
+                    let depth = self.clear_slot(&slot, gather);
                     gather.add_unmapped(range, F::GRANULE, depth);
                     return Ok(());
                 }
@@ -82,12 +96,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut at = Some(range.start());
         while let Some(iova) = at.filter(|&iova| iova <= range.last()) {
             let (level, raw) = match self.walk(iova, 1) {
-                Walk::At(entry, _) => {
+                Walk::At(entry, parent) => {
                     let raw = entry.load();
-                    if let Entry::Table(table) = F::classify(raw, 1) {
-                        let slot = Self::slot_of(iova, range);
-                        self.check_slot(entry, self.slot_words(table, slot), slot)?;
-                        at = slot.last().checked_add(1);
+                    let part = Self::slot_of(iova, range);
+                    if let Some(slot) = self.leaf_slot((entry, parent), raw, part) {
+                        self.check_slot(&slot)?;
+                        at = part.last().checked_add(1);
                         continue;
                     }
                     (1, raw)
@@ -115,66 +129,71 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         IovaRange::new(iova, slot.last().min(range.last())).unwrap_or(slot)
     }
 
-    /// The entries of `slot` in the leaf table.
+    /// The part `range` of the leaf table behind `entry`, in the table `parent`; `None` if `raw`,
+    /// what the entry says, is no table.
     #[inline]
-    fn slot_words(&self, table: PhysAddr, slot: IovaRange) -> &[F::Word] {
-        let index = Self::index(slot.start(), 0);
-        let count = slot.pages(F::GRANULE) as usize;
-        self.words(table).get(index..index + count).unwrap_or(&[])
+    fn leaf_slot<'t>(
+        &'t self,
+        (entry, parent): (&'t F::Word, PhysAddr),
+        raw: u64,
+        range: IovaRange,
+    ) -> Option<Slot<'t, F::Word>> {
+        let Entry::Table(table) = F::classify(raw, 1) else {
+            return None;
+        };
+        let index = Self::index(range.start(), 0);
+        let count = (range.len_minus_one() >> F::GRANULE.lg2()) as usize + 1;
+        let words = self.words(table).get(index..index + count).unwrap_or(&[]);
+        Some(Slot {
+            entry,
+            parent,
+            raw,
+            table,
+            words,
+            range,
+        })
     }
 
-    /// Whether all entries of `slot`, `words` in its leaf table, are in use.
+    /// Whether all entries of `slot` are in use.
     #[inline]
-    fn check_slot(
-        &self,
-        entry: &F::Word,
-        words: &[F::Word],
-        slot: IovaRange,
-    ) -> Result<(), UnmapError> {
-        let count = slot.pages(F::GRANULE);
-        let all = 1u64 << F::INDEX_LG2;
-        if count == all && Self::counted() && u64::from(F::live(entry.load())) == all {
+    fn check_slot(&self, slot: &Slot<'_, F::Word>) -> Result<(), UnmapError> {
+        let all = 1 << F::INDEX_LG2;
+        if slot.words.len() == all && Self::counted() && F::live(slot.raw) as usize == all {
             return Ok(());
         }
-        match words.iter().position(|word| word.load() == 0) {
+        match slot.words.iter().position(|word| word.load() == 0) {
             None => Ok(()),
             Some(hole) => {
                 let offset = (hole as u64) << F::GRANULE.lg2();
-                let iova = Iova::new(slot.start().get() + offset);
+                let iova = Iova::new(slot.range.start().get() + offset);
                 Err(UnmapError::NotMapped { iova })
             }
         }
     }
 
-    /// Takes the entries of `slot`, with their words, out of the leaf table behind `entry`.
+    /// Takes the entries of `slot` out.
     #[inline]
-    fn clear_slot(
-        &self,
-        entry: &F::Word,
-        parent: PhysAddr,
-        (table, words): (PhysAddr, &[F::Word]),
-        slot: IovaRange,
-        gather: &mut Gather,
-    ) -> Depth {
-        let count = slot.pages(F::GRANULE);
-        let at = Self::index(slot.start(), 1);
+    fn clear_slot(&self, slot: &Slot<'_, F::Word>, gather: &mut Gather) -> Depth {
+        let count = slot.words.len();
         if count == 1 << F::INDEX_LG2 {
             // The caller owns all that the table spans: nobody else is in it.
-            entry.store(0);
-            self.owe_lines(gather, parent, at, 1);
-            self.detach(&mut gather.tables, table);
+            slot.entry.store(0);
+            let at = Self::index(slot.range.start(), 1);
+            self.owe_lines(gather, slot.parent, at, 1);
+            self.detach(&mut gather.tables, slot.table);
             return Depth::AllLevels;
         }
-        let index = Self::index(slot.start(), 0);
-        for word in words {
+        for word in slot.words {
             word.store(0);
         }
-        self.owe_lines(gather, table, index, count as usize);
-        match self.release(entry, count as u32, gather) {
+        let index = Self::index(slot.range.start(), 0);
+        self.owe_lines(gather, slot.table, index, count);
+        match self.release(slot, gather) {
             Release::Kept => Depth::LeafOnly,
             Release::Unlinked(event) => {
-                self.owe_lines(gather, parent, at, 1);
-                let slot = slot.start().align_down(Self::span(1));
+                let at = Self::index(slot.range.start(), 1);
+                self.owe_lines(gather, slot.parent, at, 1);
+                let slot = slot.range.start().align_down(Self::span(1));
                 // There was room when the table was unlinked, and the gather is ours alone.
                 let _ = gather.unlinked.try_push(Vacancy { slot, event });
                 Depth::AllLevels
@@ -184,11 +203,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Lowers the live count; unlinks the table with the last entry if the gather can remember it.
     #[inline]
-    fn release(&self, entry: &F::Word, count: u32, gather: &Gather) -> Release {
+    fn release(&self, slot: &Slot<'_, F::Word>, gather: &Gather) -> Release {
         if !Self::counted() {
             return Release::Kept;
         }
-        let mut raw = entry.load();
+        let count = slot.words.len() as u32;
+        let mut raw = slot.raw;
         let leaves = |left| left == 0 && !gather.unlinked.is_full() && !self.keeps_empty();
         while let Entry::Table(table) = F::classify(raw, 1) {
             let left = F::live(raw).saturating_sub(count);
@@ -198,7 +218,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             } else {
                 (Self::with_live(raw, left), Release::Kept)
             };
-            match entry.compare_exchange(raw, new) {
+            match slot.entry.compare_exchange(raw, new) {
                 Ok(_) => return done,
                 Err(now) => raw = now,
             }
@@ -225,13 +245,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let Some(word) = self.words(table).get(index) else {
                 return (range, F::GRANULE, Depth::AllLevels);
             };
-            match F::classify(word.load(), level) {
-                Entry::Table(next) if level == 1 => {
-                    let slot = Self::slot_of(iova, range);
-                    let words = self.slot_words(next, slot);
-                    let depth = self.clear_slot(word, table, (next, words), slot, gather);
-                    return (slot, F::GRANULE, depth);
+            let raw = word.load();
+            if level == 1 {
+                let part = Self::slot_of(iova, range);
+                if let Some(slot) = self.leaf_slot((word, table), raw, part) {
+                    let depth = self.clear_slot(&slot, gather);
+                    return (part, F::GRANULE, depth);
                 }
+            }
+            match F::classify(raw, level) {
                 Entry::Table(next) => table = next,
                 entry => {
                     word.store(0);
