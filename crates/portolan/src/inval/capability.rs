@@ -2,6 +2,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
+use super::{Depth, Span};
 use crate::addr::PageSize;
 
 /// How ranges can be invalidated.
@@ -88,6 +89,17 @@ pub struct Capabilities {
     pub caching: Caching,
     /// Write buffer.
     pub write_buffer: WriteBuffer,
+}
+
+impl Capabilities {
+    /// How deep an invalidation of `span` reaches.
+    #[inline]
+    pub(super) fn depth(&self, span: Span) -> Depth {
+        match self.leaf_only {
+            LeafOnly::Absent => Depth::AllLevels,
+            LeafOnly::Present => span.depth,
+        }
+    }
 }
 
 /// How walk caches are invalidated when a table has left the tree.

@@ -6,9 +6,9 @@
 //!
 //! *Context.* Interrupt: no memory is touched but the debt.
 
-use super::runs::count_runs;
+use super::runs::{Pages, count_runs};
 use super::{
-    Caching, Capabilities, Depth, Gather, PageForm, Preference, Quirks, Span, WalkFlush, Walker,
+    Caching, Capabilities, Command, Depth, Gather, PageForm, Preference, Quirks, RangeForm, Span, WalkFlush, Walker,
     WriteBuffer,
 };
 use crate::addr::{InvalTag, PageSize, PhysRange};
@@ -30,9 +30,12 @@ pub struct PlanCounts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Nothing,
-    Page,
-    Range,
-    Context,
+    /// One command is enough.
+    One(Command),
+    /// So many commands, each for a page.
+    Pages(u64),
+    /// So many commands, each for a range.
+    Ranges(u64),
 }
 
 /// The steps that pay a debt.
@@ -42,7 +45,6 @@ pub struct Plan<'g> {
     pub(super) caps: &'g Capabilities,
     pub(super) quirks: &'g Quirks,
     pub(super) form: Form,
-    commands: u64,
     pub(super) gather: &'g Gather,
 }
 
@@ -55,13 +57,11 @@ pub fn plan<'g>(
     quirks: &'g Quirks,
     gather: &'g Gather,
 ) -> Plan<'g> {
-    let (form, commands) = choose(caps, quirks, gather);
     Plan {
         context,
         caps,
         quirks,
-        form,
-        commands,
+        form: choose(context, caps, quirks, gather),
         gather,
     }
 }
@@ -77,62 +77,113 @@ pub fn owes_nothing(caps: &Capabilities, gather: &Gather) -> bool {
 }
 
 #[inline]
-fn choose(caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> (Form, u64) {
-    let (unmapped, mapped) = (gather.unmapped(), owed_for_maps(caps, gather));
-    if unmapped.is_empty() && mapped.is_empty() {
-        return (Form::Nothing, 0);
-    }
-    let leaves = |span: &Span| span.depth == Depth::AllLevels;
-    if quirks.walk_flush == WalkFlush::ByContext && unmapped.iter().any(leaves) {
-        return (Form::Context, 1);
-    }
-    let by_page = || sum((unmapped, mapped), |span| pages(caps, quirks, span));
-    let by_range = || sum((unmapped, mapped), |span| count_runs(caps, span.range));
-    let found = match quirks.preference {
-        Preference::ByContext => None,
-        Preference::ByPage => by_page().map(|n| (Form::Page, n)),
-        Preference::ByRange => by_range().map(|n| (Form::Range, n)),
-        Preference::Fewest => match by_range() {
-            Some(1) => Some((Form::Range, 1)),
-            range => fewest(range, by_page()),
+fn choose(context: InvalTag, caps: &Capabilities, quirks: &Quirks, gather: &Gather) -> Form {
+    let spans = (gather.unmapped(), owed_for_maps(caps, gather));
+    match spans {
+        ([], []) => Form::Nothing,
+        ([span], []) => match lone(context, caps, quirks, *span) {
+            Some(command) => Form::One(command),
+            None => many(context, caps, quirks, spans),
         },
-    };
-    match found {
-        Some((form, commands)) if commands <= quirks.context_above => (form, commands),
-        _ => (Form::Context, 1),
+        _ => many(context, caps, quirks, spans),
     }
 }
 
-fn fewest(range: Option<u64>, page: Option<u64>) -> Option<(Form, u64)> {
-    match (range, page) {
-        (Some(range), Some(page)) if page < range => Some((Form::Page, page)),
-        (Some(range), _) => Some((Form::Range, range)),
-        (None, page) => page.map(|n| (Form::Page, n)),
+/// The one command for `span`, if there is one that is no command for the context.
+#[inline]
+fn lone(
+    context: InvalTag,
+    caps: &Capabilities,
+    quirks: &Quirks,
+    span: Span,
+) -> Option<Command> {
+    let walks = quirks.walk_flush == WalkFlush::ByContext && span.depth == Depth::AllLevels;
+    if walks || quirks.context_above == 0 {
+        return None;
+    }
+    let depth = caps.depth(span);
+    let (ranges, pages) = match quirks.preference {
+        Preference::Fewest => (caps.range, caps.page),
+        Preference::ByRange => (caps.range, PageForm::Absent),
+        Preference::ByPage => (RangeForm::Absent, caps.page),
+        Preference::ByContext => return None,
+    };
+    let mut left = Pages::of(span.range, caps.granule);
+    if let Some(run) = left.take_run(ranges) {
+        let granule = caps.granule;
+        return left.is_empty().then_some(Command::Range {
+            context,
+            run,
+            granule,
+            depth,
+        });
+    }
+    if !names(pages, span) {
+        return None;
+    }
+    let mut left = Pages::of(span.range, stride(caps, quirks, span));
+    let (iova, size) = left.take_page()?;
+    left.is_empty().then_some(Command::Page {
+        context,
+        iova,
+        size,
+        depth,
+    })
+}
+
+/// The form for `spans`, the unmapped and the mapped ones.
+fn many(
+    context: InvalTag,
+    caps: &Capabilities,
+    quirks: &Quirks,
+    spans: (&[Span], &[Span]),
+) -> Form {
+    let all = Form::One(Command::Context { context });
+    let leaves = |span: &Span| span.depth == Depth::AllLevels;
+    if quirks.walk_flush == WalkFlush::ByContext && spans.0.iter().any(leaves) {
+        return all;
+    }
+    let by_page = || sum(spans, |span| pages(caps, quirks, span));
+    let by_range = || sum(spans, |span| count_runs(caps, span.range));
+    let found = match quirks.preference {
+        Preference::ByContext => None,
+        Preference::ByPage => by_page().map(|n| (Form::Pages(n), n)),
+        Preference::ByRange => by_range().map(|n| (Form::Ranges(n), n)),
+        Preference::Fewest => match (by_range(), by_page()) {
+            (Some(range), Some(page)) if page < range => Some((Form::Pages(page), page)),
+            (Some(range), _) => Some((Form::Ranges(range), range)),
+            (None, page) => page.map(|n| (Form::Pages(n), n)),
+        },
+    };
+    match found {
+        Some((form, commands)) if commands <= quirks.context_above => form,
+        _ => all,
     }
 }
 
 /// The commands for all spans; `None` if one of them has none.
-#[inline]
 fn sum(
     (unmapped, mapped): (&[Span], &[Span]),
     commands: impl Fn(&Span) -> Option<u64>,
 ) -> Option<u64> {
-    if let ([span], []) = (unmapped, mapped) {
-        return commands(span);
-    }
     let mut spans = unmapped.iter().chain(mapped);
     spans.try_fold(0u64, |sum, span| Some(sum.saturating_add(commands(span)?)))
 }
 
 /// How many commands by page drop `span`; `None` if they cannot.
-#[inline]
 fn pages(caps: &Capabilities, quirks: &Quirks, span: &Span) -> Option<u64> {
-    let named = match caps.page {
+    let stride = stride(caps, quirks, *span);
+    names(caps.page, *span).then(|| span.range.pages(stride))
+}
+
+/// Whether commands by page of this form drop `span`.
+#[inline]
+fn names(form: PageForm, span: Span) -> bool {
+    match form {
         PageForm::Absent => false,
         PageForm::Granule => true,
         PageForm::Whole => span.leaf == span.largest,
-    };
-    named.then(|| span.range.pages(stride(caps, quirks, *span)))
+    }
 }
 
 /// Distance between two by-page commands: a leaf, all of which one command drops, however large; a
@@ -211,16 +262,17 @@ impl<'g> Plan<'g> {
     #[inline]
     pub fn counts(&self) -> PlanCounts {
         let repeat = u64::from(self.rounds());
-        let commands = self.commands.saturating_mul(repeat);
         let mut counts = PlanCounts {
             syncs: repeat,
             ..PlanCounts::default()
         };
         match self.form {
+            Form::One(Command::Page { .. }) => counts.page = repeat,
+            Form::One(Command::Range { .. }) => counts.range = repeat,
+            Form::One(_) => counts.context = repeat,
+            Form::Pages(commands) => counts.page = commands.saturating_mul(repeat),
+            Form::Ranges(commands) => counts.range = commands.saturating_mul(repeat),
             Form::Nothing => {}
-            Form::Page => counts.page = commands,
-            Form::Range => counts.range = commands,
-            Form::Context => counts.context = commands,
         }
         counts
     }

@@ -11,25 +11,7 @@ use crate::addr::{Iova, IovaRange, PageSize};
 const MAX_RUNS: u64 = 4096;
 
 /// How many runs cover `range`; `None` if they cannot, or are too many.
-#[inline]
 pub(super) fn count_runs(caps: &Capabilities, range: IovaRange) -> Option<u64> {
-    match caps.range {
-        RangeForm::Absent => None,
-        RangeForm::PowerOfTwo { max_lg2_pages } => {
-            (mask(caps.granule, range) <= u32::from(max_lg2_pages)).then_some(1)
-        }
-        RangeForm::NumScale { max_num, max_scale } => {
-            let pages = range.pages(caps.granule);
-            let scale = pages.trailing_zeros().min(u32::from(max_scale));
-            match pages >> scale <= u64::from(max_num.clamp(1, 32)) {
-                true => Some(1),
-                false => count_many(caps, range),
-            }
-        }
-    }
-}
-
-fn count_many(caps: &Capabilities, range: IovaRange) -> Option<u64> {
     let mut left = Pages::of(range, caps.granule);
     let mut count = 0;
     while left.take_run(caps.range).is_some() {
@@ -38,7 +20,7 @@ fn count_many(caps: &Capabilities, range: IovaRange) -> Option<u64> {
             return None;
         }
     }
-    Some(count)
+    left.is_empty().then_some(count)
 }
 
 /// Exponent of the smallest aligned power of two of granules that covers `range`.
@@ -120,7 +102,7 @@ impl Pages {
         Some((page, self.size))
     }
 
-    /// Takes out what the next range command of `form` names.
+    /// Takes out what the next range command of `form` names; nothing where it has none so long.
     #[inline]
     pub(super) fn take_run(&mut self, form: RangeForm) -> Option<Run> {
         if self.left == 0 {
@@ -128,10 +110,13 @@ impl Pages {
         }
         match form {
             RangeForm::Absent => None,
-            RangeForm::PowerOfTwo { .. } => {
+            RangeForm::PowerOfTwo { max_lg2_pages } => {
                 let lg2 = 64 - (self.at ^ (self.at + (self.left - 1))).leading_zeros();
+                if lg2 > u32::from(max_lg2_pages) {
+                    return None;
+                }
                 self.left = 0;
-                self.at = if lg2 >= 64 { 0 } else { self.at >> lg2 << lg2 };
+                self.at = self.at.unbounded_shr(lg2).unbounded_shl(lg2);
                 let (start, lg2_pages) = (self.first(), lg2 as u8);
                 Some(Run::PowerOfTwo { start, lg2_pages })
             }

@@ -4,7 +4,7 @@
 
 use super::plan::{Form, Plan, stride};
 use super::runs::Pages;
-use super::{Command, Depth, LeafOnly, Span, Step};
+use super::{Command, Depth, Span, Step};
 
 impl<'g> Plan<'g> {
     /// The steps, in the order in which they have to be carried out.
@@ -34,9 +34,9 @@ enum Stage {
     Flush,
     /// A round of invalidations begins, or none is left.
     Round,
-    /// In a round, whose sync comes after its last span.
+    /// In a round of many commands, whose sync comes after its last span.
     Spans,
-    /// The sync of a round.
+    /// The sync of a round of one command.
     Sync,
 }
 
@@ -83,23 +83,18 @@ impl Steps<'_> {
     fn round(&mut self) -> Option<Step> {
         self.rounds -= 1;
         self.next = 0;
-        if let Form::Context = self.plan.form {
+        if let Form::One(command) = self.plan.form {
             self.stage = Stage::Sync;
-            let context = self.plan.context;
-            return Some(Step::Invalidate(Command::Context { context }));
+            return Some(Step::Invalidate(command));
         }
         self.stage = Stage::Spans;
         self.invalidate()
     }
 
-    /// The next command of a round; the sync, if there is no command.
-    #[inline]
+    /// The next command of a round, or its sync.
     fn invalidate(&mut self) -> Option<Step> {
         loop {
             if let Some(command) = self.command() {
-                if self.pages.is_empty() && self.plan.span(self.next).is_none() {
-                    self.stage = Stage::Sync;
-                }
                 return Some(Step::Invalidate(command));
             }
             let Some(span) = self.plan.span(self.next) else {
@@ -110,25 +105,21 @@ impl Steps<'_> {
         }
     }
 
-    #[inline]
     fn enter(&mut self, span: Span) {
+        let (caps, quirks) = (self.plan.caps, self.plan.quirks);
         self.next += 1;
-        self.depth = match self.plan.caps.leaf_only {
-            LeafOnly::Absent => Depth::AllLevels,
-            LeafOnly::Present => span.depth,
-        };
+        self.depth = caps.depth(span);
         let size = match self.plan.form {
-            Form::Range => self.plan.caps.granule,
-            _ => stride(self.plan.caps, self.plan.quirks, span),
+            Form::Ranges(_) => caps.granule,
+            _ => stride(caps, quirks, span),
         };
         self.pages = Pages::of(span.range, size);
     }
 
     /// The next command for the span that was entered.
-    #[inline]
     fn command(&mut self) -> Option<Command> {
         let (context, depth) = (self.plan.context, self.depth);
-        if let Form::Range = self.plan.form {
+        if let Form::Ranges(_) = self.plan.form {
             let granule = self.plan.caps.granule;
             let run = self.pages.take_run(self.plan.caps.range)?;
             return Some(Command::Range {
