@@ -158,7 +158,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 .settle_ticket(ticket)
                 .map_err(|error| (error, Left::Held(Wait::on(ticket)))),
             Ok(Joined::NoRoom) => self.take_down(range),
-            Ok(Joined::Unpaid(owed)) => self.pay(range, owed),
+            Ok(Joined::Unpaid(mut owed)) => self.pay(range, &mut owed),
             Err(error) => Err((error.into(), Left::Mapped)),
         }
     }
@@ -169,21 +169,27 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         match self.domain.unmap(range, &mut owed) {
             Ok(()) => {
                 self.trace_unmap(range);
-                self.pay(range, owed)
+                self.pay(range, &mut owed)
             }
             Err(error) => Err((error.into(), Left::Mapped)),
         }
     }
 
     /// Pays for `range`, which is unmapped.
-    fn pay(&self, range: IovaRange, mut owed: Gather) -> Result<(), (UnmapError, Left)> {
-        if let Err(error) = self.pay_now(&mut owed) {
-            let left = Left::Held(self.hold(range, owed));
-            self.fail_by(error);
-            return Err((error, left));
+    #[inline]
+    fn pay(&self, range: IovaRange, owed: &mut Gather) -> Result<(), (UnmapError, Left)> {
+        if let Err(error) = self.pay_now(owed) {
+            return Err((error, self.hold_after(error, range, owed)));
         }
         self.give_back(&[range]);
         Ok(())
+    }
+
+    #[cold]
+    fn hold_after(&self, error: UnmapError, range: IovaRange, owed: &mut Gather) -> Left {
+        let left = Left::Held(self.hold(range, core::mem::take(owed)));
+        self.fail_by(error);
+        left
     }
 
     /// Pays `owed`, unless the space is broken.

@@ -289,6 +289,7 @@ impl Gather {
         Ok(())
     }
 
+    #[cfg(test)]
     pub(crate) fn cleaned_early(&self) -> Cleaned {
         self.cleaned_early
     }
@@ -360,16 +361,25 @@ impl Gather {
     /// Takes the proof out of a gather of `table` that was paid, and leaves it empty.
     #[inline]
     pub(crate) fn take_quiesced(&mut self, table: TableId) -> Quiesced {
+        let quiesced = Quiesced {
+            of: table,
+            tables: self.tables,
+            unlinked: core::mem::take(&mut self.unlinked),
+        };
+        self.clear();
+        quiesced
+    }
+
+    /// Owes nothing any more, and holds no table pages.
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.of = None;
         self.mapped.0.clear();
         self.unmapped.0.clear();
         self.lines.clear();
         self.cleaned_early = Cleaned::Nothing;
-        self.of = None;
-        Quiesced {
-            of: table,
-            tables: core::mem::take(&mut self.tables),
-            unlinked: core::mem::take(&mut self.unlinked),
-        }
+        self.tables = TableChain::default();
+        self.unlinked.clear();
     }
 }
 

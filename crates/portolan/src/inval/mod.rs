@@ -30,3 +30,4 @@ pub use steps::Steps;
 pub use sync::{InvalidationQueue, SyncError, Tagged, sync};
 
 pub(crate) use gather::{TableChain, Vacancy};
+pub(crate) use sync::submit;

@@ -90,13 +90,29 @@ pub fn sync<Q: InvalidationQueue + ?Sized>(
     quirks: &Quirks,
     owed: &mut Gather,
 ) -> Result<Quiesced, SyncError<Q::Error>> {
+    submit(queue, of, caps, quirks, owed)?;
+    Ok(owed.take_quiesced(of.table))
+}
+
+/// Pays what `owed` holds, without a proof: for who sees to what is owed in the same call.
+///
+/// # Errors
+/// As [`sync`].
+#[inline]
+pub(crate) fn submit<Q: InvalidationQueue + ?Sized>(
+    queue: &Q,
+    of: Tagged,
+    caps: &Capabilities,
+    quirks: &Quirks,
+    owed: &Gather,
+) -> Result<(), SyncError<Q::Error>> {
     owed.check(of.table)?;
     let plan = plan(of.context, caps, quirks, owed);
-    if !plan.is_empty() {
-        let paid = queue.pay(&mut plan.steps(), owed);
-        paid.map_err(SyncError::Queue)?;
+    if plan.is_empty() {
+        return Ok(());
     }
-    Ok(owed.take_quiesced(of.table))
+    let paid = queue.pay(&mut plan.steps(), owed);
+    paid.map_err(SyncError::Queue)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::{Domain, DomainError, IommuError, SplitFailed, UnmapFailed};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError,
-    WrongTable, owes_nothing, plan, sync,
+    WrongTable, owes_nothing, plan, submit, sync,
 };
 use crate::platform::{Cpus, TableMem};
 use crate::table::format::Format;
@@ -193,8 +193,15 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
 
     #[inline]
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
-        let quiesced = self.pay(owed)?;
-        self.take_back(quiesced)
+        submit(
+            &self.queue,
+            self.table.tagged(self.context),
+            &self.caps,
+            &self.quirks,
+            owed,
+        )?;
+        self.table.reclaim_paid(owed);
+        Ok(())
     }
 
     #[inline]

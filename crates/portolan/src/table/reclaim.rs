@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::format::{Entry, Format, TAG_BITS};
 use super::{PageTable, Walk};
 use crate::addr::{Iova, IovaRange, PhysAddr};
-use crate::inval::{Depth, Gather, Quiesced, Vacancy, WrongTable};
+use crate::inval::{Depth, Gather, Quiesced, TableChain, Vacancy, WrongTable};
 use crate::platform::{TableMem, Word};
 
 /// Table pages that were not given back, because the proof is one for another table.
@@ -33,7 +33,21 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if let Err(error) = quiesced.check(self.id) {
             return Err(NotReclaimed { error, quiesced });
         }
-        let (tables, unlinked) = (quiesced.tables, &quiesced.unlinked);
+        self.take_in(quiesced.tables, &quiesced.unlinked);
+        Ok(())
+    }
+
+    /// The same of `owed`, which is of this table and was paid just now; it is empty afterwards.
+    #[inline]
+    pub(crate) fn reclaim_paid(&self, owed: &mut Gather) {
+        if owed.holds_tables() {
+            self.take_in(owed.tables, &owed.unlinked);
+        }
+        owed.clear();
+    }
+
+    /// Frees tables that are quiet: a chain of them, and emptied leaf tables.
+    fn take_in(&self, tables: TableChain, unlinked: &[Vacancy]) {
         for &vacancy in unlinked {
             if let Some((entry, _, raw, table)) = self.still_vacated(vacancy) {
                 if entry.compare_exchange(raw, 0).is_ok() {
@@ -42,7 +56,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
         }
         self.free_chain(tables);
-        Ok(())
     }
 
     /// The entry of an emptied leaf table with its own table, value and target, if it is still out
