@@ -551,7 +551,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
 
     /// Takes addresses back that are quiet.
     pub(super) fn give_back(&self, ranges: &[IovaRange]) {
-        let lost = self.iova.free_all(ranges);
+        let lost = match ranges {
+            [range] => u64::from(self.iova.free(*range).is_err()),
+            _ => self.iova.free_all(ranges),
+        };
         if lost != 0 {
             self.lost.count_addresses(lost);
         }

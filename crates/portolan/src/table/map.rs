@@ -154,7 +154,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut templates = [0; MAX_LEVELS];
         let mut top_leaf = 0;
         let sizes = self.format.page_sizes();
-        for level in 0..self.format.levels().min(MAX_LEVELS as u32) {
+        for level in 0..self.levels.min(MAX_LEVELS as u32) {
             let size = Self::span(level);
             if sizes.contains(size) {
                 templates[level as usize] = self.format.template(access, level)?;
@@ -486,7 +486,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         reserve: &mut Reserve<'_, F, M>,
     ) -> Option<(&F::Word, PhysAddr)> {
         let mut table = self.root;
-        let mut at = self.format.levels() - 1;
+        let mut at = self.levels - 1;
         while at > level {
             let index = Self::index(iova, at);
             let word = self.words(table).get(index)?;

@@ -97,6 +97,8 @@ impl Segment {
 pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     id: TableId,
     format: F,
+    /// Of the format, which may have to compute it.
+    levels: u32,
     mem: M,
     root: PhysAddr,
     pages: AtomicUsize,
@@ -134,6 +136,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let root = mem.alloc(F::GRANULE)?;
         Ok(Self {
             id: TableId::fresh(),
+            levels: format.levels(),
             format,
             mem,
             root,
@@ -220,7 +223,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     fn walk(&self, iova: Iova, level: u32) -> Walk<'_, F::Word> {
         let mut table = self.root;
-        let mut at = self.format.levels() - 1;
+        let mut at = self.levels - 1;
         loop {
             let Some(word) = self.words(table).get(Self::index(iova, at)) else {
                 return Walk::Stopped { level: at, raw: 0 };
@@ -290,7 +293,7 @@ impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
     fn drop(&mut self) {
         if self.when_dropped == WhenDropped::Free {
             self.free_parked();
-            self.free_tree(self.root, self.format.levels() - 1);
+            self.free_tree(self.root, self.levels - 1);
         }
     }
 }

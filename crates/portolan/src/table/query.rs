@@ -84,7 +84,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// caller has begun a walk.
     pub(super) fn entry_at(&self, iova: Iova) -> Result<(u64, u32), u32> {
         let mut table = self.root;
-        let mut level = self.format.levels() - 1;
+        let mut level = self.levels - 1;
         if iova.get() >> self.format.input_lg2() != 0 {
             return Err(level);
         }

@@ -110,7 +110,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             input = inside;
             self.prune_level(
                 self.root,
-                self.format.levels() - 1,
+                self.levels - 1,
                 Iova::new(0),
                 input,
                 gather,

@@ -178,7 +178,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// The block that holds `at`, whole or broken: its word, table, level and value.
     fn block_at(&self, at: Iova) -> Option<(&F::Word, PhysAddr, u32, u64)> {
         let mut table = self.root;
-        for level in (1..self.format.levels()).rev() {
+        for level in (1..self.levels).rev() {
             let word = self.words(table).get(Self::index(at, level))?;
             let raw = word.load();
             match F::classify(raw, level) {

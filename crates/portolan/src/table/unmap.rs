@@ -238,7 +238,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         range: IovaRange,
         gather: &mut Gather,
     ) -> (IovaRange, PageSize, Depth) {
-        let mut level = self.format.levels() - 1;
+        let mut level = self.levels - 1;
         let mut table = self.root;
         loop {
             let index = Self::index(iova, level);
@@ -273,7 +273,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// empty by now, unless a leaf table in them still waits for an earlier debt: then they stay.
     fn detach_upper(&self, last: Iova, range: IovaRange, gather: &mut Gather) -> bool {
         let mut detached = false;
-        for level in 1..self.format.levels() - 1 {
+        for level in 1..self.levels - 1 {
             let spanned = IovaRange::page(last, Self::span(level + 1));
             if spanned.last() != last || !range.covers(spanned) {
                 break;
