@@ -8,8 +8,8 @@
 
 use super::runs::{Pages, count_runs};
 use super::{
-    Caching, Capabilities, Command, Depth, Gather, PageForm, Preference, Quirks, RangeForm, Span, WalkFlush, Walker,
-    WriteBuffer,
+    Caching, Capabilities, Command, Depth, Gather, PageForm, Preference, Quirks, RangeForm, Span,
+    WalkFlush, Walker, WriteBuffer,
 };
 use crate::addr::{InvalTag, PageSize, PhysRange};
 
@@ -91,12 +91,7 @@ fn choose(context: InvalTag, caps: &Capabilities, quirks: &Quirks, gather: &Gath
 
 /// The one command for `span`, if there is one that is no command for the context.
 #[inline]
-fn lone(
-    context: InvalTag,
-    caps: &Capabilities,
-    quirks: &Quirks,
-    span: Span,
-) -> Option<Command> {
+fn lone(context: InvalTag, caps: &Capabilities, quirks: &Quirks, span: Span) -> Option<Command> {
     let walks = quirks.walk_flush == WalkFlush::ByContext && span.depth == Depth::AllLevels;
     if walks || quirks.context_above == 0 {
         return None;

@@ -116,7 +116,7 @@ impl Pages {
                     return None;
                 }
                 self.left = 0;
-                self.at = self.at.unbounded_shr(lg2).unbounded_shl(lg2);
+                self.at = if lg2 >= 64 { 0 } else { self.at >> lg2 << lg2 };
                 let (start, lg2_pages) = (self.first(), lg2 as u8);
                 Some(Run::PowerOfTwo { start, lg2_pages })
             }

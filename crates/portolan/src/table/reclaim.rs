@@ -108,13 +108,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut input = self.input_range();
         if let Some(inside) = input.intersection(range) {
             input = inside;
-            self.prune_level(
-                self.root,
-                self.levels - 1,
-                Iova::new(0),
-                input,
-                gather,
-            );
+            self.prune_level(self.root, self.levels - 1, Iova::new(0), input, gather);
         }
         Ok(gather.tables.pages - before)
     }
