@@ -113,7 +113,8 @@ impl<F: Format> Ground<'_, F> {
 /// The plans for `gather`, which is the debt of `all`, on every machine.
 fn check<F: Format>(gather: &Gather, all: IovaRange, after: After) {
     for caps in machines::<F>() {
-        let plan = plan(CONTEXT, &caps, &Quirks::default(), gather);
+        let quirks = Quirks::default();
+        let plan = plan(CONTEXT, &caps, &quirks, gather);
         let steps: Vec<Step> = plan.steps().collect();
         let count = |what: fn(&Step) -> bool| steps.iter().filter(|step| what(step)).count() as u64;
         let invalidates = after == After::Unmap || caps.caching == Caching::NotPresentToo;
