@@ -148,14 +148,21 @@ fn download(place: &Path) -> Result<PathBuf, String> {
 }
 
 fn unpack(archive: &Path, sources: &Path) -> Result<(), String> {
-    std::fs::create_dir_all(sources).map_err(|error| error.to_string())?;
+    // Others may be at it as well, and it may be interrupted: whole, or not there.
+    let work = sources.with_extension(std::process::id().to_string());
+    let unpacked = unpack_to(archive, &work).and_then(|()| {
+        let _ = std::fs::remove_dir_all(sources);
+        std::fs::rename(&work, sources).map_err(|error| error.to_string())
+    });
+    let _ = std::fs::remove_dir_all(&work);
+    unpacked
+}
+
+fn unpack_to(archive: &Path, folder: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let mut command = Command::new("tar");
-    command
-        .arg("-xJf")
-        .arg(archive)
-        .arg("-C")
-        .arg(sources)
-        .arg("--strip-components=1");
+    command.arg("-xJf").arg(archive).arg("-C").arg(folder);
+    command.arg("--strip-components=1");
     command.args(files().map(|file| format!("{PACKAGE}/{file}")));
     run(&mut command).map(drop)
 }
