@@ -147,7 +147,7 @@ enum { false, true };
 #define sizeof_field(type, member) sizeof(((type *)0)->member)
 #define typecheck(type, x) 1
 #define typeof_member(type, member) typeof(((type *)0)->member)
-#define __same_type(a, b) __builtin_types_compatible_p(typeof(a), typeof(b))
+#define __same_type(x, y) __builtin_types_compatible_p(__typeof__(x), __typeof__(y))
 #define __is_constexpr(x) (sizeof(int) == sizeof(*(8 ? ((void *)((long)(x) * 0l)) : (int *)8)))
 #define __must_be_array(a) 0
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
@@ -161,7 +161,7 @@ enum { false, true };
 #define __compiletime_object_size(x) 0
 #define __is_signed(type) (((type)(-1)) < (type)1)
 #define is_signed_type(type) __is_signed(type)
-#define is_unsigned_type(type) (!is_signed_type(type))
+#define is_unsigned_type(type) (((type)(-1)) > (type)0)
 #define swap(a, b)                   \
 	do {                             \
 		typeof(a) shim_swapped = (a); \

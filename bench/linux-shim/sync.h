@@ -146,7 +146,7 @@ extern __thread unsigned long shim_cpu_offset;
 #define for_each_online_cpu for_each_possible_cpu
 #define per_cpu_ptr(object, cpu) ((typeof(object))((char *)(object) + (cpu) * SHIM_CPU_DISTANCE))
 #define raw_cpu_ptr(object) ((typeof(object))((char *)(object) + shim_cpu_offset))
-#define this_cpu_ptr raw_cpu_ptr
+#define this_cpu_ptr(object) raw_cpu_ptr(object)
 void *__alloc_percpu(size_t bytes, size_t align);
 #define alloc_percpu(type) ((type *)__alloc_percpu(sizeof(type), __alignof__(type)))
 void free_percpu(void *object);
