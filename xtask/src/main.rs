@@ -16,8 +16,9 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test [--fast]   format, lints, docs, no_std gate, oldest compilers, all tests, instruction counts,
-                  tidy, demos; --fast leaves out the compilers and the counts
+  test [--fast]   format, lints, docs, no_std gate, oldest compilers, all tests, benchmarks beside
+                  Linux's code (its sources are downloaded once, 153 MB), instruction counts, tidy,
+                  demos; --fast leaves out the compilers and the counts
   {mutants}  tidy            structure and style only
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64
   qemu            fetches QEMU 10 if need be, and prints the variables that have tests use it
