@@ -272,3 +272,6 @@ impl<'g> Plan<'g> {
         counts
     }
 }
+
+#[cfg(test)]
+mod tests;

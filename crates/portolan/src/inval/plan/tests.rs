@@ -1,0 +1,118 @@
+//! The plan of one span, which is made at once, against the one that is made of many.
+
+use super::*;
+use crate::addr::{Iova, IovaRange, PhysAddr};
+use crate::inval::Step;
+use crate::inval::tests::CAPS;
+
+const CONTEXT: InvalTag = InvalTag::new(7);
+
+/// Calls `look` for abilities and quirks of each kind; how many there were.
+fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
+    let pages = [PageForm::Absent, PageForm::Granule, PageForm::Whole];
+    let long = RangeForm::PowerOfTwo { max_lg2_pages: 18 };
+    let short = RangeForm::PowerOfTwo { max_lg2_pages: 1 };
+    let scales = RangeForm::NumScale {
+        max_num: 32,
+        max_scale: 31,
+    };
+    let ranges = [RangeForm::Absent, long, short, scales];
+    let flushes = [WalkFlush::ByAddress, WalkFlush::ByContext];
+    let preferences = [
+        Preference::Fewest,
+        Preference::ByPage,
+        Preference::ByRange,
+        Preference::ByContext,
+    ];
+    let mut count = 0;
+    for i in 0..pages.len() * ranges.len() * flushes.len() * preferences.len() * 3 {
+        let (i, context_above) = (i / 3, [0, 1, 1 << 16][i % 3]);
+        let (i, page) = (i / 3, pages[i % 3]);
+        let (i, range) = (i / 4, ranges[i % 4]);
+        let (i, walk_flush) = (i / 2, flushes[i % 2]);
+        let preference = preferences[i];
+        let quirks = Quirks {
+            walk_flush,
+            preference,
+            context_above,
+            ..Quirks::default()
+        };
+        look(&Capabilities { page, range, ..CAPS }, &quirks);
+        count += 1;
+    }
+    count
+}
+
+#[test]
+fn a_debt_of_one_span_is_paid_as_any_other() {
+    let (leaf, all) = (Depth::LeafOnly, Depth::AllLevels);
+    let size = |more: u32| PageSize::of_lg2(12 + more);
+    let mut looked = 0;
+    for (pages, depth) in [(1, leaf), (1, all), (3, leaf), (33, leaf), (512, all)] {
+        for (least, most) in [(0, 0), (0, 9), (9, 9)] {
+            let mut gather = Gather::new();
+            let range = IovaRange::from_len(Iova::new(0x4000_0000), pages << 12).unwrap();
+            gather.add_unmapped_mixed(range, (size(least), size(most)), depth);
+            looked += every_unit(|caps, quirks| {
+                let plan = plan(CONTEXT, caps, quirks, &gather);
+                let form = many(CONTEXT, caps, quirks, (gather.unmapped(), &[]));
+                let general = Plan { form, ..plan };
+                let same = plan.steps().eq(general.steps());
+                assert!(same, "{caps:?} {quirks:?} {gather:?}");
+                assert_eq!(plan.counts(), general.counts());
+            });
+        }
+    }
+    assert_eq!(looked, 5 * 3 * 3 * 4 * 2 * 4 * 3);
+}
+
+#[test]
+fn every_round_names_every_span_whatever_was_cleaned_before() {
+    let caps = Capabilities {
+        walker: Walker::NonCoherent,
+        ..CAPS
+    };
+    let quirks = Quirks {
+        repeat: 2,
+        ..Quirks::default()
+    };
+    let page = |page: u64| IovaRange::page(Iova::new(page << 12), PageSize::SIZE_4K);
+    let mut gather = Gather::new();
+    for number in [1, 5, 9] {
+        gather.add_unmapped(page(number), PageSize::SIZE_4K, Depth::LeafOnly);
+        let line = PhysRange::page(PhysAddr::new(number << 20), PageSize::of_lg2(3));
+        assert_eq!(gather.add_lines(line), None);
+    }
+    let plan = plan(CONTEXT, &caps, &quirks, &gather);
+    let named = |step| match step {
+        Step::Invalidate(Command::Page { iova, .. }) => Some(iova.get() >> 12),
+        Step::Sync => Some(0),
+        _ => None,
+    };
+    let numbers = plan.steps().filter_map(named);
+    assert!(numbers.eq([1, 5, 9, 0, 1, 5, 9, 0]));
+}
+
+#[test]
+fn ranges_count_in_granules_whatever_the_leaves() {
+    let caps = Capabilities {
+        range: RangeForm::PowerOfTwo { max_lg2_pages: 9 },
+        ..CAPS
+    };
+    let mut gather = Gather::new();
+    for block in [2, 6] {
+        let block = IovaRange::page(Iova::new(block << 21), PageSize::SIZE_2M);
+        gather.add_unmapped(block, PageSize::SIZE_2M, Depth::LeafOnly);
+    }
+    let quirks = Quirks {
+        preference: Preference::ByRange,
+        ..Quirks::default()
+    };
+    let plan = plan(CONTEXT, &caps, &quirks, &gather);
+    let named = |step| match step {
+        Step::Invalidate(Command::Range { run, granule, .. }) => Some(run.range(granule)),
+        _ => None,
+    };
+    let spans = gather.unmapped().iter().map(|span| span.range);
+    assert!(plan.steps().filter_map(named).eq(spans));
+}
