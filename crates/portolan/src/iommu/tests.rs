@@ -285,8 +285,10 @@ fn tables_that_are_to_be_kept_stay_when_they_are_empty() {
         .map(range.start(), pa, bytes, Access::READ, &mut owed)
         .unwrap();
     other.unmap(range, &mut owed).unwrap();
+    assert_eq!(owed.table_pages(), 1);
     other.sync(&mut owed).unwrap();
     assert_eq!(other.table().pages(), 2);
+    assert!(owed.is_empty() && owed.table().is_none(), "{owed:?}");
 }
 
 /// A unit that defines no more than it has to.
