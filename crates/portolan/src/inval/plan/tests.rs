@@ -37,7 +37,14 @@ fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
             context_above,
             ..Quirks::default()
         };
-        look(&Capabilities { page, range, ..CAPS }, &quirks);
+        look(
+            &Capabilities {
+                page,
+                range,
+                ..CAPS
+            },
+            &quirks,
+        );
         count += 1;
     }
     count
