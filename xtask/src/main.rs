@@ -7,6 +7,7 @@ mod demo;
 mod mutants;
 mod packages;
 mod qemu;
+mod runner;
 mod steps;
 mod tidy;
 
@@ -34,8 +35,11 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let good = match words.as_slice() {
         ["mutants", options @ ..] => return mutants::run(&root, options),
-        ["test"] => steps::run(&root, steps::Extent::Whole),
-        ["test", "--fast"] => steps::run(&root, steps::Extent::Fast),
+        ["test"] => runner::run(&root, runner::Extent::Whole),
+        ["test", "--fast"] => runner::run(&root, runner::Extent::Fast),
+        // For the command itself, which runs it beside its other steps.
+        ["test", "--beside"] => runner::run_beside(&root, runner::Extent::Whole),
+        ["test", "--beside", "--fast"] => runner::run_beside(&root, runner::Extent::Fast),
         ["tidy"] => tidy::run(&root),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,

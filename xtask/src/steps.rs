@@ -1,66 +1,25 @@
-//! The steps of `cargo xtask test`, and the table they end in.
+//! The steps of `cargo xtask test`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
+use crate::runner::{Extent, Outcome, Step, outcome};
 use crate::{demo, packages, qemu, tidy};
 
-/// How much is run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// Everything.
-    Whole,
-    /// Without other compilers and without instruction counts.
-    Fast,
+/// What others rely on.
+pub fn first() -> Vec<Step<'static>> {
+    vec![Step {
+        name: "Debian packages",
+        run: Box::new(provide),
+    }]
 }
 
-enum Outcome {
-    Pass,
-    Fail,
-    Skip(String),
-}
-
-struct Step<'s> {
-    name: &'static str,
-    run: Box<dyn FnOnce() -> Outcome + 's>,
-}
-
-/// Runs every step; whether none failed.
-pub fn run(root: &Path, extent: Extent) -> bool {
-    let mut results = Vec::new();
-    for Step { name, run } in steps(root, extent).into_iter().chain(demos(root)) {
-        println!("==> {name}");
-        let start = Instant::now();
-        let outcome = run();
-        results.push((name, outcome, start.elapsed()));
-    }
-    println!();
-    let (mut failed, mut skipped) = (0, 0);
-    for (name, outcome, took) in &results {
-        let (word, why) = match outcome {
-            Outcome::Pass => ("PASS", ""),
-            Outcome::Fail => ("FAIL", ""),
-            Outcome::Skip(why) => ("SKIP", why.as_str()),
-        };
-        failed += u32::from(matches!(outcome, Outcome::Fail));
-        skipped += u32::from(matches!(outcome, Outcome::Skip(_)));
-        println!("{word}  {name:<34} {:>7.1} s  {why}", took.as_secs_f64());
-    }
-    let passed = results.len() as u32 - failed - skipped;
-    println!("{passed} passed, {failed} failed, {skipped} skipped");
-    failed == 0
-}
-
-fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
+/// Those that build into `target/debug` and `target/release`.
+pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     let cargo = move |arguments: &'static [&'static str]| {
         Box::new(move || outcome(Command::new("cargo").args(arguments).current_dir(root)))
     };
     let mut steps = vec![
-        Step {
-            name: "Debian packages",
-            run: Box::new(provide),
-        },
         Step {
             name: "format",
             run: Box::new(move || format(root)),
@@ -73,6 +32,26 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             name: "documentation",
             run: Box::new(|| documentation(root)),
         },
+        Step {
+            name: "tests",
+            run: cargo(&["test", "--quiet", "--workspace", "--all-targets"]),
+        },
+        Step {
+            name: "tests of machines on QEMU 10",
+            run: Box::new(|| newer_qemu(root)),
+        },
+        Step {
+            name: "documentation tests",
+            run: cargo(&["test", "--quiet", "--workspace", "--doc"]),
+        },
+    ];
+    steps.extend(programs(root, extent));
+    steps
+}
+
+/// Those that build into folders of their own: without std, on the oldest compilers, for kernels.
+pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
+    let mut steps = vec![
         Step {
             name: "library without std",
             run: Box::new(|| no_std_gate(root)),
@@ -92,20 +71,8 @@ fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             name: "tools on their oldest compiler",
             run: Box::new(move || oldest(root, extent, "Cargo.toml", &["--workspace"])),
         },
-        Step {
-            name: "tests",
-            run: cargo(&["test", "--quiet", "--workspace", "--all-targets"]),
-        },
-        Step {
-            name: "tests of machines on QEMU 10",
-            run: Box::new(|| newer_qemu(root)),
-        },
-        Step {
-            name: "documentation tests",
-            run: cargo(&["test", "--quiet", "--workspace", "--doc"]),
-        },
     ];
-    steps.extend(programs(root, extent));
+    steps.extend(demos(root));
     steps
 }
 
@@ -148,17 +115,6 @@ fn demos(root: &Path) -> impl Iterator<Item = Step<'_>> {
             }
         }),
     })
-}
-
-fn outcome(command: &mut Command) -> Outcome {
-    match command.status() {
-        Ok(status) if status.success() => Outcome::Pass,
-        Ok(_) => Outcome::Fail,
-        Err(error) => {
-            eprintln!("cannot start {command:?}: {error}");
-            Outcome::Fail
-        }
-    }
 }
 
 fn tidy(root: &Path) -> Outcome {
@@ -213,17 +169,23 @@ fn lints(root: &Path) -> Outcome {
     outcome(kernel.args(["--", "-D", "warnings"]))
 }
 
-/// Programs of which each has to end well. They are built as the tests were.
+/// What the tests' build has left at `path`: to build it once more, alone, would build all below it as well.
+fn built(root: &Path, path: &str) -> Command {
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
+    let mut command = Command::new(target.join("debug").join(path));
+    command.current_dir(root);
+    command
+}
+
+/// Programs of which each has to end well.
 fn examples(root: &Path) -> Outcome {
-    let programs = [
-        ("portolan", "tables"),
-        ("portolan-hw", "acpi"),
-        ("portolan-model", "card"),
-    ];
-    for (package, example) in programs {
-        let mut command = Command::new("cargo");
-        command.args(["run", "--quiet", "--profile", "test", "--package", package]);
-        command.args(["--example", example]).current_dir(root);
+    all(["tables", "acpi", "card"].map(|name| built(root, &format!("examples/{name}"))))
+}
+
+/// Runs them one after the other, as far as they end well.
+fn all<const N: usize>(commands: [Command; N]) -> Outcome {
+    for mut command in commands {
         match outcome(&mut command) {
             Outcome::Pass => {}
             other => return other,
@@ -311,70 +273,52 @@ fn newer_qemu(root: &Path) -> Outcome {
         Ok(newer) => newer,
         Err(why) => return Outcome::Skip(why),
     };
-    let check = ["run", "--quiet", "--release", "-p", "portolan-verify", "--"];
-    let check = check.into_iter().chain(["check", "--backend", "qemu"]);
-    let tests = ["test", "--quiet", "-p", "portolan-qemu", "--all-targets"];
-    for arguments in [check.collect::<Vec<_>>(), tests.to_vec()] {
-        let mut command = Command::new("cargo");
-        newer.give(command.args(arguments).current_dir(root));
-        match outcome(&mut command) {
-            Outcome::Pass => {}
-            other => return other,
-        }
-    }
-    Outcome::Pass
+    let mut check = built(root, "portolan-verify");
+    newer.give(check.args(["check", "--backend", "qemu"]));
+    let mut tests = Command::new("cargo");
+    tests.args(["test", "--quiet", "-p", "portolan-qemu", "--all-targets"]);
+    newer.give(tests.current_dir(root));
+    all([check, tests])
 }
 
-/// Random operations through the command that the tests have built, which saves building all of it
-/// once more: 170,000 on each format, and 1,000,000 buffers through the DMA layer by eight CPUs in
-/// virtual time.
+/// Random operations, side by side: 170,000 on each format, and 1,000,000 buffers through the DMA layer by
+/// eight CPUs in virtual time.
 fn torture(root: &Path) -> Outcome {
-    let target = std::env::var_os("CARGO_TARGET_DIR");
-    let target = target.map_or_else(|| root.join("target"), |path| root.join(path));
-    let verify = target.join("debug/portolan-verify");
-    for layer in [
-        &["--layer", "tables", "--operations", "1200000"][..],
-        &[
-            "--layer",
-            "mappings",
-            "--operations",
-            "1000000",
-            "--failures",
-        ],
-    ] {
-        let mut command = Command::new(&verify);
-        command.arg("torture").args(layer);
-        match outcome(command.current_dir(root)) {
-            Outcome::Pass => {}
-            other => return other,
+    let torture = |arguments: &[&str]| {
+        let mut command = built(root, "portolan-verify");
+        command.arg("torture").args(arguments);
+        command
+    };
+    let mut tables = torture(&["--layer", "tables", "--operations", "1200000"]);
+    let mappings = [
+        "--layer",
+        "mappings",
+        "--operations",
+        "1000000",
+        "--failures",
+    ];
+    let mut mappings = torture(&mappings);
+    std::thread::scope(|scope| {
+        let tables = scope.spawn(|| outcome(&mut tables));
+        match outcome(&mut mappings) {
+            Outcome::Pass => tables.join().unwrap_or(Outcome::Fail),
+            other => other,
         }
-    }
-    Outcome::Pass
+    })
 }
 
 /// Linux's sources, fetched once, compiled with the shim and put to their self-test; then every benchmark
 /// beside them, shortly and optimised as the tests are, so that no figure of it means anything.
 fn peer(root: &Path) -> Outcome {
     let bench = |arguments: &[&str]| {
-        let mut command = Command::new("cargo");
-        command.args([
-            "run",
-            "--quiet",
-            "--profile",
-            "test",
-            "-p",
-            "portolan-bench",
-        ]);
-        command
-            .args(["--bin", "portolan-bench", "--"])
-            .args(arguments);
-        command.current_dir(root);
+        let mut command = built(root, "portolan-bench");
+        command.args(arguments);
         command
     };
     let prepared = match bench(&["linux"]).stderr(Stdio::inherit()).output() {
         Ok(prepared) => prepared,
         Err(error) => {
-            eprintln!("cannot start cargo: {error}");
+            eprintln!("cannot start portolan-bench: {error}");
             return Outcome::Fail;
         }
     };

@@ -1,0 +1,138 @@
+//! Runs the steps of `cargo xtask test`; the table they end in.
+//!
+//! Steps that build into folders of their own (other compilers, kernels) are another process beside the
+//! rest: tests often keep one core busy alone.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use crate::steps;
+
+/// How much is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything.
+    Whole,
+    /// Without other compilers and without instruction counts.
+    Fast,
+}
+
+/// How a step ended.
+pub enum Outcome {
+    /// Well.
+    Pass,
+    /// Not; it said why.
+    Fail,
+    /// It was not run, for this reason.
+    Skip(String),
+}
+
+/// A step: its name, and what it does.
+pub struct Step<'s> {
+    /// As the table shows it.
+    pub name: &'static str,
+    /// Does it.
+    pub run: Box<dyn FnOnce() -> Outcome + 's>,
+}
+
+/// How steps ended: a line each, and how many in which way.
+#[derive(Default)]
+struct Table {
+    lines: Vec<String>,
+    passed: u32,
+    failed: u32,
+    skipped: u32,
+}
+
+impl Table {
+    /// Runs the steps of `list` one after the other, and notes how each ended.
+    fn run(&mut self, list: Vec<Step>) {
+        for Step { name, run } in list {
+            println!("==> {name}");
+            let start = Instant::now();
+            let outcome = run();
+            let took = start.elapsed().as_secs_f64();
+            let (number, word, why) = match &outcome {
+                Outcome::Pass => (&mut self.passed, "PASS", ""),
+                Outcome::Fail => (&mut self.failed, "FAIL", ""),
+                Outcome::Skip(why) => (&mut self.skipped, "SKIP", why.as_str()),
+            };
+            *number += 1;
+            let line = format!("{word}  {name:<34} {took:>7.1} s  {why}");
+            self.lines.push(line.trim_end().to_owned());
+        }
+    }
+
+    /// Prints it; whether no step failed.
+    fn tell(&self) -> bool {
+        let (passed, failed, skipped) = (self.passed, self.failed, self.skipped);
+        println!();
+        self.lines.iter().for_each(|line| println!("{line}"));
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        failed == 0
+    }
+}
+
+/// Runs every step; whether none failed.
+pub fn run(root: &Path, extent: Extent) -> bool {
+    let mut table = Table::default();
+    table.run(steps::first());
+    let beside = Beside::start(root, extent);
+    table.run(steps::steps(root, extent));
+    let beside = beside.map(Beside::finish).unwrap_or_else(|error| {
+        eprintln!("the steps beside cannot be started: {error}");
+        false
+    });
+    table.tell() && beside
+}
+
+/// Runs the steps that have folders of their own; whether none failed.
+pub fn run_beside(root: &Path, extent: Extent) -> bool {
+    let mut table = Table::default();
+    table.run(steps::beside(root, extent));
+    table.tell()
+}
+
+/// The process with the steps beside. What it prints is kept until the others are through.
+struct Beside {
+    process: Child,
+    said: PathBuf,
+}
+
+impl Beside {
+    fn start(root: &Path, extent: Extent) -> std::io::Result<Self> {
+        let folder = root.join("target");
+        std::fs::create_dir_all(&folder)?;
+        let said = folder.join("steps-beside.txt");
+        let file = std::fs::File::create(&said)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["test", "--beside"]);
+        command.args((extent == Extent::Fast).then_some("--fast"));
+        command.stdin(Stdio::null());
+        command.stdout(file.try_clone()?).stderr(file);
+        let process = command.spawn()?;
+        Ok(Self { process, said })
+    }
+
+    /// Waits for it, and prints what it said; whether no step failed.
+    fn finish(mut self) -> bool {
+        println!("==> meanwhile, in folders of their own");
+        let status = self.process.wait();
+        let said = std::fs::read(&self.said).unwrap_or_default();
+        print!("{}", String::from_utf8_lossy(&said));
+        status.is_ok_and(|status| status.success())
+    }
+}
+
+/// Whether `command` ends well.
+pub fn outcome(command: &mut Command) -> Outcome {
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Pass,
+        Ok(_) => Outcome::Fail,
+        Err(error) => {
+            eprintln!("cannot start {command:?}: {error}");
+            Outcome::Fail
+        }
+    }
+}
