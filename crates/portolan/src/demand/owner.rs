@@ -124,6 +124,32 @@ impl Frames {
 /// [`Ioas::invalidate`](super::Ioas::invalidate), and reuses it only once that has
 /// succeeded. What is pinned stays where it is until [`unpin`](Self::unpin).
 ///
+/// ```
+/// use portolan::addr::{IovaRange, PhysAddr, PhysRange};
+/// use portolan::demand::{Frames, Pager, PopulateError};
+/// use portolan::table::Access;
+///
+/// /// A guest whose memory is one block that never moves.
+/// struct Block(PhysRange);
+///
+/// impl Pager for Block {
+///     fn populate(&self, range: IovaRange, _: Access, frames: &mut Frames) -> Result<(), PopulateError> {
+///         let absent = PopulateError::Absent { iova: range.start() };
+///         let at = self.0.start().get().checked_add(range.start().get()).ok_or(absent)?;
+///         let bytes = range.len_minus_one() + 1; // regions are smaller than 2^64 bytes
+///         let memory = PhysRange::from_len(PhysAddr::new(at), bytes).ok_or(absent)?;
+///         if !self.0.covers(memory) {
+///             return Err(absent);
+///         }
+///         frames.push(memory.start(), bytes).map_err(|_| absent)
+///     }
+///     fn pin(&self, range: IovaRange, access: Access, frames: &mut Frames) -> Result<(), PopulateError> {
+///         self.populate(range, access, frames)
+///     }
+///     fn unpin(&self, _: IovaRange) {}
+/// }
+/// ```
+///
 /// *Context.* Task, all methods.
 pub trait Pager: Send + Sync {
     /// Sees to it that there is memory behind the start of `range`, good for `access`, and hands it

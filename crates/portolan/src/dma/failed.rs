@@ -6,6 +6,16 @@ use core::error::Error;
 use core::fmt;
 
 /// Why something was not done, and what was handed in for it.
+///
+/// ```
+/// use portolan::dma::{Failed, MapError};
+///
+/// fn refused(packet: Vec<u8>) -> Result<(), Failed<Vec<u8>, MapError>> {
+///     Err(Failed { error: MapError::Empty, value: packet })
+/// }
+/// let failed = refused(vec![1, 2]).expect_err("an example of a failure");
+/// assert_eq!(failed.value, [1, 2]);
+/// ```
 #[must_use = "it holds what was handed in"]
 pub struct Failed<T, E> {
     /// Why.

@@ -7,6 +7,14 @@
 /// A [`Mapping`](super::Mapping) that is deferred is safe under each of them: its buffer comes back
 /// only when it is quiet. To have one submitter for all CPUs under [`Policy::Strict`], put the
 /// unit's queue behind one that combines what they submit.
+///
+/// ```
+/// use portolan::dma::{Policy, SpaceOptions};
+///
+/// let mut options = SpaceOptions::default();
+/// assert_eq!(options.policy, Policy::Strict);
+/// options.policy = Policy::Deferred; // one invalidation for the buffers that are reclaimed together
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Policy {
     /// Each unmap pays its own debt before it returns.

@@ -30,6 +30,26 @@ pub(super) enum Placing {
 }
 
 /// The segments of a mapping: neighbours joined, then cut at the device's limits.
+///
+/// ```no_run
+/// # use portolan::dma::{Buffer, DataDirection, Mapping};
+/// # use portolan::platform::Platform;
+/// /// Fills a ring's descriptors: an address and a length each.
+/// fn describe<P, B, D>(mapping: &Mapping<P, B, D>, ring: &mut [(u64, u32)]) -> Option<usize>
+/// where
+///     P: Platform,
+///     B: Buffer,
+///     D: DataDirection,
+/// {
+///     let mut used = 0;
+///     for segment in mapping.segments() {
+///         let bytes = u32::try_from(segment.bytes.get()).ok()?;
+///         *ring.get_mut(used)? = (segment.iova.get(), bytes);
+///         used += 1;
+///     }
+///     Some(used)
+/// }
+/// ```
 #[derive(Clone, Debug)]
 pub struct DmaSegments<'m> {
     pieces: core::iter::Peekable<Reached<'m>>,

@@ -134,6 +134,25 @@ pub struct WrongTable {
 /// first table that adds to a gather is the only one that can: a gather names the table it is of.
 /// Dropping one leaks the table pages it holds and leaves stale translations in place.
 ///
+/// ```
+/// use portolan::addr::IovaRange;
+/// use portolan::inval::Gather;
+/// use portolan::platform::TableMem;
+/// use portolan::table::{Format, PageTable, UnmapError};
+///
+/// /// Unmaps many ranges for one invalidation.
+/// fn clear<F: Format, M: TableMem<F::Word>>(
+///     table: &PageTable<F, M>,
+///     ranges: &[IovaRange],
+/// ) -> Result<Gather, UnmapError> {
+///     let mut owed = Gather::new();
+///     for &range in ranges {
+///         table.unmap(range, &mut owed)?;
+///     }
+///     Ok(owed) // to be paid by `inval::sync`
+/// }
+/// ```
+///
 /// *Context.* Interrupt: a value on the stack, no heap.
 #[derive(Debug, Default)]
 #[must_use = "what is owed has to be synced"]

@@ -93,6 +93,23 @@ impl Segment {
 }
 
 /// Page tables of one address space, in format `F` and memory `M`.
+///
+/// ```
+/// use portolan::addr::{Iova, PageSize, PhysAddr};
+/// use portolan::inval::Gather;
+/// use portolan::platform::HostTables;
+/// use portolan::table::{Access, PageTable, format::{DirtyTracking, VtdLevels, VtdSecondStage}};
+///
+/// let format = VtdSecondStage { levels: VtdLevels::Four, output_lg2: 46, dirty: DirtyTracking::Off };
+/// let table = PageTable::new(format, HostTables::new(PageSize::SIZE_4K, 8))?;
+/// let (at, memory) = (Iova::new(0x20_0000), PhysAddr::new(0x4000_0000));
+/// let mut owed = Gather::new();
+/// let mapped = table.map(at, memory, 0x20_0000, Access::READ, &mut owed)?;
+/// let found = table.translate(at).expect("it was mapped");
+/// assert_eq!((found.pa, found.size), (memory, PageSize::SIZE_2M));
+/// table.unmap(mapped, &mut owed)?; // `owed` says what the hardware has to forget now
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct PageTable<F: Format, M: TableMem<F::Word>> {
     id: TableId,

@@ -6,6 +6,16 @@ use crate::addr::{PhysAddr, PhysRange};
 
 /// The pieces of memory that make up a buffer.
 ///
+/// ```
+/// use portolan::addr::{PhysAddr, PhysRange};
+/// use portolan::dma::Pieces;
+///
+/// let page = |at| PhysRange::from_len(PhysAddr::new(at), 4096).expect("below 2^64");
+/// let scattered = [page(0x8000), page(0x3000)];
+/// assert_eq!(Pieces::List(&scattered).into_iter().count(), 2);
+/// assert_eq!(Pieces::One(page(0x8000)).as_slice(), [page(0x8000)]);
+/// ```
+///
 /// *Context.* Interrupt: a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces<'b> {
@@ -77,6 +87,32 @@ impl Iterator for PiecesIter<'_> {
 
 /// Memory that a device is to reach.
 ///
+/// ```
+/// use core::ptr::NonNull;
+/// use portolan::addr::{PhysAddr, PhysRange};
+/// use portolan::dma::{Buffer, Pieces};
+///
+/// /// A kernel's page: whoever has the value has the page, and nothing else leads to it.
+/// struct Page {
+///     phys: PhysRange,
+///     virt: NonNull<[u8]>,
+/// }
+/// // SAFETY: the page belongs to the value, which has no method that reads or writes it.
+/// unsafe impl Send for Page {}
+/// // SAFETY: the page stays where it is until the value is dropped; `virt` is mapped to `phys`.
+/// unsafe impl Buffer for Page {
+///     fn pieces(&self) -> Pieces<'_> {
+///         Pieces::One(self.phys)
+///     }
+///     fn device_may_write(&self) -> bool {
+///         true
+///     }
+///     fn view(&self) -> Option<NonNull<[u8]>> {
+///         Some(self.virt)
+///     }
+/// }
+/// ```
+///
 /// *Context.* Interrupt, all methods.
 ///
 /// # Safety
@@ -123,6 +159,21 @@ pub(crate) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
 }
 
 /// Memory or registers that somebody else keeps: for drivers that cannot hand over what they own.
+///
+/// ```no_run
+/// # use portolan::addr::{PhysAddr, PhysRange};
+/// # use portolan::dma::{Device, FromDevice, Unowned};
+/// # use portolan::platform::Platform;
+/// /// A camera's frame buffer, which the boot loader has kept out of the kernel's memory.
+/// fn film<P: Platform>(camera: &Device<P>, carved_out: PhysRange) {
+///     // SAFETY: the kernel's allocator never had that memory, and only this driver maps it.
+///     let frames = unsafe { Unowned::new(carved_out) };
+///     let film = camera.map(frames, FromDevice).expect("addresses and table pages");
+///     // ... the camera writes at film.iova() ...
+///     let frames = film.unmap().expect("the unit answered");
+///     assert_eq!(frames.memory(), carved_out);
+/// }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unowned {
     memory: PhysRange,
@@ -186,6 +237,14 @@ impl Unowned {
 }
 
 /// A register that takes messages: a device's write there is an interrupt.
+///
+/// ```
+/// # use portolan::addr::PhysAddr;
+/// # use portolan::dma::Doorbell;
+/// // SAFETY: the GICv2m's frame of 4 KiB at that address is a register page by itself.
+/// let doorbell = unsafe { Doorbell::new(PhysAddr::new(0x802_0040)) };
+/// assert_eq!(doorbell.at(), PhysAddr::new(0x802_0040));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doorbell(PhysAddr);
 
