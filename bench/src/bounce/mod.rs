@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::spread::{Limit, Spread};
 use crate::workload::{Failure, Workload};
 use pass::{Turn, pass};
-use slots::{Stack, Stage};
+use slots::{POOL, Stack, Stage};
 
 pub(crate) use slots::Memcpy;
 
@@ -158,7 +158,7 @@ fn sample(stage: &Stage, case: &Case, threads: usize) -> Result<f64, Failure> {
 pub fn run(case: &Case) -> Result<BounceRow, Failure> {
     let mut stages = Vec::new();
     for strategy in Strategy::ALL {
-        let stage = Stage::new(strategy, case.threads, case.bytes, case.percent)?;
+        let stage = Stage::new(strategy, POOL, case.threads, case.bytes, case.percent)?;
         stages.push((strategy, stage, Vec::new()));
     }
     let (mut limit, mut scaling) = (Vec::new(), Vec::new());
@@ -225,7 +225,7 @@ pub(crate) struct Copies(Stage);
 impl Copies {
     /// Of `bytes`, with so many in a hundred of all that there are in use.
     pub(crate) fn new(bytes: u64, percent: usize) -> Result<Self, Failure> {
-        Ok(Self(Stage::new(Strategy::LockFree, 1, bytes, percent)?))
+        Ok(Self(Stage::new(Strategy::LockFree, POOL, 1, bytes, percent)?))
     }
 }
 

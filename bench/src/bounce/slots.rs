@@ -10,8 +10,8 @@ use portolan_model::swiotlb::{self, AnyArea, Strategy};
 use super::pass::{Threads, Turn, cpus};
 use crate::Failure;
 
-/// Bytes of a pool.
-const POOL: u64 = 64 << 20;
+/// Bytes of the pools that are measured.
+pub(super) const POOL: u64 = 64 << 20;
 
 /// A pool in memory of this process, with buffers in use.
 pub(super) struct Stage {
@@ -39,22 +39,23 @@ fn need_of(bytes: u64) -> Need {
 }
 
 impl Stage {
-    /// A pool for `threads`, of whose buffers of `bytes` so many in a hundred are in use, here and
+    /// A pool of `size` bytes for `threads`, of whose buffers of `bytes` so many in a hundred are in use, here and
     /// there.
     pub(super) fn new(
         strategy: Strategy,
+        size: u64,
         threads: usize,
         bytes: u64,
         percent: usize,
     ) -> Result<Self, Failure> {
         let behind = (threads as u64 * bytes).next_multiple_of(1 << 20);
         let base = Base::At(PhysAddr::new(1 << 32));
-        let memory = HostMemory::new(POOL + behind, Backing::Anonymous, base);
+        let memory = HostMemory::new(size + behind, Backing::Anonymous, base);
         let memory = memory.map_err(|_| Failure::HostMemory)?;
         memory.populate();
         let start = memory.range().start();
-        let range = PhysRange::from_len(start, POOL).ok_or(Failure::Addresses)?;
-        let buffers = start.checked_add(POOL).ok_or(Failure::Addresses)?;
+        let range = PhysRange::from_len(start, size).ok_or(Failure::Addresses)?;
+        let buffers = start.checked_add(size).ok_or(Failure::Addresses)?;
         let options = PoolOptions {
             slot: PageSize::of_lg2(11),
             areas: threads as u32,
@@ -216,8 +217,8 @@ mod tests {
     #[test]
     fn pools_are_filled_as_asked_and_give_what_is_asked_for() {
         for strategy in Strategy::ALL {
-            for (bytes, all) in [(2048, 32768), (4096, 16384), (65536, 1024)] {
-                let stage = Stage::new(strategy, 2, bytes, 90).unwrap();
+            for (bytes, all) in [(2048, 2048), (4096, 1024), (65536, 64)] {
+                let stage = Stage::new(strategy, 4 << 20, 2, bytes, 90).unwrap();
                 assert_eq!(stage.held(), all * 90 / 100, "{strategy:?} {bytes}");
                 let used = stage.pool.in_use().used;
                 assert!(pass(&mut stage.bare(2), 50).unwrap() > 0.0);
