@@ -225,7 +225,13 @@ pub(crate) struct Copies(Stage);
 impl Copies {
     /// Of `bytes`, with so many in a hundred of all that there are in use.
     pub(crate) fn new(bytes: u64, percent: usize) -> Result<Self, Failure> {
-        Ok(Self(Stage::new(Strategy::LockFree, POOL, 1, bytes, percent)?))
+        Ok(Self(Stage::new(
+            Strategy::LockFree,
+            POOL,
+            1,
+            bytes,
+            percent,
+        )?))
     }
 }
 

@@ -35,6 +35,7 @@ mod policy;
 mod premapped;
 mod quarantine;
 mod quieting;
+mod range;
 mod regions;
 mod reservation;
 mod segments;
@@ -60,9 +61,10 @@ pub use map::{MapFailed, NotMapped};
 pub use mapping::{Mapping, NotUnmapped, UnmapFailed};
 pub use policy::Policy;
 pub use quarantine::Quarantine;
+pub use range::DmaRange;
 pub use reservation::{LinkError, Reservation};
 pub use segments::{DmaSegment, DmaSegments};
-pub use space::{DmaRange, DmaSpace, SpaceOptions};
+pub use space::{DmaSpace, SpaceOptions};
 
 #[cfg(test)]
 mod tests;

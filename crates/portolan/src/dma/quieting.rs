@@ -3,7 +3,8 @@
 use super::Policy;
 use super::error::UnmapError;
 use super::flush_queue::{Fill, Joined, Keeper, Ticket, Tried, Which};
-use super::space::{DmaRange, DmaSpace};
+use super::range::DmaRange;
+use super::space::DmaSpace;
 use crate::addr::IovaRange;
 use crate::inval::Gather;
 use crate::iommu::IommuError;

@@ -9,6 +9,7 @@ use super::layout::Layout;
 use super::list::List;
 use super::quarantine::{Lost, Quarantine};
 use super::quieting::Wait;
+use super::range::DmaRange;
 use super::regions::Regions;
 use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
@@ -61,37 +62,6 @@ impl Default for SpaceOptions {
             keep_tables: 256,
             iova: IovaOptions::default(),
         }
-    }
-}
-
-/// A mapped range of one address space; not a number that can be copied, so that it is unmapped
-/// once. One that is dropped stays mapped, and its addresses stay out of use.
-///
-/// ```no_run
-/// # use portolan::dma::{Constraints, DmaSpace, Unowned};
-/// # use portolan::platform::Platform;
-/// # use portolan::table::Access;
-/// fn lend<P: Platform>(space: &DmaSpace<P>, memory: Unowned) {
-///     let lent = space.map_range(memory, Access::READ, &Constraints::default());
-///     let (range, first) = lent.expect("addresses and table pages");
-///     // ... the device reads at `first`, and is done some time ...
-///     space.unmap_range(range).expect("the unit answered");
-/// }
-/// ```
-///
-/// *Context.* Interrupt: a value.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use = "what is mapped stays reachable"]
-pub struct DmaRange {
-    range: IovaRange,
-    space: TableId,
-}
-
-impl DmaRange {
-    /// The addresses, whole granules.
-    #[inline]
-    pub fn addresses(&self) -> IovaRange {
-        self.range
     }
 }
 
