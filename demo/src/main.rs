@@ -1,9 +1,9 @@
 //! A kernel that finds its IOMMUs and moves a disk's data behind them, on QEMU.
 //!
 //! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order:
-//! here is what it does, [`guarded`] shows what devices reach and when, [`disk`] moves data under each
-//! policy, [`pci`] finds devices, [`arch`] is what differs between architectures. The platform itself is
-//! `portolan-bare`.
+//! here is what it does, [`guarded`] shows what devices reach and when, [`disk`] and [`flash`] move data
+//! under each policy, [`nvme`] is a driver of our own, [`cpus`] has the other CPUs, [`pci`] finds devices,
+//! [`arch`] is what differs between architectures. The platform itself is `portolan-bare`.
 #![no_std]
 #![no_main]
 
@@ -12,11 +12,14 @@ extern crate alloc;
 mod arch;
 mod commands;
 mod console;
+mod cpus;
 mod disk;
 mod edu;
+mod flash;
 mod freestanding;
 mod guarded;
 mod mapped;
+mod nvme;
 mod pci;
 mod viommu;
 
@@ -28,6 +31,7 @@ use portolan_bare::{DirectMap, Heap};
 use portolan_hw::topology::{Options, Topology};
 
 use arch::Loader;
+use cpus::Cpus;
 
 /// How the machine ends.
 #[derive(Clone, Copy)]
@@ -37,7 +41,7 @@ pub enum End {
 }
 
 /// What a step returns.
-pub type Outcome<T> = Result<T, Box<dyn Error>>;
+pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 // SAFETY: `boot.s` maps all of it one to one, RAM cached and registers not, for good.
 #[global_allocator]
@@ -46,6 +50,7 @@ static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, arch::LAST_MAPPED) });
 /// Where `boot.s` enters, with the loader's pointer.
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(left: *const c_void) -> ! {
+    arch::set_number(0);
     let end = match run(left) {
         Ok(()) => End::Good,
         Err(error) => {
@@ -72,6 +77,7 @@ fn run(left: *const c_void) -> Outcome<()> {
         HEAP.init(ram)?;
         loader.machine(&HEAP)?
     };
+    let machine = machine.with_cpus(cpus::count(&machine), arch::number);
     say!("RAM at {ram}");
 
     let functions = pci::functions(&machine);
@@ -97,6 +103,10 @@ fn run(left: *const c_void) -> Outcome<()> {
 
     let disk = named(disk::IDENTITY).ok_or("there is no virtio disk")?;
     disk::show(machine, &iommus, disk)?;
+
+    let flash = named(flash::IDENTITY).ok_or("there is no NVMe disk")?;
+    let cpus = Cpus::start(machine, &loader)?;
+    flash::show(machine, &iommus, flash, &cpus)?;
 
     // Nothing is asked of the units from here on: QEMU has seen as many.
     commands::Commands::of(&iommus).print("in all");

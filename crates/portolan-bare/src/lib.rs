@@ -28,8 +28,8 @@
 //!
 //! Sources: ACPI specification 6.5, sections 5.2.5 to 5.2.9; PCI firmware specification 3.3, section
 //! 4.1 (MCFG); Intel 64 and IA-32 architectures software developer's manual; Arm architecture
-//! reference manual for A-profile. Not supported: IOMMUs in device trees, memory that CPUs do not cache, more
-//! than one CPU.
+//! reference manual for A-profile. Not supported: IOMMUs in device trees, memory that CPUs do not cache. To start
+//! other CPUs is the kernel's; [`madt`] names them, and [`Machine::with_cpus`] takes their numbers.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -41,6 +41,7 @@ pub mod ecam;
 pub mod fdt;
 pub mod fw_cfg;
 mod hardware;
+pub mod madt;
 pub mod ticks;
 
 pub use hardware::{

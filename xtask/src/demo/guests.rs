@@ -25,8 +25,8 @@ pub struct Guest {
     pub arguments: &'static [&'static str],
     /// The exit code of a kernel that ends well.
     pub good: i32,
-    /// How lines of the console have to begin, in this order.
-    pub said: &'static [&'static str],
+    /// How lines of the console have to begin, in this order: one list after the other.
+    pub said: &'static [&'static [&'static str]],
     /// Events to be traced.
     pub traced: &'static [&'static str],
     /// What is counted.
@@ -39,11 +39,12 @@ const X86: &str = "x86_64-unknown-linux-gnu";
 macro_rules! pc {
     ($($iommu:literal),*) => {
         &[
-            "-M", "q35,kernel-irqchip=off", "-accel", "tcg", "-cpu", "max", "-m", "256",
+            "-M", "q35,kernel-irqchip=off", "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "2",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
             "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
             $("-device", $iommu,)*
             "-device", "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=",
+            "-device", "nvme,serial=1,drive=flash",
             "-device", "edu",
         ]
     };
@@ -59,6 +60,8 @@ const BOARD: &[&str] = &[
     "cortex-a57",
     "-m",
     "256",
+    "-smp",
+    "2",
     "-nodefaults",
     "-no-user-config",
     "-display",
@@ -72,6 +75,8 @@ const BOARD: &[&str] = &[
     "enable=on,target=native,chardev=console",
     "-device",
     "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=",
+    "-device",
+    "nvme,serial=1,drive=flash",
     // RAM is where 28 bits do not reach.
     "-device",
     "edu,dma_mask=0xffffffffff",
@@ -86,7 +91,27 @@ const RECORDED: &[&str] = &[
     "not opened: refused, Blocked",
     "mapped at ",
     "taken back: refused, NotMapped",
+];
+
+/// And where it does not.
+const REFUSED: &[&str] = &["not opened: refused", "mapped at ", "taken back: refused"];
+
+/// What the kernel says where the disks' data is moved under each policy.
+const MOVED: &[&str] = &[
     "Strict, Untrusted: 768 requests",
+    "Lazy, Trusted: 768 requests",
+    "NVMe on 2 CPUs, Strict, Untrusted: 384 requests",
+    "NVMe on 2 CPUs, Deferred, Untrusted: 384 requests",
+    "NVMe on 2 CPUs, Lazy, Trusted: 384 requests",
+];
+
+/// And where a lazy one is refused: tables are shadowed.
+const MOVED_STRICTLY: &[&str] = &[
+    "Strict, Untrusted: 768 requests",
+    "Strict, Trusted: 768 requests",
+    "NVMe on 2 CPUs, Strict, Untrusted: 384 requests",
+    "NVMe on 2 CPUs, Deferred, Untrusted: 384 requests",
+    "NVMe on 2 CPUs, Strict, Trusted: 384 requests",
 ];
 
 /// All of them.
@@ -99,7 +124,7 @@ pub const GUESTS: &[Guest] = &[
         target: X86,
         arguments: pc!("intel-iommu,intremap=off"),
         good: 33,
-        said: RECORDED,
+        said: &[RECORDED, MOVED],
         traced: &["vtd_inv_desc*"],
         kinds: &[
             kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
@@ -123,12 +148,7 @@ pub const GUESTS: &[Guest] = &[
         arguments: pc!("amd-iommu,pt=off"),
         good: 33,
         // Its event log stays empty.
-        said: &[
-            "not opened: refused",
-            "mapped at ",
-            "taken back: refused",
-            "Strict, Untrusted: 768 requests",
-        ],
+        said: &[REFUSED, MOVED],
         traced: &["amdvi_*inval", "amdvi_completion_wait"],
         kinds: &[
             kinds(
@@ -155,7 +175,7 @@ pub const GUESTS: &[Guest] = &[
         target: X86,
         arguments: pc!("virtio-iommu-pci,romfile="),
         good: 33,
-        said: RECORDED,
+        said: &[RECORDED, MOVED_STRICTLY],
         traced: &[
             "virtio_iommu_attach",
             "virtio_iommu_detach",
@@ -177,7 +197,7 @@ pub const GUESTS: &[Guest] = &[
         target: cross::TARGET,
         arguments: BOARD,
         good: 33,
-        said: RECORDED,
+        said: &[RECORDED, MOVED],
         traced: &["smmuv3_cmdq_opcode"],
         kinds: &[
             kinds(&["CFGI_STE"], "SMMU_CMD_CFGI_STE"),

@@ -1,47 +1,68 @@
-//! The disk: what is on it before, and what has to be there afterwards.
+//! The disks: what is on them before, and what has to be there afterwards.
 
 /// Bytes of a sector.
 const SECTOR: usize = 512;
-/// Sectors of the disk.
-const SECTORS: usize = 2048;
-/// Sectors that the kernel copies, inverted, from the first on.
-const COPIED: usize = 512;
-/// The sector to which it copies sector 0.
-const COPIES: usize = 1024;
 
-/// A disk on which no two sectors are the same.
-pub(super) fn before() -> Vec<u8> {
-    let sector = |number: usize| (0..SECTOR).map(move |at| ((number * 167 + at * 13) >> 3) as u8);
-    (0..SECTORS).flat_map(sector).collect()
+/// A disk.
+pub(super) struct Disk {
+    /// What QEMU's arguments call it.
+    pub(super) name: &'static str,
+    /// Sectors that the kernel copies, inverted, from the first on.
+    copied: usize,
+    /// The sector to which it copies sector 0; the disk is twice as long.
+    copies: usize,
 }
 
-/// Compares the disk, byte by byte, with what has to be on it.
-pub(super) fn check(found: &[u8]) -> Result<(), String> {
-    let mut wanted = before();
-    let (originals, copies) = wanted.split_at_mut(COPIES * SECTOR);
-    for (copy, original) in copies.iter_mut().zip(&originals[..COPIED * SECTOR]) {
-        *copy = !*original;
+/// All of them: of virtio, with 256 sectors under each of two policies, and NVMe's, with a MiB of each of
+/// two CPUs under each of three.
+pub(super) const DISKS: [Disk; 2] = [
+    Disk {
+        name: "disk",
+        copied: 512,
+        copies: 1024,
+    },
+    Disk {
+        name: "flash",
+        copied: 6 << 11,
+        copies: 6 << 11,
+    },
+];
+
+impl Disk {
+    /// A disk on which no two sectors are the same.
+    pub(super) fn before(&self) -> Vec<u8> {
+        let sector = |number: usize| {
+            // Odd, and so another value for each number.
+            let word = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let eight = move |at: usize| word.to_le_bytes().map(|byte| byte ^ at as u8);
+            (0..SECTOR / 8).flat_map(eight)
+        };
+        (0..2 * self.copies).flat_map(sector).collect()
     }
-    if found.len() != wanted.len() {
-        return Err(format!(
-            "the disk has {} bytes instead of {}",
-            found.len(),
-            wanted.len()
-        ));
-    }
-    match found
-        .iter()
-        .zip(&wanted)
-        .position(|(found, wanted)| found != wanted)
-    {
-        None => Ok(()),
-        Some(at) => Err(format!(
-            "byte {} of sector {} is {:#x} instead of {:#x}",
-            at % SECTOR,
-            at / SECTOR,
-            found[at],
-            wanted[at]
-        )),
+
+    /// Compares the disk, byte by byte, with what has to be on it.
+    pub(super) fn check(&self, found: &[u8]) -> Result<(), String> {
+        let mut wanted = self.before();
+        let (originals, copies) = wanted.split_at_mut(self.copies * SECTOR);
+        for (copy, original) in copies.iter_mut().zip(&originals[..self.copied * SECTOR]) {
+            *copy = !*original;
+        }
+        let Self { name, .. } = self;
+        if found.len() != wanted.len() {
+            let (found, wanted) = (found.len(), wanted.len());
+            return Err(format!("{name} has {found} bytes instead of {wanted}"));
+        }
+        let mut pairs = found.iter().zip(&wanted);
+        match pairs.position(|(found, wanted)| found != wanted) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "byte {} of sector {} of {name} is {:#x} instead of {:#x}",
+                at % SECTOR,
+                at / SECTOR,
+                found[at],
+                wanted[at]
+            )),
+        }
     }
 }
 
@@ -51,20 +72,30 @@ mod tests {
 
     #[test]
     fn a_byte_that_is_not_where_it_should_be_is_found() {
-        let disk = before();
-        let sectors: std::collections::BTreeSet<&[u8]> = disk.chunks(SECTOR).collect();
-        assert_eq!(sectors.len(), SECTORS, "no two sectors are the same");
-        let mut good = disk.clone();
-        for at in 0..COPIED * SECTOR {
-            good[COPIES * SECTOR + at] = !disk[at];
+        for disk in DISKS {
+            let before = disk.before();
+            let sectors: std::collections::BTreeSet<&[u8]> = before.chunks(SECTOR).collect();
+            assert_eq!(
+                sectors.len(),
+                2 * disk.copies,
+                "no two sectors are the same"
+            );
+            let mut good = before.clone();
+            for at in 0..disk.copied * SECTOR {
+                good[disk.copies * SECTOR + at] = !before[at];
+            }
+            assert_eq!(disk.check(&good), Ok(()));
+            let first = format!("byte 0 of sector {} of {}", disk.copies, disk.name);
+            assert!(
+                disk.check(&before)
+                    .is_err_and(|why| why.starts_with(&first))
+            );
+            for at in [0, before.len() - 1, disk.copies * SECTOR + 7] {
+                good[at] ^= 1;
+                assert!(disk.check(&good).is_err(), "{at}");
+                good[at] ^= 1;
+            }
+            assert!(disk.check(&good[1..]).is_err());
         }
-        assert_eq!(check(&good), Ok(()));
-        assert!(check(&disk).is_err_and(|why| why.starts_with("byte 0 of sector 1024")));
-        for at in [0, SECTOR * SECTORS - 1, COPIES * SECTOR + 7] {
-            let mut bad = good.clone();
-            bad[at] ^= 1;
-            assert!(check(&bad).is_err(), "{at}");
-        }
-        assert!(check(&good[1..]).is_err());
     }
 }

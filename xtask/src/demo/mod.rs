@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: kernels of our own on QEMU, and what they did, seen from outside.
 //!
 //! The kernel (`demo`) says on its console how many commands of each kind it gave its IOMMUs; QEMU's
-//! trace has to say the same. It copies sectors of its disk; the image has to hold them.
+//! trace has to say the same. It copies sectors of its disks; their images have to hold them.
 
 mod counts;
 mod guests;
@@ -103,17 +103,21 @@ fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, Stri
 
 fn boot(place: &Path, guest: &Guest, qemu: &Path, kernel: &Path) -> Result<(), String> {
     let error = |error: std::io::Error| error.to_string();
-    let (disk, trace) = (place.join("disk.img"), place.join("trace.txt"));
-    std::fs::write(&disk, image::before()).map_err(error)?;
+    let trace = place.join("trace.txt");
+    let image = |disk: &image::Disk| place.join(disk.name).with_extension("img");
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
 
     let mut command = Command::new("timeout");
     command.arg(LIMIT).arg(qemu).args(guest.arguments);
-    let drive = format!(
-        "if=none,id=disk,format=raw,cache=unsafe,file={}",
-        disk.display()
-    );
-    command.args(["-drive", &drive]);
+    for disk in &image::DISKS {
+        let (name, file) = (disk.name, image(disk));
+        std::fs::write(&file, disk.before()).map_err(error)?;
+        let drive = format!(
+            "if=none,id={name},format=raw,cache=unsafe,file={}",
+            file.display()
+        );
+        command.args(["-drive", &drive]);
+    }
     command.arg("-kernel").arg(kernel);
     command.args(guest.traced.iter().flat_map(|events| ["-trace", events]));
     command.arg("-D").arg(&trace);
@@ -130,17 +134,18 @@ fn boot(place: &Path, guest: &Guest, qemu: &Path, kernel: &Path) -> Result<(), S
         ));
     }
     said(&console, guest.said)?;
-    image::check(&std::fs::read(&disk).map_err(error)?)?;
+    for disk in &image::DISKS {
+        disk.check(&std::fs::read(image(disk)).map_err(error)?)?;
+    }
     let trace = std::fs::read_to_string(&trace).map_err(error)?;
     counts::check(&console, &trace, guest.kinds)
 }
 
 /// Whether the console has lines that begin so, in this order.
-fn said(console: &str, wanted: &[&str]) -> Result<(), String> {
+fn said(console: &str, wanted: &[&[&str]]) -> Result<(), String> {
     let mut lines = console.lines();
-    let missing = wanted
-        .iter()
-        .find(|start| !lines.any(|line| line.starts_with(**start)));
+    let mut wanted = wanted.iter().copied().flatten();
+    let missing = wanted.find(|start| !lines.any(|line| line.starts_with(**start)));
     match missing {
         None => Ok(()),
         Some(start) => Err(format!("the kernel did not say {start:?}, or too late")),
@@ -154,8 +159,8 @@ mod tests {
     #[test]
     fn lines_have_to_come_in_their_order() {
         let console = "RAM\none: a\ntwo: b\n";
-        assert_eq!(said(console, &["one", "two: b"]), Ok(()));
-        assert!(said(console, &["two", "one"]).is_err());
-        assert!(said(console, &["three"]).is_err());
+        assert_eq!(said(console, &[&["one"], &["two: b"]]), Ok(()));
+        assert!(said(console, &[&["two"], &["one"]]).is_err());
+        assert!(said(console, &[&["three"]]).is_err());
     }
 }

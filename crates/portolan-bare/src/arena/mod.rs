@@ -4,8 +4,7 @@
 //! block are never both there. The records are words that the caller brings, and the region's bytes
 //! are never touched, so that this is safe code whatever the region is.
 //!
-//! *Context.* Interrupt: finding a block looks at one order's words at most, and at fewer the lower the
-//! blocks in use lie.
+//! *Context.* Interrupt: finding a block looks at a few words of each order, however large the region is.
 
 use core::alloc::Layout;
 
@@ -19,13 +18,32 @@ const UNIT_LG2: u32 = 6;
 /// Orders, at most: blocks of up to 64 GiB.
 const ORDERS: usize = 31;
 
-/// One order's map: where its words begin, and how many there are.
+/// Levels of a map, at most: 64 to the power of six bits.
+const LEVELS: usize = 6;
+
+/// One order's map: a bit for each free block; above it one for each word of those that is not zero; and
+/// so on, up to one word.
 #[derive(Clone, Copy, Debug, Default)]
 struct Map {
+    /// Where its words begin.
     first: usize,
+    /// Words of the lowest level.
     words: usize,
-    /// No block is free below this word.
-    hint: usize,
+}
+
+impl Map {
+    /// Where the words of each level begin, and how many there are, from the blocks up.
+    fn levels(self) -> impl Iterator<Item = (usize, usize)> {
+        let lowest = Some((self.first, self.words)).filter(|(_, words)| *words != 0);
+        core::iter::successors(lowest, |(first, words)| {
+            (*words > 1).then(|| (first + words, words.div_ceil(64)))
+        })
+    }
+
+    /// Words of all levels.
+    fn all_words(self) -> usize {
+        self.levels().map(|(_, words)| words).sum()
+    }
 }
 
 /// A region and its records.
@@ -63,9 +81,10 @@ impl Shape {
         }
     }
 
-    /// Words of the map of `order`.
-    fn words(&self, order: usize) -> usize {
-        (self.units >> order).div_ceil(64) as usize
+    /// The map of `order`, whose words begin at `first`.
+    fn map(&self, order: usize, first: usize) -> Map {
+        let words = (self.units >> order).div_ceil(64) as usize;
+        Map { first, words }
     }
 }
 
@@ -73,7 +92,8 @@ impl<'w> Arena<'w> {
     /// How many words of records an arena of `memory` needs.
     pub fn records(memory: PhysRange) -> usize {
         let shape = Shape::of(memory);
-        (0..shape.orders).map(|order| shape.words(order)).sum()
+        let words = |order| shape.map(order, 0).all_words();
+        (0..shape.orders).map(words).sum()
     }
 
     /// An arena of `memory`, all of it free; `None` if `records` are fewer words than
@@ -83,9 +103,8 @@ impl<'w> Arena<'w> {
         let mut maps = [Map::default(); ORDERS];
         let mut first = 0;
         for (order, map) in maps.iter_mut().take(shape.orders).enumerate() {
-            let (words, hint) = (shape.words(order), 0);
-            *map = Map { first, words, hint };
-            first += words;
+            *map = shape.map(order, first);
+            first += map.all_words();
         }
         records.get_mut(..first)?.fill(0);
         let mut arena = Self {
@@ -155,50 +174,69 @@ impl<'w> Arena<'w> {
 
     /// Takes the lowest free block of `order`.
     fn take_any(&mut self, order: usize) -> Option<u64> {
-        let map = self.maps.get_mut(order)?;
-        let words = self.records.get_mut(map.first..map.first + map.words)?;
-        let found = words.iter_mut().enumerate().skip(map.hint);
-        let mut found = found.skip_while(|(_, word)| **word == 0);
-        match found.next() {
-            Some((at, word)) => {
-                let bit = word.trailing_zeros();
-                *word &= *word - 1;
-                map.hint = at;
-                Some(at as u64 * 64 + u64::from(bit))
-            }
-            None => {
-                map.hint = map.words;
-                None
-            }
+        let map = *self.maps.get(order)?;
+        let mut levels = [0; LEVELS];
+        let mut count = 0;
+        for (place, (first, _)) in levels.iter_mut().zip(map.levels()) {
+            *place = first;
+            count += 1;
         }
-    }
-
-    /// The word that has the bit of `block`, and the bit.
-    fn place(&mut self, order: usize, block: u64) -> Option<(&mut u64, &mut Map, usize, u64)> {
-        let map = self.maps.get_mut(order)?;
-        let at = usize::try_from(block / 64).ok()?;
-        if at >= map.words {
-            return None;
+        let mut at = 0;
+        for first in levels.iter().take(count).rev() {
+            let word = *self.records.get(first + at)?;
+            if word == 0 {
+                return None;
+            }
+            at = at * 64 + word.trailing_zeros() as usize;
         }
-        let word = self.records.get_mut(map.first + at)?;
-        Some((word, map, at, 1 << (block % 64)))
+        self.clear(order, at as u64).then_some(at as u64)
     }
 
     fn set(&mut self, order: usize, block: u64) {
-        if let Some((word, map, at, bit)) = self.place(order, block) {
-            *word |= bit;
-            map.hint = map.hint.min(at);
+        let map = self.maps.get(order).copied().unwrap_or_default();
+        let mut at = block as usize;
+        for (first, words) in map.levels() {
+            let Some(word) = self
+                .records
+                .get_mut(first + at / 64)
+                .filter(|_| at / 64 < words)
+            else {
+                return;
+            };
+            let before = *word;
+            *word |= 1 << (at % 64);
+            if before != 0 {
+                return;
+            }
+            at /= 64;
         }
     }
 
     /// Takes `block` if it is free; whether it was.
     fn clear(&mut self, order: usize, block: u64) -> bool {
-        let Some((word, _, _, bit)) = self.place(order, block) else {
-            return false;
-        };
-        let was = *word & bit != 0;
-        *word &= !bit;
-        was
+        let map = self.maps.get(order).copied().unwrap_or_default();
+        let mut at = block as usize;
+        let mut was_free = false;
+        for (first, words) in map.levels() {
+            let Some(word) = self
+                .records
+                .get_mut(first + at / 64)
+                .filter(|_| at / 64 < words)
+            else {
+                return was_free;
+            };
+            let bit = 1 << (at % 64);
+            if *word & bit == 0 {
+                return was_free;
+            }
+            *word &= !bit;
+            was_free = true;
+            if *word != 0 {
+                break;
+            }
+            at /= 64;
+        }
+        was_free
     }
 
     /// Bytes that are free.

@@ -41,7 +41,7 @@ impl Heap {
         Self { map, arena }
     }
 
-    /// Gives the heap its memory, of which it takes about a thousandth for its own records.
+    /// Gives the heap its memory, of which it takes about a 250th for its own records.
     ///
     /// # Errors
     /// See [`HeapError`]; the heap is as it was.

@@ -7,11 +7,12 @@ use core::num::NonZeroU64;
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange};
+use portolan::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::platform::{Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
 use portolan_hw::firmware::TableError;
 use thiserror::Error;
 
+use super::cpus::Cpus;
 use super::{CpuLock, Heap, Registers, cpu};
 use crate::acpi::{self, AcpiError, Firmware};
 use crate::ecam::{self, Ecam};
@@ -34,15 +35,23 @@ pub enum StartError {
     NoClock,
 }
 
+#[derive(Clone, Copy)]
 struct State {
     heap: &'static Heap,
+    ticks: Ticks,
+    cpus: Cpus,
+    rest: &'static Rest,
+}
+
+/// What there is once, however many CPUs there are.
+struct Rest {
     tables: Vec<&'static [u8]>,
     ecam: Ecam,
-    ticks: Ticks,
     left: CpuLock<Leavings>,
 }
 
-/// A machine with one CPU, whose memory is a [`Heap`] and whose firmware speaks ACPI.
+/// A machine whose memory is a [`Heap`] and whose firmware speaks ACPI: with one CPU, until
+/// [`Machine::with_cpus`] says that there are more.
 ///
 /// *Context.* Interrupt, but for [`Machine::from_acpi`] (task).
 #[derive(Clone, Copy)]
@@ -84,30 +93,58 @@ impl Machine {
         let timer = of(acpi::FADT).and_then(|table| acpi::power_timer(table));
         let hertz: Option<NonZeroU64> = cpu::counter_hertz(timer);
         let ticks = Ticks::of_hertz(hertz.ok_or(StartError::NoClock)?);
-        let state = State {
-            heap,
+        let rest = Rest {
             tables,
             ecam: ecam.unwrap_or_default(),
-            ticks,
             left: Lock::new(Leavings::new()),
         };
+        Ok(Self::of(State {
+            heap,
+            ticks,
+            cpus: Cpus::one(),
+            rest: Box::leak(Box::new(rest)),
+        }))
+    }
+
+    fn of(state: State) -> Self {
         let state = Box::leak(Box::new(state));
-        Ok(Self { state })
+        Self { state }
+    }
+
+    /// The same machine with `count` CPUs, of which `current` names the one that calls, from 0 on. For
+    /// whoever uses the machine on more CPUs than one: domains, pools and spaces have memory for each
+    /// CPU from the start, so this value, and no earlier copy, is handed to them, before the other CPUs
+    /// begin.
+    ///
+    /// What the kernel sees to on each CPU before it calls the library there: `current` returns the
+    /// CPU's own number, for which a register of the CPU is read best; the same memory is mapped in the
+    /// same way as on the first one; and all CPUs' counters tell the same time (AArch64 has it so; on
+    /// x86-64 firmware or the kernel sets the time-stamp counters alike). A CPU whose number is
+    /// another's, or too high, is slower and no less safe.
+    ///
+    /// *Context.* Task; `current` is called from any context.
+    #[must_use]
+    pub fn with_cpus(self, count: usize, current: fn() -> CpuId) -> Self {
+        let cpus = Cpus::new(count, current);
+        Self::of(State {
+            cpus,
+            ..*self.state
+        })
     }
 
     /// Firmware's tables, for [`Topology::from_acpi`](portolan_hw::topology::Topology::from_acpi).
     pub fn tables(&self) -> impl Iterator<Item = &'static [u8]> {
-        self.state.tables.iter().copied()
+        self.state.rest.tables.iter().copied()
     }
 
     /// Where PCI functions have their configuration space.
     pub fn ecam(&self) -> &Ecam {
-        &self.state.ecam
+        &self.state.rest.ecam
     }
 
     /// The configuration space of a PCI function; `None` if there is no such function.
     pub fn pci(&self, function: PciFunction) -> Option<Registers> {
-        let window = self.state.ecam.registers(function)?;
+        let window = self.state.rest.ecam.registers(function)?;
         let registers = self.registers(window)?;
         (registers.read32(0) != u32::MAX).then_some(registers)
     }
@@ -129,7 +166,7 @@ impl Machine {
     /// What interrupt handlers left behind: for a worker, which drops it.
     #[must_use = "dropping it here may wait"]
     pub fn left(&self) -> Leavings {
-        self.state.left.with(Leavings::take)
+        self.state.rest.left.with(Leavings::take)
     }
 
     pub(super) fn heap(&self) -> &'static Heap {
@@ -186,6 +223,14 @@ unsafe impl Platform for Machine {
         self.state.ticks.nanos(cpu::counter())
     }
 
+    fn cpus(&self) -> usize {
+        self.state.cpus.count()
+    }
+
+    fn cpu(&self) -> CpuId {
+        self.state.cpus.current()
+    }
+
     fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
         let at = self.state.heap.take_zeroed(layout)?;
         if let Some(memory) = PhysRange::from_len(at, layout.size() as u64) {
@@ -234,6 +279,6 @@ unsafe impl Platform for Machine {
     }
 
     fn drop_later(&self, left: LeftBehind) {
-        self.state.left.with(|all| all.push(left));
+        self.state.rest.left.with(|all| all.push(left));
     }
 }

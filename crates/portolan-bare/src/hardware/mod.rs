@@ -7,6 +7,7 @@
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
 mod cpu;
+mod cpus;
 mod direct_map;
 mod heap;
 mod machine;

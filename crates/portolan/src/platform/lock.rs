@@ -230,6 +230,8 @@ impl<P: Cpus, T: Send + fmt::Debug> fmt::Debug for Guarded<P, T> {
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::{Interrupts, IrqLock, Lock};
     use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -261,5 +263,33 @@ mod tests {
             assert_eq!(depth(), 1);
         }
         assert_eq!((depth(), lock.into_inner()), (0, 2));
+    }
+
+    struct Nobody;
+
+    impl Interrupts for Nobody {
+        fn disable() -> usize {
+            0
+        }
+
+        fn restore(_before: usize) {}
+    }
+
+    #[test]
+    fn one_cpu_at_a_time_holds_the_lock() {
+        let lock = IrqLock::<u64, Nobody>::new(0);
+        let add = || {
+            for _ in 0..10_000 {
+                let mut held = lock.lock();
+                let before = *held;
+                std::hint::black_box(&mut held);
+                *held = before + 1;
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(add);
+            scope.spawn(add);
+        });
+        assert_eq!(lock.into_inner(), 20_000);
     }
 }

@@ -10,12 +10,6 @@ start:
     adrp x1, stack_top
     add x1, x1, :lo12:stack_top
     mov sp, x1
-    mov x0, #(3 << 20)              // floating point and vectors, which the compiler uses
-    msr cpacr_el1, x0
-    adrp x0, vectors
-    add x0, x0, :lo12:vectors
-    msr vbar_el1, x0
-
     adrp x0, blocks
     add x0, x0, :lo12:blocks
     mov x2, #0x401                  // a block, accessed, attribute 0
@@ -31,6 +25,28 @@ start:
     movk x3, #0x4000, lsl #16
     str x3, [x0, #8]
 
+    bl set_up
+    mov x0, #0x40000000
+    bl kernel_main
+
+    // Another processor, as this one began.
+    .global other
+other:
+    bl set_up
+    adrp x0, NEXT_STACK
+    ldr x0, [x0, :lo12:NEXT_STACK]
+    mov sp, x0
+    bl kernel_other
+
+    // Exceptions and the MMU of the processor that calls.
+set_up:
+    mov x0, #(3 << 20)              // floating point and vectors, which the compiler uses
+    msr cpacr_el1, x0
+    adrp x0, vectors
+    add x0, x0, :lo12:vectors
+    msr vbar_el1, x0
+    adrp x0, blocks
+    add x0, x0, :lo12:blocks
     msr ttbr0_el1, x0
     mov x0, #0xff04                 // attribute 1: write-back; 0: device, nGnRE
     msr mair_el1, x0
@@ -44,8 +60,7 @@ start:
     orr x0, x0, x1
     msr sctlr_el1, x0
     isb
-    mov x0, #0x40000000
-    bl kernel_main
+    ret
     .ltorg
 
     .section .text.vectors, "ax"

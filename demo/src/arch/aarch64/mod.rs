@@ -5,6 +5,7 @@
 
 mod bars;
 pub mod bytes;
+mod processors;
 
 use alloc::vec::Vec;
 use core::arch::{asm, global_asm};
@@ -17,6 +18,8 @@ use portolan_bare::{Heap, Machine};
 
 use crate::pci::Function;
 use crate::{End, Outcome, say};
+
+pub use processors::{number, processor, set_number};
 
 global_asm!(include_str!("boot.s"));
 
@@ -74,6 +77,16 @@ impl Loader {
         let tables = tables.ok_or("there are no ACPI tables")?;
         // SAFETY: the caller's promise.
         Ok(unsafe { Machine::from_tables(heap, fw_cfg::each(tables)) }?)
+    }
+
+    /// Has the processor with this affinity enter `boot.s`.
+    pub fn start_processor(&self, _machine: &Machine, affinity: u64) -> Outcome<()> {
+        let node = self.tree.compatible("arm,psci-0.2");
+        let method = node.and_then(|node| node.property("method"));
+        processors::start(
+            affinity,
+            method.ok_or("there is no PSCI in the device tree")?,
+        )
     }
 
     /// Gives the windows of all functions addresses, as there is no firmware that did.

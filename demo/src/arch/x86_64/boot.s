@@ -49,6 +49,10 @@ start:
     or eax, 3
     mov [root], eax
 
+    mov edi, offset start64
+
+    // To 64-bit mode, and on at EDI.
+long_mode:
     mov eax, offset root
     mov cr3, eax
     mov eax, cr4
@@ -63,10 +67,19 @@ start:
     or eax, 0x80000022          // PG, NE, MP
     mov cr0, eax
     lgdt [gdt_register]
-    mov eax, offset start64
     push 8
-    push eax
+    push edi
     retf
+
+    // Another processor, in 32-bit protected mode.
+other:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov esp, [NEXT_STACK]
+    mov edi, offset other64
+    jmp long_mode
 
     .code64
 start64:
@@ -78,14 +91,45 @@ start64:
     mov edi, ebx
     call kernel_main
 
+other64:
+    mov ax, 16
+    mov ds, ax
+    mov es, ax
+    mov ss, ax
+    mov rsp, [NEXT_STACK]
+    call kernel_other
+
+    // Where another processor begins: in real mode, at the start of a page to which this is copied.
+    .section .rodata.real_mode, "a"
+    .code16
+    .global real_mode
+    .global real_mode_end
+real_mode:
+    cli
+    cld
+    .byte 0x2e, 0x66, 0x0f, 0x01, 0x16          // lgdt of 32 bits, at an offset in CS
+    .word real_gdt_register - real_mode
+    mov eax, cr0
+    or eax, 1                   // PE
+    mov cr0, eax
+    .byte 0x66, 0xea            // a far jump of 32 bits
+    .long other
+    .word 24
+real_gdt_register:
+    .word 31
+    .long gdt
+real_mode_end:
+    .code64
+
     .section .rodata.gdt, "a"
     .align 8
 gdt:
     .quad 0
     .quad 0x00af9a000000ffff    // code of 64 bits
     .quad 0x00cf92000000ffff    // data
+    .quad 0x00cf9a000000ffff    // code of 32 bits
 gdt_register:
-    .word 23
+    .word 31
     .long gdt
 
     .section .bss.boot, "aw", @nobits

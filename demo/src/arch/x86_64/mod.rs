@@ -4,15 +4,18 @@
 //! developer's manual, volume 2 (IN, OUT). National Semiconductor PC16550D (serial port).
 
 pub mod bytes;
+mod processors;
 
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
-use portolan::addr::{PhysAddr, PhysRange};
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan_bare::{Heap, Machine};
 
 use crate::pci::Function;
 use crate::{End, Outcome};
+
+pub use processors::{number, processor, set_number};
 
 global_asm!(include_str!("boot.s"));
 
@@ -48,6 +51,8 @@ struct Region {
 const MAGIC: u32 = 0x336e_c578;
 /// The kind of region that is RAM.
 const RAM: u32 = 1;
+/// Pages below 640 KiB.
+const LOW_PAGES: u64 = 160;
 /// The most regions that are looked at.
 const MOST_REGIONS: u32 = 128;
 
@@ -86,9 +91,8 @@ impl Loader {
         Ok(())
     }
 
-    /// The largest region of RAM behind the kernel that is mapped and cached. The loader's own
-    /// structures lie below 1 MiB, and so before the kernel.
-    pub fn ram(&self) -> Option<PhysRange> {
+    /// The regions of RAM.
+    fn regions(&self) -> Option<impl Iterator<Item = PhysRange>> {
         let count = self.info.memory_entries.min(MOST_REGIONS) as usize;
         let first: *const Region =
             core::ptr::with_exposed_provenance(self.info.memory_map as usize);
@@ -97,14 +101,48 @@ impl Loader {
         }
         // SAFETY: the loader left so many regions there, in memory that is mapped.
         let regions = unsafe { core::slice::from_raw_parts(first, count) };
-        let behind = (&raw const kernel_end).expose_provenance() as u64;
         let usable = regions.iter().filter(|region| region.kind == RAM);
-        let usable = usable.filter_map(|region| {
-            let last = region.start.checked_add(region.bytes.checked_sub(1)?)?;
-            let start = PhysAddr::new(region.start.max(behind));
-            PhysRange::new(start, PhysAddr::new(last.min(LAST_CACHED)))
+        Some(
+            usable.filter_map(|region| {
+                PhysRange::from_len(PhysAddr::new(region.start), region.bytes)
+            }),
+        )
+    }
+
+    /// The largest region of RAM behind the kernel that is mapped and cached. The loader's own
+    /// structures lie below 1 MiB, and so before the kernel.
+    pub fn ram(&self) -> Option<PhysRange> {
+        let behind = PhysAddr::new((&raw const kernel_end).expose_provenance() as u64);
+        let usable = self.regions()?.filter_map(|region| {
+            let last = region.last().min(PhysAddr::new(LAST_CACHED));
+            PhysRange::new(region.start().max(behind), last)
         });
         usable.max_by_key(|range| range.len_minus_one())
+    }
+
+    /// The highest page of RAM below 640 KiB that is none of the loader's.
+    fn low_page(&self) -> Option<PhysRange> {
+        let of = |start: u64, bytes: usize| PhysRange::from_len(PhysAddr::new(start), bytes as u64);
+        let info = of(
+            (self.info as *const StartInfo).expose_provenance() as u64,
+            size_of::<StartInfo>(),
+        );
+        let regions = size_of::<Region>().saturating_mul(self.info.memory_entries as usize);
+        let taken = [info, of(self.info.memory_map, regions)];
+        let page = |number: u64| PhysRange::page(PhysAddr::new(number << 12), PageSize::SIZE_4K);
+        let mut pages = (1..LOW_PAGES).rev().map(page);
+        pages.find(|page| {
+            let ram = self
+                .regions()
+                .is_some_and(|mut all| all.any(|region| region.covers(*page)));
+            ram && !taken.iter().flatten().any(|taken| taken.overlaps(*page))
+        })
+    }
+
+    /// Has the processor with this APIC's number enter `boot.s`.
+    pub fn start_processor(&self, machine: &Machine, apic: u64) -> Outcome<()> {
+        let page = self.low_page().ok_or("there is no RAM below 640 KiB")?;
+        processors::start(machine, page, apic)
     }
 }
 

@@ -1,0 +1,144 @@
+//! The machine's CPUs: all but the first one wait for work, and do it.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::hint::spin_loop;
+use core::mem;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+use portolan::platform::{Nanos, Platform, SpinLock, poll};
+use portolan_bare::{Machine, madt};
+
+use crate::Outcome;
+use crate::arch::{self, Loader};
+
+/// Something to be done by one CPU.
+pub type Task<T> = Box<dyn FnOnce() -> T + Send>;
+
+/// The most CPUs that are used.
+pub const MOST: usize = 8;
+/// Bytes of a stack.
+const STACK: usize = 128 * 1024;
+/// How long a CPU may take to start, and to finish its work.
+const START_LIMIT: Nanos = Nanos::from_millis(5_000);
+const WORK_LIMIT: Nanos = Nanos::from_millis(30_000);
+
+/// Where the stack ends of the CPU that starts next: `boot.s` reads it.
+#[unsafe(no_mangle)]
+static NEXT_STACK: AtomicUsize = AtomicUsize::new(0);
+/// How many CPUs have started, which is the number of the next one.
+static STARTED: AtomicUsize = AtomicUsize::new(1);
+/// What each has to do next.
+static NEXT_TASK: [SpinLock<Option<Task<()>>>; MOST] = [const { SpinLock::new(None) }; MOST];
+
+/// What the hardware calls the CPUs besides the one that calls, of those that are used.
+fn others(machine: &Machine) -> impl Iterator<Item = u64> {
+    let me = arch::processor();
+    let all = machine.tables().find_map(madt::processors);
+    let others = all.into_iter().flatten().filter(move |one| *one != me);
+    others.take(MOST - 1)
+}
+
+/// How many CPUs are used.
+pub fn count(machine: &Machine) -> usize {
+    1 + others(machine).count()
+}
+
+/// CPUs that have started.
+pub struct Cpus {
+    machine: Machine,
+    count: usize,
+}
+
+impl Cpus {
+    /// Starts all CPUs that are used, one after the other.
+    pub fn start(machine: Machine, loader: &Loader) -> Outcome<Self> {
+        for (before, other) in others(&machine).enumerate() {
+            let mut stack = machine.pages(STACK).ok_or("no memory")?;
+            let end = stack.bytes_mut().as_mut_ptr_range().end;
+            NEXT_STACK.store(end.expose_provenance(), Ordering::Release);
+            // The CPU has it for good.
+            mem::forget(stack);
+            loader.start_processor(&machine, other)?;
+            let number = before + 1;
+            let started = || (STARTED.load(Ordering::Acquire) > number).then_some(());
+            poll(&machine, START_LIMIT, started).map_err(|_| "a CPU does not start")?;
+        }
+        let count = STARTED.load(Ordering::Acquire);
+        Ok(Self { machine, count })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Has each CPU do one of `tasks`, all at the same time, and waits for what they return.
+    pub fn run<T: Send + 'static>(&self, tasks: Vec<Task<T>>) -> Outcome<Vec<T>> {
+        let (machine, count) = (self.machine, tasks.len());
+        if count > self.count {
+            return Err("there are more tasks than CPUs".into());
+        }
+        let results = (0..count).map(|_| SpinLock::new(None));
+        let meeting: Arc<Meeting<T>> = Arc::new(Meeting {
+            there: AtomicUsize::new(0),
+            results: results.collect(),
+        });
+        let mut mine = None;
+        for (cpu, task) in tasks.into_iter().enumerate() {
+            let meeting = meeting.clone();
+            let task: Task<()> = Box::new(move || {
+                let result = meeting.attend(machine, cpu, count).map(|()| task());
+                *meeting.results[cpu].lock() = Some(result);
+            });
+            match cpu {
+                0 => mine = Some(task),
+                other => *NEXT_TASK[other].lock() = Some(task),
+            }
+        }
+        if let Some(task) = mine {
+            task();
+        }
+        let result = |of: &SpinLock<Option<Outcome<T>>>| {
+            let done = poll(&machine, WORK_LIMIT, || of.lock().take());
+            done.map_err(|_| "a CPU does not finish its work")?
+        };
+        meeting.results.iter().map(result).collect()
+    }
+}
+
+/// Tasks that begin together, and what they return.
+struct Meeting<T> {
+    there: AtomicUsize,
+    results: Vec<SpinLock<Option<Outcome<T>>>>,
+}
+
+impl<T> Meeting<T> {
+    /// Waits until all `count` are there; the one that calls is that of `cpu`.
+    fn attend(&self, machine: Machine, cpu: usize, count: usize) -> Outcome<()> {
+        self.there.fetch_add(1, Ordering::AcqRel);
+        let all = || (self.there.load(Ordering::Acquire) == count).then_some(());
+        poll(&machine, START_LIMIT, all).map_err(|_| "a CPU does not begin its work")?;
+        match machine.cpu().get() as usize == cpu {
+            true => Ok(()),
+            false => Err("a CPU has another one's number".into()),
+        }
+    }
+}
+
+/// Where `boot.s` enters on each CPU but the first one.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_other() -> ! {
+    // They start one after the other.
+    let number = STARTED.load(Ordering::Acquire);
+    arch::set_number(number);
+    STARTED.store(number + 1, Ordering::Release);
+    loop {
+        let task = NEXT_TASK.get(number).and_then(|next| next.lock().take());
+        match task {
+            Some(task) => task(),
+            None => spin_loop(),
+        }
+    }
+}

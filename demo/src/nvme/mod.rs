@@ -1,0 +1,235 @@
+//! A driver of NVMe controllers, as an adopter would write one: polled, with a queue for each CPU.
+//!
+//! [`Nvme::start`] resets the controller and looks at its namespace, [`queue`] reads and writes, [`ring`]
+//! is what both stand on, [`prp`] turns a mapping into the addresses that a command takes. All memory
+//! that the controller reaches is a `Mapping` or a `Coherent` of its device. Nothing that it says is
+//! believed: a command that it makes up is an error, and so is one that it does not complete in time.
+//!
+//! NVM Express base specification 2.0, sections 3.1 (registers), 3.5 (initialisation), 5 (admin
+//! commands); NVM command set specification 1.0, section 4.1.5.1 (namespaces). Not supported:
+//! interrupts, namespaces but the first, metadata, pages of other sizes than 4 KiB.
+
+mod command;
+mod error;
+mod prp;
+mod queue;
+mod ring;
+
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering;
+
+use portolan::dma::{Coherent, Device};
+use portolan::platform::{Mmio, Nanos, poll};
+use portolan_bare::{Machine, Registers};
+
+use crate::pci::Function;
+use command::Command;
+pub use error::NvmeError;
+use prp::PAGE;
+pub use queue::{Blocks, Data, Operation, Queue};
+use ring::{ENTRIES, Ring};
+
+/// Registers.
+const CAP: usize = 0x00;
+const CC: usize = 0x14;
+const CSTS: usize = 0x1c;
+const AQA: usize = 0x24;
+const ASQ: usize = 0x28;
+const ACQ: usize = 0x30;
+const DOORBELLS: usize = 0x1000;
+/// Registers that are mapped.
+const WINDOW: usize = 0x2000;
+
+/// CAP: the NVM command set is there.
+const CAP_NVM: u64 = 1 << 37;
+/// CC: enabled, with entries of 64 and 16 bytes, the NVM command set and pages of 4 KiB.
+const CC_ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
+const CSTS_READY: u32 = 1;
+const CSTS_FATAL: u32 = 2;
+/// The timeout in CAP counts half seconds.
+const TIMEOUT_UNIT_MILLIS: u64 = 500;
+
+/// What Identify is asked for.
+const OF_NAMESPACE: u32 = 0;
+const OF_CONTROLLER: u32 = 1;
+/// The feature that says how many queues there are.
+const NUMBER_OF_QUEUES: u32 = 0x07;
+/// A queue in one piece of memory.
+const CONTIGUOUS: u32 = 1;
+/// The namespace that is used.
+const NAMESPACE: u32 = 1;
+
+/// A controller that runs.
+pub struct Nvme {
+    machine: Machine,
+    registers: Registers,
+    device: Arc<Device<Machine>>,
+    admin: Ring,
+    blocks: Blocks,
+    /// I/O queues that there are, and that may be.
+    queues: u32,
+    most_queues: u32,
+}
+
+impl Nvme {
+    /// Resets the controller, and starts it with so many I/O queues at most.
+    pub fn start(
+        machine: Machine,
+        function: &Function,
+        device: Arc<Device<Machine>>,
+        queues: u32,
+    ) -> Result<Self, NvmeError> {
+        function.start();
+        let registers = function.window(&machine, WINDOW as u64);
+        let registers = registers.ok_or(NvmeError::NoRegisters)?;
+        let capabilities = registers.read64(CAP);
+        let (entries, least_page) = (capabilities & 0xffff, capabilities >> 48 & 0xf);
+        if capabilities == u64::MAX
+            || capabilities & CAP_NVM == 0
+            || least_page != 0
+            || entries + 1 < ENTRIES as u64
+        {
+            return Err(NvmeError::Unsupported { capabilities });
+        }
+        let admin = Ring::new(machine, &device, registers, bells(capabilities, 0))?;
+        let blocks = Blocks {
+            count: 0,
+            bytes_lg2: 0,
+            most_bytes: 0,
+        };
+        let mut nvme = Self {
+            machine,
+            registers,
+            device,
+            admin,
+            blocks,
+            queues: 0,
+            most_queues: 0,
+        };
+        nvme.enable()?;
+        nvme.blocks = nvme.namespace()?;
+        nvme.most_queues = nvme.grant(queues.max(1))?;
+        Ok(nvme)
+    }
+
+    fn enable(&self) -> Result<(), NvmeError> {
+        self.stop()?;
+        let last = ENTRIES as u32 - 1;
+        let [commands, completions] = self.admin.places();
+        self.registers.write32(AQA, last << 16 | last);
+        self.registers.write64(ASQ, commands);
+        self.registers.write64(ACQ, completions);
+        self.registers.write32(CC, CC_ENABLED);
+        self.wait_until(CSTS_READY)
+    }
+
+    /// Has the controller stop: once it says so, it reaches no memory any more.
+    pub fn stop(&self) -> Result<(), NvmeError> {
+        self.registers.write32(CC, 0);
+        self.wait_until(0)
+    }
+
+    /// Waits until the controller is ready, or is not, as long as it says that it may take.
+    fn wait_until(&self, ready: u32) -> Result<(), NvmeError> {
+        let units = (self.registers.read64(CAP) >> 24 & 0xff).max(1);
+        let limit = Nanos::from_millis(units * TIMEOUT_UNIT_MILLIS);
+        let look = || {
+            let status = self.registers.read32(CSTS);
+            if ready != 0 && status & CSTS_FATAL != 0 {
+                return Some(Err(NvmeError::Fatal { status }));
+            }
+            (status & CSTS_READY == ready).then_some(Ok(()))
+        };
+        let status = || self.registers.read32(CSTS);
+        let done = poll(&self.machine, limit, look);
+        done.map_err(|_| NvmeError::TimedOut { status: status() })?
+    }
+
+    /// What the controller says of itself, and of its namespace.
+    fn namespace(&mut self) -> Result<Blocks, NvmeError> {
+        let controller = self.identify(OF_CONTROLLER)?;
+        let most_bytes = match byte(&controller, 77) {
+            0 => u64::MAX,
+            pages_lg2 => PAGE.checked_shl(pages_lg2.into()).unwrap_or(u64::MAX),
+        };
+        let namespace = self.identify(OF_NAMESPACE)?;
+        let count = (0..8).map(|at| u64::from(byte(&namespace, at)) << (8 * at));
+        let format = byte(&namespace, 26);
+        let format = 128 + 4 * usize::from(format & 0xf | (format >> 5 & 3) << 4);
+        match [0, 1, 2].map(|at| byte(&namespace, format + at)) {
+            // No metadata, and blocks of which a page has some.
+            [0, 0, bytes_lg2 @ 9..=12] => Ok(Blocks {
+                count: count.sum(),
+                bytes_lg2: bytes_lg2.into(),
+                most_bytes,
+            }),
+            [low, high, bytes_lg2] => Err(NvmeError::Format {
+                metadata: u16::from_le_bytes([low, high]),
+                bytes_lg2,
+            }),
+        }
+    }
+
+    /// The 4,096 bytes that describe something.
+    fn identify(&mut self, what: u32) -> Result<Coherent<Machine>, NvmeError> {
+        let memory = self.device.coherent(PAGE)?;
+        let mut command = Command::new(command::IDENTIFY);
+        command.namespace = if what == OF_NAMESPACE { NAMESPACE } else { 0 };
+        command.data.first = memory.iova().get();
+        command.words = [what, 0, 0];
+        self.admin.execute(&command)?;
+        Ok(memory)
+    }
+
+    /// Asks for so many I/O queues; how many of them there may be.
+    fn grant(&mut self, queues: u32) -> Result<u32, NvmeError> {
+        let mut command = Command::new(command::SET_FEATURES);
+        let wanted = (queues - 1).min(0xfffe);
+        command.words = [NUMBER_OF_QUEUES, wanted << 16 | wanted, 0];
+        let granted = self.admin.execute(&command)?;
+        Ok(queues.min((granted & 0xffff) + 1).min((granted >> 16) + 1))
+    }
+
+    /// An I/O queue more.
+    pub fn queue(&mut self) -> Result<Queue, NvmeError> {
+        if self.queues >= self.most_queues {
+            return Err(NvmeError::NoQueue);
+        }
+        let number = self.queues + 1;
+        let bells = bells(self.registers.read64(CAP), number as usize);
+        let ring = Ring::new(self.machine, &self.device, self.registers, bells)?;
+        let [commands, completions] = ring.places();
+        let shape = (ENTRIES as u32 - 1) << 16 | number;
+
+        let mut command = Command::new(command::CREATE_COMPLETION_QUEUE);
+        command.data.first = completions;
+        command.words = [shape, CONTIGUOUS, 0];
+        self.admin.execute(&command)?;
+        let mut command = Command::new(command::CREATE_SUBMISSION_QUEUE);
+        command.data.first = commands;
+        command.words = [shape, number << 16 | CONTIGUOUS, 0];
+        self.admin.execute(&command)?;
+
+        self.queues = number;
+        Queue::new(&self.device, ring, self.blocks)
+    }
+
+    /// Bytes of a block, as an exponent.
+    pub fn block_lg2(&self) -> u32 {
+        self.blocks.bytes_lg2
+    }
+}
+
+/// A byte that the controller wrote.
+fn byte(of: &Coherent<Machine>, at: usize) -> u8 {
+    let word = of.words().get(at / 8);
+    let word = word.map_or(0, |word| word.load(Ordering::Relaxed));
+    word.to_ne_bytes()[at % 8]
+}
+
+/// Where the doorbells of a queue are.
+fn bells(capabilities: u64, queue: usize) -> [usize; 2] {
+    let stride = 4 << (capabilities >> 32 & 0xf);
+    let commands = DOORBELLS + 2 * queue * stride;
+    [commands, commands + stride]
+}
