@@ -27,6 +27,7 @@ use alloc::boxed::Box;
 use core::error::Error;
 use core::ffi::c_void;
 
+use portolan::iommu::RecoverableFaults;
 use portolan_bare::{DirectMap, Heap};
 use portolan_hw::topology::{Options, Topology};
 
@@ -92,6 +93,17 @@ fn run(left: *const c_void) -> Outcome<()> {
         iommus.units().len(),
         functions.len()
     );
+
+    for unit in iommus.units() {
+        match unit.recoverable_faults() {
+            RecoverableFaults::Absent => {
+                say!("page faults: the IOMMU has neither stalls nor requests")
+            }
+            RecoverableFaults::Present => {
+                say!("page faults: the IOMMU has them, and they are not shown")
+            }
+        }
+    }
 
     let named = |identity| {
         functions

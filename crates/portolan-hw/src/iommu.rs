@@ -7,13 +7,15 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::PageSize;
 use portolan::inval::Caching;
-use portolan::iommu::{BoundDomain, Conditions, IommuDomains, IommuError, Stage, TrapCost};
+use portolan::iommu::{
+    BoundDomain, Conditions, IommuDomains, IommuError, RecoverableFaults, Stage, TrapCost,
+};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
 
 use crate::amd::AmdVi;
 use crate::smmuv2::SmmuV2;
-use crate::smmuv3::{self, Smmu};
+use crate::smmuv3::{self, Smmu, StallModel};
 use crate::tegra_smmu::TegraSmmu;
 use crate::virtio::{Transport, Viommu};
 use crate::vtd::{Has, Mode, Vtd};
@@ -78,6 +80,13 @@ where
         }
     }
 
+    fn recoverable_faults(&self) -> RecoverableFaults {
+        match self.features().has.contains(Has::PAGE_REQUESTS) {
+            false => RecoverableFaults::Absent,
+            true => RecoverableFaults::Present,
+        }
+    }
+
     counted!();
 }
 
@@ -127,6 +136,14 @@ where
             smmuv3::Has::Yes => Stage::First,
             smmuv3::Has::No => Stage::Second,
         })
+    }
+
+    fn recoverable_faults(&self) -> RecoverableFaults {
+        let features = self.features();
+        match (features.stalls, features.pri) {
+            (StallModel::Terminate, smmuv3::Has::No) => RecoverableFaults::Absent,
+            _ => RecoverableFaults::Present,
+        }
     }
 
     counted!();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portolan::addr::{Iova, PciFunction, PhysAddr, PhysRange, StreamId};
 use portolan::dma::Direction;
-use portolan::iommu::{IommuDomains, ReservedKind, Stage};
+use portolan::iommu::{IommuDomains, RecoverableFaults, ReservedKind, Stage};
 use portolan::platform::{Mmio, Platform};
 use portolan_hw::topology::{EnableError, FirmwareMemory, Iommus, Options, Topology};
 use portolan_hw::vtd::{Config, Mode, Vtd};
@@ -90,6 +90,31 @@ fn a_unit_in_scalable_mode_without_pages_of_1_gib_in_the_first_stage_has_second_
     };
     assert_eq!(stage(all.cap), Stage::First);
     assert_eq!(stage(all.cap & !(1 << 56)), Stage::Second);
+}
+
+#[test]
+fn a_vtd_unit_without_page_requests_says_so() {
+    let all = VtdIdentification::scalable();
+    let faults = |ecap| {
+        let iommus = opened(vtd(VtdIdentification { ecap, ..all }), &dmar(REGISTERS));
+        iommus.units()[0].recoverable_faults()
+    };
+    assert_eq!(faults(all.ecap | 1 << 29), RecoverableFaults::Present);
+    assert_eq!(faults(all.ecap & !(1 << 29)), RecoverableFaults::Absent);
+}
+
+#[test]
+fn an_smmu_with_neither_stalls_nor_page_requests_says_so() {
+    let faults = |bits| {
+        let mut identification = SmmuIdentification::default();
+        identification.idr[0] = identification.idr[0] & !(1 << 16 | 3 << 24) | bits;
+        let iommus = opened(smmu(identification), &IORT.bytes());
+        iommus.units()[0].recoverable_faults()
+    };
+    // Stalls where software wants them; none; none, but page requests.
+    assert_eq!(faults(0), RecoverableFaults::Present);
+    assert_eq!(faults(1 << 24), RecoverableFaults::Absent);
+    assert_eq!(faults(1 << 24 | 1 << 16), RecoverableFaults::Present);
 }
 
 #[test]

@@ -249,6 +249,18 @@ pub enum TrapCost {
     Expensive,
 }
 
+/// Whether a device's access to what is not mapped can wait until it is: by a stall, or as a page
+/// request that the device makes.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecoverableFaults {
+    /// The unit can do neither: such an access fails.
+    Absent,
+    /// The unit can, for devices that can as well ([`iopf`](crate::iopf)).
+    Present,
+}
+
 /// What of a unit decides how its unmaps are best invalidated.
 ///
 /// *Context.* Interrupt: a value.
@@ -277,6 +289,13 @@ pub trait IommuDomains: Iommu {
     ///
     /// *Context.* Interrupt.
     fn conditions(&self) -> Conditions;
+
+    /// Whether the unit's driver offers stalls or page requests here.
+    ///
+    /// *Context.* Interrupt.
+    fn recoverable_faults(&self) -> RecoverableFaults {
+        RecoverableFaults::Absent
+    }
 
     /// How many commands of each kind the unit was given since it was taken over: hands the kind's
     /// name in the specification, and the number, to `each`.
