@@ -36,10 +36,10 @@ pub fn processors(table: &[u8]) -> Option<impl Iterator<Item = u64>> {
 
 fn processor(entry: &[u8]) -> Option<u64> {
     let word = |at: usize| Some(u32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?));
-    let (flags, name) = match entry.first()? {
-        &LOCAL_APIC => (word(4)?, (*entry.get(3)?).into()),
-        &LOCAL_X2APIC => (word(8)?, word(4)?.into()),
-        &GICC => (word(12)?, u64::from(word(72)?) << 32 | u64::from(word(68)?)),
+    let (flags, name) = match *entry.first()? {
+        LOCAL_APIC => (word(4)?, (*entry.get(3)?).into()),
+        LOCAL_X2APIC => (word(8)?, word(4)?.into()),
+        GICC => (word(12)?, u64::from(word(72)?) << 32 | u64::from(word(68)?)),
         _ => return None,
     };
     (flags & ENABLED != 0).then_some(name)
