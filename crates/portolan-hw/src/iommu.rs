@@ -81,9 +81,10 @@ where
     }
 
     fn recoverable_faults(&self) -> RecoverableFaults {
-        match self.features().has.contains(Has::PAGE_REQUESTS) {
-            false => RecoverableFaults::Absent,
-            true => RecoverableFaults::Present,
+        let requests = self.features().has.contains(Has::PAGE_REQUESTS);
+        match (self.config.mode, requests) {
+            (Mode::Scalable, true) => RecoverableFaults::Present,
+            _ => RecoverableFaults::Absent,
         }
     }
 

@@ -94,14 +94,21 @@ fn a_unit_in_scalable_mode_without_pages_of_1_gib_in_the_first_stage_has_second_
 
 #[test]
 fn a_vtd_unit_without_page_requests_says_so() {
-    // In scalable mode, as it is under a hypervisor: in legacy mode there are none.
-    let all = VtdIdentification::scalable().caching_mode();
-    let faults = |ecap| {
-        let iommus = opened(vtd(VtdIdentification { ecap, ..all }), &dmar(REGISTERS));
+    let faults_of = |identification| {
+        let iommus = opened(vtd(identification), &dmar(REGISTERS));
         iommus.units()[0].recoverable_faults()
     };
-    assert_eq!(faults(all.ecap | 1 << 29), RecoverableFaults::Present);
-    assert_eq!(faults(all.ecap & !(1 << 29)), RecoverableFaults::Absent);
+    // In scalable mode, as it is under a hypervisor.
+    let all = VtdIdentification::scalable().caching_mode();
+    let faults = |ecap| faults_of(VtdIdentification { ecap, ..all });
+    // Device TLBs go with them.
+    let ecap = all.ecap | 1 << 2;
+    assert_eq!(faults(ecap | 1 << 29), RecoverableFaults::Present);
+    assert_eq!(faults(ecap & !(1 << 29)), RecoverableFaults::Absent);
+    assert_eq!(
+        faults(ecap & !(1 << 43) | 1 << 29),
+        RecoverableFaults::Absent
+    );
 }
 
 #[test]
