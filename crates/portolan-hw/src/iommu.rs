@@ -8,7 +8,8 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use portolan::addr::PageSize;
 use portolan::inval::Caching;
 use portolan::iommu::{
-    BoundDomain, Conditions, IommuDomains, IommuError, RecoverableFaults, Stage, TrapCost,
+    BoundDomain, Conditions, InterruptTarget, IommuDomains, IommuError, RecoverableFaults,
+    RemapInterrupts, Stage, TrapCost,
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
@@ -86,6 +87,14 @@ where
             (Mode::Scalable, true) => RecoverableFaults::Present,
             _ => RecoverableFaults::Absent,
         }
+    }
+
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        self.config.interrupts.map(|_| self as _)
+    }
+
+    fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        self.signal(target)
     }
 
     counted!();

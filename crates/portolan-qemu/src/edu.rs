@@ -113,6 +113,18 @@ impl Edu {
         Ok(())
     }
 
+    /// Has the device raise its interrupt by a message: it writes `data` to `address`, in the window
+    /// of interrupt messages or elsewhere.
+    ///
+    /// # Errors
+    /// [`QtestError`].
+    pub fn interrupt(&self, address: u64, data: u16) -> Result<(), QtestError> {
+        let mut batch = Batch::new();
+        self.append_dma_write32(&mut batch, Iova::new(address), data);
+        self.function.qtest().submit(&batch)?;
+        Ok(())
+    }
+
     /// Adds the commands of [`Edu::dma_write32`] to a batch, unchecked.
     pub fn append_dma_write32(&self, batch: &mut Batch, iova: Iova, value: u16) {
         let config = |offset| self.function.config_address(self.msi + offset);

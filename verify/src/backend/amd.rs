@@ -84,6 +84,7 @@ where
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
         faulting: None,
+        interrupts: None,
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(log_entries - 1),
@@ -119,6 +120,7 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
         faulting: None,
+        interrupts: None,
         queue_entries,
         fault_room: None,
         bad_command: |_, _| None,

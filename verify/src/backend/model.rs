@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::inval::{Command, InvalidationQueue, Step};
-use portolan::iommu::IommuError;
+use portolan::iommu::{IommuError, MsiMessage};
 use portolan::platform::{Nanos, TableMem, Word};
 use portolan_model::amd::AmdRegisters;
 use portolan_model::decode::AccessKind;
@@ -20,7 +20,7 @@ use portolan_model::vtd::VtdRegisters;
 
 use super::asks::Asks;
 use super::by_name;
-use crate::conformance::{Asker, HIGH_BASE, Has, Host, LOW_BASE};
+use crate::conformance::{Asker, HIGH_BASE, Has, Host, LOW_BASE, Raised};
 
 /// Where the model's memory is, and its pages.
 pub(super) const MEMORY: (PhysAddr, u32) = (PhysAddr::new(0x8000_0000), 1 << 12);
@@ -54,6 +54,12 @@ pub trait Behind {
 
     /// What the driver did that it must not do.
     fn violations(&self) -> Vec<Violation>;
+
+    /// See [`Host::raise`].
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        let _ = (device, message);
+        None
+    }
 
     /// See [`Host::refuse`].
     fn refuse(&self, nth: Option<u64>) -> Has {
@@ -156,6 +162,14 @@ impl Behind for VtdRegisters {
         const QUEUE_ERROR: u32 = 1 << 4;
         self.inject(refusal(self.consumed(), nth, QUEUE_ERROR));
         Has::Yes
+    }
+
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        let arrived = self.message(device, message.address, message.data).ok()?;
+        Some(Raised {
+            vector: arrived.vector,
+            destination: arrived.destination,
+        })
     }
 
     fn asks(&self) -> Option<&dyn Asks> {
@@ -302,6 +316,10 @@ impl<B: Behind> Host for ModelHost<B> {
 
     fn asker(&self) -> Option<&dyn Asker> {
         self.unit.asks().map(|_| self as &dyn Asker)
+    }
+
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        self.unit.raise(device, message)
     }
 
     fn complaints(&self) -> Vec<String> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
+use portolan::iommu::MsiMessage;
 use portolan_qemu::config::{Architecture, Device};
 use portolan_qemu::edu::Edu;
 use portolan_qemu::machine::{Builder, Machine, StartError, Version, version};
@@ -10,7 +11,7 @@ use portolan_qemu::pci::Pci;
 use portolan_qemu::trace::Counts;
 
 use super::disk::NvmeDisk;
-use crate::conformance::{Disk, Host, Outcome};
+use crate::conformance::{Disk, Host, Outcome, Raised};
 
 /// Picks from QEMU's own counts those that drivers count too, by the drivers' names.
 pub type Witness = fn(&Counts) -> BTreeMap<String, u64>;
@@ -89,6 +90,21 @@ impl QemuHost {
     }
 }
 
+/// What arrives, by QEMU's line of a message that was remapped:
+/// `... -> (addr 0xfee01000, data 0x4052)`.
+fn remapped(line: &str) -> Option<Raised> {
+    let (_, after) = line
+        .split_once("vtd_ir_remap_msi")?
+        .1
+        .split_once("-> (addr 0x")?;
+    let (address, data) = after.split_once(", data 0x")?;
+    let number = |text: &str| u64::from_str_radix(text.trim_end_matches(')'), 16).ok();
+    Some(Raised {
+        vector: number(data.trim_end())? as u8,
+        destination: (number(address)? >> 12 & 0xff) as u32,
+    })
+}
+
 impl Host for QemuHost {
     fn devices(&self) -> [StreamId; 2] {
         self.devices.each_ref().map(|edu| edu.function().stream())
@@ -101,6 +117,18 @@ impl Host for QemuHost {
             .find(|edu| edu.function().stream() == device);
         // A device that fails writes nothing, which the scenario sees.
         let _ = edu.map(|edu| edu.dma_write32(iova, value as u16));
+    }
+
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        let edu = self
+            .devices
+            .iter()
+            .find(|edu| edu.function().stream() == device)?;
+        let trace = self.machine.trace();
+        let before = trace.mark().ok()?;
+        edu.interrupt(message.address, message.data as u16).ok()?;
+        let lines = trace.lines_since(before).ok()?;
+        lines.iter().find_map(|line| remapped(line))
     }
 
     fn device_read(&self, _device: StreamId, _iova: Iova) -> Option<u32> {

@@ -103,6 +103,7 @@ where
         domain,
         pasids: None,
         faulting: None,
+        interrupts: None,
         // Commands are register writes, and none can be refused.
         queue_entries: None,
         bad_command: |_, _| None,

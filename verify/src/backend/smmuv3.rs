@@ -125,6 +125,7 @@ where
         abilities: Abilities::ALL,
         domain,
         pasids,
+        interrupts: None,
         faulting: (kind == Kind::Plain).then_some(Faulting {
             ways: &[Way::Requests, Way::Stalls],
             enable: |unit, stream, way| match way {
@@ -191,6 +192,7 @@ where
         },
         pasids: None,
         faulting: None,
+        interrupts: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
         bad_command: |unit, host| Some(host.refuse_one(&unit.smmu.queue())),
@@ -242,6 +244,7 @@ where
         domain,
         pasids: None,
         faulting: None,
+        interrupts: None,
         queue_entries,
         fault_room,
         bad_command: |_, _| None,
@@ -299,6 +302,7 @@ where
         },
         pasids: None,
         faulting: None,
+        interrupts: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,
         bad_command: |_, _| None,

@@ -86,6 +86,7 @@ where
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
         faulting: None,
+        interrupts: None,
         queue_entries: None,
         fault_room: None,
         bad_command: |_, _| None,

@@ -9,6 +9,7 @@ use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::iopf::Responder as _;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
+use portolan_hw::interrupt::Remapping;
 use portolan_hw::vtd::{
     CommandKind as K, Config, DeviceTlb, FirstDomain, Invalidation, Mode, PageEvent, SecondDomain,
     Vtd,
@@ -21,7 +22,7 @@ use portolan_qemu::config::{Architecture, Iommu, Vtd as QemuVtd, VtdFeature, Vtd
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
 use portolan_qemu::mmio::{HostClock, Registers};
-use portolan_qemu::trace::{Counts, VtdInvalidation};
+use portolan_qemu::trace::{Counts, VtdDescriptor, VtdInvalidation};
 
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
@@ -81,6 +82,13 @@ fn entries(config: &Config) -> u64 {
     }
 }
 
+/// A table of a page.
+fn small() -> Remapping {
+    let mut small = Remapping::default();
+    small.lg2_entries = 8;
+    small
+}
+
 /// How devices ask on the model.
 fn faulting<R, M>() -> Faulting<Vtd<R, M, ModelClock>>
 where
@@ -131,7 +139,7 @@ where
         }
     };
     let setup = VtdSetup {
-        identification,
+        identification: identification.interrupts(),
         ..VtdSetup::default()
     };
     let mut config = Config::default();
@@ -140,6 +148,7 @@ where
         Kind::Scalable => Mode::Scalable,
         _ => Mode::Legacy,
     };
+    config.interrupts = (kind != Kind::Registers).then(small);
     config.invalidation = match kind {
         Kind::Registers => Invalidation::Registers,
         _ => Invalidation::Best,
@@ -167,6 +176,10 @@ where
             block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
         }),
         faulting: (kind == Kind::Scalable).then(faulting),
+        interrupts: match kind {
+            Kind::Registers => None,
+            _ => Some(|unit| unit),
+        },
         queue_entries,
         bad_command: match kind {
             Kind::Registers => |_, _| None,
@@ -218,6 +231,7 @@ where
         ("PASID_CACHE", of(K::PasidCache)),
         ("DEVICE_TLB", of(K::DeviceTlb)),
         ("PAGE_RESPONSE", of(K::Response)),
+        ("INTERRUPT_ENTRIES", of(K::InterruptEntries)),
         ("WAIT", of(K::Wait)),
     ])
 }
@@ -232,15 +246,18 @@ fn qemu<W, D>(
 where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {
+    let vtd = vtd.with(VtdFeature::InterruptRemapping);
     let builder = Builder::new(Architecture::X86)
         .iommu(Iommu::Vtd(vtd))
-        .trace("vtd_inv_desc*");
+        .trace("vtd_inv_desc*")
+        .trace("vtd_ir_remap_msi");
     let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
     let none = || Outcome::Fail("the machine has no unit".to_owned());
     let registers = machine.iommu_registers().ok_or_else(none)?;
     let mut config = Config::default();
     config.mode = mode;
+    config.interrupts = Some(small());
     let queue_entries = Some(entries(&config));
     let (registers, tables) = wrap.wrap(registers, machine.tables().clone());
     let unit = Vtd::enable(registers, tables, HostClock::new(), config);
@@ -250,11 +267,14 @@ where
         unit,
         abilities: Abilities {
             reads: Has::No("edu writes only"),
+            records_interrupts: Has::No("QEMU 7.2 does not record refused interrupts"),
+            refuses_plain: Has::No("QEMU lets interrupts in compatibility format through"),
             ..ABILITIES
         },
         domain,
         pasids: None,
         faulting: None,
+        interrupts: Some(|unit| unit),
         queue_entries,
         bad_command: |_, _| None,
         submitted: |unit| {
@@ -266,6 +286,7 @@ where
                 ("iotlb global", of(K::IotlbGlobal)),
                 ("iotlb domain", of(K::IotlbDomain)),
                 ("iotlb pages", of(K::IotlbPages)),
+                ("interrupt entries", of(K::InterruptEntries)),
                 ("wait", of(K::Wait)),
             ])
         },
@@ -281,6 +302,10 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
         ("iotlb global", of(VtdInvalidation::IotlbGlobal)),
         ("iotlb domain", of(VtdInvalidation::IotlbDomain)),
         ("iotlb pages", of(VtdInvalidation::IotlbPages)),
+        (
+            "interrupt entries",
+            counts.vtd(VtdDescriptor::InterruptEntry),
+        ),
         ("wait", of(VtdInvalidation::WaitWrite)),
     ])
 }

@@ -11,6 +11,7 @@ mod configuration;
 mod disk;
 mod endurance;
 mod faults;
+mod interrupts;
 mod moves;
 mod rig;
 mod scene;
@@ -18,13 +19,16 @@ mod stale;
 
 pub use asking::{Asked, Asker, Faulting, Leave, MARK, Way, Wrote};
 pub use disk::{Disk, Shared, Transfer};
+pub use interrupts::Raised;
 pub use rig::{Host, MakeDomain, Pasids, Rig};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::iommu::{Attach, Domain, FaultEvent, Iommu as _, IommuError};
+use portolan::iommu::{
+    Attach, Domain, FaultEvent, Iommu as _, IommuError, MsiMessage, RemapInterrupts,
+};
 
 /// Whether a unit does something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +58,10 @@ pub struct Abilities {
     pub blocks: Has,
     /// Devices can read.
     pub reads: Has,
+    /// Refused interrupts are recorded.
+    pub records_interrupts: Has,
+    /// Interrupts that choose CPU and vector themselves are refused.
+    pub refuses_plain: Has,
 }
 
 impl Abilities {
@@ -67,6 +75,8 @@ impl Abilities {
         pass_through: Has::Yes,
         blocks: Has::Yes,
         reads: Has::Yes,
+        records_interrupts: Has::Yes,
+        refuses_plain: Has::Yes,
     };
 }
 
@@ -114,6 +124,13 @@ pub trait Machine {
 
     /// The devices that ask, if they can.
     fn asker(&self) -> Option<&dyn Asker>;
+
+    /// The unit's remapping of interrupts, if the machine has it.
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts>;
+
+    /// Has a device raise an interrupt by `message`: what arrives, if anything. Called only where there
+    /// is remapping.
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised>;
 
     /// Has `work` use the disk behind the unit, if there is one.
     fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>));
@@ -202,7 +219,7 @@ const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 44] = [
+    let all: [(&'static str, Run<M>); 49] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -260,6 +277,26 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         ("floods-of-stalls", faults::floods_of_stalls),
         ("misbehaving-requests", faults::misbehaving_requests),
         ("response-after-reset", faults::response_after_reset),
+        (
+            "remapped-interrupts-arrive",
+            interrupts::remapped_interrupts_arrive,
+        ),
+        (
+            "forged-interrupts-are-refused",
+            interrupts::forged_interrupts_are_refused,
+        ),
+        (
+            "plain-interrupts-are-refused",
+            interrupts::plain_interrupts_are_refused,
+        ),
+        (
+            "freed-interrupts-are-refused",
+            interrupts::freed_interrupts_are_refused,
+        ),
+        (
+            "blocked-devices-interrupt-nobody",
+            interrupts::blocked_devices_interrupt_nobody,
+        ),
         (RANDOM, endurance::random_operations),
         (RANDOM_DISK, disk::random_transfers),
     ];

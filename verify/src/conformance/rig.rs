@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
-use portolan::iommu::{Attach, AttachError, Domain, IommuError};
+use portolan::iommu::{Attach, AttachError, Domain, IommuError, MsiMessage, RemapInterrupts};
 
 use super::asking::{Asker, Faulting};
 use super::disk::Disk;
-use super::{Abilities, HIGH_BASE, Has, Machine};
+use super::{Abilities, HIGH_BASE, Has, Machine, Raised};
 
 /// What of a machine is no driver's affair: memory and devices.
 pub trait Host {
@@ -28,6 +28,12 @@ pub trait Host {
 
     /// See [`Machine::asker`].
     fn asker(&self) -> Option<&dyn Asker> {
+        None
+    }
+
+    /// See [`Machine::raise`].
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        let _ = (device, message);
         None
     }
 
@@ -94,6 +100,8 @@ pub struct Rig<U, D, H> {
     pub pasids: Option<Pasids<U, D>>,
     /// See [`Machine::faulting`].
     pub faulting: Option<Faulting<U>>,
+    /// See [`Machine::interrupts`].
+    pub interrupts: Option<fn(&U) -> &dyn RemapInterrupts>,
     /// See [`Machine::queue_entries`].
     pub queue_entries: Option<u64>,
     /// See [`Machine::fault_room`].
@@ -152,6 +160,14 @@ where
 
     fn asker(&self) -> Option<&dyn Asker> {
         self.host.asker()
+    }
+
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        self.interrupts.map(|of| of(&self.unit))
+    }
+
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        self.host.raise(device, message)
     }
 
     fn with_disk(&self, work: &mut dyn FnMut(Option<&dyn Disk>)) {

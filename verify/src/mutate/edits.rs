@@ -335,6 +335,7 @@ pub mod intel {
     const PASID_CACHE: u64 = 7;
     const DEVICE_TLB: u64 = 3;
     const RESPONSE: u64 = 9;
+    const INTERRUPT_ENTRIES: u64 = 4;
     /// The context of a device that nobody has, in a domain that nobody has.
     const NOTHING: Words = [CONTEXT | 3 << 4 | 0xffff << 16 | 0xffff << 32, 0];
 
@@ -378,6 +379,21 @@ pub mod intel {
         // All bits from 12 up but the top one.
         let all = |words: &Words| words[1] >> 12 == u64::MAX >> 13;
         drop_where(commands, |words| is(words, DEVICE_TLB) && all(words));
+    }
+
+    /// No invalidation of interrupt entries, but for all of them at once.
+    pub fn without_interrupt_entries(commands: &mut [Words]) {
+        drop_where(commands, |words| {
+            is(words, INTERRUPT_ENTRIES) && words[0] & 1 << 4 != 0
+        });
+    }
+
+    /// Interrupt entries beside those that were changed.
+    pub fn wrong_interrupt_entries(commands: &mut [Words]) {
+        let them = commands
+            .iter_mut()
+            .filter(|words| is(words, INTERRUPT_ENTRIES));
+        them.for_each(|words| words[0] ^= 1 << 39);
     }
 
     /// No response to page requests.

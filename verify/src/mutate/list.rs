@@ -292,6 +292,18 @@ pub const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         Ground::Vtd(Kind::Plain),
+        "invalidations of interrupt entries by index",
+        commands(intel::without_interrupt_entries),
+        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
+        "the right interrupt entries",
+        commands(intel::wrong_interrupt_entries),
+        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
+    ),
+    mutant(
+        Ground::Vtd(Kind::Plain),
         "context-cache invalidations",
         commands(intel::without_context),
         &["attach-block-attach", "pass-through-to-paging"],

@@ -66,6 +66,7 @@ pub(super) fn enable<P: Platform>(
         let mut config = Config {
             output_lg2: table.address_lg2(),
             chip: quirks(|of, at| platform.pci_config(of, at), unit.segment),
+            interrupts: options.interrupts,
             ..Config::default()
         };
         if options.reserved == FirmwareMemory::Reached {

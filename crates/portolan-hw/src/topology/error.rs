@@ -8,6 +8,7 @@ use thiserror::Error;
 use crate::amd::NotAnIommu;
 use crate::firmware::TableError;
 use crate::firmware::viot::Viommu;
+use crate::interrupt::ApicMode;
 
 /// Why firmware's tables do not say what units there are.
 ///
@@ -64,6 +65,12 @@ pub enum EnableError {
         place: Viommu,
         /// What became of it, or of its transport; [`IommuError::Unsupported`] if that is missing.
         error: IommuError,
+    },
+    /// Firmware does not offer the remapping of interrupts that was asked for.
+    #[error("firmware offers {offered:?} for the remapping of interrupts")]
+    NoRemapping {
+        /// What it offers.
+        offered: Option<ApicMode>,
     },
     /// No memory to remember the unit.
     #[error("no memory to remember a unit")]

@@ -59,9 +59,9 @@ impl Default for DeviceOptions {
 /// # }
 /// ```
 pub struct Iommus<P: Platform> {
-    topology: Topology,
+    pub(super) topology: Topology,
     platform: P,
-    units: Vec<Enabled>,
+    pub(super) units: Vec<Enabled>,
 }
 
 impl<P: Platform> Iommus<P> {

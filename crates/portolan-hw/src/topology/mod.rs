@@ -6,11 +6,12 @@
 //!
 //! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 (an embedder enables
 //! it by its driver, which is an [`IommuDomains`]), groups of functions
-//! that share a stream (aliases of bridges, functions without ACS), devices that are not PCI
-//! functions, and interrupt remapping.
+//! that share a stream (aliases of bridges, functions without ACS), and devices that are not PCI
+//! functions.
 
 mod dmar;
 mod error;
+mod interrupts;
 mod iommus;
 mod iort;
 mod ivrs;
@@ -18,6 +19,7 @@ mod memory;
 mod viot;
 
 pub use error::{EnableError, OpenError, TopologyError};
+pub use interrupts::Controller;
 pub use iommus::{DeviceOptions, Iommus};
 
 use alloc::sync::Arc;
@@ -31,6 +33,7 @@ use crate::firmware::dmar::Dmar;
 use crate::firmware::iort::Iort;
 use crate::firmware::ivrs::Ivrs;
 use crate::firmware::viot::{Viommu, Viot};
+use crate::interrupt::Remapping;
 use crate::virtio::Transport;
 
 /// How units are enabled.
@@ -41,6 +44,9 @@ use crate::virtio::Transport;
 pub struct Options {
     /// Memory that firmware's own devices use.
     pub reserved: FirmwareMemory,
+    /// Whether units remap interrupts, and how: not more than [`Topology::interrupt_remapping`] says.
+    /// Then nothing interrupts but what [`IommuDomains::interrupts`] was told of.
+    pub interrupts: Option<Remapping>,
 }
 
 /// What becomes of memory that firmware's tables say a device goes on using.
@@ -116,6 +122,7 @@ impl Topology {
         platform: P,
         options: Options,
     ) -> Result<Iommus<P>, EnableError> {
+        self.offers(options)?;
         let units = match self.kind {
             Kind::Dmar => dmar::enable(&self.table, &platform, options)?,
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
@@ -153,6 +160,7 @@ impl Topology {
         if self.kind != Kind::Viot {
             return self.enable(platform, options);
         }
+        self.offers(options)?;
         let units = viot::enable(&self.table, &platform, transport)?;
         Ok(Iommus::new(self, platform, units))
     }

@@ -340,7 +340,8 @@ impl Target {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Vtd<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.go(stream, RID_PASID, Target::Blocked)
+        self.go(stream, RID_PASID, Target::Blocked)?;
+        Ok(self.revoke_interrupts(Some(stream))?)
     }
 
     /// Page requests that the device sent before are in the queue by then, if the unit can drain them

@@ -8,6 +8,7 @@ use portolan::platform::Nanos;
 use super::quirks::Quirks as ChipQuirks;
 use super::structures::Mode;
 use crate::firmware::reservations::Reservations;
+use crate::interrupt::Remapping;
 
 /// How a unit is to be driven.
 ///
@@ -52,6 +53,10 @@ pub struct Config {
     /// Memory that devices go on reaching at its own addresses, whatever else they reach: what
     /// firmware lists as reserved (RMRR: [`Dmar::reserved`](crate::firmware::dmar::Dmar::reserved)).
     pub reserved: Reservations,
+    /// Whether the driver remaps interrupts, and how; `None` leaves all of that as it is found, for an
+    /// embedder with a table of its own.
+    /// [`Unsupported`](portolan::iommu::IommuError::Unsupported) if the unit cannot, or without a queue.
+    pub interrupts: Option<Remapping>,
 }
 
 /// How invalidations are submitted.
@@ -89,6 +94,7 @@ impl Default for Config {
             chip: ChipQuirks::empty(),
             takeover: Takeover::Translated,
             reserved: Reservations::default(),
+            interrupts: None,
         }
     }
 }

@@ -115,6 +115,12 @@ impl<R: Mmio, C: Cpus> Control<R, C> {
         self.command(UnderWay { bit, wanted }, awaited, value)
     }
 
+    /// Has the unit take over the interrupt table at `address`, with its size and mode.
+    pub(super) fn set_interrupt_table(&self, address: u64) -> Result<(), IommuError> {
+        self.regs.write64(reg::IRTA, address);
+        self.once(command::SIRTP, command::SIRTP, Awaited::Control)
+    }
+
     /// Has the unit take over the root table at `address`, with its mode.
     pub(super) fn set_root(&self, address: u64) -> Result<(), IommuError> {
         self.regs.write64(reg::RTADDR, address);

@@ -322,8 +322,8 @@ impl Remote {
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> VtdQueue<R, M, C> {
-    /// Has the unit forget cached entries of the interrupt remapping table (6.5.2.7), and waits.
-    /// The table is the embedder's: this driver neither reads nor sets it. A mask that is wider
+    /// Has the unit forget cached entries of the interrupt remapping table (6.5.2.7), and waits: for an
+    /// embedder with a table of its own, which the driver neither reads nor sets. A mask that is wider
     /// than the unit takes means all entries.
     ///
     /// *Context.* Atomic.

@@ -3,10 +3,12 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.1 to 7.3,
 //! 11.4.5 and 11.4.14. A record is given back by writing 1 to its F bit and to nothing else;
 //! overflow by writing 1 to PFO and to nothing else, so that no error of the queue is lost with it.
-//! Fault interrupts and advanced fault logging are not used.
+//! Advanced fault logging is not used.
 
 use portolan::addr::{Iova, Pasid, StreamId};
-use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
+use portolan::iommu::{
+    FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
+};
 use portolan::platform::{Cpus, Guarded, Mmio};
 
 use super::control::Control;
@@ -77,6 +79,15 @@ impl<C: Cpus> Reader<C> {
 
 fn decode(low: u64, high: u64) -> FaultRecord {
     let code = fault::REASON.of(high) as u8;
+    if let Some(reason) = interrupt(code, fault::INDEX.of(low) as u16) {
+        return FaultRecord {
+            stream: StreamId::new(fault::SID.of(high) as u32),
+            pasid: None,
+            iova: None,
+            access: None,
+            reason,
+        };
+    }
     let access = match (fault::T1.of(high), fault::T2.of(high)) {
         (0, 0) => Some(FaultAccess::Write),
         (1, 0) => Some(FaultAccess::Read),
@@ -98,6 +109,23 @@ fn decode(low: u64, high: u64) -> FaultRecord {
         access,
         reason,
     }
+}
+
+/// What the unit's own code says, if it is of an interrupt.
+fn interrupt(code: u8, index: u16) -> Option<FaultReason> {
+    use InterruptRefusal as Why;
+    use reason as r;
+    let (index, refusal) = match code {
+        r::INTERRUPT_COMPATIBLE => (None, Why::NotRemapped),
+        r::INTERRUPT_RESERVED => (None, Why::Malformed),
+        r::INTERRUPT_BEYOND | r::INTERRUPT_ABSENT => (Some(index), Why::Absent),
+        r::INTERRUPT_SOURCE => (Some(index), Why::Source),
+        r::INTERRUPT_ENTRY_RESERVED => (Some(index), Why::Malformed),
+        r::INTERRUPT_ACCESS => (Some(index), Why::External),
+        r::INTERRUPT_POSTED..=r::INTERRUPT_POSTED_LAST => (Some(index), Why::Malformed),
+        _ => return None,
+    };
+    Some(FaultReason::Interrupt { index, refusal })
 }
 
 /// What the unit's own code says. Legacy mode has one code for a page that is not there and one

@@ -72,6 +72,8 @@ bitflags::bitflags! {
         const DEVICE_TLB_THROTTLE = 1 << 25;
         /// Page requests on their way can be drained.
         const PAGE_REQUEST_DRAIN = 1 << 26;
+        /// Interrupt remapping for local interrupt controllers with identifiers of 32 bits.
+        const X2APIC = 1 << 27;
     }
 }
 
@@ -92,11 +94,12 @@ const CAP_FLAGS: [(Has, Bits); 13] = [
     (Has::SECOND_1G, cap::SS1G),
 ];
 
-const ECAP_FLAGS: [(Has, Bits); 14] = [
+const ECAP_FLAGS: [(Has, Bits); 15] = [
     (Has::SNOOPS, ecap::C),
     (Has::QUEUE, ecap::QI),
     (Has::DEVICE_TLB, ecap::DT),
     (Has::INTERRUPT_REMAPPING, ecap::IR),
+    (Has::X2APIC, ecap::EIM),
     (Has::PASS_THROUGH, ecap::PT),
     (Has::NESTED, ecap::NEST),
     (Has::PAGE_REQUESTS, ecap::PRS),

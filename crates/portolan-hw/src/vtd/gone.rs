@@ -17,7 +17,7 @@ use crate::chassis::entry::At;
 use crate::chassis::with_room;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// Blocks `stream`, all its PASIDs too, without asking the device for anything: for one that
+    /// Blocks `stream`, all its PASIDs and its interrupts too, without asking the device for anything: for one that
     /// was removed by surprise, or no longer completes invalidations of its TLB. Returns once
     /// nothing is under way through what it was attached to, which may then be dropped, and from
     /// then on its domains' invalidations no longer ask it.
@@ -38,7 +38,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         );
         let leave = |streams: &mut Streams| self.leave_behind(streams, sid);
         let left = self.book.with(self.turn(), leave)?;
-        left.map(drop).map_err(AttachError::from)
+        left.map(drop)?;
+        Ok(self.revoke_interrupts(Some(stream))?)
     }
 
     /// Blocks a stream as [`Vtd::device_gone`] does; returns what it was attached to.

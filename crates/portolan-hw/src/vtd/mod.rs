@@ -11,6 +11,7 @@ mod domains;
 mod fault;
 mod features;
 mod gone;
+mod interrupts;
 mod page_request;
 mod pay;
 mod quirks;

@@ -90,14 +90,20 @@ pub(super) fn inherited(regs: &impl Mmio, config: &Config) -> Result<Inherited, 
     }
 }
 
-/// Stops whatever was left running: translation, unless it is inherited, then its queue, once that
-/// is empty.
+/// Stops whatever was left running: translation, unless it is inherited, then the queue, once that is
+/// empty. The remapping of interrupts as well if the driver is to do it: otherwise it is the
+/// embedder's.
 pub(super) fn quiet<R: Mmio, C: Cpus>(
     control: &Control<R, C>,
     inherited: Inherited,
+    remaps: Option<()>,
 ) -> Result<(), IommuError> {
     if inherited == Inherited::Nothing {
         control.switch(command::TE, Switch::Off)?;
+    }
+    // The old table is in memory that nobody keeps.
+    if remaps.is_some() {
+        control.switch(command::IRE, Switch::Off)?;
     }
     if control.status()? & command::QIE == 0 {
         return Ok(());

@@ -19,6 +19,7 @@ use super::counts::Counts;
 use super::direct::Direct;
 use super::fault::Reader;
 use super::features::{Features, Has};
+use super::interrupts::Remap;
 use super::page_request::PageQueue;
 use super::quirks::Quirks;
 use super::request::{Contexts, DeviceTlb, Iotlb, Request};
@@ -82,6 +83,7 @@ pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) faults: Reader<C>,
     pub(super) requests: PageQueue,
     pub(super) root: Root,
+    pub(super) remap: Option<Remap<C>>,
 }
 
 /// Domain identifier of streams that pass through. Identifier 0 is left alone: with caching mode
@@ -143,6 +145,21 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             },
             false => Way::Direct(Direct::default()),
         };
+        let remap = match config.interrupts {
+            Some(_) if !queued => Err(IommuError::Unsupported),
+            Some(wanted) => Remap::new(&mem, &features, wanted).map(Some),
+            None => Ok(None),
+        };
+        let remap = match remap {
+            Ok(remap) => remap,
+            Err(error) => {
+                structures.free(&mem);
+                if let Way::Ring(ring) = &way {
+                    ring.free(&mem);
+                }
+                return Err(error);
+            }
+        };
         let last = (1u32 << features.domain_bits) - 1;
         let core = Core {
             control: Control::new(regs, clock, config.limit, features),
@@ -152,11 +169,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             tags: Guarded::default(),
             released: AtomicBool::new(false),
         };
-        if let Err(error) = quiet(&core.control, inherited) {
+        if let Err(error) = quiet(&core.control, inherited, remap.as_ref().map(|_| ())) {
             structures.free(&core.mem);
             if let Way::Ring(ring) = &core.way {
                 ring.free(&core.mem);
             }
+            remap.inspect(|remap| remap.free(&core.mem));
             return Err(error);
         }
         let unit = Self {
@@ -167,6 +185,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             faults: Reader::default(),
             requests: PageQueue::default(),
             root,
+            remap,
         };
         unit.start()?;
         Ok(unit)
@@ -181,6 +200,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
             control.regs.write64(reg::IQA, ring::address(ring));
             control.switch(command::QIE, Switch::On)?;
         }
+        self.start_interrupts()?;
         match self.root.inherited() {
             // Devices go on with the old root until the new one says where each of them is.
             Inherited::Translation => Ok(()),
@@ -276,8 +296,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         Ok(())
     }
 
-    /// Turns translation and the queue off and frees the unit's own tables: from now on devices
-    /// reach all memory, untranslated. For handing the machine over.
+    /// Turns translation, the remapping of interrupts and the queue off and frees the unit's own
+    /// tables: from now on devices reach all memory, and raise any interrupt. For handing the machine over.
     ///
     /// # Errors
     /// If the hardware does not follow. What it may use then stays allocated.
@@ -287,6 +307,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         if kept_on {
             return Err(IommuError::Unsupported);
         }
+        self.revoke_interrupts(None)?;
         control.switch(command::TE, Switch::Off)?;
         self.forget_everything()?;
         let left = self.book.with(self.turn(), |streams| streams.settled(..))?;
@@ -295,7 +316,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         drop((left, parents));
         if let Way::Ring(ring) = &self.core.way {
             ring.drain(&*self.core)?;
+            if self.remap.is_some() {
+                control.switch(command::IRE, Switch::Off)?;
+            }
             control.switch(command::QIE, Switch::Off)?;
+        }
+        if let Some(remap) = &self.remap {
+            remap.free(&self.core.mem);
         }
         self.core.released.store(true, Ordering::Release);
         self.requests.free(control, &self.core.mem);
@@ -317,6 +344,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for Vtd<R, M, C> {
     /// *Context.* Task.
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept, and with it what it hangs on.
+        // What the unit does not forget is closed in its table, which is not freed.
+        let _ = self.revoke_interrupts(None);
         if self.block_all().is_err() {
             core::mem::forget(core::mem::take(&mut self.known.lock().parents));
         }

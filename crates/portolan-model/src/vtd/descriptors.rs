@@ -54,6 +54,11 @@ pub enum Invalidate {
         pasid: u32,
     },
     Device(Forget),
+    /// Interrupt entries by index.
+    Interrupts {
+        first: u16,
+        last: u16,
+    },
     Translations,
     TranslationsOf {
         domain: u16,
@@ -77,7 +82,6 @@ pub enum Invalidate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    Nothing,
     Invalidate(Invalidate),
     Respond {
         to: ReplyTo,
@@ -165,7 +169,10 @@ pub(super) fn descriptor(
             let what = translations(granularity, domain, high, id).ok_or(error::RESERVED)?;
             drop(K::Iotlb, what)
         }
-        4 if id.ecap(3, 1) == 1 => Ok((K::InterruptEntries, Effect::Nothing)),
+        4 if id.ecap(3, 1) == 1 => {
+            let what = interrupts(low, high, id).ok_or(error::RESERVED)?;
+            drop(K::InterruptEntries, what)
+        }
         5 => Ok((K::Wait, wait(low, high))),
         6 if scalable => {
             let what = match granularity {
@@ -195,6 +202,28 @@ pub(super) fn descriptor(
         3 | 8 | 9 => device(low, high, id),
         _ => Err(error::TYPE),
     }
+}
+
+/// The entries that a descriptor names, as many as its mask says.
+fn interrupts(low: u64, high: u64, id: &VtdIdentification) -> Option<Invalidate> {
+    let (first, last) = (0, u16::MAX);
+    let mask = field(low, 27, 5);
+    let reserved = field(low, 5, 4) | field(low, 12, 15) | low >> 48 | high;
+    if reserved != 0 {
+        return None;
+    }
+    if field(low, 4, 1) == 0 {
+        return Some(Invalidate::Interrupts { first, last });
+    }
+    if mask > id.ecap(20, 4) {
+        return None;
+    }
+    let others = ((1u32 << mask) - 1) as u16;
+    let index = field(low, 32, 16) as u16;
+    Some(Invalidate::Interrupts {
+        first: index & !others,
+        last: index | others,
+    })
 }
 
 /// What a wait descriptor asks for.

@@ -21,6 +21,13 @@ pub(super) mod reason {
     pub const CONTEXT_RESERVED: u8 = 0x0b;
     pub const TABLE_RESERVED: u8 = 0x0c;
     pub const REQUEST_BLOCKED: u8 = 0x0d;
+    pub const INTERRUPT_RESERVED: u8 = 0x20;
+    pub const INTERRUPT_BEYOND: u8 = 0x21;
+    pub const INTERRUPT_ABSENT: u8 = 0x22;
+    pub const INTERRUPT_UNREADABLE: u8 = 0x23;
+    pub const INTERRUPT_ENTRY_RESERVED: u8 = 0x24;
+    pub const INTERRUPT_COMPATIBLE: u8 = 0x25;
+    pub const INTERRUPT_SOURCE: u8 = 0x26;
     pub const SM_ROOT_POINTER: u8 = 0x30;
     pub const SM_ROOT_UNREADABLE: u8 = 0x38;
     pub const SM_ROOT_ABSENT: u8 = 0x39;
@@ -83,18 +90,18 @@ impl VtdRegisters {
             let high = u64::from(refusal.reason) << 32 | read | pasid | source;
             let words = [of.iova.get() & !0xfff, high];
             state.own.records.push(VtdFault { words });
-            self.enter(state, [words[0], words[1] | PENDING]);
+            self.enter(state, words);
         }
         of.refused(refusal.reason.into())
     }
 
     /// Records a fault that no access of a device led to, as if one had.
     pub fn record(&self, fault: VtdFault) {
-        let [low, high] = fault.words;
-        self.enter(&mut self.lock(), [low, high | PENDING]);
+        self.enter(&mut self.lock(), fault.words);
     }
 
-    fn enter(&self, state: &mut State, words: [u64; 2]) {
+    pub(super) fn enter(&self, state: &mut State, [low, high]: [u64; 2]) {
+        let words = [low, high | PENDING];
         let registers = &mut state.own.registers;
         let next = registers.next_record;
         let overflown = registers.fsts & OVERFLOW != 0;

@@ -1,7 +1,7 @@
 //! A VT-d unit behind its registers.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1: chapters 3 (structures),
-//! 6 (caching and invalidation), 7 (faults), 9 (entries) and 11 (registers). Written from the
+//! 5 (interrupts), 6 (caching and invalidation), 7 (faults), 9 (entries) and 11 (registers). Written from the
 //! specification, with no code of the driver's.
 //!
 //! Modelled: legacy and scalable mode; second stage, first stage, nested and pass-through;
@@ -15,13 +15,17 @@
 //! driver of it (`ECAP.C`, `CAP.RWBF`) are the identification's. The queue and the page walks of a
 //! PASID entry that asks for it snoop always.
 //!
-//! Not modelled: interrupts and their remapping (its invalidations are accepted and counted),
-//! device TLBs in legacy mode (likewise), advanced fault logging, protected memory regions,
+//! Interrupt messages are a call of their own ([`VtdRegisters::message`]): remapped format, with a cache
+//! of entries that keeps what it read; compatibility format.
+//!
+//! Not modelled: the unit's own interrupts, posted interrupts, messages of I/O APICs, device TLBs in
+//! legacy mode (their invalidations are accepted and counted), advanced fault logging, protected memory regions,
 //! accessed and dirty bits, execute and privileged requests.
 
 mod descriptors;
 mod entries;
 mod faults;
+mod interrupts;
 mod queue;
 mod registers;
 mod requests;
@@ -32,6 +36,7 @@ mod translate;
 mod unit;
 
 pub use descriptors::DescriptorKind;
+pub use interrupts::{Addressing, Arrived};
 pub use setup::{VtdCounts, VtdFault, VtdIdentification, VtdSetup};
 
 use portolan::addr::{Iova, Pasid, StreamId};

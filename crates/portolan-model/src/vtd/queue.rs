@@ -91,7 +91,6 @@ impl VtdRegisters {
         }
         let (kind, effect) = descriptor(words, &self.setup.identification)?;
         match effect {
-            Effect::Nothing => {}
             Effect::Respond { to, response } => state.asking.tell(to, response),
             Effect::Invalidate(what) => self.take(state, what),
             Effect::Wait { .. } if state.own.aborted_to.is_some() => return Ok(()),
@@ -194,6 +193,8 @@ pub(super) fn rank(what: &Invalidate) -> Rank {
         | Invalidate::Translations
         | Invalidate::TranslationsOf { .. } => Rank::Translations,
         Invalidate::Device(_) => Rank::Devices,
+        // Nothing is made of them.
+        Invalidate::Interrupts { .. } => Rank::Leaves,
     }
 }
 
@@ -233,6 +234,13 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             .pasids
             .retain(|key, cached| key.1 != pasid || cached.domain != Some(domain)),
         Invalidate::Device(what) => state.remote.forget(what),
+        Invalidate::Interrupts { first, last } => {
+            let kept = |index: &u16| !(first..=last).contains(index);
+            state.own.interrupts.retain(|index, _| kept(index));
+            if (first, last) == (0, u16::MAX) {
+                state.own.interrupts_cleaned = Invalidated::Done;
+            }
+        }
         Invalidate::Translations => {
             state.own.first.invalidate(Reach::All, None, every);
             state.own.second.invalidate(Reach::All, None, every);

@@ -20,6 +20,10 @@ pub(super) struct Registers {
     pub rtaddr: u64,
     /// As in use since the last set-root command.
     pub root: u64,
+    /// As written.
+    pub irta: u64,
+    /// As in use since the last set-interrupt-table command.
+    pub interrupt_table: u64,
     pub ccmd: u64,
     pub fsts: u32,
     pub iqh: u64,
@@ -62,6 +66,8 @@ impl Registers {
             gsts: 0,
             rtaddr: 0,
             root: 0,
+            irta: 0,
+            interrupt_table: 0,
             ccmd: 0,
             fsts: 0,
             iqh: 0,
@@ -137,6 +143,7 @@ impl VtdRegisters {
             0x90 | 0x94 => half(registers.iqa, offset),
             0x9c => registers.ics,
             0xb0 | 0xb4 => half(registers.iqercd, offset),
+            0xb8 | 0xbc => half(registers.irta, offset),
             0xc0 | 0xc4 => half(registers.page_queue.head, offset),
             0xc8 | 0xcc => half(registers.page_queue.tail, offset),
             0xd0 | 0xd4 => half(registers.page_queue.address, offset),
@@ -185,6 +192,7 @@ impl VtdRegisters {
                 registers.iqh = 0;
             }
             0x9c => registers.ics &= !(value & 1),
+            0xb8 | 0xbc => set_half(&mut registers.irta, offset, value),
             0xc0 | 0xc4 => set_half(&mut registers.page_queue.head, offset, value),
             0xc8 | 0xcc => set_half(&mut registers.page_queue.tail, offset, value),
             0xd0 | 0xd4 => set_half(&mut registers.page_queue.address, offset, value),
@@ -235,6 +243,9 @@ impl VtdRegisters {
         if changed & TE & wanted != 0 && state.cleaned != (Invalidated::Done, Invalidated::Done) {
             state.violations.push(Violation::EnabledUnclean);
         }
+        if changed & IRE & wanted != 0 && state.own.interrupts_cleaned == Invalidated::NotYet {
+            state.violations.push(Violation::EnabledUnclean);
+        }
         if changed & QIE & !wanted != 0 {
             registers.iqh = 0;
         }
@@ -244,7 +255,18 @@ impl VtdRegisters {
             registers.gsts |= SRTP;
             state.cleaned = (Invalidated::NotYet, Invalidated::NotYet);
         }
-        registers.gsts |= once & SIRTP;
+        if once & SIRTP != 0 {
+            registers.interrupt_table = registers.irta;
+            registers.gsts |= SIRTP;
+            // `CAP.ESIRTPS`: that invalidates as well.
+            state.own.interrupts_cleaned = match self.setup.identification.cap(62, 1) {
+                0 => Invalidated::NotYet,
+                _ => Invalidated::Done,
+            };
+            if state.own.interrupts_cleaned == Invalidated::Done {
+                state.own.interrupts.clear();
+            }
+        }
         if once & WBF != 0 {
             state.counts.write_buffer_flushes += 1;
             self.memory.drain_write_buffer();

@@ -67,6 +67,13 @@ impl VtdIdentification {
         Self { ecap, ..self }
     }
 
+    /// With interrupt remapping, also for identifiers of 32 bits (`ECAP.IR`, `ECAP.EIM`).
+    #[must_use]
+    pub fn interrupts(self) -> Self {
+        let ecap = self.ecap | 1 << 3 | 1 << 4 | 0xf << 20;
+        Self { ecap, ..self }
+    }
+
     /// With `CAP.CM`: absence is cached.
     #[must_use]
     pub fn caching_mode(self) -> Self {

@@ -139,7 +139,7 @@ impl VtdRegisters {
         }
     }
 
-    fn words<const N: usize>(&self, at: PhysAddr) -> Option<[u64; N]> {
+    pub(super) fn words<const N: usize>(&self, at: PhysAddr) -> Option<[u64; N]> {
         let mut words = [0; N];
         for (i, word) in words.iter_mut().enumerate() {
             *word = self.memory.read_u64(at.checked_add(8 * i as u64)?)?;

@@ -8,6 +8,7 @@ use portolan::addr::{InvalTag, PhysAddr, StreamId};
 use super::descriptors::Invalidate;
 use super::entries::{ContextEntry, PasidEntry};
 use super::faults::Refusal;
+use super::interrupts::CachedEntry;
 use super::registers::Registers;
 use super::requests::Lets;
 use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, queue};
@@ -17,7 +18,7 @@ use crate::clock::VirtualClock;
 use crate::inject::DmaFault;
 use crate::iommu::Temper;
 use crate::stage::Stage;
-use crate::unit::{Design, Sums};
+use crate::unit::{Design, Invalidated, Sums};
 
 /// VT-d.
 #[derive(Debug)]
@@ -42,6 +43,9 @@ pub struct Own {
     tags: Vec<(u16, u32)>,
     pub(super) first: Stage,
     pub(super) second: Stage,
+    pub(super) interrupts: BTreeMap<u16, CachedEntry>,
+    /// Whether all of them have been invalidated since the table was set.
+    pub(super) interrupts_cleaned: Invalidated,
     pub(super) records: Vec<VtdFault>,
 }
 
@@ -80,6 +84,8 @@ impl Design for Vtd {
             tags: Vec::new(),
             first: Stage::new(&setup.temper),
             second: Stage::new(&setup.temper),
+            interrupts: BTreeMap::new(),
+            interrupts_cleaned: Invalidated::NotYet,
             records: Vec::new(),
         }
     }
@@ -89,7 +95,7 @@ impl Design for Vtd {
     }
 
     fn others(own: &Own) -> usize {
-        own.contexts.len() + own.pasids.len()
+        own.contexts.len() + own.pasids.len() + own.interrupts.len()
     }
 
     fn told(counts: &VtdCounts, sums: Sums) -> VtdCounts {

@@ -30,11 +30,33 @@ pub enum FaultReason {
     Table,
     /// The unit could not read its own structures.
     External,
+    /// It was an interrupt message, and is not let through.
+    Interrupt {
+        /// The index that it named, if it named one.
+        index: Option<u16>,
+        /// Why.
+        refusal: InterruptRefusal,
+    },
     /// Another, by the unit's own code.
     Other {
         /// The code.
         code: u32,
     },
+}
+
+/// Why an interrupt message was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InterruptRefusal {
+    /// It chooses CPU and vector itself, instead of naming an entry.
+    NotRemapped,
+    /// It names no entry in use.
+    Absent,
+    /// It names an entry that another source may use.
+    Source,
+    /// The message or the entry is malformed.
+    Malformed,
+    /// The unit could not read the entry.
+    External,
 }
 
 /// One refused access.

@@ -3,13 +3,15 @@
 //! * [`Domain`]: one I/O address space. [`PagedDomain`] is the one that most hardware has: page
 //!   tables of this library, an identifier and the unit's invalidation queue.
 //! * [`Iommu`]: one IOMMU, with its streams blocked, passed through, or ([`Attach`]) attached.
-//! * [`FaultRecord`]: what it says of an access that it refused.
+//! * [`FaultRecord`]: what it says of an access or an interrupt that it refused.
+//! * [`RemapInterrupts`]: which device may raise which interrupt.
 //!
 //! Not here: addresses for the mappings, ownership of buffers, and when to pay a debt.
 
 mod bound;
 mod error;
 mod fault;
+mod interrupt;
 mod paged;
 mod reserved;
 
@@ -17,7 +19,11 @@ pub use bound::BoundDomain;
 pub use error::{
     AttachError, Awaited, DomainError, IommuError, SplitFailed, UnmapFailed, UnmapPartFailed,
 };
-pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord};
+pub use fault::{FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal};
+pub use interrupt::{
+    Delivery, Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget, MsiMessage,
+    Polarity, RedirectionEntry, RemapInterrupts, Trigger, Vector,
+};
 pub use paged::{PagedDomain, TagPool};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 
@@ -295,6 +301,25 @@ pub trait IommuDomains: Iommu {
     /// *Context.* Interrupt.
     fn recoverable_faults(&self) -> RecoverableFaults {
         RecoverableFaults::Absent
+    }
+
+    /// Its remapping of interrupts, if that is on.
+    ///
+    /// *Context.* Interrupt.
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        None
+    }
+
+    /// Has the unit raise an interrupt whenever there is something for [`Iommu::next_fault`], or no
+    /// longer with `None`. Who serves it reads until there is nothing left. The unit's own message is
+    /// not remapped.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if it has no such message, or cannot send it there.
+    fn signal_faults(&self, _target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        Err(IommuError::Unsupported)
     }
 
     /// How many commands of each kind the unit was given since it was taken over: hands the kind's

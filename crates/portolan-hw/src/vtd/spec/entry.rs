@@ -1,4 +1,4 @@
-//! Root, context and PASID entries (9.1 to 9.6 of revision 4.1).
+//! Root, context and PASID entries (9.1 to 9.6 of revision 4.1), and interrupt entries (9.10).
 //!
 //! All are little-endian words of 64 bits; the present bit is bit 0 of word 0.
 //!
@@ -17,6 +17,42 @@ pub const SCALABLE_WORDS: usize = 4;
 pub const PASID_WORDS: usize = 8;
 /// Exponent of the number of entries of a PASID table.
 pub const PASID_TABLE_LG2: u32 = 6;
+
+/// Entries of the interrupt remapping table (9.10), remapped format.
+pub mod interrupt {
+    use super::super::Bits;
+    /// Word 0: logical destination.
+    pub const DM: Bits = Bits::new(2, 1);
+    /// Word 0: one of several CPUs is chosen.
+    pub const RH: Bits = Bits::new(3, 1);
+    /// Word 0: level-triggered.
+    pub const TM: Bits = Bits::new(4, 1);
+    /// Word 0: delivery mode, 0 fixed, 1 lowest priority.
+    pub const DLM: Bits = Bits::new(5, 3);
+    /// Word 0: vector.
+    pub const V: Bits = Bits::new(16, 8);
+    /// Word 0: destination, with identifiers of 32 bits.
+    pub const DST: Bits = Bits::new(32, 32);
+    /// Word 0: destination, with identifiers of 8 bits.
+    pub const DST_XAPIC: Bits = Bits::new(40, 8);
+    /// Word 1: source; two buses if it is verified by them, the first in the high half.
+    pub const SID: Bits = Bits::new(0, 16);
+    /// Word 1: which bits of the function are not compared.
+    pub const SQ: Bits = Bits::new(16, 2);
+    /// Word 1: how the source is verified, see [`verify`].
+    pub const SVT: Bits = Bits::new(18, 2);
+
+    /// Value of [`SQ`]: none of the three bits is compared.
+    pub const ALL_FUNCTIONS: u64 = 3;
+
+    /// Values of [`SVT`].
+    pub mod verify {
+        /// The requester identifier is the source's, but for what [`SQ`](super::SQ) leaves out.
+        pub const REQUESTER: u64 = 1;
+        /// Its bus is one of those from the first to the last.
+        pub const BUSES: u64 = 2;
+    }
+}
 
 /// Legacy context entries (9.3): word 0 has the table in place.
 pub mod context {

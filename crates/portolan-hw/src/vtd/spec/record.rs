@@ -12,6 +12,8 @@ pub mod fault {
     pub const F: Bits = Bits::new(63, 1);
     /// Type, high bit: with a clear low bit, a read.
     pub const T1: Bits = Bits::new(62, 1);
+    /// The first word of a record of an interrupt: its index.
+    pub const INDEX: Bits = Bits::new(48, 16);
     /// PASID.
     pub const PASID: Bits = Bits::new(40, 20);
     /// Reason.
@@ -54,6 +56,24 @@ pub mod reason {
     pub const TABLE_RESERVED: u8 = 0xc;
     /// The context entry lets no such request through.
     pub const CONTEXT_BLOCKS: u8 = 0xd;
+    /// Reserved bit set in an interrupt message.
+    pub const INTERRUPT_RESERVED: u8 = 0x20;
+    /// The index is beyond the interrupt table.
+    pub const INTERRUPT_BEYOND: u8 = 0x21;
+    /// Interrupt entry not present.
+    pub const INTERRUPT_ABSENT: u8 = 0x22;
+    /// Interrupt entry unreadable.
+    pub const INTERRUPT_ACCESS: u8 = 0x23;
+    /// Reserved bit set in an interrupt entry.
+    pub const INTERRUPT_ENTRY_RESERVED: u8 = 0x24;
+    /// Interrupt in compatibility format, which is blocked.
+    pub const INTERRUPT_COMPATIBLE: u8 = 0x25;
+    /// The interrupt entry is another source's.
+    pub const INTERRUPT_SOURCE: u8 = 0x26;
+    /// Descriptor of a posted interrupt unreadable, or malformed: first and last reason.
+    pub const INTERRUPT_POSTED: u8 = 0x27;
+    /// As [`INTERRUPT_POSTED`].
+    pub const INTERRUPT_POSTED_LAST: u8 = 0x28;
     /// Scalable root entry unreadable.
     pub const SCALABLE_ROOT_ACCESS: u8 = 0x38;
     /// Scalable root entry not present.

@@ -20,6 +20,14 @@ pub const RTADDR: usize = 0x20;
 pub const CCMD: usize = 0x28;
 /// Fault status.
 pub const FSTS: usize = 0x34;
+/// Fault event control.
+pub const FECTL: usize = 0x38;
+/// Fault event data.
+pub const FEDATA: usize = 0x3c;
+/// Fault event address.
+pub const FEADDR: usize = 0x40;
+/// Fault event address, upper half.
+pub const FEUADDR: usize = 0x44;
 /// Protected memory enable.
 pub const PMEN: usize = 0x64;
 /// Invalidation queue head (64 bits).
@@ -30,6 +38,8 @@ pub const IQT: usize = 0x88;
 pub const IQA: usize = 0x90;
 /// Invalidation queue error record (64 bits).
 pub const IQERCD: usize = 0xb0;
+/// Interrupt remapping table address (64 bits).
+pub const IRTA: usize = 0xb8;
 /// Page request queue head (64 bits).
 pub const PQH: usize = 0xc0;
 /// Page request queue tail (64 bits).
@@ -102,6 +112,8 @@ pub mod ecap {
     pub const IR: Bits = Bits::new(3, 1);
     /// Pass-through.
     pub const PT: Bits = Bits::new(6, 1);
+    /// Interrupt remapping with identifiers of 32 bits.
+    pub const EIM: Bits = Bits::new(4, 1);
     /// Offset of the IOTLB registers, in 16 bytes.
     pub const IRO: Bits = Bits::new(8, 10);
     /// Largest index mask of an invalidation of interrupt entries.
@@ -144,8 +156,25 @@ pub mod command {
     pub const IRE: u32 = 1 << 25;
     /// Set interrupt table pointer.
     pub const SIRTP: u32 = 1 << 24;
+    /// Interrupts in compatibility format pass.
+    pub const CFI: u32 = 1 << 23;
     /// The bits of the status that a command has to repeat: all but the one-shot ones.
     pub const STICKY: u32 = !(SRTP | SFL | WBF | SIRTP);
+}
+
+/// Bits of [`FECTL`].
+pub mod fectl {
+    /// The message is masked.
+    pub const IM: u32 = 1 << 31;
+}
+
+/// Fields of [`IRTA`] beside the address.
+pub mod irta {
+    use super::Bits;
+    /// Number of entries: an exponent, less one.
+    pub const SIZE: Bits = Bits::new(0, 4);
+    /// Identifiers of 32 bits.
+    pub const EIME: Bits = Bits::new(11, 1);
 }
 
 /// Translation table mode in [`RTADDR`] (bits 11:10).

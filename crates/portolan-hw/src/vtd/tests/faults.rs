@@ -93,8 +93,7 @@ fn every_reason_has_a_meaning_or_its_number() {
             lost => panic!("{code:#x}: {lost:?}"),
         }
     }
-    // Those of interrupts are not ours.
-    assert!((0x20..0x30).all(|code| other.contains(&code)));
+    assert!((0x29..0x30).all(|code| other.contains(&code)));
     for (code, reason) in [
         (0x1, FaultReason::Blocked),
         (0x2, FaultReason::Blocked),

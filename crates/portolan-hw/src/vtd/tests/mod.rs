@@ -9,6 +9,7 @@ mod interrupts;
 mod kit;
 mod offers;
 mod queue;
+mod remapping;
 mod reserved;
 mod takeover;
 mod teardown;

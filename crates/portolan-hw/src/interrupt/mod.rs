@@ -1,0 +1,54 @@
+//! Interrupt remapping: how it is set up, and what both kinds of unit have in common.
+//!
+//! [`compose`] has the words that devices and I/O APICs are given, as functions of nothing but their
+//! arguments. Each unit's own module has its table: a table of a unit behind VT-d, of a stream behind
+//! AMD-Vi. They are used through [`RemapInterrupts`](portolan::iommu::RemapInterrupts).
+//!
+//! *Context.* Interrupt: everything here is a value; where memory is taken, it says so.
+
+pub mod compose;
+mod slots;
+
+pub(crate) use slots::Slots;
+
+/// Which identifiers local interrupt controllers have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ApicMode {
+    /// Of 8 bits.
+    #[default]
+    XApic,
+    /// Of 32 bits. Where firmware asks for it to be left alone (the opt-out flag of DMAR) a kernel
+    /// stays with [`ApicMode::XApic`].
+    X2Apic,
+}
+
+/// How a unit remaps interrupts.
+///
+/// From the moment on at which it does, a message that chooses CPU and vector itself is refused: of
+/// devices, and of I/O APICs and timers that nobody gave an entry. A kernel masks those before.
+///
+/// ```
+/// use portolan_hw::interrupt::{ApicMode, Remapping};
+/// let mut wanted = Remapping::default();
+/// wanted.apic = ApicMode::X2Apic;
+/// wanted.lg2_entries = 14;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Remapping {
+    /// What destinations are.
+    pub apic: ApicMode,
+    /// Entries of each table, as an exponent: of a unit's behind VT-d (8 to 16), of a stream's behind
+    /// AMD-Vi, where more than 9 are cut off.
+    pub lg2_entries: u32,
+}
+
+impl Default for Remapping {
+    /// 4,096 entries, for controllers with identifiers of 8 bits.
+    fn default() -> Self {
+        Self {
+            apic: ApicMode::XApic,
+            lg2_entries: 12,
+        }
+    }
+}

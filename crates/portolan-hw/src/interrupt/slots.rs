@@ -1,0 +1,109 @@
+//! Which entries of an interrupt table are in use, and by whom.
+
+use alloc::vec::Vec;
+
+use portolan::addr::{PageSize, StreamId};
+use portolan::iommu::{Interrupt, InterruptSource, IommuError};
+use portolan::platform::OutOfTableMemory;
+
+/// What is known of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Free,
+    /// The number tells this use from earlier ones.
+    InUse {
+        serial: u64,
+        source: InterruptSource,
+    },
+    /// Closed in memory; the hardware may still use what it kept of it.
+    Unsettled,
+}
+
+/// The entries of a table.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    slots: Vec<Slot>,
+    last_serial: u64,
+}
+
+impl Slots {
+    /// `2^lg2` entries, at most 65,536, all free. *Context.* Task.
+    pub(crate) fn new(lg2: u32) -> Result<Self, IommuError> {
+        let mut slots = Vec::new();
+        let count = 1 << lg2.min(16);
+        let size = PageSize::of_lg2(lg2.min(16) + 5);
+        slots
+            .try_reserve_exact(count)
+            .map_err(|_| OutOfTableMemory { size })?;
+        slots.resize(count, Slot::Free);
+        Ok(Self {
+            slots,
+            last_serial: 0,
+        })
+    }
+
+    /// A free entry, now in use: its index, and the number of the use.
+    pub(crate) fn take(&mut self, source: InterruptSource) -> Option<(u16, u64)> {
+        let index = self.slots.iter().position(|slot| *slot == Slot::Free)?;
+        self.last_serial += 1;
+        let serial = self.last_serial;
+        self.slots[index] = Slot::InUse { serial, source };
+        Some((index as u16, serial))
+    }
+
+    /// Whether `interrupt` is what its entry is in use for.
+    pub(crate) fn holds(&self, interrupt: &Interrupt) -> bool {
+        let (_, index, of) = interrupt.place();
+        let slot = self.slots.get(usize::from(index));
+        matches!(slot, Some(Slot::InUse { serial, .. }) if *serial == of)
+    }
+
+    /// Ends the use of all entries that are in use for `stream`, or for anybody: `close` closes each in
+    /// memory. Whether there was one.
+    pub(crate) fn unsettle_all(
+        &mut self,
+        stream: Option<StreamId>,
+        mut close: impl FnMut(u16),
+    ) -> Option<()> {
+        let mut found = None;
+        for (slot, index) in self.slots.iter_mut().zip(0..=u16::MAX) {
+            let Slot::InUse { source, .. } = slot else {
+                continue;
+            };
+            if stream.is_none_or(|stream| source.is_of(stream)) {
+                *slot = Slot::Unsettled;
+                close(index);
+                found = Some(());
+            }
+        }
+        found
+    }
+
+    /// The entry is closed, and the hardware has yet to forget it.
+    pub(crate) fn unsettle(&mut self, index: u16) {
+        if let Some(slot) = self.slots.get_mut(usize::from(index)) {
+            *slot = Slot::Unsettled;
+        }
+    }
+
+    /// The hardware has forgotten the closed entry.
+    pub(crate) fn settle(&mut self, index: u16) {
+        match self.slots.get_mut(usize::from(index)) {
+            Some(slot) if *slot == Slot::Unsettled => *slot = Slot::Free,
+            _ => {}
+        }
+    }
+
+    /// The hardware has forgotten all closed entries.
+    pub(crate) fn settle_all(&mut self) {
+        let closed = |slot: &&mut Slot| **slot == Slot::Unsettled;
+        let all = self.slots.iter_mut().filter(closed);
+        all.for_each(|slot| *slot = Slot::Free);
+    }
+
+    /// Entries that are out of use until an invalidation completes.
+    pub(crate) fn unsettled(&self) -> usize {
+        let closed = |slot: &&Slot| **slot == Slot::Unsettled;
+        self.slots.iter().filter(closed).count()
+    }
+}

@@ -1,0 +1,338 @@
+//! Interrupt remapping: the table, its entries, and the unit's own interrupt.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, chapter 5, sections 6.5.2.7
+//! (interrupt entry cache), 9.10 (entries of 128 bits, remapped format), 11.4.4 (order of commands) and
+//! 11.4.12 to 11.4.15 (fault event). Entries verify their source. Messages that choose CPU and vector
+//! themselves are blocked (`GCMD.CFI` off). Not supported: posted format; the unit's message for
+//! invalidation completions.
+
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::StreamId;
+use portolan::inval::Walker;
+use portolan::iommu::{
+    Destination, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
+    MsiMessage, Polarity, RedirectionEntry, RemapInterrupts, Trigger,
+};
+use portolan::platform::{Cpus, Mmio, TableMem};
+
+use super::control::Switch;
+use super::core::Core;
+use super::features::{Features, Has};
+use super::request::{InterruptEntries, Request};
+use super::spec::entry::{P, interrupt as field};
+use super::spec::reg::{self, command, fectl, irta};
+use super::structures::ABSENT;
+use super::unit::Vtd;
+use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
+use crate::chassis::turn::Turn;
+use crate::chassis::{Block, Present};
+use crate::interrupt::compose::{checked, delivery_mode, plain_message, vtd_message};
+use crate::interrupt::{ApicMode, Remapping, Slots, compose};
+
+/// Words of an entry.
+const ENTRY_WORDS: usize = 2;
+/// Exponents of the numbers of entries that a table may have: a page, and what indices reach.
+const LEAST_LG2: u32 = 8;
+const MOST_LG2: u32 = 16;
+
+/// An entry. What verifies the source is in word 1, which the hardware may read apart from word 0: an
+/// open entry changes by one store or not at all.
+const ENTRY: Kind = Kind {
+    deciding: P,
+    closed: 0,
+    reads: |_| [u64::MAX; WORDS],
+    live: Live::OneWord,
+};
+
+/// A unit's table.
+#[derive(Debug)]
+pub(super) struct Remap<C: Cpus> {
+    table: Block,
+    wanted: Remapping,
+    slots: Turn<C, Slots>,
+}
+
+impl<C: Cpus> Remap<C> {
+    /// An empty table, of which the unit does not know. *Context.* Task.
+    pub(super) fn new<M: TableMem<AtomicU64>>(
+        mem: &M,
+        features: &Features,
+        wanted: Remapping,
+    ) -> Result<Self, IommuError> {
+        let wide = wanted.apic == ApicMode::XApic || features.has.contains(Has::X2APIC);
+        let fits = (LEAST_LG2..=MOST_LG2).contains(&wanted.lg2_entries);
+        if !features.has.contains(Has::INTERRUPT_REMAPPING) || !wide || !fits {
+            return Err(IommuError::Unsupported);
+        }
+        let slots = Slots::new(wanted.lg2_entries)?;
+        Ok(Self {
+            table: Block::new(mem, wanted.lg2_entries + 4)?,
+            wanted,
+            slots: Turn::new(slots),
+        })
+    }
+
+    /// Gives the memory back. The unit must have stopped using it. *Context.* Task.
+    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+        self.table.free(mem);
+    }
+
+    /// What the address register has to hold.
+    fn address(&self) -> u64 {
+        let wide = u64::from(self.wanted.apic == ApicMode::X2Apic);
+        let size = u64::from(self.wanted.lg2_entries - 1);
+        self.table.at.get() | irta::EIME.at(wide) | irta::SIZE.at(size)
+    }
+
+    fn at(&self, index: u16) -> At {
+        self.table
+            .entry(usize::from(index) * ENTRY_WORDS, ENTRY_WORDS)
+    }
+}
+
+/// The words of an entry.
+fn entry(
+    source: InterruptSource,
+    target: &InterruptTarget,
+    apic: ApicMode,
+) -> Result<Words, InterruptError> {
+    checked(target.destination, apic)?;
+    let to = match apic {
+        ApicMode::XApic => field::DST_XAPIC.at(target.destination.get().into()),
+        ApicMode::X2Apic => field::DST.at(target.destination.get().into()),
+    };
+    let logical = matches!(target.destination, Destination::Logical(_));
+    let mode = delivery_mode(target.delivery);
+    let mut words = ABSENT;
+    words[0] = P
+        | field::DM.at(logical.into())
+        | field::RH.at(mode)
+        | field::TM.at((target.trigger == Trigger::Level).into())
+        | field::DLM.at(mode)
+        | field::V.at(target.vector.get().into())
+        | to;
+    words[1] = match source {
+        InterruptSource::Requester(of) => {
+            field::SVT.at(field::verify::REQUESTER) | field::SID.at(of.get().into())
+        }
+        InterruptSource::Device(of) => {
+            field::SVT.at(field::verify::REQUESTER)
+                | field::SQ.at(field::ALL_FUNCTIONS)
+                | field::SID.at(of.get().into())
+        }
+        InterruptSource::Buses { first, last } if first <= last => {
+            let buses = u64::from(first) << 8 | u64::from(last);
+            field::SVT.at(field::verify::BUSES) | field::SID.at(buses)
+        }
+        InterruptSource::Buses { .. } => return Err(InterruptError::Source(source)),
+    };
+    Ok(words)
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Core<R, M, C> {
+    /// Changes an entry step by step.
+    fn set_interrupt(&self, at: At, index: u16, new: &Words) -> Result<(), IommuError> {
+        let open = at.read(&self.mem)[0] & P != 0;
+        let cached = open || self.control.features.has.contains(Has::CACHING_MODE);
+        at.change(
+            (&self.mem, self.walker()),
+            &ENTRY,
+            new,
+            |after| match after {
+                After::Closed => self.forget_interrupts(one(index)),
+                After::Changed if cached => self.forget_interrupts(one(index)),
+                After::Changed | After::Unread => self.control.flush_write_buffer(),
+            },
+        )
+    }
+
+    /// Closes an entry in memory. What verifies the source stays, as the hardware may have read the
+    /// other word before.
+    fn close_interrupt(&self, at: At) {
+        at.write(&self.mem, 0, 0);
+        at.publish(&self.mem, self.walker());
+    }
+
+    fn forget_interrupts(&self, which: InterruptEntries) -> Result<(), IommuError> {
+        self.control.flush_write_buffer()?;
+        self.run(&[&[Request::InterruptEntries(which)]])
+    }
+
+    fn walker(&self) -> Walker {
+        match self.control.features.has.contains(Has::SNOOPS) {
+            true => Walker::Coherent,
+            false => Walker::NonCoherent,
+        }
+    }
+}
+
+fn one(index: u16) -> InterruptEntries {
+    let lg2_count = 0;
+    InterruptEntries::Some { index, lg2_count }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
+    /// Has the unit use its interrupt table, and nothing else. *Context.* Task.
+    pub(super) fn start_interrupts(&self) -> Result<(), IommuError> {
+        let Some(remap) = &self.remap else {
+            return Ok(());
+        };
+        let control = &self.core.control;
+        control.flush_write_buffer()?;
+        control.set_interrupt_table(remap.address())?;
+        if !control
+            .features
+            .has
+            .contains(Has::INTERRUPT_ROOT_INVALIDATES)
+        {
+            self.core.forget_interrupts(InterruptEntries::All)?;
+        }
+        control.switch(command::CFI, Switch::Off)?;
+        control.switch(command::IRE, Switch::On)
+    }
+
+    /// The table, if there is one.
+    fn remap(&self) -> Result<&Remap<C>, IommuError> {
+        self.remap.as_ref().ok_or(IommuError::Unsupported)
+    }
+
+    /// Takes back all interrupts of a stream, or all.
+    pub(super) fn revoke_interrupts(&self, stream: Option<StreamId>) -> Result<(), IommuError> {
+        let Some(remap) = &self.remap else {
+            return Ok(());
+        };
+        remap.slots.with(self.turn(), |slots| {
+            let close = |index| self.core.close_interrupt(remap.at(index));
+            match slots.unsettle_all(stream, close) {
+                Some(()) => self.settle_interrupts(slots),
+                None => Ok(()),
+            }
+        })?
+    }
+
+    /// Has the unit forget all entries, after which those that were closed are free.
+    fn settle_interrupts(&self, slots: &mut Slots) -> Result<(), IommuError> {
+        self.core.forget_interrupts(InterruptEntries::All)?;
+        slots.settle_all();
+        Ok(())
+    }
+
+    /// Entries that are out of use because the unit did not complete an invalidation of them. They
+    /// come back when one of all entries completes, at the latest when there is no free one left.
+    ///
+    /// *Context.* Atomic.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] without interrupt remapping; if others have the turn for too long.
+    pub fn unsettled_interrupts(&self) -> Result<usize, IommuError> {
+        let remap = self.remap()?;
+        remap.slots.with(self.turn(), |slots| slots.unsettled())
+    }
+
+    /// Programs the fault event message, as [`IommuDomains`](portolan::iommu::IommuDomains) says.
+    pub(crate) fn signal(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        let regs = &self.core.control.regs;
+        regs.write32(reg::FECTL, fectl::IM);
+        // So that no message is sent with half of an address.
+        regs.present32(reg::FECTL)?;
+        let Some(target) = target else { return Ok(()) };
+        let apic = self.remap.as_ref().map(|remap| remap.wanted.apic);
+        let message = plain_message(&target, apic.unwrap_or_default());
+        let message = message.map_err(|_| IommuError::Unsupported)?;
+        regs.write32(reg::FEDATA, message.data);
+        regs.write32(reg::FEADDR, message.address as u32);
+        regs.write32(reg::FEUADDR, (message.address >> 32) as u32);
+        regs.write32(reg::FECTL, 0);
+        Ok(())
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for Vtd<R, M, C> {
+    fn allocate(
+        &self,
+        source: InterruptSource,
+        target: InterruptTarget,
+    ) -> Result<Interrupt, InterruptError> {
+        let remap = self.remap()?;
+        let words = entry(source, &target, remap.wanted.apic)?;
+        remap.slots.with(self.turn(), |slots| {
+            let (index, serial) = match slots.take(source) {
+                Some(taken) => taken,
+                None => {
+                    self.settle_interrupts(slots)?;
+                    slots.take(source).ok_or(InterruptError::Full)?
+                }
+            };
+            let at = remap.at(index);
+            if let Err(error) = self.core.set_interrupt(at, index, &words) {
+                slots.unsettle(index);
+                self.core.close_interrupt(at);
+                return Err(error.into());
+            }
+            let place = (remap.table.at, index, serial);
+            Ok(Interrupt::given_out(place, source, target))
+        })?
+    }
+
+    fn retarget(
+        &self,
+        interrupt: &mut Interrupt,
+        target: InterruptTarget,
+    ) -> Result<(), InterruptError> {
+        let remap = self.remap()?;
+        let words = entry(interrupt.source(), &target, remap.wanted.apic)?;
+        remap.slots.with(self.turn(), |slots| {
+            let index = remap.used(slots, interrupt)?;
+            self.core.set_interrupt(remap.at(index), index, &words)?;
+            interrupt.retargeted(target);
+            Ok(())
+        })?
+    }
+
+    fn free(&self, interrupt: Interrupt) -> Result<(), InterruptError> {
+        let remap = self.remap()?;
+        remap.slots.with(self.turn(), |slots| {
+            let index = remap.used(slots, &interrupt)?;
+            slots.unsettle(index);
+            self.core.close_interrupt(remap.at(index));
+            self.core.forget_interrupts(one(index))?;
+            slots.settle(index);
+            Ok(())
+        })?
+    }
+
+    fn revoke(&self, stream: StreamId) -> Result<(), IommuError> {
+        self.revoke_interrupts(Some(stream))
+    }
+
+    fn message(&self, interrupt: &Interrupt) -> Result<MsiMessage, InterruptError> {
+        let remap = self.remap()?;
+        let used = |slots: &mut Slots| remap.used(slots, interrupt);
+        let index = remap.slots.with(self.turn(), used)??;
+        Ok(vtd_message(index))
+    }
+
+    fn redirection(
+        &self,
+        interrupt: &Interrupt,
+        polarity: Polarity,
+    ) -> Result<RedirectionEntry, InterruptError> {
+        let remap = self.remap()?;
+        let used = |slots: &mut Slots| remap.used(slots, interrupt);
+        let index = remap.slots.with(self.turn(), used)??;
+        let target = interrupt.target();
+        Ok(compose::vtd_redirection(index, &target, polarity))
+    }
+}
+
+impl<C: Cpus> Remap<C> {
+    /// The index of `interrupt`, if it is in use.
+    fn used(&self, slots: &Slots, interrupt: &Interrupt) -> Result<u16, InterruptError> {
+        let (table, index, _) = interrupt.place();
+        match table == self.table.at && slots.holds(interrupt) {
+            true => Ok(index),
+            false => Err(InterruptError::NotInUse),
+        }
+    }
+}

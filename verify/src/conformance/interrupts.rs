@@ -1,0 +1,151 @@
+//! Interrupts: who may raise which, and what a unit lets through.
+
+use portolan::addr::{RequesterId, StreamId};
+use portolan::iommu::{
+    Destination, FaultEvent, FaultReason, Interrupt, InterruptRefusal, InterruptSource,
+    InterruptTarget, Iommu as _, MsiMessage, RemapInterrupts, Vector,
+};
+
+use super::{Machine, Outcome, Verdict, drain, expect, fail, must, needs};
+
+/// What arrived at the CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Raised {
+    /// The vector.
+    pub vector: u8,
+    /// The identifier of the CPU's interrupt controller.
+    pub destination: u32,
+}
+
+const FIRST: Raised = Raised {
+    vector: 0x52,
+    destination: 1,
+};
+const SECOND: Raised = Raised {
+    vector: 0x63,
+    destination: 0,
+};
+
+fn target(of: Raised) -> Result<InterruptTarget, Outcome> {
+    let vector = Vector::new(of.vector).ok_or_else(|| fail("no such vector"))?;
+    let destination = Destination::Physical(of.destination);
+    Ok(InterruptTarget::new(vector, destination))
+}
+
+fn source(device: StreamId) -> InterruptSource {
+    InterruptSource::Requester(RequesterId::new(device.get() as u16))
+}
+
+fn remapper<M: Machine>(machine: &M) -> Result<&dyn RemapInterrupts, Outcome> {
+    let none = || Outcome::Skip("interrupts are not remapped here".to_owned());
+    machine.interrupts().ok_or_else(none)
+}
+
+/// An interrupt of `device` that arrives as `of`, with the device's message.
+fn set_up<M: Machine>(
+    machine: &M,
+    device: StreamId,
+    of: Raised,
+) -> Result<(Interrupt, MsiMessage), Outcome> {
+    let unit = remapper(machine)?;
+    let interrupt = must("setting up", unit.allocate(source(device), target(of)?))?;
+    let message = must("asking for the message", unit.message(&interrupt))?;
+    expect("what arrives", machine.raise(device, message), Some(of))?;
+    Ok((interrupt, message))
+}
+
+/// `device` raises nothing by `message`, and the record says why.
+fn must_be_refused<M: Machine>(
+    machine: &M,
+    device: StreamId,
+    message: MsiMessage,
+    wanted: InterruptRefusal,
+) -> Verdict {
+    drain(machine, 1000)?;
+    expect("what arrives", machine.raise(device, message), None)?;
+    if needs(machine.abilities().records_interrupts).is_err() {
+        return Ok(());
+    }
+    let [FaultEvent::Fault(record)] = drain(machine, 1000)?[..] else {
+        return Err(fail("not one record of a refused interrupt"));
+    };
+    let FaultReason::Interrupt { refusal, .. } = record.reason else {
+        return Err(fail(format!("{record:?} is not of an interrupt")));
+    };
+    expect("the record", (record.stream, refusal), (device, wanted))
+}
+
+pub(super) fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
+    let unit = remapper(machine)?;
+    let device = machine.devices()[0];
+    let (mut interrupt, message) = set_up(machine, device, FIRST)?;
+    let (_others, other) = set_up(machine, device, SECOND)?;
+    let moved = Raised {
+        vector: 0x77,
+        destination: 0,
+    };
+    must("moving", unit.retarget(&mut interrupt, target(moved)?))?;
+    expect("the moved one", machine.raise(device, message), Some(moved))?;
+    expect("the other one", machine.raise(device, other), Some(SECOND))
+}
+
+pub(super) fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
+    let [first, second] = machine.devices();
+    let (_mine, message) = set_up(machine, first, FIRST)?;
+    let (_others, other) = set_up(machine, second, SECOND)?;
+    if message != other {
+        // Where all devices share a table each could name the other's entry.
+        must_be_refused(machine, second, message, InterruptRefusal::Source)?;
+        must_be_refused(machine, first, other, InterruptRefusal::Source)?;
+    }
+    expect("its own", machine.raise(first, message), Some(FIRST))?;
+    expect(
+        "the other's own",
+        machine.raise(second, other),
+        Some(SECOND),
+    )
+}
+
+pub(super) fn plain_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
+    remapper(machine)?;
+    needs(machine.abilities().refuses_plain)?;
+    let plain = MsiMessage {
+        address: 0xfee0_1000,
+        data: 0x52,
+    };
+    let device = machine.devices()[0];
+    must_be_refused(machine, device, plain, InterruptRefusal::NotRemapped)
+}
+
+pub(super) fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
+    let unit = remapper(machine)?;
+    let [first, second] = machine.devices();
+    let (mine, message) = set_up(machine, first, FIRST)?;
+    let index = mine.index();
+    must("giving back", unit.free(mine))?;
+    must_be_refused(machine, first, message, InterruptRefusal::Absent)?;
+    let (again, other) = set_up(machine, second, SECOND)?;
+    if again.index() == index && message == other {
+        must_be_refused(machine, first, message, InterruptRefusal::Source)?;
+    }
+    expect(
+        "the other's own",
+        machine.raise(second, other),
+        Some(SECOND),
+    )
+}
+
+pub(super) fn blocked_devices_interrupt_nobody<M: Machine>(machine: &M) -> Verdict {
+    let unit = remapper(machine)?;
+    let [first, second] = machine.devices();
+    let (mine, message) = set_up(machine, first, FIRST)?;
+    let (_others, other) = set_up(machine, second, SECOND)?;
+    must("blocking", machine.unit().block(first))?;
+    must_be_refused(machine, first, message, InterruptRefusal::Absent)?;
+    expect("a handle of before", unit.message(&mine).is_err(), true)?;
+    expect(
+        "the other's own",
+        machine.raise(second, other),
+        Some(SECOND),
+    )
+}
