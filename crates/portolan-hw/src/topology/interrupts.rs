@@ -25,6 +25,17 @@ pub enum Controller {
     Timer(u8),
 }
 
+/// Who sends a controller's interrupts, and through which unit.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy)]
+pub struct Sender<'a> {
+    /// The unit, which has [`IommuDomains::interrupts`].
+    pub unit: &'a Arc<dyn IommuDomains>,
+    /// The source to name there.
+    pub source: InterruptSource,
+}
+
 /// Flags of DMAR: interrupts can be remapped; identifiers of 32 bits are not wanted.
 const REMAPS: u8 = 1;
 const NO_X2APIC: u8 = 1 << 1;
@@ -105,11 +116,12 @@ impl<P: Platform> Iommus<P> {
     pub fn interrupts_of(
         &self,
         controller: Controller,
-    ) -> Result<Option<(&Arc<dyn IommuDomains>, InterruptSource)>, TopologyError> {
+    ) -> Result<Option<Sender<'_>>, TopologyError> {
         let found = self.topology.controller(controller)?;
         Ok(found.and_then(|(unit, requester)| {
             let unit = self.units.get(unit)?;
-            Some((unit, InterruptSource::Requester(requester)))
+            let source = InterruptSource::Requester(requester);
+            Some(Sender { unit, source })
         }))
     }
 }

@@ -19,7 +19,7 @@ mod memory;
 mod viot;
 
 pub use error::{EnableError, OpenError, TopologyError};
-pub use interrupts::Controller;
+pub use interrupts::{Controller, Sender};
 pub use iommus::{DeviceOptions, Iommus};
 
 use alloc::sync::Arc;
