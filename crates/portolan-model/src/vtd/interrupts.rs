@@ -189,7 +189,7 @@ mod tests {
     use super::*;
     use crate::memory::{ModelMemory, Visibility};
     use crate::vtd::{VtdIdentification, VtdSetup};
-    use portolan::platform::{Mmio as _, TableMem, Word as _};
+    use portolan::platform::{Mmio as _, TableMem, Word};
 
     const SOURCE: StreamId = StreamId::new(0x0310);
 
@@ -222,7 +222,7 @@ mod tests {
         let size = portolan::addr::PageSize::SIZE_4K;
         let page = PhysAddr::new(at & !0xfff);
         let words: &[std::sync::atomic::AtomicU64] = unit.memory().table(page, size);
-        words[at as usize % 0x1000 / 8].store(value);
+        Word::store(&words[at as usize % 0x1000 / 8], value);
     }
 
     #[test]
