@@ -10,7 +10,9 @@
 //! there are (DMAR, IVRS, IORT, VIOT), [`firmware::reservations`] has the addresses that they reserve for streams, and
 //! [`overrides`] what they say that counts for more than a unit's registers.
 //!
-//! [`interrupt`] has what units that remap interrupts have in common. [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
+//! [`interrupt`] has what units that remap interrupts have in common.
+//!
+//! [`topology`] leads from those tables to devices: it enables the units and opens a device by its PCI
 //! function.
 //!
 //! A `spec` module holds layouts and nothing else.

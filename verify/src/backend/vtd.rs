@@ -115,6 +115,22 @@ where
     }
 }
 
+/// How a unit of `kind` is driven.
+fn config_of(kind: Kind) -> Config {
+    let mut config = Config::default();
+    config.limit = LIMIT;
+    config.mode = match kind {
+        Kind::Scalable => Mode::Scalable,
+        _ => Mode::Legacy,
+    };
+    config.interrupts = (kind != Kind::Registers).then(small);
+    config.invalidation = match kind {
+        Kind::Registers => Invalidation::Registers,
+        _ => Invalidation::Best,
+    };
+    config
+}
+
 /// A new model with a unit of `kind`, for domains that `domain` makes.
 fn model<W, D>(
     kind: Kind,
@@ -142,17 +158,7 @@ where
         identification: identification.interrupts(),
         ..VtdSetup::default()
     };
-    let mut config = Config::default();
-    config.limit = LIMIT;
-    config.mode = match kind {
-        Kind::Scalable => Mode::Scalable,
-        _ => Mode::Legacy,
-    };
-    config.interrupts = (kind != Kind::Registers).then(small);
-    config.invalidation = match kind {
-        Kind::Registers => Invalidation::Registers,
-        _ => Invalidation::Best,
-    };
+    let config = config_of(kind);
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, visibility));
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());

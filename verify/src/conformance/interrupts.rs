@@ -6,7 +6,7 @@ use portolan::iommu::{
     InterruptTarget, Iommu as _, MsiMessage, RemapInterrupts, Vector,
 };
 
-use super::{Machine, Outcome, Verdict, drain, expect, fail, must, needs};
+use super::{Machine, Outcome, Run, Verdict, drain, expect, fail, must, needs};
 
 /// What arrived at the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,24 @@ fn must_be_refused<M: Machine>(
     expect("the record", (record.stream, refusal), (device, wanted))
 }
 
-pub(super) fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
+/// All scenarios of this module.
+pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 5] {
+    [
+        ("remapped-interrupts-arrive", remapped_interrupts_arrive),
+        (
+            "forged-interrupts-are-refused",
+            forged_interrupts_are_refused,
+        ),
+        ("plain-interrupts-are-refused", plain_interrupts_are_refused),
+        ("freed-interrupts-are-refused", freed_interrupts_are_refused),
+        (
+            "blocked-devices-interrupt-nobody",
+            blocked_devices_interrupt_nobody,
+        ),
+    ]
+}
+
+fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
     let device = machine.devices()[0];
     let (mut interrupt, message) = set_up(machine, device, FIRST)?;
@@ -89,7 +106,7 @@ pub(super) fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
     expect("the other one", machine.raise(device, other), Some(SECOND))
 }
 
-pub(super) fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
+fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let [first, second] = machine.devices();
     let (_mine, message) = set_up(machine, first, FIRST)?;
     let (_others, other) = set_up(machine, second, SECOND)?;
@@ -106,7 +123,7 @@ pub(super) fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict 
     )
 }
 
-pub(super) fn plain_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
+fn plain_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     remapper(machine)?;
     needs(machine.abilities().refuses_plain)?;
     let plain = MsiMessage {
@@ -117,7 +134,7 @@ pub(super) fn plain_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     must_be_refused(machine, device, plain, InterruptRefusal::NotRemapped)
 }
 
-pub(super) fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
+fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
     let [first, second] = machine.devices();
     let (mine, message) = set_up(machine, first, FIRST)?;
@@ -135,7 +152,7 @@ pub(super) fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     )
 }
 
-pub(super) fn blocked_devices_interrupt_nobody<M: Machine>(machine: &M) -> Verdict {
+fn blocked_devices_interrupt_nobody<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
     let [first, second] = machine.devices();
     let (mine, message) = set_up(machine, first, FIRST)?;

@@ -197,6 +197,11 @@ pub struct Scenario<M: Machine> {
 }
 
 impl<M: Machine> Scenario<M> {
+    fn new((name, run): (&'static str, Run<M>)) -> Self {
+        let seed = seed_of(name);
+        Self { name, seed, run }
+    }
+
     /// Runs it on a machine that no scenario has used before.
     pub fn run(&self, machine: &M) -> Outcome {
         match (self.run)(machine) {
@@ -219,7 +224,7 @@ const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 49] = [
+    let all: [(&'static str, Run<M>); 44] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -277,36 +282,11 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         ("floods-of-stalls", faults::floods_of_stalls),
         ("misbehaving-requests", faults::misbehaving_requests),
         ("response-after-reset", faults::response_after_reset),
-        (
-            "remapped-interrupts-arrive",
-            interrupts::remapped_interrupts_arrive,
-        ),
-        (
-            "forged-interrupts-are-refused",
-            interrupts::forged_interrupts_are_refused,
-        ),
-        (
-            "plain-interrupts-are-refused",
-            interrupts::plain_interrupts_are_refused,
-        ),
-        (
-            "freed-interrupts-are-refused",
-            interrupts::freed_interrupts_are_refused,
-        ),
-        (
-            "blocked-devices-interrupt-nobody",
-            interrupts::blocked_devices_interrupt_nobody,
-        ),
         (RANDOM, endurance::random_operations),
         (RANDOM_DISK, disk::random_transfers),
     ];
-    all.into_iter()
-        .map(|(name, run)| Scenario {
-            name,
-            seed: seed_of(name),
-            run,
-        })
-        .collect()
+    let all = all.into_iter().chain(interrupts::all());
+    all.map(Scenario::new).collect()
 }
 
 /// Where the random numbers of a scenario start, if it has any.

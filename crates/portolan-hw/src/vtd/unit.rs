@@ -86,6 +86,66 @@ pub struct Vtd<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) remap: Option<Remap<C>>,
 }
 
+/// Memory that the hardware is going to be told of.
+struct Parts<C: Cpus> {
+    structures: Structures,
+    way: Way<C>,
+    remap: Option<Remap<C>>,
+}
+
+impl<C: Cpus> Parts<C> {
+    /// Tables alone.
+    fn new<M: TableMem<AtomicU64>>(
+        mem: &M,
+        config: &Config,
+        bits: u32,
+    ) -> Result<Self, IommuError> {
+        Ok(Self {
+            structures: Structures::new(mem, config.mode, bits)?,
+            way: Way::Direct(Direct::default()),
+            remap: None,
+        })
+    }
+
+    /// A queue with descriptors of `width`, if there is to be one.
+    fn make_ring<M: TableMem<AtomicU64>>(
+        &mut self,
+        mem: &M,
+        config: &Config,
+        width: Option<Width>,
+    ) -> Result<(), IommuError> {
+        if let Some(width) = width {
+            self.way = Way::Ring(ring::ring(mem, config.queue_lg2_pages, width)?);
+        }
+        Ok(())
+    }
+
+    /// An interrupt table, if there is to be one.
+    fn make_remap<M: TableMem<AtomicU64>>(
+        &mut self,
+        mem: &M,
+        config: &Config,
+        features: &Features,
+    ) -> Result<(), IommuError> {
+        self.remap = match (config.interrupts, &self.way) {
+            (None, _) => None,
+            (Some(wanted), Way::Ring(_)) => Some(Remap::new(mem, features, wanted)?),
+            (Some(_), Way::Direct(_)) => return Err(IommuError::Unsupported),
+        };
+        Ok(())
+    }
+
+    fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+        self.structures.free(mem);
+        if let Way::Ring(ring) = &self.way {
+            ring.free(mem);
+        }
+        if let Some(remap) = &self.remap {
+            remap.free(mem);
+        }
+    }
+}
+
 /// Domain identifier of streams that pass through. Identifier 0 is left alone: with caching mode
 /// it tags what is not present (6.1).
 pub(super) const PASS: u16 = 1;
@@ -128,55 +188,36 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         let inherited = inherited(&regs, &config)?;
         let bits = config.pasid_bits.min(features.pasid_bits);
-        let mut structures = Structures::new(&mem, config.mode, bits)?;
-        let root = Root::new(structures.root, config.mode, inherited);
         let width = if scalable {
             Width::Bits256
         } else {
             Width::Bits128
         };
-        let way = match queued {
-            true => match ring::ring(&mem, config.queue_lg2_pages, width) {
-                Ok(ring) => Way::Ring(ring),
-                Err(error) => {
-                    structures.free(&mem);
-                    return Err(error);
-                }
-            },
-            false => Way::Direct(Direct::default()),
-        };
-        let remap = match config.interrupts {
-            Some(_) if !queued => Err(IommuError::Unsupported),
-            Some(wanted) => Remap::new(&mem, &features, wanted).map(Some),
-            None => Ok(None),
-        };
-        let remap = match remap {
-            Ok(remap) => remap,
-            Err(error) => {
-                structures.free(&mem);
-                if let Way::Ring(ring) = &way {
-                    ring.free(&mem);
-                }
-                return Err(error);
-            }
-        };
+        let control = Control::new(regs, clock, config.limit, features);
+        let mut parts = Parts::new(&mem, &config, bits)?;
+        let inherits = parts
+            .make_ring(&mem, &config, queued.then_some(width))
+            .and_then(|()| parts.make_remap(&mem, &config, &features))
+            .and_then(|()| quiet(&control, inherited, parts.remap.as_ref().map(|_| ())));
+        if let Err(error) = inherits {
+            parts.free(&mem);
+            return Err(error);
+        }
+        let Parts {
+            structures,
+            way,
+            remap,
+        } = parts;
+        let root = Root::new(structures.root, config.mode, inherited);
         let last = (1u32 << features.domain_bits) - 1;
         let core = Core {
-            control: Control::new(regs, clock, config.limit, features),
+            control,
             mem,
             way,
             ids: Ids::new(u32::from(PASS) + 1, last),
             tags: Guarded::default(),
             released: AtomicBool::new(false),
         };
-        if let Err(error) = quiet(&core.control, inherited, remap.as_ref().map(|_| ())) {
-            structures.free(&core.mem);
-            if let Way::Ring(ring) = &core.way {
-                ring.free(&core.mem);
-            }
-            remap.inspect(|remap| remap.free(&core.mem));
-            return Err(error);
-        }
         let unit = Self {
             core: Arc::new(core),
             config,

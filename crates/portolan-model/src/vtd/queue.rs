@@ -203,6 +203,14 @@ fn refuse(state: &mut State, code: u8) {
     state.own.registers.iqercd = code.into();
 }
 
+fn forget_interrupts(state: &mut State, first: u16, last: u16) {
+    let kept = |index: &u16| !(first..=last).contains(index);
+    state.own.interrupts.retain(|index, _| kept(index));
+    if (first, last) == (0, u16::MAX) {
+        state.own.interrupts_cleaned = Invalidated::Done;
+    }
+}
+
 pub(super) fn invalidate(state: &mut State, what: Invalidate) {
     let every = Drops::ALL;
     match what {
@@ -234,13 +242,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             .pasids
             .retain(|key, cached| key.1 != pasid || cached.domain != Some(domain)),
         Invalidate::Device(what) => state.remote.forget(what),
-        Invalidate::Interrupts { first, last } => {
-            let kept = |index: &u16| !(first..=last).contains(index);
-            state.own.interrupts.retain(|index, _| kept(index));
-            if (first, last) == (0, u16::MAX) {
-                state.own.interrupts_cleaned = Invalidated::Done;
-            }
-        }
+        Invalidate::Interrupts { first, last } => forget_interrupts(state, first, last),
         Invalidate::Translations => {
             state.own.first.invalidate(Reach::All, None, every);
             state.own.second.invalidate(Reach::All, None, every);
