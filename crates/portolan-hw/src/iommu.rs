@@ -6,10 +6,9 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use portolan::addr::PageSize;
-use portolan::inval::Caching;
 use portolan::iommu::{
     BoundDomain, Conditions, InterruptTarget, IommuDomains, IommuError, RecoverableFaults,
-    RemapInterrupts, Stage, TrapCost,
+    RemapInterrupts, Shadowing, Stage, TrapCost,
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
@@ -37,16 +36,16 @@ macro_rules! counted {
 const fn plain(stage: Stage) -> Conditions {
     Conditions {
         stage,
-        caching: Caching::PresentOnly,
+        shadowing: Shadowing::None,
         exits: TrapCost::None,
     }
 }
 
-/// Of units that a hypervisor has a part in.
-const fn shadowed(stage: Stage) -> Conditions {
+/// Of units that a hypervisor plays, and what it plays them by.
+const fn played(stage: Stage, shadowing: Shadowing) -> Conditions {
     Conditions {
         stage,
-        caching: Caching::NotPresentToo,
+        shadowing,
         exits: TrapCost::Expensive,
     }
 }
@@ -77,7 +76,7 @@ where
         // Virtual units have caching mode, and there an invalidation is an exit.
         match self.features().has.contains(Has::CACHING_MODE) {
             false => plain(stage),
-            true => shadowed(stage),
+            true => played(stage, Shadowing::CachingMode),
         }
     }
 
@@ -185,8 +184,29 @@ macro_rules! one_kind {
 
 one_kind! {
     SmmuV2 over AtomicU64: First by |unit| unit.first_stage::<12>(&Default::default());
-    AmdVi over AtomicU64: Second by Self::domain;
     TegraSmmu over AtomicU32: Second by Self::domain;
+}
+
+impl<R, M, C> IommuDomains for AmdVi<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + Clone + 'static,
+    C: Cpus,
+{
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        let domain = Arc::new(self.domain()?);
+        Ok(BoundDomain::new(self, domain))
+    }
+
+    /// Units that cache absence (`NpCache`) are virtual ones, which follow tables by invalidations.
+    fn conditions(&self) -> Conditions {
+        match self.features().shadowing() {
+            Shadowing::None => plain(Stage::Second),
+            shadowing => played(Stage::Second, shadowing),
+        }
+    }
+
+    counted!();
 }
 
 impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C> {
@@ -197,7 +217,7 @@ impl<T: Transport + Send + Sync + 'static, C: Cpus> IommuDomains for Viommu<T, C
 
     /// Each map and unmap is a request to the hypervisor.
     fn conditions(&self) -> Conditions {
-        shadowed(Stage::Second)
+        played(Stage::Second, Shadowing::Requests)
     }
 
     fn commands(&self, each: &mut dyn FnMut(&'static str, u64)) {

@@ -97,6 +97,10 @@ enum Published {
     Swiotlb,
     /// I/O page faults instead of pinning (VFIO passthrough, 2021).
     Iopf,
+    /// Figures of other machines, on which no price was fitted.
+    HeldOut,
+    /// Each of them, one after the other; one object by name.
+    All,
 }
 
 #[derive(Debug, Args)]
@@ -164,7 +168,12 @@ fn elsewhere(command: &str, program: &str, rest: &Rest) -> Result<Outcome> {
 }
 
 fn profile(name: &str) -> Result<Profile> {
-    Profile::by_name(name).context("no such machine profile can be used; see `portolan machines`")
+    let profile = Profile::by_name(name)
+        .context("no such machine profile can be used; see `portolan machines`")?;
+    for warning in profile.warnings() {
+        eprintln!("portolan: warning: {warning}");
+    }
+    Ok(profile)
 }
 
 fn replay_synthetic(
@@ -197,32 +206,52 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
     Ok(Outcome::of(faults.sum::<u64>() == 0))
 }
 
+/// A reproduction: its JSON, its text, and whether it holds.
+type Reproduced = (&'static str, serde_json::Value, String, bool);
+
+fn reproduce_one(result: Published) -> Result<Reproduced> {
+    macro_rules! reproduced {
+        ($name:literal, $run:ident, $text:ident) => {{
+            let result = reproduce::$run()?;
+            let holds = result.holds();
+            (
+                $name,
+                serde_json::to_value(&result)?,
+                reproduce::$text(&result),
+                holds,
+            )
+        }};
+    }
+    Ok(match result {
+        Published::WalkFlush => reproduced!("walk-flush", walk_flush, text),
+        Published::RangeFlush => reproduced!("range-flush", range_flush, text),
+        Published::FlushQueue => reproduced!("flush-queue", flush_queue, flush_queue_text),
+        Published::Swiotlb => reproduced!("swiotlb", swiotlb, swiotlb_text),
+        Published::Iopf => reproduced!("iopf", iopf, iopf_text),
+        Published::HeldOut => reproduced!("held-out", held_out, held_out_text),
+        Published::All => bail!("`all` is not one result"),
+    })
+}
+
 fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
-    let output = args.output;
-    let common = |result: reproduce::Reproduction| {
-        output.show(&result, reproduce::text)?;
-        Ok::<_, anyhow::Error>(result.holds())
+    let Published::All = args.result else {
+        let (_, value, text, holds) = reproduce_one(args.result)?;
+        args.output.show(&value, |_| text.clone())?;
+        return Ok(Outcome::of(holds));
     };
-    let holds = match args.result {
-        Published::WalkFlush => common(reproduce::walk_flush()?)?,
-        Published::RangeFlush => common(reproduce::range_flush()?)?,
-        Published::FlushQueue => {
-            let result = reproduce::flush_queue()?;
-            output.show(&result, reproduce::flush_queue_text)?;
-            result.holds()
+    let (mut document, mut texts, mut all) = (serde_json::Map::new(), String::new(), true);
+    for result in Published::value_variants() {
+        if let Published::All = result {
+            continue;
         }
-        Published::Swiotlb => {
-            let result = reproduce::swiotlb()?;
-            output.show(&result, reproduce::swiotlb_text)?;
-            result.holds()
-        }
-        Published::Iopf => {
-            let result = reproduce::iopf()?;
-            output.show(&result, reproduce::iopf_text)?;
-            result.holds()
-        }
-    };
-    Ok(Outcome::of(holds))
+        let (name, value, text, holds) = reproduce_one(*result)?;
+        document.insert(name.to_owned(), value);
+        texts.push_str(&text);
+        texts.push('\n');
+        all &= holds;
+    }
+    args.output.show(&document, |_| texts.clone())?;
+    Ok(Outcome::of(all))
 }
 
 fn explain_policies(args: &ExplainArgs) -> Result<Outcome> {

@@ -5,19 +5,18 @@
 //! everything that can be said.
 
 use portolan::dma::{
-    Buffers, CopyPrices, CopyWhen, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage,
+    Buffers, CopyPrices, CopyWhen, DeviceTlb, PolicyInputs, PolicyPreference, Shadowing, Stage,
     TrapCost, Trust, default_policy,
 };
-use portolan::inval::Caching;
 use portolan::platform::Nanos;
-use portolan_model::profile::{ContextKind, Event, Profile};
+use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
-use crate::linux::stage_of;
+use crate::advice::{Advice, facts_of, policy_name};
 use portolan_cli::display::table;
 
 /// What `portolan explain --json` prints.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// One entry a machine.
     pub machines: Vec<MachineDecisions>,
@@ -27,12 +26,14 @@ pub struct Explanation {
 }
 
 /// A machine's decisions.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MachineDecisions {
     /// Name of the profile.
     pub machine: String,
     /// For each kind of driver and each wish.
     pub decisions: Vec<Row>,
+    /// What holds where nobody asks, as the other commands say it.
+    pub defaults: Advice,
     /// Up to which size a copy costs less than an invalidation, if the profile says what copies cost.
     pub copying: Option<CrossOver>,
 }
@@ -40,7 +41,8 @@ pub struct MachineDecisions {
 /// Where copying through a pool that the device always reaches costs as much as mapping in place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CrossOver {
-    /// Buffers of at most so many bytes are copied by default; 0 if copying never pays.
+    /// Copying buffers of at most so many bytes costs less than mapping them; 0 if it never does. No
+    /// default follows: the library copies what it must, unless its caller asks for more.
     pub up_to_bytes: u64,
     /// Nanoseconds of mapping a page in place and taking it away, with invalidation and sync.
     pub in_place_ns: u64,
@@ -88,8 +90,10 @@ impl CrossOver {
 
     fn text(&self) -> String {
         format!(
-            "Copying is the default up to {} bytes where the pool is always mapped: in place costs {} ns \
-             with invalidation and sync,\na copy {} ns and {} bytes a microsecond, both ways ({}).\n",
+            "Copying would cost less up to {} bytes where the pool is always mapped: in place costs {} ns \
+             with invalidation and sync,\na copy {} ns and {} bytes a microsecond, both ways ({}).\n\
+             It has to be asked for (`CopyWhen::cheapest`): by default only what a device may not reach in \
+             place is copied.\n",
             self.up_to_bytes, self.in_place_ns, self.slots_ns, self.bytes_per_us, self.source,
         )
     }
@@ -106,8 +110,8 @@ pub struct Row {
     pub trust: &'static str,
     /// `first` or `second`.
     pub stage: &'static str,
-    /// `on` or `off`.
-    pub caching_mode: &'static str,
+    /// How a hypervisor follows tables: `none`, `caching-mode`, `write-protection` or `requests`.
+    pub shadowing: &'static str,
     /// `present` or `absent`.
     pub device_tlb: &'static str,
     /// `expensive` or `none`.
@@ -140,9 +144,11 @@ impl Row {
                 Stage::First => "first",
                 Stage::Second => "second",
             },
-            caching_mode: match facts.caching {
-                Caching::NotPresentToo => "on",
-                Caching::PresentOnly => "off",
+            shadowing: match facts.shadowing {
+                Shadowing::None => "none",
+                Shadowing::CachingMode => "caching-mode",
+                Shadowing::WriteProtection => "write-protection",
+                Shadowing::Requests => "requests",
             },
             device_tlb: match facts.device_tlb {
                 DeviceTlb::Absent => "absent",
@@ -152,31 +158,9 @@ impl Row {
                 TrapCost::None => "none",
                 TrapCost::Expensive => "expensive",
             },
-            policy: match decision.policy {
-                Policy::Strict => "strict",
-                Policy::Deferred => "deferred",
-                Policy::Lazy => "lazy",
-            },
+            policy: policy_name(decision.policy),
             reason: decision.reason,
         }
-    }
-}
-
-/// What `profile` says of its machine, for a driver that keeps its buffers and nothing asked.
-pub fn facts_of(profile: &Profile) -> PolicyInputs {
-    let around = profile.surroundings();
-    let stage = stage_of(profile).unwrap_or(match profile.context() {
-        ContextKind::Asid => Stage::First,
-        ContextKind::Vmid | ContextKind::Domain => Stage::Second,
-    });
-    PolicyInputs {
-        trust: around.trust,
-        stage,
-        caching: around.caching_mode,
-        device_tlb: around.device_tlb,
-        exits: around.exits,
-        buffers: Buffers::Kept,
-        wish: PolicyPreference::None,
     }
 }
 
@@ -184,6 +168,12 @@ const WISHES: [PolicyPreference; 3] = [
     PolicyPreference::None,
     PolicyPreference::Strict,
     PolicyPreference::Lazy,
+];
+const SHADOWINGS: [Shadowing; 4] = [
+    Shadowing::None,
+    Shadowing::CachingMode,
+    Shadowing::WriteProtection,
+    Shadowing::Requests,
 ];
 const BUFFERS: [Buffers; 2] = [Buffers::Kept, Buffers::Owned];
 
@@ -204,6 +194,7 @@ pub fn explain(profiles: &[Profile]) -> Explanation {
         MachineDecisions {
             machine: profile.name().to_owned(),
             decisions: decisions.collect(),
+            defaults: Advice::of(profile),
             copying: CrossOver::of(profile),
         }
     });
@@ -216,7 +207,7 @@ pub fn explain(profiles: &[Profile]) -> Explanation {
 /// The decisions for all that can be said.
 pub fn everything() -> Vec<Row> {
     let mut rows = Vec::new();
-    let bits = 1 << 5;
+    let bits = 1 << 6;
     for buffers in BUFFERS {
         for wish in WISHES {
             for n in 0..bits {
@@ -226,7 +217,7 @@ pub fn everything() -> Vec<Row> {
                     wish,
                     trust: [Trust::Trusted, Trust::Untrusted][bit(4)],
                     stage: [Stage::First, Stage::Second][bit(3)],
-                    caching: [Caching::PresentOnly, Caching::NotPresentToo][bit(2)],
+                    shadowing: SHADOWINGS[bit(2) + 2 * bit(5)],
                     device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][bit(1)],
                     exits: [TrapCost::None, TrapCost::Expensive][bit(0)],
                 }));
@@ -244,11 +235,11 @@ pub fn text(explanation: &Explanation) -> String {
             continue;
         };
         out.push_str(&format!(
-            "{}: devices are {}, {}-stage tables, caching mode {}, device TLB {}, exits {}\n",
+            "{}: devices are {}, {}-stage tables, shadowing {}, device TLB {}, exits {}\n",
             machine.machine,
             known.trust,
             known.stage,
-            known.caching_mode,
+            known.shadowing,
             known.device_tlb,
             known.exits,
         ));
@@ -260,6 +251,7 @@ pub fn text(explanation: &Explanation) -> String {
         let header = ["buffers", "asked for", "policy", "because"];
         out.push_str(&table(&header, &[], rows.collect()));
         out.push('\n');
+        out.push_str(&machine.defaults.text());
         if let Some(copying) = &machine.copying {
             out.push_str(&copying.text());
         }
@@ -272,7 +264,7 @@ pub fn text(explanation: &Explanation) -> String {
                 row.wish,
                 row.trust,
                 row.stage,
-                row.caching_mode,
+                row.shadowing,
                 row.device_tlb,
                 row.exits,
                 row.policy,
@@ -284,7 +276,7 @@ pub fn text(explanation: &Explanation) -> String {
             "asked for",
             "device",
             "stage",
-            "caching mode",
+            "shadowing",
             "device TLB",
             "exits",
             "policy",
@@ -302,17 +294,17 @@ mod tests {
     #[test]
     fn everything_is_said_once() {
         let rows = everything();
-        assert_eq!(rows.len(), 192);
+        assert_eq!(rows.len(), 384);
         let mut words: Vec<_> = rows
             .iter()
             .map(|row| {
-                let virtual_unit = (row.caching_mode, row.device_tlb, row.exits);
+                let virtual_unit = (row.shadowing, row.device_tlb, row.exits);
                 (row.buffers, row.wish, row.trust, row.stage, virtual_unit)
             })
             .collect();
         words.sort_unstable();
         words.dedup();
-        assert_eq!(words.len(), 192);
+        assert_eq!(words.len(), 384);
     }
 
     #[test]
@@ -346,6 +338,7 @@ mod tests {
         assert_eq!(decided("spr-vm", "kept", "none"), "lazy");
         assert_eq!(decided("spr-vm", "kept", "strict"), "strict");
         assert_eq!(decided("spr-vm", "owned", "none"), "deferred");
+        assert_eq!(decided("vtd-nested", "kept", "none"), "lazy");
         assert_eq!(decided("xeon-vtd", "kept", "none"), "strict");
         assert_eq!(decided("xeon-vtd", "kept", "lazy"), "lazy");
         assert!(text(&explanation).contains("spr-vm: devices are trusted, first-stage tables"));

@@ -14,6 +14,7 @@
 //! Not here: recording traces.
 #![deny(unsafe_code)]
 
+pub mod advice;
 mod buffers;
 pub mod cli;
 pub mod counts;

@@ -131,8 +131,16 @@ fn reproduce_json_has_the_agreed_keys_and_keeps_its_bounds() {
                 assert!(row["counts"][kind].is_u64());
             }
         }
-        for check in report["checks"].as_array().unwrap() {
-            assert_eq!(check["holds"], true, "{check}");
+        let bounds = report["bounds"].as_array().unwrap();
+        assert!(!bounds.is_empty());
+        for bound in bounds {
+            assert_eq!(bound["holds"], true, "{bound}");
+            for key in ["limit_pct", "worst_pct", "mechanism_off_pct", "trivial_pct"] {
+                assert!(bound[key].is_number(), "{key}: {bound}");
+            }
+            for key in ["what", "mechanism", "trivial", "evidence"] {
+                assert!(bound[key].is_string(), "{key}: {bound}");
+            }
         }
     }
 }
@@ -322,10 +330,10 @@ fn explain_says_the_policy_and_why() {
     }
     assert!(one["table"].is_null());
     let all = json(&["explain", "--all", "--json"]);
-    assert_eq!(all["table"].as_array().unwrap().len(), 192);
+    assert_eq!(all["table"].as_array().unwrap().len(), 384);
     let text = String::from_utf8(portolan(&["explain"]).stdout).unwrap();
     assert!(
-        text.contains("xeon-vtd") && text.contains("caching mode"),
+        text.contains("xeon-vtd") && text.contains("shadowing caching-mode"),
         "{text}"
     );
     fails_with(&["explain", "--machine", "nosuch"], &["nosuch", "spr-vm"]);
@@ -354,7 +362,7 @@ fn flush_queue_has_the_agreed_keys() {
     }
     let text = String::from_utf8(portolan(&["reproduce", "flush-queue"]).stdout).unwrap();
     assert!(
-        text.contains("39.3") && text.contains("caching mode"),
+        text.contains("39.3") && text.contains("caching-mode"),
         "{text}"
     );
 }

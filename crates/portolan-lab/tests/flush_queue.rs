@@ -53,7 +53,7 @@ fn counts_throughputs_and_rule() {
     let lazy = result.decisions.iter().filter(|row| row.policy == "lazy");
     for row in lazy.clone() {
         assert_eq!((row.wish, row.trust), ("lazy", "trusted"));
-        assert!(row.caching_mode == "off" || row.stage == "first");
+        assert!(row.shadowing == "none" || row.stage == "first");
     }
     assert_eq!(lazy.count(), 3);
 }

@@ -13,7 +13,7 @@ fn faults(of: &IopfReproduction, kind: &str, mib: u64, times: u64) -> f64 {
 fn faults_are_counted_and_speeds_predicted() {
     let result = reproduce::iopf().unwrap();
     println!("{}", reproduce::iopf_text(&result));
-    assert_eq!(result.rows.len(), 33);
+    assert_eq!(result.rows.len(), 44);
     // Two buffers of 256 pages; two pairs of them from two messages on.
     assert_eq!(faults(&result, "sva", 1, 1), 512.0);
     assert_eq!(faults(&result, "sva", 1, 5000), 1024.0);

@@ -3,10 +3,9 @@
 use std::path::Path;
 
 use portolan::dma::{
-    Buffers, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage, TrapCost, Trust,
+    Buffers, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Shadowing, Stage, TrapCost, Trust,
     default_policy,
 };
-use portolan::inval::Caching;
 use portolan_hw::vtd::{Features, Mode};
 
 /// QEMU's unit with 48-bit addresses: 39- and 48-bit second-stage tables, page-selective
@@ -96,7 +95,7 @@ fn facts(guest: &Guest) -> PolicyInputs {
     let known = PolicyInputs {
         trust: Trust::Trusted,
         stage: Stage::Second,
-        caching: Caching::PresentOnly,
+        shadowing: Shadowing::None,
         device_tlb: DeviceTlb::Absent,
         exits: TrapCost::None,
         buffers: Buffers::Kept,
@@ -118,11 +117,11 @@ fn decisions_are_those_of_linux_in_each_recorded_guest() {
 fn the_registers_tell_the_guests_apart() {
     let told = GUESTS.each_ref().map(|guest| {
         let facts = facts(guest);
-        (facts.stage, facts.caching, facts.exits)
+        (facts.stage, facts.shadowing, facts.exits)
     });
-    let plain = (Stage::Second, Caching::PresentOnly, TrapCost::None);
-    let shadowed = (Stage::Second, Caching::NotPresentToo, TrapCost::Expensive);
-    let first = (Stage::First, Caching::NotPresentToo, TrapCost::Expensive);
+    let plain = (Stage::Second, Shadowing::None, TrapCost::None);
+    let shadowed = (Stage::Second, Shadowing::CachingMode, TrapCost::Expensive);
+    let first = (Stage::First, Shadowing::CachingMode, TrapCost::Expensive);
     assert_eq!(told, [plain, plain, shadowed, shadowed, first, first]);
     // Scalable mode that is not used leaves the second stage.
     let unused = Guest {

@@ -46,7 +46,7 @@ fn walk_flush_counts_of_32_mib() {
 }
 
 #[test]
-fn walk_flush_predicts_what_was_not_fitted() {
+fn walk_flush_meets_what_was_not_fitted() {
     let result = reproduce::walk_flush().unwrap();
     let predicted = result
         .rows
@@ -63,7 +63,7 @@ fn walk_flush_predicts_what_was_not_fitted() {
 }
 
 #[test]
-fn range_flush_counts_and_predictions() {
+fn range_flush_counts_and_times() {
     let result = reproduce::range_flush().unwrap();
     for case in ["map", "unmap"] {
         let pages = 17 * MIB / 4096;
@@ -82,7 +82,7 @@ fn range_flush_counts_and_predictions() {
             "{case}"
         );
     }
-    assert_eq!(result.checks.len(), 4);
+    assert_eq!(result.bounds.len(), 4);
     assert!(result.holds());
 }
 

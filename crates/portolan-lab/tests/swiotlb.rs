@@ -21,7 +21,7 @@ fn the_table_is_met() {
     assert_eq!(published.clone().count(), 16);
     assert_eq!(published.filter(|row| row.fitted).count(), 7);
 
-    // Every figure of guest CPU is predicted, and so is one throughput.
+    // Nothing was fitted on any figure of guest CPU, nor on one throughput.
     let (_, error, fitted) = figure(&result, ("fio", "vanilla", 4, "write", "throughput_mb_s"));
     assert!(!fitted && error.unwrap().abs() < 15.0);
     for row in result
@@ -35,6 +35,20 @@ fn the_table_is_met() {
             "{row:?}"
         );
     }
+
+    // The third patch: what was freed last is taken first, so that few pages of the pool are used.
+    let pages = |variant: &str| {
+        let mut rows = result.rows.iter();
+        let row = rows.find(|row| (row.case, row.variant, row.jobs) == ("each-patch", variant, 1));
+        row.unwrap().pool_pages
+    };
+    assert!(
+        pages("patches-1-3") * 4 < pages("patches-1-2"),
+        "{}",
+        pages("patches-1-3")
+    );
+    assert_eq!(pages("patch-1"), pages("patches-1-2"));
+    assert_eq!(result.not_modelled.len(), 8);
 
     // One lock: four jobs move less than one, and keep four CPUs busy.
     let vanilla = |jobs| figure(&result, ("fio", "vanilla", jobs, "read", "throughput_mb_s")).0;

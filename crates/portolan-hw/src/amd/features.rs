@@ -7,7 +7,7 @@
 
 use portolan::addr::PageSize;
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
-use portolan::iommu::IommuError;
+use portolan::iommu::{IommuError, Shadowing};
 use portolan::platform::Mmio;
 use portolan::table::format::AmdLevels;
 
@@ -76,9 +76,17 @@ impl Features {
         levels.count() <= self.levels
     }
 
+    /// How a hypervisor follows tables: units that cache absence (`NpCache`) are virtual ones.
+    pub fn shadowing(&self) -> Shadowing {
+        match self.capability.offers.contains(Offers::CACHES_ABSENCE) {
+            true => Shadowing::CachingMode,
+            false => Shadowing::None,
+        }
+    }
+
     /// What invalidation plans know of the hardware.
     pub fn capabilities(&self) -> Capabilities {
-        let absence = self.capability.offers.contains(Offers::CACHES_ABSENCE);
+        let absence = self.shadowing() != Shadowing::None;
         Capabilities {
             granule: PageSize::SIZE_4K,
             page: PageForm::Granule,

@@ -136,7 +136,8 @@ where
             let (id, streams) = (command::domain_of(of.context), of.streams);
             let caps = shared.control.features.capabilities();
             let queue = AmdQueue(Arc::clone(&shared));
-            let domain = PagedDomain::new(of.table, of.context, caps, config.quirks, queue);
+            let domain = PagedDomain::new(of.table, of.context, caps, config.quirks, queue)
+                .shadowed(shared.control.features.shadowing());
             let attachment = Attachment::new(id, &Arc::new(domain));
             for streams in streams {
                 for stream in table.within(streams) {
@@ -255,7 +256,8 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> AmdVi<R, M, C> {
         let format = AmdV1 { levels, output_lg2 };
         let table = PageTable::new(format, self.shared.control.mem.clone())?;
         let context = InvalTag::new(self.shared.take_id()?.into());
-        Ok(PagedDomain::new(table, context, caps, quirks, self.queue()))
+        let domain = PagedDomain::new(table, context, caps, quirks, self.queue());
+        Ok(domain.shadowed(self.features().shadowing()))
     }
 }
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use portolan::addr::{PciFunction, StreamId};
 use portolan::dma::{
     Buffers, Constraints, Decision, Device, DeviceTlb, DmaSpace, PolicyInputs, PolicyPreference,
-    SpaceOptions, default_policy,
+    Shadowing, SpaceOptions, default_policy,
 };
 use portolan::iommu::IommuDomains;
 use portolan::platform::Platform;
@@ -97,7 +97,10 @@ impl<P: Platform> Iommus<P> {
         default_policy(&PolicyInputs {
             trust: options.constraints.trust,
             stage: conditions.stage,
-            caching: conditions.caching,
+            shadowing: match conditions.shadowing {
+                Shadowing::None => options.space.shadowing,
+                told => told,
+            },
             device_tlb: DeviceTlb::Absent,
             exits: conditions.exits,
             buffers: options.buffers,

@@ -10,7 +10,9 @@ use core::iter::Peekable;
 
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use portolan::inval::{Gather, SyncError, WrongTable};
-use portolan::iommu::{Awaited, Domain, DomainError, IommuError, SplitFailed, UnmapFailed};
+use portolan::iommu::{
+    Awaited, Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed,
+};
 use portolan::platform::{Cpus, Guarded, OutOfTableMemory, poll};
 use portolan::table::{
     Access, AccessError, MapError, Segment, SplitError, Translation, UnmapError,
@@ -390,6 +392,10 @@ impl<T: Transport + Send + Sync, C: Cpus> Domain for VirtioDomain<T, C> {
 
     fn grants(&self, access: Access) -> Option<Access> {
         Some(access)
+    }
+
+    fn shadowing(&self) -> Shadowing {
+        Shadowing::Requests
     }
 
     fn map_sg(

@@ -89,7 +89,8 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
         };
         let table = PageTable::new(format, self.core.mem.clone())?;
         let context = context_id(self.core.take_id()?, Stage::Second);
-        Ok(PagedDomain::new(table, context, caps, quirks, self.queue()))
+        let domain = PagedDomain::new(table, context, caps, quirks, self.queue());
+        Ok(domain.shadowed(self.features().shadowing()))
     }
 
     /// An empty domain with first-stage tables.

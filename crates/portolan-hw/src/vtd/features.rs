@@ -4,7 +4,7 @@
 //! 11.4.3. What cannot be is refused with the register and its value; what is reserved is ignored.
 
 use portolan::addr::PageSize;
-use portolan::dma::{DeviceTlb, PolicyInputs, Stage, TrapCost};
+use portolan::dma::{DeviceTlb, PolicyInputs, Shadowing, Stage, TrapCost};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::iommu::IommuError;
 use portolan::platform::Mmio;
@@ -247,18 +247,26 @@ impl Features {
         self.capabilities(walker, Caching::PresentOnly)
     }
 
+    /// How a hypervisor follows second-stage tables: caching mode is what virtual units have.
+    pub fn shadowing(&self) -> Shadowing {
+        match self.has.contains(Has::CACHING_MODE) {
+            true => Shadowing::CachingMode,
+            false => Shadowing::None,
+        }
+    }
+
     /// `known` with what the unit says for itself when it is used in `mode`: in scalable mode the first
     /// stage is used where there is one. Caching mode is what virtual units have, and there an
     /// invalidation is an exit.
     pub fn facts(&self, mode: Mode, known: PolicyInputs) -> PolicyInputs {
         let first = mode == Mode::Scalable && self.has.contains(Has::FIRST);
-        let (caching, exits) = match self.has.contains(Has::CACHING_MODE) {
-            true => (Caching::NotPresentToo, TrapCost::Expensive),
-            false => (Caching::PresentOnly, known.exits),
+        let (shadowing, exits) = match self.shadowing() {
+            Shadowing::None => (known.shadowing, known.exits),
+            shadowing => (shadowing, TrapCost::Expensive),
         };
         PolicyInputs {
             stage: if first { Stage::First } else { Stage::Second },
-            caching,
+            shadowing,
             exits,
             device_tlb: match self.has.contains(Has::DEVICE_TLB) {
                 true => known.device_tlb,

@@ -23,8 +23,8 @@ pub use count::{Counter, DomainReport, LinuxReport};
 
 use anyhow::{Result, bail};
 use portolan::dma::{
-    Buffers, Decision, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Stage, TrapCost, Trust,
-    default_policy,
+    Buffers, Decision, DeviceTlb, Policy, PolicyInputs, PolicyPreference, Shadowing, Stage,
+    TrapCost, Trust, default_policy,
 };
 use portolan::inval::{Caching, RangeForm};
 use portolan_model::decode::TableFormat;
@@ -119,7 +119,10 @@ impl Rules {
             caching: match options.caching {
                 Some(CachingMode::On) => Caching::NotPresentToo,
                 Some(CachingMode::Off) => Caching::PresentOnly,
-                None => profile.surroundings().caching_mode,
+                None if profile.surroundings().shadowing == Shadowing::CachingMode => {
+                    Caching::NotPresentToo
+                }
+                None => Caching::PresentOnly,
             },
             stage: match options.stage {
                 Some(StageName::First) => Stage::First,
@@ -136,7 +139,10 @@ impl Rules {
         default_policy(&PolicyInputs {
             trust: Trust::Trusted,
             stage: self.stage,
-            caching: self.caching,
+            shadowing: match self.caching {
+                Caching::NotPresentToo => Shadowing::CachingMode,
+                Caching::PresentOnly => Shadowing::None,
+            },
             device_tlb: DeviceTlb::Absent,
             exits: TrapCost::None,
             buffers: Buffers::Kept,

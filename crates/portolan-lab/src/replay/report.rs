@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::advice::Advice;
 use crate::counts::{Exposed, Invalidations};
 use crate::linux::LinuxReport;
 
@@ -19,6 +20,8 @@ pub struct ReplayReport {
     pub machine: String,
     /// One entry for each policy, in the order asked for.
     pub policies: Vec<PolicyReport>,
+    /// The machine's default policies, as `explain` and `scale` say them.
+    pub defaults: Advice,
     /// What Linux would have submitted, if that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub linux: Option<LinuxReport>,
@@ -85,6 +88,9 @@ pub struct PolicyReport {
     pub syncs: u64,
     /// Virtual time.
     pub time_us: TimeByCause,
+    /// The least and the most that `time_us.total` may be, where a price of the machine is a range.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_range_us: Option<[f64; 2]>,
     /// What the device could reach after it was unmapped.
     pub exposed: Exposed,
     /// Most pages of table memory in use at once.

@@ -11,14 +11,15 @@ use portolan::table::Format;
 use portolan_cli::display;
 use portolan_cli::progress::Progress;
 use portolan_model::cpus::MAX_CPUS;
-use portolan_model::profile::Profile;
+use portolan_model::profile::{Event, Price, Profile};
 
 use super::chunk::Chunk;
 use super::lane::Lane;
 use super::policy::Policy;
-use super::report::{ReplayReport, TraceReport};
+use super::report::{PolicyReport, ReplayReport, TraceReport};
 use super::text::{findings, linux_finding};
 use super::warnings::warnings;
+use crate::advice::Advice;
 use crate::linux::{Counter, Rules};
 use crate::machines::{WithFormat, with_format};
 use crate::trace::{self, At, OpKind, Reader, Summary};
@@ -123,20 +124,44 @@ impl WithFormat for Task<'_> {
         let rejected = drive(reader, F::GRANULE, cpus, &mut lanes, linux.as_mut())?;
         let reports = lanes
             .iter_mut()
-            .map(Lane::finish)
+            .map(|lane| lane.finish().map(|report| ranged(report, profile)))
             .collect::<Result<Vec<_>>>()?;
         let trace = trace_report(reader.summary(), rejected);
         let linux = linux.map(|counter| counter.finish(&trace.devices));
-        let mut findings = findings(&trace, &reports);
+        let defaults = Advice::of(profile);
+        let mut findings = findings(&trace, &reports, &defaults);
         findings.extend(linux.as_ref().map(|linux| linux_finding(&trace, linux)));
         Ok(ReplayReport {
             trace,
             machine: profile.name().to_owned(),
             policies: reports,
+            defaults,
             linux,
             findings,
         })
     }
+}
+
+/// `report` with the range of its total, if prices of invalidations have one.
+fn ranged(mut report: PolicyReport, profile: &Profile) -> PolicyReport {
+    let done = report.invalidations;
+    let paid = [
+        (Event::CmdPage, done.page),
+        (Event::CmdRange, done.range),
+        (Event::CmdContext, done.context),
+        (Event::CmdGlobal, done.global),
+        (Event::Sync, report.syncs),
+    ];
+    let total = |end: fn(&Price) -> f64| {
+        let more = paid.iter().filter_map(|(event, count)| {
+            let price = profile.quote(*event).ok()?;
+            Some(*count as f64 * (end(price) - price.ns) / 1000.0)
+        });
+        report.time_us.total + more.sum::<f64>()
+    };
+    let range = [total(Price::low), total(Price::high)];
+    report.total_range_us = Some(range).filter(|[low, high]| low < high);
+    report
 }
 
 /// Maps that no lane took.

@@ -158,6 +158,7 @@ impl Tally {
             masks: done.range_masks,
             syncs: done.syncs,
             time_us,
+            total_range_us: None,
             exposed: Exposed {
                 max_bytes,
                 reusable_bytes: match policy {

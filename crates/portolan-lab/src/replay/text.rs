@@ -1,6 +1,7 @@
 //! A replay's report for people: one table, then what it says in sentences.
 
 use super::report::{PolicyReport, ReplayReport, TraceReport};
+use crate::advice::Advice;
 use crate::linux::LinuxReport;
 use portolan_cli::display::{bytes, grouped, micros, table};
 
@@ -61,7 +62,7 @@ pub fn text(report: &ReplayReport) -> String {
         out.push_str(finding);
         out.push('\n');
     }
-    out
+    out + &report.defaults.text()
 }
 
 /// Linux's row: what its rules tell, under the columns of the policies.
@@ -125,7 +126,11 @@ pub(super) fn linux_finding(trace: &TraceReport, linux: &LinuxReport) -> String 
 }
 
 /// What the numbers say: the trace, what invalidation costs, and what to change.
-pub(super) fn findings(trace: &TraceReport, policies: &[PolicyReport]) -> Vec<String> {
+pub(super) fn findings(
+    trace: &TraceReport,
+    policies: &[PolicyReport],
+    defaults: &Advice,
+) -> Vec<String> {
     let mut said = Vec::new();
     let Some(first) = policies.first() else {
         return said;
@@ -149,7 +154,7 @@ pub(super) fn findings(trace: &TraceReport, policies: &[PolicyReport]) -> Vec<St
     if let [best, rest @ ..] = strict.as_slice() {
         said.push(strict_finding(trace, best, rest.last().copied()));
         if let Some(lazy) = policies.iter().find(|p| p.policy == "lazy") {
-            said.push(lazy_finding(best, lazy));
+            said.push(lazy_finding(best, lazy, defaults));
         }
     }
     let of = |name: &str| policies.iter().find(|p| p.policy == name);
@@ -201,27 +206,50 @@ fn strict_finding(
     said
 }
 
-fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport) -> String {
-    let saved = 100.0 * (1.0 - lazy.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE));
-    let price = format!(
-        "leaves up to {} reachable for up to {} µs after unmap",
+/// Of each hundred parts of what `best` takes, those that `other` saves; the ends of the range of both
+/// where there is one, the price of an invalidation at its least first.
+fn saved(best: &PolicyReport, other: &PolicyReport) -> (f64, Option<[f64; 2]>) {
+    let pct = |best: f64, other: f64| 100.0 * (1.0 - other / best.max(f64::MIN_POSITIVE));
+    let ends = best.total_range_us.zip(other.total_range_us);
+    let ends = ends.map(|(best, other)| [pct(best[0], other[0]), pct(best[1], other[1])]);
+    (pct(best.time_us.total, other.time_us.total), ends)
+}
+
+/// A saving in words.
+fn in_words((pct, ends): (f64, Option<[f64; 2]>)) -> String {
+    match ends {
+        Some([low, high]) => format!(
+            "{pct:.0} % ({low:.0} to {high:.0} %, as far as the price of an invalidation is known)"
+        ),
+        None => format!("{pct:.0} %"),
+    }
+}
+
+fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> String {
+    let saved = saved(best, lazy);
+    let said = format!(
+        "Lazy would save {} of that, with {} syncs instead of {}, but leaves up to {} reachable for up to \
+         {} µs after unmap",
+        in_words(saved),
+        grouped(lazy.syncs),
+        grouped(best.syncs),
         bytes(lazy.exposed.max_bytes),
         micros(lazy.exposed.max_us),
     );
-    if saved >= 10.0 {
-        format!(
-            "Lazy would save {saved:.0} % of that, with {} syncs instead of {}, but {price}: choose \
-             it where the device is trusted, and stay with {} where it is not.",
-            grouped(lazy.syncs),
-            grouped(best.syncs),
-            best.policy,
-        )
-    } else {
-        format!(
-            "Lazy would save {saved:.0} % of that and {price}: it is not worth it here; choose {}.",
-            best.policy,
-        )
-    }
+    let and = match (defaults.kept.policy, defaults.lazy_if_asked) {
+        ("lazy", _) => {
+            "it is this machine's default for trusted devices whose drivers keep their buffers, and others \
+             stay strict"
+                .to_owned()
+        }
+        (_, "no") => format!("it is refused here. {}", defaults.kept.reason),
+        _ if saved.0 >= 10.0 => format!(
+            "ask for it where the device is trusted, and stay with {} where it is not",
+            best.policy
+        ),
+        _ => format!("that is little for a window; choose {}", best.policy),
+    };
+    format!("{said}: {}.", and.trim_end_matches('.'))
 }
 
 fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<String> {
@@ -256,10 +284,10 @@ fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<
 }
 
 fn deferred_finding(best: &PolicyReport, deferred: &PolicyReport) -> String {
-    let saved = 100.0 * (1.0 - deferred.time_us.total / best.time_us.total.max(f64::MIN_POSITIVE));
     format!(
-        "A driver that hands its buffers over (deferred) would save {saved:.0} % with {} syncs and leave \
+        "A driver that hands its buffers over (deferred) would save {} with {} syncs and leave \
          no window: up to {} wait for up to {} µs until they are quiet, and belong to nobody meanwhile.",
+        in_words(saved(best, deferred)),
         grouped(deferred.syncs),
         bytes(deferred.exposed.max_bytes),
         micros(deferred.exposed.max_us),

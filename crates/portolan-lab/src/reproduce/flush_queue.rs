@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use anyhow::{Context, Result, anyhow, bail};
 use portolan::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{
-    Buffers, DeviceTlb, FromDevice, Mapping, Policy, PolicyInputs, PolicyPreference, SpaceOptions,
-    Stage, TrapCost, Trust, default_policy,
+    Buffers, DeviceTlb, FromDevice, Mapping, Policy, PolicyInputs, PolicyPreference, Shadowing,
+    SpaceOptions, Stage, TrapCost, Trust, default_policy,
 };
 use portolan::inval::{Caching, Capabilities, Quirks};
 use portolan::table::Format;
@@ -26,8 +26,9 @@ use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Event, Profile};
 
+use super::bounds::Evidence;
 use super::published;
-use super::rows::{Check, FittedPrice, FlushQueue, Implied, Throughput, error_pct};
+use super::rows::{Check, FittedPrice, FlushQueue, Implied, Receivers, Throughput, error_pct};
 use crate::buffers::Memory;
 use crate::counts::Counts;
 use crate::explain::Row as Decision;
@@ -221,7 +222,10 @@ fn facts(caching: Caching, stage: Stage, trust: Trust, wish: PolicyPreference) -
     PolicyInputs {
         trust,
         stage,
-        caching,
+        shadowing: match caching {
+            Caching::NotPresentToo => Shadowing::CachingMode,
+            Caching::PresentOnly => Shadowing::None,
+        },
         device_tlb: DeviceTlb::Absent,
         exits: match caching {
             Caching::NotPresentToo => TrapCost::Expensive,
@@ -279,7 +283,11 @@ pub fn flush_queue() -> Result<FlushQueue> {
         size_bytes,
         ns: solve(size_bytes, published, [strict, lazy])[1],
     });
-    let own = profile.price(Event::CmdRange)? + profile.price(Event::Sync)?;
+    // Of the CPU that waits: as many times the machine's as CPUs receive.
+    let (command, sync) = (profile.quote(Event::CmdRange)?, profile.quote(Event::Sync)?);
+    let own = command.ns + sync.ns;
+    let receivers = |ns: f64| ns / invalidation;
+    let range = [command.low() + sync.low(), command.high() + sync.high()];
     let bare = Profile::by_name("xeon-vtd")?;
     let literature_ns = bare.price(Event::CmdRange)? + bare.price(Event::Sync)?;
     Ok(FlushQueue {
@@ -291,16 +299,30 @@ pub fn flush_queue() -> Result<FlushQueue> {
             price("invalidation, its sync and its exit included", invalidation),
         ],
         implied: implied.to_vec(),
+        receivers: Receivers {
+            waits_ns: [range[0], own, range[1]],
+            cpus: [range[0], own, range[1]].map(receivers),
+        },
         literature_ns,
         literature: "one strict invalidation, about 2130 cycles at 3.1 GHz (rIOMMU, ASPLOS 2015)"
             .to_owned(),
+        bounds: Vec::new(),
         decisions: decisions(),
         checks: vec![
             Check {
-                what: "the profile has the price of an invalidation, within a thousandth"
+                what: "the profile has the price of an invalidation for the CPU that waits, with all of \
+                       its CPUs receiving, within a thousandth"
                     .to_owned(),
-                found: format!("{own:.3} ns and {invalidation:.3} ns"),
-                holds: (own / invalidation - 1.0).abs() <= 1e-3,
+                found: format!(
+                    "{own:.1} ns and {} times {invalidation:.3} ns",
+                    profile.cpus()
+                ),
+                holds: (receivers(own) / f64::from(profile.cpus()) - 1.0).abs() <= 1e-3,
+            },
+            Check {
+                what: "its range begins with the price on bare metal".to_owned(),
+                found: format!("{:.1} ns and {literature_ns:.1} ns", range[0]),
+                holds: (range[0] / literature_ns - 1.0).abs() <= 1e-3 && range[1] > own,
             },
             Check {
                 what: "both prices are positive".to_owned(),
@@ -338,6 +360,10 @@ fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> 
         computed,
         error_pct: published.map(|published| error_pct(computed, published)),
         fitted: published.is_some(),
+        evidence: match published {
+            Some(_) => Evidence::Fitted,
+            None => Evidence::Computed,
+        },
         counts,
         exits: counts.sync,
     }

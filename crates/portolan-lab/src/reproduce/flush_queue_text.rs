@@ -7,10 +7,9 @@ use portolan_cli::display::{grouped, table};
 pub fn flush_queue_text(result: &FlushQueue) -> String {
     let mut out = format!("{} on {}\n\n", result.name, result.machine);
     let rows = result.rows.iter().map(|row| {
-        let kind = match (row.fitted, row.allowed) {
-            (true, _) => "fitted",
-            (_, "yes") => "computed",
-            _ => "computed; the rule does not allow it",
+        let kind = match row.allowed {
+            "yes" => row.evidence.word().to_owned(),
+            _ => format!("{}; the rule does not allow it", row.evidence.word()),
         };
         vec![
             row.stage.to_owned(),
@@ -18,7 +17,7 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
             row.published
                 .map_or("-".to_owned(), |gbit| gbit.to_string()),
             format!("{:.1}", row.computed),
-            kind.to_owned(),
+            kind,
             grouped(row.counts.page + row.counts.range),
             grouped(row.counts.context),
             grouped(row.exits),
@@ -48,15 +47,13 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
             implied.unmap, implied.ns
         ));
     }
-    let cpus = result
-        .implied
-        .first()
-        .map_or(0.0, |implied| result.literature_ns / implied.ns);
+    let ([low, own, high], cpus) = (result.receivers.waits_ns, result.receivers.cpus);
     out.push_str(&format!(
-        "On bare metal one takes a CPU {:.0} ns: {}. The guest's cost more, not less, so {cpus:.0} or \
-         more\nof its CPUs were receiving at the same time, or unmaps were larger; neither was \
-         published.\n\n",
-        result.literature_ns, result.literature,
+        "The CPUs of a machine receive at the same time, so the one that waits waits longer: {low:.0} ns if {:.0} \
+         CPUs receive,\n{own:.0} ns if all {:.0} do, which the profile takes, {high:.0} ns if {:.0} did. It cannot be \
+         less than on bare metal, {:.0} ns:\n{}. How many received was not published, nor how large\n\
+         unmaps were, nor counts, nor exits.\n\n",
+        cpus[0], cpus[1], cpus[2], result.literature_ns, result.literature,
     ));
     out.push_str(&rule(result));
     out.push_str("\n\n");
@@ -74,9 +71,9 @@ fn prices(result: &FlushQueue) -> String {
 /// The decisions as a table.
 fn rule(result: &FlushQueue) -> String {
     let rows = result.decisions.iter().map(|row| {
-        let words = [row.caching_mode, row.stage, row.trust, row.wish, row.policy];
+        let words = [row.shadowing, row.stage, row.trust, row.wish, row.policy];
         words.map(str::to_owned).to_vec()
     });
-    let header = ["caching mode", "stage", "device", "asked for", "policy"];
+    let header = ["shadowing", "stage", "device", "asked for", "policy"];
     table(&header, &[], rows.collect())
 }

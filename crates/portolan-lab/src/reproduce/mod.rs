@@ -1,9 +1,11 @@
 //! Published results, recomputed: counts from the library run against the model, times from prices
 //! that are fitted on a named part of the rows and have to predict the rest.
 
+mod bounds;
 mod fit;
 mod flush_queue;
 mod flush_queue_text;
+mod held_out;
 mod iopf;
 mod published;
 mod range_flush;
@@ -13,10 +15,14 @@ mod smmu_v2;
 mod swiotlb;
 mod walk_flush;
 
+pub use bounds::{Bound, Evidence};
 pub use flush_queue::flush_queue;
 pub use flush_queue_text::flush_queue_text;
+pub use held_out::{HeldOut, HeldOutRow, held_out, held_out_text};
 pub use iopf::{IopfReproduction, IopfRow, WindowRow, iopf, iopf_text};
-pub use rows::{Check, FittedPrice, FlushQueue, Implied, Reproduction, Row, Throughput};
+pub use rows::{
+    Check, FittedPrice, FlushQueue, Implied, Ranged, Receivers, Reproduction, Row, Throughput,
+};
 pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 
 use anyhow::Result;
@@ -58,11 +64,6 @@ pub fn text(result: &Reproduction) -> String {
                 .published
                 .map_or("-".to_owned(), |us| format!("{us:.3}")),
         };
-        let kind = match (row.published, row.fitted) {
-            (None, _) => "",
-            (_, true) => "fitted",
-            (_, false) => "predicted",
-        };
         rows.push(vec![
             row.case.to_owned(),
             row.size
@@ -73,7 +74,15 @@ pub fn text(result: &Reproduction) -> String {
             format!("{:.3}", row.computed),
             row.error_pct
                 .map_or(String::new(), |error| format!("{error:+.1}")),
-            kind.to_owned(),
+            match row.computed_range {
+                Some(range) => format!(
+                    "{} ({:.1} to {:.1})",
+                    row.evidence.word(),
+                    range.low,
+                    range.high
+                ),
+                None => row.evidence.word().to_owned(),
+            },
             display::grouped(row.counts.page),
             display::grouped(row.counts.range),
             display::grouped(row.counts.context),
@@ -95,6 +104,16 @@ pub fn text(result: &Reproduction) -> String {
     ];
     let mut out = format!("{} on {}\n\n", result.name, result.machine);
     out.push_str(&display::table(&header, &[3, 4, 5, 7, 8, 9, 10], rows));
+    let overs = result
+        .rows
+        .iter()
+        .filter_map(|row| Some(row.computed_range?.over));
+    let mut overs: Vec<_> = overs.collect();
+    overs.sort_unstable();
+    overs.dedup();
+    for over in overs {
+        out.push_str(&format!("\n\nRanges in brackets: {over}."));
+    }
     out.push_str(&registers::text(&result.rows));
     out.push_str("\n\nFitted prices\n\n");
     let prices = result.prices.iter().map(|price| {
@@ -112,5 +131,6 @@ pub fn text(result: &Reproduction) -> String {
         prices.collect(),
     ));
     out.push_str("\n\n");
+    out.push_str(&Bound::table(&result.bounds));
     out + &Check::lines(&result.checks)
 }

@@ -82,6 +82,8 @@ pub struct IopfPublished {
     pub with_kb_s: f64,
     /// Their number.
     pub faults: f64,
+    /// Of each hundred parts of the speed without faults, those that they leave.
+    pub kept_pct: f64,
 }
 
 /// The rows of the table of I/O page faults.
@@ -101,6 +103,7 @@ pub fn iopf(text: &str) -> Result<Vec<IopfPublished>> {
             without_kb_s: row.number(4)?,
             with_kb_s: row.number(5)?,
             faults: row.number(6)?,
+            kept_pct: row.number(7)?,
         })
     };
     rows_of(text, 8)?.into_iter().map(row).collect()
@@ -213,6 +216,10 @@ pub struct SwiotlbRow {
     pub throughput_mb_s: f64,
     /// Guest CPU; 100 is one CPU.
     pub guest_cpu_pct: f64,
+    /// Thousands of requests a second.
+    pub iops_k: f64,
+    /// Host CPU; 100 is one CPU.
+    pub host_cpu_pct: f64,
 }
 
 /// The rows of the bounce-pool table.
@@ -231,6 +238,8 @@ pub fn swiotlb(text: &str) -> Result<Vec<SwiotlbRow>> {
             direction: row.one_of(2, Direction4K::ALL, Direction4K::name)?,
             throughput_mb_s: row.number(3)?,
             guest_cpu_pct: row.number(6)?,
+            iops_k: row.number(4)?,
+            host_cpu_pct: row.number(5)?,
         })
     };
     rows_of(text, 7)?.into_iter().map(row).collect()

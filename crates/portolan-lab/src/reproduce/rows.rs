@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::bounds::{Bound, Evidence};
 use crate::counts::{Counts, RegisterWrites};
 use crate::explain::Row as Decision;
 
@@ -16,14 +17,17 @@ pub struct Reproduction {
     pub rows: Vec<Row>,
     /// The prices that the fit found, and on what.
     pub prices: Vec<FittedPrice>,
-    /// The bounds that predictions have to keep, and whether they do.
+    /// The bounds on what was not fitted, and what each would be worth without its mechanism.
+    pub bounds: Vec<Bound>,
+    /// What has to hold beside them.
     pub checks: Vec<Check>,
 }
 
 impl Reproduction {
     /// Whether all bounds are kept.
     pub fn holds(&self) -> bool {
-        self.checks.iter().all(|check| check.holds)
+        let bounds = self.bounds.iter().all(|bound| bound.holds);
+        bounds && self.checks.iter().all(|check| check.holds)
     }
 }
 
@@ -48,15 +52,31 @@ pub struct Row {
     pub published_range: Option<[f64; 2]>,
     /// Computed latency in microseconds.
     pub computed: f64,
+    /// The least and the most that it may be, over prices that are assumed or another CPU's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub computed_range: Option<Ranged>,
     /// `computed` against `published`, in per cent.
     pub error_pct: Option<f64>,
-    /// Whether the prices were fitted on this row; otherwise it is predicted.
+    /// Whether the prices were fitted on this row.
     pub fitted: bool,
+    /// What speaks for `computed`.
+    pub evidence: Evidence,
     /// Commands that the library planned and the model carried out.
     pub counts: Counts,
     /// Registers that a driver wrote for them, as the model counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registers: Option<RegisterWrites>,
+}
+
+/// A figure as a range, and what it ranges over.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ranged {
+    /// The least.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// The prices that are not known, and between what they lie.
+    pub over: &'static str,
 }
 
 /// One price that a fit found.
@@ -107,10 +127,14 @@ pub struct FlushQueue {
     pub prices: Vec<FittedPrice>,
     /// What one invalidation would cost the machine if unmaps were of another size.
     pub implied: Vec<Implied>,
+    /// What the CPU that waits takes for one invalidation, by how many CPUs receive.
+    pub receivers: Receivers,
     /// Nanoseconds of one strict invalidation on one CPU of bare metal, by the literature.
     pub literature_ns: f64,
     /// Where that comes from.
     pub literature: String,
+    /// The bounds on what was not fitted: none, since nothing else was published.
+    pub bounds: Vec<Bound>,
     /// The rule.
     pub decisions: Vec<Decision>,
     /// What has to hold.
@@ -147,10 +171,22 @@ pub struct Throughput {
     pub error_pct: Option<f64>,
     /// Whether the prices were fitted on it.
     pub fitted: bool,
+    /// What speaks for `computed`.
+    pub evidence: Evidence,
     /// Commands of a GiB received.
     pub counts: Counts,
     /// TrapCost of a GiB received: one for each submission.
     pub exits: u64,
+}
+
+/// The price of an invalidation for the CPU that waits: the machine's times the CPUs that receive. The
+/// least that it can be, the profile's, and the most.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Receivers {
+    /// Nanoseconds.
+    pub waits_ns: [f64; 3],
+    /// CPUs that receive at the same time for that.
+    pub cpus: [f64; 3],
 }
 
 /// The price of an invalidation under another assumption.

@@ -22,6 +22,8 @@ use clap::ValueEnum;
 use portolan_model::profile::Profile;
 use serde::{Serialize, Serializer};
 
+use crate::advice::Advice;
+
 /// The machine that is used where none is named.
 pub const DEFAULT_MACHINE: &str = "vtd-nested";
 /// Numbers of CPUs that are computed where none is named, as far as the machine has them.
@@ -99,6 +101,8 @@ pub struct Report {
     pub fit: Option<Fit>,
     /// Rows.
     pub rows: Vec<Row>,
+    /// The machine's default policies, as `explain` and `replay` say them.
+    pub defaults: Advice,
 }
 
 /// What is asked for.
@@ -152,6 +156,7 @@ pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
         seed: options.seed,
         fit,
         rows: in_parallel(&tasks, compute)?,
+        defaults: Advice::of(profile),
     })
 }
 

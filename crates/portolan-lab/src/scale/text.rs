@@ -35,7 +35,7 @@ pub fn text(report: &Report) -> String {
         );
     }
     out.push_str("\nmeasured: by others, published; all else is computed in virtual time\n");
-    out
+    out + &report.defaults.text()
 }
 
 fn line(row: &Row) -> Vec<String> {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::ProfileError;
+use super::sense::LONGEST_NS;
 
 /// What can happen and takes time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -115,16 +116,41 @@ impl fmt::Display for Event {
 pub struct Price {
     /// Nanoseconds.
     pub ns: f64,
+    /// At least so many, where the evidence leaves a range.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub low_ns: Option<f64>,
+    /// At most so many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub high_ns: Option<f64>,
     /// A published row, a paper, "fitted: ..." with the rows, or "assumed: ..." with the reason.
     pub source: String,
 }
 
 impl Price {
+    /// The lower end of what it may be, in nanoseconds.
+    pub fn low(&self) -> f64 {
+        self.low_ns.unwrap_or(self.ns)
+    }
+
+    /// The upper end.
+    pub fn high(&self) -> f64 {
+        self.high_ns.unwrap_or(self.ns)
+    }
+
     /// Whether it is a time with a source, for the price called `key`.
     pub(crate) fn check(&self, key: &'static str) -> Result<(), ProfileError> {
         let value = |why| ProfileError::Value { key, why };
-        if !self.ns.is_finite() || self.ns < 0.0 {
-            return Err(value(format!("{} ns is not a time", self.ns)));
+        for ns in [self.ns, self.low(), self.high()] {
+            if !ns.is_finite() || ns < 0.0 {
+                return Err(value(format!("{ns} ns is not a time")));
+            }
+            if ns > LONGEST_NS {
+                return Err(value(format!("{ns} ns is longer than a second")));
+            }
+        }
+        if self.low() > self.ns || self.ns > self.high() {
+            let (low, high) = (self.low(), self.high());
+            return Err(value(format!("{} ns is not from {low} to {high}", self.ns)));
         }
         if self.source.trim().is_empty() {
             return Err(value("a price needs its source".to_owned()));

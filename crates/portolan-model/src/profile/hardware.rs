@@ -1,7 +1,7 @@
 //! The parts of a profile that describe hardware, as they are written in its file.
 
 use portolan::addr::PageSize;
-use portolan::dma::{DeviceTlb, TrapCost, Trust};
+use portolan::dma::{DeviceTlb, Shadowing, TrapCost, Trust};
 use portolan::inval::{
     Caching, Capabilities, LeafOnly, PageForm, Preference, Quirks, RangeForm, WalkFlush, Walker,
     WriteBuffer,
@@ -178,6 +178,7 @@ words!(WriteBufferWord => WriteBuffer { Absent, MustFlush });
 words!(WalkFlushWord => WalkFlush { ByAddress, ByContext });
 words!(ExitsWord => TrapCost { None, Expensive });
 words!(DeviceTlbWord => DeviceTlb { Absent, Present });
+words!(ShadowingWord => Shadowing { None, CachingMode, WriteProtection, Requests });
 words!(TrustWord => Trust { Trusted, Untrusted });
 words!(PreferenceWord => Preference { Fewest, ByPage, ByRange, ByContext });
 
@@ -247,9 +248,9 @@ impl From<QuirksFile> for Quirks {
 /// What a default policy depends on beside the unit's invalidation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Whether the unit reports caching mode. First-stage tables are not shadowed all the same, so
-    /// that [`Capabilities::caching`] may say less.
-    pub caching_mode: Caching,
+    /// How a hypervisor follows tables. Under caching mode first-stage tables are not shadowed all
+    /// the same, so that [`Capabilities::caching`] may say less.
+    pub shadowing: Shadowing,
     /// What an invalidation costs beside the unit's work.
     pub exits: TrapCost,
     /// Whether devices keep translations.
@@ -261,7 +262,7 @@ pub struct Surroundings {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SurroundingsFile {
-    caching_mode: Option<CachingWord>,
+    shadowing: Option<ShadowingWord>,
     exits: Option<ExitsWord>,
     device_tlb: Option<DeviceTlbWord>,
     trust: Option<TrustWord>,
@@ -269,10 +270,9 @@ pub(super) struct SurroundingsFile {
 
 impl SurroundingsFile {
     /// What is not said: bare metal, and devices that are trusted and cache nothing.
-    pub(super) fn beside(self, capabilities: &Capabilities) -> Surroundings {
-        let caching = capabilities.caching;
+    pub(super) fn filled(self) -> Surroundings {
         Surroundings {
-            caching_mode: self.caching_mode.map_or(caching, Into::into),
+            shadowing: self.shadowing.map_or(Shadowing::None, Into::into),
             exits: self.exits.map_or(TrapCost::None, Into::into),
             device_tlb: self.device_tlb.map_or(DeviceTlb::Absent, Into::into),
             trust: self.trust.map_or(Trust::Trusted, Into::into),

@@ -5,6 +5,7 @@
 
 mod event;
 mod hardware;
+mod sense;
 #[cfg(test)]
 mod tests;
 mod workload;
@@ -148,16 +149,15 @@ impl Profile {
             .iter()
             .try_for_each(SubmissionTable::check)?;
         file.workload.iter().try_for_each(Workload::check)?;
-        let capabilities = file.capabilities.into();
-        Ok(Self {
+        let profile = Self {
             name: file.name,
             title: file.title,
             stands_for: file.stands_for,
             cpus: file.cpus,
             context: file.context,
             format: file.format.check()?,
-            capabilities,
-            surroundings: file.surroundings.beside(&capabilities),
+            capabilities: file.capabilities.into(),
+            surroundings: file.surroundings.filled(),
             quirks: file.quirks.into(),
             queue: file.queue.check()?,
             caches: file.caches,
@@ -165,7 +165,14 @@ impl Profile {
             sharing: file.sharing,
             submission: file.submission,
             workload: file.workload,
-        })
+        };
+        sense::check(&profile)?;
+        Ok(profile)
+    }
+
+    /// What in the profile is unlikely though not impossible, a sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        sense::warnings(self)
     }
 
     /// The profiles that come with the program, in a fixed order.

@@ -118,6 +118,18 @@ fn values_without_sense_are_errors() {
         ("depth = 1", "depth = 0", "queue.depth"),
         ("ns = 500.0", "ns = -1.0", "sync"),
         ("ns = 500.0", "ns = nan", "sync"),
+        ("ns = 500.0", "ns = 2e9", "sync"),
+        ("ns = 500.0", "ns = 500.0\nlow_ns = 600.0", "sync"),
+        ("ns = 500.0", "ns = 500.0\nhigh_ns = 400.0", "sync"),
+        ("ns = 500.0", "ns = 500.0\nhigh_ns = inf", "sync"),
+        ("deadline_ns = 1_000_000_000", "deadline_ns = 400", "sync"),
+        ("[prices.cmd_page]", "[prices.cmd_range]", "cmd_page"),
+        (
+            "form = \"absent\"",
+            "form = \"power-of-two\", max_lg2_pages = 9",
+            "cmd_range",
+        ),
+        ("page = \"granule\"", "page = \"absent\"", "cmd_page"),
         ("input_lg2 = 39", "input_lg2 = 60", "format"),
         (
             "entries = 512, ways = 4",
@@ -149,6 +161,88 @@ fn values_without_sense_are_errors() {
     }
     assert!(Profile::from_toml("").is_err());
     assert!(Profile::from_toml("\u{0}\u{1}").is_err());
+}
+
+/// The text of a builtin profile.
+fn text_of(name: &str) -> &'static str {
+    BUILTIN.iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+#[test]
+fn facts_that_contradict_each_other_are_refused() {
+    let second = "caching = \"present-only\"";
+    for (machine, from, to, key) in [
+        // Caching mode with no hypervisor, said in each of the places that can.
+        (
+            "xeon-vtd",
+            second,
+            "caching = \"not-present-too\"",
+            "surroundings.shadowing",
+        ),
+        (
+            "xeon-vtd",
+            "[quirks]",
+            "[quirks]\n[surroundings]\nshadowing = \"caching-mode\"",
+            "surroundings.shadowing",
+        ),
+        (
+            "spr-vm",
+            "exits = \"expensive\"",
+            "exits = \"none\"",
+            "surroundings.exits",
+        ),
+        (
+            "xeon-vtd",
+            "[quirks]",
+            "[quirks]\n[surroundings]\nshadowing = \"write-protection\"",
+            "surroundings.exits",
+        ),
+        (
+            "spr-vm",
+            second,
+            "caching = \"not-present-too\"",
+            "capabilities.caching",
+        ),
+    ] {
+        let text = text_of(machine).replacen(from, to, 1);
+        assert_ne!(text, text_of(machine), "{from}");
+        match Profile::from_toml(&text) {
+            Err(ProfileError::Value { key: found, .. }) => assert_eq!(found, key, "{to}"),
+            other => panic!("{machine}, {to}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_unlikely_is_warned_of_and_no_builtin_profile_is() {
+    for profile in Profile::builtin().unwrap() {
+        assert_eq!(profile.warnings(), [""; 0]);
+    }
+    // The time of a whole machine as that of the CPU that waits.
+    let guest = text_of("spr-vm");
+    let sync = guest.find("[prices.sync]").unwrap();
+    let cheap = |text: &str, key: &str| {
+        let at = text.find(key).unwrap() + key.len() + 1;
+        let end = at + text[at..].find("\n\n").unwrap();
+        format!(
+            "{}ns = 35.0\nsource = \"assumed: here\"{}",
+            &text[..at],
+            &text[end..]
+        )
+    };
+    assert!(sync > 0);
+    let text = cheap(&cheap(guest, "[prices.sync]"), "[prices.cmd_range]");
+    let warned = Profile::from_toml(&text).unwrap().warnings();
+    assert!(
+        warned.len() == 1 && warned[0].contains("bare metal"),
+        "{warned:?}"
+    );
+    let text = sm8150().replacen("ns = 1.484", "ns = 900.0", 1);
+    let warned = Profile::from_toml(&text).unwrap().warnings();
+    assert!(
+        warned.len() == 1 && warned[0].contains("in a run"),
+        "{warned:?}"
+    );
 }
 
 #[test]

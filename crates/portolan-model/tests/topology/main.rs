@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use portolan::addr::{Iova, PageSize, PciFunction, PhysAddr, PhysRange, Segment, StreamId};
-use portolan::dma::{Buffer, Device, Direction, Mapping, Pieces, Policy, PolicyPreference, Trust};
-use portolan::iommu::{Stage, TrapCost};
+use portolan::dma::{
+    Buffer, Buffers, Device, Direction, DmaSpace, Mapping, Pieces, Policy, PolicyPreference,
+    SpaceOptions, Trust,
+};
+use portolan::iommu::{Shadowing, Stage, TrapCost};
 use portolan::platform::Platform;
 use portolan_hw::topology::{
     DeviceOptions, EnableError, Iommus, OpenError, Options, Topology, TopologyError,
@@ -207,6 +210,34 @@ fn a_virtual_unit_with_first_stage_tables_may_be_lazy_and_one_without_may_not() 
     assert_eq!(legacy, (Stage::Second, TrapCost::Expensive, Policy::Strict));
     let found = lazy(vtd(VtdIdentification::scalable().caching_mode()));
     assert_eq!(found, (Stage::First, TrapCost::Expensive, Policy::Lazy));
+    // Who makes a space without asking for a policy is not lazy there either.
+    let space = |machine: Machine<VtdRegisters>| {
+        let iommus = opened(machine.clone(), &dmar(REGISTERS));
+        let domain = iommus.units()[0].clone().new_domain().expect("a domain");
+        let mut options = SpaceOptions::default();
+        options.policy = Policy::Lazy;
+        let space = DmaSpace::new(domain, machine, &options).expect("a space");
+        (space.policy(), space.lazy_refused().is_some())
+    };
+    let caching = VtdIdentification::default().caching_mode();
+    assert_eq!(space(vtd(caching)), (Policy::Strict, true));
+    assert_eq!(
+        space(vtd(VtdIdentification::scalable().caching_mode())),
+        (Policy::Lazy, false)
+    );
+    // What no register says, the embedder does.
+    let iommus = opened(vtd(VtdIdentification::default()), &dmar(REGISTERS));
+    let mut options = kept();
+    options.buffers = Buffers::Kept;
+    options.preference = PolicyPreference::Lazy;
+    options.space.shadowing = Shadowing::WriteProtection;
+    let decision = iommus.decide(&*iommus.units()[0], &options);
+    assert_eq!(decision.policy, Policy::Strict);
+    assert!(
+        decision.reason.contains("write-protects"),
+        "{}",
+        decision.reason
+    );
     // On the machine itself the second stage is as good, and the tables have larger pages.
     let own = lazy(vtd(VtdIdentification::scalable()));
     assert_eq!(own, (Stage::Second, TrapCost::None, Policy::Lazy));

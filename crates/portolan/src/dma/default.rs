@@ -6,8 +6,7 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use super::{Policy, Trust};
-use crate::inval::Caching;
-use crate::iommu::{Stage, TrapCost};
+use crate::iommu::{Shadowing, Stage, TrapCost};
 
 /// Whether a device keeps translations of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,8 +44,8 @@ pub struct PolicyInputs {
     pub trust: Trust,
     /// Which tables.
     pub stage: Stage,
-    /// Whether absence is cached: under a virtual IOMMU, whether the hypervisor shadows tables.
-    pub caching: Caching,
+    /// How a hypervisor follows what is mapped; what of it does not hold for `stage` is left out.
+    pub shadowing: Shadowing,
     /// Whether the device caches.
     pub device_tlb: DeviceTlb,
     /// What an invalidation costs.
@@ -68,12 +67,10 @@ pub struct Decision {
 
 /// The policy for `facts`.
 ///
-/// Lazy is never chosen where it would leave a window to a device that is not trusted, nor where
-/// second-stage tables are shadowed: there every mapping is a notification already, and the whole
-/// context, which a flush queue invalidates, is what a hypervisor takes longest to follow.
+/// Lazy is never chosen where it would leave a window to a device that is not trusted, nor where a
+/// hypervisor follows what is mapped ([`Shadowing`]): it is told of every unmap anyway, or the whole
+/// context, which a flush queue invalidates, is what it takes longest to follow.
 pub const fn default_policy(facts: &PolicyInputs) -> Decision {
-    let shadowed =
-        matches!(facts.caching, Caching::NotPresentToo) && matches!(facts.stage, Stage::Second);
     let (policy, reason) = match (facts.buffers, facts.trust, facts.wish) {
         (Buffers::Owned, _, PolicyPreference::None | PolicyPreference::Lazy) => (
             Policy::Deferred,
@@ -89,67 +86,99 @@ pub const fn default_policy(facts: &PolicyInputs) -> Decision {
             "The device is not trusted and the driver may reuse a buffer at once: any window \
              would be open to an attack.",
         ),
-        (Buffers::Kept, Trust::Trusted, _) if shadowed => (
-            Policy::Strict,
-            "Caching mode with second-stage tables: the hypervisor shadows them, has to be told \
-             of every mapping anyway, and would have to follow the whole context at each flush.",
-        ),
-        (Buffers::Kept, Trust::Trusted, PolicyPreference::Lazy) => match facts.caching {
-            Caching::NotPresentToo => (
-                Policy::Lazy,
-                "Lazy was asked for, and caching mode does not forbid it: first-stage tables are \
-                 walked by the hardware and not shadowed.",
-            ),
-            Caching::PresentOnly => (
-                Policy::Lazy,
-                "Lazy was asked for, the device is trusted, and nothing shadows the tables.",
-            ),
-        },
-        (Buffers::Kept, Trust::Trusted, PolicyPreference::None) => {
-            match (facts.exits, facts.device_tlb) {
-                (TrapCost::Expensive, _) => (
-                    Policy::Lazy,
-                    "Each invalidation is an exit to the hypervisor, the device is trusted, and the \
-                 tables are not shadowed: one exit for many unmaps, within the bounds.",
-                ),
-                (TrapCost::None, DeviceTlb::Present) => (
-                    Policy::Strict,
-                    "The device keeps translations of its own, which a window would leave to it for \
-                 as long as it likes: strict, and one sync covers both caches.",
-                ),
-                (TrapCost::None, DeviceTlb::Absent) => (
-                    Policy::Strict,
-                    "Invalidations go straight to the hardware and can be combined between CPUs: \
-                 safety costs little here. Lazy can be asked for.",
-                ),
+        (Buffers::Kept, Trust::Trusted, wish) => {
+            match (lazy_forbidden(facts.shadowing, facts.stage), wish) {
+                (Some(reason), _) => (Policy::Strict, reason),
+                (None, PolicyPreference::Lazy) => (Policy::Lazy, lazy_allowed(facts.shadowing)),
+                (None, _) => unasked(facts.exits, facts.device_tlb),
             }
         }
     };
     Decision { policy, reason }
 }
 
+/// Why unmaps must not be put off where a hypervisor follows what is mapped; `None` where they may.
+pub(super) const fn lazy_forbidden(shadowing: Shadowing, stage: Stage) -> Option<&'static str> {
+    match shadowing.of(stage) {
+        Shadowing::None => None,
+        Shadowing::CachingMode => Some(
+            "Caching mode with second-stage tables: the hypervisor shadows them, has to be told \
+             of every mapping anyway, and would have to follow the whole context at each flush.",
+        ),
+        Shadowing::WriteProtection => Some(
+            "The hypervisor write-protects the tables: each entry that is cleared is an exit \
+             already, and a flush of the whole context would have it compare all of them.",
+        ),
+        Shadowing::Requests => Some(
+            "Each unmap is a request to the hypervisor, which has the tables: there is no \
+             invalidation that could be put off or shared.",
+        ),
+    }
+}
+
+const fn lazy_allowed(shadowing: Shadowing) -> &'static str {
+    match shadowing {
+        Shadowing::None => {
+            "Lazy was asked for, the device is trusted, and nothing shadows the tables."
+        }
+        _ => {
+            "Lazy was asked for, and caching mode does not forbid it: first-stage tables are \
+             walked by the hardware and not shadowed."
+        }
+    }
+}
+
+/// Of a trusted device whose driver keeps its buffers, where nobody asked for a policy.
+const fn unasked(exits: TrapCost, device_tlb: DeviceTlb) -> (Policy, &'static str) {
+    match (exits, device_tlb) {
+        (TrapCost::Expensive, _) => (
+            Policy::Lazy,
+            "Each invalidation is an exit to the hypervisor, the device is trusted, and the \
+                 tables are not shadowed: one exit for many unmaps, within the bounds.",
+        ),
+        (TrapCost::None, DeviceTlb::Present) => (
+            Policy::Strict,
+            "The device keeps translations of its own, which a window would leave to it for \
+                 as long as it likes: strict, and one sync covers both caches.",
+        ),
+        (TrapCost::None, DeviceTlb::Absent) => (
+            Policy::Strict,
+            "Nobody asked for a window, and invalidations go straight to the hardware, where \
+                 CPUs can combine theirs. What they cost all the same, lazy would save if asked for.",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     const LINUX: PolicyInputs = PolicyInputs {
         trust: Trust::Trusted,
         stage: Stage::Second,
-        caching: Caching::PresentOnly,
+        shadowing: Shadowing::None,
         device_tlb: DeviceTlb::Absent,
         exits: TrapCost::None,
         buffers: Buffers::Kept,
         wish: PolicyPreference::Lazy,
     };
 
+    const SHADOWINGS: [Shadowing; 4] = [
+        Shadowing::None,
+        Shadowing::CachingMode,
+        Shadowing::WriteProtection,
+        Shadowing::Requests,
+    ];
+
     fn all() -> impl Iterator<Item = PolicyInputs> {
-        let bits = 0..(1u32 << 6) * 3;
+        let bits = 0..(1u32 << 7) * 3;
         bits.map(|n| {
             let bit = |i: u32| n >> i & 1 != 0;
             PolicyInputs {
                 trust: [Trust::Trusted, Trust::Untrusted][usize::from(bit(0))],
                 stage: [Stage::First, Stage::Second][usize::from(bit(1))],
-                caching: [Caching::PresentOnly, Caching::NotPresentToo][usize::from(bit(2))],
+                shadowing: SHADOWINGS[usize::from(bit(2)) + 2 * usize::from(bit(6))],
                 device_tlb: [DeviceTlb::Absent, DeviceTlb::Present][usize::from(bit(3))],
                 exits: [TrapCost::None, TrapCost::Expensive][usize::from(bit(4))],
                 buffers: [Buffers::Owned, Buffers::Kept][usize::from(bit(5))],
@@ -157,7 +186,7 @@ mod tests {
                     PolicyPreference::None,
                     PolicyPreference::Strict,
                     PolicyPreference::Lazy,
-                ][(n >> 6) as usize],
+                ][(n >> 7) as usize],
             }
         })
     }
@@ -170,23 +199,34 @@ mod tests {
                 assert_eq!(facts.trust, Trust::Trusted);
                 assert_eq!(facts.buffers, Buffers::Kept);
                 assert_ne!(facts.wish, PolicyPreference::Strict);
-                let shadowed =
-                    (facts.stage, facts.caching) == (Stage::Second, Caching::NotPresentToo);
-                assert!(!shadowed);
+                assert_eq!(facts.shadowing.of(facts.stage), Shadowing::None);
             }
             assert!(decision.reason.ends_with('.'));
         }
     }
 
     #[test]
+    fn each_way_of_following_has_a_reason_of_its_own() {
+        let mut reasons: Vec<_> = SHADOWINGS
+            .map(|shadowing| default_policy(&PolicyInputs { shadowing, ..LINUX }))
+            .map(|decision| decision.reason)
+            .to_vec();
+        assert!(reasons[1].contains("Caching mode") && reasons[2].contains("write-protects"));
+        assert!(reasons[3].contains("request") && !reasons[3].contains("aching mode"));
+        reasons.sort_unstable();
+        reasons.dedup();
+        assert_eq!(reasons.len(), SHADOWINGS.len());
+    }
+
+    #[test]
     fn caching_mode_forces_strict_only_where_tables_are_shadowed() {
         let policy = |facts| default_policy(&facts).policy;
-        let caching = Caching::NotPresentToo;
+        let shadowing = Shadowing::CachingMode;
         assert_eq!(policy(LINUX), Policy::Lazy);
-        assert_eq!(policy(PolicyInputs { caching, ..LINUX }), Policy::Strict);
+        assert_eq!(policy(PolicyInputs { shadowing, ..LINUX }), Policy::Strict);
         let stage = Stage::First;
         let first = PolicyInputs {
-            caching,
+            shadowing,
             stage,
             ..LINUX
         };

@@ -44,7 +44,7 @@ mod space;
 mod streams;
 mod trace;
 
-pub use crate::iommu::{Stage, TrapCost};
+pub use crate::iommu::{Shadowing, Stage, TrapCost};
 pub use crate::platform::contract::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};

@@ -3,6 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
+use super::default::lazy_forbidden;
 use super::error::{MapError, SpaceError, UnmapError};
 use super::flush_queue::{Bounds, FlushQueue};
 use super::layout::Layout;
@@ -15,7 +16,7 @@ use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::Gather;
-use crate::iommu::{BoundDomain, Domain, IommuError};
+use crate::iommu::{BoundDomain, Domain, IommuError, Shadowing, Stage};
 use crate::iova::{FreeError, IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::contract::{Buffer, MemoryKind, Unowned};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
@@ -35,8 +36,12 @@ use crate::table::Access;
 pub struct SpaceOptions {
     /// The addresses to give out; those that the domain cannot translate are left out.
     pub window: IovaRange,
-    /// When unmaps are invalidated.
+    /// When unmaps are invalidated. Lazy is not accepted where a hypervisor follows what is mapped:
+    /// the space is strict then, and says why ([`DmaSpace::lazy_refused`]).
     pub policy: Policy,
+    /// What is known of the hypervisor beside what the domain says of itself
+    /// ([`Domain::shadowing`]): no register tells that tables are write-protected.
+    pub shadowing: Shadowing,
     /// How much may wait for its invalidation, in each CPU's queue.
     pub bounds: Bounds,
     /// How long one CPU waits for another's flush before it says that it is busy. At least the
@@ -57,6 +62,7 @@ impl Default for SpaceOptions {
         Self {
             window: window.unwrap_or(IovaRange::page(Iova::new(0), PageSize::of_lg2(63))),
             policy: Policy::default(),
+            shadowing: Shadowing::None,
             bounds: Bounds::default(),
             turn_timeout: Nanos::from_millis(2000),
             keep_tables: 256,
@@ -128,6 +134,7 @@ pub struct DmaSpace<P: Cpus + Clone> {
     pub(super) iova: IovaSpace<P>,
     pub(super) pending: FlushQueue<P>,
     pub(super) policy: Policy,
+    lazy_refused: Option<&'static str>,
     granule: PageSize,
     write_only: Access,
     read_only: Access,
@@ -157,13 +164,15 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
         let pending = FlushQueue::new(&cpus, options.bounds, options.turn_timeout, granule);
         domain.keep_empty_tables(options.keep_tables);
+        let (policy, lazy_refused) = accepted(options, domain.shadowing());
         Ok(Self {
             write_only: grants(Access::WRITE)?,
             read_only: grants(Access::READ)?,
             maps_owe: maps_owe(&*domain, window),
             iova: IovaSpace::new(cpus.clone(), window, granule, options.iova)?,
             pending: pending.map_err(|_| SpaceError::Memory)?,
-            policy: options.policy,
+            policy,
+            lazy_refused,
             granule,
             id: domain.id(),
             broken: SharedWord::new(0),
@@ -182,6 +191,13 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// *Context.* Interrupt.
     pub fn policy(&self) -> Policy {
         self.policy
+    }
+
+    /// Why the space is strict although lazy was asked for; `None` if it is as was asked.
+    ///
+    /// *Context.* Interrupt.
+    pub fn lazy_refused(&self) -> Option<&'static str> {
+        self.lazy_refused
     }
 
     /// The smallest page.
@@ -557,6 +573,20 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         } else {
             Err(UnmapError::OtherSpace)
         }
+    }
+}
+
+/// The policy of `options` for a domain that is followed as `shadowing` says, and why lazy is refused.
+fn accepted(options: &SpaceOptions, shadowing: Shadowing) -> (Policy, Option<&'static str>) {
+    let shadowing = match shadowing {
+        Shadowing::None => options.shadowing,
+        told => told,
+    };
+    // The domain has left out what does not hold for its stage.
+    let refused = lazy_forbidden(shadowing, Stage::Second);
+    match (options.policy, refused) {
+        (Policy::Lazy, Some(reason)) => (Policy::Strict, Some(reason)),
+        (policy, _) => (policy, None),
     }
 }
 

@@ -28,7 +28,7 @@ pub use paged::{PagedDomain, TagPool};
 pub use reserved::{NotDisjoint, ReservedKind, ReservedRegion, disjoint};
 
 use crate::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, PhysRange, StreamId, TableId};
-use crate::inval::{Caching, Gather, SyncError, WrongTable};
+use crate::inval::{Gather, SyncError, WrongTable};
 use crate::table::{Access, SplitError, Translation, UnmapError};
 use alloc::sync::Arc;
 
@@ -152,6 +152,12 @@ pub trait Domain: Send + Sync {
     /// Domains without tables have nothing to keep.
     fn keep_empty_tables(&self, _pages: usize) {}
 
+    /// How a hypervisor follows what this domain maps. Where one does, unmaps must not be put off
+    /// ([`Policy::Lazy`](crate::dma::Policy::Lazy)).
+    fn shadowing(&self) -> Shadowing {
+        Shadowing::None
+    }
+
     /// What an address translates to now.
     fn translate(&self, iova: Iova) -> Option<Translation>;
 }
@@ -267,6 +273,33 @@ pub enum RecoverableFaults {
     Present,
 }
 
+/// How a hypervisor learns what is mapped for a device, if it has to.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Shadowing {
+    /// It need not: the hardware walks the tables that the driver writes.
+    None,
+    /// By invalidations: the virtual unit has caching mode, so that each map and each unmap is told.
+    /// First-stage tables are walked by the hardware all the same, and are not shadowed.
+    CachingMode,
+    /// By the entries: their pages are write-protected, and each write is an exit. No register says
+    /// so; who knows the hypervisor does.
+    WriteProtection,
+    /// There are no tables: each map and each unmap is a request to the hypervisor (virtio-iommu).
+    Requests,
+}
+
+impl Shadowing {
+    /// What of it holds for tables of `stage`.
+    pub const fn of(self, stage: Stage) -> Self {
+        match (self, stage) {
+            (Self::CachingMode, Stage::First) => Self::None,
+            (other, _) => other,
+        }
+    }
+}
+
 /// What of a unit decides how its unmaps are best invalidated.
 ///
 /// *Context.* Interrupt: a value.
@@ -274,9 +307,8 @@ pub enum RecoverableFaults {
 pub struct Conditions {
     /// Which tables its new domains have.
     pub stage: Stage,
-    /// Whether it caches that something is not mapped: under a virtual IOMMU, whether a hypervisor
-    /// shadows its tables.
-    pub caching: Caching,
+    /// How a hypervisor follows the tables of such units, whatever their stage.
+    pub shadowing: Shadowing,
     /// What one invalidation costs beside the work of the unit.
     pub exits: TrapCost,
 }

@@ -3,7 +3,7 @@
 //! *Context.* Interrupt, where a method does not say otherwise: only `sync`, `split`, `unmap_part` and
 //! dropping a domain wait for hardware.
 
-use super::{Domain, DomainError, IommuError, SplitFailed, UnmapFailed};
+use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError,
@@ -47,6 +47,7 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
     context: InvalTag,
     caps: Capabilities,
     quirks: Quirks,
+    shadowing: Shadowing,
     queue: Q,
 }
 
@@ -65,8 +66,16 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
             context,
             caps,
             quirks,
+            shadowing: Shadowing::None,
             queue,
         }
+    }
+
+    /// The same domain, whose tables a hypervisor follows as `shadowing` says.
+    #[must_use]
+    pub fn shadowed(mut self, shadowing: Shadowing) -> Self {
+        self.shadowing = shadowing;
+        self
     }
 
     /// The page tables.
@@ -130,6 +139,10 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
 
     fn granule(&self) -> PageSize {
         F::GRANULE
+    }
+
+    fn shadowing(&self) -> Shadowing {
+        self.shadowing
     }
 
     fn grants(&self, access: Access) -> Option<Access> {

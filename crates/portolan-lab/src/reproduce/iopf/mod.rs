@@ -6,6 +6,7 @@
 //! engine from the two shortest runs that are not a single message (for a process, a single message
 //! and a hundred); a fault from the difference that faults made to one row (process) or two (guest).
 
+mod bounds;
 mod machine;
 mod pattern;
 mod rows;
@@ -25,6 +26,7 @@ use portolan_model::profile::{Event, Profile};
 
 use self::machine::{Counted, Machine};
 use self::pattern::Queues;
+use super::bounds::Evidence;
 use super::fit::non_negative;
 use super::published::{self, IopfKind, IopfPublished};
 use super::rows::{Check, FittedPrice, error_pct};
@@ -33,12 +35,6 @@ use crate::machines::MachineFormat;
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "kunpeng920";
 const MIB: f64 = 1_048_576.0;
-/// Faults may be off by so many per cent.
-const FAULTS_BOUND: f64 = 5.0;
-/// Predicted speeds of a process may be off by so many per cent.
-const SVA_BOUND: f64 = 5.0;
-/// Predicted speeds of a guest, from 1000 messages on.
-const VFIO_BOUND: f64 = 3.0;
 
 /// What the fit found, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
@@ -183,10 +179,10 @@ fn fit(kind: IopfKind, rows: &[(IopfPublished, Counted)]) -> Prices {
     }
 }
 
-fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 3] {
+fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 4] {
     let without = prices.without_ns(row);
     let with = without + prices.faults_ns(counted);
-    let figure = |variant, quantity, published: f64, computed: f64, fitted| IopfRow {
+    let figure = |variant, quantity, published: f64, computed: f64, fitted: bool| IopfRow {
         case: "encrypt",
         kind: row.kind.name(),
         variant,
@@ -198,6 +194,10 @@ fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 
         computed,
         error_pct: Some(error_pct(computed, published)),
         fitted,
+        evidence: match fitted {
+            true => Evidence::Fitted,
+            false => Evidence::Implied,
+        },
     };
     let speed = |ns| kb_s(row, ns);
     let faults = counted.faults as f64;
@@ -218,6 +218,13 @@ fn figures(row: &IopfPublished, counted: Counted, prices: &Prices) -> [IopfRow; 
             with_fitted,
         ),
         figure("with", "faults", row.faults, faults, fits_faults(row)),
+        {
+            let (published, lost) = (100.0 - row.kept_pct, 100.0 * (1.0 - without / with));
+            IopfRow {
+                error_pct: Some(lost - published),
+                ..figure("with", "loss_pct", published, lost, with_fitted)
+            }
+        },
     ]
 }
 
@@ -242,10 +249,11 @@ pub fn iopf() -> Result<IopfReproduction> {
         };
         figures(row, *counted, prices)
     });
-    let rows: Vec<IopfRow> = rows.collect();
+    let mut rows: Vec<IopfRow> = rows.collect();
     let windows = windows::compare(&profile)?;
-    let mut checks = checks(&rows);
-    checks.extend(windows::checks(&windows));
+    let bounds = bounds::bounds(&rows, &counted, [&vfio, &sva]);
+    bounds::judge(&mut rows, &bounds);
+    let mut checks = windows::checks(&windows);
     let own = [
         (Event::FaultCall, vfio.fault),
         (Event::FaultPage, vfio.page),
@@ -267,6 +275,7 @@ pub fn iopf() -> Result<IopfReproduction> {
         rows,
         prices: prices(&vfio, &sva),
         windows,
+        bounds,
         checks,
     })
 }
@@ -298,51 +307,5 @@ fn prices(vfio: &Prices, sva: &Prices) -> Vec<FittedPrice> {
             "rows of 1 and 100 messages",
         ),
         price("sva", "a fault, its page included", sva.fault, ONE),
-    ]
-}
-
-/// The largest error of the rows that `of` picks.
-fn bound(what: String, percent: f64, rows: &[IopfRow], of: impl Fn(&IopfRow) -> bool) -> Check {
-    let errors = rows
-        .iter()
-        .filter(|row| of(row))
-        .filter_map(|row| row.error_pct);
-    let worst = errors.fold(0.0, |worst: f64, error| worst.max(error.abs()));
-    Check {
-        what,
-        found: format!("the largest error is {worst:.1} %"),
-        holds: worst <= percent,
-    }
-}
-
-fn checks(rows: &[IopfRow]) -> Vec<Check> {
-    let faults = |row: &IopfRow| row.quantity == "faults";
-    let speed =
-        |row: &IopfRow, kind| row.kind == kind && row.quantity == "speed_kb_s" && !row.fitted;
-    vec![
-        bound(
-            format!("faults of all rows within {FAULTS_BOUND} %"),
-            FAULTS_BOUND,
-            rows,
-            faults,
-        ),
-        bound(
-            format!("faults of rows that the pattern was not chosen by within {FAULTS_BOUND} %"),
-            FAULTS_BOUND,
-            rows,
-            |row| faults(row) && !row.fitted,
-        ),
-        bound(
-            format!("predicted speeds of a process within {SVA_BOUND} %"),
-            SVA_BOUND,
-            rows,
-            |row| speed(row, "sva"),
-        ),
-        bound(
-            format!("predicted speeds of a guest, 1000 messages and more, within {VFIO_BOUND} %"),
-            VFIO_BOUND,
-            rows,
-            |row| speed(row, "vfio") && row.times >= 1000,
-        ),
     ]
 }

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::super::bounds::{Bound, Evidence};
 use super::super::rows::{Check, FittedPrice};
 
 /// A reproduction of the table of I/O page faults.
@@ -11,20 +12,24 @@ pub struct IopfReproduction {
     pub name: String,
     /// Name of the machine profile.
     pub machine: String,
-    /// Three rows for each published one: speed without faults and with, and their number.
+    /// Four rows for each published one: speed without faults and with, their number, and what of the
+    /// speed they cost.
     pub rows: Vec<IopfRow>,
     /// The prices that the fit found, and on what.
     pub prices: Vec<FittedPrice>,
     /// Windows side by side.
     pub windows: Vec<WindowRow>,
-    /// What has to hold.
+    /// The bounds on what was not fitted, and what each would be worth without its mechanism.
+    pub bounds: Vec<Bound>,
+    /// What has to hold beside them.
     pub checks: Vec<Check>,
 }
 
 impl IopfReproduction {
     /// Whether all of it holds.
     pub fn holds(&self) -> bool {
-        self.checks.iter().all(|check| check.holds)
+        let bounds = self.bounds.iter().all(|bound| bound.holds);
+        bounds && self.checks.iter().all(|check| check.holds)
     }
 }
 
@@ -43,16 +48,18 @@ pub struct IopfRow {
     pub premap_pages: Option<u32>,
     /// Messages.
     pub times: u64,
-    /// `speed_kb_s` or `faults`.
+    /// `speed_kb_s`, `faults` or `loss_pct`.
     pub quantity: &'static str,
     /// As published.
     pub published: Option<f64>,
     /// Computed; faults are counted.
     pub computed: f64,
-    /// `computed` against `published`, in per cent.
+    /// `computed` against `published`, in per cent; for `loss_pct` the difference, in points.
     pub error_pct: Option<f64>,
     /// Whether something was fitted on it.
     pub fitted: bool,
+    /// What speaks for `computed`.
+    pub evidence: Evidence,
 }
 
 /// One workload under one window.

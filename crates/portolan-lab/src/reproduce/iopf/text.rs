@@ -2,6 +2,7 @@
 
 use super::pattern::{CONTROL_PAGES, DEPTH};
 use super::rows::{IopfReproduction, IopfRow};
+use crate::reproduce::bounds::Bound;
 use crate::reproduce::rows::Check;
 use portolan_cli::display::{bytes, grouped, table};
 
@@ -14,11 +15,12 @@ pub fn iopf_text(result: &IopfReproduction) -> String {
     out.push_str("\n\nWindows side by side\n\n");
     out.push_str(&windows(result));
     out.push_str("\n\n");
+    out.push_str(&Bound::table(&result.bounds));
     out + &Check::lines(&result.checks)
 }
 
 fn figures(result: &IopfReproduction) -> String {
-    let rows = result.rows.chunks(3).map(|figures| {
+    let rows = result.rows.chunks(4).map(|figures| {
         let first = figures.first();
         let mut cells = vec![
             first.map_or("", |row| row.kind).to_owned(),
@@ -30,20 +32,26 @@ fn figures(result: &IopfReproduction) -> String {
         cells
     });
     let mut header = vec!["kind", "message", "window", "times"];
-    for published in ["without: published", "with: published", "faults: published"] {
-        header.extend([published, "computed", "error %", ""]);
+    for (published, error) in [
+        ("without: published", "error %"),
+        ("with: published", "error %"),
+        ("faults: published", "error %"),
+        ("loss %: published", "points"),
+    ] {
+        header.extend([published, "computed", error, ""]);
     }
-    let numbers = [2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14];
+    let numbers = [2, 3, 4, 5, 6, 8, 9, 10, 12, 13, 14, 16, 17, 18];
     table(&header, &numbers, rows.collect())
 }
 
 fn remarks() -> String {
     format!(
-        "\n\nSpeeds in KB/s. f: fitted on; others are predicted, or counted.\n\
-         Faults are counted: two pairs of buffers, used in turn, and a guest's queues. Of those,\n\
+        "\n\nSpeeds in KB/s. f: fitted on, i: implied by what was, c: counted, p: predicted.\n\
+         Two pairs of buffers, used in turn, were inferred from the 1024 faults of a process, so those rows are \
+         implied.\nA guest's faults beyond 1024 are those of its queues. Of those,\n\
          {CONTROL_PAGES} pages of control memory were chosen by the row of one message, and queues \
          of {DEPTH} entries\nby the row of 5000.\n\
-         Single messages of a guest are far slower than predicted, with all memory pinned too: a \
+         Single messages of a guest are far slower than computed, with all memory pinned too: a \
          cold start,\nit seems. What else is in them was not published; they bound nothing.\n\n\
          Fitted prices\n\n"
     )
@@ -85,12 +93,15 @@ fn windows(result: &IopfReproduction) -> String {
 }
 
 fn cells_of(row: &IopfRow) -> [String; 4] {
-    let number = |value: f64| grouped(value.round().max(0.0) as u64);
+    let number = |value: f64| match row.quantity {
+        "loss_pct" => format!("{value:.1}"),
+        _ => grouped(value.round().max(0.0) as u64),
+    };
     [
         row.published.map_or("-".to_owned(), number),
         number(row.computed),
         row.error_pct
             .map_or(String::new(), |error| format!("{error:+.1}")),
-        if row.fitted { "f" } else { "" }.to_owned(),
+        row.evidence.word().chars().take(1).collect(),
     ]
 }

@@ -7,7 +7,7 @@
 //!
 //! Not modelled: the copies apart from other work, interrupts, CPUs other than those with jobs.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
@@ -60,6 +60,8 @@ pub struct Outcome {
     pub lock_waits: f64,
     /// Times that the pool was full.
     pub full: u64,
+    /// Pages of the pool that were in use at one time or another.
+    pub pool_pages: u64,
 }
 
 impl Outcome {
@@ -82,6 +84,8 @@ struct Guest<'l> {
     /// When the device is free, in nanoseconds.
     device_free: Mutex<f64>,
     sums: Mutex<Sums>,
+    /// Pages of the pool that were in use.
+    used: Mutex<HashSet<u64>>,
 }
 
 #[derive(Default)]
@@ -110,6 +114,7 @@ pub fn simulate(load: &Load) -> Result<Outcome> {
         cpus,
         device_free: Mutex::new(0.0),
         sums: Mutex::default(),
+        used: Mutex::default(),
     };
     let schedule = Schedule::of_seed(load.seed);
     let report = guest.cpus.run(&schedule, |cpu| {
@@ -125,6 +130,8 @@ pub fn simulate(load: &Load) -> Result<Outcome> {
             Err(error) => sums.failure = Some(error),
         }
     })?;
+    let used = guest.used.into_inner();
+    let pool_pages = used.unwrap_or_else(PoisonError::into_inner).len() as u64;
     let sums = guest.sums.into_inner();
     let sums = sums.unwrap_or_else(PoisonError::into_inner);
     if let Some(error) = sums.failure {
@@ -136,6 +143,7 @@ pub fn simulate(load: &Load) -> Result<Outcome> {
         busy_pct: sums.busy_ns / window * 100.0,
         lock_waits: report.counters.lock_waits as f64 / sums.all.max(1) as f64,
         full: sums.full,
+        pool_pages,
     })
 }
 
@@ -170,6 +178,9 @@ impl Guest<'_> {
             }
             if flying.len() < depth {
                 if let Ok(slots) = self.pool.take(&need()) {
+                    let page = slots.data().start().get() / BLOCK;
+                    let used = self.used.lock();
+                    used.unwrap_or_else(PoisonError::into_inner).insert(page);
                     work();
                     flying.push_back((self.transfer(), slots));
                     continue;

@@ -4,6 +4,7 @@ use super::buffers::unowned;
 use super::rig::{Rig, Setup};
 use crate::addr::{PhysAddr, PhysRange};
 use crate::dma::{Bounds, Constraints, DmaRange, Policy};
+use crate::iommu::Shadowing;
 use crate::platform::Nanos;
 use crate::table::Access;
 
@@ -25,6 +26,43 @@ fn strict_pays_for_each_and_deferred_for_each_that_waits() {
             rig.space.unmap_range(range).unwrap();
         }
         assert_eq!((rig.syncs(), rig.space.waiting()), (10, (0, 0)));
+    }
+}
+
+/// A space that was asked to be lazy pays at once where a hypervisor follows what is mapped, and says why.
+#[test]
+fn lazy_is_not_accepted_where_a_hypervisor_follows_what_is_mapped() {
+    let shadowings = [
+        (Shadowing::None, None),
+        (Shadowing::CachingMode, Some("Caching mode")),
+        (Shadowing::WriteProtection, Some("write-protects")),
+        (Shadowing::Requests, Some("request")),
+    ];
+    for (shadowing, word) in shadowings {
+        let rig = Rig::new(&Setup {
+            policy: Policy::Lazy,
+            shadowing,
+            ..Setup::default()
+        });
+        let refused = rig.space.lazy_refused();
+        assert_eq!(refused.is_some(), word.is_some(), "{shadowing:?}");
+        assert!(refused.is_none_or(|reason| reason.contains(word.unwrap_or_default())));
+        let strict = shadowing != Shadowing::None;
+        assert_eq!(rig.space.policy() == Policy::Strict, strict);
+        let range = map(&rig, 1, 0x1000);
+        rig.space.unmap_range(range).unwrap();
+        assert_eq!(
+            (rig.syncs() == 1, rig.space.waiting().0 == 0),
+            (strict, strict)
+        );
+        // Nobody is refused what they did not ask for.
+        let deferred = Rig::new(&Setup {
+            policy: Policy::Deferred,
+            shadowing,
+            ..Setup::default()
+        });
+        assert_eq!(deferred.space.policy(), Policy::Deferred);
+        assert_eq!(deferred.space.lazy_refused(), None);
     }
 }
 

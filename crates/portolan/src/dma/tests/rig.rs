@@ -16,7 +16,7 @@ use crate::inval::{
 };
 use crate::iommu::{
     Attach, AttachError, Awaited, BoundDomain, FaultEvent, Iommu, IommuError, PagedDomain,
-    ReservedRegion, TagPool,
+    ReservedRegion, Shadowing, TagPool,
 };
 use crate::platform::{Nanos, SlabTables, TraceEvent, Tracer};
 use crate::table::PageTable;
@@ -215,6 +215,7 @@ pub(super) struct Setup {
     pub table_pages: u32,
     pub window: IovaRange,
     pub caching: Caching,
+    pub shadowing: Shadowing,
 }
 
 impl Default for Setup {
@@ -225,6 +226,7 @@ impl Default for Setup {
             table_pages: 64,
             window: range(0x10_0000, 0xffff_ffff),
             caching: Caching::PresentOnly,
+            shadowing: Shadowing::None,
         }
     }
 }
@@ -267,7 +269,8 @@ impl Rig {
         };
         let queue = Queue(hardware.clone());
         let context = InvalTag::new(1);
-        let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue);
+        let domain = PagedDomain::new(table, context, caps, Quirks::default(), queue)
+            .shadowed(setup.shadowing);
         let cpus = Machine::new(hardware.clone());
         let options = SpaceOptions {
             window: setup.window,

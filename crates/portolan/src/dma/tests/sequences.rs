@@ -15,6 +15,7 @@ use crate::dma::{
     NotMapped, NotUnmapped, OldMappings, Policy, Reservation, Trust, Unowned,
 };
 use crate::inval::Caching;
+use crate::iommu::Shadowing;
 use crate::platform::Nanos;
 use crate::table::Access;
 
@@ -153,6 +154,7 @@ impl Driver {
             table_pages: random.of(&[4, 6, 64]),
             window: range(FIRST, FIRST + (PAGES << 12) - 1),
             caching: random.of(&[Caching::PresentOnly, Caching::NotPresentToo]),
+            shadowing: Shadowing::None,
         };
         let rig = Rig::new(&setup);
         Self {

@@ -1,0 +1,163 @@
+//! `explain`, `replay` and `scale` say the same of each machine: one default, one price of an unmap,
+//! and no advice that speaks against the default.
+
+use portolan_lab::advice::Advice;
+use portolan_lab::replay::{self, Policy};
+use portolan_lab::trace::Reader;
+use portolan_lab::{explain, scale};
+use portolan_model::profile::Profile;
+
+/// Pages mapped, used and unmapped one after the other.
+fn pages(count: u64) -> String {
+    let line = |n: u64, event: &str, phys: &str| {
+        let at = 1.0 + n as f64 * 50e-6;
+        let dma = 0xfff0_0000u64 - (n / 2) * 0x1000;
+        format!(
+            " a-1 [000] ..... {at:.6}: {event}: 0000:00:01.0 dir=FROM_DEVICE dma_addr={dma:x} size=4096{phys} attrs=\n"
+        )
+    };
+    let each = |n| {
+        let phys = format!(" phys_addr={:x}", 0x10000 + n * 0x2000);
+        line(2 * n, "dma_map_page", &phys) + &line(2 * n + 1, "dma_unmap_page", "")
+    };
+    let events: String = (0..count).map(each).collect();
+    format!("# tracer: nop\n#\n{events}")
+}
+
+fn replayed(profile: &Profile) -> replay::ReplayReport {
+    let text: &'static str = pages(600).leak();
+    let mut reader = Reader::new(Box::new(text.as_bytes())).unwrap();
+    let policies = [Policy::StrictPage, Policy::StrictRange, Policy::Lazy];
+    replay::run(&mut reader, profile, &policies).unwrap()
+}
+
+/// What `scale` says, unless it refuses because the machine's costs of sharing are not known.
+fn scaled(profile: &Profile) -> Option<scale::Report> {
+    let options = scale::Options {
+        policies: vec![scale::Policy::Strict, scale::Policy::Lazy],
+        cpus: vec![1, 16],
+        seed: 1,
+        horizon_ms: 2,
+    };
+    match scale::run(profile, &options) {
+        Ok(report) => Some(report),
+        Err(error) => {
+            assert!(profile.workload().is_none(), "{error:#}");
+            assert!(error.to_string().contains(profile.name()), "{error:#}");
+            None
+        }
+    }
+}
+
+#[test]
+fn explain_replay_and_scale_never_contradict_each_other() {
+    let mut scaled_machines = 0;
+    for profile in Profile::builtin().unwrap() {
+        let name = profile.name();
+        let explained = explain::explain(std::slice::from_ref(&profile));
+        let machine = &explained.machines[0];
+        let said: &Advice = &machine.defaults;
+        let decided = |buffers: &str, wish: &str| {
+            let mut rows = machine.decisions.iter();
+            let row = rows.find(|row| (row.buffers, row.wish) == (buffers, wish));
+            row.unwrap().policy
+        };
+        assert_eq!(said.kept.policy, decided("kept", "none"), "{name}");
+        assert_eq!(said.owned.policy, decided("owned", "none"), "{name}");
+        let lazy = said.lazy_if_asked == "yes";
+        assert_eq!(lazy, decided("kept", "lazy") == "lazy", "{name}");
+
+        let report = replayed(&profile);
+        assert_eq!(&report.defaults, said, "{name}");
+        let text = replay::text(&report);
+        assert!(text.ends_with(&said.text()), "{name}: {text}");
+        let mut findings = report.findings.iter();
+        let advice = findings
+            .find(|line| line.starts_with("Lazy would save"))
+            .unwrap();
+        let is_default = said.kept.policy == "lazy";
+        assert_eq!(advice.contains("default"), is_default, "{name}: {advice}");
+        assert_eq!(advice.contains("refused"), !lazy, "{name}: {advice}");
+        assert!(
+            !(is_default && advice.contains("choose")),
+            "{name}: {advice}"
+        );
+        // A page unmapped costs in the replay what `explain` says.
+        let strict = &report.policies[1];
+        let unmap = said.unmap.as_ref().unwrap();
+        let waited = strict.time_us.invalidation + strict.time_us.sync_wait;
+        let each = 1000.0 * waited / strict.syncs as f64;
+        if profile.capabilities().walker == portolan::inval::Walker::Coherent
+            && profile.capabilities().caching == portolan::inval::Caching::PresentOnly
+        {
+            let off = each / unmap.invalidation_ns - 1.0;
+            assert!(off.abs() < 0.01, "{name}: {each} {unmap:?}");
+        }
+
+        if let Some(report) = scaled(&profile) {
+            scaled_machines += 1;
+            assert_eq!(&report.defaults, said, "{name}");
+            let rate = |policy, cpus| {
+                let mut rows = report.rows.iter();
+                let row = rows.find(|row| (row.policy, row.cpus) == (policy, cpus));
+                row.unwrap().operations_per_s
+            };
+            // One CPU alone has no fewer operations a second than the price of its unmaps leaves.
+            let work = profile.workload().unwrap().work.ns;
+            let alone = 1e9 / rate(scale::Policy::Strict, 1);
+            assert!(
+                alone > work.min(unmap.invalidation_ns),
+                "{name}: {alone} {unmap:?}"
+            );
+            // Where lazy is the default, it is because strict does not grow with the CPUs.
+            let gain = rate(scale::Policy::Lazy, 16) / rate(scale::Policy::Strict, 16);
+            assert!(!is_default || gain > 1.5, "{name}: {gain}");
+            assert!(scale::text(&report).ends_with(&said.text()), "{name}");
+        }
+    }
+    assert_eq!(scaled_machines, 2);
+}
+
+/// What people read of a machine does not call a cost little that another command shows to be large.
+#[test]
+fn no_reason_says_what_an_invalidation_costs() {
+    for row in explain::everything() {
+        for word in ["costs little", "cheap"] {
+            assert!(!row.reason.contains(word), "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_known_of_an_invalidation_is_a_range_in_every_command() {
+    let profile = Profile::by_name("spr-vm").unwrap();
+    let [low, high] = Advice::of(&profile)
+        .unmap
+        .unwrap()
+        .invalidation_range_ns
+        .unwrap();
+    assert!((low - 687.097).abs() < 1e-6 && (high - 7000.0).abs() < 1e-6);
+    let report = replayed(&profile);
+    for policy in &report.policies {
+        let [low, high] = policy.total_range_us.unwrap();
+        assert!(
+            low < policy.time_us.total && policy.time_us.total < high,
+            "{policy:?}"
+        );
+    }
+    let lazy = report
+        .findings
+        .iter()
+        .find(|line| line.starts_with("Lazy would save"))
+        .unwrap();
+    assert!(
+        lazy.contains(" to ") && lazy.contains("as far as the price"),
+        "{lazy}"
+    );
+    let bare = replayed(&Profile::by_name("xeon-vtd").unwrap());
+    assert!(
+        bare.policies
+            .iter()
+            .all(|policy| policy.total_range_us.is_none())
+    );
+}
