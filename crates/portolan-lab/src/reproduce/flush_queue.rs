@@ -308,29 +308,42 @@ pub fn flush_queue() -> Result<FlushQueue> {
             .to_owned(),
         bounds: Vec::new(),
         decisions: decisions(),
-        checks: vec![
-            Check {
-                what: "the profile has the price of an invalidation for the CPU that waits, with all of \
-                       its CPUs receiving, within a thousandth"
-                    .to_owned(),
-                found: format!(
-                    "{own:.1} ns and {} times {invalidation:.3} ns",
-                    profile.cpus()
-                ),
-                holds: (receivers(own) / f64::from(profile.cpus()) - 1.0).abs() <= 1e-3,
-            },
-            Check {
-                what: "its range begins with the price on bare metal".to_owned(),
-                found: format!("{:.1} ns and {literature_ns:.1} ns", range[0]),
-                holds: (range[0] / literature_ns - 1.0).abs() <= 1e-3 && range[1] > own,
-            },
-            Check {
-                what: "both prices are positive".to_owned(),
-                found: format!("{work:.1} ns and {invalidation:.1} ns"),
-                holds: work > 0.0 && invalidation > 0.0,
-            },
-        ],
+        checks: checks(
+            [work, invalidation],
+            [range[0], own, range[1]],
+            literature_ns,
+            profile.cpus(),
+        ),
     })
+}
+
+/// What has to hold of the work of a packet and its invalidation, of what one takes the CPU that waits (at
+/// least, as the profile says, at most), and of that on bare metal.
+fn checks(
+    [work, invalidation]: [f64; 2],
+    [low, own, high]: [f64; 3],
+    literature_ns: f64,
+    cpus: u32,
+) -> Vec<Check> {
+    vec![
+        Check {
+            what: "the profile has the price of an invalidation for the CPU that waits, with all of its CPUs \
+                   receiving, within a thousandth"
+                .to_owned(),
+            found: format!("{own:.1} ns and {cpus} times {invalidation:.3} ns"),
+            holds: (own / invalidation / f64::from(cpus) - 1.0).abs() <= 1e-3,
+        },
+        Check {
+            what: "its range begins with the price on bare metal".to_owned(),
+            found: format!("{low:.1} ns and {literature_ns:.1} ns"),
+            holds: (low / literature_ns - 1.0).abs() <= 1e-3 && high > own,
+        },
+        Check {
+            what: "both prices are positive".to_owned(),
+            found: format!("{work:.1} ns and {invalidation:.1} ns"),
+            holds: work > 0.0 && invalidation > 0.0,
+        },
+    ]
 }
 
 fn row(case: Case, counted: &Counted, computed: f64, published: Option<f64>) -> Throughput {

@@ -184,8 +184,9 @@ pub fn held_out_text(result: &HeldOut) -> String {
     ];
     format!(
         "{}\n\n{}\n\nNo price was fitted on these, and no bound is put on them: the prices are those of other machines \
-         than the\npublished ones. Where the error is large, the profile does not carry over: an entry written in a run has \
-         the price of an\ni7-12700, a device of the model touches each page once, and MediaTek's flush costs more than \
+         than the\npublished ones. Where the error is large, the profile does not carry over: an entry written in a \
+         run has the price of an\ni7-12700, a device of the model touches each page once, and MediaTek's flush \
+         costs more than \
          Tegra's.\n",
         result.name,
         table(&header, &[3, 4, 5, 6], rows.collect()),

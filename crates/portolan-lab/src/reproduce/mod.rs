@@ -53,42 +53,40 @@ pub fn range_flush() -> Result<Reproduction> {
     })
 }
 
+/// The cells of one row.
+fn cells(row: &Row) -> Vec<String> {
+    let size = display::bytes(row.size_bytes);
+    let published = match row.published_range {
+        Some([low, high]) => format!("{low:.0}..{high:.0}"),
+        None => row
+            .published
+            .map_or("-".to_owned(), |us| format!("{us:.3}")),
+    };
+    let word = row.evidence.word();
+    vec![
+        row.case.to_owned(),
+        row.size
+            .as_ref()
+            .map_or(size.clone(), |name| format!("{name} ({size})")),
+        row.variant.to_owned(),
+        published,
+        format!("{:.3}", row.computed),
+        row.error_pct
+            .map_or(String::new(), |error| format!("{error:+.1}")),
+        match row.computed_range {
+            Some(range) => format!("{word} ({:.1} to {:.1})", range.low, range.high),
+            None => word.to_owned(),
+        },
+        display::grouped(row.counts.page),
+        display::grouped(row.counts.range),
+        display::grouped(row.counts.context),
+        display::grouped(row.counts.sync),
+    ]
+}
+
 /// A reproduction as text.
 pub fn text(result: &Reproduction) -> String {
-    let mut rows = Vec::new();
-    for row in &result.rows {
-        let size = display::bytes(row.size_bytes);
-        let published = match row.published_range {
-            Some([low, high]) => format!("{low:.0}..{high:.0}"),
-            None => row
-                .published
-                .map_or("-".to_owned(), |us| format!("{us:.3}")),
-        };
-        rows.push(vec![
-            row.case.to_owned(),
-            row.size
-                .as_ref()
-                .map_or(size.clone(), |name| format!("{name} ({size})")),
-            row.variant.to_owned(),
-            published,
-            format!("{:.3}", row.computed),
-            row.error_pct
-                .map_or(String::new(), |error| format!("{error:+.1}")),
-            match row.computed_range {
-                Some(range) => format!(
-                    "{} ({:.1} to {:.1})",
-                    row.evidence.word(),
-                    range.low,
-                    range.high
-                ),
-                None => row.evidence.word().to_owned(),
-            },
-            display::grouped(row.counts.page),
-            display::grouped(row.counts.range),
-            display::grouped(row.counts.context),
-            display::grouped(row.counts.sync),
-        ]);
-    }
+    let rows = result.rows.iter().map(cells).collect();
     let header = [
         "case",
         "size",

@@ -18,7 +18,7 @@ use portolan_model::profile::{Event, Profile};
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::fit;
 use super::published::{self, RangeFlushSample};
-use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct};
+use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
 use crate::machines::own_quirks;
 use crate::measure::{Direction, Events, Variant, Way};
 
@@ -131,13 +131,7 @@ pub fn reproduce(
         }
     }
     let bounds = bounds(&rows)?;
-    for row in &mut rows {
-        row.evidence = match (row.published, row.fitted) {
-            (None, _) => Evidence::Computed,
-            (_, true) => Evidence::Fitted,
-            _ => evidence_of(&bounds, row),
-        };
-    }
+    judge(&mut rows, |row| times_of(row.case, row.variant), &bounds);
     let name = "range-flush".to_owned();
     Ok(Reproduction {
         name,
@@ -190,12 +184,6 @@ fn row(direction: Direction, run: &Run, us: &[f64], profile: &Profile) -> Result
 /// The name of the bound on one case and variant.
 fn times_of(case: &str, variant: &str) -> String {
     format!("{case} of 18M, {variant}: 17 to 19 MiB meets the samples")
-}
-
-fn evidence_of(bounds: &[Bound], row: &Row) -> Evidence {
-    let what = times_of(row.case, row.variant);
-    let bound = bounds.iter().find(|bound| bound.what == what);
-    bound.map_or(Evidence::Implied, |bound| bound.evidence)
 }
 
 /// By how much the interval from `first` to `last` misses that from `low` to `high`, in per cent of the

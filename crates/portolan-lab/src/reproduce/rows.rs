@@ -79,6 +79,18 @@ pub struct Ranged {
     pub over: &'static str,
 }
 
+/// Says of each row what speaks for it; `what` names the bound on a row that nothing was fitted on.
+pub(super) fn judge(rows: &mut [Row], what: impl Fn(&Row) -> String, bounds: &[Bound]) {
+    for row in rows {
+        let bound = || bounds.iter().find(|bound| bound.what == what(row));
+        row.evidence = match (row.published, row.fitted) {
+            (None, _) => Evidence::Computed,
+            (_, true) => Evidence::Fitted,
+            _ => bound().map_or(Evidence::Implied, |bound| bound.evidence),
+        };
+    }
+}
+
 /// One price that a fit found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FittedPrice {

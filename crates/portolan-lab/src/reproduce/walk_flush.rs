@@ -16,7 +16,7 @@ use portolan_model::profile::{Event, Profile};
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::fit;
 use super::published::{self, WalkFlushRow};
-use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct};
+use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
 use crate::machines::own_quirks;
 use crate::measure::{Direction, Events, Grouping, Variant, Way};
 
@@ -203,6 +203,10 @@ pub fn reproduce(
                 Variant::Portolan => ours(direction, &events, &us, profile)?,
                 _ => dot(&paid(direction, &events), &us),
             };
+            let computed_range = match variant {
+                Variant::Portolan => Some(own_range(direction, &events, &us, profile)?),
+                _ => None,
+            };
             rows.push(Row {
                 case: direction.name(),
                 variant: variant.name(),
@@ -212,10 +216,7 @@ pub fn reproduce(
                 published,
                 published_range: None,
                 computed,
-                computed_range: match variant {
-                    Variant::Portolan => Some(own_range(direction, &events, &us, profile)?),
-                    _ => None,
-                },
+                computed_range,
                 error_pct: published.map(|p| error_pct(computed, p)),
                 fitted: published.is_some() && size_bytes <= FITTED_UP_TO,
                 evidence: Evidence::Computed,
@@ -225,16 +226,9 @@ pub fn reproduce(
         }
     }
     let bounds = bounds(&rows, table_span);
-    for row in &mut rows {
-        row.evidence = match (row.published, row.fitted) {
-            (None, _) => Evidence::Computed,
-            (_, true) => Evidence::Fitted,
-            _ => evidence_of(&bounds, row),
-        };
-    }
-    let name = "walk-flush".to_owned();
+    judge(&mut rows, |row| times_of(row.case, row.variant), &bounds);
     Ok(Reproduction {
-        name,
+        name: "walk-flush".to_owned(),
         machine: profile.name().to_owned(),
         rows,
         prices,
@@ -246,12 +240,6 @@ pub fn reproduce(
 /// The name of the bound on the times of one case and variant.
 fn times_of(case: &str, variant: &str) -> String {
     format!("{case} times of 16 to 32 MiB, {variant}")
-}
-
-fn evidence_of(bounds: &[Bound], row: &Row) -> Evidence {
-    let what = times_of(row.case, row.variant);
-    let bound = bounds.iter().find(|bound| bound.what == what);
-    bound.map_or(Evidence::Implied, |bound| bound.evidence)
 }
 
 /// A bound on the times of each case and variant, and one on the commands.

@@ -98,7 +98,7 @@ pub const fn default_policy(facts: &PolicyInputs) -> Decision {
 }
 
 /// Why unmaps must not be put off where a hypervisor follows what is mapped; `None` where they may.
-pub(super) const fn lazy_forbidden(shadowing: Shadowing, stage: Stage) -> Option<&'static str> {
+const fn lazy_forbidden(shadowing: Shadowing, stage: Stage) -> Option<&'static str> {
     match shadowing.of(stage) {
         Shadowing::None => None,
         Shadowing::CachingMode => Some(
@@ -113,6 +113,24 @@ pub(super) const fn lazy_forbidden(shadowing: Shadowing, stage: Stage) -> Option
             "Each unmap is a request to the hypervisor, which has the tables: there is no \
              invalidation that could be put off or shared.",
         ),
+    }
+}
+
+/// The policy that a space gets which was asked to have `policy`, and why lazy is refused: by what the
+/// `domain` says of itself, or else by what is `known` of the hypervisor.
+pub(super) const fn accepted(
+    policy: Policy,
+    known: Shadowing,
+    domain: Shadowing,
+) -> (Policy, Option<&'static str>) {
+    let shadowing = match domain {
+        Shadowing::None => known,
+        told => told,
+    };
+    // The domain has left out what does not hold for its stage.
+    match (policy, lazy_forbidden(shadowing, Stage::Second)) {
+        (Policy::Lazy, Some(reason)) => (Policy::Strict, Some(reason)),
+        (policy, _) => (policy, None),
     }
 }
 

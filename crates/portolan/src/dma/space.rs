@@ -3,7 +3,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use super::default::lazy_forbidden;
+use super::default::accepted;
 use super::error::{MapError, SpaceError, UnmapError};
 use super::flush_queue::{Bounds, FlushQueue};
 use super::layout::Layout;
@@ -16,7 +16,7 @@ use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::Gather;
-use crate::iommu::{BoundDomain, Domain, IommuError, Shadowing, Stage};
+use crate::iommu::{BoundDomain, Domain, IommuError, Shadowing};
 use crate::iova::{FreeError, IovaError, IovaOptions, IovaSpace, IovaStats, Request};
 use crate::platform::contract::{Buffer, MemoryKind, Unowned};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
@@ -164,7 +164,8 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         let grants = |access| domain.grants(access).ok_or(SpaceError::NoAccess);
         let pending = FlushQueue::new(&cpus, options.bounds, options.turn_timeout, granule);
         domain.keep_empty_tables(options.keep_tables);
-        let (policy, lazy_refused) = accepted(options, domain.shadowing());
+        let (policy, lazy_refused) =
+            accepted(options.policy, options.shadowing, domain.shadowing());
         Ok(Self {
             write_only: grants(Access::WRITE)?,
             read_only: grants(Access::READ)?,
@@ -573,20 +574,6 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         } else {
             Err(UnmapError::OtherSpace)
         }
-    }
-}
-
-/// The policy of `options` for a domain that is followed as `shadowing` says, and why lazy is refused.
-fn accepted(options: &SpaceOptions, shadowing: Shadowing) -> (Policy, Option<&'static str>) {
-    let shadowing = match shadowing {
-        Shadowing::None => options.shadowing,
-        told => told,
-    };
-    // The domain has left out what does not hold for its stage.
-    let refused = lazy_forbidden(shadowing, Stage::Second);
-    match (options.policy, refused) {
-        (Policy::Lazy, Some(reason)) => (Policy::Strict, Some(reason)),
-        (policy, _) => (policy, None),
     }
 }
 
