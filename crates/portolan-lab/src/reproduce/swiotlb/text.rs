@@ -65,12 +65,12 @@ pub fn swiotlb_text(result: &Swiotlb) -> String {
 const NOTE: &str = "\n\nComputed figures are the pools' own code on 8 virtual CPUs in virtual time. \
     The library's pool is given the work\nthat the optimized kernel does for a request, so the two \
     differ by what CPUs do to each other in the pool, and by\nnothing else. Lock waits are by \
-    request; pool pages are those that were in use at one time or another.\nOf the three patches the areas \
-    decide the throughput. Bitmaps shorten what is done under a lock, which here is in\nthe fitted work, and the run that \
-    was freed \
-    last, first, keeps the pool's pages few, for caches that this model does not have.\nNo one work for each direction \
-    explains both kernels: nothing in the patches tells a read from a write, yet the optimized\nkernel's reads are \
-    faster by more than its writes are.\n\nFitted prices\n\n";
+    request; pool pages are those that were in use at one time or another.\nOf the three patches the \
+    areas decide the throughput. Bitmaps shorten what is done under a lock, which here is in\n\
+    the fitted work, and the run that was freed last, first, keeps the pool's pages few, for caches \
+    that this model does not have.\nNo one work for each direction explains both kernels: nothing in \
+    the patches tells a read from a write, yet the optimized\nkernel's reads are faster by more than \
+    its writes are.\n\nFitted prices\n\n";
 
 /// What was published and is not computed.
 fn not_modelled(result: &Swiotlb) -> String {
