@@ -81,6 +81,7 @@ fn run(before: u64, failures: u64, checks: Checks) -> u64 {
     let cpus = SpinCpus::new(2, Still, || CpuId::new(0));
     let all = IovaRange::from_len(Iova::new((1 << 32) - 0x80_0000), PAGES << 12);
     let options = IovaOptions {
+        front: 2,
         depot_magazines: 2,
         refill: 4,
         rounds: 8,

@@ -55,27 +55,40 @@ pub(super) struct Block {
     pub highest: u64,
 }
 
+/// The order of more than one granule. Apart, so that one granule is foretold and not computed.
+#[cold]
+fn order_of(granules_less_one: u64) -> u32 {
+    u64::BITS - granules_less_one.leading_zeros()
+}
+
 /// The classes of a space.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Classes {
     granule: PageSize,
+    /// Bytes of a granule, and as a power of two.
+    bytes: u64,
+    lg2: u32,
     /// Whole granules only.
     space: IovaRange,
     /// The last address of the low zone; that of all addresses if there is no other zone.
     low_last: u64,
-    /// Classes whose blocks are not larger than 64 bits can say.
-    count: u32,
+    /// Bytes of the largest block, less one.
+    largest: u64,
 }
 
 impl Classes {
     /// The classes of a space of whole granules.
     pub fn new(space: IovaRange, granule: PageSize) -> Self {
         let apart = space.last().get() > LOW_LAST && granule.lg2() < 23;
+        // As many classes as have blocks that 64 bits can say.
+        let count = (CLASSES as u32).min(u64::BITS - granule.lg2());
         Self {
             granule,
+            bytes: granule.bytes(),
+            lg2: granule.lg2(),
             space,
             low_last: if apart { LOW_LAST } else { u64::MAX },
-            count: (CLASSES as u32).min(u64::BITS - granule.lg2()),
+            largest: (granule.bytes() << (count - 1)) - 1,
         }
     }
 
@@ -90,14 +103,19 @@ impl Classes {
     /// Bytes of a block of `order`, less one.
     #[inline]
     fn block(&self, order: u32) -> u64 {
-        (1u64 << order << self.granule.lg2()).wrapping_sub(1)
+        (self.bytes << order).wrapping_sub(1)
     }
 
     /// The order of the smallest block for so many bytes, `None` if no class has it.
     #[inline]
     fn order(&self, less_one: u64) -> Option<u32> {
-        let order = u64::BITS - (less_one >> self.granule.lg2()).leading_zeros();
-        (order < self.count).then_some(order)
+        if less_one > self.largest {
+            return None;
+        }
+        match less_one >> self.lg2 {
+            0 => Some(0),
+            more => Some(order_of(more)),
+        }
     }
 
     /// The kind of a block that ends at `last`.
@@ -138,7 +156,7 @@ impl Classes {
         let Some(highest) = limit.checked_sub(self.block(order)) else {
             return Ok(None);
         };
-        let aligned = request.align.lg2() <= self.granule.lg2() + order;
+        let aligned = request.align.lg2() <= self.lg2 + order;
         Ok(aligned.then_some(Block {
             kind: self.kind(order, limit),
             highest,
@@ -164,23 +182,31 @@ impl Classes {
     /// [`FreeError::Foreign`].
     #[inline]
     pub fn of_range(&self, range: IovaRange) -> Result<Option<Kind>, FreeError> {
-        let (start, len_minus_one) = (range.start().get(), range.len_minus_one());
-        let mask = self.granule.bytes() - 1;
-        if !self.space.covers(range) || start & mask != 0 || len_minus_one & mask != mask {
-            return Err(FreeError::Foreign { range });
-        }
-        let Some(order) = self.order(len_minus_one) else {
-            return Ok(None);
+        let (start, less_one) = (range.start().get(), range.len_minus_one());
+        let Some(order) = self.order(less_one) else {
+            return self.of_no_class(range);
         };
-        let block = self.block(order);
-        if start & block != 0 {
-            return Ok(None);
+        let (block, odd) = (self.block(order), self.bytes - 1);
+        // Aligned to its block, and so of whole granules if its end is one's.
+        if start & block != 0 || less_one & odd != odd {
+            return self.of_no_class(range);
         }
-        let last = start + block;
-        if last > self.space.last().get() {
+        let last = start | block;
+        if start < self.space.start().get() || last > self.space.last().get() {
             return Err(FreeError::Foreign { range });
         }
         Ok(Some(self.kind(order, last)))
+    }
+
+    /// The same of a range that is no block, nor the beginning of one.
+    #[cold]
+    fn of_no_class(&self, range: IovaRange) -> Result<Option<Kind>, FreeError> {
+        let (start, less_one) = (range.start().get(), range.len_minus_one());
+        let odd = self.bytes - 1;
+        if !self.space.covers(range) || start & odd != 0 || less_one & odd != odd {
+            return Err(FreeError::Foreign { range });
+        }
+        Ok(None)
     }
 
     /// The block of `kind` at `start`.
@@ -193,7 +219,7 @@ impl Classes {
     /// The range for a request that is served at `start`.
     #[inline]
     pub fn exact(&self, start: u64, request: &Request) -> IovaRange {
-        let last = start.saturating_add((request.bytes - 1) | (self.granule.bytes() - 1));
+        let last = start.saturating_add((request.bytes - 1) | (self.bytes - 1));
         let start = Iova::new(start);
         // Never the other: the last address does not lie below the first.
         let range = IovaRange::new(start, Iova::new(last));

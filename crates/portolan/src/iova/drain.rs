@@ -3,9 +3,8 @@
 use super::FreeError;
 use super::class::Kind;
 use super::exchange::Heap;
-use super::magazine::CpuCache;
 use super::ranges::Refused;
-use super::space::IovaSpace;
+use super::space::{Home, IovaSpace};
 use crate::addr::{Iova, IovaRange};
 use crate::platform::{Cpus, Lock};
 
@@ -16,13 +15,13 @@ pub struct IovaStats {
     pub free: u64,
     /// Pieces that those are in.
     pub fragments: usize,
-    /// Granules in the magazines of CPUs.
+    /// Granules in the fronts and magazines of CPUs.
     pub in_magazines: u64,
     /// Granules in depots.
     pub in_depots: u64,
-    /// Ranges that came from the magazines of CPUs.
+    /// Ranges that came from the magazines of CPUs. Those from their fronts are not counted.
     pub given: u64,
-    /// Ranges that went to the magazines of CPUs.
+    /// Ranges that went to the magazines of CPUs. Those to their fronts are not counted.
     pub taken: u64,
     /// Magazines that depots exchanged.
     pub exchanges: u64,
@@ -115,12 +114,18 @@ impl<P: Cpus> IovaSpace<P> {
         }
     }
 
-    /// Empties the magazines of which a device with `limit` can use blocks, and returns their number.
-    pub(super) fn empty_cache(&self, cpu: &P::Lock<CpuCache>, limit: Iova) -> usize {
+    /// Empties the fronts and magazines of which a device with `limit` can use blocks, and returns their
+    /// number.
+    pub(super) fn empty_cache(&self, cpu: &Home<P>, limit: Iova) -> usize {
         let mut blocks = 0;
         for kind in Kind::all().filter(|kind| kind.serves(limit)) {
             self.step(1);
-            let both = cpu.with(|cache| cache.of(kind).clear());
+            for start in cpu.fronts.clear(kind, self.front) {
+                self.step(1);
+                self.give(kind, start);
+                blocks += 1;
+            }
+            let both = cpu.magazines.with(|cache| cache.of(kind).clear());
             for mut magazine in both {
                 blocks += self.empty_out(kind, &mut magazine);
                 self.keep_empty(kind, magazine);
@@ -160,7 +165,9 @@ impl<P: Cpus> IovaSpace<P> {
             stats.in_depots += (blocks as u64) << kind.order();
             stats.exchanges += exchanges;
             for cache in &self.caches {
-                cache.0.with(|cache| {
+                let front = cache.0.fronts.blocks(kind, self.front).count() as u64;
+                stats.in_magazines += front << kind.order();
+                cache.0.magazines.with(|cache| {
                     let magazines = cache.of(kind);
                     stats.in_magazines += (magazines.len() as u64) << kind.order();
                     stats.given += magazines.given;

@@ -6,10 +6,9 @@
 //! magazine from the depot or goes to the ranges: it never allocates.
 
 use super::class::{Block, Kind};
-use super::magazine::CpuCache;
 use super::magazine::{Empty, Magazine, Put};
 use super::ranges::{RangeAllocator, Refused};
-use super::space::IovaSpace;
+use super::space::{Home, IovaSpace};
 use super::{FreeError, IovaError, Request};
 use crate::addr::{IovaRange, PageSize};
 use crate::platform::{Cpus, Lock};
@@ -61,14 +60,17 @@ impl<P: Cpus> IovaSpace<P> {
     /// From the calling CPU's cache, the depot or the ranges, as far as no heap memory is needed.
     pub(super) fn alloc_sparing(
         &self,
-        cpu: &P::Lock<CpuCache>,
+        cpu: &Home<P>,
         request: &Request,
     ) -> Result<IovaRange, IovaError> {
         let Some(block) = self.classes.of_request(request)? else {
             return self.search_ranges(request, Heap::Spare);
         };
+        if let Some(start) = self.take_front(cpu, block) {
+            return Ok(self.classes.exact(start, request));
+        }
         let take = || {
-            cpu.with(|cache| {
+            cpu.magazines.with(|cache| {
                 let magazines = cache.of(block.kind);
                 (magazines.take(block.highest), magazines.len())
             })
@@ -76,7 +78,7 @@ impl<P: Cpus> IovaSpace<P> {
         let (mut found, left) = take();
         if found.is_none() && left == 0 {
             if let Some(full) = self.depot(block.kind, |depot| depot.fetch()) {
-                let out = cpu.with(|cache| cache.of(block.kind).load(full));
+                let out = cpu.magazines.with(|cache| cache.of(block.kind).load(full));
                 self.keep(block.kind, out);
                 found = take().0;
             }
@@ -91,18 +93,18 @@ impl<P: Cpus> IovaSpace<P> {
     #[cold]
     pub(super) fn alloc_refilling(
         &self,
-        cpu: &P::Lock<CpuCache>,
+        cpu: &Home<P>,
         request: &Request,
         block: Block,
     ) -> Result<IovaRange, IovaError> {
         // Blocks that lie too high for the device: more of them would only be in the way.
         self.step(1);
-        if cpu.with(|cache| cache.of(block.kind).len() > 0) {
+        if cpu.magazines.with(|cache| cache.of(block.kind).len() > 0) {
             return self.alloc_slowly(cpu, request);
         }
         if let Some(full) = self.depot(block.kind, |depot| depot.fetch()) {
             self.step(1);
-            let (out, found) = cpu.with(|cache| {
+            let (out, found) = cpu.magazines.with(|cache| {
                 let magazines = cache.of(block.kind);
                 let out = magazines.load(full);
                 (out, magazines.take(block.highest))
@@ -120,7 +122,7 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// Fresh blocks, the first of which is for the caller.
-    fn refill(&self, cpu: &P::Lock<CpuCache>, request: &Request, kind: Kind) -> Option<u64> {
+    fn refill(&self, cpu: &Home<P>, request: &Request, kind: Kind) -> Option<u64> {
         let order = kind.order();
         let most = 512u32 >> order;
         let blocks = self.options.refill.min(self.rounds(kind) as u32);
@@ -157,7 +159,7 @@ impl<P: Cpus> IovaSpace<P> {
             }
         }
         self.step(1);
-        let out = cpu.with(|cache| cache.of(kind).load(magazine));
+        let out = cpu.magazines.with(|cache| cache.of(kind).load(magazine));
         self.keep(kind, out);
         Some(first)
     }
@@ -177,7 +179,7 @@ impl<P: Cpus> IovaSpace<P> {
     #[cold]
     pub(super) fn free_exchanging(
         &self,
-        cpu: &P::Lock<CpuCache>,
+        cpu: &Home<P>,
         kind: Kind,
         range: IovaRange,
     ) -> Result<(), FreeError> {
@@ -191,7 +193,9 @@ impl<P: Cpus> IovaSpace<P> {
         };
         let start = range.start().get();
         self.step(1);
-        let (out, put) = cpu.with(|cache| cache.of(kind).put_into(empty, start));
+        let (out, put) = cpu
+            .magazines
+            .with(|cache| cache.of(kind).put_into(empty, start));
         self.keep(kind, out);
         match put {
             Put::Done => Ok(()),
@@ -234,9 +238,9 @@ impl<P: Cpus> IovaSpace<P> {
     }
 
     /// Gives one block back to the ranges.
-    fn give(&self, kind: Kind, start: u64) {
+    pub(super) fn give(&self, kind: Kind, start: u64) {
         let block = self.classes.block_at(kind, start);
-        // Cannot fail: it was fetched just now.
+        // Fails for what somebody gave back twice: that is there already.
         let _ = self.ranges(|ranges| ranges.try_free(block));
     }
 
@@ -259,7 +263,7 @@ impl<P: Cpus> IovaSpace<P> {
     #[cold]
     pub(super) fn alloc_slowly(
         &self,
-        cpu: &P::Lock<CpuCache>,
+        cpu: &Home<P>,
         request: &Request,
     ) -> Result<IovaRange, IovaError> {
         let mut result = self.search_ranges(request, Heap::Use);

@@ -9,6 +9,7 @@ mod class;
 mod drain;
 mod error;
 mod exchange;
+mod front;
 mod ledger;
 mod magazine;
 mod ranges;

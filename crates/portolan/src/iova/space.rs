@@ -1,8 +1,9 @@
 //! The addresses of one I/O address space, shared by CPUs.
 //!
 //! Small requests are rounded up to a power of two of granules and come from the calling CPU's
-//! *magazines*, short lists of free blocks of one size; those are exchanged, full or empty, with the
-//! *depot* of that size; below both is the [`RangeAllocator`]. Large and oddly aligned requests go
+//! *front*, the few blocks of that size that it gave back last, or from its *magazines*, short lists
+//! of such blocks; those are exchanged, full or empty, with the *depot* of that size; below all is
+//! the [`RangeAllocator`]. Large and oddly aligned requests go
 //! straight to that. Where the space reaches above 32 bits, low blocks have magazines and depots of
 //! their own, so that neither devices with 32 bits nor others search for an address that fits.
 //!
@@ -14,8 +15,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::class::{Classes, KINDS, Kind};
+use super::class::{Block, Classes, KINDS, Kind};
 use super::exchange::Heap;
+use super::front::{FRONT, Fronts};
 use super::ledger::Ledger;
 use super::magazine::{CpuCache, Depot, Put};
 use super::reserve::Shortage;
@@ -29,6 +31,9 @@ const BULK: usize = 64;
 /// How addresses are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IovaOptions {
+    /// Blocks of each size that a CPU takes and gives back without a lock, before its magazines are
+    /// asked. At most 7; 0 is for none.
+    pub front: u8,
     /// Full magazines that a depot keeps for each size; more blocks go back to the ranges.
     pub depot_magazines: usize,
     /// Blocks that are fetched from the ranges at once, next to each other, when a cache is empty;
@@ -44,9 +49,11 @@ pub struct IovaOptions {
 }
 
 impl Default for IovaOptions {
-    /// 32 magazines of 127 blocks, refilled with 16, a reserve of 256 ranges, with cheap checks.
+    /// 7 blocks at the front of 32 magazines of 127 blocks, refilled with 16, a reserve of 256 ranges,
+    /// with cheap checks.
     fn default() -> Self {
         Self {
+            front: FRONT as u8,
             depot_magazines: 32,
             refill: 16,
             rounds: 127,
@@ -65,8 +72,23 @@ pub enum Checks {
     #[default]
     Cheap,
     /// All that are not out in just this form; for one record for each range that is out, and one
-    /// lock for all CPUs.
+    /// lock for all CPUs: nothing is kept at the front of a CPU's cache.
     Exact,
+}
+
+/// What a CPU has.
+pub(super) struct Home<P: Cpus> {
+    pub fronts: Fronts<P::Word>,
+    pub magazines: P::Lock<CpuCache>,
+}
+
+impl<P: Cpus> Home<P> {
+    fn new() -> Self {
+        Self {
+            fronts: Fronts::new(),
+            magazines: Lock::new(CpuCache::default()),
+        }
+    }
 }
 
 /// Addresses for all CPUs.
@@ -86,9 +108,10 @@ pub enum Checks {
 /// }
 /// ```
 ///
-/// *Locking.* One lock for each CPU's cache, which others take only when nothing is left; one for
-/// each depot; one for the ranges. None is held while another is waited for, and no heap memory is
-/// taken or freed under one.
+/// *Locking.* None where the few blocks at the front of a CPU's cache serve: each is in a word of its
+/// own, and goes to whoever exchanges that. Otherwise one lock for each CPU's magazines, which others
+/// take only when nothing is left; one for each depot; one for the ranges. None is held while another
+/// is waited for, and no heap memory is taken or freed under one.
 ///
 /// *Full.* A request fails once no cache has anything for it. Blocks that another CPU moves
 /// between two caches at that moment are not seen, at most a 64th of the addresses for each such
@@ -102,8 +125,10 @@ pub struct IovaSpace<P: Cpus> {
     cpus: P,
     pub(super) classes: Classes,
     pub(super) options: IovaOptions,
-    pub(super) caches: Box<[CachePadded<P::Lock<CpuCache>>]>,
+    pub(super) caches: Box<[CachePadded<Home<P>>]>,
     pub(super) depots: Box<[P::Lock<Depot>]>,
+    /// Blocks of each kind at the front, at most [`FRONT`].
+    pub(super) front: usize,
     ranges: P::Lock<RangeAllocator>,
     pub(super) ledger: Option<P::Lock<Ledger>>,
     pub(super) shortage: CachePadded<Shortage<P>>,
@@ -133,7 +158,7 @@ impl<P: Cpus> IovaSpace<P> {
         reserved.map_err(|_| IovaError::Memory)?;
         let reserved = depots.try_reserve_exact(KINDS);
         reserved.map_err(|_| IovaError::Memory)?;
-        caches.extend((0..count).map(|_| CachePadded(Lock::new(CpuCache::default()))));
+        caches.extend((0..count).map(|_| CachePadded(Home::new())));
         for _ in Kind::all() {
             let depot = Depot::try_new(options.depot_magazines, count);
             depots.push(Lock::new(depot.ok_or(IovaError::Memory)?));
@@ -145,6 +170,12 @@ impl<P: Cpus> IovaSpace<P> {
             options,
             caches: caches.into_boxed_slice(),
             depots: depots.into_boxed_slice(),
+            // A first address of all ones, which only bytes have, cannot be kept there. What is noted
+            // as it goes out and comes back does both behind the front.
+            front: match granule.lg2() == 0 || exact {
+                true => 0,
+                false => usize::from(options.front).min(FRONT),
+            },
             ranges: Lock::new(ranges),
             ledger: exact.then(|| Lock::new(Ledger::default())),
             shortage: CachePadded(Shortage::new()),
@@ -166,10 +197,43 @@ impl<P: Cpus> IovaSpace<P> {
     pub fn alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         self.step(1);
         let cpu = self.home();
-        let range = match self.classes.of_request(request)? {
+        let block = self.classes.of_request(request)?;
+        match block.and_then(|block| self.take_front(cpu, block)) {
+            Some(start) => Ok(self.classes.exact(start, request)),
+            None => self.alloc_behind(cpu, *request, block),
+        }
+    }
+
+    /// From the front of a CPU's cache.
+    #[inline]
+    pub(super) fn take_front(&self, cpu: &Home<P>, block: Block) -> Option<u64> {
+        match cpu.fronts.take(block.kind, block.highest) {
+            Ok(start) => start,
+            Err(start) => self.not_for_us(cpu, block.kind, start),
+        }
+    }
+
+    /// A block that lies too high for the device goes where others find it.
+    #[cold]
+    fn not_for_us(&self, cpu: &Home<P>, kind: Kind, start: u64) -> Option<u64> {
+        // Cannot fail: it was here as a block of this kind.
+        let _ = self.free_behind(cpu, self.classes.block_at(kind, start));
+        None
+    }
+
+    /// From the magazines, or what is behind them.
+    #[inline(never)]
+    fn alloc_behind(
+        &self,
+        cpu: &Home<P>,
+        request: Request,
+        block: Option<Block>,
+    ) -> Result<IovaRange, IovaError> {
+        let request = &request;
+        let range = match block {
             Some(block) => {
-                let found = cpu.with(|cache| cache.of(block.kind).take(block.highest));
-                match found {
+                let take = |cache: &mut CpuCache| cache.of(block.kind).take(block.highest);
+                match cpu.magazines.with(take) {
                     Some(start) => self.classes.exact(start, request),
                     None => self.alloc_refilling(cpu, request, block)?,
                 }
@@ -238,6 +302,19 @@ impl<P: Cpus> IovaSpace<P> {
     pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.step(1);
         let cpu = self.home();
+        if let Ok(Some(kind)) = self.classes.of_range(range) {
+            match cpu.fronts.put(kind, range.start().get(), self.front) {
+                Put::Done => return Ok(()),
+                Put::Twice => return Err(FreeError::Free { range }),
+                Put::Full => {}
+            }
+        }
+        self.free_behind(cpu, range)
+    }
+
+    /// To the magazines, or what is behind them.
+    #[inline(never)]
+    fn free_behind(&self, cpu: &Home<P>, range: IovaRange) -> Result<(), FreeError> {
         if let Some(ledger) = &self.ledger {
             ledger.with(|ledger| ledger.leave(range))?;
         }
@@ -245,7 +322,7 @@ impl<P: Cpus> IovaSpace<P> {
             return self.take_back(range);
         };
         let start = range.start().get();
-        match cpu.with(|cache| cache.of(kind).put(start)) {
+        match cpu.magazines.with(|cache| cache.of(kind).put(start)) {
             Put::Done => Ok(()),
             Put::Full => self.free_exchanging(cpu, kind, range),
             Put::Twice => Err(FreeError::Free { range }),
@@ -263,7 +340,7 @@ impl<P: Cpus> IovaSpace<P> {
             self.step(1);
             // As many as fit, under the CPU's lock once.
             if self.ledger.is_none() {
-                done += cpu.with(|cache| {
+                done += cpu.magazines.with(|cache| {
                     let fits = |range: &&IovaRange| match self.classes.of_range(**range) {
                         Ok(Some(kind)) => cache.of(kind).put(range.start().get()) == Put::Done,
                         _ => false,
@@ -272,7 +349,7 @@ impl<P: Cpus> IovaSpace<P> {
                 });
             }
             if let Some(range) = given.get(done) {
-                failed += u64::from(self.free(*range).is_err());
+                failed += u64::from(self.free_behind(cpu, *range).is_err());
                 done += 1;
             }
         }
@@ -281,9 +358,17 @@ impl<P: Cpus> IovaSpace<P> {
 
     /// The calling CPU's cache.
     #[inline]
-    fn home(&self) -> &P::Lock<CpuCache> {
+    fn home(&self) -> &Home<P> {
         let cpu = self.cpus.current().get() as usize;
-        &self.caches.get(cpu).unwrap_or(&self.caches[0]).0
+        match self.caches.get(cpu) {
+            Some(home) => &home.0,
+            None => self.first_home(),
+        }
+    }
+
+    #[cold]
+    fn first_home(&self) -> &Home<P> {
+        &self.caches[0].0
     }
 
     /// Smallest block of addresses, and unit of alignment.

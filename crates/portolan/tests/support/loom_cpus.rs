@@ -81,6 +81,8 @@ pub fn on_cpu<T: 'static>(
 pub fn explore(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
+    // All caches are gone through, word by word, before a request fails.
+    model.max_branches = 20_000;
     model.check(move || {
         ASLEEP.set(0);
         body();

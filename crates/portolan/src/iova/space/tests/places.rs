@@ -34,6 +34,45 @@ fn every_granule_is_counted_where_it_is() {
 }
 
 #[test]
+fn the_last_blocks_that_came_back_lie_at_the_front() {
+    for front in [0, 3, 7] {
+        let space = one_cpu_with(
+            window(0, 64 * MIB - 1),
+            IovaOptions {
+                front,
+                ..IovaOptions::default()
+            },
+        );
+        let held = take(&space, 10, 4096);
+        let before = space.stats();
+        held.iter().for_each(|&range| space.free(range).unwrap());
+        let after = space.stats();
+        assert_eq!(after.taken - before.taken, 10 - u64::from(front));
+        assert_eq!(after.in_magazines - before.in_magazines, 10);
+        // The same ten, from the front before the others.
+        let again = take(&space, 10, 4096);
+        assert_eq!(space.stats().given - after.given, 10 - u64::from(front));
+        assert!(held.iter().all(|range| again.contains(range)));
+    }
+}
+
+#[test]
+fn the_fronts_of_all_cpus_are_emptied_before_a_request_fails() {
+    let cpu = Arc::new(AtomicU64::new(0));
+    let all = window(0, 28 * 4096 - 1);
+    let options = IovaOptions::default();
+    let space = IovaSpace::new(Chosen(cpu.clone()), all, PageSize::SIZE_4K, options).unwrap();
+    let held = take(&space, 28, 4096);
+    for (at, &range) in held.iter().enumerate() {
+        cpu.store(at as u64 % 4, Ordering::Relaxed);
+        space.free(range).unwrap();
+    }
+    let stats = space.stats();
+    assert_eq!((stats.free, stats.in_magazines), (0, 28));
+    assert_eq!(space.alloc(&bytes(28 * 4096)), Ok(all));
+}
+
+#[test]
 fn a_request_for_all_gets_what_lies_in_a_depot() {
     let all = window(0, 4 * MIB - 1);
     let space = one_cpu(all);
@@ -148,6 +187,7 @@ fn fresh_blocks_across_the_end_of_the_low_zone_are_kept_apart() {
         let mut blocks = Vec::new();
         space.caches[0]
             .0
+            .magazines
             .with(|cache| blocks.extend(cache.of(kind).blocks()));
         for start in blocks {
             assert_eq!(space.classes.kind_at(kind, start), kind);

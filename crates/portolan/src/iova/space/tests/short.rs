@@ -85,7 +85,10 @@ fn without_a_reserve_a_handler_is_refused_and_that_is_told() {
 
 #[test]
 fn a_block_without_a_magazine_asks_for_one_of_its_kind() {
-    let space = space(IovaOptions::default());
+    let space = space(IovaOptions {
+        front: 0,
+        ..IovaOptions::default()
+    });
     let request = bytes(8 << 12);
     let range = space.try_alloc(&request).unwrap();
     let kind = space.classes.of_range(range).unwrap().unwrap();

@@ -1,0 +1,141 @@
+//! The front of a CPU's cache: a few free blocks of each kind, each in a word of its own, that are
+//! taken and put back by one exchange of that word, without a lock.
+//!
+//! A hint says where the last block lies. It is read and written without an exchange, so a handler
+//! that interrupts, a task that moves to another CPU, or a CPU that empties the fronts of all may leave
+//! it wrong. Then the caller goes to the magazines, and the hint is put right by a step: a block is in
+//! the word or in the hands of who exchanged it, whatever the hint says.
+//!
+//! *Context.* Interrupt: a few words are looked at.
+
+use core::array;
+use core::sync::atomic::Ordering;
+
+use super::class::{KINDS, Kind};
+use super::magazine::Put;
+use crate::platform::SharedWord;
+
+/// Blocks of one kind; with the hint they fill a line of 64 bytes.
+pub(super) const FRONT: usize = 7;
+
+/// What a word without a block holds. One with a block holds its first address and 1.
+const NONE: u64 = 0;
+
+/// Blocks of one kind.
+#[repr(align(64))]
+struct Front<W> {
+    /// How many words from the first on hold blocks, as far as anybody knows.
+    filled: W,
+    blocks: [W; FRONT],
+}
+
+/// The blocks of a CPU.
+pub(super) struct Fronts<W>([Front<W>; KINDS]);
+
+impl<W: SharedWord> Fronts<W> {
+    pub fn new() -> Self {
+        let word = |_| W::new(NONE);
+        Self(array::from_fn(|_| Front {
+            filled: W::new(0),
+            blocks: array::from_fn(word),
+        }))
+    }
+
+    /// A block whose first address is at most `highest`, if the last one is such a block.
+    ///
+    /// # Errors
+    /// A block that lies higher, and that came there at this moment: it is the caller's now.
+    #[inline]
+    pub fn take(&self, kind: Kind, highest: u64) -> Result<Option<u64>, u64> {
+        let front = &self.0[kind.index()];
+        let last = front.filled.load(Ordering::Relaxed).wrapping_sub(1);
+        let Some(word) = front.blocks.get(last as usize) else {
+            return Ok(None);
+        };
+        let fits = |held: u64| held != NONE && held - 1 <= highest;
+        let seen = word.load(Ordering::Relaxed);
+        if !fits(seen) {
+            return front.unfit(seen, last);
+        }
+        // Whoever unmapped the block did so before it was put here. What was seen is not compared:
+        // the exchange need not wait for it.
+        let held = word.swap(NONE, Ordering::AcqRel);
+        if !fits(held) {
+            return front.exchanged(held);
+        }
+        front.filled.store(last, Ordering::Relaxed);
+        Ok(Some(held - 1))
+    }
+
+    /// Puts a block back, if fewer than `room` are here.
+    #[inline]
+    pub fn put(&self, kind: Kind, start: u64, room: usize) -> Put {
+        let front = &self.0[kind.index()];
+        let filled = front.filled.load(Ordering::Relaxed);
+        let below = front.blocks.get(filled.wrapping_sub(1) as usize);
+        if below.is_some_and(|word| word.load(Ordering::Relaxed) == start + 1) {
+            return Put::Twice;
+        }
+        let word = match front.blocks.get(filled as usize) {
+            Some(word) if (filled as usize) < room => word,
+            _ => return Put::Full,
+        };
+        match word.compare_exchange_weak(NONE, start + 1, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => {
+                front.filled.store(filled + 1, Ordering::Relaxed);
+                Put::Done
+            }
+            Err(held) => front.occupied(held, filled),
+        }
+    }
+
+    /// Takes out all blocks of a kind, of which at most `room` are here. The hint is left to sink.
+    pub fn clear(&self, kind: Kind, room: usize) -> impl Iterator<Item = u64> + '_ {
+        self.words(kind, room).filter_map(|word| {
+            let held = match word.load(Ordering::Relaxed) {
+                NONE => NONE,
+                _ => word.swap(NONE, Ordering::AcqRel),
+            };
+            held.checked_sub(1)
+        })
+    }
+
+    /// The blocks of a kind, of which at most `room` are here.
+    pub fn blocks(&self, kind: Kind, room: usize) -> impl Iterator<Item = u64> + '_ {
+        let words = self.words(kind, room);
+        words.filter_map(|word| word.load(Ordering::Relaxed).checked_sub(1))
+    }
+
+    fn words(&self, kind: Kind, room: usize) -> impl Iterator<Item = &W> {
+        self.0[kind.index()].blocks.iter().take(room)
+    }
+}
+
+impl<W: SharedWord> Front<W> {
+    /// There is no block where the hint says that the last one is, or it lies too high.
+    #[cold]
+    fn unfit(&self, seen: u64, last: u64) -> Result<Option<u64>, u64> {
+        if seen == NONE {
+            self.filled.store(last, Ordering::Relaxed);
+        }
+        Ok(None)
+    }
+
+    /// Somebody was faster, and may have put another block there.
+    #[cold]
+    fn exchanged(&self, held: u64) -> Result<Option<u64>, u64> {
+        held.checked_sub(1).map_or(Ok(None), Err)
+    }
+
+    /// There is a block where the hint says that there is none.
+    #[cold]
+    fn occupied(&self, held: u64, filled: u64) -> Put {
+        if held != NONE {
+            self.filled.store(filled + 1, Ordering::Relaxed);
+        }
+        Put::Full
+    }
+}
+
+#[cfg(test)]
+mod tests;
