@@ -97,9 +97,13 @@ impl Spans {
 
     #[cold]
     fn merge_nearest(&mut self, span: Span) {
-        let nearest = self.0.iter_mut().min_by_key(|kept| kept.gap(span));
-        if let Some(kept) = nearest {
-            *kept = kept.hull(span);
+        let gaps = self.0.iter().map(|kept| kept.gap(span));
+        let nearest = gaps.enumerate().min_by_key(|&(_, gap)| gap);
+        let last = self.0.len() - 1;
+        if let Some((at, _)) = nearest {
+            // The next one is most often its neighbour, and is looked for in the last place.
+            self.0.swap(at, last);
+            self.0[last] = self.0[last].hull(span);
         }
     }
 }

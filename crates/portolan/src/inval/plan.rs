@@ -89,19 +89,38 @@ fn choose(context: InvalTag, caps: &Capabilities, quirks: &Quirks, gather: &Gath
     }
 }
 
-/// The one command for `span`, if there is one that is no command for the context.
+/// The command that pays all of `gather`, where one does with nothing before it and nothing repeated:
+/// the plan of most unmaps, without the plan.
+#[inline]
+pub(super) fn one(
+    context: InvalTag,
+    caps: &Capabilities,
+    quirks: &Quirks,
+    gather: &Gather,
+) -> Option<Command> {
+    let ([span], []) = (gather.unmapped(), owed_for_maps(caps, gather)) else {
+        return None;
+    };
+    let cleans = caps.walker == Walker::NonCoherent && gather.holds_lines();
+    if cleans || caps.write_buffer == WriteBuffer::MustFlush || quirks.repeat > 1 {
+        return None;
+    }
+    lone(context, caps, quirks, *span)
+}
+
+/// The one command for `span`, if there is one.
 #[inline]
 fn lone(context: InvalTag, caps: &Capabilities, quirks: &Quirks, span: Span) -> Option<Command> {
     let walks = quirks.walk_flush == WalkFlush::ByContext && span.depth == Depth::AllLevels;
     if walks || quirks.context_above == 0 {
-        return None;
+        return Some(Command::Context { context });
     }
     let depth = caps.depth(span);
     let (ranges, pages) = match quirks.preference {
         Preference::Fewest => (caps.range, caps.page),
         Preference::ByRange => (caps.range, PageForm::Absent),
         Preference::ByPage => (RangeForm::Absent, caps.page),
-        Preference::ByContext => return None,
+        Preference::ByContext => return Some(Command::Context { context }),
     };
     let mut left = Pages::of(span.range, caps.granule);
     if let Some(run) = left.take_run(ranges) {

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use super::{Capabilities, Gather, Quiesced, Quirks, Step, WrongTable, plan};
+use super::plan::one;
+use super::{Capabilities, Command, Gather, Quiesced, Quirks, Step, WrongTable, plan};
 use crate::addr::{InvalTag, TableId};
 
 /// Where steps go.
@@ -35,6 +36,19 @@ pub trait InvalidationQueue {
     ) -> Result<(), Self::Error> {
         self.execute(steps)
     }
+
+    /// As [`InvalidationQueue::pay`] of a debt that `command` and a sync after it pay: for queues that
+    /// can do without asking for the next step.
+    ///
+    /// # Errors
+    /// As [`InvalidationQueue::execute`].
+    #[inline]
+    fn pay_by(&self, command: Command, owed: &Gather) -> Result<(), Self::Error> {
+        self.pay(
+            &mut [Step::Invalidate(command), Step::Sync].into_iter(),
+            owed,
+        )
+    }
 }
 
 impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
@@ -46,6 +60,11 @@ impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
 
     fn pay(&self, steps: &mut dyn Iterator<Item = Step>, owed: &Gather) -> Result<(), Q::Error> {
         (**self).pay(steps, owed)
+    }
+
+    #[inline]
+    fn pay_by(&self, command: Command, owed: &Gather) -> Result<(), Q::Error> {
+        (**self).pay_by(command, owed)
     }
 }
 
@@ -107,6 +126,9 @@ pub(crate) fn submit<Q: InvalidationQueue + ?Sized>(
     owed: &Gather,
 ) -> Result<(), SyncError<Q::Error>> {
     owed.check(of.table)?;
+    if let Some(command) = one(of.context, caps, quirks, owed) {
+        return queue.pay_by(command, owed).map_err(SyncError::Queue);
+    }
     let plan = plan(of.context, caps, quirks, owed);
     if plan.is_empty() {
         return Ok(());
@@ -134,6 +156,10 @@ mod tests {
         fn pay(&self, _: &mut dyn Iterator<Item = Step>, _: &Gather) -> Result<(), Self::Error> {
             Err("a debt")
         }
+
+        fn pay_by(&self, _: Command, _: &Gather) -> Result<(), Self::Error> {
+            Err("a command")
+        }
     }
 
     #[test]
@@ -141,5 +167,8 @@ mod tests {
         let queue = Arc::new(Fails);
         assert_eq!(queue.execute(&mut empty()), Err("steps"));
         assert_eq!(queue.pay(&mut empty(), &Gather::new()), Err("a debt"));
+        let context = InvalTag::new(1);
+        let by = queue.pay_by(Command::Context { context }, &Gather::new());
+        assert_eq!(by, Err("a command"));
     }
 }

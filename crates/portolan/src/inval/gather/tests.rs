@@ -147,3 +147,26 @@ fn table_pages_that_left_and_that_are_unlinked_count_both() {
     assert_eq!(gather.take_quiesced(TableId::fresh()).table_pages(), 5);
     assert_eq!(gather.table_pages(), 0);
 }
+
+#[test]
+fn a_run_that_no_longer_has_a_place_of_its_own_grows_where_it_was_merged() {
+    let page = |page: u64| range(page << 12, (page << 12) + 0xfff);
+    let mut gather = Gather::new();
+    let add = |gather: &mut Gather, number| {
+        gather.add_unmapped(page(number), PageSize::SIZE_4K, Depth::LeafOnly);
+    };
+    for number in [100, 200, 300, 400] {
+        add(&mut gather, number);
+    }
+    // Nearest to the first of the four; what follows is its neighbour.
+    for number in [103, 104, 105] {
+        add(&mut gather, number);
+        let last = gather.unmapped().last().unwrap();
+        assert_eq!(last.range, page(100).hull(page(number)));
+    }
+    assert_eq!(gather.unmapped().len(), 4);
+    for number in [100, 103, 105, 200, 300, 400] {
+        let covers = |span: &Span| span.range.covers(page(number));
+        assert!(gather.unmapped().iter().any(covers), "{number}");
+    }
+}

@@ -67,10 +67,66 @@ fn a_debt_of_one_span_is_paid_as_any_other() {
                 let same = plan.steps().eq(general.steps());
                 assert!(same, "{caps:?} {quirks:?} {gather:?}");
                 assert_eq!(plan.counts(), general.counts());
+                shortcut_is_the_plan(caps, quirks, &gather);
             });
         }
     }
     assert_eq!(looked, 5 * 3 * 3 * 4 * 2 * 4 * 3);
+}
+
+/// Where one command is said to pay, the plan is that command and a sync.
+fn shortcut_is_the_plan(caps: &Capabilities, quirks: &Quirks, gather: &Gather) {
+    let Some(command) = one(CONTEXT, caps, quirks, gather) else {
+        return;
+    };
+    let steps = [Step::Invalidate(command), Step::Sync];
+    let plan = plan(CONTEXT, caps, quirks, gather);
+    assert!(plan.steps().eq(steps), "{caps:?} {quirks:?} {gather:?}");
+}
+
+#[test]
+fn one_command_pays_nothing_that_takes_more_than_that() {
+    let page = |page: u64| IovaRange::page(Iova::new(page << 12), PageSize::SIZE_4K);
+    let line = PhysRange::page(PhysAddr::new(1 << 20), PageSize::of_lg2(3));
+    let (mut taken, mut looked) = (0, 0);
+    for i in 0..64 {
+        let is = |bit: u32| i >> bit & 1 != 0;
+        let mut gather = Gather::new();
+        let leaf = PageSize::SIZE_4K;
+        gather.add_unmapped(page(1), leaf, Depth::LeafOnly);
+        if is(0) {
+            gather.add_unmapped(page(5), leaf, Depth::LeafOnly);
+        }
+        if is(1) {
+            gather.add_mapped(page(9), leaf);
+        }
+        if is(2) {
+            assert_eq!(gather.add_lines(line), None);
+        }
+        let walker = [Walker::Coherent, Walker::NonCoherent][usize::from(is(3))];
+        let caching = [Caching::PresentOnly, Caching::NotPresentToo][usize::from(is(4))];
+        let buffer = [WriteBuffer::Absent, WriteBuffer::MustFlush][usize::from(is(5))];
+        for repeat in [0, 1, 2] {
+            let quirks = Quirks {
+                repeat,
+                ..Quirks::default()
+            };
+            let caps = Capabilities {
+                walker,
+                caching,
+                write_buffer: buffer,
+                ..CAPS
+            };
+            shortcut_is_the_plan(&caps, &quirks, &gather);
+            taken += usize::from(one(CONTEXT, &caps, &quirks, &gather).is_some());
+            looked += 1;
+        }
+    }
+    assert!(taken > 0 && taken < looked, "{taken} of {looked}");
+    assert_eq!(
+        one(CONTEXT, &CAPS, &Quirks::default(), &Gather::new()),
+        None
+    );
 }
 
 #[test]
