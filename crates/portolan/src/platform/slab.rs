@@ -8,7 +8,7 @@
 //! lock.
 
 use alloc::boxed::Box;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::{OutOfTableMemory, TableMem, Word};
 use crate::addr::{PageSize, PhysAddr};
@@ -27,7 +27,6 @@ pub struct SlabTables<W> {
     next: Box<[AtomicU32]>,
     /// Index of the first free page, and above it a tag that every change steps.
     free: AtomicU64,
-    live: AtomicUsize,
 }
 
 impl<W: Word> SlabTables<W> {
@@ -62,13 +61,19 @@ impl<W: Word> SlabTables<W> {
             words,
             next: (0..pages).map(next).collect(),
             free: AtomicU64::new(u64::from(if pages == 0 { NIL } else { 0 })),
-            live: AtomicUsize::new(0),
         }
     }
 
-    /// Number of pages handed out and not yet taken back.
+    /// Number of pages handed out and not yet taken back: those that are not in the free list, so for
+    /// when nobody takes or frees one.
     pub fn live(&self) -> usize {
-        self.live.load(Ordering::Relaxed)
+        let mut left = self.next.len();
+        let mut at = self.free.load(Ordering::Acquire) as u32;
+        while let Some(next) = self.next.get(at as usize).filter(|_| left > 0) {
+            left -= 1;
+            at = next.load(Ordering::Relaxed);
+        }
+        left
     }
 
     #[inline]
@@ -106,7 +111,6 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
                 Err(now) => head = now,
             }
         };
-        self.live.fetch_add(1, Ordering::Relaxed);
         let table = PhysAddr::new(self.base + (u64::from(index) << self.page.lg2()));
         // A chunk of constant length is cleared without a branch for each word.
         for line in self.words_at(table).chunks(16) {
@@ -135,7 +139,6 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
                 Err(now) => head = now,
             }
         }
-        self.live.fetch_sub(1, Ordering::Relaxed);
     }
 
     #[inline]

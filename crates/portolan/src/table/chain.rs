@@ -118,13 +118,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return self.park(chain);
         }
         let mut next = chain.ends.map(|(head, _)| head);
-        for _ in 0..chain.pages {
-            let Some(page) = next else {
-                return;
-            };
+        let mut freed = 0;
+        while let Some(page) = next.filter(|_| freed < chain.pages) {
             let raw = self.words(page).first().map_or(0, Word::load);
             next = (raw != 0).then(|| F::unlink(raw));
-            self.free_page(page);
+            self.mem.free(page, F::GRANULE);
+            freed += 1;
+        }
+        if freed > 0 {
+            self.pages.fetch_sub(freed, Ordering::Relaxed);
         }
     }
 }

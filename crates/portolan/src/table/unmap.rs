@@ -66,7 +66,48 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                 }
             }
         }
-        self.unmap_pieces(range, gather)
+        match self.unmap_tables(range, gather) {
+            true => Ok(()),
+            false => self.unmap_pieces(range, gather),
+        }
+    }
+
+    /// Unmaps `range` if that is all of what leaf tables behind one table translate, and all of it is
+    /// mapped: the tables are neither walked to one by one nor looked into. Returns whether it was so.
+    fn unmap_tables(&self, range: IovaRange, gather: &mut Gather) -> bool {
+        let (start, last) = (range.start().get(), range.last().get());
+        let inside = Self::span(1).bytes() - 1;
+        let whole = start & inside == 0 && last & inside == inside;
+        if !whole || (start ^ last) >> Self::span(2).lg2() != 0 || !Self::counted() {
+            return false;
+        }
+        let Walk::At(_, parent) = self.walk(range.start(), 1) else {
+            return false;
+        };
+        let (at, count) = (
+            Self::index(range.start(), 1),
+            range.pages(Self::span(1)) as usize,
+        );
+        let Some(entries) = self.words(parent).get(at..at + count) else {
+            return false;
+        };
+        let full = |raw| match F::classify(raw, 1) {
+            Entry::Table(_) => F::live(raw) == 1 << F::INDEX_LG2,
+            _ => false,
+        };
+        if !entries.iter().all(|entry| full(entry.load())) {
+            return false;
+        }
+        for entry in entries {
+            if let Entry::Table(table) = F::classify(entry.load(), 1) {
+                entry.store(0);
+                self.detach(&mut gather.tables, table);
+            }
+        }
+        self.owe_lines(gather, parent, at, count);
+        self.detach_upper(range.last(), range, gather);
+        gather.add_unmapped(range, F::GRANULE, Depth::AllLevels);
+        true
     }
 
     #[cold]

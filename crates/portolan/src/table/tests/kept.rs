@@ -9,7 +9,7 @@ use crate::inval::{
 };
 use crate::platform::{SlabTables, TableMem};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
-use crate::table::{Access, Format, PageTable};
+use crate::table::{Access, Format, PageTable, UnmapError};
 
 const BLOCK: u64 = 0x20_0000;
 pub(in crate::table) const CAPS: Capabilities = Capabilities {
@@ -194,4 +194,77 @@ fn hardware_that_has_to_be_told_of_a_map_is_owed() {
         assert!(!owes_nothing(&caps, &owed), "{caps:?}");
         assert!(owes_nothing(&caps, &Gather::new()), "{caps:?}");
     }
+}
+
+/// Pages, all but one, of the leaf tables from `first` on: a hole at `hole`, if it lies there.
+fn map_all_but(table: &Table, first: u64, tables: u64, hole: Option<u64>) {
+    let pages = first * 512..(first + tables) * 512;
+    for number in pages.filter(|number| Some(*number) != hole) {
+        let (iova, mut owed) = (Iova::new(number << 12), Gather::new());
+        let pa = PhysAddr::new(number << 12);
+        table
+            .map(iova, pa, 0x1000, Access::READ, &mut owed)
+            .unwrap();
+    }
+}
+
+#[test]
+fn full_tables_in_a_row_go_together_and_those_beside_them_stay() {
+    let table = table();
+    map_all_but(&table, 3, 5, None);
+    let before = table.pages();
+    let middle = IovaRange::from_len(Iova::new(4 * BLOCK), 3 * BLOCK).unwrap();
+    let mut owed = Gather::new();
+    table.unmap(middle, &mut owed).unwrap();
+    let [span] = owed.unmapped() else {
+        panic!("{owed:?}");
+    };
+    let (range, leaf) = (span.range, PageSize::SIZE_4K);
+    assert_eq!((range, span.depth), (middle, Depth::AllLevels));
+    assert_eq!((span.leaf, span.largest), (leaf, leaf));
+    assert_eq!(owed.table_pages(), 3);
+    assert_eq!(owed.lines().len(), 1);
+    for number in 3 * 512..8 * 512 {
+        let iova = Iova::new(number << 12);
+        let stays = !middle.contains(iova);
+        assert_eq!(table.translate(iova).is_some(), stays, "{number}");
+    }
+    assert_eq!(table.pages(), before);
+    pay(&table, &mut owed);
+    assert_eq!(table.pages(), before - 3);
+    assert_eq!(table.memory().live(), table.pages());
+}
+
+#[test]
+fn a_hole_in_one_of_many_tables_leaves_all_of_them_as_they_were() {
+    for hole in [4 * 512, 5 * 512 + 17, 7 * 512 - 1] {
+        let table = table();
+        map_all_but(&table, 4, 3, Some(hole));
+        let range = IovaRange::from_len(Iova::new(4 * BLOCK), 3 * BLOCK).unwrap();
+        let mut owed = Gather::new();
+        let iova = Iova::new(hole << 12);
+        assert_eq!(
+            table.unmap(range, &mut owed),
+            Err(UnmapError::NotMapped { iova })
+        );
+        assert!(owed.unmapped().is_empty() && !owed.holds_tables());
+        for number in (4 * 512..7 * 512).filter(|number| *number != hole) {
+            assert!(table.translate(Iova::new(number << 12)).is_some());
+        }
+    }
+}
+
+#[test]
+fn the_table_above_goes_with_all_that_it_points_at() {
+    let memory = SlabTables::new(PhysAddr::new(1 << 31), PageSize::SIZE_4K, 600);
+    let format = *table().format();
+    let table = PageTable::new(format, memory).unwrap();
+    let (bytes, mut owed) = (512 * BLOCK, Gather::new());
+    let pa = PhysAddr::new(0x1000);
+    let range = table.map(Iova::new(0), pa, bytes, Access::READ, &mut owed);
+    assert_eq!(table.pages(), 1 + 1 + 512);
+    let mut owed = Gather::new();
+    table.unmap(range.unwrap(), &mut owed).unwrap();
+    pay(&table, &mut owed);
+    assert_eq!((table.pages(), table.memory().live()), (1, 1));
 }
