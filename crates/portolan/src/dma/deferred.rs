@@ -91,6 +91,15 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
         Self { waiting }
     }
 
+    /// What it holds, without what dropping it would do.
+    #[inline]
+    fn into_waiting(mut self) -> Waiting<P, B> {
+        let waiting = self.waiting.take().expect(PRESENT);
+        // Nothing is left in it.
+        core::mem::forget(self);
+        waiting
+    }
+
     /// Waits until no device can reach the buffer, and gives it back. It invalidates all that was
     /// deferred before on the same CPU.
     ///
@@ -101,14 +110,14 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// With the buffer, which stays deferred, if the hardware did not complete, or if another CPU's
     /// flush did not in time.
     #[inline]
-    pub fn reclaim(mut self) -> Result<B, Failed<Self, UnmapError>> {
+    pub fn reclaim(self) -> Result<B, Failed<Self, UnmapError>> {
         if let Some((space, wait)) = self.waiting.as_ref().and_then(Waiting::held) {
             if let Err(error) = space.settle(wait) {
                 let value = self;
                 return Err(Failed { error, value });
             }
         }
-        Ok(self.waiting.take().expect(PRESENT).into_buffer())
+        Ok(self.into_waiting().into_buffer())
     }
 
     /// Gives the buffer back if no device can reach it any more, and itself if some may. Never
@@ -119,9 +128,9 @@ impl<P: Cpus + Clone, B: Buffer> Deferred<P, B> {
     /// # Errors
     /// With the buffer, which stays deferred.
     #[inline]
-    pub fn try_reclaim(mut self) -> Result<B, Self> {
+    pub fn try_reclaim(self) -> Result<B, Self> {
         if self.is_quiet() {
-            Ok(self.waiting.take().expect(PRESENT).into_buffer())
+            Ok(self.into_waiting().into_buffer())
         } else {
             Err(self)
         }

@@ -72,7 +72,7 @@ pub(super) enum Keeper {
 }
 
 /// What became of an unmap.
-#[allow(clippy::large_enum_variant)] // The debt travels without a heap.
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Joined {
     /// The addresses are in the queue.
     Queued(Ticket, Fill),
@@ -80,8 +80,8 @@ pub(super) enum Joined {
     Kept(Ticket),
     /// Nothing was unmapped: the queue has no room for the addresses.
     NoRoom,
-    /// They are unmapped, the queue has no room for them, and this is what they owe.
-    Unpaid(Gather),
+    /// They are unmapped, the queue has no room for them, and the caller was handed what they owe.
+    Unpaid,
 }
 
 /// How an attempt to make something quiet ended that waits for nobody else.
@@ -245,7 +245,8 @@ impl<P: Cpus> FlushQueue<P> {
         }
     }
 
-    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue.
+    /// Unmaps `mapped` and adds `range`, which holds it, to the calling CPU's queue. `unpaid` takes what
+    /// is owed if there is no room.
     #[inline]
     pub(super) fn join(
         &self,
@@ -254,10 +255,11 @@ impl<P: Cpus> FlushQueue<P> {
         mapped: IovaRange,
         range: IovaRange,
         keeper: Keeper,
+        unpaid: &mut Option<Gather>,
     ) -> Result<Joined, UnmapFailed> {
         let queue = self.own(cpus);
         if mapped.len_minus_one() > self.short {
-            return self.join_long(cpus, domain, mapped, range, keeper);
+            return self.join_long(cpus, domain, mapped, range, keeper, unpaid);
         }
         self.queues[queue].0.open.with(|open| {
             if keeper == Keeper::Queue && !open.has_room(&self.bounds) {
@@ -288,6 +290,7 @@ impl<P: Cpus> FlushQueue<P> {
         mapped: IovaRange,
         range: IovaRange,
         keeper: Keeper,
+        unpaid: &mut Option<Gather>,
     ) -> Result<Joined, UnmapFailed> {
         let mut owed = Gather::new();
         domain.unmap(mapped, &mut owed)?;
@@ -300,7 +303,10 @@ impl<P: Cpus> FlushQueue<P> {
             let _ = domain.absorb(&mut open.debt, &mut owed);
             Some(self.joined(cpus, queue, open, range))
         });
-        Ok(joined.unwrap_or(Joined::Unpaid(owed)))
+        Ok(joined.unwrap_or_else(|| {
+            *unpaid = Some(owed);
+            Joined::Unpaid
+        }))
     }
 
     /// Keeps `debt`, and the addresses of `range`, unmapped already, until it is paid; without room

@@ -130,6 +130,15 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
         self.parts.as_ref().expect(PRESENT)
     }
 
+    /// Its parts, without what dropping it would do.
+    #[inline]
+    fn into_parts(mut self) -> Parts<P, B, D> {
+        let parts = self.parts.take().expect(PRESENT);
+        // Nothing is left in it.
+        core::mem::forget(self);
+        parts
+    }
+
     /// Reports that it was mapped.
     #[inline]
     pub(super) fn trace_map(&self) {
@@ -157,9 +166,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     ///
     /// *Context.* Interrupt.
     pub fn iova(&self) -> Iova {
-        // A buffer without pieces is not mapped.
-        let first = self.segments().next();
-        first.map_or(Iova::new(0), |segment| segment.iova)
+        self.parts().first()
     }
 
     /// The offset in the buffer that the device reaches at `iova`: for a handler of faults, which asks
@@ -274,8 +281,8 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// # Errors
     /// With the mapping, which is as it was.
     #[inline]
-    pub fn defer(mut self) -> Result<Deferred<P, B>, Failed<Self, UnmapError>> {
-        let parts = self.parts.take().expect(PRESENT);
+    pub fn defer(self) -> Result<Deferred<P, B>, Failed<Self, UnmapError>> {
+        let parts = self.into_parts();
         let held = match (parts.place(), &parts.settings.space) {
             (Place::Space(range), Some(space)) => match space.defer(range) {
                 Ok(wait) => Some(wait),
@@ -308,8 +315,8 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// # Errors
     /// With what is left: the mapping as it was, or the deferred buffer.
     #[inline]
-    pub fn unmap(mut self) -> Result<B, UnmapFailed<P, B, D>> {
-        let parts = self.parts.take().expect(PRESENT);
+    pub fn unmap(self) -> Result<B, UnmapFailed<P, B, D>> {
+        let parts = self.into_parts();
         if let (Place::Space(range), Some(space)) = (parts.place(), &parts.settings.space) {
             let until = match parts.copies {
                 None => Until::Policy,
@@ -342,18 +349,36 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     fn segments(&self) -> DmaSegments<'_> {
+        let reached = Reached::new(self.buffer.pieces(), self.copies.as_deref());
+        DmaSegments::new(reached, self.placing(), &self.settings.constraints)
+    }
+
+    #[inline]
+    fn placing(&self) -> Placing {
         let settings = &self.settings;
         let limits = &settings.constraints;
-        let placing = match (self.place(), &settings.space, &settings.premapped) {
+        match (self.place(), &settings.space, &settings.premapped) {
             (Place::Space(range), Some(space), _) => {
                 Placing::From(Layout::new(range.start(), space.granule(), limits))
             }
             (Place::Premapped, _, Some(pool)) => pool.placing(),
             // A mapping keeps the settings that have its space and its pool.
             _ => Placing::Identity,
+        }
+    }
+
+    /// The first address.
+    #[inline]
+    fn first(&self) -> Iova {
+        let pieces = self.buffer.pieces();
+        let first = match self.copies.as_deref() {
+            None => pieces.into_iter().next(),
+            copies => Reached::new(pieces, copies).next(),
         };
-        let reached = Reached::new(self.buffer.pieces(), self.copies.as_deref());
-        DmaSegments::new(reached, placing, limits)
+        // A buffer without pieces is not mapped.
+        first.map_or(Iova::new(0), |piece| {
+            Iova::new(self.placing().place(piece).0)
+        })
     }
 
     fn traced(&self) -> Traced<'_> {

@@ -142,9 +142,10 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         if !lazy && self.pending.is_flushing(&self.cpus) {
             return self.take_down(range);
         }
-        let joined = self
-            .pending
-            .join(&self.cpus, &*self.domain, range, range, Keeper::Queue);
+        let (keeper, mut unpaid) = (Keeper::Queue, None);
+        let joined =
+            self.pending
+                .join(&self.cpus, &*self.domain, range, range, keeper, &mut unpaid);
         if !matches!(joined, Err(_) | Ok(Joined::NoRoom)) {
             self.trace_unmap(range);
         }
@@ -159,7 +160,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
                 .settle_ticket(ticket)
                 .map_err(|error| (error, Left::Held(Wait::on(ticket)))),
             Ok(Joined::NoRoom) => self.take_down(range),
-            Ok(Joined::Unpaid(mut owed)) => self.pay(range, &mut owed),
+            Ok(Joined::Unpaid) => self.pay(range, &mut unpaid.unwrap_or_default()),
             Err(error) => Err((error.into(), Left::Mapped)),
         }
     }
@@ -240,9 +241,15 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         mapped: IovaRange,
         range: IovaRange,
     ) -> Result<Wait, UnmapError> {
-        let joined = self
-            .pending
-            .join(&self.cpus, &*self.domain, mapped, range, Keeper::Caller)?;
+        let (keeper, mut unpaid) = (Keeper::Caller, None);
+        let joined = self.pending.join(
+            &self.cpus,
+            &*self.domain,
+            mapped,
+            range,
+            keeper,
+            &mut unpaid,
+        )?;
         if !matches!(joined, Joined::NoRoom) {
             self.trace_unmap(mapped);
         }
@@ -261,7 +268,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             }
             // Not for a caller who keeps the addresses.
             Joined::NoRoom => return Err(UnmapError::StillMapped),
-            Joined::Unpaid(owed) => self.hold(range, owed),
+            Joined::Unpaid => self.hold(range, unpaid.unwrap_or_default()),
         })
     }
 

@@ -60,6 +60,18 @@ pub struct DmaSegments<'m> {
     run: Option<(u64, u64)>,
 }
 
+impl Placing {
+    /// Where `piece` begins, and where the one after it would.
+    #[inline]
+    pub fn place(self, piece: PhysRange) -> (u64, Self) {
+        match self {
+            Self::Identity => (piece.start().get(), self),
+            Self::Moved(by) => (piece.start().get().wrapping_add(by), self),
+            Self::From(mut layout) => (layout.place(piece).first, Self::From(layout)),
+        }
+    }
+}
+
 impl<'m> DmaSegments<'m> {
     pub(super) fn new(pieces: Reached<'m>, placing: Placing, constraints: &Constraints) -> Self {
         Self {
@@ -68,15 +80,6 @@ impl<'m> DmaSegments<'m> {
             max: constraints.max_segment.get(),
             boundary: constraints.seg_boundary,
             run: None,
-        }
-    }
-
-    /// Where `piece` begins, and where the one after it would.
-    fn place(&self, piece: PhysRange) -> (u64, Placing) {
-        match self.placing {
-            Placing::Identity => (piece.start().get(), Placing::Identity),
-            Placing::Moved(by) => (piece.start().get().wrapping_add(by), Placing::Moved(by)),
-            Placing::From(mut layout) => (layout.place(piece).first, Placing::From(layout)),
         }
     }
 
@@ -95,11 +98,11 @@ impl<'m> DmaSegments<'m> {
 
     fn next_run(&mut self) -> Option<(u64, u64)> {
         let first = self.pieces.next()?;
-        let (start, after) = self.place(first);
+        let (start, after) = self.placing.place(first);
         self.placing = after;
         let mut bytes = first.len_minus_one().saturating_add(1);
         while let Some(&piece) = self.pieces.peek() {
-            let (at, after) = self.place(piece);
+            let (at, after) = self.placing.place(piece);
             if at != start.wrapping_add(bytes) {
                 break;
             }
