@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use portolan::addr::InvalTag;
-use portolan::inval::{Command, Depth, InvalidationQueue, Run, Step};
+use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Run, Step};
 use portolan::iommu::{IommuError, TagPool};
 
 const ASID: u64 = 0x11;
@@ -99,6 +99,13 @@ impl InvalidationQueue for Commands {
         for step in steps {
             self.build(step);
         }
+        Ok(())
+    }
+
+    #[inline]
+    fn pay_by(&self, command: Command, _owed: &Gather) -> Result<(), IommuError> {
+        self.build(Step::Invalidate(command));
+        self.build(Step::Sync);
         Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! * [`fault`]: serving I/O page faults on this process's own memory.
 //! * [`linux`]: Linux's own code as a peer.
 //! * [`text`]: the reports for people.
+//! * [`markdown`]: the tables of docs/performance.md.
 //!
 //! Nothing here measures hardware.
 #![deny(unsafe_code)]
@@ -18,6 +19,7 @@ pub mod fault;
 pub mod linux;
 mod lists;
 mod mappings;
+pub mod markdown;
 pub mod measure;
 mod owned;
 mod plain;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use portolan_bench::linux::{self, Absent, Fetch};
 use portolan_bench::measure::{self, Extent, Report};
-use portolan_bench::{all, bounce, fault, text};
+use portolan_bench::{all, bounce, fault, markdown, text};
 use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
 
@@ -26,6 +26,9 @@ struct Cli {
     /// For `bounce`: the most threads; as many as there are CPUs if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
+    /// The tables of docs/performance.md; not of `bounce` and `fault`.
+    #[arg(long, conflicts_with = "json")]
+    markdown: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -75,7 +78,11 @@ fn run(args: &Cli) -> Result<Outcome> {
                 true => Extent::Short,
                 false => Extent::Whole,
             };
-            output.show(&scenarios(name, extent)?, text::of_scenarios)?;
+            let text = match args.markdown {
+                true => markdown::tables,
+                false => text::of_scenarios,
+            };
+            output.show(&scenarios(name, extent)?, text)?;
         }
     }
     Ok(Outcome::Good)
@@ -94,14 +101,19 @@ fn scenarios(name: &str, extent: Extent) -> Result<Report> {
             fault::NAME
         );
     }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let progress = Progress::new(wanted.len() as u64);
-    let mut benchmarks = Vec::new();
+    let (mut benchmarks, mut skipped) = (Vec::new(), Vec::new());
     for scenario in wanted {
+        if let Some(why) = measure::lacks(scenario, cpus) {
+            skipped.push((scenario.name, why));
+            continue;
+        }
         let row = measure::run(scenario, extent);
         benchmarks.push(row.with_context(|| scenario.name)?);
         progress.add(1);
     }
-    Ok(Report::of(benchmarks))
+    Ok(Report::of(benchmarks, skipped))
 }
 
 /// Measures bounce slots on up to `threads` threads; as many as there are CPUs if nothing is asked for.

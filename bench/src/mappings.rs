@@ -13,7 +13,7 @@ use portolan::table::PageTable;
 
 use crate::commands::Commands;
 use crate::raw::unowned;
-use crate::threads::{Threads, Together, cpus};
+use crate::threads::{Threads, Together};
 use portolan_model::fixture::Attached;
 use portolan_model::swiotlb::{self, AnyPool, Strategy};
 
@@ -49,7 +49,7 @@ impl Buffers {
         };
         let space = DmaSpace::new(
             BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
-            Arc::new(cpus()),
+            Arc::new(Threads),
             &options,
         );
         Ok(Self {
@@ -109,7 +109,7 @@ impl PoolSlots {
             areas: 2,
         };
         let memory = memory.ok_or(Failure::Addresses)?;
-        let pool = swiotlb::pool(Arc::new(cpus()), memory, options, strategy);
+        let pool = swiotlb::pool(Arc::new(Threads), memory, options, strategy);
         let pool = pool.map_err(|_| Failure::Addresses)?;
         let take = |pool: &AnyPool<_>| pool.take(&Need::bytes(2048)).ok();
         let mut held: Vec<Slots> = std::iter::from_fn(|| take(&pool)).collect();

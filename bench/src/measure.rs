@@ -90,19 +90,25 @@ pub struct BenchRow {
 pub struct Report {
     /// A row per scenario.
     pub benchmarks: Vec<BenchRow>,
-    /// Peers that are not here, and what to do about it.
+    /// Peers that are not here, and benchmarks that this machine cannot do, and what to do about it.
     pub skipped: BTreeMap<&'static str, &'static str>,
 }
 
 impl Report {
-    /// Of what was measured.
-    pub fn of(benchmarks: Vec<BenchRow>) -> Self {
+    /// Of what was measured, and what was not.
+    pub fn of(benchmarks: Vec<BenchRow>, skipped: Vec<(&'static str, &'static str)>) -> Self {
         let missing = linux::missing().map(|why| (linux::NAME, why));
         Self {
             benchmarks,
-            skipped: missing.into_iter().collect(),
+            skipped: missing.into_iter().chain(skipped).collect(),
         }
     }
+}
+
+/// What a machine with so many CPUs lacks for `scenario`: threads that take turns on one CPU do not meet.
+pub fn lacks(scenario: &Scenario, cpus: usize) -> Option<&'static str> {
+    let enough = scenario.threads as usize <= cpus;
+    (!enough).then_some("it takes a CPU for each of its threads; run it on a machine with two CPUs")
 }
 
 fn sample(work: &mut dyn Workload) -> Result<f64, Failure> {
@@ -223,6 +229,14 @@ mod tests {
                 }
                 assert!(work.units() > 0, "{}", scenario.name);
             }
+        }
+    }
+
+    #[test]
+    fn threads_without_a_cpu_each_are_not_measured() {
+        for scenario in all() {
+            assert_eq!(lacks(&scenario, 1).is_some(), scenario.threads > 1);
+            assert_eq!(lacks(&scenario, 2), None);
         }
     }
 

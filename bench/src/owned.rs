@@ -17,7 +17,7 @@ use portolan_model::fixture::Attached;
 use crate::commands::Commands;
 use crate::raw::{Scattered, unowned};
 use crate::rig::{CAPS, PAGE, QUIRKS, scattered, table};
-use crate::threads::{Threads, cpus};
+use crate::threads::Threads;
 use crate::workload::{Failure, Workload};
 
 /// Buffers in one pass.
@@ -70,12 +70,12 @@ impl Owned<portolan::dma::Unowned> {
     pub(crate) fn pages(how: Return) -> Result<Self, Failure> {
         let pages = scattered().into_iter().map(unowned);
         let free = pages.take(2 * TOGETHER).collect();
-        Ok(Self::new(device(&Arc::new(cpus()))?, free, how, PAIRS))
+        Ok(Self::new(device(&Arc::new(Threads))?, free, how, PAIRS))
     }
 
     /// Of 4 KiB, copied to a pool that stays mapped.
     pub(crate) fn copied() -> Result<Self, Failure> {
-        let cpus = Arc::new(cpus());
+        let cpus = Arc::new(Threads);
         let memory = HostMemory::new(
             2 * POOL,
             Backing::Anonymous,
@@ -113,7 +113,7 @@ impl Owned<Scattered> {
         let all = scattered();
         let lists = all.chunks_exact(pieces).map(|list| Scattered(list.into()));
         let free = lists.take(2 * TOGETHER).collect();
-        Ok(Self::new(device(&Arc::new(cpus()))?, free, how, PAIRS / 8))
+        Ok(Self::new(device(&Arc::new(Threads))?, free, how, PAIRS / 8))
     }
 }
 

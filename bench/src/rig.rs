@@ -6,8 +6,9 @@ use std::hint::black_box;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use portolan::inval::{
     Caching, Capabilities, Gather, LeafOnly, PageForm, Plan, Preference, Quirks, RangeForm,
-    WalkFlush, Walker, WriteBuffer, plan, sync,
+    WalkFlush, Walker, WriteBuffer, plan,
 };
+use portolan::iommu::{Domain, PagedDomain};
 use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
@@ -149,28 +150,20 @@ pub(crate) fn pieces(count: usize) -> Vec<(u64, u32)> {
         .collect()
 }
 
-/// Pays a debt: commands built, tables freed.
-pub(crate) fn pay(
-    table: &Table,
-    queue: &Commands,
-    quirks: &Quirks,
-    owed: &mut Gather,
-) -> Result<(), Failure> {
-    let of = table.tagged(CONTEXT);
-    let quiet = sync(queue, of, &CAPS, quirks, owed).map_err(|_| Failure::Queue)?;
-    table.reclaim(quiet).expect("a proof of this table");
-    Ok(())
+/// A table behind an identifier and a queue, as a driver has it.
+pub(crate) type Paged = PagedDomain<Format, HostTables, Commands>;
+
+pub(crate) fn paged(pages: u32, quirks: Quirks) -> Result<Paged, Failure> {
+    let (table, queue) = (table(pages)?, Commands::new());
+    Ok(PagedDomain::new(table, CONTEXT, CAPS, quirks, queue))
 }
 
-pub(crate) fn unmap_and_pay(
-    table: &Table,
-    queue: &Commands,
-    quirks: &Quirks,
-    range: IovaRange,
-) -> Result<(), Failure> {
+/// Unmaps, and pays for that: commands built, tables freed.
+#[inline]
+pub(crate) fn unmap_and_pay(domain: &Paged, range: IovaRange) -> Result<(), Failure> {
     let mut owed = Gather::new();
-    table.unmap(range, &mut owed)?;
-    pay(table, queue, quirks, &mut owed)
+    domain.table().unmap(range, &mut owed)?;
+    domain.sync(&mut owed).map_err(|_| Failure::Queue)
 }
 
 #[inline]

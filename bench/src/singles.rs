@@ -8,8 +8,8 @@ use portolan::inval::Gather;
 
 use crate::commands::Commands;
 use crate::rig::{
-    BASE, BLOCK, MEMORY, PAGE, QUIRKS, SINGLES, Table, access, build_commands, count_commands,
-    table, unmap_and_pay,
+    BASE, BLOCK, MEMORY, PAGE, Paged, QUIRKS, SINGLES, access, build_commands, count_commands,
+    paged, table, unmap_and_pay,
 };
 use crate::threads::Together;
 use crate::{Failure, Workload};
@@ -30,8 +30,7 @@ pub(crate) enum Single {
 }
 
 pub(crate) struct Singles {
-    table: Table,
-    queue: Commands,
+    domain: Paged,
     operation: Single,
     mapped: bool,
 }
@@ -40,15 +39,16 @@ impl Singles {
     /// Every second page of a leaf table is mapped for good.
     pub(crate) fn new(operation: Single) -> Result<Self, Failure> {
         let this = Self {
-            table: table(64)?,
-            queue: Commands::new(),
+            domain: paged(64, QUIRKS)?,
             operation,
             mapped: false,
         };
         for i in 0..SINGLES {
             let mut owed = Gather::new();
             let iova = Iova::new(Self::page(i).get() + PAGE);
-            this.table.map(iova, MEMORY, PAGE, access(), &mut owed)?;
+            this.domain
+                .table()
+                .map(iova, MEMORY, PAGE, access(), &mut owed)?;
         }
         Ok(this)
     }
@@ -61,7 +61,10 @@ impl Singles {
     fn map(&self, i: u64, owed: &mut Gather) -> Result<IovaRange, Failure> {
         let pa = PhysAddr::new(black_box(MEMORY.get() + i * PAGE));
         let iova = black_box(Self::page(i));
-        Ok(self.table.map(iova, pa, black_box(PAGE), access(), owed)?)
+        Ok(self
+            .domain
+            .table()
+            .map(iova, pa, black_box(PAGE), access(), owed)?)
     }
 
     fn map_all(&self) -> Result<(), Failure> {
@@ -76,7 +79,7 @@ impl Singles {
     fn unmap_all(&self) -> Result<(), Failure> {
         for i in 0..SINGLES {
             let range = black_box(IovaRange::page(Self::page(i), PageSize::SIZE_4K));
-            unmap_and_pay(&self.table, &self.queue, &QUIRKS, range)?;
+            unmap_and_pay(&self.domain, range)?;
         }
         Ok(())
     }
@@ -111,25 +114,24 @@ impl Workload for Singles {
                 }
                 black_box(&owed);
             }
-            Single::UnmapAlone | Single::UnmapPlanned | Single::Unmap => {
+            Single::UnmapAlone | Single::UnmapPlanned => {
                 for i in 0..SINGLES {
                     let mut owed = Gather::new();
                     let range = black_box(IovaRange::page(Self::page(i), PageSize::SIZE_4K));
-                    self.table.unmap(range, &mut owed)?;
-                    match self.operation {
-                        Single::UnmapPlanned => count_commands(&owed),
-                        Single::Unmap => build_commands(&self.queue, &owed),
-                        _ => {}
+                    self.domain.table().unmap(range, &mut owed)?;
+                    if self.operation == Single::UnmapPlanned {
+                        count_commands(&owed);
                     }
                     black_box(&owed);
                 }
             }
+            Single::Unmap => self.unmap_all()?,
             Single::Cycle => {
                 for i in 0..SINGLES {
                     let mut owed = Gather::new();
                     let range = self.map(i, &mut owed)?;
-                    build_commands(&self.queue, &owed);
-                    unmap_and_pay(&self.table, &self.queue, &QUIRKS, range)?;
+                    build_commands(self.domain.queue(), &owed);
+                    unmap_and_pay(&self.domain, range)?;
                 }
                 return Ok(());
             }

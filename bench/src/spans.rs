@@ -5,15 +5,12 @@ use std::hint::black_box;
 use portolan::addr::{Iova, IovaRange, PhysAddr};
 use portolan::inval::{Gather, Quirks};
 
-use crate::commands::Commands;
-use crate::rig::{PAGE, Span, Table, Timed, access, table, unmap_and_pay};
+use crate::rig::{PAGE, Paged, Span, Timed, access, paged, unmap_and_pay};
 use crate::{Failure, Workload};
 
 /// Contiguous memory off the alignment of blocks, as pages of 4 KiB.
 pub(crate) struct OfSpan {
-    table: Table,
-    queue: Commands,
-    quirks: Quirks,
+    domain: Paged,
     span: Span,
     timed: Timed,
     mapped: bool,
@@ -22,9 +19,7 @@ pub(crate) struct OfSpan {
 impl OfSpan {
     pub(crate) fn new(span: Span, timed: Timed, quirks: Quirks) -> Result<Self, Failure> {
         Ok(Self {
-            table: table(span.tables() + 64)?,
-            queue: Commands::new(),
-            quirks,
+            domain: paged(span.tables() + 64, quirks)?,
             span,
             timed,
             mapped: false,
@@ -36,7 +31,8 @@ impl OfSpan {
         for start in self.span.starts() {
             let mut owed = Gather::new();
             let start = Iova::new(start);
-            self.table
+            self.domain
+                .table()
                 .map(start, pa, self.span.bytes, access(), &mut owed)?;
             black_box(&owed);
         }
@@ -48,7 +44,7 @@ impl OfSpan {
         for start in self.span.starts() {
             let range = IovaRange::from_len(Iova::new(start), self.span.bytes);
             let range = black_box(range.ok_or(Failure::Addresses)?);
-            unmap_and_pay(&self.table, &self.queue, &self.quirks, range)?;
+            unmap_and_pay(&self.domain, range)?;
         }
         self.mapped = false;
         Ok(())

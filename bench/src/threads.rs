@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use portolan::addr::CpuId;
-use portolan::platform::{Clock, Nanos, SpinCpus};
+use portolan::platform::{Clock, Cpus, Nanos, SpinLock};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::workload::{Failure, Workload};
@@ -25,12 +25,29 @@ impl Clock for Still {
     }
 }
 
-/// CPUs that are threads.
-pub type Threads = SpinCpus<Still, fn() -> CpuId>;
+/// Two CPUs, each a thread, whose number is one load away, as it is in a kernel.
+#[derive(Debug)]
+pub struct Threads;
 
-/// Two CPUs, each a thread.
-pub fn cpus() -> Threads {
-    SpinCpus::new(2, Still, || CpuId::new(CPU.get()))
+impl Clock for Threads {
+    fn now(&self) -> Nanos {
+        Nanos::new(0)
+    }
+}
+
+impl Cpus for Threads {
+    type Word = AtomicU64;
+    type Lock<T: Send> = SpinLock<T>;
+
+    #[inline]
+    fn count(&self) -> usize {
+        2
+    }
+
+    #[inline]
+    fn current(&self) -> CpuId {
+        CpuId::new(CPU.get())
+    }
 }
 
 /// What a thread does: the operation, so many times.

@@ -108,7 +108,7 @@ fn main() -> ExitCode {
         }
     }
     if Command::new("valgrind").arg("--version").output().is_err() {
-        eprintln!("SKIP: valgrind not found");
+        eprintln!("SKIP instructions: no valgrind; install the package valgrind");
         return ExitCode::from(3);
     }
     let rows = match count_all(&name) {

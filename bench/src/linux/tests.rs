@@ -1,8 +1,7 @@
 //! Linux's code does what it is asked for on the shim, and builds the commands that ours is compared with.
 
 use super::{Kind, linux};
-use crate::commands::Commands;
-use crate::rig::{BASE, BLOCK, INPUT_BITS, MEMORY, PAGE, QUIRKS, access, pieces, table};
+use crate::rig::{BASE, BLOCK, INPUT_BITS, MEMORY, PAGE, QUIRKS, access, pieces};
 use crate::workload::Failure;
 use portolan::addr::{IovaRange, PhysAddr};
 use portolan::inval::Gather;
@@ -49,18 +48,18 @@ fn commands(kind: Kind, shift: u64, bytes: u64) -> Option<(u64, u64)> {
     assert_eq!(domain.unmap(iova, bytes), bytes);
     let theirs = domain.commands() - before;
 
-    let (table, queue) = (table(64).ok()?, Commands::new());
-    let range = IovaRange::from_len(portolan::addr::Iova::new(iova), bytes)?;
-    let mut owed = Gather::new();
-    table
-        .map(range.start(), PhysAddr::new(pa), bytes, access(), &mut owed)
-        .ok()?;
     let quirks = match kind {
         Kind::BY_CONTEXT => crate::rig::BY_CONTEXT,
         _ => QUIRKS,
     };
-    crate::rig::unmap_and_pay(&table, &queue, &quirks, range).ok()?;
-    Some((theirs, queue.written() as u64))
+    let ours = crate::rig::paged(64, quirks).ok()?;
+    let range = IovaRange::from_len(portolan::addr::Iova::new(iova), bytes)?;
+    let mut owed = Gather::new();
+    ours.table()
+        .map(range.start(), PhysAddr::new(pa), bytes, access(), &mut owed)
+        .ok()?;
+    crate::rig::unmap_and_pay(&ours, range).ok()?;
+    Some((theirs, ours.queue().written() as u64))
 }
 
 #[test]
