@@ -18,13 +18,18 @@ enum Release {
     Unlinked(u64),
 }
 
+/// The entry that points at a leaf table.
+struct Found<'t, W> {
+    entry: &'t W,
+    /// The table that it is in.
+    parent: PhysAddr,
+    /// What it said when it was found.
+    raw: u64,
+}
+
 /// A part of a leaf table.
 struct Slot<'t, W> {
-    /// The entry that points at the table, and the table that it is in.
-    entry: &'t W,
-    parent: PhysAddr,
-    /// What the entry said when it was found.
-    raw: u64,
+    found: Found<'t, W>,
     table: PhysAddr,
     /// The entries of the part.
     words: &'t [W],
@@ -58,7 +63,12 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let differ = range.start().get() ^ range.last().get();
         if differ >> Self::span(1).lg2() == 0 {
             if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
-                if let Some(slot) = self.leaf_slot((entry, parent), entry.load(), range) {
+                let raw = entry.load();
+                if let (0, Entry::Table(table)) = (differ & !mask, F::classify(raw, 1)) {
+                    let found = Found { entry, parent, raw };
+                    return self.unmap_page(&found, table, range, gather);
+                }
+                if let Some(slot) = self.leaf_slot((entry, parent), raw, range) {
                     self.check_slot(&slot)?;
                     let depth = self.clear_slot(&slot, gather);
                     gather.add_unmapped(range, F::GRANULE, depth);
@@ -70,6 +80,27 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             true => Ok(()),
             false => self.unmap_pieces(range, gather),
         }
+    }
+
+    /// Unmaps one page of the leaf table `table`.
+    #[inline]
+    fn unmap_page(
+        &self,
+        found: &Found<'_, F::Word>,
+        table: PhysAddr,
+        range: IovaRange,
+        gather: &mut Gather,
+    ) -> Result<(), UnmapError> {
+        let iova = range.start();
+        let index = Self::index(iova, 0);
+        let word = self.words(table).get(index);
+        let word = word.filter(|word| word.load() != 0);
+        let word = word.ok_or(UnmapError::NotMapped { iova })?;
+        word.store(0);
+        self.owe_lines(gather, table, index, 1);
+        let depth = self.leave_table(found, iova, 1, gather);
+        gather.add_unmapped(range, F::GRANULE, depth);
+        Ok(())
     }
 
     /// Unmaps `range` if that is all of what leaf tables behind one table translate, and all of it is
@@ -186,9 +217,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let count = (range.len_minus_one() >> F::GRANULE.lg2()) as usize + 1;
         let words = self.words(table).get(index..index + count).unwrap_or(&[]);
         Some(Slot {
-            entry,
-            parent,
-            raw,
+            found: Found { entry, parent, raw },
             table,
             words,
             range,
@@ -199,7 +228,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     fn check_slot(&self, slot: &Slot<'_, F::Word>) -> Result<(), UnmapError> {
         let all = 1 << F::INDEX_LG2;
-        if slot.words.len() == all && Self::counted() && F::live(slot.raw) as usize == all {
+        if slot.words.len() == all && Self::counted() && F::live(slot.found.raw) as usize == all {
             return Ok(());
         }
         match slot.words.iter().position(|word| word.load() == 0) {
@@ -218,9 +247,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let count = slot.words.len();
         if count == 1 << F::INDEX_LG2 {
             // The caller owns all that the table spans: nobody else is in it.
-            slot.entry.store(0);
+            slot.found.entry.store(0);
             let at = Self::index(slot.range.start(), 1);
-            self.owe_lines(gather, slot.parent, at, 1);
+            self.owe_lines(gather, slot.found.parent, at, 1);
             self.detach(&mut gather.tables, slot.table);
             return Depth::AllLevels;
         }
@@ -229,12 +258,24 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         let index = Self::index(slot.range.start(), 0);
         self.owe_lines(gather, slot.table, index, count);
-        match self.release(slot, gather) {
+        self.leave_table(&slot.found, slot.range.start(), count as u32, gather)
+    }
+
+    /// Counts `count` entries of the leaf table for `iova` that were taken out; whether it left with
+    /// them.
+    #[inline]
+    fn leave_table(
+        &self,
+        found: &Found<'_, F::Word>,
+        iova: Iova,
+        count: u32,
+        gather: &mut Gather,
+    ) -> Depth {
+        match self.release(found, count, gather) {
             Release::Kept => Depth::LeafOnly,
             Release::Unlinked(event) => {
-                let at = Self::index(slot.range.start(), 1);
-                self.owe_lines(gather, slot.parent, at, 1);
-                let slot = slot.range.start().align_down(Self::span(1));
+                self.owe_lines(gather, found.parent, Self::index(iova, 1), 1);
+                let slot = iova.align_down(Self::span(1));
                 // There was room when the table was unlinked, and the gather is ours alone.
                 let _ = gather.unlinked.try_push(Vacancy { slot, event });
                 Depth::AllLevels
@@ -244,12 +285,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Lowers the live count; unlinks the table with the last entry if the gather can remember it.
     #[inline]
-    fn release(&self, slot: &Slot<'_, F::Word>, gather: &Gather) -> Release {
+    fn release(&self, found: &Found<'_, F::Word>, count: u32, gather: &Gather) -> Release {
         if !Self::counted() {
             return Release::Kept;
         }
-        let count = slot.words.len() as u32;
-        let mut raw = slot.raw;
+        let mut raw = found.raw;
         let leaves = |left| left == 0 && !gather.unlinked.is_full() && !self.keeps_empty();
         while let Entry::Table(table) = F::classify(raw, 1) {
             let left = F::live(raw).saturating_sub(count);
@@ -259,7 +299,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             } else {
                 (Self::with_live(raw, left), Release::Kept)
             };
-            match slot.entry.compare_exchange(raw, new) {
+            match found.entry.compare_exchange(raw, new) {
                 Ok(_) => return done,
                 Err(now) => raw = now,
             }
