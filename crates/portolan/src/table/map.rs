@@ -29,15 +29,6 @@ struct Entered {
     last: Option<Iova>,
 }
 
-/// A leaf table whose live count includes entries to come.
-struct EnteredSlot<'t, W> {
-    /// The entry that points at it.
-    entry: &'t W,
-    table: PhysAddr,
-    /// How many entries were live before.
-    before: u32,
-}
-
 impl Entered {
     fn has(self, slot: Iova) -> bool {
         self.first == Some(slot) || self.last == Some(slot)
@@ -166,19 +157,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         Ok(range)
     }
 
-    /// The address of the only page of a list, if that and `iova` are as they have to be.
-    #[inline]
-    fn lone_page<I: Iterator<Item: Piece>>(&self, iova: Iova, mut pieces: I) -> Option<PhysAddr> {
-        let (Some(only), None) = (pieces.next(), pieces.next()) else {
-            return None;
-        };
-        let pa = only.page(F::GRANULE)?;
-        let odd = (iova.get() | pa.get()) & (F::GRANULE.bytes() - 1) != 0;
-        let outside =
-            iova.get() >> self.format.input_lg2() != 0 || pa.get() >> self.format.output_lg2() != 0;
-        (!odd && !outside).then_some(pa)
-    }
-
     fn request(&self, range: IovaRange, access: Access, longest: u64) -> Result<Request, MapError> {
         let mut templates = [0; MAX_LEVELS];
         let mut top_leaf = 0;
@@ -199,103 +177,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         })
     }
 
-    /// The commonest case: one page, whose leaf table exists. Returns whether it was that case.
-    #[inline]
-    fn map_page(&self, range: IovaRange, leaf: u64, gather: &mut Gather) -> Result<bool, MapError> {
-        let Some(EnteredSlot {
-            entry,
-            table,
-            before,
-        }) = self.enter_slot(range, 1)?
-        else {
-            return Ok(false);
-        };
-        let iova = range.start();
-        let taken = MapError::AlreadyMapped { iova };
-        let index = Self::index(iova, 0);
-        let word = self.words(table).get(index).ok_or(taken)?;
-        if (before != 0 || !Self::counted()) && word.load() != 0 {
-            self.leave(entry, 1);
-            return Err(taken);
-        }
-        word.store(leaf);
-        self.owe_lines(gather, table, index, 1);
-        gather.add_mapped(range, F::GRANULE);
-        Ok(true)
-    }
-
-    /// The common case: pages within one leaf table that exists. Returns whether it was that case.
-    #[inline]
-    fn map_in_slot<I: Iterator<Item: Piece>>(
-        &self,
-        range: IovaRange,
-        pieces: I,
-        template: u64,
-        gather: &mut Gather,
-    ) -> Result<bool, MapError> {
-        let count = range.pages(F::GRANULE) as u32;
-        let Some(EnteredSlot {
-            entry,
-            table,
-            before,
-        }) = self.enter_slot(range, count)?
-        else {
-            return Ok(false);
-        };
-        let taken = MapError::AlreadyMapped {
-            iova: range.start(),
-        };
-        let index = Self::index(range.start(), 0);
-        let words = self
-            .words(table)
-            .get(index..index + count as usize)
-            .ok_or(taken)?;
-        if before != 0 || !Self::counted() {
-            if let Some(iova) = Self::first_live(words, range.start()) {
-                self.leave(entry, count);
-                return Err(MapError::AlreadyMapped { iova });
-            }
-        }
-        Pieces::new(pieces, F::GRANULE).fill(words, F::GRANULE, |word, pa| {
-            word.store(F::leaf(template, pa))
-        });
-        self.owe_lines(gather, table, index, count as usize);
-        gather.add_mapped(range, F::GRANULE);
-        Ok(true)
-    }
-
-    /// Announces the `count` entries of `range` in its leaf table. `None` if there is no such table.
-    #[inline]
-    fn enter_slot(
-        &self,
-        range: IovaRange,
-        count: u32,
-    ) -> Result<Option<EnteredSlot<'_, F::Word>>, MapError> {
-        let Walk::At(entry, parent) = self.walk(range.start(), 1) else {
-            return Ok(None);
-        };
-        match self.enter(entry, count) {
-            Enter::Entered { table, before } => Ok(Some(EnteredSlot {
-                entry,
-                table,
-                before,
-            })),
-            Enter::NoTable => {
-                let table = self.take_back(entry, parent, range.start(), count);
-                let before = 0;
-                Ok(table.map(|table| EnteredSlot {
-                    entry,
-                    table,
-                    before,
-                }))
-            }
-            Enter::Taken => Err(self.already_mapped(range)),
-        }
-    }
-
     /// The first address whose entry among `words` is not empty.
     #[inline]
-    fn first_live(words: &[F::Word], start: Iova) -> Option<Iova> {
+    pub(super) fn first_live(words: &[F::Word], start: Iova) -> Option<Iova> {
         let live = words.iter().position(|word| word.load() != 0)?;
         start.checked_add((live as u64) << F::GRANULE.lg2())
     }

@@ -30,6 +30,7 @@ mod map;
 mod pieces;
 mod query;
 mod reclaim;
+mod slot;
 mod split;
 mod unmap;
 mod walking;
