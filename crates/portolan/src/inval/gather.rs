@@ -97,14 +97,19 @@ impl Spans {
 
     #[cold]
     fn merge_nearest(&mut self, span: Span) {
-        let gaps = self.0.iter().map(|kept| kept.gap(span));
-        let nearest = gaps.enumerate().min_by_key(|&(_, gap)| gap);
         let last = self.0.len() - 1;
-        if let Some((at, _)) = nearest {
-            // The next one is most often its neighbour, and is looked for in the last place.
-            self.0.swap(at, last);
-            self.0[last] = self.0[last].hull(span);
+        let mut nearest = (last, self.0[last].gap(span));
+        for (at, kept) in self.0[..last].iter().enumerate() {
+            let gap = kept.gap(span);
+            if gap < nearest.1 {
+                nearest = (at, gap);
+            }
         }
+        // The next one is most often its neighbour, and is looked for in the last place.
+        if nearest.0 != last {
+            self.0.swap(nearest.0, last);
+        }
+        self.0[last] = self.0[last].hull(span);
     }
 }
 

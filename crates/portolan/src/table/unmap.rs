@@ -18,18 +18,14 @@ enum Release {
     Unlinked(u64),
 }
 
-/// The entry that points at a leaf table.
-struct Found<'t, W> {
-    entry: &'t W,
-    /// The table that it is in.
-    parent: PhysAddr,
-    /// What it said when it was found.
-    raw: u64,
-}
+/// The entry that points at a leaf table, and the table that it is in.
+type Found<'t, W> = (&'t W, PhysAddr);
 
 /// A part of a leaf table.
 struct Slot<'t, W> {
     found: Found<'t, W>,
+    /// What the entry said when it was found.
+    raw: u64,
     table: PhysAddr,
     /// The entries of the part.
     words: &'t [W],
@@ -65,8 +61,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             if let Walk::At(entry, parent) = self.walk(range.start(), 1) {
                 let raw = entry.load();
                 if let (0, Entry::Table(table)) = (differ & !mask, F::classify(raw, 1)) {
-                    let found = Found { entry, parent, raw };
-                    return self.unmap_page(&found, table, range, gather);
+                    return self.unmap_page((entry, parent), table, range, gather);
                 }
                 if let Some(slot) = self.leaf_slot((entry, parent), raw, range) {
                     self.check_slot(&slot)?;
@@ -86,7 +81,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     fn unmap_page(
         &self,
-        found: &Found<'_, F::Word>,
+        found: Found<'_, F::Word>,
         table: PhysAddr,
         range: IovaRange,
         gather: &mut Gather,
@@ -206,7 +201,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     fn leaf_slot<'t>(
         &'t self,
-        (entry, parent): (&'t F::Word, PhysAddr),
+        found: Found<'t, F::Word>,
         raw: u64,
         range: IovaRange,
     ) -> Option<Slot<'t, F::Word>> {
@@ -217,7 +212,8 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let count = (range.len_minus_one() >> F::GRANULE.lg2()) as usize + 1;
         let words = self.words(table).get(index..index + count).unwrap_or(&[]);
         Some(Slot {
-            found: Found { entry, parent, raw },
+            found,
+            raw,
             table,
             words,
             range,
@@ -228,7 +224,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     fn check_slot(&self, slot: &Slot<'_, F::Word>) -> Result<(), UnmapError> {
         let all = 1 << F::INDEX_LG2;
-        if slot.words.len() == all && Self::counted() && F::live(slot.found.raw) as usize == all {
+        if slot.words.len() == all && Self::counted() && F::live(slot.raw) as usize == all {
             return Ok(());
         }
         match slot.words.iter().position(|word| word.load() == 0) {
@@ -247,9 +243,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let count = slot.words.len();
         if count == 1 << F::INDEX_LG2 {
             // The caller owns all that the table spans: nobody else is in it.
-            slot.found.entry.store(0);
+            slot.found.0.store(0);
             let at = Self::index(slot.range.start(), 1);
-            self.owe_lines(gather, slot.found.parent, at, 1);
+            self.owe_lines(gather, slot.found.1, at, 1);
             self.detach(&mut gather.tables, slot.table);
             return Depth::AllLevels;
         }
@@ -258,7 +254,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
         let index = Self::index(slot.range.start(), 0);
         self.owe_lines(gather, slot.table, index, count);
-        self.leave_table(&slot.found, slot.range.start(), count as u32, gather)
+        self.leave_table(slot.found, slot.range.start(), count as u32, gather)
     }
 
     /// Counts `count` entries of the leaf table for `iova` that were taken out; whether it left with
@@ -266,7 +262,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     fn leave_table(
         &self,
-        found: &Found<'_, F::Word>,
+        found: Found<'_, F::Word>,
         iova: Iova,
         count: u32,
         gather: &mut Gather,
@@ -274,7 +270,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         match self.release(found, count, gather) {
             Release::Kept => Depth::LeafOnly,
             Release::Unlinked(event) => {
-                self.owe_lines(gather, found.parent, Self::index(iova, 1), 1);
+                self.owe_lines(gather, found.1, Self::index(iova, 1), 1);
                 let slot = iova.align_down(Self::span(1));
                 // There was room when the table was unlinked, and the gather is ours alone.
                 let _ = gather.unlinked.try_push(Vacancy { slot, event });
@@ -285,11 +281,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Lowers the live count; unlinks the table with the last entry if the gather can remember it.
     #[inline]
-    fn release(&self, found: &Found<'_, F::Word>, count: u32, gather: &Gather) -> Release {
+    fn release(&self, found: Found<'_, F::Word>, count: u32, gather: &Gather) -> Release {
         if !Self::counted() {
             return Release::Kept;
         }
-        let mut raw = found.raw;
+        let mut raw = found.0.load();
         let leaves = |left| left == 0 && !gather.unlinked.is_full() && !self.keeps_empty();
         while let Entry::Table(table) = F::classify(raw, 1) {
             let left = F::live(raw).saturating_sub(count);
@@ -299,7 +295,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             } else {
                 (Self::with_live(raw, left), Release::Kept)
             };
-            match found.entry.compare_exchange(raw, new) {
+            match found.0.compare_exchange(raw, new) {
                 Ok(_) => return done,
                 Err(now) => raw = now,
             }
