@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::linux::LinuxArgs;
 use crate::replay::{self, Policy};
-use crate::{explain, machines, reproduce, scale, synthetic};
+use crate::{explain, firmware, machines, reproduce, scale, synthetic};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
 #[derive(Debug, Parser)]
@@ -29,7 +29,7 @@ enum Command {
     Replay(ReplayArgs),
     /// Recompute a published table row by row.
     Reproduce(ReproduceArgs),
-    /// Say which policy is a machine's default, and why.
+    /// Say which policy is a machine's default, and why; or what firmware's tables come to.
     Explain(ExplainArgs),
     /// List the machine profiles, their prices and sources.
     Machines(MachinesArgs),
@@ -111,6 +111,14 @@ struct ExplainArgs {
     /// The whole table of decisions as well.
     #[arg(long)]
     all: bool,
+    /// Tables of a machine's firmware (DMAR, IVRS, IORT or VIOT) as files, in binary or as `acpidump`
+    /// prints them, or a folder like /sys/firmware/acpi/tables: print its IOMMUs, whom they serve, and
+    /// addresses that are taken.
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["machines", "all"])]
+    firmware: Vec<PathBuf>,
+    /// The machine's PCI functions: what `lspci -xxxx` prints as root, or /sys/bus/pci/devices.
+    #[arg(long, value_name = "FILE", requires = "firmware")]
+    pci: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
@@ -254,7 +262,18 @@ fn reproduce_result(args: &ReproduceArgs) -> Result<Outcome> {
     Ok(Outcome::of(all))
 }
 
+fn explain_firmware(args: &ExplainArgs) -> Result<Outcome> {
+    let tables = firmware::read(&args.firmware)?;
+    let config = args.pci.as_deref().map(firmware::Config::read);
+    let report = firmware::Report::new(&tables, &config.transpose()?.unwrap_or_default())?;
+    args.output.show(&report, firmware::text)?;
+    Ok(Outcome::of(report.holds()))
+}
+
 fn explain_policies(args: &ExplainArgs) -> Result<Outcome> {
+    if !args.firmware.is_empty() {
+        return explain_firmware(args);
+    }
     let profiles = match args.machines.as_slice() {
         [] => Profile::builtin()?,
         names => names

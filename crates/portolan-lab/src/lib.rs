@@ -7,6 +7,7 @@
 //! * [`scale`]: computes throughput by number of CPUs.
 //! * [`synthetic`]: loads that nobody recorded.
 //! * [`explain`]: why a machine's default policy is what it is.
+//! * [`firmware`]: what firmware's tables of a machine come to.
 //! * [`machines`]: lists the machine profiles, and the library's table format for each.
 //! * [`counts`]: what reports count.
 //! * [`cli`]: the command line.
@@ -20,6 +21,7 @@ pub mod cli;
 pub mod counts;
 mod csv;
 pub mod explain;
+pub mod firmware;
 mod fixture;
 pub mod linux;
 pub mod machines;

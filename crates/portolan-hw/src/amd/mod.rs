@@ -30,4 +30,5 @@ pub use counts::{CommandKind, Counts};
 pub use features::{Features, InvalidateAll};
 pub use interrupts::{InterruptTable, NotAnInterruptTable};
 pub use shared::AmdQueue;
+pub(crate) use streams::windows;
 pub use unit::{AmdDomain, AmdVi};

@@ -32,7 +32,7 @@ const WINDOWS: [(ReservedKind, u64, u64); 2] = [
 ];
 
 /// The same as reserved regions.
-pub(super) fn windows() -> impl Iterator<Item = ReservedRegion> {
+pub(crate) fn windows() -> impl Iterator<Item = ReservedRegion> {
     WINDOWS.into_iter().filter_map(|(kind, start, last)| {
         let range = IovaRange::new(Iova::new(start), Iova::new(last))?;
         Some(ReservedRegion { range, kind })

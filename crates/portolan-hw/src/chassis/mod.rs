@@ -33,5 +33,6 @@ pub(crate) use lists::{Sorted, with_room};
 pub(crate) use refusals::Ticket;
 pub(crate) use regs::Present;
 pub(crate) use ring::{Ending, Outcome, Ring};
+pub(crate) use turn::Turn;
 pub(crate) use unit::{Shape, Stop, Unit, Words};
 pub(crate) use wait::{wait_for, wait_while_it_works};

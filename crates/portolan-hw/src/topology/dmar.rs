@@ -5,10 +5,15 @@ use alloc::vec::Vec;
 use portolan::addr::{PciFunction, RequesterId, Segment, StreamId};
 use portolan::platform::Platform;
 
-use super::{EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at};
-use crate::firmware::dmar::{Dmar, Drhd, ScopeKind, Serves, Structure};
-use crate::firmware::reservations::Streams;
-use crate::vtd::{Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
+use super::claim::Claim;
+use super::survey::{Place, Survey, UnitKind};
+use super::{
+    ConfigSpace, EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all,
+    enable_at, window,
+};
+use crate::firmware::dmar::{Dmar, Drhd, Scope, ScopeKind, Serves, Structure};
+use crate::firmware::reservations::{Limits, Streams};
+use crate::vtd::{self, Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, Vtd};
 
 /// Offset of vendor and device in configuration space.
 const IDENTITY: u16 = 0;
@@ -18,16 +23,16 @@ const CLASS: u16 = 8;
 const BUSES: u16 = 0x18;
 
 /// The buses behind a bridge, both ends included.
-fn behind(platform: &impl Platform, segment: Segment, bridge: RequesterId) -> Option<(u8, u8)> {
+fn behind(read: ConfigSpace<'_>, segment: Segment, bridge: RequesterId) -> Option<(u8, u8)> {
     let requester = bridge;
     let function = PciFunction { segment, requester };
-    let buses = platform.pci_config(function, BUSES)?;
+    let buses = read(function, BUSES).filter(|buses| *buses != u32::MAX)?;
     Some(((buses >> 8) as u8, (buses >> 16) as u8))
 }
 
 /// What the machine's own PCI devices, which are on bus 0, say of its units; `word` reads their
 /// configuration space.
-fn quirks(word: impl Fn(PciFunction, u16) -> Option<u32>, segment: Segment) -> Quirks {
+fn quirks(word: ConfigSpace<'_>, segment: Segment) -> Quirks {
     let identity = |requester: u16| {
         let requester = RequesterId::new(requester);
         let function = PciFunction { segment, requester };
@@ -55,6 +60,11 @@ fn units<'t>(table: &Dmar<'t>) -> impl Iterator<Item = Result<Drhd<'t>, Topology
     })
 }
 
+/// How many units `table` has, damaged ones included.
+pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
+    Ok(units(&Dmar::parse(table)?).count())
+}
+
 /// Takes over and enables all units of `table`.
 pub(super) fn enable<P: Platform>(
     table: &[u8],
@@ -62,20 +72,23 @@ pub(super) fn enable<P: Platform>(
     options: Options,
 ) -> Result<Vec<Enabled>, EnableError> {
     let table = Dmar::parse(table)?;
+    let read: ConfigSpace<'_> = &|of, at| platform.pci_config(of, at);
     enable_all(units(&table), |unit| {
         let mut config = Config {
             output_lg2: table.address_lg2(),
-            chip: quirks(|of, at| platform.pci_config(of, at), unit.segment),
+            chip: quirks(read, unit.segment),
             interrupts: options.interrupts,
             ..Config::default()
         };
         if options.reserved == FirmwareMemory::Reached {
-            let bus = |bridge| behind(platform, unit.segment, bridge).map(|(first, _)| first);
+            let bus = |bridge| behind(read, unit.segment, bridge).map(|(first, _)| first);
             let found = table.reserved(unit.segment, Streams::ALL, bus);
             // What makes no sense is left out, and counted there.
             let _ = config.reserved.read(found);
         }
-        enable_at(platform, unit.registers, |registers, memory, clock| {
+        let bytes = unit.registers.len_minus_one() + 1;
+        let window = window(unit.registers.start(), bytes)?;
+        enable_at(platform, window, |registers, memory, clock| {
             // First-stage tables are the hardware's own under a hypervisor, too.
             let first = Has::SCALABLE | Has::FIRST | Has::FIRST_1G | Has::CACHING_MODE;
             config.mode = match Features::read(&registers)?.has.contains(first) {
@@ -90,7 +103,7 @@ pub(super) fn enable<P: Platform>(
 /// The number of the unit of `function`, and its stream: its requester identifier.
 pub(super) fn find(
     table: &[u8],
-    platform: &impl Platform,
+    read: ConfigSpace<'_>,
     function: PciFunction,
 ) -> Result<Option<(usize, StreamId)>, TopologyError> {
     let table = Dmar::parse(table)?;
@@ -103,7 +116,7 @@ pub(super) fn find(
         }
         match unit.serves {
             Serves::Remaining => remaining = remaining.or(Some((number, stream))),
-            Serves::Named if names(&unit, platform, function)? => {
+            Serves::Named if names(&unit, read, function)? => {
                 return Ok(Some((number, stream)));
             }
             Serves::Named => {}
@@ -115,10 +128,10 @@ pub(super) fn find(
 /// Whether a scope of `unit` is `function`, or a bridge that it is behind.
 fn names(
     unit: &Drhd<'_>,
-    platform: &impl Platform,
+    read: ConfigSpace<'_>,
     function: PciFunction,
 ) -> Result<bool, TopologyError> {
-    let buses = |bridge| behind(platform, unit.segment, bridge);
+    let buses = |bridge| behind(read, unit.segment, bridge);
     for scope in unit.scopes {
         let scope = scope?;
         let at = scope.requester(|bridge| buses(bridge).map(|(first, _)| first));
@@ -138,6 +151,70 @@ fn names(
     Ok(false)
 }
 
+/// What a scope of `unit` claims.
+fn claim(unit: &Drhd<'_>, read: ConfigSpace<'_>, scope: &Scope<'_>) -> Claim {
+    let segment = unit.segment;
+    let bus = |bridge| behind(read, segment, bridge).map(|(first, _)| first);
+    let place = scope.requester(bus);
+    let at = place.map(|requester| PciFunction { segment, requester });
+    match (scope.kind, at) {
+        (ScopeKind::IoApic, _) => Claim::IoApic(scope.enumeration, place),
+        (ScopeKind::Timer, _) => Claim::Timer(scope.enumeration, place),
+        (ScopeKind::Named, _) => Claim::Named(scope.enumeration.into()),
+        (ScopeKind::Endpoint, Some(at)) => Claim::Function(at),
+        (ScopeKind::Bridge, Some(at)) => Claim::Behind(at),
+        (_, None) => Claim::NoSuchPath {
+            segment,
+            bus: scope.start_bus,
+            steps: scope.path().len(),
+        },
+    }
+}
+
+/// What `table` says of units and of memory that functions go on using.
+pub(super) fn survey(
+    table: &[u8],
+    read: ConfigSpace<'_>,
+    into: &mut Survey,
+) -> Result<(), TopologyError> {
+    let parsed = Dmar::parse(table)?;
+    let mut segments: Vec<Segment> = Vec::new();
+    for unit in units(&parsed) {
+        let Some(unit) = into.note(unit) else {
+            continue;
+        };
+        let place = Place::of(unit.registers.start(), unit.registers.len_minus_one() + 1);
+        let number = into.unit(UnitKind::Vtd, place, Some(unit.segment));
+        if unit.serves == Serves::Remaining {
+            into.claim(number, Claim::Remaining(unit.segment));
+        }
+        for scope in unit.scopes {
+            if let Some(scope) = into.note(scope.map_err(Into::into)) {
+                into.claim(number, claim(&unit, read, &scope));
+            }
+        }
+        into.hold(number, [vtd::INTERRUPTS]);
+        if !segments.contains(&unit.segment) {
+            segments.push(unit.segment);
+        }
+    }
+    for segment in segments {
+        let bus = |bridge| behind(read, segment, bridge).map(|(first, _)| first);
+        let found = parsed.reserved(segment, Streams::ALL, bus);
+        for found in found.take(Limits::USUAL.most) {
+            // Each stream of these is a requester of its own.
+            let of = found.map(|reserved| RequesterId::new(reserved.streams.first().get() as u16));
+            let by = of.map(|requester| find(table, read, PciFunction { segment, requester }));
+            match by {
+                Ok(Ok(Some((number, _)))) => into.reserve(number, [found]),
+                Ok(_) => {}
+                Err(_) => into.reserve(0, [found]),
+            }
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,7 +231,7 @@ mod tests {
                 0x8 if function == at => Some(class),
                 _ => None,
             };
-            quirks(word, Segment::new(1))
+            quirks(&word, Segment::new(1))
         };
         let last = RequesterId::of(0, 31, 7);
         let display = 0x0300_0001;

@@ -19,6 +19,9 @@ pub enum TopologyError {
     /// No table describes units.
     #[error("there is no DMAR, IORT, IVRS or VIOT table")]
     NoTable,
+    /// Two tables describe units: a machine has units of one architecture.
+    #[error("two tables describe units; a machine has one of DMAR, IORT, IVRS and VIOT")]
+    TwoTables,
     /// A table is damaged.
     #[error(transparent)]
     Table(#[from] TableError),
@@ -41,6 +44,14 @@ pub enum EnableError {
     NoRegisters {
         /// Where they are.
         window: PhysRange,
+    },
+    /// Two units have registers in common.
+    #[error("units {one} and {other} are said to have the same registers")]
+    SameRegisters {
+        /// One, by its number in the table.
+        one: usize,
+        /// The other.
+        other: usize,
     },
     /// The unit's own PCI function has no capability block where the table says.
     #[error("{function}: {error}")]
@@ -101,6 +112,9 @@ pub enum OpenError {
     /// The unit has no domain for it.
     #[error("no domain for the device: {0}")]
     Domain(IommuError),
+    /// Another caller opens a device, and does not end.
+    #[error("another device is being opened: {0}")]
+    Turn(IommuError),
     /// The address space.
     #[error(transparent)]
     Space(#[from] SpaceError),

@@ -1,17 +1,30 @@
 //! Units that are enabled, and the devices behind them.
 
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, StreamId};
 use portolan::dma::{
-    Buffers, Constraints, Decision, Device, DeviceTlb, DmaSpace, PolicyInputs, PolicyPreference,
-    Shadowing, SpaceOptions, default_policy,
+    Buffers, Constraints, Decision, Device, DeviceError, DeviceTlb, DmaSpace, PolicyInputs,
+    PolicyPreference, Shadowing, SpaceOptions, default_policy,
 };
 use portolan::iommu::IommuDomains;
-use portolan::platform::Platform;
+use portolan::platform::{Nanos, Platform};
 
-use super::{Enabled, OpenError, Topology};
+use super::{Enabled, OpenError, Survey, Topology};
+use crate::chassis::Turn;
+
+/// How long a caller waits until others have opened their devices.
+const TURN: Nanos = Nanos::new(10_000_000_000);
+
+/// A group of which a device is open, or was.
+struct OpenGroup<P: Platform> {
+    /// The group's first function, and the unit that serves those that are open: a space is one unit's.
+    key: (PciFunction, usize),
+    space: Weak<DmaSpace<P>>,
+    /// Streams that accesses of several devices carry, or that are no function's own.
+    shared: Vec<(StreamId, Weak<Device<P>>)>,
+}
 
 /// How a device is opened.
 ///
@@ -60,17 +73,32 @@ impl Default for DeviceOptions {
 /// ```
 pub struct Iommus<P: Platform> {
     pub(super) topology: Topology,
+    survey: Survey,
     platform: P,
     pub(super) units: Vec<Enabled>,
+    groups: Turn<P, Vec<OpenGroup<P>>>,
 }
 
 impl<P: Platform> Iommus<P> {
-    pub(super) const fn new(topology: Topology, platform: P, units: Vec<Enabled>) -> Self {
+    pub(super) fn new(
+        topology: Topology,
+        survey: Survey,
+        platform: P,
+        units: Vec<Enabled>,
+    ) -> Self {
         Self {
             topology,
+            survey,
             platform,
             units,
+            groups: Turn::new(Vec::new()),
         }
+    }
+
+    /// What firmware and the PCI functions said when the units were enabled: groups, reserved ranges,
+    /// and what makes no sense.
+    pub fn survey(&self) -> &Survey {
+        &self.survey
     }
 
     /// The units, in the order of firmware's table.
@@ -86,9 +114,14 @@ impl<P: Platform> Iommus<P> {
         &self,
         function: PciFunction,
     ) -> Result<(&Arc<dyn IommuDomains>, StreamId), OpenError> {
-        let found = self.topology.find(&self.platform, function)?;
+        let found = self.find(function)?;
         let served = found.and_then(|(unit, stream)| Some((self.units.get(unit)?, stream)));
         served.ok_or(OpenError::NotServed { function })
+    }
+
+    fn find(&self, function: PciFunction) -> Result<Option<(usize, StreamId)>, OpenError> {
+        let read = |of, at| self.platform.pci_config(of, at);
+        Ok(self.topology.find(&read, function)?)
     }
 
     /// The policy for a device behind `unit`, and the reason for it.
@@ -108,7 +141,10 @@ impl<P: Platform> Iommus<P> {
         })
     }
 
-    /// Opens a device for a driver that hands its buffers over, in an address space of its own.
+    /// Opens a device for a driver that hands its buffers over. Devices of one group
+    /// ([`Survey::groups`]) are in one address space, which the first one of them makes: its options
+    /// hold for the others' space as well. Devices of other groups have others. The unit knows the
+    /// device by each requester identifier that its accesses may carry.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -125,11 +161,97 @@ impl<P: Platform> Iommus<P> {
         function: PciFunction,
         options: &DeviceOptions,
     ) -> Result<Device<P>, OpenError> {
-        let (unit, stream) = self.unit_of(function)?;
+        let none = OpenError::NotServed { function };
+        let (unit, _) = self.find(function)?.ok_or(none)?;
+        let opened = self.groups.with((&self.platform, TURN), |groups| {
+            let (at, space) = self.group(groups, unit, function, options)?;
+            // It was found or added there.
+            let group = groups
+                .get_mut(at)
+                .ok_or(OpenError::NotServed { function })?;
+            self.open(group, &space, function, options)
+        });
+        opened.map_err(OpenError::Turn)?
+    }
+
+    /// The place in `groups` of the group of `function`, with its space, which is made if need be.
+    fn group(
+        &self,
+        groups: &mut Vec<OpenGroup<P>>,
+        unit: usize,
+        function: PciFunction,
+        options: &DeviceOptions,
+    ) -> Result<(usize, Arc<DmaSpace<P>>), OpenError> {
+        let first = self.survey.groups().first(self.survey.tree(), function);
+        let key = (first, unit);
+        groups.retain(|group| group.space.strong_count() > 0);
+        let found = groups.iter().position(|group| group.key == key);
+        let space = found.and_then(|at| Some((at, groups.get(at)?.space.upgrade()?)));
+        if let Some(found) = space {
+            return Ok(found);
+        }
+        let none = OpenError::NotServed { function };
+        let unit = self.units.get(unit).ok_or(none)?;
         let bound = unit.clone().new_domain().map_err(OpenError::Domain)?;
-        let mut space = options.space;
-        space.policy = self.decide(&**unit, options).policy;
-        let space = Arc::new(DmaSpace::new(bound, self.platform.clone(), &space)?);
-        Ok(Device::translated(space, stream, options.constraints)?)
+        let mut how = options.space;
+        how.policy = self.decide(&**unit, options).policy;
+        let space = Arc::new(DmaSpace::new(bound, self.platform.clone(), &how)?);
+        groups.push(OpenGroup {
+            key,
+            space: Arc::downgrade(&space),
+            shared: Vec::new(),
+        });
+        Ok((groups.len() - 1, space))
+    }
+
+    /// Opens `function` in the space of its group, by all its streams.
+    fn open(
+        &self,
+        group: &mut OpenGroup<P>,
+        space: &Arc<DmaSpace<P>>,
+        function: PciFunction,
+        options: &DeviceOptions,
+    ) -> Result<Device<P>, OpenError> {
+        let limits = options.constraints;
+        let (served, _) = self
+            .survey
+            .serving(function, |of| self.find(of).ok().flatten());
+        let none = OpenError::NotServed { function };
+        let (&own, others) = served.streams.split_first().ok_or(none)?;
+        let unit = served.unit.ok_or(none)?;
+        let device = match group.has(own) || self.survey.is_shared(function, unit, own) {
+            true => Device::beside(group.shared(space, own, limits)?, limits)?,
+            false => Device::translated(space.clone(), own, limits)?,
+        };
+        let others = others
+            .iter()
+            .map(|other| group.shared(space, *other, limits));
+        let others: Vec<_> = others.collect::<Result<_, _>>()?;
+        Ok(device.with_streams(others)?)
+    }
+}
+
+impl<P: Platform> OpenGroup<P> {
+    fn has(&self, stream: StreamId) -> bool {
+        let mut shared = self.shared.iter();
+        shared.any(|(its, device)| *its == stream && device.strong_count() > 0)
+    }
+
+    /// The device of a stream that several may have: the one that is there, or a new one.
+    fn shared(
+        &mut self,
+        space: &Arc<DmaSpace<P>>,
+        stream: StreamId,
+        constraints: Constraints,
+    ) -> Result<Arc<Device<P>>, DeviceError> {
+        self.shared.retain(|(_, device)| device.strong_count() > 0);
+        let mut shared = self.shared.iter();
+        let found = shared.find(|(its, _)| *its == stream);
+        if let Some(found) = found.and_then(|(_, device)| device.upgrade()) {
+            return Ok(found);
+        }
+        let device = Arc::new(Device::translated(space.clone(), stream, constraints)?);
+        self.shared.push((stream, Arc::downgrade(&device)));
+        Ok(device)
     }
 }

@@ -2,13 +2,15 @@
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, StreamId};
+use portolan::addr::{PciFunction, RequesterId, StreamId};
 use portolan::platform::Platform;
 
+use super::claim::Claim;
+use super::survey::{Place, Remark, Survey, UnitKind};
 use super::{
     EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
 };
-use crate::firmware::iort::{Body, Iort, Node, SmmuV3};
+use crate::firmware::iort::{Body, Iort, Node, Single, SmmuV3};
 use crate::firmware::reservations::{Reservations, Streams};
 use crate::smmuv3::{Config, RegisterPages, Smmu};
 
@@ -53,6 +55,19 @@ fn at_work(reserved: &Reservations) -> Result<Vec<StreamId>, EnableError> {
     Ok(at_work)
 }
 
+/// Where a unit has its registers, and how many bytes they are.
+fn registers(unit: &SmmuV3) -> (RegisterPages, u64) {
+    match unit.model {
+        THUNDERX2 => (RegisterPages::OnlyFirst, ONE_PAGE),
+        _ => (RegisterPages::Two, WINDOW),
+    }
+}
+
+/// How many units `table` has, damaged ones included.
+pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
+    Ok(units(&Iort::parse(table)?).count())
+}
+
 /// Takes over and enables all units of `table`.
 pub(super) fn enable<P: Platform>(
     table: &[u8],
@@ -61,10 +76,7 @@ pub(super) fn enable<P: Platform>(
 ) -> Result<Vec<Enabled>, EnableError> {
     let table = Iort::parse(table)?;
     enable_all(units(&table), |(node, unit)| {
-        let (pages, bytes) = match unit.model {
-            THUNDERX2 => (RegisterPages::OnlyFirst, ONE_PAGE),
-            _ => (RegisterPages::Two, WINDOW),
-        };
+        let (pages, bytes) = registers(&unit);
         let mut config = Config {
             coherency: unit.coherency(),
             pages,
@@ -98,4 +110,58 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// What `table` says of units and of memory that streams go on using. What of a root complex or of a
+/// named component reaches a unit is told of the first identifier of each mapping.
+pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
+    let table = Iort::parse(table)?;
+    let mut offsets = Vec::new();
+    for unit in units(&table) {
+        let Some((node, unit)) = into.note(unit) else {
+            continue;
+        };
+        let place = Place::of(unit.base, registers(&unit).1);
+        let number = into.unit(UnitKind::SmmuV3, place, None);
+        offsets.push(node.offset);
+        into.reserve(number, table.reserved(&node, Streams::ALL));
+    }
+    let mut components = 0;
+    for node in table.nodes().flatten() {
+        let segment = match node.body {
+            Body::RootComplex(complex) => Some(complex.segment),
+            Body::NamedComponent(_) => None,
+            Body::Smmu(unit) => {
+                into.remark(Remark::NotDriven(unit.registers.start()));
+                continue;
+            }
+            _ => continue,
+        };
+        for mapping in node.mappings {
+            if into.is_full() {
+                return Ok(());
+            }
+            let found = into.note(table.resolve_from(&node, mapping.input).map_err(Into::into));
+            let Some(Some(found)) = found else { continue };
+            let unit = offsets.iter().position(|at| *at == found.unit.offset);
+            let Some(unit) = unit else { continue };
+            let count = match mapping.single {
+                Single::Single => 0,
+                Single::Range => mapping.count_minus_one,
+            };
+            let last = mapping.input.saturating_add(count).min(u16::MAX.into());
+            let claim = match (segment, u16::try_from(mapping.input)) {
+                (Some(segment), Ok(first)) => Claim::Range {
+                    segments: (segment, segment),
+                    first: RequesterId::new(first),
+                    last: RequesterId::new(last as u16),
+                    stream: found.stream,
+                },
+                _ => Claim::Named(components),
+            };
+            into.claim(unit, claim);
+        }
+        components += u64::from(segment.is_none());
+    }
+    Ok(())
 }

@@ -5,12 +5,14 @@ use alloc::vec::Vec;
 use portolan::addr::{PciFunction, StreamId};
 use portolan::platform::Platform;
 
+use super::claim::Claim;
+use super::survey::{Place, Survey, UnitKind};
 use super::{
     EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
 };
-use crate::amd::{AmdVi, Capability, Config, NotAnIommu};
-use crate::firmware::ivrs::{Ivhd, Ivrs};
-use crate::firmware::reservations::Reservations;
+use crate::amd::{self, AmdVi, Capability, Config, NotAnIommu};
+use crate::firmware::ivrs::{Entry, EntryKind, Ivhd, Ivrs, SpecialKind, Uid};
+use crate::firmware::reservations::{Reservations, Streams};
 
 /// Bytes of a unit's registers without its performance counters.
 const WINDOW: u64 = 0x4000;
@@ -29,6 +31,11 @@ fn capability(platform: &impl Platform, unit: &Ivhd<'_>) -> Result<Capability, E
     let words = [0, 1, 2, 3, 4].map(|number| word(number).unwrap_or(u32::MAX));
     let no = |error: NotAnIommu| EnableError::NoCapability { function, error };
     Capability::parse(words).map_err(no)
+}
+
+/// How many units `table` has, damaged ones included.
+pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
+    Ok(Ivrs::parse(table)?.units().count())
 }
 
 /// Takes over and enables all units of `table`.
@@ -71,4 +78,63 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// What an entry of `unit` claims.
+fn claim(unit: &Ivhd<'_>, entry: &Entry<'_>) -> Claim {
+    let (first, last) = (entry.devices.first(), entry.devices.last());
+    let segment = unit.segment;
+    match entry.kind {
+        EntryKind::All => Claim::Remaining(segment),
+        EntryKind::Named => Claim::Range {
+            segments: (segment, segment),
+            first,
+            last,
+            stream: first.stream(),
+        },
+        EntryKind::Alias(alias) => Claim::Alias {
+            segment,
+            first,
+            last,
+            alias,
+        },
+        EntryKind::Special(special) => match special.kind {
+            SpecialKind::IoApic => Claim::IoApic(special.handle, Some(special.source)),
+            SpecialKind::Timer => Claim::Timer(special.handle, Some(special.source)),
+        },
+        EntryKind::Acpi(device) => {
+            let number = match device.uid {
+                Uid::Integer(number) => number,
+                _ => 0,
+            };
+            Claim::Acpi {
+                hid: super::claim::name(device.hid),
+                number,
+                stream: first.stream(),
+            }
+        }
+    }
+}
+
+/// What `table` says of units and of memory that functions go on using.
+pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
+    let parsed = Ivrs::parse(table)?;
+    for unit in parsed.units() {
+        let Some(unit) = into.note(unit.map_err(Into::into)) else {
+            continue;
+        };
+        let place = Place::of(unit.base, WINDOW);
+        let number = into.unit(UnitKind::AmdVi, place, Some(unit.segment));
+        for entry in unit.entries() {
+            if let Some(entry) = into.note(entry.map_err(Into::into)) {
+                into.claim(number, claim(&unit, &entry));
+            }
+        }
+        // A block may be for all functions of the segment: each of its units has it.
+        let found = parsed.reserved(unit.segment, Streams::ALL);
+        let its = found.filter(|found| found.is_ok() || number == 0);
+        into.reserve(number, its);
+        into.hold(number, amd::windows());
+    }
+    Ok(())
 }

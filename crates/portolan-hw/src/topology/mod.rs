@@ -2,13 +2,14 @@
 //! by which stream, and what is reserved for it.
 //!
 //! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu).
+//! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
+//! * [`Survey`]: both put together, with what makes no sense.
 //! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
 //!
 //! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 (an embedder enables
-//! it by its driver, which is an [`IommuDomains`]), groups of functions
-//! that share a stream (aliases of bridges, functions without ACS), and devices that are not PCI
-//! functions.
+//! it by its driver, which is an [`IommuDomains`]), and devices that are not PCI functions.
 
+mod claim;
 mod dmar;
 mod error;
 mod interrupts;
@@ -16,11 +17,17 @@ mod iommus;
 mod iort;
 mod ivrs;
 mod memory;
+pub mod pci;
+mod survey;
+#[cfg(test)]
+mod tests;
 mod viot;
 
+pub use claim::Claim;
 pub use error::{EnableError, OpenError, TopologyError};
 pub use interrupts::{Controller, Sender};
 pub use iommus::{DeviceOptions, Iommus};
+pub use survey::{Place, Remark, Served, Survey, SurveyedUnit, UnitKind};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -29,12 +36,11 @@ use portolan::addr::{PageSize, PciFunction, PhysAddr, PhysRange, StreamId};
 use portolan::iommu::{IommuDomains, IommuError};
 use portolan::platform::{Platform, RawMemory};
 
-use crate::firmware::dmar::Dmar;
-use crate::firmware::iort::Iort;
-use crate::firmware::ivrs::Ivrs;
-use crate::firmware::viot::{Viommu, Viot};
+use crate::firmware::TableError;
+use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
 use crate::virtio::Transport;
+use pci::PciOverrides;
 
 /// How units are enabled.
 ///
@@ -47,6 +53,8 @@ pub struct Options {
     /// Whether units remap interrupts, and how: not more than [`Topology::interrupt_remapping`] says.
     /// Then nothing interrupts but what [`IommuDomains::interrupts`] was told of.
     pub interrupts: Option<Remapping>,
+    /// What is known of PCI functions beyond what they say.
+    pub pci: PciOverrides,
 }
 
 /// What becomes of memory that firmware's tables say a device goes on using.
@@ -58,6 +66,15 @@ pub enum FirmwareMemory {
     /// It does not: for a machine whose firmware is not trusted.
     Refused,
 }
+
+/// Reads 32 bits of a function's configuration space at an offset, all ones or nothing where there is
+/// none.
+type ConfigSpace<'c> = &'c dyn Fn(PciFunction, u16) -> Option<u32>;
+
+/// Units that a table may have: as many as Linux reads of a DMAR table.
+const MOST_UNITS: usize = 1024;
+/// Bytes that a table may have. What is longer is none; walks of it end in time.
+const MOST_BYTES: usize = 1 << 20;
 
 /// Which kind of table there is: a machine has units of one architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +103,7 @@ impl Topology {
     pub fn from_acpi<'t>(
         tables: impl IntoIterator<Item = &'t [u8]>,
     ) -> Result<Self, TopologyError> {
+        let mut found: Option<Self> = None;
         for table in tables {
             let kind = match table.get(..4) {
                 Some(b"DMAR") => Kind::Dmar,
@@ -94,19 +112,72 @@ impl Topology {
                 Some(b"VIOT") => Kind::Viot,
                 _ => continue,
             };
-            match kind {
-                Kind::Dmar => Dmar::parse(table).map(drop)?,
-                Kind::Iort => Iort::parse(table).map(drop)?,
-                Kind::Ivrs => Ivrs::parse(table).map(drop)?,
-                Kind::Viot => Viot::parse(table).map(drop)?,
+            match found {
+                None => found = Some(Self::of(kind, table)?),
+                Some(_) => return Err(TopologyError::TwoTables),
             }
-            let mut copy = Vec::new();
-            copy.try_reserve_exact(table.len())
-                .map_err(|_| TopologyError::Memory)?;
-            copy.extend_from_slice(table);
-            return Ok(Self { kind, table: copy });
         }
-        Err(TopologyError::NoTable)
+        found.ok_or(TopologyError::NoTable)
+    }
+
+    /// The topology of one table, of which a copy is made.
+    fn of(kind: Kind, table: &[u8]) -> Result<Self, TopologyError> {
+        let length = table.len();
+        if length > MOST_BYTES {
+            let offset = 0;
+            return Err(TableError::Length { offset, length }.into());
+        }
+        let units = match kind {
+            Kind::Dmar => dmar::count(table),
+            Kind::Iort => iort::count(table),
+            Kind::Ivrs => ivrs::count(table),
+            Kind::Viot => viot::count(table),
+        };
+        if units? > MOST_UNITS {
+            let (offset, most) = (0, MOST_UNITS as u32);
+            return Err(TableError::TooMany { offset, most }.into());
+        }
+        let mut copy = Vec::new();
+        copy.try_reserve_exact(length)
+            .map_err(|_| TopologyError::Memory)?;
+        copy.extend_from_slice(table);
+        Ok(Self { kind, table: copy })
+    }
+
+    /// What the table and the PCI functions say, put together; no unit is touched. `read` gives 32 bits
+    /// of a function's configuration space at an offset, all ones or nothing where there is none. What
+    /// makes no sense is among the remarks.
+    ///
+    /// ```
+    /// # use portolan::addr::PciFunction;
+    /// # use portolan_hw::topology::Topology;
+    /// # use portolan_hw::topology::pci::PciOverrides;
+    /// fn show(topology: &Topology, config: impl Fn(PciFunction, u16) -> Option<u32>) {
+    ///     let survey = topology.survey(PciOverrides::KNOWN, config);
+    ///     for (number, unit) in survey.units().iter().enumerate() {
+    ///         println!("unit {number}: {}, {}", unit.kind.name(), unit.place);
+    ///     }
+    ///     for remark in survey.remarks() {
+    ///         println!("{remark}");
+    ///     }
+    /// }
+    /// ```
+    pub fn survey(
+        &self,
+        overrides: PciOverrides,
+        read: impl Fn(PciFunction, u16) -> Option<u32>,
+    ) -> Survey {
+        let mut survey = Survey::default();
+        let described = match self.kind {
+            Kind::Dmar => dmar::survey(&self.table, &read, &mut survey),
+            Kind::Iort => iort::survey(&self.table, &mut survey),
+            Kind::Ivrs => ivrs::survey(&self.table, &mut survey),
+            Kind::Viot => viot::survey(&self.table, &mut survey),
+        };
+        survey.note(described);
+        let find = |function| self.find(&read, function).ok().flatten();
+        survey.complete(overrides, &read, find);
+        survey
     }
 
     /// Takes all units over and enables them: every stream is blocked until its device is opened.
@@ -123,13 +194,26 @@ impl Topology {
         options: Options,
     ) -> Result<Iommus<P>, EnableError> {
         self.offers(options)?;
+        let survey = self.checked(&platform, options)?;
         let units = match self.kind {
             Kind::Dmar => dmar::enable(&self.table, &platform, options)?,
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
             Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
             Kind::Viot => viot::without_transport(&self.table)?,
         };
-        Ok(Iommus::new(self, platform, units))
+        Ok(Iommus::new(self, survey, platform, units))
+    }
+
+    /// The survey of a machine, of which no two units are in the same place: one of them would be
+    /// enabled over the other.
+    fn checked(&self, platform: &impl Platform, options: Options) -> Result<Survey, EnableError> {
+        let survey = self.survey(options.pci, |of, at| platform.pci_config(of, at));
+        let mut remarks = survey.remarks().iter();
+        let shared = remarks.find_map(|remark| match *remark {
+            Remark::SameRegisters { one, other } => Some(EnableError::SameRegisters { one, other }),
+            _ => None,
+        });
+        shared.map_or(Ok(survey), Err)
     }
 
     /// As [`Topology::enable`], also of machines whose units are virtio-iommu devices: `transport`
@@ -161,19 +245,20 @@ impl Topology {
             return self.enable(platform, options);
         }
         self.offers(options)?;
+        let survey = self.checked(&platform, options)?;
         let units = viot::enable(&self.table, &platform, transport)?;
-        Ok(Iommus::new(self, platform, units))
+        Ok(Iommus::new(self, survey, platform, units))
     }
 
     /// The number of the unit, in the order of the table, that serves `function`, and its stream
     /// there; `None` if no unit does.
     fn find(
         &self,
-        platform: &impl Platform,
+        read: ConfigSpace<'_>,
         function: PciFunction,
     ) -> Result<Option<(usize, StreamId)>, TopologyError> {
         match self.kind {
-            Kind::Dmar => dmar::find(&self.table, platform, function),
+            Kind::Dmar => dmar::find(&self.table, read, function),
             Kind::Iort => iort::find(&self.table, function),
             Kind::Ivrs => ivrs::find(&self.table, function),
             Kind::Viot => viot::find(&self.table, function),
@@ -211,8 +296,10 @@ fn enable_at<P: Platform, U: IommuDomains + 'static>(
     Ok(Arc::new(unit))
 }
 
-/// The registers of a unit: `bytes` from `base` on.
+/// The registers of a unit: `bytes` from `base` on. They begin with a page, and not with the first one.
 fn window(base: PhysAddr, bytes: u64) -> Result<PhysRange, EnableError> {
+    let page = base.get() % PageSize::SIZE_4K.bytes() == 0 && base.get() != 0;
+    let found = PhysRange::from_len(base, bytes).filter(|_| page);
     let window = PhysRange::page(base, PageSize::of_lg2(0));
-    PhysRange::from_len(base, bytes).ok_or(EnableError::NoRegisters { window })
+    found.ok_or(EnableError::NoRegisters { window })
 }

@@ -7,6 +7,8 @@ use portolan::addr::{PciFunction, StreamId};
 use portolan::iommu::IommuError;
 use portolan::platform::Platform;
 
+use super::claim::Claim;
+use super::survey::{Place as Where, Survey, UnitKind};
 use super::{EnableError, Enabled, TopologyError, enable_all};
 use crate::firmware::viot::{Node, Viommu as Place, Viot};
 use crate::virtio::{Config, Transport, Viommu};
@@ -20,6 +22,11 @@ fn units<'t>(
         Ok(_) => None,
         Err(error) => Some(Err(error.into())),
     })
+}
+
+/// How many units `table` has, damaged ones included.
+pub(super) fn count(table: &[u8]) -> Result<usize, TopologyError> {
+    Ok(units(&Viot::parse(table)?).count())
 }
 
 /// Starts all units of `table`, whose queues `transport` has.
@@ -67,6 +74,53 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// What `table` says of units and of the functions that they serve.
+pub(super) fn survey(table: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
+    let table = Viot::parse(table)?;
+    let mut offsets = Vec::new();
+    for unit in units(&table) {
+        let Some((offset, place)) = into.note(unit) else {
+            continue;
+        };
+        let (place, segment) = match place {
+            Place::Pci { segment, requester } => (
+                Where::Function(PciFunction { segment, requester }),
+                Some(segment),
+            ),
+            Place::Mmio { base } => (Where::Device(base), None),
+        };
+        into.unit(UnitKind::Virtio, place, segment);
+        offsets.push(offset);
+    }
+    let unit = |at: u16| offsets.iter().position(|offset| *offset == usize::from(at));
+    for (_, node) in table.nodes().flatten() {
+        let (at, claim) = match node {
+            Node::PciRange(range) => (
+                range.unit,
+                Claim::Range {
+                    segments: (range.first_segment, range.last_segment),
+                    first: range.first,
+                    last: range.last,
+                    stream: range.endpoint,
+                },
+            ),
+            Node::MmioEndpoint(device) => (
+                device.unit,
+                Claim::Device {
+                    base: device.base,
+                    stream: device.endpoint,
+                },
+            ),
+            Node::Viommu(_) => continue,
+        };
+        match unit(at) {
+            Some(unit) => into.claim(unit, claim),
+            None => into.astray(claim),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub use features::{Features, Has};
 pub use page_request::PageEvent;
 pub use quirks::{INTEL, PciIdentity, Quirks};
 pub use request::{DeviceTlb, InterruptEntries};
+pub(crate) use reserved::INTERRUPTS;
 #[cfg(test)]
 pub(crate) use structures::ENTRY;
 pub use structures::Mode;

@@ -20,7 +20,7 @@ use crate::firmware::reservations::Reservations;
 const MAX_PIECES: u32 = 1 << 16;
 
 /// Writes of devices to these addresses become interrupt messages, whatever the tables say (3.13).
-pub(super) const INTERRUPTS: ReservedRegion = ReservedRegion {
+pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
     range: IovaRange::page(Iova::new(0xfee0_0000), PageSize::of_lg2(20)),
     kind: ReservedKind::Interrupts,
 };

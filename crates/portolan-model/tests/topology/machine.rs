@@ -17,6 +17,8 @@ use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 pub(crate) const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
 pub(crate) const OTHER: PciFunction = PciFunction::of(0, 4, 0);
 pub(crate) const REGISTERS: u64 = 0xfed9_0000;
+/// Where the same unit has its registers as another one.
+pub(crate) const OTHER_REGISTERS: u64 = 0xfeda_0000;
 /// A display that firmware has at work, and its frames.
 pub(crate) const DISPLAY: PciFunction = PciFunction::of(0, 2, 0);
 pub(crate) const FRAMES: u64 = 0x7000_0000;
@@ -124,7 +126,8 @@ unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
     fn registers(&self, window: PhysRange) -> Option<Window<R>> {
         let bytes = usize::try_from(window.len_minus_one() + 1).ok()?;
         let unit = self.unit.clone();
-        (window.start().get() == REGISTERS).then_some(Window { unit, bytes })
+        let there = [REGISTERS, OTHER_REGISTERS].contains(&window.start().get());
+        there.then_some(Window { unit, bytes })
     }
 }
 
@@ -216,7 +219,7 @@ pub(crate) fn dmar_of(address_lg2: u8, structures: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// Whom a unit of DMAR serves: scopes, or all others.
-fn drhd(registers: u64, scopes: Option<&[u8]>) -> Vec<u8> {
+pub(crate) fn drhd(registers: u64, scopes: Option<&[u8]>) -> Vec<u8> {
     let length = 16 + scopes.map_or(0, <[u8]>::len) as u8;
     let mut body = vec![0, 0, length, 0, u8::from(scopes.is_none()), 0, 0, 0];
     body.extend(registers.to_le_bytes());
@@ -242,7 +245,7 @@ pub(crate) fn dmar_with_memory() -> Vec<u8> {
 /// all others.
 pub(crate) fn dmar_with_scopes() -> Vec<u8> {
     let scopes = [1, 8, 0, 0, 0, 0, 3, 0, 2, 8, 0, 0, 0, 0, 1, 0];
-    let units = [drhd(REGISTERS, Some(&scopes)), drhd(REGISTERS, None)];
+    let units = [drhd(REGISTERS, Some(&scopes)), drhd(OTHER_REGISTERS, None)];
     dmar_of(48, &units)
 }
 
@@ -292,11 +295,11 @@ impl Iort {
 /// IVRS with two blocks of units: at 0:0.2, for [`OTHER`] and for 0:5.0, which accesses memory as 0:5.1,
 /// and at `second`, for all from 0:2.0 to 0:3.7; and with memory of the display.
 pub(crate) fn ivrs(second: PciFunction) -> Vec<u8> {
-    let unit = |function: PciFunction, entries: &[u8]| {
+    let unit = |function: PciFunction, registers: u64, entries: &[u8]| {
         let mut block = vec![0x10, 0, 24 + entries.len() as u8, 0];
         block.extend(function.requester.get().to_le_bytes());
         block.extend([0x40, 0]);
-        block.extend(REGISTERS.to_le_bytes());
+        block.extend(registers.to_le_bytes());
         block.extend([0; 8]);
         block.extend(entries);
         block
@@ -304,9 +307,11 @@ pub(crate) fn ivrs(second: PciFunction) -> Vec<u8> {
     let mut body = vec![0; 12];
     body.extend(unit(
         PciFunction::of(0, 0, 2),
+        REGISTERS,
         &[2, 0x20, 0, 0, 0x42, 0x28, 0, 0, 0, 0x29, 0, 0],
     ));
-    body.extend(unit(second, &[3, 0x10, 0, 0, 4, 0x1f, 0, 0]));
+    let all = [3, 0x10, 0, 0, 4, 0x1f, 0, 0];
+    body.extend(unit(second, OTHER_REGISTERS, &all));
     // For one device; mapped one to one, readable and writable.
     body.extend([0x21, 0b0111, 32, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend(FRAMES.to_le_bytes());

@@ -1,6 +1,7 @@
 //! A device, attached.
 
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::constraints::{Coherency, Constraints, Trust};
 use super::copies::Copying;
@@ -20,7 +21,8 @@ use crate::platform::{Cpus, DataCache};
 /// How a device's addresses become memory's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Translation {
-    Space(Member),
+    /// By a space. A device whose stream another one has attached is no member of it.
+    Space(Option<Member>),
     Identity,
     Blocked,
 }
@@ -59,9 +61,11 @@ pub enum OldMappings {
 /// the stream was attached to.
 pub struct Device<P: Cpus + Clone> {
     /// None once the stream is another device's.
-    unit: Option<Arc<dyn Iommu>>,
+    pub(super) unit: Option<Arc<dyn Iommu>>,
     pub(super) translation: Translation,
     pub(super) settings: Arc<Settings<P>>,
+    /// Devices whose streams accesses of this one carry as well. They stay attached as long as it.
+    pub(super) beside: Vec<Arc<Device<P>>>,
 }
 
 impl<P: Cpus + Clone> Device<P> {
@@ -130,12 +134,13 @@ impl<P: Cpus + Clone> Device<P> {
             return Err(error);
         }
         let unit = Some(space.bound.unit().clone());
-        let translation = Translation::Space(member);
+        let translation = Translation::Space(Some(member));
         let settings = Settings::new(space.cpus.clone(), Some(space), requester, constraints);
         let device = Self {
             unit,
             translation,
             settings: Arc::new(settings),
+            beside: Vec::new(),
         };
         match device.space().and_then(|space| space.failure()) {
             None => Ok(device),
@@ -153,6 +158,9 @@ impl<P: Cpus + Clone> Device<P> {
     /// # Errors
     /// As [`Device::translated`]. The stream is where it was, or blocked.
     pub fn attach_again(&self) -> Result<(), DeviceError> {
+        self.beside
+            .iter()
+            .try_for_each(|device| device.attach_again())?;
         let (Some(unit), stream) = (&self.unit, self.settings.requester.stream) else {
             return Ok(());
         };
@@ -195,7 +203,8 @@ impl<P: Cpus + Clone> Device<P> {
     ///
     /// # Errors
     /// With the device: as [`Device::translated`], and [`DeviceError::InUse`] for another unit,
-    /// [`DeviceError::Mapped`] if it has mappings that do not stay. If the unit does not move the
+    /// [`DeviceError::Mapped`] if it has mappings that do not stay, [`DeviceError::Shared`] if it has
+    /// streams with others. If the unit does not move the
     /// stream, it is where it was, or blocked.
     pub fn move_to(
         mut self,
@@ -203,7 +212,9 @@ impl<P: Cpus + Clone> Device<P> {
         mappings: OldMappings,
     ) -> Result<Self, Failed<Self, DeviceError>> {
         let unit = space.bound.unit();
-        let error = if !self.unit.as_ref().is_some_and(|its| same(its, unit)) {
+        let error = if !self.beside.is_empty() {
+            Some(DeviceError::Shared)
+        } else if !self.unit.as_ref().is_some_and(|its| same(its, unit)) {
             Some(DeviceError::InUse)
         } else if mappings == OldMappings::Refuse && Arc::get_mut(&mut self.settings).is_none() {
             Some(DeviceError::Mapped)
@@ -290,6 +301,7 @@ impl<P: Cpus + Clone> Device<P> {
             unit: Some(unit),
             translation,
             settings: Arc::new(settings),
+            beside: Vec::new(),
         }
     }
 
@@ -414,7 +426,7 @@ impl<P: Cpus + Clone> Drop for Device<P> {
             // After `detach` this is a second time, which is cheap.
             let _ = self.settings.requester.block(&**unit);
         }
-        if let (Translation::Space(member), Some(space)) = (self.translation, self.space()) {
+        if let (Translation::Space(Some(member)), Some(space)) = (self.translation, self.space()) {
             space.leave(member);
         }
         Settings::orphan(&self.settings);

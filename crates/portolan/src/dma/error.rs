@@ -250,6 +250,9 @@ pub enum DeviceError {
     /// The device has mappings, deferred buffers or coherent memory in the space that it would leave.
     #[error("the device has mappings in the address space that it would leave")]
     Mapped,
+    /// Accesses of the device carry streams that other devices have as well: it does not move alone.
+    #[error("the device shares streams with others, and does not leave their address space alone")]
+    Shared,
     /// The device is not trusted: it would reach memory that is its driver's again, or all of it.
     #[error("the device is not trusted: it must not be passed through, nor be in a lazy space")]
     Untrusted,

@@ -15,6 +15,7 @@
 //!
 //! Not here: I/O page faults.
 
+mod beside;
 mod coherent;
 mod constraints;
 mod copies;

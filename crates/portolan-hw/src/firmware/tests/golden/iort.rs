@@ -39,7 +39,7 @@ const NAMED: u32 = ROOT + 16 + 24 + 60;
 const LOOPED: u32 = NAMED + 16 + 20 + 20;
 
 /// An ITS, two SMMUs, a root complex, a named component, a loop, RMR, PMCG.
-pub(in super::super) fn iort_bytes() -> Vec<u8> {
+pub(crate) fn iort_bytes() -> Vec<u8> {
     let mut body = words(&[9, 48, 0]);
     body.extend(node(0, 1, &[1, 4], &[]));
     let smmu = [0x905_0000, 0, 9, 0, 0, 0, 0, 106, 107, 109, 108, 2, 0];

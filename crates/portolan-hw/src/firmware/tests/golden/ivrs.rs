@@ -94,7 +94,7 @@ fn acpi() -> Vec<u8> {
     entry
 }
 
-pub(in super::super) fn ivrs_bytes() -> Vec<u8> {
+pub(crate) fn ivrs_bytes() -> Vec<u8> {
     let mut named = entries();
     named.extend(acpi());
     let blocks = [

@@ -20,8 +20,8 @@ mod edges;
 mod iort;
 mod ivrs;
 
-pub(super) use iort::iort_bytes;
-pub(super) use ivrs::ivrs_bytes;
+pub(crate) use iort::iort_bytes;
+pub(crate) use ivrs::ivrs_bytes;
 
 /// A table with its length and checksum made.
 pub(crate) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
@@ -42,7 +42,7 @@ pub(super) fn seal(bytes: &mut [u8]) {
 }
 
 /// Makes the checksum right, whatever the length says.
-pub(super) fn reseal(bytes: &mut [u8]) {
+pub(crate) fn reseal(bytes: &mut [u8]) {
     bytes[9] = 0;
     let said = u32::from_le_bytes(bytes[4..8].try_into().unwrap()) as usize;
     let summed = &bytes[..said.min(bytes.len())];
@@ -51,7 +51,7 @@ pub(super) fn reseal(bytes: &mut [u8]) {
 }
 
 #[rustfmt::skip]
-pub(super) fn dmar_bytes() -> Vec<u8> {
+pub(crate) fn dmar_bytes() -> Vec<u8> {
     table(dmar::SIGNATURE, &[
         // 39 bits, interrupt remapping; reserved.
         38, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,

@@ -1,0 +1,208 @@
+//! What firmware's tables say that a unit serves, in the words of all of them.
+//!
+//! *Context.* Interrupt: values.
+
+use core::fmt;
+
+use portolan::addr::{PciFunction, PhysAddr, RequesterId, Segment, StreamId};
+
+use super::pci::PciTree;
+
+/// Something that a unit serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Claim {
+    /// All functions of a segment that no other unit of it names.
+    Remaining(Segment),
+    /// A function.
+    Function(PciFunction),
+    /// A bridge, and all functions behind it.
+    Behind(PciFunction),
+    /// A path that leads nowhere: it passes a function that is no bridge, or has no end.
+    NoSuchPath {
+        /// The segment.
+        segment: Segment,
+        /// The bus on which it begins.
+        bus: u8,
+        /// How many steps it has.
+        steps: usize,
+    },
+    /// Requesters from one to another, in each of some segments.
+    Range {
+        /// The first and the last segment.
+        segments: (Segment, Segment),
+        /// The first requester.
+        first: RequesterId,
+        /// The last.
+        last: RequesterId,
+        /// The stream of the first. Those of the others follow.
+        stream: StreamId,
+    },
+    /// Requesters from one to another, whose accesses carry another's identifier.
+    Alias {
+        /// The segment.
+        segment: Segment,
+        /// The first requester.
+        first: RequesterId,
+        /// The last.
+        last: RequesterId,
+        /// The identifier that they carry.
+        alias: RequesterId,
+    },
+    /// An interrupt controller, by its number, and what its messages carry.
+    IoApic(u8, Option<RequesterId>),
+    /// A timer, by its number, and what its messages carry.
+    Timer(u8, Option<RequesterId>),
+    /// A device of the ACPI name space, by a number of the table's.
+    Named(u64),
+    /// A device of the ACPI name space, by its hardware identifier and number.
+    Acpi {
+        /// Hardware identifier (`_HID`), filled up with zeros.
+        hid: [u8; 8],
+        /// Unique number (`_UID`), 0 if it has none.
+        number: u64,
+        /// Its stream.
+        stream: StreamId,
+    },
+    /// A device with these registers.
+    Device {
+        /// The first of its registers.
+        base: PhysAddr,
+        /// Its stream.
+        stream: StreamId,
+    },
+}
+
+/// A hardware identifier, cut off behind eight characters.
+pub(super) fn name(hid: &[u8]) -> [u8; 8] {
+    let mut name = [0; 8];
+    name.iter_mut().zip(hid).for_each(|(to, from)| *to = *from);
+    name
+}
+
+impl Claim {
+    /// The segment, of a claim to functions.
+    pub(super) fn segment(&self) -> Option<Segment> {
+        match *self {
+            Self::Remaining(segment)
+            | Self::NoSuchPath { segment, .. }
+            | Self::Alias { segment, .. } => Some(segment),
+            Self::Function(at) | Self::Behind(at) => Some(at.segment),
+            Self::Range { segments, .. } => Some(segments.0),
+            _ => None,
+        }
+    }
+
+    /// Whether what it names is there. Ranges name whatever is in them; without a tree nobody knows.
+    pub(super) fn is_there(&self, tree: &PciTree) -> bool {
+        match self {
+            Self::NoSuchPath { .. } => tree.nodes().is_empty(),
+            Self::Function(at) => tree.nodes().is_empty() || tree.node(*at).is_some(),
+            Self::Behind(at) => {
+                tree.nodes().is_empty() || tree.node(*at).is_some_and(|node| node.is_bridge())
+            }
+            _ => true,
+        }
+    }
+}
+
+/// A requester as `lspci` writes it, without its segment.
+struct Short(RequesterId);
+
+impl fmt::Display for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bus, device, function) = (self.0.bus(), self.0.device(), self.0.function());
+        write!(f, "{bus:02x}:{device:02x}.{function}")
+    }
+}
+
+/// Where the messages of an interrupt controller or of a timer come from.
+struct From(Option<RequesterId>);
+
+impl fmt::Display for From {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(requester) => write!(f, ", whose messages carry {}", Short(requester)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Remaining(segment) => {
+                let segment = segment.get();
+                write!(
+                    f,
+                    "all functions of segment {segment:04x} that no other unit names"
+                )
+            }
+            Self::Function(at) => write!(f, "{at}"),
+            Self::Behind(at) => write!(f, "{at} and what is behind it"),
+            Self::NoSuchPath {
+                segment,
+                bus,
+                steps,
+            } => {
+                let segment = segment.get();
+                write!(
+                    f,
+                    "a path of {steps} steps from bus {segment:04x}:{bus:02x}"
+                )
+            }
+            Self::Range {
+                segments: (segment, end),
+                first,
+                last,
+                stream,
+            } => {
+                write!(
+                    f,
+                    "{:04x}:{} to {}",
+                    segment.get(),
+                    Short(first),
+                    Short(last)
+                )?;
+                if segment != end {
+                    write!(f, ", and so in each segment up to {:04x}", end.get())?;
+                }
+                write!(f, ", streams from {:#x} on", stream.get())
+            }
+            Self::Alias {
+                segment,
+                first,
+                last,
+                alias,
+            } => {
+                write!(
+                    f,
+                    "{:04x}:{} to {}",
+                    segment.get(),
+                    Short(first),
+                    Short(last)
+                )?;
+                write!(f, ", which carry {}", Short(alias))
+            }
+            Self::IoApic(number, requester) => {
+                write!(f, "I/O APIC {number}{}", From(requester))
+            }
+            Self::Timer(number, requester) => write!(f, "timer {number}{}", From(requester)),
+            Self::Named(number) => write!(f, "device {number} of the ACPI name space"),
+            Self::Acpi {
+                hid,
+                number,
+                stream,
+            } => {
+                f.write_str("ACPI device ")?;
+                let name = hid.iter().take_while(|byte| **byte != 0);
+                name.clone()
+                    .try_for_each(|byte| write!(f, "{}", byte.escape_ascii()))?;
+                write!(f, " {number}, stream {:#x}", stream.get())
+            }
+            Self::Device { base, stream } => {
+                write!(f, "the device at {base}, stream {:#x}", stream.get())
+            }
+        }
+    }
+}

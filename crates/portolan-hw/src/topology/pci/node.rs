@@ -1,0 +1,319 @@
+//! One PCI function, as its configuration space describes it.
+//!
+//! PCI Express Base Specification 6.0, sections 7.5.1 (header), 7.5.1.3 (bus numbers), 7.5.3.2 (kind of
+//! function) and 7.7.11 (access control services). Not supported: hidden and dual-mode capabilities.
+//!
+//! *Context.* Interrupt, if configuration space may be read there: nothing here waits or allocates.
+
+use core::fmt;
+
+use bitflags::bitflags;
+use portolan::addr::PciFunction;
+
+const IDENTITY: u16 = 0x00;
+const CLASS: u16 = 0x08;
+const HEADER: u16 = 0x0c;
+const BUSES: u16 = 0x18;
+const CAPABILITIES: u16 = 0x34;
+const EXTENDED: u16 = 0x100;
+
+/// The bit of the status register that says that there are capabilities.
+const HAS_CAPABILITIES: u32 = 1 << 20;
+/// Capabilities that 256 bytes have room for.
+const MOST_CAPABILITIES: u32 = 48;
+/// Extended capabilities that 4 KiB have room for.
+const MOST_EXTENDED: u32 = 480;
+const EXPRESS: u32 = 0x10;
+const ACCESS_CONTROL: u32 = 0x0d;
+
+/// What a function is, and what that says of the accesses that pass it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PciKind {
+    /// A device of PCI Express, or one on the processor's own bus that says it is.
+    Endpoint,
+    /// A port of the root complex.
+    RootPort,
+    /// The port of a switch that leads to the root.
+    UpstreamPort,
+    /// A port of a switch that leads to devices.
+    DownstreamPort,
+    /// A bridge from PCI Express to conventional PCI: what is behind it has the bridge's identifier,
+    /// bus and device 0 of its secondary bus.
+    ExpressToPci,
+    /// A bridge from conventional PCI to PCI Express.
+    PciToExpress,
+    /// A root complex event collector.
+    EventCollector,
+    /// A conventional device.
+    Conventional,
+    /// A conventional bridge: what is behind it has the bridge's own identifier.
+    ConventionalBridge,
+    /// Of PCI Express and of a kind that this library does not know.
+    Unknown,
+}
+
+impl PciKind {
+    /// In a few words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Endpoint => "PCI Express device",
+            Self::RootPort => "root port",
+            Self::UpstreamPort => "upstream port",
+            Self::DownstreamPort => "downstream port",
+            Self::ExpressToPci => "bridge from PCI Express to PCI",
+            Self::PciToExpress => "bridge from PCI to PCI Express",
+            Self::EventCollector => "event collector",
+            Self::Conventional => "conventional PCI device",
+            Self::ConventionalBridge => "conventional PCI bridge",
+            Self::Unknown => "PCI Express function of unknown kind",
+        }
+    }
+}
+
+bitflags! {
+    /// Access control services (ACS), by the bits of the capability and of the control register.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct Acs: u16 {
+        /// Requests whose identifier cannot be are stopped.
+        const SOURCE_VALIDATION = 1;
+        /// Requests that say that they are translated are stopped.
+        const TRANSLATION_BLOCKING = 1 << 1;
+        /// Requests between devices go up, through the IOMMU.
+        const REQUEST_REDIRECT = 1 << 2;
+        /// Completions between devices go up.
+        const COMPLETION_REDIRECT = 1 << 3;
+        /// What comes back down to the device that it came from goes up all the same.
+        const UPSTREAM_FORWARDING = 1 << 4;
+        /// Requests between devices are stopped, port by port.
+        const EGRESS_CONTROL = 1 << 5;
+        /// Translated requests between devices pass.
+        const DIRECT_TRANSLATED = 1 << 6;
+
+        /// What it takes so that every access of a device meets the IOMMU under the device's own
+        /// identifier.
+        const ISOLATION = Self::SOURCE_VALIDATION.bits()
+            | Self::REQUEST_REDIRECT.bits()
+            | Self::COMPLETION_REDIRECT.bits()
+            | Self::UPSTREAM_FORWARDING.bits();
+    }
+}
+
+/// The capability, where a function has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AcsState {
+    /// Offset of the control register in configuration space.
+    pub control: u16,
+    /// What can be switched.
+    pub can: Acs,
+    /// What is switched on.
+    pub on: Acs,
+}
+
+impl AcsState {
+    /// What is missing for isolation. What cannot be switched is as the standard wants it for the
+    /// function: not needed, or always on.
+    pub fn missing(self) -> Acs {
+        (Acs::ISOLATION & self.can) - self.on
+    }
+}
+
+/// Why a function does not keep what is behind it, or beside it, apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NotIsolated {
+    /// It is no function of PCI Express, or a bridge to what is none: there is one bus for all, and
+    /// what passes the bridge loses its identifier.
+    Conventional,
+    /// It has no ACS.
+    NoAcs,
+    /// Services of ACS that it has are switched off.
+    Off(Acs),
+}
+
+impl fmt::Display for NotIsolated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conventional => f.write_str("conventional PCI has no ACS"),
+            Self::NoAcs => f.write_str("it has no ACS"),
+            Self::Off(off) => {
+                f.write_str("its ACS has these switched off:")?;
+                off.iter_names()
+                    .try_for_each(|(name, _)| write!(f, " {name}"))
+            }
+        }
+    }
+}
+
+/// Buses from one to another, both included: those behind a bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Buses {
+    /// The bus behind the bridge (secondary).
+    pub first: u8,
+    /// The last of those behind it, and behind bridges there (subordinate).
+    pub last: u8,
+}
+
+/// Vendor and device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PciId {
+    /// Vendor.
+    pub vendor: u16,
+    /// Device, by the vendor's numbers.
+    pub device: u16,
+}
+
+/// Whether a device has one function or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Functions {
+    /// One.
+    One,
+    /// Several.
+    Several,
+}
+
+/// A function that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct PciNode {
+    /// Where it is.
+    pub at: PciFunction,
+    /// What it calls itself.
+    pub id: PciId,
+    /// Base class (upper byte) and class.
+    pub class: u16,
+    /// What it is.
+    pub kind: PciKind,
+    /// What its device has.
+    pub functions: Functions,
+    /// The buses behind it, of a bridge that firmware or a kernel has numbered.
+    pub behind: Option<Buses>,
+    /// Its ACS.
+    pub acs: Option<AcsState>,
+}
+
+impl PciNode {
+    /// The function at `at`, if there is one; `read` gives the 32 bits at an offset.
+    pub fn read(at: PciFunction, read: impl Fn(u16) -> Option<u32>) -> Option<Self> {
+        let identity = read(IDENTITY).filter(|word| *word as u16 != u16::MAX)?;
+        let header = read(HEADER).unwrap_or(0) >> 16;
+        let express = express(&read);
+        let bridge = header & 0x7f == 1;
+        Some(Self {
+            at,
+            id: PciId {
+                vendor: identity as u16,
+                device: (identity >> 16) as u16,
+            },
+            class: (read(CLASS).unwrap_or(0) >> 16) as u16,
+            kind: kind(express, bridge),
+            functions: match header & 0x80 != 0 || at.requester.function() != 0 {
+                true => Functions::Several,
+                false => Functions::One,
+            },
+            behind: bridge.then(|| buses(&read)).flatten(),
+            acs: express.and_then(|_| access_control(&read)),
+        })
+    }
+
+    /// Whether it is a bridge, a port included.
+    pub const fn is_bridge(&self) -> bool {
+        use PciKind::{ConventionalBridge, DownstreamPort, ExpressToPci};
+        use PciKind::{PciToExpress, RootPort, UpstreamPort};
+        matches!(
+            self.kind,
+            RootPort
+                | UpstreamPort
+                | DownstreamPort
+                | ExpressToPci
+                | PciToExpress
+                | ConventionalBridge
+        )
+    }
+
+    /// Whether every access that passes the function, or that it makes to what is beside it, meets the
+    /// IOMMU as its originator's.
+    ///
+    /// # Errors
+    /// Why that is not certain.
+    pub fn isolates(&self) -> Result<(), NotIsolated> {
+        let by_acs = || match self.acs.map(AcsState::missing) {
+            None => Err(NotIsolated::NoAcs),
+            Some(missing) if missing.is_empty() => Ok(()),
+            Some(missing) => Err(NotIsolated::Off(missing)),
+        };
+        match self.kind {
+            PciKind::RootPort | PciKind::DownstreamPort => by_acs(),
+            // Accesses of a device go up, since there is nothing else; other functions of it are beside.
+            PciKind::Endpoint | PciKind::UpstreamPort | PciKind::Unknown => match self.functions {
+                Functions::One => Ok(()),
+                Functions::Several => by_acs(),
+            },
+            PciKind::ExpressToPci
+            | PciKind::PciToExpress
+            | PciKind::EventCollector
+            | PciKind::Conventional
+            | PciKind::ConventionalBridge => Err(NotIsolated::Conventional),
+        }
+    }
+}
+
+/// Kind of PCI Express function (field Device/Port Type), if the function is one.
+fn express(read: &impl Fn(u16) -> Option<u32>) -> Option<u32> {
+    if read(4)? & HAS_CAPABILITIES == 0 {
+        return None;
+    }
+    let mut at = read(CAPABILITIES)? as u16 & 0xfc;
+    for _ in 0..MOST_CAPABILITIES {
+        if at < 0x40 {
+            return None;
+        }
+        let word = read(at)?;
+        if word & 0xff == EXPRESS {
+            return Some(word >> 20 & 0xf);
+        }
+        at = (word >> 8) as u16 & 0xfc;
+    }
+    None
+}
+
+fn kind(express: Option<u32>, bridge: bool) -> PciKind {
+    match (express, bridge) {
+        (None, false) => PciKind::Conventional,
+        (None, true) => PciKind::ConventionalBridge,
+        (Some(0 | 1 | 9), _) => PciKind::Endpoint,
+        (Some(4), _) => PciKind::RootPort,
+        (Some(5), _) => PciKind::UpstreamPort,
+        (Some(6), _) => PciKind::DownstreamPort,
+        (Some(7), _) => PciKind::ExpressToPci,
+        (Some(8), _) => PciKind::PciToExpress,
+        (Some(10), _) => PciKind::EventCollector,
+        (Some(_), _) => PciKind::Unknown,
+    }
+}
+
+/// The buses behind a bridge; `None` as long as nobody has numbered them.
+fn buses(read: &impl Fn(u16) -> Option<u32>) -> Option<Buses> {
+    let word = read(BUSES)?;
+    let (first, last) = ((word >> 8) as u8, (word >> 16) as u8);
+    (first != 0).then_some(Buses { first, last })
+}
+
+fn access_control(read: &impl Fn(u16) -> Option<u32>) -> Option<AcsState> {
+    let mut at = EXTENDED;
+    for _ in 0..MOST_EXTENDED {
+        let head = read(at).filter(|head| *head != 0 && *head != u32::MAX)?;
+        if head & 0xffff == ACCESS_CONTROL {
+            let word = read(at.checked_add(4)?)?;
+            return Some(AcsState {
+                control: at.checked_add(6)?,
+                can: Acs::from_bits_retain(word as u16),
+                on: Acs::from_bits_retain((word >> 16) as u16),
+            });
+        }
+        at = (head >> 20) as u16 & 0xffc;
+        if at < EXTENDED {
+            return None;
+        }
+    }
+    None
+}

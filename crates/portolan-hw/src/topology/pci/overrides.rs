@@ -1,0 +1,112 @@
+//! What is known of PCI functions beyond what their configuration space says.
+//!
+//! Some controllers do their DMA as another function of their device, which an IOMMU refuses unless it
+//! knows the function by that identifier as well. Which do is known from the machines that they failed
+//! on (Linux's bug tracker, 42679 and others); [`PciOverrides::KNOWN`] has those that are common.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use portolan::addr::{PciFunction, RequesterId};
+
+use super::node::{PciId, PciNode};
+
+const MARVELL: u16 = 0x1b4b;
+const RICOH: u16 = 0x1180;
+
+/// Accesses of a function that carry the identifier of another function of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AliasOverride {
+    /// The functions that do so.
+    pub of: PciId,
+    /// The other function, 0 to 7.
+    pub function: u8,
+}
+
+/// What a function is taken for, whatever its ACS says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Isolation {
+    /// It keeps what is behind it, and beside it, apart: its maker says so.
+    Isolated,
+    /// It does not.
+    Not,
+}
+
+/// The isolation of one function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IsolationOverride {
+    /// The function.
+    pub of: PciFunction,
+    /// What it is taken for.
+    pub isolation: Isolation,
+}
+
+/// What is believed rather than configuration space.
+///
+/// ```
+/// use portolan::addr::PciFunction;
+/// use portolan_hw::topology::pci::{Isolation, IsolationOverride, PciOverrides};
+/// // The maker of this root port says that it keeps devices apart, though it has no ACS.
+/// const PORTS: &[IsolationOverride] = &[IsolationOverride {
+///     of: PciFunction::of(0, 0x1c, 0),
+///     isolation: Isolation::Isolated,
+/// }];
+/// let overrides = PciOverrides { isolation: PORTS, ..PciOverrides::KNOWN };
+/// # assert_eq!(overrides.aliases, PciOverrides::default().aliases);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciOverrides {
+    /// Functions with further identifiers.
+    pub aliases: &'static [AliasOverride],
+    /// Functions that isolate, or do not.
+    pub isolation: &'static [IsolationOverride],
+}
+
+const fn as_function(function: u8, vendor: u16, device: u16) -> AliasOverride {
+    let of = PciId { vendor, device };
+    AliasOverride { of, function }
+}
+
+impl PciOverrides {
+    /// SATA controllers of Marvell's that do DMA as function 1, and Ricoh's card readers and FireWire
+    /// controllers, which do it as function 0.
+    pub const KNOWN: Self = Self {
+        aliases: &[
+            as_function(1, MARVELL, 0x9120),
+            as_function(1, MARVELL, 0x9123),
+            as_function(1, MARVELL, 0x9125),
+            as_function(1, MARVELL, 0x9128),
+            as_function(1, MARVELL, 0x9130),
+            as_function(1, MARVELL, 0x9172),
+            as_function(1, MARVELL, 0x917a),
+            as_function(1, MARVELL, 0x9183),
+            as_function(1, MARVELL, 0x91a0),
+            as_function(1, MARVELL, 0x9215),
+            as_function(1, MARVELL, 0x9220),
+            as_function(1, MARVELL, 0x9230),
+            as_function(1, MARVELL, 0x9235),
+            as_function(0, RICOH, 0xe476),
+            as_function(0, RICOH, 0xe832),
+        ],
+        isolation: &[],
+    };
+
+    /// The further identifiers of `node`.
+    pub(super) fn aliases_of(self, node: &PciNode) -> impl Iterator<Item = RequesterId> {
+        let (id, own) = (node.id, node.at.requester);
+        let of = self.aliases.iter().filter(move |alias| alias.of == id);
+        of.map(move |alias| RequesterId::of(own.bus(), own.device(), alias.function))
+    }
+
+    /// What `node` is taken for.
+    pub(super) fn isolation_of(self, node: &PciNode) -> Option<Isolation> {
+        let mut of = self.isolation.iter();
+        of.find(|one| one.of == node.at).map(|one| one.isolation)
+    }
+}
+
+impl Default for PciOverrides {
+    /// [`PciOverrides::KNOWN`].
+    fn default() -> Self {
+        Self::KNOWN
+    }
+}

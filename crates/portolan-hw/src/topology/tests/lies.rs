@@ -1,0 +1,153 @@
+//! Tables that lie, and trees that do: the survey ends, and says what it does not believe.
+
+extern crate std;
+
+use std::println;
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+use fastrand::Rng;
+use portolan::addr::PciFunction;
+
+use super::build::{at, bridge, dmar, drhd, endpoint, rmrr, scope, survey};
+use crate::firmware::tests::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, viot_bytes};
+use crate::topology::pci::tests::{Fake, Has, Is};
+use crate::topology::pci::{PciOverrides, PciTree};
+use crate::topology::{Remark, Survey, Topology};
+
+fn remarks(found: &Survey) -> Vec<String> {
+    found.remarks().iter().map(Remark::to_string).collect()
+}
+
+#[test]
+fn what_is_not_there_is_named_and_changes_nothing() {
+    let path = [2, 10, 0, 0, 0, 0, 3, 0, 4, 0].to_vec();
+    let table = dmar(
+        38,
+        0,
+        &[
+            drhd(0, 0xfed9_0000, &[endpoint(0, 9, 0), bridge(0, 2, 0), path]),
+            drhd(1, 0xfed9_1000, &[]),
+        ],
+    );
+    let fake = Fake::default()
+        .with(at(0, 2, 0), Is::Endpoint, None, Has::Nothing)
+        .with(at(0, 3, 0), Is::Endpoint, None, Has::Nothing);
+    let found = survey(&table, &fake);
+    let expected = [
+        "unit 0 serves 0000:00:09.0, which is not there",
+        "unit 0 serves 0000:00:02.0 and what is behind it, which is not there",
+        "unit 0 serves a path of 2 steps from bus 0000:00, which is not there",
+    ];
+    assert_eq!(remarks(&found), expected);
+    assert!(found.remarks().iter().all(|remark| !remark.is_wrong()));
+    // Without a tree nobody knows what is there.
+    assert_eq!(
+        remarks(&survey(&table, &Fake::default())),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn absurd_places_and_places_that_units_share_are_wrong() {
+    let table = dmar(
+        38,
+        0,
+        &[
+            drhd(0, 0, &[]),
+            drhd(0, 0xfed9_0008, &[]),
+            drhd(0, 0xfed9_1000, &[]),
+            drhd(1, 0xfed9_1000, &[]),
+            rmrr(0x7000_0000, 0x77ff_ffff_ffff, &[endpoint(0, 3, 0)]),
+            rmrr(0xfee0_0000, 0xfee0_0fff, &[endpoint(0, 3, 0)]),
+        ],
+    );
+    let found = survey(&table, &Fake::default());
+    let said = remarks(&found);
+    assert_eq!(said.len(), 5, "{said:?}");
+    assert!(found.remarks().iter().all(Remark::is_wrong));
+    assert_eq!(
+        said[0],
+        "unit 0 is said to be at 0x0, where no registers can be"
+    );
+    assert_eq!(
+        said[2],
+        "unit 1 is said to be at 0xfed90008, where no registers can be"
+    );
+    assert!(said.contains(&"units 2 and 3 are said to have the same registers".to_string()));
+    let ignored = said
+        .iter()
+        .filter(|text| text.contains("1 reserved ranges are ignored"));
+    assert_eq!(ignored.count(), 2, "{said:?}");
+}
+
+#[test]
+fn a_card_whose_bridge_another_unit_serves_is_remarked_on() {
+    // The unit names the card behind a bridge, and not what the bridge makes of its accesses.
+    let behind = [1, 10, 0, 0, 0, 0, 3, 0, 4, 0].to_vec();
+    let table = dmar(
+        38,
+        0,
+        &[
+            drhd(0, 0xfed9_0000, &[behind]),
+            drhd(1, 0xfed9_1000, &[scope(3, 1, 0, 0, 0)]),
+        ],
+    );
+    let fake = Fake::default()
+        .with(at(0, 3, 0), Is::ToPci, Some((1, 1)), Has::Nothing)
+        .with(at(1, 4, 0), Is::Conventional, None, Has::Nothing);
+    let found = survey(&table, &fake);
+    let expected = "accesses of 0000:01:04.0 may carry 0000:01:00.0, which its unit does not serve";
+    assert_eq!(remarks(&found), [expected]);
+    assert_eq!(found.served()[1].streams.len(), 1);
+}
+
+#[test]
+fn bridges_in_circles_are_remarked_on() {
+    let table = dmar(38, 0, &[drhd(1, 0xfed9_0000, &[])]);
+    let fake = Fake::default()
+        .with(at(0, 1, 0), Is::RootPort, Some((1, 3)), Has::On)
+        .with(at(1, 0, 0), Is::ToPci, Some((1, 3)), Has::Nothing);
+    let found = survey(&table, &fake);
+    let expected = "bridge 0000:01:00.0 claims buses 0x01 to 0x03, which makes no sense";
+    assert_eq!(remarks(&found), [expected]);
+    assert!(found.remarks()[0].is_wrong());
+}
+
+#[test]
+fn surveys_of_mutated_tables_end() {
+    let seed = std::env::var("PORTOLAN_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    println!("PORTOLAN_SEED={seed}");
+    let mut rng = Rng::with_seed(seed);
+    let tables = [dmar_bytes(), iort_bytes(), ivrs_bytes(), viot_bytes()];
+    // One bus of bridges and functions; the tree is read for each table.
+    let read = |of: PciFunction, offset: u16| {
+        let there = of.requester.bus() < 3 && of.requester.device() < 4 && of.segment.get() < 2;
+        there.then_some(match offset {
+            0 => 0x1234_8086,
+            0xc => 1 << 16,
+            0x18 => u32::from(of.requester.device()) << 8 | 3 << 16,
+            _ => 0,
+        })
+    };
+    for _ in 0..150 {
+        let mut bytes = tables[rng.usize(..tables.len())].clone();
+        for _ in 0..rng.usize(1..5) {
+            let place = rng.usize(10..bytes.len());
+            bytes[place] = rng.u8(..);
+        }
+        reseal(&mut bytes);
+        let Ok(topology) = Topology::from_acpi([&bytes[..]]) else {
+            continue;
+        };
+        let found = topology.survey(PciOverrides::KNOWN, read);
+        assert_eq!(found.served().len(), found.tree().nodes().len());
+        for served in found.served() {
+            assert!(served.unit.is_none_or(|unit| unit < found.units().len()));
+            assert_eq!(served.unit.is_none(), served.streams.is_empty());
+        }
+    }
+    assert!(PciTree::default().nodes().is_empty());
+}

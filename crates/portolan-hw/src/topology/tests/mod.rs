@@ -1,0 +1,5 @@
+//! Surveys of machines whose tables were published, and of machines whose tables lie.
+
+mod build;
+mod lies;
+mod machines;

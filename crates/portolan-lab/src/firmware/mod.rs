@@ -1,0 +1,246 @@
+//! What firmware's tables, and the PCI functions of a machine, come to: IOMMUs, whom each serves and by
+//! which streams, groups, and addresses that are taken.
+//!
+//! The library's own [`Topology`] reads the tables; here they are fetched from files and printed. Not
+//! supported: device trees.
+
+mod config;
+mod files;
+mod text;
+
+pub use config::Config;
+pub use files::{Table, read};
+pub use text::text;
+
+use anyhow::{Context, Result};
+use portolan::addr::PciFunction;
+use portolan_hw::firmware::sdt::Sdt;
+use portolan_hw::topology::pci::{PciNode, PciOverrides};
+use portolan_hw::topology::{Survey, SurveyedUnit, Topology};
+use serde::Serialize;
+
+/// What `portolan explain --firmware` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The table that describes the units.
+    pub table: TableReport,
+    /// The units, in the order of the table.
+    pub units: Vec<UnitReport>,
+    /// The functions, if they are known.
+    pub functions: Vec<FunctionReport>,
+    /// Groups of several functions.
+    pub groups: Vec<GroupReport>,
+    /// What is wrong, and what is worth knowing.
+    pub remarks: Vec<RemarkReport>,
+}
+
+/// A table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TableReport {
+    /// Its signature.
+    pub signature: String,
+    /// Its length.
+    pub bytes: usize,
+    /// Who made it: OEM identifier and OEM table identifier.
+    pub maker: String,
+    /// The file.
+    pub source: String,
+}
+
+/// A unit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnitReport {
+    /// Its number.
+    pub unit: usize,
+    /// Its register interface.
+    pub kind: &'static str,
+    /// Where it is.
+    pub place: String,
+    /// What it serves, by the table.
+    pub serves: Vec<String>,
+    /// Addresses that its streams cannot have for mappings, or that are mapped before all others.
+    pub reserved: Vec<ReservedReport>,
+}
+
+/// Reserved addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReservedReport {
+    /// First stream.
+    pub first_stream: u32,
+    /// Last stream.
+    pub last_stream: u32,
+    /// First address.
+    pub start: u64,
+    /// Last address.
+    pub last: u64,
+    /// What they are: as the library has it.
+    pub kind: String,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FunctionReport {
+    /// Its place.
+    pub function: String,
+    /// Vendor and device.
+    pub id: String,
+    /// Class.
+    pub class: String,
+    /// What it is.
+    pub kind: &'static str,
+    /// The number of its unit; none serves it if it is null.
+    pub unit: Option<usize>,
+    /// Its streams.
+    pub streams: Vec<u32>,
+    /// The first function of its group.
+    pub group: String,
+}
+
+/// A group of several functions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupReport {
+    /// The functions.
+    pub functions: Vec<String>,
+    /// What joined them.
+    pub reasons: Vec<String>,
+}
+
+/// A remark.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RemarkReport {
+    /// Whether something is wrong.
+    pub wrong: bool,
+    /// What.
+    pub text: String,
+}
+
+impl Report {
+    /// The report on `tables` and `config`.
+    ///
+    /// # Errors
+    /// If no table describes units, several do, or it is damaged.
+    pub fn new(tables: &[Table], config: &Config) -> Result<Self> {
+        let slices = tables.iter().map(|table| table.bytes.as_slice());
+        let topology = Topology::from_acpi(slices.clone()).context("the tables")?;
+        let survey = topology.survey(PciOverrides::KNOWN, |of, at| config.word(of, at));
+        // The one that the topology is of: there are no two.
+        let alone = |table: &&Table| Topology::from_acpi([table.bytes.as_slice()]).is_ok();
+        let table = tables.iter().find(alone).context("the tables")?;
+        let mut remarks: Vec<RemarkReport> = survey
+            .remarks()
+            .iter()
+            .map(|remark| RemarkReport {
+                wrong: remark.is_wrong(),
+                text: remark.to_string(),
+            })
+            .collect();
+        remarks.extend(lacking(config).map(|text| RemarkReport { wrong: false, text }));
+        Ok(Self {
+            table: TableReport::of(table)?,
+            units: survey.units().iter().enumerate().map(unit).collect(),
+            functions: functions(&survey),
+            groups: groups(&survey),
+            remarks,
+        })
+    }
+
+    /// Whether nothing is wrong.
+    pub fn holds(&self) -> bool {
+        self.remarks.iter().all(|remark| !remark.wrong)
+    }
+}
+
+/// What is not known without more of configuration space.
+fn lacking(config: &Config) -> Option<String> {
+    match (config.functions(), config.short()) {
+        (0, _) => Some(
+            "the PCI functions are not known: `--pci FILE` takes what `lspci -xxxx` prints"
+                .to_owned(),
+        ),
+        (_, 0) => None,
+        (all, short) => Some(format!(
+            "of {short} of {all} functions no more than 256 bytes are known: they are taken for such \
+             without ACS (`lspci -xxxx`, as root, prints all)"
+        )),
+    }
+}
+
+impl TableReport {
+    fn of(table: &Table) -> Result<Self> {
+        let sdt = Sdt::parse(&table.bytes)?;
+        let maker = sdt.maker();
+        let words = [&maker.oem[..], &maker.table].map(|name| {
+            let name = String::from_utf8_lossy(name);
+            name.trim_matches(['\0', ' ']).escape_default().to_string()
+        });
+        Ok(Self {
+            signature: String::from_utf8_lossy(&sdt.signature()).into_owned(),
+            bytes: sdt.as_slice().len(),
+            maker: words.join(" "),
+            source: table.source.display().to_string(),
+        })
+    }
+}
+
+fn unit((number, unit): (usize, &SurveyedUnit)) -> UnitReport {
+    UnitReport {
+        unit: number,
+        kind: unit.kind.name(),
+        place: unit.place.to_string(),
+        serves: unit.claims.iter().map(ToString::to_string).collect(),
+        reserved: unit
+            .reserved
+            .iter()
+            .map(|one| ReservedReport {
+                first_stream: one.streams.first().get(),
+                last_stream: one.streams.last().get(),
+                start: one.region.range.start().get(),
+                last: one.region.range.last().get(),
+                kind: text::kind(one.region.kind).to_owned(),
+            })
+            .collect(),
+    }
+}
+
+fn functions(survey: &Survey) -> Vec<FunctionReport> {
+    let (tree, groups) = (survey.tree(), survey.groups());
+    let report = |node: &PciNode| {
+        let served = survey.served().iter().find(|one| one.function == node.at);
+        FunctionReport {
+            function: node.at.to_string(),
+            id: format!("{:04x}:{:04x}", node.id.vendor, node.id.device),
+            class: format!("{:04x}", node.class),
+            kind: node.kind.name(),
+            unit: served.and_then(|one| one.unit),
+            streams: served.map_or(Vec::new(), |one| {
+                one.streams.iter().map(|stream| stream.get()).collect()
+            }),
+            group: groups.first(tree, node.at).to_string(),
+        }
+    };
+    tree.nodes().iter().map(report).collect()
+}
+
+fn groups(survey: &Survey) -> Vec<GroupReport> {
+    let (tree, groups) = (survey.tree(), survey.groups());
+    let nodes = tree.nodes().iter();
+    let firsts = nodes
+        .map(|node| node.at)
+        .filter(|at| groups.first(tree, *at) == *at);
+    let report = |first: PciFunction| GroupReport {
+        functions: groups
+            .members(tree, first)
+            .map(|node| node.at.to_string())
+            .collect(),
+        reasons: groups
+            .joins()
+            .iter()
+            .filter(|join| groups.first(tree, join.function) == first)
+            .map(ToString::to_string)
+            .collect(),
+    };
+    firsts
+        .map(report)
+        .filter(|group| group.functions.len() > 1)
+        .collect()
+}

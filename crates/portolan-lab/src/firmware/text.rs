@@ -1,0 +1,152 @@
+//! The report for people.
+
+use std::fmt::Write as _;
+
+use portolan::iommu::ReservedKind;
+use portolan::table::Access;
+use portolan_cli::display::table;
+
+use super::{FunctionReport, Report, ReservedReport, UnitReport};
+
+/// Claims of a unit that are printed one by one.
+const MOST_SHOWN: usize = 24;
+
+/// What reserved addresses are for.
+pub(super) fn kind(kind: ReservedKind) -> &'static str {
+    match kind {
+        ReservedKind::Direct(access) | ReservedKind::DirectUntilDriven(access)
+            if access.contains(Access::DEVICE) =>
+        {
+            "registers that firmware has at work: mapped one to one"
+        }
+        ReservedKind::Direct(_) => "firmware's memory: mapped one to one",
+        ReservedKind::DirectUntilDriven(_) => {
+            "firmware's memory: mapped one to one until a driver takes over"
+        }
+        ReservedKind::Interrupts => "interrupt messages: never mapped",
+        ReservedKind::Unusable => "reaches no memory: never mapped",
+        ReservedKind::Doorbell => "interrupt messages: mapped by whoever sets them up",
+    }
+}
+
+fn streams(one: &ReservedReport) -> String {
+    match (one.first_stream, one.last_stream) {
+        (0, last) if last >= 0xffff => "all".to_owned(),
+        (first, last) if first == last => format!("{first:#x}"),
+        (first, last) => format!("{first:#x} to {last:#x}"),
+    }
+}
+
+/// The report as text.
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    let from = &report.table;
+    let _ = writeln!(
+        out,
+        "{} of {}: {} bytes, {} units ({})\n",
+        from.signature,
+        from.maker,
+        from.bytes,
+        report.units.len(),
+        from.source,
+    );
+    report.units.iter().for_each(|one| unit(one, &mut out));
+    functions(&report.functions, &mut out);
+    groups(report, &mut out);
+    for remark in &report.remarks {
+        let word = match remark.wrong {
+            true => "wrong",
+            false => "note",
+        };
+        let _ = writeln!(out, "{word}: {}", remark.text);
+    }
+    out
+}
+
+fn unit(unit: &UnitReport, out: &mut String) {
+    let _ = writeln!(out, "Unit {}: {}, {}", unit.unit, unit.kind, unit.place);
+    for claim in unit.serves.iter().take(MOST_SHOWN) {
+        let _ = writeln!(out, "  serves {claim}");
+    }
+    let more = unit.serves.len().saturating_sub(MOST_SHOWN);
+    if more > 0 {
+        let _ = writeln!(out, "  and {more} more (all are in the output of --json)");
+    }
+    if !unit.reserved.is_empty() {
+        let row = |one: &ReservedReport| {
+            vec![
+                format!("  {}", streams(one)),
+                format!("{:#x}", one.start),
+                format!("{:#x}", one.last),
+                one.kind.clone(),
+            ]
+        };
+        let rows = unit.reserved.iter().map(row).collect();
+        let header = ["  streams", "from", "to", "reserved addresses"];
+        let _ = writeln!(out, "{}", table(&header, &[1, 2], rows));
+    }
+    out.push('\n');
+}
+
+fn functions(functions: &[FunctionReport], out: &mut String) {
+    if functions.is_empty() {
+        return;
+    }
+    let row = |one: &FunctionReport| {
+        let streams: Vec<String> = one
+            .streams
+            .iter()
+            .map(|stream| format!("{stream:#x}"))
+            .collect();
+        vec![
+            one.function.clone(),
+            one.id.clone(),
+            one.class.clone(),
+            one.unit.map_or("none".to_owned(), |unit| unit.to_string()),
+            streams.join(" "),
+            match one.group == one.function {
+                true => String::new(),
+                false => one.group.clone(),
+            },
+            one.kind.to_owned(),
+        ]
+    };
+    let rows = functions.iter().map(row).collect();
+    let header = [
+        "function",
+        "id",
+        "class",
+        "unit",
+        "streams",
+        "in the group of",
+        "what it is",
+    ];
+    let _ = writeln!(out, "{}\n", table(&header, &[3], rows));
+    if functions.iter().any(|one| one.unit.is_none()) {
+        out.push_str("No unit serves functions with `none`: they reach all memory.\n\n");
+    }
+}
+
+fn groups(report: &Report, out: &mut String) {
+    if report.functions.is_empty() {
+        return;
+    }
+    for group in &report.groups {
+        let _ = writeln!(
+            out,
+            "These share an address space, since the IOMMU cannot keep them apart:\n  {}",
+            group.functions.join(" ")
+        );
+        for reason in &group.reasons {
+            let _ = writeln!(out, "  since {reason}");
+        }
+        out.push('\n');
+    }
+    let grouped: usize = report
+        .groups
+        .iter()
+        .map(|group| group.functions.len())
+        .sum();
+    let alone = report.functions.len() - grouped;
+    let _ = writeln!(out, "{alone} functions are in no group with others.\n");
+}

@@ -1,0 +1,152 @@
+//! Devices that an IOMMU cannot tell apart, and devices with more identifiers than one.
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, PciFunction, StreamId};
+use portolan::dma::{Device, DeviceError, Direction, OldMappings};
+use portolan::platform::Platform;
+use portolan_hw::topology::OpenError;
+use portolan_model::decode::AccessKind;
+use portolan_model::vtd::VtdIdentification;
+
+use super::machine::{DEVICE, Machine, OTHER, PciWords, REGISTERS, amd, dmar, ivrs, vtd};
+use super::{opened, packet};
+
+/// A bridge from PCI Express to bus 2, and two cards there.
+const BRIDGE: PciFunction = PciFunction::of(0, 1, 0);
+const CARDS: [PciFunction; 2] = [PciFunction::of(2, 4, 0), PciFunction::of(2, 5, 0)];
+const TREE: PciWords = &[
+    (BRIDGE, 0x00, 0x1234_8086),
+    (BRIDGE, 0x04, 1 << 20),
+    (BRIDGE, 0x0c, 1 << 16),
+    (BRIDGE, 0x18, 0x0002_0200),
+    (BRIDGE, 0x34, 0x40),
+    (BRIDGE, 0x40, 7 << 20 | 0x10),
+    (DEVICE, 0x00, 0x1234_8086),
+    (OTHER, 0x00, 0x1234_8086),
+    (CARDS[0], 0x00, 0x1234_8086),
+    (CARDS[1], 0x00, 0x1234_8086),
+];
+/// What the bridge sends in place of a card's identifier: device 0 of its bus.
+const AS_BRIDGE: StreamId = PciFunction::of(2, 0, 0).requester.stream();
+
+fn space<P: Platform>(device: &Device<P>) -> *const () {
+    Arc::as_ptr(device.space().expect("it is translated")).cast()
+}
+
+#[test]
+fn cards_behind_a_bridge_share_a_space_and_are_known_by_the_bridge_s_identifier() {
+    let machine = Machine {
+        config: TREE,
+        ..vtd(VtdIdentification::default())
+    };
+    let iommus = opened(machine.clone(), &dmar(REGISTERS));
+    let reach = |stream: StreamId, at: Iova| {
+        let found = machine.unit.dma(stream, None, at, AccessKind::Write, 8);
+        found.ok()?.first().map(|piece| piece.pa.get())
+    };
+    let [one, other] = CARDS.map(|card| iommus.device(card).expect("a device"));
+    let alone = iommus.device(DEVICE).expect("a device");
+    assert_eq!(space(&one), space(&other));
+    assert_ne!(space(&one), space(&alone));
+    let own = CARDS[0].requester.stream();
+    assert_eq!(one.stream(), own);
+
+    let rx = one.map(packet(), Direction::FromDevice).expect("mapped");
+    let at = rx.iova();
+    let memory = Some(0x1234_5000);
+    assert_eq!((reach(own, at), reach(AS_BRIDGE, at)), (memory, memory));
+    assert_eq!(reach(DEVICE.requester.stream(), at), None);
+    assert_eq!(reach(BRIDGE.requester.stream(), at), None);
+    // The identifier that both may have stays as long as either is open.
+    drop(other);
+    assert_eq!(reach(AS_BRIDGE, at), memory);
+    assert!(rx.unmap().is_ok());
+    drop(one);
+    assert_eq!(reach(AS_BRIDGE, at), None);
+    // Then all of it begins anew.
+    let again = iommus.device(CARDS[1]).expect("a device");
+    let rx = again.map(packet(), Direction::FromDevice).expect("mapped");
+    assert_eq!(reach(AS_BRIDGE, rx.iova()), memory);
+    assert!(rx.unmap().is_ok());
+    drop((again, alone));
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_function_is_open_once_and_does_not_leave_its_group_alone() {
+    let machine = Machine {
+        config: TREE,
+        ..vtd(VtdIdentification::default())
+    };
+    let iommus = opened(machine, &dmar(REGISTERS));
+    let card = iommus.device(CARDS[0]).expect("a device");
+    let twice = iommus.device(CARDS[0]).err();
+    assert_eq!(twice, Some(OpenError::Device(DeviceError::InUse)));
+    let elsewhere = iommus.device(DEVICE).expect("a device");
+    let elsewhere = elsewhere.space().expect("it is translated").clone();
+    let failed = card.move_to(elsewhere, OldMappings::Refuse).err();
+    let error = failed.map(|failed| failed.error);
+    assert_eq!(error, Some(DeviceError::Shared));
+}
+
+/// IVRS says that 0:5.0 accesses memory as 0:5.1, which is a function of its own here.
+#[test]
+fn functions_of_one_stream_share_it() {
+    const ALIASED: PciFunction = PciFunction::of(0, 5, 0);
+    const ALIAS: PciFunction = PciFunction::of(0, 5, 1);
+    const UNIT: PciFunction = PciFunction::of(0, 0, 2);
+    const MORE: PciWords = &[
+        (UNIT, 0x40, 0x1b03_400f),
+        (UNIT, 0x44, 1),
+        (UNIT, 0x50, 0x0018_2800),
+        (UNIT, 0x48, 0),
+        (UNIT, 0x4c, 0),
+        // Two devices of PCI Express, which isolate by themselves.
+        (ALIASED, 0x00, 0x1234_8086),
+        (ALIASED, 0x04, 1 << 20),
+        (ALIASED, 0x0c, 0x80 << 16),
+        (ALIASED, 0x34, 0x40),
+        (ALIASED, 0x40, 0x10),
+        (ALIASED, 0x100, 0xd),
+        (ALIASED, 0x104, 0x001d_001d),
+        (ALIAS, 0x00, 0x1234_8086),
+        (ALIAS, 0x04, 1 << 20),
+        (ALIAS, 0x34, 0x40),
+        (ALIAS, 0x40, 0x10),
+        (ALIAS, 0x100, 0xd),
+        (ALIAS, 0x104, 0x001d_001d),
+    ];
+    let machine = Machine {
+        config: MORE,
+        ..amd()
+    };
+    let iommus = opened(machine.clone(), &ivrs(UNIT));
+    let survey = iommus.survey();
+    assert_eq!(survey.groups().first(survey.tree(), ALIAS), ALIASED);
+    let reach = |at: Iova| {
+        let found = machine
+            .unit
+            .dma(ALIAS.requester.stream(), at, AccessKind::Write, 8);
+        found.ok()?.first().map(|piece| piece.pa.get())
+    };
+    let one = iommus.device(ALIASED).expect("a device");
+    let other = iommus.device(ALIAS).expect("a device");
+    assert_eq!(space(&one), space(&other));
+    assert_eq!(
+        (one.stream(), other.stream()),
+        (ALIAS.requester.stream(), other.stream())
+    );
+    let rx = one.map(packet(), Direction::FromDevice).expect("mapped");
+    let at = rx.iova();
+    assert_eq!(reach(at), Some(0x1234_5000));
+    assert!(rx.unmap().is_ok());
+    drop(one);
+    let rx = other.map(packet(), Direction::FromDevice).expect("mapped");
+    assert_eq!(reach(rx.iova()), Some(0x1234_5000));
+    let at = rx.iova();
+    assert!(rx.unmap().is_ok());
+    drop(other);
+    assert_eq!(reach(at), None);
+    assert_eq!(machine.unit.violations(), []);
+}

@@ -1,0 +1,76 @@
+//! Firmware's tables that lie: an error, and a machine in which no device does DMA.
+
+use portolan::addr::PhysAddr;
+use portolan_hw::firmware::TableError;
+use portolan_hw::topology::{EnableError, Options, Topology, TopologyError};
+use portolan_model::smmuv3::SmmuIdentification;
+use portolan_model::vtd::VtdIdentification;
+
+use super::machine::{IORT, REGISTERS, SECOND, dmar, dmar_of, drhd, ivrs, smmu, table, vtd};
+
+#[test]
+fn a_machine_has_tables_of_one_architecture() {
+    let (dmar, ivrs) = (dmar(REGISTERS), ivrs(SECOND));
+    let none = Topology::from_acpi([&table(*b"APIC", &[])[..]]);
+    assert_eq!(none.err(), Some(TopologyError::NoTable));
+    let two = Topology::from_acpi([&dmar[..], &ivrs]);
+    assert_eq!(two.err(), Some(TopologyError::TwoTables));
+    let twice = Topology::from_acpi([&dmar[..], &dmar]);
+    assert_eq!(twice.err(), Some(TopologyError::TwoTables));
+}
+
+#[test]
+fn tables_larger_than_any_machine_s_are_refused() {
+    let units = vec![drhd(REGISTERS, None); 1025];
+    let many = Topology::from_acpi([&dmar_of(48, &units)[..]]);
+    let (offset, most) = (0, 1024);
+    let refused = TableError::TooMany { offset, most };
+    assert_eq!(many.err(), Some(TopologyError::Table(refused)));
+    assert!(Topology::from_acpi([&dmar_of(48, &units[..1024])[..]]).is_ok());
+    let mut long = dmar(REGISTERS);
+    long.resize((1 << 20) + 1, 0);
+    let (offset, length) = (0, long.len());
+    let refused = TableError::Length { offset, length };
+    let failed = Topology::from_acpi([&long[..]]).err();
+    assert_eq!(failed, Some(TopologyError::Table(refused)));
+}
+
+#[test]
+fn two_units_in_one_place_are_not_enabled() {
+    let machine = vtd(VtdIdentification::default());
+    for other in [REGISTERS, REGISTERS + 0xfff] {
+        let units = [drhd(REGISTERS, Some(&[])), drhd(other & !0xfff, None)];
+        let topology = Topology::from_acpi([&dmar_of(48, &units)[..]]).expect("a table");
+        let failed = topology.enable(machine.clone(), Options::default()).err();
+        let (one, other) = (0, 1);
+        assert_eq!(failed, Some(EnableError::SameRegisters { one, other }));
+    }
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn units_at_absurd_addresses_are_not_looked_at() {
+    let machine = vtd(VtdIdentification::default());
+    for at in [0, 0x1000, REGISTERS + 8, u64::MAX & !0xfff, 1 << 63] {
+        let Ok(topology) = Topology::from_acpi([&dmar(at)[..]]) else {
+            continue;
+        };
+        let failed = topology.enable(machine.clone(), Options::default()).err();
+        let Some(EnableError::NoRegisters { window }) = failed else {
+            panic!("{at:#x}: {failed:?}");
+        };
+        assert_eq!(window.start(), PhysAddr::new(at));
+    }
+    let mut iort = IORT.bytes();
+    // The SMMU's base is at 16 of the node at 48.
+    iort[9] = iort[9]
+        .wrapping_add(iort[48 + 16 + 2])
+        .wrapping_add(iort[48 + 16 + 3]);
+    iort[48 + 16..48 + 20].fill(0);
+    let topology = Topology::from_acpi([&iort[..]]).expect("a table");
+    let failed = topology.enable(smmu(SmmuIdentification::default()), Options::default());
+    assert!(matches!(
+        failed.err(),
+        Some(EnableError::NoRegisters { .. })
+    ));
+}
