@@ -17,7 +17,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask COMMAND
 
-  test [--fast]   format, lints, docs, no_std gate, oldest compilers, all tests, benchmarks beside
+  test [--fast]   format, lints, docs, no_std gate, bare metal, oldest compilers, all tests, benchmarks beside
                   Linux's code (its sources are downloaded once, 153 MB), instruction counts, tidy,
                   demos; --fast leaves out the compilers and the counts
   {mutants}  tidy            structure and style only

@@ -57,6 +57,14 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             run: Box::new(|| no_std_gate(root)),
         },
         Step {
+            name: "libraries for AArch64",
+            run: Box::new(|| bare(root, "aarch64-unknown-none")),
+        },
+        Step {
+            name: "libraries for RISC-V",
+            run: Box::new(|| bare(root, "riscv64gc-unknown-none-elf")),
+        },
+        Step {
             name: "libraries on their oldest compiler",
             run: Box::new(move || {
                 oldest(
@@ -229,6 +237,22 @@ fn no_std_gate(root: &Path) -> Outcome {
             Outcome::Fail
         }
     }
+}
+
+/// Has the compiler check the libraries for a machine without an operating system.
+fn bare(root: &Path, target: &str) -> Outcome {
+    let mut install = Command::new("rustup");
+    install.args(["target", "add", target]);
+    install.stdout(Stdio::null()).stderr(Stdio::null());
+    if !install.status().is_ok_and(|status| status.success()) {
+        return Outcome::Skip(format!(
+            "Rust's library for {target} is not here and cannot be installed"
+        ));
+    }
+    let mut command = Command::new("cargo");
+    command.args(["check", "--quiet", "-p", "portolan", "-p", "portolan-hw"]);
+    command.args(["--target", target]).current_dir(root);
+    outcome(command.env("CARGO_TARGET_DIR", root.join("target/bare")))
 }
 
 fn oldest(root: &Path, extent: Extent, manifest: &str, what: &[&str]) -> Outcome {

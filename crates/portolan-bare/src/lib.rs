@@ -38,11 +38,12 @@ extern crate alloc;
 pub mod acpi;
 pub mod arena;
 pub mod ecam;
-pub mod fdt;
 pub mod fw_cfg;
 mod hardware;
 pub mod madt;
 pub mod ticks;
+
+pub use portolan_hw::firmware::fdt;
 
 pub use hardware::{
     CpuInterrupts, DirectMap, Heap, HeapError, Machine, Pages, Registers, StartError,

@@ -2,18 +2,19 @@
 //!
 //! [`sdt`] has the common header and the walk over tables, [`dmar`] Intel's DMA remapping table,
 //! [`ivrs`] AMD's I/O virtualization reporting structure, [`iort`] Arm's I/O remapping table and
-//! [`viot`] the table of virtio-iommu. They share requester identifiers and the notion of
+//! [`viot`] the table of virtio-iommu; [`fdt`] has device trees. They share requester identifiers and the notion of
 //! memory that devices go on using ([`reserved`]).
 //!
 //! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every
 //! walk ends, and what is wrong is said with its offset in the table. Structures of unknown kind are
 //! passed over and counted. Not supported: finding the tables (the embedder has them from its
-//! loader), device trees.
+//! loader).
 //!
 //! *Context.* Interrupt, all functions: nothing waits or allocates; a lookup walks the table.
 
 mod bytes;
 pub mod dmar;
+pub mod fdt;
 pub mod iort;
 pub mod ivrs;
 pub mod reservations;

@@ -19,15 +19,20 @@ use crate::vtd::{self, Config, Features, Has, INTEL, Mode, PciIdentity, Quirks, 
 const IDENTITY: u16 = 0;
 /// Offset of the class.
 const CLASS: u16 = 8;
+/// Offset of the kind of header, in the third byte; that of bridges.
+const HEADER: u16 = 0xc;
+const BRIDGE: u32 = 1;
 /// Offset of a bridge's buses: primary, secondary, subordinate.
 const BUSES: u16 = 0x18;
 
-/// The buses behind a bridge, both ends included.
+/// The buses behind a bridge, both ends included; `None` if it is none, or nobody has numbered them.
 fn behind(read: ConfigSpace<'_>, segment: Segment, bridge: RequesterId) -> Option<(u8, u8)> {
     let requester = bridge;
     let function = PciFunction { segment, requester };
-    let buses = read(function, BUSES).filter(|buses| *buses != u32::MAX)?;
-    Some(((buses >> 8) as u8, (buses >> 16) as u8))
+    let header = read(function, HEADER)? >> 16 & 0x7f;
+    let buses = read(function, BUSES)?;
+    let (first, last) = ((buses >> 8) as u8, (buses >> 16) as u8);
+    (header == BRIDGE && first != 0).then_some((first, last))
 }
 
 /// What the machine's own PCI devices, which are on bus 0, say of its units; `word` reads their

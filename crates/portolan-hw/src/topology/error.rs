@@ -19,6 +19,12 @@ pub enum TopologyError {
     /// No table describes units.
     #[error("there is no DMAR, IORT, IVRS or VIOT table")]
     NoTable,
+    /// What should be a device tree is none.
+    #[error("it is no device tree")]
+    NoTree,
+    /// A device tree has no unit that a topology enables.
+    #[error("the device tree has no SMMU of version 3")]
+    NoUnit,
     /// Two tables describe units: a machine has units of one architecture.
     #[error("two tables describe units; a machine has one of DMAR, IORT, IVRS and VIOT")]
     TwoTables,

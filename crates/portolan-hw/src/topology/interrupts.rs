@@ -54,7 +54,7 @@ impl Topology {
                     _ => ApicMode::XApic,
                 })
             }
-            Kind::Iort | Kind::Ivrs | Kind::Viot => None,
+            Kind::Iort | Kind::Ivrs | Kind::Viot | Kind::Tree => None,
         }
     }
 
@@ -77,7 +77,7 @@ impl Topology {
     fn controller(&self, of: Controller) -> Result<Option<(usize, RequesterId)>, TopologyError> {
         match self.kind {
             Kind::Dmar => by_dmar(&self.table, of),
-            Kind::Iort | Kind::Ivrs | Kind::Viot => Ok(None),
+            Kind::Iort | Kind::Ivrs | Kind::Viot | Kind::Tree => Ok(None),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! From firmware's tables to devices: which units there are, which of them serves a PCI function and
 //! by which stream, and what is reserved for it.
 //!
-//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu).
+//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), or a
+//!   device tree (SMMUv3).
 //! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
 //! * [`Survey`]: both put together, with what makes no sense.
 //! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
@@ -21,6 +22,7 @@ pub mod pci;
 mod survey;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod viot;
 
 pub use claim::Claim;
@@ -83,9 +85,10 @@ enum Kind {
     Iort,
     Ivrs,
     Viot,
+    Tree,
 }
 
-/// What firmware says of a machine's units. It holds a copy of the table.
+/// What firmware says of a machine's units. It holds a copy of the table, or of the device tree.
 ///
 /// *Context.* Task.
 #[derive(Clone, Debug)]
@@ -120,6 +123,18 @@ impl Topology {
         found.ok_or(TopologyError::NoTable)
     }
 
+    /// The topology that a flattened device tree describes.
+    ///
+    /// # Errors
+    /// If it is none, or has no SMMU of version 3.
+    pub fn from_device_tree(tree: &[u8]) -> Result<Self, TopologyError> {
+        let found = Self::of(Kind::Tree, tree)?;
+        match tree::count(tree)? {
+            0 => Err(TopologyError::NoUnit),
+            _ => Ok(found),
+        }
+    }
+
     /// The topology of one table, of which a copy is made.
     fn of(kind: Kind, table: &[u8]) -> Result<Self, TopologyError> {
         let length = table.len();
@@ -132,6 +147,7 @@ impl Topology {
             Kind::Iort => iort::count(table),
             Kind::Ivrs => ivrs::count(table),
             Kind::Viot => viot::count(table),
+            Kind::Tree => tree::count(table),
         };
         if units? > MOST_UNITS {
             let (offset, most) = (0, MOST_UNITS as u32);
@@ -173,6 +189,7 @@ impl Topology {
             Kind::Iort => iort::survey(&self.table, &mut survey),
             Kind::Ivrs => ivrs::survey(&self.table, &mut survey),
             Kind::Viot => viot::survey(&self.table, &mut survey),
+            Kind::Tree => tree::survey(&self.table, &mut survey),
         };
         survey.note(described);
         let find = |function| self.find(&read, function).ok().flatten();
@@ -200,6 +217,7 @@ impl Topology {
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
             Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
             Kind::Viot => viot::without_transport(&self.table)?,
+            Kind::Tree => tree::enable(&self.table, &platform)?,
         };
         Ok(Iommus::new(self, survey, platform, units))
     }
@@ -262,6 +280,7 @@ impl Topology {
             Kind::Iort => iort::find(&self.table, function),
             Kind::Ivrs => ivrs::find(&self.table, function),
             Kind::Viot => viot::find(&self.table, function),
+            Kind::Tree => tree::find(&self.table, function),
         }
     }
 }

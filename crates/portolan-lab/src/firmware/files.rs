@@ -1,11 +1,12 @@
 //! Firmware's tables from files: as they are in memory, one or several in a row (a file of
 //! `/sys/firmware/acpi/tables`, `acpidump -b`), as `acpidump` prints them or `iasl -d` appends them, in
-//! hexadecimal; or all of a folder.
+//! hexadecimal; all of a folder; or a flattened device tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use portolan_hw::firmware::fdt::{self, DeviceTree};
 use portolan_hw::firmware::sdt::Tables;
 
 /// The tables that describe IOMMUs.
@@ -13,13 +14,25 @@ const WANTED: [&str; 4] = ["DMAR", "IVRS", "IORT", "VIOT"];
 /// Bytes of a file that are read at most.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// A table and the file that it is from.
+/// A table, or a device tree, and the file that it is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     /// The file.
     pub source: PathBuf,
     /// The bytes.
     pub bytes: Vec<u8>,
+}
+
+impl Table {
+    /// Whether the bytes are a flattened device tree.
+    fn is_tree(bytes: &[u8]) -> bool {
+        fdt::length(bytes).is_some()
+    }
+
+    /// The tree, if it is one.
+    pub(super) fn tree(&self) -> Option<DeviceTree<'_>> {
+        DeviceTree::parse(&self.bytes)
+    }
 }
 
 /// The tables in `paths`.
@@ -63,7 +76,10 @@ fn add(path: &Path, found: &mut Vec<Table>) -> Result<()> {
         found.push(Table { source, bytes });
     }
     if found.len() == before {
-        bail!("{}: no ACPI table is in it", path.display());
+        bail!(
+            "{}: no ACPI table is in it, nor a device tree",
+            path.display()
+        );
     }
     Ok(())
 }
@@ -75,17 +91,17 @@ fn wanted(bytes: &[u8]) -> bool {
 /// The tables in `bytes`. One that describes IOMMUs is among them even if it is damaged, so that what
 /// is wrong is said.
 fn tables(bytes: &[u8]) -> Vec<Vec<u8>> {
+    if Table::is_tree(bytes) {
+        return vec![bytes.to_vec()];
+    }
     let whole = Tables::new(bytes).filter_map(|found| found.ok());
-    let mut all: Vec<Vec<u8>> = whole.map(|(_, table)| table.as_slice().to_vec()).collect();
-    if all.is_empty() && wanted(bytes) {
-        all.push(bytes.to_vec());
+    let whole: Vec<Vec<u8>> = whole.map(|(_, table)| table.as_slice().to_vec()).collect();
+    let dumped = || std::str::from_utf8(bytes).map(dumps).unwrap_or_default();
+    let found = Some(whole).filter(|all| !all.is_empty());
+    match found.unwrap_or_else(dumped) {
+        none if none.is_empty() && wanted(bytes) => vec![bytes.to_vec()],
+        all => all,
     }
-    if all.is_empty() {
-        if let Ok(text) = std::str::from_utf8(bytes) {
-            all = dumps(text);
-        }
-    }
-    all
 }
 
 /// The tables of a hexadecimal dump: rows of an offset, a colon and up to sixteen bytes. A row with
@@ -164,7 +180,7 @@ mod tests {
                 "41 42 ....."
             );
         }
-        assert_eq!(dumps(&text), [table.clone()]);
+        assert_eq!(dumps(&text), std::slice::from_ref(&table));
         assert_eq!(dumps(&text.repeat(2)), [table.clone(), table]);
         assert_eq!(dumps("0000: 00 01\n"), Vec::<Vec<u8>>::new());
     }

@@ -1,8 +1,7 @@
 //! What firmware's tables, and the PCI functions of a machine, come to: IOMMUs, whom each serves and by
 //! which streams, groups, and addresses that are taken.
 //!
-//! The library's own [`Topology`] reads the tables; here they are fetched from files and printed. Not
-//! supported: device trees.
+//! The library's own [`Topology`] reads the tables; here they are fetched from files and printed.
 
 mod config;
 mod files;
@@ -37,11 +36,11 @@ pub struct Report {
 /// A table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TableReport {
-    /// Its signature.
+    /// Its signature, or `device tree`.
     pub signature: String,
     /// Its length.
     pub bytes: usize,
-    /// Who made it: OEM identifier and OEM table identifier.
+    /// Who made it: OEM identifier and OEM table identifier; of a device tree the board.
     pub maker: String,
     /// The file.
     pub source: String,
@@ -120,12 +119,8 @@ impl Report {
     /// # Errors
     /// If no table describes units, several do, or it is damaged.
     pub fn new(tables: &[Table], config: &Config) -> Result<Self> {
-        let slices = tables.iter().map(|table| table.bytes.as_slice());
-        let topology = Topology::from_acpi(slices.clone()).context("the tables")?;
+        let (table, topology) = described(tables)?;
         let survey = topology.survey(PciOverrides::KNOWN, |of, at| config.word(of, at));
-        // The one that the topology is of: there are no two.
-        let alone = |table: &&Table| Topology::from_acpi([table.bytes.as_slice()]).is_ok();
-        let table = tables.iter().find(alone).context("the tables")?;
         let mut remarks: Vec<RemarkReport> = survey
             .remarks()
             .iter()
@@ -150,6 +145,22 @@ impl Report {
     }
 }
 
+/// The table that describes units, and what it says. A device tree is alone.
+fn described(tables: &[Table]) -> Result<(&Table, Topology)> {
+    if let [table] = tables
+        && table.tree().is_some()
+    {
+        let topology = Topology::from_device_tree(&table.bytes);
+        return Ok((table, topology.context("the device tree")?));
+    }
+    let slices = tables.iter().map(|table| table.bytes.as_slice());
+    let topology = Topology::from_acpi(slices).context("the tables")?;
+    // There are no two, or the topology would be none.
+    let alone = |table: &&Table| Topology::from_acpi([table.bytes.as_slice()]).is_ok();
+    let table = tables.iter().find(alone).context("the tables")?;
+    Ok((table, topology))
+}
+
 /// What is not known without more of configuration space.
 fn lacking(config: &Config) -> Option<String> {
     match (config.functions(), config.short()) {
@@ -167,12 +178,24 @@ fn lacking(config: &Config) -> Option<String> {
 
 impl TableReport {
     fn of(table: &Table) -> Result<Self> {
+        if let Some(tree) = table.tree() {
+            let root = tree.walk().next().map(|(_, root)| root);
+            let model = root.and_then(|root| root.property("compatible"));
+            let model = model.unwrap_or_default().split(|byte| *byte == 0).next();
+            return Ok(Self {
+                signature: "device tree".to_owned(),
+                bytes: table.bytes.len(),
+                maker: model.unwrap_or_default().escape_ascii().to_string(),
+                source: table.source.display().to_string(),
+            });
+        }
         let sdt = Sdt::parse(&table.bytes)?;
         let maker = sdt.maker();
         let words = [&maker.oem[..], &maker.table].map(|name| {
             let name = String::from_utf8_lossy(name);
             name.trim_matches(['\0', ' ']).escape_default().to_string()
         });
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
         Ok(Self {
             signature: String::from_utf8_lossy(&sdt.signature()).into_owned(),
             bytes: sdt.as_slice().len(),

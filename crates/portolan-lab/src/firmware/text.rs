@@ -26,6 +26,7 @@ pub(super) fn kind(kind: ReservedKind) -> &'static str {
         ReservedKind::Interrupts => "interrupt messages: never mapped",
         ReservedKind::Unusable => "reaches no memory: never mapped",
         ReservedKind::Doorbell => "interrupt messages: mapped by whoever sets them up",
+        _ => "taken: never mapped",
     }
 }
 
@@ -148,5 +149,8 @@ fn groups(report: &Report, out: &mut String) {
         .map(|group| group.functions.len())
         .sum();
     let alone = report.functions.len() - grouped;
-    let _ = writeln!(out, "{alone} functions are in no group with others.\n");
+    let _ = writeln!(
+        out,
+        "Functions that are in no group with others: {alone}.\n"
+    );
 }

@@ -98,9 +98,9 @@ fn a_disk_behind_vtd_does_dma() {
 #[test]
 fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
     // Buses 2 to 4 are behind the bridge.
-    const BRIDGE: (PciFunction, u16, u32) = (PciFunction::of(0, 1, 0), 0x18, 0x0004_0200);
+    const BRIDGE: PciFunction = PciFunction::of(0, 1, 0);
     let machine = Machine {
-        config: &[BRIDGE],
+        config: &[(BRIDGE, 0xc, 1 << 16), (BRIDGE, 0x18, 0x0004_0200)],
         ..vtd(VtdIdentification::default())
     };
     let iommus = opened(machine, &dmar_with_scopes());

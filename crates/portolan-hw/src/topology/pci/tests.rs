@@ -301,7 +301,8 @@ fn bridges_that_lead_up_round_or_where_others_lead_are_not_believed_and_in_one_g
     let crossing =
         leads([(1, 3), (2, 3), (3, 3)]).with(at(0, 2, 0), Is::RootPort, Some((2, 5)), Has::On);
     assert_eq!(odd(&crossing), ["01:00.0", "00:01.0"]);
-    assert_eq!(crossing.groups().len(), 1);
+    let together = vec!["00:01.0", "01:00.0", "02:00.0", "03:00.0"];
+    assert_eq!(crossing.groups(), [together, vec!["00:02.0"]]);
 }
 
 #[test]

@@ -232,13 +232,27 @@ fn asus_ga503rm() {
     let table = ivrs(
         0x0020_3043,
         &[
-            ivhd(0x10, 0xb0, base, 0x8004_8f6e, &[entries.clone()]),
-            ivhd(0x11, 0xb0, base, 0x0004_0200, &[entries.clone()]),
+            ivhd(
+                0x10,
+                0xb0,
+                base,
+                0x8004_8f6e,
+                core::slice::from_ref(&entries),
+            ),
+            ivhd(
+                0x11,
+                0xb0,
+                base,
+                0x0004_0200,
+                core::slice::from_ref(&entries),
+            ),
             ivhd(0x40, 0xb0, base, 0x0004_0200, &[entries, devices]),
         ],
     );
     assert_eq!(table.len(), 0x1a4);
     let fake = Fake::default()
+        .with(at(0, 2, 0), Is::Conventional, None, Has::Nothing)
+        .several()
         .with(at(0, 2, 1), Is::RootPort, Some((1, 1)), Has::On)
         .with(at(1, 0, 0), Is::Endpoint, None, Has::Nothing);
     let found = survey(&table, &fake);
@@ -256,6 +270,7 @@ fn asus_ga503rm() {
            serves ACPI device AMDI0020 0, stream 0xa5
            reserves 0xfee00000..=0xfeefffff (Interrupts) of streams 0x0..=0xffffffff
            reserves 0xfd00000000..=0xffffffffff (Unusable) of streams 0x0..=0xffffffff
+         0000:00:02.0: unit 0, streams 0x10
          0000:00:02.1: unit 0, streams 0x11
          0000:01:00.0: unit 0, streams 0x100",
     );

@@ -3,3 +3,4 @@
 mod build;
 mod lies;
 mod machines;
+mod trees;

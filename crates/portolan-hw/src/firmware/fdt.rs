@@ -1,8 +1,8 @@
-//! Device trees: where the devices are that hang on the root, and memory.
+//! Device trees: their nodes and properties, and memory.
 //!
-//! Devicetree specification 0.4, chapters 2 (properties) and 5 (flattened trees). Only nodes below the
-//! root are looked at. Not supported: interrupts, references between nodes, and buses with addresses of
-//! their own.
+//! Devicetree specification 0.4, chapters 2 (properties) and 5 (flattened trees). References between
+//! nodes and buses with addresses of their own are for who reads a tree ([`crate::topology`]). Not
+//! supported: interrupts.
 //!
 //! *Context.* Interrupt: a lookup walks the tree.
 
@@ -92,35 +92,35 @@ impl<'t> DeviceTree<'t> {
         }
     }
 
-    /// The nodes below the root.
-    pub fn nodes(self) -> impl Iterator<Item = Node<'t>> {
+    /// All nodes, each before those below it, with their depth: 1 is the root's.
+    pub fn walk(self) -> impl Iterator<Item = (u32, Node<'t>)> {
         let (mut at, mut depth) = (0, 0u32);
         core::iter::from_fn(move || {
             loop {
                 let (token, next) = self.token(at)?;
                 at = next;
                 match token {
-                    Token::Begin => depth = depth.checked_add(1)?,
+                    Token::Begin => {
+                        depth = depth.checked_add(1)?;
+                        let (tree, first) = (self, at);
+                        return Some((depth, Node { tree, first }));
+                    }
                     Token::End => depth = depth.checked_sub(1)?,
                     Token::Property { .. } => {}
-                }
-                if matches!(token, Token::Begin) && depth == 2 {
-                    let (tree, first) = (self, at);
-                    return Some(Node { tree, first });
                 }
             }
         })
     }
 
+    /// The nodes below the root.
+    pub fn nodes(self) -> impl Iterator<Item = Node<'t>> {
+        let below = self.walk().filter(|(depth, _)| *depth == 2);
+        below.map(|(_, node)| node)
+    }
+
     /// The first node below the root that says that it is compatible with `what`.
     pub fn compatible(self, what: &str) -> Option<Node<'t>> {
-        let is = |node: &Node<'_>| {
-            let names = node.property("compatible").unwrap_or_default();
-            names
-                .split(|byte| *byte == 0)
-                .any(|name| name == what.as_bytes())
-        };
-        self.nodes().find(is)
+        self.nodes().find(|node| node.is(what))
     }
 
     /// The largest range of memory.
@@ -152,6 +152,25 @@ impl<'t> Node<'t> {
         }
     }
 
+    /// Whether it says that it is compatible with `what`.
+    pub fn is(&self, what: &str) -> bool {
+        let names = self.property("compatible").unwrap_or_default();
+        let mut names = names.split(|byte| *byte == 0);
+        names.any(|name| name == what.as_bytes())
+    }
+
+    /// Cell number `number` of a property.
+    pub fn cell(&self, property: &str, number: usize) -> Option<u32> {
+        word(self.property(property)?, number.checked_mul(4)?)
+    }
+
+    /// The cells of a property.
+    pub fn cells(&self, property: &str) -> impl Iterator<Item = u32> + use<'t> {
+        let bytes = self.property(property).unwrap_or_default();
+        let words = bytes.chunks_exact(4);
+        words.map(|bytes| word(bytes, 0).unwrap_or(0))
+    }
+
     /// The first range of the node's registers, or of its memory, where addresses and lengths have two
     /// cells each.
     pub fn reg(&self) -> Option<PhysRange> {
@@ -169,108 +188,4 @@ pub fn range(property: &[u8], at: usize) -> Option<PhysRange> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec::Vec;
-
-    const NAMES: &[u8] = b"compatible\0reg\0device_type\0";
-
-    fn push(tree: &mut Vec<u8>, bytes: &[u8]) {
-        tree.extend(bytes);
-        tree.resize(tree.len().next_multiple_of(4), 0);
-    }
-
-    fn property(tree: &mut Vec<u8>, name: u32, value: &[u8]) {
-        for number in [PROPERTY, value.len() as u32, name] {
-            tree.extend(number.to_be_bytes());
-        }
-        push(tree, value);
-    }
-
-    fn begin(tree: &mut Vec<u8>, name: &[u8]) {
-        tree.extend(BEGIN_NODE.to_be_bytes());
-        push(tree, name);
-    }
-
-    /// A root with memory, a bus that has a device of its own, and a device.
-    fn tree() -> Vec<u8> {
-        let (compatible, reg, kind) = (0, 11, 15);
-        let range = |start: u64, bytes: u64| [start.to_be_bytes(), bytes.to_be_bytes()].concat();
-        let mut body = Vec::new();
-        begin(&mut body, b"\0");
-        property(&mut body, compatible, b"board\0");
-        begin(&mut body, b"memory@40000000\0");
-        property(&mut body, kind, b"memory\0");
-        property(&mut body, reg, &range(0x4000_0000, 0x1000_0000));
-        body.extend(END_NODE.to_be_bytes());
-        begin(&mut body, b"bus\0");
-        body.extend(NOTHING.to_be_bytes());
-        begin(&mut body, b"inner\0");
-        property(&mut body, compatible, b"a,device\0");
-        body.extend(END_NODE.to_be_bytes());
-        body.extend(END_NODE.to_be_bytes());
-        begin(&mut body, b"device@9\0");
-        property(&mut body, compatible, b"a,new-device\0a,device\0");
-        property(&mut body, reg, &range(0x902_0000, 0x18));
-        body.extend(END_NODE.to_be_bytes());
-        body.extend(END_NODE.to_be_bytes());
-        body.extend(9u32.to_be_bytes());
-        let strings = HEADER_BYTES + body.len();
-        let mut all = Vec::new();
-        for number in [
-            MAGIC,
-            (strings + NAMES.len()) as u32,
-            HEADER_BYTES as u32,
-            strings as u32,
-        ] {
-            all.extend(number.to_be_bytes());
-        }
-        all.resize(HEADER_BYTES, 0);
-        all.extend(body);
-        all.extend(NAMES);
-        all
-    }
-
-    #[test]
-    fn nodes_below_the_root_are_found_by_what_they_are() {
-        let bytes = tree();
-        let tree = DeviceTree::parse(&bytes).unwrap();
-        let range = |start, bytes| PhysRange::from_len(PhysAddr::new(start), bytes);
-        assert_eq!(tree.nodes().count(), 3);
-        assert_eq!(tree.memory(), range(0x4000_0000, 0x1000_0000));
-        for name in ["a,device", "a,new-device"] {
-            let found = tree.compatible(name).and_then(|node| node.reg());
-            assert_eq!(found, range(0x902_0000, 0x18), "{name}");
-        }
-        assert!(tree.compatible("a").is_none() && tree.compatible("board").is_none());
-        assert!(
-            tree.compatible("a,device")
-                .unwrap()
-                .property("device_type")
-                .is_none()
-        );
-    }
-
-    #[test]
-    fn a_damaged_tree_ends_every_walk() {
-        let good = tree();
-        for at in 0..good.len() {
-            for value in [0, 0xff, good[at] ^ 1, good[at] ^ 4] {
-                let mut bad = good.clone();
-                bad[at] = value;
-                let Some(tree) = DeviceTree::parse(&bad) else {
-                    continue;
-                };
-                let _ = (
-                    tree.memory(),
-                    tree.compatible("a,device").and_then(|node| node.reg()),
-                );
-                assert!(tree.nodes().count() <= good.len());
-            }
-        }
-        for bytes in 0..good.len() {
-            assert!(DeviceTree::parse(&good[..bytes]).is_none());
-        }
-        assert!(range(&[0; 15], 0).is_none() && range(&[0; 16], usize::MAX).is_none());
-    }
-}
+pub(crate) mod tests;
