@@ -116,6 +116,16 @@ impl fmt::Display for Short {
     }
 }
 
+/// Requesters of a segment, from one to another.
+struct Span(Segment, RequesterId, RequesterId);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (first, last) = (Short(self.1), Short(self.2));
+        write!(f, "{:04x}:{first} to {last}", self.0.get())
+    }
+}
+
 /// Where the messages of an interrupt controller or of a timer come from.
 struct From(Option<RequesterId>);
 
@@ -157,13 +167,7 @@ impl fmt::Display for Claim {
                 last,
                 stream,
             } => {
-                write!(
-                    f,
-                    "{:04x}:{} to {}",
-                    segment.get(),
-                    Short(first),
-                    Short(last)
-                )?;
+                write!(f, "{}", Span(segment, first, last))?;
                 if segment != end {
                     write!(f, ", and so in each segment up to {:04x}", end.get())?;
                 }
@@ -175,14 +179,8 @@ impl fmt::Display for Claim {
                 last,
                 alias,
             } => {
-                write!(
-                    f,
-                    "{:04x}:{} to {}",
-                    segment.get(),
-                    Short(first),
-                    Short(last)
-                )?;
-                write!(f, ", which carry {}", Short(alias))
+                let span = Span(segment, first, last);
+                write!(f, "{span}, which carry {}", Short(alias))
             }
             Self::IoApic(number, requester) => {
                 write!(f, "I/O APIC {number}{}", From(requester))

@@ -3,9 +3,9 @@
 //!
 //! A group grows for five reasons ([`Why`]). What is behind a bridge that does not isolate is in the
 //! bridge's group; so are functions of one device that do not; so is whatever may carry the same
-//! requester identifier, or has the same stream by firmware's table; and whatever a bridge claims whose bus numbers make no sense. It is how Linux
-//! forms its groups (`pci_device_group`), with the same services of ACS wanted, but that order does not
-//! matter here.
+//! requester identifier, or has the same stream by firmware's table; and whatever a bridge claims whose
+//! bus numbers make no sense. It is how Linux forms its groups (`pci_device_group`), with the same
+//! services of ACS wanted, but that order does not matter here.
 //!
 //! *Context.* Task.
 
