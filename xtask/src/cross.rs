@@ -14,7 +14,10 @@ pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// The oldest release that compiles all of the workspace: its rust-version.
 const WANTED: (u32, u32) = (1, 88);
 
-/// A compiler, and the linker for it.
+/// What Clippy's driver is told: cargo's way to say `-D warnings`.
+const LINTS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
+
+/// A compiler with its lints, and the linker for it.
 pub struct Compiler {
     root: PathBuf,
 }
@@ -22,6 +25,10 @@ pub struct Compiler {
 impl Compiler {
     fn rustc(&self) -> PathBuf {
         self.root.join("usr/bin/rustc")
+    }
+
+    fn clippy(&self) -> PathBuf {
+        self.root.join("usr/bin/clippy-driver")
     }
 
     fn linker(&self) -> PathBuf {
@@ -32,9 +39,12 @@ impl Compiler {
         self.root.join("usr/lib/x86_64-linux-gnu")
     }
 
-    /// Has `cargo` compile with it.
+    /// Has `cargo` compile with it, and refuse warnings of what it builds for the folder that it is in:
+    /// Clippy's driver is the compiler with lints, so that nothing is compiled twice.
     pub fn give(&self, cargo: &mut Command) {
         cargo.env("RUSTC", self.rustc());
+        cargo.env("RUSTC_WORKSPACE_WRAPPER", self.clippy());
+        cargo.env("CLIPPY_ARGS", LINTS);
         cargo.env("LD_LIBRARY_PATH", self.libraries());
         cargo.env(
             "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER",
@@ -57,6 +67,7 @@ impl Compiler {
         let library = self.root.join("usr/lib/rustlib").join(TARGET);
         new.is_some_and(|new| new >= WANTED)
             && library.exists()
+            && self.clippy().exists()
             && says(self.linker(), "--version").is_some()
     }
 }
@@ -113,6 +124,7 @@ fn fetch(place: &Path) -> Result<(), String> {
     get.run("apt-get", &["update", "-qq"])?;
     let mut wanted: Vec<String> = [
         "rustc-web",
+        "rust-web-clippy",
         "libstd-rust-web-dev",
         "binutils-aarch64-linux-gnu",
     ]

@@ -2,8 +2,7 @@
 //!
 //! `Hal` has no `self`: a driver names its device by a type, [`SlotHal<N>`](SlotHal).
 //!
-//! The only module of the crate, with the promise that `virtio-drivers` makes of its buffers, in which
-//! `unsafe` is allowed.
+//! `unsafe` is allowed here, in `dma_api`, in `viommu` and in `shared::promise`.
 //!
 //! *Context.* Task, all functions: they take heap memory, and unmapping waits for hardware.
 #![allow(unsafe_code)]
@@ -22,7 +21,7 @@ use thiserror::Error;
 use virtio_drivers::{BufferDirection, Hal};
 
 use self::untranslated::Untranslated;
-use crate::shared::{GRANULE, Lent, Shares, Sharing, parts};
+use crate::shared::{GRANULE, Shares, Sharing, lend};
 
 /// How many slots there are.
 pub const SLOTS: usize = 16;
@@ -180,16 +179,6 @@ const fn direction(of: BufferDirection) -> Direction {
     }
 }
 
-fn share(bound: &Bound, buffer: NonNull<[u8]>, way: BufferDirection) -> Option<u64> {
-    let start = buffer.cast::<u8>();
-    let parts = parts(start.addr().get(), buffer.len());
-    let lent = Lent::new(parts.map(|(at, bytes)| {
-        let at = bound.addresses.phys(start.with_addr(at.try_into().ok()?))?;
-        PhysRange::from_len(at, bytes)
-    }))?;
-    bound.sharing.share(lent, direction(way))
-}
-
 // SAFETY: rings come from the platform by `Device::coherent`: pages that are zeroed, aligned and
 // nobody else's, until they are freed; a slot is not released before. Registers are where `Addresses`
 // promises that they are.
@@ -223,7 +212,10 @@ unsafe impl<const N: usize> Hal for SlotHal<N> {
     }
 
     unsafe fn share(buffer: NonNull<[u8]>, way: BufferDirection) -> u64 {
-        let shared = Self::bound().and_then(|bound| share(&bound, buffer, way));
+        let shared = Self::bound().and_then(|bound| {
+            let lent = lend(&*bound.addresses, buffer.cast(), buffer.len())?;
+            bound.sharing.share(lent, direction(way))
+        });
         shared.unwrap_or_else(|| {
             Self::refuse();
             NOWHERE

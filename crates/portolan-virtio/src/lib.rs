@@ -5,6 +5,7 @@
 //! * [`Translated`]: a transport that accepts `VIRTIO_F_ACCESS_PLATFORM`, without which a device goes past
 //!   the IOMMU.
 //! * [`ViommuQueues`]: a virtio-iommu's queues, for `portolan_hw::topology::Topology::enable_with`.
+//! * `DmaApi`, with the feature `dma-api`: the operations that drivers of the crate `dma-api` call.
 //! * [`Addresses`]: what `virtio-drivers` asks of a kernel beyond `portolan`'s platform.
 //!
 //! A driver shares headers of 16 bytes that lie on a stack. A device that is not trusted
@@ -19,11 +20,15 @@
 
 extern crate alloc;
 
+#[cfg(feature = "dma-api")]
+mod dma_api;
 mod hal;
 mod shared;
 mod transport;
 mod viommu;
 
+#[cfg(feature = "dma-api")]
+pub use dma_api::DmaApi;
 pub use hal::{Addresses, BindError, ReleaseError, SLOTS, SlotHal};
 pub use transport::{NotTranslated, Translated};
 pub use viommu::ViommuQueues;

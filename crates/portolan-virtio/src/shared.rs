@@ -5,11 +5,14 @@
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ptr::NonNull;
 
 use portolan::addr::{PageSize, PhysRange};
 use portolan::dma::{Buffer, Coherent, Device, Direction, Mapping, Pieces};
 use portolan::platform::Platform;
 use spin::Mutex;
+
+use crate::hal::Addresses;
 
 /// What the slot of a device does, whatever its platform.
 pub(crate) trait Sharing: Send + Sync {
@@ -56,7 +59,7 @@ impl Lent {
 
 /// The parts of `bytes` bytes from `start` that lie in one page each: where they begin, and how long
 /// they are.
-pub(crate) fn parts(start: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
+fn parts(start: usize, bytes: usize) -> impl Iterator<Item = (usize, u64)> {
     let page = PAGE as usize;
     let mut at = start;
     let end = start.saturating_add(bytes);
@@ -105,6 +108,20 @@ impl<P: Platform> Shares<P> {
             buffers: Mutex::default(),
         }
     }
+
+    /// The device.
+    #[cfg(feature = "dma-api")]
+    pub(crate) fn device(&self) -> &Device<P> {
+        &self.device
+    }
+
+    /// Has `work` done with the mapping of the buffer at `at`, if there is one.
+    #[cfg(feature = "dma-api")]
+    pub(crate) fn with(&self, at: u64, work: impl FnOnce(&mut Mapping<P, Lent>)) {
+        if let Some(mapping) = self.buffers.lock().get_mut(&at) {
+            work(mapping);
+        }
+    }
 }
 
 impl<P: Platform> Sharing for Shares<P> {
@@ -144,6 +161,15 @@ impl<P: Platform> Sharing for Shares<P> {
     fn in_use(&self) -> (usize, usize) {
         (self.rings.lock().len(), self.buffers.lock().len())
     }
+}
+
+/// The buffer that the CPU sees at `start`: where its pages are, one by one.
+pub(crate) fn lend(addresses: &dyn Addresses, start: NonNull<u8>, bytes: usize) -> Option<Lent> {
+    let parts = parts(start.addr().get(), bytes);
+    Lent::new(parts.map(|(at, bytes)| {
+        let at = addresses.phys(start.with_addr(at.try_into().ok()?))?;
+        PhysRange::from_len(at, bytes)
+    }))
 }
 
 /// The granule that a shared page needs.

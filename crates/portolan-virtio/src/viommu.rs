@@ -3,7 +3,7 @@
 //! Virtual I/O Device (VIRTIO) 1.2, sections 3.1 (initialisation), 5.13.2 (queues) and 5.13.5. Not
 //! supported: answers of more than 3 KiB.
 //!
-//! The only module of the crate, beside `hal` and `shared::promise`, in which `unsafe` is allowed.
+//! `unsafe` is allowed here, in `hal`, in `dma_api` and in `shared::promise`.
 #![allow(unsafe_code)]
 
 use alloc::boxed::Box;

@@ -114,7 +114,7 @@ const MOVED: &[&str] = &[
     "NVMe on 2 CPUs, Lazy, Trusted: 384 requests",
 ];
 
-/// And where a lazy one is refused: tables are shadowed.
+/// And where a lazy one is refused: a hypervisor follows the tables.
 const MOVED_STRICTLY: &[&str] = &[
     "Strict, Untrusted: 768 requests",
     "Strict, Trusted: 768 requests",
@@ -157,7 +157,7 @@ pub const GUESTS: &[Guest] = &[
         arguments: pc!("amd-iommu,pt=off"),
         good: 33,
         // Its event log stays empty.
-        said: &[REFUSED, MOVED],
+        said: &[REFUSED, MOVED_STRICTLY],
         traced: &["amdvi_*inval", "amdvi_completion_wait"],
         kinds: &[
             kinds(

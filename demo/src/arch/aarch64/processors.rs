@@ -47,9 +47,9 @@ pub fn number() -> CpuId {
 pub fn start(affinity: u64, method: &[u8]) -> Outcome<()> {
     let entry = (&raw const other).expose_provenance();
     let answer: i64;
-    // SAFETY: the firmware starts another processor, and touches no memory of ours; the convention says
-    // which registers it may change.
     match method {
+        // SAFETY: the firmware starts another processor, and touches no memory of ours; the convention
+        // says which registers it may change.
         b"hvc\0" => unsafe {
             asm!("hvc #0", inout("x0") CPU_ON => answer, in("x1") affinity, in("x2") entry,
                 in("x3") 0, clobber_abi("C"));
