@@ -112,16 +112,27 @@ pub fn with_format<T: WithFormat>(format: TableFormat, task: T) -> Result<T::Out
     }
 }
 
-/// The machine's quirks, and the number of commands above which forgetting the whole context costs
-/// less, even if every entry of the IOTLB has to be walked for again.
+/// The machine's quirks, with the number of page commands above which its prices speak for the whole
+/// context: where that costs less than pages one by one, and the walks after it.
 pub(crate) fn own_quirks(profile: &Profile) -> Result<Quirks> {
+    let ns = |event| profile.price(event).map(|ns| ns.round() as u64);
+    let caps = profile.capabilities();
+    let walks = match caps.range {
+        RangeForm::Absent => u64::from(profile.format().levels()),
+        // Several ranges are several buffers, beside which as many others are in use: all of the IOTLB
+        // has to be walked for again.
+        _ => u64::from(profile.caches().iotlb.entries),
+    };
+    let one = match caps.page {
+        PageForm::Absent => Event::CmdContext,
+        PageForm::Granule | PageForm::Whole => Event::CmdPage,
+    };
+    let context = ns(Event::CmdContext)? + walks * ns(Event::IotlbMissStep)?;
     let quirks = profile.quirks();
-    let refill = f64::from(profile.caches().iotlb.entries) * profile.price(Event::IotlbMissStep)?;
-    let pages = (profile.price(Event::CmdContext)? + refill) / profile.price(Event::CmdPage)?;
-    // From there on; a price of zero for a page saturates.
-    let context_above = quirks.context_above.min(pages as u64);
+    // A price of zero for a page names all of them.
+    let pages = context.checked_div(ns(one)?).unwrap_or(u64::MAX);
     Ok(Quirks {
-        context_above,
+        context_above: quirks.context_above.min(pages.max(1)),
         ..quirks
     })
 }

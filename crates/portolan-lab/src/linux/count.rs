@@ -96,14 +96,14 @@ impl Counter {
         })
     }
 
-    /// Lets the timers run that `cpu` gets to.
-    fn see(&mut self, now_ns: u64, cpu: u16) {
+    /// Lets the timers run that are due.
+    fn see(&mut self, at: At) {
         if !self.lazy {
             return;
         }
         let domains = self.domains.values_mut();
         let fired = domains.filter_map(|domain| {
-            domain.queues.see(now_ns, cpu)?;
+            domain.queues.see(at)?;
             domain.report.invalidations += 1;
             Some(())
         });
@@ -134,7 +134,7 @@ impl Counter {
 
     /// Counts a map of whole pages, `bytes` bytes in all, named `id`.
     pub fn map(&mut self, at: At, device: DeviceId, id: u64, bytes: u64) {
-        self.see(at.now_ns, at.cpu);
+        self.see(at);
         self.live.insert(id, bytes);
         self.domain(device).report.maps += 1;
         if self.rules.shadowed() {
@@ -145,7 +145,7 @@ impl Counter {
 
     /// Counts the unmap of `id`.
     pub fn unmap(&mut self, at: At, device: DeviceId, id: u64) {
-        self.see(at.now_ns, at.cpu);
+        self.see(at);
         let Some(bytes) = self.live.remove(&id) else {
             return;
         };

@@ -35,17 +35,12 @@ use portolan_model::profile::Profile;
 pub struct Timer {
     /// Nanoseconds between ticks; timers run at ticks.
     pub tick_ns: u64,
-    /// Nanoseconds without any operation after which a CPU is taken to be idle, not held up.
-    pub idle_ns: u64,
 }
 
 impl Default for Timer {
-    /// 4 ms (`CONFIG_HZ=250`); 100 ms.
+    /// 4 ms (`CONFIG_HZ=250`).
     fn default() -> Self {
-        Self {
-            tick_ns: 4_000_000,
-            idle_ns: 100_000_000,
-        }
+        Self { tick_ns: 4_000_000 }
     }
 }
 

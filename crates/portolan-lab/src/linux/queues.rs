@@ -6,15 +6,18 @@
 //! * The first entry after the timer has run starts it again. It is due 10 ms later in ticks, rounded
 //!   up, and one more, since timers never run early; it flushes once and frees the entries of all CPUs.
 //!   A flush of a full queue does not stop it.
-//! * A timer runs at a tick of the CPU that started it. When that CPU gets to its tick is read from the
-//!   trace: at its next operation, since an emulated CPU that is not being run does none. A CPU
-//!   without any for long is idle, and its timers are on time.
-//! * A timer looks at its CPU's tick whether its tick has been counted yet, which another CPU may do at
-//!   the same time. Here that race is lost every second time, and the timer runs one tick later.
+//! * Where a CPU of the guest is idle, timers are on time: an idle CPU's timers run on the one that is up
+//!   (the kernel's timer migration), and one that is idle has taken the counting of ticks along.
+//! * Where all are busy, a timer waits for its own CPU. When that gets to a tick is read from the trace: at
+//!   its next operation, since an emulated CPU that is not being run does none. The first time it looks,
+//!   its tick has not been counted yet by whichever CPU counts, and it runs one tick later.
+//!
+//! Which CPU is idle is the trace's own word: the task that its last operation interrupted.
 
 use std::collections::HashMap;
 
 use super::Timer;
+use crate::trace::{At, Running};
 
 /// Entries that a CPU's queue holds.
 const HOLDS: u64 = 255;
@@ -40,30 +43,31 @@ struct Queue {
 /// A timer that has been started.
 #[derive(Clone, Copy, Debug)]
 struct Started {
-    /// The CPU whose ticks it runs at, and when that CPU did something last.
+    /// The CPU that started it.
     cpu: u16,
-    seen_ns: u64,
-    /// The last of those ticks that it has had.
+    /// The last tick of that CPU that it has had.
     tick: u64,
     /// The first tick at which it may run.
     due: u64,
-    /// Whether it will find that this tick has not been counted yet.
-    race: Race,
+    look: Look,
 }
 
+/// Whether a timer of a busy CPU has looked for its tick when it was due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Race {
-    Won,
-    Lost,
+enum Look {
+    /// It will find that the tick has not been counted.
+    First,
+    Again,
 }
 
 /// The queues of one domain.
 pub(super) struct Queues {
     timer: Timer,
     cpus: HashMap<u16, Queue>,
+    /// What each CPU was running when it did something last.
+    running: HashMap<u16, Running>,
     flushes: u64,
     started: Option<Started>,
-    starts: u64,
     /// What is unmapped and not yet invalidated.
     bytes: u64,
     oldest_ns: Option<u64>,
@@ -76,9 +80,9 @@ impl Queues {
         Self {
             timer,
             cpus: HashMap::new(),
+            running: HashMap::new(),
             flushes: 0,
             started: None,
-            starts: 0,
             bytes: 0,
             oldest_ns: None,
             max_bytes: 0,
@@ -90,34 +94,40 @@ impl Queues {
         self.timer.tick_ns.max(1)
     }
 
-    /// Sees that `cpu` does something, and lets the timer run if that is a tick at which it can.
-    pub(super) fn see(&mut self, now_ns: u64, cpu: u16) -> Option<u64> {
-        let tick = now_ns / self.tick_ns();
-        let started = self.started.as_mut()?;
-        let idle = now_ns.saturating_sub(started.seen_ns) > self.timer.idle_ns;
-        if started.cpu == cpu {
-            started.seen_ns = now_ns;
-        } else if !idle {
-            return None;
+    /// Sees that a CPU does something, and lets the timer run if that is a tick at which it can.
+    pub(super) fn see(&mut self, at: At) -> Option<u64> {
+        let ran = self.looked(at);
+        self.running.insert(at.cpu, at.running);
+        ran.then(|| self.run(at.now_ns))
+    }
+
+    /// Whether the timer runs before what happens at `at`.
+    fn looked(&mut self, at: At) -> bool {
+        let tick = at.now_ns / self.tick_ns();
+        let idle = self
+            .running
+            .values()
+            .any(|running| *running == Running::Idle);
+        let Some(started) = self.started.as_mut() else {
+            return false;
+        };
+        let own = started.cpu == at.cpu && tick > started.tick;
+        if started.cpu == at.cpu {
+            started.tick = tick;
         }
-        if tick <= started.tick {
-            return None;
-        }
-        started.tick = tick;
         if tick < started.due {
-            return None;
+            return false;
         }
-        if std::mem::replace(&mut started.race, Race::Won) == Race::Lost {
-            return None;
+        if idle {
+            return true;
         }
-        Some(self.run(now_ns))
+        own && std::mem::replace(&mut started.look, Look::Again) == Look::Again
     }
 
     /// Lets the timer run if it has been started.
     pub(super) fn end(&mut self) -> Option<u64> {
         let started = self.started?;
-        let late = u64::from(started.race == Race::Lost);
-        let tick = started.due.max(started.tick).saturating_add(late);
+        let tick = started.due.max(started.tick);
         Some(self.run(tick.saturating_mul(self.tick_ns())))
     }
 
@@ -149,7 +159,6 @@ impl Queues {
         self.oldest_ns.get_or_insert(now_ns);
         if self.started.is_none() {
             self.started = Some(self.start(now_ns, cpu));
-            self.starts += 1;
         }
         if full { Added::Flush } else { Added::Room }
     }
@@ -165,13 +174,9 @@ impl Queues {
         let ticks = TIMEOUT_NS.div_ceil(self.tick_ns()) + 1;
         Started {
             cpu,
-            seen_ns: now_ns,
             tick,
             due: tick.saturating_add(ticks),
-            race: match self.starts % 2 {
-                0 => Race::Won,
-                _ => Race::Lost,
-            },
+            look: Look::First,
         }
     }
 
@@ -190,32 +195,42 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    #[test]
-    fn the_timer_runs_at_the_fourth_tick_or_the_fifth() {
-        let mut queues = Queues::new(Timer::default());
-        assert_eq!(queues.add(4 * MS + 1, 0, 4096), Added::Room);
-        assert_eq!(queues.see(20 * MS - 1, 0), None);
-        assert_eq!(queues.see(20 * MS, 0), Some(20 * MS));
-        assert_eq!(queues.see(30 * MS, 0), None);
-        // The second one looks too early at the tick at which it is due.
-        assert_eq!(queues.add(30 * MS, 1, 4096), Added::Room);
-        assert_eq!(queues.see(45 * MS, 1), None);
-        assert_eq!(queues.see(47 * MS, 1), None);
-        assert_eq!(queues.see(48 * MS, 1), Some(48 * MS));
-        assert_eq!(queues.exposed(), (4096, 18 * MS));
+    fn at(now_ns: u64, cpu: u16, running: Running) -> At {
+        At {
+            now_ns,
+            cpu,
+            running,
+        }
     }
 
     #[test]
-    fn the_timer_waits_for_its_cpu_unless_that_is_idle() {
+    fn the_timer_of_a_busy_cpu_runs_when_that_looks_again() {
         let mut queues = Queues::new(Timer::default());
-        queues.add(0, 0, 4096);
-        assert_eq!(queues.see(40 * MS, 1), None);
-        assert_eq!(queues.see(50 * MS, 0), Some(50 * MS));
-        queues.add(60 * MS, 0, 4096);
-        queues.end();
-        queues.add(200 * MS, 0, 4096);
-        assert_eq!(queues.see(290 * MS, 1), None);
-        assert_eq!(queues.see(301 * MS, 1), Some(301 * MS));
+        let see = |queues: &mut Queues, ms, cpu| queues.see(at(ms * MS, cpu, Running::Task));
+        assert_eq!(see(&mut queues, 4, 0), None);
+        assert_eq!(queues.add(4 * MS + 1, 0, 4096), Added::Room);
+        assert_eq!(see(&mut queues, 40, 1), None);
+        assert_eq!(see(&mut queues, 20, 0), None);
+        assert_eq!(see(&mut queues, 23, 0), None);
+        assert_eq!(see(&mut queues, 24, 0), Some(24 * MS));
+        assert_eq!(see(&mut queues, 30, 0), None);
+        assert_eq!(queues.exposed(), (4096, 20 * MS - 1));
+    }
+
+    #[test]
+    fn where_a_cpu_is_idle_timers_are_on_time() {
+        let mut queues = Queues::new(Timer::default());
+        // The one that started it, or any other.
+        for idle in [0, 1] {
+            let now = idle * 100 * MS;
+            queues.see(at(now, 0, Running::Task));
+            queues.see(at(now, idle as u16, Running::Idle));
+            assert_eq!(queues.add(now, 0, 4096), Added::Room);
+            assert_eq!(queues.see(at(now + 16 * MS - 1, 2, Running::Task)), None);
+            let due = now + 16 * MS;
+            assert_eq!(queues.see(at(due, 2, Running::Task)), Some(due));
+            queues.see(at(due, idle as u16, Running::Task));
+        }
     }
 
     #[test]
@@ -244,12 +259,10 @@ mod tests {
 
     #[test]
     fn any_tick_does_no_harm() {
-        let mut odd = Queues::new(Timer {
-            tick_ns: 0,
-            idle_ns: 0,
-        });
+        let mut odd = Queues::new(Timer { tick_ns: 0 });
+        odd.see(at(0, 7, Running::Idle));
         odd.add(u64::MAX - (1 << 40), 0, u64::MAX);
-        assert!(odd.see(u64::MAX, 7).is_some());
+        assert!(odd.see(at(u64::MAX, 7, Running::Idle)).is_some());
         odd.add(u64::MAX, 0, u64::MAX);
         assert!(odd.end().is_some());
     }

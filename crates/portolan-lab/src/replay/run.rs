@@ -200,7 +200,12 @@ fn drive(
         if let Some(op) = op {
             now_ns = now_ns.max(op.time_ns);
             let cpu = op.cpu;
-            let at = At { now_ns, cpu };
+            let running = op.running;
+            let at = At {
+                now_ns,
+                cpu,
+                running,
+            };
             let padded = chunk.push(&op, at, granule);
             match (&mut linux, op.kind) {
                 (None, _) => {}

@@ -159,11 +159,19 @@ fn in_proportion(points: &[(f64, f64)], x: f64) -> f64 {
     nearest.map_or(0.0, |(at, y)| y * x / at)
 }
 
-/// How far off the better of two trivial predictors is, by `missed`, which says it of a predictor: the
-/// straight line through fitted points, and the nearest of them in proportion.
+/// How far off the best of three trivial predictors is, by `missed`, which says it of a predictor: the
+/// straight line through fitted points, the nearest of them in proportion, and all of them in proportion.
 pub(super) fn by_size(points: &[(f64, f64)], missed: impl Fn(&dyn Fn(f64) -> f64) -> f64) -> f64 {
     let straight = missed(&|x| line(points, x));
-    straight.min(missed(&|x| in_proportion(points, x)))
+    let nearest = missed(&|x| in_proportion(points, x));
+    // In proportion to all of them, each as far off as the others, as prices are fitted.
+    let ratios = || points.iter().map(|(at, y)| at / y);
+    let each = ratios().sum::<f64>()
+        / ratios()
+            .map(|ratio| ratio * ratio)
+            .sum::<f64>()
+            .max(f64::MIN_POSITIVE);
+    straight.min(nearest).min(missed(&|x| each * x))
 }
 
 #[cfg(test)]

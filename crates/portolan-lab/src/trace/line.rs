@@ -1,8 +1,10 @@
 //! One line: who, where, when, which event; the same for all text forms.
 //!
 //! ftrace: `task-pid [cpu] flags time: event: fields`; `trace-cmd report` the same with or without
-//! the flags; `perf script`: `task pid [cpu] time: system:event: fields`. What stands before the
-//! CPU is not looked at, so tasks may be called anything.
+//! the flags; `perf script`: `task pid [cpu] time: system:event: fields`. Of what stands before the
+//! CPU only the number is looked at, so tasks may be called anything: 0 is the idle task.
+
+use super::op::Running;
 
 /// What a line is.
 pub(super) enum Line<'l> {
@@ -20,6 +22,7 @@ pub(super) enum Line<'l> {
 /// An event with its time and place.
 pub(super) struct Stamped<'l> {
     pub(super) cpu: u16,
+    pub(super) running: Running,
     pub(super) time_ns: u64,
     pub(super) name: &'l [u8],
     pub(super) fields: &'l [u8],
@@ -41,7 +44,8 @@ pub(super) fn parse(line: &[u8]) -> Line<'_> {
     while let Some(open) = memchr::memchr(b'[', &trimmed[from..]) {
         let after = &trimmed[from + open + 1..];
         if let Some(stamped) = stamped(after) {
-            return Line::Event(stamped);
+            let running = running(&trimmed[..from + open]);
+            return Line::Event(Stamped { running, ..stamped });
         }
         from += open + 1;
     }
@@ -52,6 +56,18 @@ pub(super) fn parse(line: &[u8]) -> Line<'_> {
         return Line::Comment { overwritten: 0 };
     }
     Line::Bad("not a trace line")
+}
+
+/// What ran, by what stands before the CPU: `<idle>-0`, `swapper 0`, `swapper 0/0`.
+fn running(before: &[u8]) -> Running {
+    let before = before.trim_ascii_end();
+    match [&b"-0"[..], b" 0", b" 0/0"]
+        .iter()
+        .any(|end| before.ends_with(end))
+    {
+        true => Running::Idle,
+        false => Running::Task,
+    }
 }
 
 /// What follows the bracket of the CPU: `000] flags 1.000001: name: fields`.
@@ -73,6 +89,7 @@ fn stamped(after: &[u8]) -> Option<Stamped<'_>> {
             let fields = tail[end + 1..].trim_ascii_start();
             return Some(Stamped {
                 cpu,
+                running: Running::Task,
                 time_ns,
                 name,
                 fields,

@@ -19,7 +19,7 @@ mod tests;
 mod unpack;
 
 pub(crate) use op::Mix;
-pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece};
+pub use op::{At, Class, DeviceId, Direction, MapId, Op, OpKind, Piece, Running};
 pub use source::{OpenError, open_bytes};
 pub use summary::{BadLine, Recorded, Summary};
 

@@ -43,6 +43,15 @@ pub struct Piece {
     pub bytes: u64,
 }
 
+/// What a CPU was running when something happened on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Running {
+    /// The idle task: an interrupt came, and the CPU is idle again after it.
+    Idle,
+    /// Some other task.
+    Task,
+}
+
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op<'r> {
@@ -52,6 +61,8 @@ pub struct Op<'r> {
     pub time_ns: u64,
     /// CPU.
     pub cpu: u16,
+    /// What that was running.
+    pub running: Running,
     /// Device.
     pub device: DeviceId,
     /// What was done.
@@ -96,6 +107,8 @@ pub struct At {
     pub now_ns: u64,
     /// The CPU.
     pub cpu: u16,
+    /// What that was running.
+    pub running: Running,
 }
 
 /// A fast mixing hash for small keys; not for keys that an attacker picks to collide: those only

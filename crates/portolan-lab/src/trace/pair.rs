@@ -13,7 +13,7 @@ use portolan::addr::PhysAddr;
 
 use super::event::{Event, List};
 use super::line::Stamped;
-use super::op::{Class, DeviceId, Direction, MapId, Mix, Op, OpKind, Piece};
+use super::op::{Class, DeviceId, Direction, MapId, Mix, Op, OpKind, Piece, Running};
 use super::summary::Summary;
 
 /// Table pieces that wait for an operation to claim them.
@@ -160,7 +160,7 @@ impl Pairing {
 
     fn map_one(
         &mut self,
-        at: (u64, u64, u16),
+        at: (u64, u64, u16, Running),
         device: DeviceId,
         (class, direction): (Class, Direction),
         (dma, bytes): (u64, u64),
@@ -183,7 +183,7 @@ impl Pairing {
         event: Event<'_>,
         summary: &mut Summary,
     ) {
-        let at = (line, stamped.time_ns, stamped.cpu);
+        let at = (line, stamped.time_ns, stamped.cpu, stamped.running);
         match event {
             Event::TableMap { iova, pa, bytes } => match self.source {
                 Source::DmaEvents => self.note_piece(iova, bytes, pa, summary),
@@ -258,7 +258,7 @@ impl Pairing {
 
     fn push_map(
         &mut self,
-        (line, time_ns, cpu): (u64, u64, u16),
+        (line, time_ns, cpu, running): (u64, u64, u16, Running),
         device: DeviceId,
         class: Class,
         direction: Direction,
@@ -282,6 +282,7 @@ impl Pairing {
             line,
             time_ns,
             cpu,
+            running,
             device,
             kind,
         });
@@ -289,7 +290,7 @@ impl Pairing {
 
     fn push_unmap(
         &mut self,
-        (line, time_ns, cpu): (u64, u64, u16),
+        (line, time_ns, cpu, running): (u64, u64, u16, Running),
         device: DeviceId,
         class: Class,
         found: Option<MapId>,
@@ -300,6 +301,7 @@ impl Pairing {
                 line,
                 time_ns,
                 cpu,
+                running,
                 device,
                 kind: OpKind::Unmap { id, class },
             }),
@@ -309,7 +311,7 @@ impl Pairing {
 
     fn map_sg(
         &mut self,
-        at: (u64, u64, u16),
+        at: (u64, u64, u16, Running),
         device: DeviceId,
         direction: Direction,
         (dma, sizes, pas): (List<'_>, List<'_>, List<'_>),
@@ -376,7 +378,7 @@ impl Pairing {
 
     fn table_map(
         &mut self,
-        at: (u64, u64, u16),
+        at: (u64, u64, u16, Running),
         iova: u64,
         pa: u64,
         bytes: u64,
@@ -393,7 +395,13 @@ impl Pairing {
     }
 
     /// Ends every piece that begins in the range.
-    fn table_unmap(&mut self, at: (u64, u64, u16), iova: u64, bytes: u64, summary: &mut Summary) {
+    fn table_unmap(
+        &mut self,
+        at: (u64, u64, u16, Running),
+        iova: u64,
+        bytes: u64,
+        summary: &mut Summary,
+    ) {
         let device = self.device(b"iommu", summary);
         let last = iova.saturating_add(bytes - 1);
         let mut found = false;
