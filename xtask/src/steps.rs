@@ -34,7 +34,13 @@ pub fn steps(root: &Path, extent: Extent) -> Vec<Step<'_>> {
         },
         Step {
             name: "tests",
-            run: cargo(&["test", "--quiet", "--workspace", "--all-targets"]),
+            run: cargo(&[
+                "test",
+                "--quiet",
+                "--workspace",
+                "--all-targets",
+                "--no-fail-fast",
+            ]),
         },
         Step {
             name: "tests of machines on QEMU 10",
