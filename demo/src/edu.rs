@@ -15,6 +15,10 @@ pub const IDENTITY: (u16, u16) = (0x1234, 0x11e8);
 /// Bits of its addresses.
 pub const ADDRESS_BITS: u32 = 28;
 
+#[cfg(target_arch = "x86_64")]
+const INTERRUPT: usize = 0x60;
+#[cfg(target_arch = "x86_64")]
+const ACKNOWLEDGE: usize = 0x64;
 const SOURCE: usize = 0x80;
 const DESTINATION: usize = 0x88;
 const COUNT: usize = 0x90;
@@ -50,6 +54,13 @@ impl Edu {
         function.start();
         let registers = function.window(&machine, WINDOW)?;
         Some(Self { machine, registers })
+    }
+
+    /// Raises its interrupt, and lets go of it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn raise(&self) {
+        self.registers.write32(INTERRUPT, 1);
+        self.registers.write32(ACKNOWLEDGE, 1);
     }
 
     /// Copies `bytes` bytes from the device to memory at `at`.

@@ -73,13 +73,17 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
 }
 
 /// Reads what the unit has recorded so far.
-fn forget_faults(unit: &Arc<dyn IommuDomains>) -> Outcome<()> {
+pub fn forget_faults(unit: &Arc<dyn IommuDomains>) -> Outcome<()> {
     while unit.next_fault()?.is_some() {}
     Ok(())
 }
 
 /// What the unit has recorded of the access that `function` has just made, as text.
-fn recorded(machine: Machine, iommus: &Iommus<Machine>, function: PciFunction) -> Outcome<String> {
+pub fn recorded(
+    machine: Machine,
+    iommus: &Iommus<Machine>,
+    function: PciFunction,
+) -> Outcome<String> {
     let (unit, stream) = iommus.unit_of(function)?;
     let look = || match unit.next_fault() {
         Ok(None) => None,

@@ -1,7 +1,8 @@
 //! A kernel that finds its IOMMUs and moves a disk's data behind them, on QEMU.
 //!
 //! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order:
-//! here is what it does, [`guarded`] shows what devices reach and when, [`disk`] and [`flash`] move data
+//! here is what it does, [`guarded`] shows what devices reach and when, [`interrupts`] what
+//! they raise, [`disk`] and [`flash`] move data
 //! under each policy, [`nvme`] is a driver of our own, [`cpus`] has the other CPUs, [`pci`] finds devices,
 //! [`arch`] is what differs between architectures. The platform itself is `portolan-bare`.
 #![no_std]
@@ -18,6 +19,8 @@ mod edu;
 mod flash;
 mod freestanding;
 mod guarded;
+#[cfg(target_arch = "x86_64")]
+mod interrupts;
 mod mapped;
 mod nvme;
 mod pci;
@@ -29,6 +32,7 @@ use core::ffi::c_void;
 
 use portolan::iommu::RecoverableFaults;
 use portolan_bare::{DirectMap, Heap};
+use portolan_hw::interrupt::Remapping;
 use portolan_hw::topology::{Options, Topology};
 
 use arch::Loader;
@@ -87,7 +91,10 @@ fn run(left: *const c_void) -> Outcome<()> {
     // Only a virtio-iommu needs queues that are started for it.
     let queues = |place| viommu::queues(machine, place);
     let topology = Topology::from_acpi(machine.tables())?;
-    let iommus = topology.enable_with(machine, Options::default(), queues)?;
+    let mut options = Options::default();
+    // From there on nothing interrupts but what the kernel has set up.
+    options.interrupts = topology.interrupt_remapping().map(|_| Remapping::default());
+    let iommus = topology.enable_with(machine, options, queues)?;
     say!(
         "{} IOMMU, {} PCI functions",
         iommus.units().len(),
@@ -114,6 +121,8 @@ fn run(left: *const c_void) -> Outcome<()> {
     guarded::show(machine, &iommus, edu)?;
 
     let disk = named(disk::IDENTITY).ok_or("there is no virtio disk")?;
+    #[cfg(target_arch = "x86_64")]
+    interrupts::show(machine, &iommus, edu, disk)?;
     disk::show(machine, &iommus, disk)?;
 
     let flash = named(flash::IDENTITY).ok_or("there is no NVMe disk")?;

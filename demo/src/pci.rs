@@ -1,10 +1,12 @@
 //! PCI functions: found, stopped, given their registers.
 //!
-//! PCI Express base specification 6.0, section 7.5.1.
+//! PCI Express base specification 6.0, section 7.5.1, and 7.7.1 (MSI).
 
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
+#[cfg(target_arch = "x86_64")]
+use portolan::iommu::MsiMessage;
 use portolan::platform::Mmio;
 use portolan_bare::{Machine, Registers};
 use virtio_drivers::transport::pci::bus::{ConfigurationAccess, DeviceFunction};
@@ -13,6 +15,18 @@ const COMMAND: usize = 0x04;
 const CLASS: usize = 0x0a;
 const HEADER: usize = 0x0e;
 const FIRST_BAR: usize = 0x10;
+#[cfg(target_arch = "x86_64")]
+const CAPABILITIES: usize = 0x34;
+
+/// Message-signalled interrupts: the capability's number, and bits of its control register.
+#[cfg(target_arch = "x86_64")]
+const MSI: u16 = 0x05;
+#[cfg(target_arch = "x86_64")]
+const MSI_ENABLED: u16 = 1;
+#[cfg(target_arch = "x86_64")]
+const MSI_SEVERAL: u16 = 0x70;
+#[cfg(target_arch = "x86_64")]
+const MSI_WIDE: u16 = 1 << 7;
 
 /// Bits of the command register.
 const MEMORY_SPACE: u16 = 1 << 1;
@@ -67,6 +81,33 @@ impl Function {
     pub fn stop(&self) {
         let command = self.registers.read16(COMMAND);
         self.registers.write16(COMMAND, command & !BUS_MASTER);
+    }
+
+    /// Has the function raise its interrupt by `message`; `None` if it has no capability for that.
+    #[cfg(target_arch = "x86_64")]
+    pub fn set_message(&self, message: MsiMessage) -> Option<()> {
+        let registers = &self.registers;
+        let mut at = usize::from(registers.read16(CAPABILITIES) & 0xfc);
+        // A list has no room for more.
+        for _ in 0..48 {
+            let head = registers.read16(at);
+            match (at, head & 0xff) {
+                (0, _) => return None,
+                (_, MSI) => break,
+                _ => at = usize::from(head >> 8 & 0xfc),
+            }
+        }
+        let control = registers.read16(at + 2);
+        registers.write16(at + 2, control & !MSI_ENABLED);
+        registers.write32(at + 4, message.address as u32);
+        let wide = control & MSI_WIDE != 0;
+        if wide {
+            registers.write32(at + 8, (message.address >> 32) as u32);
+        }
+        let data = if wide { at + 12 } else { at + 8 };
+        registers.write16(data, message.data as u16);
+        registers.write16(at + 2, control & !MSI_SEVERAL | MSI_ENABLED);
+        Some(())
     }
 
     /// The address in the first base address register, if it is one of memory.

@@ -8,4 +8,6 @@ mod x86_64;
 #[cfg(target_arch = "aarch64")]
 pub use aarch64::{LAST_MAPPED, Loader, bytes, exit, number, processor, put, set_number};
 #[cfg(target_arch = "x86_64")]
+pub use x86_64::interrupts::{Interrupts, VECTORS};
+#[cfg(target_arch = "x86_64")]
 pub use x86_64::{LAST_MAPPED, Loader, bytes, exit, number, processor, put, set_number};

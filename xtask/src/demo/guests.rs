@@ -105,6 +105,14 @@ const REFUSED: &[&str] = &[
     "taken back: refused",
 ];
 
+/// What it says where interrupts are remapped, and the unit raises one of its own.
+const INTERRUPTED: &[&str] = &[
+    "interrupt: arrived",
+    "another device's interrupt: refused",
+    "an interrupt given back: refused",
+    "fault, by interrupt: Blocked",
+];
+
 /// What the kernel says where the disks' data is moved under each policy.
 const MOVED: &[&str] = &[
     "Strict, Untrusted: 768 requests",
@@ -131,9 +139,9 @@ pub const GUESTS: &[Guest] = &[
         program: "qemu-system-x86_64",
         variable: "PORTOLAN_QEMU_X86",
         target: X86,
-        arguments: pc!("intel-iommu,intremap=off"),
+        arguments: pc!("intel-iommu,intremap=on"),
         good: 33,
-        said: &[RECORDED, MOVED],
+        said: &[RECORDED, INTERRUPTED, MOVED],
         traced: &["vtd_inv_desc*"],
         kinds: &[
             kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
@@ -141,6 +149,7 @@ pub const GUESTS: &[Guest] = &[
             kinds(&["iotlb_inv_dsc (global)"], "vtd_inv_desc_iotlb_global"),
             kinds(&["iotlb_inv_dsc (domain)"], "vtd_inv_desc_iotlb_domain"),
             kinds(&["iotlb_inv_dsc (pages)"], "vtd_inv_desc_iotlb_pages"),
+            kinds(&["iec_inv_dsc"], "vtd_inv_desc_iec"),
             kinds(
                 &["inv_wait_dsc", "inv_wait_dsc (replaced)"],
                 "vtd_inv_desc_wait_sw",

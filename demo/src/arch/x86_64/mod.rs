@@ -4,6 +4,7 @@
 //! developer's manual, volume 2 (IN, OUT). National Semiconductor PC16550D (serial port).
 
 pub mod bytes;
+pub mod interrupts;
 mod processors;
 
 use core::arch::{asm, global_asm};
