@@ -15,7 +15,7 @@
 //! driver of it (`ECAP.C`, `CAP.RWBF`) are the identification's. The queue and the page walks of a
 //! PASID entry that asks for it snoop always.
 //!
-//! Interrupt messages are a call of their own ([`VtdRegisters::message`]): remapped format, with a cache
+//! Interrupt messages are a call of their own (`VtdRegisters::message`): remapped format, with a cache
 //! of entries that keeps what it read; compatibility format.
 //!
 //! Not modelled: the unit's own interrupts, posted interrupts, messages of I/O APICs, device TLBs in
