@@ -39,7 +39,7 @@ fn the_table_is_met() {
     // The third patch: what was freed last is taken first, so that few pages of the pool are used.
     let pages = |variant: &str| {
         let mut rows = result.rows.iter();
-        let row = rows.find(|row| (row.case, row.variant, row.jobs) == ("each-patch", variant, 1));
+        let row = rows.find(|row| (row.case, row.variant, row.jobs) == ("each-patch", variant, 4));
         row.unwrap().pool_pages
     };
     let used = ["patches-1-3", "patches-1-2"].map(pages);
