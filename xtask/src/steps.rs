@@ -192,8 +192,16 @@ fn built(root: &Path, path: &str) -> Command {
     command
 }
 
-/// Programs of which each has to end well.
+/// Programs of which each has to end well. All of the workspace are built at once: that needs no library
+/// which the tests have not built, as one alone would.
 fn examples(root: &Path) -> Outcome {
+    let mut build = Command::new("cargo");
+    build.args(["build", "--quiet", "--profile", "test", "--workspace"]);
+    build.args(["--bins", "--examples"]).current_dir(root);
+    match outcome(&mut build) {
+        Outcome::Pass => {}
+        other => return other,
+    }
     all(["tables", "acpi", "card"].map(|name| built(root, &format!("examples/{name}"))))
 }
 
@@ -341,17 +349,14 @@ fn torture(root: &Path) -> Outcome {
 /// beside them, shortly and optimised as the tests are, so that no figure of it means anything.
 fn peer(root: &Path) -> Outcome {
     let bench = |arguments: &[&str]| {
-        // Its tests need no program, so they have built none.
-        let mut command = Command::new("cargo");
-        command.args(["run", "--quiet", "--profile", "test"]);
-        command.args(["-p", "portolan-bench", "--bin", "portolan-bench", "--"]);
-        command.args(arguments).current_dir(root);
+        let mut command = built(root, "portolan-bench");
+        command.args(arguments);
         command
     };
     let prepared = match bench(&["linux"]).stderr(Stdio::inherit()).output() {
         Ok(prepared) => prepared,
         Err(error) => {
-            eprintln!("cannot start cargo: {error}");
+            eprintln!("cannot start portolan-bench: {error}");
             return Outcome::Fail;
         }
     };
