@@ -59,7 +59,7 @@ impl<W: SharedWord> Fronts<W> {
         }
         // Whoever unmapped the block did so before it was put here. What was seen is not compared:
         // the exchange need not wait for it.
-        let held = word.swap(NONE, Ordering::AcqRel);
+        let held = word.swap(NONE, Ordering::Acquire);
         if !fits(held) {
             return front.exchanged(held);
         }
@@ -80,7 +80,7 @@ impl<W: SharedWord> Fronts<W> {
             Some(word) if (filled as usize) < room => word,
             _ => return Put::Full,
         };
-        match word.compare_exchange_weak(NONE, start + 1, Ordering::AcqRel, Ordering::Relaxed) {
+        match word.compare_exchange_weak(NONE, start + 1, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => {
                 front.filled.store(filled + 1, Ordering::Relaxed);
                 Put::Done
@@ -94,7 +94,7 @@ impl<W: SharedWord> Fronts<W> {
         self.words(kind, room).filter_map(|word| {
             let held = match word.load(Ordering::Relaxed) {
                 NONE => NONE,
-                _ => word.swap(NONE, Ordering::AcqRel),
+                _ => word.swap(NONE, Ordering::Acquire),
             };
             held.checked_sub(1)
         })
