@@ -104,10 +104,7 @@ fn pairs(pool: &AnyPool<Arc<Threads>>, count: u64) -> Result<(), Failure> {
 impl PoolSlots {
     pub(crate) fn new(strategy: Strategy, percent: usize) -> Result<Self, Failure> {
         let memory = PhysRange::from_len(PhysAddr::new(1 << 30), 64 << 20);
-        let options = PoolOptions {
-            slot: PageSize::of_lg2(11),
-            areas: 2,
-        };
+        let options = PoolOptions::of_areas(2);
         let memory = memory.ok_or(Failure::Addresses)?;
         let pool = swiotlb::pool(Arc::new(Threads), memory, options, strategy);
         let pool = pool.map_err(|_| Failure::Addresses)?;

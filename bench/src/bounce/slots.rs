@@ -56,10 +56,7 @@ impl Stage {
         let start = memory.range().start();
         let range = PhysRange::from_len(start, size).ok_or(Failure::Addresses)?;
         let buffers = start.checked_add(size).ok_or(Failure::Addresses)?;
-        let options = PoolOptions {
-            slot: PageSize::of_lg2(11),
-            areas: threads as u32,
-        };
+        let options = PoolOptions::of_areas(threads as u32);
         let pool = swiotlb::pool(cpus(threads), range, options, strategy);
         let pool = pool.map_err(|_| Failure::Addresses)?;
         let take = || pool.take(&need_of(bytes)).ok();

@@ -14,10 +14,7 @@ const SLOT: u64 = 2048;
 
 fn pool(words: u64) -> Arc<Pool<LoomCpus>> {
     let memory = PhysRange::from_len(PhysAddr::new(1 << 30), words * 64 * SLOT).unwrap();
-    let options = PoolOptions {
-        slot: PageSize::of_lg2(11),
-        areas: 1,
-    };
+    let options = PoolOptions::of_areas(1);
     Arc::new(Pool::new(LoomCpus::new(1), memory, options).unwrap())
 }
 

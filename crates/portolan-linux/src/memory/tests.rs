@@ -111,10 +111,7 @@ impl Clock for Still {
 fn a_pool_lies_in_it_and_copies_through_it() {
     let memory = memory(1 << 20);
     let cpus = SpinCpus::new(1, Still, || portolan::addr::CpuId::new(0));
-    let options = PoolOptions {
-        slot: PageSize::of_lg2(11),
-        areas: 1,
-    };
+    let options = PoolOptions::of_areas(1);
     let range = PhysRange::from_len(at(1 << 19), 1 << 19).unwrap();
     let pool = Pool::new(cpus, range, options).unwrap();
     let pool = PoolMemory::new(pool, memory.clone());

@@ -24,10 +24,7 @@ const START: u64 = 0x4000_0000;
 fn pool(strategy: Strategy, slots: u64, areas: u32) -> AnyPool<TestCpus> {
     let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
     let memory = PhysRange::from_len(PhysAddr::new(START), slots << 11).unwrap();
-    let options = PoolOptions {
-        slot: PageSize::of_lg2(11),
-        areas,
-    };
+    let options = PoolOptions::of_areas(areas);
     super::pool(cpus, memory, options, strategy).unwrap()
 }
 
@@ -47,7 +44,7 @@ fn random_buffers_never_overlap_and_all_come_back() {
                     align: PageSize::of_lg2(random.u64(..14) as u32),
                     like: PhysAddr::new(random.u64(..1 << 20)),
                     keep,
-                    limit: PhysAddr::new(u64::MAX),
+                    ..Need::bytes(1)
                 };
                 let Ok(slots) = pool.take(&need) else {
                     continue;

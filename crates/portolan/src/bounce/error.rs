@@ -67,6 +67,15 @@ pub enum TakeError {
         /// The device's highest.
         limit: PhysAddr,
     },
+    /// The pool's memory is private to a confidential guest, and the device reaches shared memory alone.
+    #[error(
+        "the pool at {memory} is private to the guest, and the device reaches shared memory alone: share \
+             (decrypt) its pages, and say so in its options"
+    )]
+    Private {
+        /// The pool.
+        memory: PhysRange,
+    },
     /// Nothing that fits is free.
     #[error(
         "no run of {wanted} slots: of {slots} slots {used} are in use, the longest free run is \

@@ -13,6 +13,7 @@ mod error;
 mod lockfree;
 mod pool;
 
+pub use crate::platform::contract::HostVisibility;
 pub use area::{Area, Want};
 pub use copy::{BouncePool, Copied, Fill, Padding, PoolMemory, Way};
 pub use error::{GiveError, PoolError, TakeError};

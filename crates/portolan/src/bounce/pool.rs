@@ -12,6 +12,7 @@ use super::bits::WORD;
 use super::error::{GiveError, PoolError, TakeError};
 use super::lockfree::LockFree;
 use crate::addr::{PageSize, PhysAddr, PhysRange};
+use crate::platform::contract::HostVisibility;
 use crate::platform::{CachePadded, Cpus, SharedWord};
 
 /// How a pool is divided.
@@ -21,15 +22,24 @@ pub struct PoolOptions {
     pub slot: PageSize,
     /// Areas; a power of two, or rounded up to one.
     pub areas: u32,
+    /// Whether the host of a confidential guest reaches the pool's memory: shared (decrypted) before the
+    /// pool was made, and until it is gone.
+    pub visibility: HostVisibility,
 }
 
 impl PoolOptions {
-    /// Slots of 2 KiB, an area for each CPU, no locks.
-    pub fn for_cpus(cpus: &impl Cpus) -> Self {
+    /// Slots of 2 KiB in private memory, in so many areas.
+    pub const fn of_areas(areas: u32) -> Self {
         Self {
             slot: PageSize::of_lg2(11),
-            areas: u32::try_from(cpus.count()).unwrap_or(u32::MAX),
+            areas,
+            visibility: HostVisibility::Private,
         }
+    }
+
+    /// The same with an area for each CPU.
+    pub fn for_cpus(cpus: &impl Cpus) -> Self {
+        Self::of_areas(u32::try_from(cpus.count()).unwrap_or(u32::MAX))
     }
 }
 
@@ -47,6 +57,8 @@ pub struct Need {
     pub keep: PageSize,
     /// The highest address that the device reaches.
     pub limit: PhysAddr,
+    /// Whether it reaches shared memory alone.
+    pub reach: HostVisibility,
 }
 
 impl Need {
@@ -58,6 +70,7 @@ impl Need {
             like: PhysAddr::new(0),
             keep: PageSize::of_lg2(0),
             limit: PhysAddr::new(u64::MAX),
+            reach: HostVisibility::Private,
         }
     }
 }
@@ -117,6 +130,7 @@ pub struct Pool<P: Cpus, A: Area = LockFree<<P as Cpus>::Word>> {
     cpus: P,
     memory: PhysRange,
     slot: PageSize,
+    visibility: HostVisibility,
     /// Slots of an area; a power of two times 64.
     area_slots: u32,
     areas: Box<[CachePadded<A>]>,
@@ -180,6 +194,7 @@ impl<P: Cpus, A: Area> Pool<P, A> {
             cpus,
             memory,
             slot,
+            visibility: options.visibility,
             area_slots,
             areas: all.into_boxed_slice(),
             taken: taken.into_boxed_slice(),
@@ -192,6 +207,13 @@ impl<P: Cpus, A: Area> Pool<P, A> {
     /// *Context.* Interrupt.
     pub fn memory(&self) -> PhysRange {
         self.memory
+    }
+
+    /// How many areas it has.
+    ///
+    /// *Context.* Interrupt.
+    pub fn areas(&self) -> u32 {
+        self.areas.len() as u32
     }
 
     /// The largest alignment that can be asked for.
@@ -238,6 +260,10 @@ impl<P: Cpus, A: Area> Pool<P, A> {
         if self.memory.last().get() > need.limit.get() {
             let (last, limit) = (self.memory.last(), need.limit);
             return Err(TakeError::AboveLimit { last, limit });
+        }
+        if (need.reach, self.visibility) == (HostVisibility::Shared, HostVisibility::Private) {
+            let memory = self.memory;
+            return Err(TakeError::Private { memory });
         }
         let stride = need.align.max(need.keep).max(self.slot);
         if stride > self.slot && stride > self.most_align() {

@@ -31,10 +31,7 @@ fn pool(slots: u64, areas: u32) -> Pool<TestCpus> {
 fn pool_of(current: fn() -> CpuId, start: u64, slots: u64, areas: u32) -> Pool<TestCpus> {
     let cpus = Arc::new(SpinCpus::new(8, Still, current));
     let memory = PhysRange::from_len(PhysAddr::new(start), slots << 11).unwrap();
-    let options = PoolOptions {
-        slot: PageSize::of_lg2(11),
-        areas,
-    };
+    let options = PoolOptions::of_areas(areas);
     Pool::new(cpus, memory, options).unwrap()
 }
 
@@ -225,10 +222,7 @@ fn a_pool_has_at_most_two_to_the_thirtieth_slots() {
     let without_memory = |slots: u64| {
         let cpus = Arc::new(SpinCpus::new(1, Still, (|| CpuId::new(0)) as fn() -> CpuId));
         let memory = PhysRange::from_len(PhysAddr::new(0), slots << 11).unwrap();
-        let options = PoolOptions {
-            slot: PageSize::of_lg2(11),
-            areas: 1,
-        };
+        let options = PoolOptions::of_areas(1);
         let none = |_| Vec::<u64>::new().try_reserve_exact(usize::MAX);
         Pool::<_, LockFree<core::sync::atomic::AtomicU64>>::with_areas(
             cpus,
@@ -253,7 +247,7 @@ fn slots_of_which_an_area_would_be_longer_than_all_addresses_are_refused() {
     let memory = PhysRange::from_len(PhysAddr::new(0), 1 << 60).unwrap();
     let options = PoolOptions {
         slot: PageSize::of_lg2(60),
-        areas: 1,
+        ..PoolOptions::of_areas(1)
     };
     let refused = Pool::new(cpus, memory, options).err().unwrap();
     assert!(matches!(refused, PoolError::Shape { .. }), "{refused}");

@@ -11,7 +11,7 @@ use super::settings::Settings;
 use super::trace::coherent;
 use crate::addr::{Iova, IovaRange, PageSize, PhysRange};
 use crate::platform::TraceKind;
-use crate::platform::contract::{Cached, OwnedMemory, Platform};
+use crate::platform::contract::{HostVisibility, OwnedMemory, Platform, Wanted};
 use crate::table::Access;
 
 /// Memory for descriptor rings and the like, mapped for reading and writing.
@@ -43,7 +43,8 @@ pub struct Coherent<P: Platform> {
 impl<P: Platform> Device<P> {
     /// Zeroed memory of at least `bytes` bytes, whole pages, that the device and the CPU share.
     /// It does not need to be synced: for a device that does not snoop it comes from
-    /// [`Platform::alloc_uncached`].
+    /// [`Platform::alloc_uncached`], and for one that reaches shared memory alone from
+    /// [`Platform::alloc_shared`].
     ///
     /// *Context.* Task.
     ///
@@ -57,15 +58,16 @@ impl<P: Platform> Device<P> {
             (Translation::Identity, _) => (None, PageSize::SIZE_4K),
             (Translation::Blocked | Translation::Space(_), _) => return Err(MapError::Blocked),
         };
-        let cached = match constraints.coherency {
-            Coherency::Coherent => Cached::Yes,
-            Coherency::NotCoherent => Cached::No,
+        let wanted = match (constraints.reach, constraints.coherency) {
+            (HostVisibility::Shared, _) => Wanted::Shared,
+            (HostVisibility::Private, Coherency::Coherent) => Wanted::Any,
+            (HostVisibility::Private, Coherency::NotCoherent) => Wanted::Uncached,
         };
         let pages = bytes.div_ceil(page.bytes());
         if pages == 0 {
             return Err(MapError::Empty);
         }
-        let memory = OwnedMemory::new(settings.platform.clone(), pages, page, cached);
+        let memory = OwnedMemory::new(settings.platform.clone(), pages, page, wanted);
         let mut memory = memory.ok_or(MapError::NoMemory { bytes })?;
         let piece = memory.range();
         let Some(space) = space else {

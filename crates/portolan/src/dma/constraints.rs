@@ -4,6 +4,7 @@
 
 use core::num::NonZeroU64;
 
+use super::HostVisibility;
 use crate::addr::{Iova, PageSize};
 
 /// Whether a device may be allowed more than its buffers.
@@ -52,10 +53,15 @@ pub struct Constraints {
     pub coherency: Coherency,
     /// Whether the device may reach more than its buffers.
     pub trust: Trust,
+    /// [`HostVisibility::Shared`] for a device of a confidential guest that reaches what its host
+    /// reaches, and nothing private: every one that the guest has not let in (TDISP). Its buffers are
+    /// copied through a pool in shared memory, but for those that are shared themselves.
+    pub reach: HostVisibility,
 }
 
 impl Default for Constraints {
-    /// A trusted device that snoops, with 64-bit addresses and segments of up to 2^32 - 1 bytes.
+    /// A trusted device that snoops and reaches all memory, with 64-bit addresses and segments of up to
+    /// 2^32 - 1 bytes.
     fn default() -> Self {
         Self {
             dma_mask: Iova::new(u64::MAX),
@@ -65,6 +71,7 @@ impl Default for Constraints {
             min_align_mask: PageSize::of_lg2(0),
             coherency: Coherency::Coherent,
             trust: Trust::Trusted,
+            reach: HostVisibility::Private,
         }
     }
 }

@@ -371,6 +371,7 @@ fn need(part: PhysRange, constraints: &Constraints, through: Through) -> Result<
         align: page,
         like: part.start(),
         keep: constraints.min_align_mask.max(page),
+        reach: constraints.reach,
         limit: match through {
             Through::Nothing => PhysAddr::new(constraints.dma_mask.get()),
             // The tables lead there whatever the device's own limit.

@@ -39,6 +39,13 @@ pub enum MapError {
         /// The device's highest address.
         limit: Iova,
     },
+    /// The memory is private to a confidential guest, the device reaches shared memory alone, and it has
+    /// no pool for copies, or is to reach the memory in place.
+    #[error("{piece} is private to the guest, and the device reaches shared memory alone")]
+    Private {
+        /// The piece.
+        piece: PhysRange,
+    },
     /// The device is blocked.
     #[error("the device is blocked")]
     Blocked,

@@ -17,7 +17,7 @@ use super::space::{DmaSpace, Waiting};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::bounce::Fill;
 use crate::platform::Cpus;
-use crate::platform::contract::{Buffer, MemoryKind, bytes_of};
+use crate::platform::contract::{Buffer, MemoryKind, bytes_of, hidden_from};
 use crate::table::Access;
 
 /// A buffer that was not mapped.
@@ -285,6 +285,7 @@ impl<P: Cpus + Clone> Device<P> {
         let copying = settings.copying.as_ref()?;
         let bytes = bytes_of(buffer);
         let wanted = match copying.when {
+            _ if hidden_from(settings.constraints.reach, buffer).is_some() => true,
             CopyWhen::Needed => false,
             CopyWhen::UpTo(most) => bytes <= most,
             CopyWhen::Always => true,
@@ -334,7 +335,10 @@ impl<P: Cpus + Clone> Device<P> {
             Some(copying) if buffer.memory_kind() != MemoryKind::Registers => {
                 self.copies_by(copying, buffer, through, direction, waiting)
             }
-            _ => Ok(None),
+            _ => match hidden_from(self.settings.constraints.reach, buffer) {
+                Some(piece) => Err(MapError::Private { piece }),
+                None => Ok(None),
+            },
         }
     }
 
@@ -353,6 +357,7 @@ impl<P: Cpus + Clone> Device<P> {
             Through::Nothing | Through::Premapped => None,
         };
         let cut = match (copying.when, &settings.premapped) {
+            _ if hidden_from(constraints.reach, buffer).is_some() => Cut::Whole,
             // It was tried, or is not worth it.
             (CopyWhen::UpTo(_), Some(_)) => Cut::InPlace,
             (CopyWhen::UpTo(_), None) => cut(Some(copying), constraints, bytes_of(buffer), page),

@@ -46,7 +46,9 @@ mod streams;
 mod trace;
 
 pub use crate::iommu::{Shadowing, Stage, TrapCost};
-pub use crate::platform::contract::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};
+pub use crate::platform::contract::{
+    Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Unowned,
+};
 pub use coherent::Coherent;
 pub use constraints::{Coherency, Constraints, Trust};
 pub use copies::{CopyPrices, CopyWhen, Copying};

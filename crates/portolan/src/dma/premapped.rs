@@ -11,13 +11,13 @@
 use alloc::sync::Arc;
 
 use super::copies::Copies;
-use super::error::PremapError;
+use super::error::{MapError, PremapError};
 use super::segments::Placing;
 use super::space::DmaSpace;
 use super::{Constraints, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::platform::Cpus;
-use crate::platform::contract::Unowned;
+use crate::platform::contract::{Unowned, hidden_from};
 use crate::table::Access;
 
 /// A pool's memory in a space, for as long as something is copied there.
@@ -40,6 +40,9 @@ impl<P: Cpus + Clone> Premapped<P> {
     ) -> Result<Arc<Self>, PremapError> {
         if constraints.trust == Trust::Untrusted {
             return Err(PremapError::Untrusted);
+        }
+        if let Some(piece) = hidden_from(constraints.reach, &pool) {
+            return Err(MapError::Private { piece }.into());
         }
         let (granule, memory) = (space.granule(), pool.memory());
         if constraints.align > granule {

@@ -6,12 +6,12 @@ use thiserror::Error;
 
 use super::error::{MapError, UnmapError};
 use super::space::{DmaSpace, Waiting};
-use super::{Constraints, DataDirection, Trust};
+use super::{Constraints, DataDirection, HostVisibility, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;
 use crate::iommu::DomainError;
 use crate::platform::Cpus;
-use crate::platform::contract::{Buffer, Unowned};
+use crate::platform::contract::{Buffer, Unowned, hidden_from};
 
 /// Why a piece was not linked. Those linked before are as they were.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -28,6 +28,12 @@ pub enum LinkError {
     /// It shares a page with memory that an untrusted device must not reach.
     #[error("{piece} does not fill its pages, and the device is not trusted")]
     SubPage {
+        /// The piece.
+        piece: PhysRange,
+    },
+    /// It is private to a confidential guest, and the devices reach shared memory alone.
+    #[error("{piece} is private to the guest, and its devices reach shared memory alone")]
+    Private {
         /// The piece.
         piece: PhysRange,
     },
@@ -68,6 +74,7 @@ pub struct Reservation<P: Cpus + Clone> {
     linked: u64,
     owed: Gather,
     trust: Trust,
+    reach: HostVisibility,
 }
 
 /// Who chose the addresses, and so how they go back.
@@ -154,6 +161,7 @@ impl<P: Cpus + Clone> Reservation<P> {
             linked: 0,
             owed: Gather::new(),
             trust: constraints.trust,
+            reach: constraints.reach,
         }
     }
 
@@ -177,6 +185,9 @@ impl<P: Cpus + Clone> Reservation<P> {
         direction: impl DataDirection,
     ) -> Result<Iova, LinkError> {
         let access = direction.direction().access_to(memory.memory_kind());
+        if let Some(piece) = hidden_from(self.reach, &memory) {
+            return Err(LinkError::Private { piece });
+        }
         let memory = memory.memory();
         let granule = self.space.granule();
         let inside = memory.start().get() & (granule.bytes() - 1);

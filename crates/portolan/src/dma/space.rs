@@ -18,7 +18,7 @@ use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
 use crate::inval::Gather;
 use crate::iommu::{BoundDomain, Domain, IommuError, Shadowing};
 use crate::iova::{FreeError, IovaError, IovaOptions, IovaSpace, IovaStats, Request};
-use crate::platform::contract::{Buffer, MemoryKind, Unowned};
+use crate::platform::contract::{Buffer, MemoryKind, Unowned, hidden_from};
 use crate::platform::{Cpus, Lock, Nanos, SharedWord};
 use crate::table::Access;
 
@@ -263,6 +263,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         access: Access,
         constraints: &Constraints,
     ) -> Result<(DmaRange, Iova), MapError> {
+        if let Some(piece) = hidden_from(constraints.reach, &memory) {
+            return Err(MapError::Private { piece });
+        }
         let access = match memory.memory_kind() {
             MemoryKind::Registers => access.union(Access::DEVICE),
             MemoryKind::Cached | MemoryKind::Uncached => access,

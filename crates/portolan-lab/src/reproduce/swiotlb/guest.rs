@@ -104,10 +104,7 @@ struct Sums {
 pub fn simulate(load: &Load) -> Result<Outcome> {
     let cpus = VirtualCpus::new(load.cpus, load.sharing);
     let memory = PhysRange::from_len(PhysAddr::new(1 << 32), POOL).context("no pool")?;
-    let options = PoolOptions {
-        slot: PageSize::of_lg2(11),
-        areas: load.cpus as u32,
-    };
+    let options = PoolOptions::of_areas(load.cpus as u32);
     let guest = Guest {
         load,
         pool: swiotlb::pool(cpus.clone(), memory, options, load.strategy)?,

@@ -72,6 +72,12 @@ unsafe impl Platform for Machine {
         Some(at)
     }
 
+    fn alloc_shared(&self, layout: Layout) -> Option<PhysAddr> {
+        let at = Platform::alloc(self, layout)?;
+        self.0.shared.lock().push(at);
+        Some(at)
+    }
+
     unsafe fn free(&self, at: PhysAddr, _layout: Layout) {
         self.0.frames.lock().retain(|(known, _)| *known != at);
     }

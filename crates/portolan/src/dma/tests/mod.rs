@@ -2,6 +2,7 @@
 
 mod buffers;
 mod bytes;
+mod confidential;
 mod copies;
 mod doorbells;
 mod failures;

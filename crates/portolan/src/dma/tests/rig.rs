@@ -40,6 +40,8 @@ pub(super) struct Hardware {
     pub cpu: AtomicU64,
     /// Memory that the machine has handed out, by physical address.
     pub frames: Mutex<Vec<(PhysAddr, Box<[u64]>)>>,
+    /// Blocks of those that a confidential guest has shared with its host.
+    pub shared: Mutex<Vec<PhysAddr>>,
     pub flushes_wanted: AtomicU64,
     /// Cache lines that the machine wrote back, and those that it dropped.
     pub cleaned: Mutex<Vec<PhysRange>>,

@@ -107,6 +107,7 @@ impl Random {
             },
             coherency: self.of(&[Coherency::Coherent, Coherency::NotCoherent]),
             trust: self.of(&[Trust::Trusted, Trust::Trusted, Trust::Untrusted]),
+            ..plain
         }
     }
 

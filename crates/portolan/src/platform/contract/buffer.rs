@@ -52,6 +52,20 @@ pub enum MemoryKind {
     Registers,
 }
 
+/// Whether the host of a confidential guest reaches memory, and so the devices that it emulates or
+/// passes through.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum HostVisibility {
+    /// The guest alone (*private* for TDX and Arm's CCA, *encrypted* for SEV): all memory that was not
+    /// shared. Where there is no such guest, devices reach it all the same.
+    #[default]
+    Private,
+    /// The host as well (*shared*, *decrypted*): the guest has converted the pages.
+    Shared,
+}
+
 /// The pieces of a buffer, one after the other.
 ///
 /// *Context.* Interrupt: a value.
@@ -143,6 +157,11 @@ pub unsafe trait Buffer: Send + 'static {
         MemoryKind::Cached
     }
 
+    /// Whether the host of a confidential guest reaches its memory.
+    fn host_visibility(&self) -> HostVisibility {
+        HostVisibility::Private
+    }
+
     /// All bytes of the buffer as the CPU sees them, in the order of the pieces, where they are
     /// contiguous for the CPU. [`Mapping::read`](crate::dma::Mapping::read) and
     /// [`Mapping::write`](crate::dma::Mapping::write) need it.
@@ -156,6 +175,16 @@ pub(crate) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
     buffer.pieces().into_iter().fold(0u64, |sum, piece| {
         sum.saturating_add(piece.len_minus_one()).saturating_add(1)
     })
+}
+
+/// The first piece of `buffer` that a device with such a reach does not get to in place.
+#[inline]
+pub(crate) fn hidden_from<B: Buffer>(reach: HostVisibility, buffer: &B) -> Option<PhysRange> {
+    let seen = reach == HostVisibility::Private
+        || buffer.host_visibility() == HostVisibility::Shared
+        || buffer.memory_kind() == MemoryKind::Registers;
+    let pieces = buffer.pieces();
+    (!seen).then(|| pieces.into_iter().next()).flatten()
 }
 
 /// Memory or registers that somebody else keeps: for drivers that cannot hand over what they own.
@@ -178,6 +207,7 @@ pub(crate) fn bytes_of<B: Buffer>(buffer: &B) -> u64 {
 pub struct Unowned {
     memory: PhysRange,
     kind: MemoryKind,
+    visibility: HostVisibility,
 }
 
 impl Unowned {
@@ -198,8 +228,11 @@ impl Unowned {
     ///   has been flushed after that;
     /// * after any failure: once the space has recovered.
     pub const unsafe fn new(memory: PhysRange) -> Self {
-        let kind = MemoryKind::Cached;
-        Self { memory, kind }
+        Self {
+            memory,
+            kind: MemoryKind::Cached,
+            visibility: HostVisibility::Private,
+        }
     }
 
     /// Names the registers at `window`: another device's, for transfers from device to device. Whether
@@ -224,8 +257,20 @@ impl Unowned {
     /// The window holds no memory of the program. As long as [`Unowned::new`] says, the devices for
     /// which it is mapped may reach it.
     pub const unsafe fn registers(window: PhysRange) -> Self {
-        let (memory, kind) = (window, MemoryKind::Registers);
-        Self { memory, kind }
+        Self {
+            memory: window,
+            kind: MemoryKind::Registers,
+            visibility: HostVisibility::Shared,
+        }
+    }
+
+    /// The same, of memory that a confidential guest has shared with its host.
+    ///
+    /// *Context.* Interrupt.
+    #[must_use]
+    pub const fn shared(mut self) -> Self {
+        self.visibility = HostVisibility::Shared;
+        self
     }
 
     /// The memory.
@@ -277,6 +322,10 @@ unsafe impl Buffer for Unowned {
 
     fn memory_kind(&self) -> MemoryKind {
         self.kind
+    }
+
+    fn host_visibility(&self) -> HostVisibility {
+        self.visibility
     }
 
     fn device_may_write(&self) -> bool {

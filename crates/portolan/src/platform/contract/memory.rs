@@ -125,11 +125,12 @@ impl<P: Platform> DataCache for P {
     }
 }
 
-/// Whether CPUs have memory in their caches.
+/// What memory is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cached {
-    Yes,
-    No,
+pub(crate) enum Wanted {
+    Any,
+    Uncached,
+    Shared,
 }
 
 /// Memory of a platform that has an owner, and is freed when that is dropped.
@@ -150,16 +151,17 @@ enum WhenDropped {
 
 impl<P: Platform> OwnedMemory<P> {
     /// Zeroed memory of `pages` pages of size `page`; `None` if there is none.
-    pub(crate) fn new(platform: P, pages: u64, page: PageSize, cached: Cached) -> Option<Self> {
+    pub(crate) fn new(platform: P, pages: u64, page: PageSize, wanted: Wanted) -> Option<Self> {
         let bytes = usize::try_from(pages.checked_mul(page.bytes())?).ok()?;
         let align = usize::try_from(page.bytes()).ok()?;
         let layout = Layout::from_size_align(bytes, align).ok()?;
         if bytes == 0 {
             return None;
         }
-        let at = match cached {
-            Cached::Yes => platform.alloc(layout),
-            Cached::No => platform.alloc_uncached(layout),
+        let at = match wanted {
+            Wanted::Any => platform.alloc(layout),
+            Wanted::Uncached => platform.alloc_uncached(layout),
+            Wanted::Shared => platform.alloc_shared(layout),
         };
         at.map(|at| Self {
             platform,

@@ -12,8 +12,8 @@ mod buffer;
 mod memory;
 mod platform;
 
-pub use buffer::{Buffer, Doorbell, MemoryKind, Pieces, PiecesIter, Unowned};
-pub(crate) use buffer::{bytes_of, read, write};
+pub use buffer::{Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Unowned};
+pub(crate) use buffer::{bytes_of, hidden_from, read, write};
 pub use memory::RawMemory;
-pub(crate) use memory::{Cached, OwnedMemory};
+pub(crate) use memory::{OwnedMemory, Wanted};
 pub use platform::Platform;

@@ -109,11 +109,18 @@ pub unsafe trait Platform: Clone + Send + Sync + 'static {
         None
     }
 
+    /// Memory as from [`alloc`](Self::alloc) that a confidential guest has shared with its host, for what
+    /// is shared with a device that reaches no other; none if there is none. Freeing it makes it
+    /// private again.
+    fn alloc_shared(&self, _layout: Layout) -> Option<PhysAddr> {
+        None
+    }
+
     /// Takes memory back.
     ///
     /// # Safety
-    /// It came from [`alloc`](Self::alloc) or [`alloc_uncached`](Self::alloc_uncached) with this
-    /// layout, is freed once, and nobody reaches it.
+    /// It came from [`alloc`](Self::alloc), [`alloc_uncached`](Self::alloc_uncached) or
+    /// [`alloc_shared`](Self::alloc_shared) with this layout, is freed once, and nobody reaches it.
     unsafe fn free(&self, at: PhysAddr, layout: Layout);
 
     /// Where the CPU sees the byte at `at`.
