@@ -12,7 +12,7 @@ use portolan_model::profile::Profile;
 use serde_json::json;
 
 use crate::linux::LinuxArgs;
-use crate::replay::{self, Policy};
+use crate::replay::{self, Policy, Swiotlb};
 use crate::{explain, firmware, machines, reproduce, scale, synthetic};
 
 /// Replays DMA traces under each invalidation policy, and recomputes published results.
@@ -63,7 +63,7 @@ struct ReplayArgs {
     /// bundled trace if absent.
     trace: Option<PathBuf>,
     /// A load that nobody recorded, instead of a trace.
-    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux"])]
+    #[arg(long, value_enum, value_name = "LOAD", conflicts_with_all = ["trace", "policies", "as_linux", "swiotlb"])]
     synthetic: Option<synthetic::Load>,
     /// Machine profile (see `portolan machines`); xeon-vtd if absent, tegra210 for the camera.
     #[arg(long, value_name = "NAME")]
@@ -71,6 +71,11 @@ struct ReplayArgs {
     /// Policy to replay; may be repeated. All if absent.
     #[arg(long = "policy", value_name = "POLICY")]
     policies: Vec<Policy>,
+    /// The pool of `--policy bounce`, as Linux's swiotlb= has it: slots of 2 KiB, areas (rounded up to a
+    /// power of two), and force to copy everything. Without force, what 32-bit devices do not reach.
+    /// 32768 slots, an area for each CPU and force if absent.
+    #[arg(long, value_name = "SLOTS[,AREAS][,force]")]
+    swiotlb: Option<Swiotlb>,
     #[command(flatten)]
     linux: LinuxArgs,
     #[command(flatten)]
@@ -206,6 +211,11 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
     let mut policies = args.policies;
     if policies.is_empty() {
         policies = Policy::ALL.to_vec();
+    }
+    if let Some(wanted) = args.swiotlb {
+        let bounce = |policy: &&mut Policy| matches!(policy, Policy::Bounce(_));
+        let policy = policies.iter_mut().find(bounce);
+        *policy.context("--swiotlb is for `--policy bounce`")? = Policy::Bounce(wanted);
     }
     let linux = args.linux.rules(&profile)?;
     let report = replay::run_file(args.trace.as_deref(), &profile, &policies, linux)?;

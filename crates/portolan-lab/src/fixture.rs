@@ -267,9 +267,12 @@ impl Fixture {
     ///
     /// # Errors
     /// None here.
-    pub(crate) fn untranslated(&self, stream: StreamId) -> Result<Device<VirtualCpus>> {
+    pub(crate) fn untranslated(
+        &self,
+        stream: StreamId,
+        limits: Constraints,
+    ) -> Result<Device<VirtualCpus>> {
         let (cpus, unit) = (self.cpus.clone(), self.unit.clone());
-        let limits = Constraints::default();
         Ok(Device::identity(cpus, unit, stream, limits)?)
     }
 

@@ -236,6 +236,10 @@ fn wrong_input_exits_with_2_and_says_what_to_do() {
         &["pdp11", "xeon-vtd", "portolan machines"],
     );
     fails_with(&["replay", "--policy", "loose"], &["loose", "strict-range"]);
+    fails_with(&["replay", "--swiotlb", "1024"], &["--policy bounce"]);
+    let bounce = ["replay", "--policy", "bounce", "--swiotlb"];
+    fails_with(&[&bounce[..], &["1024,often"]].concat(), &["often"]);
+    fails_with(&[&bounce[..], &["100"]].concat(), &["areas of 64 slots"]);
     fails_with(&["replay", "/nonexistent/trace"], &["/nonexistent/trace"]);
     fails_with(
         &["reproduce", "cold-fusion"],

@@ -1,9 +1,9 @@
-//! Forced bouncing: the library's pool, which the device reaches at all times, and a count of what is
-//! copied.
+//! Bouncing: the library's pool, which devices reach at all times, and a count of what is copied.
 //!
-//! The pool has 64 MiB in slots of 2 KiB, as Linux has it unless told otherwise, with an area for
-//! each CPU. Pieces longer than 256 KiB are copied in parts.
+//! Slots have 2 KiB. The pool lies below 4 GiB. Pieces longer than 256 KiB are copied in parts.
 
+use std::num::NonZeroU32;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,20 +12,111 @@ use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{
     BouncePool, Fill, GiveError, Need, Pool, PoolOptions, PoolUse, Slots, TakeError,
 };
-use portolan::dma::{CopyWhen, Copying};
+use portolan::dma::{Constraints, CopyWhen, Copying};
 use portolan_model::cpus::VirtualCpus;
 
-/// Where the pool lies, and its bytes.
-const AT: u64 = 1 << 32;
-const BYTES: u64 = 64 << 20;
+/// Where the pool ends.
+const END: u64 = 1 << 32;
 /// Bytes of a slot.
 const SLOT: u64 = 2 << 10;
+/// Slots of the largest pool, of 1 GiB: all of it lies below 4 GiB.
+const MOST_SLOTS: u32 = 1 << 19;
 /// The most that is copied in one part.
 const PART: u64 = 256 << 10;
+
+/// What is bounced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Force {
+    /// All that is mapped.
+    Everything,
+    /// What lies above the 32 bits of address that Linux takes a device to have unless its driver says
+    /// otherwise.
+    Needed,
+}
+
+/// A pool, as Linux's parameter `swiotlb=` has it: `SLOTS[,AREAS][,force]` or `force`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Swiotlb {
+    /// Slots of 2 KiB.
+    pub slots: NonZeroU32,
+    /// Areas, rounded up to a power of two; one for each CPU if `None`.
+    pub areas: Option<NonZeroU32>,
+    /// What is bounced.
+    pub force: Force,
+}
+
+impl Default for Swiotlb {
+    /// The 64 MiB that Linux has unless told otherwise, for everything.
+    fn default() -> Self {
+        Self {
+            slots: NonZeroU32::MIN.saturating_add((1 << 15) - 1),
+            areas: None,
+            force: Force::Everything,
+        }
+    }
+}
+
+impl FromStr for Swiotlb {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |why: String| format!("{why}; wanted is SLOTS[,AREAS][,force], or force");
+        let mut words = text.split(',').peekable();
+        let mut number = |what: &str| {
+            let digits = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
+            let Some(word) = words.next_if(digits) else {
+                return Ok(None);
+            };
+            let number: Result<NonZeroU32, _> = word.parse();
+            number
+                .map(Some)
+                .map_err(|_| wrong(format!("`{word}` is no number of {what}")))
+        };
+        let (slots, areas) = (number("slots")?, number("areas")?);
+        let force = match (words.next(), slots) {
+            (Some("force"), _) => Force::Everything,
+            (None, Some(_)) => Force::Needed,
+            (Some("noforce"), _) => {
+                let why = "`noforce` bounces nothing, which leaves nothing to replay";
+                return Err(wrong(why.to_owned()));
+            }
+            (other, _) => return Err(wrong(format!("`{}` says nothing", other.unwrap_or(text)))),
+        };
+        if let Some(word) = words.next() {
+            return Err(wrong(format!("`{word}` is one word too many")));
+        }
+        let slots = slots.unwrap_or(Self::default().slots);
+        if slots.get() > MOST_SLOTS {
+            return Err(format!(
+                "{slots} slots do not fit below 4 GiB: {MOST_SLOTS} at most"
+            ));
+        }
+        Ok(Self {
+            slots,
+            areas,
+            force,
+        })
+    }
+}
+
+impl Swiotlb {
+    fn bytes(&self) -> u64 {
+        u64::from(self.slots.get()) * SLOT
+    }
+
+    /// What devices reach.
+    pub(super) fn limits(&self) -> Constraints {
+        match self.force {
+            Force::Everything => Constraints::default(),
+            Force::Needed => Constraints::default().address_bits(32),
+        }
+    }
+}
 
 /// A pool of a simulated machine, whose bytes are counted and not copied.
 pub(super) struct CountedPool {
     pool: Pool<VirtualCpus>,
+    force: Force,
     used: AtomicU64,
     peak: AtomicU64,
     copies: AtomicU64,
@@ -38,10 +129,18 @@ fn slots_of(slots: &Slots) -> u64 {
 }
 
 impl CountedPool {
-    pub(super) fn new(cpus: &VirtualCpus) -> Result<Self> {
-        let memory = PhysRange::from_len(PhysAddr::new(AT), BYTES).context("no pool")?;
+    /// # Errors
+    /// If its slots do not make as many areas.
+    pub(super) fn new(cpus: &VirtualCpus, wanted: &Swiotlb) -> Result<Self> {
+        let bytes = wanted.bytes();
+        let memory = PhysRange::from_len(PhysAddr::new(END - bytes), bytes).context("no pool")?;
+        let options = match wanted.areas {
+            Some(areas) => PoolOptions::of_areas(areas.get()),
+            None => PoolOptions::for_cpus(cpus),
+        };
         Ok(Self {
-            pool: Pool::new(cpus.clone(), memory, PoolOptions::for_cpus(cpus))?,
+            pool: Pool::new(cpus.clone(), memory, options)?,
+            force: wanted.force,
             used: AtomicU64::new(0),
             peak: AtomicU64::new(0),
             copies: AtomicU64::new(0),
@@ -49,11 +148,14 @@ impl CountedPool {
         })
     }
 
-    /// Copies of everything, for a device.
+    /// Copies of everything, or of what has to be copied, for a device.
     pub(super) fn copying(self: Arc<Self>) -> Copying {
         Copying {
+            when: match self.force {
+                Force::Everything => CopyWhen::Always,
+                Force::Needed => CopyWhen::Needed,
+            },
             pool: self,
-            when: CopyWhen::Always,
             // What a device leaves alone comes back as it was.
             fill: Fill::Buffer,
         }
@@ -62,7 +164,13 @@ impl CountedPool {
     /// Slots that there are, most of them in use at once, and how often some were taken.
     pub(super) fn slots(&self) -> [u64; 3] {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        [BYTES / SLOT, of(&self.peak), of(&self.copies)]
+        let slots = (self.pool.memory().len_minus_one() + 1) / SLOT;
+        [slots, of(&self.peak), of(&self.copies)]
+    }
+
+    /// How many areas it has, and what it is for.
+    pub(super) fn shape(&self) -> (u64, Force) {
+        (self.pool.areas().into(), self.force)
     }
 
     /// Bytes copied to the device and from it.
@@ -89,7 +197,7 @@ impl BouncePool for CountedPool {
     }
 
     fn copy(&self, _from: PhysAddr, to: PhysAddr, bytes: u64) {
-        let inward = (AT..AT + BYTES).contains(&to.get());
+        let inward = self.pool.memory().contains(to);
         self.moved[usize::from(!inward)].fetch_add(bytes, Ordering::Relaxed);
     }
 

@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result, anyhow};
 use portolan::addr::{Iova, IovaRange, StreamId};
-use portolan::dma::{Bounds, Device, Direction, MapError, Mapping, Policy as Unmaps, SpaceOptions};
+use portolan::dma::{
+    Bounds, Constraints, Device, Direction, MapError, Mapping, Policy as Unmaps, SpaceOptions,
+};
 use portolan::iommu::DomainError;
 use portolan::iova::IovaError;
 use portolan::platform::Clock as _;
@@ -107,7 +109,10 @@ impl Lane {
         };
         let fixture = Fixture::new(format, &setup)?;
         let pool = match policy {
-            Policy::Bounce => Some(Arc::new(CountedPool::new(&fixture.cpus)?)),
+            Policy::Bounce(wanted) => {
+                let pool = CountedPool::new(&fixture.cpus, &wanted);
+                Some(Arc::new(pool.context("a pool of so many slots and areas")?))
+            }
             _ => None,
         };
         let state = State {
@@ -122,7 +127,9 @@ impl Lane {
             state: Mutex::new(state),
             devices: Vec::new(),
             in_place: match pool {
-                Some(_) => Some(fixture.untranslated(StreamId::new(MOST_DEVICES))?),
+                Some(_) => Some(
+                    fixture.untranslated(StreamId::new(MOST_DEVICES), Constraints::default())?,
+                ),
                 None => None,
             },
             pool,
@@ -167,11 +174,12 @@ impl Lane {
         let most = most.unwrap_or(0).min(MOST_DEVICES);
         for number in self.devices.len() as u32..most {
             let stream = StreamId::new(number);
-            self.devices.push(match &self.pool {
-                None => self.fixture.device(stream)?,
-                Some(pool) => {
-                    (self.fixture.untranslated(stream)?).with_copies(pool.clone().copying())
+            self.devices.push(match (&self.pool, self.policy) {
+                (Some(pool), Policy::Bounce(wanted)) => {
+                    let device = self.fixture.untranslated(stream, wanted.limits())?;
+                    device.with_copies(pool.clone().copying())
                 }
+                _ => self.fixture.device(stream)?,
             });
         }
         Ok(())

@@ -14,6 +14,7 @@ mod text;
 mod warnings;
 mod window;
 
+pub use bounce::{Force, Swiotlb};
 pub use policy::Policy;
 pub use report::{
     BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,

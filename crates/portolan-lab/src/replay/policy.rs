@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::bounce::Swiotlb;
 use portolan::dma::Policy as Unmaps;
 use portolan::inval::{Caching, Capabilities, Preference, Quirks, RangeForm, WalkFlush};
 
@@ -25,8 +26,8 @@ pub enum Policy {
     Combined,
     /// Once for many unmaps, whose buffers come back only then.
     Deferred,
-    /// Never: everything is copied through a pool that the device always reaches.
-    Bounce,
+    /// Never: what is mapped is copied through a pool that the device always reaches.
+    Bounce(Swiotlb),
 }
 
 impl Policy {
@@ -43,7 +44,9 @@ impl Policy {
 
     /// Every policy that can be asked for.
     pub fn every() -> impl Iterator<Item = Self> {
-        Self::ALL.into_iter().chain([Self::Bounce])
+        Self::ALL
+            .into_iter()
+            .chain([Self::Bounce(Swiotlb::default())])
     }
 
     /// The name on the command line and in reports.
@@ -55,7 +58,7 @@ impl Policy {
             Self::Lazy => "lazy",
             Self::Combined => "combined",
             Self::Deferred => "deferred",
-            Self::Bounce => "bounce",
+            Self::Bounce(_) => "bounce",
         }
     }
 
@@ -83,7 +86,7 @@ impl Policy {
             (Self::StrictContext | Self::Lazy, ..) => {
                 (own.walk_flush, Preference::ByContext, own.context_above)
             }
-            (Self::Combined | Self::Deferred | Self::Bounce, ..) => return own,
+            (Self::Combined | Self::Deferred | Self::Bounce(_), ..) => return own,
         };
         Quirks {
             walk_flush,

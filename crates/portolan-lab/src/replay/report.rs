@@ -106,11 +106,15 @@ pub struct PolicyReport {
     pub bounce: Option<BounceCounts>,
 }
 
-/// What forced bouncing came to.
+/// What bouncing came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BounceCounts {
     /// Slots of the pool.
     pub slots: u64,
+    /// Areas that they are divided into.
+    pub areas: u64,
+    /// Whether everything is copied, and not only what 32-bit devices do not reach.
+    pub forced: bool,
     /// Most of them in use at once.
     pub slots_peak: u64,
     /// Parts of buffers that had slots of their own.

@@ -4,7 +4,7 @@ use anyhow::Result;
 use portolan_model::iommu::CommandPrices;
 use portolan_model::profile::{Event, Profile};
 
-use super::bounce::CountedPool;
+use super::bounce::{CountedPool, Force};
 use super::policy::Policy;
 use super::report::{BounceCounts, DeviceCounts, PolicyReport, Saved, TimeByCause};
 use super::window::Windows;
@@ -47,7 +47,7 @@ impl WorkPrices {
             table_free: profile.price(Event::TableFree)?,
             commands: CommandPrices::of(profile)?,
             copy: match policy {
-                Policy::Bounce => Some(CopyPrices {
+                Policy::Bounce(_) => Some(CopyPrices {
                     call: profile.price(Event::CopyCall)?,
                     byte: profile.price(Event::CopyByte)?,
                 }),
@@ -182,8 +182,11 @@ impl Tally {
 
     fn bounced(&self, pool: &CountedPool) -> BounceCounts {
         let [slots, slots_peak, copies] = pool.slots();
+        let (areas, force) = pool.shape();
         BounceCounts {
             slots,
+            areas,
+            forced: force == Force::Everything,
             slots_peak,
             copies,
             bytes_copied: pool.moved().iter().sum(),

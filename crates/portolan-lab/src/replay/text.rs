@@ -254,8 +254,12 @@ fn lazy_finding(best: &PolicyReport, lazy: &PolicyReport, defaults: &Advice) -> 
 
 fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<String> {
     let counts = bounce.bounce?;
+    let what = match counts.forced {
+        true => "everything",
+        false => "what devices of 32 bits do not reach",
+    };
     let mut said = format!(
-        "Bouncing everything makes {} copies, {} in all, and holds at most {} of {} slots; it saves {} waits \
+        "Bouncing {what} makes {} copies, {} in all, and holds at most {} of {} slots; it saves {} waits \
          for invalidations of {} pages and takes {} µs of CPU time",
         grouped(counts.copies),
         bytes(counts.bytes_copied),
@@ -275,9 +279,10 @@ fn bounce_finding(bounce: &PolicyReport, best: Option<&PolicyReport>) -> Option<
     }
     if bounce.rejected_maps > 0 {
         said.push_str(&format!(
-            " The pool was full {} times: give it more than {} slots.",
+            " {} maps found no room: give it more than {} slots, or fewer than {} areas.",
             grouped(bounce.rejected_maps),
-            grouped(counts.slots)
+            grouped(counts.slots),
+            grouped(counts.areas)
         ));
     }
     Some(said)
