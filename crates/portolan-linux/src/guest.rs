@@ -2,13 +2,14 @@
 //!
 //! Populating a page is to write to it, so that the system has to provide it. Memory is taken back
 //! by [`GuestMemory::reclaim`], which tells the notifier, waits until it is quiet, and then gives
-//! the pages to the system. Nothing is pinned: what the system itself swaps or moves behind this
+//! the pages to the system. What other threads give back, unmap or move is seen by
+//! [`GuestMemory::follow`]. Nothing is pinned: what the system itself swaps or moves behind this
 //! process is not seen, since that takes a kernel's own notifier; `pin` counts, so that pins are
 //! balanced, and keeps `reclaim` away.
-//!
-//! Not supported: `userfaultfd` as the source of notifications.
 
-use std::collections::BTreeMap;
+mod follow;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,6 +22,8 @@ use thiserror::Error;
 use crate::memory::HostMemory;
 
 const PAGE: u64 = PageSize::SIZE_4K.bytes();
+/// How often a page that is being given back is looked at until its fault fails.
+const LOOKS: u32 = 100_000;
 
 /// Why memory was not taken back.
 #[derive(Debug, Error)]
@@ -51,6 +54,14 @@ struct State {
     leaving: BTreeMap<u64, u64>,
     /// Pins of each page.
     pinned: BTreeMap<u64, u32>,
+    /// Pages that somebody gives back: what is there may be the old ones still.
+    removed: BTreeSet<u64>,
+    /// Pages that devices may have got since they were last taken from them.
+    handed: BTreeSet<u64>,
+    /// Pages that there are no more.
+    gone: BTreeSet<u64>,
+    /// Pages that threads wait for, and that could not be made yet.
+    waiting: Vec<PhysAddr>,
 }
 
 impl State {
@@ -150,6 +161,27 @@ impl GuestMemory {
         Ok(taken)
     }
 
+    /// Writes to a page, so that it is there; one that is being given back is not taken for it.
+    fn touch_page(&self, page: u64, at: PhysAddr) -> Option<()> {
+        let byte = self.memory.byte(at).ok()?;
+        for _ in 0..LOOKS {
+            if self.state().gone.contains(&page) {
+                return None;
+            }
+            // A write whatever the byte is; adding nothing may become a mere read.
+            let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            let mut state = self.state();
+            if !state.removed.contains(&page) {
+                state.handed.insert(page);
+                return Some(());
+            }
+            drop(state);
+            // Who gives it back has been told to go on.
+            std::thread::yield_now();
+        }
+        None
+    }
+
     /// Writes to each page, so that it is there, and hands it over.
     fn touch(&self, range: IovaRange, frames: &mut Frames) -> Result<(), PopulateError> {
         let iova = range.start();
@@ -157,9 +189,7 @@ impl GuestMemory {
         let (first, last) = Self::numbers(range);
         for page in first..=last {
             let at = self.behind(Iova::new(page * PAGE)).ok_or(absent)?;
-            let byte = self.memory.byte(at).map_err(|_| absent)?;
-            // A write whatever the byte is; adding nothing may become a mere read.
-            let _ = byte.compare_exchange(0, 0, Ordering::Relaxed, Ordering::Relaxed);
+            self.touch_page(page, at).ok_or(absent)?;
             if frames.push(at, PAGE).is_err() {
                 break;
             }
@@ -200,13 +230,23 @@ impl Pager for GuestMemory {
         _access: Access,
         frames: &mut Frames,
     ) -> Result<(), PopulateError> {
-        let mut state = self.settled(range);
-        self.touch(range, frames)?;
-        let first = range.start().get() / PAGE;
-        for page in first..first + frames.bytes() / PAGE {
-            *state.pinned.entry(page).or_default() += 1;
+        let (first, last) = Self::numbers(range);
+        {
+            let mut state = self.settled(range);
+            for page in first..=last {
+                *state.pinned.entry(page).or_default() += 1;
+            }
         }
-        Ok(())
+        // Not under the lock: who makes missing pages takes it.
+        let touched = self.touch(range, frames);
+        let done = match touched {
+            Ok(()) => frames.bytes() / PAGE,
+            Err(_) => 0,
+        };
+        if let Some(rest) = IovaRange::new(Iova::new((first + done) * PAGE), range.last()) {
+            self.unpin(rest);
+        }
+        touched
     }
 
     fn unpin(&self, range: IovaRange) {

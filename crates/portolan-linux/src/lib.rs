@@ -1,7 +1,8 @@
 //! Portolan in a Linux process: memory that devices are given and that the library copies.
 //!
 //! * [`memory`]: one mapping, by physical or host address.
-//! * [`guest`]: such memory as a guest's: populated by real page faults, taken back at any time.
+//! * [`guest`]: such memory as a guest's: populated by real page faults, taken back at any time, also by
+//!   threads that know nothing of devices (userfaultfd).
 //!
 //! Unsafe code is confined to `memory`, where each block names who guarantees what.
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{CpuId, InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::demand::premap::Requester;
 use portolan::demand::{Ioas, IoasOptions, RegionOptions, Request, Residency, Window};
 use portolan::inval::{
@@ -16,7 +16,7 @@ use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan::table::{Access, PageTable};
 
 use super::{GuestMemory, ReclaimError};
-use crate::memory::{Backing, Base, HostMemory};
+use crate::memory::{Backing, Base, HostMemory, MadeBy, Told, UserFaults};
 
 const PAGE: u64 = 4096;
 const BASE: u64 = 1 << 30;
@@ -219,6 +219,196 @@ fn threads_fault_while_one_takes_back() {
         done.store(true, Ordering::Relaxed);
     });
     assert!(container.usage().faults > 0);
+}
+
+/// The same memory with the system telling of it, or the reason why it does not.
+fn told_rig(backing: Backing) -> Option<(Arc<GuestMemory>, Arc<Domain>, Container, UserFaults)> {
+    let (guest, domain, container) = rig(backing, Residency::OnDemand);
+    match UserFaults::new(guest.memory().clone()) {
+        Ok(faults) => Some((guest, domain, container, faults)),
+        Err(why) => {
+            println!("SKIP: {why}");
+            None
+        }
+    }
+}
+
+/// Follows until `thread` has ended; all that was told.
+fn follow_until(
+    thread: &std::thread::ScopedJoinHandle<'_, ()>,
+    guest: &GuestMemory,
+    faults: &UserFaults,
+    container: &Container,
+) -> Vec<Told> {
+    let mut all = Vec::new();
+    loop {
+        let ended = thread.is_finished();
+        let told = guest.follow(faults, 1, |range| container.invalidate(range));
+        all.extend(told.unwrap());
+        if ended {
+            return all;
+        }
+    }
+}
+
+fn follow_one(guest: &GuestMemory, faults: &UserFaults, container: &Container) -> Told {
+    loop {
+        let told = guest.follow(faults, 1000, |range| container.invalidate(range));
+        if let Some(told) = told.unwrap() {
+            return told;
+        }
+    }
+}
+
+#[test]
+fn what_any_thread_gives_back_is_taken_from_devices() {
+    for backing in [Backing::Anonymous, Backing::File] {
+        let Some((guest, domain, container, faults)) = told_rig(backing) else {
+            return;
+        };
+        let at = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
+        let page = PhysRange::from_len(at, PAGE).unwrap();
+        let mapped = || domain.translate(Iova::new(BASE + 3 * PAGE)).is_some();
+        std::thread::scope(|scope| {
+            // The fault waits for the page, which the system says is missing.
+            let faulting = scope.spawn(|| fault(&container, 3));
+            let told = follow_until(&faulting, &guest, &faults, &container);
+            assert_eq!(told, [Told::Missing { page: at }]);
+            assert!(mapped());
+            guest.memory().write(at, b"device").unwrap();
+            // Somebody who knows nothing of devices.
+            let giving = scope.spawn(|| guest.memory().discard(page).unwrap());
+            assert_eq!(
+                follow_one(&guest, &faults, &container),
+                Told::Removed { range: page }
+            );
+            assert!(!mapped());
+            giving.join().unwrap();
+            let faulting = scope.spawn(|| fault(&container, 3));
+            let told = follow_until(&faulting, &guest, &faults, &container);
+            assert_eq!(told, [Told::Missing { page: at }]);
+            assert!(mapped());
+        });
+        let mut bytes = [1; 6];
+        guest.memory().read(at, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 6]);
+    }
+}
+
+#[test]
+fn a_page_that_is_about_to_go_is_not_handed_over() {
+    let Some((guest, domain, container, faults)) = told_rig(Backing::Anonymous) else {
+        return;
+    };
+    let at = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
+    let range = PhysRange::from_len(at, PAGE).unwrap();
+    std::thread::scope(|scope| {
+        let faulting = scope.spawn(|| fault(&container, 3));
+        follow_until(&faulting, &guest, &faults, &container);
+        // Told, and the page is still there.
+        let told = Told::Removed { range };
+        guest
+            .act(told, |range| container.invalidate(range))
+            .unwrap();
+        let request = Request {
+            who: Requester {
+                stream: StreamId::new(1),
+                pasid: None,
+            },
+            iova: Iova::new(BASE + 3 * PAGE),
+            access: Access::WRITE,
+        };
+        let refused = container.fault(&request);
+        assert!(refused.is_err(), "{refused:?}");
+        assert!(domain.translate(request.iova).is_none());
+        let giving = scope.spawn(|| guest.memory().discard(range).unwrap());
+        follow_until(&giving, &guest, &faults, &container);
+        let faulting = scope.spawn(|| fault(&container, 3));
+        follow_until(&faulting, &guest, &faults, &container);
+        assert!(domain.translate(request.iova).is_some());
+    });
+}
+
+/// A page of a device that goes behind everybody's back: whoever touches it next does not see another one
+/// than the device.
+#[test]
+fn a_page_that_is_missing_is_no_device_s() {
+    let Some((guest, domain, container, faults)) = told_rig(Backing::Anonymous) else {
+        return;
+    };
+    let page = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
+    std::thread::scope(|scope| {
+        let faulting = scope.spawn(|| fault(&container, 3));
+        follow_until(&faulting, &guest, &faults, &container);
+        let told = Told::Missing { page };
+        guest
+            .act(told, |range| container.invalidate(range))
+            .unwrap();
+        assert!(domain.translate(Iova::new(BASE + 3 * PAGE)).is_none());
+        // It is there, so that nothing is made.
+        assert_eq!(faults.zero(page).unwrap(), MadeBy::Others);
+    });
+}
+
+#[test]
+fn memory_that_is_replaced_is_no_device_s_any_more() {
+    let Some((guest, domain, container, faults)) = told_rig(Backing::Anonymous) else {
+        return;
+    };
+    let at = guest.behind(Iova::new(BASE + 3 * PAGE)).unwrap();
+    let range = PhysRange::from_len(at, PAGE).unwrap();
+    let request = Request {
+        who: Requester {
+            stream: StreamId::new(1),
+            pasid: None,
+        },
+        iova: Iova::new(BASE + 3 * PAGE),
+        access: Access::WRITE,
+    };
+    std::thread::scope(|scope| {
+        let faulting = scope.spawn(|| fault(&container, 3));
+        follow_until(&faulting, &guest, &faults, &container);
+        let replacing = scope.spawn(|| crate::memory::replace(guest.memory(), range).unwrap());
+        let told = follow_until(&replacing, &guest, &faults, &container);
+        assert_eq!(told, [Told::Gone { range }]);
+        assert!(domain.translate(request.iova).is_none());
+        assert!(container.fault(&request).is_err());
+    });
+}
+
+#[test]
+fn threads_fault_while_others_give_back_and_one_follows() {
+    let Some((guest, _domain, container, faults)) = told_rig(Backing::Anonymous) else {
+        return;
+    };
+    std::thread::scope(|scope| {
+        let (guest, container) = (&guest, &container);
+        let work = scope.spawn(move || {
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let mut rng = fastrand(1);
+                    for _ in 0..500 {
+                        fault(container, rng.next().unwrap_or(0) % PAGES);
+                    }
+                });
+                let mut rng = fastrand(7);
+                for _ in 0..500 {
+                    let first = rng.next().unwrap_or(0) % PAGES;
+                    let at = guest.behind(Iova::new(BASE + first * PAGE)).unwrap();
+                    guest
+                        .memory()
+                        .discard(PhysRange::from_len(at, PAGE).unwrap())
+                        .unwrap();
+                }
+            });
+        });
+        let told = follow_until(&work, guest, &faults, container);
+        let removed = told
+            .iter()
+            .filter(|told| matches!(told, Told::Removed { .. }));
+        assert_eq!(removed.count(), 500);
+    });
+    assert_eq!(container.usage().failed, 0);
 }
 
 /// Numbers that look random.

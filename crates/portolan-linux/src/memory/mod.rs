@@ -9,6 +9,7 @@
 //! Not supported: memory that grows, mappings of device registers.
 
 mod transfer;
+mod userfault;
 
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,8 @@ use portolan::platform::PhysMemory;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
+
+pub use userfault::{MadeBy, Told, UserFaultError, UserFaults};
 
 /// An access that is not wholly inside the memory, or not aligned to its width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -347,6 +350,22 @@ impl PhysMemory for HostMemory {
         let bytes = memory.len_minus_one().saturating_add(1);
         let _ = self.fill(memory.start(), bytes, 0);
     }
+}
+
+/// Maps other pages in the place of `range`, for tests of who hears of it.
+#[cfg(test)]
+#[allow(unsafe_code)]
+pub(crate) fn replace(memory: &HostMemory, range: PhysRange) -> io::Result<()> {
+    let bytes = range.len_minus_one() as usize + 1;
+    let at = memory.locate::<u8>(range.start(), bytes);
+    let at = at.map_err(|_| io::ErrorKind::InvalidInput)?;
+    let (protection, flags) = (
+        ProtFlags::READ | ProtFlags::WRITE,
+        MapFlags::PRIVATE | MapFlags::FIXED,
+    );
+    // SAFETY: the pages are of this memory, whose bytes change at any time, and are mapped afterwards too.
+    unsafe { mmap_anonymous(at.as_ptr().cast(), bytes, protection, flags) }?;
+    Ok(())
 }
 
 /// A file in memory of `bytes` bytes that nobody can make shorter: an access past its end would
