@@ -1,35 +1,70 @@
-//! A container of the library over the model: a device that faults, tries again, and is counted.
+//! A container of the library behind the SMMUv3 driver, on the model of its registers: the accesses of a
+//! device wait where nothing is mapped, until the dispatcher has answered.
+//!
+//! A guest's memory is a second stage without PASIDs, a process's a first stage that a PASID names. The
+//! unit writes an event for what waits; the driver reads it, the container maps, and CMD_RESUME has the
+//! access tried again (IHI 0070, sections 3.12.2 and 4.7).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail};
-use portolan::addr::{Iova, IovaRange, PageSize, Pasid, PhysAddr, StreamId};
-use portolan::demand::premap::Requester;
+use portolan::addr::{Iova, IovaRange, Pasid, PhysAddr, StreamId};
 use portolan::demand::{
-    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Request, Residency, Window,
+    Frames, Ioas, IoasOptions, Pager, PopulateError, RegionOptions, Residency, Usage, Window,
 };
-use portolan::table::{Access, Format, PageTable};
-use portolan_model::cpus::VirtualCpus;
-use portolan_model::decode::{AccessKind, TableFormat, TableRoot};
-use portolan_model::iommu::StreamConfig;
+use portolan::iommu::{Attach as _, Domain};
+use portolan::iopf::{Bounds, Dispatcher, Flow, Handler};
+use portolan::platform::Nanos;
+use portolan::table::Access;
+use portolan_hw::smmuv3::{Config, DomainOptions, FirstStage, SecondStage, Smmu, StallOrFault};
+use portolan_model::Transfer;
+use portolan_model::clock::PollingClock;
+use portolan_model::decode::AccessKind;
+use portolan_model::iommu::Temper;
+use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::profile::Profile;
-
-use crate::fixture::{self, CONTEXT, LabDomain, Model, ModelQueue};
+use portolan_model::smmuv3::{CommandKind, SmmuIdentification, SmmuRegisters, SmmuSetup};
 
 const STREAM: StreamId = StreamId::new(1);
-const PAGE: u64 = PageSize::SIZE_4K.bytes();
+/// Bytes of an access.
+const WORD: u64 = 4;
+const PAGE: u64 = 4096;
 /// Where the owner's memory lies behind the IOMMU, above the address that leads there.
 const MEMORY: u64 = 1 << 44;
-const TABLE_PAGES: u32 = 1024;
+/// Where the memory of tables and queues is.
+const TABLES: PhysAddr = PhysAddr::new(1 << 28);
+const TABLE_PAGES: u32 = 2048;
 /// Accesses to a page until it goes through: one that faults, and one after that.
 const TRIES: u32 = 2;
+/// Longest wait of the driver, in virtual time.
+const LIMIT: Nanos = Nanos::from_millis(100);
+/// Virtual nanoseconds between two looks of it.
+const LOOK_NS: u64 = 10;
+/// Exponent of a device's PASIDs.
+const PASIDS_LG2: u32 = 4;
+
+type Clock = Arc<PollingClock<Arc<SmmuRegisters>>>;
+type Unit = Smmu<Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
+type Guest = SecondStage<12, Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
+type Process = FirstStage<12, Arc<SmmuRegisters>, Arc<ModelMemory>, Clock>;
+
+/// Whose memory a device uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// A guest's.
+    Guest,
+    /// A process's.
+    Process(Pasid),
+}
 
 /// What a device did to a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
     /// Faults.
     pub(super) faults: u64,
+    /// Accesses that the unit held back, and commands that ended that.
+    pub(super) stalled: [u64; 2],
     /// Pages that they mapped.
     pub(super) mapped: u64,
     /// Pages that the device accessed.
@@ -71,92 +106,149 @@ impl Pager for Contiguous {
     fn unpin(&self, _range: IovaRange) {}
 }
 
+/// A container that serves faults, and how much it has done.
+type Served = (Arc<dyn Handler>, Box<dyn Fn() -> Usage>);
+
+fn container<D: Domain + Send + Sync + 'static>(
+    domain: Arc<D>,
+    clock: Clock,
+    window: Window,
+    range: IovaRange,
+) -> Result<Served> {
+    let options = IoasOptions {
+        window,
+        ..IoasOptions::default()
+    };
+    let container = Arc::new(Ioas::new(domain, clock, options));
+    let region = RegionOptions {
+        range,
+        access: Access::READ | Access::WRITE,
+        hold: Residency::OnDemand,
+    };
+    container.add_region(&region, Contiguous)?;
+    let handler = container.clone();
+    Ok((handler, Box::new(move || container.usage())))
+}
+
 /// One device and the memory that it may use.
-pub(super) struct Machine<F: Format> {
-    model: Arc<Model>,
-    container: Ioas<LabDomain<F>, Contiguous, VirtualCpus>,
+pub(super) struct Machine {
+    // Before the unit: what is mapped is taken back through its queue.
+    desk: Dispatcher<Clock, Arc<Unit>>,
+    usage: Box<dyn Fn() -> Usage>,
+    unit: Arc<Unit>,
+    registers: Arc<SmmuRegisters>,
     pasid: Option<Pasid>,
     used: BTreeSet<u64>,
 }
 
-impl<F: Format> Machine<F> {
-    /// A device that may use `memory` bytes from address 0, tagged with `pasid`.
+impl Machine {
+    /// A device that may use `memory` bytes from address 0.
     pub(super) fn new(
         profile: &Profile,
-        format: F,
-        layout: TableFormat,
+        whose: Whose,
         window: Window,
-        pasid: Option<Pasid>,
         memory: u64,
     ) -> Result<Self> {
-        let (caps, quirks) = (profile.capabilities(), profile.quirks());
-        let tables = fixture::tables(&format, TABLE_PAGES);
-        let table = PageTable::new(format, tables.clone())?;
-        let model = fixture::model::<F>(profile, caps, tables)?;
-        let config = StreamConfig::Translate {
-            context: CONTEXT,
-            table: TableRoot {
-                root: table.root(),
-                format: layout,
-            },
+        let setup = SmmuSetup {
+            identification: SmmuIdentification::default().stalls(),
+            temper: Temper::Realistic(profile.caches()),
+            ..SmmuSetup::default()
         };
-        model.attach(STREAM, config);
-        let cpus = fixture::cpus(1);
-        let queue = Arc::new(ModelQueue::new(model.clone(), cpus.clone()));
-        let domain = LabDomain::<F>::new(table, CONTEXT, caps, quirks, queue);
-        let options = IoasOptions {
-            window,
-            ..IoasOptions::default()
+        let tables = Arc::new(ModelMemory::new(TABLES, TABLE_PAGES, Visibility::AtOnce));
+        let registers = Arc::new(SmmuRegisters::new(setup, tables.clone()));
+        let looks = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+        let clock: Clock = Arc::new(looks);
+        let mut config = Config::default();
+        config.limit = LIMIT;
+        let unit = Smmu::enable(registers.clone(), tables, clock.clone(), config)?;
+        let range = IovaRange::from_len(Iova::new(0), memory).context("memory without bytes")?;
+        unit.enable_stalls(STREAM)?;
+        let mut options = DomainOptions::default();
+        let (pasid, (handler, usage)) = match whose {
+            Whose::Guest => {
+                options.input_lg2 = Some(profile.format().input_lg2().into());
+                let domain: Arc<Guest> = Arc::new(unit.second_stage(&options)?);
+                unit.attach(STREAM, &domain)?;
+                (None, container(domain, clock.clone(), window, range)?)
+            }
+            Whose::Process(pasid) => {
+                unit.enable_pasids(STREAM, PASIDS_LG2)?;
+                let domain: Arc<Process> = Arc::new(unit.first_stage(&options)?);
+                unit.attach_pasid(STREAM, pasid, &domain)?;
+                (
+                    Some(pasid),
+                    container(domain, clock.clone(), window, range)?,
+                )
+            }
         };
-        let container = Ioas::new(Arc::new(domain), cpus, options);
-        let region = RegionOptions {
-            range: IovaRange::from_len(Iova::new(0), memory).context("memory without bytes")?,
-            access: Access::READ | Access::WRITE,
-            hold: Residency::OnDemand,
+        let unit = Arc::new(unit);
+        let bounds = Bounds {
+            flow: Flow::UNBOUNDED,
+            ..Bounds::default()
         };
-        container.add_region(&region, Contiguous)?;
+        let desk = Dispatcher::new(clock, unit.clone(), bounds)?;
+        desk.register(STREAM, pasid, range, handler)?;
         Ok(Self {
-            model,
-            container,
+            desk,
+            usage,
+            unit,
+            registers,
             pasid,
             used: BTreeSet::new(),
         })
     }
 
-    /// The device accesses a page; whether it faulted.
+    /// The device accesses a page; whether it had to wait.
     pub(super) fn access(&mut self, page: u64, kind: AccessKind) -> Result<bool> {
         self.used.insert(page);
         let iova = Iova::new(page * PAGE);
-        let access = match kind {
-            AccessKind::Write => Access::WRITE,
-            _ => Access::READ,
-        };
+        let mut went = (self.registers).transfer(STREAM, self.pasid, iova, kind, WORD);
         for tried in 0..TRIES {
-            if let Ok(found) = self.model.translate(STREAM, iova, kind) {
-                if found.pa != PhysAddr::new(MEMORY + iova.get()) {
-                    bail!("{iova} leads to {}", found.pa);
+            match went {
+                Transfer::Done(pieces) => {
+                    let at = pieces.first().map(|piece| piece.pa);
+                    if at != Some(PhysAddr::new(MEMORY + iova.get())) {
+                        bail!("{iova} leads to {at:?}");
+                    }
+                    return Ok(tried != 0);
                 }
-                return Ok(tried != 0);
+                Transfer::Refused(fault) => bail!("{iova} was refused: {fault:?}"),
+                Transfer::Stalled(_) => went = self.serve()?,
             }
-            let who = Requester {
-                stream: STREAM,
-                pasid: self.pasid,
-            };
-            let request = Request { who, iova, access };
-            self.container
-                .fault(&request)
-                .map_err(|error| anyhow!(error).context("a fault was not served"))?;
         }
         bail!("{iova} faults after its fault was served");
     }
 
+    /// Has what waits answered; how it goes on.
+    fn serve(&self) -> Result<Transfer> {
+        let Some(StallOrFault::Stalled { request, .. }) = self.unit.next_stall_or_fault()? else {
+            bail!("an access waits, and no event says so");
+        };
+        self.desk.accept(request)?;
+        while self.desk.serve()?.is_some() {}
+        let ended = self.registers.finished().pop();
+        ended
+            .map(|(_, went)| went)
+            .context("an access was answered, and goes on waiting")
+    }
+
     /// What happened so far.
-    pub(super) fn counted(&self) -> Counted {
-        let usage = self.container.usage();
-        Counted {
+    ///
+    /// # Errors
+    /// If the hardware has complaints, or somebody was not answered, or twice.
+    pub(super) fn counted(&self) -> Result<Counted> {
+        let (usage, seen) = ((self.usage)(), self.registers.counts());
+        let wrong = self.registers.violations();
+        let open = self.registers.unanswered();
+        if !wrong.is_empty() || !open.is_empty() || seen.stray_responses != 0 {
+            return Err(anyhow!("{wrong:?}, {open:?}, {seen:?}"));
+        }
+        let resumed = seen.commands.get(&CommandKind::Resume);
+        Ok(Counted {
             faults: usage.faults,
+            stalled: [seen.faults, resumed.copied().unwrap_or(0)],
             mapped: usage.granules_mapped,
             used: self.used.len() as u64,
-        }
+        })
     }
 }

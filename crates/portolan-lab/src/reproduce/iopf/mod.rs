@@ -1,7 +1,8 @@
 //! I/O page faults instead of pinning (VFIO passthrough, 2021): `vfio-iopf.csv`.
 //!
 //! The number of faults comes from the accesses of the accelerator's test ([`pattern`]), through a
-//! [`Ioas`](portolan::demand::Ioas) of the library and the model. Speeds are
+//! [`Ioas`](portolan::demand::Ioas) of the library, behind the SMMUv3 driver: each is an access that stalls
+//! in the model of the unit, goes through the dispatcher and is resumed by command. Speeds are
 //! `bytes / (start + MiB * engine + faults * fault + pages * page)`: without faults, start and
 //! engine from the two shortest runs that are not a single message (for a process, a single message
 //! and a hundred); a fault from the difference that faults made to one row (process) or two (guest).
@@ -16,21 +17,17 @@ mod windows;
 pub use rows::{IopfReproduction, IopfRow, WindowRow};
 pub use text::iopf_text;
 
-use anyhow::{Context, Result, bail};
-use portolan::addr::{PageSize, Pasid};
+use anyhow::{Context, Result};
+use portolan::addr::Pasid;
 use portolan::demand::Window;
-use portolan::table::Format;
-use portolan::table::format::{Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, SplitRule};
-use portolan_model::decode::TableFormat;
 use portolan_model::profile::{Event, Profile};
 
-use self::machine::{Counted, Machine};
+use self::machine::{Counted, Machine, Whose};
 use self::pattern::Queues;
 use super::bounds::Evidence;
 use super::fit::non_negative;
 use super::published::{self, IopfKind, IopfPublished};
 use super::rows::{Check, FittedPrice, error_pct};
-use crate::machines::MachineFormat;
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "kunpeng920";
@@ -68,64 +65,18 @@ fn kb_s(row: &IopfPublished, ns: f64) -> f64 {
     mib(row) * 1024.0 / ns * 1e9
 }
 
-struct Count<'p> {
-    profile: &'p Profile,
-    row: &'p IopfPublished,
-}
-
-impl Count<'_> {
-    fn count<F: Format>(
-        &self,
-        format: F,
-        layout: TableFormat,
-        pasid: Option<Pasid>,
-        queues: Queues,
-    ) -> Result<Counted> {
-        let window = match self.row.premap_pages {
-            Some(pages) if pages.get() > 1 => Window::Fixed(pages),
-            _ => Window::Page,
-        };
-        let mut machine =
-            Machine::new(self.profile, format, layout, window, pasid, pattern::MEMORY)?;
-        let (bytes, times) = (self.row.msg_len_bytes, self.row.times);
-        pattern::encrypt(&mut machine, bytes, times, queues)?;
-        Ok(machine.counted())
-    }
-}
-
-/// A guest's tables.
-fn second_stage(profile: &Profile) -> Result<Armv8Stage2<12>> {
-    match MachineFormat::of(profile.format())? {
-        MachineFormat::Armv8Stage2(format) => Ok(format),
-        other => bail!("{MACHINE} has {other:?} and no second stage"),
-    }
-}
-
-/// A process's tables: a first stage, bound to a PASID.
-fn first_stage() -> Result<(Armv8Stage1<12>, TableFormat)> {
-    let (input_lg2, output_lg2) = (48, 48);
-    let format = Armv8Stage1::<12>::new(Armv8Config {
-        input_lg2,
-        output_lg2,
-        split: SplitRule::BreakBeforeMake,
-        dirty: DirtyTracking::Off,
-    })?;
-    let layout = TableFormat::armv8_stage1(PageSize::SIZE_4K, 48, 48)?;
-    Ok((format, layout))
-}
-
 fn count(profile: &Profile, row: &IopfPublished) -> Result<Counted> {
-    let task = Count { profile, row };
-    match row.kind {
-        IopfKind::Vfio => {
-            let (format, layout) = (second_stage(profile)?, profile.format());
-            task.count(format, layout, None, Queues::Inside)
-        }
-        IopfKind::Sva => {
-            let (format, layout) = first_stage()?;
-            task.count(format, layout, Some(Pasid::new(1)), Queues::Elsewhere)
-        }
-    }
+    let window = match row.premap_pages {
+        Some(pages) if pages.get() > 1 => Window::Fixed(pages),
+        _ => Window::Page,
+    };
+    let (whose, queues) = match row.kind {
+        IopfKind::Vfio => (Whose::Guest, Queues::Inside),
+        IopfKind::Sva => (Whose::Process(Pasid::new(1)), Queues::Elsewhere),
+    };
+    let mut machine = Machine::new(profile, whose, window, pattern::MEMORY)?;
+    pattern::encrypt(&mut machine, row.msg_len_bytes, row.times, queues)?;
+    machine.counted()
 }
 
 /// Whether the time without faults was fitted on a row.
@@ -254,6 +205,7 @@ pub fn iopf() -> Result<IopfReproduction> {
     let bounds = bounds::bounds(&rows, &counted, [&vfio, &sva]);
     bounds::judge(&mut rows, &bounds);
     let mut checks = windows::checks(&windows);
+    checks.push(answered(counted.iter().map(|(_, counted)| counted)));
     let own = [
         (Event::FaultCall, vfio.fault),
         (Event::FaultPage, vfio.page),
@@ -278,6 +230,28 @@ pub fn iopf() -> Result<IopfReproduction> {
         bounds,
         checks,
     })
+}
+
+/// Each fault is an access that waited, and one command that ended that.
+fn answered<'c>(runs: impl Iterator<Item = &'c Counted>) -> Check {
+    let mut sums = [0; 3];
+    let mut holds = true;
+    for &Counted {
+        faults, stalled, ..
+    } in runs
+    {
+        let [stalls, resumes] = stalled;
+        holds &= faults == stalls && stalls == resumes && faults > 0;
+        for (sum, more) in sums.iter_mut().zip([faults, stalls, resumes]) {
+            *sum += more;
+        }
+    }
+    let [faults, stalls, resumes] = sums;
+    Check {
+        what: "each fault of the table is a stall of the unit's, and one CMD_RESUME".to_owned(),
+        found: format!("{faults} faults, {stalls} stalls, {resumes} commands"),
+        holds,
+    }
 }
 
 fn prices(vfio: &Prices, sva: &Prices) -> Vec<FittedPrice> {

@@ -13,7 +13,6 @@
 //! what was published within a hundredth.
 
 use anyhow::Result;
-use portolan::table::Format;
 use portolan_model::decode::AccessKind;
 
 use super::machine::Machine;
@@ -45,12 +44,7 @@ pub(super) enum Queues {
 }
 
 /// Encrypts `times` messages of `bytes` bytes.
-pub(super) fn encrypt<F: Format>(
-    machine: &mut Machine<F>,
-    bytes: u64,
-    times: u64,
-    queues: Queues,
-) -> Result<()> {
+pub(super) fn encrypt(machine: &mut Machine, bytes: u64, times: u64, queues: Queues) -> Result<()> {
     let pages = bytes.div_ceil(PAGE);
     // Nothing is taken back in these runs: a pair that did not fault will not, and is then accessed
     // at its first pages only.
@@ -82,7 +76,7 @@ pub(super) fn encrypt<F: Format>(
 }
 
 /// Reads `pages` pages one after the other.
-pub(super) fn sequence<F: Format>(machine: &mut Machine<F>, pages: u64) -> Result<()> {
+pub(super) fn sequence(machine: &mut Machine, pages: u64) -> Result<()> {
     for page in 0..pages {
         machine.access(page, AccessKind::Read)?;
     }
@@ -90,12 +84,7 @@ pub(super) fn sequence<F: Format>(machine: &mut Machine<F>, pages: u64) -> Resul
 }
 
 /// Reads `count` random pages of the first `pages`.
-pub(super) fn random<F: Format>(
-    machine: &mut Machine<F>,
-    seed: u64,
-    pages: u64,
-    count: u64,
-) -> Result<()> {
+pub(super) fn random(machine: &mut Machine, seed: u64, pages: u64, count: u64) -> Result<()> {
     let mut rng = fastrand::Rng::with_seed(seed);
     for _ in 0..count {
         machine.access(rng.u64(..pages), AccessKind::Read)?;

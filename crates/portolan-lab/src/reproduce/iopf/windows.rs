@@ -5,14 +5,12 @@ use std::num::NonZeroU32;
 use anyhow::Result;
 use portolan::demand::Window;
 use portolan::demand::premap::Adaptive;
-use portolan::table::Format;
 use portolan_model::profile::Profile;
 
 use super::super::rows::Check;
-use super::machine::{Counted, Machine};
+use super::machine::{Counted, Machine, Whose};
 use super::pattern::{self, Queues};
 use super::rows::WindowRow;
-use super::second_stage;
 
 const FIXED: [u32; 3] = [1, 64, 512];
 /// A GiB.
@@ -54,10 +52,9 @@ struct Task<'p> {
 }
 
 impl Task<'_> {
-    fn run<F: Format>(&self, format: F) -> Result<Counted> {
-        let layout = self.profile.format();
+    fn run(&self) -> Result<Counted> {
         let (window, memory) = (self.window, pattern::MEMORY.max(PAGES << 12));
-        let mut machine = Machine::new(self.profile, format, layout, window, None, memory)?;
+        let mut machine = Machine::new(self.profile, Whose::Guest, window, memory)?;
         match self.workload {
             Workload::Encrypt { bytes, times } => {
                 pattern::encrypt(&mut machine, bytes, times, Queues::Inside)?;
@@ -65,7 +62,7 @@ impl Task<'_> {
             Workload::Sequence => pattern::sequence(&mut machine, PAGES)?,
             Workload::Random => pattern::random(&mut machine, SEED, PAGES, RANDOM)?,
         }
-        Ok(machine.counted())
+        machine.counted()
     }
 }
 
@@ -85,7 +82,7 @@ pub(super) fn compare(profile: &Profile) -> Result<Vec<WindowRow>> {
                 workload,
                 window,
             };
-            let counted = task.run(second_stage(profile)?)?;
+            let counted = task.run()?;
             rows.push(WindowRow {
                 workload: name,
                 window: label.clone(),
