@@ -27,6 +27,10 @@ const STALLS: &[&str] = &[
     "floods-of-stalls",
 ];
 
+/// Where a device names its address spaces.
+const SHARED: &[&str] = &["tables-shared-by-requests"];
+const SHARED_STALLS: &[&str] = &["tables-shared-by-stalls"];
+
 fn must_pass<M: Machine>(names: &[&str], make: impl Fn() -> Result<M, Outcome>) {
     let mut wrong = Vec::new();
     for name in names {
@@ -48,12 +52,22 @@ fn must_pass<M: Machine>(names: &[&str], make: impl Fn() -> Result<M, Outcome>) 
 #[test]
 fn smmuv3_first_stage() {
     let make = || smmuv3::first_on_model(smmuv3::Kind::Plain, &Bare);
-    must_pass(&[REQUESTS, END, STALLS].concat(), make);
+    must_pass(
+        &[REQUESTS, END, STALLS, SHARED, SHARED_STALLS].concat(),
+        make,
+    );
 }
 
 #[test]
 fn smmuv3_second_stage() {
     let make = || smmuv3::second_on_model(smmuv3::Kind::Plain, &Bare);
+    must_pass(&[REQUESTS, END, STALLS].concat(), make);
+}
+
+/// With a guest's first stage on top.
+#[test]
+fn smmuv3_nested() {
+    let make = || smmuv3::nested_on_model(&Bare);
     must_pass(&[REQUESTS, END, STALLS].concat(), make);
 }
 
@@ -66,5 +80,5 @@ fn vtd_scalable() {
 
 #[test]
 fn vtd_first_stage() {
-    must_pass(REQUESTS, || vtd::first_on_model(&Bare));
+    must_pass(&[REQUESTS, SHARED].concat(), || vtd::first_on_model(&Bare));
 }

@@ -191,7 +191,17 @@ where
             domain.map(Arc::new)
         },
         pasids: None,
-        faulting: None,
+        faulting: Some(Faulting {
+            ways: &[Way::Requests, Way::Stalls],
+            enable: |unit, stream, way| match way {
+                Way::Requests => unit.smmu.enable_ats(stream),
+                Way::Stalls => unit.smmu.enable_stalls(stream),
+            },
+            disable: Some(|unit, stream| unit.smmu.disable_ats(stream)),
+            gone: |unit, stream| unit.smmu.device_gone(stream),
+            next: |unit| asked(&unit.smmu),
+            respond: |unit, to, response| unit.smmu.respond(to, response),
+        }),
         interrupts: None,
         queue_entries: rig.queue_entries,
         fault_room: rig.fault_room,

@@ -15,6 +15,7 @@ mod interrupts;
 mod moves;
 mod rig;
 mod scene;
+mod shared;
 mod stale;
 
 pub use asking::{Asked, Asker, Faulting, Leave, MARK, Way, Wrote};
@@ -224,7 +225,7 @@ const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 44] = [
+    let all: [(&'static str, Run<M>); 46] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -282,6 +283,8 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         ("floods-of-stalls", faults::floods_of_stalls),
         ("misbehaving-requests", faults::misbehaving_requests),
         ("response-after-reset", faults::response_after_reset),
+        ("tables-shared-by-requests", shared::by_requests),
+        ("tables-shared-by-stalls", shared::by_stalls),
         (RANDOM, endurance::random_operations),
         (RANDOM_DISK, disk::random_transfers),
     ];

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portolan::addr::{CpuId, Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{CpuId, Iova, IovaRange, PageSize, Pasid, PhysAddr};
 use portolan::inval::Gather;
 use portolan::iommu::{Domain, IommuError};
 use portolan::iopf::{
@@ -43,13 +43,26 @@ impl<U> Responder for Carrier<'_, U> {
 }
 
 /// Maps what is asked for, from a stock of pages; with none left it refuses.
-struct OnDemand<D> {
+pub(super) struct OnDemand<D> {
     domain: Arc<D>,
     stock: Mutex<Vec<PhysAddr>>,
 }
 
 impl<D: Domain> OnDemand<D> {
-    fn bring(&self, page: Iova) -> Option<()> {
+    /// Into `domain`, the last page first.
+    pub(super) fn new(domain: Arc<D>, stock: Vec<PhysAddr>) -> Self {
+        let stock = Mutex::new(stock);
+        Self { domain, stock }
+    }
+
+    /// Puts a page into the stock, to be the next one.
+    pub(super) fn give_back(&self, page: PhysAddr) {
+        let mut stock = self.stock.lock().unwrap_or_else(PoisonError::into_inner);
+        stock.push(page);
+    }
+
+    /// Maps a page, if it is not mapped.
+    pub(super) fn bring(&self, page: Iova) -> Option<()> {
         if self.domain.translate(page).is_some() {
             return Some(());
         }
@@ -75,6 +88,22 @@ impl<D: Domain + Send + Sync> Handler for OnDemand<D> {
     }
 }
 
+/// The first device on a domain; what it asks for without a PASID goes to another one, if it names one.
+fn attached<M: Machine>(machine: &M, pasid: Option<Pasid>) -> Result<Attached<M>, Outcome> {
+    let Some(pasid) = pasid else {
+        return Attached::new(machine);
+    };
+    let none = || Outcome::Skip("requests with a PASID are not here".to_owned());
+    let pasids = machine.pasids().ok_or_else(none)?;
+    let (unit, device) = (machine.unit(), machine.devices()[0]);
+    must("making room for PASIDs", (pasids.enable)(unit, device))?;
+    Attached::new(machine)?;
+    let domain: Result<_, IommuError> = machine.domain();
+    let domain = must("making a domain", domain)?;
+    must("attaching", (pasids.attach)(unit, device, pasid, &domain))?;
+    Ok(Attached { domain, device })
+}
+
 /// A machine with one device that asks, and a handler that brings in.
 pub(super) struct Scene<'m, M: Machine> {
     machine: &'m M,
@@ -82,6 +111,8 @@ pub(super) struct Scene<'m, M: Machine> {
     pub(super) asker: &'m dyn Asker,
     pub(super) on: Attached<M>,
     way: Way,
+    /// The device's address space, if it names one.
+    pasid: Option<Pasid>,
     pub(super) time: Still,
     pub(super) desk: Dispatcher<Cpus, Carrier<'m, M::Iommu>>,
 }
@@ -93,6 +124,11 @@ const FLOW: Flow = Flow {
 
 impl<'m, M: Machine> Scene<'m, M> {
     pub(super) fn new(machine: &'m M, way: Way) -> Result<Self, Outcome> {
+        Self::of(machine, way, None)
+    }
+
+    /// The same with a device that names `pasid`.
+    pub(super) fn of(machine: &'m M, way: Way, pasid: Option<Pasid>) -> Result<Self, Outcome> {
         let none = || Outcome::Skip("no device asks here".to_owned());
         let faulting = machine.faulting().ok_or_else(none)?;
         let asker = machine.asker().ok_or_else(none)?;
@@ -118,7 +154,8 @@ impl<'m, M: Machine> Scene<'m, M> {
         let cpus = SpinCpus::new(1, time.clone(), cpu);
         let desk = must("room for groups", Dispatcher::new(cpus, carrier, bounds))?;
         let scene = Self {
-            on: Attached::new(machine)?,
+            on: attached(machine, pasid)?,
+            pasid,
             machine,
             faulting,
             asker,
@@ -131,22 +168,21 @@ impl<'m, M: Machine> Scene<'m, M> {
     }
 
     /// A handler with so many pages.
-    pub(super) fn register(&self, pages: u64) -> Verdict {
+    pub(super) fn register(&self, pages: u64) -> Result<Arc<OnDemand<M::Domain>>, Outcome> {
         let stock = (0..pages).map(|_| self.machine.memory(PAGE)).collect();
-        let handler = Arc::new(OnDemand {
-            domain: self.on.domain.clone(),
-            stock: Mutex::new(stock),
-        });
+        let handler = Arc::new(OnDemand::new(self.on.domain.clone(), stock));
         let reach = IovaRange::from_len(M::BASE, 1 << 24).ok_or_else(|| fail("no range"))?;
-        let done = self.desk.register(self.on.device, None, reach, handler);
-        must("registering", done)
+        let (device, pasid) = (self.on.device, self.pasid);
+        let done = (self.desk).register(device, pasid, reach, handler.clone());
+        must("registering", done)?;
+        Ok(handler)
     }
 
     pub(super) fn raw(&self, group: u16, place: Place, page: u64) -> RawPageRequest {
         let group = GroupId::new(group);
         RawPageRequest {
             stream: self.on.device,
-            pasid: None,
+            pasid: self.pasid,
             iova: Iova::new(M::BASE.get() + page * PAGE),
             wants: Permissions::READ | Permissions::WRITE,
             kind: RequestKind::Pri { group, place },
@@ -156,7 +192,7 @@ impl<'m, M: Machine> Scene<'m, M> {
     /// Reaches for a page; what is missing is asked for, as `group`.
     pub(super) fn reach(&self, page: u64, group: u16) -> Wrote {
         let iova = Iova::new(M::BASE.get() + page * PAGE);
-        let wrote = self.asker.write(self.way, self.on.device, None, iova);
+        let wrote = self.asker.write(self.way, self.on.device, self.pasid, iova);
         if wrote == Wrote::Missing {
             self.asker.ask(self.raw(group, Place::Last, page));
         }
