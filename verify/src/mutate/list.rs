@@ -69,6 +69,8 @@ pub const MUTANTS: &[Mutant] = &[
         &[
             "unmapped-access-faults",
             "stale-until-sync",
+            "tables-shared-by-requests",
+            "tables-shared-by-stalls",
             "random-operations",
         ],
     ),
@@ -148,7 +150,7 @@ pub const MUTANTS: &[Mutant] = &[
         Ground::Smmuv3(Smmu),
         "ATC_INV",
         commands(smmuv3::without_devices),
-        &["requests-are-brought-in"],
+        &["requests-are-brought-in", "tables-shared-by-requests"],
     ),
     mutant(
         Ground::Smmuv3(Smmu),
