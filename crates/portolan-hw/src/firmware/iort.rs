@@ -8,13 +8,15 @@
 
 mod mapping;
 mod node;
+mod path;
 mod reserved;
 
-pub use mapping::{IdCount, Mapping, Mappings, Resolved, Single};
+pub use mapping::{IdCount, Mapping, Mappings, Single};
 pub use node::{
     Body, CounterGroup, Interrupts, ItsGroup, ItsIds, MemoryRange, MemoryRanges, NamedComponent,
     Node, ReservedMemory, RootComplex, Smmu, SmmuV3,
 };
+pub use path::Resolved;
 pub use reserved::ReservedRegions;
 
 use super::TableError;

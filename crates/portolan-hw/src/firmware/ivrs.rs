@@ -18,7 +18,7 @@ pub use entry::{
     SystemManagement, Uid,
 };
 pub use memory::{Memory, MemoryKind, ReservedRegions};
-pub use unit::{Device, Ivhd, Level, UnitFlags};
+pub use unit::{Device, Ivhd, UnitFlags};
 
 use super::TableError;
 use super::bytes::Bytes;
@@ -37,6 +37,17 @@ const HEAD: usize = 4;
 /// Most blocks that a walk gives. Units are compared with each other, so their number is bounded;
 /// real tables have about twenty blocks.
 const MOST_BLOCKS: u32 = 1024;
+
+/// How much a block says, by its type. Higher levels replace lower ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Type 10h.
+    Basic,
+    /// Type 11h: the contents of the feature registers too.
+    Features,
+    /// Type 40h: devices of the ACPI name space too.
+    Named,
+}
 
 bitflags::bitflags! {
     /// What the table says of the whole machine (IVinfo).

@@ -11,8 +11,8 @@ use super::counts::WriteKind;
 use super::machine::Bank;
 use super::spec::bank::{self, fsr};
 use super::spec::global::{self, gfsr};
+use super::stalling::Held;
 use super::unit::SmmuV2;
-use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
@@ -26,44 +26,6 @@ pub enum OnFault {
     Terminate,
     /// They wait for an answer: see [`SmmuV2::next_stall`].
     Stall,
-}
-
-/// Whether somebody holds a bank's stalled access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Held {
-    No,
-    Yes,
-}
-
-/// Banks whose accesses stall.
-#[derive(Debug)]
-pub(super) struct Stalling {
-    banks: Vec<(Bank, u64, Held)>,
-    /// Tells one use of a bank from the next.
-    serial: u64,
-}
-
-impl Stalling {
-    /// Room for `banks` banks, which never grows: handlers of interrupts wait for its lock.
-    pub fn new(banks: usize) -> Self {
-        Self {
-            banks: Vec::with_capacity(banks),
-            serial: 0,
-        }
-    }
-
-    pub fn add(&mut self, bank: Bank) {
-        self.serial += 1;
-        self.banks.push((bank, self.serial, Held::No));
-    }
-
-    pub fn remove(&mut self, bank: Bank) {
-        self.banks.retain(|(other, ..)| *other != bank);
-    }
-
-    fn has(&self, bank: Bank) -> bool {
-        self.banks.iter().any(|(other, ..)| *other == bank)
-    }
 }
 
 /// A record, and whether there were more.

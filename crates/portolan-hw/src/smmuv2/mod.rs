@@ -27,6 +27,7 @@ mod implementation;
 mod machine;
 mod shared;
 pub mod spec;
+mod stalling;
 mod streams;
 mod sync;
 mod take_over;

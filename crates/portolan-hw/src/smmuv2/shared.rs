@@ -6,10 +6,10 @@
 //! global one.
 
 use super::counts::WriteKind;
-use super::faults::Stalling;
 use super::implementation::Implementation;
 use super::machine::{Bank, Banks, Machine};
 use super::spec::{bank, global};
+use super::stalling::Stalling;
 use super::sync::Gate;
 use crate::ids::Ids;
 use alloc::vec::Vec;

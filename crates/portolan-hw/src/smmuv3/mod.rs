@@ -27,6 +27,7 @@ mod errata;
 mod faults;
 mod features;
 mod machine;
+mod moves;
 mod page_requests;
 mod queue;
 mod records;

@@ -1,32 +1,20 @@
-//! Streams: where each is, and how it moves.
+//! Streams: where each is.
 //!
-//! IHI 0070, sections 3.21 (configuration and invalidation order), 3.9 (ATS) and 4.3 (CMD_CFGI). A
-//! stream is moved by one caller at a time. If the unit or a device does not complete a move, the
-//! stream's entry is made invalid in memory and everything that may still be used of it is kept
-//! until the unit and the device have forgotten it, or until the device is known to be gone.
+//! IHI 0070, sections 3.3 (stream table) and 3.9 (ATS).
 
-use super::command;
 use super::context::Tag;
-use super::context_table::{CONTEXT, ContextTable};
-use super::features::StallModel;
+use super::context_table::ContextTable;
 use super::machine::Machine;
-use super::shared::Atc;
-use super::spec::command::Words;
-use super::spec::{cd, ste};
-use super::stream_table::STREAM;
-use super::unit::Smmu;
+use super::spec::cd;
 use crate::chassis::arm::Has;
 use crate::chassis::book;
-use crate::chassis::entry::{At, Kind, Words as Entry};
 use crate::chassis::turn::Turn;
 use crate::chassis::{Sorted, with_room};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use arrayvec::ArrayVec;
 use core::ops::Bound;
 use core::sync::atomic::AtomicU64;
 use portolan::addr::{Pasid, StreamId};
-use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 
 /// What a stream, or one of its substreams, is attached to.
@@ -57,7 +45,7 @@ pub(super) struct Stream {
     /// Whether faulting accesses wait.
     pub stalls: Has,
     /// Descriptors that the unit may still look at.
-    stale_contexts: Vec<ContextTable>,
+    pub(super) stale_contexts: Vec<ContextTable>,
 }
 
 impl Stream {
@@ -71,7 +59,7 @@ impl Stream {
         self.attachments.attachment(None).map(|main| main.to)
     }
 
-    fn has_substreams(&self) -> bool {
+    pub(super) fn has_substreams(&self) -> bool {
         let all = (Bound::Excluded(None), Bound::Unbounded);
         self.attachments.attached(all).next().is_some()
     }
@@ -107,7 +95,7 @@ impl<C: Cpus> Default for Streams<C> {
 
 impl<C: Cpus> Streams<C> {
     /// The stream `id`. Memory is needed only for one that was never named.
-    fn of(&self, id: StreamId) -> Arc<Turn<C, Stream>> {
+    pub(super) fn of(&self, id: StreamId) -> Arc<Turn<C, Stream>> {
         let named = self.0.lock().get(id).cloned();
         named.unwrap_or_else(|| {
             let new = Arc::new(Turn::new(Stream::default()));
@@ -132,316 +120,4 @@ impl<C: Cpus> Streams<C> {
             }
         }
     }
-}
-
-/// Where a stream is to go.
-pub(super) struct Target {
-    /// Its entry, but for the descriptors.
-    pub entry: ste::Ste,
-    /// Its descriptor, for a first stage of ours.
-    pub descriptor: Option<cd::Cd>,
-    pub attachment: Option<Attachment>,
-}
-
-/// Forgetting a stream: its entry and, if it had any, its descriptors.
-type Forget = ArrayVec<Words, 2>;
-
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
-    /// Works on a stream that nobody else works on meanwhile.
-    pub(super) fn with_stream<T>(
-        &self,
-        id: StreamId,
-        work: impl FnOnce(&mut Stream, At) -> Result<T, AttachError>,
-    ) -> Result<T, AttachError> {
-        self.shared.queue.running()?;
-        let machine = &*self.shared.machine;
-        let place = self.table.place(machine, id)?;
-        let turn = (&machine.clock, machine.limit);
-        self.streams
-            .of(id)
-            .with(turn, |stream| work(stream, place))?
-    }
-
-    /// Moves a stream.
-    pub(super) fn switch(&self, id: StreamId, target: Target) -> Result<(), AttachError> {
-        self.with_stream(id, |stream, place| {
-            let Target {
-                mut entry,
-                descriptor,
-                attachment,
-            } = target;
-            let second = ste::CONFIG.get(&entry) & 0b10 != 0;
-            if second && stream.has_substreams() {
-                return Err(AttachError::Mismatch);
-            }
-            self.prepare_contexts(stream, descriptor.is_some())?;
-            self.point(stream, &mut entry, descriptor.is_some());
-            if stream.ats == Has::Yes && ste::CONFIG.get(&entry) == ste::config::BYPASS {
-                // Such an entry refuses translation requests.
-                return Err(AttachError::Mismatch);
-            }
-            self.settle(id, stream)?;
-            self.enlist(id, stream, None, attachment.as_ref());
-            let moved = self.move_main(id, stream, place, &entry, descriptor.as_ref());
-            self.note(id, stream, place, (None, attachment), moved)
-        })
-    }
-
-    /// Writes an entry, and has the device forget what it got through the one before.
-    ///
-    /// A device that gets no translations from now on is asked before the entry says so, as it is
-    /// when ATS is disabled (3.9.2), and once more after that, since it may have asked for others.
-    fn move_main(
-        &self,
-        id: StreamId,
-        stream: &mut Stream,
-        place: At,
-        entry: &ste::Ste,
-        descriptor: Option<&cd::Cd>,
-    ) -> Result<(), IommuError> {
-        let forget = || {
-            self.shared
-                .run([command::invalidate_device(id, None, None)])
-        };
-        let ask = stream.ats == Has::Yes && stream.filled == Has::Yes;
-        let ends = ste::EATS.get(entry) == 0;
-        let before = if ask && ends { forget() } else { Ok(()) };
-        self.write_main(id, stream, place, entry, descriptor)?;
-        before?;
-        if ask {
-            forget()?;
-        }
-        stream.filled = if ends { Has::No } else { Has::Yes };
-        Ok(())
-    }
-
-    /// Allocates descriptors if they are needed.
-    pub(super) fn prepare_contexts(
-        &self,
-        stream: &mut Stream,
-        needed: bool,
-    ) -> Result<(), IommuError> {
-        if needed && stream.contexts.is_none() {
-            let features = &self.shared.features;
-            let table = ContextTable::new(
-                &self.shared.machine,
-                stream.pasid_lg2,
-                features.two_level_cd,
-            )?;
-            stream.contexts = Some(table);
-        }
-        if let Some(contexts) = stream.contexts.as_mut().filter(|c| c.lg2() != 0) {
-            // The second-level table, if there is one.
-            contexts.place(&self.shared.machine, 0)?;
-        }
-        Ok(())
-    }
-
-    /// Completes an entry for a stream with descriptors of ours, as far as it uses them.
-    pub(super) fn point(&self, stream: &Stream, entry: &mut ste::Ste, own: bool) {
-        use ste::{config, s1dss};
-        if stream.ats == Has::Yes && ste::CONFIG.get(entry) & 0b11 != 0 {
-            ste::EATS.set(entry, ste::eats::FULL);
-        }
-        if stream.stalls == Has::Yes
-            && ste::CONFIG.get(entry) & ste::config::STAGE2 == ste::config::STAGE2
-        {
-            ste::S2S.set(entry, 1);
-        }
-        let Some(contexts) = stream.contexts.as_ref() else {
-            return;
-        };
-        // With ATS a stream is passed through by an entry with substreams, which answers translation
-        // requests with the addresses themselves (13.6.4).
-        let identity = stream.ats == Has::Yes
-            && ste::CONFIG.get(entry) == config::BYPASS
-            && contexts.lg2() != 0;
-        if !own && !stream.has_substreams() && !identity {
-            return;
-        }
-        let without = match (own, ste::CONFIG.get(entry)) {
-            (true, _) => s1dss::SSID0,
-            (false, config::BYPASS) => s1dss::BYPASS,
-            (false, _) => s1dss::TERMINATE,
-        };
-        first_stage_entry(entry, self.shared.features.coherent);
-        let may_stall = self.shared.features.stalls == StallModel::Either;
-        if may_stall && stream.stalls == Has::No {
-            ste::S1STALLD.set(entry, 1);
-        }
-        if stream.ats == Has::Yes {
-            ste::EATS.set(entry, ste::eats::FULL);
-        }
-        contexts.describe(entry);
-        if contexts.lg2() != 0 {
-            ste::S1DSS.set(entry, without);
-        }
-    }
-
-    /// Writes the descriptor of accesses without a substream, and the entry.
-    fn write_main(
-        &self,
-        id: StreamId,
-        stream: &mut Stream,
-        place: At,
-        entry: &ste::Ste,
-        descriptor: Option<&cd::Cd>,
-    ) -> Result<(), IommuError> {
-        let machine = &*self.shared.machine;
-        let mut entry = *entry;
-        let descriptor = descriptor.map(|descriptor| stream.stalling(descriptor));
-        let descriptor = descriptor.as_ref();
-        match (stream.contexts.as_mut(), descriptor) {
-            (Some(contexts), Some(descriptor)) if contexts.lg2() == 0 => {
-                contexts.flip(machine, descriptor);
-                contexts.describe(&mut entry);
-            }
-            (Some(contexts), descriptor) if contexts.lg2() != 0 => {
-                let at = contexts.place(machine, 0)?;
-                let none = [0; cd::WORDS];
-                self.write_context(id, 0, at, descriptor.unwrap_or(&none))?;
-            }
-            _ => {}
-        }
-        let old = machine.read_entry(place);
-        let mut forget = Forget::new();
-        forget.push(command::config_stream(id));
-        let first = ste::V.get(&old) != 0 && ste::CONFIG.get(&old) & 0b101 == ste::config::STAGE1;
-        if first {
-            forget.push(command::config_contexts(id));
-        }
-        self.change(place, &STREAM, &entry, &forget)
-    }
-
-    /// Has the unit take a stream's accesses for invalid, whatever it knew of it.
-    pub(super) fn cut(&self, id: StreamId, place: At) -> Result<(), IommuError> {
-        let blocked = self.config.blocking.entry()[0];
-        self.shared.machine.decide(place, blocked);
-        self.shared
-            .run([command::config_stream(id), command::config_contexts(id)])
-    }
-
-    pub(super) fn write_context(
-        &self,
-        id: StreamId,
-        pasid: u32,
-        place: At,
-        descriptor: &cd::Cd,
-    ) -> Result<(), IommuError> {
-        let forget = [command::config_context(id, Pasid::new(pasid))];
-        self.change(place, &CONTEXT, descriptor, &forget)
-    }
-
-    /// Changes an entry or a descriptor, with `forget` wherever the unit has to forget it.
-    pub(super) fn change(
-        &self,
-        place: At,
-        kind: &Kind,
-        new: &Entry,
-        forget: &[Words],
-    ) -> Result<(), IommuError> {
-        let (machine, queue) = (&self.shared.machine, &self.shared.queue);
-        place.change(machine.tables(), kind, new, |_| {
-            queue.run(forget.iter().copied())
-        })
-    }
-
-    /// Before a stream reaches a domain: whom the domain has to tell from now on.
-    pub(super) fn enlist(
-        &self,
-        id: StreamId,
-        stream: &Stream,
-        pasid: Option<Pasid>,
-        new: Option<&Attachment>,
-    ) {
-        let Some(To { tag, nested }) = new.map(|new| new.to) else {
-            return;
-        };
-        if stream.ats == Has::Yes {
-            self.shared.atcs.add(tag, Atc { stream: id, pasid });
-        }
-        if nested {
-            self.shared.nested.add(tag, id);
-        }
-    }
-
-    /// Once nothing of the stream reaches `old`, which is let go.
-    pub(super) fn discharge(&self, id: StreamId, (pasid, old): (Option<Pasid>, Attachment)) {
-        let To { tag, nested } = old.to;
-        self.shared.atcs.remove(tag, Atc { stream: id, pasid });
-        if nested {
-            self.shared.nested.remove(tag, id);
-        }
-    }
-
-    /// Before a move: has the unit and the device forget what failed moves have left, and lets it
-    /// go. In memory the stream is blocked; what memory says is no measure of what the unit has.
-    pub(super) fn settle(&self, id: StreamId, stream: &mut Stream) -> Result<(), IommuError> {
-        let ats = stream.ats;
-        let settled = stream.attachments.settle_all(|| {
-            let forget = [command::config_stream(id), command::config_contexts(id)];
-            self.shared.run(forget)?;
-            if ats == Has::Yes {
-                let forget = command::invalidate_device(id, None, None);
-                self.shared.run([forget])?;
-            }
-            Ok(())
-        })?;
-        for left in settled {
-            self.discharge(id, left);
-        }
-        for contexts in core::mem::take(&mut stream.stale_contexts) {
-            contexts.release(&self.shared.machine);
-        }
-        Ok(())
-    }
-
-    /// After a move: the old domain is let go. If anything failed, the stream is blocked in memory
-    /// and nothing is let go.
-    pub(super) fn note(
-        &self,
-        id: StreamId,
-        stream: &mut Stream,
-        place: At,
-        (pasid, new): (Option<Pasid>, Option<Attachment>),
-        moved: Result<(), IommuError>,
-    ) -> Result<(), AttachError> {
-        let noted = stream.attachments.note(pasid, new, moved);
-        if noted.is_err() {
-            let machine = &self.shared.machine;
-            machine.decide(place, 0);
-            stream.attachments.unsettle(None..=None);
-            // The places of a single descriptor can no longer take turns.
-            let single = stream.contexts.take_if(|contexts| contexts.lg2() == 0);
-            stream.stale_contexts.extend(single);
-            // The first descriptor of several is substream 0's as well once the entry is valid.
-            for index in [0, pasid.map_or(0, Pasid::get)] {
-                let contexts = stream.contexts.as_mut();
-                if let Some(Ok(at)) = contexts.map(|contexts| contexts.place(machine, index)) {
-                    machine.decide(at, 0);
-                }
-            }
-        }
-        if let Some(old) = noted? {
-            self.discharge(id, (pasid, old));
-        }
-        Ok(())
-    }
-}
-
-/// What every entry with a first stage has.
-pub(super) fn first_stage_entry(entry: &mut ste::Ste, coherent: Has) {
-    let (cacheable, shareable) = super::domain::walk_attributes(coherent);
-    ste::V.set(entry, 1);
-    let second = ste::CONFIG.get(entry) & 0b10;
-    let second = if ste::CONFIG.get(entry) & ste::config::BYPASS == 0 {
-        0
-    } else {
-        second
-    };
-    ste::CONFIG.set(entry, ste::config::STAGE1 | second);
-    ste::S1CIR.set(entry, cacheable);
-    ste::S1COR.set(entry, cacheable);
-    ste::S1CSH.set(entry, shareable);
-    ste::SHCFG.set(entry, ste::SHARE_INCOMING);
 }

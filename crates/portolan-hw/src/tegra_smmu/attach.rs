@@ -16,22 +16,10 @@ use super::counts::WriteKind;
 use super::shared::{BLOCKED, Shared};
 use super::spec::reg::{self, asid};
 use super::spec::swgroup::{Enables, Swgroup};
-use super::unit::{TegraDomain, TegraSmmu};
+use super::unit::{EnableBits, TegraDomain, TegraSmmu, To};
 use crate::chassis::book::{self, Streams};
 
-/// Where a stream is that is not blocked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum To {
-    /// Memory, untranslated.
-    Passed,
-    /// An address space.
-    Space(u32),
-}
-
 type Attachment = book::Attachment<To>;
-
-/// The registers of enable bits, as they were last written.
-pub(super) type EnableBits = [u32; reg::ENABLES.len()];
 
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> TegraSmmu<R, M, C> {
     /// Blocks all streams that are not.

@@ -12,7 +12,6 @@ use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{Format, Tegra};
 
-use super::attach::{EnableBits, To};
 use super::chip::Chip;
 use super::counts::{Counters, Counts, WriteKind};
 use super::shared::{BLOCKED, Power, Shared, TegraQueue};
@@ -21,6 +20,18 @@ use super::tables::{TegraTables, reachable};
 use crate::chassis::book::{Book, Streams};
 use crate::chassis::{Present, wait_for};
 use crate::firmware::reservations::Reservations;
+
+/// Where a stream is that is not blocked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum To {
+    /// Memory, untranslated.
+    Passed,
+    /// An address space.
+    Space(u32),
+}
+
+/// The registers of enable bits, as they were last written.
+pub(super) type EnableBits = [u32; reg::ENABLES.len()];
 
 /// One address space of a unit.
 pub type TegraDomain<R, M, C> = PagedDomain<Tegra, TegraTables<M, C>, TegraQueue<R, M, C>>;

@@ -20,12 +20,20 @@ use portolan::table::{
 
 use super::device::Device;
 use super::records::{Known, Mapping, NoRoom, Records, Stock, Wanted};
-use super::settle::Which;
 use super::spec;
 use super::transport::Transport;
 
 /// Records that are looked at under one lock.
 const LOOKS: usize = 64;
+
+/// What is to be told to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All that is owed.
+    All,
+    /// Only what is to be mapped: the device does not know the domain yet.
+    Maps,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Inner {

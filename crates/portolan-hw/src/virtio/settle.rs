@@ -17,7 +17,7 @@ use portolan::platform::{Cpus, Nanos, poll};
 use super::answer::NO_SUCH;
 use super::claim::{Act, Claim, Room, add};
 use super::device::BATCH;
-use super::domain::{Inner, VirtioDomain};
+use super::domain::{Inner, VirtioDomain, Which};
 use super::records::{Known, Mapping, Wanted};
 use super::spec::Request;
 use super::transport::Transport;
@@ -27,15 +27,6 @@ const LOOKS: usize = 64;
 /// How often a range is gone through because the domain came to life anew, or an answer made no
 /// sense.
 const ATTEMPTS: u32 = 4;
-
-/// What is to be told to the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
-    /// All that is owed.
-    All,
-    /// Only what is to be mapped: the device does not know the domain yet.
-    Maps,
-}
 
 /// Whether the device has returned the requests of a domain that were given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

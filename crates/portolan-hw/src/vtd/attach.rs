@@ -16,28 +16,11 @@ use super::features::Has;
 use super::request::{Contexts, DeviceTlb, Ending, Extent, Iotlb, Request};
 use super::spec::ADDRESS;
 use super::spec::entry::{P, scalable};
-use super::structures::{ABSENT, Forget, Mode, Structures, change};
+use super::streams::{Attachment, Key, Streams, To};
+use super::structures::{ABSENT, Forget, Mode, change};
 use super::unit::{Device, History, PASS, Vtd};
-use crate::chassis::book::{self, Hold, Left};
+use crate::chassis::book::{Hold, Left};
 use crate::chassis::entry::At;
-
-/// What an entry says of an attachment.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct To {
-    /// Domain identifier.
-    pub(super) id: u16,
-    /// What tags its translations; nothing when it passes through.
-    pub(super) context: Option<InvalTag>,
-    pub(super) remote: Option<Remote>,
-}
-
-/// A stream and a PASID.
-pub(super) type Key = (u16, u32);
-
-pub(super) type Attachment = book::Attachment<To>;
-
-/// Who has them moves streams.
-pub(super) type Streams = book::Streams<Key, To, Structures>;
 
 /// Where a stream is to go.
 #[derive(Clone, Debug)]

@@ -2,13 +2,21 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
+use portolan::addr::{Iova, IovaRange, PageSize};
 use portolan::inval::Quirks;
+use portolan::iommu::{ReservedKind, ReservedRegion};
 use portolan::platform::Nanos;
 
 use super::quirks::Quirks as ChipQuirks;
 use super::structures::Mode;
 use crate::firmware::reservations::Reservations;
 use crate::interrupt::Remapping;
+
+/// Writes of devices to these addresses become interrupt messages, whatever the tables say (3.13).
+pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
+    range: IovaRange::page(Iova::new(0xfee0_0000), PageSize::of_lg2(20)),
+    kind: ReservedKind::Interrupts,
+};
 
 /// How a unit is to be driven.
 ///

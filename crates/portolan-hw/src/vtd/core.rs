@@ -19,8 +19,7 @@ use super::counts::CommandKind as Kind;
 use super::direct::Direct;
 use super::features::Has;
 use super::refusal;
-use super::request::{DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request};
-use super::ring::{self, Counted};
+use super::request::{Counted, DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
 use super::spec::reg::{self, command, prs};
 use crate::chassis::{Ending as Next, Outcome, Present, Ring, Sorted, Ticket, wait_for, with_room};
 use crate::ids::Ids;
@@ -281,7 +280,7 @@ impl<'a, R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Sending<'a, R, M, C> {
     /// requests on their way are as well.
     pub(super) fn fence(&mut self, ending: Ending) -> Result<(), IommuError> {
         match &self.core.way {
-            Way::Ring(ring) => self.push(ring, (Kind::Wait, ring::fence(ring.spare(), ending))),
+            Way::Ring(ring) => self.push(ring, (Kind::Wait, fence(ring.spare(), ending))),
             Way::Direct(_) => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use portolan::addr::StreamId;
 use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 
-use super::attach::{Attachment, Key, Streams};
+use super::streams::{Attachment, Key, Streams};
 use super::structures::{ABSENT, Forget, Mode, change};
 use super::unit::Vtd;
 use crate::chassis::entry::At;

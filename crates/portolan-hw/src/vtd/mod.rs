@@ -12,6 +12,8 @@ mod fault;
 mod features;
 mod gone;
 mod interrupts;
+mod keep;
+mod page_queue;
 mod page_request;
 mod pay;
 mod quirks;
@@ -20,6 +22,7 @@ mod request;
 mod reserved;
 mod ring;
 pub mod spec;
+mod streams;
 mod structures;
 mod takeover;
 #[cfg(test)]
@@ -28,6 +31,7 @@ mod unit;
 mod words;
 
 pub use self::core::VtdQueue;
+pub(crate) use config::INTERRUPTS;
 pub use config::{Config, Invalidation, Takeover};
 pub use counts::{CommandKind, Counts};
 pub use domains::{FirstDomain, SecondDomain};
@@ -35,7 +39,6 @@ pub use features::{Features, Has};
 pub use page_request::PageEvent;
 pub use quirks::{INTEL, PciIdentity, Quirks};
 pub use request::{DeviceTlb, InterruptEntries};
-pub(crate) use reserved::INTERRUPTS;
 #[cfg(test)]
 pub(crate) use structures::ENTRY;
 pub use structures::Mode;

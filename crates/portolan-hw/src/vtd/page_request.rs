@@ -6,7 +6,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
+use portolan::addr::{Iova, PageSize, Pasid, StreamId};
 use portolan::iommu::IommuError;
 use portolan::iopf::{
     GroupId, Permissions, Place, RawPageRequest, ReplyName, ReplyTo, RequestKind, Responder,
@@ -14,8 +14,8 @@ use portolan::iopf::{
 };
 use portolan::platform::{Cpus, Mmio, TableMem, Word};
 
-use super::control::Control;
 use super::features::Has;
+use super::page_queue::place;
 use super::request::Request;
 use super::spec::record::{REQUEST_LG2, REQUEST_WORDS, request};
 use super::spec::reg::{self, prs, queue};
@@ -42,35 +42,6 @@ pub enum PageEvent {
     },
     /// Requests were lost; the unit answered them itself.
     Lost,
-}
-
-/// Where the queue is, and how large: 0 until there is one.
-#[derive(Debug, Default)]
-pub(super) struct PageQueue {
-    /// Address and exponent of pages, as the register has them; 0 for none.
-    address: AtomicU64,
-}
-
-impl PageQueue {
-    /// Gives the queue's memory back. Translation must be off.
-    pub(super) fn free<R: Mmio, C: Cpus>(
-        &self,
-        control: &Control<R, C>,
-        mem: &impl TableMem<AtomicU64>,
-    ) {
-        let address = self.address.swap(0, Ordering::AcqRel);
-        if address != 0 {
-            control.regs.write64(reg::PQA, 0);
-            let (base, size) = place(address);
-            mem.free(base, size);
-        }
-    }
-}
-
-/// Start and size of the queue that a register value describes.
-fn place(address: u64) -> (PhysAddr, PageSize) {
-    let size = PageSize::of_lg2(12 + queue::SIZE.of(address) as u32);
-    (PhysAddr::new(address).align_down(PageSize::SIZE_4K), size)
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {

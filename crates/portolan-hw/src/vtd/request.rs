@@ -3,6 +3,7 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 6.5.2 and
 //! 7.6.1.
 
+use portolan::addr::PhysAddr;
 use portolan::iopf::Response;
 
 use super::counts::CommandKind as Kind;
@@ -12,6 +13,9 @@ use super::spec::descriptor::{
     self as d, AM, DID, GRANULARITY, IH, PASID, TYPE, Words, context, device_tlb, iotlb, kind,
     pasid_cache, pasid_device_tlb, pasid_iotlb, response,
 };
+
+/// A descriptor and what it is counted as.
+pub(super) type Counted = (Kind, Words);
 
 /// Whether only leaves changed, so that walk caches may be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -328,6 +332,11 @@ fn interrupt_words(which: InterruptEntries, features: &Features) -> Words {
         }
         InterruptEntries::Some { .. } | InterruptEntries::All => [low, 0],
     }
+}
+
+/// A wait that nobody waits for.
+pub(super) fn fence(spare: Option<PhysAddr>, ending: Ending) -> Words {
+    wait_words(spare.map_or(0, PhysAddr::get), 0, ending)
 }
 
 /// A wait that writes `data` to `address` once everything before it is done.

@@ -5,9 +5,9 @@
 
 use core::sync::atomic::AtomicU64;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::addr::{Iova, IovaRange, PhysAddr, StreamId};
 use portolan::inval::Gather;
-use portolan::iommu::{AttachError, Domain, DomainError, IommuError, ReservedKind, ReservedRegion};
+use portolan::iommu::{AttachError, Domain, DomainError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::{Access, MapError};
 
@@ -18,12 +18,6 @@ use crate::firmware::reservations::Reservations;
 /// Leaves and gaps of one reserved range that are looked at before it is given up: those of
 /// a range that makes sense are far fewer.
 const MAX_PIECES: u32 = 1 << 16;
-
-/// Writes of devices to these addresses become interrupt messages, whatever the tables say (3.13).
-pub(crate) const INTERRUPTS: ReservedRegion = ReservedRegion {
-    range: IovaRange::page(Iova::new(0xfee0_0000), PageSize::of_lg2(20)),
-    kind: ReservedKind::Interrupts,
-};
 
 /// The graphics of a chipset or a processor: device 2 of the first bus.
 const GRAPHICS: StreamId = StreamId::new(0x10);

@@ -15,13 +15,10 @@ use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use super::core::Core;
 use super::counts::CommandKind as Kind;
 use super::refusal;
-use super::request::{Ending, wait_words};
+use super::request::{Counted, Ending, fence, wait_words};
 use super::spec::descriptor::Words;
 use super::spec::reg::{self, fsts, iqercd, queue};
 use crate::chassis::{Present, Ring, Shape, Stop, Unit};
-
-/// A descriptor and what it is counted as.
-pub(super) type Counted = (Kind, Words);
 
 /// Width of the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,11 +53,6 @@ pub(super) fn address<C: Cpus>(ring: &Ring<C>) -> u64 {
     let block = ring.commands();
     let wide = queue::WIDE.at((ring.shape().lg2_bytes == WIDE).into());
     block.at.get() | queue::SIZE.at((block.size.lg2() - 12).into()) | wide
-}
-
-/// A wait that nobody waits for.
-pub(super) fn fence(spare: Option<PhysAddr>, ending: Ending) -> Words {
-    wait_words(spare.map_or(0, PhysAddr::get), 0, ending)
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Unit for Core<R, M, C> {

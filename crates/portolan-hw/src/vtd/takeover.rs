@@ -5,23 +5,17 @@
 //! off lets DMA under way through with its addresses as they are, so it stays on: the unit changes
 //! from the old root to the new one.
 
-use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::PhysAddr;
 use portolan::iommu::{Awaited, IommuError};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Cpus, Mmio};
 
-use super::attach::{Attachment, Streams, To};
 use super::config::{Config, Takeover};
 use super::control::{Control, Switch};
 use super::quirks::Quirks;
-use super::spec::ADDRESS;
-use super::spec::entry::{self, P, context, pasid as pasid_entry, scalable};
 use super::spec::reg::{self, command, fsts, queue, root_mode};
-use super::structures::{ABSENT, Forget, Mode, change};
-use super::unit::{PASS, Vtd};
-use crate::chassis::entry::Words;
+use super::structures::Mode;
 use crate::chassis::{Present, wait_for};
 
 /// What a unit was found doing.
@@ -116,141 +110,4 @@ pub(super) fn quiet<R: Mmio, C: Cpus>(
     let empty = || Ok((at(reg::IQH)? == at(reg::IQT)?).then_some(()));
     wait_for(&control.clock, control.limit, Awaited::Completion, empty)?;
     control.switch(command::QIE, Switch::Off)
-}
-
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
-    /// As [`Vtd::enable`], but the streams in `keep` go on through the tables that the system
-    /// before left in memory, until they are moved: their context entries are copied, and what
-    /// these point at stays in use. For a kernel that starts after a crash, and has to write its
-    /// memory to a disk that is still at work. Returns the streams that were kept: all others are
-    /// blocked, also those whose old entry is not present, is no entry, or has a domain identifier
-    /// that is needed otherwise.
-    ///
-    /// `read` returns eight aligned bytes of memory, which is not this library's, or `None` if
-    /// there is none. What the old tables take up, and all that they map, has to be left alone as
-    /// long as a stream is kept. Requests with PASID are not kept, nor are page requests.
-    ///
-    /// # Errors
-    /// As [`Vtd::enable`].
-    pub fn take_over(
-        regs: R,
-        mem: M,
-        clock: C,
-        config: Config,
-        keep: &[StreamId],
-        read: impl Fn(PhysAddr) -> Option<u64>,
-    ) -> Result<(Self, Vec<StreamId>), IommuError> {
-        let unit = Self::prepare(regs, mem, clock, config)?;
-        let mut kept = Vec::new();
-        if unit.root.inherited() == Inherited::Translation {
-            for &stream in keep {
-                let one = |streams: &mut Streams| unit.keep(streams, stream, &read);
-                if unit.book.with(unit.turn(), one)??.is_some() {
-                    kept.push(stream);
-                }
-            }
-        }
-        unit.translate()?;
-        Ok((unit, kept))
-    }
-
-    /// Copies the old context entry of `stream`, if it can be kept.
-    fn keep(
-        &self,
-        streams: &mut Streams,
-        stream: StreamId,
-        read: &impl Fn(PhysAddr) -> Option<u64>,
-    ) -> Result<Option<()>, IommuError> {
-        let Some((stream, old)) = self.old_entry(stream, read) else {
-            return Ok(None);
-        };
-        let again = streams.attachment((stream, 0)).is_some();
-        if again || !(old.domain == PASS || self.reserve(streams, old.domain)) {
-            return Ok(None);
-        }
-        let to = To {
-            id: old.domain,
-            context: None,
-            remote: None,
-        };
-        let at = streams.state.context(&self.core, stream)?;
-        change(&self.core, at, &old.words, Forget::NOTHING)?;
-        streams.begin((stream, 0), Attachment::without_domain(to));
-        Ok(Some(()))
-    }
-
-    fn old_entry(
-        &self,
-        stream: StreamId,
-        read: &impl Fn(PhysAddr) -> Option<u64>,
-    ) -> Option<(u16, OldEntry)> {
-        let stream = u16::try_from(stream.get()).ok()?;
-        let word = |table: u64, index: u64| read(PhysAddr::new((table & ADDRESS) + index * 8));
-        let present = |word: &u64| word & P != 0;
-        let root = self.core.control.regs.read64(reg::RTADDR);
-        let (bus, function) = (u64::from(stream >> 8), u64::from(stream & 0xff));
-        let mut words = ABSENT;
-        let (half, first, count) = match self.config.mode {
-            Mode::Legacy => (0, function * 2, entry::CONTEXT_WORDS),
-            Mode::Scalable => (function >> 7, (function & 0x7f) * 4, entry::SCALABLE_WORDS),
-        };
-        let table = word(root, bus * entry::ROOT_WORDS as u64 + half).filter(present)?;
-        for (index, value) in words.iter_mut().take(count).enumerate() {
-            *value = word(table, first + index as u64)?;
-        }
-        words.first().filter(|word| present(word))?;
-        let domain = match self.config.mode {
-            // No tables hang on it, so that any domain will do.
-            Mode::Legacy if context::TT.of(words[0]) == context::translation::PASS => {
-                words[1] = words[1] & !context::DID.mask() | context::DID.at(PASS.into());
-                return Some((
-                    stream,
-                    OldEntry {
-                        words,
-                        domain: PASS,
-                    },
-                ));
-            }
-            Mode::Legacy => context::DID.of(words[1]) as u16,
-            Mode::Scalable => {
-                words[0] &= !(scalable::PASIDE | scalable::PRE);
-                let pasid = scalable::RID_PASID.of(words[1]);
-                let slot = pasid & ((1 << entry::PASID_TABLE_LG2) - 1);
-                let table = word(words[0], pasid >> entry::PASID_TABLE_LG2).filter(present)?;
-                let second = slot * entry::PASID_WORDS as u64 + 1;
-                pasid_entry::DID.of(word(table, second)?) as u16
-            }
-        };
-        // What passes through here has this one.
-        (domain != PASS).then_some((stream, OldEntry { words, domain }))
-    }
-
-    /// Takes `domain` out of use, unless it is taken, by another kept stream for one, which is fine.
-    fn reserve(&self, streams: &Streams, domain: u16) -> bool {
-        let kept = streams.attached(..).any(|(_, at)| at.to.id == domain);
-        if domain == 0 || kept {
-            return domain != 0;
-        }
-        let ids = &self.core.ids;
-        let mut below = Vec::new();
-        let found = loop {
-            match ids.take() {
-                Some(id) if id < u32::from(domain) => below.push(id),
-                Some(id) if id == u32::from(domain) => break true,
-                Some(id) => {
-                    ids.give_back(id);
-                    break false;
-                }
-                None => break false,
-            }
-        };
-        below.into_iter().for_each(|id| ids.give_back(id));
-        found
-    }
-}
-
-/// What an earlier system had for a stream.
-struct OldEntry {
-    words: Words,
-    domain: u16,
 }

@@ -8,7 +8,8 @@ use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
-use super::attach::{Target, To};
+use super::attach::Target;
+use super::streams::To;
 use super::features::{Has, width_code};
 use super::spec::ADDRESS;
 use super::spec::entry::{P, context, pasid as pasid_entry};

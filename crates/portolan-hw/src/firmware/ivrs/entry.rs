@@ -8,7 +8,7 @@
 
 use super::super::TableError;
 use super::super::bytes::{Bytes, number};
-use super::unit::Level;
+use super::Level;
 use crate::firmware::reservations::Streams;
 use portolan::addr::RequesterId;
 

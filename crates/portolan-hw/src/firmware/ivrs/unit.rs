@@ -8,8 +8,8 @@ use portolan::addr::PhysAddr;
 
 use super::super::TableError;
 use super::super::bytes::Bytes;
-use super::Info;
 use super::entry::{Entries, EntryKind, Settings};
+use super::{Info, Level};
 use portolan::addr::{RequesterId, Segment};
 
 /// Bytes of a block of type 10h before its device entries.
@@ -18,17 +18,6 @@ const BASIC: usize = 24;
 const FULL: usize = 40;
 /// Register windows begin at multiples of 16 KiB (section 3.2, the capability's base address).
 const WINDOW: u64 = 0x4000;
-
-/// How much a block says, by its type. Higher levels replace lower ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Level {
-    /// Type 10h.
-    Basic,
-    /// Type 11h: the contents of the feature registers too.
-    Features,
-    /// Type 40h: devices of the ACPI name space too.
-    Named,
-}
 
 bitflags::bitflags! {
     /// How firmware wants the unit's control register, and what the unit can do.

@@ -11,7 +11,7 @@ use super::STREAM;
 use super::kit::{CAP, ECAP, Kit, new_machine};
 use crate::firmware::reservations::{Ignored, Limits, Reservations, Reserved};
 use crate::vtd::Config;
-use crate::vtd::reserved::INTERRUPTS;
+use crate::vtd::INTERRUPTS;
 
 fn one(start: u64, last: u64) -> Reserved {
     let range = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap();

@@ -1,0 +1,110 @@
+//! Following the mappings of identifiers from a component to its SMMU.
+//!
+//! Arm I/O Remapping Table (DEN0049), revision E.f, section 3.1.1 (table 4).
+//!
+//! *Context.* Interrupt: nothing here waits or allocates.
+
+use portolan::addr::{RequesterId, Segment, StreamId};
+
+use super::super::TableError;
+use super::Iort;
+use super::mapping::Single;
+use super::node::{Body, Node};
+
+/// Nodes on a path: a component, translators and an interrupt service are fewer.
+const MOST_STEPS: u32 = 16;
+
+/// Where an identifier ends up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolved<'a> {
+    /// The SMMU's node.
+    pub unit: Node<'a>,
+    /// The stream there.
+    pub stream: StreamId,
+}
+
+impl Node<'_> {
+    /// Where `id` of this node leads, and what it is there.
+    ///
+    /// Ranges must not overlap. Where they share one identifier, the end of one and the start of the
+    /// other, the one that starts has it.
+    fn leads(&self, id: u32) -> Option<(u32, u32)> {
+        // Elsewhere a single mapping is for the messages that the node sends itself.
+        let single = matches!(self.body, Body::NamedComponent(_) | Body::RootComplex(_));
+        let mut shared = None;
+        for mapping in self.mappings {
+            let fits = mapping.single == Single::Range || single;
+            let Some(output) = mapping.apply(id).filter(|_| fits) else {
+                continue;
+            };
+            let found = (mapping.target, output);
+            match shared {
+                None if mapping.ends_at(id) => shared = Some(found),
+                Some(_) if mapping.input != id => {}
+                _ => return Some(found),
+            }
+        }
+        shared
+    }
+}
+
+impl<'a> Iort<'a> {
+    /// The SMMU that serves a PCI function, and the function's stream there. `None` if no root
+    /// complex has the function, or it reaches memory untranslated.
+    ///
+    /// # Errors
+    /// What is wrong with a node on the way; [`TableError::Loop`] if the way does not end.
+    pub fn resolve(
+        &self,
+        segment: Segment,
+        requester: RequesterId,
+    ) -> Result<Option<Resolved<'a>>, TableError> {
+        for node in self.nodes() {
+            let node = node?;
+            let Body::RootComplex(complex) = node.body else {
+                continue;
+            };
+            if complex.segment != segment {
+                continue;
+            }
+            // Several root complexes may share a segment, each with its buses.
+            if let Some(found) = self.resolve_from(&node, requester.get().into())? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// As [`Iort::resolve`], for `input` of `node`: a requester of a root complex, or the number of
+    /// an identifier of a named component.
+    ///
+    /// # Errors
+    /// As [`Iort::resolve`].
+    pub fn resolve_from(
+        &self,
+        node: &Node<'a>,
+        input: u32,
+    ) -> Result<Option<Resolved<'a>>, TableError> {
+        let (mut at, mut id) = (*node, input);
+        for _ in 0..MOST_STEPS.min(self.count.saturating_add(1)) {
+            let Some((target, output)) = at.leads(id) else {
+                return Ok(None);
+            };
+            at = self.node_at(at.offset, target)?;
+            id = output;
+            match at.body {
+                Body::Smmu(_) | Body::SmmuV3(_) => {
+                    return Ok(Some(Resolved {
+                        unit: at,
+                        stream: StreamId::new(id),
+                    }));
+                }
+                Body::ItsGroup(_) => return Ok(None),
+                _ => {}
+            }
+        }
+        Err(TableError::Loop {
+            offset: node.offset,
+        })
+    }
+}

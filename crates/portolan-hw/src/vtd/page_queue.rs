@@ -1,0 +1,40 @@
+//! Where the queue of page requests is.
+//!
+//! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, section 11.4.11.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{PageSize, PhysAddr};
+use portolan::platform::{Cpus, Mmio, TableMem};
+
+use super::control::Control;
+use super::spec::reg::{self, queue};
+
+/// Where the queue is, and how large: 0 until there is one.
+#[derive(Debug, Default)]
+pub(super) struct PageQueue {
+    /// Address and exponent of pages, as the register has them; 0 for none.
+    pub(super) address: AtomicU64,
+}
+
+impl PageQueue {
+    /// Gives the queue's memory back. Translation must be off.
+    pub(super) fn free<R: Mmio, C: Cpus>(
+        &self,
+        control: &Control<R, C>,
+        mem: &impl TableMem<AtomicU64>,
+    ) {
+        let address = self.address.swap(0, Ordering::AcqRel);
+        if address != 0 {
+            control.regs.write64(reg::PQA, 0);
+            let (base, size) = place(address);
+            mem.free(base, size);
+        }
+    }
+}
+
+/// Start and size of the queue that a register value describes.
+pub(super) fn place(address: u64) -> (PhysAddr, PageSize) {
+    let size = PageSize::of_lg2(12 + queue::SIZE.of(address) as u32);
+    (PhysAddr::new(address).align_down(PageSize::SIZE_4K), size)
+}
