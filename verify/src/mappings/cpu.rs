@@ -11,10 +11,9 @@ use portolan::platform::{Clock as _, Cpus as _};
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
-use super::block::Block;
 use super::failing::{Ailment, Health};
 use super::machine::{BOUNDS, Model, STREAM, Space};
-use super::world::{LONGEST, PAGE, Reached, World};
+use super::world::{Block, LONGEST, PAGE, Reached, World};
 use super::{MappingReport, Way};
 
 /// Mappings that a CPU holds at most.

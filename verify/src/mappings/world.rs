@@ -5,8 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan::addr::{Iova, PhysAddr, PhysRange};
 
-use super::block::Block;
-
 pub(super) const PAGE: u64 = 4096;
 /// Pages of the longest buffer.
 pub(super) const LONGEST: u64 = 9;
@@ -53,6 +51,20 @@ pub(super) enum Reached {
     Exposed,
     /// Memory that was never mapped there last.
     Strange,
+}
+
+/// A buffer: it goes back to the world when it is dropped.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) world: Arc<World>,
+    pub(super) number: u64,
+    pub(super) range: PhysRange,
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.world.dropped(self.number);
+    }
 }
 
 impl World {

@@ -4,7 +4,7 @@ use portolan::addr::{PageSize, PhysAddr};
 
 use super::SmmuV2Registers;
 use super::maintenance::{Invalidate, Sync};
-use super::unit::Space;
+use super::space::Space;
 use crate::asking::Request;
 use crate::decode::TableFormat;
 

@@ -2,8 +2,7 @@
 
 use portolan::addr::{Iova, IovaRange, PageSize};
 
-use super::translate::{global_context, space_context};
-use super::unit::{Safe, Space};
+use super::space::{Space, global_context, space_context};
 use super::{SmmuV2Registers, State};
 use crate::adversary::Rank;
 use crate::cache::Reach;
@@ -61,6 +60,13 @@ impl LeafOnly {
             Self::No => Drops::ALL,
         }
     }
+}
+
+/// Whether invalidations wait for real-time devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Safe {
+    Off,
+    On,
 }
 
 /// A synchronisation, if one is under way, and what it covers.

@@ -19,6 +19,7 @@ mod faults;
 mod maintenance;
 mod registers;
 mod setup;
+mod space;
 #[cfg(test)]
 mod tests;
 mod translate;
@@ -32,7 +33,8 @@ use crate::asking::Request;
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
 use crate::unit::Unit;
-use unit::{Safe, SmmuV2};
+use maintenance::Safe;
+use unit::SmmuV2;
 
 /// An SMMUv2 over the memory of a machine, after reset and after what a boot loader did to it.
 ///

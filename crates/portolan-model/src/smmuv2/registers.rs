@@ -3,7 +3,7 @@
 use portolan::platform::Mmio;
 
 use super::maintenance::{Invalidate, LeafOnly, page};
-use super::unit::Space;
+use super::space::Space;
 use super::{Firmware, SmmuV2Registers, State};
 use crate::inject::Violation;
 use crate::unit::{Invalidated, half, set_half};

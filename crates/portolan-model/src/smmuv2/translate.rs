@@ -4,7 +4,8 @@ use portolan::addr::{InvalTag, Iova, PhysAddr};
 
 use super::banks::Walks;
 use super::faults::{Refusal, context, global};
-use super::unit::{Space, Target};
+use super::space::{Space, global_context, space_context};
+use super::unit::Target;
 use super::{SmmuV2Registers, State};
 use crate::asking::Request;
 use crate::cache::{Cache, Key};
@@ -12,19 +13,6 @@ use crate::decode::{Leaf, TableFormat, WalkFault};
 use crate::iommu::Temper;
 use crate::profile::CacheGeometry;
 use crate::stage::{Ended, Held, Known, Stage, Tag, top_of};
-
-/// The tag by which caches find the translations of an address space.
-pub(super) fn space_context(space: Space) -> InvalTag {
-    InvalTag::new(match space {
-        Space::One { vmid, asid } => (u32::from(vmid) & 0xff) << 16 | u32::from(asid),
-        Space::Two { vmid } => 1 << 31 | u32::from(vmid),
-    })
-}
-
-/// The tag of what is global in all first stages of a VMID.
-pub(super) fn global_context(vmid: u16) -> InvalTag {
-    InvalTag::new(1 << 30 | u32::from(vmid))
-}
 
 /// A micro TLB of hardware as it is: a few entries, all of one set.
 const MICRO: CacheGeometry = CacheGeometry {

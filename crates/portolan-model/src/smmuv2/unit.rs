@@ -7,7 +7,8 @@ use portolan::addr::PhysAddr;
 
 use super::banks::BankRegisters;
 use super::faults::{Refusal, context};
-use super::maintenance::{self, Invalidate, Sync};
+use super::maintenance::{self, Invalidate, Safe, Sync};
+use super::space::Space;
 use super::{SmmuV2Counts, SmmuV2Registers, SmmuV2Setup, State};
 use crate::adversary::Rank;
 use crate::asking::Request;
@@ -22,21 +23,6 @@ use crate::unit::{Design, Sums};
 /// SMMUv2.
 #[derive(Debug)]
 pub enum SmmuV2 {}
-
-/// Whose translations: VMID and ASID, or the VMID alone of a stage 2.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Space {
-    One { vmid: u16, asid: u16 },
-    Two { vmid: u16 },
-}
-
-impl Space {
-    pub(super) fn vmid(self) -> u16 {
-        match self {
-            Self::One { vmid, .. } | Self::Two { vmid } => vmid,
-        }
-    }
-}
 
 /// Where a stream's accesses go, as it was matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +41,6 @@ pub(super) struct GlobalRegisters {
     pub gfsynr1: u32,
     pub smr: [u32; 128],
     pub s2cr: [u32; 128],
-}
-
-/// Whether invalidations wait for real-time devices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Safe {
-    Off,
-    On,
 }
 
 #[derive(Debug)]

@@ -3,8 +3,7 @@
 use portolan::addr::PhysAddr;
 
 use super::VtdIdentification;
-use super::faults::{Refusal, reason};
-use super::requests::{Lets, Remote};
+use super::faults::{Records, Refusal, reason};
 use crate::decode::TableFormat;
 
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
@@ -30,6 +29,27 @@ pub(super) enum ContextEntry {
     },
 }
 
+/// What a device may do beside plain accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Remote {
+    pub translations: Lets,
+    pub requests: Lets,
+}
+
+/// Whether a device may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lets {
+    Yes,
+    No,
+}
+
+impl Remote {
+    pub const NOTHING: Self = Self {
+        translations: Lets::No,
+        requests: Lets::No,
+    };
+}
+
 /// What a PASID entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PasidEntry {
@@ -44,13 +64,6 @@ pub(super) struct PasidEntry {
 pub(super) enum Walk {
     Snoops,
     DoesNotSnoop,
-}
-
-/// Whether faults are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Records {
-    Faults,
-    Nothing,
 }
 
 /// A table.

@@ -1,6 +1,5 @@
 //! Fault reasons and the fault records: sections 7.1 to 7.3.
 
-use super::entries::Records;
 use super::{State, VtdFault, VtdRegisters};
 use crate::asking::Request;
 use crate::decode::AccessKind;
@@ -53,6 +52,13 @@ pub(super) mod reason {
     pub const SECOND_BEYOND: u8 = 0x84;
     pub const SM_WRITE: u8 = 0x85;
     pub const SM_READ: u8 = 0x86;
+}
+
+/// Whether faults are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Records {
+    Faults,
+    Nothing,
 }
 
 /// Why an access is refused.

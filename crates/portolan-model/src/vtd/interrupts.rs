@@ -2,7 +2,7 @@
 
 use portolan::addr::{PhysAddr, StreamId};
 
-use super::faults::{Refusal, reason};
+use super::faults::{Records, Refusal, reason};
 use super::{State, VtdFault, VtdRegisters};
 
 /// What arrives at the CPUs' interrupt controllers.
@@ -88,7 +88,7 @@ impl VtdRegisters {
         let named = self.remap(&mut state, source, address, data);
         named.map_err(|(index, refusal)| {
             state.counts.faults += 1;
-            if refusal.recorded == super::entries::Records::Faults {
+            if refusal.recorded == Records::Faults {
                 let high = u64::from(refusal.reason) << 32 | u64::from(source);
                 let words = [u64::from(index) << 48, high];
                 state.own.records.push(VtdFault { words });

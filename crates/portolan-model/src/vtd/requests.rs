@@ -6,7 +6,7 @@
 use portolan::addr::{PhysAddr, StreamId};
 use portolan::iopf::{Permissions, Place, RawPageRequest, RequestKind, Response};
 
-use super::entries::ContextEntry;
+use super::entries::{ContextEntry, Lets, Remote};
 use super::{State, VtdRegisters};
 
 /// `PRS.PPR` and `PRS.PRO`.
@@ -28,27 +28,6 @@ impl PageQueue {
     pub fn acknowledge(&mut self, bits: u32) {
         self.status &= !(bits & (PENDING | OVERFLOW));
     }
-}
-
-/// What a device may do beside plain accesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Remote {
-    pub translations: Lets,
-    pub requests: Lets,
-}
-
-/// Whether a device may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lets {
-    Yes,
-    No,
-}
-
-impl Remote {
-    pub const NOTHING: Self = Self {
-        translations: Lets::No,
-        requests: Lets::No,
-    };
 }
 
 impl VtdRegisters {

@@ -3,10 +3,10 @@
 use portolan::addr::{InvalTag, Iova, PageSize, Pasid, PhysAddr};
 
 use super::entries::{
-    ContextEntry, PasidEntry, Records, Table, Through, Walk, context, pasid as pasid_entry,
+    ContextEntry, PasidEntry, Table, Through, Walk, context, pasid as pasid_entry,
     records, root, scalable_context, scalable_root,
 };
-use super::faults::{Refusal, reason};
+use super::faults::{Records, Refusal, reason};
 use super::unit::Cached;
 use super::{State, VtdRegisters};
 use crate::asking::Request;

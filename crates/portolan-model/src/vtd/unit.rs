@@ -6,11 +6,10 @@ use std::sync::Arc;
 use portolan::addr::{InvalTag, PhysAddr, StreamId};
 
 use super::descriptors::Invalidate;
-use super::entries::{ContextEntry, PasidEntry};
+use super::entries::{ContextEntry, Lets, PasidEntry};
 use super::faults::Refusal;
 use super::interrupts::CachedEntry;
 use super::registers::Registers;
-use super::requests::Lets;
 use super::{State, VtdCounts, VtdFault, VtdRegisters, VtdSetup, queue};
 use crate::adversary::Rank;
 use crate::asking::Request;
