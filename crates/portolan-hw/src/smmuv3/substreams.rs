@@ -4,8 +4,8 @@
 
 use super::command;
 use super::context::Tag;
-use super::spec::{cd, ste};
 use super::moves::first_stage_entry;
+use super::spec::{cd, ste};
 use super::stream::{Attachment, Stream};
 use super::stream_table::STREAM;
 use super::unit::Smmu;

@@ -9,10 +9,10 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::attach::Target;
-use super::streams::To;
 use super::features::{Has, width_code};
 use super::spec::ADDRESS;
 use super::spec::entry::{P, context, pasid as pasid_entry};
+use super::streams::To;
 use super::structures::{ABSENT, Mode};
 use super::unit::Vtd;
 use crate::chassis::entry::Words;

@@ -3,8 +3,8 @@
 use portolan::addr::{InvalTag, Iova, PageSize, Pasid, PhysAddr};
 
 use super::entries::{
-    ContextEntry, PasidEntry, Table, Through, Walk, context, pasid as pasid_entry,
-    records, root, scalable_context, scalable_root,
+    ContextEntry, PasidEntry, Table, Through, Walk, context, pasid as pasid_entry, records, root,
+    scalable_context, scalable_root,
 };
 use super::faults::{Records, Refusal, reason};
 use super::unit::Cached;
