@@ -1,4 +1,7 @@
-//! The invalidation plan: from what is owed to the cheapest correct list of steps.
+//! The invalidation plan: from what is owed to a correct list of steps.
+//!
+//! What is cheapest depends on prices, which are the driver's: [`Quirks`] say what to prefer, and above how
+//! many commands the whole context is named.
 //!
 //! A pure function of capabilities, quirks and debt. The plan is lazy: eight thousand commands take
 //! no memory. Order of steps: cache lines are cleaned and the cleaning awaited, the write buffer is
