@@ -1,5 +1,6 @@
 //! Pools of every strategy against a list of what is taken.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use portolan::addr::{CpuId, PageSize, PhysAddr, PhysRange};
@@ -115,6 +116,32 @@ fn a_run_ends_in_its_area_whatever_the_area_s_size() {
             assert_eq!(pool.in_use().used, 0, "{context}");
         }
     }
+}
+
+/// A search of recent-first begins at the run that was freed last and goes up. What is given back and taken
+/// one by one stays where it is. Of two given back in a row the lower one lies below the next search,
+/// so that pairs walk through the whole area, as few jobs with few requests in flight do.
+#[test]
+fn recent_first_drifts_where_runs_come_back_in_pairs() {
+    let used = |strategy, together: usize| {
+        let pool = pool(strategy, 1024, 1);
+        let take = || pool.take(&Need::bytes(4096)).unwrap();
+        let mut held: VecDeque<Slots> = (0..4).map(|_| take()).collect();
+        let mut seen = BTreeSet::new();
+        for _ in 0..1000 {
+            for slots in held.drain(..together) {
+                pool.give(slots).unwrap();
+            }
+            held.extend((0..together).map(|_| take()));
+            seen.extend(held.iter().map(|slots| slots.data().start()));
+        }
+        seen.len()
+    };
+    assert_eq!(used(Strategy::RecentFirst, 1), 4);
+    assert_eq!(used(Strategy::RecentFirst, 2), 512);
+    assert_eq!(used(Strategy::AreaBitmaps, 1), 512);
+    // The library's own takes the lowest of a word.
+    assert!(used(Strategy::LockFree, 2) <= 32);
 }
 
 #[test]
