@@ -4,6 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+/// Commands that drivers write before they tell the unit of them, if no sync comes earlier: as many as
+/// this library's do.
+pub const PUBLISHED: u64 = 64;
+
 /// Numbers of events since the start or the last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counters {
@@ -25,6 +29,9 @@ pub struct Counters {
     pub collateral: u64,
     /// Completed syncs.
     pub syncs: u64,
+    /// Times that the unit was told of commands: at each sync, and before it whenever [`PUBLISHED`] more
+    /// were written. Under a hypervisor that plays the unit each is an exit.
+    pub doorbells: u64,
     /// Times that a command found the queue full and waited for it to drain.
     pub queue_drains: u64,
     /// Cache lines written back.

@@ -18,7 +18,7 @@ use portolan::platform::{Lock, Nanos, SharedWord};
 use serde::{Deserialize, Serialize};
 
 use super::{SubmissionPrices, VirtualCpus, VirtualLock, VirtualWord, scheduler};
-use crate::counters::Invalidations;
+use crate::counters::{Invalidations, PUBLISHED};
 use crate::decode::WalkMemory;
 use crate::iommu::{CommandPrices, Iommu, Owed, QueueError};
 use crate::profile::QueueLimits;
@@ -84,6 +84,8 @@ pub struct Taken {
     pub invalidations: Invalidations,
     /// Syncs.
     pub syncs: u64,
+    /// As [`Counters::doorbells`](crate::counters::Counters::doorbells).
+    pub doorbells: u64,
     /// Nanoseconds that it was not idle.
     pub busy_ns: f64,
 }
@@ -190,10 +192,13 @@ impl<H: Hardware> CommandServer<H> {
         let mut state = self.state();
         let price = |command: &Command| self.commands.of_command(*command, Owed::AfterUnmap);
         let ns = commands.iter().map(price).sum::<f64>() + self.commands.sync;
+        let doorbells = 1 + commands.len() as u64 / PUBLISHED;
+        let ns = ns + self.commands.exit * doorbells as f64;
         for command in commands {
             count(&mut state.taken.invalidations, *command);
         }
         state.taken.syncs += 1;
+        state.taken.doorbells += doorbells;
         state.taken.busy_ns += ns;
         let now = scheduler::with(|core| core.now()).unwrap_or(0);
         let done = state.free_at.max(now) + scheduler::picoseconds(ns);

@@ -214,7 +214,8 @@ const COMMANDS: CommandPrices = CommandPrices {
     range: 300.0,
     context: 300.0,
     global: 300.0,
-    sync: 700.0,
+    sync: 600.0,
+    exit: 100.0,
     clean_line: 0.0,
     miss_step: 0.0,
 };

@@ -15,8 +15,9 @@ pub struct TableFormat {
     output_lg2: u8,
 }
 
+/// Which layout, whatever its widths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Kind {
+pub(crate) enum Kind {
     Armv8Stage1,
     Armv8Stage2,
     VtdSecondStage,
@@ -43,6 +44,11 @@ pub enum FormatError {
 }
 
 impl TableFormat {
+    /// Its layout.
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// VMSAv8-64 stage 1, granule 4, 16 or 64 KiB.
     ///
     /// # Errors

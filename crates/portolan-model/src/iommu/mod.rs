@@ -68,6 +68,8 @@ struct State {
     visits: Visits,
     /// Commands since the queue last drained.
     queued: u32,
+    /// Commands since the last sync.
+    unpublished: u64,
     commands: u64,
     syncs: u64,
     injection: Injection,
@@ -281,6 +283,7 @@ impl State {
             pending: Vec::new(),
             visits: Visits::default(),
             queued: 0,
+            unpublished: 0,
             commands: 0,
             syncs: 0,
             injection: Injection::default(),

@@ -13,6 +13,7 @@ use portolan::inval::{
 use super::{Iommu, Known, Names, Owed, QueueError, State, Temper};
 use crate::adversary::{Rank, Visit, unordered};
 use crate::cache::{Cache, Key, Reach};
+use crate::counters::PUBLISHED;
 use crate::decode::WalkMemory;
 use crate::tables::LINE;
 
@@ -83,6 +84,7 @@ impl<M: WalkMemory> Iommu<M> {
             state.queued = 0;
         }
         state.queued += 1;
+        state.unpublished += 1;
         self.setup
             .clock
             .charge(self.setup.prices.of_command(command, owed), 1);
@@ -110,8 +112,12 @@ impl<M: WalkMemory> Iommu<M> {
                 waited_ns,
             });
         }
-        self.setup.clock.charge(self.setup.prices.sync, 1);
+        let doorbells = 1 + std::mem::take(&mut state.unpublished) / PUBLISHED;
+        let prices = &self.setup.prices;
+        self.setup.clock.charge(prices.sync, 1);
+        self.setup.clock.charge(prices.exit, doorbells);
         state.counters.syncs += 1;
+        state.counters.doorbells += doorbells;
         state.queued = 0;
         self.take_effect(state);
         Ok(())

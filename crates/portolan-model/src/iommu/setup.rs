@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use portolan::addr::{InvalTag, PageSize, StreamId};
+use portolan::dma::TrapCost;
 use portolan::inval::{
     Caching, Capabilities, Command, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer,
 };
@@ -84,6 +85,8 @@ pub struct CommandPrices {
     pub global: f64,
     /// [`Event::Sync`].
     pub sync: f64,
+    /// [`Event::Exit`], for each [doorbell](crate::counters::Counters::doorbells).
+    pub exit: f64,
     /// [`Event::CleanLine`].
     pub clean_line: f64,
     /// [`Event::IotlbMissStep`]: not charged to the clock, since it is the device that waits.
@@ -106,6 +109,7 @@ impl CommandPrices {
             context: profile.price(Event::CmdContext)?,
             global: profile.price(Event::CmdGlobal)?,
             sync: profile.price(Event::Sync)?,
+            exit: given(profile.surroundings().exits == TrapCost::Expensive, Event::Exit)?,
             clean_line: given(caps.walker == Walker::NonCoherent, Event::CleanLine)?,
             miss_step: profile.price(Event::IotlbMissStep)?,
         })

@@ -40,6 +40,9 @@ pub enum Event {
     CmdGlobal,
     /// IOMMU: waiting until queued invalidations have completed.
     Sync,
+    /// CPU: one exit to a hypervisor, for a register that it plays: the way there and back, and what it
+    /// does meanwhile. What is submitted at a time rings one doorbell.
+    Exit,
     /// CPU: one cache line written back to memory.
     CleanLine,
     /// Device: one step of a table walk that no cache answers.
@@ -56,7 +59,7 @@ pub enum Event {
 
 impl Event {
     /// All events, in the order of their declaration.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::MapCall,
         Self::UnmapCall,
         Self::UnmapCallTables,
@@ -70,6 +73,7 @@ impl Event {
         Self::CmdContext,
         Self::CmdGlobal,
         Self::Sync,
+        Self::Exit,
         Self::CleanLine,
         Self::IotlbMissStep,
         Self::FaultCall,
@@ -94,6 +98,7 @@ impl Event {
             Self::CmdContext => "cmd_context",
             Self::CmdGlobal => "cmd_global",
             Self::Sync => "sync",
+            Self::Exit => "exit",
             Self::CleanLine => "clean_line",
             Self::IotlbMissStep => "iotlb_miss_step",
             Self::FaultCall => "fault_call",

@@ -257,6 +257,9 @@ pub struct Surroundings {
     pub device_tlb: DeviceTlb,
     /// How far they are trusted.
     pub trust: Trust,
+    /// CPUs that receive at once where an exit has its lowest price, its price and its highest, if
+    /// that is what the price ranges over.
+    pub receiving: Option<[u32; 3]>,
 }
 
 #[derive(Default, Deserialize)]
@@ -266,6 +269,7 @@ pub(super) struct SurroundingsFile {
     exits: Option<ExitsWord>,
     device_tlb: Option<DeviceTlbWord>,
     trust: Option<TrustWord>,
+    receiving: Option<[u32; 3]>,
 }
 
 impl SurroundingsFile {
@@ -276,6 +280,7 @@ impl SurroundingsFile {
             exits: self.exits.map_or(TrapCost::None, Into::into),
             device_tlb: self.device_tlb.map_or(DeviceTlb::Absent, Into::into),
             trust: self.trust.map_or(Trust::Trusted, Into::into),
+            receiving: self.receiving,
         }
     }
 }

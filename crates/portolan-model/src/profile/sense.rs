@@ -6,8 +6,8 @@
 use portolan::dma::{Shadowing, TrapCost};
 use portolan::inval::{Caching, PageForm, RangeForm};
 
-use super::{Event, Profile, ProfileError};
-use crate::decode::TableFormat;
+use super::{ContextKind, Event, Profile, ProfileError};
+use crate::decode::Kind;
 
 /// Nanoseconds of the longest event that is believed: a second.
 pub(crate) const LONGEST_NS: f64 = 1e9;
@@ -15,57 +15,25 @@ pub(crate) const LONGEST_NS: f64 = 1e9;
 /// the unit itself takes on bare metal.
 const SHORTEST_EXIT_NS: f64 = 500.0;
 
-/// What a walk of tables is in VT-d's words.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Walked {
-    FirstStage,
-    SecondStage,
-    Other,
-}
-
-fn walked(format: TableFormat) -> Walked {
-    let is = |made: Result<TableFormat, _>| made.as_ref().ok() == Some(&format);
-    if [4, 5]
-        .map(TableFormat::vtd_first_stage)
-        .map(is)
-        .contains(&true)
-    {
-        Walked::FirstStage
-    } else if [3, 4, 5]
-        .map(TableFormat::vtd_second_stage)
-        .map(is)
-        .contains(&true)
-    {
-        Walked::SecondStage
-    } else {
-        Walked::Other
-    }
-}
+/// CPUs, commands of a queue and entries of a cache beyond which a number is a slip.
+const MOST: u32 = 1 << 20;
+/// Bytes of an operation, likewise: 64 GiB.
+const MOST_BYTES: u64 = 1 << 36;
+/// Exponent of pages beyond which no range reaches: addresses have 64 bits.
+const MOST_LG2_PAGES: u8 = 52;
 
 /// Refuses what contradicts itself in `profile`.
 pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
     let wrong = |key, why: String| Err(ProfileError::Value { key, why });
     let (caps, around) = (profile.capabilities, profile.surroundings);
-    let caches_absence = caps.caching == Caching::NotPresentToo;
-    match walked(profile.format) {
-        Walked::SecondStage if caches_absence != (around.shadowing == Shadowing::CachingMode) => {
-            return wrong(
-                "surroundings.shadowing",
-                "second-stage tables of VT-d cache what is not present in caching mode, and only then"
-                    .to_owned(),
-            );
-        }
-        Walked::FirstStage if caches_absence => {
-            let why = "VT-d never caches that a first-stage entry is not present".to_owned();
-            return wrong("capabilities.caching", why);
-        }
-        _ => {}
-    }
+    unit(profile)?;
+    sizes(profile)?;
     if around.shadowing != Shadowing::None && around.exits == TrapCost::None {
         let why =
             "tables are shadowed, so there is a hypervisor, and an invalidation is an exit to it";
         return wrong("surroundings.exits", why.to_owned());
     }
+    exits(profile)?;
     let forms = [
         (Event::CmdPage, caps.page == PageForm::Absent, "by page"),
         (Event::CmdRange, caps.range == RangeForm::Absent, "by range"),
@@ -93,20 +61,137 @@ pub(super) fn check(profile: &Profile) -> Result<(), ProfileError> {
     Ok(())
 }
 
+/// Refuses what a unit with such tables does not do.
+fn unit(profile: &Profile) -> Result<(), ProfileError> {
+    let wrong = |key, why: &str| {
+        let why = why.to_owned();
+        Err(ProfileError::Value { key, why })
+    };
+    let (caps, kind) = (profile.capabilities, profile.format.kind());
+    let caches_absence = caps.caching == Caching::NotPresentToo;
+    let followed = profile.surroundings.shadowing == Shadowing::CachingMode;
+    match kind {
+        Kind::VtdSecondStage if caches_absence != followed => {
+            let why = "second-stage tables of VT-d cache what is not present in caching mode, and only then";
+            return wrong("surroundings.shadowing", why);
+        }
+        Kind::VtdFirstStage if caches_absence => {
+            let why = "VT-d never caches that a first-stage entry is not present";
+            return wrong("capabilities.caching", why);
+        }
+        Kind::Armv8Stage1 | Kind::Armv8Stage2 if caches_absence => {
+            let why = "an SMMU of Arm's never caches that an entry is not present";
+            return wrong("capabilities.caching", why);
+        }
+        Kind::Tegra if !caches_absence => {
+            let why = "Tegra's SMMU caches entries that are not present";
+            return wrong("capabilities.caching", why);
+        }
+        Kind::Armv8Stage1 | Kind::Armv8Stage2 | Kind::Tegra if followed => {
+            let why = "caching mode is VT-d's";
+            return wrong("surroundings.shadowing", why);
+        }
+        _ => {}
+    }
+    let tag = match kind {
+        Kind::Armv8Stage1 | Kind::Tegra => ContextKind::Asid,
+        Kind::Armv8Stage2 => ContextKind::Vmid,
+        Kind::VtdFirstStage | Kind::VtdSecondStage | Kind::AmdV1 => ContextKind::Domain,
+    };
+    if profile.context != tag {
+        return wrong("context", "translations of such tables are tagged by another number");
+    }
+    if caps.granule != profile.format.granule() {
+        return wrong("capabilities.granule", "the tables have another granule");
+    }
+    Ok(())
+}
+
+/// Refuses numbers that no machine has.
+fn sizes(profile: &Profile) -> Result<(), ProfileError> {
+    let wrong = |key| {
+        let why = "no machine has so many".to_owned();
+        Err(ProfileError::Value { key, why })
+    };
+    let caches = &profile.caches;
+    let counts = [
+        ("cpus", profile.cpus),
+        ("queue.depth", profile.queue.depth),
+        ("caches.iotlb", caches.iotlb.entries),
+        ("caches.walk", caches.walk.entries),
+        ("caches.configuration", caches.configuration.entries),
+    ];
+    if let Some((key, _)) = counts.into_iter().find(|(_, count)| *count > MOST) {
+        return wrong(key);
+    }
+    if let RangeForm::PowerOfTwo { max_lg2_pages } = profile.capabilities.range
+        && max_lg2_pages > MOST_LG2_PAGES
+    {
+        return wrong("capabilities.range");
+    }
+    if let RangeForm::NumScale { max_num, max_scale } = profile.capabilities.range
+        && (max_num == 0 || max_num > 32 || max_scale > 31)
+    {
+        // Fields of five bits, one of which counts from one.
+        return wrong("capabilities.range");
+    }
+    match &profile.workload {
+        Some(workload) if workload.bytes > MOST_BYTES => wrong("workload.bytes"),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses exits without a price, a price without exits, and CPUs that receive in no order.
+fn exits(profile: &Profile) -> Result<(), ProfileError> {
+    let wrong = |key, why: &str| {
+        let why = why.to_owned();
+        Err(ProfileError::Value { key, why })
+    };
+    let price = profile.prices.get(Event::Exit);
+    match (profile.surroundings.exits, price) {
+        (TrapCost::Expensive, None) => {
+            return wrong("exit", "an invalidation is an exit; what does one cost?");
+        }
+        (TrapCost::None, Some(_)) => {
+            return wrong("exit", "nothing exits here, so it has no price");
+        }
+        _ => {}
+    }
+    let Some([low, usual, high]) = profile.surroundings.receiving else {
+        return Ok(());
+    };
+    if price.is_none() {
+        let why = "CPUs that receive at once are what the price of an exit ranges over, and there is none";
+        return wrong("surroundings.receiving", why);
+    }
+    if low == 0 || low > usual || usual > high {
+        let why = "the least, the number that the price is for, and the most, in this order";
+        return wrong("surroundings.receiving", why);
+    }
+    Ok(())
+}
+
 /// What in `profile` is unlikely, a sentence each.
 pub(super) fn warnings(profile: &Profile) -> Vec<String> {
     let ns = |event| profile.price(event).ok();
     let mut said = Vec::new();
     let command = ns(Event::CmdRange).or_else(|| ns(Event::CmdPage));
-    if let (TrapCost::Expensive, Some(command), Some(sync)) =
-        (profile.surroundings.exits, command, ns(Event::Sync))
-        && command + sync < SHORTEST_EXIT_NS
+    if let (Some(exit), Some(command), Some(sync)) = (ns(Event::Exit), command, ns(Event::Sync))
+        && command + sync + exit < SHORTEST_EXIT_NS
     {
         said.push(format!(
             "machine {}: an invalidation is an exit to a hypervisor and costs {:.0} ns with its sync, less \
              than on bare metal; is that the price of one CPU that waits?",
             profile.name(),
-            command + sync,
+            command + sync + exit,
+        ));
+    }
+    if let (Some(command), Some(sync)) = (command, ns(Event::Sync))
+        && command + sync == 0.0
+    {
+        said.push(format!(
+            "machine {}: an invalidation and its sync cost nothing, so no policy saves anything",
+            profile.name(),
         ));
     }
     let dearer = [

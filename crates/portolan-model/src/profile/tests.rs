@@ -115,6 +115,29 @@ fn unknown_keys_are_errors() {
 fn values_without_sense_are_errors() {
     for (from, to, key) in [
         ("cpus = 8", "cpus = 0", "cpus"),
+        ("cpus = 8", "cpus = 4000000000", "cpus"),
+        ("depth = 1", "depth = 4000000000", "queue.depth"),
+        (
+            "entries = 512, ways = 4",
+            "entries = 4000000000, ways = 4",
+            "caches.iotlb",
+        ),
+        (
+            "caching = \"present-only\"",
+            "caching = \"not-present-too\"",
+            "capabilities.caching",
+        ),
+        ("context = \"asid\"", "context = \"vmid\"", "context"),
+        (
+            "[capabilities]\ngranule = \"4K\"",
+            "[capabilities]\ngranule = \"16K\"",
+            "capabilities.granule",
+        ),
+        (
+            "[quirks]",
+            "[surroundings]\nshadowing = \"caching-mode\"\nexits = \"expensive\"\n[quirks]",
+            "surroundings.shadowing",
+        ),
         ("depth = 1", "depth = 0", "queue.depth"),
         ("ns = 500.0", "ns = -1.0", "sync"),
         ("ns = 500.0", "ns = nan", "sync"),
@@ -191,6 +214,55 @@ fn facts_that_contradict_each_other_are_refused() {
             "exits = \"none\"",
             "surroundings.exits",
         ),
+        // Exits that cost nothing that is known, and a price of what does not happen.
+        (
+            "vtd-nested",
+            "exits = \"expensive\"",
+            "exits = \"none\"",
+            "exit",
+        ),
+        (
+            "xeon-vtd",
+            "[quirks]",
+            "[quirks]\n[surroundings]\nexits = \"expensive\"",
+            "exit",
+        ),
+        (
+            "xeon-vtd",
+            "max_lg2_pages = 18",
+            "max_lg2_pages = 64",
+            "capabilities.range",
+        ),
+        (
+            "grace",
+            "max_num = 32",
+            "max_num = 33",
+            "capabilities.range",
+        ),
+        (
+            "tegra210",
+            "caching = \"not-present-too\"",
+            "caching = \"present-only\"",
+            "capabilities.caching",
+        ),
+        (
+            "spr-vm",
+            "receiving = [10, 16, 100]",
+            "receiving = [10, 9, 100]",
+            "surroundings.receiving",
+        ),
+        (
+            "spr-vm",
+            "receiving = [10, 16, 100]",
+            "receiving = [0, 16, 100]",
+            "surroundings.receiving",
+        ),
+        (
+            "xeon-vtd",
+            "[quirks]",
+            "[quirks]\n[surroundings]\nreceiving = [1, 2, 3]",
+            "surroundings.receiving",
+        ),
         (
             "xeon-vtd",
             "[quirks]",
@@ -220,7 +292,6 @@ fn what_is_unlikely_is_warned_of_and_no_builtin_profile_is() {
     }
     // The time of a whole machine as that of the CPU that waits.
     let guest = text_of("spr-vm");
-    let sync = guest.find("[prices.sync]").unwrap();
     let cheap = |text: &str, key: &str| {
         let at = text.find(key).unwrap() + key.len() + 1;
         let end = at + text[at..].find("\n\n").unwrap();
@@ -230,13 +301,17 @@ fn what_is_unlikely_is_warned_of_and_no_builtin_profile_is() {
             &text[end..]
         )
     };
-    assert!(sync > 0);
-    let text = cheap(&cheap(guest, "[prices.sync]"), "[prices.cmd_range]");
+    let keys = ["[prices.sync]", "[prices.cmd_range]", "[prices.exit]"];
+    let text = keys.into_iter().fold(guest.to_owned(), |text, key| cheap(&text, key));
     let warned = Profile::from_toml(&text).unwrap().warnings();
     assert!(
         warned.len() == 1 && warned[0].contains("bare metal"),
         "{warned:?}"
     );
+    let free = |text: &str, key: &str| cheap(text, key).replacen("ns = 35.0", "ns = 0.0", 1);
+    let text = free(&free(sm8150(), "[prices.sync]"), "[prices.cmd_page]");
+    let warned = Profile::from_toml(&text).unwrap().warnings();
+    assert!(warned.len() == 1 && warned[0].contains("cost nothing"), "{warned:?}");
     let text = sm8150().replacen("ns = 1.484", "ns = 900.0", 1);
     let warned = Profile::from_toml(&text).unwrap().warnings();
     assert!(

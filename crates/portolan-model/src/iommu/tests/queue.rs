@@ -113,7 +113,8 @@ fn time_and_drains_are_accounted() {
         range: 20.0,
         context: 300.0,
         global: 4000.0,
-        sync: 50_000.0,
+        sync: 20_000.0,
+        exit: 30_000.0,
         clean_line: 0.5,
         miss_step: 7.0,
     };
