@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Commands that drivers write before they tell the unit of them, if no sync comes earlier: as many as
-/// this library's do.
-pub const PUBLISHED: u64 = 64;
+/// Commands that a driver of VT-d writes before it tells the unit of them, if no sync comes earlier: as
+/// many as this library's does.
+const PUBLISHED: u64 = 16;
+
+/// How often a unit is told of so many commands and the sync behind them.
+pub fn doorbells(commands: u64) -> u64 {
+    commands.div_ceil(PUBLISHED).max(1)
+}
 
 /// Numbers of events since the start or the last reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,8 +34,8 @@ pub struct Counters {
     pub collateral: u64,
     /// Completed syncs.
     pub syncs: u64,
-    /// Times that the unit was told of commands: at each sync, and before it whenever [`PUBLISHED`] more
-    /// were written. Under a hypervisor that plays the unit each is an exit.
+    /// Times that the unit was told of commands, as by [`doorbells`]. Under a hypervisor that plays the
+    /// unit each is an exit.
     pub doorbells: u64,
     /// Times that a command found the queue full and waited for it to drain.
     pub queue_drains: u64,

@@ -18,7 +18,7 @@ use portolan::platform::{Lock, Nanos, SharedWord};
 use serde::{Deserialize, Serialize};
 
 use super::{SubmissionPrices, VirtualCpus, VirtualLock, VirtualWord, scheduler};
-use crate::counters::{Invalidations, PUBLISHED};
+use crate::counters::{Invalidations, doorbells};
 use crate::decode::WalkMemory;
 use crate::iommu::{CommandPrices, Iommu, Owed, QueueError};
 use crate::profile::QueueLimits;
@@ -192,7 +192,7 @@ impl<H: Hardware> CommandServer<H> {
         let mut state = self.state();
         let price = |command: &Command| self.commands.of_command(*command, Owed::AfterUnmap);
         let ns = commands.iter().map(price).sum::<f64>() + self.commands.sync;
-        let doorbells = 1 + commands.len() as u64 / PUBLISHED;
+        let doorbells = doorbells(commands.len() as u64);
         let ns = ns + self.commands.exit * doorbells as f64;
         for command in commands {
             count(&mut state.taken.invalidations, *command);

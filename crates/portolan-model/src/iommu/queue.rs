@@ -13,7 +13,7 @@ use portolan::inval::{
 use super::{Iommu, Known, Names, Owed, QueueError, State, Temper};
 use crate::adversary::{Rank, Visit, unordered};
 use crate::cache::{Cache, Key, Reach};
-use crate::counters::PUBLISHED;
+use crate::counters::doorbells;
 use crate::decode::WalkMemory;
 use crate::tables::LINE;
 
@@ -112,7 +112,7 @@ impl<M: WalkMemory> Iommu<M> {
                 waited_ns,
             });
         }
-        let doorbells = 1 + std::mem::take(&mut state.unpublished) / PUBLISHED;
+        let doorbells = doorbells(std::mem::take(&mut state.unpublished));
         let prices = &self.setup.prices;
         self.setup.clock.charge(prices.sync, 1);
         self.setup.clock.charge(prices.exit, doorbells);

@@ -85,7 +85,7 @@ pub struct CommandPrices {
     pub global: f64,
     /// [`Event::Sync`].
     pub sync: f64,
-    /// [`Event::Exit`], for each [doorbell](crate::counters::Counters::doorbells).
+    /// [`Event::Exit`], for each [doorbell](crate::counters::doorbells).
     pub exit: f64,
     /// [`Event::CleanLine`].
     pub clean_line: f64,
