@@ -6,7 +6,7 @@
 use portolan::dma::{
     Buffers, Decision, Policy, PolicyInputs, PolicyPreference, Stage, default_policy,
 };
-use portolan_model::profile::{ContextKind, Event, Profile};
+use portolan_model::profile::{ContextKind, Event, MissingPrice, Price, Profile};
 use serde::Serialize;
 
 use crate::linux::stage_of;
@@ -23,6 +23,9 @@ pub struct Advice {
     pub lazy_if_asked: &'static str,
     /// What unmapping one page takes under strict, if the profile says all of it.
     pub unmap: Option<UnmapCost>,
+    /// What it does not say, if it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
 }
 
 /// A policy that nobody asked for.
@@ -39,11 +42,19 @@ pub struct Default {
 pub struct UnmapCost {
     /// The call and the entry.
     pub work_ns: f64,
-    /// The command, by range where there are ranges, and its sync.
+    /// The command, by range where there are ranges, its sync and its exits.
     pub invalidation_ns: f64,
+    /// Exits to a hypervisor: one for each submission, which writes one register that it plays.
+    pub exits: u64,
+    /// What they take of `invalidation_ns`.
+    pub exits_ns: f64,
     /// The least and the most that may be, where the evidence for a price leaves a range.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invalidation_range_ns: Option<[f64; 2]>,
+    /// CPUs that receive at once at the least price, at the one taken and at the most, if that is what it
+    /// ranges over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub receiving_cpus: Option<[u32; 3]>,
 }
 
 /// What `profile` says of its machine, for a driver that keeps its buffers and nothing asked.
@@ -94,6 +105,7 @@ impl Advice {
             })
         };
         let asked = decide(Buffers::Kept, PolicyPreference::Lazy);
+        let unmap = UnmapCost::of(profile);
         Self {
             kept: default_policy(&kept).into(),
             owned: decide(Buffers::Owned, PolicyPreference::None).into(),
@@ -101,7 +113,8 @@ impl Advice {
                 Policy::Lazy => "yes",
                 Policy::Strict | Policy::Deferred => "no",
             },
-            unmap: UnmapCost::of(profile),
+            missing: unmap.as_ref().err().map(ToString::to_string),
+            unmap: unmap.ok(),
         }
     }
 
@@ -115,37 +128,61 @@ impl Advice {
             said.push_str(&unmap.text());
             said.push('\n');
         }
+        if let Some(missing) = &self.missing {
+            said.push_str(&format!("What a strict unmap costs is not known: {missing}.\n"));
+        }
         said
     }
 }
 
 impl UnmapCost {
-    /// Of `profile`; nothing if a price is missing.
-    pub fn of(profile: &Profile) -> Option<Self> {
-        let quote = |event| profile.quote(event).ok();
-        let work = quote(Event::UnmapCall)?.ns + quote(Event::UnmapPage)?.ns;
-        let command = quote(Event::CmdRange).or_else(|| quote(Event::CmdPage))?;
-        let sync = quote(Event::Sync)?;
-        let range = [command.low() + sync.low(), command.high() + sync.high()];
-        Some(Self {
+    /// Of `profile`.
+    ///
+    /// # Errors
+    /// If a price is missing.
+    pub fn of(profile: &Profile) -> Result<Self, MissingPrice> {
+        let work = profile.price(Event::UnmapCall)? + profile.price(Event::UnmapPage)?;
+        let command = profile.quote(Event::CmdRange);
+        let command = command.or_else(|_| profile.quote(Event::CmdPage))?;
+        let sync = profile.quote(Event::Sync)?;
+        // Those that have a price are exits.
+        let exit = profile.quote(Event::Exit).ok();
+        let sum = |end: fn(&Price) -> f64| end(command) + end(sync) + exit.map_or(0.0, end);
+        let range = [sum(Price::low), sum(Price::high)];
+        Ok(Self {
             work_ns: work,
-            invalidation_ns: command.ns + sync.ns,
+            invalidation_ns: sum(|price| price.ns),
+            exits: exit.map_or(0, |_| 1),
+            exits_ns: exit.map_or(0.0, |price| price.ns),
             invalidation_range_ns: Some(range).filter(|[low, high]| low < high),
+            receiving_cpus: profile.surroundings().receiving,
         })
     }
 
     fn text(&self) -> String {
         let whole = |ns: f64| grouped(ns.round() as u64);
         let share = 100.0 * self.invalidation_ns / (self.work_ns + self.invalidation_ns);
-        let range = match self.invalidation_range_ns {
-            Some([low, high]) => format!(" (from {} to {})", whole(low), whole(high)),
-            None => String::new(),
-        };
-        format!(
-            "A strict unmap of one page takes {} ns of table work and {} ns{range} of invalidation and sync, \
+        let over = self.receiving_cpus.map(|[least, taken, most]| {
+            format!(", as {least} to {most} CPUs receive at once, of which {taken} is taken")
+        });
+        let range = self.invalidation_range_ns.map(|[low, high]| {
+            let over = over.unwrap_or_default();
+            format!(" (from {} to {}{over})", whole(low), whole(high))
+        });
+        let mut said = format!(
+            "A strict unmap of one page takes {} ns of table work and {} ns{} of invalidation and sync, \
              {share:.0} % of it.",
             whole(self.work_ns),
             whole(self.invalidation_ns),
-        )
+            range.unwrap_or_default(),
+        );
+        if self.exits > 0 {
+            said.push_str(&format!(
+                " Exits to the hypervisor: {}, {} ns of that.",
+                self.exits,
+                whole(self.exits_ns)
+            ));
+        }
+        said
     }
 }

@@ -60,6 +60,16 @@ impl Counts {
         }
     }
 
+    /// Both, added up.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            page: self.page + other.page,
+            range: self.range + other.range,
+            context: self.context + other.context,
+            sync: self.sync + other.sync,
+        }
+    }
+
     /// What came after `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {

@@ -70,6 +70,7 @@ impl CrossOver {
         for event in in_place {
             in_place_ns += price(event)?;
         }
+        in_place_ns += price(Event::Exit).unwrap_or(0.0);
         let byte = profile.quote(Event::CopyByte).ok()?;
         let prices = CopyPrices {
             slots: Nanos::new(price(Event::CopyCall)?.round() as u64),
@@ -144,12 +145,7 @@ impl Row {
                 Stage::First => "first",
                 Stage::Second => "second",
             },
-            shadowing: match facts.shadowing {
-                Shadowing::None => "none",
-                Shadowing::CachingMode => "caching-mode",
-                Shadowing::WriteProtection => "write-protection",
-                Shadowing::Requests => "requests",
-            },
+            shadowing: shadowing_name(facts.shadowing),
             device_tlb: match facts.device_tlb {
                 DeviceTlb::Absent => "absent",
                 DeviceTlb::Present => "present",
@@ -161,6 +157,16 @@ impl Row {
             policy: policy_name(decision.policy),
             reason: decision.reason,
         }
+    }
+}
+
+/// The name of `shadowing` in reports.
+pub(crate) const fn shadowing_name(shadowing: Shadowing) -> &'static str {
+    match shadowing {
+        Shadowing::None => "none",
+        Shadowing::CachingMode => "caching-mode",
+        Shadowing::WriteProtection => "write-protection",
+        Shadowing::Requests => "requests",
     }
 }
 

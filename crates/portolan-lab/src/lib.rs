@@ -29,6 +29,7 @@ mod measure;
 pub mod replay;
 pub mod reproduce;
 pub mod scale;
+mod smmu_v2_board;
 pub mod synthetic;
 mod tegra_board;
 pub mod trace;

@@ -7,7 +7,7 @@
 
 use anyhow::{Result, anyhow};
 use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use portolan::inval::{Gather, Preference, Quirks};
+use portolan::inval::{Gather, Preference, Quirks, WalkFlush};
 use portolan::iommu::Domain;
 use portolan::table::Access;
 
@@ -56,6 +56,8 @@ pub struct Events {
     pub counts: Counts,
     /// Registers written, where a driver of Tegra's wrote them.
     pub registers: Option<RegisterWrites>,
+    /// Virtual nanoseconds that the driver waited for the model.
+    pub waited_ns: u64,
 }
 
 /// How calls are made and debts are paid.
@@ -124,6 +126,26 @@ impl Variant {
         };
         Way { grouping, quirks }
     }
+
+    /// The way around the change that brought walk flush by context, of an operation on `bytes` bytes
+    /// where a leaf table spans `table`; `own` is the library's plan.
+    pub(crate) fn walk_flush(self, direction: Direction, bytes: u64, table: u64, own: Quirks) -> Way {
+        let walk_flush = match self {
+            Self::Before => WalkFlush::ByAddress,
+            Self::After => WalkFlush::ByContext,
+            Self::Portolan => return Way::whole(own),
+        };
+        let quirks = Quirks {
+            walk_flush,
+            preference: Preference::ByPage,
+            ..Quirks::default()
+        };
+        let grouping = match direction {
+            Direction::Unmap if bytes >= table => Grouping::EachTable,
+            _ => Grouping::PagesTogether,
+        };
+        Way { grouping, quirks }
+    }
 }
 
 /// What a driver's model has counted so far.
@@ -135,6 +157,21 @@ pub(crate) struct CarriedOut {
     pub(crate) lines: u64,
     /// Registers of Tegra's written.
     pub(crate) registers: Option<RegisterWrites>,
+    /// Virtual nanoseconds that the driver waited.
+    pub(crate) waited_ns: u64,
+}
+
+/// What a device's accesses met so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Met {
+    /// Accesses that were refused.
+    pub(crate) faults: u64,
+    /// Accesses that no translation was cached for.
+    pub(crate) misses: u64,
+    /// Reads of table memory for them: entries, or lines of them where hardware caches lines.
+    pub(crate) reads: u64,
+    /// Accesses that went through while an invalidation was under way.
+    pub(crate) meanwhile: u64,
 }
 
 /// An address space of a driver, on the model of its registers.
@@ -147,6 +184,18 @@ pub(crate) trait Space {
 
     /// What was carried out so far.
     fn carried_out(&self) -> CarriedOut;
+
+    /// Has the device write to memory at `iova`.
+    fn touch(&self, iova: Iova);
+
+    /// What its accesses met so far.
+    fn met(&self) -> Met;
+
+    /// What the driver did that it must not do: nothing, or it is a defect.
+    ///
+    /// # Errors
+    /// Saying what.
+    fn is_sound(&self) -> Result<()>;
 }
 
 /// The range of every measurement of `bytes` bytes.
@@ -163,7 +212,7 @@ pub(crate) fn range(bytes: u64) -> Result<IovaRange> {
 /// # Errors
 /// If the library or the model refuses: a size that is not a multiple of the granule, or too large.
 pub(crate) fn measure_in(
-    space: &impl Space,
+    space: &dyn Space,
     direction: Direction,
     bytes: u64,
     grouping: Grouping,
@@ -198,7 +247,7 @@ fn place(memory: PhysAddr, index: u64, granule: PageSize) -> PhysAddr {
 /// # Errors
 /// If the driver or the model refuses.
 pub(crate) fn map(
-    space: &impl Space,
+    space: &dyn Space,
     range: IovaRange,
     memory: PhysAddr,
     grouping: Grouping,
@@ -229,7 +278,7 @@ pub(crate) fn map(
 ///
 /// # Errors
 /// If the driver or the model refuses.
-pub(crate) fn unmap(space: &impl Space, range: IovaRange, grouping: Grouping) -> Result<Events> {
+pub(crate) fn unmap(space: &dyn Space, range: IovaRange, grouping: Grouping) -> Result<Events> {
     let (domain, granule) = (space.domain(), space.domain().granule());
     let step = match grouping {
         Grouping::EachPage | Grouping::PagesTogether => granule.bytes(),
@@ -257,14 +306,14 @@ pub(crate) fn unmap(space: &impl Space, range: IovaRange, grouping: Grouping) ->
 }
 
 /// Pays debts and adds up what that took.
-struct Meter<'a, S> {
-    space: &'a S,
+struct Meter<'a> {
+    space: &'a dyn Space,
     before: CarriedOut,
     events: Events,
 }
 
-impl<'a, S: Space> Meter<'a, S> {
-    fn new(space: &'a S) -> Self {
+impl<'a> Meter<'a> {
+    fn new(space: &'a dyn Space) -> Self {
         Self {
             space,
             before: space.carried_out(),
@@ -288,6 +337,7 @@ impl<'a, S: Space> Meter<'a, S> {
         self.events.counts = after.counts.since(before.counts);
         let registers = after.registers.zip(before.registers);
         self.events.registers = registers.map(|(after, before)| after.since(before));
+        self.events.waited_ns = after.waited_ns - before.waited_ns;
         Ok(self.events)
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use anyhow::{Result, bail};
-use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+use portolan::addr::{Iova, PageSize, PhysAddr};
 use portolan::iommu::{self, Attach as _};
 use portolan::platform::Nanos;
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
@@ -17,17 +17,16 @@ use portolan_model::iommu::Temper;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::profile::Profile;
 use portolan_model::tables::Lag;
-use portolan_model::tegra_smmu::{RegisterUse, TegraChip, TegraCounts, TegraRegisters, TegraSetup};
+use portolan_model::tegra_smmu::{RegisterUse, TegraChip, TegraRegisters, TegraSetup};
 
 use crate::counts::{Counts, RegisterWrites};
-use crate::measure::{self, CarriedOut, Way};
+use crate::measure::{self, CarriedOut, Events, Met, Way};
 
 type Memory = Arc<ModelMemory<AtomicU32>>;
 type Clock = Arc<PollingClock<Arc<TegraRegisters>>>;
 type Smmu = TegraSmmu<Arc<TegraRegisters>, Memory, Clock>;
 type Domain = TegraDomain<Arc<TegraRegisters>, Memory, Clock>;
 
-const PAGE: PageSize = PageSize::SIZE_4K;
 /// What a page table spans.
 pub(crate) const TABLE: PageSize = PageSize::of_lg2(22);
 
@@ -95,16 +94,30 @@ impl Board {
         })
     }
 
-    /// What happened so far.
-    pub(crate) fn counts(&self) -> TegraCounts {
-        self.model.counts()
-    }
-
-    /// What the driver did that it must not do: nothing, or it is a defect.
+    /// Takes `space` down as it is: its device is blocked, and the address space given up with all
+    /// that it maps. What that took.
     ///
     /// # Errors
-    /// Saying what.
-    pub(crate) fn is_sound(&self) -> Result<()> {
+    /// If the driver refuses, which is a defect.
+    pub(crate) fn tear_down(&self, space: Space<'_>) -> Result<Events> {
+        use iommu::Iommu as _;
+        self.is_sound()?;
+        let (before, tables) = (self.carried_out(), self.memory.live());
+        self.smmu.block(self.chip.camera())?;
+        drop(space);
+        self.is_sound()?;
+        let after = self.carried_out();
+        let registers = after.registers.zip(before.registers);
+        Ok(Events {
+            tables: (tables - self.memory.live()) as u64,
+            lines: after.lines - before.lines,
+            counts: after.counts.since(before.counts),
+            registers: registers.map(|(after, before)| after.since(before)),
+            ..Events::default()
+        })
+    }
+
+    fn is_sound(&self) -> Result<()> {
         let violations = self.model.violations();
         let freed = self.memory.reads_of_freed_pages();
         if violations.is_empty() && freed == 0 {
@@ -112,36 +125,9 @@ impl Board {
         }
         bail!("the model complains of the driver: {violations:?}, {freed} reads of freed tables")
     }
-}
-
-/// An address space on a board.
-pub(crate) struct Space<'b> {
-    board: &'b Board,
-    domain: Arc<Domain>,
-}
-
-impl Space<'_> {
-    /// Has the camera write once to each page of `range`; a fault is counted by the model.
-    pub(crate) fn fill(&self, range: IovaRange) {
-        let camera = self.board.chip.camera();
-        for page in 0..range.pages(PAGE) {
-            let iova = Iova::new(range.start().get() + page * PAGE.bytes());
-            let _ = self.board.model.dma(camera, iova, AccessKind::Write, 4);
-        }
-    }
-}
-
-impl measure::Space for Space<'_> {
-    fn domain(&self) -> &dyn iommu::Domain {
-        &*self.domain
-    }
-
-    fn table_span(&self) -> PageSize {
-        TABLE
-    }
 
     fn carried_out(&self) -> CarriedOut {
-        let seen = self.board.model.counts();
+        let seen = self.model.counts();
         let registers = RegisterWrites {
             writes: seen.writes(),
             ptc_flush_all: seen.of(RegisterUse::PtcFlushAll),
@@ -159,8 +145,48 @@ impl measure::Space for Space<'_> {
                 context: registers.tlb_flush_asid,
                 sync: registers.read_backs,
             },
-            lines: self.board.memory.cleaned_lines(),
+            lines: self.memory.cleaned_lines(),
             registers: Some(registers),
+            ..CarriedOut::default()
         }
+    }
+}
+
+/// An address space on a board.
+pub(crate) struct Space<'b> {
+    board: &'b Board,
+    domain: Arc<Domain>,
+}
+
+impl measure::Space for Space<'_> {
+    fn domain(&self) -> &dyn iommu::Domain {
+        &*self.domain
+    }
+
+    fn table_span(&self) -> PageSize {
+        TABLE
+    }
+
+    fn carried_out(&self) -> CarriedOut {
+        self.board.carried_out()
+    }
+
+    fn touch(&self, iova: Iova) {
+        let camera = self.board.chip.camera();
+        let _ = self.board.model.dma(camera, iova, AccessKind::Write, 4);
+    }
+
+    fn met(&self) -> Met {
+        let counts = self.board.model.counts();
+        Met {
+            faults: counts.faults,
+            misses: counts.misses,
+            reads: counts.line_reads,
+            meanwhile: 0,
+        }
+    }
+
+    fn is_sound(&self) -> Result<()> {
+        self.board.is_sound()
     }
 }

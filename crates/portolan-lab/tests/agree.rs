@@ -85,7 +85,7 @@ fn explain_replay_and_scale_never_contradict_each_other() {
         // A page unmapped costs in the replay what `explain` says.
         let strict = &report.policies[1];
         let unmap = said.unmap.as_ref().unwrap();
-        let waited = strict.time_us.invalidation + strict.time_us.sync_wait;
+        let waited = strict.time_us.waits();
         let each = 1000.0 * waited / strict.syncs as f64;
         if profile.capabilities().walker == portolan::inval::Walker::Coherent
             && profile.capabilities().caching == portolan::inval::Caching::PresentOnly
@@ -93,6 +93,9 @@ fn explain_replay_and_scale_never_contradict_each_other() {
             let off = each / unmap.invalidation_ns - 1.0;
             assert!(off.abs() < 0.01, "{name}: {each} {unmap:?}");
         }
+        let by_unmap = strict.exits as f64 / strict.syncs as f64;
+        assert_eq!(by_unmap, unmap.exits as f64, "{name}");
+        assert_eq!(text.contains("Exits to the hypervisor, counted"), unmap.exits > 0, "{name}");
 
         if let Some(report) = scaled(&profile) {
             scaled_machines += 1;
@@ -102,6 +105,11 @@ fn explain_replay_and_scale_never_contradict_each_other() {
                 let row = rows.find(|row| (row.policy, row.cpus) == (policy, cpus));
                 row.unwrap().operations_per_s
             };
+            // Each unmap is as many exits as the others say.
+            let mut rows = report.rows.iter();
+            let alone = rows.find(|row| (row.policy, row.cpus) == (scale::Policy::Strict, 1));
+            let exits = alone.unwrap().exits_per_operation;
+            assert_eq!(exits, unmap.exits as f64, "{name}");
             // One CPU alone has no fewer operations a second than the price of its unmaps leaves.
             let work = profile.workload().unwrap().work.ns;
             let alone = 1e9 / rate(scale::Policy::Strict, 1);
@@ -154,10 +162,30 @@ fn what_is_not_known_of_an_invalidation_is_a_range_in_every_command() {
         lazy.contains(" to ") && lazy.contains("as far as the price"),
         "{lazy}"
     );
+    // The number of CPUs that receive is said beside it.
+    for (name, cpus) in [("spr-vm", "10 to 100 CPUs"), ("vtd-nested", "1 to 20 CPUs")] {
+        let text = Advice::of(&Profile::by_name(name).unwrap()).text();
+        assert!(text.contains(cpus) && text.contains("Exits to the hypervisor: 1"), "{text}");
+    }
     let bare = replayed(&Profile::by_name("xeon-vtd").unwrap());
     assert!(
         bare.policies
             .iter()
             .all(|policy| policy.total_range_us.is_none())
     );
+}
+
+#[test]
+fn a_price_that_is_missing_is_named_and_no_figure_stands_in_for_it() {
+    let text = include_str!("../../../data/machines/xeon-vtd.toml");
+    let start = text.find("[prices.sync]").unwrap();
+    let end = start + text[start..].find("\n\n").unwrap();
+    let profile = Profile::from_toml(&format!("{}{}", &text[..start], &text[end..])).unwrap();
+    let said = Advice::of(&profile);
+    assert_eq!(said.unmap, None);
+    assert!(said.text().contains("no price for `sync`"), "{}", said.text());
+    let text: &'static str = pages(1).leak();
+    let mut reader = Reader::new(Box::new(text.as_bytes())).unwrap();
+    let refused = replay::run(&mut reader, &profile, &[Policy::StrictPage]).unwrap_err();
+    assert!(refused.to_string().contains("`sync`"), "{refused}");
 }

@@ -182,7 +182,7 @@ fn range_flush_says_which_registers_were_written() {
 }
 
 #[test]
-fn a_camera_is_replayed_on_tegra_alone() {
+fn a_camera_is_replayed_on_tegra_and_qualcomm_s() {
     let report = json(&["replay", "--synthetic", "camera", "--json"]);
     assert_eq!(report["machine"], "tegra210");
     let ways = report["ways"].as_array().unwrap();
@@ -190,10 +190,16 @@ fn a_camera_is_replayed_on_tegra_alone() {
     assert!(share(0) > 10.0 && share(1) < 1.0 && share(2) < share(1));
     let text = portolan(&["replay", "--synthetic", "camera", "--machine", "tegra210"]);
     assert_eq!(text.status.code(), Some(0));
+    let phone = json(&["replay", "--synthetic", "camera", "--machine", "sm8150", "--json"]);
+    assert_eq!(phone["ways"].as_array().unwrap().len(), 6);
+    assert!(phone["waits"]["wait_us"][0].as_f64().unwrap() > 2.0);
+    let text = portolan(&["replay", "--synthetic", "camera", "--machine", "sm8150"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("No number of calls") && text.contains("Look-ups go on"), "{text}");
     for wrong in [
         &["replay", "some.trace", "--synthetic", "camera"][..],
         &["replay", "--synthetic", "camera", "--policy", "lazy"],
-        &["replay", "--synthetic", "camera", "--machine", "sm8150"],
+        &["replay", "--synthetic", "camera", "--machine", "xeon-vtd"],
         &["replay", "--synthetic", "microphone"],
     ] {
         let refused = portolan(wrong);

@@ -5,7 +5,8 @@ use portolan_lab::reproduce::{self, FlushQueue, Throughput};
 use portolan_model::profile::{Event, Profile};
 
 fn row<'r>(of: &'r FlushQueue, stage: &str, variant: &str) -> &'r Throughput {
-    let is = |row: &&Throughput| (row.stage, row.variant) == (stage, variant);
+    let caching_mode = |row: &&Throughput| row.shadowing == "caching-mode";
+    let is = |row: &&Throughput| caching_mode(row) && (row.stage, row.variant) == (stage, variant);
     of.rows.iter().find(is).unwrap()
 }
 
@@ -47,9 +48,19 @@ fn counts_throughputs_and_rule() {
         assert!(row.computed < 39.3 && row.computed > 20.0, "{row:?}");
     }
     let allowed: Vec<_> = result.rows.iter().map(|row| row.allowed).collect();
-    assert_eq!(allowed, ["yes", "yes", "yes", "no"]);
+    assert_eq!(allowed, ["yes", "yes", "yes", "no", "yes", "no"]);
 
-    assert_eq!(result.decisions.len(), 16);
+    // Without caching mode, by write-protection: no command for a map, and four words written.
+    let [strict, lazy] = &result.rows[4..] else {
+        panic!("{:?}", result.rows)
+    };
+    assert_eq!((strict.shadowing, lazy.shadowing), ("write-protection", "write-protection"));
+    assert_eq!(by_kind(strict), counts(packets, 0));
+    assert_eq!(strict.exits, (1 + reproduce::TABLE_WRITES) * packets);
+    assert_eq!(lazy.exits, reproduce::TABLE_WRITES * packets + flushes);
+    assert!(strict.computed < second_strict.computed && lazy.computed > strict.computed);
+
+    assert_eq!(result.decisions.len(), 24);
     let lazy = result.decisions.iter().filter(|row| row.policy == "lazy");
     for row in lazy.clone() {
         assert_eq!((row.wish, row.trust), ("lazy", "trusted"));
@@ -62,7 +73,8 @@ fn counts_throughputs_and_rule() {
 fn the_profile_has_the_price_that_the_rows_fix_for_each_cpu_that_receives() {
     let result = reproduce::flush_queue().unwrap();
     let profile = Profile::by_name("spr-vm").unwrap();
-    let own = profile.price(Event::CmdRange).unwrap() + profile.price(Event::Sync).unwrap();
+    let own = [Event::CmdRange, Event::Sync, Event::Exit].map(|event| profile.price(event).unwrap());
+    let own = own.iter().sum::<f64>();
     let receiving = own / result.prices[1].ns;
     let all = f64::from(profile.cpus());
     assert!((receiving / all - 1.0).abs() < 1e-3, "{receiving} of {all}");

@@ -42,7 +42,7 @@ pub struct LinuxReport {
     pub flushes_timer: u64,
     /// Microseconds of the machine for the commands.
     pub invalidation_us: f64,
-    /// Microseconds of the machine for the waits.
+    /// Microseconds of the machine for the waits, exits included.
     pub sync_wait_us: f64,
     /// What stayed reachable; strict leaves nothing but the wait itself, which is not counted here.
     pub exposed: Exposed,
@@ -194,7 +194,7 @@ impl Counter {
         let done = report.invalidations;
         report.invalidation_us =
             us(done.range, self.prices.range) + us(done.context, self.prices.context);
-        report.sync_wait_us = us(report.syncs, self.prices.sync);
+        report.sync_wait_us = us(report.syncs, self.prices.sync + self.prices.exit);
         // Domains are exposed at the same time, at worst.
         for (device, domain) in self.domains {
             let (bytes, ns) = domain.queues.exposed();

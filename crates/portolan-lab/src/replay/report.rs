@@ -86,6 +86,8 @@ pub struct PolicyReport {
     pub masks: BTreeMap<u8, u64>,
     /// Waits for completion.
     pub syncs: u64,
+    /// Exits to a hypervisor where it plays the unit: one for each time that it is told of commands.
+    pub exits: u64,
     /// Virtual time.
     pub time_us: TimeByCause,
     /// The least and the most that `time_us.total` may be, where a price of the machine is a range.
@@ -147,14 +149,21 @@ pub struct TimeByCause {
     pub invalidation: f64,
     /// CPU: waiting for invalidations to complete.
     pub sync_wait: f64,
+    /// CPU: exits to a hypervisor.
+    pub exits: f64,
     /// Device: waiting for translations that were not cached.
     pub device_stall: f64,
 }
 
 impl TimeByCause {
+    /// What invalidations take a CPU.
+    pub fn waits(&self) -> f64 {
+        self.invalidation + self.sync_wait + self.exits
+    }
+
     /// CPU time.
     pub fn cpu(&self) -> f64 {
-        self.map + self.unmap + self.invalidation + self.sync_wait
+        self.map + self.unmap + self.waits()
     }
 }
 

@@ -151,6 +151,7 @@ fn ranged(mut report: PolicyReport, profile: &Profile) -> PolicyReport {
         (Event::CmdContext, done.context),
         (Event::CmdGlobal, done.global),
         (Event::Sync, report.syncs),
+        (Event::Exit, report.exits),
     ];
     let total = |end: fn(&Price) -> f64| {
         let more = paid.iter().filter_map(|(event, count)| {

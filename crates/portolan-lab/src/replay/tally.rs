@@ -142,6 +142,7 @@ impl Tally {
             unmap: us(unmap),
             invalidation: us(invalidation),
             sync_wait: us(done.syncs as f64 * each.sync),
+            exits: us(done.doorbells as f64 * each.exit),
             device_stall: us(fixture.model.stall_ns()),
         };
         time_us.total = time_us.cpu() + time_us.device_stall;
@@ -157,6 +158,7 @@ impl Tally {
             },
             masks: done.range_masks,
             syncs: done.syncs,
+            exits: if each.exit > 0.0 { done.doorbells } else { 0 },
             time_us,
             total_range_us: None,
             exposed: Exposed {

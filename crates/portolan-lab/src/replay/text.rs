@@ -46,7 +46,7 @@ pub fn text(report: &ReplayReport) -> String {
             micros(p.time_us.map),
             micros(p.time_us.unmap),
             micros(p.time_us.invalidation),
-            micros(p.time_us.sync_wait),
+            micros(p.time_us.sync_wait + p.time_us.exits),
             micros(p.time_us.device_stall),
             grouped(p.device.iotlb_misses),
             bytes(p.exposed.max_bytes),
@@ -158,6 +158,7 @@ pub(super) fn findings(
         }
     }
     let of = |name: &str| policies.iter().find(|p| p.policy == name);
+    said.extend(exits_finding(trace, policies));
     if let (Some(best), Some(deferred)) = (strict.first(), of("deferred")) {
         said.push(deferred_finding(best, deferred));
     }
@@ -183,7 +184,7 @@ fn strict_finding(
     best: &PolicyReport,
     worst: Option<&PolicyReport>,
 ) -> String {
-    let wait = best.time_us.invalidation + best.time_us.sync_wait;
+    let wait = best.time_us.waits();
     let share = 100.0 * wait / best.time_us.cpu().max(f64::MIN_POSITIVE);
     let unmaps = (trace.unmaps + trace.coherent_frees).max(1);
     let mut said = format!(
@@ -204,6 +205,17 @@ fn strict_finding(
         None => said.push('.'),
     }
     said
+}
+
+/// How often each policy leaves for the hypervisor, if it does.
+fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<String> {
+    let unmaps = (trace.unmaps + trace.coherent_frees).max(1) as f64;
+    let of = |policy: &PolicyReport| {
+        let exits = grouped(policy.exits);
+        format!("{} {exits} ({:.2} an unmap)", policy.policy, policy.exits as f64 / unmaps)
+    };
+    let each: Vec<_> = policies.iter().filter(|p| p.exits > 0).map(of).collect();
+    (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))
 }
 
 /// Of each hundred parts of what `best` takes, those that `other` saves; the ends of the range of both

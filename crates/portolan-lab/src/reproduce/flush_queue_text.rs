@@ -13,6 +13,7 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
         };
         vec![
             row.stage.to_owned(),
+            row.shadowing.to_owned(),
             row.variant.to_owned(),
             row.published
                 .map_or("-".to_owned(), |gbit| gbit.to_string()),
@@ -25,6 +26,7 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
     });
     let header = [
         "stage",
+        "followed by",
         "policy",
         "published Gbit/s",
         "computed Gbit/s",
@@ -33,12 +35,13 @@ pub fn flush_queue_text(result: &FlushQueue) -> String {
         "by context",
         "exits",
     ];
-    out.push_str(&table(&header, &[2, 3, 5, 6, 7], rows.collect()));
+    out.push_str(&table(&header, &[3, 4, 6, 7, 8], rows.collect()));
     out.push_str(
         "\n\nCommands and exits are of a GiB received in 1500-byte packets, a page each. Two published \
          figures fix two prices,\nso the rows they come from predict nothing. The second-stage rows \
          use the same prices: a hypervisor that follows shadowed\ntables takes longer, so they are \
-         at most what could be reached.\n\n",
+         at most what could be reached. An exit is a submission, which writes one register,\nor a word \
+         written to a table that is write-protected: four a packet, entry and count for map and unmap.\n\n",
     );
     out.push_str(&prices(result));
     for implied in &result.implied {

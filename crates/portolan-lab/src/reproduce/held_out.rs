@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use super::bounds::Evidence;
 use super::rows::error_pct;
-use super::{registers, smmu_v2};
+use super::registers;
+use crate::smmu_v2_board;
 use crate::csv;
 use crate::machines::own_quirks;
 use crate::measure::{Direction, Events, Grouping, Variant, Way};
@@ -124,7 +125,7 @@ fn batch() -> Result<[f64; 2]> {
             ..Quirks::default()
         };
         let events =
-            smmu_v2::measure(&profile, Direction::Map, 32 << 20, Way { grouping, quirks })?;
+            smmu_v2_board::measure(&profile, Direction::Map, 32 << 20, Way { grouping, quirks })?;
         mapped_us(&profile, &events, None)
     };
     Ok([

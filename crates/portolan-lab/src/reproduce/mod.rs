@@ -11,12 +11,11 @@ mod published;
 mod range_flush;
 mod registers;
 mod rows;
-mod smmu_v2;
 mod swiotlb;
 mod walk_flush;
 
 pub use bounds::{Bound, Evidence};
-pub use flush_queue::flush_queue;
+pub use flush_queue::{TABLE_WRITES, flush_queue};
 pub use flush_queue_text::flush_queue_text;
 pub use held_out::{HeldOut, HeldOutRow, held_out, held_out_text};
 pub use iopf::{IopfReproduction, IopfRow, WindowRow, iopf, iopf_text};
@@ -28,6 +27,7 @@ pub use swiotlb::{Swiotlb, swiotlb, swiotlb_text};
 use anyhow::Result;
 use portolan_model::profile::Profile;
 
+use crate::smmu_v2_board;
 use portolan_cli::display;
 
 /// Recomputes walk flush by context, through the driver of Qualcomm's SMMUv2 on the model.
@@ -36,9 +36,9 @@ use portolan_cli::display;
 /// If a profile or a published table is wrong, or the library refuses an operation.
 pub fn walk_flush() -> Result<Reproduction> {
     let profile = Profile::by_name(walk_flush::MACHINE)?;
-    let span = smmu_v2::TABLE_SPAN.bytes();
+    let span = smmu_v2_board::TABLE_SPAN.bytes();
     walk_flush::reproduce(&profile, span, &mut |direction, bytes, way| {
-        smmu_v2::measure(&profile, direction, bytes, way)
+        smmu_v2_board::measure(&profile, direction, bytes, way)
     })
 }
 
@@ -48,9 +48,11 @@ pub fn walk_flush() -> Result<Reproduction> {
 /// If a profile or a published table is wrong, or the library refuses an operation.
 pub fn range_flush() -> Result<Reproduction> {
     let profile = Profile::by_name(range_flush::MACHINE)?;
-    range_flush::reproduce(&profile, &mut |direction, bytes, way| {
-        registers::measure(&profile, direction, bytes, way)
-    })
+    range_flush::reproduce(
+        &profile,
+        &mut |direction, bytes, way| registers::measure(&profile, direction, bytes, way),
+        &|bytes, way| registers::tear_down(&profile, bytes, way),
+    )
 }
 
 /// The cells of one row.
@@ -130,5 +132,10 @@ pub fn text(result: &Reproduction) -> String {
     ));
     out.push_str("\n\n");
     out.push_str(&Bound::table(&result.bounds));
-    out + &Check::lines(&result.checks)
+    out.push_str(&Check::lines(&result.checks));
+    for note in &result.notes {
+        out.push_str(note);
+        out.push('\n');
+    }
+    out
 }

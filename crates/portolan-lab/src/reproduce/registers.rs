@@ -1,11 +1,12 @@
 //! One operation through Tegra's driver on the model of its registers, and the registers as text.
 
 use anyhow::{Context, Result};
+use portolan::addr::PhysAddr;
 use portolan_model::profile::Profile;
 
 use super::rows::Row;
 use crate::counts::RegisterWrites;
-use crate::measure::{Direction, Events, Way, measure_in, range};
+use crate::measure::{Direction, Events, Grouping, Space as _, Way, map, measure_in, range};
 use crate::tegra_board::{Board, TABLE};
 use portolan_cli::display;
 
@@ -21,9 +22,23 @@ pub(super) fn measure(
 ) -> Result<Events> {
     let tables = u32::try_from(range(bytes)?.pages(TABLE)).context("size")? + 16;
     let board = Board::new(machine, tables)?;
-    let events = measure_in(&board.camera(way)?, direction, bytes, way.grouping)?;
-    board.is_sound()?;
+    let space = board.camera(way)?;
+    let events = measure_in(&space, direction, bytes, way.grouping)?;
+    space.is_sound()?;
     Ok(events)
+}
+
+/// Maps a scatter list of single pages of `bytes` bytes on `machine`, and takes the address space down
+/// with all of it.
+///
+/// # Errors
+/// If the driver or the model refuses, which is a defect.
+pub(super) fn tear_down(machine: &Profile, bytes: u64, way: Way) -> Result<Events> {
+    let tables = u32::try_from(range(bytes)?.pages(TABLE)).context("size")? + 16;
+    let board = Board::new(machine, tables)?;
+    let space = board.camera(way)?;
+    map(&space, range(bytes)?, PhysAddr::new(1 << 31), Grouping::Whole)?;
+    board.tear_down(space)
 }
 
 /// What was written to which register, for rows that know; nothing if none does.
@@ -37,6 +52,7 @@ pub(super) fn text(rows: &[Row]) -> String {
                 display::bytes(row.size_bytes),
                 row.variant.to_owned(),
             ];
+            line.push(display::grouped(row.lines));
             line.extend(of.columns());
             line
         })
@@ -44,7 +60,7 @@ pub(super) fn text(rows: &[Row]) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    let header = [&["case", "size", "variant"][..], &RegisterWrites::HEADS].concat();
+    let header = [&["case", "size", "variant", "lines cleaned"][..], &RegisterWrites::HEADS].concat();
     let numbers: Vec<usize> = (3..header.len()).collect();
     let table = display::table(&header, &numbers, lines);
     format!("\n\nRegisters that the driver wrote, as the model counted them\n\n{table}")

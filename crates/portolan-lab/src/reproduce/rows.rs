@@ -21,6 +21,8 @@ pub struct Reproduction {
     pub bounds: Vec<Bound>,
     /// What has to hold beside them.
     pub checks: Vec<Check>,
+    /// What the rows say and what they do not explain, a sentence each.
+    pub notes: Vec<String>,
 }
 
 impl Reproduction {
@@ -34,9 +36,10 @@ impl Reproduction {
 /// One latency.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// `map` or `unmap`.
+    /// `map`, `unmap`, or `tear-down`: an address space given up with all that it maps.
     pub case: &'static str,
-    /// `before`, `after` or `portolan`.
+    /// `before`, `after` or `portolan`; `tlb-batched` and `lines-batched`: `before` with one half of what
+    /// makes it `after`.
     pub variant: &'static str,
     /// Bytes mapped or unmapped.
     pub size_bytes: u64,
@@ -63,6 +66,8 @@ pub struct Row {
     pub evidence: Evidence,
     /// Commands that the library planned and the model carried out.
     pub counts: Counts,
+    /// Cache lines of tables that were written back.
+    pub lines: u64,
     /// Registers that a driver wrote for them, as the model counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registers: Option<RegisterWrites>,
@@ -169,6 +174,8 @@ pub struct Throughput {
     pub variant: &'static str,
     /// `first` or `second`.
     pub stage: &'static str,
+    /// How the hypervisor follows second-stage tables: `caching-mode` or `write-protection`.
+    pub shadowing: &'static str,
     /// Whether the rule allows it: `yes` or `no`.
     pub allowed: &'static str,
     /// Bytes of a packet.
@@ -187,7 +194,7 @@ pub struct Throughput {
     pub evidence: Evidence,
     /// Commands of a GiB received.
     pub counts: Counts,
-    /// TrapCost of a GiB received: one for each submission.
+    /// Exits of a GiB received: one for each submission, and each write to a table that is protected.
     pub exits: u64,
 }
 

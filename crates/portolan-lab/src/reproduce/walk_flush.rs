@@ -10,7 +10,6 @@
 //! priced by the profile's two prices.
 
 use anyhow::Result;
-use portolan::inval::{Preference, Quirks, WalkFlush};
 use portolan_model::profile::{Event, Profile};
 
 use super::bounds::{Bound, Evidence, Parts, by_size, worst};
@@ -18,7 +17,7 @@ use super::fit;
 use super::published::{self, WalkFlushRow};
 use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
 use crate::machines::own_quirks;
-use crate::measure::{Direction, Events, Grouping, Variant, Way};
+use crate::measure::{Direction, Events, Variant, Way};
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "sm8150";
@@ -47,25 +46,6 @@ fn price_name(event: Event) -> &'static str {
         Event::UnmapCall => "unmap_call, its sync included",
         other => other.name(),
     }
-}
-
-/// How a variant does an operation on `bytes` bytes.
-fn way(variant: Variant, direction: Direction, bytes: u64, table: u64, machine: Quirks) -> Way {
-    let walk_flush = match variant {
-        Variant::Before => WalkFlush::ByAddress,
-        Variant::After => WalkFlush::ByContext,
-        Variant::Portolan => return Way::whole(machine),
-    };
-    let quirks = Quirks {
-        walk_flush,
-        preference: Preference::ByPage,
-        ..Quirks::default()
-    };
-    let grouping = match direction {
-        Direction::Unmap if bytes >= table => Grouping::EachTable,
-        _ => Grouping::PagesTogether,
-    };
-    Way { grouping, quirks }
 }
 
 /// How often each fitted price is paid.
@@ -178,8 +158,8 @@ pub fn reproduce(
     let mut rows = Vec::new();
     let mut prices = Vec::new();
     for direction in [Direction::Map, Direction::Unmap] {
-        let mut run = |variant, bytes| {
-            let way = way(variant, direction, bytes, table_span, own);
+        let mut run = |variant: Variant, bytes| {
+            let way = variant.walk_flush(direction, bytes, table_span, own);
             measure(direction, bytes, way)
         };
         let runs = runs(&table, direction, &mut run)?;
@@ -221,6 +201,7 @@ pub fn reproduce(
                 fitted: published.is_some() && size_bytes <= FITTED_UP_TO,
                 evidence: Evidence::Computed,
                 counts: events.counts,
+                lines: events.lines,
                 registers: None,
             });
         }
@@ -234,7 +215,26 @@ pub fn reproduce(
         prices,
         bounds,
         checks: Vec::new(),
+        notes: vec![dropped_beside(profile, table_span)?],
     })
+}
+
+/// What a command for the context costs a device that no latency of an unmap holds.
+fn dropped_beside(profile: &Profile, table_span: u64) -> Result<String> {
+    let entries = f64::from(profile.caches().iotlb.entries);
+    let step_us = profile.price(Event::IotlbMissStep)? / 1000.0;
+    let pages = table_span >> profile.granule().lg2();
+    Ok(format!(
+        "By context what is cached beside the buffer is dropped too, which these latencies do not hold: at most {entries:.0} \
+         translations, {:.0} to {:.0} µs of walks if each is used\nagain and a read takes {:.0} ns (assumed), where {pages} page \
+         commands of a table are {:.0} µs. `portolan replay --synthetic camera --machine {}` runs that, and wait-for-safe, which \
+         is off here.",
+        entries * step_us,
+        entries * f64::from(profile.format().levels()) * step_us,
+        step_us * 1000.0,
+        pages as f64 * profile.price(Event::CmdPage)? / 1000.0,
+        profile.name(),
+    ))
 }
 
 /// The name of the bound on the times of one case and variant.

@@ -84,6 +84,8 @@ pub struct Row {
     pub fitted: bool,
     /// Syncs by operation.
     pub syncs_per_operation: f64,
+    /// Exits to a hypervisor by operation; none where the unit is the hardware's own.
+    pub exits_per_operation: f64,
     /// Invalidation commands by operation.
     pub commands_per_operation: f64,
 }
@@ -122,7 +124,7 @@ pub struct Options {
 struct Task {
     policy: Policy,
     cpus: usize,
-    sync_ns: Option<f64>,
+    exit_ns: Option<f64>,
 }
 
 /// Computes what `options` ask for.
@@ -146,7 +148,7 @@ pub fn run(profile: &Profile, options: &Options) -> Result<Report> {
     let tasks = tasks(profile, options, &published);
     let compute = |task: &Task| {
         let mut way = Way::of(task.policy, task.cpus, options);
-        way.sync_ns = task.sync_ns;
+        way.exit_ns = task.exit_ns;
         let outcome = point::simulate(profile, &load, &way)?;
         Ok(row(task, &outcome, &load, &published))
     };
@@ -178,10 +180,10 @@ fn tasks(profile: &Profile, options: &Options, published: &published::Published)
             counts.sort_unstable();
             counts.dedup();
         }
-        let task = |cpus, sync_ns| Task {
+        let task = |cpus, exit_ns| Task {
             policy,
             cpus,
-            sync_ns,
+            exit_ns,
         };
         tasks.extend(counts.iter().map(|&cpus| task(cpus, None)));
         if policy == Policy::Strict {
@@ -197,15 +199,16 @@ fn row(task: &Task, outcome: &Outcome, load: &Load, published: &published::Publi
     Row {
         policy: task.policy,
         with: task
-            .sync_ns
-            .map(|ns| format!("a sync of {:.1} us", ns / 1000.0)),
+            .exit_ns
+            .map(|ns| format!("an exit of {:.1} us", ns / 1000.0)),
         cpus: task.cpus,
         operations_per_s: outcome.operations_per_s,
         gbit_s: outcome.operations_per_s * load.bytes * 8.0 / 1e9,
         published: found.map(|found| found.value),
         published_unit: found.map(|found| found.unit),
-        fitted: task.sync_ns.is_none() && found.is_some_and(|found| found.fitted),
+        fitted: task.exit_ns.is_none() && found.is_some_and(|found| found.fitted),
         syncs_per_operation: outcome.syncs_per_operation,
+        exits_per_operation: outcome.exits_per_operation,
         commands_per_operation: outcome.commands_per_operation,
     }
 }

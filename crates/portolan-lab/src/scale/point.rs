@@ -61,8 +61,8 @@ pub struct Way {
     pub policy: Policy,
     /// CPUs.
     pub cpus: usize,
-    /// The price of a sync, if not the profile's.
-    pub sync_ns: Option<f64>,
+    /// The price of an exit, if not the profile's.
+    pub exit_ns: Option<f64>,
     /// Where all that is random comes from.
     pub seed: u64,
     /// Virtual nanoseconds; the first quarter does not count.
@@ -75,7 +75,7 @@ impl Way {
         Self {
             policy,
             cpus,
-            sync_ns: None,
+            exit_ns: None,
             seed: options.seed,
             horizon_ns: options.horizon_ms as f64 * 1e6,
         }
@@ -89,6 +89,8 @@ pub struct Outcome {
     pub operations_per_s: f64,
     /// Syncs by operation.
     pub syncs_per_operation: f64,
+    /// Exits to a hypervisor by operation.
+    pub exits_per_operation: f64,
     /// Commands by operation.
     pub commands_per_operation: f64,
 }
@@ -114,6 +116,8 @@ struct Bench<'b> {
     load: &'b Load,
     cpus: VirtualCpus,
     server: Arc<Server>,
+    /// Exits by doorbell.
+    exits: u32,
     device: Device<VirtualCpus>,
     /// Nanoseconds of a map and of an unmap.
     calls: [f64; 2],
@@ -131,7 +135,8 @@ impl<'b> Bench<'b> {
         let submission = profile.submission().with_context(lacks)?.prices();
         let cpus = VirtualCpus::new(way.cpus, sharing);
         let mut commands = CommandPrices::of(profile)?;
-        commands.sync = way.sync_ns.unwrap_or(commands.sync);
+        commands.exit = way.exit_ns.unwrap_or(commands.exit);
+        let exits = u32::from(commands.exit > 0.0);
         let server = Arc::new(CommandServer::new(
             cpus.clone(),
             commands,
@@ -177,6 +182,7 @@ impl<'b> Bench<'b> {
             load,
             cpus,
             server,
+            exits,
             device,
             calls: [
                 profile.price(Event::MapCall)? + pages * entry,
@@ -209,6 +215,7 @@ impl<'b> Bench<'b> {
         Ok(Outcome {
             operations_per_s: self.counted.into_inner() as f64 / (span_ns / 1e9),
             syncs_per_operation: taken.syncs as f64 / all,
+            exits_per_operation: f64::from(self.exits) * taken.doorbells as f64 / all,
             commands_per_operation: commands as f64 / all,
         })
     }

@@ -67,17 +67,18 @@ impl Published {
     }
 
     /// Rows to compute with the slowest submission that was measured, in place of the profile's:
-    /// CPUs, and nanoseconds of a sync.
+    /// CPUs, and nanoseconds of an exit.
     pub(super) fn slow_submissions(&self, profile: &Profile) -> Vec<(usize, f64)> {
         let slowest = self.figures.iter().filter_map(|figure| figure.submit_us);
         let slowest = slowest.fold(0.0, f64::max) * 1000.0;
-        let command = profile.price(Event::CmdRange).unwrap_or(0.0);
-        if slowest <= command {
+        let other = [Event::CmdRange, Event::Sync].map(|event| profile.price(event).unwrap_or(0.0));
+        let other = other.iter().sum::<f64>();
+        if slowest <= other {
             return Vec::new();
         }
         let predicted = self.figures.iter().filter(|figure| !figure.fitted);
         predicted
-            .map(|figure| (figure.cpus, slowest - command))
+            .map(|figure| (figure.cpus, slowest - other))
             .collect()
     }
 }

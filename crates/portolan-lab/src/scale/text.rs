@@ -19,10 +19,11 @@ pub fn text(report: &Report) -> String {
         "measured",
         "",
         "syncs/operation",
+        "exits/operation",
         "commands/operation",
     ];
     let rows = report.rows.iter().map(line).collect();
-    out.push_str(&display::table(&header, &[1, 2, 3, 4, 6, 7], rows));
+    out.push_str(&display::table(&header, &[1, 2, 3, 4, 6, 7, 8], rows));
     out.push('\n');
     if let Some(fit) = &report.fit {
         let _ = writeln!(
@@ -56,6 +57,7 @@ fn line(row: &Row) -> Vec<String> {
         measured,
         if row.fitted { "fitted" } else { "" }.to_owned(),
         format!("{:.3}", row.syncs_per_operation),
+        format!("{:.3}", row.exits_per_operation),
         format!("{:.3}", row.commands_per_operation),
     ]
 }

@@ -1,18 +1,20 @@
 //! Loads that nobody recorded, made up from what was said of them.
 //!
-//! [`camera`]: buffers of a camera on a board with Tegra's SMMU.
+//! [`camera`]: buffers of a camera on a board with Tegra's SMMU or Qualcomm's.
 
 pub mod camera;
 mod text;
+mod waits;
 
 pub use text::text;
+pub use waits::Waits;
 
 use clap::ValueEnum;
 
 /// A load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Load {
-    /// 100 MB/s of 4 MiB buffers, each mapped, filled and unmapped, on a Tegra.
+    /// 100 MB/s of 4 MiB buffers, each mapped, filled and unmapped, on a Tegra or a SM8150.
     Camera,
 }
 
