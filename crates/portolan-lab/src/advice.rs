@@ -129,7 +129,9 @@ impl Advice {
             said.push('\n');
         }
         if let Some(missing) = &self.missing {
-            said.push_str(&format!("What a strict unmap costs is not known: {missing}.\n"));
+            said.push_str(&format!(
+                "What a strict unmap costs is not known: {missing}.\n"
+            ));
         }
         said
     }

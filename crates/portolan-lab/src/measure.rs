@@ -129,7 +129,13 @@ impl Variant {
 
     /// The way around the change that brought walk flush by context, of an operation on `bytes` bytes
     /// where a leaf table spans `table`; `own` is the library's plan.
-    pub(crate) fn walk_flush(self, direction: Direction, bytes: u64, table: u64, own: Quirks) -> Way {
+    pub(crate) fn walk_flush(
+        self,
+        direction: Direction,
+        bytes: u64,
+        table: u64,
+        own: Quirks,
+    ) -> Way {
         let walk_flush = match self {
             Self::Before => WalkFlush::ByAddress,
             Self::After => WalkFlush::ByContext,

@@ -102,7 +102,10 @@ impl SmmuV2Board {
         let (input, output) = (format.input_lg2(), format.output_lg2());
         let fits = TableFormat::armv8_stage1(PageSize::SIZE_4K, input, output);
         if fits != Ok(format) || machine.name() != "sm8150" {
-            bail!("the machine `{}` has no Qualcomm SMMUv2; try --machine sm8150", machine.name());
+            bail!(
+                "the machine `{}` has no Qualcomm SMMUv2; try --machine sm8150",
+                machine.name()
+            );
         }
         let setup = SmmuV2Setup {
             temper: Temper::Realistic(machine.caches()),

@@ -193,12 +193,22 @@ fn a_camera_is_replayed_on_tegra_and_qualcomm_s() {
     assert!(share(0) > 10.0 && share(1) < 1.0 && share(2) < share(1));
     let text = portolan(&["replay", "--synthetic", "camera", "--machine", "tegra210"]);
     assert_eq!(text.status.code(), Some(0));
-    let phone = json(&["replay", "--synthetic", "camera", "--machine", "sm8150", "--json"]);
+    let phone = json(&[
+        "replay",
+        "--synthetic",
+        "camera",
+        "--machine",
+        "sm8150",
+        "--json",
+    ]);
     assert_eq!(phone["ways"].as_array().unwrap().len(), 6);
     assert!(phone["waits"]["wait_us"][0].as_f64().unwrap() > 2.0);
     let text = portolan(&["replay", "--synthetic", "camera", "--machine", "sm8150"]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("No number of calls") && text.contains("Look-ups go on"), "{text}");
+    assert!(
+        text.contains("No number of calls") && text.contains("Look-ups go on"),
+        "{text}"
+    );
     for wrong in [
         &["replay", "some.trace", "--synthetic", "camera"][..],
         &["replay", "--synthetic", "camera", "--policy", "lazy"],

@@ -183,7 +183,10 @@ fn a_debt_of_many_commands_is_told_as_often_as_the_model_counts() {
         let range = IovaRange::new(page(0).start(), last).unwrap();
         domain.unmap(range, &mut owed).unwrap();
         let [_, writes] = guest.exits(|| domain.sync(&mut owed).unwrap());
-        assert!(is_told(writes, doorbells(commands), commands), "{commands}: {writes}");
+        assert!(
+            is_told(writes, doorbells(commands), commands),
+            "{commands}: {writes}"
+        );
         domain.unmap(page(commands), &mut owed).unwrap();
         domain.sync(&mut owed).unwrap();
     }

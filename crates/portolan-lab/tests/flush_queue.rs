@@ -54,7 +54,10 @@ fn counts_throughputs_and_rule() {
     let [strict, lazy] = &result.rows[4..] else {
         panic!("{:?}", result.rows)
     };
-    assert_eq!((strict.shadowing, lazy.shadowing), ("write-protection", "write-protection"));
+    assert_eq!(
+        (strict.shadowing, lazy.shadowing),
+        ("write-protection", "write-protection")
+    );
     assert_eq!(by_kind(strict), counts(packets, 0));
     assert_eq!(strict.exits, (1 + reproduce::TABLE_WRITES) * packets);
     assert_eq!(lazy.exits, reproduce::TABLE_WRITES * packets + flushes);
@@ -73,7 +76,8 @@ fn counts_throughputs_and_rule() {
 fn the_profile_has_the_price_that_the_rows_fix_for_each_cpu_that_receives() {
     let result = reproduce::flush_queue().unwrap();
     let profile = Profile::by_name("spr-vm").unwrap();
-    let own = [Event::CmdRange, Event::Sync, Event::Exit].map(|event| profile.price(event).unwrap());
+    let own =
+        [Event::CmdRange, Event::Sync, Event::Exit].map(|event| profile.price(event).unwrap());
     let own = own.iter().sum::<f64>();
     let receiving = own / result.prices[1].ns;
     let all = f64::from(profile.cpus());

@@ -130,9 +130,15 @@ fn range_flush_is_split_in_two_and_names_what_it_does_not_explain() {
         let (before, after) = (of("before"), of("after"));
         let (flushes, lines) = (of("tlb-batched"), of("lines-batched"));
         // Each page's line is cleaned for itself, or each line of 16 entries once.
-        assert_eq!((before.lines, after.lines), (1024 + line_of_directory, 64 + line_of_directory));
+        assert_eq!(
+            (before.lines, after.lines),
+            (1024 + line_of_directory, 64 + line_of_directory)
+        );
         assert_eq!((flushes.lines, lines.lines), (before.lines, after.lines));
-        assert_eq!((flushes.counts, lines.counts), (after.counts, before.counts));
+        assert_eq!(
+            (flushes.counts, lines.counts),
+            (after.counts, before.counts)
+        );
         // The halves make up the whole, whatever a line takes.
         let saved = before.computed - after.computed;
         let halves = [flushes, lines].map(|half| before.computed - half.computed);

@@ -212,7 +212,11 @@ fn exits_finding(trace: &TraceReport, policies: &[PolicyReport]) -> Option<Strin
     let unmaps = (trace.unmaps + trace.coherent_frees).max(1) as f64;
     let of = |policy: &PolicyReport| {
         let exits = grouped(policy.exits);
-        format!("{} {exits} ({:.2} an unmap)", policy.policy, policy.exits as f64 / unmaps)
+        format!(
+            "{} {exits} ({:.2} an unmap)",
+            policy.policy,
+            policy.exits as f64 / unmaps
+        )
     };
     let each: Vec<_> = policies.iter().filter(|p| p.exits > 0).map(of).collect();
     (!each.is_empty()).then(|| format!("Exits to the hypervisor, counted: {}.", each.join(", ")))

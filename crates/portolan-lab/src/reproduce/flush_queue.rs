@@ -31,9 +31,9 @@ use portolan_model::profile::{Event, Profile};
 use super::bounds::Evidence;
 use super::published;
 use super::rows::{Check, FittedPrice, FlushQueue, Implied, Receivers, Throughput, error_pct};
+use crate::advice::UnmapCost;
 use crate::buffers::Memory;
 use crate::counts::Counts;
-use crate::advice::UnmapCost;
 use crate::explain::{Row as Decision, shadowing_name};
 use crate::fixture::{Fixture, FixtureSetup, Submitting};
 

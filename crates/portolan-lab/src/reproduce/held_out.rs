@@ -10,13 +10,13 @@ use portolan_model::profile::{Event, Profile};
 use serde::Serialize;
 
 use super::bounds::Evidence;
-use super::rows::error_pct;
 use super::registers;
-use crate::smmu_v2_board;
+use super::rows::error_pct;
 use crate::csv;
 use crate::machines::own_quirks;
 use crate::measure::{Direction, Events, Grouping, Variant, Way};
 use crate::replay::{self, Policy};
+use crate::smmu_v2_board;
 use crate::trace;
 use portolan_cli::display::table;
 

@@ -25,9 +25,9 @@ use super::bounds::{Bound, Evidence, Parts, by_size, worst};
 use super::fit;
 use super::published::{self, RangeFlushSample};
 use super::rows::{FittedPrice, Ranged, Reproduction, Row, error_pct, judge};
-use halves::Halves;
 use crate::machines::own_quirks;
 use crate::measure::{Direction, Events, Variant, Way};
+use halves::Halves;
 
 /// The machine that the published figures come from.
 pub const MACHINE: &str = "tegra210";
@@ -126,20 +126,7 @@ pub fn reproduce(
             .filter_map(|run| Some((paid(&run.events), median(&run.samples)?)))
             .unzip();
         let us = fit::non_negative(&counts, &medians, 3);
-        let events = match direction {
-            Direction::Map => ["map_call", "map_page", "flush after map, its sync included"],
-            Direction::Unmap => [
-                "unmap_call",
-                "unmap_page",
-                "flush after unmap, its sync included",
-            ],
-        };
-        prices.extend(events.iter().zip(&us).map(|(event, us)| FittedPrice {
-            case: direction.name(),
-            event,
-            ns: us * 1000.0,
-            fitted_on: FITTED_ON,
-        }));
+        prices.extend(prices_of(direction, &us));
         for run in &runs {
             rows.push(row(direction, run, &us, profile)?);
         }
@@ -166,6 +153,27 @@ pub fn reproduce(
         checks: Vec::new(),
         notes,
     })
+}
+
+/// What was fitted on operations of `direction`.
+fn prices_of(direction: Direction, us: &[f64]) -> impl Iterator<Item = FittedPrice> {
+    let events = match direction {
+        Direction::Map => ["map_call", "map_page", "flush after map, its sync included"],
+        Direction::Unmap => [
+            "unmap_call",
+            "unmap_page",
+            "flush after unmap, its sync included",
+        ],
+    };
+    events
+        .into_iter()
+        .zip(us)
+        .map(move |(event, us)| FittedPrice {
+            case: direction.name(),
+            event,
+            ns: us * 1000.0,
+            fitted_on: FITTED_ON,
+        })
 }
 
 /// The row of an address space given up with `bytes` bytes in it; `us` are the prices of unmaps.
@@ -211,9 +219,9 @@ fn beyond(table: &[RangeFlushSample], rows: &[Row]) -> Vec<String> {
                 same && row.size.as_deref() == Some(SIZES[3].0)
             };
             let most = worst(rows.iter().filter(of).map(|row| row.computed));
-            let samples = table.iter().filter(|sample| {
-                sample.direction == direction && sample.size == SIZES[3].0
-            });
+            let samples = table
+                .iter()
+                .filter(|sample| sample.direction == direction && sample.size == SIZES[3].0);
             let above = samples.filter_map(|of| {
                 let value = sample(variant, of)?;
                 let pct = error_pct(value, most);
@@ -222,7 +230,8 @@ fn beyond(table: &[RangeFlushSample], rows: &[Row]) -> Vec<String> {
             let above: Vec<_> = above.collect();
             if !above.is_empty() {
                 notes.push(format!(
-                    "Not explained: of {} of 18M, {}, samples lie above the largest computed, {most:.0} µs at 19 MiB: {}.",
+                    "Not explained: of {} of 18M, {}, samples lie above the largest computed, {most:.0} µs at \
+                     19 MiB: {}.",
                     direction.name(),
                     variant.name(),
                     above.join(", "),

@@ -37,7 +37,12 @@ pub(super) fn tear_down(machine: &Profile, bytes: u64, way: Way) -> Result<Event
     let tables = u32::try_from(range(bytes)?.pages(TABLE)).context("size")? + 16;
     let board = Board::new(machine, tables)?;
     let space = board.camera(way)?;
-    map(&space, range(bytes)?, PhysAddr::new(1 << 31), Grouping::Whole)?;
+    map(
+        &space,
+        range(bytes)?,
+        PhysAddr::new(1 << 31),
+        Grouping::Whole,
+    )?;
     board.tear_down(space)
 }
 
@@ -60,7 +65,11 @@ pub(super) fn text(rows: &[Row]) -> String {
     if lines.is_empty() {
         return String::new();
     }
-    let header = [&["case", "size", "variant", "lines cleaned"][..], &RegisterWrites::HEADS].concat();
+    let header = [
+        &["case", "size", "variant", "lines cleaned"][..],
+        &RegisterWrites::HEADS,
+    ]
+    .concat();
     let numbers: Vec<usize> = (3..header.len()).collect();
     let table = display::table(&header, &numbers, lines);
     format!("\n\nRegisters that the driver wrote, as the model counted them\n\n{table}")

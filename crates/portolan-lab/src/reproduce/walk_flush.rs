@@ -225,10 +225,10 @@ fn dropped_beside(profile: &Profile, table_span: u64) -> Result<String> {
     let step_us = profile.price(Event::IotlbMissStep)? / 1000.0;
     let pages = table_span >> profile.granule().lg2();
     Ok(format!(
-        "By context what is cached beside the buffer is dropped too, which these latencies do not hold: at most {entries:.0} \
-         translations, {:.0} to {:.0} µs of walks if each is used\nagain and a read takes {:.0} ns (assumed), where {pages} page \
-         commands of a table are {:.0} µs. `portolan replay --synthetic camera --machine {}` runs that, and wait-for-safe, which \
-         is off here.",
+        "By context what is cached beside the buffer is dropped too, which these latencies do not hold: at most \
+         {entries:.0} translations, {:.0} to {:.0} µs of walks if each is used\nagain and a read takes {:.0} ns \
+         (assumed), where {pages} page commands of a table are {:.0} µs. `portolan replay --synthetic camera \
+         --machine {}` runs that,\nand wait-for-safe, which is off here.",
         entries * step_us,
         entries * f64::from(profile.format().levels()) * step_us,
         step_us * 1000.0,

@@ -132,9 +132,7 @@ impl Prices {
                 [Event::MapCall, Event::MapPage, Event::CmdPageAfterMap]
             }
             (Direction::Map, Unit::Qualcomm) => [Event::MapCall, Event::MapPage, Event::CmdPage],
-            (Direction::Unmap, Unit::Tegra) => {
-                [Event::UnmapCall, Event::UnmapPage, Event::CmdPage]
-            }
+            (Direction::Unmap, Unit::Tegra) => [Event::UnmapCall, Event::UnmapPage, Event::CmdPage],
             (Direction::Unmap, Unit::Qualcomm) => {
                 [Event::UnmapCallTables, Event::UnmapPage, Event::CmdPage]
             }
@@ -236,7 +234,9 @@ pub fn run(profile: &Profile) -> Result<Report> {
         ),
     };
     let mut ways = Vec::new();
-    let longest = waits.as_ref().map(|waits| (waits.wait_us[1] * 1000.0) as u64);
+    let longest = waits
+        .as_ref()
+        .map(|waits| (waits.wait_us[1] * 1000.0) as u64);
     for safe_ns in std::iter::once(0).chain(longest) {
         for variant in Variant::ALL {
             ways.push(run_way(profile, unit, variant, safe_ns, buffers)?);
@@ -413,6 +413,9 @@ mod tests {
     fn other_machines_are_refused() {
         let error = run(&Profile::by_name("xeon-vtd").unwrap()).unwrap_err();
         let error = error.to_string();
-        assert!(error.contains("tegra210") && error.contains("sm8150"), "{error}");
+        assert!(
+            error.contains("tegra210") && error.contains("sm8150"),
+            "{error}"
+        );
     }
 }

@@ -128,17 +128,22 @@ fn flushes(before: &WayReport, after: &WayReport, ours: &WayReport) -> String {
     )
 }
 
-fn walk_flushes([before, after, ours]: [&WayReport; 3], [two, longest]: [&WayReport; 2], waits: &Waits) -> String {
+fn walk_flushes(
+    [before, after, ours]: [&WayReport; 3],
+    [two, longest]: [&WayReport; 2],
+    waits: &Waits,
+) -> String {
     let ([few, many], [one, each], [short, long]) = (waits.waits, waits.computed_us, waits.wait_us);
     format!(
-        "By context a buffer's unmap saves {:.0} µs of commands and costs the camera {:.1} µs of walks for what was \
-         dropped beside it (a read of memory is assumed to\ntake 100 ns); the library's own way {:.0} µs and {:.1} µs.\n\
-         It was said that unmapping 100 MB took over 100 ms. No number of calls takes that by the fitted prices: one \
-         call, a table at a time, takes {:.1} ms,\nand {} calls of a page {:.1} ms. So each of the {} to {} waits \
-         was longer than in the published table, by {} to {short:.1} µs.\n\
-         If that is wait-for-safe, the number of waits decides and not that of commands: at its longest the library's \
-         one wait takes {:.1} % of the frame,\nand two take {:.1} %. Times are computed; the wait for real-time \
-         devices was not published.\n",
+        "By context a buffer's unmap saves {:.0} µs of commands and costs the camera {:.1} µs of walks for what \
+         was dropped beside it (a read of memory is assumed to\ntake 100 ns); the library's own way {:.0} µs and \
+         {:.1} µs.\n\
+         It was said that unmapping 100 MB took over 100 ms. No number of calls takes that by the fitted prices: \
+         one call, a table at a time, takes {:.1} ms,\nand {} calls of a page {:.1} ms. So each of the {} to {} \
+         waits was longer than in the published table, by {} to {short:.1} µs.\n\
+         If that is wait-for-safe, the number of waits decides and not that of commands: at its longest the \
+         library's one wait takes {:.1} % of the frame,\nand two take {:.1} %. Times are computed; the wait for \
+         real-time devices was not published.\n",
         before.unmap.buffer_us - after.unmap.buffer_us,
         after.stall_us - before.stall_us,
         before.unmap.buffer_us - ours.unmap.buffer_us,

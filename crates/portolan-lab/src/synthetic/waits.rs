@@ -83,9 +83,15 @@ mod tests {
         assert_eq!(waits.waits, [48, 24_415]);
         let [one, each] = waits.computed_us;
         // 2.21 + 48 x 3.05 + 24,415 x 0.121; 24,415 x (1.30 + 0.37 + 0.12).
-        assert!((one - 3_099.0).abs() < 5.0 && (each - 43_765.0).abs() < 20.0, "{waits:?}");
+        assert!(
+            (one - 3_099.0).abs() < 5.0 && (each - 43_765.0).abs() < 20.0,
+            "{waits:?}"
+        );
         let [short, long] = waits.wait_us;
-        assert!((short - 2.303).abs() < 0.01 && (long - 2_018.8).abs() < 1.0, "{waits:?}");
+        assert!(
+            (short - 2.303).abs() < 0.01 && (long - 2_018.8).abs() < 1.0,
+            "{waits:?}"
+        );
         // Any number of calls between them takes what is told with its own wait, and no other.
         for (computed, count, wait) in [(one, 48.0, long), (each, 24_415.0, short)] {
             assert!((computed + count * wait - waits.told_us).abs() < 1e-6);

@@ -109,7 +109,10 @@ impl CommandPrices {
             context: profile.price(Event::CmdContext)?,
             global: profile.price(Event::CmdGlobal)?,
             sync: profile.price(Event::Sync)?,
-            exit: given(profile.surroundings().exits == TrapCost::Expensive, Event::Exit)?,
+            exit: given(
+                profile.surroundings().exits == TrapCost::Expensive,
+                Event::Exit,
+            )?,
             clean_line: given(caps.walker == Walker::NonCoherent, Event::CleanLine)?,
             miss_step: profile.price(Event::IotlbMissStep)?,
         })

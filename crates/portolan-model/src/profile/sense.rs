@@ -99,7 +99,10 @@ fn unit(profile: &Profile) -> Result<(), ProfileError> {
         Kind::VtdFirstStage | Kind::VtdSecondStage | Kind::AmdV1 => ContextKind::Domain,
     };
     if profile.context != tag {
-        return wrong("context", "translations of such tables are tagged by another number");
+        return wrong(
+            "context",
+            "translations of such tables are tagged by another number",
+        );
     }
     if caps.granule != profile.format.granule() {
         return wrong("capabilities.granule", "the tables have another granule");

@@ -111,60 +111,63 @@ fn unknown_keys_are_errors() {
     }
 }
 
+/// What of sm8150's profile is replaced by what, and the key that is named.
+const SENSELESS: &[(&str, &str, &str)] = &[
+    ("cpus = 8", "cpus = 0", "cpus"),
+    ("cpus = 8", "cpus = 4000000000", "cpus"),
+    ("depth = 1", "depth = 4000000000", "queue.depth"),
+    (
+        "entries = 512, ways = 4",
+        "entries = 4000000000, ways = 4",
+        "caches.iotlb",
+    ),
+    (
+        "caching = \"present-only\"",
+        "caching = \"not-present-too\"",
+        "capabilities.caching",
+    ),
+    ("context = \"asid\"", "context = \"vmid\"", "context"),
+    (
+        "[capabilities]\ngranule = \"4K\"",
+        "[capabilities]\ngranule = \"16K\"",
+        "capabilities.granule",
+    ),
+    (
+        "[quirks]",
+        "[surroundings]\nshadowing = \"caching-mode\"\nexits = \"expensive\"\n[quirks]",
+        "surroundings.shadowing",
+    ),
+    ("depth = 1", "depth = 0", "queue.depth"),
+    ("ns = 500.0", "ns = -1.0", "sync"),
+    ("ns = 500.0", "ns = nan", "sync"),
+    ("ns = 500.0", "ns = 2e9", "sync"),
+    ("ns = 500.0", "ns = 500.0\nlow_ns = 600.0", "sync"),
+    ("ns = 500.0", "ns = 500.0\nhigh_ns = 400.0", "sync"),
+    ("ns = 500.0", "ns = 500.0\nhigh_ns = inf", "sync"),
+    ("deadline_ns = 1_000_000_000", "deadline_ns = 400", "sync"),
+    ("[prices.cmd_page]", "[prices.cmd_range]", "cmd_page"),
+    (
+        "form = \"absent\"",
+        "form = \"power-of-two\", max_lg2_pages = 9",
+        "cmd_range",
+    ),
+    ("page = \"granule\"", "page = \"absent\"", "cmd_page"),
+    ("input_lg2 = 39", "input_lg2 = 60", "format"),
+    (
+        "entries = 512, ways = 4",
+        "entries = 512, ways = 0",
+        "caches.iotlb",
+    ),
+    (
+        "entries = 64, ways = 4",
+        "entries = 65, ways = 4",
+        "caches.walk",
+    ),
+];
+
 #[test]
 fn values_without_sense_are_errors() {
-    for (from, to, key) in [
-        ("cpus = 8", "cpus = 0", "cpus"),
-        ("cpus = 8", "cpus = 4000000000", "cpus"),
-        ("depth = 1", "depth = 4000000000", "queue.depth"),
-        (
-            "entries = 512, ways = 4",
-            "entries = 4000000000, ways = 4",
-            "caches.iotlb",
-        ),
-        (
-            "caching = \"present-only\"",
-            "caching = \"not-present-too\"",
-            "capabilities.caching",
-        ),
-        ("context = \"asid\"", "context = \"vmid\"", "context"),
-        (
-            "[capabilities]\ngranule = \"4K\"",
-            "[capabilities]\ngranule = \"16K\"",
-            "capabilities.granule",
-        ),
-        (
-            "[quirks]",
-            "[surroundings]\nshadowing = \"caching-mode\"\nexits = \"expensive\"\n[quirks]",
-            "surroundings.shadowing",
-        ),
-        ("depth = 1", "depth = 0", "queue.depth"),
-        ("ns = 500.0", "ns = -1.0", "sync"),
-        ("ns = 500.0", "ns = nan", "sync"),
-        ("ns = 500.0", "ns = 2e9", "sync"),
-        ("ns = 500.0", "ns = 500.0\nlow_ns = 600.0", "sync"),
-        ("ns = 500.0", "ns = 500.0\nhigh_ns = 400.0", "sync"),
-        ("ns = 500.0", "ns = 500.0\nhigh_ns = inf", "sync"),
-        ("deadline_ns = 1_000_000_000", "deadline_ns = 400", "sync"),
-        ("[prices.cmd_page]", "[prices.cmd_range]", "cmd_page"),
-        (
-            "form = \"absent\"",
-            "form = \"power-of-two\", max_lg2_pages = 9",
-            "cmd_range",
-        ),
-        ("page = \"granule\"", "page = \"absent\"", "cmd_page"),
-        ("input_lg2 = 39", "input_lg2 = 60", "format"),
-        (
-            "entries = 512, ways = 4",
-            "entries = 512, ways = 0",
-            "caches.iotlb",
-        ),
-        (
-            "entries = 64, ways = 4",
-            "entries = 65, ways = 4",
-            "caches.walk",
-        ),
-    ] {
+    for &(from, to, key) in SENSELESS {
         let text = sm8150().replacen(from, to, 1);
         match Profile::from_toml(&text) {
             Err(ProfileError::Value { key: found, .. }) => assert_eq!(found, key),
@@ -191,91 +194,95 @@ fn text_of(name: &str) -> &'static str {
     BUILTIN.iter().find(|(known, _)| *known == name).unwrap().1
 }
 
+const PRESENT_ONLY: &str = "caching = \"present-only\"";
+
+/// A machine, what of its profile is replaced by what, and the key that is named.
+const CONTRADICTIONS: &[(&str, &str, &str, &str)] = &[
+    // Caching mode with no hypervisor, said in each of the places that can.
+    (
+        "xeon-vtd",
+        PRESENT_ONLY,
+        "caching = \"not-present-too\"",
+        "surroundings.shadowing",
+    ),
+    (
+        "xeon-vtd",
+        "[quirks]",
+        "[quirks]\n[surroundings]\nshadowing = \"caching-mode\"",
+        "surroundings.shadowing",
+    ),
+    (
+        "spr-vm",
+        "exits = \"expensive\"",
+        "exits = \"none\"",
+        "surroundings.exits",
+    ),
+    // Exits that cost nothing that is known, and a price of what does not happen.
+    (
+        "vtd-nested",
+        "exits = \"expensive\"",
+        "exits = \"none\"",
+        "exit",
+    ),
+    (
+        "xeon-vtd",
+        "[quirks]",
+        "[quirks]\n[surroundings]\nexits = \"expensive\"",
+        "exit",
+    ),
+    (
+        "xeon-vtd",
+        "max_lg2_pages = 18",
+        "max_lg2_pages = 64",
+        "capabilities.range",
+    ),
+    (
+        "grace",
+        "max_num = 32",
+        "max_num = 33",
+        "capabilities.range",
+    ),
+    (
+        "tegra210",
+        "caching = \"not-present-too\"",
+        "caching = \"present-only\"",
+        "capabilities.caching",
+    ),
+    (
+        "spr-vm",
+        "receiving = [10, 16, 100]",
+        "receiving = [10, 9, 100]",
+        "surroundings.receiving",
+    ),
+    (
+        "spr-vm",
+        "receiving = [10, 16, 100]",
+        "receiving = [0, 16, 100]",
+        "surroundings.receiving",
+    ),
+    (
+        "xeon-vtd",
+        "[quirks]",
+        "[quirks]\n[surroundings]\nreceiving = [1, 2, 3]",
+        "surroundings.receiving",
+    ),
+    (
+        "xeon-vtd",
+        "[quirks]",
+        "[quirks]\n[surroundings]\nshadowing = \"write-protection\"",
+        "surroundings.exits",
+    ),
+    (
+        "spr-vm",
+        PRESENT_ONLY,
+        "caching = \"not-present-too\"",
+        "capabilities.caching",
+    ),
+];
+
 #[test]
 fn facts_that_contradict_each_other_are_refused() {
-    let second = "caching = \"present-only\"";
-    for (machine, from, to, key) in [
-        // Caching mode with no hypervisor, said in each of the places that can.
-        (
-            "xeon-vtd",
-            second,
-            "caching = \"not-present-too\"",
-            "surroundings.shadowing",
-        ),
-        (
-            "xeon-vtd",
-            "[quirks]",
-            "[quirks]\n[surroundings]\nshadowing = \"caching-mode\"",
-            "surroundings.shadowing",
-        ),
-        (
-            "spr-vm",
-            "exits = \"expensive\"",
-            "exits = \"none\"",
-            "surroundings.exits",
-        ),
-        // Exits that cost nothing that is known, and a price of what does not happen.
-        (
-            "vtd-nested",
-            "exits = \"expensive\"",
-            "exits = \"none\"",
-            "exit",
-        ),
-        (
-            "xeon-vtd",
-            "[quirks]",
-            "[quirks]\n[surroundings]\nexits = \"expensive\"",
-            "exit",
-        ),
-        (
-            "xeon-vtd",
-            "max_lg2_pages = 18",
-            "max_lg2_pages = 64",
-            "capabilities.range",
-        ),
-        (
-            "grace",
-            "max_num = 32",
-            "max_num = 33",
-            "capabilities.range",
-        ),
-        (
-            "tegra210",
-            "caching = \"not-present-too\"",
-            "caching = \"present-only\"",
-            "capabilities.caching",
-        ),
-        (
-            "spr-vm",
-            "receiving = [10, 16, 100]",
-            "receiving = [10, 9, 100]",
-            "surroundings.receiving",
-        ),
-        (
-            "spr-vm",
-            "receiving = [10, 16, 100]",
-            "receiving = [0, 16, 100]",
-            "surroundings.receiving",
-        ),
-        (
-            "xeon-vtd",
-            "[quirks]",
-            "[quirks]\n[surroundings]\nreceiving = [1, 2, 3]",
-            "surroundings.receiving",
-        ),
-        (
-            "xeon-vtd",
-            "[quirks]",
-            "[quirks]\n[surroundings]\nshadowing = \"write-protection\"",
-            "surroundings.exits",
-        ),
-        (
-            "spr-vm",
-            second,
-            "caching = \"not-present-too\"",
-            "capabilities.caching",
-        ),
-    ] {
+    for &(machine, from, to, key) in CONTRADICTIONS {
         let text = text_of(machine).replacen(from, to, 1);
         assert_ne!(text, text_of(machine), "{from}");
         match Profile::from_toml(&text) {
@@ -302,7 +309,9 @@ fn what_is_unlikely_is_warned_of_and_no_builtin_profile_is() {
         )
     };
     let keys = ["[prices.sync]", "[prices.cmd_range]", "[prices.exit]"];
-    let text = keys.into_iter().fold(guest.to_owned(), |text, key| cheap(&text, key));
+    let text = keys
+        .into_iter()
+        .fold(guest.to_owned(), |text, key| cheap(&text, key));
     let warned = Profile::from_toml(&text).unwrap().warnings();
     assert!(
         warned.len() == 1 && warned[0].contains("bare metal"),
@@ -311,7 +320,10 @@ fn what_is_unlikely_is_warned_of_and_no_builtin_profile_is() {
     let free = |text: &str, key: &str| cheap(text, key).replacen("ns = 35.0", "ns = 0.0", 1);
     let text = free(&free(sm8150(), "[prices.sync]"), "[prices.cmd_page]");
     let warned = Profile::from_toml(&text).unwrap().warnings();
-    assert!(warned.len() == 1 && warned[0].contains("cost nothing"), "{warned:?}");
+    assert!(
+        warned.len() == 1 && warned[0].contains("cost nothing"),
+        "{warned:?}"
+    );
     let text = sm8150().replacen("ns = 1.484", "ns = 900.0", 1);
     let warned = Profile::from_toml(&text).unwrap().warnings();
     assert!(

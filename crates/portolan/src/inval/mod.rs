@@ -1,9 +1,9 @@
 //! What an operation on a table owes the hardware, and the commands that pay it.
 //!
 //! Map and unmap never flush: they add to a [`Gather`]. [`plan()`] turns a gather into a
-//! correct list of [`Step`]s, as few as the unit's [`Quirks`] allow; carrying them out with [`sync()`] yields [`Quiesced`], without which no
-//! table page comes back. After a map other things are owed than after an unmap, and the gather
-//! keeps the two apart. [`Combined`] puts one submitter before many callers.
+//! correct list of [`Step`]s, as few as the unit's [`Quirks`] allow; carrying them out with [`sync()`]
+//! yields [`Quiesced`], without which no table page comes back. After a map other things are owed
+//! than after an unmap, and the gather keeps the two apart. [`Combined`] puts one submitter before many callers.
 
 mod batch;
 mod capability;

@@ -6,7 +6,7 @@
 //! prices nothing. A line written back after a map takes what one after an unmap does, so the
 //! tighter of both bounds holds for both.
 
-use super::{Direction, Evidence, Events, Ranged, Row, Run, Variant, fitted_us};
+use super::{Direction, Events, Evidence, Ranged, Row, Run, Variant, fitted_us};
 
 /// The size that is split: the largest whose prices are fitted.
 const SIZE: &str = "4M";
@@ -80,8 +80,12 @@ impl Halves {
             }
         };
         [
-            row("tlb-batched", &self.after, &self.before, &|line| after + fewer * line),
-            row("lines-batched", &self.before, &self.after, &|line| before - fewer * line),
+            row("tlb-batched", &self.after, &self.before, &|line| {
+                after + fewer * line
+            }),
+            row("lines-batched", &self.before, &self.after, &|line| {
+                before - fewer * line
+            }),
         ]
     }
 
@@ -93,8 +97,9 @@ impl Halves {
             counts.page + counts.range + counts.context
         };
         format!(
-            "Of the {saved:.0} µs that are saved in {}ping 4 MiB, {} flush in place of {} is worth {:.0} to 100 % and {} lines \
-             in place of {} are worth 0 to {:.0} % ({:.1} % if a line takes {:.0} ns): only the sum was published.",
+            "Of the {saved:.0} µs that are saved in {}ping 4 MiB, {} flush in place of {} is worth {:.0} to 100 % \
+             and {} lines in place of {} are worth 0 to {:.0} % ({:.1} % if a line takes {:.0} ns): \
+             only the sum was published.",
             self.direction.name(),
             flushes(&self.after),
             flushes(&self.before),
@@ -115,5 +120,8 @@ pub(super) fn rows(all: &[Halves], line: f64) -> (Vec<Row>, Vec<String>) {
     let most = most.fold(f64::INFINITY, f64::min);
     let line = line.min(most);
     let rows = all.iter().flat_map(|halves| halves.rows(line, most));
-    (rows.collect(), all.iter().map(|halves| halves.note(line, most)).collect())
+    (
+        rows.collect(),
+        all.iter().map(|halves| halves.note(line, most)).collect(),
+    )
 }
