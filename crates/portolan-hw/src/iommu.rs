@@ -13,7 +13,7 @@ use portolan::iommu::{
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
 
-use crate::amd::AmdVi;
+use crate::amd::{self, AmdVi};
 use crate::smmuv2::SmmuV2;
 use crate::smmuv3::{self, Smmu, StallModel};
 use crate::tegra_smmu::TegraSmmu;
@@ -204,6 +204,17 @@ where
             Shadowing::None => plain(Stage::Second),
             shadowing => played(Stage::Second, shadowing),
         }
+    }
+
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        self.config.interrupts.map(|_| self as _)
+    }
+
+    fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        self.signal(match target {
+            Some(_) => amd::Signal::Sent,
+            None => amd::Signal::NotSent,
+        })
     }
 
     counted!();

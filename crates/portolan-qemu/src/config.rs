@@ -168,7 +168,7 @@ impl Iommu {
             Self::Vtd(vtd) => Some(vtd.argument()),
             Self::Virtio => Some("virtio-iommu-pci,addr=01.0,disable-legacy=on".to_owned()),
             // With pt=on, the default, QEMU 10 lets all DMA pass by.
-            Self::Amd => Some("amd-iommu,pt=off".to_owned()),
+            Self::Amd => Some("amd-iommu,pt=off,intremap=on".to_owned()),
         }
     }
 

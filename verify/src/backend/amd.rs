@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU64;
 use portolan::addr::StreamId;
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan_hw::amd::{AmdDomain, AmdVi, Capability, CommandKind as K, Config};
+use portolan_hw::interrupt::Remapping;
 use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -50,6 +51,9 @@ pub enum Kind {
     CachesAbsence,
 }
 
+/// What a message says is the index of an entry, whatever else it may have been meant to be.
+const NAMES: Has = Has::No("each message names an entry of the device's table");
+
 /// A new model with a unit of `kind`.
 ///
 /// # Errors
@@ -69,6 +73,7 @@ where
     };
     let mut config = Config::default();
     config.limit = LIMIT;
+    config.interrupts = Some(Remapping::default());
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
@@ -80,11 +85,14 @@ where
     Ok(Rig {
         unit: unit.map_err(failed)?,
         host: ModelHost::new(registers, memory, devices),
-        abilities: Abilities::ALL,
+        abilities: Abilities {
+            refuses_plain: NAMES,
+            ..Abilities::ALL
+        },
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
         faulting: None,
-        interrupts: None,
+        interrupts: Some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(log_entries - 1),
@@ -98,13 +106,17 @@ where
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
 pub fn on_qemu() -> Result<OnQemu, Outcome> {
-    let builder = Builder::new(Architecture::X86).iommu(Iommu::Amd);
+    let builder = Builder::new(Architecture::X86)
+        .iommu(Iommu::Amd)
+        .trace("amdvi_ir_remap_msi")
+        .trace("amdvi_intr_inval");
     let host = QemuHost::start(builder, Some(seen))?;
     let machine = host.machine();
     let capability = capability(host.pci()).ok_or_else(|| failed("no function is an IOMMU"))?;
     let registers = machine.iommu_registers();
     let registers = registers.ok_or_else(|| failed("the machine has no unit"))?;
-    let config = Config::default();
+    let mut config = Config::default();
+    config.interrupts = Some(Remapping::default());
     let queue_entries = Some(1 << config.queue_lg2);
     let tables = machine.tables().clone();
     let unit = AmdVi::enable(registers, tables, HostClock::new(), capability, config);
@@ -115,12 +127,14 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
             records: Has::No("QEMU logs nothing of an entry that is zero or that forbids"),
             reasons: Has::No("QEMU logs nothing of an entry that is zero or that forbids"),
             reads: Has::No("edu writes only"),
+            records_interrupts: Has::No("QEMU logs nothing of a refused interrupt"),
+            refuses_plain: NAMES,
             ..Abilities::ALL
         },
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
         faulting: None,
-        interrupts: None,
+        interrupts: Some(|unit| unit),
         queue_entries,
         fault_room: None,
         bad_command: |_, _| None,
@@ -143,12 +157,13 @@ fn capability(pci: &Pci) -> Option<Capability> {
 }
 
 /// Commands by their names in the specification, of those that both sides count.
-fn named(counts: [u64; 4]) -> BTreeMap<String, u64> {
+fn named(counts: [u64; 5]) -> BTreeMap<String, u64> {
     let names = [
         "COMPLETION_WAIT",
         "INVALIDATE_DEVTAB_ENTRY",
         "INVALIDATE_IOMMU_PAGES",
         "INVALIDATE_IOMMU_ALL",
+        "INVALIDATE_INTERRUPT_TABLE",
     ];
     let names = names.into_iter().map(str::to_owned);
     names.zip(counts).collect()
@@ -167,6 +182,7 @@ where
         of(K::DeviceEntry),
         of(K::Pages) + of(K::Domain),
         of(K::All),
+        of(K::Interrupts),
     ])
 }
 
@@ -176,5 +192,6 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
         counts.amd(AmdCommand::DeviceTableEntry),
         counts.amd(AmdCommand::Pages),
         counts.amd(AmdCommand::All),
+        counts.amd(AmdCommand::InterruptTable),
     ])
 }

@@ -213,6 +213,14 @@ impl Behind for AmdRegisters {
         Has::Yes
     }
 
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        let arrived = self.message(device, message.address, message.data)?;
+        Some(Raised {
+            vector: arrived.vector,
+            destination: arrived.destination.into(),
+        })
+    }
+
     fn commands(&self) -> BTreeMap<String, u64> {
         by_kind(self.counts().commands)
     }

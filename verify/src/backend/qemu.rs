@@ -94,7 +94,7 @@ impl QemuHost {
 /// `... -> (addr 0xfee01000, data 0x4052)`.
 fn remapped(line: &str) -> Option<Raised> {
     let (_, after) = line
-        .split_once("vtd_ir_remap_msi")?
+        .split_once("_ir_remap_msi")?
         .1
         .split_once("-> (addr 0x")?;
     let (address, data) = after.split_once(", data 0x")?;

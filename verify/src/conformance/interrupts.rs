@@ -108,12 +108,17 @@ fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
 
 fn forged_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let [first, second] = machine.devices();
-    let (_mine, message) = set_up(machine, first, FIRST)?;
-    let (_others, other) = set_up(machine, second, SECOND)?;
-    if message != other {
+    let (mine, message) = set_up(machine, first, FIRST)?;
+    let (others, other) = set_up(machine, second, SECOND)?;
+    let (_more, more) = set_up(machine, second, SECOND)?;
+    if mine.place().0 == others.place().0 {
         // Where all devices share a table each could name the other's entry.
         must_be_refused(machine, second, message, InterruptRefusal::Source)?;
         must_be_refused(machine, first, other, InterruptRefusal::Source)?;
+        must_be_refused(machine, first, more, InterruptRefusal::Source)?;
+    } else {
+        // Where each has its own, another's second entry is one that this one has not.
+        must_be_refused(machine, first, more, InterruptRefusal::Absent)?;
     }
     expect("its own", machine.raise(first, message), Some(FIRST))?;
     expect(
@@ -138,11 +143,11 @@ fn freed_interrupts_are_refused<M: Machine>(machine: &M) -> Verdict {
     let unit = remapper(machine)?;
     let [first, second] = machine.devices();
     let (mine, message) = set_up(machine, first, FIRST)?;
-    let index = mine.index();
+    let (table, index, _) = mine.place();
     must("giving back", unit.free(mine))?;
     must_be_refused(machine, first, message, InterruptRefusal::Absent)?;
     let (again, other) = set_up(machine, second, SECOND)?;
-    if again.index() == index && message == other {
+    if (again.place().0, again.index()) == (table, index) && message == other {
         must_be_refused(machine, first, message, InterruptRefusal::Source)?;
     }
     expect(

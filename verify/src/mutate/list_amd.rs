@@ -44,6 +44,18 @@ pub const AMD_MUTANTS: &[Mutant] = &[
     ),
     mutant(
         PLAIN,
+        "INVALIDATE_INTERRUPT_TABLE",
+        commands(amd::without_interrupts),
+        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
+    ),
+    mutant(
+        PLAIN,
+        "the right interrupt table",
+        commands(amd::wrong_interrupts),
+        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
+    ),
+    mutant(
+        PLAIN,
         "the first of several INVALIDATE_IOMMU_PAGES",
         commands(amd::without_first),
         &["one-sync-pays-for-all"],
@@ -93,6 +105,7 @@ mod amd {
 
     const ENTRY: u64 = 2;
     const PAGES: u64 = 3;
+    const INTERRUPTS: u64 = 5;
     /// INVALIDATE_INTERRUPT_TABLE of a device that nobody has.
     const NOTHING: Words = [5 << 60 | 0xffff, 0];
     /// The address of all pages.
@@ -134,6 +147,17 @@ mod amd {
     /// No invalidation of device table entries.
     pub fn without_entries(commands: &mut [Words]) {
         drop_where(commands, |words| is(words, ENTRY));
+    }
+
+    /// No invalidation of interrupt tables.
+    pub fn without_interrupts(commands: &mut [Words]) {
+        drop_where(commands, |words| is(words, INTERRUPTS));
+    }
+
+    /// The interrupt table of the device beside the one that is meant.
+    pub fn wrong_interrupts(commands: &mut [Words]) {
+        let them = commands.iter_mut().filter(|words| is(words, INTERRUPTS));
+        them.for_each(|words| words[0] ^= 1);
     }
 
     /// Without the first of several invalidations of pages.

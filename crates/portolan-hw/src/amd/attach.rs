@@ -105,7 +105,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
 /// tasks where they let go of the last handle of a domain.
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for AmdVi<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.go(stream, NOWHERE, None)
+        self.go(stream, NOWHERE, None)?;
+        Ok(self.revoke_interrupts(Some(stream))?)
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {

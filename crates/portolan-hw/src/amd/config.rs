@@ -17,6 +17,7 @@ use crate::firmware::ivrs::{
     Devices, EntryKind, Ivhd, Ivrs, Passes, Settings, SystemManagement, UnitFlags,
 };
 use crate::firmware::reservations::{Ignored, Reservations, Reserved, Streams};
+use crate::interrupt::Remapping;
 
 /// How a unit is to be driven.
 ///
@@ -62,6 +63,9 @@ pub struct Config {
     /// Memory that streams have to reach at its own addresses, from the moment at which the unit is
     /// turned on: what firmware itself does DMA to (IVMD blocks).
     pub reserved: Reservations,
+    /// Whether the driver remaps interrupts, and how; `None` leaves them to an embedder with tables of
+    /// its own. [`Unsupported`](portolan::iommu::IommuError::Unsupported) for identifiers of 32 bits.
+    pub interrupts: Option<Remapping>,
 }
 
 impl Default for Config {
@@ -76,6 +80,7 @@ impl Default for Config {
             flags: None,
             streams: Vec::new(),
             reserved: Reservations::default(),
+            interrupts: None,
         }
     }
 }

@@ -14,7 +14,7 @@ use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
 use super::command::Counted;
 use super::config::{self, StreamSettings};
 use super::shared::Shared;
-use super::spec::entry::{IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS};
+use super::spec::entry::{INTERRUPTS_VALID, IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS};
 use super::spec::reg;
 use crate::chassis::entry::{self, After, At, Kind, Live, Words};
 use crate::firmware::ivrs::Devices;
@@ -112,6 +112,13 @@ impl DeviceTable {
     ) {
         let at = self.at(stream);
         at.write(mem, INTERRUPTS, at.read(mem)[INTERRUPTS] & keep | set);
+    }
+
+    /// Has fixed and arbitrated interrupts of all streams aborted, before the unit is told of the table.
+    pub(super) fn abort_interrupts<M: TableMem<AtomicU64>>(&self, mem: &M) {
+        for stream in (0..=u16::MAX).take(self.streams() as usize) {
+            self.set_interrupts(mem, stream, u64::MAX, INTERRUPTS_VALID);
+        }
     }
 
     /// Streams that have an entry.

@@ -2,7 +2,8 @@
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.5.
 //! Events of commands are kept for whoever repairs the queue; those that no driver here causes
-//! (page requests, counters, guest tables) come as [`FaultReason::Other`]. Interrupts are not used.
+//! (page requests, counters, guest tables) come as [`FaultReason::Other`]. Reading acknowledges the
+//! interrupt of what is read.
 //! Reading the log waits for nothing, so that interrupt handlers can do it: a record that the unit has
 //! announced and not yet written is left for a later call.
 //! A full log stops the unit's logging; once it is read empty, logging is turned on again.
@@ -10,7 +11,9 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
-use portolan::iommu::{FaultAccess, FaultEvent, FaultReason, FaultRecord, IommuError};
+use portolan::iommu::{
+    FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal, IommuError,
+};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, OutOfTableMemory, TableMem, Word};
 
 use super::control::Control;
@@ -116,6 +119,8 @@ impl<C: Cpus> Events<C> {
         &self,
         unit: &Control<R, M, C>,
     ) -> Result<Option<FaultEvent>, IommuError> {
+        // Before the log is looked at: what comes from now on interrupts again.
+        unit.regs.write64(reg::STATUS, status::EVENT_INTERRUPT);
         // One turn of the log at most: a unit that logs faster than we read must not keep us.
         for _ in 0..1u64 << self.lg2_slots {
             let record = match self.take(unit)? {
@@ -226,6 +231,13 @@ fn decode([low, high]: Record) -> FaultRecord {
     let flag = |bits: super::spec::Bits| bits.of(low) == 1;
     let reason = match event::CODE.of(low) {
         code::ILLEGAL_ENTRY => FaultReason::Configuration,
+        code::PAGE_FAULT if flag(event::INTERRUPT) => FaultReason::Interrupt {
+            index: None,
+            refusal: match flag(event::RESERVED) {
+                true => InterruptRefusal::Malformed,
+                false => InterruptRefusal::Absent,
+            },
+        },
         code::PAGE_FAULT if flag(event::RESERVED) => FaultReason::Table,
         code::PAGE_FAULT if flag(event::PRESENT) => FaultReason::Permission,
         code::PAGE_FAULT => FaultReason::NotMapped,
@@ -233,7 +245,7 @@ fn decode([low, high]: Record) -> FaultRecord {
         other => FaultReason::Other { code: other as u32 },
     };
     // Of the others the address is that of a table, or nothing.
-    let is_fault = event::CODE.of(low) == code::PAGE_FAULT;
+    let is_fault = event::CODE.of(low) == code::PAGE_FAULT && !flag(event::INTERRUPT);
     let access = match flag(event::WRITE) {
         true => FaultAccess::Write,
         false => FaultAccess::Read,

@@ -1,14 +1,15 @@
-//! What an embedder that remaps interrupts needs of a unit.
+//! Interrupt tables of streams, as the unit is told of them: by the driver, or by an embedder that
+//! remaps interrupts itself.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, sections 2.2.5
 //! (interrupt tables), 2.2.2.1 (fields of an entry) and 2.4.5 (INVALIDATE_INTERRUPT_TABLE). The
-//! tables and their entries are the embedder's; the unit's entries name them, and its only command
+//! tables and their entries are whose who calls; the unit's entries name them, and its only command
 //! buffer is the driver's.
 
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PhysAddr, StreamId};
-use portolan::iommu::AttachError;
+use portolan::iommu::{AttachError, IommuError};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use thiserror::Error;
 
@@ -16,6 +17,7 @@ use super::command;
 use super::spec::entry::{
     INTERRUPT_CONTROL, INTERRUPT_ENTRIES, INTERRUPT_TABLE, INTERRUPTS_VALID, REMAPPED,
 };
+use super::spec::reg::control;
 use super::unit::AmdVi;
 
 /// Most entries of an interrupt table, as an exponent.
@@ -65,7 +67,7 @@ impl InterruptTable {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// Has fixed and arbitrated interrupts of `stream` remapped by `table`, or not remapped with
-    /// `None`; moving the stream does not change that. When this returns `Ok`, the unit no longer uses
+    /// `None`; moving the stream does not change that. For an embedder that remaps interrupts itself. When this returns `Ok`, the unit no longer uses
     /// the table that was there before; on an error it may.
     ///
     /// *Context.* Atomic.
@@ -105,6 +107,21 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         let command = command::interrupt_table(stream);
         Ok(self.shared.run([command].into_iter())?)
     }
+
+    /// Has each event raise the interrupt of the unit's PCI function, or none.
+    pub(crate) fn signal(&self, wanted: Signal) -> Result<(), IommuError> {
+        let unit = &self.shared.control;
+        match wanted {
+            Signal::Sent => unit.switch(u64::MAX, control::EVENT_INTERRUPT),
+            Signal::NotSent => unit.switch(!control::EVENT_INTERRUPT, 0),
+        }
+    }
+}
+
+/// Whether events raise interrupts.
+pub(crate) enum Signal {
+    Sent,
+    NotSent,
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use super::device_table::DeviceTable;
 use super::events::Events;
 use super::features::Features;
 use super::queue;
+use super::remap::Remap;
 use super::shared::{AmdQueue, DOMAINS, Shared};
 use super::streams::{Attachment, Streams, windows};
 use super::takeover::{start, stop_rings, turn_off};
@@ -45,9 +46,10 @@ pub type AmdDomain<R, M, C> = PagedDomain<AmdV1, M, AmdQueue<R, M, C>>;
 #[derive(Debug)]
 pub struct AmdVi<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
-    config: Config,
+    pub(crate) config: Config,
     pub(super) table: DeviceTable,
     pub(super) book: Book<C, u16, u16, ()>,
+    pub(super) remap: Option<Remap<C>>,
 }
 
 /// Memory that the hardware is going to be told of.
@@ -108,7 +110,11 @@ where
         config.reserved.hold(windows());
         let control = Control::new(regs, mem, clock, config.limit, features);
         let mem = &control.mem;
+        let remap = config.interrupts.map(Remap::new).transpose()?;
         let parts = Parts::new(mem, &config)?;
+        if remap.is_some() {
+            parts.table.abort_interrupts(mem);
+        }
         let ids = Ids::new(u32::from(PASS) + 1, DOMAINS - 1);
         let prepared = unity::prepare(mem, &features, &ids, &parts.table, &config)
             .and_then(|prepared| stop_rings(&control).map(|()| prepared))
@@ -150,6 +156,7 @@ where
             config,
             table,
             book: Book::new(known),
+            remap,
         })
     }
 }
@@ -199,6 +206,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// If the hardware does not follow. What it may use then stays allocated.
     pub fn release(self) -> Result<(), IommuError> {
         let unit = &self.shared.control;
+        self.revoke_interrupts(None)?;
         let left = self.book.with(self.turn(), |streams| {
             // Entries that name the domains are gone before the domains are.
             match self.block_table(streams.not_blocked(..)) {
@@ -215,6 +223,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
         self.shared.queue.drain(&*self.shared)?;
         turn_off(unit)?;
         self.table.free(&unit.mem);
+        self.free_interrupts()?;
         let shared = Arc::clone(&self.shared);
         drop(self);
         // Domains that are still held keep the queue: they will find it off.
@@ -265,6 +274,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for AmdVi<R, M, C> {
     /// *Context.* Task: waits for the hardware.
     fn drop(&mut self) {
         // A failure leaves what it concerns unsettled, which is kept.
+        let _ = self.revoke_interrupts(None);
         let _ = self.block_all();
     }
 }

@@ -22,8 +22,8 @@ pub enum TopologyError {
     /// What should be a device tree is none.
     #[error("it is no device tree")]
     NoTree,
-    /// A device tree has no unit that a topology enables.
-    #[error("the device tree has no SMMU of version 3")]
+    /// The table or the device tree has no unit that a topology enables.
+    #[error("firmware's table has no unit that can be enabled")]
     NoUnit,
     /// Two tables describe units: a machine has units of one architecture.
     #[error("two tables describe units; a machine has one of DMAR, IORT, IVRS and VIOT")]

@@ -1,17 +1,21 @@
-//! Remapping of interrupts, as firmware's table has it: whether the machine offers it, and under which
-//! numbers interrupt controllers and timers send.
+//! Interrupts, as firmware's table has them: whether the machine offers remapping, under which numbers
+//! interrupt controllers and timers send, and how units raise their own.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.1 (flags) and
-//! 8.3.1 (scopes of I/O APICs and timers). Not supported: scopes that lead through bridges.
+//! 8.3.1 (scopes of I/O APICs and timers). AMD I/O Virtualization Technology (48882), revision 3.10,
+//! section 5.2.2 (special devices). Not supported: scopes that
+//! lead through bridges; lines of units in device trees.
 
 use alloc::sync::Arc;
 
-use portolan::addr::RequesterId;
+use portolan::addr::{PciFunction, RequesterId};
 use portolan::iommu::{InterruptSource, IommuDomains};
 use portolan::platform::Platform;
 
-use super::{EnableError, Iommus, Kind, Options, Topology, TopologyError};
+use super::{EnableError, Iommus, Kind, Options, Topology, TopologyError, iort, ivrs};
 use crate::firmware::dmar::{Dmar, ScopeKind, Structure};
+use crate::firmware::iort::Interrupts;
+use crate::firmware::ivrs::{EntryKind, Ivrs, SpecialKind};
 use crate::interrupt::ApicMode;
 
 /// A sender of interrupts that is no PCI device, by firmware's number of it.
@@ -36,6 +40,25 @@ pub struct Sender<'a> {
     pub source: InterruptSource,
 }
 
+/// How a unit raises the interrupt that says that there is something for
+/// [`next_fault`](portolan::iommu::Iommu::next_fault).
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultInterrupt {
+    /// By a message, which [`IommuDomains::signal_faults`] programs: VT-d.
+    Message,
+    /// By the MSI capability of this function: AMD-Vi. The kernel writes
+    /// [`plain_message`](crate::interrupt::compose::plain_message) there, and
+    /// [`IommuDomains::signal_faults`] switches it on.
+    Function(PciFunction),
+    /// By lines of the interrupt controller, as firmware numbers them; 0 is none. They are on from the
+    /// start: SMMUv3.
+    Lines(Interrupts),
+    /// By none that the table names.
+    Absent,
+}
+
 /// Flags of DMAR: interrupts can be remapped; identifiers of 32 bits are not wanted.
 const REMAPS: u8 = 1;
 const NO_X2APIC: u8 = 1 << 1;
@@ -54,7 +77,9 @@ impl Topology {
                     _ => ApicMode::XApic,
                 })
             }
-            Kind::Iort | Kind::Ivrs | Kind::Viot | Kind::Tree => None,
+            // Each unit remaps; entries for identifiers of 32 bits are not written.
+            Kind::Ivrs => Some(ApicMode::XApic),
+            Kind::Iort | Kind::Viot | Kind::Tree => None,
         }
     }
 
@@ -72,12 +97,23 @@ impl Topology {
         }
     }
 
+    fn fault_interrupt(&self, unit: usize) -> Result<FaultInterrupt, TopologyError> {
+        let found = match self.kind {
+            Kind::Dmar => Some(FaultInterrupt::Message),
+            Kind::Ivrs => ivrs::function(&self.table, unit)?.map(FaultInterrupt::Function),
+            Kind::Iort => iort::lines(&self.table, unit)?.map(FaultInterrupt::Lines),
+            Kind::Viot | Kind::Tree => None,
+        };
+        Ok(found.unwrap_or(FaultInterrupt::Absent))
+    }
+
     /// The number of the unit that a controller's interrupts go through, and under which number they
     /// come.
     fn controller(&self, of: Controller) -> Result<Option<(usize, RequesterId)>, TopologyError> {
         match self.kind {
             Kind::Dmar => by_dmar(&self.table, of),
-            Kind::Iort | Kind::Ivrs | Kind::Viot | Kind::Tree => Ok(None),
+            Kind::Ivrs => by_ivrs(&self.table, of),
+            Kind::Iort | Kind::Viot | Kind::Tree => Ok(None),
         }
     }
 }
@@ -105,7 +141,35 @@ fn by_dmar(table: &[u8], of: Controller) -> Result<Option<(usize, RequesterId)>,
     Ok(None)
 }
 
+fn by_ivrs(table: &[u8], of: Controller) -> Result<Option<(usize, RequesterId)>, TopologyError> {
+    let wanted = match of {
+        Controller::IoApic(id) => (SpecialKind::IoApic, id),
+        Controller::Timer(number) => (SpecialKind::Timer, number),
+    };
+    for (number, unit) in Ivrs::parse(table)?.units().enumerate() {
+        for entry in unit?.entries() {
+            match entry?.kind {
+                EntryKind::Special(special) if (special.kind, special.handle) == wanted => {
+                    return Ok(Some((number, special.source)));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
+}
+
 impl<P: Platform> Iommus<P> {
+    /// How the unit with the index `unit` in [`Iommus::units`] raises interrupts of its own.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// If the table is damaged.
+    pub fn fault_interrupt(&self, unit: usize) -> Result<FaultInterrupt, TopologyError> {
+        self.topology.fault_interrupt(unit)
+    }
+
     /// The unit that a controller's interrupts go through, and the source that they come from there;
     /// `None` if the table does not name it.
     ///
@@ -192,5 +256,30 @@ mod tests {
         assert_eq!(of(Controller::Timer(0)), Ok(Some((0, timer))));
         assert_eq!(of(Controller::Timer(2)), Ok(None));
         assert_eq!(of(Controller::IoApic(0)), Ok(None));
+        assert_eq!(topology.fault_interrupt(0), Ok(FaultInterrupt::Message));
+    }
+
+    /// An IVRS of one unit, 00:02.0, with an I/O APIC and a timer.
+    #[test]
+    fn a_unit_of_amd_vi_remaps_and_sends_by_its_own_function() {
+        let mut table = alloc::vec![0; 48 + 24 + 16];
+        table[..4].copy_from_slice(b"IVRS");
+        (table[4], table[8]) = (88, 2);
+        table[48..56].copy_from_slice(&[0x10, 0, 40, 0, 0x10, 0, 0x40, 0]);
+        table[56..64].copy_from_slice(&0xfed8_0000_u64.to_le_bytes());
+        table[72..80].copy_from_slice(&[72, 0, 0, 0, 5, 0xa0, 0, 1]);
+        table[80..88].copy_from_slice(&[72, 0, 0, 0, 0, 0xa1, 0, 2]);
+        let sum = table.iter().fold(0u8, |sum, byte| sum.wrapping_add(*byte));
+        table[9] = 0u8.wrapping_sub(sum);
+        let topology = Topology::from_acpi([&table[..]]).unwrap();
+        assert_eq!(topology.interrupt_remapping(), Some(ApicMode::XApic));
+        let of = |controller| topology.controller(controller);
+        let at = |device, function| Ok(Some((0, RequesterId::of(0, device, function))));
+        assert_eq!(of(Controller::IoApic(5)), at(0x14, 0));
+        assert_eq!(of(Controller::Timer(0)), at(0x14, 1));
+        assert_eq!(of(Controller::Timer(5)), Ok(None));
+        let own = FaultInterrupt::Function(PciFunction::of(0, 2, 0));
+        assert_eq!(topology.fault_interrupt(0), Ok(own));
+        assert_eq!(topology.fault_interrupt(1), Ok(FaultInterrupt::Absent));
     }
 }

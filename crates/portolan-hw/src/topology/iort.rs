@@ -10,9 +10,9 @@ use super::survey::{Place, Remark, Survey, UnitKind};
 use super::{
     EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
 };
-use crate::firmware::iort::{Body, Iort, Node, Single, SmmuV3};
+use crate::firmware::iort::{Body, Interrupts, Iort, Node, Single, SmmuV3};
 use crate::firmware::reservations::{Reservations, Streams};
-use crate::smmuv3::{Config, RegisterPages, Smmu};
+use crate::smmuv3::{Config, RegisterPages, Smmu, Want};
 
 /// Bytes of a unit's registers: two pages of 64 KiB.
 const WINDOW: u64 = 0x2_0000;
@@ -80,6 +80,8 @@ pub(super) fn enable<P: Platform>(
         let mut config = Config {
             coherency: unit.coherency(),
             pages,
+            // Nobody hears of a line to which nobody listens.
+            interrupts: Want::IfThere,
             ..Config::default()
         };
         if options.reserved == FirmwareMemory::Reached {
@@ -92,6 +94,13 @@ pub(super) fn enable<P: Platform>(
             Smmu::enable(registers, memory, clock, config)
         })
     })
+}
+
+/// The lines of a unit.
+pub(super) fn lines(table: &[u8], unit: usize) -> Result<Option<Interrupts>, TopologyError> {
+    let table = Iort::parse(table)?;
+    let unit = units(&table).nth(unit).transpose()?;
+    Ok(unit.map(|(_, unit)| unit.interrupts))
 }
 
 /// The number of the unit of `function`, and its stream there.

@@ -19,10 +19,7 @@ const WINDOW: u64 = 0x4000;
 
 /// The capability block of `unit`, in the configuration space of its own PCI function.
 fn capability(platform: &impl Platform, unit: &Ivhd<'_>) -> Result<Capability, EnableError> {
-    let function = PciFunction {
-        segment: unit.segment,
-        requester: unit.requester,
-    };
+    let function = own(unit);
     let word = |number: u16| {
         let offset = unit.capability.checked_add(4 * number)?;
         platform.pci_config(function, offset)
@@ -50,6 +47,7 @@ pub(super) fn enable<P: Platform>(
         let window = window(unit.base, WINDOW)?;
         let capability = capability(platform, &unit)?;
         let mut config = Config::default();
+        config.interrupts = options.interrupts;
         // What makes no sense is left out, and counted there.
         let _ = config.honour(&table, &unit);
         if options.reserved == FirmwareMemory::Refused {
@@ -78,6 +76,19 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// The unit's own PCI function.
+pub(super) fn function(table: &[u8], unit: usize) -> Result<Option<PciFunction>, TopologyError> {
+    let unit = Ivrs::parse(table)?.units().nth(unit).transpose()?;
+    Ok(unit.as_ref().map(own))
+}
+
+fn own(unit: &Ivhd<'_>) -> PciFunction {
+    PciFunction {
+        segment: unit.segment,
+        requester: unit.requester,
+    }
 }
 
 /// What an entry of `unit` claims.

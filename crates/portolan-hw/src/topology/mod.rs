@@ -27,7 +27,7 @@ mod viot;
 
 pub use claim::Claim;
 pub use error::{EnableError, OpenError, TopologyError};
-pub use interrupts::{Controller, Sender};
+pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus};
 pub use survey::{Place, Remark, Served, Survey, SurveyedUnit, UnitKind};
 
@@ -102,7 +102,7 @@ impl Topology {
     /// signatures are passed over.
     ///
     /// # Errors
-    /// If there is none, or the first one found is damaged.
+    /// If there is none, or the first one found is damaged or has no unit.
     pub fn from_acpi<'t>(
         tables: impl IntoIterator<Item = &'t [u8]>,
     ) -> Result<Self, TopologyError> {
@@ -128,11 +128,7 @@ impl Topology {
     /// # Errors
     /// If it is none, or has no SMMU of version 3.
     pub fn from_device_tree(tree: &[u8]) -> Result<Self, TopologyError> {
-        let found = Self::of(Kind::Tree, tree)?;
-        match tree::count(tree)? {
-            0 => Err(TopologyError::NoUnit),
-            _ => Ok(found),
-        }
+        Self::of(Kind::Tree, tree)
     }
 
     /// The topology of one table, of which a copy is made.
@@ -149,9 +145,13 @@ impl Topology {
             Kind::Viot => viot::count(table),
             Kind::Tree => tree::count(table),
         };
-        if units? > MOST_UNITS {
-            let (offset, most) = (0, MOST_UNITS as u32);
-            return Err(TableError::TooMany { offset, most }.into());
+        match units? {
+            0 => return Err(TopologyError::NoUnit),
+            1..=MOST_UNITS => {}
+            _ => {
+                let (offset, most) = (0, MOST_UNITS as u32);
+                return Err(TableError::TooMany { offset, most }.into());
+            }
         }
         let mut copy = Vec::new();
         copy.try_reserve_exact(length)

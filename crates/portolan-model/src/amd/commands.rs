@@ -41,6 +41,10 @@ pub enum Invalidate {
         drops: Drops,
     },
     Device(Forget),
+    /// The interrupt table of a device.
+    Interrupts {
+        device: u16,
+    },
     Everything,
 }
 
@@ -127,7 +131,10 @@ pub(super) fn decode(words: [u64; 2], id: &AmdIdentification) -> Option<(Command
             });
             drop(K::InvalidateIotlbPages, what)
         }
-        5 => Some((K::InvalidateInterruptTable, Effect::Nothing)),
+        5 => drop(
+            K::InvalidateInterruptTable,
+            Invalidate::Interrupts { device },
+        ),
         6 if id.prefetches() => Some((K::PrefetchIommuPages, Effect::Nothing)),
         7 if id.has_page_requests() => Some((K::CompletePprRequest, response(low, high)?)),
         8 if id.invalidates_all() => drop(K::InvalidateIommuAll, Invalidate::Everything),

@@ -2,7 +2,7 @@
 
 use portolan::addr::PhysAddr;
 
-use super::registers::status;
+use super::registers::{control, status};
 use super::{AmdEvent, AmdRegisters, State};
 use crate::asking::Request;
 use crate::decode::AccessKind;
@@ -92,7 +92,10 @@ impl AmdRegisters {
         }
         let at = PhysAddr::new((registers.event_base & 0x000f_ffff_ffff_f000) + tail);
         registers.event_tail = next;
+        let quiet = registers.status & status::EVENT_INTERRUPT == 0;
+        let sent = quiet && registers.control & control::EVENT_INTERRUPT != 0;
         registers.status |= status::EVENT_INTERRUPT;
+        state.counts.event_interrupts += u64::from(sent);
         match self.setup.records {
             Pace::AtOnce => self.write_record(at, words),
             Pace::After(ns) => {

@@ -11,14 +11,16 @@
 //! exclusion range; the event log with overflow, whose records may come after its tail has moved;
 //! commands that stop the unit; devices that keep translations.
 //!
-//! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Not modelled: interrupts
-//! and their remapping (invalidations of interrupt tables are accepted and counted), guest tables and
-//! PASIDs, the log of page requests, suppressed events (SE, SA), skipped levels and sizes in between
-//! (such entries count as malformed), one, two and six levels, memory that the unit does not snoop.
+//! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Interrupt messages are
+//! a call of their own ([`AmdRegisters::message`]), with a cache of entries. The unit's
+//! interrupt for events is counted. Not modelled: interrupts of other kinds, entries of interrupt tables
+//! of 128 bits, guest tables and PASIDs, the log of page requests, suppressed events (SE, SA), skipped
+//! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that the unit does not snoop.
 
 mod commands;
 mod entries;
 mod events;
+mod interrupts;
 mod queue;
 mod registers;
 mod setup;
@@ -28,6 +30,7 @@ mod translate;
 mod unit;
 
 pub use commands::CommandKind;
+pub use interrupts::AmdInterrupt;
 pub use setup::{AmdCounts, AmdEvent, AmdIdentification, AmdSetup};
 
 use portolan::addr::{Iova, StreamId};

@@ -126,6 +126,8 @@ pub(super) fn rank(what: &Invalidate) -> Rank {
         Invalidate::Pages { drops, .. } if drops.pointers == Sizes::NONE => Rank::Leaves,
         Invalidate::Pages { .. } | Invalidate::Everything => Rank::Translations,
         Invalidate::Device(_) => Rank::Devices,
+        // They are found by the device's entry.
+        Invalidate::Interrupts { .. } => Rank::Leaves,
     }
 }
 
@@ -133,6 +135,7 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
     match what {
         Invalidate::Entry { device } => {
             state.own.entries.remove(&device);
+            state.own.interrupt_words.remove(&device);
         }
         Invalidate::Pages {
             domain,
@@ -143,8 +146,13 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             state.own.pages.invalidate(reach, None, drops);
         }
         Invalidate::Device(what) => state.remote.forget(what),
+        Invalidate::Interrupts { device } => {
+            state.own.interrupts.retain(|(of, _), _| *of != device)
+        }
         Invalidate::Everything => {
             state.own.entries.clear();
+            state.own.interrupt_words.clear();
+            state.own.interrupts.clear();
             state.own.pages.invalidate(Reach::All, None, Drops::ALL);
         }
     }

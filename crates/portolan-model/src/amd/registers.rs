@@ -27,6 +27,7 @@ pub(super) struct Registers {
 pub(super) mod control {
     pub const ENABLE: u64 = 1;
     pub const EVENT_LOG: u64 = 1 << 2;
+    pub const EVENT_INTERRUPT: u64 = 1 << 3;
     pub const COMMANDS: u64 = 1 << 12;
 }
 

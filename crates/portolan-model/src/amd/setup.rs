@@ -124,6 +124,8 @@ pub struct AmdCounts {
     pub accesses: u64,
     /// Accesses that did not.
     pub faults: u64,
+    /// Interrupts of its own for events: one for all that come until the last is acknowledged.
+    pub event_interrupts: u64,
     /// Events that found no room, or no log.
     pub lost_events: u64,
     /// Responses to what nobody had asked, or had got one already.

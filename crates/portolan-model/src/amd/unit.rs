@@ -27,6 +27,9 @@ pub struct Own {
     pub(super) registers: Registers,
     /// Device table entries, or the refusals that reading them ended in.
     pub(super) entries: BTreeMap<u16, Result<Entry, Refusal>>,
+    /// What those entries say of interrupts, and entries of interrupt tables.
+    pub(super) interrupt_words: BTreeMap<u16, u64>,
+    pub(super) interrupts: BTreeMap<(u16, u16), u32>,
     pub(super) pages: Stage,
     pub(super) events: Vec<AmdEvent>,
     /// Records that are still to be written: from which nanosecond on, where, and what.
@@ -50,6 +53,8 @@ impl Design for AmdVi {
         Own {
             registers: Registers::reset(&setup.identification),
             entries: BTreeMap::new(),
+            interrupt_words: BTreeMap::new(),
+            interrupts: BTreeMap::new(),
             pages: Stage::new(&setup.temper),
             events: Vec::new(),
             late: VecDeque::new(),
@@ -61,7 +66,7 @@ impl Design for AmdVi {
     }
 
     fn others(own: &Own) -> usize {
-        own.entries.len()
+        own.entries.len() + own.interrupt_words.len() + own.interrupts.len()
     }
 
     fn told(counts: &AmdCounts, sums: Sums) -> AmdCounts {

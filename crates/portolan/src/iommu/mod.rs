@@ -343,8 +343,10 @@ pub trait IommuDomains: Iommu {
     }
 
     /// Has the unit raise an interrupt whenever there is something for [`Iommu::next_fault`], or no
-    /// longer with `None`. Who serves it reads until there is nothing left. The unit's own message is
-    /// not remapped.
+    /// longer with `None`. Who serves it reads until there is nothing left, and so does who has switched
+    /// it on: what came before may raise none. The unit's own message is not remapped. Where it is that
+    /// of an MSI capability (AMD-Vi), the caller has written `target` there before. Units that have
+    /// lines for it (SMMUv3) raise them from the start.
     ///
     /// *Context.* Atomic.
     ///

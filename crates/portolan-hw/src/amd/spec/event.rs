@@ -11,6 +11,8 @@ pub const DEVICE: Bits = Bits::new(0, 16);
 pub const CODE: Bits = Bits::new(60, 4);
 /// Word 0: the table entry that decided was present.
 pub const PRESENT: Bits = Bits::new(52, 1);
+/// It was an interrupt.
+pub const INTERRUPT: Bits = Bits::new(51, 1);
 /// Word 0: a write.
 pub const WRITE: Bits = Bits::new(53, 1);
 /// Word 0: a reserved bit was set, or an encoding is illegal.

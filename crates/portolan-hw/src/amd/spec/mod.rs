@@ -12,6 +12,7 @@ pub mod capability;
 pub mod command;
 pub mod entry;
 pub mod event;
+pub mod interrupt;
 pub mod reg;
 
 pub use crate::chassis::{ADDRESS, Bits};

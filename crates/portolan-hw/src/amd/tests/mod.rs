@@ -4,6 +4,7 @@ mod firmware;
 mod interrupts;
 mod machine;
 mod queue;
+mod remapping;
 mod reserved;
 
 use alloc::sync::Arc;
