@@ -14,17 +14,16 @@ impl Commands {
     pub fn of<P: Platform>(iommus: &Iommus<P>) -> Self {
         let mut all: Vec<(&'static str, u64)> = Vec::new();
         for unit in iommus.units() {
-            unit.commands(
-                &mut |kind, count| match all.iter_mut().find(|(of, _)| *of == kind) {
-                    Some((_, sum)) => *sum += count,
-                    None => all.push((kind, count)),
-                },
-            );
+            let mut add = |kind, count| match all.iter_mut().find(|(of, _)| *of == kind) {
+                Some((_, sum)) => *sum += count,
+                None => all.push((kind, count)),
+            };
+            unit.commands(&mut add);
         }
         Self(all)
     }
 
-    /// Those that came since `earlier`.
+    /// Those of each kind that came since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let pairs = self.0.iter().zip(&earlier.0);
         Self(
@@ -35,17 +34,17 @@ impl Commands {
     }
 
     /// One line for each kind.
-    pub fn print(&self, when: &str) {
+    pub fn print(&self) {
         for (kind, count) in self.0.iter().filter(|(_, count)| *count != 0) {
-            say!("commands {when}: {count} {kind}");
+            say!("commands in all: {count} {kind}");
         }
     }
 
     /// One line for each kind, with the number for each of `requests`.
-    pub fn print_for(&self, when: &str, requests: u64) {
+    pub fn print_for(&self, requests: u64) {
         for (kind, count) in self.0.iter().filter(|(_, count)| *count != 0) {
             let (whole, tenth) = (count / requests, count * 10 / requests % 10);
-            say!("{when}: {count} {kind}, {whole}.{tenth} a request");
+            say!("  commands: {count} {kind}, {whole}.{tenth} a request");
         }
     }
 }

@@ -21,8 +21,7 @@ pub const MOST: usize = 8;
 /// Bytes of a stack.
 const STACK: usize = 128 * 1024;
 /// How long a CPU may take to start, and to finish its work.
-const START_LIMIT: Nanos = Nanos::from_millis(5_000);
-const WORK_LIMIT: Nanos = Nanos::from_millis(30_000);
+const LIMIT: Nanos = Nanos::from_millis(30_000);
 
 /// Where the stack ends of the CPU that starts next: `boot.s` reads it.
 #[unsafe(no_mangle)]
@@ -63,7 +62,7 @@ impl Cpus {
             loader.start_processor(&machine, other)?;
             let number = before + 1;
             let started = || (STARTED.load(Ordering::Acquire) > number).then_some(());
-            poll(&machine, START_LIMIT, started).map_err(|_| "a CPU does not start")?;
+            poll(&machine, LIMIT, started).map_err(|_| "a CPU does not start")?;
         }
         let count = STARTED.load(Ordering::Acquire);
         Ok(Self { machine, count })
@@ -85,23 +84,17 @@ impl Cpus {
             there: AtomicUsize::new(0),
             results: results.collect(),
         });
-        let mut mine = None;
         for (cpu, task) in tasks.into_iter().enumerate() {
             let meeting = meeting.clone();
             let task: Task<()> = Box::new(move || {
                 let result = meeting.attend(machine, cpu, count).map(|()| task());
                 *meeting.results[cpu].lock() = Some(result);
             });
-            match cpu {
-                0 => mine = Some(task),
-                other => *NEXT_TASK[other].lock() = Some(task),
-            }
+            *NEXT_TASK[cpu].lock() = Some(task);
         }
-        if let Some(task) = mine {
-            task();
-        }
+        do_next(0);
         let result = |of: &SpinLock<Option<Outcome<T>>>| {
-            let done = poll(&machine, WORK_LIMIT, || of.lock().take());
+            let done = poll(&machine, LIMIT, || of.lock().take());
             done.map_err(|_| "a CPU does not finish its work")?
         };
         meeting.results.iter().map(result).collect()
@@ -119,7 +112,7 @@ impl<T> Meeting<T> {
     fn attend(&self, machine: Machine, cpu: usize, count: usize) -> Outcome<()> {
         self.there.fetch_add(1, Ordering::AcqRel);
         let all = || (self.there.load(Ordering::Acquire) == count).then_some(());
-        poll(&machine, START_LIMIT, all).map_err(|_| "a CPU does not begin its work")?;
+        poll(&machine, LIMIT, all).map_err(|_| "a CPU does not begin its work")?;
         match machine.cpu().get() as usize == cpu {
             true => Ok(()),
             false => Err("a CPU has another one's number".into()),
@@ -135,10 +128,13 @@ extern "C" fn kernel_other() -> ! {
     arch::set_number(number);
     STARTED.store(number + 1, Ordering::Release);
     loop {
-        let task = NEXT_TASK.get(number).and_then(|next| next.lock().take());
-        match task {
-            Some(task) => task(),
-            None => spin_loop(),
-        }
+        do_next(number);
+        spin_loop();
     }
+}
+
+/// Has the CPU that calls do what it has to.
+fn do_next(number: usize) {
+    let task = NEXT_TASK.get(number).and_then(|next| next.lock().take());
+    task.into_iter().for_each(|task| task());
 }

@@ -11,24 +11,22 @@ use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust};
 use portolan::platform::RawMemory;
 use portolan_bare::Machine;
+use portolan_bare::pci::Function;
 use portolan_hw::topology::{DeviceOptions, Iommus};
 use portolan_virtio::{SlotHal, Translated};
 use virtio_drivers::device::blk::{SECTOR_SIZE, VirtIOBlk};
-use virtio_drivers::transport::pci::PciTransport;
-use virtio_drivers::transport::pci::bus::PciRoot;
 
 use crate::commands::Commands;
-use crate::mapped::Mapped;
-use crate::pci::{self, Configuration, Function};
+use crate::virtio::{self, Mapped};
 use crate::{Outcome, say};
 
 /// A virtio 1.0 block device.
 pub const IDENTITY: (u16, u16) = (0x1af4, 0x1042);
 
 /// Sectors that are copied under each policy.
-const SECTORS: usize = 256;
+const SECTORS: usize = 64;
 /// The sector to which sector 0 is copied.
-const COPIES: usize = 1024;
+const COPIES: usize = 128;
 /// Memory for copies of what shares a page with others.
 const POOL: usize = 256 * 1024;
 
@@ -75,15 +73,15 @@ fn copy_sectors(
     copying: &Copying,
     first: usize,
 ) -> Outcome<()> {
-    let device = iommus.device_with(function.at, options)?;
-    let (unit, _) = iommus.unit_of(function.at)?;
+    let device = iommus.device_with(function.at(), options)?;
+    let (unit, _) = iommus.unit_of(function.at())?;
     let decision = iommus.decide(&**unit, options);
     let device = device.with_copies(copying.clone());
     Hal::bind(Arc::new(device), Arc::new(Mapped(machine)))?;
     function.start();
 
-    let mut root = PciRoot::new(Configuration(machine));
-    let transport = PciTransport::new::<Hal, _>(&mut root, pci::named(function.at))?;
+    let transport = virtio::transport::<Hal>(machine, function.at());
+    let transport = transport.ok_or("the disk is no virtio device")?;
     let mut disk = VirtIOBlk::<Hal, _>::new(Translated::new(transport)?)?;
 
     let before = Commands::of(iommus);
@@ -101,9 +99,7 @@ fn copy_sectors(
     let (requests, trust) = (3 * SECTORS as u64, options.constraints.trust);
     say!("{:?}, {trust:?}: {requests} requests", decision.policy);
     say!("  {}", decision.reason);
-    Commands::of(iommus)
-        .since(&before)
-        .print_for("  commands", requests);
+    Commands::of(iommus).since(&before).print_for(requests);
 
     // The driver gives back what it shared; then the device is blocked.
     drop(disk);

@@ -2,22 +2,18 @@
 //!
 //! QEMU: `docs/specs/edu`.
 
-use core::error::Error;
-use core::fmt;
-
 use portolan::addr::Iova;
 use portolan::platform::{Mmio, Nanos, poll};
+use portolan_bare::pci::Function;
 use portolan_bare::{Machine, Registers};
 
-use crate::pci::Function;
+use crate::Outcome;
 
 pub const IDENTITY: (u16, u16) = (0x1234, 0x11e8);
 /// Bits of its addresses.
 pub const ADDRESS_BITS: u32 = 28;
 
-#[cfg(target_arch = "x86_64")]
 const INTERRUPT: usize = 0x60;
-#[cfg(target_arch = "x86_64")]
 const ACKNOWLEDGE: usize = 0x64;
 const SOURCE: usize = 0x80;
 const DESTINATION: usize = 0x88;
@@ -37,27 +33,15 @@ pub struct Edu {
     registers: Registers,
 }
 
-/// The device did not finish in time.
-#[derive(Clone, Copy, Debug)]
-pub struct Stuck;
-
-impl fmt::Display for Stuck {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the edu device is stuck")
-    }
-}
-
-impl Error for Stuck {}
-
 impl Edu {
-    pub fn new(machine: Machine, function: &Function) -> Option<Self> {
+    pub fn new(machine: Machine, function: &Function) -> Outcome<Self> {
         function.start();
-        let registers = function.window(&machine, WINDOW)?;
-        Some(Self { machine, registers })
+        let registers = function.window(&machine, WINDOW);
+        let registers = registers.ok_or("the edu device has no registers")?;
+        Ok(Self { machine, registers })
     }
 
     /// Raises its interrupt, and lets go of it.
-    #[cfg(target_arch = "x86_64")]
     pub fn raise(&self) {
         self.registers.write32(INTERRUPT, 1);
         self.registers.write32(ACKNOWLEDGE, 1);
@@ -66,12 +50,13 @@ impl Edu {
     /// Copies `bytes` bytes from the device to memory at `at`.
     ///
     /// The device says that it is done whether or not its accesses were refused.
-    pub fn write(&self, at: Iova, bytes: u64) -> Result<(), Stuck> {
+    pub fn write(&self, at: Iova, bytes: u64) -> Outcome<()> {
         self.registers.write64(SOURCE, BUFFER);
         self.registers.write64(DESTINATION, at.get());
         self.registers.write64(COUNT, bytes);
         self.registers.write64(COMMAND, START | TO_MEMORY);
         let done = || (self.registers.read64(COMMAND) & START == 0).then_some(());
-        poll(&self.machine, LIMIT, done).map_err(|_| Stuck)
+        poll(&self.machine, LIMIT, done).map_err(|_| "the edu device is stuck")?;
+        Ok(())
     }
 }

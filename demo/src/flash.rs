@@ -8,13 +8,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use portolan::dma::{Buffers, Deferred, Device, Direction, PolicyPreference, Trust, reclaim_all};
+use portolan_bare::nvme::{Data, Nvme, Operation, Queue};
+use portolan_bare::pci::Function;
 use portolan_bare::{Machine, Pages};
 use portolan_hw::topology::{DeviceOptions, Iommus};
 
 use crate::commands::Commands;
 use crate::cpus::{self, Cpus};
-use crate::nvme::{Data, Nvme, Operation, Queue};
-use crate::pci::Function;
 use crate::{Outcome, say};
 
 /// QEMU's NVMe controller.
@@ -23,16 +23,12 @@ pub const IDENTITY: (u16, u16) = (0x1b36, 0x0010);
 const PAGE: u64 = 4096;
 /// Pages of one request after the other.
 const PAGES: [u64; 4] = [1, 2, 3, 10];
-/// Pages of all of them.
-const ROUND: u64 = 16;
-/// How often a CPU goes through [`PAGES`] under each policy.
-const ROUNDS: u64 = 16;
-/// Pages that one CPU copies under one policy.
-const PART: u64 = ROUND * ROUNDS;
+/// Pages that one CPU copies under one policy: eight times as many as those are.
+const PART: u64 = 8 * 16;
 /// Requests of one CPU that are under way at once.
 const UNDER_WAY: u64 = 32;
 /// The page to which page 0 is copied.
-const COPIES: u64 = 1536;
+const COPIES: u64 = 768;
 
 /// What a driver is, and what is asked for: strict, deferred, lazy.
 const POLICIES: [(Buffers, Trust, PolicyPreference); 3] = [
@@ -68,8 +64,8 @@ fn copy_pages(
     options: &DeviceOptions,
     first: u64,
 ) -> Outcome<()> {
-    let device = Arc::new(iommus.device_with(function.at, options)?);
-    let (unit, _) = iommus.unit_of(function.at)?;
+    let device = Arc::new(iommus.device_with(function.at(), options)?);
+    let (unit, _) = iommus.unit_of(function.at())?;
     let decision = iommus.decide(&**unit, options);
     let mut nvme = Nvme::start(machine, function, device.clone(), cpus.count() as u32)?;
 
@@ -90,11 +86,11 @@ fn copy_pages(
     let workers = workers?;
     let commands = Commands::of(iommus).since(&before);
 
-    let requests = 3 * ROUNDS * PAGES.len() as u64 * workers.len() as u64;
+    let requests = 3 * PART / 16 * PAGES.len() as u64 * workers.len() as u64;
     let (policy, trust, count) = (decision.policy, options.constraints.trust, workers.len());
     say!("NVMe on {count} CPUs, {policy:?}, {trust:?}: {requests} requests");
     say!("  {}", decision.reason);
-    commands.print_for("  commands", requests);
+    commands.print_for(requests);
 
     // Nothing is under way any more: queues and rings are unmapped when they are dropped.
     nvme.stop()?;
@@ -168,9 +164,8 @@ impl Worker {
         }
         let mut done = Vec::new();
         for _ in 0..count {
-            let one = self.queue.wait()?;
-            one.status?;
-            done.push(((one.first << self.block_lg2) / PAGE, one.data));
+            let (block, data) = self.queue.wait()?;
+            done.push(((block << self.block_lg2) / PAGE, data));
         }
         done.sort_by_key(|(at, _)| *at);
         self.take_back(done)

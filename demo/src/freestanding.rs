@@ -1,22 +1,27 @@
 //! What a program for Linux's target has from its C library: here it has none.
+//!
+//! `no_builtins` (in `main.rs`) keeps the compiler from making calls of these functions of their loops.
 
-use crate::arch::bytes::{copy_down, copy_up, fill};
+/// Bytes that are moved at once.
+const WIDE: usize = 8;
 
 /// # Safety
 /// As of C's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcpy(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
-    // SAFETY: the caller's promise.
-    unsafe { copy_up(to, from, bytes) };
-    to
-}
-
-/// # Safety
-/// As of C's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
-    // SAFETY: the caller's promise.
-    unsafe { fill(to, value as u8, bytes) };
+    let mut at = 0;
+    // SAFETY: the caller's promise; all that is moved lies below `bytes`.
+    unsafe {
+        while at + WIDE <= bytes {
+            let word = from.add(at).cast::<u64>().read_unaligned();
+            to.add(at).cast::<u64>().write_unaligned(word);
+            at += WIDE;
+        }
+        while at < bytes {
+            to.add(at).write(from.add(at).read());
+            at += 1;
+        }
+    }
     to
 }
 
@@ -25,10 +30,34 @@ unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut u8 {
     // No byte is overwritten before it was read.
-    let up = to.addr().wrapping_sub(from.addr()) >= bytes;
-    let copy = if up { copy_up } else { copy_down };
-    // SAFETY: the caller's promise.
-    unsafe { copy(to, from, bytes) };
+    if to.addr().wrapping_sub(from.addr()) >= bytes {
+        // SAFETY: the caller's promise.
+        return unsafe { memcpy(to, from, bytes) };
+    }
+    for at in (0..bytes).rev() {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(at).write(from.add(at).read()) };
+    }
+    to
+}
+
+/// # Safety
+/// As of C's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memset(to: *mut u8, value: i32, bytes: usize) -> *mut u8 {
+    let wide = u64::from_ne_bytes([value as u8; WIDE]);
+    let mut at = 0;
+    // SAFETY: the caller's promise; all that is filled lies below `bytes`.
+    unsafe {
+        while at + WIDE <= bytes {
+            to.add(at).cast::<u64>().write_unaligned(wide);
+            at += WIDE;
+        }
+        while at < bytes {
+            to.add(at).write(value as u8);
+            at += 1;
+        }
+    }
     to
 }
 
@@ -37,8 +66,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, bytes: usize) -> *mut
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, bytes: usize) -> i32 {
     for at in 0..bytes {
-        // SAFETY: the caller's promise. Volatile, or the compiler makes it a call of this function.
-        let (one, other) = unsafe { (one.add(at).read_volatile(), other.add(at).read_volatile()) };
+        // SAFETY: the caller's promise.
+        let (one, other) = unsafe { (one.add(at).read(), other.add(at).read()) };
         if one != other {
             return i32::from(one) - i32::from(other);
         }
@@ -60,7 +89,7 @@ unsafe extern "C" fn bcmp(one: *const u8, other: *const u8, bytes: usize) -> i32
 unsafe extern "C" fn strlen(text: *const u8) -> usize {
     let mut bytes = 0;
     // SAFETY: the caller's promise.
-    while unsafe { text.add(bytes).read_volatile() } != 0 {
+    while unsafe { text.add(bytes).read() } != 0 {
         bytes += 1;
     }
     bytes

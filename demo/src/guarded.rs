@@ -1,18 +1,18 @@
 //! What a device reaches: nothing, then a buffer, then nothing again.
 
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::sync::Arc;
 
 use portolan::addr::{Iova, PciFunction};
 use portolan::dma::Direction;
 use portolan::iommu::{FaultEvent, IommuDomains};
 use portolan::platform::{Nanos, poll};
-use portolan_bare::Machine;
+use portolan_bare::pci::Function;
+use portolan_bare::{Machine, Pages};
 use portolan_hw::topology::{DeviceOptions, Iommus};
 
 use crate::edu::{ADDRESS_BITS, Edu};
-use crate::pci::Function;
 use crate::{Outcome, say};
 
 const PAGE: u64 = 4096;
@@ -24,27 +24,29 @@ const UNTOUCHED: u8 = 0x5a;
 const SOON: Nanos = Nanos::from_millis(1000);
 
 pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
-    let edu = Edu::new(machine, function).ok_or("the edu device has no registers")?;
-    let (unit, _) = iommus.unit_of(function.at)?;
-    forget_faults(unit)?;
+    let edu = Edu::new(machine, function)?;
+    // The device writes to `at`, and nothing of it comes to `page`.
+    let must_be_refused = |what, at, page: &mut Pages| -> Outcome<()> {
+        forget_faults(iommus.unit_of(function.at())?.0)?;
+        page.bytes_mut().fill(UNTOUCHED);
+        edu.write(at, BYTES)?;
+        if page.bytes().iter().any(|byte| *byte != UNTOUCHED) {
+            return Err(format!("a device that is {what} wrote to memory").into());
+        }
+        let recorded = recorded(machine, iommus, function.at())?;
+        say!("{what}: refused, {recorded}");
+        Ok(())
+    };
 
     // Its driver was never given the device: a physical address is worth nothing.
     let mut page = machine.pages(PAGE as usize).ok_or("no memory")?;
-    page.bytes_mut().fill(UNTOUCHED);
     let physical = Iova::new(page.memory().start().get());
-    edu.write(physical, BYTES)?;
-    if page.bytes().iter().any(|byte| *byte != UNTOUCHED) {
-        return Err("a device that was never opened wrote to memory".into());
-    }
-    say!(
-        "not opened: refused, {}",
-        recorded(machine, iommus, function.at)?
-    );
+    must_be_refused("not opened", physical, &mut page)?;
 
     // Opened, it reaches the page that is mapped.
     let mut options = DeviceOptions::default();
     options.constraints = options.constraints.address_bits(ADDRESS_BITS);
-    let device = iommus.device_with(function.at, &options)?;
+    let device = iommus.device_with(function.at(), &options)?;
     let mapping = device.map(page, Direction::FromDevice);
     let mut mapping = mapping.map_err(|failed| failed.error)?;
     let mapped = mapping.iova();
@@ -59,17 +61,7 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
 
     // Taken back, the same address is worth nothing.
     let mut page = mapping.unmap().map_err(|failed| failed.error)?;
-    page.bytes_mut().fill(UNTOUCHED);
-    forget_faults(unit)?;
-    edu.write(mapped, BYTES)?;
-    if page.bytes().iter().any(|byte| *byte != UNTOUCHED) {
-        return Err("a device wrote to a buffer that was taken back".into());
-    }
-    say!(
-        "taken back: refused, {}",
-        recorded(machine, iommus, function.at)?
-    );
-    Ok(())
+    must_be_refused("taken back", mapped, &mut page)
 }
 
 /// Reads what the unit has recorded so far.
@@ -85,15 +77,11 @@ pub fn recorded(
     function: PciFunction,
 ) -> Outcome<String> {
     let (unit, stream) = iommus.unit_of(function)?;
-    let look = || match unit.next_fault() {
-        Ok(None) => None,
-        found => Some(found),
-    };
-    let Ok(found) = poll(&machine, SOON, look) else {
-        return Ok("not recorded".to_string());
+    let Ok(found) = poll(&machine, SOON, || unit.next_fault().transpose()) else {
+        return Ok("not recorded".into());
     };
     match found? {
-        Some(FaultEvent::Fault(record)) if record.stream == stream => Ok(match record.iova {
+        FaultEvent::Fault(record) if record.stream == stream => Ok(match record.iova {
             Some(iova) => format!("{:?} at {iova}", record.reason),
             None => format!("{:?}", record.reason),
         }),

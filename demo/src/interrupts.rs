@@ -2,7 +2,6 @@
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use portolan::addr::{Iova, RequesterId};
@@ -12,52 +11,56 @@ use portolan::iommu::{
 };
 use portolan::platform::{Guarded, Nanos, poll};
 use portolan_bare::Machine;
-use portolan_hw::topology::Iommus;
+use portolan_bare::pci::Function;
+use portolan_hw::interrupt::ApicMode;
+use portolan_hw::interrupt::compose::plain_message;
+use portolan_hw::topology::{FaultInterrupt, Iommus};
 
-use crate::arch::{Interrupts, VECTORS};
+use crate::arch::Interrupts;
 use crate::edu::Edu;
 use crate::guarded::{forget_faults, recorded};
-use crate::pci::Function;
 use crate::{Outcome, say};
 
-/// The device's interrupt, another device's, and the IOMMUs' own.
-const DEVICE: u8 = VECTORS[0];
-const OTHER: u8 = VECTORS[1];
-const FAULT: u8 = VECTORS[2];
+/// The device's interrupt, another device's, and the IOMMU's own.
+pub const DEVICE: u8 = 0x40;
+pub const OTHER: u8 = 0x41;
+pub const FAULT: u8 = 0x42;
 /// An interrupt that is on its way comes meanwhile.
 const SOON: Nanos = Nanos::from_millis(1000);
 const A_WHILE: Nanos = Nanos::from_millis(20);
 /// An address that nothing is mapped at.
 const NOWHERE: u64 = 0x10_0000;
 
-/// How often each came.
-static CAME: [AtomicU32; 256] = [const { AtomicU32::new(0) }; 256];
+/// How often the two devices' came.
+static CAME: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
 
-/// What the handler of the IOMMUs' interrupt needs.
+/// What the handler of the IOMMU's interrupt needs.
 struct Faults {
-    units: Vec<Arc<dyn IommuDomains>>,
+    unit: Arc<dyn IommuDomains>,
     last: Guarded<Machine, Option<FaultEvent>>,
 }
 
 static FAULTS: AtomicPtr<Faults> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Serves an interrupt, on the CPU that it came to.
-pub fn serve(vector: u8) {
-    CAME[usize::from(vector)].fetch_add(1, Ordering::Relaxed);
-    // SAFETY: it is null, or what `show` leaks.
-    let faults = unsafe { FAULTS.load(Ordering::Acquire).as_ref() };
-    let Some(faults) = faults.filter(|_| vector == FAULT) else {
+/// Serves an interrupt, on the CPU that it came to: one of a device, or else the IOMMU's.
+pub fn serve(number: u32) {
+    if let Some(came) = [DEVICE, OTHER]
+        .iter()
+        .position(|of| u32::from(*of) == number)
+    {
+        CAME[came].fetch_add(1, Ordering::Relaxed);
         return;
-    };
-    for unit in &faults.units {
-        while let Ok(Some(event)) = unit.next_fault() {
+    }
+    // SAFETY: it is null, or what `show` leaks.
+    if let Some(faults) = unsafe { FAULTS.load(Ordering::Acquire).as_ref() } {
+        while let Ok(Some(event)) = faults.unit.next_fault() {
             *faults.last.lock() = Some(event);
         }
     }
 }
 
-fn came(vector: u8) -> u32 {
-    CAME[usize::from(vector)].load(Ordering::Relaxed)
+fn came() -> [u32; 2] {
+    CAME.each_ref().map(|of| of.load(Ordering::Relaxed))
 }
 
 /// What raises interrupts, and where.
@@ -79,10 +82,10 @@ pub fn show(
     let scene = Scene {
         machine,
         iommus,
-        unit: iommus.unit_of(device.at)?.0,
+        unit: iommus.unit_of(device.at())?.0,
         device,
-        edu: Edu::new(machine, device).ok_or("the edu device has no registers")?,
-        interrupts: Interrupts::new(),
+        edu: Edu::new(machine, device)?,
+        interrupts: Interrupts::new(&machine)?,
     };
     match scene.unit.interrupts() {
         Some(remapping) => scene.remapped(remapping, other)?,
@@ -94,47 +97,47 @@ pub fn show(
 impl Scene<'_> {
     fn target(&self, vector: u8) -> Outcome<InterruptTarget> {
         let vector = Vector::new(vector).ok_or("that vector is the CPU's own")?;
-        Ok(InterruptTarget::new(vector, self.interrupts.destination()))
+        let destination = self.interrupts.destination();
+        let destination = destination.ok_or("this CPU takes no messages")?;
+        Ok(InterruptTarget::new(vector, destination))
     }
 
     /// An interrupt that `function` may raise, and the message by which it does.
-    fn allocate(
-        &self,
-        remapping: &dyn RemapInterrupts,
-        function: &Function,
-        vector: u8,
-    ) -> Outcome<(Interrupt, MsiMessage)> {
+    fn allocate(&self, function: &Function, vector: u8) -> Outcome<(Interrupt, MsiMessage)> {
+        let remapping = self
+            .unit
+            .interrupts()
+            .ok_or("interrupts are not remapped")?;
         // Under the number by which the unit knows it.
-        let (_, stream) = self.iommus.unit_of(function.at)?;
+        let (_, stream) = self.iommus.unit_of(function.at())?;
         let source = InterruptSource::Requester(RequesterId::new(stream.get() as u16));
         let interrupt = remapping.allocate(source, self.target(vector)?)?;
         let message = remapping.message(&interrupt)?;
         Ok((interrupt, message))
     }
 
-    /// The device writes `message`: how often its own and the other vector come.
+    /// The device writes `message`: how often its own and the other interrupt come.
     fn raise(&self, message: MsiMessage) -> Outcome<[u32; 2]> {
-        let before = [DEVICE, OTHER].map(came);
-        self.device
-            .set_message(message)
-            .ok_or("the device has no MSI")?;
+        let before = came();
+        let set = self.device.set_message(message);
+        set.ok_or("the device has no MSI")?;
         self.edu.raise();
         let any = || {
             self.interrupts.take();
-            ([DEVICE, OTHER].map(came) != before).then_some(())
+            (came() != before).then_some(())
         };
         // What does not come is waited for as well.
         let _ = poll(&self.machine, A_WHILE, any);
-        let after = [DEVICE, OTHER].map(came);
+        let after = came();
         Ok([after[0] - before[0], after[1] - before[1]])
     }
 
     /// The device's own interrupt arrives; another's does not, nor its own once that is given back.
     fn remapped(&self, remapping: &dyn RemapInterrupts, other: &Function) -> Outcome<()> {
-        let (own, message) = self.allocate(remapping, self.device, DEVICE)?;
+        let (own, message) = self.allocate(self.device, DEVICE)?;
         // Where each device has a table of its own, the second entry is one that this one has not.
-        let _first = self.allocate(remapping, other, OTHER)?;
-        let (_second, forged) = self.allocate(remapping, other, OTHER)?;
+        let _first = self.allocate(other, OTHER)?;
+        let (_second, forged) = self.allocate(other, OTHER)?;
         if self.raise(message)? != [1, 0] {
             return Err("a device's own interrupt did not arrive".into());
         }
@@ -149,22 +152,42 @@ impl Scene<'_> {
         if self.raise(message)? != [0, 0] {
             return Err("a device raised an interrupt that is not its own".into());
         }
-        let recorded = recorded(self.machine, self.iommus, self.device.at)?;
+        let recorded = recorded(self.machine, self.iommus, self.device.at())?;
         say!("{what}: refused, {recorded}");
         Ok(())
     }
 
+    /// Has the IOMMU interrupt where it records a fault; whether it can.
+    fn signal_faults(&self) -> Outcome<bool> {
+        // There is one unit.
+        match self.iommus.fault_interrupt(0)? {
+            FaultInterrupt::Message => self.unit.signal_faults(Some(self.target(FAULT)?))?,
+            FaultInterrupt::Function(at) => {
+                let target = self.target(FAULT)?;
+                let message = plain_message(&target, ApicMode::XApic)?;
+                let space = self.machine.pci(at).ok_or("the IOMMU is no PCI function")?;
+                let set = Function::new(at, space).set_message(message);
+                set.ok_or("the IOMMU has no MSI")?;
+                self.unit.signal_faults(Some(target))?;
+            }
+            FaultInterrupt::Lines(lines) => {
+                self.interrupts.listen(lines.event)?;
+                self.interrupts.listen(lines.gerror)?;
+            }
+            FaultInterrupt::Absent => return Ok(false),
+        }
+        Ok(true)
+    }
+
     /// A refused access raises the unit's own interrupt, whose handler reads what was recorded.
     fn faults(&self) -> Outcome<()> {
-        let target = self.target(FAULT)?;
-        if self.unit.signal_faults(Some(target)).is_err() {
+        let (unit, last) = (self.unit.clone(), Guarded::new(None));
+        let faults: &Faults = Box::leak(Box::new(Faults { unit, last }));
+        FAULTS.store(core::ptr::from_ref(faults).cast_mut(), Ordering::Release);
+        if !self.signal_faults()? {
             say!("faults do not interrupt");
             return Ok(());
         }
-        let units = self.iommus.units().to_vec();
-        let last = Guarded::new(None);
-        let faults: &Faults = Box::leak(Box::new(Faults { units, last }));
-        FAULTS.store(core::ptr::from_ref(faults).cast_mut(), Ordering::Release);
         forget_faults(self.unit)?;
         // The device is not open, and reaches nothing.
         self.edu.write(Iova::new(NOWHERE), 16)?;
@@ -174,8 +197,13 @@ impl Scene<'_> {
         };
         match poll(&self.machine, SOON, seen) {
             Ok(FaultEvent::Fault(record)) => say!("fault, by interrupt: {:?}", record.reason),
-            _ => return Err("a refused access raised no interrupt".into()),
+            Ok(_) => return Err("records of faults were lost".into()),
+            // Then it is not there to be read either.
+            Err(_) => match recorded(self.machine, self.iommus, self.device.at())?.as_str() {
+                "not recorded" => say!("fault, by interrupt: not recorded"),
+                _ => return Err("a recorded fault raised no interrupt".into()),
+            },
         }
-        Ok(self.unit.signal_faults(None)?)
+        Ok(())
     }
 }

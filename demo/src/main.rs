@@ -1,12 +1,12 @@
 //! A kernel that finds its IOMMUs and moves a disk's data behind them, on QEMU.
 //!
-//! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order:
-//! here is what it does, [`guarded`] shows what devices reach and when, [`interrupts`] what
-//! they raise, [`disk`] and [`flash`] move data
-//! under each policy, [`nvme`] is a driver of our own, [`cpus`] has the other CPUs, [`pci`] finds devices,
-//! [`arch`] is what differs between architectures. The platform itself is `portolan-bare`.
+//! `cargo xtask demo` builds it, runs it, and looks at the disk from outside. Read on in this order: here
+//! is what it does, [`guarded`] shows what devices reach and when, [`interrupts`] what they raise, [`disk`]
+//! and [`flash`] move data under each policy, [`cpus`] has the other CPUs, [`arch`] is what differs between
+//! architectures. The platform itself, with the driver of NVMe disks, is `portolan-bare`.
 #![no_std]
 #![no_main]
+#![no_builtins]
 
 extern crate alloc;
 
@@ -19,30 +19,29 @@ mod edu;
 mod flash;
 mod freestanding;
 mod guarded;
-#[cfg(target_arch = "x86_64")]
 mod interrupts;
-mod mapped;
-mod nvme;
-mod pci;
-mod viommu;
+mod virtio;
 
 use alloc::boxed::Box;
 use core::error::Error;
 use core::ffi::c_void;
 
-use portolan::iommu::RecoverableFaults;
-use portolan_bare::{DirectMap, Heap};
+use portolan_bare::pci::{self, Function};
+use portolan_bare::{DirectMap, Heap, Machine};
 use portolan_hw::interrupt::Remapping;
-use portolan_hw::topology::{Options, Topology};
+use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
 
 use arch::Loader;
-use cpus::Cpus;
+use commands::Commands;
+use cpus::{Cpus, Task};
 
-/// How the machine ends.
+/// How the machine ends; the value is QEMU's exit code.
 #[derive(Clone, Copy)]
 pub enum End {
-    Good,
-    Bad,
+    Good = 33,
+    Bad = 35,
+    /// No device does DMA, as there is no IOMMU to keep it within bounds.
+    WithoutDma = 37,
 }
 
 /// What a step returns.
@@ -56,13 +55,10 @@ static HEAP: Heap = Heap::new(unsafe { DirectMap::new(0, arch::LAST_MAPPED) });
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(left: *const c_void) -> ! {
     arch::set_number(0);
-    let end = match run(left) {
-        Ok(()) => End::Good,
-        Err(error) => {
-            say!("failed: {error}");
-            End::Bad
-        }
-    };
+    let end = run(left).unwrap_or_else(|error| {
+        say!("failed: {error}");
+        End::Bad
+    });
     arch::exit(end)
 }
 
@@ -72,7 +68,7 @@ fn panic(info: &core::panic::PanicInfo) -> ! {
     arch::exit(End::Bad)
 }
 
-fn run(left: *const c_void) -> Outcome<()> {
+fn run(left: *const c_void) -> Outcome<End> {
     // SAFETY: the loader left the pointer, and nothing writes there.
     let loader = unsafe { Loader::at(left) }.ok_or("the loader left nothing that makes sense")?;
     let ram = loader.ram().ok_or("there is no RAM behind the kernel")?;
@@ -88,48 +84,57 @@ fn run(left: *const c_void) -> Outcome<()> {
     let functions = pci::functions(&machine);
     loader.give_addresses(&functions)?;
     pci::stop_all(&functions);
-    // Only a virtio-iommu needs queues that are started for it.
-    let queues = |place| viommu::queues(machine, place);
+    pci::isolate(&functions);
+    let cpus = Cpus::start(machine, &loader)?;
+    match enable(machine) {
+        Ok(iommus) => show(machine, iommus, &functions, &cpus),
+        Err(error) => without_dma(&cpus, &error),
+    }
+}
+
+/// Finds the IOMMUs and enables them: from there on each device reaches nothing, and nothing interrupts
+/// but what the kernel has set up.
+fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
     let topology = Topology::from_acpi(machine.tables())?;
     let mut options = Options::default();
-    // From there on nothing interrupts but what the kernel has set up.
     options.interrupts = topology.interrupt_remapping().map(|_| Remapping::default());
-    let iommus = topology.enable_with(machine, options, queues)?;
-    say!(
-        "{} IOMMU, {} PCI functions",
-        iommus.units().len(),
-        functions.len()
-    );
+    // Only a virtio-iommu needs queues that are started for it.
+    topology.enable_with(machine, options, |place| virtio::queues(machine, place))
+}
 
+/// Devices stay stopped; all else goes on.
+fn without_dma(cpus: &Cpus, why: &EnableError) -> Outcome<End> {
+    say!("no DMA: {why}");
+    let tasks = (0..cpus.count()).map(|cpu| Box::new(move || cpu) as Task<usize>);
+    let ran = cpus.run(tasks.collect())?;
+    say!("{} CPUs go on", ran.len());
+    Ok(End::WithoutDma)
+}
+
+fn show(
+    machine: Machine,
+    before: Iommus<Machine>,
+    functions: &[Function],
+    cpus: &Cpus,
+) -> Outcome<End> {
+    // A kernel that is started by another one finds its units on; so does this one, by itself.
+    Commands::of(&before).print();
+    core::mem::forget(before);
+    let iommus = enable(machine)?;
+    say!("{} PCI functions", functions.len());
     for unit in iommus.units() {
-        match unit.recoverable_faults() {
-            RecoverableFaults::Absent => {
-                say!("page faults: the IOMMU has neither stalls nor requests")
-            }
-            RecoverableFaults::Present => {
-                say!("page faults: the IOMMU has them, and they are not shown")
-            }
-        }
+        say!("page faults: {:?}", unit.recoverable_faults());
     }
-
-    let named = |identity| {
-        functions
-            .iter()
-            .find(|function| function.identity() == identity)
-    };
+    let named = |identity| functions.iter().find(|of| of.identity() == identity);
     let edu = named(edu::IDENTITY).ok_or("there is no edu device")?;
-    guarded::show(machine, &iommus, edu)?;
-
     let disk = named(disk::IDENTITY).ok_or("there is no virtio disk")?;
-    #[cfg(target_arch = "x86_64")]
+    let flash = named(flash::IDENTITY).ok_or("there is no NVMe disk")?;
+    guarded::show(machine, &iommus, edu)?;
     interrupts::show(machine, &iommus, edu, disk)?;
     disk::show(machine, &iommus, disk)?;
-
-    let flash = named(flash::IDENTITY).ok_or("there is no NVMe disk")?;
-    let cpus = Cpus::start(machine, &loader)?;
-    flash::show(machine, &iommus, flash, &cpus)?;
+    flash::show(machine, &iommus, flash, cpus)?;
 
     // Nothing is asked of the units from here on: QEMU has seen as many.
-    commands::Commands::of(&iommus).print("in all");
-    Ok(())
+    Commands::of(&iommus).print();
+    Ok(End::Good)
 }

@@ -3,6 +3,8 @@
 //! * [`Heap`]: memory of any size from one region of RAM, for the kernel's own `alloc` and for devices.
 //! * [`Machine`]: that heap, a clock, locks that keep interrupts out, registers, PCI configuration
 //!   space and firmware's tables, found from ACPI's root pointer.
+//! * [`pci`]: functions, their windows and messages; [`apic`] and [`gic`]: interrupts, and other CPUs.
+//! * [`nvme`]: a driver of disks, with a queue for each CPU.
 //! * [`fdt`] and [`fw_cfg`]: the same tables on a machine of QEMU's that starts without firmware.
 //!
 //! ```no_run
@@ -36,15 +38,19 @@
 extern crate alloc;
 
 pub mod acpi;
+pub mod apic;
 pub mod arena;
 pub mod ecam;
 pub mod fw_cfg;
+pub mod gic;
 mod hardware;
 pub mod madt;
+pub mod nvme;
+pub mod pci;
 pub mod ticks;
 
 pub use portolan_hw::firmware::fdt;
 
 pub use hardware::{
-    CpuInterrupts, DirectMap, Heap, HeapError, Machine, Pages, Registers, StartError,
+    CpuInterrupts, DirectMap, Heap, HeapError, Machine, Pages, Pvh, Registers, StartError,
 };

@@ -1,9 +1,10 @@
-//! The processors of a machine, by firmware's table of interrupt controllers (MADT).
+//! The processors of a machine and their interrupt controllers, by firmware's table of those (MADT).
 //!
 //! ACPI specification 6.5, section 5.2.12. Not supported: processors that can be plugged in.
 //!
 //! *Context.* Interrupt.
 
+use portolan::addr::PhysAddr;
 use portolan_hw::firmware::sdt::{HEADER_BYTES, Sdt};
 
 /// Signature of the table.
@@ -15,6 +16,7 @@ const FIXED: usize = 8;
 const LOCAL_APIC: u8 = 0;
 const LOCAL_X2APIC: u8 = 9;
 const GICC: u8 = 11;
+const GICD: u8 = 12;
 /// The flag that says that the processor can be used.
 const ENABLED: u32 = 1;
 
@@ -22,20 +24,44 @@ const ENABLED: u32 = 1;
 /// affinity, as in MPIDR_EL1 (AArch64). `None` for other tables and damaged ones; where an entry is
 /// damaged, those before it.
 pub fn processors(table: &[u8]) -> Option<impl Iterator<Item = u64>> {
+    Some(entries(table)?.filter_map(processor))
+}
+
+/// Where each processor finds its local APIC's registers.
+pub fn local_apic(table: &[u8]) -> Option<PhysAddr> {
+    let table = Sdt::parse_as(table, SIGNATURE).ok()?.as_slice();
+    Some(PhysAddr::new(number(table, HEADER_BYTES)?.into()))
+}
+
+/// The registers of the distributor of a GIC, and those that each processor finds at the same place;
+/// the latter are at 0 where there are none.
+pub fn gic(table: &[u8]) -> Option<(PhysAddr, PhysAddr)> {
+    let place = |kind: u8, at: usize| {
+        let entry = entries(table)?.find(|entry| entry.first() == Some(&kind))?;
+        let (low, high) = (number(entry, at)?, number(entry, at + 4)?);
+        Some(PhysAddr::new(u64::from(high) << 32 | u64::from(low)))
+    };
+    Some((place(GICD, 8)?, place(GICC, 32)?))
+}
+
+fn entries(table: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let table = Sdt::parse_as(table, SIGNATURE).ok()?.as_slice();
     let mut rest = table.get(HEADER_BYTES + FIXED..)?;
-    let entries = core::iter::from_fn(move || {
+    Some(core::iter::from_fn(move || {
         let length = usize::from(*rest.get(1)?);
         // An entry has room for its own head, and ends in the table.
         let (entry, after) = rest.split_at_checked(length.max(2))?;
         rest = after;
         Some(entry)
-    });
-    Some(entries.filter_map(processor))
+    }))
+}
+
+fn number(of: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(of.get(at..at + 4)?.try_into().ok()?))
 }
 
 fn processor(entry: &[u8]) -> Option<u64> {
-    let word = |at: usize| Some(u32::from_le_bytes(entry.get(at..at + 4)?.try_into().ok()?));
+    let word = |at| number(entry, at);
     let (flags, name) = match *entry.first()? {
         LOCAL_APIC => (word(4)?, (*entry.get(3)?).into()),
         LOCAL_X2APIC => (word(8)?, word(4)?.into()),
@@ -68,6 +94,19 @@ mod tests {
         let mut gicc = [0; 80];
         (gicc[0], gicc[1], gicc[12], gicc[69], gicc[72]) = (11, 80, 1, 2, 3);
         assert_eq!(found(&table(&[&gicc])), Some(alloc::vec![0x3_0000_0200]));
+    }
+
+    #[test]
+    fn controllers_have_registers() {
+        let (mut gicc, mut gicd) = ([0; 80], [0; 24]);
+        (gicc[0], gicc[1], gicc[34], gicc[35]) = (11, 80, 1, 8);
+        (gicd[0], gicd[1], gicd[11], gicd[12]) = (12, 24, 8, 1);
+        let both = table(&[&gicc, &gicd]);
+        let at = (PhysAddr::new(0x1_0800_0000), PhysAddr::new(0x0801_0000));
+        assert_eq!(gic(&both), Some(at));
+        assert_eq!(gic(&table(&[&gicc])), None);
+        assert_eq!(local_apic(&both), Some(PhysAddr::new(0)));
+        assert_eq!(local_apic(&both[1..]), None);
     }
 
     #[test]

@@ -1,13 +1,7 @@
 //! What differs between architectures.
 
-#[cfg(target_arch = "aarch64")]
-mod aarch64;
-#[cfg(target_arch = "x86_64")]
-mod x86_64;
+#[cfg_attr(target_arch = "aarch64", path = "aarch64/mod.rs")]
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
+mod this;
 
-#[cfg(target_arch = "aarch64")]
-pub use aarch64::{LAST_MAPPED, Loader, bytes, exit, number, processor, put, set_number};
-#[cfg(target_arch = "x86_64")]
-pub use x86_64::interrupts::{Interrupts, VECTORS};
-#[cfg(target_arch = "x86_64")]
-pub use x86_64::{LAST_MAPPED, Loader, bytes, exit, number, processor, put, set_number};
+pub use this::{Interrupts, LAST_MAPPED, Loader, exit, number, processor, put, set_number};

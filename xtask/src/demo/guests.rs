@@ -23,13 +23,15 @@ pub struct Guest {
     pub target: &'static str,
     /// What the machine consists of, but for the kernel and the disk's image.
     pub arguments: &'static [&'static str],
-    /// The exit code of a kernel that ends well.
-    pub good: i32,
+    /// The kernel's exit code.
+    pub code: i32,
     /// How lines of the console have to begin, in this order: one list after the other.
-    pub said: &'static [&'static [&'static str]],
+    pub said: [&'static [&'static str]; 4],
+    /// ACPI tables that the machine has beside its own: signatures, and what comes after the header.
+    pub tables: &'static [(&'static str, &'static [u8])],
     /// Events to be traced.
     pub traced: &'static [&'static str],
-    /// What is counted.
+    /// What is counted; nothing is where no device does DMA, and then the disks stay as they are.
     pub kinds: &'static [Kinds],
 }
 
@@ -50,44 +52,52 @@ macro_rules! pc {
     };
 }
 
-/// A board of QEMU's with an SMMU, and the host for a console.
-const BOARD: &[&str] = &[
-    "-M",
-    "virt,iommu=smmuv3",
-    "-accel",
-    "tcg",
-    "-cpu",
-    "cortex-a57",
-    "-m",
-    "256",
-    "-smp",
-    "2",
-    "-nodefaults",
-    "-no-user-config",
-    "-display",
-    "none",
-    "-no-reboot",
-    "-nic",
-    "none",
-    "-chardev",
-    "stdio,id=console",
-    "-semihosting-config",
-    "enable=on,target=native,chardev=console",
-    "-device",
-    "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=",
-    "-device",
-    "nvme,serial=1,drive=flash",
-    // RAM is where 28 bits do not reach.
-    "-device",
-    "edu,dma_mask=0xffffffffff",
-];
+/// `$machine`, a board of QEMU's, with the host for a console.
+macro_rules! board {
+    ($machine:literal) => {
+        &[
+            "-M",
+            $machine,
+            "-accel",
+            "tcg",
+            "-cpu",
+            "cortex-a57",
+            "-m",
+            "256",
+            "-smp",
+            "2",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
+            "-nic",
+            "none",
+            "-chardev",
+            "stdio,id=console",
+            "-semihosting-config",
+            "enable=on,target=native,chardev=console",
+            "-device",
+            "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=",
+            "-device",
+            "nvme,serial=1,drive=flash",
+            // RAM is where 28 bits do not reach.
+            "-device",
+            "edu,dma_mask=0xffffffffff",
+        ]
+    };
+}
+
+/// How the kernel ends: well, and without DMA.
+const GOOD: i32 = 33;
+const WITHOUT_DMA: i32 = 37;
 
 const fn kinds(ours: &'static [&'static str], event: &'static str) -> Kinds {
     Kinds { ours, event }
 }
 
 /// Once a machine's QEMU has them, they are to be shown (`docs/demo.md`).
-const NO_PAGE_FAULTS: &str = "page faults: the IOMMU has neither stalls nor requests";
+const NO_PAGE_FAULTS: &str = "page faults: Absent";
 
 /// What the kernel says where the unit records what it refuses.
 const RECORDED: &[&str] = &[
@@ -105,31 +115,82 @@ const REFUSED: &[&str] = &[
     "taken back: refused",
 ];
 
-/// What it says where interrupts are remapped, and the unit raises one of its own.
-const INTERRUPTED: &[&str] = &[
+/// What it says where interrupts are remapped.
+const REMAPPED: &[&str] = &[
     "interrupt: arrived",
     "another device's interrupt: refused",
     "an interrupt given back: refused",
-    "fault, by interrupt: Blocked",
 ];
+
+/// And where the unit raises one of its own.
+const INTERRUPTED: &[&str] = &["fault, by interrupt: Blocked"];
 
 /// What the kernel says where the disks' data is moved under each policy.
 const MOVED: &[&str] = &[
-    "Strict, Untrusted: 768 requests",
-    "Lazy, Trusted: 768 requests",
-    "NVMe on 2 CPUs, Strict, Untrusted: 384 requests",
-    "NVMe on 2 CPUs, Deferred, Untrusted: 384 requests",
-    "NVMe on 2 CPUs, Lazy, Trusted: 384 requests",
+    "Strict, Untrusted: 192 requests",
+    "Lazy, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Strict, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Deferred, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
 ];
 
 /// And where a lazy one is refused: a hypervisor follows the tables.
 const MOVED_STRICTLY: &[&str] = &[
-    "Strict, Untrusted: 768 requests",
-    "Strict, Trusted: 768 requests",
-    "NVMe on 2 CPUs, Strict, Untrusted: 384 requests",
-    "NVMe on 2 CPUs, Deferred, Untrusted: 384 requests",
-    "NVMe on 2 CPUs, Strict, Trusted: 384 requests",
+    "Strict, Untrusted: 192 requests",
+    "Strict, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Strict, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Deferred, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Strict, Trusted: 192 requests",
 ];
+
+/// What it says where it goes on without DMA.
+const GOES_ON: &str = "2 CPUs go on";
+
+/// A DMAR table, behind its header, of a unit at `base` that says to have so many bytes, with a scope
+/// that names nothing.
+const fn dmar(base: u64, bytes: u8) -> [u8; 36] {
+    let mut table = [0; 36];
+    // Addresses of 48 bits, interrupts remapped.
+    (table[0], table[1]) = (47, 1);
+    (table[14], table[16]) = (bytes, 0);
+    let base = base.to_le_bytes();
+    let mut at = 0;
+    while at < base.len() {
+        table[20 + at] = base[at];
+        at += 1;
+    }
+    // A function, of 8 bytes: 7f:1f.7.
+    (table[28], table[29], table[33], table[34], table[35]) = (1, 8, 0x7f, 0x1f, 7);
+    table
+}
+
+/// Where no memory is; in the kernel; where nothing answers; and of a unit without a length.
+const NOWHERE: [u8; 36] = dmar(0x000f_ffff_ffff_f000, 24);
+const IN_THE_KERNEL: [u8; 36] = dmar(0x10_0000, 24);
+const SILENT: [u8; 36] = dmar(0xfed9_0000, 24);
+const ENDLESS: [u8; 36] = dmar(0xfed9_0000, 0);
+
+/// A PC whose kernel goes on without DMA.
+const fn without_dma(
+    [name, step]: [&'static str; 2],
+    arguments: &'static [&'static str],
+    tables: &'static [(&'static str, &'static [u8])],
+    said: &'static [&'static str],
+) -> Guest {
+    Guest {
+        name,
+        step,
+        program: "qemu-system-x86_64",
+        variable: "PORTOLAN_QEMU_X86",
+        target: X86,
+        arguments,
+        code: WITHOUT_DMA,
+        said: [said, &[], &[], &[]],
+        tables,
+        traced: &[],
+        kinds: &[],
+    }
+}
 
 /// All of them.
 pub const GUESTS: &[Guest] = &[
@@ -140,8 +201,9 @@ pub const GUESTS: &[Guest] = &[
         variable: "PORTOLAN_QEMU_X86",
         target: X86,
         arguments: pc!("intel-iommu,intremap=on"),
-        good: 33,
-        said: &[RECORDED, INTERRUPTED, MOVED],
+        code: GOOD,
+        said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
+        tables: &[],
         traced: &["vtd_inv_desc*"],
         kinds: &[
             kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
@@ -163,10 +225,11 @@ pub const GUESTS: &[Guest] = &[
         variable: "PORTOLAN_QEMU_X86",
         target: X86,
         // With `pt=on`, its default, QEMU 10 lets devices past the unit.
-        arguments: pc!("amd-iommu,pt=off"),
-        good: 33,
+        arguments: pc!("amd-iommu,pt=off,intremap=on"),
+        code: GOOD,
         // Its event log stays empty.
-        said: &[REFUSED, MOVED_STRICTLY],
+        said: [REFUSED, REMAPPED, MOVED_STRICTLY, &[]],
+        tables: &[],
         traced: &["amdvi_*inval", "amdvi_completion_wait"],
         kinds: &[
             kinds(
@@ -183,6 +246,7 @@ pub const GUESTS: &[Guest] = &[
                 "amdvi_pages_inval",
             ),
             kinds(&["INVALIDATE_IOMMU_ALL"], "amdvi_all_inval"),
+            kinds(&["INVALIDATE_INTERRUPT_TABLE"], "amdvi_intr_inval"),
         ],
     },
     Guest {
@@ -192,8 +256,9 @@ pub const GUESTS: &[Guest] = &[
         variable: "PORTOLAN_QEMU_X86",
         target: X86,
         arguments: pc!("virtio-iommu-pci,romfile="),
-        good: 33,
-        said: &[RECORDED, MOVED_STRICTLY],
+        code: GOOD,
+        said: [RECORDED, MOVED_STRICTLY, &[], &[]],
+        tables: &[],
         traced: &[
             "virtio_iommu_attach",
             "virtio_iommu_detach",
@@ -213,9 +278,10 @@ pub const GUESTS: &[Guest] = &[
         program: "qemu-system-aarch64",
         variable: "PORTOLAN_QEMU_ARM",
         target: cross::TARGET,
-        arguments: BOARD,
-        good: 33,
-        said: &[RECORDED, MOVED],
+        arguments: board!("virt,iommu=smmuv3"),
+        code: GOOD,
+        said: [RECORDED, INTERRUPTED, MOVED, &[]],
+        tables: &[],
         traced: &["smmuv3_cmdq_opcode"],
         kinds: &[
             kinds(&["CFGI_STE"], "SMMU_CMD_CFGI_STE"),
@@ -227,5 +293,62 @@ pub const GUESTS: &[Guest] = &[
             kinds(&["TLBI_NSNH_ALL"], "SMMU_CMD_TLBI_NSNH_ALL"),
             kinds(&["SYNC"], "SMMU_CMD_SYNC"),
         ],
+    },
+    without_dma(
+        ["x86-none", "demo x86-none"],
+        pc!(),
+        &[],
+        &[
+            "no DMA: there is no DMAR, IORT, IVRS or VIOT table",
+            GOES_ON,
+        ],
+    ),
+    without_dma(
+        ["x86-two", "demo x86-two"],
+        pc!("intel-iommu,intremap=on"),
+        &[("IVRS", &[0; 12])],
+        &["no DMA: two tables describe units", GOES_ON],
+    ),
+    without_dma(
+        ["x86-nowhere", "demo x86-nowhere"],
+        pc!(),
+        &[("DMAR", &NOWHERE)],
+        &["no DMA: the registers at", GOES_ON],
+    ),
+    without_dma(
+        ["x86-kernel", "demo x86-kernel"],
+        pc!(),
+        &[("DMAR", &IN_THE_KERNEL)],
+        &["no DMA: ", GOES_ON],
+    ),
+    without_dma(
+        ["x86-silent", "demo x86-silent"],
+        pc!(),
+        &[("DMAR", &SILENT)],
+        &["no DMA: the unit at 0xfed90000: ", GOES_ON],
+    ),
+    without_dma(
+        ["x86-endless", "demo x86-endless"],
+        pc!(),
+        &[("DMAR", &ENDLESS)],
+        &["no DMA: ", GOES_ON],
+    ),
+    Guest {
+        name: "aarch64-none",
+        step: "demo aarch64-none",
+        program: "qemu-system-aarch64",
+        variable: "PORTOLAN_QEMU_ARM",
+        target: cross::TARGET,
+        arguments: board!("virt"),
+        code: WITHOUT_DMA,
+        said: [
+            &["no DMA: firmware's table has no unit", GOES_ON],
+            &[],
+            &[],
+            &[],
+        ],
+        tables: &[],
+        traced: &[],
+        kinds: &[],
     },
 ];

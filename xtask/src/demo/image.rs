@@ -13,18 +13,18 @@ pub(super) struct Disk {
     copies: usize,
 }
 
-/// All of them: of virtio, with 256 sectors under each of two policies, and NVMe's, with a MiB of each of
+/// All of them: of virtio, with 64 sectors under each of two policies, and NVMe's, with half a MiB of each of
 /// two CPUs under each of three.
 pub(super) const DISKS: [Disk; 2] = [
     Disk {
         name: "disk",
-        copied: 512,
-        copies: 1024,
+        copied: 128,
+        copies: 128,
     },
     Disk {
         name: "flash",
-        copied: 6 << 11,
-        copies: 6 << 11,
+        copied: 6 << 10,
+        copies: 6 << 10,
     },
 ];
 

@@ -12,12 +12,14 @@ mod direct_map;
 mod heap;
 mod machine;
 mod pages;
+mod pvh;
 mod registers;
 
 pub use direct_map::DirectMap;
 pub use heap::{Heap, HeapError};
 pub use machine::{Machine, StartError};
 pub use pages::Pages;
+pub use pvh::Pvh;
 pub use registers::Registers;
 
 use portolan::platform::{Interrupts, IrqLock};

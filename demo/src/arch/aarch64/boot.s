@@ -66,7 +66,14 @@ set_up:
     .section .text.vectors, "ax"
     .balign 2048
 vectors:
-    .rept 16
+    .rept 5
+    .balign 128
+    b exception
+    .endr
+    .balign 128                     // an interrupt of this level
+    bl kernel_interrupt             // who takes interrupts expects it to change what functions may
+    eret
+    .rept 10
     .balign 128
     b exception
     .endr

@@ -1,24 +1,23 @@
 //! AArch64 on QEMU's `virt` machine: what the device tree says, and the way to the host by semihosting.
 //!
-//! Arm semihosting for AArch32 and AArch64, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED). QEMU:
+//! PCI bus binding to IEEE 1275 (`ranges`). Arm semihosting for AArch32 and AArch64, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED). QEMU:
 //! `docs/system/arm/virt`.
 
-mod bars;
-pub mod bytes;
+mod interrupts;
 mod processors;
 
-use alloc::vec::Vec;
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
 use portolan::addr::{PhysAddr, PhysRange};
 use portolan_bare::fdt::{self, DeviceTree};
 use portolan_bare::fw_cfg::{self, FwCfg};
+use portolan_bare::pci::{self, Function};
 use portolan_bare::{Heap, Machine};
 
-use crate::pci::Function;
 use crate::{End, Outcome, say};
 
+pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};
 
 global_asm!(include_str!("boot.s"));
@@ -94,11 +93,18 @@ impl Loader {
         let host = self.tree.compatible("pci-host-ecam-generic");
         let ranges = host.and_then(|node| node.property("ranges"));
         let ranges = ranges.ok_or("there is no PCI host in the device tree")?;
-        let windows: Vec<PhysRange> = bars::windows(ranges).collect();
-        let window = windows.first().ok_or("PCI has no memory of 32 bits")?;
-        bars::assign(functions, *window).ok_or("PCI has too little memory")?;
-        Ok(())
+        let window = memory_of(ranges).ok_or("PCI has no memory of 32 bits")?;
+        Ok(pci::give_addresses(functions, window).ok_or("PCI has too little memory")?)
     }
+}
+
+/// The memory below 4 GiB that the bus has at the CPU's addresses, by the entries of `ranges`: a kind and
+/// an address on the bus (12 bytes), one of the CPU's (8), a length (8).
+fn memory_of(ranges: &[u8]) -> Option<PhysRange> {
+    const MEMORY_32: u8 = 2;
+    let mut entries = ranges.chunks_exact(28);
+    let entry = entries.find(|of| of[0] & 3 == MEMORY_32 && of[4..12] == of[12..20])?;
+    fdt::range(entry, 12)
 }
 
 /// Asks the host for something.
@@ -119,13 +125,9 @@ pub fn put(byte: u8) {
     ask(SYS_WRITEC, (&raw const byte).cast());
 }
 
-/// Ends the machine: well, or not.
+/// Ends the machine, with `end` for a code.
 pub fn exit(end: End) -> ! {
-    let code: u64 = match end {
-        End::Good => 33,
-        End::Bad => 35,
-    };
-    let how = [ENDED, code];
+    let how = [ENDED, end as u64];
     ask(SYS_EXIT_EXTENDED, how.as_ptr().cast());
     loop {
         core::hint::spin_loop();

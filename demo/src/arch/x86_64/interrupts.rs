@@ -1,17 +1,21 @@
-//! Interrupts: the table of handlers, and the local APIC.
+//! Interrupts: the table of handlers.
 //!
-//! Intel 64 and IA-32 architectures software developer's manual, volume 3, sections 7.10 to 7.14 (the
-//! table) and 11.4 to 11.8 (local APIC). Intel 8259A (masks). Not supported: x2APIC; interrupts elsewhere
-//! than in [`Interrupts::take`].
+//! Intel 64 and IA-32 architectures software developer's manual, volume 3, sections 7.10 to 7.14. Intel
+//! 8259A (masks). Not supported: lines; interrupts elsewhere than in [`Interrupts::take`].
 
 use alloc::boxed::Box;
 use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
 use portolan::iommu::Destination;
+use portolan_bare::apic::LocalApic;
+use portolan_bare::{Machine, Registers};
 
-/// The vectors that have a handler.
-pub const VECTORS: [u8; 3] = [0x40, 0x41, 0x42];
+use crate::Outcome;
+use crate::interrupts::{DEVICE, FAULT, OTHER};
+
+/// Those that have a handler.
+const VECTORS: [u8; 3] = [DEVICE, OTHER, FAULT];
 
 // What runs in a handler is Rust's, and may use all that a function may: those who take interrupts
 // expect that. The CPU leaves the stack 8 bytes off what a function finds.
@@ -37,33 +41,14 @@ unsafe extern "C" {
     static interrupt_handlers: c_void;
 }
 
-/// The local APIC's registers, where each CPU has its own.
-const APIC: usize = 0xfee0_0000;
-const IDENTIFIER: usize = 0x20;
-const END_OF_INTERRUPT: usize = 0xb0;
-const SPURIOUS: usize = 0xf0;
-/// The APIC is on; its spurious interrupts, which there are none of, are the last vector.
-const ON: u32 = 0x1ff;
-
-/// A register of the local APIC.
-fn apic(offset: usize) -> *mut u32 {
-    core::ptr::with_exposed_provenance_mut(APIC + offset)
-}
-
-fn write_apic(offset: usize, value: u32) {
-    // SAFETY: the APIC is there after reset, and `boot.s` maps it as registers.
-    unsafe { apic(offset).write_volatile(value) };
-}
-
 /// Where a handler ends up.
 #[unsafe(no_mangle)]
-extern "C" fn kernel_interrupt(vector: u8) {
+extern "C" fn kernel_interrupt(vector: u32) {
     crate::interrupts::serve(vector);
-    write_apic(END_OF_INTERRUPT, 0);
 }
 
 /// The CPU's interrupts, with a handler for each of [`VECTORS`].
-pub struct Interrupts(());
+pub struct Interrupts(LocalApic<Registers>);
 
 /// What `lidt` reads.
 #[repr(C, packed)]
@@ -74,7 +59,7 @@ struct Table {
 
 impl Interrupts {
     /// Sets handlers up. Of the old interrupt controllers nothing comes any more.
-    pub fn new() -> Self {
+    pub fn new(machine: &Machine) -> Outcome<Self> {
         let gates = Box::leak(Box::new([[0u64; 2]; 256]));
         let first = (&raw const interrupt_handlers).expose_provenance() as u64;
         for (vector, number) in VECTORS.into_iter().zip(0u64..) {
@@ -94,20 +79,26 @@ impl Interrupts {
                 asm!("out dx, al", in("dx") port, in("al") 0xffu8, options(nostack));
             }
         }
-        write_apic(SPURIOUS, ON);
-        Self(())
+        let apic = super::processors::apic(machine)?;
+        apic.enable();
+        Ok(Self(apic))
     }
 
-    /// Where this CPU's interrupts have to be sent.
-    pub fn destination(&self) -> Destination {
-        // SAFETY: as for a write.
-        let identifier = unsafe { apic(IDENTIFIER).read_volatile() };
-        Destination::Physical(identifier >> 24)
+    /// Where this CPU's messages have to be sent.
+    pub fn destination(&self) -> Option<Destination> {
+        Some(self.0.destination())
     }
 
-    /// Takes the interrupts that are there: nowhere else are they on.
+    /// Takes a line's interrupts as well.
+    pub fn listen(&self, _line: u32) -> Outcome<()> {
+        Err("lines are not supported".into())
+    }
+
+    /// Takes an interrupt that is there: nowhere else are they on.
     pub fn take(&self) {
         // SAFETY: handlers are set up. They change what any function may.
         unsafe { asm!("sti", "nop", "cli", clobber_abi("C")) };
+        // If none was there, this changes nothing.
+        self.0.end();
     }
 }

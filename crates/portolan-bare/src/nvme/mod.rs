@@ -1,33 +1,33 @@
-//! A driver of NVMe controllers, as an adopter would write one: polled, with a queue for each CPU.
+//! A driver of NVMe controllers: polled, with a queue for each CPU.
 //!
 //! [`Nvme::start`] resets the controller and looks at its namespace, [`queue`] reads and writes, [`ring`]
-//! is what both stand on, [`prp`] turns a mapping into the addresses that a command takes. All memory
-//! that the controller reaches is a `Mapping` or a `Coherent` of its device. Nothing that it says is
-//! believed: a command that it makes up is an error, and so is one that it does not complete in time.
+//! is what both stand on. All memory that the controller reaches is a `Mapping` or a `Coherent` of its
+//! device. Nothing that it says is believed: a command that it makes up is an error, and so is one that
+//! it does not complete in time.
 //!
 //! NVM Express base specification 2.0, sections 3.1 (registers), 3.5 (initialisation), 5 (admin
 //! commands); NVM command set specification 1.0, section 4.1.5.1 (namespaces). Not supported:
 //! interrupts, namespaces but the first, metadata, pages of other sizes than 4 KiB.
+//!
+//! *Context.* Task: memory is mapped, and the controller waited for.
 
-mod command;
-mod error;
-mod prp;
 mod queue;
 mod ring;
 
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering;
 
-use portolan::dma::{Coherent, Device};
+use portolan::dma::{Coherent, Device, MapError};
 use portolan::platform::{Mmio, Nanos, poll};
-use portolan_bare::{Machine, Registers};
+use thiserror::Error;
 
 use crate::pci::Function;
-use command::Command;
-pub use error::NvmeError;
-use prp::PAGE;
-pub use queue::{Blocks, Data, Operation, Queue};
-use ring::{ENTRIES, Ring};
+use crate::{Machine, Registers};
+pub use queue::{Data, Operation, Queue};
+use ring::{Command, ENTRIES, Ring};
+
+/// Bytes of a page: what one entry of a command stands for.
+const PAGE: u64 = 4096;
 
 /// Registers.
 const CAP: usize = 0x00;
@@ -49,6 +49,11 @@ const CSTS_FATAL: u32 = 2;
 /// The timeout in CAP counts half seconds.
 const TIMEOUT_UNIT_MILLIS: u64 = 500;
 
+/// Opcodes of admin commands.
+const CREATE_SUBMISSION_QUEUE: u8 = 0x01;
+const CREATE_COMPLETION_QUEUE: u8 = 0x05;
+const IDENTIFY: u8 = 0x06;
+const SET_FEATURES: u8 = 0x09;
 /// What Identify is asked for.
 const OF_NAMESPACE: u32 = 0;
 const OF_CONTROLLER: u32 = 1;
@@ -58,6 +63,80 @@ const NUMBER_OF_QUEUES: u32 = 0x07;
 const CONTIGUOUS: u32 = 1;
 /// The namespace that is used.
 const NAMESPACE: u32 = 1;
+
+/// Why a controller does not do what it is asked.
+#[derive(Clone, Copy, Debug, Error)]
+pub enum NvmeError {
+    /// Memory for the controller was not mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The function has no registers in memory.
+    #[error("the NVMe controller has no registers")]
+    NoRegisters,
+    /// The controller cannot do what this driver needs.
+    #[error("a controller of capabilities {capabilities:#x} is not supported")]
+    Unsupported {
+        /// Its capabilities register.
+        capabilities: u64,
+    },
+    /// The namespace has blocks that this driver does not know.
+    #[error("blocks of 2^{bytes_lg2} bytes with {metadata} bytes of metadata are not supported")]
+    Format {
+        /// Bytes of metadata of a block.
+        metadata: u16,
+        /// Bytes of a block, as an exponent.
+        bytes_lg2: u8,
+    },
+    /// All I/O queues are in use.
+    #[error("the controller has no I/O queue left")]
+    NoQueue,
+    /// Something was not done in time.
+    #[error("the controller took too long; its status is {status:#x}")]
+    TimedOut {
+        /// The controller's status register.
+        status: u32,
+    },
+    /// The controller has given up.
+    #[error("the controller gave up: status {status:#x}")]
+    Fatal {
+        /// Its status register.
+        status: u32,
+    },
+    /// A command failed.
+    #[error("the controller completed a command with status {status:#x}")]
+    Command {
+        /// The kind of status in bits 10:8, the code below.
+        status: u16,
+    },
+    /// The controller says that it has completed a command that it was not given.
+    #[error("command {id} was completed, and is not under way")]
+    Stray {
+        /// The command's number.
+        id: u16,
+    },
+    /// As many commands are under way as can be.
+    #[error("as many commands are under way as can be")]
+    Full,
+    /// The data is not that of blocks that there are.
+    #[error("there are no such blocks")]
+    NoSuchBlocks,
+    /// The data has more bytes than a command can have.
+    #[error("the data is too long for one command")]
+    TooLong,
+    /// The data has a gap inside of a page.
+    #[error("the data has a gap inside of a page")]
+    Gap,
+}
+
+/// Blocks of the namespace.
+#[derive(Clone, Copy, Default)]
+struct Blocks {
+    count: u64,
+    /// Bytes of one, as an exponent.
+    bytes_lg2: u32,
+    /// Most bytes of a command.
+    most_bytes: u64,
+}
 
 /// A controller that runs.
 pub struct Nvme {
@@ -73,6 +152,9 @@ pub struct Nvme {
 
 impl Nvme {
     /// Resets the controller, and starts it with so many I/O queues at most.
+    ///
+    /// # Errors
+    /// See [`NvmeError`].
     pub fn start(
         machine: Machine,
         function: &Function,
@@ -92,17 +174,12 @@ impl Nvme {
             return Err(NvmeError::Unsupported { capabilities });
         }
         let admin = Ring::new(machine, &device, registers, bells(capabilities, 0))?;
-        let blocks = Blocks {
-            count: 0,
-            bytes_lg2: 0,
-            most_bytes: 0,
-        };
         let mut nvme = Self {
             machine,
             registers,
             device,
             admin,
-            blocks,
+            blocks: Blocks::default(),
             queues: 0,
             most_queues: 0,
         };
@@ -124,6 +201,9 @@ impl Nvme {
     }
 
     /// Has the controller stop: once it says so, it reaches no memory any more.
+    ///
+    /// # Errors
+    /// [`NvmeError::TimedOut`].
     pub fn stop(&self) -> Result<(), NvmeError> {
         self.registers.write32(CC, 0);
         self.wait_until(0)
@@ -173,24 +253,30 @@ impl Nvme {
     /// The 4,096 bytes that describe something.
     fn identify(&mut self, what: u32) -> Result<Coherent<Machine>, NvmeError> {
         let memory = self.device.coherent(PAGE)?;
-        let mut command = Command::new(command::IDENTIFY);
-        command.namespace = if what == OF_NAMESPACE { NAMESPACE } else { 0 };
-        command.data.first = memory.iova().get();
-        command.words = [what, 0, 0];
-        self.admin.execute(&command)?;
+        self.admin.execute(&Command {
+            opcode: IDENTIFY,
+            namespace: if what == OF_NAMESPACE { NAMESPACE } else { 0 },
+            data: [memory.iova().get(), 0],
+            words: [what, 0, 0],
+        })?;
         Ok(memory)
     }
 
     /// Asks for so many I/O queues; how many of them there may be.
     fn grant(&mut self, queues: u32) -> Result<u32, NvmeError> {
-        let mut command = Command::new(command::SET_FEATURES);
         let wanted = (queues - 1).min(0xfffe);
-        command.words = [NUMBER_OF_QUEUES, wanted << 16 | wanted, 0];
-        let granted = self.admin.execute(&command)?;
+        let granted = self.admin.execute(&Command {
+            opcode: SET_FEATURES,
+            words: [NUMBER_OF_QUEUES, wanted << 16 | wanted, 0],
+            ..Command::default()
+        })?;
         Ok(queues.min((granted & 0xffff) + 1).min((granted >> 16) + 1))
     }
 
     /// An I/O queue more.
+    ///
+    /// # Errors
+    /// See [`NvmeError`].
     pub fn queue(&mut self) -> Result<Queue, NvmeError> {
         if self.queues >= self.most_queues {
             return Err(NvmeError::NoQueue);
@@ -201,14 +287,18 @@ impl Nvme {
         let [commands, completions] = ring.places();
         let shape = (ENTRIES as u32 - 1) << 16 | number;
 
-        let mut command = Command::new(command::CREATE_COMPLETION_QUEUE);
-        command.data.first = completions;
-        command.words = [shape, CONTIGUOUS, 0];
-        self.admin.execute(&command)?;
-        let mut command = Command::new(command::CREATE_SUBMISSION_QUEUE);
-        command.data.first = commands;
-        command.words = [shape, number << 16 | CONTIGUOUS, 0];
-        self.admin.execute(&command)?;
+        let queue = number << 16 | CONTIGUOUS;
+        for (opcode, at, word) in [
+            (CREATE_COMPLETION_QUEUE, completions, CONTIGUOUS),
+            (CREATE_SUBMISSION_QUEUE, commands, queue),
+        ] {
+            self.admin.execute(&Command {
+                opcode,
+                data: [at, 0],
+                words: [shape, word, 0],
+                ..Command::default()
+            })?;
+        }
 
         self.queues = number;
         Queue::new(&self.device, ring, self.blocks)

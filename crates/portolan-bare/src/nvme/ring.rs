@@ -1,22 +1,51 @@
 //! A pair of rings: commands one way, completions the other.
 //!
-//! NVM Express base specification 2.0, sections 3.1.2 (doorbells), 3.3.1.2 and 3.3.3.2 (queues, phase).
+//! NVM Express base specification 2.0, sections 3.1.2 (doorbells), 3.3.1.2 and 3.3.3 (queues, entries, phase).
 
 use core::sync::atomic::Ordering;
 
 use portolan::dma::{Coherent, Device, MapError};
 use portolan::platform::{Mmio, Nanos, poll};
-use portolan_bare::{Machine, Registers};
 
-use super::command::{COMPLETION, Command, Completion, SUBMISSION};
 use super::{CSTS, NvmeError};
+use crate::{Machine, Registers};
 
 /// Entries of each ring: what a page holds of commands.
 pub const ENTRIES: usize = 64;
 /// Commands that can be under way: a full ring would look like an empty one.
 pub const ROOM: usize = ENTRIES - 1;
+/// Eight-byte words of a command, and of a completion.
+const COMMAND: usize = 8;
+const COMPLETION: usize = 2;
 /// How long a command may take.
 const LIMIT: Nanos = Nanos::from_millis(10_000);
+
+/// A command, as far as this driver uses one.
+#[derive(Clone, Copy, Default)]
+pub struct Command {
+    pub opcode: u8,
+    pub namespace: u32,
+    /// Where its data is: two physical region pages.
+    pub data: [u64; 2],
+    /// Command words 10, 11 and 12.
+    pub words: [u32; 3],
+}
+
+impl Command {
+    /// The entry of this command, whose completion names `id`.
+    fn encode(&self, id: u16) -> [u64; COMMAND] {
+        let [ten, eleven, twelve] = self.words.map(u64::from);
+        let head = u64::from(self.opcode) | u64::from(id) << 16 | u64::from(self.namespace) << 32;
+        let [first, second] = self.data;
+        [head, 0, 0, first, second, ten | eleven << 32, twelve, 0]
+    }
+}
+
+/// What a completion says of its command: what the command asked for, if that fits there.
+pub struct Completion {
+    pub id: u16,
+    pub result: Result<u32, NvmeError>,
+}
 
 pub struct Ring {
     machine: Machine,
@@ -29,7 +58,7 @@ pub struct Ring {
     tail: usize,
     /// Where the next completion comes.
     head: usize,
-    /// The phase bit that it will have.
+    /// The phase bit that it will have: it changes from one round to the next.
     phase: u64,
 }
 
@@ -45,7 +74,7 @@ impl Ring {
             machine,
             registers,
             bells,
-            commands: device.coherent((ENTRIES * SUBMISSION * 8) as u64)?,
+            commands: device.coherent((ENTRIES * COMMAND * 8) as u64)?,
             completions: device.coherent((ENTRIES * COMPLETION * 8) as u64)?,
             tail: 0,
             head: 0,
@@ -60,7 +89,7 @@ impl Ring {
 
     /// Hands a command to the controller. No more than [`ROOM`] are under way.
     pub fn push(&mut self, id: u16, command: &Command) {
-        let entry = self.commands.words().iter().skip(self.tail * SUBMISSION);
+        let entry = self.commands.words().iter().skip(self.tail * COMMAND);
         for (word, value) in entry.zip(command.encode(id)) {
             word.store(value.to_le(), Ordering::Relaxed);
         }
@@ -70,12 +99,12 @@ impl Ring {
     }
 
     /// The next completion, if it is there.
-    pub fn pop(&mut self) -> Option<Completion> {
+    fn pop(&mut self) -> Option<Completion> {
         let mut entry = self.completions.words().iter().skip(self.head * COMPLETION);
         let (first, second) = (entry.next()?, entry.next()?);
         // What the command wrote is read after the phase.
         let second = u64::from_le(second.load(Ordering::Acquire));
-        if Completion::phase(second) != self.phase {
+        if second >> 48 & 1 != self.phase {
             return None;
         }
         let first = u64::from_le(first.load(Ordering::Relaxed));
@@ -84,7 +113,15 @@ impl Ring {
             self.phase ^= 1;
         }
         self.registers.write32(self.bells[1], self.head as u32);
-        Some(Completion::decode(first, second))
+        // The kind of status and its code, without the bits that say what to do about it.
+        let status = (second >> 49) as u16 & 0x7ff;
+        Some(Completion {
+            id: (second >> 32) as u16,
+            result: match status {
+                0 => Ok(first as u32),
+                _ => Err(NvmeError::Command { status }),
+            },
+        })
     }
 
     /// Waits for the next completion.
@@ -97,12 +134,10 @@ impl Ring {
 
     /// Carries out one command while no other is under way, and returns its result.
     pub fn execute(&mut self, command: &Command) -> Result<u32, NvmeError> {
-        const ID: u16 = 0;
-        self.push(ID, command);
-        let done = self.wait()?;
-        match done.id {
-            ID => Ok(done.status.map(|()| done.result)?),
-            id => Err(NvmeError::Stray { id }),
+        self.push(0, command);
+        match self.wait()? {
+            Completion { id: 0, result } => result,
+            Completion { id, .. } => Err(NvmeError::Stray { id }),
         }
     }
 }

@@ -1,0 +1,352 @@
+//! PCI functions: found, started and stopped, given addresses and an interrupt.
+//!
+//! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI) and 7.7.11 (ACS). Not supported:
+//! addresses for bridges and for what is behind them, ports, MSI-X.
+//!
+//! *Context.* Interrupt, but for [`functions`], which takes heap memory (task).
+
+use alloc::vec::Vec;
+
+use portolan::addr::{PciFunction, PhysAddr, PhysRange};
+use portolan::iommu::MsiMessage;
+use portolan::platform::{Mmio, Platform as _};
+
+use crate::{Machine, Registers};
+
+const IDENTITY: usize = 0x00;
+const COMMAND: usize = 0x04;
+const CLASS: usize = 0x08;
+const HEADER: usize = 0x0c;
+/// The base address registers of a function that is no bridge.
+const FIRST_BAR: usize = 0x10;
+const AFTER_BARS: usize = 0x28;
+const CAPABILITIES: usize = 0x34;
+
+/// Bits of the command register. The upper half of its word is written as zero, which changes nothing.
+const MEMORY_SPACE: u32 = 1 << 1;
+const BUS_MASTER: u32 = 1 << 2;
+const COMMANDS: u32 = 0xffff;
+/// The bit of the header's kind that says that there are more functions than one, and the kind.
+const MORE_FUNCTIONS: u32 = 1 << 23;
+const KIND: u32 = 0x7f << 16;
+/// IOMMUs that are PCI functions: a base system peripheral (08), IOMMU (06).
+const IOMMU: u32 = 0x0806;
+/// Bits of a base address register.
+const PORTS: u32 = 1;
+const WIDE: u32 = 0x4;
+const FLAGS: u32 = 0xf;
+
+/// The capability of message-signalled interrupts, and bits of its first word.
+const MSI: u32 = 0x05;
+const MSI_ENABLED: u32 = 1 << 16;
+const MSI_SEVERAL: u32 = 7 << 20;
+const MSI_WIDE: u32 = 1 << 23;
+/// Capabilities that a list has room for.
+const MOST_CAPABILITIES: usize = 48;
+
+/// Where extended capabilities begin, how many there is room for, and that of access control services;
+/// its services that keep functions from each other: source validation, redirection of requests and of
+/// completions, upstream forwarding.
+const EXTENDED: usize = 0x100;
+const MOST_EXTENDED: usize = 480;
+const ACS: u32 = 0x0d;
+const ISOLATION: u32 = 0x1d;
+
+/// A function, by its configuration space.
+#[derive(Clone, Copy, Debug)]
+pub struct Function<R = Registers> {
+    at: PciFunction,
+    space: R,
+}
+
+impl<R: Mmio> Function<R> {
+    /// The function at `at`, whose configuration space is `space`.
+    pub const fn new(at: PciFunction, space: R) -> Self {
+        Self { at, space }
+    }
+
+    /// Where it is.
+    pub fn at(&self) -> PciFunction {
+        self.at
+    }
+
+    /// Vendor and device.
+    pub fn identity(&self) -> (u16, u16) {
+        let both = self.space.read32(IDENTITY);
+        (both as u16, (both >> 16) as u16)
+    }
+
+    /// Whether it is a bridge: it passes on what others do, and has registers of other places.
+    pub fn is_bridge(&self) -> bool {
+        self.space.read32(HEADER) & KIND != 0
+    }
+
+    /// Whether it is an IOMMU, which reads its own tables.
+    pub fn is_iommu(&self) -> bool {
+        self.space.read32(CLASS) >> 16 == IOMMU
+    }
+
+    /// Lets the device answer and do DMA.
+    pub fn start(&self) {
+        let command = self.space.read32(COMMAND) & COMMANDS;
+        let on = command | MEMORY_SPACE | BUS_MASTER;
+        self.space.write32(COMMAND, on);
+    }
+
+    /// Keeps the device from doing DMA, and from raising interrupts by message.
+    pub fn stop(&self) {
+        let command = self.space.read32(COMMAND) & COMMANDS;
+        self.space.write32(COMMAND, command & !BUS_MASTER);
+    }
+
+    /// Where the first capability with this number is.
+    fn capability(&self, wanted: u32) -> Option<usize> {
+        let mut at = (self.space.read32(CAPABILITIES) & 0xfc) as usize;
+        for _ in 0..MOST_CAPABILITIES {
+            let head = match at {
+                0 => return None,
+                _ => self.space.read32(at),
+            };
+            if head & 0xff == wanted {
+                return Some(at);
+            }
+            at = (head >> 8 & 0xfc) as usize;
+        }
+        None
+    }
+
+    /// Has the function raise its interrupt by `message`; `None` if it has no MSI capability.
+    pub fn set_message(&self, message: MsiMessage) -> Option<()> {
+        let space = &self.space;
+        let at = self.capability(MSI)?;
+        let head = space.read32(at) & !(MSI_ENABLED | MSI_SEVERAL);
+        // So that no message is sent with half of an address.
+        space.write32(at, head);
+        space.write32(at + 4, message.address as u32);
+        let data = match head & MSI_WIDE {
+            0 => at + 8,
+            _ => {
+                space.write32(at + 8, (message.address >> 32) as u32);
+                at + 12
+            }
+        };
+        space.write32(data, message.data & 0xffff);
+        space.write32(at, head | MSI_ENABLED);
+        Some(())
+    }
+
+    /// Switches access control services on, as far as the function has them: what is behind it, or beside
+    /// it in the same device, then reaches others through the IOMMU alone.
+    fn isolate(&self) {
+        let mut at = EXTENDED;
+        for _ in 0..MOST_EXTENDED {
+            let head = self.space.read32(at);
+            if head & 0xffff == ACS && head != u32::MAX {
+                // The capability is in the lower half, and read-only.
+                let word = self.space.read32(at + 4);
+                self.space.write32(at + 4, word | (word & ISOLATION) << 16);
+            }
+            at = (head >> 20 & !3) as usize;
+            if at < EXTENDED || head == u32::MAX {
+                return;
+            }
+        }
+    }
+
+    /// The address in the first base address register, if it is one of memory and there is one.
+    pub fn first_bar(&self) -> Option<PhysAddr> {
+        let low = self.space.read32(FIRST_BAR);
+        let high = match low & (PORTS | WIDE) {
+            0 => 0,
+            WIDE => self.space.read32(FIRST_BAR + 4),
+            _ => return None,
+        };
+        let at = u64::from(high) << 32 | u64::from(low & !FLAGS);
+        (at != 0).then_some(PhysAddr::new(at))
+    }
+
+    /// Gives each window of registers a place from `next` on, below 4 GiB and inside of `memory`: where
+    /// the next one can begin. `None` if there is too little.
+    fn place(&self, mut next: u64, memory: PhysRange) -> Option<u64> {
+        let mut at = FIRST_BAR;
+        while at < AFTER_BARS {
+            self.space.write32(at, u32::MAX);
+            let answer = self.space.read32(at);
+            let memory_bar = answer & PORTS == 0;
+            if answer & !FLAGS != 0 && memory_bar {
+                let bytes = u64::from(!(answer & !FLAGS)) + 1;
+                let start = PhysAddr::new(next.checked_next_multiple_of(bytes)?);
+                let place = PhysRange::from_len(start, bytes)?;
+                if !memory.covers(place) {
+                    return None;
+                }
+                self.space.write32(at, u32::try_from(start.get()).ok()?);
+                next = place.last().get() + 1;
+            }
+            if answer & WIDE != 0 && memory_bar {
+                self.space.write32(at + 4, 0);
+                at += 4;
+            }
+            at += 4;
+        }
+        Some(next)
+    }
+}
+
+impl Function {
+    /// The first `bytes` bytes of its first window of registers.
+    pub fn window(&self, machine: &Machine, bytes: u64) -> Option<Registers> {
+        machine.registers(PhysRange::from_len(self.first_bar()?, bytes)?)
+    }
+}
+
+/// All functions of segment 0.
+pub fn functions(machine: &Machine) -> Vec<Function> {
+    let mut found = Vec::new();
+    for bus in machine.ecam().buses() {
+        for device in 0..32 {
+            for function in 0..8 {
+                let at = PciFunction::of(bus, device, function);
+                let Some(space) = machine.pci(at) else {
+                    if function == 0 { break } else { continue }
+                };
+                found.push(Function::new(at, space));
+                if function == 0 && space.read32(HEADER) & MORE_FUNCTIONS == 0 {
+                    break;
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Stops what firmware left running, before an IOMMU changes what its addresses mean. Bridges and IOMMUs
+/// go on.
+pub fn stop_all<R: Mmio>(functions: &[Function<R>]) {
+    let devices = functions.iter().filter(|of| !of.is_bridge());
+    devices.filter(|of| !of.is_iommu()).for_each(Function::stop);
+}
+
+/// Switches access control services on wherever they are, before the IOMMUs are enabled: functions that
+/// would share an address space otherwise need not.
+pub fn isolate<R: Mmio>(functions: &[Function<R>]) {
+    functions.iter().for_each(Function::isolate);
+}
+
+/// Gives all windows of registers addresses in `memory`, where no firmware did; `None` if there is too
+/// little of it.
+pub fn give_addresses<R: Mmio>(functions: &[Function<R>], memory: PhysRange) -> Option<()> {
+    let mut devices = functions.iter().filter(|of| !of.is_bridge());
+    let next = devices.try_fold(memory.start().get(), |next, of| of.place(next, memory));
+    next.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    /// Configuration space whose words keep the bits of a mask.
+    struct Space([AtomicU32; 128], fn(usize) -> u32);
+
+    impl Mmio for Space {
+        fn read32(&self, offset: usize) -> u32 {
+            self.0[offset / 4].load(Ordering::Relaxed)
+        }
+
+        fn write32(&self, offset: usize, value: u32) {
+            let (word, mask) = (&self.0[offset / 4], self.1(offset));
+            let old = word.load(Ordering::Relaxed);
+            word.store(old & !mask | value & mask, Ordering::Relaxed);
+        }
+    }
+
+    impl Space {
+        fn with(words: &[(usize, u32)], mask: fn(usize) -> u32) -> Function<Self> {
+            let space = Self([const { AtomicU32::new(0) }; 128], mask);
+            for (offset, value) in words {
+                space.0[offset / 4].store(*value, Ordering::Relaxed);
+            }
+            Function::new(PciFunction::of(0, 3, 0), space)
+        }
+    }
+
+    const MESSAGE: MsiMessage = MsiMessage {
+        address: 0x1_fee0_1000,
+        data: 0x40,
+    };
+
+    #[test]
+    fn a_message_goes_where_the_capability_has_room_for_it() {
+        for (control, words) in [
+            (0x0080, [0x0081_0005, 0xfee0_1000, 1, 0x40]),
+            (0x0070, [0x0001_0005, 0xfee0_1000, 0x40, 0]),
+        ] {
+            let head = control << 16 | MSI;
+            let function = Space::with(&[(0x34, 0x40), (0x40, 0x5010), (0x50, head)], |_| u32::MAX);
+            assert_eq!(function.set_message(MESSAGE), Some(()));
+            let found = [0x50, 0x54, 0x58, 0x5c].map(|at| function.space.read32(at));
+            assert_eq!(found, words);
+        }
+    }
+
+    #[test]
+    fn a_list_of_capabilities_that_never_ends_is_left() {
+        let circle = Space::with(&[(0x34, 0x40), (0x40, 0x4010)], |_| 0);
+        assert_eq!(circle.set_message(MESSAGE), None);
+        let nowhere = Space::with(&[], |_| 0);
+        assert_eq!(nowhere.set_message(MESSAGE), None);
+    }
+
+    /// A window of 4 KiB, one of 64 bits and 1 MiB, and ports.
+    fn bars(offset: usize) -> u32 {
+        match offset {
+            0x10 => 0xffff_f000,
+            0x14 => 0xfff0_0000,
+            0x18 => u32::MAX,
+            0x1c => 0xffff_ff00,
+            COMMAND => u32::MAX,
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn windows_are_placed_by_their_sizes_or_not_at_all() {
+        let device = [Space::with(&[(0x14, WIDE), (0x1c, PORTS)], bars)];
+        let memory = |last| PhysRange::new(PhysAddr::new(0x1000_0000), PhysAddr::new(last));
+        assert_eq!(
+            give_addresses(&device, memory(0x101f_ffff).unwrap()),
+            Some(())
+        );
+        let found = [0x10, 0x14, 0x18].map(|at| device[0].space.read32(at));
+        assert_eq!(found, [0x1000_0000, 0x1010_0004, 0]);
+        assert_eq!(device[0].first_bar(), Some(PhysAddr::new(0x1000_0000)));
+        assert_eq!(give_addresses(&device, memory(0x101f_fffe).unwrap()), None);
+    }
+
+    #[test]
+    fn services_that_are_there_are_switched_on() {
+        let others = (0x100, 0x1401_0001);
+        let acs = [(0x140, 0x1_000d), (0x144, 0x0002_005f)];
+        let port = Space::with(&[others, acs[0], acs[1]], |_| u32::MAX);
+        isolate(core::slice::from_ref(&port));
+        assert_eq!(port.space.read32(0x144), 0x001f_005f);
+        // A list that never ends.
+        let circle = Space::with(&[(0x100, 0x1001_0001)], |_| 0);
+        isolate(&[circle]);
+    }
+
+    #[test]
+    fn bridges_and_iommus_are_not_stopped() {
+        let command = (COMMAND, 0x10_0006);
+        let of = |class, header| Space::with(&[command, (CLASS, class), (HEADER, header)], bars);
+        let all = [
+            of(0x0100_0000, 0),
+            of(0x0806_0000, 0),
+            of(0x0604_0000, 1 << 16),
+        ];
+        stop_all(&all);
+        let left = all.map(|of| of.space.read32(COMMAND) & COMMANDS);
+        assert_eq!(left, [2, 6, 6]);
+    }
+}
