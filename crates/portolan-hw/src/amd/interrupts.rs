@@ -67,8 +67,9 @@ impl InterruptTable {
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     /// Has fixed and arbitrated interrupts of `stream` remapped by `table`, or not remapped with
-    /// `None`; moving the stream does not change that. For an embedder that remaps interrupts itself. When this returns `Ok`, the unit no longer uses
-    /// the table that was there before; on an error it may.
+    /// `None`; moving the stream does not change that. For an embedder that remaps interrupts itself:
+    /// the driver was not asked to. When this returns `Ok`, the unit no longer uses the table that was
+    /// there before; on an error it may.
     ///
     /// *Context.* Atomic.
     ///

@@ -15,7 +15,8 @@
 //! a call of their own ([`AmdRegisters::message`]), with a cache of entries. The unit's
 //! interrupt for events is counted. Not modelled: interrupts of other kinds, entries of interrupt tables
 //! of 128 bits, guest tables and PASIDs, the log of page requests, suppressed events (SE, SA), skipped
-//! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that the unit does not snoop.
+//! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that
+//! the unit does not snoop.
 
 mod commands;
 mod entries;

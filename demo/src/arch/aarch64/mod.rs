@@ -1,7 +1,7 @@
 //! AArch64 on QEMU's `virt` machine: what the device tree says, and the way to the host by semihosting.
 //!
-//! PCI bus binding to IEEE 1275 (`ranges`). Arm semihosting for AArch32 and AArch64, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED). QEMU:
-//! `docs/system/arm/virt`.
+//! PCI bus binding to IEEE 1275 (`ranges`). Arm semihosting, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED).
+//! QEMU: `docs/system/arm/virt`.
 
 mod interrupts;
 mod processors;
