@@ -6,7 +6,7 @@ mod support;
 use std::sync::Mutex;
 
 use loom::sync::Arc;
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::addr::{PhysAddr, PhysRange};
 use portolan::bounce::{Need, Pool, PoolOptions};
 use support::loom_cpus::{LoomCpus, explore, on_cpu};
 
