@@ -1,6 +1,6 @@
 //! A driver of NVMe controllers: polled, with a queue for each CPU.
 //!
-//! [`Nvme::start`] resets the controller and looks at its namespace, [`queue`] reads and writes, [`ring`]
+//! [`Nvme::start`] resets the controller and looks at its namespace, `Queue` reads and writes, `ring`
 //! is what both stand on. All memory that the controller reaches is a `Mapping` or a `Coherent` of its
 //! device. Nothing that it says is believed: a command that it makes up is an error, and so is one that
 //! it does not complete in time.

@@ -46,8 +46,10 @@ pub(super) fn enable<P: Platform>(
     enable_all(units, |unit| {
         let window = window(unit.base, WINDOW)?;
         let capability = capability(platform, &unit)?;
-        let mut config = Config::default();
-        config.interrupts = options.interrupts;
+        let mut config = Config {
+            interrupts: options.interrupts,
+            ..Config::default()
+        };
         // What makes no sense is left out, and counted there.
         let _ = config.honour(&table, &unit);
         if options.reserved == FirmwareMemory::Refused {

@@ -12,7 +12,7 @@
 //! commands that stop the unit; devices that keep translations.
 //!
 //! Of a page that INVALIDATE_IOMMU_PAGES names in part nothing is dropped. Interrupt messages are
-//! a call of their own ([`AmdRegisters::message`]), with a cache of entries. The unit's
+//! a call of their own (`AmdRegisters::message`), with a cache of entries. The unit's
 //! interrupt for events is counted. Not modelled: interrupts of other kinds, entries of interrupt tables
 //! of 128 bits, guest tables and PASIDs, the log of page requests, suppressed events (SE, SA), skipped
 //! levels and sizes in between (such entries count as malformed), one, two and six levels, memory that
