@@ -19,7 +19,7 @@ pub type Data = Mapping<Machine, Pages>;
 const LIST: usize = 64;
 const LIST_BYTES: usize = LIST * 8;
 // The list of a command lies in one page.
-const _: () = assert!((PAGE as usize).is_multiple_of(LIST_BYTES));
+const _: () = assert!(PAGE as usize % LIST_BYTES == 0);
 
 /// What is done; the value is the opcode.
 #[derive(Clone, Copy)]
