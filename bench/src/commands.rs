@@ -9,6 +9,8 @@ use portolan::addr::InvalTag;
 use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Run, Step};
 use portolan::iommu::{IommuError, TagPool};
 
+use crate::threads::{self, CPUS};
+
 const ASID: u64 = 0x11;
 const VA: u64 = 0x12;
 const EVERYTHING: u64 = 0x30;
@@ -16,35 +18,53 @@ const SYNC: u64 = 0x46;
 /// Commands that the ring has room for.
 const ROOM: usize = 256;
 
-/// The ring, of one producer at a time.
+/// The ring of a CPU.
 #[derive(Debug)]
-pub(crate) struct Commands {
+#[repr(align(64))]
+struct Ring {
     written: AtomicUsize,
-    words: Box<[[AtomicU64; 2]; ROOM]>,
+    words: [[AtomicU64; 2]; ROOM],
 }
+
+/// A ring for each CPU, so that no two write to one line: as Linux's side has them.
+#[derive(Debug)]
+pub(crate) struct Commands(Box<[Ring; CPUS]>);
 
 impl Commands {
     pub(crate) fn new() -> Self {
-        Self {
+        let ring = |_| Ring {
             written: AtomicUsize::new(0),
-            words: Box::new([const { [const { AtomicU64::new(0) }; 2] }; ROOM]),
-        }
+            words: [const { [const { AtomicU64::new(0) }; 2] }; ROOM],
+        };
+        Self(Box::new(std::array::from_fn(ring)))
     }
 
-    /// Commands built so far.
+    /// Commands built so far by the calling CPU.
     #[cfg(test)]
     pub(crate) fn written(&self) -> usize {
-        self.written.load(Ordering::Relaxed)
+        self.ring().written.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn ring(&self) -> &Ring {
+        &self.0[threads::cpu() as usize % CPUS]
     }
 
     /// Builds the command of `step`, if it has one: lines of table memory are written back by others.
     #[inline]
     pub(crate) fn build(&self, step: Step) {
-        let [first, second] = match step {
+        let command = match step {
             Step::Invalidate(command) => words(command),
             Step::Sync => [SYNC, 0],
             Step::Clean(_) | Step::CleanBarrier | Step::FlushWriteBuffer => return,
         };
+        self.ring().write(command);
+    }
+}
+
+impl Ring {
+    #[inline]
+    fn write(&self, [first, second]: [u64; 2]) {
         let written = self.written.load(Ordering::Relaxed);
         let place = &self.words[written % ROOM];
         place[0].store(first, Ordering::Relaxed);
@@ -104,8 +124,9 @@ impl InvalidationQueue for Commands {
 
     #[inline]
     fn pay_by(&self, command: Command, _owed: &Gather) -> Result<(), IommuError> {
-        self.build(Step::Invalidate(command));
-        self.build(Step::Sync);
+        let ring = self.ring();
+        ring.write(words(command));
+        ring.write([SYNC, 0]);
         Ok(())
     }
 }

@@ -27,6 +27,7 @@ mod raw;
 mod rig;
 pub mod scenarios;
 mod singles;
+mod space;
 mod spans;
 pub mod spread;
 mod tables_of_others;

@@ -4,16 +4,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use portolan::addr::{IovaRange, PhysRange};
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, Step, Walker};
-use portolan::iommu::{Domain, IommuError, PagedDomain, TagPool};
-use portolan::platform::TableMem;
-use portolan::table::PageTable;
+use portolan::inval::Gather;
+use portolan::iommu::{Domain, PagedDomain};
 
 use crate::commands::Commands;
 use crate::raw::WrittenBack;
-use crate::rig::{
-    BASE, CAPS, CONTEXT, Evictor, LIST_PAGES, QUIRKS, access, format, scattered, table,
-};
+use crate::rig::{BASE, CAPS, CONTEXT, Evictor, LIST_PAGES, QUIRKS, access, scattered, table};
+use crate::space::written_back;
 use crate::workload::{Cache, Failure, Workload};
 
 /// A scatter list through a domain whose format and queue are erased, as a driver's reaches it.
@@ -41,16 +38,7 @@ impl MapList {
     /// For a walker that does not snoop: a map is complete when its lines are in memory.
     pub(crate) fn written_back() -> Result<Self, Failure> {
         let memory = Arc::new(WrittenBack::new(64));
-        let table = PageTable::new(format()?, Arc::clone(&memory))?;
-        let caps = Capabilities {
-            walker: Walker::NonCoherent,
-            ..CAPS
-        };
-        let queue = WritingBack {
-            commands: Commands::new(),
-            memory: Arc::clone(&memory),
-        };
-        let domain = PagedDomain::new(table, CONTEXT, caps, QUIRKS, queue);
+        let domain = written_back(&memory)?;
         Ok(Self {
             domain: black_box(Box::new(domain)),
             memory: Some(memory),
@@ -83,34 +71,6 @@ impl Workload for MapList {
             self.domain.sync(&mut owed).map_err(|_| Failure::Queue)?;
         }
         black_box(&owed);
-        Ok(())
-    }
-}
-
-/// Writes back what a plan says, and builds commands.
-#[derive(Debug)]
-struct WritingBack {
-    commands: Commands,
-    memory: Arc<WrittenBack>,
-}
-
-impl InvalidationQueue for WritingBack {
-    type Error = IommuError;
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        for step in steps {
-            match step {
-                Step::Clean(bytes) => self.memory.clean(bytes),
-                Step::CleanBarrier => self.memory.clean_barrier(),
-                step => self.commands.build(step),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl TagPool for WritingBack {
-    fn release(&self, _context: portolan::addr::InvalTag) -> Result<(), IommuError> {
         Ok(())
     }
 }

@@ -3,21 +3,16 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange};
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::bounce::{Need, PoolOptions, Slots};
-use portolan::dma::{Bounds, Constraints, DmaSpace, Policy, SpaceOptions};
-use portolan::inval::Quirks;
-use portolan::iommu::{BoundDomain, PagedDomain};
-use portolan::platform::Nanos;
-use portolan::table::PageTable;
-
-use crate::commands::Commands;
-use crate::raw::unowned;
-use crate::threads::{Threads, Together};
-use portolan_model::fixture::Attached;
+use portolan::dma::{Constraints, Policy};
+use portolan::inval::Walker;
 use portolan_model::swiotlb::{self, AnyPool, Strategy};
 
-use crate::rig::{CAPS, PAGE, QUIRKS, access, table};
+use crate::raw::unowned;
+use crate::rig::{PAGE, access};
+use crate::space::{Space, space};
+use crate::threads::{Threads, Together};
 use crate::{Failure, Workload};
 
 /// Buffers or slots in one pass.
@@ -25,37 +20,40 @@ const PAIRS: u64 = 2048;
 /// Slots of each thread in one pass of several.
 const PAIRS_EACH: u64 = 50_000;
 
-type Space = DmaSpace<Arc<Threads>>;
-
 /// A buffer of 4 KiB mapped and unmapped.
 pub(crate) struct Buffers {
     space: Space,
-    constraints: Constraints,
 }
 
 impl Buffers {
-    pub(crate) fn new(policy: Policy) -> Result<Self, Failure> {
-        let table: PageTable<_, _> = table(1 << 14)?;
-        let context = InvalTag::new(1);
-        let quirks = Quirks { ..QUIRKS };
-        let domain = PagedDomain::new(table, context, CAPS, quirks, Commands::new());
-        let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
-        let mut options = SpaceOptions::default();
-        options.window = window.ok_or(Failure::Addresses)?;
-        options.policy = policy;
-        options.bounds = Bounds {
-            age: Nanos::new(u64::MAX),
-            ..Bounds::default()
-        };
-        let space = DmaSpace::new(
-            BoundDomain::new(Arc::new(Attached), Arc::new(domain)),
-            Arc::new(Threads),
-            &options,
-        );
-        Ok(Self {
-            space: space.map_err(|_| Failure::Addresses)?,
-            constraints: Constraints::default(),
-        })
+    pub(crate) fn new(policy: Policy, walker: Walker) -> Result<Self, Failure> {
+        let space = space(&Arc::new(Threads), policy, walker)?;
+        Ok(Self { space })
+    }
+
+    /// The same by `count` threads at once, in one space.
+    pub(crate) fn threads(count: u32, policy: Policy) -> Result<Together, Failure> {
+        let buffers = Arc::new(Self::new(policy, Walker::Coherent)?);
+        Ok(Together::new(count, PAIRS_EACH, move |_| {
+            let buffers = Arc::clone(&buffers);
+            Ok(Box::new(move |pairs| buffers.cycle(pairs)))
+        }))
+    }
+
+    fn cycle(&self, pairs: u64) -> Result<(), Failure> {
+        let constraints = black_box(Constraints::default());
+        for i in 0..pairs {
+            let memory = PhysRange::page(PhysAddr::new(black_box(i << 12)), PageSize::SIZE_4K);
+            let mapped = self
+                .space
+                .map_range(unowned(memory), access(), &constraints);
+            let (range, iova) = mapped.map_err(|_| Failure::Addresses)?;
+            black_box(iova);
+            self.space
+                .unmap_range(range)
+                .map_err(|_| Failure::NotPrepared)?;
+        }
+        Ok(())
     }
 }
 
@@ -69,18 +67,7 @@ impl Workload for Buffers {
     }
 
     fn run(&mut self) -> Result<(), Failure> {
-        for i in 0..PAIRS {
-            let memory = PhysRange::page(PhysAddr::new(black_box(i << 12)), PageSize::SIZE_4K);
-            let mapped = self
-                .space
-                .map_range(unowned(memory), access(), &self.constraints);
-            let (range, iova) = mapped.map_err(|_| Failure::Addresses)?;
-            black_box(iova);
-            self.space
-                .unmap_range(range)
-                .map_err(|_| Failure::NotPrepared)?;
-        }
-        Ok(())
+        self.cycle(PAIRS)
     }
 }
 

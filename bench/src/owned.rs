@@ -4,19 +4,17 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
+use portolan::addr::{PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{
-    Buffer, Constraints, CopyWhen, Copying, Deferred, Device, DmaSpace, Policy, SpaceOptions,
-    ToDevice, reclaim_all,
+    Buffer, Constraints, CopyWhen, Copying, Deferred, Device, Policy, ToDevice, reclaim_all,
 };
-use portolan::iommu::{BoundDomain, PagedDomain};
+use portolan::inval::Walker;
 use portolan_linux::memory::{Backing, Base, HostMemory};
-use portolan_model::fixture::Attached;
 
-use crate::commands::Commands;
 use crate::raw::{Scattered, unowned};
-use crate::rig::{CAPS, PAGE, QUIRKS, scattered, table};
+use crate::rig::{PAGE, scattered};
+use crate::space::space;
 use crate::threads::Threads;
 use crate::workload::{Failure, Workload};
 
@@ -38,20 +36,44 @@ pub(crate) enum Return {
     Deferred,
 }
 
-fn space(cpus: &Cpu) -> Result<Arc<DmaSpace<Cpu>>, Failure> {
-    let queue = Commands::new();
-    let domain = PagedDomain::new(table(1 << 14)?, InvalTag::new(1), CAPS, QUIRKS, queue);
-    let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
-    let mut options = SpaceOptions::default();
-    options.window = window.ok_or(Failure::Addresses)?;
-    options.policy = Policy::Strict;
-    let bound = BoundDomain::new(Arc::new(Attached), Arc::new(domain));
-    let space = DmaSpace::new(bound, Arc::clone(cpus), &options);
-    Ok(Arc::new(space.map_err(|_| Failure::Addresses)?))
+/// How buffers are handed over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) policy: Policy,
+    pub(crate) walker: Walker,
+    pub(crate) back: Return,
 }
 
-fn device(cpus: &Cpu) -> Result<Device<Cpu>, Failure> {
-    let device = Device::translated(space(cpus)?, StreamId::new(1), Constraints::default());
+impl How {
+    /// Strict, one by one.
+    pub(crate) const STRICT: Self = Self {
+        policy: Policy::Strict,
+        walker: Walker::Coherent,
+        back: Return::AtOnce,
+    };
+    /// Lazy, one by one.
+    pub(crate) const LAZY: Self = Self {
+        policy: Policy::Lazy,
+        ..Self::STRICT
+    };
+    /// Strict, deferred and reclaimed by many.
+    pub(crate) const DEFERRED: Self = Self {
+        back: Return::Deferred,
+        ..Self::STRICT
+    };
+
+    /// The same for a walker that does not snoop.
+    pub(crate) const fn noncoherent(self) -> Self {
+        Self {
+            walker: Walker::NonCoherent,
+            ..self
+        }
+    }
+}
+
+fn device(cpus: &Cpu, how: How) -> Result<Device<Cpu>, Failure> {
+    let space = Arc::new(space(cpus, how.policy, how.walker)?);
+    let device = Device::translated(space, StreamId::new(1), Constraints::default());
     device.map_err(|_| Failure::Addresses)
 }
 
@@ -61,16 +83,17 @@ pub(crate) struct Owned<B: Buffer> {
     /// Those that are the driver's at the moment.
     free: Vec<B>,
     waiting: Vec<Deferred<Cpu, B>>,
-    how: Return,
+    back: Return,
     passes: u64,
 }
 
 impl Owned<portolan::dma::Unowned> {
     /// Of 4 KiB, in place.
-    pub(crate) fn pages(how: Return) -> Result<Self, Failure> {
+    pub(crate) fn pages(how: How) -> Result<Self, Failure> {
         let pages = scattered().into_iter().map(unowned);
         let free = pages.take(2 * TOGETHER).collect();
-        Ok(Self::new(device(&Arc::new(Threads))?, free, how, PAIRS))
+        let device = device(&Arc::new(Threads), how)?;
+        Ok(Self::new(device, free, how.back, PAIRS))
     }
 
     /// Of 4 KiB, copied to a pool that stays mapped.
@@ -93,7 +116,7 @@ impl Owned<portolan::dma::Unowned> {
             when: CopyWhen::UpTo(PAGE),
             fill: Fill::Buffer,
         };
-        let device = device(&cpus)?.with_copies(copying);
+        let device = device(&cpus, How::STRICT)?.with_copies(copying);
         let device = device.with_premapped_pool(unowned(range));
         let device = device.map_err(|_| Failure::Addresses)?;
         // A few in turn, as a driver's own are.
@@ -109,21 +132,24 @@ impl Owned<portolan::dma::Unowned> {
 
 impl Owned<Scattered> {
     /// Scatter lists of `pieces` pages, in place.
-    pub(crate) fn lists(pieces: usize, how: Return) -> Result<Self, Failure> {
+    pub(crate) fn lists(pieces: usize, how: How) -> Result<Self, Failure> {
         let all = scattered();
-        let lists = all.chunks_exact(pieces).map(|list| Scattered(list.into()));
+        // Long ones are handed over again and again.
+        let lists = all.chunks_exact(pieces).cycle();
+        let lists = lists.map(|list| Scattered(list.into()));
         let free = lists.take(2 * TOGETHER).collect();
-        Ok(Self::new(device(&Arc::new(Threads))?, free, how, PAIRS / 8))
+        let device = device(&Arc::new(Threads), how)?;
+        Ok(Self::new(device, free, how.back, PAIRS / 8))
     }
 }
 
 impl<B: Buffer> Owned<B> {
-    fn new(device: Device<Cpu>, free: Vec<B>, how: Return, passes: u64) -> Self {
+    fn new(device: Device<Cpu>, free: Vec<B>, back: Return, passes: u64) -> Self {
         Self {
             device,
             free,
             waiting: Vec::with_capacity(TOGETHER),
-            how,
+            back,
             passes,
         }
     }
@@ -134,7 +160,7 @@ impl<B: Buffer> Owned<B> {
         let mapped = self.device.map(black_box(buffer), ToDevice);
         let mapping = mapped.map_err(|_| Failure::Addresses)?;
         black_box(mapping.iova());
-        match self.how {
+        match self.back {
             Return::AtOnce => {
                 let buffer = mapping.unmap().map_err(|_| Failure::NotPrepared)?;
                 self.free.push(buffer);

@@ -9,15 +9,15 @@ use portolan::inval::{
     WalkFlush, Walker, WriteBuffer, plan,
 };
 use portolan::iommu::{Domain, PagedDomain};
-use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
 use portolan::table::{Access, PageTable};
 
 use crate::commands::Commands;
+use crate::raw::{Tables, tables};
 use crate::workload::{Cache, Failure};
 
 pub(crate) type Format = Armv8Stage1<12>;
-pub(crate) type Table = PageTable<Format, HostTables>;
+pub(crate) type Table = PageTable<Format, Tables>;
 
 pub(crate) const PAGE: u64 = 4096;
 pub(crate) const BLOCK: u64 = 2 << 20;
@@ -126,8 +126,7 @@ pub(crate) fn format() -> Result<Format, Failure> {
 }
 
 pub(crate) fn table(pages: u32) -> Result<Table, Failure> {
-    let memory = HostTables::new(PageSize::SIZE_4K, pages);
-    Ok(PageTable::new(format()?, memory)?)
+    Ok(PageTable::new(format()?, tables(pages))?)
 }
 
 pub(crate) fn access() -> Access {
@@ -151,7 +150,7 @@ pub(crate) fn pieces(count: usize) -> Vec<(u64, u32)> {
 }
 
 /// A table behind an identifier and a queue, as a driver has it.
-pub(crate) type Paged = PagedDomain<Format, HostTables, Commands>;
+pub(crate) type Paged = PagedDomain<Format, Tables, Commands>;
 
 pub(crate) fn paged(pages: u32, quirks: Quirks) -> Result<Paged, Failure> {
     let (table, queue) = (table(pages)?, Commands::new());

@@ -15,6 +15,15 @@ thread_local! {
     static CPU: Cell<u32> = const { Cell::new(0) };
 }
 
+/// CPUs that there are.
+pub(crate) const CPUS: usize = 2;
+
+/// The calling thread's, below [`CPUS`].
+#[inline]
+pub(crate) fn cpu() -> u32 {
+    CPU.get()
+}
+
 /// Time is not asked for.
 #[derive(Debug)]
 pub struct Still;
@@ -41,12 +50,12 @@ impl Cpus for Threads {
 
     #[inline]
     fn count(&self) -> usize {
-        2
+        CPUS
     }
 
     #[inline]
     fn current(&self) -> CpuId {
-        CpuId::new(CPU.get())
+        CpuId::new(cpu())
     }
 }
 

@@ -1,8 +1,9 @@
 //! Linux's bounce pool, and buffers of a device through `dma-iommu.c`: addresses, tables, flush queue.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
-use super::{Bounced, Domain, Kind, List, OnCpu, linux};
+use super::{Bounced, Domain, Kind, List, OnCpu, SharedDomain, linux};
 use crate::rig::{INPUT_BITS, MEMORY, PAGE};
 use crate::threads::{Together, Turn};
 use crate::workload::{Failure, Workload};
@@ -48,6 +49,23 @@ impl Workload for Buffers {
         }
         Ok(())
     }
+}
+
+/// The same by two threads at once, in one domain.
+pub(crate) fn two_buffers(kind: Kind) -> Result<Together, Failure> {
+    let domain = on_cpu(0)?.shared_domain(kind, INPUT_BITS);
+    let domain: Arc<SharedDomain> = Arc::new(domain.ok_or(Failure::HostMemory)?);
+    Ok(Together::new(2, PAIRS_EACH, move |cpu| {
+        let (own, domain) = (on_cpu(cpu)?, Arc::clone(&domain));
+        Ok(Box::new(move |pairs| {
+            for i in 0..pairs {
+                let pa = black_box(MEMORY.get() + i * PAGE);
+                let iova = domain.dma_map(&own, pa, PAGE).ok_or(Failure::Linux)?;
+                domain.dma_unmap(&own, black_box(iova), PAGE);
+            }
+            warned(&own)
+        }) as Turn)
+    }))
 }
 
 /// Scatter lists mapped and unmapped.

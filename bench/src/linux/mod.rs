@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 
 use crate::workload::Failure;
 
-pub(crate) use crate::raw::{Bounced, Domain, Kind, Linux, List, OnCpu, Space};
+pub(crate) use crate::raw::{Bounced, Domain, Kind, Linux, List, OnCpu, SharedDomain, Space};
 
 /// Name of this peer.
 pub const NAME: &str = "linux-6.12";

@@ -8,7 +8,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
-use portolan::platform::{HostTables, OutOfTableMemory, TableMem};
+use portolan::platform::{OutOfTableMemory, TableMem};
+
+use super::process::{Tables, tables};
 
 /// Bytes of a line.
 const LINE: usize = 64;
@@ -119,17 +121,17 @@ pub(crate) fn barrier() {
     }
 }
 
-/// Tables on the heap whose lines are written back, and counted.
+/// Tables whose lines are written back, and counted: for page tables.
 #[derive(Debug)]
 pub(crate) struct WrittenBack {
-    tables: HostTables,
+    tables: Tables,
     lines: AtomicU64,
 }
 
 impl WrittenBack {
     pub(crate) fn new(pages: u32) -> Self {
         Self {
-            tables: HostTables::new(PageSize::SIZE_4K, pages),
+            tables: tables(pages),
             lines: AtomicU64::new(0),
         }
     }
@@ -143,12 +145,12 @@ impl WrittenBack {
 impl TableMem<AtomicU64> for WrittenBack {
     #[inline]
     fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
-        self.tables.alloc(size)
+        TableMem::<AtomicU64>::alloc(&self.tables, size)
     }
 
     #[inline]
     fn free(&self, table: PhysAddr, size: PageSize) {
-        self.tables.free(table, size);
+        TableMem::<AtomicU64>::free(&self.tables, table, size);
     }
 
     #[inline]
@@ -157,20 +159,12 @@ impl TableMem<AtomicU64> for WrittenBack {
     }
 
     fn clean(&self, bytes: PhysRange) {
-        // Tables of this memory alone, page by page.
-        let mut at = bytes.start().get();
-        while at <= bytes.last().get() {
-            let page = PhysAddr::new(at & !(PageSize::SIZE_4K.bytes() - 1));
-            let end = bytes.last().get().min(page.get() | 0xfff);
-            if !self.table(page, PageSize::SIZE_4K).is_empty() {
-                let count = (end - at + 1) as usize;
-                let lines = (end / LINE as u64) - (at / LINE as u64) + 1;
-                self.lines.store(self.lines() + lines, Ordering::Relaxed);
-                // SAFETY: the bytes lie in a table, whose address is that of the process.
-                unsafe { write_back(at as usize, count) };
-            }
-            at = end + 1;
-        }
+        let (first, last) = (bytes.start().get(), bytes.last().get());
+        let lines = last / LINE as u64 - first / LINE as u64 + 1;
+        self.lines.store(self.lines() + lines, Ordering::Relaxed);
+        // SAFETY: page tables alone have this memory, and clean what lies in their pages, whose
+        // addresses are those of the process.
+        unsafe { write_back(first as usize, (last - first + 1) as usize) };
     }
 
     fn clean_barrier(&self) {

@@ -160,6 +160,10 @@ impl Kind {
     pub(crate) const STRICT: Self = Self(1 | 4);
     /// For a device's buffers, lazy.
     pub(crate) const LAZY: Self = Self(1 | 8);
+    /// For a device's buffers, strict; the hardware's walker does not snoop.
+    pub(crate) const STRICT_NON_COHERENT: Self = Self(4);
+    /// For a device's buffers, lazy; the hardware's walker does not snoop.
+    pub(crate) const LAZY_NON_COHERENT: Self = Self(8);
     /// The hardware's walker does not snoop.
     pub(crate) const NON_COHERENT: Self = Self(0);
 }
@@ -193,6 +197,14 @@ impl OnCpu {
             cpu: self.clone(),
             at,
         })
+    }
+
+    /// The same for CPUs to share.
+    pub(crate) fn shared_domain(&self, kind: Kind, input_bits: u32) -> Option<SharedDomain> {
+        // SAFETY: see above.
+        let at = NonNull::new(unsafe { (self.entries().domain)(kind.0, input_bits) })?;
+        let linux = self.linux;
+        Some(SharedDomain { linux, at })
     }
 
     /// A scatter list of pieces, each an address and a number of bytes.
@@ -361,6 +373,42 @@ impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: see above; nothing uses it any more.
         unsafe { (self.cpu.entries().domain_end)(self.at.as_ptr()) };
+    }
+}
+
+/// A domain for a device's buffers, which CPUs share.
+pub(crate) struct SharedDomain {
+    linux: &'static Linux,
+    at: NonNull<c_void>,
+}
+
+// SAFETY: Linux locks what CPUs share, and every call names the CPU that makes it.
+unsafe impl Send for SharedDomain {}
+// SAFETY: as above.
+unsafe impl Sync for SharedDomain {}
+
+impl SharedDomain {
+    /// As [`Domain::dma_map`].
+    #[inline]
+    pub(crate) fn dma_map(&self, cpu: &OnCpu, pa: u64, bytes: u64) -> Option<u64> {
+        // SAFETY: see above.
+        let iova = unsafe { (cpu.entries().dma_map)(self.at.as_ptr(), pa, bytes) };
+        (iova != NOWHERE).then_some(iova)
+    }
+
+    /// As [`Domain::dma_unmap`].
+    #[inline]
+    pub(crate) fn dma_unmap(&self, cpu: &OnCpu, iova: u64, bytes: u64) {
+        // SAFETY: see above; what is not mapped is refused with a warning.
+        unsafe { (cpu.entries().dma_unmap)(self.at.as_ptr(), iova, bytes) };
+    }
+}
+
+impl Drop for SharedDomain {
+    fn drop(&mut self) {
+        let cpu = self.linux.on_cpu(0);
+        // SAFETY: see above; nothing uses it any more.
+        unsafe { (cpu.entries().domain_end)(self.at.as_ptr()) };
     }
 }
 

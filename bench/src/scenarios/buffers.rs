@@ -1,23 +1,20 @@
-//! Addresses, bounce slots, and buffers through the DMA layer.
+//! Addresses and bounce slots.
 
-use portolan::dma::Policy;
 use portolan_model::swiotlb::Strategy;
 
 use super::{LINUX, Make, Sample, Scenario, Target};
 use crate::addresses::{Large, Nothing, Pairs, of_cpu, of_free_list, of_linux, of_tree, two};
 use crate::bounce::{Copies, Memcpy};
-use crate::linux::{Kind, buffers as linux};
-use crate::mappings::{Buffers, PoolSlots};
-use crate::owned::{Owned, Return};
+use crate::linux::buffers as linux;
+use crate::mappings::PoolSlots;
 use crate::plain::{Atomic, contended};
-use crate::rig::{PAGE, pieces};
+use crate::rig::PAGE;
 use crate::workload::Cache;
 
 pub(super) fn all() -> Vec<Scenario> {
     let mut all = addresses();
     all.extend(slots());
     all.extend(copies());
-    all.extend(mappings());
     all
 }
 
@@ -25,11 +22,8 @@ pub(super) fn all() -> Vec<Scenario> {
 const TREE: &str = "vm-allocator";
 const FREE_LIST: &str = "range-alloc";
 
-/// Linux's strict policy, where the lazy one is compared first.
-const LINUX_STRICT: &str = "linux-6.12 strict";
-
 /// Passes of pairs of calls for a page each, by one thread with warm caches.
-fn passes(name: &'static str, what: &'static str, make: Make) -> Scenario {
+pub(super) fn passes(name: &'static str, what: &'static str, make: Make) -> Scenario {
     Scenario {
         name,
         what,
@@ -47,7 +41,7 @@ fn passes(name: &'static str, what: &'static str, make: Make) -> Scenario {
 }
 
 /// The same by two threads.
-fn by_two(name: &'static str, what: &'static str, make: Make) -> Scenario {
+pub(super) fn by_two(name: &'static str, what: &'static str, make: Make) -> Scenario {
     Scenario {
         threads: 2,
         unit: "ns of a thread's processor time per pair",
@@ -153,70 +147,4 @@ fn copies() -> Vec<Scenario> {
         ..page
     };
     vec![page, many]
-}
-
-fn mappings() -> Vec<Scenario> {
-    let lazy = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY)?)))],
-        targets: &[Target::Linux(1.0)],
-        ..passes(
-            "dma_4k_lazy",
-            "a 4 KiB buffer mapped and unmapped, lazy: addresses, tables, queue; hardware free",
-            || Ok(Box::new(Buffers::new(Policy::Lazy)?)),
-        )
-    };
-    let strict = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?)))],
-        targets: &[Target::Linux(1.0)],
-        ..passes(
-            "dma_4k_strict",
-            "the same, strict: the commands of each unmap built; hardware free",
-            || Ok(Box::new(Buffers::new(Policy::Strict)?)),
-        )
-    };
-    let owned = Scenario {
-        peers: &[(LINUX, || Ok(Box::new(linux::Buffers::new(Kind::STRICT)?)))],
-        ..passes(
-            "dma_4k_owned",
-            "the same, strict, as a mapping that owns its buffer",
-            || Ok(Box::new(Owned::pages(Return::AtOnce)?)),
-        )
-    };
-    let deferred = Scenario {
-        peers: &[
-            (LINUX, || Ok(Box::new(linux::Buffers::new(Kind::LAZY)?))),
-            (LINUX_STRICT, || {
-                Ok(Box::new(linux::Buffers::new(Kind::STRICT)?))
-            }),
-        ],
-        targets: &[Target::Linux(1.0)],
-        ..passes(
-            "dma_4k_deferred",
-            "the same as a mapping that owns its buffer, deferred and reclaimed by 64",
-            || Ok(Box::new(Owned::pages(Return::Deferred)?)),
-        )
-    };
-    let list = Scenario {
-        size_bytes: 16 * PAGE,
-        peers: &[
-            (LINUX, || {
-                Ok(Box::new(linux::Lists::new(Kind::LAZY, &pieces(16))?))
-            }),
-            (LINUX_STRICT, || {
-                Ok(Box::new(linux::Lists::new(Kind::STRICT, &pieces(16))?))
-            }),
-        ],
-        targets: &[Target::Linux(1.0)],
-        ..passes(
-            "dma_sg_16_deferred",
-            "a scatter list of 16 pages, owned by its mapping, deferred and reclaimed by 64",
-            || Ok(Box::new(Owned::lists(16, Return::Deferred)?)),
-        )
-    };
-    let copied = passes(
-        "dma_4k_copied",
-        "a 4 KiB buffer owned by its mapping, copied to a pool that stays mapped: no invalidation",
-        || Ok(Box::new(Owned::copied()?)),
-    );
-    vec![lazy, strict, owned, deferred, list, copied]
 }

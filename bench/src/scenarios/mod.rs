@@ -4,6 +4,7 @@
 //! from the state that its description names and comes back to it through the library itself.
 
 mod buffers;
+mod mappings;
 mod tables;
 
 use crate::linux;
@@ -65,6 +66,7 @@ pub struct Scenario {
 pub fn all() -> Vec<Scenario> {
     let mut all = tables::all();
     all.extend(buffers::all());
+    all.extend(mappings::all());
     all
 }
 

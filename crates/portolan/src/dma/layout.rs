@@ -55,6 +55,16 @@ impl Layout {
         }
     }
 
+    /// The same for a mapping that begins at `first`.
+    #[inline]
+    pub const fn from(self, first: Iova) -> Self {
+        Self {
+            at: first.get(),
+            open: 0,
+            ..self
+        }
+    }
+
     /// Whether each piece follows the one before it in the next page, whatever its length.
     #[inline]
     pub fn is_dense(&self) -> bool {

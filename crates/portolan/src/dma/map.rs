@@ -203,7 +203,18 @@ impl<P: Cpus + Clone> Device<P> {
         let through = Through::Pages(space.granule());
         let copies = self.copies(buffer, through, direction, waiting)?;
         let pieces = buffer.pieces();
-        let constraints = self.placed(copies.as_deref());
+        // Copies have pages of their own, and what is in place fills its pages.
+        let trusted;
+        let constraints = match copies {
+            None => &self.settings.constraints,
+            Some(_) => {
+                trusted = Constraints {
+                    trust: Trust::Trusted,
+                    ..self.settings.constraints
+                };
+                &trusted
+            }
+        };
         let list = match copies.as_deref() {
             None => Ok(List::There(pieces.as_slice())),
             copies => {
@@ -213,8 +224,8 @@ impl<P: Cpus + Clone> Device<P> {
         };
         let placed = match &list {
             Ok(list) => match page {
-                None => space.place(list.as_slice(), access, &constraints, waiting),
-                Some(page) => space.place_at(page, list.as_slice(), access, &constraints),
+                None => space.place(list.as_slice(), access, constraints, waiting),
+                Some(page) => space.place_at(page, list.as_slice(), access, constraints),
             },
             Err(error) => Err((*error).into()),
         };
@@ -255,21 +266,6 @@ impl<P: Cpus + Clone> Device<P> {
                 self.settings.give_back(copies);
                 Err(error.into())
             }
-        }
-    }
-
-    /// The limits under which a buffer is placed whose shared pages, if it has some, are copied.
-    #[inline]
-    fn placed(&self, copies: Option<&Copies>) -> Constraints {
-        let constraints = self.settings.constraints;
-        let trust = match copies {
-            None => constraints.trust,
-            // Copies have pages of their own, and what is in place fills its pages.
-            Some(_) => Trust::Trusted,
-        };
-        Constraints {
-            trust,
-            ..constraints
         }
     }
 

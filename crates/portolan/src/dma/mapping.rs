@@ -12,6 +12,7 @@ use super::layout::Layout;
 use super::quieting::{Left, Until};
 use super::segments::{DmaSegments, Placing};
 use super::settings::Settings;
+use super::space::DmaSpace;
 use super::trace::Traced;
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::bounce::Way;
@@ -96,6 +97,7 @@ pub type UnmapFailed<P, B, D = Direction> = Failed<NotUnmapped<P, B, D>, UnmapEr
 const PRESENT: &str = "taken only when the value is consumed";
 
 impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
+    #[inline]
     pub(super) fn new(
         settings: Arc<Settings<P>>,
         place: Place,
@@ -165,6 +167,7 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Mapping<P, B, D> {
     /// The first address.
     ///
     /// *Context.* Interrupt.
+    #[inline]
     pub fn iova(&self) -> Iova {
         self.parts().first()
     }
@@ -354,13 +357,15 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
     }
 
     #[inline]
+    fn layout(&self, range: IovaRange, space: &DmaSpace<P>) -> Layout {
+        Layout::new(range.start(), space.granule(), &self.settings.constraints)
+    }
+
+    #[inline]
     fn placing(&self) -> Placing {
         let settings = &self.settings;
-        let limits = &settings.constraints;
         match (self.place(), &settings.space, &settings.premapped) {
-            (Place::Space(range), Some(space), _) => {
-                Placing::From(Layout::new(range.start(), space.granule(), limits))
-            }
+            (Place::Space(range), Some(space), _) => Placing::From(self.layout(range, space)),
             (Place::Premapped, _, Some(pool)) => pool.placing(),
             // A mapping keeps the settings that have its space and its pool.
             _ => Placing::Identity,
@@ -376,9 +381,16 @@ impl<P: Cpus + Clone, B: Buffer, D: DataDirection> Parts<P, B, D> {
             copies => Reached::new(pieces, copies).next(),
         };
         // A buffer without pieces is not mapped.
-        first.map_or(Iova::new(0), |piece| {
-            Iova::new(self.placing().place(piece).0)
-        })
+        let Some(piece) = first else {
+            return Iova::new(0);
+        };
+        match (self.place(), &self.settings.space) {
+            (Place::Space(range), Some(space)) => {
+                let mut layout = self.layout(range, space);
+                Iova::new(layout.place(piece).first)
+            }
+            _ => Iova::new(self.placing().place(piece).0),
+        }
     }
 
     fn traced(&self) -> Traced<'_> {

@@ -166,6 +166,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Unmaps and pays at once.
+    #[inline]
     pub(super) fn take_down(&self, range: IovaRange) -> Result<(), (UnmapError, Left)> {
         let mut owed = Gather::new();
         match self.domain.unmap(range, &mut owed) {
@@ -178,12 +179,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Pays for `range`, which is unmapped.
-    #[inline]
+    #[inline(always)]
     fn pay(&self, range: IovaRange, owed: &mut Gather) -> Result<(), (UnmapError, Left)> {
         if let Err(error) = self.pay_now(owed) {
             return Err((error, self.hold_after(error, range, owed)));
         }
-        self.give_back(&[range]);
+        self.give_back(range);
         Ok(())
     }
 
@@ -305,7 +306,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Gives addresses back that `wait`, which is quiet, kept.
     pub(super) fn release(&self, wait: &Wait) {
         if let Some(range) = wait.range {
-            self.give_back(&[range]);
+            self.give_back(range);
         }
     }
 
@@ -317,7 +318,7 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     /// Takes back the addresses of a queue that was flushed.
     fn flushed(&self, ranges: &[IovaRange]) {
         self.trace_flush(ranges.len());
-        self.give_back(ranges);
+        self.give_back_all(ranges);
     }
 
     fn settle_ticket(&self, ticket: Ticket) -> Result<(), UnmapError> {

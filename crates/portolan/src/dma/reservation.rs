@@ -274,7 +274,7 @@ impl<P: Cpus + Clone> Drop for Reservation<P> {
         };
         if self.linked == 0 {
             match self.chosen {
-                Chosen::Allocator => self.space.give_back(&[range]),
+                Chosen::Allocator => self.space.give_back(range),
                 Chosen::Caller => self.space.give_back_chosen(range),
             }
             return;

@@ -14,7 +14,7 @@ use super::range::DmaRange;
 use super::regions::Regions;
 use super::streams::Streams;
 use super::{Constraints, Policy, Trust};
-use crate::addr::{Iova, IovaRange, PageSize, PhysRange, TableId};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
 use crate::iommu::{BoundDomain, Domain, IommuError, Shadowing};
 use crate::iova::{FreeError, IovaError, IovaOptions, IovaSpace, IovaStats, Request};
@@ -301,8 +301,9 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         constraints: &Constraints,
     ) -> Result<(IovaRange, Iova), NotPlaced> {
         let pieces = core::slice::from_ref(&memory);
-        let range = self.place(pieces, access, constraints, Waiting::Allowed)?;
-        let placed = Layout::new(range.start(), self.granule, constraints).place(memory);
+        let layout = Layout::new(Iova::new(0), self.granule, constraints);
+        let range = self.place_by(layout, pieces, access, constraints, Waiting::Allowed)?;
+        let placed = layout.from(range.start()).place(memory);
         Ok((range, Iova::new(placed.first)))
     }
 
@@ -335,12 +336,23 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         constraints: &Constraints,
         waiting: Waiting,
     ) -> Result<IovaRange, NotPlaced> {
+        let layout = Layout::new(Iova::new(0), self.granule, constraints);
+        self.place_by(layout, pieces, access, constraints, waiting)
+    }
+
+    #[inline]
+    fn place_by(
+        &self,
+        layout: Layout,
+        pieces: &[PhysRange],
+        access: Access,
+        constraints: &Constraints,
+        waiting: Waiting,
+    ) -> Result<IovaRange, NotPlaced> {
         let addresses = |bytes, limits: &Constraints| self.allocate(bytes, limits, waiting);
-        match Layout::new(Iova::new(0), self.granule, constraints) {
-            layout if layout.is_dense() => {
-                self.place_dense(pieces, access, constraints, waiting, addresses)
-            }
-            layout => self.place_apart(pieces, access, constraints, waiting, addresses, layout),
+        match layout.is_dense() {
+            true => self.place_dense(pieces, access, constraints, waiting, addresses),
+            false => self.place_apart(pieces, access, constraints, waiting, addresses, layout),
         }
     }
 
@@ -436,12 +448,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
             if !owed.is_empty() {
                 self.owe(owed);
             }
-            self.give_back(&[range]);
+            self.give_back(range);
             return Err(error.into());
         }
         self.trace_map(range.start(), pieces);
-        if self.domain.is_due(&owed) {
-            self.after_map(range, owed, waiting)?;
+        if self.maps_owe == MapsOwe::Sync && self.domain.is_due(&owed) {
+            self.after_map(range, &mut owed, waiting)?;
         }
         Ok(range)
     }
@@ -450,18 +462,20 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     fn after_map(
         &self,
         range: IovaRange,
-        mut owed: Gather,
+        owed: &mut Gather,
         waiting: Waiting,
     ) -> Result<(), NotPlaced> {
         let error = match waiting {
             Waiting::Refused => MapError::WouldWait,
-            Waiting::Allowed => match self.domain.sync(&mut owed) {
+            Waiting::Allowed => match self.domain.sync(owed) {
                 Ok(()) => return Ok(()),
                 Err(error) => MapError::of(error.into()),
             },
         };
         // It was mapped just now, and nobody else knows of it.
-        let held = match self.domain.unmap(range, &mut owed) {
+        let unmapped = self.domain.unmap(range, owed);
+        let owed = core::mem::take(owed);
+        let held = match unmapped {
             Ok(()) => {
                 self.trace_unmap(range);
                 self.hold(range, owed)
@@ -552,13 +566,21 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 
     /// Takes addresses back that are quiet.
-    pub(super) fn give_back(&self, ranges: &[IovaRange]) {
-        let lost = match ranges {
-            [range] => u64::from(self.iova.free(*range).is_err()),
-            _ => self.iova.free_all(ranges),
-        };
-        if lost != 0 {
-            self.lost.count_addresses(lost);
+    #[inline]
+    pub(super) fn give_back(&self, range: IovaRange) {
+        if self.iova.free(range).is_err() {
+            self.lost.count_addresses(1);
+        }
+    }
+
+    /// The same of many.
+    pub(super) fn give_back_all(&self, ranges: &[IovaRange]) {
+        match ranges {
+            [range] => self.give_back(*range),
+            _ => match self.iova.free_all(ranges) {
+                0 => {}
+                lost => self.lost.count_addresses(lost),
+            },
         }
     }
 
@@ -580,10 +602,12 @@ impl<P: Cpus + Clone> DmaSpace<P> {
     }
 }
 
-/// Whether maps owe a sync: asked with a debt as a map leaves it.
+/// Whether maps owe a sync: asked with a debt as a map leaves it, of addresses and lines of tables.
 fn maps_owe(domain: &dyn Domain, window: IovaRange) -> MapsOwe {
     let mut owed = Gather::new();
     owed.add_mapped(window, domain.granule());
+    let line = PhysRange::page(PhysAddr::new(0), PageSize::of_lg2(0));
+    let _ = owed.add_lines(line);
     match domain.is_due(&owed) {
         true => MapsOwe::Sync,
         false => MapsOwe::Nothing,

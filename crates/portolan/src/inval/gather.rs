@@ -81,6 +81,13 @@ impl Spans {
 
     #[inline]
     pub(crate) fn add(&mut self, span: Span) {
+        match self.0.is_empty() {
+            true => self.0.push(span),
+            false => self.add_behind(span),
+        }
+    }
+
+    fn add_behind(&mut self, span: Span) {
         if let Some(last) = self.0.last_mut() {
             if last.holds(span) {
                 return;
@@ -356,6 +363,16 @@ impl Gather {
     /// Adds lines to clean; hands them back if there is no room, to be cleaned at once.
     #[inline]
     pub(crate) fn add_lines(&mut self, bytes: PhysRange) -> Option<PhysRange> {
+        match self.lines.is_empty() {
+            true => {
+                self.lines.push(bytes);
+                None
+            }
+            false => self.add_lines_behind(bytes),
+        }
+    }
+
+    fn add_lines_behind(&mut self, bytes: PhysRange) -> Option<PhysRange> {
         if let Some(last) = self.lines.last_mut() {
             let touches = last.last().get().saturating_add(1) >= bytes.start().get()
                 && bytes.last().get().saturating_add(1) >= last.start().get();

@@ -10,6 +10,7 @@ mod capability;
 mod combine;
 mod command;
 mod gather;
+mod page;
 mod plan;
 mod runs;
 mod steps;
@@ -30,4 +31,5 @@ pub use steps::Steps;
 pub use sync::{InvalidationQueue, SyncError, Tagged, sync};
 
 pub(crate) use gather::{TableChain, Vacancy};
+pub(crate) use page::PageCommand;
 pub(crate) use sync::submit;

@@ -6,8 +6,8 @@
 use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
-    Capabilities, Combined, Gather, InvalidationQueue, Quiesced, Quirks, Step, SyncError,
-    WrongTable, owes_nothing, plan, submit, sync,
+    Capabilities, Combined, Gather, InvalidationQueue, PageCommand, Quiesced, Quirks, Step,
+    SyncError, WrongTable, owes_nothing, plan, submit, sync,
 };
 use crate::platform::{Cpus, TableMem};
 use crate::table::format::Format;
@@ -47,6 +47,7 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
     context: InvalTag,
     caps: Capabilities,
     quirks: Quirks,
+    page: PageCommand,
     shadowing: Shadowing,
     queue: Q,
 }
@@ -62,6 +63,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         queue: Q,
     ) -> Self {
         Self {
+            page: PageCommand::new(context, &caps, &quirks, F::GRANULE),
             table,
             context,
             caps,
@@ -111,6 +113,18 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
     /// Pays `owed` and returns the proof.
     fn pay(&self, owed: &mut Gather) -> Result<Quiesced, SyncError<IommuError>> {
         sync(
+            &self.queue,
+            self.table.tagged(self.context),
+            &self.caps,
+            &self.quirks,
+            owed,
+        )
+    }
+
+    /// Pays `owed`, without a proof.
+    #[inline(never)]
+    fn submit(&self, owed: &Gather) -> Result<(), SyncError<IommuError>> {
+        submit(
             &self.queue,
             self.table.tagged(self.context),
             &self.caps,
@@ -206,13 +220,14 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
 
     #[inline]
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
-        submit(
-            &self.queue,
-            self.table.tagged(self.context),
-            &self.caps,
-            &self.quirks,
-            owed,
-        )?;
+        match self.page.of(owed) {
+            Some(command) => {
+                owed.check(self.table.id())?;
+                let paid = self.queue.pay_by(command, owed);
+                paid.map_err(SyncError::Queue)?;
+            }
+            None => self.submit(owed)?,
+        }
         self.table.reclaim_paid(owed);
         Ok(())
     }

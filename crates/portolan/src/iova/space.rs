@@ -193,7 +193,7 @@ impl<P: Cpus> IovaSpace<P> {
     ///
     /// # Errors
     /// See [`IovaError`].
-    #[inline]
+    #[inline(always)]
     pub fn alloc(&self, request: &Request) -> Result<IovaRange, IovaError> {
         self.step(1);
         let cpu = self.home();
@@ -298,7 +298,7 @@ impl<P: Cpus> IovaSpace<P> {
     ///
     /// # Errors
     /// See [`FreeError`] and [`Checks`]; nothing is taken back.
-    #[inline]
+    #[inline(always)]
     pub fn free(&self, range: IovaRange) -> Result<(), FreeError> {
         self.step(1);
         let cpu = self.home();

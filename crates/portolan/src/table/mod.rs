@@ -264,7 +264,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Adds the lines of `count` entries from `index` of `table` to what is owed.
-    #[inline]
+    #[inline(always)]
     fn owe_lines(&self, gather: &mut Gather, table: PhysAddr, index: usize, count: usize) {
         let at = |index: usize| table.get() + ((index as u64) << F::Word::LG2_BYTES);
         let (first, last) = (at(index), at(index + count) - 1);

@@ -77,8 +77,9 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         }
     }
 
-    /// Unmaps one page of the leaf table `table`.
-    #[inline]
+    /// Unmaps one page of the leaf table `table`. In line whatever its length, as all of this way: the
+    /// calls would cost a fifth of it.
+    #[inline(always)]
     fn unmap_page(
         &self,
         found: Found<'_, F::Word>,
@@ -259,7 +260,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
 
     /// Counts `count` entries of the leaf table for `iova` that were taken out; whether it left with
     /// them.
-    #[inline]
+    #[inline(always)]
     fn leave_table(
         &self,
         found: Found<'_, F::Word>,
@@ -280,7 +281,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     }
 
     /// Lowers the live count; unlinks the table with the last entry if the gather can remember it.
-    #[inline]
+    #[inline(always)]
     fn release(&self, found: Found<'_, F::Word>, count: u32, gather: &Gather) -> Release {
         if !Self::counted() {
             return Release::Kept;

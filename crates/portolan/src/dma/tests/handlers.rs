@@ -231,7 +231,7 @@ fn a_generation_is_quiet_after_its_addresses_are_back() {
         // Who finds no addresses meanwhile waits for this.
         let in_flight = space.pending.waiting(&space.cpus, 0, Which::All);
         assert_eq!(in_flight, Some(ticket));
-        space.give_back(ranges);
+        space.give_back_all(ranges);
     };
     let settled = space
         .pending

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::addr::{Iova, IovaRange, PhysAddr};
-use crate::inval::Step;
 use crate::inval::tests::CAPS;
+use crate::inval::{PageCommand, Step};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 
@@ -48,6 +48,72 @@ fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
         count += 1;
     }
     count
+}
+
+#[test]
+fn a_lone_page_is_paid_as_its_plan_would() {
+    let mut known = 0;
+    let units = every_unit(|caps, quirks| {
+        for (granule, least) in [(12, 12), (14, 12), (12, 14)] {
+            let caps = Capabilities {
+                granule: PageSize::of_lg2(least),
+                ..*caps
+            };
+            let page = PageSize::of_lg2(granule);
+            let command = PageCommand::new(CONTEXT, &caps, quirks, page);
+            for at in [0, 1, 0x1_2345, (1 << 40) - 1] {
+                let range = IovaRange::page(Iova::new(at << granule), page);
+                let mut owed = Gather::new();
+                owed.add_unmapped(range, page, Depth::LeafOnly);
+                if let Some(command) = command.of(&owed) {
+                    assert_eq!(Some(command), one(CONTEXT, &caps, quirks, &owed));
+                    known += 1;
+                }
+                // Two pages, or a page whose table left, are others.
+                let mut two = Gather::new();
+                let both = IovaRange::from_len(range.start(), 2 * page.bytes()).unwrap();
+                two.add_unmapped(both, page, Depth::LeafOnly);
+                assert_eq!(command.of(&two), None);
+                let mut left = Gather::new();
+                left.add_unmapped(range, page, Depth::AllLevels);
+                assert_eq!(command.of(&left), None);
+            }
+        }
+    });
+    // Most units, where their granule is not the larger one.
+    assert!(known > 4 * units, "{known} of {units}");
+}
+
+#[test]
+fn what_comes_before_a_command_is_not_left_out_for_a_lone_page() {
+    let page = PageSize::SIZE_4K;
+    let quirks = Quirks::default();
+    let of = |caps: &Capabilities, quirks: &Quirks| {
+        let mut owed = Gather::new();
+        owed.add_unmapped(IovaRange::page(Iova::new(0), page), page, Depth::LeafOnly);
+        PageCommand::new(CONTEXT, caps, quirks, page).of(&owed)
+    };
+    assert!(of(&CAPS, &quirks).is_some());
+    let walker = Walker::NonCoherent;
+    assert_eq!(of(&Capabilities { walker, ..CAPS }, &quirks), None);
+    let caching = Caching::NotPresentToo;
+    assert_eq!(of(&Capabilities { caching, ..CAPS }, &quirks), None);
+    let write_buffer = WriteBuffer::MustFlush;
+    let buffered = Capabilities {
+        write_buffer,
+        ..CAPS
+    };
+    assert_eq!(of(&buffered, &quirks), None);
+    assert_eq!(
+        of(
+            &CAPS,
+            &Quirks {
+                repeat: 2,
+                ..quirks
+            }
+        ),
+        None
+    );
 }
 
 #[test]

@@ -1,0 +1,97 @@
+//! A device's address space over tables and a queue whose hardware costs nothing.
+
+use std::sync::Arc;
+
+use portolan::addr::{InvalTag, IovaRange};
+use portolan::dma::{Bounds, DmaSpace, Policy, SpaceOptions};
+use portolan::inval::Command;
+use portolan::inval::{Capabilities, Gather, InvalidationQueue, Step, Walker};
+use portolan::iommu::{BoundDomain, Domain, IommuError, PagedDomain, TagPool};
+use portolan::platform::{Nanos, TableMem};
+use portolan::table::PageTable;
+use portolan_model::fixture::Attached;
+
+use crate::commands::Commands;
+use crate::raw::WrittenBack;
+use crate::rig::{CAPS, CONTEXT, QUIRKS, format, table};
+use crate::threads::Threads;
+use crate::workload::Failure;
+
+pub(crate) type Space = DmaSpace<Arc<Threads>>;
+
+/// Pages of tables of a space.
+const PAGES: u32 = 1 << 14;
+
+/// A space of 4 GiB. Nothing in it grows old.
+pub(crate) fn space(cpus: &Arc<Threads>, policy: Policy, walker: Walker) -> Result<Space, Failure> {
+    let window = IovaRange::from_len(crate::rig::BASE, 1 << 32);
+    let mut options = SpaceOptions::default();
+    options.window = window.ok_or(Failure::Addresses)?;
+    options.policy = policy;
+    options.bounds = Bounds {
+        age: Nanos::new(u64::MAX),
+        ..Bounds::default()
+    };
+    let bound = match walker {
+        Walker::Coherent => bound(PagedDomain::new(
+            table(PAGES)?,
+            CONTEXT,
+            CAPS,
+            QUIRKS,
+            Commands::new(),
+        )),
+        Walker::NonCoherent => bound(written_back(&Arc::new(WrittenBack::new(PAGES)))?),
+    };
+    DmaSpace::new(bound, Arc::clone(cpus), &options).map_err(|_| Failure::Addresses)
+}
+
+fn bound(domain: impl Domain + 'static) -> BoundDomain {
+    BoundDomain::new(Arc::new(Attached), Arc::new(domain))
+}
+
+/// A domain of a walker that does not snoop: a map is complete when its lines are in `memory`.
+pub(crate) fn written_back(memory: &Arc<WrittenBack>) -> Result<impl Domain + 'static, Failure> {
+    let table = PageTable::new(format()?, Arc::clone(memory))?;
+    let caps = Capabilities {
+        walker: Walker::NonCoherent,
+        ..CAPS
+    };
+    let queue = WritingBack {
+        commands: Commands::new(),
+        memory: Arc::clone(memory),
+    };
+    Ok(PagedDomain::new(table, CONTEXT, caps, QUIRKS, queue))
+}
+
+/// Writes back what a plan says, and builds commands.
+#[derive(Debug)]
+struct WritingBack {
+    commands: Commands,
+    memory: Arc<WrittenBack>,
+}
+
+impl InvalidationQueue for WritingBack {
+    type Error = IommuError;
+
+    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
+        for step in steps {
+            match step {
+                Step::Clean(bytes) => self.memory.clean(bytes),
+                Step::CleanBarrier => self.memory.clean_barrier(),
+                step => self.commands.build(step),
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn pay_by(&self, command: Command, owed: &Gather) -> Result<(), IommuError> {
+        self.commands.pay_by(command, owed)
+    }
+}
+
+impl TagPool for WritingBack {
+    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
+        Ok(())
+    }
+}
