@@ -315,6 +315,32 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         self.lost.count_addresses(u64::from(wait.range.is_some()));
     }
 
+    /// Takes addresses back that are quiet.
+    #[inline]
+    pub(super) fn give_back(&self, range: IovaRange) {
+        if self.iova.free(range).is_err() {
+            self.lost.count_addresses(1);
+        }
+    }
+
+    /// The same of many.
+    pub(super) fn give_back_all(&self, ranges: &[IovaRange]) {
+        match ranges {
+            [range] => self.give_back(*range),
+            _ => match self.iova.free_all(ranges) {
+                0 => {}
+                lost => self.lost.count_addresses(lost),
+            },
+        }
+    }
+
+    /// Takes addresses back that a caller chose, and that are quiet.
+    pub(super) fn give_back_chosen(&self, range: IovaRange) {
+        if self.iova.release(range).is_err() {
+            self.lost.count_addresses(1);
+        }
+    }
+
     /// Takes back the addresses of a queue that was flushed.
     fn flushed(&self, ranges: &[IovaRange]) {
         self.trace_flush(ranges.len());

@@ -565,32 +565,6 @@ impl<P: Cpus + Clone> DmaSpace<P> {
         })
     }
 
-    /// Takes addresses back that are quiet.
-    #[inline]
-    pub(super) fn give_back(&self, range: IovaRange) {
-        if self.iova.free(range).is_err() {
-            self.lost.count_addresses(1);
-        }
-    }
-
-    /// The same of many.
-    pub(super) fn give_back_all(&self, ranges: &[IovaRange]) {
-        match ranges {
-            [range] => self.give_back(*range),
-            _ => match self.iova.free_all(ranges) {
-                0 => {}
-                lost => self.lost.count_addresses(lost),
-            },
-        }
-    }
-
-    /// Takes addresses back that a caller chose, and that are quiet.
-    pub(super) fn give_back_chosen(&self, range: IovaRange) {
-        if self.iova.release(range).is_err() {
-            self.lost.count_addresses(1);
-        }
-    }
-
     /// Whether `range` is of this space.
     #[inline]
     pub(super) fn check(&self, range: &DmaRange) -> Result<(), UnmapError> {
