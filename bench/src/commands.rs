@@ -50,13 +50,13 @@ impl Commands {
         &self.0[threads::cpu() as usize % CPUS]
     }
 
-    /// Builds the command of `step`, if it has one: lines of table memory are written back by others.
+    /// Builds the command of `step`, if it has one.
     #[inline]
     pub(crate) fn build(&self, step: Step) {
         let command = match step {
             Step::Invalidate(command) => words(command),
             Step::Sync => [SYNC, 0],
-            Step::Clean(_) | Step::CleanBarrier | Step::FlushWriteBuffer => return,
+            Step::FlushWriteBuffer => return,
         };
         self.ring().write(command);
     }

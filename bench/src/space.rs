@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use portolan::addr::{InvalTag, IovaRange};
+use portolan::addr::IovaRange;
 use portolan::dma::{Bounds, DmaSpace, Policy, SpaceOptions};
-use portolan::inval::Command;
-use portolan::inval::{Capabilities, Gather, InvalidationQueue, Step, Walker};
-use portolan::iommu::{BoundDomain, Domain, IommuError, PagedDomain, TagPool};
-use portolan::platform::{Nanos, TableMem};
+use portolan::inval::{Capabilities, Walker};
+use portolan::iommu::{BoundDomain, Domain, PagedDomain};
+use portolan::platform::Nanos;
 use portolan::table::PageTable;
 use portolan_model::fixture::Attached;
 
@@ -56,42 +55,11 @@ pub(crate) fn written_back(memory: &Arc<WrittenBack>) -> Result<impl Domain + 's
         walker: Walker::NonCoherent,
         ..CAPS
     };
-    let queue = WritingBack {
-        commands: Commands::new(),
-        memory: Arc::clone(memory),
-    };
-    Ok(PagedDomain::new(table, CONTEXT, caps, QUIRKS, queue))
-}
-
-/// Writes back what a plan says, and builds commands.
-#[derive(Debug)]
-struct WritingBack {
-    commands: Commands,
-    memory: Arc<WrittenBack>,
-}
-
-impl InvalidationQueue for WritingBack {
-    type Error = IommuError;
-
-    fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        for step in steps {
-            match step {
-                Step::Clean(bytes) => self.memory.clean(bytes),
-                Step::CleanBarrier => self.memory.clean_barrier(),
-                step => self.commands.build(step),
-            }
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn pay_by(&self, command: Command, owed: &Gather) -> Result<(), IommuError> {
-        self.commands.pay_by(command, owed)
-    }
-}
-
-impl TagPool for WritingBack {
-    fn release(&self, _context: InvalTag) -> Result<(), IommuError> {
-        Ok(())
-    }
+    Ok(PagedDomain::new(
+        table,
+        CONTEXT,
+        caps,
+        QUIRKS,
+        Commands::new(),
+    ))
 }

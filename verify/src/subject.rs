@@ -3,7 +3,7 @@
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quiesced, Quirks,
-    RangeForm, Step, Walker, WriteBuffer, sync,
+    RangeForm, Step, Walker, WriteBuffer,
 };
 use portolan::platform::{SlabTables, TableMem};
 use portolan::table::format::{DirtyTracking, Format, SplitRule};
@@ -57,8 +57,8 @@ pub fn pay<F: Format, M: TableMem<F::Word>>(
     mut gather: Gather,
 ) -> Quiesced {
     let caps = any_capabilities(F::GRANULE);
-    let of = table.tagged(InvalTag::new(1));
-    let paid = sync(&Prompt, of, &caps, &Quirks::default(), &mut gather);
+    let facts = (&caps, &Quirks::default());
+    let paid = table.sync(&Prompt, InvalTag::new(1), facts, &mut gather);
     paid.expect("a debt of this table")
 }
 

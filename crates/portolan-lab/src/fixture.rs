@@ -1,26 +1,27 @@
 //! A machine in virtual time: the library's tables and DMA layer, on virtual CPUs, over one model
 //! IOMMU.
 //!
-//! The model's caches are of the machine's sizes. Its walker reads table memory as it is: a walker
-//! that does not snoop is charged for the lines that have to be cleaned, but does not miss them. It
+//! The model's caches are of the machine's sizes. Its walker reads table memory as it is: where it
+//! does not snoop, CPUs take the time to write lines back, but nothing is missed without. It
 //! carries out the submissions of all CPUs one after the other; who submits waits for its own.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use portolan::addr::{InvalTag, IovaRange, PhysAddr, StreamId};
+use portolan::addr::{InvalTag, IovaRange, PageSize, PhysAddr, PhysRange, StreamId};
 use portolan::dma::{Constraints, DataDirection, Device, DmaSpace, Mapping, SpaceOptions};
 use portolan::inval::{Capabilities, CombineOptions, Combined, InvalidationQueue, Quirks, Step};
 use portolan::iommu::{
     Attach, AttachError, BoundDomain, Domain, FaultEvent, Iommu, IommuError, PagedDomain, TagPool,
 };
-use portolan::platform::{Cpus as _, SlabTables};
+use portolan::platform::{Cpus as _, OutOfTableMemory, SlabTables, TableMem, Word};
 use portolan::table::{Format, PageTable};
 use portolan_model::cpus::{SharingPrices, VirtualCpus};
 use portolan_model::decode::{AccessKind, TableFormat, TableReader, TableRoot, WalkMemory};
-use portolan_model::iommu::{self as model, Setup, StreamConfig};
+use portolan_model::iommu::{self as model, CommandPrices, Setup, StreamConfig};
 use portolan_model::profile::Profile;
+use portolan_model::tables::LINE;
 
 use crate::buffers::Memory;
 
@@ -32,7 +33,7 @@ const TABLES_AT: u64 = 1 << 40;
 const LOOK_NS: f64 = 100.0;
 
 /// Memory for tables.
-pub(crate) type Tables<F> = Arc<SlabTables<<F as Format>::Word>>;
+pub(crate) type Tables<F> = Arc<CountedTables<<F as Format>::Word>>;
 /// A domain on whatever queue.
 pub(crate) type LabDomain<F> = PagedDomain<F, Tables<F>, Arc<dyn TagPool>>;
 /// The model, whatever the format of its tables.
@@ -63,11 +64,49 @@ pub(crate) fn cpus(count: usize) -> VirtualCpus {
     )
 }
 
-/// Memory for `pages` tables of `format`.
-pub(crate) fn tables<F: Format>(format: &F, pages: u32) -> Tables<F> {
+/// Table memory that counts the cache lines written back, each of which keeps its CPU busy.
+pub(crate) struct CountedTables<W> {
+    slab: SlabTables<W>,
+    cpus: VirtualCpus,
+    /// Nanoseconds of a line.
+    line_ns: f64,
+    lines: AtomicU64,
+}
+
+impl<W: Word> TableMem<W> for CountedTables<W> {
+    fn alloc(&self, size: PageSize) -> Result<PhysAddr, OutOfTableMemory> {
+        self.slab.alloc(size)
+    }
+
+    fn free(&self, table: PhysAddr, size: PageSize) {
+        self.slab.free(table, size);
+    }
+
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
+        self.slab.table(table, size)
+    }
+
+    fn clean(&self, bytes: PhysRange) {
+        let lines = bytes.pages(LINE);
+        self.lines.fetch_add(lines, Ordering::Relaxed);
+        self.cpus.work(self.line_ns * lines as f64);
+    }
+}
+
+/// Memory for `pages` tables of `format`, in which a line is written back by one of `cpus` in `line_ns`.
+pub(crate) fn tables<F: Format>(
+    format: &F,
+    pages: u32,
+    (cpus, line_ns): (&VirtualCpus, f64),
+) -> Tables<F> {
     // Memory outside the format's reach would do for tables that only CPUs read.
     let at = TABLES_AT.min(1 << (format.output_lg2() - 1));
-    Arc::new(SlabTables::new(PhysAddr::new(at), F::GRANULE, pages))
+    Arc::new(CountedTables {
+        slab: SlabTables::new(PhysAddr::new(at), F::GRANULE, pages),
+        cpus: cpus.clone(),
+        line_ns,
+        lines: AtomicU64::new(0),
+    })
 }
 
 /// The model of a machine's IOMMU that can do `caps`, with tables in `memory`.
@@ -207,6 +246,24 @@ pub(crate) struct FixtureSetup<'p> {
     pub(crate) table_pages: u32,
 }
 
+/// What was done to the tables of a domain, whatever their format.
+trait TablesMade: Send + Sync {
+    /// Table pages, those that wait for an invalidation included.
+    fn pages(&self) -> usize;
+    /// Cache lines written back.
+    fn lines(&self) -> u64;
+}
+
+impl<F: Format> TablesMade for LabDomain<F> {
+    fn pages(&self) -> usize {
+        self.table().pages()
+    }
+
+    fn lines(&self) -> u64 {
+        self.table().memory().lines.load(Ordering::Relaxed)
+    }
+}
+
 /// A space over a model IOMMU.
 pub(crate) struct Fixture {
     pub(crate) cpus: VirtualCpus,
@@ -215,7 +272,7 @@ pub(crate) struct Fixture {
     pub(crate) queue: Arc<ModelQueue>,
     domain: Arc<dyn Domain>,
     unit: Arc<dyn Iommu>,
-    table_pages: Box<dyn Fn() -> usize + Send + Sync>,
+    tables: Arc<dyn TablesMade>,
 }
 
 impl Fixture {
@@ -225,9 +282,10 @@ impl Fixture {
     /// If the profile lacks a price, or the library refuses the setup.
     pub(crate) fn new<F: Format>(format: F, setup: &FixtureSetup<'_>) -> Result<Self> {
         let (caps, quirks) = (setup.caps, setup.quirks);
-        let memory = tables(&format, setup.table_pages);
-        let model = model::<F>(setup.profile, caps, memory.clone())?;
         let cpus = cpus(setup.cpus);
+        let line_ns = CommandPrices::of(setup.profile)?.clean_line;
+        let memory = tables(&format, setup.table_pages, (&cpus, line_ns));
+        let model = model::<F>(setup.profile, caps, memory.clone())?;
         let queue = Arc::new(ModelQueue::new(model.clone(), cpus.clone()));
         let submit: Arc<dyn TagPool> = match setup.submitting {
             Submitting::Alone => queue.clone(),
@@ -250,7 +308,7 @@ impl Fixture {
             queue,
             domain: paged.clone(),
             unit,
-            table_pages: Box::new(move || paged.table().pages()),
+            tables: paged,
         })
     }
 
@@ -323,6 +381,11 @@ impl Fixture {
 
     /// Table pages, those that wait for an invalidation included.
     pub(crate) fn table_pages(&self) -> usize {
-        (self.table_pages)()
+        self.tables.pages()
+    }
+
+    /// Cache lines of tables written back.
+    pub(crate) fn lines(&self) -> u64 {
+        self.tables.lines()
     }
 }

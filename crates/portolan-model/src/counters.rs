@@ -39,10 +39,6 @@ pub struct Counters {
     pub doorbells: u64,
     /// Times that a command found the queue full and waited for it to drain.
     pub queue_drains: u64,
-    /// Cache lines written back.
-    pub cleaned_lines: u64,
-    /// Waits for lines written back.
-    pub clean_barriers: u64,
     /// Flushes of the write buffer.
     pub write_buffer_flushes: u64,
     /// Accesses that faulted.

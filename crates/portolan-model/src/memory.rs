@@ -311,10 +311,6 @@ impl<W: Word> WalkMemory for ModelMemory<W> {
         crate::decode::read_u32(W::LG2_BYTES, pa, word)
     }
 
-    fn clean(&self, bytes: PhysRange) {
-        TableMem::clean(self, bytes);
-    }
-
     fn drain_write_buffer(&self) {
         if self.visibility == Visibility::Late(Lag::WriteBuffer) {
             self.write_back_all();

@@ -147,10 +147,6 @@ impl<W: Word> WalkMemory for MemoryView<'_, W> {
         crate::decode::read_u32(W::LG2_BYTES, pa, |pa| self.tables.remembered(pa))
     }
 
-    fn clean(&self, bytes: PhysRange) {
-        self.tables.clean(bytes);
-    }
-
     fn drain_write_buffer(&self) {
         match self.tables.lag {
             Lag::WriteBuffer => self.tables.write_back_all(),
@@ -186,7 +182,7 @@ mod tests {
         let walker = mem.walker();
         assert_eq!(walker.read_u64(table), Some(0));
         assert_eq!(mem.coherent().read_u64(table), Some(7));
-        walker.clean(bytes(table.get() + 8, 1));
+        mem.clean(bytes(table.get() + 8, 1));
         let seen = |i: u64| walker.read_u64(PhysAddr::new(table.get() + 8 * i));
         assert!((0..8).all(|i| seen(i) == Some(7)));
         assert!((8..16).all(|i| seen(i) == Some(0)));

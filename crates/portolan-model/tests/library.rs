@@ -2,7 +2,7 @@
 
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, StreamId};
 use portolan::inval::{
-    Caching, Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, WalkFlush, Walker, sync,
+    Caching, Capabilities, Gather, InvalidationQueue, Quirks, RangeForm, WalkFlush, Walker,
 };
 use portolan::platform::{SlabTables, TableMem};
 use portolan::table::format::{
@@ -46,8 +46,9 @@ fn life<F: Format, M: TableMem<F::Word>, W: WalkMemory>(
     );
     let mut device = Device::new(&iommu, STREAM, 64);
     let pay = |mut gather: Gather| {
-        let of = table.tagged(CONTEXT);
-        let quiet = sync(&iommu, of, &caps, &quirks, &mut gather).expect("the model refused");
+        let quiet = table
+            .sync(&iommu, CONTEXT, (&caps, &quirks), &mut gather)
+            .expect("the model refused");
         table.reclaim(quiet).expect("a proof of this table");
     };
     let leaf_table = granule << F::INDEX_LG2;
@@ -270,9 +271,9 @@ fn an_injected_failure_hands_the_debt_back() {
         .unwrap();
     let range = IovaRange::page(at, PageSize::SIZE_4K);
     table.unmap(range, &mut gather).unwrap();
-    let of = table.tagged(CONTEXT);
-    sync(&iommu, of, &caps, &Quirks::default(), &mut gather).unwrap_err();
-    let quiet = sync(&iommu, of, &caps, &Quirks::default(), &mut gather).unwrap();
+    let facts = (&caps, &Quirks::default());
+    table.sync(&iommu, CONTEXT, facts, &mut gather).unwrap_err();
+    let quiet = table.sync(&iommu, CONTEXT, facts, &mut gather).unwrap();
     table.reclaim(quiet).expect("a proof of this table");
     assert!(iommu.execute(&mut std::iter::empty()).is_ok());
     assert_eq!(iommu.counters().syncs, 1);

@@ -9,7 +9,7 @@ use std::error::Error;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer, plan, sync,
+    Walker, WriteBuffer, plan,
 };
 use portolan::platform::HostTables;
 use portolan::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
@@ -80,7 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // Paying it proves that the hardware forgot; only then table pages come back.
     println!("paid:");
-    let quiet = sync(&Printing, table.tagged(ASID), &SMMU, &quirks, &mut owed);
+    let quiet = table.sync(&Printing, ASID, (&SMMU, &quirks), &mut owed);
     let quiet = quiet.map_err(|error| format!("{error:?}"))?;
     table.reclaim(quiet).map_err(|wrong| wrong.error)?;
     println!("table pages: {}", table.pages());

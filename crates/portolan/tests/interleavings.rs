@@ -12,7 +12,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use portolan::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer, sync,
+    Walker, WriteBuffer,
 };
 use portolan::platform::{OutOfTableMemory, TableMem, Word};
 use portolan::table::format::{DirtyTracking, Entry, Format, LiveCount, SplitRule};
@@ -219,8 +219,10 @@ fn unmap(table: &Table, page: u64) -> Gather {
 }
 
 fn pay(table: &Table, mut gather: Gather) {
-    let of = table.tagged(Default::default());
-    let quiet = sync(&Prompt, of, &CAPS, &Quirks::default(), &mut gather).unwrap();
+    let facts = (&CAPS, &Quirks::default());
+    let quiet = table
+        .sync(&Prompt, Default::default(), facts, &mut gather)
+        .unwrap();
     table.reclaim(quiet).unwrap();
 }
 

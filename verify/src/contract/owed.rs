@@ -140,17 +140,11 @@ fn check<F: Format>(gather: &Gather, all: IovaRange, after: After) {
             assert_eq!(steps.last(), Some(&Step::Sync), "the sync comes last");
             covered(&steps, all);
         }
-        let cleans = caps.walker == Walker::NonCoherent;
-        let cleaned = count(|step| matches!(step, Step::Clean(_))) > 0;
-        assert_eq!(cleaned, cleans, "{after:?} on {caps:?}: {steps:?}");
-        let barriers = count(|step| matches!(step, Step::CleanBarrier));
-        assert_eq!(barriers, u64::from(cleans), "{after:?} on {caps:?}");
         let flushes = count(|step| matches!(step, Step::FlushWriteBuffer));
         let wanted = u64::from(caps.write_buffer == WriteBuffer::MustFlush);
         assert_eq!(flushes, wanted, "{after:?} on {caps:?}");
-        let needless = caps.caching == Caching::PresentOnly
-            && caps.walker == Walker::Coherent
-            && caps.write_buffer == WriteBuffer::Absent;
+        let needless =
+            caps.caching == Caching::PresentOnly && caps.write_buffer == WriteBuffer::Absent;
         assert_eq!(plan.is_empty(), after == After::Map && needless);
     }
 }

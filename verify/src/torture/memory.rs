@@ -133,10 +133,6 @@ impl<F: Format> WalkMemory for Memory<F> {
         }
     }
 
-    fn clean(&self, bytes: PhysRange) {
-        self.inner().clean(bytes);
-    }
-
     fn drain_write_buffer(&self) {
         if let Kind::Late(late) = &self.kind {
             late.walker().drain_write_buffer();

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, StreamId};
-use portolan::inval::{Capabilities, Gather, Quiesced, Quirks, sync};
+use portolan::inval::{Capabilities, Gather, Quiesced, Quirks};
 use portolan::table::PageTable;
 use portolan::table::format::Format;
 use portolan_model::decode::{TableFormat, TableRoot};
@@ -191,8 +191,9 @@ impl<F: Format> Round<'_, F> {
             side,
         };
         self.events.syncs += 1;
-        let of = self.table.tagged(CONTEXT);
-        sync(&queue, of, &self.caps, &self.quirks, &mut gather)
+        let facts = (&self.caps, &self.quirks);
+        self.table
+            .sync(&queue, CONTEXT, facts, &mut gather)
             .map_err(|error| format!("a plan cannot be carried out: {error}"))
     }
 

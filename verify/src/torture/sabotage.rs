@@ -63,6 +63,10 @@ impl Sabotage {
                 page: PageForm::Granule,
                 ..caps
             },
+            Self::Clean => Capabilities {
+                walker: Walker::Coherent,
+                ..caps
+            },
             _ => caps,
         }
     }
@@ -96,7 +100,7 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), Q::Error> {
         let side = self.side;
         match self.sabotage {
-            Sabotage::None | Sabotage::LargePages => self.queue.execute(steps),
+            Sabotage::None | Sabotage::LargePages | Sabotage::Clean => self.queue.execute(steps),
             Sabotage::Quiet => {
                 steps.for_each(drop);
                 Ok(())
@@ -112,7 +116,6 @@ impl<Q: InvalidationQueue> InvalidationQueue for Saboteur<'_, Q> {
                 self.queue.execute(&mut all.into_iter())
             }
             Sabotage::Sync => self.only(steps, |step| !matches!(step, Step::Sync)),
-            Sabotage::Clean => self.only(steps, |step| !matches!(step, Step::Clean(_))),
             Sabotage::WriteBuffer => self.only(steps, |step| *step != Step::FlushWriteBuffer),
             Sabotage::MapSide => self.only(steps, |step| {
                 side == Side::Unmap || !matches!(step, Step::Invalidate(_))

@@ -17,7 +17,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{InvalTag, Iova, PageSize, PhysAddr};
 use portolan::inval::{
     Caching, Capabilities, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm, Step,
-    Walker, WriteBuffer, sync,
+    Walker, WriteBuffer,
 };
 use portolan::platform::SlabTables;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
@@ -84,16 +84,17 @@ fn cycle(iova: Iova, pa: PhysAddr, bytes: u64) -> Option<u64> {
     let queue = Counter(core::cell::Cell::new(0));
     let quirks = Quirks::default();
     let context = InvalTag::new(1);
+    let facts = (&CAPABILITIES, &quirks);
 
     let mut owed = Gather::new();
     let range = table.map(iova, pa, bytes, Access::READ, &mut owed).ok()?;
-    let quiet = sync(&queue, table.tagged(context), &CAPABILITIES, &quirks, &mut owed).ok()?;
+    let quiet = table.sync(&queue, context, facts, &mut owed).ok()?;
     table.reclaim(quiet).ok()?;
     table.translate(iova)?;
 
     let mut owed = Gather::new();
     table.unmap(range, &mut owed).ok()?;
-    let quiet = sync(&queue, table.tagged(context), &CAPABILITIES, &quirks, &mut owed).ok()?;
+    let quiet = table.sync(&queue, context, facts, &mut owed).ok()?;
     table.reclaim(quiet).ok()?;
     Some(queue.0.get())
 }

@@ -77,20 +77,17 @@ enum Ended {
 }
 
 /// The commands up to the next sync.
-struct Round<'a, R, M, C: Cpus> {
-    shared: &'a Shared<R, M, C>,
+struct Round<'a> {
     steps: &'a mut dyn Iterator<Item = Step>,
     ended: Ended,
 }
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
+impl Iterator for Round<'_> {
     type Item = Counted;
 
     fn next(&mut self) -> Option<Counted> {
         while self.ended == Ended::NotYet {
             match self.steps.next() {
-                Some(Step::Clean(bytes)) => self.shared.control.mem.clean(bytes),
-                Some(Step::CleanBarrier) => self.shared.control.mem.clean_barrier(),
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(Command::Global | Command::Configuration { .. })) => {
@@ -114,7 +111,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for AmdQueue<R,
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
         loop {
             let mut round = Round {
-                shared: &self.0,
                 steps: &mut *steps,
                 ended: Ended::NotYet,
             };

@@ -287,12 +287,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> InvalidationQueue for SmmuV2Queue
     type Error = IommuError;
 
     fn execute(&self, steps: &mut dyn Iterator<Item = Step>) -> Result<(), IommuError> {
-        let mem = &self.0.machine.mem;
         let mut pending = Pending::Nothing;
         for step in steps {
             match step {
-                Step::Clean(bytes) => mem.clean(bytes),
-                Step::CleanBarrier => mem.clean_barrier(),
                 // There is no such buffer.
                 Step::FlushWriteBuffer => {}
                 Step::Invalidate(command) => self.invalidate(command, &mut pending)?,

@@ -212,8 +212,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iterator for Round<'_, R, M, C> {
         while self.ended == Ended::NotYet {
             let held = self.held.take().map(Step::Invalidate);
             match held.or_else(|| self.steps.next()) {
-                Some(Step::Clean(bytes)) => self.shared.machine.mem.clean(bytes),
-                Some(Step::CleanBarrier) => self.shared.machine.mem.clean_barrier(),
                 // There is no such buffer.
                 Some(Step::FlushWriteBuffer) => {}
                 Some(Step::Invalidate(command)) if !self.has_room(command) => {

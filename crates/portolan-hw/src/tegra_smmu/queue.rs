@@ -3,10 +3,9 @@
 //! The PTC comes first, so that the TLB is not filled again from what is stale. Equal flushes that
 //! follow one another are made once: four pages share a line of the TLB.
 
-use arrayvec::ArrayVec;
 use core::sync::atomic::AtomicU32;
 
-use portolan::addr::{Iova, PhysRange};
+use portolan::addr::Iova;
 use portolan::inval::{Command, Depth, Gather, InvalidationQueue, Run, Step};
 use portolan::iommu::IommuError;
 use portolan::platform::{Cpus, Mmio, TableMem};
@@ -14,9 +13,6 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use super::counts::WriteKind;
 use super::shared::{Shared, TegraQueue};
 use super::spec::reg::{self, tlb_flush};
-
-/// Runs of lines that one plan names at most before everything is flushed.
-const RUNS: usize = 8;
 
 /// Whether tables left the tree, whose every line the PTC may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +35,6 @@ enum Ptc {
 struct Flush<'a, R, M, C: Cpus> {
     shared: &'a Shared<R, M, C>,
     tables: TablesLeft,
-    lines: ArrayVec<PhysRange, RUNS>,
     ptc: Ptc,
     /// What was last written to TLB_FLUSH since the last sync.
     last: Option<u32>,
@@ -48,13 +43,6 @@ struct Flush<'a, R, M, C: Cpus> {
 impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
     fn step(&mut self, step: Step) -> Result<(), IommuError> {
         match step {
-            Step::Clean(bytes) => {
-                self.shared.mem.clean(bytes);
-                if self.lines.try_push(bytes).is_err() {
-                    self.tables = TablesLeft::Yes;
-                }
-            }
-            Step::CleanBarrier => self.shared.mem.clean_barrier(),
             // There is no such buffer.
             Step::FlushWriteBuffer => {}
             Step::Invalidate(command) => self.invalidate(command),
@@ -79,7 +67,7 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Flush<'_, R, M, C> {
                 self.ptc = Ptc::All;
             }
             (Ptc::Nothing, false) => {
-                self.shared.forget_lines(&self.lines);
+                self.shared.forget_lines();
                 self.ptc = Ptc::Lines;
             }
         }
@@ -160,22 +148,11 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         let mut flush = Flush {
             shared: self,
             tables,
-            lines: ArrayVec::new(),
             ptc: Ptc::Nothing,
             last: None,
         };
-        let mut carry_out = || {
-            for step in &mut *steps {
-                flush.step(step)?;
-            }
-            // Lines that changed without any translation having to be forgotten.
-            if flush.ptc == Ptc::Nothing && !flush.lines.is_empty() {
-                flush.forget_tables(Depth::LeafOnly);
-                self.read_back()?;
-            }
-            Ok(())
-        };
-        carry_out().inspect_err(|_| self.forget_was_lost())
+        let done: Result<(), _> = steps.map(|step| flush.step(step)).collect();
+        done.inspect_err(|_| self.forget_was_lost())
     }
 }
 

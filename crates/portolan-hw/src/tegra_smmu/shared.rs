@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use portolan::addr::{InvalTag, PhysAddr, PhysRange};
+use portolan::addr::{InvalTag, PhysAddr};
 use portolan::inval::{Caching, Capabilities, LeafOnly, PageForm, RangeForm, Walker, WriteBuffer};
 use portolan::iommu::{IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Held, Mmio, Nanos, TableMem};
@@ -146,20 +146,20 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
         *noted = Stale::Nothing;
     }
 
-    /// Flushes the lines that hold `bytes` and those noted before, or the whole cache if they are
-    /// many.
-    pub(super) fn forget_lines(&self, bytes: &[PhysRange]) {
+    /// Flushes the lines that were noted, or the whole cache if they are many.
+    pub(super) fn forget_lines(&self) {
         let noted = self.noted.lock();
         let size = self.chip.line();
-        let Some(before) = noted.runs() else {
+        let Some(runs) = noted.runs() else {
             return self.forget_tables_with(noted);
         };
-        let both = || bytes.iter().chain(before);
-        let lines = both().fold(0u64, |sum, run| sum.saturating_add(run.pages(size)));
+        let lines = runs
+            .iter()
+            .fold(0u64, |sum, run| sum.saturating_add(run.pages(size)));
         if lines > self.lines_at_most {
             return self.forget_tables_with(noted);
         }
-        for run in both() {
+        for run in runs {
             let first = run.start().align_down(size).get();
             for line in 0..run.pages(size) {
                 self.forget_line(first + line * size.bytes());

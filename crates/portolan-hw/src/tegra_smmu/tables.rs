@@ -1,9 +1,7 @@
-//! Table memory that remembers which lines were written back outside any plan.
+//! Table memory that remembers which lines were written back.
 //!
-//! The page-table cache keeps lines as it has read them. Most lines that change are named in the
-//! plan that pays for them; an entry that comes to point at a new table, and lines for which a
-//! debt has no room, are written back at once. They are noted here, and the next flush, whoever
-//! pays for it, covers them.
+//! The page-table cache keeps lines as it has read them. Lines are noted here as they are written
+//! back, and the next flush, of any domain of the unit, covers them.
 
 use alloc::sync::Arc;
 use arrayvec::ArrayVec;
@@ -91,13 +89,12 @@ impl<M: TableMem<AtomicU32>, C: Cpus> TableMem<AtomicU32> for TegraTables<M, C> 
         self.mem.table(table, size)
     }
 
+    /// Waits as well: another CPU may flush what is noted at once, and the cache would read the line again
+    /// before it has reached memory.
     fn clean(&self, bytes: PhysRange) {
         self.mem.clean(bytes);
-        self.noted.lock().note(bytes);
-    }
-
-    fn clean_barrier(&self) {
         self.mem.clean_barrier();
+        self.noted.lock().note(bytes);
     }
 }
 

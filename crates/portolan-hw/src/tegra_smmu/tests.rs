@@ -174,9 +174,9 @@ fn one_page_is_flushed_by_line_and_group() {
     // the 16 KiB at 0x1234_4000.
     let map = [
         (0x9b8, 2),
-        (0x34, 0x8000_2d01),
-        (0x9b8, 2),
         (0x34, 0x8000_1101),
+        (0x9b8, 2),
+        (0x34, 0x8000_2d01),
         (0x30, 0x8101_2347),
     ];
     assert_eq!(regs.take(), map);

@@ -151,8 +151,6 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Paying<'_, R, M, C> {
     fn step(&mut self, step: Step) -> Result<(), IommuError> {
         let core = self.sending.core;
         match step {
-            Step::Clean(bytes) => core.mem.clean(bytes),
-            Step::CleanBarrier => core.mem.clean_barrier(),
             Step::FlushWriteBuffer => core.control.flush_write_buffer()?,
             Step::Invalidate(command) => self.invalidate(command)?,
             Step::Sync => self.sync()?,

@@ -133,7 +133,7 @@ impl Tally {
             (kinds.range, each.range),
             (kinds.context, each.context),
             (kinds.global, each.global),
-            (done.cleaned_lines, each.clean_line),
+            (fixture.lines(), each.clean_line),
         ]);
         let us = |ns: f64| ns / 1000.0;
         let mut time_us = TimeByCause {

@@ -22,7 +22,6 @@ use crate::counters::{Invalidations, doorbells};
 use crate::decode::WalkMemory;
 use crate::iommu::{CommandPrices, Iommu, Owed, QueueError};
 use crate::profile::QueueLimits;
-use crate::tables::LINE;
 
 /// What CPUs that submit at the same time do to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,13 +265,7 @@ impl<H: Hardware> InvalidationQueue for CommandServer<H> {
                     self.submit(&commands)?;
                     commands.clear();
                 }
-                prepares => {
-                    if let Step::Clean(bytes) = prepares {
-                        let lines = bytes.pages(LINE) as f64;
-                        self.cpus.work(self.commands.clean_line * lines);
-                    }
-                    self.hardware.complete(&mut std::iter::once(prepares))?;
-                }
+                flushes => self.hardware.complete(&mut std::iter::once(flushes))?,
             }
         }
         // What nobody waits for is awaited all the same.

@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use portolan::addr::{PageSize, PhysAddr, PhysRange};
+use portolan::addr::{PageSize, PhysAddr};
 use portolan::platform::{TableMem, Word};
 
 /// Memory as a table walker sees it.
@@ -12,11 +12,6 @@ pub trait WalkMemory {
 
     /// The four bytes at `pa`, little-endian; `None` where there is no memory.
     fn read_u32(&self, pa: PhysAddr) -> Option<u32>;
-
-    /// Writes the cache lines that hold `bytes` back, so that a walker that does not snoop sees them.
-    fn clean(&self, bytes: PhysRange) {
-        let _ = bytes;
-    }
 
     /// Empties the IOMMU's write buffer, so that a walker sees what is in it.
     fn drain_write_buffer(&self) {}
@@ -29,10 +24,6 @@ impl<T: WalkMemory + ?Sized> WalkMemory for &T {
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         (**self).read_u32(pa)
-    }
-
-    fn clean(&self, bytes: PhysRange) {
-        (**self).clean(bytes);
     }
 
     fn drain_write_buffer(&self) {
@@ -74,10 +65,6 @@ impl<W: Word, M: TableMem<W>> WalkMemory for TableReader<W, M> {
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         read_u32(W::LG2_BYTES, pa, |pa| self.word(pa))
-    }
-
-    fn clean(&self, bytes: PhysRange) {
-        self.memory.clean(bytes);
     }
 }
 

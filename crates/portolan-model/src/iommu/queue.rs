@@ -5,7 +5,7 @@
 //! [`Depth::AllLevels`] it drops walk-cache entries as well, and entries that remember the absence
 //! of a table; where leaf-only invalidation does not exist, every depth is that.
 
-use portolan::addr::{IovaRange, PageSize};
+use portolan::addr::IovaRange;
 use portolan::inval::{
     Command, Depth, InvalidationQueue, LeafOnly, PageForm, RangeForm, Run, Step,
 };
@@ -15,7 +15,6 @@ use crate::adversary::{Rank, Visit, unordered};
 use crate::cache::{Cache, Key, Reach};
 use crate::counters::doorbells;
 use crate::decode::WalkMemory;
-use crate::tables::LINE;
 
 impl<M: WalkMemory> InvalidationQueue for Iommu<M> {
     type Error = QueueError;
@@ -55,15 +54,7 @@ impl<M: WalkMemory> Iommu<M> {
     }
 
     fn carry_out(&self, state: &mut State, step: Step, owed: Owed) -> Result<(), QueueError> {
-        let prices = &self.setup.prices;
         match step {
-            Step::Clean(bytes) => {
-                let lines = bytes.pages(LINE);
-                state.counters.cleaned_lines += lines;
-                self.setup.clock.charge(prices.clean_line, lines);
-                self.memory.clean(bytes);
-            }
-            Step::CleanBarrier => state.counters.clean_barriers += 1,
             Step::FlushWriteBuffer => {
                 state.counters.write_buffer_flushes += 1;
                 self.memory.drain_write_buffer();
@@ -302,5 +293,3 @@ fn count(state: &mut State, command: Command, owed: Owed) {
     };
     *kind += 1;
 }
-
-const _: () = assert!(LINE.lg2() < PageSize::SIZE_4K.lg2());

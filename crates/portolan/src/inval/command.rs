@@ -5,7 +5,7 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysRange};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
 /// Which levels an invalidation reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -95,10 +95,6 @@ pub enum Command {
 /// One step of a plan, to be carried out in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Write the cache lines of table memory that hold these bytes back to memory.
-    Clean(PhysRange),
-    /// Wait until what was cleaned is visible to a walker that does not snoop.
-    CleanBarrier,
     /// Drain the IOMMU's internal write buffer, so that a walker sees earlier table writes.
     FlushWriteBuffer,
     /// Queue an invalidation.

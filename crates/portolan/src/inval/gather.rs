@@ -146,7 +146,8 @@ pub struct WrongTable {
 
 /// What one or more operations on one table owe the hardware.
 ///
-/// Map and unmap add to it; [`plan`](super::plan()) reads it; [`sync`](super::sync()) pays it. The
+/// Map and unmap add to it; [`plan`](super::plan()) reads it;
+/// [`PageTable::sync`](crate::table::PageTable::sync) pays it. The
 /// first table that adds to a gather is the only one that can: a gather names the table it is of.
 /// Dropping one leaks the table pages it holds and leaves stale translations in place.
 ///
@@ -165,7 +166,7 @@ pub struct WrongTable {
 ///     for &range in ranges {
 ///         table.unmap(range, &mut owed)?;
 ///     }
-///     Ok(owed) // to be paid by `inval::sync`
+///     Ok(owed) // to be paid by `PageTable::sync`
 /// }
 /// ```
 ///

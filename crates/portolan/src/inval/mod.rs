@@ -1,9 +1,10 @@
 //! What an operation on a table owes the hardware, and the commands that pay it.
 //!
-//! Map and unmap never flush: they add to a [`Gather`]. [`plan()`] turns a gather into a
-//! correct list of [`Step`]s, as few as the unit's [`Quirks`] allow; carrying them out with [`sync()`]
-//! yields [`Quiesced`], without which no table page comes back. After a map other things are owed
-//! than after an unmap, and the gather keeps the two apart. [`Combined`] puts one submitter before many callers.
+//! Map and unmap never flush: they add to a [`Gather`]. [`plan()`] turns a gather into a correct list of
+//! [`Step`]s, as few as the unit's [`Quirks`] allow; carrying them out with
+//! [`PageTable::sync`](crate::table::PageTable::sync) yields [`Quiesced`], without which no table page comes
+//! back. After a map other things are owed than after an unmap, and the gather keeps the two apart.
+//! [`Combined`] puts one submitter before many callers.
 
 mod batch;
 mod capability;
@@ -12,9 +13,9 @@ mod command;
 mod gather;
 mod page;
 mod plan;
+mod queue;
 mod runs;
 mod steps;
-mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -27,9 +28,9 @@ pub use combine::{CombineOptions, Combined};
 pub use command::{Command, Depth, Run, Step};
 pub use gather::{Gather, Quiesced, Span, WrongTable};
 pub use plan::{Plan, PlanCounts, owes_nothing, plan};
+pub use queue::{InvalidationQueue, SyncError};
 pub use steps::Steps;
-pub use sync::{InvalidationQueue, SyncError, Tagged, sync};
 
 pub(crate) use gather::{TableChain, Vacancy};
 pub(crate) use page::PageCommand;
-pub(crate) use sync::submit;
+pub(crate) use queue::submit;

@@ -3,7 +3,7 @@
 //! *Context.* Interrupt: a value.
 
 use super::plan::one;
-use super::{Caching, Capabilities, Command, Depth, Gather, Quirks, Run, Walker};
+use super::{Caching, Capabilities, Command, Depth, Gather, Quirks, Run};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
 /// What pays for a page of a table where nothing comes before the command but the page's address.
@@ -26,8 +26,8 @@ impl PageCommand {
         let mut owed = Gather::new();
         let first = IovaRange::page(Iova::new(0), granule);
         owed.add_unmapped(first, granule, Depth::LeafOnly);
-        // Lines to write back, and what was mapped, differ from debt to debt.
-        let alike = caps.walker == Walker::Coherent && caps.caching == Caching::PresentOnly;
+        // What was mapped differs from debt to debt.
+        let alike = caps.caching == Caching::PresentOnly;
         let alike = alike && caps.granule <= granule;
         let command = one(context, caps, quirks, &owed).filter(|_| alike);
         let inside = granule.bytes() - 1;

@@ -4,8 +4,9 @@
 //! many commands the whole context is named.
 //!
 //! A pure function of capabilities, quirks and debt. The plan is lazy: eight thousand commands take
-//! no memory. Order of steps: cache lines are cleaned and the cleaning awaited, the write buffer is
-//! flushed, then the invalidations, then one sync.
+//! no memory. Order of steps: the write buffer is flushed, then the invalidations, then one sync. Where the
+//! walker does not snoop, the table's lines were written back before the plan
+//! ([`PageTable::sync`](crate::table::PageTable::sync)).
 //!
 //! *Context.* Interrupt: no memory is touched but the debt.
 
@@ -14,7 +15,7 @@ use super::{
     Caching, Capabilities, Command, Depth, Gather, PageForm, Preference, Quirks, RangeForm, Span,
     WalkFlush, Walker, WriteBuffer,
 };
-use crate::addr::{InvalTag, PageSize, PhysRange};
+use crate::addr::{InvalTag, PageSize};
 
 /// How many commands of each kind a plan has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,8 +105,7 @@ pub(super) fn one(
     let ([span], []) = (gather.unmapped(), owed_for_maps(caps, gather)) else {
         return None;
     };
-    let cleans = caps.walker == Walker::NonCoherent && gather.holds_lines();
-    if cleans || caps.write_buffer == WriteBuffer::MustFlush || quirks.repeat > 1 {
+    if caps.write_buffer == WriteBuffer::MustFlush || quirks.repeat > 1 {
         return None;
     }
     lone(context, caps, quirks, *span)
@@ -222,11 +222,11 @@ fn owed_for_maps<'g>(caps: &Capabilities, gather: &'g Gather) -> &'g [Span] {
     }
 }
 
-impl<'g> Plan<'g> {
-    /// Whether there is nothing to do.
+impl Plan<'_> {
+    /// Whether the queue has nothing to do.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.form == Form::Nothing && !self.prepares()
+        self.form == Form::Nothing && !self.flushes()
     }
 
     /// The span of this number, of all that need an invalidation.
@@ -240,30 +240,10 @@ impl<'g> Plan<'g> {
         span.copied()
     }
 
-    /// The lines of table memory to write back.
-    pub(super) fn lines(&self) -> &'g [PhysRange] {
-        match self.caps.walker {
-            Walker::Coherent => &[],
-            Walker::NonCoherent => self.gather.lines(),
-        }
-    }
-
-    /// Whether lines are written back, or were before, so that a barrier is owed.
-    #[inline]
-    pub(super) fn cleans(&self) -> bool {
-        self.caps.walker == Walker::NonCoherent && self.gather.holds_lines()
-    }
-
     /// Whether the write buffer is flushed.
     #[inline]
     pub(super) fn flushes(&self) -> bool {
         self.caps.write_buffer == WriteBuffer::MustFlush && !self.gather.is_empty()
-    }
-
-    /// Whether something comes before the first invalidation.
-    #[inline]
-    pub(super) fn prepares(&self) -> bool {
-        self.cleans() || self.flushes()
     }
 
     /// How often the invalidations are issued, each time with their sync.

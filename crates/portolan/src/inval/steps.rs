@@ -10,8 +10,8 @@ impl<'g> Plan<'g> {
     /// The steps, in the order in which they have to be carried out.
     #[inline]
     pub fn steps(&self) -> Steps<'g> {
-        let stage = match self.prepares() {
-            true => Stage::Clean,
+        let stage = match self.flushes() {
+            true => Stage::Flush,
             false => Stage::Round,
         };
         Steps {
@@ -28,8 +28,6 @@ impl<'g> Plan<'g> {
 /// Where the steps are.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
-    /// Lines are cleaned.
-    Clean,
     /// The write buffer is flushed.
     Flush,
     /// A round of invalidations begins, or none is left.
@@ -47,7 +45,7 @@ pub struct Steps<'g> {
     stage: Stage,
     /// Rounds that have not begun.
     rounds: u8,
-    /// Which line or span comes next.
+    /// Which span comes next.
     next: usize,
     /// What no command names yet of the span before that.
     pages: Pages,
@@ -56,28 +54,6 @@ pub struct Steps<'g> {
 }
 
 impl Steps<'_> {
-    /// What is cleaned and flushed first, and what follows it.
-    #[cold]
-    fn prepare(&mut self) -> Option<Step> {
-        if let Stage::Clean = self.stage {
-            let lines = self.plan.lines();
-            let line = lines.get(self.next).copied();
-            self.next += 1;
-            if let Some(bytes) = line {
-                return Some(Step::Clean(bytes));
-            }
-            self.stage = Stage::Flush;
-            if self.plan.cleans() {
-                return Some(Step::CleanBarrier);
-            }
-        }
-        self.stage = Stage::Round;
-        if self.plan.flushes() {
-            return Some(Step::FlushWriteBuffer);
-        }
-        self.next()
-    }
-
     /// The first step of a round, if there is one more.
     #[inline]
     fn round(&mut self) -> Option<Step> {
@@ -152,7 +128,10 @@ impl Iterator for Steps<'_> {
             Stage::Round if self.rounds == 0 => None,
             Stage::Round => self.round(),
             Stage::Spans => self.invalidate(),
-            Stage::Clean | Stage::Flush => self.prepare(),
+            Stage::Flush => {
+                self.stage = Stage::Round;
+                Some(Step::FlushWriteBuffer)
+            }
         }
     }
 }

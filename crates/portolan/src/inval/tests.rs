@@ -5,7 +5,7 @@ extern crate std;
 use std::vec::Vec;
 
 use super::*;
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
+use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 
@@ -191,52 +191,6 @@ fn leaf_only_keeps_walk_caches_where_the_hardware_can() {
     assert_eq!(steps(caps, Quirks::default(), &gather), want);
     let gather = unmapped(0x1000, 1, Depth::AllLevels);
     assert_eq!(steps(CAPS, Quirks::default(), &gather), want);
-}
-
-#[test]
-fn walker_that_does_not_snoop_gets_its_lines_first() {
-    let line = PhysRange::from_len(PhysAddr::new(0x9000), 8).unwrap();
-    let mut gather = unmapped(0x1000, 1, Depth::LeafOnly);
-    assert_eq!(gather.add_lines(line), None);
-    let caps = Capabilities {
-        walker: Walker::NonCoherent,
-        ..CAPS
-    };
-    let found = steps(caps, Quirks::default(), &gather);
-    assert_eq!(found[..2], [Step::Clean(line), Step::CleanBarrier]);
-    assert!(!steps(CAPS, Quirks::default(), &gather).contains(&Step::CleanBarrier));
-}
-
-#[test]
-fn lines_cleaned_early_still_owe_the_barrier() {
-    let mut gather = Gather::new();
-    let line = |i: u64| PhysRange::from_len(PhysAddr::new(i << 12), 8).unwrap();
-    while gather
-        .add_lines(line(gather.lines().len() as u64))
-        .is_none()
-    {}
-    let caps = Capabilities {
-        walker: Walker::NonCoherent,
-        ..CAPS
-    };
-    assert!(steps(caps, Quirks::default(), &gather).contains(&Step::CleanBarrier));
-    // Also where the lines themselves are not there any more.
-    let table = crate::addr::TableId::fresh();
-    let mut into = Gather::new();
-    into.absorb_spans(table, &mut gather).unwrap();
-    assert_eq!(steps(caps, Quirks::default(), &into), [Step::CleanBarrier]);
-    assert_eq!(steps(CAPS, Quirks::default(), &into), []);
-}
-
-#[test]
-fn without_lines_there_is_no_barrier() {
-    let caps = Capabilities {
-        walker: Walker::NonCoherent,
-        ..CAPS
-    };
-    let gather = unmapped(0x1000, 1, Depth::LeafOnly);
-    let leaf = page(0x1000, PageSize::SIZE_4K, Depth::LeafOnly);
-    assert_eq!(steps(caps, Quirks::default(), &gather), [leaf, Step::Sync]);
 }
 
 #[test]

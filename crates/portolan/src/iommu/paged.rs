@@ -7,7 +7,7 @@ use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
     Capabilities, Combined, Gather, InvalidationQueue, PageCommand, Quiesced, Quirks, Step,
-    SyncError, WrongTable, owes_nothing, plan, submit, sync,
+    SyncError, WrongTable, owes_nothing, plan, submit,
 };
 use crate::platform::{Cpus, TableMem};
 use crate::table::format::Format;
@@ -110,27 +110,10 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         plan(self.context, &self.caps, &self.quirks, owed).steps()
     }
 
-    /// Pays `owed` and returns the proof.
-    fn pay(&self, owed: &mut Gather) -> Result<Quiesced, SyncError<IommuError>> {
-        sync(
-            &self.queue,
-            self.table.tagged(self.context),
-            &self.caps,
-            &self.quirks,
-            owed,
-        )
-    }
-
-    /// Pays `owed`, without a proof.
+    /// Hands the plan of `owed` over: seldom, beside the command of one page.
     #[inline(never)]
-    fn submit(&self, owed: &Gather) -> Result<(), SyncError<IommuError>> {
-        submit(
-            &self.queue,
-            self.table.tagged(self.context),
-            &self.caps,
-            &self.quirks,
-            owed,
-        )
+    fn submit(&self, owed: &Gather) -> Result<(), IommuError> {
+        submit(&self.queue, self.context, &self.caps, &self.quirks, owed)
     }
 
     fn take_back(&self, quiesced: Quiesced) -> Result<(), SyncError<IommuError>> {
@@ -204,7 +187,11 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
         owed.claim(self.table.id()).map_err(SyncError::from)?;
         let mut whole = Gather::new();
         let pending = self.table.split(at, &mut whole)?;
-        let quiesced = match self.pay(&mut whole) {
+        let facts = (&self.caps, &self.quirks);
+        let quiesced = match self
+            .table
+            .sync(&self.queue, self.context, facts, &mut whole)
+        {
             Ok(quiesced) => quiesced,
             Err(error) => {
                 // Both are of this table.
@@ -220,14 +207,13 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
 
     #[inline]
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
-        match self.page.of(owed) {
-            Some(command) => {
-                owed.check(self.table.id())?;
-                let paid = self.queue.pay_by(command, owed);
-                paid.map_err(SyncError::Queue)?;
-            }
-            None => self.submit(owed)?,
-        }
+        owed.check(self.table.id())?;
+        self.table.write_back(self.caps.walker, owed);
+        let paid = match self.page.of(owed) {
+            Some(command) => self.queue.pay_by(command, owed),
+            None => self.submit(owed),
+        };
+        paid.map_err(SyncError::Queue)?;
         self.table.reclaim_paid(owed);
         Ok(())
     }

@@ -32,6 +32,7 @@ mod query;
 mod reclaim;
 mod slot;
 mod split;
+mod sync;
 mod unmap;
 mod walking;
 
@@ -45,8 +46,8 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use self::format::{Entry, LiveCount, span_lg2};
 use self::walking::Walks;
-use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
-use crate::inval::{Gather, Tagged};
+use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use crate::inval::Gather;
 use crate::platform::{OutOfTableMemory, TableMem, Word};
 
 bitflags::bitflags! {
@@ -170,16 +171,6 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     #[inline]
     pub fn id(&self) -> TableId {
         self.id
-    }
-
-    /// The table with the tag under which the IOMMU's caches keep its translations: what
-    /// [`sync`](crate::inval::sync()) has to know.
-    #[inline]
-    pub fn tagged(&self, context: InvalTag) -> Tagged {
-        Tagged {
-            table: self.id,
-            context,
-        }
     }
 
     /// Physical address of the root table.

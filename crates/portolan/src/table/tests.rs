@@ -4,3 +4,4 @@ pub(super) mod kept;
 mod late;
 mod memory;
 mod tokens;
+mod written_back;

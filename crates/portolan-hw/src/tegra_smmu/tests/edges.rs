@@ -1,7 +1,7 @@
 //! Each chip's own words, the first flush that is one too many, and what is left when things end.
 
 use portolan::addr::PhysRange;
-use portolan::inval::{InvalidationQueue, Step};
+use portolan::inval::InvalidationQueue;
 use portolan::iommu::{Awaited, ReservedKind, ReservedRegion};
 use portolan::platform::{OutOfTableMemory, TableMem};
 
@@ -58,23 +58,42 @@ fn what_firmware_reserves_for_a_swgroup_is_told() {
     assert_eq!((of(23), of(6)), (alloc::vec![frames], alloc::vec![]));
 }
 
-/// A plan that changes lines of tables and has no translation forgotten.
-fn clean(smmu: &Smmu, bytes: u64) {
-    let start = PhysAddr::new(0x2_8000_4000);
-    let lines = PhysRange::from_len(start, bytes).unwrap();
-    let steps = [Step::Clean(lines), Step::CleanBarrier];
-    smmu.queue().execute(&mut steps.into_iter()).unwrap();
+/// A map of so many pages from page 256 on, whose leaf table is there.
+fn change(regs: &Regs, smmu: &Smmu, pages: u64, work: &dyn Fn(&dyn Fn())) {
+    let domain = smmu.domain().unwrap();
+    let map = |page: u64, pages: u64| {
+        let mut owed = Gather::new();
+        let (iova, pa) = (Iova::new(page << 12), PhysAddr::new(0x9000_0000));
+        domain.map(iova, pa, pages << 12, RW, &mut owed).unwrap();
+        owed
+    };
+    sync(&domain, map(0, 1));
+    let owed = map(256, pages);
+    regs.take();
+    let owed = core::cell::Cell::new(Some(owed));
+    work(&|| sync(&domain, owed.take().unwrap()));
 }
 
 #[test]
 fn lines_are_flushed_one_by_one_up_to_a_number_and_all_at_once_beyond() {
     let (regs, smmu) = unit(Chip::Tegra210, HIGH);
-    // Of 64 bytes: sixteen, and one more.
-    clean(&smmu, 16 * 64);
-    let lines = (0..16).flat_map(|n| [(0x9b8, 2), (0x34, 0x8000_4001 + n * 0x40)]);
-    assert_eq!(regs.take(), lines.collect::<Vec<_>>());
-    clean(&smmu, 16 * 64 + 1);
-    assert_eq!(regs.take(), [(0x34, 0)]);
+    // Entries of four bytes in lines of 64: sixteen lines, and one more.
+    change(&regs, &smmu, 256, &|sync| {
+        sync();
+        let seen = regs.take();
+        let first = seen[1].1;
+        let lines = (0..16).flat_map(|n| [(0x9b8, 2), (0x34, first + n * 0x40)]);
+        assert_eq!(seen[..32], lines.collect::<Vec<_>>());
+        assert_eq!(
+            first & 0xfff,
+            0x401,
+            "the 256th entry, and the bit for an address"
+        );
+    });
+    change(&regs, &smmu, 257, &|sync| {
+        sync();
+        assert_eq!(regs.take()[0], (0x34, 0));
+    });
 }
 
 #[test]
@@ -85,20 +104,11 @@ fn a_plan_is_complete_when_it_returns_and_an_empty_one_touches_nothing() {
         work();
         smmu.counts().since(&before).of(WriteKind::ReadBack)
     };
-    assert_eq!(read_back(&|| clean(&smmu, 64)), 1);
+    change(&regs, &smmu, 1, &|sync| assert_eq!(read_back(sync), 1));
     regs.take();
     let nothing = || smmu.queue().execute(&mut core::iter::empty()).unwrap();
     assert_eq!(read_back(&nothing), 0);
     assert_eq!(regs.take(), []);
-    // Flushed with a translation, they are not flushed again.
-    let domain = smmu.domain().unwrap();
-    let mut owed = Gather::new();
-    let (iova, pa) = (Iova::new(0x1000), PhysAddr::new(0x9000_0000));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
-    let before = smmu.counts();
-    sync(&domain, owed);
-    let syncs = smmu.counts().since(&before).of(WriteKind::ReadBack);
-    assert_eq!(syncs, 1);
 }
 
 #[test]
@@ -178,6 +188,6 @@ fn lines_that_are_written_back_are_awaited() {
     let memory = Arc::new(Barriers(slab, AtomicUsize::new(0)));
     let noted: tables::Noted<Ticks> = Arc::default();
     let tables = TegraTables::new(memory.clone(), noted, 32);
-    tables.clean_barrier();
+    tables.clean(PhysRange::page(LOW, PageSize::SIZE_4K));
     assert_eq!(memory.1.load(Ordering::Relaxed), 1);
 }

@@ -1,7 +1,7 @@
 //! The plan of one span, which is made at once, against the one that is made of many.
 
 use super::*;
-use crate::addr::{Iova, IovaRange, PhysAddr};
+use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange};
 use crate::inval::tests::CAPS;
 use crate::inval::{PageCommand, Step};
 
@@ -94,8 +94,6 @@ fn what_comes_before_a_command_is_not_left_out_for_a_lone_page() {
         PageCommand::new(CONTEXT, caps, quirks, page).of(&owed)
     };
     assert!(of(&CAPS, &quirks).is_some());
-    let walker = Walker::NonCoherent;
-    assert_eq!(of(&Capabilities { walker, ..CAPS }, &quirks), None);
     let caching = Caching::NotPresentToo;
     assert_eq!(of(&Capabilities { caching, ..CAPS }, &quirks), None);
     let write_buffer = WriteBuffer::MustFlush;
@@ -196,11 +194,7 @@ fn one_command_pays_nothing_that_takes_more_than_that() {
 }
 
 #[test]
-fn every_round_names_every_span_whatever_was_cleaned_before() {
-    let caps = Capabilities {
-        walker: Walker::NonCoherent,
-        ..CAPS
-    };
+fn every_round_names_every_span() {
     let quirks = Quirks {
         repeat: 2,
         ..Quirks::default()
@@ -209,10 +203,8 @@ fn every_round_names_every_span_whatever_was_cleaned_before() {
     let mut gather = Gather::new();
     for number in [1, 5, 9] {
         gather.add_unmapped(page(number), PageSize::SIZE_4K, Depth::LeafOnly);
-        let line = PhysRange::page(PhysAddr::new(number << 20), PageSize::of_lg2(3));
-        assert_eq!(gather.add_lines(line), None);
     }
-    let plan = plan(CONTEXT, &caps, &quirks, &gather);
+    let plan = plan(CONTEXT, &CAPS, &quirks, &gather);
     let named = |step| match step {
         Step::Invalidate(Command::Page { iova, .. }) => Some(iova.get() >> 12),
         Step::Sync => Some(0),

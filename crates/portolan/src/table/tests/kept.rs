@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
 use crate::inval::{
     Caching, Capabilities, Depth, Gather, InvalidationQueue, LeafOnly, PageForm, Quirks, RangeForm,
-    Step, Walker, WriteBuffer, owes_nothing, sync,
+    Step, Walker, WriteBuffer, owes_nothing,
 };
 use crate::platform::{SlabTables, TableMem};
 use crate::table::format::{Armv8Config, Armv8Stage1, DirtyTracking, SplitRule};
@@ -70,13 +70,7 @@ fn pass(table: &Table, slots: u64) -> Depth {
         .iter()
         .any(|span| span.depth == Depth::AllLevels);
     let quirks = Quirks::default();
-    let quiesced = sync(
-        &Willing,
-        table.tagged(InvalTag::new(1)),
-        &CAPS,
-        &quirks,
-        &mut owed,
-    );
+    let quiesced = table.sync(&Willing, InvalTag::new(1), (&CAPS, &quirks), &mut owed);
     table
         .reclaim(quiesced.unwrap())
         .expect("a proof of this table");
@@ -93,8 +87,8 @@ fn pay(table: &Table, owed: &mut Gather) {
 
 /// The same of any table.
 pub(super) fn pay_for<F: Format, M: TableMem<F::Word>>(table: &PageTable<F, M>, owed: &mut Gather) {
-    let context = table.tagged(InvalTag::new(1));
-    let quiesced = sync(&Willing, context, &CAPS, &Quirks::default(), owed);
+    let facts = (&CAPS, &Quirks::default());
+    let quiesced = table.sync(&Willing, InvalTag::new(1), facts, owed);
     let back = table.reclaim(quiesced.unwrap());
     back.expect("a proof of this table");
 }
@@ -157,13 +151,8 @@ fn few_tables_stay_and_walk_caches_with_them() {
     assert!(table.pages() <= 6, "{} pages", table.pages());
     let mut owed = Gather::new();
     table.prune(table.input_range(), &mut owed).unwrap();
-    let quiesced = sync(
-        &Willing,
-        table.tagged(InvalTag::new(1)),
-        &CAPS,
-        &Quirks::default(),
-        &mut owed,
-    );
+    let facts = (&CAPS, &Quirks::default());
+    let quiesced = table.sync(&Willing, InvalTag::new(1), facts, &mut owed);
     table
         .reclaim(quiesced.unwrap())
         .expect("a proof of this table");

@@ -1,7 +1,7 @@
 //! Debts, proofs and splits name the table they are of.
 
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr};
-use crate::inval::{Gather, Quirks, SyncError, WrongTable, sync};
+use crate::inval::{Gather, Quirks, SyncError, WrongTable};
 use crate::platform::SlabTables;
 use crate::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use crate::table::{Access, MapError, PageTable, SplitError, UnmapError};
@@ -33,7 +33,9 @@ fn map(table: &Table, at: Iova, size: PageSize) -> IovaRange {
 }
 
 fn pay(table: &Table, owed: &mut Gather) -> crate::inval::Quiesced {
-    sync(&Willing, table.tagged(TAG), &CAPS, &Quirks::default(), owed).unwrap()
+    table
+        .sync(&Willing, TAG, (&CAPS, &Quirks::default()), owed)
+        .unwrap()
 }
 
 #[test]
@@ -52,8 +54,7 @@ fn a_debt_of_one_table_is_not_paid_through_another() {
         of: one.id(),
         here: other.id(),
     };
-    let of = other.tagged(TAG);
-    let paid = sync(&Willing, of, &CAPS, &Quirks::default(), &mut owed);
+    let paid = other.sync(&Willing, TAG, (&CAPS, &Quirks::default()), &mut owed);
     assert!(matches!(paid, Err(SyncError::WrongTable(error)) if error == wrong));
     assert_eq!(owed.table_pages(), pages, "the debt is still owed");
 

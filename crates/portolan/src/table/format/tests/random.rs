@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
-use crate::inval::{Gather, Quirks, sync};
+use crate::inval::{Gather, Quirks};
 use crate::platform::SlabTables;
 use crate::table::format::{
     AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, SplitRule, Tegra,
@@ -100,8 +100,10 @@ impl<F: Format> Game<F> {
     }
 
     fn pay(&mut self) {
-        let context = self.table.tagged(InvalTag::new(1));
-        let paid = sync(&Willing, context, &CAPS, &Quirks::default(), &mut self.owed);
+        let facts = (&CAPS, &Quirks::default());
+        let paid = self
+            .table
+            .sync(&Willing, InvalTag::new(1), facts, &mut self.owed);
         self.table.reclaim(paid.unwrap()).unwrap();
     }
 
@@ -232,8 +234,10 @@ impl<F: Format> Game<F> {
             Ok(pending) => {
                 assert_eq!(Some(pending.block()), block);
                 assert!(pending.block().len_minus_one() >= F::GRANULE.bytes());
-                let context = self.table.tagged(InvalTag::new(1));
-                let paid = sync(&Willing, context, &CAPS, &Quirks::default(), &mut owed);
+                let facts = (&CAPS, &Quirks::default());
+                let paid = self
+                    .table
+                    .sync(&Willing, InvalTag::new(1), facts, &mut owed);
                 let done = self
                     .table
                     .complete_split(pending, &paid.unwrap(), &mut self.owed);

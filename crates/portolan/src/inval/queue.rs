@@ -1,10 +1,10 @@
-//! Paying a debt: submit the plan, wait, and get the proof.
+//! Where a plan goes, and how it is handed over.
 
 use thiserror::Error;
 
 use super::plan::one;
-use super::{Capabilities, Command, Gather, Quiesced, Quirks, Step, WrongTable, plan};
-use crate::addr::{InvalTag, TableId};
+use super::{Capabilities, Command, Gather, Quirks, Step, WrongTable, plan};
+use crate::addr::InvalTag;
 
 /// Where steps go.
 ///
@@ -68,20 +68,6 @@ impl<Q: InvalidationQueue + ?Sized> InvalidationQueue for alloc::sync::Arc<Q> {
     }
 }
 
-/// A page table and the tag under which the IOMMU's caches keep its translations.
-///
-/// *Caller's duties.* The tag is that of the table in every entry that points at it: a sync of
-/// another tag proves nothing.
-///
-/// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tagged {
-    /// The table.
-    pub table: TableId,
-    /// Its tag.
-    pub context: InvalTag,
-}
-
 /// Why a debt was not paid. It is still owed: nothing of it may be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -94,47 +80,26 @@ pub enum SyncError<E> {
     Queue(E),
 }
 
-/// Pays what `owed` holds through `queue`, which is left alone if the plan has no steps. `owed` is
-/// empty afterwards.
-///
-/// *Context.* Atomic: waits for the hardware.
+/// Has `queue` carry out the plan of `owed`, whose lines were written back.
 ///
 /// # Errors
-/// [`SyncError`] if the queue failed or the debt is of another table; `owed` is then as it was.
-#[inline]
-pub fn sync<Q: InvalidationQueue + ?Sized>(
-    queue: &Q,
-    of: Tagged,
-    caps: &Capabilities,
-    quirks: &Quirks,
-    owed: &mut Gather,
-) -> Result<Quiesced, SyncError<Q::Error>> {
-    submit(queue, of, caps, quirks, owed)?;
-    Ok(owed.take_quiesced(of.table))
-}
-
-/// Pays what `owed` holds, without a proof: for who sees to what is owed in the same call.
-///
-/// # Errors
-/// As [`sync`].
+/// If the queue failed.
 #[inline]
 pub(crate) fn submit<Q: InvalidationQueue + ?Sized>(
     queue: &Q,
-    of: Tagged,
+    context: InvalTag,
     caps: &Capabilities,
     quirks: &Quirks,
     owed: &Gather,
-) -> Result<(), SyncError<Q::Error>> {
-    owed.check(of.table)?;
-    if let Some(command) = one(of.context, caps, quirks, owed) {
-        return queue.pay_by(command, owed).map_err(SyncError::Queue);
+) -> Result<(), Q::Error> {
+    if let Some(command) = one(context, caps, quirks, owed) {
+        return queue.pay_by(command, owed);
     }
-    let plan = plan(of.context, caps, quirks, owed);
-    if plan.is_empty() {
-        return Ok(());
+    let plan = plan(context, caps, quirks, owed);
+    match plan.is_empty() {
+        true => Ok(()),
+        false => queue.pay(&mut plan.steps(), owed),
     }
-    let paid = queue.pay(&mut plan.steps(), owed);
-    paid.map_err(SyncError::Queue)
 }
 
 #[cfg(test)]

@@ -1,0 +1,47 @@
+//! Paying what a table owes: lines written back, the plan handed over, and the proof.
+//!
+//! *Context.* Atomic: the queue waits for the hardware.
+
+use super::PageTable;
+use super::format::Format;
+use crate::addr::InvalTag;
+use crate::inval::{
+    Capabilities, Gather, InvalidationQueue, Quiesced, Quirks, SyncError, Walker, submit,
+};
+use crate::platform::TableMem;
+
+impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
+    /// Pays what `owed` holds: writes cache lines back where the walker of `caps` does not snoop, and has
+    /// `queue` carry out the plan, unless that has no steps. `owed` is empty afterwards.
+    ///
+    /// *Caller's duties.* `context` is the tag under which the hardware keeps this table's translations,
+    /// in every entry that points at it: a sync of another tag proves nothing.
+    ///
+    /// *Context.* Atomic: waits for the hardware.
+    ///
+    /// # Errors
+    /// [`SyncError`] if the queue failed or the debt is of another table; `owed` is then as it was.
+    #[inline]
+    pub fn sync<Q: InvalidationQueue + ?Sized>(
+        &self,
+        queue: &Q,
+        context: InvalTag,
+        (caps, quirks): (&Capabilities, &Quirks),
+        owed: &mut Gather,
+    ) -> Result<Quiesced, SyncError<Q::Error>> {
+        owed.check(self.id)?;
+        self.write_back(caps.walker, owed);
+        submit(queue, context, caps, quirks, owed).map_err(SyncError::Queue)?;
+        Ok(owed.take_quiesced(self.id))
+    }
+
+    /// Writes back the lines that `owed` names, and waits until they are in memory, where `walker` reads
+    /// memory.
+    #[inline]
+    pub(crate) fn write_back(&self, walker: Walker, owed: &Gather) {
+        if walker != Walker::Coherent && owed.holds_lines() {
+            owed.lines().iter().for_each(|&bytes| self.mem.clean(bytes));
+            self.mem.clean_barrier();
+        }
+    }
+}
