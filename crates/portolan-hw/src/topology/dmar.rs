@@ -105,11 +105,13 @@ pub(super) fn enable<P: Platform>(
     })
 }
 
-/// The number of the unit of `function`, and its stream: its requester identifier.
+/// The number of the unit of `function`, which scopes name by `named_by`, and its stream: its requester
+/// identifier.
 pub(super) fn find(
     table: &[u8],
     read: ConfigSpace<'_>,
     function: PciFunction,
+    named_by: PciFunction,
 ) -> Result<Option<(usize, StreamId)>, TopologyError> {
     let table = Dmar::parse(table)?;
     let stream = function.requester.stream();
@@ -121,7 +123,7 @@ pub(super) fn find(
         }
         match unit.serves {
             Serves::Remaining => remaining = remaining.or(Some((number, stream))),
-            Serves::Named if names(&unit, read, function)? => {
+            Serves::Named if names(&unit, read, named_by)? => {
                 return Ok(Some((number, stream)));
             }
             Serves::Named => {}
@@ -209,7 +211,8 @@ pub(super) fn survey(
         for found in found.take(Limits::USUAL.most) {
             // Each stream of these is a requester of its own.
             let of = found.map(|reserved| RequesterId::new(reserved.streams.first().get() as u16));
-            let by = of.map(|requester| find(table, read, PciFunction { segment, requester }));
+            let of = of.map(|requester| PciFunction { segment, requester });
+            let by = of.map(|of| find(table, read, of, of));
             match by {
                 Ok(Ok(Some((number, _)))) => into.reserve(number, [found]),
                 Ok(_) => {}

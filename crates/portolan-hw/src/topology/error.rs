@@ -5,6 +5,7 @@ use portolan::dma::{DeviceError, SpaceError};
 use portolan::iommu::IommuError;
 use thiserror::Error;
 
+use super::pci::VirtualFunctions;
 use crate::amd::NotAnIommu;
 use crate::firmware::TableError;
 use crate::firmware::viot::Viommu;
@@ -34,6 +35,9 @@ pub enum TopologyError {
     /// No memory for a copy of the table.
     #[error("no memory for a copy of the table")]
     Memory,
+    /// The function may be a virtual one, and which unit serves it cannot be told.
+    #[error("virtual functions of {} make no sense", .0.physical)]
+    VirtualFunctions(VirtualFunctions),
 }
 
 /// Why a unit was not enabled.

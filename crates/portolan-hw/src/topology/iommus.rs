@@ -121,7 +121,8 @@ impl<P: Platform> Iommus<P> {
 
     fn find(&self, function: PciFunction) -> Result<Option<(usize, StreamId)>, OpenError> {
         let read = |of, at| self.platform.pci_config(of, at);
-        Ok(self.topology.find(&read, function)?)
+        let tree = self.survey.tree();
+        Ok(self.topology.find(tree, &read, function)?)
     }
 
     /// The policy for a device behind `unit`, and the reason for it.
@@ -215,7 +216,7 @@ impl<P: Platform> Iommus<P> {
         let limits = options.constraints;
         let (served, _) = self
             .survey
-            .serving(function, |of| self.find(of).ok().flatten());
+            .serving(function, |_, of| self.find(of).ok().flatten());
         let none = OpenError::NotServed { function };
         let (&own, others) = served.streams.split_first().ok_or(none)?;
         let unit = served.unit.ok_or(none)?;

@@ -42,7 +42,7 @@ use crate::firmware::TableError;
 use crate::firmware::viot::Viommu;
 use crate::interrupt::Remapping;
 use crate::virtio::Transport;
-use pci::PciOverrides;
+use pci::{PciOverrides, PciTree};
 
 /// How units are enabled.
 ///
@@ -192,7 +192,7 @@ impl Topology {
             Kind::Tree => tree::survey(&self.table, &mut survey),
         };
         survey.note(described);
-        let find = |function| self.find(&read, function).ok().flatten();
+        let find = |tree: &_, function| self.find(tree, &read, function).ok().flatten();
         survey.complete(overrides, &read, find);
         survey
     }
@@ -272,11 +272,17 @@ impl Topology {
     /// there; `None` if no unit does.
     fn find(
         &self,
+        tree: &PciTree,
         read: ConfigSpace<'_>,
         function: PciFunction,
     ) -> Result<Option<(usize, StreamId)>, TopologyError> {
         match self.kind {
-            Kind::Dmar => dmar::find(&self.table, read, function),
+            Kind::Dmar => {
+                let named_by = tree.named_by(function, read);
+                let named_by = named_by.map_err(TopologyError::VirtualFunctions)?;
+                dmar::find(&self.table, read, function, named_by)
+            }
+            // The others name requester identifiers, of virtual functions too.
             Kind::Iort => iort::find(&self.table, function),
             Kind::Ivrs => ivrs::find(&self.table, function),
             Kind::Viot => viot::find(&self.table, function),

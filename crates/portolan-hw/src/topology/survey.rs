@@ -16,7 +16,7 @@ use thiserror::Error;
 
 use super::TopologyError;
 use super::claim::Claim;
-use super::pci::{Groups, OddBridge, PciOverrides, PciTree};
+use super::pci::{Groups, OddBridge, PciOverrides, PciTree, VirtualFunctions};
 use crate::firmware::TableError;
 use crate::firmware::reservations::{LeftOut, Reservations, Reserved};
 
@@ -166,6 +166,12 @@ pub enum Remark {
         /// The bridge.
         bridge: OddBridge,
     },
+    /// The virtual functions that a physical function says it has make no sense: none of them is opened.
+    #[error(
+        "{} says that it has {} of {} virtual functions, {:#x} behind it and {:#x} apart, which makes no sense",
+        .0.physical, .0.count, .0.most, .0.offset, .0.stride
+    )]
+    OddVirtualFunctions(VirtualFunctions),
     /// A function has a requester identifier that its unit does not serve: what it sends by that is
     /// stopped.
     #[error("accesses of {function} may carry {alias}, which its unit does not serve")]
@@ -311,7 +317,7 @@ impl Survey {
         &mut self,
         overrides: PciOverrides,
         read: impl Fn(PciFunction, u16) -> Option<u32>,
-        find: impl Fn(PciFunction) -> Option<(usize, StreamId)>,
+        find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
     ) {
         let mut segments = alloc::vec![Segment::new(0)];
         for unit in &self.units {
@@ -325,7 +331,11 @@ impl Survey {
             self.remark(Remark::TooManySegments { most });
             segments.truncate(most);
         }
-        self.tree = PciTree::scan(segments, overrides, read);
+        self.tree = PciTree::scan(segments, overrides, &read);
+        let virtuals = self.tree.virtual_functions(&read);
+        let odd = virtuals.filter(VirtualFunctions::is_odd);
+        let odd = odd.map(Remark::OddVirtualFunctions);
+        self.remarks.extend(odd);
         let functions: Vec<PciFunction> = self.tree.nodes().iter().map(|node| node.at).collect();
         for function in functions {
             let served = self.serve(function, &find);
@@ -350,7 +360,7 @@ impl Survey {
     fn serve(
         &mut self,
         function: PciFunction,
-        find: impl Fn(PciFunction) -> Option<(usize, StreamId)>,
+        find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
     ) -> Served {
         let (served, elsewhere) = self.serving(function, find);
         for requester in elsewhere {
@@ -366,9 +376,9 @@ impl Survey {
     pub(super) fn serving(
         &self,
         function: PciFunction,
-        find: impl Fn(PciFunction) -> Option<(usize, StreamId)>,
+        find: impl Fn(&PciTree, PciFunction) -> Option<(usize, StreamId)>,
     ) -> (Served, Vec<RequesterId>) {
-        let own = find(function);
+        let own = find(&self.tree, function);
         let mut served = Served {
             function,
             unit: own.map(|(unit, _)| unit),
@@ -380,7 +390,7 @@ impl Survey {
         }
         for requester in self.tree.requesters(function) {
             let segment = function.segment;
-            match find(PciFunction { segment, requester }) {
+            match find(&self.tree, PciFunction { segment, requester }) {
                 Some((unit, stream)) if Some(unit) == served.unit => {
                     if !served.streams.contains(&stream) {
                         served.streams.push(stream);

@@ -5,11 +5,12 @@
 //! * [`PciTree`]: all of them; [`PciTree::requesters`] has a function's identifiers.
 //! * [`Groups`]: functions that have to share an address space, and why.
 //! * [`PciOverrides`]: what is known of functions beyond what they say themselves.
+//! * [`VirtualFunctions`]: those that a physical function says it has.
 //!
 //! PCI Express Base Specification 6.0, section 6.12 (ACS); PCI Express to PCI/PCI-X Bridge
 //! Specification 1.0, section 2.3 (requester identifiers of what is behind a bridge). Not supported:
-//! virtual functions that have buses of their own without a bridge (they are grouped by the bridges
-//! above their bus, if they are asked for), hot-plug (scan again).
+//! virtual functions as members of the tree (one that is asked for is grouped by the bridges above its
+//! bus), hot-plug (scan again).
 //!
 //! Bus numbers of bridges are believed only where they lead down: to a higher bus than the bridge's
 //! own, and not to one that another bridge leads to. So every way up ends. Functions that a bridge
@@ -22,10 +23,12 @@ mod node;
 mod overrides;
 #[cfg(test)]
 pub(crate) mod tests;
+mod virtual_functions;
 
 pub use groups::{Groups, Join, Why};
 pub use node::{Acs, AcsState, Buses, Functions, NotIsolated, PciId, PciKind, PciNode};
 pub use overrides::{AliasOverride, Isolation, IsolationOverride, PciOverrides};
+pub use virtual_functions::VirtualFunctions;
 
 use alloc::vec::Vec;
 

@@ -1,7 +1,7 @@
 //! One PCI function, as its configuration space describes it.
 //!
 //! PCI Express Base Specification 6.0, sections 7.5.1 (header), 7.5.1.3 (bus numbers), 7.5.3.2 (kind of
-//! function) and 7.7.11 (access control services). Not supported: hidden and dual-mode capabilities.
+//! function), 7.7.11 (access control services) and 9.3.3 (virtual functions). Not supported: hidden and dual-mode capabilities.
 //!
 //! *Context.* Interrupt, if configuration space may be read there: nothing here waits or allocates.
 
@@ -25,6 +25,9 @@ const MOST_CAPABILITIES: u32 = 48;
 const MOST_EXTENDED: u32 = 480;
 const EXPRESS: u32 = 0x10;
 const ACCESS_CONTROL: u32 = 0x0d;
+const VIRTUAL_FUNCTIONS: u32 = 0x10;
+/// Bytes of configuration space.
+const SPACE: u16 = 0x1000;
 
 /// What a function is, and what that says of the accesses that pass it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -189,6 +192,8 @@ pub struct PciNode {
     pub behind: Option<Buses>,
     /// Its ACS.
     pub acs: Option<AcsState>,
+    /// Offset of the capability by which it has virtual functions (SR-IOV).
+    pub virtual_functions: Option<u16>,
 }
 
 impl PciNode {
@@ -212,6 +217,7 @@ impl PciNode {
             },
             behind: bridge.then(|| buses(&read)).flatten(),
             acs: express.and_then(|_| access_control(&read)),
+            virtual_functions: express.and_then(|_| extended(&read, VIRTUAL_FUNCTIONS, 0x40)),
         })
     }
 
@@ -299,16 +305,22 @@ fn buses(read: &impl Fn(u16) -> Option<u32>) -> Option<Buses> {
 }
 
 fn access_control(read: &impl Fn(u16) -> Option<u32>) -> Option<AcsState> {
+    let at = extended(read, ACCESS_CONTROL, 8)?;
+    let word = read(at + 4)?;
+    Some(AcsState {
+        control: at + 6,
+        can: Acs::from_bits_retain(word as u16),
+        on: Acs::from_bits_retain((word >> 16) as u16),
+    })
+}
+
+/// Offset of an extended capability of so many bytes, all of which are within configuration space.
+fn extended(read: &impl Fn(u16) -> Option<u32>, wanted: u32, bytes: u16) -> Option<u16> {
     let mut at = EXTENDED;
     for _ in 0..MOST_EXTENDED {
         let head = read(at).filter(|head| *head != 0 && *head != u32::MAX)?;
-        if head & 0xffff == ACCESS_CONTROL {
-            let word = read(at.checked_add(4)?)?;
-            return Some(AcsState {
-                control: at.checked_add(6)?,
-                can: Acs::from_bits_retain(word as u16),
-                on: Acs::from_bits_retain((word >> 16) as u16),
-            });
+        if head & 0xffff == wanted {
+            return (at <= SPACE - bytes).then_some(at);
         }
         at = (head >> 20) as u16 & 0xffc;
         if at < EXTENDED {

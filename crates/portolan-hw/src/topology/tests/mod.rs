@@ -4,3 +4,4 @@ mod build;
 mod lies;
 mod machines;
 mod trees;
+mod virtual_functions;
