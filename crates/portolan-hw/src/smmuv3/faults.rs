@@ -174,11 +174,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             }
             Next::Lost => FaultEvent::Lost,
             Next::Nothing => {
-                let errors = machine.errors()?;
-                if errors & reg::gerror::SFM != 0 {
+                // Whoever serves the unit's lines may know no other call than this one.
+                let errors = self.service_errors()?;
+                if errors.contains(GlobalErrors::SERVICE_FAILURE) {
                     return Err(IommuError::Stopped);
                 }
-                if errors & reg::gerror::EVENTQ_ABT == 0 {
+                if !errors.contains(GlobalErrors::EVENT_QUEUE) {
                     return Ok(None);
                 }
                 machine.acknowledge(reg::gerror::EVENTQ_ABT)?;
@@ -189,8 +190,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
     }
 
     /// Looks for global errors, deals with them and acknowledges them, for the handler of their
-    /// interrupt. A stopped command queue is put to work again; who waits for the refused command
-    /// is told. After [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are
+    /// interrupt; [`portolan::iommu::Iommu::next_fault`] does so as well, once there is no event left. A
+    /// stopped command queue is put to work again; who waits for the refused command is told. After [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are
     /// left for [`portolan::iommu::Iommu::next_fault`] to report. *Context.* Interrupt.
     ///
     /// # Errors

@@ -5,6 +5,7 @@ mod chips;
 mod edges;
 mod interrupts;
 pub(super) mod kit;
+mod lines;
 mod records;
 
 use chips::changed;

@@ -1,10 +1,9 @@
-//! Interrupt remapping: the table, its entries, and the unit's own interrupt.
+//! Interrupt remapping: the table and its entries.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, chapter 5, sections 6.5.2.7
-//! (interrupt entry cache), 9.10 (entries of 128 bits, remapped format), 11.4.4 (order of commands) and
-//! 11.4.12 to 11.4.15 (fault event). Entries verify their source. Messages that choose CPU and vector
-//! themselves are blocked (`GCMD.CFI` off). Not supported: posted format; the unit's message for
-//! invalidation completions.
+//! (interrupt entry cache), 9.10 (entries of 128 bits, remapped format) and 11.4.4 (order of commands).
+//! Entries verify their source. Messages that choose CPU and vector
+//! themselves are blocked (`GCMD.CFI` off). Not supported: posted format.
 
 use core::sync::atomic::AtomicU64;
 
@@ -21,13 +20,13 @@ use super::core::Core;
 use super::features::{Features, Has};
 use super::request::{InterruptEntries, Request};
 use super::spec::entry::{P, interrupt as field};
-use super::spec::reg::{self, command, fectl, irta};
+use super::spec::reg::{command, irta};
 use super::structures::ABSENT;
 use super::unit::Vtd;
+use crate::chassis::Block;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
 use crate::chassis::turn::Turn;
-use crate::chassis::{Block, Present};
-use crate::interrupt::compose::{checked, delivery_mode, plain_message, vtd_message};
+use crate::interrupt::compose::{checked, delivery_mode, vtd_message};
 use crate::interrupt::{ApicMode, Remapping, Slots, compose};
 
 /// Words of an entry.
@@ -230,21 +229,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         remap.slots.with(self.turn(), |slots| slots.unsettled())
     }
 
-    /// Programs the fault event message, as [`IommuDomains`](portolan::iommu::IommuDomains) says.
-    pub(crate) fn signal(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
-        let regs = &self.core.control.regs;
-        regs.write32(reg::FECTL, fectl::IM);
-        // So that no message is sent with half of an address.
-        regs.present32(reg::FECTL)?;
-        let Some(target) = target else { return Ok(()) };
-        let apic = self.remap.as_ref().map(|remap| remap.wanted.apic);
-        let message = plain_message(&target, apic.unwrap_or_default());
-        let message = message.map_err(|_| IommuError::Unsupported)?;
-        regs.write32(reg::FEDATA, message.data);
-        regs.write32(reg::FEADDR, message.address as u32);
-        regs.write32(reg::FEUADDR, (message.address >> 32) as u32);
-        regs.write32(reg::FECTL, 0);
-        Ok(())
+    /// What destinations are.
+    pub(super) fn apic(&self) -> ApicMode {
+        let wanted = self.remap.as_ref().map(|remap| remap.wanted.apic);
+        wanted.unwrap_or_default()
     }
 }
 

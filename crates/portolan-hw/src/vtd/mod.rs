@@ -13,6 +13,7 @@ mod features;
 mod gone;
 mod interrupts;
 mod keep;
+mod own_message;
 mod page_queue;
 mod page_request;
 mod pay;

@@ -1,7 +1,7 @@
 //! Page requests of devices: read raw, one at a time, and answered by group.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 7.4 to 7.7 and
-//! 11.4.11. Private data is handed on as it is. Interrupts are not used. Grouping, handling and the
+//! 11.4.11. Private data is handed on as it is. Grouping, handling and the
 //! promise of one answer a group are `portolan::iopf`'s.
 
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -96,12 +96,18 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
         }
         let regs = &self.core.control.regs;
         let (base, size) = place(address);
-        let (head, tail) = (regs.present64(reg::PQH)?, regs.present64(reg::PQT)?);
-        let (head, tail) = (queue::OFFSET.of(head), queue::OFFSET.of(tail));
-        for (offset, value) in [(reg::PQH, head), (reg::PQT, tail)] {
-            if value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {
-                return Err(IommuError::Nonsense { offset, value });
+        let index = |offset| {
+            let value = queue::OFFSET.of(regs.present64(offset)?);
+            match value >= size.bytes() || value % (1 << REQUEST_LG2) != 0 {
+                true => Err(IommuError::Nonsense { offset, value }),
+                false => Ok(value),
             }
+        };
+        let (head, mut tail) = (index(reg::PQH)?, index(reg::PQT)?);
+        if head == tail {
+            // What comes from now on interrupts again, and what came before is seen.
+            regs.write32(reg::PRS, prs::PPR);
+            tail = index(reg::PQT)?;
         }
         if head == tail {
             let status = regs.read32(reg::PRS);

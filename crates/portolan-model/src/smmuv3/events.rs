@@ -2,7 +2,7 @@
 
 use portolan::addr::PhysAddr;
 
-use super::registers::Registers;
+use super::registers::{Registers, irq};
 use super::{EventRecord, SmmuRegisters, State};
 use crate::asking::Request;
 use crate::decode::AccessKind;
@@ -171,5 +171,8 @@ impl SmmuRegisters {
         }
         let next = prod.wrapping_add(1) & (mask | wrap);
         *eventq_prod = prod & 1 << 31 | next;
+        if (prod ^ cons) & (mask | wrap) == 0 {
+            state.own.registers.signal(irq::EVENTS);
+        }
     }
 }

@@ -14,8 +14,8 @@
 //! requests with overflow, and their responses; devices that keep translations (ATS).
 //!
 //! Not modelled: secure and realm interfaces, EL2 and EL3 streams, the end of all stalls of a stream
-//! (its command is accepted and counted), split-stage ATS, interrupts other than the message of a
-//! sync, hardware update of access and dirty flags, the upper half of addresses (TTB1), ECMDQ.
+//! (its command is accepted and counted), split-stage ATS, interrupts by message other than those of
+//! syncs (lines are counted), hardware update of access and dirty flags, the upper half of addresses (TTB1), ECMDQ.
 
 mod commands;
 mod entries;
@@ -30,6 +30,7 @@ mod translate;
 mod unit;
 
 pub use commands::CommandKind;
+pub use registers::SmmuSignals;
 pub use setup::{EventRecord, Pages, SmmuCounts, SmmuIdentification, SmmuSetup};
 
 use portolan::addr::{Iova, Pasid, StreamId};
@@ -58,6 +59,11 @@ impl SmmuRegisters {
     /// Records an event that no access of a device led to, as if one had.
     pub fn record(&self, record: EventRecord) {
         self.append(&mut self.lock(), record);
+    }
+
+    /// How often the unit has raised each of its lines.
+    pub fn signals(&self) -> SmmuSignals {
+        self.lock().own.registers.signals
     }
 
     /// Raises global errors, by their bits in `GERROR`, unless one of them is active.

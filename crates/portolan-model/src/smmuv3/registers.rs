@@ -34,6 +34,27 @@ pub(super) struct Registers {
     pub priq_cons: u32,
     /// Message addresses and data of the interrupts, by offset: kept, not used.
     pub messages: [u32; 0x40],
+    /// How often each line was raised.
+    pub signals: SmmuSignals,
+}
+
+/// How often a unit has raised each of its lines (3.18): as a queue ceased to be empty, or as an error
+/// became active, while `IRQ_CTRL` lets it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SmmuSignals {
+    /// For the event queue.
+    pub events: u64,
+    /// For the page-request queue.
+    pub requests: u64,
+    /// For global errors.
+    pub errors: u64,
+}
+
+/// Bits of `IRQ_CTRL`.
+pub(super) mod irq {
+    pub const ERRORS: u32 = 1;
+    pub const REQUESTS: u32 = 1 << 1;
+    pub const EVENTS: u32 = 1 << 2;
 }
 
 pub(super) const CMDQ_ERROR: u32 = 1 << 0;
@@ -70,6 +91,17 @@ impl Registers {
             priq_prod: 0,
             priq_cons: 0,
             messages: [0; 0x40],
+            signals: SmmuSignals::default(),
+        }
+    }
+
+    /// An interrupt by a wire, of the bit `enable` of `IRQ_CTRL`.
+    pub(super) fn signal(&mut self, enable: u32) {
+        let on = u64::from(self.irq_ctrl & enable != 0);
+        match enable {
+            irq::ERRORS => self.signals.errors += on,
+            irq::REQUESTS => self.signals.requests += on,
+            _ => self.signals.events += on,
         }
     }
 
@@ -77,6 +109,7 @@ impl Registers {
     pub(super) fn raise(&mut self, error: u32) {
         if (self.gerror ^ self.gerrorn) & error == 0 {
             self.gerror ^= error;
+            self.signal(irq::ERRORS);
         }
     }
 
@@ -159,9 +192,9 @@ impl SmmuRegisters {
             0x28 => enabled || queue || events,
             0xa0..=0xa4 | 0x1_00a8 => events,
             // Where messages of an interrupt go, while it is enabled.
-            0x68..=0x74 => state.own.registers.irq_ctrl & 1 != 0,
-            0xb0..=0xbc => state.own.registers.irq_ctrl & 4 != 0,
-            0xd0..=0xdc => state.own.registers.irq_ctrl & 2 != 0,
+            0x68..=0x74 => state.own.registers.irq_ctrl & irq::ERRORS != 0,
+            0xb0..=0xbc => state.own.registers.irq_ctrl & irq::EVENTS != 0,
+            0xd0..=0xdc => state.own.registers.irq_ctrl & irq::REQUESTS != 0,
             _ => false,
         };
         if in_use {

@@ -10,6 +10,7 @@ use portolan::iopf::{
 };
 
 use super::events::Refusal;
+use super::registers::irq;
 use super::{EventRecord, SmmuRegisters, State};
 use crate::asking::{Request, Transfer};
 use crate::decode::AccessKind;
@@ -189,6 +190,9 @@ impl SmmuRegisters {
             return Some(Response::Failure);
         }
         registers.priq_prod = prod & OVERFLOW | prod.wrapping_add(1) & (mask | wrap);
+        if (prod ^ cons) & (mask | wrap) == 0 {
+            registers.signal(irq::REQUESTS);
+        }
         None
     }
 }

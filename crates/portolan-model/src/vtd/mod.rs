@@ -18,7 +18,9 @@
 //! Interrupt messages are a call of their own (`VtdRegisters::message`): remapped format, with a cache
 //! of entries that keeps what it read; compatibility format.
 //!
-//! Not modelled: the unit's own interrupts, posted interrupts, messages of I/O APICs, device TLBs in
+//! The unit's own messages, for faults and page requests, are kept (`VtdRegisters::take_messages`).
+//!
+//! Not modelled: the message for completions, posted interrupts, messages of I/O APICs, device TLBs in
 //! legacy mode (their invalidations are accepted and counted), advanced fault logging, protected memory regions,
 //! accessed and dirty bits, execute and privileged requests.
 

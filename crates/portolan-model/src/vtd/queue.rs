@@ -74,7 +74,7 @@ impl VtdRegisters {
         let words = self.fetch(state, head, wide)?;
         if let Some(bits) = self.consume(state, &words) {
             let registers = &mut state.own.registers;
-            registers.fsts |= bits & QUEUE_ERRORS;
+            registers.faulted(|of| of.fsts |= bits & QUEUE_ERRORS);
             // Why, in bits 3:0; the device that did not answer, in bits 47:32.
             registers.iqercd = u64::from(bits >> 16) << 32 | u64::from(bits >> 8 & 0xf);
             if bits & TIME_OUT != 0 {
@@ -199,7 +199,7 @@ pub(super) fn rank(what: &Invalidate) -> Rank {
 }
 
 fn refuse(state: &mut State, code: u8) {
-    state.own.registers.fsts |= QUEUE_ERROR;
+    state.own.registers.faulted(|of| of.fsts |= QUEUE_ERROR);
     state.own.registers.iqercd = code.into();
 }
 

@@ -37,10 +37,21 @@ pub(super) struct Registers {
     pub records: Vec<[u64; 2]>,
     pub next_record: usize,
     pub first_pending: u32,
-    /// Control, data and addresses of the interrupts, and what else is kept and not used, by
-    /// offset.
+    /// Control, data and addresses of the unit's own interrupts, and what else is kept and not used,
+    /// by offset.
     pub kept: [u32; 0x40],
+    /// Messages that the unit has sent itself: address and data.
+    pub sent: Vec<(u64, u32)>,
 }
+
+/// Where the control registers of the unit's own interrupts are: of faults, of completions, of page
+/// requests. Data and both halves of the address are behind each.
+pub(super) const FAULTS: usize = 0x38;
+const COMPLETIONS: usize = 0xa0;
+pub(super) const PAGE_REQUESTS: usize = 0xe0;
+/// The message is masked; one is held back.
+const MASKED: u32 = 1 << 31;
+const HELD_BACK: u32 = 1 << 30;
 
 const TE: u32 = 1 << 31;
 const SRTP: u32 = 1 << 30;
@@ -81,7 +92,65 @@ impl Registers {
             records: vec![[0; 2]; id.records()],
             next_record: 0,
             first_pending: 0,
-            kept: [0; 0x40],
+            kept: {
+                let mut kept = [0; 0x40];
+                for control in [FAULTS, COMPLETIONS, PAGE_REQUESTS] {
+                    kept[control / 4] = MASKED;
+                }
+                kept
+            },
+            sent: Vec::new(),
+        }
+    }
+
+    /// Sends the message of an interrupt of the unit's own, or holds it back while that is masked.
+    pub(super) fn signal(&mut self, control: usize) {
+        let at = control / 4;
+        if self.kept[at] & MASKED != 0 {
+            self.kept[at] |= HELD_BACK;
+            return;
+        }
+        let [data, low, high] = [1, 2, 3].map(|word| self.kept[at + word]);
+        let address = u64::from(high) << 32 | u64::from(low);
+        self.sent.push((address, data));
+    }
+
+    /// Changes what the fault status comes from. The first thing that is wrong there interrupts (7.3).
+    pub(super) fn faulted(&mut self, change: impl FnOnce(&mut Self)) {
+        let quiet = self.fsts() == 0;
+        change(self);
+        if quiet && self.fsts() != 0 {
+            self.signal(FAULTS);
+        }
+    }
+
+    /// Sets bits of the page-request status. The first request interrupts.
+    pub(super) fn requested(&mut self, bits: u32) {
+        let pending = bits & 1 & !self.page_queue.status;
+        self.page_queue.status |= bits;
+        if pending != 0 {
+            self.signal(PAGE_REQUESTS);
+        }
+    }
+
+    /// Writes a control register, which unmasks what was held back.
+    fn control(&mut self, control: usize, value: u32) {
+        let held_back = self.kept[control / 4] & HELD_BACK;
+        self.kept[control / 4] = value & MASKED | held_back;
+        if value & MASKED == 0 && held_back != 0 {
+            self.kept[control / 4] = 0;
+            self.signal(control);
+        }
+    }
+
+    /// What was dealt with is not held back any more.
+    fn served(&mut self) {
+        let quiet = [
+            (FAULTS, self.fsts() == 0),
+            (PAGE_REQUESTS, self.page_queue.status & 1 == 0),
+        ];
+        for (control, _) in quiet.into_iter().filter(|(_, quiet)| *quiet) {
+            self.kept[control / 4] &= !HELD_BACK;
         }
     }
 
@@ -108,8 +177,13 @@ impl VtdRegisters {
     /// of `PRS`.
     pub fn raise(&self, faults: u32, requests: u32) {
         let registers = &mut self.lock().own.registers;
-        registers.fsts |= faults & (OVERFLOW | QUEUE_ERRORS);
-        registers.page_queue.status |= requests;
+        registers.faulted(|of| of.fsts |= faults & (OVERFLOW | QUEUE_ERRORS));
+        registers.requested(requests);
+    }
+
+    /// The messages that the unit has sent itself since the last call: address and data.
+    pub fn take_messages(&self) -> Vec<(u64, u32)> {
+        std::mem::take(&mut self.lock().own.registers.sent)
     }
 
     /// Which word of which fault record is at an offset.
@@ -169,6 +243,7 @@ impl VtdRegisters {
             if let Some(record) = registers.records.get_mut(index).filter(|_| clears) {
                 record[1] &= !PENDING;
             }
+            registers.served();
             return;
         }
         match offset {
@@ -178,7 +253,11 @@ impl VtdRegisters {
                 set_half(&mut registers.ccmd, offset, value);
                 self.through_registers(state, offset, 0x2c, value);
             }
-            0x34 => registers.fsts &= !(value & (OVERFLOW | QUEUE_ERRORS)),
+            0x34 => {
+                registers.fsts &= !(value & (OVERFLOW | QUEUE_ERRORS));
+                registers.served();
+            }
+            FAULTS | COMPLETIONS | PAGE_REQUESTS => registers.control(offset, value),
             0x88 | 0x8c => {
                 set_half(&mut registers.iqt, offset, value);
                 if offset == 0x88 {
@@ -196,7 +275,10 @@ impl VtdRegisters {
             0xc0 | 0xc4 => set_half(&mut registers.page_queue.head, offset, value),
             0xc8 | 0xcc => set_half(&mut registers.page_queue.tail, offset, value),
             0xd0 | 0xd4 => set_half(&mut registers.page_queue.address, offset, value),
-            0xdc => registers.page_queue.acknowledge(value),
+            0xdc => {
+                registers.page_queue.acknowledge(value);
+                registers.served();
+            }
             _ if offset & !7 == iotlb => set_half(&mut registers.iva, offset, value),
             _ if offset & !7 == iotlb + 8 => {
                 set_half(&mut registers.iotlb, offset, value);

@@ -96,7 +96,7 @@ impl VtdRegisters {
             }
         }
         queue.tail = next;
-        queue.status |= PENDING;
+        state.own.registers.requested(PENDING);
         None
     }
 }

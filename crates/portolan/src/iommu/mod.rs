@@ -346,7 +346,7 @@ pub trait IommuDomains: Iommu {
     /// longer with `None`. Who serves it reads until there is nothing left, and so does who has switched
     /// it on: what came before may raise none. The unit's own message is not remapped. Where it is that
     /// of an MSI capability (AMD-Vi), the caller has written `target` there before. Units that have
-    /// lines for it (SMMUv3) raise them from the start.
+    /// lines for it (SMMUv3) raise them from the start; errors of theirs are dealt with by the same call.
     ///
     /// *Context.* Atomic.
     ///

@@ -48,6 +48,8 @@ pub const PQT: usize = 0xc8;
 pub const PQA: usize = 0xd0;
 /// Page request status.
 pub const PRS: usize = 0xdc;
+/// Page request event control.
+pub const PECTL: usize = 0xe0;
 
 /// Fields of [`VER`].
 pub mod ver {
@@ -162,10 +164,17 @@ pub mod command {
     pub const STICKY: u32 = !(SRTP | SFL | WBF | SIRTP);
 }
 
-/// Bits of [`FECTL`].
-pub mod fectl {
+/// The registers of a message of the unit's own: bits of the control register, [`FECTL`] or [`PECTL`], and
+/// what is how far behind it.
+pub mod event {
     /// The message is masked.
     pub const IM: u32 = 1 << 31;
+    /// Its data.
+    pub const DATA: usize = 4;
+    /// Its address.
+    pub const ADDRESS: usize = 8;
+    /// The upper half of its address.
+    pub const UPPER: usize = 12;
 }
 
 /// Fields of [`IRTA`] beside the address.

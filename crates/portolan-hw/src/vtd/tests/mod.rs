@@ -8,6 +8,7 @@ mod forgotten;
 mod interrupts;
 mod kit;
 mod offers;
+mod own_message;
 mod queue;
 mod remapping;
 mod reserved;

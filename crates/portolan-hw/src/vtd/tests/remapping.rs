@@ -372,23 +372,3 @@ fn a_unit_that_does_not_answer_ends_in_an_error() {
         "memory alone"
     );
 }
-
-#[test]
-fn the_units_own_message_is_masked_while_it_changes() {
-    let (machine, unit) = unit(CAP);
-    machine.take();
-    unit.signal_faults(Some(target(0x31, 7))).unwrap();
-    let written: Vec<_> = machine.take();
-    let wanted = [
-        (reg::FECTL, 1 << 31),
-        (reg::FEDATA, 0x31),
-        (reg::FEADDR, 0xfee0_7000),
-        (reg::FEUADDR, 0),
-        (reg::FECTL, 0),
-    ];
-    assert_eq!(written, wanted.map(|(at, value)| Event::Write(at, value)));
-    unit.signal_faults(None).unwrap();
-    assert_eq!(machine.take(), [Event::Write(reg::FECTL, 1 << 31)]);
-    let far = unit.signal_faults(Some(target(0x31, 256)));
-    assert_eq!(far, Err(IommuError::Unsupported));
-}
