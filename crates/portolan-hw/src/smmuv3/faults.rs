@@ -191,8 +191,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
 
     /// Looks for global errors, deals with them and acknowledges them, for the handler of their
     /// interrupt; [`portolan::iommu::Iommu::next_fault`] does so as well, once there is no event left. A
-    /// stopped command queue is put to work again; who waits for the refused command is told. After [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are
-    /// left for [`portolan::iommu::Iommu::next_fault`] to report. *Context.* Interrupt.
+    /// stopped command queue is put to work again; who waits for the refused command is told. After
+    /// [`GlobalErrors::SERVICE_FAILURE`] every operation fails. Lost events are left for
+    /// [`portolan::iommu::Iommu::next_fault`] to report. *Context.* Interrupt.
     ///
     /// # Errors
     /// If the unit is gone.

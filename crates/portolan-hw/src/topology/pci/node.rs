@@ -1,7 +1,8 @@
 //! One PCI function, as its configuration space describes it.
 //!
 //! PCI Express Base Specification 6.0, sections 7.5.1 (header), 7.5.1.3 (bus numbers), 7.5.3.2 (kind of
-//! function), 7.7.11 (access control services) and 9.3.3 (virtual functions). Not supported: hidden and dual-mode capabilities.
+//! function), 7.7.11 (access control services) and 9.3.3 (virtual functions). Not supported: hidden and
+//! dual-mode capabilities.
 //!
 //! *Context.* Interrupt, if configuration space may be read there: nothing here waits or allocates.
 
