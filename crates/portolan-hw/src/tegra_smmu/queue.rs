@@ -151,8 +151,13 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
             ptc: Ptc::Nothing,
             last: None,
         };
-        let done: Result<(), _> = steps.map(|step| flush.step(step)).collect();
-        done.inspect_err(|_| self.forget_was_lost())
+        let carry_out = || {
+            for step in steps {
+                flush.step(step)?;
+            }
+            Ok(())
+        };
+        carry_out().inspect_err(|_| self.forget_was_lost())
     }
 }
 
