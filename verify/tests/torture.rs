@@ -45,8 +45,7 @@ fn equal_seeds_give_equal_runs() {
 #[test]
 fn every_sabotage_is_noticed() {
     for sabotage in Sabotage::ALL {
-        let formats = FormatName::ALL.into_iter();
-        for format in formats.filter(|format| sabotage.shows_in(*format)) {
+        for format in FormatName::ALL {
             let report = sabotaged(format, 5, 40_000, sabotage, &mut |_| {});
             println!("{sabotage:?} on {format}: {:?}", report.violations);
             assert!(!report.violations.is_empty(), "{sabotage:?} on {format}");

@@ -46,7 +46,7 @@ pub struct Events {
     pub calls: u64,
     /// Pages that were mapped or unmapped by a call of their own.
     pub single_pages: u64,
-    /// Pages that a call mapped or unmapped together with others.
+    /// Leaves that a call mapped or unmapped together with others: pages, or blocks.
     pub run_pages: u64,
     /// Table pages that left the tree.
     pub tables: u64,
@@ -71,6 +71,8 @@ pub enum Grouping {
     EachTable,
     /// The whole in one call with one debt.
     Whole,
+    /// The same of memory in one piece, for which tables may have blocks.
+    OnePiece,
 }
 
 /// One way of doing an operation.
@@ -210,7 +212,8 @@ pub(crate) fn range(bytes: u64) -> Result<IovaRange> {
         .ok_or_else(|| anyhow!("nothing to measure in {bytes} bytes"))
 }
 
-/// Maps or unmaps a scatter list of single pages of `bytes` bytes in a space that is empty.
+/// Maps or unmaps a scatter list of single pages of `bytes` bytes in a space that is empty, or as much
+/// in one piece.
 ///
 /// A neighbour outside the range keeps the last leaf table in use where the range does not cover
 /// it whole: operating systems do not free a table that empties page by page.
@@ -228,7 +231,11 @@ pub(crate) fn measure_in(
     if direction == Direction::Map {
         return map(space, range, memory, grouping);
     }
-    map(space, range, memory, Grouping::Whole)?;
+    let before = match grouping {
+        Grouping::OnePiece => grouping,
+        _ => Grouping::Whole,
+    };
+    map(space, range, memory, before)?;
     let next = range.last().checked_add(1);
     if let Some(next) = next.filter(|next| !next.is_aligned(space.table_span())) {
         let granule = space.domain().granule();
@@ -248,7 +255,7 @@ fn place(memory: PhysAddr, index: u64, granule: PageSize) -> PhysAddr {
     PhysAddr::new(memory.get() + (index << (granule.lg2() + 1)))
 }
 
-/// Maps every other page from `memory` on at `range`.
+/// Maps every other page from `memory` on at `range`, or all memory from there on.
 ///
 /// # Errors
 /// If the driver or the model refuses.
@@ -263,10 +270,17 @@ pub(crate) fn map(
     let pages = range.pages(granule);
     let mut meter = Meter::new(space);
     let mut owed = Gather::new();
-    if let Grouping::EachTable | Grouping::Whole = grouping {
-        let list: Vec<_> = (0..pages).map(page).collect();
+    let together: Option<Vec<_>> = match grouping {
+        Grouping::EachTable | Grouping::Whole => Some((0..pages).map(page).collect()),
+        Grouping::OnePiece => {
+            let piece = PhysRange::from_len(memory, range.len_minus_one() + 1);
+            Some(piece.into_iter().collect())
+        }
+        Grouping::EachPage | Grouping::PagesTogether => None,
+    };
+    if let Some(list) = together {
         domain.map_sg(range.start(), &list, RW, &mut owed)?;
-        meter.events.run_pages += pages;
+        meter.events.run_pages += leaves(domain, range);
         return meter.finish(owed);
     }
     for index in 0..pages {
@@ -280,6 +294,18 @@ pub(crate) fn map(
     meter.finish(owed)
 }
 
+/// How many leaves translate `range`, all of which is mapped.
+fn leaves(domain: &dyn Domain, range: IovaRange) -> u64 {
+    let mut leaves = 0;
+    let mut at = Some(range.start());
+    while let Some(iova) = at.filter(|iova| range.contains(*iova)) {
+        let found = domain.translate(iova);
+        leaves += u64::from(found.is_some());
+        at = found.and_then(|leaf| IovaRange::page(iova, leaf.size).last().checked_add(1));
+    }
+    leaves
+}
+
 /// Unmaps `range`.
 ///
 /// # Errors
@@ -289,7 +315,7 @@ pub(crate) fn unmap(space: &dyn Space, range: IovaRange, grouping: Grouping) -> 
     let step = match grouping {
         Grouping::EachPage | Grouping::PagesTogether => granule.bytes(),
         Grouping::EachTable => space.table_span().bytes(),
-        Grouping::Whole => range.len_minus_one() + 1,
+        Grouping::Whole | Grouping::OnePiece => range.len_minus_one() + 1,
     };
     let mut meter = Meter::new(space);
     let mut owed = Gather::new();
@@ -298,11 +324,11 @@ pub(crate) fn unmap(space: &dyn Space, range: IovaRange, grouping: Grouping) -> 
         let part = IovaRange::from_len(start, step)
             .and_then(|part| part.intersection(range))
             .ok_or_else(|| anyhow!("{step} bytes at {start} are no range"))?;
-        domain.unmap(part, &mut owed)?;
         match grouping {
             Grouping::EachPage | Grouping::PagesTogether => meter.events.single_pages += 1,
-            _ => meter.events.run_pages += part.pages(granule),
+            _ => meter.events.run_pages += leaves(domain, part),
         }
+        domain.unmap(part, &mut owed)?;
         if matches!(grouping, Grouping::EachPage | Grouping::EachTable) {
             meter.pay(&mut owed)?;
         }

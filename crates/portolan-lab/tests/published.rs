@@ -156,6 +156,16 @@ fn range_flush_is_split_in_two_and_names_what_it_does_not_explain() {
         assert_eq!(row.counts, counts(0, 1, 1));
         assert_eq!(row.registers.unwrap().ptc_flush_all, 1);
     }
+    // A section has no table: a line of the directory, and one flush of its 4 MiB.
+    for case in ["map", "unmap"] {
+        let row = row(&result, case, "sections", 4 * MIB);
+        assert_eq!(
+            (row.lines, row.counts.range, row.counts.sync),
+            (1, 1, 1),
+            "{case}"
+        );
+        assert_eq!(row.registers.unwrap().ptc_flush_all, 0, "{case}");
+    }
     let notes = result.notes.join("\n");
     for sample in ["21020 µs (14 %)", "21764 µs (18 %)", "9304 µs (60 %)"] {
         assert!(notes.contains(sample), "{sample}: {notes}");

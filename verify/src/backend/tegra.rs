@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU32;
 
 use portolan::addr::PhysAddr;
 use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::table::format::Tegra;
 use portolan_hw::tegra_smmu::{Chip, Config, TegraDomain, TegraSmmu};
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
@@ -34,7 +35,7 @@ const PAGES: u32 = 1 << 12;
 
 const ABILITIES: Abilities = Abilities {
     page_exact: Has::No("four pages share a line of the translation buffer and go as one"),
-    blocks: Has::No("tables have pages of 4 KiB only"),
+    block: Tegra::SECTION,
     ..Abilities::ALL
 };
 

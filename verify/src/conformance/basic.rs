@@ -185,14 +185,15 @@ pub(super) fn page_ends_are_exact<M: Machine>(machine: &M) -> Verdict {
 pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
     needs(machine.abilities().blocks)?;
     let on = Attached::new(machine)?;
-    let bytes = PageSize::SIZE_2M.bytes();
+    let block = machine.abilities().block;
+    let bytes = block.bytes();
     let pa = machine.memory(bytes);
     on.map(M::BASE, pa, bytes, RW)?;
     let size = on
         .domain
         .translate(M::BASE)
         .map(|translation| translation.size);
-    expect("leaf size", size, Some(PageSize::SIZE_2M))?;
+    expect("leaf size", size, Some(block))?;
     let page = |n: u64| {
         (
             Iova::new(M::BASE.get() + n * PAGE),
@@ -206,7 +207,7 @@ pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
     // block has to be gone from all caches before there are pages.
     drain(machine, EVENTS)?;
     let mut events = Vec::new();
-    for n in [0, 99, 101, 511] {
+    for n in [0, 99, 101, bytes / PAGE - 1] {
         let (iova, target) = page(n);
         on.reaches(machine, iova, target);
         // One at a time: some units keep one record.
@@ -221,7 +222,7 @@ pub(super) fn block_split_keeps_the_rest<M: Machine>(machine: &M) -> Verdict {
     }
     on.sync(owed)?;
     on.must_fault(machine, iova, target, &[FaultReason::NotMapped])?;
-    for n in [0, 99, 101, 511] {
+    for n in [0, 99, 101, bytes / PAGE - 1] {
         let (iova, target) = page(n);
         on.must_reach(machine, iova, target)?;
     }

@@ -26,7 +26,7 @@ pub use rig::{Host, MakeDomain, Pasids, Rig};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
+use portolan::addr::{Iova, PageSize, Pasid, PhysAddr, StreamId};
 use portolan::iommu::{
     Attach, Domain, FaultEvent, Iommu as _, IommuError, MsiMessage, RemapInterrupts,
 };
@@ -55,8 +55,10 @@ pub struct Abilities {
     pub reasons: Has,
     /// Streams can be passed through.
     pub pass_through: Has,
-    /// Blocks of 2 MiB can be mapped.
+    /// Blocks can be mapped.
     pub blocks: Has,
+    /// The smallest block, which is what a leaf table spans.
+    pub block: PageSize,
     /// Devices can read.
     pub reads: Has,
     /// Refused interrupts are recorded.
@@ -75,6 +77,7 @@ impl Abilities {
         reasons: Has::Yes,
         pass_through: Has::Yes,
         blocks: Has::Yes,
+        block: PageSize::SIZE_2M,
         reads: Has::Yes,
         records_interrupts: Has::Yes,
         refuses_plain: Has::Yes,

@@ -125,7 +125,7 @@ where
 pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
     needs(machine.abilities().blocks)?;
     let on = Attached::new(machine)?;
-    let bytes = PageSize::SIZE_2M.bytes();
+    let bytes = machine.abilities().block.bytes();
     let pa = machine.memory(bytes);
     on.map(M::BASE, pa, bytes, RW)?;
     let page = |n: u64| {
@@ -143,7 +143,7 @@ pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
     on.must_fault(machine, second.0, second.1, NOT_MAPPED)?;
     on.sync(first_owed)?;
     on.must_fault(machine, first.0, first.1, NOT_MAPPED)?;
-    for n in [0, 99, 101, 299, 301, 511] {
+    for n in [0, 99, 101, 299, 301, bytes / PAGE - 1] {
         let (iova, target) = page(n);
         on.must_reach(machine, iova, target)?;
     }
@@ -154,7 +154,7 @@ pub(super) fn debts_of_one_block<M: Machine>(machine: &M) -> Verdict {
 pub(super) fn blocks_among_pages<M: Machine>(machine: &M) -> Verdict {
     needs(machine.abilities().blocks)?;
     let on = Attached::new(machine)?;
-    let block = PageSize::SIZE_2M.bytes();
+    let block = machine.abilities().block.bytes();
     let (inside, beside) = (machine.memory(block), machine.memory(8 * PAGE));
     let start = M::BASE.get() + block;
     let at = |bytes: u64| Iova::new(start + bytes);
@@ -274,7 +274,7 @@ pub(super) fn freed_tables_are_forgotten<M: Machine>(machine: &M) -> Verdict {
         on.must_fault(machine, M::BASE, pa, NOT_MAPPED)?;
     }
     // All pages of a table at once: it leaves where nobody counts its entries as well.
-    let bytes = PageSize::SIZE_2M.bytes();
+    let bytes = machine.abilities().block.bytes();
     let (most, last) = (machine.memory(bytes), pages[0]);
     let end = Iova::new(M::BASE.get() + bytes - PAGE);
     for _ in 0..2 {

@@ -36,7 +36,17 @@ pub const TEGRA_MUTANTS: &[Mutant] = &[
         Ground::Tegra(Chip::Tegra210),
         "TLB_FLUSH of sections",
         write(tegra::without_sections),
-        &["ranges-are-whole"],
+        &["ranges-are-whole", "block-split-keeps-the-rest"],
+    ),
+    mutant(
+        Ground::Tegra(Chip::Tegra210),
+        "all of a section but its first four pages",
+        write(tegra::first_group_alone),
+        &[
+            "block-split-keeps-the-rest",
+            "debts-of-one-block",
+            "blocks-among-pages",
+        ],
     ),
     mutant(
         Ground::Tegra(Chip::Tegra210),
@@ -113,6 +123,14 @@ mod tegra {
     /// No flush of 4 MiB of the translation buffer.
     pub fn without_sections(offset: usize, value: u32) -> Arrives {
         lost(offset == TLB_FLUSH && value & 3 == 2)
+    }
+
+    /// Of each section its first group.
+    pub fn first_group_alone(offset: usize, value: u32) -> Arrives {
+        match offset {
+            TLB_FLUSH if value & 3 == 2 => Arrives::As(value | 1),
+            _ => Arrives::Yes,
+        }
     }
 
     /// No flush of an address space.

@@ -5,8 +5,6 @@ use portolan::inval::{
     WriteBuffer,
 };
 
-use crate::format::FormatName;
-
 /// What is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
@@ -49,12 +47,6 @@ impl Sabotage {
         Self::LargePages,
         Self::Quiet,
     ];
-
-    /// Whether tables of `format` can show it.
-    pub fn shows_in(self, format: FormatName) -> bool {
-        // Tegra's have pages of one size.
-        (self, format) != (Self::LargePages, FormatName::Tegra)
-    }
 
     /// What the plan takes for the hardware's capabilities.
     pub(super) fn believed(self, caps: Capabilities) -> Capabilities {

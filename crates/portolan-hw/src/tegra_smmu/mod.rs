@@ -12,9 +12,9 @@
 //! *Context.* Handlers of interrupts call `next_fault`. A debt is paid in any context that may wait
 //! for the hardware. All else is for tasks.
 //!
-//! Not supported: sections of 4 MiB, secure address spaces, the GPU's own choice of translation,
-//! interrupts (their handler calls `next_fault`), and the switch in the AHB arbiter that lets its
-//! clients reach the SMMU on chips that have one: the embedder sets it.
+//! Not supported: secure address spaces, the GPU's own choice of translation, interrupts (their
+//! handler calls `next_fault`), and the switch in the AHB arbiter that lets its clients reach the SMMU
+//! on chips that have one: the embedder sets it.
 
 mod attach;
 mod chip;

@@ -190,11 +190,12 @@ impl<R: Mmio, M: TableMem<AtomicU32>, C: Cpus> Shared<R, M, C> {
     }
 
     /// What the plans of domains know of the hardware. A range is a group of four pages or a
-    /// section of 1,024, whichever holds it.
+    /// section of 1,024, whichever holds it. The manual does not say how the buffer keeps a section, so
+    /// one is forgotten as a whole.
     pub(super) fn capabilities(&self) -> Capabilities {
         Capabilities {
             granule: Tegra::GRANULE,
-            page: PageForm::Granule,
+            page: PageForm::Whole,
             range: RangeForm::PowerOfTwo {
                 max_lg2_pages: SECTION_LG2_PAGES,
             },

@@ -205,7 +205,7 @@ fn what_is_read_back_does_not_count_as_written() {
 fn a_whole_table_is_one_section_and_the_whole_page_table_cache() {
     let (regs, smmu) = unit(Chip::Tegra30, LOW);
     let domain = smmu.domain().unwrap();
-    let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x9000_0000));
+    let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x9000_1000));
     let mut owed = Gather::new();
     domain.map(iova, pa, 4 << 20, RW, &mut owed).unwrap();
     sync(&domain, owed);

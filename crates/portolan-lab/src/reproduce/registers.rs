@@ -10,7 +10,7 @@ use crate::measure::{Direction, Events, Grouping, Space as _, Way, map, measure_
 use crate::tegra_board::{Board, TABLE};
 use portolan_cli::display;
 
-/// Maps or unmaps a scatter list of single pages of `bytes` bytes on `machine`, in the given way.
+/// Maps or unmaps `bytes` bytes on `machine`, in the given way.
 ///
 /// # Errors
 /// If the driver or the model refuses, which is a defect.

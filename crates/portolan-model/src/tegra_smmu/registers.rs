@@ -6,7 +6,7 @@ use portolan::addr::{InvalTag, Iova, IovaRange, PageSize};
 use portolan::platform::Mmio;
 
 use super::{Cleaned, RegisterUse, State, TegraRegisters};
-use crate::cache::Reach;
+use crate::cache::{Key, Reach};
 use crate::inject::{Drain, Violation};
 use crate::iommu::Temper;
 
@@ -248,8 +248,8 @@ impl TegraRegisters {
                     (Some(asid), None) => Reach::Context(asid),
                     (None, _) => Reach::All,
                 };
-                let inside = |at: Iova| range.is_none_or(|range| range.contains(at));
-                let which = |_, group: &super::Group| group.born <= then && inside(group.start);
+                let whole = |key: Key| range.is_none_or(|range| range.covers(key.range()));
+                let which = |key, group: &super::Group| group.born <= then && whole(key);
                 state.tlb.drop_where(reach, which, |_, _| {});
             }
         }

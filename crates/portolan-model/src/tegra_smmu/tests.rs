@@ -172,10 +172,15 @@ fn permissions_sections_of_tables_and_clients_that_pass() {
     bench.set(TABLE, 0x345, 0x9_0000 | 1 << 31);
     assert_eq!(bench.write(IOVA), Err(6));
     assert_eq!(regs.read32(0x08), 0x6801_0072);
-    // 4 MiB at once.
+    // 4 MiB at once, which are forgotten at once, and by nothing less.
     bench.set(DIRECTORY, 0x49, 0x9_0000 | ALL);
     bench.flush(&[(0x34, 0)]);
     assert_eq!(bench.write(0x1240_3000), Ok(0x9000_3000));
+    bench.set(DIRECTORY, 0x49, 0);
+    bench.flush(&[(0x34, 0), (0x30, 0x8501_2403)]);
+    assert_eq!(bench.write(0x127f_f004), Ok(0x903f_f004));
+    bench.flush(&[(0x30, 0x8501_2402)]);
+    assert_eq!(bench.write(0x1240_3000), Err(6));
     // Not enabled, the client passes; nor is it translated without an address space.
     regs.write32(0x234, 0);
     assert_eq!(bench.write(0x77), Ok(0x77));

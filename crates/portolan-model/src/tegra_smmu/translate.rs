@@ -8,12 +8,13 @@ use crate::cache::Key;
 use crate::decode::{AccessKind, Decoded, Permissions, TableFormat, WalkMemory};
 use crate::inject::DmaFault;
 
-/// What a line of the TLB spans.
+/// What a line of the TLB spans: four pages of a table, or a section.
 const GROUP: PageSize = PageSize::of_lg2(14);
+const SECTION: PageSize = PageSize::of_lg2(22);
 /// Entries of the longest line of the PTC.
 const ENTRIES: usize = 16;
 
-/// One page of a line of the TLB: where it is, if anywhere.
+/// A quarter of a line of the TLB: where it is, if anywhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
     Page {
@@ -25,11 +26,12 @@ pub(super) enum Slot {
     Unreadable,
 }
 
-/// A line of the TLB.
+/// A line of the TLB. The manual does not say how it keeps a section: here it is one line, which nothing
+/// drops that names less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    pub start: Iova,
     pub born: u64,
+    size: PageSize,
     slots: [Slot; 4],
 }
 
@@ -143,14 +145,16 @@ impl TegraRegisters {
             }
             None => {
                 state.counts.misses += 1;
-                let group = self.walk(state, asid, iova.align_down(GROUP));
-                state.tlb.insert(Key::new(context, iova, GROUP), group);
+                let group = self.walk(state, asid, iova);
+                state.tlb.insert(Key::new(context, iova, group.size), group);
                 group
             }
         };
-        match group.slots[(iova.get() >> 12 & 3) as usize] {
+        let quarter = group.size.lg2() - 2;
+        let inside = (1 << quarter) - 1;
+        match group.slots[(iova.get() >> quarter & 3) as usize] {
             Slot::Page { pa, permissions } if permissions.allow(access) => {
-                Ok(PhysAddr::new(pa.get() | iova.get() & 0xfff))
+                Ok(PhysAddr::new(pa.get() | iova.get() & inside))
             }
             Slot::Page { permissions, .. } => Err(Refusal::Page(permissions)),
             Slot::Absent => Err(Refusal::Page(Permissions::NONE)),
@@ -158,61 +162,68 @@ impl TegraRegisters {
         }
     }
 
-    /// Reads the four pages from `start` on.
-    fn walk(&self, state: &mut State, asid: u32, start: Iova) -> Group {
+    /// Reads the section at `iova`, or the four pages around it.
+    fn walk(&self, state: &mut State, asid: u32, iova: Iova) -> Group {
         let directory = state.registers.directories[asid as usize % 128];
         let bit = |bit: u32, allowed| match directory >> bit & 1 {
             1 => allowed,
             _ => Permissions::NONE,
         };
         let allowed = bit(31, Permissions::READ).or(bit(30, Permissions::WRITE));
-        let pages = [0, 1, 2, 3].map(|page| Iova::new(start.get() + (page << 12)));
-        let slots = match TableFormat::tegra(self.setup.chip.memory_lg2()) {
+        let (size, slots) = match TableFormat::tegra(self.setup.chip.memory_lg2()) {
             Ok(format) if allowed != Permissions::NONE => {
                 let root = u64::from(directory & 0x3f_ffff) << 12;
-                pages.map(|page| self.page(state, format, root, page, allowed))
+                self.slots(state, format, root, iova, allowed)
             }
-            _ => [Slot::Absent; 4],
+            _ => (GROUP, [Slot::Absent; 4]),
         };
         state.now += 1;
         let born = state.now;
-        Group { start, born, slots }
+        Group { born, size, slots }
     }
 
-    fn page(
+    /// What the directory at `root` says of `iova`, and of how much around it.
+    fn slots(
         &self,
         state: &mut State,
         format: TableFormat,
         root: u64,
-        page: Iova,
+        iova: Iova,
         allowed: Permissions,
-    ) -> Slot {
-        let entry = |table: u64, level| {
-            let index = format.index(page, level);
+    ) -> (PageSize, [Slot; 4]) {
+        let entry = |table: u64, at: Iova, level| {
+            let index = format.index(at, level);
             PhysAddr::new(table + index * format.entry_bytes())
         };
-        let Some(raw) = self.read_entry(state, entry(root, 1)) else {
-            return Slot::Unreadable;
+        let Some(raw) = self.read_entry(state, entry(root, iova, 1)) else {
+            return (GROUP, [Slot::Unreadable; 4]);
         };
         match format.decode(raw.into(), 1) {
             Decoded::Table { next, permissions } => {
                 let allowed = allowed.and(permissions);
-                let Some(raw) = self.read_entry(state, entry(next.get(), 0)) else {
-                    return Slot::Unreadable;
-                };
-                match format.decode(raw.into(), 0) {
-                    Decoded::Leaf { pa, permissions } => Slot::Page {
-                        pa,
-                        permissions: allowed.and(permissions),
-                    },
-                    _ => Slot::Absent,
-                }
+                let start = iova.align_down(GROUP).get();
+                let pages = [0, 1, 2, 3].map(|page| Iova::new(start + (page << 12)));
+                let slots = pages.map(|page| {
+                    let raw = self.read_entry(state, entry(next.get(), page, 0));
+                    match raw.map(|raw| format.decode(raw.into(), 0)) {
+                        Some(Decoded::Leaf { pa, permissions }) => Slot::Page {
+                            pa,
+                            permissions: allowed.and(permissions),
+                        },
+                        Some(_) => Slot::Absent,
+                        None => Slot::Unreadable,
+                    }
+                });
+                (GROUP, slots)
             }
-            Decoded::Leaf { pa, permissions } => Slot::Page {
-                pa: PhysAddr::new(pa.get() | page.get() & 0x3f_f000),
-                permissions: allowed.and(permissions),
-            },
-            Decoded::Nothing | Decoded::Bad => Slot::Absent,
+            Decoded::Leaf { pa, permissions } => {
+                let quarter = |n: u64| Slot::Page {
+                    pa: PhysAddr::new(pa.get() + n * SECTION.bytes() / 4),
+                    permissions: allowed.and(permissions),
+                };
+                (SECTION, [0, 1, 2, 3].map(quarter))
+            }
+            Decoded::Nothing | Decoded::Bad => (GROUP, [Slot::Absent; 4]),
         }
     }
 

@@ -75,6 +75,36 @@ fn change(regs: &Regs, smmu: &Smmu, pages: u64, work: &dyn Fn(&dyn Fn())) {
 }
 
 #[test]
+fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
+    let (regs, smmu) = unit(Chip::Tegra210, HIGH);
+    let domain = smmu.domain().unwrap();
+    let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x2_9000_0000));
+    let mut owed = Gather::new();
+    domain.map(iova, pa, 4 << 20, RW, &mut owed).unwrap();
+    sync(&domain, owed);
+    let directory = domain.table().root();
+    let entry = || {
+        let words = domain.table().memory().table(directory, PageSize::SIZE_4K);
+        words[0x101].load(Ordering::Relaxed)
+    };
+    assert_eq!((directory.get(), entry()), (0x2_8000_1000, 0xe029_0000));
+    let whole = [(0x9b8, 2), (0x34, 0x8000_1401), (0x30, 0x8104_0402)];
+    assert_eq!(regs.take(), whole);
+    // Split, it is forgotten before a page of it goes: 64 lines of the new table, then all 4 MiB.
+    let page = IovaRange::page(Iova::new(0x4040_5000), PageSize::SIZE_4K);
+    domain.split(page.start(), &mut Gather::new()).unwrap();
+    assert_eq!(
+        (regs.take(), entry()),
+        (alloc::vec![(0x34, 0), (0x30, 0x8104_0402)], 0xf028_0002)
+    );
+    let mut owed = Gather::new();
+    domain.unmap(page, &mut owed).unwrap();
+    sync(&domain, owed);
+    let group = [(0x9b8, 2), (0x34, 0x8000_2001), (0x30, 0x8104_0407)];
+    assert_eq!(regs.take(), group);
+}
+
+#[test]
 fn lines_are_flushed_one_by_one_up_to_a_number_and_all_at_once_beyond() {
     let (regs, smmu) = unit(Chip::Tegra210, HIGH);
     // Entries of four bytes in lines of 64: sixteen lines, and one more.

@@ -1,10 +1,11 @@
 //! Tegra SMMU tables: two levels of 32-bit entries.
 //!
 //! Tegra X1 Technical Reference Manual, section 17.5 (SMMU): 32-bit addresses, a page directory of
-//! 1,024 entries that each span 4 MiB, page tables of 1,024 entries of 4 KiB. Tegra30 to Tegra210.
+//! 1,024 entries that each span 4 MiB, page tables of 1,024 entries of 4 KiB. Tegra30 to Tegra210. A
+//! directory entry without its NEXT bit maps its 4 MiB itself: a *section*.
 //!
 //! Entries have no room for a live count: a table leaves the tree when an unmap covers it or when
-//! it is pruned. Not supported: 4 MiB sections, non-secure attribute choice (always set).
+//! it is pruned. Not supported: non-secure attribute choice (always set).
 
 use core::sync::atomic::AtomicU32;
 
@@ -24,6 +25,11 @@ const ATTRIBUTES: u64 = READ | WRITE | NON_SECURE;
 pub struct Tegra {
     /// Whether the chip has 34-bit memory addresses (Tegra124 on) or 32-bit ones.
     pub memory: TegraMemory,
+}
+
+impl Tegra {
+    /// What one directory entry maps: a section.
+    pub const SECTION: PageSize = PageSize::of_lg2(22);
 }
 
 /// Width of memory addresses.
@@ -61,7 +67,9 @@ impl Format for Tegra {
     }
 
     fn page_sizes(&self) -> PageSizes {
-        PageSizes::default().with(PageSize::SIZE_4K)
+        PageSizes::default()
+            .with(PageSize::SIZE_4K)
+            .with(Self::SECTION)
     }
 
     fn split_rule(&self) -> SplitRule {
