@@ -135,6 +135,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Smmu<R, M, C> {
             && ste::CONFIG.get(entry) & ste::config::STAGE2 == ste::config::STAGE2
         {
             ste::S2S.set(entry, 1);
+            // A guest's own faults may wait as well, if its descriptor says so.
+            ste::S1STALLD.set(entry, 0);
         }
         let Some(contexts) = stream.contexts.as_ref() else {
             return;

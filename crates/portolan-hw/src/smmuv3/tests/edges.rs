@@ -31,8 +31,13 @@ fn a_guest_s_table_is_aligned_to_64_bytes_and_below_52_bits() {
     driver.attach_nested(STREAM, &domain, &guest(last)).unwrap();
     let entry = unit.entry(STREAM.get()).unwrap();
     assert_eq!(ste::S1CONTEXTPTR.get(&entry) << 6, last);
-    // The guest's accesses do not stall where the unit lets software choose.
-    assert_eq!(ste::S1STALLD.get(&entry), 1);
+    // The guest's accesses do not stall where the unit lets software choose, and nobody chose it.
+    assert_eq!((ste::S1STALLD.get(&entry), ste::S2S.get(&entry)), (1, 0));
+    driver.block(STREAM).unwrap();
+    driver.enable_stalls(STREAM).unwrap();
+    driver.attach_nested(STREAM, &domain, &guest(last)).unwrap();
+    let entry = unit.entry(STREAM.get()).unwrap();
+    assert_eq!((ste::S1STALLD.get(&entry), ste::S2S.get(&entry)), (0, 1));
     let (unit, driver) = changed(config(), |id| {
         id.idr[0] = FULL.idr[0] | 1 << 24;
     });
