@@ -6,7 +6,7 @@
 //! *Context.* Task where a function does not say otherwise: streams are moved. The types are values.
 
 use super::context::Tag;
-use super::domain::{self, FirstStage, SecondStage};
+use super::domain::{self, SecondStage};
 use super::errata::Errata;
 use super::features::StallModel;
 use super::moves::{Target, first_stage_entry};
@@ -25,7 +25,7 @@ use portolan::iommu::{
     Attach, AttachError, FaultEvent, Iommu, IommuError, PagedDomain, ReservedRegion, TagPool,
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
-use portolan::table::format::Format;
+use portolan::table::format::{Armv8Stage1, Format};
 
 /// Nowhere.
 pub(super) fn blocked(blocking: Blocking) -> Target {
@@ -80,12 +80,13 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for Smmu<R, M, C> {
 }
 
 /// Whether a domain is of this unit, and its tag.
-fn tag_of<F, R, M, C: Cpus>(
+fn tag_of<F, T, R, M, C: Cpus>(
     shared: &Arc<Shared<R, M, C>>,
-    domain: &PagedDomain<F, M, SmmuQueue<R, M, C>>,
+    domain: &PagedDomain<F, T, SmmuQueue<R, M, C>>,
 ) -> Result<Tag, AttachError>
 where
     F: Format<Word = AtomicU64>,
+    T: TableMem<AtomicU64>,
     M: TableMem<AtomicU64>,
     SmmuQueue<R, M, C>: TagPool,
 {
@@ -94,15 +95,19 @@ where
     tag.ok_or(AttachError::Mismatch)
 }
 
-impl<const G: u32, R, M, C: Cpus> Attach<FirstStage<G, R, M, C>> for Smmu<R, M, C>
+/// First-stage tables, wherever they are.
+type First<const G: u32, T, R, M, C> = PagedDomain<Armv8Stage1<G>, T, SmmuQueue<R, M, C>>;
+
+impl<const G: u32, T, R, M, C: Cpus> Attach<First<G, T, R, M, C>> for Smmu<R, M, C>
 where
+    T: TableMem<AtomicU64> + 'static,
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
 {
     fn attach(
         &self,
         stream: StreamId,
-        domain: &Arc<FirstStage<G, R, M, C>>,
+        domain: &Arc<First<G, T, R, M, C>>,
     ) -> Result<(), AttachError> {
         self.switch(stream, self.first(domain)?)
     }
@@ -112,7 +117,7 @@ where
         &self,
         stream: StreamId,
         pasid: Pasid,
-        domain: &Arc<FirstStage<G, R, M, C>>,
+        domain: &Arc<First<G, T, R, M, C>>,
     ) -> Result<(), AttachError> {
         let Target {
             descriptor,
@@ -177,9 +182,9 @@ where
     R: Mmio + Send + Sync + 'static,
     M: TableMem<AtomicU64> + Send + Sync + 'static,
 {
-    fn first<const G: u32>(
+    fn first<const G: u32, T: TableMem<AtomicU64> + 'static>(
         &self,
-        domain: &Arc<FirstStage<G, R, M, C>>,
+        domain: &Arc<First<G, T, R, M, C>>,
     ) -> Result<Target, AttachError> {
         let tag = tag_of(&self.shared, domain)?;
         let Tag::Asid(asid) = tag else {

@@ -16,7 +16,7 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{Asid, PageSize, PhysAddr, Vmid};
 use portolan::inval::{Capabilities, Quirks};
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Cpus, ForeignTables, Mmio, OutOfTableMemory, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
@@ -26,6 +26,9 @@ use portolan::table::format::{
 type Over<F, R, M, C> = PagedDomain<F, M, SmmuQueue<R, M, C>>;
 /// A first-stage domain with a granule of `2^G` bytes.
 pub type FirstStage<const G: u32, R, M, C> = Over<Armv8Stage1<G>, R, M, C>;
+/// A first-stage domain over tables that a kernel built itself.
+pub type ForeignFirstStage<const G: u32, R, M, C> =
+    PagedDomain<Armv8Stage1<G>, ForeignTables, SmmuQueue<R, M, C>>;
 /// A second-stage domain with a granule of `2^G` bytes.
 pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
 
@@ -94,12 +97,41 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
         &self,
         options: &DomainOptions,
     ) -> Result<FirstStage<G, R, M, C>, IommuError> {
+        let format = self.first_format(options)?;
+        let mem = self.shared.machine.mem.clone();
+        let tables = || PageTable::new(format, mem);
+        let tag = |id| Tag::Asid(Asid::new(id));
+        self.domain(tables, &self.shared.asids, tag, options)
+    }
+
+    /// A first-stage domain over the tables of a process, which its kernel built and keeps: for a PASID of
+    /// a device that shares them (SVA). `options` say how wide their addresses are. Leaves have their
+    /// access flag set, and name memory attributes by the indices of [`Armv8Stage1::MAIR`]. It has an ASID
+    /// of its own: the unit does not listen to the CPUs' invalidations (DVM), which the kernel forwards
+    /// ([`PagedDomain::invalidate`]).
+    ///
+    /// # Errors
+    /// As [`Smmu::first_stage`], but for memory.
+    pub fn foreign_first_stage<const G: u32>(
+        &self,
+        options: &DomainOptions,
+        tables: ForeignTables,
+    ) -> Result<ForeignFirstStage<G, R, M, C>, IommuError> {
+        let format = self.first_format(options)?;
+        let tables = || Ok(PageTable::foreign(format, tables));
+        let tag = |id| Tag::Asid(Asid::new(id));
+        self.domain(tables, &self.shared.asids, tag, options)
+    }
+
+    /// The format of first-stage tables with a granule of `2^G` bytes.
+    fn first_format<const G: u32>(
+        &self,
+        options: &DomainOptions,
+    ) -> Result<Armv8Stage1<G>, IommuError> {
         let features = &self.shared.features;
         let widest = if G == 16 { features.input_lg2 } else { 48 };
         let config = config(features, (features.stage1, widest), G, options)?;
-        let format = Armv8Stage1::new(config).map_err(|_| IommuError::Unsupported)?;
-        let tag = |id| Tag::Asid(Asid::new(id));
-        self.domain(format, &self.shared.asids, tag, options)
+        Armv8Stage1::new(config).map_err(|_| IommuError::Unsupported)
     }
 
     /// An empty second-stage domain with a granule of `2^G` bytes.
@@ -114,22 +146,23 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
         let widest = arm::second_stage_width(output_lg2(features, G), G);
         let config = config(features, (features.stage2, widest), G, options)?;
         let format = Armv8Stage2::new(config).map_err(|_| IommuError::Unsupported)?;
+        let mem = self.shared.machine.mem.clone();
+        let tables = || PageTable::new(format, mem);
         let tag = |id| Tag::Vmid(Vmid::new(id));
-        self.domain(format, &self.shared.vmids, tag, options)
+        self.domain(tables, &self.shared.vmids, tag, options)
     }
 
-    /// A domain over fresh tables, with a tag by one of `ids`.
-    fn domain<F: Format<Word = AtomicU64>>(
+    /// A domain over `tables`, with a tag by one of `ids`.
+    fn domain<F: Format<Word = AtomicU64>, T: TableMem<AtomicU64>>(
         &self,
-        format: F,
+        tables: impl FnOnce() -> Result<PageTable<F, T>, OutOfTableMemory>,
         ids: &Ids<C>,
         tag: impl FnOnce(u16) -> Tag,
         options: &DomainOptions,
-    ) -> Result<Over<F, R, M, C>, IommuError> {
+    ) -> Result<PagedDomain<F, T, SmmuQueue<R, M, C>>, IommuError> {
         let shared = &self.shared;
         let id = ids.take().ok_or(IommuError::OutOfContexts)?;
-        let table = PageTable::new(format, shared.machine.mem.clone());
-        let table = table.inspect_err(|_| ids.give_back(id))?;
+        let table = tables().inspect_err(|_| ids.give_back(id))?;
         let own = || shared.features.capabilities(F::GRANULE);
         let capabilities = options.capabilities.unwrap_or_else(own);
         let (context, quirks) = (tag(id as u16).context(), options.quirks);

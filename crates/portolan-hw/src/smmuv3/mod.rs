@@ -47,7 +47,7 @@ pub use command::{CommandCounts, CommandKind};
 pub use context::Tag;
 #[cfg(test)]
 pub(crate) use context_table::CONTEXT;
-pub use domain::{DomainOptions, FirstStage, SecondStage};
+pub use domain::{DomainOptions, FirstStage, ForeignFirstStage, SecondStage};
 pub use errata::{Errata, Implementation};
 pub use faults::{GlobalErrors, StallOrFault};
 pub use features::{Features, StallModel, TableUpdate};

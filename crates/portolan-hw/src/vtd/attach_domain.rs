@@ -15,8 +15,9 @@ use crate::chassis::book::Hold;
 
 macro_rules! attach {
     ($format:ident, $stage:ident) => {
-        impl<R, M, C: Cpus> Attach<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        impl<T, R, M, C: Cpus> Attach<PagedDomain<$format, T, VtdQueue<R, M, C>>> for Vtd<R, M, C>
         where
+            T: TableMem<AtomicU64> + 'static,
             R: Mmio + Send + Sync + 'static,
             M: TableMem<AtomicU64> + Send + Sync + 'static,
             C: Cpus,
@@ -24,7 +25,7 @@ macro_rules! attach {
             fn attach(
                 &self,
                 stream: StreamId,
-                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, T, VtdQueue<R, M, C>>>,
             ) -> Result<(), AttachError> {
                 self.attach_as(stream, RID_PASID, domain)
             }
@@ -33,14 +34,15 @@ macro_rules! attach {
                 &self,
                 stream: StreamId,
                 pasid: Pasid,
-                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, T, VtdQueue<R, M, C>>>,
             ) -> Result<(), AttachError> {
                 self.attach_as(stream, self.checked(pasid)?, domain)
             }
         }
 
-        impl<R, M, C: Cpus> AttachAs<PagedDomain<$format, M, VtdQueue<R, M, C>>> for Vtd<R, M, C>
+        impl<T, R, M, C: Cpus> AttachAs<PagedDomain<$format, T, VtdQueue<R, M, C>>> for Vtd<R, M, C>
         where
+            T: TableMem<AtomicU64> + 'static,
             R: Mmio + Send + Sync + 'static,
             M: TableMem<AtomicU64> + Send + Sync + 'static,
             C: Cpus,
@@ -49,7 +51,7 @@ macro_rules! attach {
                 &self,
                 stream: StreamId,
                 pasid: u32,
-                domain: &Arc<PagedDomain<$format, M, VtdQueue<R, M, C>>>,
+                domain: &Arc<PagedDomain<$format, T, VtdQueue<R, M, C>>>,
             ) -> Result<(), AttachError> {
                 let ours = Arc::ptr_eq(&domain.queue().0, &self.core);
                 if !ours || self.is_untranslated(stream) {

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::inval::{Capabilities, Quirks, Walker};
 use portolan::iommu::{IommuError, PagedDomain};
-use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::platform::{Cpus, ForeignTables, Mmio, TableMem};
 use portolan::table::PageTable;
 use portolan::table::format::{
     DirtyTracking, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
@@ -25,6 +25,8 @@ use crate::chassis::with_room;
 pub type SecondDomain<R, M, C> = PagedDomain<VtdSecondStage, M, VtdQueue<R, M, C>>;
 /// A domain with first-stage tables.
 pub type FirstDomain<R, M, C> = PagedDomain<VtdFirstStage, M, VtdQueue<R, M, C>>;
+/// A domain over first-stage tables that a kernel built itself.
+pub type ForeignFirstDomain<R, M, C> = PagedDomain<VtdFirstStage, ForeignTables, VtdQueue<R, M, C>>;
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Vtd<R, M, C> {
     /// Whether page walks have to be told what changed.
@@ -99,17 +101,45 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     /// [`IommuError::Unsupported`] outside scalable mode, or without such tables or their pages of
     /// 1 GiB; [`IommuError::OutOfContexts`], [`IommuError::Memory`].
     pub fn first_stage(&self, levels: VtdFirstLevels) -> Result<FirstDomain<R, M, C>, IommuError> {
+        let table = PageTable::new(self.first_format(levels)?, self.core.mem.clone())?;
+        self.first_over(table)
+    }
+
+    /// A first-stage domain over the tables of a process, which its kernel built and keeps: what CR3 of
+    /// its CPUs points at, with so many levels, for a PASID of a device that shares them (SVA). It has a
+    /// domain identifier of its own, and the kernel forwards its invalidations
+    /// ([`PagedDomain::invalidate`]). A stream with ranges that firmware reserves is refused: they cannot
+    /// be mapped in such tables.
+    ///
+    /// # Errors
+    /// As [`Vtd::first_stage`], but for memory.
+    pub fn foreign_first_stage(
+        &self,
+        levels: VtdFirstLevels,
+        tables: ForeignTables,
+    ) -> Result<ForeignFirstDomain<R, M, C>, IommuError> {
+        self.first_over(PageTable::foreign(self.first_format(levels)?, tables))
+    }
+
+    /// The format of first-stage tables.
+    fn first_format(&self, levels: VtdFirstLevels) -> Result<VtdFirstStage, IommuError> {
         let scalable = self.config.mode == Mode::Scalable;
         let large = self.features().has.contains(Has::FIRST_1G);
         if !scalable || !large || !self.features().has_first(levels) {
             return Err(IommuError::Unsupported);
         }
-        let format = VtdFirstStage {
+        Ok(VtdFirstStage {
             levels,
             output_lg2: self.config.output_lg2,
             dirty: DirtyTracking::Off,
-        };
-        let table = PageTable::new(format, self.core.mem.clone())?;
+        })
+    }
+
+    /// A domain over `table`.
+    fn first_over<T: TableMem<AtomicU64>>(
+        &self,
+        table: PageTable<VtdFirstStage, T>,
+    ) -> Result<PagedDomain<VtdFirstStage, T, VtdQueue<R, M, C>>, IommuError> {
         let id = self.core.take_id()?;
         // Who had the identifier before may have been nested.
         let before = self.known.lock().parents.remove(id);

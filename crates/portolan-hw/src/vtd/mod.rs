@@ -35,7 +35,7 @@ pub use self::core::VtdQueue;
 pub(crate) use config::INTERRUPTS;
 pub use config::{Config, Invalidation, Takeover};
 pub use counts::{CommandKind, Counts};
-pub use domains::{FirstDomain, SecondDomain};
+pub use domains::{FirstDomain, ForeignFirstDomain, SecondDomain};
 pub use features::{Features, Has};
 pub use page_request::PageEvent;
 pub use quirks::{INTEL, PciIdentity, Quirks};

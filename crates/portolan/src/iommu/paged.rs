@@ -6,10 +6,10 @@
 use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
-    Capabilities, Combined, Gather, InvalidationQueue, PageCommand, Quiesced, Quirks, Step,
+    Capabilities, Combined, Depth, Gather, InvalidationQueue, PageCommand, Quiesced, Quirks, Step,
     SyncError, WrongTable, owes_nothing, plan, submit,
 };
-use crate::platform::{Cpus, TableMem};
+use crate::platform::{Cpus, ForeignTables, TableMem};
 use crate::table::format::Format;
 use crate::table::{Access, PageTable, Translation};
 
@@ -121,6 +121,29 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         self.table
             .reclaim(quiesced)
             .map_err(|wrong| wrong.error.into())
+    }
+}
+
+impl<F: Format, Q: TagPool> PagedDomain<F, ForeignTables, Q> {
+    /// Has the unit, and devices that keep translations, forget what they hold of `range` and of tables
+    /// below it, as the kernel's own CPUs do: after entries were taken out or grant less, and before what
+    /// they led to is used again. Where absence is cached, after entries were put in as well. `range` holds
+    /// each block whole that has changed, and is rounded outwards to whole pages.
+    ///
+    /// *Context.* Atomic: waits for the hardware.
+    ///
+    /// # Errors
+    /// If the hardware did not complete: then devices may go on using what was there.
+    pub fn invalidate(&self, range: IovaRange) -> Result<(), SyncError<IommuError>> {
+        let inside = F::GRANULE.bytes() - 1;
+        let (start, last) = (range.start().get() & !inside, range.last().get() | inside);
+        let pages = IovaRange::new(Iova::new(start), Iova::new(last)).unwrap_or(range);
+        let sizes = self.table.format().page_sizes();
+        let largest = sizes.iter().last().unwrap_or(F::GRANULE);
+        let mut owed = Gather::new();
+        owed.claim(self.table.id())?;
+        owed.add_unmapped_mixed(pages, (F::GRANULE, largest), Depth::AllLevels);
+        self.sync(&mut owed)
     }
 }
 

@@ -8,6 +8,7 @@
 //! * [`TableMem`]: pages for page tables.
 //! * [`SlabTables`]: safe, of fixed capacity; its physical addresses are not host addresses.
 //! * [`HostTables`]: the same at host addresses: a table's physical address is its host address.
+//! * [`ForeignTables`]: tables of a process, which its kernel built and keeps.
 //! * [`Mmio`]: the registers of a device.
 //! * [`PhysMemory`]: copies, for bounce pools.
 //! * [`DataCache`]: maintenance for devices that do not snoop.
@@ -30,7 +31,7 @@ mod word;
 
 pub use cache::DataCache;
 pub use clock::{Clock, Nanos, poll};
-pub use contract::{Platform, RawMemory};
+pub use contract::{ForeignTables, Platform, RawMemory};
 pub use copy::PhysMemory;
 pub(crate) use cpus::CachePadded;
 pub use cpus::{Cpus, SharedWord, SpinCpus};

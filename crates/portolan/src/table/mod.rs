@@ -48,7 +48,7 @@ use self::format::{Entry, LiveCount, span_lg2};
 use self::walking::Walks;
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
-use crate::platform::{OutOfTableMemory, TableMem, Word};
+use crate::platform::{ForeignTables, OutOfTableMemory, TableMem, Word};
 
 bitflags::bitflags! {
     /// What a device may do, and what the memory is.
@@ -153,7 +153,11 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// If there is no memory for the root.
     pub fn new(format: F, mem: M) -> Result<Self, OutOfTableMemory> {
         let root = mem.alloc(F::GRANULE)?;
-        Ok(Self {
+        Ok(Self::at(format, mem, root))
+    }
+
+    fn at(format: F, mem: M, root: PhysAddr) -> Self {
+        Self {
             id: TableId::fresh(),
             levels: format.levels(),
             format,
@@ -164,7 +168,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             vacancies: AtomicU64::new(0),
             keep_empty: AtomicUsize::new(0),
             walks: Walks::default(),
-        })
+        }
     }
 
     /// Its name, which debts and proofs carry.
@@ -294,6 +298,15 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
         }
         self.free_page(table);
+    }
+}
+
+impl<F: Format> PageTable<F, ForeignTables> {
+    /// The tables that a kernel built itself, in the layout of `format`: for their root to be given to an
+    /// IOMMU. Nothing can be mapped in them here, and nothing is found.
+    pub fn foreign(format: F, tables: ForeignTables) -> Self {
+        let root = tables.root();
+        Self::at(format, tables, root)
     }
 }
 

@@ -81,6 +81,7 @@ fn a_section_is_an_entry_of_the_directory_and_is_forgotten_whole() {
     let (iova, pa) = (Iova::new(0x4040_0000), PhysAddr::new(0x2_9000_0000));
     let mut owed = Gather::new();
     domain.map(iova, pa, 4 << 20, RW, &mut owed).unwrap();
+    regs.take();
     sync(&domain, owed);
     let directory = domain.table().root();
     let entry = || {

@@ -3,17 +3,20 @@
 //!
 //! * [`Platform`]: the machine, as an embedder describes it.
 //! * [`RawMemory`]: a platform's memory, by physical address.
+//! * [`ForeignTables`]: page tables that a kernel built itself.
 //! * [`Buffer`], [`Unowned`]: memory that is handed over to a device; [`Doorbell`]: a register that is.
 //!
 //! `unsafe` is denied in the rest of the library.
 #![allow(unsafe_code)]
 
 mod buffer;
+mod foreign;
 mod memory;
 mod platform;
 
 pub use buffer::{Buffer, Doorbell, HostVisibility, MemoryKind, Pieces, PiecesIter, Unowned};
 pub(crate) use buffer::{bytes_of, hidden_from, read, write};
+pub use foreign::ForeignTables;
 pub use memory::RawMemory;
 pub(crate) use memory::{OwnedMemory, Wanted};
 pub use platform::Platform;
