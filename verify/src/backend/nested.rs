@@ -1,12 +1,13 @@
 //! The SMMUv3 driver with a guest's first stage over each of its second-stage domains.
 //!
-//! The guest's stage leaves addresses as they are: one table of 512 blocks of 1 GiB (DDI 0487,
+//! At first the guest's stage leaves addresses as they are: one table of 512 blocks of 1 GiB (DDI 0487,
 //! section D8.3) and one context descriptor (IHI 0070, section 5.4), both of which lie behind the
-//! second stage.
+//! second stage. Scenarios may write others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::conformance::{GuestStage, Layout};
 use portolan::addr::{Iova, PageSize, PhysAddr, StreamId};
 use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain as _, FaultEvent, Iommu, IommuError};
@@ -33,6 +34,8 @@ const DESCRIPTOR_WORD: u64 = 25
     | 1 << 46
     | 1 << 47
     | 1 << 48;
+/// In that word: faults wait (S).
+const STALLS: u64 = 1 << 44;
 /// A block: readable and writable by all, shareable, accessed, of its address space.
 const BLOCK: u64 = 1 | 1 << 6 | 3 << 8 | 1 << 10 | 1 << 11;
 /// Attribute 0: write-back.
@@ -41,11 +44,12 @@ const MAIR: u64 = 0xff;
 /// A driver whose second-stage domains all carry a guest.
 pub struct Nested<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) smmu: Smmu<R, M, C>,
+    memory: Arc<dyn TableMem<AtomicU64>>,
     descriptor: PhysAddr,
     table: PhysAddr,
 }
 
-fn write(memory: &impl TableMem<AtomicU64>, page: PhysAddr, words: impl Iterator<Item = u64>) {
+fn write(memory: &dyn TableMem<AtomicU64>, page: PhysAddr, words: impl Iterator<Item = u64>) {
     for (word, value) in memory.table(page, PAGE).iter().zip(words) {
         word.store(value, Ordering::Release);
     }
@@ -61,16 +65,39 @@ where
     ///
     /// # Errors
     /// Without memory for them.
-    pub fn new(smmu: Smmu<R, M, C>, memory: &impl TableMem<AtomicU64>) -> Result<Self, IommuError> {
+    pub fn new(
+        smmu: Smmu<R, M, C>,
+        memory: Arc<dyn TableMem<AtomicU64>>,
+    ) -> Result<Self, IommuError> {
         let (descriptor, table) = (memory.alloc(PAGE)?, memory.alloc(PAGE)?);
         let words = [DESCRIPTOR_WORD, TABLE.get(), 0, MAIR];
-        write(memory, descriptor, words.into_iter());
-        write(memory, table, (0..512).map(|gib| gib << 30 | BLOCK));
+        write(&*memory, descriptor, words.into_iter());
+        write(&*memory, table, (0..512).map(|gib| gib << 30 | BLOCK));
         Ok(Self {
             smmu,
+            memory,
             descriptor,
             table,
         })
+    }
+
+    /// Has faults of the guest's stage wait, from the next attachment on; an entry without stalls refuses
+    /// such a descriptor.
+    pub(super) fn stall(&self) {
+        let words = std::iter::once(DESCRIPTOR_WORD | STALLS);
+        write(&*self.memory, self.descriptor, words);
+    }
+
+    /// Its guests' first stage.
+    pub(super) fn guest(&self) -> GuestStage {
+        GuestStage {
+            layout: Layout {
+                levels: 3,
+                ..Layout::ARMV8
+            },
+            memory: self.memory.clone(),
+            root: (self.table, TABLE),
+        }
     }
 }
 

@@ -102,6 +102,8 @@ where
         abilities: Abilities::ALL,
         domain,
         pasids: None,
+        foreign: None,
+        guest: None,
         faulting: None,
         interrupts: None,
         // Commands are register writes, and none can be refused.

@@ -26,7 +26,9 @@ use super::nested::Nested;
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
 use super::{by_name, failed};
-use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
+use crate::conformance::{
+    Abilities, Asked, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig, Way,
+};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
 /// Registers and memory of the model behind `W`.
@@ -125,6 +127,8 @@ where
         abilities: Abilities::ALL,
         domain,
         pasids,
+        foreign: None,
+        guest: None,
         interrupts: None,
         faulting: (kind == Kind::Plain).then_some(Faulting {
             ways: &[Way::Requests, Way::Stalls],
@@ -158,7 +162,18 @@ where
         block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
     };
     let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
-    model(kind, wrap, domain, Some(pasids))
+    let mut rig = model(kind, wrap, domain, Some(pasids))?;
+    rig.foreign = Some(Foreign {
+        layout: Layout::ARMV8,
+        memory: rig.host.ram().clone(),
+        attach: |unit, stream, pasid, tables| {
+            let domain = unit.foreign_first_stage::<12>(&DomainOptions::default(), tables)?;
+            let domain = Arc::new(domain);
+            unit.attach_pasid(stream, pasid, &domain)?;
+            Ok(Box::new(move |range| Ok(domain.invalidate(range)?)))
+        },
+    });
+    Ok(rig)
 }
 
 /// A new model whose domains have second-stage tables.
@@ -182,8 +197,11 @@ where
     W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
 {
     let rig = second_on_model(Kind::Plain, wrap)?;
+    let memory = rig.host.ram().clone();
+    let unit = Nested::new(rig.unit, memory).map_err(failed)?;
     Ok(Rig {
-        unit: Nested::new(rig.unit, rig.host.ram()).map_err(failed)?,
+        guest: Some(unit.guest()),
+        unit,
         host: rig.host,
         abilities: NESTED,
         domain: |unit| {
@@ -191,11 +209,15 @@ where
             domain.map(Arc::new)
         },
         pasids: None,
+        foreign: None,
         faulting: Some(Faulting {
             ways: &[Way::Requests, Way::Stalls],
             enable: |unit, stream, way| match way {
                 Way::Requests => unit.smmu.enable_ats(stream),
-                Way::Stalls => unit.smmu.enable_stalls(stream),
+                Way::Stalls => {
+                    unit.stall();
+                    unit.smmu.enable_stalls(stream)
+                }
             },
             disable: Some(|unit, stream| unit.smmu.disable_ats(stream)),
             gone: |unit, stream| unit.smmu.device_gone(stream),
@@ -253,6 +275,8 @@ where
         },
         domain,
         pasids: None,
+        foreign: None,
+        guest: None,
         faulting: None,
         interrupts: None,
         queue_entries,
@@ -298,7 +322,8 @@ where
     W: Wrap<Registers, GuestTables, Memory = GuestTables>,
 {
     let rig = second_on_qemu(wrap)?;
-    let unit = Nested::new(rig.unit, rig.host.machine().tables());
+    let tables = Arc::new(rig.host.machine().tables().clone());
+    let unit = Nested::new(rig.unit, tables);
     Ok(Rig {
         unit: unit.map_err(failed)?,
         host: rig.host,
@@ -311,6 +336,8 @@ where
             domain.map(Arc::new)
         },
         pasids: None,
+        foreign: None,
+        guest: None,
         faulting: None,
         interrupts: None,
         queue_entries: rig.queue_entries,

@@ -86,6 +86,8 @@ where
         abilities: ABILITIES,
         domain: |unit| unit.domain().map(Arc::new),
         pasids: None,
+        foreign: None,
+        guest: None,
         faulting: None,
         interrupts: None,
         queue_entries: None,

@@ -44,6 +44,8 @@ pub fn on_qemu() -> Result<OnQemu, Outcome> {
         },
         domain: Opened::domain,
         pasids: None,
+        foreign: None,
+        guest: None,
         faulting: None,
         interrupts: None,
         queue_entries: None,

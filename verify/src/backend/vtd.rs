@@ -28,7 +28,9 @@ use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
 use super::{by_name, failed};
-use crate::conformance::{Abilities, Asked, Faulting, Has, MakeDomain, Outcome, Pasids, Rig, Way};
+use crate::conformance::{
+    Abilities, Asked, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig, Way,
+};
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
 /// Registers and memory of the model behind `W`.
@@ -181,6 +183,8 @@ where
             attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
             block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
         }),
+        foreign: None,
+        guest: None,
         faulting: (kind == Kind::Scalable).then(faulting),
         interrupts: match kind {
             Kind::Registers => None,
@@ -214,9 +218,18 @@ pub fn first_on_model<W>(wrap: &W) -> Result<ModelRig<W, FirstOnModel<W>>, Outco
 where
     W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
 {
-    model(Kind::Scalable, wrap, |unit| {
-        unit.first_stage(VtdFirstLevels::Four).map(Arc::new)
-    })
+    let domain = |unit: &Vtd<_, _, _>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
+    let mut rig = model(Kind::Scalable, wrap, domain)?;
+    rig.foreign = Some(Foreign {
+        layout: Layout::X86,
+        memory: rig.host.ram().clone(),
+        attach: |unit, stream, pasid, tables| {
+            let domain = Arc::new(unit.foreign_first_stage(VtdFirstLevels::Four, tables)?);
+            unit.attach_pasid(stream, pasid, &domain)?;
+            Ok(Box::new(move |range| Ok(domain.invalidate(range)?)))
+        },
+    });
+    Ok(rig)
 }
 
 fn by_type<R, M, C>(unit: &Vtd<R, M, C>) -> BTreeMap<String, u64>
@@ -279,6 +292,8 @@ where
         },
         domain,
         pasids: None,
+        foreign: None,
+        guest: None,
         faulting: None,
         interrupts: Some(|unit| unit),
         queue_entries,

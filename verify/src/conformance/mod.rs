@@ -11,17 +11,23 @@ mod configuration;
 mod disk;
 mod endurance;
 mod faults;
+mod foreign;
+mod guest;
 mod interrupts;
 mod moves;
 mod rig;
 mod scene;
 mod shared;
 mod stale;
+mod stores;
 
 pub use asking::{Asked, Asker, Faulting, Leave, MARK, Way, Wrote};
 pub use disk::{Disk, Shared, Transfer};
+pub use foreign::{Foreign, Notifier};
+pub use guest::GuestStage;
 pub use interrupts::Raised;
 pub use rig::{Host, MakeDomain, Pasids, Rig};
+pub use stores::Layout;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -119,6 +125,12 @@ pub trait Machine {
 
     /// How requests with a PASID are moved, if the machine has any.
     fn pasids(&self) -> Option<&Pasids<Self::Iommu, Self::Domain>>;
+
+    /// How a device gets tables that a kernel built itself, if it can.
+    fn foreign(&self) -> Option<&Foreign<Self::Iommu>>;
+
+    /// The first stage of a guest's that all domains carry, if they do.
+    fn guest(&self) -> Option<&GuestStage>;
 
     /// As [`Machine::device_write`], by a request with a PASID. Called only where there are PASIDs.
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32);
@@ -228,7 +240,7 @@ const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 46] = [
+    let all: [(&'static str, Run<M>); 50] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -288,6 +300,10 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         ("response-after-reset", faults::response_after_reset),
         ("tables-shared-by-requests", shared::by_requests),
         ("tables-shared-by-stalls", shared::by_stalls),
+        ("kernels-tables-by-requests", foreign::by_requests),
+        ("kernels-tables-by-stalls", foreign::by_stalls),
+        ("guests-tables-by-requests", guest::by_requests),
+        ("guests-tables-by-stalls", guest::by_stalls),
         (RANDOM, endurance::random_operations),
         (RANDOM_DISK, disk::random_transfers),
     ];

@@ -8,6 +8,8 @@ use portolan::iommu::{Attach, AttachError, Domain, IommuError, MsiMessage, Remap
 
 use super::asking::{Asker, Faulting};
 use super::disk::Disk;
+use super::foreign::Foreign;
+use super::guest::GuestStage;
 use super::{Abilities, HIGH_BASE, Has, Machine, Raised};
 
 /// What of a machine is no driver's affair: memory and devices.
@@ -98,6 +100,10 @@ pub struct Rig<U, D, H> {
     pub domain: MakeDomain<U, D>,
     /// Moves requests with a PASID, where the machine has them.
     pub pasids: Option<Pasids<U, D>>,
+    /// See [`Machine::foreign`].
+    pub foreign: Option<Foreign<U>>,
+    /// See [`Machine::guest`].
+    pub guest: Option<GuestStage>,
     /// See [`Machine::faulting`].
     pub faulting: Option<Faulting<U>>,
     /// See [`Machine::interrupts`].
@@ -148,6 +154,14 @@ where
 
     fn pasids(&self) -> Option<&Pasids<U, D>> {
         self.pasids.as_ref()
+    }
+
+    fn foreign(&self) -> Option<&Foreign<U>> {
+        self.foreign.as_ref()
+    }
+
+    fn guest(&self) -> Option<&GuestStage> {
+        self.guest.as_ref()
     }
 
     fn device_write_as(&self, device: StreamId, pasid: Pasid, iova: Iova, value: u32) {

@@ -171,11 +171,22 @@ impl<'m, M: Machine> Scene<'m, M> {
     pub(super) fn register(&self, pages: u64) -> Result<Arc<OnDemand<M::Domain>>, Outcome> {
         let stock = (0..pages).map(|_| self.machine.memory(PAGE)).collect();
         let handler = Arc::new(OnDemand::new(self.on.domain.clone(), stock));
+        self.serve_by(handler.clone())?;
+        Ok(handler)
+    }
+
+    /// Has `handler` decide about what the device asks for.
+    fn serve_by(&self, handler: Arc<dyn Handler>) -> Verdict {
         let reach = IovaRange::from_len(M::BASE, 1 << 24).ok_or_else(|| fail("no range"))?;
         let (device, pasid) = (self.on.device, self.pasid);
-        let done = (self.desk).register(device, pasid, reach, handler.clone());
-        must("registering", done)?;
-        Ok(handler)
+        let done = (self.desk).register(device, pasid, reach, handler);
+        must("registering", done)
+    }
+
+    /// Has `handler` do so instead of whoever did before.
+    pub(super) fn hand_over(&self, handler: Arc<dyn Handler>) -> Verdict {
+        self.desk.unregister(self.on.device, self.pasid);
+        self.serve_by(handler)
     }
 
     pub(super) fn raw(&self, group: u16, place: Place, page: u64) -> RawPageRequest {
@@ -261,11 +272,16 @@ impl<'m, M: Machine> Scene<'m, M> {
 
     /// The write to `page` arrives, at once or because it had waited.
     pub(super) fn must_arrive(&self, page: u64) -> Verdict {
+        self.must_arrive_at(page, self.pa(page)?)
+    }
+
+    /// The same, at `pa`.
+    pub(super) fn must_arrive_at(&self, page: u64, pa: PhysAddr) -> Verdict {
         let wrote = match self.way {
             Way::Stalls => self.asker.settled(),
             Way::Requests => vec![self.reach(page, 0)],
         };
         expect("the write", wrote, vec![Wrote::There])?;
-        expect("memory", self.machine.peek(self.pa(page)?), MARK)
+        expect("memory", self.machine.peek(pa), MARK)
     }
 }

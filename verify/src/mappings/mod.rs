@@ -24,6 +24,7 @@ use portolan_model::cpus::Hardware;
 use portolan_model::iommu::Setup;
 use serde::Serialize;
 
+pub(crate) use block::tables_at;
 use cpu::Tally;
 pub use failing::Health;
 use failing::{Ailment, Failing};
