@@ -42,11 +42,7 @@ pub const TEGRA_MUTANTS: &[Mutant] = &[
         Ground::Tegra(Chip::Tegra210),
         "all of a section but its first four pages",
         write(tegra::first_group_alone),
-        &[
-            "block-split-keeps-the-rest",
-            "debts-of-one-block",
-            "blocks-among-pages",
-        ],
+        &["block-split-keeps-the-rest", "debts-of-one-block"],
     ),
     mutant(
         Ground::Tegra(Chip::Tegra210),
