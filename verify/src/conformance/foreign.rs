@@ -15,7 +15,7 @@ use super::asking::{MARK, Way, Wrote};
 use super::basic::PAGE;
 use super::scene::Scene;
 use super::stores::{Frames, KernelMemory, Layout, Tables};
-use super::{Machine, Outcome, Verdict, expect, fail, must};
+use super::{Machine, Outcome, Run, Verdict, expect, fail, must};
 use crate::mappings::tables_at;
 
 /// What a kernel calls when it has taken entries out; it keeps the domain.
@@ -179,10 +179,14 @@ fn shares<M: Machine>(machine: &M, way: Way) -> Verdict {
     scene.settled()
 }
 
-pub(super) fn by_requests<M: Machine>(machine: &M) -> Verdict {
-    shares(machine, Way::Requests)
-}
-
-pub(super) fn by_stalls<M: Machine>(machine: &M) -> Verdict {
-    shares(machine, Way::Stalls)
+/// All of them.
+pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 2] {
+    [
+        ("kernels-tables-by-requests", |machine| {
+            shares(machine, Way::Requests)
+        }),
+        ("kernels-tables-by-stalls", |machine| {
+            shares(machine, Way::Stalls)
+        }),
+    ]
 }

@@ -22,7 +22,7 @@ use super::asking::{Way, Wrote};
 use super::basic::{PAGE, RW};
 use super::scene::{Cpus, Scene, Still};
 use super::stores::{Frames, KernelMemory, Layout, Tables};
-use super::{Machine, Outcome, Verdict, expect, fail, must};
+use super::{Machine, Outcome, Run, Verdict, expect, fail, must};
 
 /// The first stage that every domain of a machine carries.
 pub struct GuestStage {
@@ -295,10 +295,14 @@ fn leads_astray<M: Machine>(on: &Behind<'_, M>, way: Way) -> Verdict {
     on.scene.settled()
 }
 
-pub(super) fn by_requests<M: Machine>(machine: &M) -> Verdict {
-    walks(machine, Way::Requests)
-}
-
-pub(super) fn by_stalls<M: Machine>(machine: &M) -> Verdict {
-    walks(machine, Way::Stalls)
+/// All of them.
+pub(super) fn all<M: Machine>() -> [(&'static str, Run<M>); 2] {
+    [
+        ("guests-tables-by-requests", |machine| {
+            walks(machine, Way::Requests)
+        }),
+        ("guests-tables-by-stalls", |machine| {
+            walks(machine, Way::Stalls)
+        }),
+    ]
 }

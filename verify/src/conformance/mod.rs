@@ -240,7 +240,7 @@ const RANDOM_DISK: &str = "random-disk-transfers";
 
 /// All scenarios.
 pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
-    let all: [(&'static str, Run<M>); 50] = [
+    let all: [(&'static str, Run<M>); 46] = [
         ("mapped-access-succeeds", basic::mapped_access_succeeds),
         ("unmapped-access-faults", basic::unmapped_access_faults),
         ("read-only-refuses-writes", basic::read_only_refuses_writes),
@@ -300,14 +300,11 @@ pub fn scenarios<M: Machine>() -> Vec<Scenario<M>> {
         ("response-after-reset", faults::response_after_reset),
         ("tables-shared-by-requests", shared::by_requests),
         ("tables-shared-by-stalls", shared::by_stalls),
-        ("kernels-tables-by-requests", foreign::by_requests),
-        ("kernels-tables-by-stalls", foreign::by_stalls),
-        ("guests-tables-by-requests", guest::by_requests),
-        ("guests-tables-by-stalls", guest::by_stalls),
         (RANDOM, endurance::random_operations),
         (RANDOM_DISK, disk::random_transfers),
     ];
-    let all = all.into_iter().chain(interrupts::all());
+    let tables = foreign::all().into_iter().chain(guest::all());
+    let all = all.into_iter().chain(tables).chain(interrupts::all());
     all.map(Scenario::new).collect()
 }
 

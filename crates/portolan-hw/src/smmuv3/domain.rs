@@ -23,12 +23,13 @@ use portolan::table::format::{
 };
 
 /// A domain over tables of format `F`.
-type Over<F, R, M, C> = PagedDomain<F, M, SmmuQueue<R, M, C>>;
+type Over<F, R, M, C> = Tables<F, M, R, M, C>;
+/// The same, with tables in memory `T`.
+type Tables<F, T, R, M, C> = PagedDomain<F, T, SmmuQueue<R, M, C>>;
 /// A first-stage domain with a granule of `2^G` bytes.
 pub type FirstStage<const G: u32, R, M, C> = Over<Armv8Stage1<G>, R, M, C>;
 /// A first-stage domain over tables that a kernel built itself.
-pub type ForeignFirstStage<const G: u32, R, M, C> =
-    PagedDomain<Armv8Stage1<G>, ForeignTables, SmmuQueue<R, M, C>>;
+pub type ForeignFirstStage<const G: u32, R, M, C> = Tables<Armv8Stage1<G>, ForeignTables, R, M, C>;
 /// A second-stage domain with a granule of `2^G` bytes.
 pub type SecondStage<const G: u32, R, M, C> = Over<Armv8Stage2<G>, R, M, C>;
 
@@ -159,7 +160,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Smmu<R, M, C> {
         ids: &Ids<C>,
         tag: impl FnOnce(u16) -> Tag,
         options: &DomainOptions,
-    ) -> Result<PagedDomain<F, T, SmmuQueue<R, M, C>>, IommuError> {
+    ) -> Result<Tables<F, T, R, M, C>, IommuError> {
         let shared = &self.shared;
         let id = ids.take().ok_or(IommuError::OutOfContexts)?;
         let table = tables().inspect_err(|_| ids.give_back(id))?;

@@ -23,8 +23,10 @@ use crate::chassis::with_room;
 
 /// A domain with second-stage tables.
 pub type SecondDomain<R, M, C> = PagedDomain<VtdSecondStage, M, VtdQueue<R, M, C>>;
+/// A domain with first-stage tables in memory `T`.
+type FirstOver<T, R, M, C> = PagedDomain<VtdFirstStage, T, VtdQueue<R, M, C>>;
 /// A domain with first-stage tables.
-pub type FirstDomain<R, M, C> = PagedDomain<VtdFirstStage, M, VtdQueue<R, M, C>>;
+pub type FirstDomain<R, M, C> = FirstOver<M, R, M, C>;
 /// A domain over first-stage tables that a kernel built itself.
 pub type ForeignFirstDomain<R, M, C> = PagedDomain<VtdFirstStage, ForeignTables, VtdQueue<R, M, C>>;
 
@@ -139,7 +141,7 @@ impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> Vtd<R, M, C> {
     fn first_over<T: TableMem<AtomicU64>>(
         &self,
         table: PageTable<VtdFirstStage, T>,
-    ) -> Result<PagedDomain<VtdFirstStage, T, VtdQueue<R, M, C>>, IommuError> {
+    ) -> Result<FirstOver<T, R, M, C>, IommuError> {
         let id = self.core.take_id()?;
         // Who had the identifier before may have been nested.
         let before = self.known.lock().parents.remove(id);

@@ -102,6 +102,10 @@ pub fn reproduce(
 ) -> Result<Reproduction> {
     let table = published::range_flush(published::RANGE_FLUSH)?;
     let own = own_quirks(profile)?;
+    let in_one_piece = Way {
+        grouping: Grouping::OnePiece,
+        quirks: own,
+    };
     let mut rows = Vec::new();
     let (mut prices, mut halves) = (Vec::new(), Vec::new());
     for direction in [Direction::Map, Direction::Unmap] {
@@ -133,22 +137,9 @@ pub fn reproduce(
             rows.push(row(direction, run, &us, profile)?);
         }
         halves.extend(Halves::of(direction, &runs, &us));
-        for (size, bytes, usage) in [SIZES[1], SIZES[2]] {
-            let way = Way {
-                grouping: Grouping::OnePiece,
-                quirks: own,
-            };
-            let sections = Run {
-                size,
-                bytes,
-                usage,
-                variant: Variant::Portolan,
-                samples: Vec::new(),
-                events: measure(direction, bytes, way)?,
-            };
-            let mut row = row(direction, &sections, &us, profile)?;
-            row.variant = "sections";
-            rows.push(row);
+        for size in [SIZES[1], SIZES[2]] {
+            let events = measure(direction, size.1, in_one_piece)?;
+            rows.push(sections(direction, size, events, &us, profile)?);
         }
         if direction == Direction::Unmap {
             for (size, bytes, _) in [SIZES[1], SIZES[2]] {
@@ -193,6 +184,27 @@ fn prices_of(direction: Direction, us: &[f64]) -> impl Iterator<Item = FittedPri
             ns: us * 1000.0,
             fitted_on: FITTED_ON,
         })
+}
+
+/// The row of memory in one piece, mapped or unmapped whole.
+fn sections(
+    direction: Direction,
+    (size, bytes, usage): (&'static str, u64, Use),
+    events: Events,
+    us: &[f64],
+    profile: &Profile,
+) -> Result<Row> {
+    let run = Run {
+        size,
+        bytes,
+        usage,
+        variant: Variant::Portolan,
+        samples: Vec::new(),
+        events,
+    };
+    let row = row(direction, &run, us, profile)?;
+    let variant = "sections";
+    Ok(Row { variant, ..row })
 }
 
 /// The row of an address space given up with `bytes` bytes in it; `us` are the prices of unmaps.
