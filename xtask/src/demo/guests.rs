@@ -39,9 +39,9 @@ const X86: &str = "x86_64-unknown-linux-gnu";
 
 /// A PC with a disk and an `edu` device behind `$iommu`.
 macro_rules! pc {
-    ($($iommu:literal),*) => {
+    ($($iommu:literal),* $(; $firmware:literal)?) => {
         &[
-            "-M", "q35,kernel-irqchip=off", "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "2",
+            "-M", concat!("q35,kernel-irqchip=off" $(, $firmware)?), "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "2",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
             "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
             $("-device", $iommu,)*
@@ -169,6 +169,20 @@ const NOWHERE: [u8; 36] = dmar(0x000f_ffff_ffff_f000, 24);
 const IN_THE_KERNEL: [u8; 36] = dmar(0x10_0000, 24);
 const SILENT: [u8; 36] = dmar(0xfed9_0000, 24);
 const ENDLESS: [u8; 36] = dmar(0xfed9_0000, 0);
+
+/// Two units: one that is there, with the scope that names nothing, and one for all functions where
+/// nothing answers.
+const HALF: [u8; 52] = {
+    let (one, other) = (dmar(0xfed9_0000, 24), dmar(0xfeda_0000, 16));
+    let mut table = [0; 52];
+    let mut at = 0;
+    while at < table.len() {
+        table[at] = if at < 36 { one[at] } else { other[at - 24] };
+        at += 1;
+    }
+    table[36 + 4] = 1;
+    table
+};
 
 /// A PC whose kernel goes on without DMA.
 const fn without_dma(
@@ -326,6 +340,13 @@ pub const GUESTS: &[Guest] = &[
         pc!(),
         &[("DMAR", &SILENT)],
         &["no DMA: the unit at 0xfed90000: ", GOES_ON],
+    ),
+    without_dma(
+        ["x86-half", "demo x86-half"],
+        // Firmware makes its own tables, and of the DMAR only ours.
+        pc!("intel-iommu,intremap=on"; ",acpi=off"),
+        &[("DMAR", &HALF)],
+        &["no DMA: the unit at 0xfeda0000: ", GOES_ON],
     ),
     without_dma(
         ["x86-endless", "demo x86-endless"],

@@ -203,8 +203,10 @@ impl Topology {
     /// reach that memory once they are opened.
     ///
     /// # Errors
-    /// With the unit that was not enabled. Those before it are dropped: an SMMU is disabled then,
-    /// units of other kinds block all streams. A virtio-iommu needs [`Topology::enable_with`].
+    /// With the first unit that was not enabled; no device can be opened. Those before it are dropped: an
+    /// SMMU is disabled then, units of other kinds block all streams. That unit and those behind it are
+    /// as they were found, or as far as they came: they may let accesses through, so devices have to
+    /// stay stopped. A virtio-iommu needs [`Topology::enable_with`].
     pub fn enable<P: Platform>(
         self,
         platform: P,

@@ -253,22 +253,36 @@ impl SmmuRegisters {
             state.violations.push(Violation::EnabledUnclean);
         }
         state.own.registers.cr0 = value;
+        if turned_on & CMDQ_ENABLE != 0 {
+            self.look_for_overrun(state);
+        }
         if state.faults.control == Drain::Runs {
             state.own.registers.cr0ack = value;
         }
     }
 
     fn write_cmdq_prod(&self, state: &mut State, value: u32) {
+        state.own.registers.cmdq_prod = value;
+        // A queue that is off is set up in any order.
+        if state.own.registers.commands_enabled() {
+            self.look_for_overrun(state);
+        }
+        self.wait_for(state, self.setup.pace);
+    }
+
+    /// Notes where the command queue has more in it than fits, or an index beyond its positions.
+    fn look_for_overrun(&self, state: &mut State) {
         let most = self.setup.identification.field(1, 21, 5);
-        let lg2 = ((state.own.registers.cmdq_base & 0x1f) as u32).min(most);
+        let registers = &mut state.own.registers;
+        let lg2 = ((registers.cmdq_base & 0x1f) as u32).min(most);
         let positions = (2u32 << lg2) - 1;
-        let filled = value.wrapping_sub(state.own.registers.cmdq_cons) & positions;
-        if value & !positions != 0 || filled > 1 << lg2 {
-            let tail = value.into();
+        let tail = registers.cmdq_prod;
+        registers.cmdq_prod = tail & positions;
+        let filled = tail.wrapping_sub(registers.cmdq_cons) & positions;
+        if tail & !positions != 0 || filled > 1 << lg2 {
+            let tail = tail.into();
             state.violations.push(Violation::QueueOverrun { tail });
         }
-        state.own.registers.cmdq_prod = value & positions;
-        self.wait_for(state, self.setup.pace);
     }
 }
 

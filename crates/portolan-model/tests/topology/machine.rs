@@ -17,8 +17,8 @@ use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 pub(crate) const DEVICE: PciFunction = PciFunction::of(0, 3, 0);
 pub(crate) const OTHER: PciFunction = PciFunction::of(0, 4, 0);
 pub(crate) const REGISTERS: u64 = 0xfed9_0000;
-/// Where the same unit has its registers as another one.
-pub(crate) const OTHER_REGISTERS: u64 = 0xfeda_0000;
+/// Where the second unit has its registers.
+pub(crate) const OTHER_REGISTERS: u64 = 0xfedb_0000;
 /// A display that firmware has at work, and its frames.
 pub(crate) const DISPLAY: PciFunction = PciFunction::of(0, 2, 0);
 pub(crate) const FRAMES: u64 = 0x7000_0000;
@@ -29,9 +29,12 @@ pub(crate) const SECOND: PciFunction = PciFunction::of(0, 1, 2);
 /// Words of configuration space: function, offset, word.
 pub(crate) type PciWords = &'static [(PciFunction, u16, u32)];
 
-/// A machine with one unit of the model. The drivers see it through [`Platform`] alone.
+/// A machine with two units of the model. The drivers see it through [`Platform`] alone.
 pub(crate) struct Machine<R> {
+    /// At [`REGISTERS`].
     pub(crate) unit: Arc<R>,
+    /// At [`OTHER_REGISTERS`].
+    pub(crate) other: Arc<R>,
     pub(crate) clock: Arc<VirtualClock>,
     pub(crate) memory: Arc<ModelMemory>,
     pub(crate) config: PciWords,
@@ -41,6 +44,7 @@ impl<R> Clone for Machine<R> {
     fn clone(&self) -> Self {
         Self {
             unit: self.unit.clone(),
+            other: self.other.clone(),
             clock: self.clock.clone(),
             memory: self.memory.clone(),
             config: self.config,
@@ -93,6 +97,7 @@ unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
     fn relax(&self) {
         self.clock.advance_ns(1000);
         self.unit.tick();
+        self.other.tick();
     }
 
     fn alloc(&self, layout: Layout) -> Option<PhysAddr> {
@@ -125,9 +130,12 @@ unsafe impl<R: Mmio + Tick + 'static> Platform for Machine<R> {
 
     fn registers(&self, window: PhysRange) -> Option<Window<R>> {
         let bytes = usize::try_from(window.len_minus_one() + 1).ok()?;
-        let unit = self.unit.clone();
-        let there = [REGISTERS, OTHER_REGISTERS].contains(&window.start().get());
-        there.then_some(Window { unit, bytes })
+        let unit = match window.start().get() {
+            REGISTERS => self.unit.clone(),
+            OTHER_REGISTERS => self.other.clone(),
+            _ => return None,
+        };
+        Some(Window { unit, bytes })
     }
 }
 
@@ -138,12 +146,13 @@ pub(crate) fn memory() -> Arc<ModelMemory> {
 
 fn machine<R>(
     config: PciWords,
-    unit: impl FnOnce(Arc<VirtualClock>, Arc<ModelMemory>) -> R,
+    unit: impl Fn(Arc<VirtualClock>, Arc<ModelMemory>) -> R,
 ) -> Machine<R> {
     let (memory, clock) = (memory(), Arc::new(VirtualClock::new()));
-    let unit = Arc::new(unit(clock.clone(), memory.clone()));
+    let [unit, other] = [(); 2].map(|()| Arc::new(unit(clock.clone(), memory.clone())));
     Machine {
         unit,
+        other,
         clock,
         memory,
         config,
@@ -243,10 +252,9 @@ pub(crate) fn dmar_with_memory() -> Vec<u8> {
 
 /// DMAR with two units: one for the device 0:3.0 and for what is behind the bridge 0:1.0, then one for
 /// all others.
-pub(crate) fn dmar_with_scopes() -> Vec<u8> {
+pub(crate) fn dmar_with_scopes([one, other]: [u64; 2]) -> Vec<u8> {
     let scopes = [1, 8, 0, 0, 0, 0, 3, 0, 2, 8, 0, 0, 0, 0, 1, 0];
-    let units = [drhd(REGISTERS, Some(&scopes)), drhd(OTHER_REGISTERS, None)];
-    dmar_of(48, &units)
+    dmar_of(48, &[drhd(one, Some(&scopes)), drhd(other, None)])
 }
 
 /// What IORT says of an SMMU, and of how many streams, from the display's on, memory is reserved.
@@ -264,23 +272,38 @@ pub(crate) const IORT: Iort = Iort {
     streams: 1,
 };
 
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// An SMMU of version 3: 68 bytes, no mappings.
+fn smmu_node(base: u64, flags: u32, model: u32) -> Vec<u8> {
+    let mut node = vec![4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    node.extend(base.to_le_bytes());
+    node.extend(words(&[flags, 0, 0, 0, model, 0, 0, 0, 0, 0, 0]));
+    node
+}
+
+/// The root complex of segment 0: 40 bytes and mappings of 20, each one to one: the first requester, how
+/// many follow, and the SMMU's node.
+fn root_complex(mappings: &[[u32; 3]]) -> Vec<u8> {
+    let count = mappings.len() as u8;
+    let length = 40 + 20 * count;
+    let mut node = vec![2, length, 0, 3, 0, 0, 0, 0, count, 0, 0, 0, 40, 0, 0, 0];
+    node.extend(words(&[0, 0, 0, 0, 64, 0]));
+    for &[first, more, smmu] in mappings {
+        node.extend(words(&[first, more, first, smmu, 0]));
+    }
+    node
+}
+
 impl Iort {
     /// IORT with one SMMU of version 3 behind the root complex of segment 0.
     pub(crate) fn bytes(self) -> Vec<u8> {
-        let words = |words: &[u32]| -> Vec<u8> {
-            words.iter().flat_map(|word| word.to_le_bytes()).collect()
-        };
-        let base = REGISTERS as u32;
         // Three nodes, from offset 48 on.
         let mut body = words(&[3, 48, 0]);
-        // An SMMU of version 3: 68 bytes, no mappings.
-        body.extend([4, 68, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        body.extend(words(&[base, 0, self.flags, 0, 0, 0, self.model]));
-        body.extend(words(&[0; 6]));
-        // A root complex: 40 bytes and a mapping of 20, one to one to the SMMU.
-        body.extend([2, 60, 0, 3, 0, 0, 0, 0, 1, 0, 0, 0, 40, 0, 0, 0]);
-        body.extend(words(&[0, 0, 0, 0, 64, 0]));
-        body.extend(words(&[0, 0xffff, 0, 48, 0]));
+        body.extend(smmu_node(REGISTERS, self.flags, self.model));
+        body.extend(root_complex(&[[0, 0xffff, 48]]));
         // Memory that a display goes on using.
         body.extend([6, 68, 0, 3, 0, 0, 0, 0]);
         body.extend(words(&[1, 48, 5 << 2, 1, 28]));
@@ -290,6 +313,15 @@ impl Iort {
         body.extend(words(&[0, 0, self.streams - 1, display, 48, 0]));
         table(*b"IORT", &body)
     }
+}
+
+/// IORT with two SMMUs: one for the functions of bus 0 up to 0:3.7, then one for all others.
+pub(crate) fn iort_of_two([one, other]: [u64; 2]) -> Vec<u8> {
+    let mut body = words(&[3, 48, 0]);
+    body.extend(smmu_node(one, 1, 0));
+    body.extend(smmu_node(other, 1, 0));
+    body.extend(root_complex(&[[0, 0x1f, 48], [0x20, 0xffdf, 48 + 68]]));
+    table(*b"IORT", &body)
 }
 
 /// IVRS with two blocks of units: at 0:0.2, for [`OTHER`] and for 0:5.0, which accesses memory as 0:5.1,

@@ -5,6 +5,7 @@ mod grouped;
 mod lies;
 mod machine;
 mod told;
+mod two;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +25,8 @@ use portolan_model::smmuv3::SmmuIdentification;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters};
 
 use machine::{
-    DEVICE, DISPLAY, FRAMES, IORT, Machine, OTHER, REGISTERS, SECOND, amd, dmar, dmar_with_scopes,
-    ivrs, smmu, table, vtd,
+    DEVICE, DISPLAY, FRAMES, IORT, Machine, OTHER, OTHER_REGISTERS, REGISTERS, SECOND, amd, dmar,
+    dmar_with_scopes, ivrs, smmu, table, vtd,
 };
 
 /// A page of a network card.
@@ -103,7 +104,7 @@ fn a_function_belongs_to_the_unit_that_names_it_or_a_bridge_before_it() {
         config: &[(BRIDGE, 0xc, 1 << 16), (BRIDGE, 0x18, 0x0004_0200)],
         ..vtd(VtdIdentification::default())
     };
-    let iommus = opened(machine, &dmar_with_scopes());
+    let iommus = opened(machine, &dmar_with_scopes([REGISTERS, OTHER_REGISTERS]));
     let first = |bus, device, function| {
         let function = PciFunction::of(bus, device, function);
         let (unit, stream) = iommus.unit_of(function).expect("a unit");
@@ -144,11 +145,11 @@ fn a_disk_behind_amd_s_unit_does_dma() {
     assert!(Arc::ptr_eq(unit, &iommus.units()[1]));
     let device = iommus.device(DEVICE).expect("a device");
     driver(&device, |at| {
-        let found = machine.unit.dma(stream, at, AccessKind::Write, 8).ok()?;
+        let found = machine.other.dma(stream, at, AccessKind::Write, 8).ok()?;
         found.first().map(|piece| piece.pa.get())
     });
     drop(device);
-    assert_eq!(machine.unit.violations(), []);
+    assert_eq!(machine.other.violations(), []);
 }
 
 /// IDR5: granules of 4, 16 and 64 KiB.

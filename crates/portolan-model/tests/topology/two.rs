@@ -1,0 +1,231 @@
+//! Two units in one topology: each serves its own devices, one that is on already is taken over, and one
+//! that does not come up is named and no device is opened.
+
+use portolan::addr::{Iova, PciFunction, PhysAddr};
+use portolan::dma::Direction;
+use portolan::iommu::IommuError;
+use portolan::platform::{Mmio, Nanos};
+use portolan_hw::topology::{EnableError, Options, Topology};
+use portolan_model::clock::Tick;
+use portolan_model::decode::AccessKind;
+use portolan_model::inject::{Drain, RegisterFaults, Violation};
+use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters};
+use portolan_model::vtd::{VtdIdentification, VtdRegisters};
+
+use super::machine::{
+    DEVICE, DISPLAY, Machine, OTHER, OTHER_REGISTERS, PciWords, REGISTERS, dmar_with_scopes,
+    iort_of_two, smmu, vtd,
+};
+use super::{driver, opened, packet};
+
+const BOTH: [u64; 2] = [REGISTERS, OTHER_REGISTERS];
+/// Where there is no unit.
+const NOWHERE: u64 = 0xfe00_0000;
+/// Three waits of the drivers, and a little.
+const LONGEST: Nanos = Nanos::from_millis(3_100);
+
+/// What both register models do.
+trait Model: Mmio + Tick + Sized + 'static {
+    fn machine() -> Machine<Self>;
+    /// Firmware's table of two units.
+    fn table(units: [u64; 2]) -> Vec<u8>;
+    /// Functions that the first unit serves by that table, and functions that the second does.
+    const SERVED: [&[PciFunction]; 2];
+    fn go_wrong(&self, faults: RegisterFaults);
+    fn wrong_by_driver(&self) -> Vec<Violation>;
+    /// Where a write by `function` gets to.
+    fn reach(&self, function: PciFunction, at: Iova) -> Option<u64>;
+}
+
+const BRIDGE: PciFunction = PciFunction::of(0, 1, 0);
+const BEHIND: PciFunction = PciFunction::of(2, 0, 0);
+
+impl Model for VtdRegisters {
+    fn machine() -> Machine<Self> {
+        const CONFIG: PciWords = &[(BRIDGE, 0xc, 1 << 16), (BRIDGE, 0x18, 0x0004_0200)];
+        Machine {
+            config: CONFIG,
+            ..vtd(VtdIdentification::default())
+        }
+    }
+
+    fn table(units: [u64; 2]) -> Vec<u8> {
+        dmar_with_scopes(units)
+    }
+
+    const SERVED: [&[PciFunction]; 2] = [&[DEVICE, BEHIND], &[OTHER, DISPLAY]];
+
+    fn go_wrong(&self, faults: RegisterFaults) {
+        self.inject(faults);
+    }
+
+    fn wrong_by_driver(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
+    fn reach(&self, function: PciFunction, at: Iova) -> Option<u64> {
+        let stream = function.requester.stream();
+        let found = self.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    }
+}
+
+impl Model for SmmuRegisters {
+    fn machine() -> Machine<Self> {
+        smmu(SmmuIdentification::default())
+    }
+
+    fn table(units: [u64; 2]) -> Vec<u8> {
+        iort_of_two(units)
+    }
+
+    const SERVED: [&[PciFunction]; 2] = [&[DEVICE, DISPLAY], &[OTHER, BEHIND]];
+
+    fn go_wrong(&self, faults: RegisterFaults) {
+        self.inject(faults);
+    }
+
+    fn wrong_by_driver(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
+    fn reach(&self, function: PciFunction, at: Iova) -> Option<u64> {
+        let stream = function.requester.stream();
+        let found = self.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    }
+}
+
+fn both<R>(machine: &Machine<R>) -> [&R; 2] {
+    [&machine.unit, &machine.other]
+}
+
+/// Each function does DMA through its own unit and reaches nothing by the other one.
+fn all_work<R: Model>(machine: &Machine<R>) {
+    let iommus = opened(machine.clone(), &R::table(BOTH));
+    assert_eq!(iommus.units().len(), 2);
+    let [one, other] = both(machine);
+    let mut open = Vec::new();
+    for (functions, own, beside) in [(R::SERVED[0], one, other), (R::SERVED[1], other, one)] {
+        for &function in functions {
+            let device = iommus.device(function).expect("a device");
+            driver(&device, |at| {
+                assert_eq!(beside.reach(function, at), None, "{function}");
+                own.reach(function, at)
+            });
+            open.push(device);
+        }
+    }
+    drop((open, iommus));
+    for unit in both(machine) {
+        assert_eq!(unit.wrong_by_driver(), []);
+    }
+}
+
+#[test]
+fn the_devices_of_two_units_are_each_served_by_their_own() {
+    all_work(&VtdRegisters::machine());
+    all_work(&SmmuRegisters::machine());
+}
+
+/// Another kernel leaves the first unit on, or both, with a buffer mapped.
+fn taken_over<R: Model>(left: [&[PciFunction]; 2]) {
+    let machine = &R::machine();
+    let before = opened(machine.clone(), &R::table(BOTH));
+    let mapped = left.concat().into_iter().map(|function| {
+        let device = before.device(function).expect("a device");
+        let rx = device.map(packet(), Direction::FromDevice).expect("mapped");
+        let at = rx.iova();
+        core::mem::forget((rx, device));
+        (function, at)
+    });
+    let mapped: Vec<_> = mapped.collect();
+    core::mem::forget(before);
+    let iommus = opened(machine.clone(), &R::table(BOTH));
+    for (function, at) in mapped {
+        for unit in both(machine) {
+            assert_eq!(unit.reach(function, at), None, "{function}");
+        }
+    }
+    drop(iommus);
+    all_work(machine);
+}
+
+#[test]
+fn units_that_are_on_already_are_taken_over_with_nothing_mapped() {
+    taken_over::<VtdRegisters>(VtdRegisters::SERVED);
+    taken_over::<SmmuRegisters>(SmmuRegisters::SERVED);
+}
+
+/// Enabling fails with the unit at `registers`, in time.
+fn fails<R: Model>(machine: &Machine<R>, units: [u64; 2], registers: u64) -> EnableError {
+    let table = R::table(units);
+    let topology = Topology::from_acpi([&table[..]]).expect("a table");
+    let begun = machine.clock.now_ns();
+    let failed = topology.enable(machine.clone(), Options::default()).err();
+    let failed = failed.expect("it is not enabled");
+    let (EnableError::Iommu { window, .. } | EnableError::NoRegisters { window }) = failed else {
+        panic!("{failed}");
+    };
+    assert_eq!(window.start(), PhysAddr::new(registers));
+    let name = format!("{registers:#x}");
+    assert!(failed.to_string().contains(&name), "{failed}");
+    let took = machine.clock.now_ns() - begun;
+    assert!(took <= LONGEST.get(), "{failed}: after {took} ns");
+    failed
+}
+
+/// One of two units does not come up: all is refused, and what was enabled before it blocks its devices.
+fn one_fails<R: Model>() {
+    let never = RegisterFaults {
+        control: Drain::Never,
+        ..RegisterFaults::NONE
+    };
+    for faults in [RegisterFaults::GONE, RegisterFaults::STUCK, never] {
+        for bad in [0, 1] {
+            let machine = &R::machine();
+            both(machine)[bad].go_wrong(faults);
+            let failed = fails(machine, BOTH, BOTH[bad]);
+            let EnableError::Iommu { error, .. } = failed else {
+                panic!("{failed}");
+            };
+            let dead = faults == RegisterFaults::GONE;
+            assert_eq!(error == IommuError::Gone, dead, "{faults:?}: {error}");
+            assert_eq!(
+                matches!(error, IommuError::TimedOut { .. }),
+                !dead,
+                "{error}"
+            );
+            first_blocks(machine, bad);
+            // Once the unit answers, all of it is brought up, over what was left.
+            both(machine)[bad].go_wrong(RegisterFaults::NONE);
+            all_work(machine);
+        }
+    }
+    for bad in [0, 1] {
+        let mut units = BOTH;
+        units[bad] = NOWHERE;
+        let machine = &R::machine();
+        let failed = fails(machine, units, NOWHERE);
+        assert!(matches!(failed, EnableError::NoRegisters { .. }));
+        first_blocks(machine, bad);
+    }
+}
+
+/// The units before the one that failed let nothing through.
+fn first_blocks<R: Model>(machine: &Machine<R>, bad: usize) {
+    for (unit, functions) in both(machine).into_iter().zip(R::SERVED).take(bad) {
+        for function in functions {
+            assert_eq!(unit.reach(*function, Iova::new(0x1234_5000)), None);
+        }
+    }
+    for unit in both(machine) {
+        assert_eq!(unit.wrong_by_driver(), []);
+    }
+}
+
+#[test]
+fn one_of_two_units_that_does_not_come_up_is_named_and_nothing_is_opened() {
+    one_fails::<VtdRegisters>();
+    one_fails::<SmmuRegisters>();
+}
