@@ -41,7 +41,8 @@ const X86: &str = "x86_64-unknown-linux-gnu";
 macro_rules! pc {
     ($($iommu:literal),* $(; $firmware:literal)?) => {
         &[
-            "-M", concat!("q35,kernel-irqchip=off" $(, $firmware)?), "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "2",
+            "-M", concat!("q35,kernel-irqchip=off" $(, $firmware)?),
+            "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "2",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
             "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
             $("-device", $iommu,)*
