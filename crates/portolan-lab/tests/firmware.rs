@@ -138,6 +138,75 @@ fn json_has_the_agreed_keys() {
     assert_eq!(report["remarks"][0]["wrong"], false);
 }
 
+/// What `lspci -xxxx` prints of a function: words of its configuration space, and zeros.
+fn function(place: &str, words: &[(usize, u32)]) -> String {
+    let mut space = vec![0; 4096];
+    for (at, word) in words {
+        space[*at..at + 4].copy_from_slice(&word.to_le_bytes());
+    }
+    let rows = space.chunks(16).enumerate().map(|(number, row)| {
+        let hex: Vec<String> = row.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{:02x}: {}\n", number * 16, hex.join(" "))
+    });
+    format!("{place} Nobody's\n{}\n", rows.collect::<String>())
+}
+
+/// A card of PCI Express with an SR-IOV capability.
+fn card(place: &str, [count, most, offset, stride]: [u32; 4]) -> String {
+    let words = [
+        (0x0, 0x1521_8086),
+        (0x4, 1 << 20),
+        (0x8, 0x0200_0000),
+        (0x34, 0x40),
+        (0x40, 0x10),
+        (0x100, 0x1_0010),
+        (0x108, 1),
+        (0x10c, most << 16 | most),
+        (0x110, count),
+        (0x114, stride << 16 | offset),
+        (0x118, 0x1520_0000),
+    ];
+    function(place, &words)
+}
+
+#[test]
+fn virtual_functions_are_listed_behind_the_unit_of_their_physical_function() {
+    let table = scratch("virtual.bin", dmar(0xfed9_0000));
+    let explained = |name: &str, cards: String, code| {
+        let lspci = scratch(name, cards);
+        let args = [&table, &lspci].map(|path| path.to_str().unwrap());
+        ends_with(&[args[0], "--pci", args[1]], code).0
+    };
+    // The display's unit has the virtual functions of what is at 0:2.0.
+    let both = card("00:02.0", [2, 4, 0x10, 1]) + &card("00:06.0", [1, 1, 8, 0]);
+    let out = explained("virtual.txt", both, 0);
+    let words: Vec<&str> = out.split_whitespace().collect();
+    let words = words.join(" ");
+    for line in [
+        "0000:00:04.0 8086:1520 0200 0 0x20 virtual function of 0000:00:02.0",
+        "0000:00:04.1 8086:1520 0200 0 0x21 virtual function of 0000:00:02.0",
+        "0000:00:07.0 8086:1520 0200 1 0x38 virtual function of 0000:00:06.0",
+        "in no group with others: 5.",
+    ] {
+        assert!(words.contains(line), "{line}: {out}");
+    }
+    assert!(!out.contains("0000:00:04.2"), "{out}");
+    // Of two cards that say that they have the same nobody knows whose it is.
+    let same = card("00:02.0", [1, 1, 0x28, 1]) + &card("00:06.0", [1, 1, 8, 0]);
+    let out = explained("same.txt", same, 1);
+    assert!(
+        out.contains("wrong: virtual functions of 0000:00:06.0 make no sense"),
+        "{out}"
+    );
+    assert!(!out.contains("virtual function of"), "{out}");
+    // More than anybody reads.
+    let out = explained("many.txt", card("00:02.0", [5000, 5000, 8, 1]), 0);
+    assert!(
+        out.contains("note: more than 4096 virtual functions"),
+        "{out}"
+    );
+}
+
 #[test]
 fn firmware_that_is_wrong_ends_with_1_and_what_is_no_table_with_2() {
     let lie = scratch("lie.bin", dmar(8));

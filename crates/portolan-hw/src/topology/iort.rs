@@ -6,7 +6,8 @@ use portolan::addr::{PciFunction, RequesterId, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
-use super::survey::{Place, Remark, Survey, UnitKind};
+use super::remark::Remark;
+use super::survey::{Place, Survey, UnitKind};
 use super::{
     EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, window,
 };

@@ -19,6 +19,7 @@ mod iort;
 mod ivrs;
 mod memory;
 pub mod pci;
+mod remark;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,8 @@ pub use claim::Claim;
 pub use error::{EnableError, OpenError, TopologyError};
 pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus};
-pub use survey::{Place, Remark, Served, Survey, SurveyedUnit, UnitKind};
+pub use remark::Remark;
+pub use survey::{Place, Served, Survey, SurveyedUnit, UnitKind};
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;

@@ -11,7 +11,8 @@ use portolan::addr::{PciFunction, PhysAddr, RequesterId, Segment, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
-use super::survey::{Place, Remark, Survey, UnitKind};
+use super::remark::Remark;
+use super::survey::{Place, Survey, UnitKind};
 use super::{EnableError, Enabled, TopologyError, enable_all, enable_at, window};
 use crate::firmware::fdt::{DeviceTree, Node};
 use crate::overrides::CoherencyOverride;

@@ -15,8 +15,11 @@ use anyhow::{Context, Result};
 use portolan::addr::PciFunction;
 use portolan_hw::firmware::sdt::Sdt;
 use portolan_hw::topology::pci::{PciNode, PciOverrides};
-use portolan_hw::topology::{Survey, SurveyedUnit, Topology};
+use portolan_hw::topology::{Served, Survey, SurveyedUnit, Topology};
 use serde::Serialize;
+
+/// Virtual functions that are listed.
+const MOST_VIRTUAL: usize = 1 << 12;
 
 /// What `portolan explain --firmware` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,7 +28,7 @@ pub struct Report {
     pub table: TableReport,
     /// The units, in the order of the table.
     pub units: Vec<UnitReport>,
-    /// The functions, if they are known.
+    /// The functions, if they are known; virtual ones behind the others.
     pub functions: Vec<FunctionReport>,
     /// Groups of several functions.
     pub groups: Vec<GroupReport>,
@@ -86,7 +89,7 @@ pub struct FunctionReport {
     /// Class.
     pub class: String,
     /// What it is.
-    pub kind: &'static str,
+    pub kind: String,
     /// The number of its unit; none serves it if it is null.
     pub unit: Option<usize>,
     /// Its streams.
@@ -130,11 +133,13 @@ impl Report {
             })
             .collect();
         remarks.extend(lacking(config).map(|text| RemarkReport { wrong: false, text }));
+        let mut functions = functions(&survey);
+        functions.extend(virtual_functions(&topology, &survey, config, &mut remarks));
         Ok(Self {
             table: TableReport::of(table)?,
             units: survey.units().iter().enumerate().map(unit).collect(),
-            functions: functions(&survey),
-            groups: groups(&survey),
+            groups: groups(&survey, &functions),
+            functions,
             remarks,
         })
     }
@@ -226,35 +231,88 @@ fn unit((number, unit): (usize, &SurveyedUnit)) -> UnitReport {
 }
 
 fn functions(survey: &Survey) -> Vec<FunctionReport> {
-    let (tree, groups) = (survey.tree(), survey.groups());
     let report = |node: &PciNode| {
         let served = survey.served().iter().find(|one| one.function == node.at);
-        FunctionReport {
-            function: node.at.to_string(),
-            id: format!("{:04x}:{:04x}", node.id.vendor, node.id.device),
-            class: format!("{:04x}", node.class),
-            kind: node.kind.name(),
-            unit: served.and_then(|one| one.unit),
-            streams: served.map_or(Vec::new(), |one| {
-                one.streams.iter().map(|stream| stream.get()).collect()
-            }),
-            group: groups.first(tree, node.at).to_string(),
-        }
+        let nobody = || Served {
+            function: node.at,
+            unit: None,
+            streams: Vec::new(),
+        };
+        let served = served.cloned().unwrap_or_else(nobody);
+        let kind = node.kind.name().to_owned();
+        function(survey, node, node.id.device, kind, &served)
     };
-    tree.nodes().iter().map(report).collect()
+    survey.tree().nodes().iter().map(report).collect()
 }
 
-fn groups(survey: &Survey) -> Vec<GroupReport> {
+/// A function of the vendor and the class of `node`.
+fn function(
+    survey: &Survey,
+    node: &PciNode,
+    device: u16,
+    kind: String,
+    served: &Served,
+) -> FunctionReport {
+    let group = survey.groups().first(survey.tree(), served.function);
+    FunctionReport {
+        function: served.function.to_string(),
+        id: format!("{:04x}:{device:04x}", node.id.vendor),
+        class: format!("{:04x}", node.class),
+        kind,
+        unit: served.unit,
+        streams: served.streams.iter().map(|stream| stream.get()).collect(),
+        group: group.to_string(),
+    }
+}
+
+/// The virtual functions that are switched on, and remarks on those of which nobody can tell whose they
+/// are.
+fn virtual_functions(
+    topology: &Topology,
+    survey: &Survey,
+    config: &Config,
+    remarks: &mut Vec<RemarkReport>,
+) -> Vec<FunctionReport> {
+    let read = |of, at| config.word(of, at);
+    let mut all = survey.virtual_functions(topology, &read);
+    let mut found = Vec::new();
+    let mut remark = |wrong, text: String| {
+        if !remarks.iter().any(|known| known.text == text) {
+            remarks.push(RemarkReport { wrong, text });
+        }
+    };
+    for one in all.by_ref().take(MOST_VIRTUAL) {
+        match one {
+            Ok((virtuals, served)) => {
+                let kind = format!("virtual function of {}", virtuals.physical);
+                let node = survey.tree().node(virtuals.physical);
+                let report =
+                    node.map(|node| function(survey, node, virtuals.device, kind, &served));
+                found.extend(report);
+            }
+            Err(error) => remark(true, error.to_string()),
+        }
+    }
+    if all.next().is_some() {
+        let text = format!("more than {MOST_VIRTUAL} virtual functions: the others are not listed");
+        remark(false, text);
+    }
+    found
+}
+
+/// Groups of several of `functions`.
+fn groups(survey: &Survey, functions: &[FunctionReport]) -> Vec<GroupReport> {
     let (tree, groups) = (survey.tree(), survey.groups());
     let nodes = tree.nodes().iter();
     let firsts = nodes
         .map(|node| node.at)
         .filter(|at| groups.first(tree, *at) == *at);
     let report = |first: PciFunction| GroupReport {
-        functions: groups
-            .members(tree, first)
-            .map(|node| node.at.to_string())
-            .collect(),
+        functions: {
+            let its = |one: &&FunctionReport| one.group == first.to_string();
+            let its = functions.iter().filter(its);
+            its.map(|one| one.function.clone()).collect()
+        },
         reasons: groups
             .joins()
             .iter()

@@ -109,7 +109,7 @@ fn functions(functions: &[FunctionReport], out: &mut String) {
                 true => String::new(),
                 false => one.group.clone(),
             },
-            one.kind.to_owned(),
+            one.kind.clone(),
         ]
     };
     let rows = functions.iter().map(row).collect();

@@ -18,11 +18,12 @@ use super::node::{PciKind, PciNode};
 use super::{Buses, PciTree};
 use crate::topology::ConfigSpace;
 
-/// Offsets in the capability: control and status; how many there can be; how many there are; where.
+/// Offsets in the capability: control and status; how many there can be; how many there are; where; what.
 const CONTROL: u16 = 0x8;
 const MOST: u16 = 0xc;
 const COUNT: u16 = 0x10;
 const PLACES: u16 = 0x14;
+const DEVICE: u16 = 0x18;
 /// The bit of the control register that says that there are virtual functions.
 const ENABLED: u32 = 1;
 
@@ -39,6 +40,8 @@ pub struct VirtualFunctions {
     pub offset: u16,
     /// From each requester identifier to the next (VF Stride).
     pub stride: u16,
+    /// The device identifier of each (VF Device ID); the vendor is the physical function's.
+    pub device: u16,
 }
 
 impl VirtualFunctions {
@@ -55,6 +58,7 @@ impl VirtualFunctions {
             most: (word(MOST)? >> 16) as u16,
             offset: places as u16,
             stride: (places >> 16) as u16,
+            device: (word(DEVICE)? >> 16) as u16,
         };
         (control & ENABLED != 0 && found.count > 0).then_some(found)
     }
@@ -67,6 +71,17 @@ impl VirtualFunctions {
         let last = u64::from(from) + u64::from(steps) * u64::from(self.stride);
         let apart = steps == 0 || self.stride > 0;
         self.count > self.most || self.offset == 0 || !apart || last > u16::MAX.into()
+    }
+
+    /// Where they are, in order, as far as they are in the segment.
+    pub(in crate::topology) fn places(self) -> impl Iterator<Item = PciFunction> {
+        let segment = self.physical.segment;
+        let first = u64::from(self.physical.requester.get()) + u64::from(self.offset);
+        (0..u64::from(self.count)).map_while(move |number| {
+            let requester = u16::try_from(first + number * u64::from(self.stride)).ok()?;
+            let requester = RequesterId::new(requester);
+            Some(PciFunction { segment, requester })
+        })
     }
 
     /// Whether one of them is said to be `requester`.

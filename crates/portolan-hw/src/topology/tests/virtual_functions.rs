@@ -32,6 +32,7 @@ fn with(fake: Fake, of: PciFunction, enabled: u32, (count, most, offset, stride)
         .word(0x20c, u32::from(most) << 16 | u32::from(most))
         .word(0x210, count.into())
         .word(0x214, u32::from(stride) << 16 | u32::from(offset))
+        .word(0x218, 0x1520_0000)
 }
 
 fn machine(enabled: u32, card: Numbers, inside: Numbers) -> Fake {
@@ -81,6 +82,7 @@ fn virtual_functions_are_behind_the_unit_of_their_physical_function() {
         most: 3,
         offset: 0xf0,
         stride: 1,
+        device: 0x1520,
     };
     let refused = Err(TopologyError::VirtualFunctions(virtuals));
     assert_eq!(of(INSIDE), Ok(Some(1)));
@@ -93,6 +95,37 @@ fn virtual_functions_are_behind_the_unit_of_their_physical_function() {
     // While they are off, what answers there belongs to whom the rest does.
     let off = |function| unit(&before, &before, function);
     assert_eq!(off(at(2, 0, 0)), Ok(Some(2)));
+}
+
+#[test]
+fn virtual_functions_that_are_on_are_listed_with_their_units() {
+    let list = |fake: &Fake| {
+        let table = table();
+        let topology = Topology::from_acpi([&table[..]]).unwrap();
+        let found = survey(&table, fake);
+        let read = |of, at| fake.read(of, at);
+        let all = found.virtual_functions(&topology, &read);
+        let all = all.map(|one| {
+            let (virtuals, served) = one?;
+            assert_eq!(served.streams, [served.function.requester.stream()]);
+            Ok((virtuals.physical, served.function, served.unit))
+        });
+        all.collect::<Vec<Result<_, TopologyError>>>()
+    };
+    assert_eq!(list(&machine(0, CARDS, INSIDES)), []);
+    let few = machine(1, (3, 8, 0x80, 0x40), (2, 2, 8, 8));
+    // 0:6.0 is a function of its own.
+    let inside = (INSIDE, at(0, 7, 0), Some(1));
+    let card = [at(1, 16, 0), at(1, 24, 0), at(2, 0, 0)].map(|of| Ok((CARD, of, Some(0))));
+    let mut expected = std::vec![Ok(inside)];
+    expected.extend(card);
+    assert_eq!(list(&few), expected);
+    // Those that make no sense are left out, and of what two have nobody knows whose it is.
+    let odd = machine(1, (9, 8, 0x80, 1), (2, 2, 8, 8));
+    assert_eq!(list(&odd), [Ok(inside)]);
+    let both = with(few, at(1, 0, 1), 1, (1, 1, 0x7f, 1));
+    let refused = list(&both).into_iter().filter(Result::is_err).count();
+    assert_eq!(refused, 2);
 }
 
 #[test]
