@@ -2,7 +2,7 @@
 
 mod contexts;
 mod faults;
-mod mock;
+mod kit;
 mod model;
 mod quirks;
 mod stalls;

@@ -3,6 +3,7 @@
 use portolan::addr::{PageSize, PhysAddr};
 
 use super::SmmuV2Registers;
+use super::faults::FaultRegisters;
 use super::maintenance::{Invalidate, Sync};
 use super::space::Space;
 use crate::asking::Request;
@@ -13,7 +14,6 @@ use crate::decode::TableFormat;
 pub(super) struct BankRegisters {
     pub cbar: u32,
     pub cba2r: u32,
-    pub frsynra: u32,
     pub sctlr: u32,
     pub actlr: u32,
     pub tcr: u32,
@@ -21,9 +21,7 @@ pub(super) struct BankRegisters {
     pub ttbr: [u64; 2],
     pub contextidr: u32,
     pub mair: [u32; 2],
-    pub fsr: u32,
-    pub far: u64,
-    pub fsynr0: u32,
+    pub fault: FaultRegisters,
     /// Upper halves of invalidation registers that were written apart.
     pub upper: u32,
     pub pending: Vec<Invalidate>,
@@ -63,7 +61,7 @@ impl BankRegisters {
 
     /// Whether accesses go on under a fault that is recorded.
     pub fn goes_on(&self) -> bool {
-        self.sctlr >> 8 & 1 == 1 || self.fsr == 0
+        self.sctlr >> 8 & 1 == 1 || self.fault.status == 0
     }
 
     /// Whose translations it makes.

@@ -27,6 +27,19 @@ pub(super) mod global {
     pub const NO_BANK: u32 = 1 << 3;
 }
 
+/// A record of a fault as registers hold it, of a context bank or of the whole unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultRegisters {
+    /// `FSR`, or `sGFSR`: nothing is recorded at zero.
+    pub status: u32,
+    /// `FAR`, or `sGFAR`: the address that the device used.
+    pub address: u64,
+    /// `FSYNR0`, or `sGFSYNR0`: whether it wrote.
+    pub syndrome: u32,
+    /// `CBFRSYNRA`, or `sGFSYNR1`: the device's stream number.
+    pub stream: u32,
+}
+
 /// Why an access does not go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -41,52 +54,43 @@ pub enum Refusal {
 /// Records a refusal and returns what the device is told.
 pub(super) fn refuse(state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
     state.counts.faults += 1;
-    let write = match of.access {
-        AccessKind::Read => 0,
-        AccessKind::Write => 1,
-    };
-    let code = match refusal {
-        Refusal::Silent => 0,
-        Refusal::Global(code) => {
-            let global = &mut state.own.global;
-            if global.gfsr == 0 {
-                global.gfsr = code;
-                global.gfar = of.iova.get();
-                global.gfsynr0 = write << 1;
-                global.gfsynr1 = of.stream.get() & 0xffff;
-            } else {
-                global.gfsr |= MULTI;
-            }
-            code
-        }
+    let (code, held, written, stalls) = match refusal {
+        Refusal::Silent => return of.refused(0),
+        Refusal::Global(code) => (code, &mut state.own.global.fault, 1 << 1, None),
         Refusal::Context { bank, code } => {
             let Some(bank) = state.own.banks.get_mut(bank) else {
                 return of.refused(code);
             };
             let stalls = bank.stalls() && bank.stalled.is_none();
-            if bank.fsr == 0 {
-                bank.fsr = code;
-                bank.far = of.iova.get();
-                bank.fsynr0 = write << 4;
-                bank.frsynra = of.stream.get() & 0xffff;
-            } else {
-                bank.fsr |= MULTI;
-            }
-            if stalls {
-                bank.fsr |= STALLED;
-                bank.stalled = Some(of);
-                return of.refused(STALLED);
-            }
-            code
+            let stalls = stalls.then_some(&mut bank.stalled);
+            (code, &mut bank.fault, 1 << 4, stalls)
         }
     };
+    if held.status == 0 {
+        *held = FaultRegisters {
+            status: code,
+            address: of.iova.get(),
+            syndrome: match of.access {
+                AccessKind::Read => 0,
+                AccessKind::Write => written,
+            },
+            stream: of.stream.get() & 0xffff,
+        };
+    } else {
+        held.status |= MULTI;
+    }
+    if let Some(stalled) = stalls {
+        held.status |= STALLED;
+        *stalled = Some(of);
+        return of.refused(STALLED);
+    }
     of.refused(code)
 }
 
 impl SmmuV2Registers {
     /// Takes the answer to a bank's stalled access: 0 tries it again.
     pub(super) fn resume(&self, state: &mut State, bank: usize, answer: u32) {
-        state.own.banks[bank].fsr &= !STALLED;
+        state.own.banks[bank].fault.status &= !STALLED;
         let Some(of) = state.own.banks[bank].stalled.take() else {
             return;
         };

@@ -25,6 +25,7 @@ mod tests;
 mod translate;
 mod unit;
 
+pub use faults::FaultRegisters;
 pub use setup::{Firmware, SmmuV2Counts, SmmuV2Identification, SmmuV2Setup};
 
 use portolan::addr::{Iova, StreamId};
@@ -32,6 +33,7 @@ use portolan::addr::{Iova, StreamId};
 use crate::asking::Request;
 use crate::decode::AccessKind;
 use crate::inject::{DmaFault, Piece};
+use crate::machine::Machine;
 use crate::unit::Unit;
 use maintenance::Safe;
 use unit::SmmuV2;
@@ -42,6 +44,9 @@ use unit::SmmuV2;
 /// no acknowledgement that could fail, and no command can be refused.
 pub type SmmuV2Registers = Unit<SmmuV2>;
 
+/// A machine with an SMMUv2.
+pub type SmmuV2Machine = Machine<SmmuV2>;
+
 type State = crate::unit::State<SmmuV2>;
 
 impl SmmuV2Registers {
@@ -49,6 +54,18 @@ impl SmmuV2Registers {
     /// devices any more.
     pub fn turn_off_wait_for_safe(&self) {
         self.lock().own.safe = Safe::Off;
+    }
+
+    /// Has a context bank, by its number, or else the unit hold this record of a fault.
+    ///
+    /// # Panics
+    /// If there is no such bank.
+    pub fn record(&self, bank: Option<usize>, record: FaultRegisters) {
+        let own = &mut self.lock().own;
+        match bank {
+            Some(bank) => own.banks[bank].fault = record,
+            None => own.global.fault = record,
+        }
     }
 
     /// What became of stalled accesses that were answered since the last call.

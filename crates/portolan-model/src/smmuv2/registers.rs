@@ -71,10 +71,10 @@ impl SmmuV2Registers {
                 0x10 => global.acr,
                 0x20 | 0x24 | 0x28 => id.idr[(offset - 0x20) / 4],
                 0x3c => id.revision,
-                0x40 | 0x44 => half(global.gfar, offset),
-                0x48 => global.gfsr,
-                0x50 => global.gfsynr0,
-                0x54 => global.gfsynr1,
+                0x40 | 0x44 => half(global.fault.address, offset),
+                0x48 => global.fault.status,
+                0x50 => global.fault.syndrome,
+                0x54 => global.fault.stream,
                 0x74 => state.own.sync.is_active().into(),
                 0x800..=0x9ff => global.smr[(offset - 0x800) / 4],
                 0xc00..=0xdff => global.s2cr[(offset - 0xc00) / 4],
@@ -84,7 +84,7 @@ impl SmmuV2Registers {
                 let bank = state.own.banks.get(offset % 0x400 / 4)?;
                 match offset {
                     0..=0x3ff => bank.cbar,
-                    0x400..=0x7ff => bank.frsynra,
+                    0x400..=0x7ff => bank.fault.stream,
                     0x800..=0xbff => bank.cba2r,
                     _ => return None,
                 }
@@ -101,9 +101,9 @@ impl SmmuV2Registers {
                     0x34 => bank.contextidr,
                     0x38 => bank.mair[0],
                     0x3c => bank.mair[1],
-                    0x58 => bank.fsr,
-                    0x60 | 0x64 => half(bank.far, offset),
-                    0x68 => bank.fsynr0,
+                    0x58 => bank.fault.status,
+                    0x60 | 0x64 => half(bank.fault.address, offset),
+                    0x68 => bank.fault.syndrome,
                     0x7f4 => bank.sync.is_active().into(),
                     _ => return None,
                 }
@@ -129,7 +129,7 @@ impl SmmuV2Registers {
                 state.own.global.cr0 = value;
             }
             0x10 => state.own.global.acr = value,
-            0x48 => state.own.global.gfsr &= !value,
+            0x48 => state.own.global.fault.status &= !value,
             0x64 => self.take(state, Invalidate::Vmid(value as u16 & 0xff)),
             0x68 => self.take(state, Invalidate::Everything),
             0x6c => {}
@@ -199,6 +199,9 @@ impl SmmuV2Registers {
         }
         match at {
             0x00 => bank.sctlr = value,
+            // From r2p0 of an MMU-500 on, ACR.CACHE_LOCK keeps it.
+            0x04 if self.setup.identification.revision >> 4 >= 2
+                && state.own.global.acr >> 26 & 1 == 1 => {}
             0x04 => bank.actlr = value,
             0x08 => self.resume(state, n, value),
             0x10 => bank.tcr2 = value,
@@ -209,7 +212,7 @@ impl SmmuV2Registers {
             0x38 => bank.mair[0] = value,
             0x3c => bank.mair[1] = value,
             // The stall itself ends with its answer.
-            0x58 => bank.fsr &= !(value & !super::faults::STALLED),
+            0x58 => bank.fault.status &= !(value & !super::faults::STALLED),
             0x604 | 0x60c | 0x624 | 0x62c | 0x634 | 0x63c => bank.upper = value,
             0x600..=0x638 => {
                 let wide = u64::from(bank.upper) << 32 | u64::from(value);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use portolan::addr::PhysAddr;
 
 use super::banks::BankRegisters;
-use super::faults::{Refusal, context};
+use super::faults::{FaultRegisters, Refusal, context};
 use super::maintenance::{self, Invalidate, Safe, Sync};
 use super::space::Space;
 use super::{SmmuV2Counts, SmmuV2Registers, SmmuV2Setup, State};
@@ -35,10 +35,7 @@ pub(super) enum Target {
 pub(super) struct GlobalRegisters {
     pub cr0: u32,
     pub acr: u32,
-    pub gfar: u64,
-    pub gfsr: u32,
-    pub gfsynr0: u32,
-    pub gfsynr1: u32,
+    pub fault: FaultRegisters,
     pub smr: [u32; 128],
     pub s2cr: [u32; 128],
 }
@@ -76,10 +73,7 @@ impl Design for SmmuV2 {
         let mut global = GlobalRegisters {
             cr0: 1,
             acr: 0,
-            gfar: 0,
-            gfsr: 0,
-            gfsynr0: 0,
-            gfsynr1: 0,
+            fault: FaultRegisters::default(),
             smr: [0; 128],
             s2cr: [0; 128],
         };

@@ -1,18 +1,16 @@
 //! What is told of faults, and of registers that do not hold what was written.
 
-use alloc::sync::Arc;
-
-use portolan::addr::Iova;
+use portolan::addr::{Iova, StreamId};
 use portolan::iommu::{
     Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, Iommu as _, IommuError,
 };
 
-use super::super::{Config, DomainOptions};
-use super::mock::{Iommu, Regs, bank, enable, stream};
+use portolan_model::smmuv2::FaultRegisters;
 
-const FSR: usize = 0x58;
+use super::super::Config;
+use super::kit::{Kit, Unit, few, first, stream};
 
-fn next(unit: &Iommu) -> FaultRecord {
+fn next(unit: &Unit) -> FaultRecord {
     match unit.next_fault() {
         Ok(Some(FaultEvent::Fault(record))) => record,
         other => panic!("{other:?}"),
@@ -21,12 +19,9 @@ fn next(unit: &Iommu) -> FaultRecord {
 
 #[test]
 fn each_status_of_a_bank_has_its_reason() {
-    let (regs, unit) = enable(Regs::new(), Config::default());
-    let unit = unit.unwrap();
-    let _domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
-    // CBFRSYNRA, FAR; FSYNR0 says whether it was a write.
-    regs.set(0x1400, 0x21);
-    regs.set(bank(0, 0x60), 0x5000);
+    let machine = few(&[]);
+    let unit = machine.enable(Config::default()).unwrap();
+    let _domain = first(&unit);
     let reasons = [
         (1 << 1, FaultReason::NotMapped),
         (1 << 2, FaultReason::Table),
@@ -39,10 +34,16 @@ fn each_status_of_a_bank_has_its_reason() {
     ];
     for (status, reason) in reasons {
         for (syndrome, access) in [(0, FaultAccess::Read), (1 << 4, FaultAccess::Write)] {
-            regs.set(bank(0, FSR), status);
-            regs.set(bank(0, 0x68), syndrome);
+            let (address, stream) = (0x5000, 0x21);
+            let record = FaultRegisters {
+                status,
+                address,
+                syndrome,
+                stream,
+            };
+            machine.unit().record(Some(0), record);
             let wanted = FaultRecord {
-                stream: stream(0x21),
+                stream: StreamId::new(stream),
                 pasid: None,
                 iova: Some(Iova::new(0x5000)),
                 access: Some(access),
@@ -53,14 +54,21 @@ fn each_status_of_a_bank_has_its_reason() {
         }
     }
     // A bank that no domain has is not looked at.
-    regs.set(bank(3, FSR), 1 << 1);
+    let (status, address, syndrome, stream) = (1 << 1, 0, 0, 0);
+    let record = FaultRegisters {
+        status,
+        address,
+        syndrome,
+        stream,
+    };
+    machine.unit().record(Some(3), record);
     assert_eq!(unit.next_fault(), Ok(None));
 }
 
 #[test]
 fn a_stream_that_matches_nothing_is_told_of() {
-    let (regs, unit) = enable(Regs::new(), Config::default());
-    let unit = unit.unwrap();
+    let machine = few(&[]);
+    let unit = machine.enable(Config::default()).unwrap();
     let reasons = [
         (1 << 0, FaultReason::Blocked),
         (1 << 1, FaultReason::Blocked),
@@ -71,11 +79,18 @@ fn a_stream_that_matches_nothing_is_told_of() {
         (1 << 7, FaultReason::Permission),
         (1 << 5, FaultReason::Other { code: 1 << 5 }),
     ];
-    regs.set(0x40, 0x7000);
-    regs.set(0x50, 1 << 1);
-    regs.set(0x54, 0x22);
+    let record = |status| {
+        let (address, syndrome, stream) = (0x7000, 1 << 1, 0x22);
+        let record = FaultRegisters {
+            status,
+            address,
+            syndrome,
+            stream,
+        };
+        machine.unit().record(None, record);
+    };
     for (status, reason) in reasons {
-        regs.set(0x48, status);
+        record(status);
         let wanted = FaultRecord {
             stream: stream(0x22),
             pasid: None,
@@ -84,10 +99,10 @@ fn a_stream_that_matches_nothing_is_told_of() {
             reason,
         };
         assert_eq!(next(&unit), wanted);
-        assert_eq!((regs.get(0x48), unit.next_fault()), (0, Ok(None)));
+        assert_eq!((machine.reg32(0x48), unit.next_fault()), (0, Ok(None)));
     }
     // Bit 31: there were more.
-    regs.set(0x48, 1 << 31 | 1 << 1);
+    record(1 << 31 | 1 << 1);
     assert_eq!(next(&unit).reason, FaultReason::Blocked);
     assert_eq!(unit.next_fault(), Ok(Some(FaultEvent::Lost)));
     assert_eq!(unit.next_fault(), Ok(None));
@@ -96,11 +111,11 @@ fn a_stream_that_matches_nothing_is_told_of() {
 #[test]
 fn a_stream_that_stays_with_another_bank_is_found_out() {
     // S2CR0.CBNDX stays 0.
-    let (_regs, unit) = enable(Regs::new().fixed(0xc00, 0xff), Config::default());
-    let unit = unit.unwrap();
-    let domain = || Arc::new(unit.first_stage::<12>(&DomainOptions::default()).unwrap());
-    let _in_bank_0 = domain();
-    let attached = unit.attach(stream(0x20), &domain());
+    let machine = few(&[]);
+    machine.lie(0xc00, 0xff, 0);
+    let unit = machine.enable(Config::default()).unwrap();
+    let _in_bank_0 = first(&unit);
+    let attached = unit.attach(stream(0x20), &first(&unit));
     let nonsense = |error| matches!(error, IommuError::Nonsense { offset: 0xc00, .. });
     let found_out = matches!(attached, Err(AttachError::Iommu(error)) if nonsense(error));
     assert!(found_out, "{attached:?}");

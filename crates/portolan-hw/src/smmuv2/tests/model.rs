@@ -11,60 +11,20 @@ use portolan::iommu::{
 };
 use portolan::platform::Nanos;
 use portolan::table::Access;
-use portolan_model::clock::PollingClock;
-use portolan_model::decode::AccessKind;
-use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
+use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{
-    Config, DomainOptions, FirstStage, GroupError, Implementation, Inherited, SmmuV2, WaitForSafe,
-    WhenDisabled, WriteKind,
+    Config, DomainOptions, GroupError, Implementation, Inherited, WaitForSafe, WhenDisabled,
+    WriteKind,
 };
-use super::mock::stream;
-
-pub type Registers = Arc<SmmuV2Registers>;
-pub type Memory = Arc<ModelMemory>;
-pub type Clock = PollingClock<Registers>;
-pub type Unit = SmmuV2<Registers, Memory, Clock>;
-pub type First = FirstStage<12, Registers, Memory, Clock>;
+use super::kit::{First, Kit, Machine, Unit, first, map, of, start, stream};
 
 const RW: Access = Access::READ_WRITE;
 /// As far up as addresses of 48 bits go.
 const HIGH: u64 = 0xffff_1234_5000;
 
-pub fn start(setup: SmmuV2Setup, config: Config) -> (Registers, Result<Unit, IommuError>) {
-    let base = PhysAddr::new(0x8000_0000);
-    let memory = Arc::new(ModelMemory::new(base, 1 << 10, Visibility::AtOnce));
-    let registers = Arc::new(SmmuV2Registers::new(setup, memory.clone()));
-    let clock = PollingClock::new(registers.clock().clone(), 1_000, registers.clone());
-    let unit = SmmuV2::enable(registers.clone(), memory, clock, config);
-    (registers, unit)
-}
-
-pub fn of(identification: SmmuV2Identification) -> (Registers, Unit) {
-    let setup = SmmuV2Setup {
-        identification,
-        ..SmmuV2Setup::default()
-    };
-    let (registers, unit) = start(setup, Config::default());
-    (registers, unit.unwrap())
-}
-
-fn plain() -> (Registers, Unit) {
+fn plain() -> (Machine, Unit) {
     of(SmmuV2Identification::default())
-}
-
-/// Where a device gets to.
-pub fn reach(registers: &Registers, n: u32, iova: u64) -> Option<u64> {
-    let found = registers.dma(stream(n), Iova::new(iova), AccessKind::Write, 4);
-    found.ok()?.first().map(|piece| piece.pa.get())
-}
-
-pub fn map(domain: &impl Domain, iova: u64, pa: u64) {
-    let mut owed = Gather::new();
-    let (iova, pa) = (Iova::new(iova), PhysAddr::new(pa));
-    domain.map(iova, pa, 4096, RW, &mut owed).unwrap();
-    domain.sync(&mut owed).map_err(IommuError::from).unwrap();
 }
 
 fn unmap(domain: &impl Domain, iova: u64, bytes: u64) {
@@ -74,12 +34,8 @@ fn unmap(domain: &impl Domain, iova: u64, bytes: u64) {
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
 }
 
-fn first(unit: &Unit) -> Arc<First> {
-    Arc::new(unit.first_stage(&DomainOptions::default()).unwrap())
-}
-
 /// What is unmapped is forgotten, page by page, table by table and as a whole.
-fn forgets<D: Domain>(registers: &Registers, unit: &Unit, domain: Arc<D>)
+fn forgets<D: Domain>(machine: &Machine, unit: &Unit, domain: Arc<D>)
 where
     Unit: Attach<D> + Attach<First>,
 {
@@ -87,14 +43,11 @@ where
     unit.attach(device, &domain).unwrap();
     for at in [0x5000, HIGH, HIGH + 0x1000] {
         map(&*domain, at, 0x9000_0000 + (at & 0xf000));
-        assert_eq!(
-            reach(registers, 0x20, at),
-            Some(0x9000_0000 + (at & 0xf000))
-        );
+        assert_eq!(machine.reach(0x20, at), Some(0x9000_0000 + (at & 0xf000)));
     }
     unmap(&*domain, HIGH, 4096);
-    assert_eq!(reach(registers, 0x20, HIGH), None);
-    assert!(reach(registers, 0x20, HIGH + 0x1000).is_some());
+    assert_eq!(machine.reach(0x20, HIGH), None);
+    assert!(machine.reach(0x20, HIGH + 0x1000).is_some());
     // A table's worth: the table goes as well.
     let block = HIGH & !0x1f_ffff;
     unmap(&*domain, HIGH + 0x1000, 4096);
@@ -114,40 +67,40 @@ where
             .unwrap();
     }
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
-    assert!(reach(registers, 0x20, block).is_some());
+    assert!(machine.reach(0x20, block).is_some());
     domain.unmap(range, &mut owed).unwrap();
     domain.sync(&mut owed).map_err(IommuError::from).unwrap();
-    assert_eq!(reach(registers, 0x20, block), None);
-    assert!(reach(registers, 0x20, 0x5000).is_some());
+    assert_eq!(machine.reach(0x20, block), None);
+    assert!(machine.reach(0x20, 0x5000).is_some());
     unit.block(device).unwrap();
-    assert_eq!(reach(registers, 0x20, 0x5000), None);
+    assert_eq!(machine.reach(0x20, 0x5000), None);
     // Whoever gets its number finds nothing of it.
     drop(domain);
     let next = first(unit);
     unit.attach(device, &next).unwrap();
-    assert_eq!(reach(registers, 0x20, 0x5000), None);
-    assert_eq!(registers.violations(), []);
+    assert_eq!(machine.reach(0x20, 0x5000), None);
+    assert_eq!(machine.unit().violations(), []);
 }
 
 #[test]
 fn a_first_stage_forgets_what_is_unmapped() {
-    let (registers, unit) = plain();
+    let (machine, unit) = plain();
     let domain = first(&unit);
-    forgets(&registers, &unit, domain);
+    forgets(&machine, &unit, domain);
     assert_ne!(unit.counts().of(WriteKind::TlbiVal), 0);
 }
 
 #[test]
 fn a_second_stage_forgets_what_is_unmapped() {
-    let (registers, unit) = plain();
+    let (machine, unit) = plain();
     let domain = unit.second_stage::<12>(&DomainOptions::default()).unwrap();
-    forgets(&registers, &unit, Arc::new(domain));
+    forgets(&machine, &unit, Arc::new(domain));
     assert_ne!(unit.counts().of(WriteKind::TlbiIpas2l), 0);
 }
 
 #[test]
 fn one_bank_is_awaited_by_itself_and_several_together() {
-    let (_registers, unit) = plain();
+    let (_machine, unit) = plain();
     let domains = [first(&unit), first(&unit)];
     let second = unit.second_stage::<12>(&DomainOptions::default()).unwrap();
     let page = |context| Command::Page {
@@ -178,12 +131,12 @@ fn one_bank_is_awaited_by_itself_and_several_together() {
 
 #[test]
 fn streams_pass_through_are_attached_and_blocked_each_by_itself() {
-    let (registers, unit) = plain();
+    let (machine, unit) = plain();
     let domains = [first(&unit), first(&unit)];
     for (domain, pa) in domains.iter().zip([0x9000_0000, 0xa000_0000]) {
         map(&**domain, 0x5000, pa);
     }
-    let at = |n| reach(&registers, n, 0x5000);
+    let at = |n| machine.reach(n, 0x5000);
     unit.pass_through(stream(1)).unwrap();
     unit.attach(stream(2), &domains[0]).unwrap();
     unit.attach(stream(3), &domains[1]).unwrap();
@@ -204,14 +157,14 @@ fn streams_pass_through_are_attached_and_blocked_each_by_itself() {
     assert_eq!([1, 2, 3].map(at), [None, Some(0x5000), None]);
     unit.block_all().unwrap();
     assert_eq!(at(2), None);
-    assert_eq!(registers.violations(), []);
+    assert_eq!(machine.unit().violations(), []);
 }
 
 #[test]
 fn match_registers_are_used_again_and_run_out() {
     let mut identification = SmmuV2Identification::default();
     identification.idr[0] = identification.idr[0] & !0xff | 2;
-    let (registers, unit) = of(identification);
+    let (machine, unit) = of(identification);
     let domain = first(&unit);
     map(&*domain, 0x5000, 0x9000_0000);
     let full = AttachError::Iommu(IommuError::OutOfContexts);
@@ -222,7 +175,7 @@ fn match_registers_are_used_again_and_run_out() {
     // The other's register is still its own.
     unit.attach(stream(3), &domain).unwrap();
     assert_eq!(unit.group(stream(8), 1), Err(GroupError::NoRoom));
-    let at = |n| reach(&registers, n, 0x5000).is_some();
+    let at = |n| machine.reach(n, 0x5000).is_some();
     assert_eq!([1, 2, 3].map(at), [false, true, true]);
     unit.block(stream(2)).unwrap();
     assert_eq!([1, 2, 3].map(at), [false, false, true]);
@@ -230,14 +183,14 @@ fn match_registers_are_used_again_and_run_out() {
 
 #[test]
 fn streams_of_a_group_move_together() {
-    let (registers, unit) = of(SmmuV2Identification {
+    let (machine, unit) = of(SmmuV2Identification {
         stream_bits: 0x7ff,
         ..SmmuV2Identification::default()
     });
     let domain = first(&unit);
     map(&*domain, 0x5000, 0x9000_0000);
     unit.group(stream(0x40), 0x3).unwrap();
-    let at = |n| reach(&registers, n, 0x5000).is_some();
+    let at = |n| machine.reach(n, 0x5000).is_some();
     assert!(!at(0x41));
     unit.attach(stream(0x42), &domain).unwrap();
     assert_eq!([0x3f, 0x40, 0x43, 0x44].map(at), [false, true, true, false]);
@@ -263,14 +216,14 @@ fn streams_of_a_group_move_together() {
 
 #[test]
 fn a_unit_that_indexes_has_a_register_for_each_stream_and_no_groups() {
-    let (registers, unit) = of(SmmuV2Identification::default().indexed(4));
+    let (machine, unit) = of(SmmuV2Identification::default().indexed(4));
     let domains = [first(&unit), first(&unit)];
     for (domain, pa) in domains.iter().zip([0x9000_0000, 0xa000_0000]) {
         map(&**domain, 0x5000, pa);
     }
     unit.attach(stream(0), &domains[0]).unwrap();
     unit.attach(stream(15), &domains[1]).unwrap();
-    let at = |n| reach(&registers, n, 0x5000);
+    let at = |n| machine.reach(n, 0x5000);
     assert_eq!(
         [0, 14, 15].map(at),
         [Some(0x9000_0000), None, Some(0xa000_0000)]
@@ -295,12 +248,12 @@ fn a_unit_that_is_disabled_lets_nothing_or_everything_pass_and_moves_no_stream()
             when_disabled,
             ..Config::default()
         };
-        let (registers, unit) = start(SmmuV2Setup::default(), config());
+        let (machine, unit) = start(SmmuV2Setup::default(), config());
         let unit = unit.unwrap();
         let domain = first(&unit);
         map(&*domain, 0x5000, 0x9000_0000);
         unit.attach(stream(1), &domain).unwrap();
-        let at = |n| reach(&registers, n, 0x5000);
+        let at = |n| machine.reach(n, 0x5000);
         assert_eq!(at(1), Some(0x9000_0000));
         unit.disable().unwrap();
         assert_eq!([1, 2].map(at), [after; 2]);
@@ -311,41 +264,41 @@ fn a_unit_that_is_disabled_lets_nothing_or_everything_pass_and_moves_no_stream()
         drop(unit);
         assert_eq!(Arc::strong_count(&domain), 1);
         // Dropped, one that works is disabled.
-        let (registers, unit) = start(SmmuV2Setup::default(), config());
+        let (machine, unit) = start(SmmuV2Setup::default(), config());
         let unit = unit.unwrap();
         let domain = first(&unit);
         map(&*domain, 0x5000, 0x9000_0000);
         unit.attach(stream(1), &domain).unwrap();
-        assert_eq!(reach(&registers, 1, 0x5000), Some(0x9000_0000));
+        assert_eq!(machine.reach(1, 0x5000), Some(0x9000_0000));
         drop(unit);
-        assert_eq!(reach(&registers, 1, 0x5000), after);
+        assert_eq!(machine.reach(1, 0x5000), after);
     }
 }
 
 #[test]
 fn a_unit_that_goes_away_says_so_when_it_is_disabled() {
-    let (registers, unit) = plain();
+    let (machine, unit) = plain();
     let domain = first(&unit);
     unit.attach(stream(1), &domain).unwrap();
     let faults = portolan_model::inject::RegisterFaults {
         gone_from: Some(1),
         ..Default::default()
     };
-    registers.inject(faults);
+    machine.wrong(faults);
     assert_eq!(unit.disable(), Err(IommuError::Gone));
     assert!(Arc::strong_count(&domain) > 1, "it is kept");
 }
 
 #[test]
 fn each_bank_s_fault_is_told_with_its_stream_also_the_last_one_s() {
-    let (registers, unit) = of(SmmuV2Identification::default().banks(3, 0));
+    let (machine, unit) = of(SmmuV2Identification::default().banks(3, 0));
     let domains = [(); 3].map(|()| first(&unit));
     for (n, domain) in (1..).zip(&domains) {
         unit.attach(stream(n), domain).unwrap();
-        assert_eq!(reach(&registers, n, 0x5000 + u64::from(n)), None);
+        assert_eq!(machine.reach(n, 0x5000 + u64::from(n)), None);
     }
     // And a stream that nobody has.
-    assert_eq!(reach(&registers, 9, 0x9000), None);
+    assert_eq!(machine.reach(9, 0x9000), None);
     let mut found = Vec::new();
     while let Some(event) = unit.next_fault().unwrap() {
         let FaultEvent::Fault(record) = event else {
@@ -367,7 +320,7 @@ fn each_bank_s_fault_is_told_with_its_stream_also_the_last_one_s() {
     ];
     assert_eq!(found, expected);
     // A bank whose domain has gone starts without a record.
-    assert_eq!(reach(&registers, 3, 0x7000), None);
+    assert_eq!(machine.reach(3, 0x7000), None);
     unit.block(stream(3)).unwrap();
     let [_, _, last] = domains;
     drop(last);
@@ -386,9 +339,9 @@ fn qualcomm(wait: WaitForSafe) -> Config {
 
 #[test]
 fn a_display_passes_through_firmware_that_bends_writes_until_it_is_moved() {
-    let (registers, unit) = start(SmmuV2Setup::qualcomm(0), qualcomm(WaitForSafe::Off));
+    let (machine, unit) = start(SmmuV2Setup::qualcomm(0), qualcomm(WaitForSafe::Off));
     let unit = unit.unwrap();
-    let at = |n| reach(&registers, n, 0x5000);
+    let at = |n| machine.reach(n, 0x5000);
     // A group of two, by its mask.
     assert_eq!(
         [0x880, 0x882, 0x881].map(at),
@@ -416,9 +369,9 @@ fn a_display_is_blocked_if_the_embedder_wants_it_so() {
         inherited: Some(Inherited::Blocked),
         ..qualcomm(WaitForSafe::Off)
     };
-    let (registers, unit) = start(SmmuV2Setup::qualcomm(0), config);
+    let (machine, unit) = start(SmmuV2Setup::qualcomm(0), config);
     let unit = unit.unwrap();
-    assert_eq!(reach(&registers, 0x880, 0x5000), None);
+    assert_eq!(machine.reach(0x880, 0x5000), None);
     drop(unit);
     // Elsewhere a display is blocked unless the embedder wants it to pass.
     let inherited = || SmmuV2Setup {
@@ -430,9 +383,9 @@ fn a_display_is_blocked_if_the_embedder_wants_it_so() {
             inherited: wanted,
             ..Config::default()
         };
-        let (registers, unit) = start(inherited(), config);
+        let (machine, unit) = start(inherited(), config);
         let _unit = unit.unwrap();
-        assert_eq!(reach(&registers, 0x880, 0x5000).is_some(), passes);
+        assert_eq!(machine.reach(0x880, 0x5000).is_some(), passes);
     }
 }
 

@@ -1,21 +1,32 @@
 //! What implementations and boards differ in.
 
-use portolan::inval::{Quirks, WalkFlush, Walker};
+use portolan::addr::{Iova, IovaRange, PageSize};
+use portolan::inval::{Gather, Quirks, WalkFlush, Walker};
 use portolan::iommu::{Domain, IommuError};
+use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Setup};
 
 use super::super::{Config, DomainOptions, Has, Implementation, Inherited, Prefetch, WaitForSafe};
-use super::mock::{Auxiliary, PAGE, Regs, bank, enable};
+use super::kit::{FEW, Kit, Machine, bank, few, machine, map};
 use crate::overrides::CoherencyOverride;
 
 /// ACR of an MMU-500 after reset: locked, with a bit that is nobody's business here.
 const ACR: u32 = 1 << 26 | 1 << 4;
 
 /// An MMU-500 of revision `rn`p1 that walks ahead in each bank.
-fn mmu500(n: u32) -> Regs {
-    let walks_ahead = [0, 1, 2, 3].map(|n| (bank(n, 0x04), 0b11));
-    Regs::new()
-        .with(&[(0x3c, n << 4 | 1), (0x10, ACR)])
-        .with(&walks_ahead)
+fn mmu500(n: u32) -> Machine {
+    let identification = SmmuV2Identification {
+        revision: n << 4 | 1,
+        ..FEW
+    };
+    let machine = machine(SmmuV2Setup {
+        identification,
+        ..SmmuV2Setup::default()
+    });
+    for n in 0..4 {
+        machine.set(bank(n, 0x04), 0b11);
+    }
+    machine.set(0x10, ACR);
+    machine
 }
 
 fn as_mmu500() -> Config {
@@ -34,36 +45,42 @@ fn plain() -> Config {
 
 #[test]
 fn the_prefetcher_of_an_mmu_500_is_off_in_every_bank() {
-    let (regs, unit) = enable(mmu500(2), as_mmu500());
+    let machine = mmu500(2);
+    let unit = machine.enable(as_mmu500());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::Off);
-    assert_eq!(regs.get(0x10), 1 << 10 | 1 << 8 | 1 << 4);
+    assert_eq!(machine.reg32(0x10), 1 << 10 | 1 << 8 | 1 << 4);
     for n in 0..4 {
-        assert_eq!(regs.get(bank(n, 0x04)), 0b01, "bank {n}");
+        assert_eq!(machine.reg32(bank(n, 0x04)), 0b01, "bank {n}");
     }
 }
 
 #[test]
 fn the_lock_of_a_first_mmu_500_is_no_lock() {
     // Before r2p0 the bit is not defined.
-    let (regs, unit) = enable(mmu500(1), as_mmu500());
+    let machine = mmu500(1);
+    let unit = machine.enable(as_mmu500());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::Off);
-    assert_eq!(regs.get(0x10), ACR | 1 << 10 | 1 << 8);
-    assert_eq!(regs.get(bank(3, 0x04)), 0b01);
+    assert_eq!(machine.reg32(0x10), ACR | 1 << 10 | 1 << 8);
+    assert_eq!(machine.reg32(bank(3, 0x04)), 0b01);
 }
 
 #[test]
 fn a_prefetcher_that_secure_software_keeps_on_is_told_of() {
-    let regs = mmu500(2).auxiliary(Auxiliary::LockedBySecure);
-    let (regs, unit) = enable(regs, as_mmu500());
+    let machine = mmu500(2);
+    machine.lie(bank(0, 0x04), 0b11, 0b11);
+    let unit = machine.enable(as_mmu500());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::On);
-    assert_eq!(regs.get(bank(0, 0x04)), 0b11);
 }
 
 #[test]
 fn auxiliary_registers_of_other_makes_are_left_alone() {
-    let (regs, unit) = enable(mmu500(2), plain());
+    let machine = mmu500(2);
+    let unit = machine.enable(plain());
     assert_eq!(unit.unwrap().prefetch(), Prefetch::NotKnown);
-    assert_eq!((regs.get(0x10), regs.get(bank(0, 0x04))), (ACR, 0b11));
+    assert_eq!(
+        (machine.reg32(0x10), machine.reg32(bank(0, 0x04))),
+        (ACR, 0b11)
+    );
 }
 
 #[test]
@@ -72,13 +89,13 @@ fn firmware_s_word_on_coherency_counts_for_more_than_the_register() {
         coherency: CoherencyOverride::NotCoherent,
         ..plain()
     };
-    let (regs, unit) = enable(Regs::new(), config);
-    let unit = unit.unwrap();
+    let machine = few(&[]);
+    let unit = machine.enable(config).unwrap();
     assert_eq!(unit.features().coherent, Has::No);
     let domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
     assert_eq!(domain.capabilities().walker, Walker::NonCoherent);
     // Walks are neither cacheable nor inner shareable.
-    assert_eq!(regs.get(bank(0, 0x30)), 0x0080_2010);
+    assert_eq!(machine.reg32(bank(0, 0x30)), 0x0080_2010);
 }
 
 #[test]
@@ -89,8 +106,9 @@ fn units_that_share_their_caches_share_no_number() {
             implementation,
             ..plain()
         };
-        let (regs, unit) = enable(Regs::new(), config);
-        (regs, unit.unwrap())
+        let machine = few(&[]);
+        let unit = machine.enable(config).unwrap();
+        (machine, unit)
     };
     let options = DomainOptions::default();
     let ((one, first), (two, second)) = (of(0), of(4));
@@ -98,28 +116,23 @@ fn units_that_share_their_caches_share_no_number() {
         let one = first.first_stage::<12>(&options).unwrap();
         (one, second.first_stage::<12>(&options).unwrap())
     });
-    let asids = |regs: &Regs| [0, 1].map(|n| regs.get(bank(n, 0x24)) >> 16);
+    let asids = |machine: &Machine| [0, 1].map(|n| machine.reg32(bank(n, 0x24)) >> 16);
     assert_eq!((asids(&one), asids(&two)), ([1, 2], [5, 6]));
     one.take();
     two.take();
-    let mut owed = portolan::inval::Gather::new();
-    let range = portolan::addr::IovaRange::page(
-        portolan::addr::Iova::new(0x1000),
-        portolan::addr::PageSize::SIZE_4K,
-    );
-    let (at, pa) = (range.start(), portolan::addr::PhysAddr::new(0x9000_0000));
-    let (domain, rw) = (&domains[0].1, portolan::table::Access::READ);
-    domain.map(at, pa, PAGE as u64, rw, &mut owed).unwrap();
+    let (domain, mut owed) = (&domains[0].1, Gather::new());
+    map(domain, 0x1000, 0x9000_0000);
+    let range = IovaRange::page(Iova::new(0x1000), PageSize::SIZE_4K);
     domain.unmap(range, &mut owed).unwrap();
     domain.sync(&mut owed).unwrap();
-    // The upper halves of TLBIVA and TLBIVAL, and TLBIASID.
-    let asid = |(offset, value): (usize, u32)| match offset {
-        at if at == bank(0, 0x604) || at == bank(0, 0x624) => Some(value >> 16),
+    // TLBIVA and TLBIVAL, and TLBIASID.
+    let asid = |(offset, value): (usize, u64)| match offset {
+        at if at == bank(0, 0x600) || at == bank(0, 0x620) => Some(value >> 48),
         at if at == bank(0, 0x610) => Some(value),
         _ => None,
     };
-    let invalidated = two.take().into_iter().find_map(asid);
-    assert_eq!((invalidated, one.take().len()), (Some(5), 0));
+    let invalidated = two.take_writes().find_map(asid);
+    assert_eq!((invalidated, one.take_writes().count()), (Some(5), 0));
 }
 
 #[test]
@@ -129,7 +142,7 @@ fn numbers_end_where_their_fields_do() {
             implementation: Implementation::ThunderX { banks_before },
             ..plain()
         };
-        enable(Regs::new(), config).1
+        few(&[]).enable(config)
     };
     // Bank 0 has VMID 255, and there is no 256.
     let unit = with(254).unwrap();

@@ -5,11 +5,10 @@ use alloc::vec::Vec;
 
 use portolan::iommu::{Attach, FaultAccess, FaultReason, Iommu as _, IommuError};
 use portolan_model::decode::AccessKind;
-use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Registers};
+use portolan_model::smmuv2::{FaultRegisters, SmmuV2Identification, SmmuV2Registers};
 
 use super::super::{Config, DomainOptions, OnFault};
-use super::mock::{Regs, bank, enable, stream};
-use super::model::{First, Registers, Unit, map, of};
+use super::kit::{First, Kit, Machine, Unit, bank, few, first, map, of, stream};
 use portolan::addr::Iova;
 
 fn stalling(unit: &Unit) -> Arc<First> {
@@ -21,26 +20,28 @@ fn stalling(unit: &Unit) -> Arc<First> {
 }
 
 /// A device writes where nothing is.
-fn stall(registers: &Registers, n: u32, iova: u64) {
-    let refused = registers.dma(stream(n), Iova::new(iova), AccessKind::Write, 4);
+fn stall(machine: &Machine, n: u32, iova: u64) {
+    let refused = machine
+        .unit()
+        .dma(stream(n), Iova::new(iova), AccessKind::Write, 4);
     let code = refused.err().map(|fault| fault.code);
     assert_eq!(code, Some(SmmuV2Registers::STALLED));
 }
 
 /// Where the accesses went that were answered since the last call.
-fn resumed(registers: &Registers) -> Vec<Option<u64>> {
-    let all = registers.take_resumed().into_iter();
+fn resumed(machine: &Machine) -> Vec<Option<u64>> {
+    let all = machine.unit().take_resumed().into_iter();
     all.map(|one| one.ok().map(|piece| piece.pa.get()))
         .collect()
 }
 
 #[test]
 fn an_access_that_stalls_goes_on_when_it_is_answered_and_is_told_once() {
-    let (registers, unit) = of(SmmuV2Identification::default());
+    let (machine, unit) = of(SmmuV2Identification::default());
     let domain = stalling(&unit);
     unit.attach(stream(3), &domain).unwrap();
     assert!(unit.next_stall().unwrap().is_none());
-    stall(&registers, 3, 0x5000);
+    stall(&machine, 3, 0x5000);
     // No record of it takes its answer away.
     assert_eq!(unit.next_fault(), Ok(None));
     let held = unit.next_stall().unwrap().expect("a stalled access");
@@ -52,24 +53,24 @@ fn an_access_that_stalls_goes_on_when_it_is_answered_and_is_told_once() {
     assert!(unit.next_stall().unwrap().is_none(), "somebody holds it");
     map(&*domain, 0x5000, 0x9000_0000);
     held.retry();
-    assert_eq!(resumed(&registers), [Some(0x9000_0000)]);
+    assert_eq!(resumed(&machine), [Some(0x9000_0000)]);
     // The next is another one; dropped, it ends.
-    stall(&registers, 3, 0x6000);
+    stall(&machine, 3, 0x6000);
     drop(unit.next_stall().unwrap().expect("a stalled access"));
-    assert_eq!(resumed(&registers), [None]);
-    stall(&registers, 3, 0x7000);
+    assert_eq!(resumed(&machine), [None]);
+    stall(&machine, 3, 0x7000);
     unit.next_stall().unwrap().expect("another").terminate();
-    assert_eq!(resumed(&registers), [None]);
+    assert_eq!(resumed(&machine), [None]);
     assert_eq!(unit.next_fault(), Ok(None));
 }
 
 #[test]
 fn an_access_of_another_domain_is_found_while_one_is_held() {
-    let (registers, unit) = of(SmmuV2Identification::default());
+    let (machine, unit) = of(SmmuV2Identification::default());
     let domains = [stalling(&unit), stalling(&unit)];
     for (n, domain) in (1..).zip(&domains) {
         unit.attach(stream(n), domain).unwrap();
-        stall(&registers, n, 0x5000);
+        stall(&machine, n, 0x5000);
     }
     let one = unit.next_stall().unwrap().expect("one");
     let other = unit.next_stall().unwrap().expect("another");
@@ -77,57 +78,67 @@ fn an_access_of_another_domain_is_found_while_one_is_held() {
     both.sort_unstable();
     assert_eq!(both, [stream(1), stream(2)]);
     drop(other);
-    assert_eq!(resumed(&registers).len(), 1);
+    assert_eq!(resumed(&machine).len(), 1);
     drop(one);
-    assert_eq!(resumed(&registers).len(), 1);
+    assert_eq!(resumed(&machine).len(), 1);
 }
 
 #[test]
 fn an_answer_that_comes_after_the_domain_has_gone_is_not_given_to_the_next() {
-    let (registers, unit) = of(SmmuV2Identification::default().banks(1, 0));
+    let (machine, unit) = of(SmmuV2Identification::default().banks(1, 0));
     let first = stalling(&unit);
     unit.attach(stream(1), &first).unwrap();
-    stall(&registers, 1, 0x5000);
+    stall(&machine, 1, 0x5000);
     let late = unit.next_stall().unwrap().expect("a stalled access");
     unit.block(stream(1)).unwrap();
     drop(first);
     // It has ended with its domain.
-    assert_eq!(resumed(&registers), [None]);
+    assert_eq!(resumed(&machine), [None]);
     let second = stalling(&unit);
     unit.attach(stream(2), &second).unwrap();
-    stall(&registers, 2, 0x6000);
+    stall(&machine, 2, 0x6000);
     drop(late);
-    assert_eq!(resumed(&registers), []);
+    assert_eq!(resumed(&machine), []);
     let own = unit.next_stall().unwrap().expect("its own");
     assert_eq!(own.record.stream, stream(2));
     drop(own);
-    assert_eq!(resumed(&registers), [None]);
+    assert_eq!(resumed(&machine), [None]);
 }
 
 #[test]
 fn an_access_that_stalls_though_nobody_wants_that_is_ended_and_told() {
-    let (regs, unit) = enable(Regs::new(), Config::default());
-    let unit = unit.unwrap();
-    let _domain = unit.first_stage::<12>(&DomainOptions::default()).unwrap();
-    regs.take();
+    let machine = few(&[]);
+    let unit = machine.enable(Config::default()).unwrap();
+    let _domain = first(&unit);
+    machine.take();
     let clear = |status: u32| {
-        regs.set(bank(0, 0x58), status);
+        record(&machine, 0, status);
         assert!(matches!(unit.next_fault(), Ok(Some(_))));
-        regs.take()
+        machine.take_writes().collect::<Vec<_>>()
     };
     assert_eq!(clear(1 << 1), [(bank(0, 0x58), 1 << 1)]);
-    let stalled = 1 << 30 | 1 << 1;
-    let ended = [(bank(0, 0x58), stalled), (bank(0, 0x8), 1)];
-    assert_eq!(clear(stalled), ended);
+    let ended = [(bank(0, 0x58), STALLED.into()), (bank(0, 0x8), 1)];
+    assert_eq!(clear(STALLED), ended);
+}
+
+/// A status of an access that stalls.
+const STALLED: u32 = SmmuV2Registers::STALLED | 1 << 1;
+
+fn record(machine: &Machine, bank: usize, status: u32) {
+    let record = FaultRegisters {
+        status,
+        ..FaultRegisters::default()
+    };
+    machine.unit().record(Some(bank), record);
 }
 
 #[test]
 fn a_bank_that_does_not_take_what_it_is_to_do_about_faults_is_found_out() {
     // SCTLR.M stays 0, and CFCFG.
     for (bits, found_out) in [(1 << 0, [true, true]), (1 << 7, [false, true])] {
-        let regs = Regs::new().fixed(bank(0, 0), bits);
-        let (_regs, unit) = enable(regs, Config::default());
-        let unit = unit.unwrap();
+        let machine = few(&[]);
+        machine.lie(bank(0, 0), bits, 0);
+        let unit = machine.enable(Config::default()).unwrap();
         let found = [OnFault::Terminate, OnFault::Stall].map(|on_fault| {
             let options = DomainOptions {
                 on_fault,
@@ -143,11 +154,14 @@ fn a_bank_that_does_not_take_what_it_is_to_do_about_faults_is_found_out() {
 
 #[test]
 fn what_a_bank_recorded_and_stalled_before_is_cleared_when_the_unit_is_taken_over() {
-    let stalled = 1 << 30 | 1 << 1;
-    let regs = Regs::new().with(&[(bank(1, 0x58), stalled), (bank(2, 0x58), 1 << 1)]);
-    let (regs, unit) = enable(regs, Config::default());
-    assert!(unit.is_ok());
+    let machine = few(&[]);
+    record(&machine, 1, STALLED);
+    record(&machine, 2, 1 << 1);
+    assert!(machine.enable(Config::default()).is_ok());
+    assert_eq!([1, 2].map(|n| machine.reg32(bank(n, 0x58))), [0, 0]);
     // Terminated where something stalled, and only there.
-    let found = [1, 2].map(|n| (regs.get(bank(n, 0x58)), regs.get(bank(n, 0x8))));
-    assert_eq!(found, [(0, 1), (0, 0)]);
+    let answers = machine
+        .take_writes()
+        .filter(|(at, _)| (0..4).any(|n| *at == bank(n, 0x8)));
+    assert_eq!(answers.collect::<Vec<_>>(), [(bank(1, 0x8), 1)]);
 }
