@@ -35,11 +35,11 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let good = match words.as_slice() {
         ["mutants", options @ ..] => return mutants::run(&root, options),
-        ["test"] => runner::run(&root, runner::Extent::Whole),
-        ["test", "--fast"] => runner::run(&root, runner::Extent::Fast),
+        ["test"] => runner::run(&root, steps::Extent::Whole),
+        ["test", "--fast"] => runner::run(&root, steps::Extent::Fast),
         // For the command itself, which runs it beside its other steps.
-        ["test", "--beside"] => runner::run_beside(&root, runner::Extent::Whole),
-        ["test", "--beside", "--fast"] => runner::run_beside(&root, runner::Extent::Fast),
+        ["test", "--beside"] => runner::run_beside(&root, steps::Extent::Whole),
+        ["test", "--beside", "--fast"] => runner::run_beside(&root, steps::Extent::Fast),
         ["tidy"] => tidy::run(&root),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,

@@ -7,34 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-use crate::steps;
-
-/// How much is run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Extent {
-    /// Everything.
-    Whole,
-    /// Without other compilers and without instruction counts.
-    Fast,
-}
-
-/// How a step ended.
-pub enum Outcome {
-    /// Well.
-    Pass,
-    /// Not; it said why.
-    Fail,
-    /// It was not run, for this reason.
-    Skip(String),
-}
-
-/// A step: its name, and what it does.
-pub struct Step<'s> {
-    /// As the table shows it.
-    pub name: &'static str,
-    /// Does it.
-    pub run: Box<dyn FnOnce() -> Outcome + 's>,
-}
+use crate::steps::{self, Extent, Outcome, Step};
 
 /// How steps ended: a line each, and how many in which way.
 #[derive(Default)]
@@ -122,17 +95,5 @@ impl Beside {
         let said = std::fs::read(&self.said).unwrap_or_default();
         print!("{}", String::from_utf8_lossy(&said));
         status.is_ok_and(|status| status.success())
-    }
-}
-
-/// Whether `command` ends well.
-pub fn outcome(command: &mut Command) -> Outcome {
-    match command.status() {
-        Ok(status) if status.success() => Outcome::Pass,
-        Ok(_) => Outcome::Fail,
-        Err(error) => {
-            eprintln!("cannot start {command:?}: {error}");
-            Outcome::Fail
-        }
     }
 }

@@ -3,8 +3,34 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::runner::{Extent, Outcome, Step, outcome};
 use crate::{demo, packages, qemu, tidy};
+
+/// How much is run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// Everything.
+    Whole,
+    /// Without other compilers and without instruction counts.
+    Fast,
+}
+
+/// How a step ended.
+pub enum Outcome {
+    /// Well.
+    Pass,
+    /// Not; it said why.
+    Fail,
+    /// It was not run, for this reason.
+    Skip(String),
+}
+
+/// A step: its name, and what it does.
+pub struct Step<'s> {
+    /// As the table shows it.
+    pub name: &'static str,
+    /// Does it.
+    pub run: Box<dyn FnOnce() -> Outcome + 's>,
+}
 
 /// What others rely on.
 pub fn first() -> Vec<Step<'static>> {
@@ -391,4 +417,16 @@ fn instructions(root: &Path, extent: Extent) -> Outcome {
             .args(["--", "--check"])
             .current_dir(root),
     )
+}
+
+/// Whether `command` ends well.
+fn outcome(command: &mut Command) -> Outcome {
+    match command.status() {
+        Ok(status) if status.success() => Outcome::Pass,
+        Ok(_) => Outcome::Fail,
+        Err(error) => {
+            eprintln!("cannot start {command:?}: {error}");
+            Outcome::Fail
+        }
+    }
 }

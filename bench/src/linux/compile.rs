@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
-use super::source::{need, run};
+use super::{need, run};
 
 /// What is compiled by itself.
 const SOURCES: &[&str] = &[

@@ -15,6 +15,7 @@ pub(crate) mod tables;
 mod tests;
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::workload::Failure;
@@ -40,6 +41,41 @@ fn place() -> PathBuf {
     target
         .unwrap_or_else(|| workspace.join("target"))
         .join(NAME)
+}
+
+/// Whether a program can be started.
+fn need(program: &str, package: &str) -> Result<(), String> {
+    let mut command = Command::new(program);
+    command
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(format!(
+            "{program} is not here: run `apt-get install {package}`"
+        )),
+    }
+}
+
+/// Runs a command; what it wrote to standard output.
+fn run(command: &mut Command) -> Result<String, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command
+        .output()
+        .map_err(|error| format!("cannot start {program}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = errors
+        .lines()
+        .filter(|line| line.contains("rror"))
+        .collect();
+    Err(format!(
+        "{program} failed: {}",
+        errors.first().unwrap_or(&"it does not say why")
+    ))
 }
 
 /// Why there is no such peer.

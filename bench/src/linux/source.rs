@@ -4,9 +4,9 @@
 //! Only the files that are needed are unpacked; the rest costs twenty seconds of decompression, once.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use super::{Fetch, compile};
+use super::{Fetch, compile, need, run};
 
 const PACKAGE: &str = "linux-source-6.12";
 /// Where an installed package has it.
@@ -63,41 +63,6 @@ fn files() -> impl Iterator<Item = String> {
 
 fn whole(sources: &Path) -> bool {
     files().all(|file| sources.join(file).exists())
-}
-
-/// Whether a program can be started.
-pub(super) fn need(program: &str, package: &str) -> Result<(), String> {
-    let mut command = Command::new(program);
-    command
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(format!(
-            "{program} is not here: run `apt-get install {package}`"
-        )),
-    }
-}
-
-/// Runs a command; what it wrote to standard output.
-pub(super) fn run(command: &mut Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .map_err(|error| format!("cannot start {program}: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    let errors = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<&str> = errors
-        .lines()
-        .filter(|line| line.contains("rror"))
-        .collect();
-    Err(format!(
-        "{program} failed: {}",
-        errors.first().unwrap_or(&"it does not say why")
-    ))
 }
 
 /// Downloads the package, with the machine's lists of packages or else with lists of our own: nothing of

@@ -143,7 +143,8 @@ impl<P: Platform> DmaOp for DmaApi<P> {
         way: DmaDirection,
     ) -> Result<DmaMapHandle, DmaError> {
         let layout = Layout::from_size_align(bytes.get(), limits.align)?;
-        let lent = lend(&*self.addresses, first, bytes.get()).ok_or(DmaError::NullPointer)?;
+        let lent =
+            lend(|at| self.addresses.phys(at), first, bytes.get()).ok_or(DmaError::NullPointer)?;
         let shared = self.shares.share(lent, direction(way));
         let at = DmaAddr::from(shared.ok_or(DmaError::NoMemory)?);
         // SAFETY: it is the caller's buffer. What is copied, the library copies.

@@ -213,7 +213,7 @@ unsafe impl<const N: usize> Hal for SlotHal<N> {
 
     unsafe fn share(buffer: NonNull<[u8]>, way: BufferDirection) -> u64 {
         let shared = Self::bound().and_then(|bound| {
-            let lent = lend(&*bound.addresses, buffer.cast(), buffer.len())?;
+            let lent = lend(|at| bound.addresses.phys(at), buffer.cast(), buffer.len())?;
             bound.sharing.share(lent, direction(way))
         });
         shared.unwrap_or_else(|| {

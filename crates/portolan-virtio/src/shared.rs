@@ -7,12 +7,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ptr::NonNull;
 
-use portolan::addr::{PageSize, PhysRange};
+use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::dma::{Buffer, Coherent, Device, Direction, Mapping, Pieces};
 use portolan::platform::Platform;
 use spin::Mutex;
-
-use crate::hal::Addresses;
 
 /// What the slot of a device does, whatever its platform.
 pub(crate) trait Sharing: Send + Sync {
@@ -163,11 +161,15 @@ impl<P: Platform> Sharing for Shares<P> {
     }
 }
 
-/// The buffer that the CPU sees at `start`: where its pages are, one by one.
-pub(crate) fn lend(addresses: &dyn Addresses, start: NonNull<u8>, bytes: usize) -> Option<Lent> {
+/// The buffer that the CPU sees at `start`; `phys` says where its pages are, one by one.
+pub(crate) fn lend(
+    phys: impl Fn(NonNull<u8>) -> Option<PhysAddr>,
+    start: NonNull<u8>,
+    bytes: usize,
+) -> Option<Lent> {
     let parts = parts(start.addr().get(), bytes);
     Lent::new(parts.map(|(at, bytes)| {
-        let at = addresses.phys(start.with_addr(at.try_into().ok()?))?;
+        let at = phys(start.with_addr(at.try_into().ok()?))?;
         PhysRange::from_len(at, bytes)
     }))
 }
@@ -178,7 +180,6 @@ pub(crate) const GRANULE: PageSize = PageSize::SIZE_4K;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use portolan::addr::PhysAddr;
 
     #[test]
     fn a_buffer_is_cut_at_pages() {

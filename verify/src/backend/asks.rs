@@ -7,9 +7,6 @@ use portolan_model::decode::AccessKind;
 use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::vtd::VtdRegisters;
 
-use super::model::{Behind, ModelHost};
-use crate::conformance::{Asker, MARK, Way, Wrote};
-
 /// A unit of the model that devices can ask.
 pub trait Asks {
     /// Where a write of a device gets to with translations that it keeps.
@@ -94,73 +91,4 @@ impl Asks for VtdRegisters {
     }
 
     as_every_unit!();
-}
-
-impl<B: Behind> ModelHost<B> {
-    fn mark(&self, pa: PhysAddr) -> Wrote {
-        match self.memory.write_u32(pa, MARK) {
-            Some(()) => Wrote::There,
-            None => Wrote::Refused,
-        }
-    }
-
-    /// A transfer's end, with what arrived in memory.
-    fn arrive(&self, transfer: Transfer) -> Wrote {
-        match transfer {
-            Transfer::Done(pieces) => pieces
-                .first()
-                .map_or(Wrote::Refused, |piece| self.mark(piece.pa)),
-            Transfer::Refused(_) => Wrote::Refused,
-            Transfer::Stalled(_) => Wrote::Waits,
-        }
-    }
-}
-
-impl<B: Behind> Asker for ModelHost<B> {
-    fn write(&self, way: Way, device: StreamId, pasid: Option<Pasid>, iova: Iova) -> Wrote {
-        let Some(unit) = self.unit.asks() else {
-            return Wrote::Refused;
-        };
-        match way {
-            Way::Stalls => self.arrive(unit.transfer(device, pasid, iova)),
-            Way::Requests => {
-                let kept = unit.kept(device, pasid, iova);
-                kept.map_or(Wrote::Missing, |pa| self.mark(pa))
-            }
-        }
-    }
-
-    fn settled(&self) -> Vec<Wrote> {
-        let finished = self.unit.asks().map(|unit| unit.finished());
-        let finished = finished.into_iter().flatten();
-        finished.map(|transfer| self.arrive(transfer)).collect()
-    }
-
-    fn ask(&self, raw: RawPageRequest) {
-        if let Some(unit) = self.unit.asks() {
-            unit.ask(raw);
-        }
-    }
-
-    fn told(&self) -> Vec<(ReplyTo, Response)> {
-        self.unit.asks().map(|unit| unit.told()).unwrap_or_default()
-    }
-
-    fn unanswered(&self) -> usize {
-        self.unit.asks().map_or(0, |unit| unit.unanswered())
-    }
-
-    fn strays(&self) -> u64 {
-        self.unit.asks().map_or(0, |unit| unit.strays_and_lost().0)
-    }
-
-    fn lost(&self) -> u64 {
-        self.unit.asks().map_or(0, |unit| unit.strays_and_lost().1)
-    }
-
-    fn reset(&self, device: StreamId) {
-        if let Some(unit) = self.unit.asks() {
-            unit.reset(device);
-        }
-    }
 }

@@ -10,6 +10,7 @@
 
 pub mod amd;
 pub mod asks;
+pub mod behind;
 mod disk;
 pub mod model;
 mod named;

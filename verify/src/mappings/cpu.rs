@@ -6,15 +6,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrand::Rng;
 use portolan::addr::{Iova, PhysRange, StreamId};
-use portolan::dma::{Constraints, Deferred, Device, Mapping, NotUnmapped, ToDevice};
-use portolan::platform::{Clock as _, Cpus as _};
+use portolan::dma::{
+    Bounds, Constraints, Deferred, Device, DmaSpace, Mapping, NotUnmapped, ToDevice,
+};
+use portolan::platform::{Clock as _, Cpus as _, Nanos, SlabTables};
 use portolan_model::cpus::VirtualCpus;
-use portolan_model::decode::AccessKind;
+use portolan_model::decode::{AccessKind, TableReader};
+use portolan_model::iommu::Iommu;
 
 use super::failing::{Ailment, Health};
-use super::machine::{BOUNDS, Model, STREAM, Space};
 use super::world::{Block, LONGEST, PAGE, Reached, World};
 use super::{MappingReport, Way};
+
+pub(super) const STREAM: StreamId = StreamId::new(1);
+
+/// Bounds of each CPU's queue.
+pub(super) const BOUNDS: Bounds = Bounds {
+    entries: 24,
+    bytes: 512 << 10,
+    age: Nanos::new(40_000),
+};
+
+pub(crate) type Tables = &'static SlabTables<AtomicU64>;
+/// The IOMMU.
+pub type Model = Iommu<TableReader<AtomicU64, Tables>>;
+pub(super) type Space = DmaSpace<VirtualCpus>;
 
 /// Mappings that a CPU holds at most.
 pub(super) const LIVE: usize = 12;

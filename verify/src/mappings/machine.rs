@@ -1,13 +1,12 @@
 //! One machine: a model, a domain over its table, a space, and CPUs in virtual time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use portolan::addr::{InvalTag, Iova, IovaRange, PageSize, StreamId};
-use portolan::dma::{Bounds, Constraints, Device, DmaSpace, SpaceOptions};
+use portolan::addr::{InvalTag, Iova, IovaRange, PageSize};
+use portolan::dma::{Constraints, Device, DmaSpace, SpaceOptions};
 use portolan::inval::Quirks;
 use portolan::iommu::{BoundDomain, PagedDomain, TagPool};
-use portolan::platform::{Nanos, SlabTables};
 use portolan::table::PageTable;
 use portolan::table::format::{DirtyTracking, VtdLevels, VtdSecondStage};
 use portolan_model::cpus::{
@@ -20,25 +19,11 @@ use portolan_model::iommu::{CommandPrices, Iommu, Setup, StreamConfig};
 use portolan_model::profile::QueueLimits;
 
 use super::Way;
-use super::cpu::{LIVE, Rig, Tally};
+use super::cpu::{BOUNDS, LIVE, Model, Rig, STREAM, Space, Tables, Tally};
 use super::failing::Ailment;
 use super::world::World;
 
-pub(super) const STREAM: StreamId = StreamId::new(1);
-
-/// Bounds of each CPU's queue.
-pub(super) const BOUNDS: Bounds = Bounds {
-    entries: 24,
-    bytes: 512 << 10,
-    age: Nanos::new(40_000),
-};
-
-pub(crate) type Tables = &'static SlabTables<AtomicU64>;
-/// The IOMMU.
-pub type Model = Iommu<TableReader<AtomicU64, Tables>>;
 pub(crate) type Domain<Q> = PagedDomain<VtdSecondStage, Tables, Q>;
-pub(super) type Space = DmaSpace<VirtualCpus>;
-
 pub(crate) const SHARING: SharingPrices = SharingPrices {
     hit: 1.0,
     transfer: 60.0,

@@ -25,11 +25,12 @@ use portolan_model::iommu::Setup;
 use serde::Serialize;
 
 pub(crate) use block::tables_at;
+pub use cpu::Model;
+pub(crate) use cpu::Tables;
 use cpu::Tally;
 pub use failing::Health;
 use failing::{Ailment, Failing};
-pub use machine::Model;
-use machine::{Round, Tables};
+use machine::Round;
 
 /// How CPUs submit together: ranges in place of pages, and for one way somebody beside the batches.
 fn combining(way: Way) -> CombineOptions {

@@ -1,8 +1,7 @@
 //! One CPU's part: a device that faults, a CPU that serves, and an owner that takes memory back.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use fastrand::Rng;
 use portolan::addr::{Iova, IovaRange, StreamId};
@@ -10,163 +9,24 @@ use portolan::demand::{
     InvalidateError, Ioas, ReadDirtyError, RegionError, RegionOptions, Residency,
 };
 use portolan::iommu::{Domain as _, TagPool};
-use portolan::iopf::{
-    Dispatcher, Group, GroupId, Handler, Place, ReplyName, ReplyTo, Responder, Response,
-};
+use portolan::iopf::{Dispatcher, Group, Handler, Place, Response};
 use portolan::platform::Cpus as _;
 use portolan::table::Access;
 use portolan_model::cpus::VirtualCpus;
 use portolan_model::decode::AccessKind;
 
+use super::devices::{Asked, Devices, Manner, Tally, add};
 use super::failing::{Failures, NotBack, Waiting};
-use super::manner::{Asked, Manner};
 use super::world::{BASE, PAGE, PAGES, Reached, World};
 use crate::mappings::Model;
 use crate::mappings::machine::Domain;
 
-/// Violations that are told.
-const TOLD: usize = 5;
-/// Groups of a device that may be on their way.
-const GROUPS: u16 = 8;
 /// A handler fails once in so many groups.
 const FLAKY: u64 = 61;
 /// Most pages of one invalidation.
 const LONGEST: u64 = 600;
 
 pub(super) type Container<Q> = Ioas<Domain<Q>, Arc<World>, VirtualCpus>;
-
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) requests: AtomicU64,
-    pub(super) groups: AtomicU64,
-    pub(super) accesses: AtomicU64,
-    pub(super) leaving: AtomicU64,
-    pub(super) invalidations: AtomicU64,
-    pub(super) detached: AtomicU64,
-    pub(super) misbehaved: AtomicU64,
-    pub(super) removed: AtomicU64,
-    pub(super) cleared: AtomicU64,
-    pub(super) syncs_failed: AtomicU64,
-    /// Ranges that were taken back in vain.
-    pub(super) not_quiet: AtomicU64,
-    /// Those of them that came back before the end of the round.
-    pub(super) back: AtomicU64,
-    pub(super) removed_in_vain: AtomicU64,
-    pub(super) responses: [AtomicU64; 3],
-    pub(super) violations: Mutex<Vec<String>>,
-}
-
-pub(super) fn add(counter: &AtomicU64, by: u64) {
-    counter.fetch_add(by, Ordering::Relaxed);
-}
-
-impl Tally {
-    pub(super) fn violation(&self, text: String) {
-        let mut all = (self.violations.lock()).unwrap_or_else(PoisonError::into_inner);
-        if all.len() < TOLD {
-            all.push(text);
-        }
-    }
-}
-
-/// What names a group.
-type Name = (StreamId, ReplyName);
-
-/// The devices' side: groups that wait for their response.
-#[derive(Clone, Debug)]
-pub(super) struct Devices {
-    pub(super) owed: Arc<Mutex<Owed>>,
-    pub(super) tally: Arc<Tally>,
-}
-
-/// Responses that have to come, by group.
-#[derive(Debug, Default)]
-pub(super) struct Owed {
-    waiting: BTreeMap<Name, u64>,
-    /// Of groups that a device forgot when it was reset.
-    forgotten: BTreeMap<Name, u64>,
-}
-
-impl Owed {
-    /// Groups whose response did not come.
-    pub(super) fn left(&self) -> usize {
-        self.waiting.len() + self.forgotten.len()
-    }
-}
-
-/// One less; whether there was one.
-fn take_one(map: &mut BTreeMap<Name, u64>, name: Name) -> bool {
-    let Some(count) = map.get_mut(&name) else {
-        return false;
-    };
-    *count -= 1;
-    if *count == 0 {
-        map.remove(&name);
-    }
-    true
-}
-
-impl Devices {
-    fn owed(&self) -> std::sync::MutexGuard<'_, Owed> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a group of that name waits.
-    pub(super) fn waits(&self, stream: StreamId, group: GroupId) -> bool {
-        let name = (stream, ReplyName::Group(group));
-        self.owed().waiting.contains_key(&name)
-    }
-
-    /// A number that no group of `stream` has.
-    pub(super) fn free(&self, stream: StreamId) -> Option<GroupId> {
-        let mut numbers = (0..GROUPS).map(GroupId::new);
-        numbers.find(|group| !self.waits(stream, *group))
-    }
-
-    /// One response more has to come.
-    pub(super) fn owe(&self, stream: StreamId, group: GroupId) {
-        let name = (stream, ReplyName::Group(group));
-        *self.owed().waiting.entry(name).or_default() += 1;
-    }
-
-    /// One less has to, since the request was dropped.
-    pub(super) fn settle(&self, stream: StreamId, group: GroupId) {
-        self.take((stream, ReplyName::Group(group)));
-    }
-
-    /// The device no longer knows what it asked for.
-    pub(super) fn forget(&self, stream: StreamId) {
-        let mut owed = self.owed();
-        let Owed { waiting, forgotten } = &mut *owed;
-        waiting.retain(|name, count| {
-            let gone = name.0 == stream;
-            if gone {
-                *forgotten.entry(*name).or_default() += *count;
-            }
-            !gone
-        });
-    }
-
-    fn take(&self, name: Name) -> bool {
-        let mut owed = self.owed();
-        take_one(&mut owed.waiting, name) || take_one(&mut owed.forgotten, name)
-    }
-}
-
-impl Responder for Devices {
-    type Error = core::convert::Infallible;
-
-    fn respond(&self, to: ReplyTo, response: Response) -> Result<(), Self::Error> {
-        let asked = self.take((to.stream, to.name));
-        let place = Response::ALL.iter().position(|other| *other == response);
-        add(&self.tally.responses[place.unwrap_or(0)], 1);
-        if !asked {
-            let text = format!("{:?} of {:?} got a response twice", to.name, to.stream);
-            self.tally.violation(text);
-        }
-        Ok(())
-    }
-}
 
 /// A container that fails now and then.
 pub(super) struct Flaky<Q: TagPool + 'static> {

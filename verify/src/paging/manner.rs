@@ -4,7 +4,8 @@ use portolan::addr::{Iova, Pasid, StreamId};
 use portolan::iommu::TagPool;
 use portolan::iopf::{GroupId, Permissions, Place, RawPageRequest, RequestKind, Taken};
 
-use super::cpu::{Rig, add};
+use super::cpu::Rig;
+use super::devices::{Asked, Manner, add};
 use super::world::{BASE, PAGE, PAGES};
 use fastrand::Rng;
 
@@ -12,47 +13,6 @@ use fastrand::Rng;
 const FLOOD: u16 = 48;
 /// An address space that nobody registered.
 const UNKNOWN: Pasid = Pasid::new(77);
-
-/// What every second device of a round does now and then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// Nothing wrong.
-    Good,
-    /// It does not send the last request of a group.
-    NoLast,
-    /// It sends the last request of a group twice.
-    Twice,
-    /// It names an address space that it does not have.
-    WrongPasid,
-    /// It sends more groups than it may.
-    Flood,
-    /// It is reset, and forgets what it asked for: responses come after that.
-    Reset,
-}
-
-impl Manner {
-    /// Each in its turn.
-    pub(super) const fn of_round(round: u64) -> Self {
-        match round % 6 {
-            0 => Self::Good,
-            1 => Self::NoLast,
-            2 => Self::Twice,
-            3 => Self::WrongPasid,
-            4 => Self::Flood,
-            _ => Self::Reset,
-        }
-    }
-}
-
-/// One request of a group.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub(super) stream: StreamId,
-    pub(super) pasid: Option<Pasid>,
-    pub(super) group: GroupId,
-    pub(super) page: u64,
-    pub(super) place: Place,
-}
 
 impl<Q: TagPool + Send + Sync + 'static> Rig<'_, Q> {
     /// Sends a request.

@@ -13,6 +13,7 @@
 //! not come back in the end; a group with no response, or two.
 
 mod cpu;
+mod devices;
 mod failing;
 mod manner;
 mod world;
@@ -35,12 +36,11 @@ use portolan_model::decode::{TableFormat, TableRoot};
 use portolan_model::iommu::{Setup, StreamConfig};
 use serde::Serialize;
 
-use crate::mappings::Health;
-use crate::mappings::Model;
-use crate::mappings::machine::{SHARING, Tables, server, table_and_model};
-use cpu::{Devices, Flaky, Rig, Tally, add};
+use crate::mappings::machine::{SHARING, server, table_and_model};
+use crate::mappings::{Health, Model, Tables};
+use cpu::{Flaky, Rig};
+use devices::{Devices, Manner, Tally, add};
 use failing::{Failing, Failures, Temper, Waiting};
-use manner::Manner;
 use world::World;
 
 /// Requests after which everything is taken down.

@@ -1,7 +1,8 @@
 //! Which modules of a crate use which: one way, and as `docs/architecture.md` shows it.
 //!
-//! Looked for are paths that begin with `crate::`, without comments and tests. A module is what the
-//! crate's root declares, with everything below it.
+//! Looked for are paths that begin with `crate::` or `super::`, without comments and tests. A module of
+//! the map is what the crate's root declares, with everything below it. No files use each other in a
+//! circle either, but that a module's own file may use what is in the module, and the reverse.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,14 +29,21 @@ pub(super) type Uses = BTreeMap<String, BTreeSet<String>>;
 /// Circles, and a map that is not the one shown in `architecture`.
 pub(super) fn check(sources: &[(String, String)], architecture: &str) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (name, source) in CRATES {
-        for circle in circles(&uses(source, sources)) {
-            found.push(Finding {
-                path: (*name).to_owned(),
-                rule: "circle",
-                what: format!("{} use each other", circle.join(", ")),
-            });
-        }
+    let roots = sources.iter().filter_map(|(path, _)| {
+        let (root, _) = path.split_once("/src/")?;
+        Some(format!("{root}/src/"))
+    });
+    // A kernel's interrupts come in by the architecture's code, which uses what serves them.
+    let roots = roots.filter(|root| root != "demo/src/");
+    for root in roots.collect::<BTreeSet<String>>() {
+        let mut all = circles(&files(&root, sources));
+        all.extend(circles(&uses(&root, sources)));
+        let all: BTreeSet<Vec<String>> = all.into_iter().collect();
+        found.extend(all.into_iter().map(|circle| Finding {
+            path: root.clone(),
+            rule: "circle",
+            what: format!("{} use each other", circle.join(", ")),
+        }));
     }
     let map = map(sources);
     if !architecture.contains(&map) {
@@ -75,56 +83,94 @@ pub(super) fn map(sources: &[(String, String)]) -> String {
 
 /// What the modules below `source` use of each other.
 pub(super) fn uses(source: &str, sources: &[(String, String)]) -> Uses {
-    let inside = sources.iter().filter_map(|(path, text)| {
-        let below = path.strip_prefix(source)?;
-        let module = below.split('/').next()?.trim_end_matches(".rs");
-        let tests = below.split('/').any(|part| part.starts_with("tests"));
-        (!tests && !["lib", "main", "bin"].contains(&module)).then_some((module, text))
-    });
-    let inside: Vec<(&str, &String)> = inside.collect();
-    let mut all: Uses = inside
-        .iter()
-        .map(|(module, _)| ((*module).to_owned(), BTreeSet::new()))
-        .collect();
-    let known: BTreeSet<String> = all.keys().cloned().collect();
-    for (module, text) in inside {
-        let paths = paths(text).into_iter();
-        let others = paths.filter(|path| path != module && known.contains(path));
-        if let Some(used) = all.get_mut(module) {
-            used.extend(others);
-        }
+    let top = |file: &String| file.split('/').next().unwrap_or("").to_owned();
+    let mut all = Uses::new();
+    for (file, used) in files(source, sources) {
+        let module = top(&file);
+        let others = used.iter().map(top).filter(|used| *used != module);
+        let others: Vec<String> = others.collect();
+        all.entry(module).or_default().extend(others);
     }
     all
 }
 
-/// The first part of each path from the crate's root.
-fn paths(text: &str) -> BTreeSet<String> {
+/// What the files below `source` use of each other, each named by its module.
+pub(super) fn files(source: &str, sources: &[(String, String)]) -> Uses {
+    let inside = sources.iter().filter_map(|(path, text)| {
+        let module = path.strip_prefix(source)?.strip_suffix(".rs")?;
+        let module = module.strip_suffix("/mod").unwrap_or(module);
+        let tests = module.split('/').any(|part| part.starts_with("tests"));
+        let root = ["lib", "main", "bin"].contains(&module.split('/').next()?);
+        (!tests && !root).then_some((module, text))
+    });
+    let inside: BTreeMap<&str, &String> = inside.collect();
+    let within = |of: &str, module: &str| of == module || of.starts_with(&format!("{module}/"));
+    let used = |(module, text): (&&str, &&String)| {
+        let used = paths(text).into_iter().filter_map(|path| {
+            let mut at: Vec<&str> = match path.first() {
+                Some(&"super") => module.split('/').collect(),
+                _ => Vec::new(),
+            };
+            let mut found = None;
+            for part in path {
+                match part {
+                    "crate" => {}
+                    "super" => drop(at.pop()),
+                    part => at.push(part),
+                }
+                let name = at.join("/");
+                found = inside
+                    .get_key_value(&*name)
+                    .map(|(name, _)| *name)
+                    .or(found);
+            }
+            found
+        });
+        let others = used.filter(|used| !within(used, module) && !within(module, used));
+        ((*module).to_owned(), others.map(str::to_owned).collect())
+    };
+    inside.iter().map(used).collect()
+}
+
+/// The paths from the crate's root or from a module above, with lists written out.
+fn paths(text: &str) -> Vec<Vec<&str>> {
     let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or("");
-    let code: Vec<&str> = text
-        .lines()
-        .map(|line| line.split("//").next().unwrap_or(""))
-        .collect();
-    let code = code.join("\n");
-    let mut found = BTreeSet::new();
-    for behind in code.split("crate::").skip(1) {
-        match behind.strip_prefix('{') {
-            None => found.extend(word(behind)),
-            Some(list) => {
-                let list = list.split(';').next().unwrap_or("");
-                found.extend(list.split([',', '\n']).filter_map(word));
+    let mut found = Vec::new();
+    for root in ["crate::", "super::"] {
+        for (at, _) in text.match_indices(root) {
+            let before = text[..at].lines().last().unwrap_or("");
+            if !before.ends_with(':') && !before.contains("//") {
+                written_out(&text[at..], &[], &mut found);
             }
         }
     }
     found
 }
 
-fn word(text: &str) -> Option<String> {
-    let text = text.trim_start();
+/// Adds the paths at the beginning of `text`; what is behind them.
+fn written_out<'t>(mut text: &'t str, above: &[&'t str], found: &mut Vec<Vec<&'t str>>) -> &'t str {
     let inside = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let end = text.find(|c| !inside(c)).unwrap_or(text.len());
-    text.get(..end)
-        .filter(|word| !word.is_empty())
-        .map(str::to_owned)
+    let mut path = above.to_vec();
+    while let Some((word, behind)) = text.find(|c| !inside(c)).map(|end| text.split_at(end)) {
+        path.push(word);
+        text = behind;
+        let Some(below) = text.strip_prefix("::") else {
+            break;
+        };
+        text = below;
+        if let Some(mut list) = text.strip_prefix('{') {
+            while let Some(next) = list.find(|c| inside(c) || c == '}') {
+                list = &list[next..];
+                if let Some(behind) = list.strip_prefix('}') {
+                    return behind;
+                }
+                list = written_out(list, &path, found);
+            }
+            return list;
+        }
+    }
+    found.push(path);
+    text
 }
 
 /// Modules that reach themselves, each circle once.

@@ -164,3 +164,23 @@ fn modules_that_use_each_other_are_found() {
     let uses = modules::uses("crates/portolan/src/", &sources);
     assert_eq!(modules::circles(&uses), [["b", "c", "d"]]);
 }
+
+#[test]
+fn files_of_a_module_that_use_each_other_are_found() {
+    let files = [
+        ("a/mod.rs", "mod b;\nuse b::c::X;"),
+        ("a/b/mod.rs", "use super::d::{self, e::{F, G as H}, I};"),
+        ("a/b/c.rs", "use super::Y;\nuse super::super::d::J;"),
+        ("a/d.rs", "// super::b::c\nmod inner { use super::*; }"),
+        ("a/d/e.rs", "use super::K;"),
+    ];
+    let uses = |more: (&str, &str)| {
+        let all = files.into_iter().chain([more]);
+        let all = all.map(|(path, text)| (format!("x/src/{path}"), text.to_owned()));
+        modules::files("x/src/", &all.collect::<Vec<_>>())
+    };
+    let fine = uses(("a/d/f.rs", "use crate::a::{g, d::e::{L}};"));
+    assert!(modules::circles(&fine).is_empty(), "{fine:?}");
+    let around = uses(("a/d/e.rs", "use super::super::{z, b::{c::M, N}};"));
+    assert_eq!(modules::circles(&around), [["a/b", "a/d/e"]]);
+}

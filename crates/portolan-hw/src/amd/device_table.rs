@@ -1,14 +1,15 @@
-//! The device table: one entry for each stream.
+//! The device table: one entry for each stream; and the interrupt tables that entries name.
 //!
 //! AMD I/O Virtualization Technology (IOMMU) Specification (48882), revision 3.10, section 2.2.2.
 //! Streams that were never named have entries that block. What an entry says of interrupts and of
 //! system management messages (SysMgt) stays as it is while the stream is moved.
 
+use alloc::collections::BTreeMap;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr, StreamId};
 use portolan::inval::Walker;
-use portolan::iommu::IommuError;
+use portolan::iommu::{Interrupt, InterruptError, IommuError};
 use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem, Word};
 
 use super::command::Counted;
@@ -16,8 +17,12 @@ use super::config::{self, StreamSettings};
 use super::shared::Shared;
 use super::spec::entry::{INTERRUPTS_VALID, IR, IW, LG2_BYTES, SYSTEM_MANAGEMENT, TV, V, WORDS};
 use super::spec::reg;
+use crate::chassis::Block;
 use crate::chassis::entry::{self, After, At, Kind, Live, Words};
+use crate::chassis::turn::Turn;
 use crate::firmware::ivrs::Devices;
+use crate::interrupt::compose::AMD_MOST_LG2;
+use crate::interrupt::{ApicMode, Remapping, Slots};
 
 /// Word 0 of an entry that blocks: translation counts, and neither reads nor writes are let through.
 pub(super) const BLOCKED: u64 = V | TV;
@@ -175,4 +180,48 @@ fn merged(old: Words, memory: Memory) -> Words {
     new[0] = memory[0];
     new[1] = memory[1] | old[1] & SYSTEM_MANAGEMENT.mask();
     new
+}
+
+/// Exponent of the bytes of an entry of an interrupt table.
+pub(super) const INTERRUPT_LG2_BYTES: u32 = 2;
+
+/// Exponent of its alignment.
+pub(super) const INTERRUPT_LG2_ALIGNED: u32 = 7;
+
+/// A stream's interrupt table, of the driver's own.
+#[derive(Debug)]
+pub(super) struct InterruptSlots {
+    pub(super) block: Block,
+    pub(super) slots: Slots,
+}
+
+impl InterruptSlots {
+    /// The index of `interrupt`, if it is in use.
+    pub(super) fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
+        let (table, index, _) = interrupt.place();
+        match table == self.block.at && self.slots.holds(interrupt) {
+            true => Ok(index),
+            false => Err(InterruptError::NotInUse),
+        }
+    }
+}
+
+/// The interrupt tables, by stream. They stay until the unit is released, as it may read them.
+#[derive(Debug)]
+pub(super) struct Remap<C: Cpus> {
+    pub(super) lg2_entries: u32,
+    pub(super) tables: Turn<C, BTreeMap<u16, InterruptSlots>>,
+}
+
+impl<C: Cpus> Remap<C> {
+    /// No tables yet. *Context.* Interrupt.
+    pub(super) fn new(wanted: Remapping) -> Result<Self, IommuError> {
+        if wanted.apic == ApicMode::X2Apic {
+            return Err(IommuError::Unsupported);
+        }
+        Ok(Self {
+            lg2_entries: wanted.lg2_entries.min(AMD_MOST_LG2),
+            tables: Turn::new(BTreeMap::new()),
+        })
+    }
 }

@@ -17,48 +17,13 @@ use portolan::iommu::{
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
 
+use super::device_table::{INTERRUPT_LG2_ALIGNED, INTERRUPT_LG2_BYTES, InterruptSlots, Remap};
 use super::interrupts::InterruptTable;
 use super::spec::interrupt as field;
 use super::unit::AmdVi;
 use crate::chassis::Block;
-use crate::chassis::turn::Turn;
-use crate::interrupt::compose::{
-    AMD_MOST_LG2, amd_message, amd_redirection, checked, delivery_mode,
-};
-use crate::interrupt::{ApicMode, Remapping, Slots};
-
-/// Exponent of the bytes of an entry.
-const LG2_BYTES: u32 = 2;
-
-/// Exponent of a table's alignment.
-const LG2_ALIGNED: u32 = 7;
-
-/// A stream's table.
-#[derive(Debug)]
-struct Table {
-    block: Block,
-    slots: Slots,
-}
-
-/// The tables, by stream. They stay until the unit is released, as it may read them.
-#[derive(Debug)]
-pub(super) struct Remap<C: Cpus> {
-    lg2_entries: u32,
-    tables: Turn<C, BTreeMap<u16, Table>>,
-}
-
-impl<C: Cpus> Remap<C> {
-    /// No tables yet. *Context.* Interrupt.
-    pub(super) fn new(wanted: Remapping) -> Result<Self, IommuError> {
-        if wanted.apic == ApicMode::X2Apic {
-            return Err(IommuError::Unsupported);
-        }
-        Ok(Self {
-            lg2_entries: wanted.lg2_entries.min(AMD_MOST_LG2),
-            tables: Turn::new(BTreeMap::new()),
-        })
-    }
-}
+use crate::interrupt::compose::{amd_message, amd_redirection, checked, delivery_mode};
+use crate::interrupt::{ApicMode, Slots};
 
 /// Writes an entry, by one store of the word that it shares with another.
 fn set<M: TableMem<AtomicU64>>(block: Block, mem: &M, index: u16, entry: u32) {
@@ -79,17 +44,6 @@ fn entry(target: &InterruptTarget) -> Result<u32, InterruptError> {
         | field::DESTINATION.at(target.destination.get().into())
         | field::VECTOR.at(target.vector.get().into());
     Ok(word as u32)
-}
-
-impl Table {
-    /// The index of `interrupt`, if it is in use.
-    fn used(&self, interrupt: &Interrupt) -> Result<u16, InterruptError> {
-        let (table, index, _) = interrupt.place();
-        match table == self.block.at && self.slots.holds(interrupt) {
-            true => Ok(index),
-            false => Err(InterruptError::NotInUse),
-        }
-    }
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
@@ -115,9 +69,9 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     fn table_of<'t>(
         &self,
         lg2_entries: u32,
-        tables: &'t mut BTreeMap<u16, Table>,
+        tables: &'t mut BTreeMap<u16, InterruptSlots>,
         stream: u16,
-    ) -> Result<&'t mut Table, IommuError> {
+    ) -> Result<&'t mut InterruptSlots, IommuError> {
         use alloc::collections::btree_map::Entry;
         match tables.entry(stream) {
             Entry::Occupied(table) => Ok(table.into_mut()),
@@ -125,14 +79,14 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
                 let slots = Slots::new(lg2_entries)?;
                 let block = Block::new(
                     &self.shared.control.mem,
-                    (lg2_entries + LG2_BYTES).max(LG2_ALIGNED),
+                    (lg2_entries + INTERRUPT_LG2_BYTES).max(INTERRUPT_LG2_ALIGNED),
                 )?;
                 let named = InterruptTable::new(block.at, lg2_entries);
                 let named = named.map_err(|_| IommuError::Unsupported)?;
                 // Whatever comes of it the unit may have been told: the memory is not given back.
                 let set = self.set_interrupt_table(StreamId::new(stream.into()), Some(named));
                 failed(set)?;
-                Ok(vacant.insert(Table { block, slots }))
+                Ok(vacant.insert(InterruptSlots { block, slots }))
             }
         }
     }
@@ -141,7 +95,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> AmdVi<R, M, C> {
     fn with_used<T>(
         &self,
         interrupt: &Interrupt,
-        work: impl FnOnce(&mut Table, u16, u16) -> Result<T, InterruptError>,
+        work: impl FnOnce(&mut InterruptSlots, u16, u16) -> Result<T, InterruptError>,
     ) -> Result<T, InterruptError> {
         let remap = self.remap()?;
         let stream = self.sender(interrupt.source())?;
@@ -255,7 +209,8 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for AmdVi<R, M, C
     }
 
     fn message(&self, interrupt: &Interrupt) -> Result<MsiMessage, InterruptError> {
-        let named = |_: &mut Table, _, index| amd_message(index).ok_or(InterruptError::Target);
+        let named =
+            |_: &mut InterruptSlots, _, index| amd_message(index).ok_or(InterruptError::Target);
         self.with_used(interrupt, named)
     }
 

@@ -17,23 +17,15 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 
 use super::control::Switch;
 use super::core::Core;
-use super::features::{Features, Has};
+use super::features::Has;
 use super::request::{InterruptEntries, Request};
 use super::spec::entry::{P, interrupt as field};
-use super::spec::reg::{command, irta};
-use super::structures::ABSENT;
+use super::spec::reg::command;
+use super::structures::{ABSENT, Remap};
 use super::unit::Vtd;
-use crate::chassis::Block;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
-use crate::chassis::turn::Turn;
 use crate::interrupt::compose::{checked, delivery_mode, vtd_message};
-use crate::interrupt::{ApicMode, Remapping, Slots, compose};
-
-/// Words of an entry.
-const ENTRY_WORDS: usize = 2;
-/// Exponents of the numbers of entries that a table may have: a page, and what indices reach.
-const LEAST_LG2: u32 = 8;
-const MOST_LG2: u32 = 16;
+use crate::interrupt::{ApicMode, Slots, compose};
 
 /// An entry. What verifies the source is in word 1, which the hardware may read apart from word 0: an
 /// open entry changes by one store or not at all.
@@ -43,52 +35,6 @@ const ENTRY: Kind = Kind {
     reads: |_| [u64::MAX; WORDS],
     live: Live::OneWord,
 };
-
-/// A unit's table.
-#[derive(Debug)]
-pub(super) struct Remap<C: Cpus> {
-    table: Block,
-    wanted: Remapping,
-    slots: Turn<C, Slots>,
-}
-
-impl<C: Cpus> Remap<C> {
-    /// An empty table, of which the unit does not know. *Context.* Task.
-    pub(super) fn new<M: TableMem<AtomicU64>>(
-        mem: &M,
-        features: &Features,
-        wanted: Remapping,
-    ) -> Result<Self, IommuError> {
-        let wide = wanted.apic == ApicMode::XApic || features.has.contains(Has::X2APIC);
-        let fits = (LEAST_LG2..=MOST_LG2).contains(&wanted.lg2_entries);
-        if !features.has.contains(Has::INTERRUPT_REMAPPING) || !wide || !fits {
-            return Err(IommuError::Unsupported);
-        }
-        let slots = Slots::new(wanted.lg2_entries)?;
-        Ok(Self {
-            table: Block::new(mem, wanted.lg2_entries + 4)?,
-            wanted,
-            slots: Turn::new(slots),
-        })
-    }
-
-    /// Gives the memory back. The unit must have stopped using it. *Context.* Task.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
-        self.table.free(mem);
-    }
-
-    /// What the address register has to hold.
-    fn address(&self) -> u64 {
-        let wide = u64::from(self.wanted.apic == ApicMode::X2Apic);
-        let size = u64::from(self.wanted.lg2_entries - 1);
-        self.table.at.get() | irta::EIME.at(wide) | irta::SIZE.at(size)
-    }
-
-    fn at(&self, index: u16) -> At {
-        self.table
-            .entry(usize::from(index) * ENTRY_WORDS, ENTRY_WORDS)
-    }
-}
 
 /// The words of an entry.
 fn entry(
@@ -311,16 +257,5 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for Vtd<R, M, C> 
         let index = remap.slots.with(self.turn(), used)??;
         let target = interrupt.target();
         Ok(compose::vtd_redirection(index, &target, polarity))
-    }
-}
-
-impl<C: Cpus> Remap<C> {
-    /// The index of `interrupt`, if it is in use.
-    fn used(&self, slots: &Slots, interrupt: &Interrupt) -> Result<u16, InterruptError> {
-        let (table, index, _) = interrupt.place();
-        match table == self.table.at && slots.holds(interrupt) {
-            true => Ok(index),
-            false => Err(InterruptError::NotInUse),
-        }
     }
 }

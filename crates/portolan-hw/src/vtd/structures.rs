@@ -1,5 +1,5 @@
 //! Root, context and PASID tables: made on demand, changed by plans, never freed while the unit
-//! may read them.
+//! may read them; and the interrupt table.
 //!
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 3.4 and 9.1 to
 //! 9.6. Legacy: a root entry for each bus, a table of 256 contexts. Scalable: two tables of 128
@@ -10,15 +10,19 @@ use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{PageSize, PhysAddr};
 use portolan::inval::Walker;
-use portolan::iommu::IommuError;
+use portolan::iommu::{Interrupt, InterruptError, IommuError};
 use portolan::platform::{Cpus, Mmio, OutOfTableMemory, TableMem};
 
 use super::core::Core;
-use super::features::Has;
+use super::features::{Features, Has};
 use super::request::{Ending, Request};
 use super::spec::ADDRESS;
 use super::spec::entry::{self, P};
+use super::spec::reg::irta;
+use crate::chassis::Block;
 use crate::chassis::entry::{After, At, Kind, Live, WORDS, Words};
+use crate::chassis::turn::Turn;
+use crate::interrupt::{ApicMode, Remapping, Slots};
 
 const PAGE: PageSize = PageSize::SIZE_4K;
 
@@ -233,4 +237,65 @@ pub(super) fn change<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
             After::Changed | After::Unread => Ok(()),
         }
     })
+}
+
+/// Words of an entry of an interrupt table.
+const INTERRUPT_WORDS: usize = 2;
+/// Exponents of the numbers of entries that an interrupt table may have: a page, and what indices reach.
+const LEAST_LG2: u32 = 8;
+const MOST_LG2: u32 = 16;
+
+/// A unit's interrupt table.
+#[derive(Debug)]
+pub(super) struct Remap<C: Cpus> {
+    pub(super) table: Block,
+    pub(super) wanted: Remapping,
+    pub(super) slots: Turn<C, Slots>,
+}
+
+impl<C: Cpus> Remap<C> {
+    /// An empty table, of which the unit does not know. *Context.* Task.
+    pub(super) fn new<M: TableMem<AtomicU64>>(
+        mem: &M,
+        features: &Features,
+        wanted: Remapping,
+    ) -> Result<Self, IommuError> {
+        let wide = wanted.apic == ApicMode::XApic || features.has.contains(Has::X2APIC);
+        let fits = (LEAST_LG2..=MOST_LG2).contains(&wanted.lg2_entries);
+        if !features.has.contains(Has::INTERRUPT_REMAPPING) || !wide || !fits {
+            return Err(IommuError::Unsupported);
+        }
+        let slots = Slots::new(wanted.lg2_entries)?;
+        Ok(Self {
+            table: Block::new(mem, wanted.lg2_entries + 4)?,
+            wanted,
+            slots: Turn::new(slots),
+        })
+    }
+
+    /// Gives the memory back. The unit must have stopped using it. *Context.* Task.
+    pub(super) fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+        self.table.free(mem);
+    }
+
+    /// What the address register has to hold.
+    pub(super) fn address(&self) -> u64 {
+        let wide = u64::from(self.wanted.apic == ApicMode::X2Apic);
+        let size = u64::from(self.wanted.lg2_entries - 1);
+        self.table.at.get() | irta::EIME.at(wide) | irta::SIZE.at(size)
+    }
+
+    pub(super) fn at(&self, index: u16) -> At {
+        self.table
+            .entry(usize::from(index) * INTERRUPT_WORDS, INTERRUPT_WORDS)
+    }
+
+    /// The index of `interrupt`, if it is in use.
+    pub(super) fn used(&self, slots: &Slots, interrupt: &Interrupt) -> Result<u16, InterruptError> {
+        let (table, index, _) = interrupt.place();
+        match table == self.table.at && slots.holds(interrupt) {
+            true => Ok(index),
+            false => Err(InterruptError::NotInUse),
+        }
+    }
 }

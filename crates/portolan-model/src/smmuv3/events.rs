@@ -63,6 +63,9 @@ pub enum Refusal {
     Unrecorded { code: u8 },
 }
 
+/// What is cached of a structure: its contents, or the event that reading it ends in.
+pub(super) type Cached<T> = Result<T, Refusal>;
+
 impl Refusal {
     pub fn code(self) -> u8 {
         match self {

@@ -6,8 +6,7 @@ use super::entries::{
     ContextDescriptor, DefaultSubstream, DescriptorTable, Records, Stage1, Stage2,
     StreamTableEntry, Translations, context_descriptor, stream_entry,
 };
-use super::events::{self, AtStage, Class, Refusal};
-use super::unit::Cached;
+use super::events::{self, AtStage, Cached, Class, Refusal};
 use super::{SmmuRegisters, State};
 use crate::asking::Request;
 use crate::decode::{AccessKind, Cursor, Leaf, Permissions, TableRoot, WalkFault, WalkMemory};

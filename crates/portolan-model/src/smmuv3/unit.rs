@@ -8,7 +8,7 @@ use portolan::iopf::StallTag;
 
 use super::commands::Invalidate;
 use super::entries::{ContextDescriptor, StreamTableEntry};
-use super::events::{Refusal, TLB_CONFLICT};
+use super::events::{Cached, Refusal, TLB_CONFLICT};
 use super::registers::Registers;
 use super::requests::Waiting;
 use super::{EventRecord, SmmuCounts, SmmuRegisters, SmmuSetup, State, queue};
@@ -23,9 +23,6 @@ use crate::unit::{Design, Sums};
 /// SMMUv3.
 #[derive(Debug)]
 pub enum SmmuV3 {}
-
-/// What is cached of a structure: its contents, or the event that reading it ends in.
-pub(super) type Cached<T> = Result<T, Refusal>;
 
 #[derive(Debug)]
 pub struct Own {

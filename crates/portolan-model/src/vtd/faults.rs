@@ -1,6 +1,5 @@
 //! Fault reasons and the fault records: sections 7.1 to 7.3.
 
-use super::registers::Registers;
 use super::{State, VtdFault, VtdRegisters};
 use crate::asking::Request;
 use crate::decode::AccessKind;
@@ -113,31 +112,6 @@ impl VtdRegisters {
         state
             .own
             .registers
-            .faulted(|registers| *lost += keep(registers, words));
-    }
-}
-
-/// Keeps a record; how many found no room.
-fn keep(registers: &mut Registers, words: [u64; 2]) -> u64 {
-    let next = registers.next_record;
-    let overflown = registers.fsts & OVERFLOW != 0;
-    let quiet = registers
-        .records
-        .iter()
-        .all(|record| record[1] & PENDING == 0);
-    let number = registers.records.len();
-    match registers.records.get_mut(next) {
-        Some(record) if record[1] & PENDING == 0 && !overflown => {
-            *record = words;
-            if quiet {
-                registers.first_pending = next as u32;
-            }
-            registers.next_record = (next + 1) % number;
-            0
-        }
-        _ => {
-            registers.fsts |= OVERFLOW;
-            1
-        }
+            .faulted(|registers| *lost += registers.keep(words));
     }
 }

@@ -170,6 +170,28 @@ impl Registers {
         };
         self.fsts | pending | index
     }
+
+    /// Keeps a record; how many found no room.
+    pub(super) fn keep(&mut self, words: [u64; 2]) -> u64 {
+        let next = self.next_record;
+        let overflown = self.fsts & OVERFLOW != 0;
+        let quiet = self.records.iter().all(|record| record[1] & PENDING == 0);
+        let number = self.records.len();
+        match self.records.get_mut(next) {
+            Some(record) if record[1] & PENDING == 0 && !overflown => {
+                *record = words;
+                if quiet {
+                    self.first_pending = next as u32;
+                }
+                self.next_record = (next + 1) % number;
+                0
+            }
+            _ => {
+                self.fsts |= OVERFLOW;
+                1
+            }
+        }
+    }
 }
 
 impl VtdRegisters {

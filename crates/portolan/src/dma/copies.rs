@@ -11,7 +11,7 @@ use core::ops::{Deref, DerefMut};
 use arrayvec::ArrayVec;
 
 use super::error::MapError;
-use super::space::Waiting;
+use super::waiting::Waiting;
 use super::{Constraints, Trust};
 use crate::addr::{PageSize, PhysAddr, PhysRange};
 use crate::bounce::{BouncePool, Copied, Fill, Need, Padding};

@@ -10,9 +10,9 @@ use super::copies::Record;
 use super::error::UnmapError;
 use super::failed::Failed;
 use super::flush_queue::Tried;
-use super::quieting::Wait;
 use super::settings::Settings;
 use super::space::DmaSpace;
+use super::waiting::Wait;
 use crate::platform::Cpus;
 use crate::platform::contract::{Buffer, bytes_of};
 

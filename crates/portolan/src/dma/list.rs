@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use arrayvec::ArrayVec;
 
 use super::error::MapError;
-use super::space::Waiting;
+use super::waiting::Waiting;
 use crate::addr::PhysRange;
 
 /// Pieces that are gathered on the stack: those of a contiguous buffer with its ends copied.

@@ -44,6 +44,7 @@ mod settings;
 mod space;
 mod streams;
 mod trace;
+mod waiting;
 
 pub use crate::iommu::{Shadowing, Stage, TrapCost};
 pub use crate::platform::contract::{

@@ -5,45 +5,12 @@ use super::error::UnmapError;
 use super::flush_queue::{Fill, Joined, Keeper, Ticket, Tried, Which};
 use super::range::DmaRange;
 use super::space::DmaSpace;
+use super::waiting::{Left, Until, Wait};
 use crate::addr::IovaRange;
 use crate::inval::Gather;
 use crate::iommu::IommuError;
 use crate::platform::{Cpus, SharedWord};
 use core::sync::atomic::Ordering;
-
-/// What an unmapped range waits for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wait {
-    /// Never quiet without.
-    ticket: Option<Ticket>,
-    /// Addresses that are to be given back once it is quiet: the queue had no room for them.
-    range: Option<IovaRange>,
-}
-
-/// What is left of a range after an unmap that failed.
-#[derive(Debug)]
-pub(super) enum Left {
-    /// It is mapped, as it was.
-    Mapped,
-    /// It is unmapped, and not known to be quiet.
-    Held(Wait),
-}
-
-/// How much an unmap has to have done when it returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Until {
-    /// What the policy says.
-    Policy,
-    /// No device reaches the memory.
-    Quiet,
-}
-
-impl Wait {
-    fn on(ticket: Ticket) -> Self {
-        let (ticket, range) = (Some(ticket), None);
-        Self { ticket, range }
-    }
-}
 
 impl<P: Cpus + Clone> DmaSpace<P> {
     /// Unmaps. When it returns `Ok`, no device reaches the memory; under [`Policy::Lazy`] devices

@@ -1,43 +1,18 @@
-//! Addresses that a stream must not be given: interrupt windows, and what firmware's devices use.
+//! Streams that join and leave a space, what becomes of them when it breaks, and addresses that they
+//! must not be given: interrupt windows, and what firmware's devices use.
 
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering;
 
 use super::error::{DeviceError, MapError};
 use super::space::DmaSpace;
+use super::streams::{Member, NotJoined, Regions, Requester};
 use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange, StreamId};
 use crate::inval::Gather;
-use crate::iommu::{ReservedKind, ReservedRegion, disjoint};
+use crate::iommu::{IommuError, ReservedKind, ReservedRegion, disjoint};
 use crate::iova::FreeError;
-use crate::platform::{Cpus, Lock};
+use crate::platform::{Cpus, Lock, SharedWord};
 use crate::table::Access;
-
-/// What was set aside in a space, what of that is mapped one to one, and where doorbells are.
-///
-/// *Context.* Interrupt: made with no heap memory.
-pub(super) struct Regions {
-    aside: Vec<IovaRange>,
-    direct: Vec<(IovaRange, Access)>,
-    /// Pages of registers, and where they are mapped.
-    pub(super) doorbells: Vec<(PhysRange, IovaRange)>,
-}
-
-impl Regions {
-    pub const fn new() -> Self {
-        Self {
-            aside: Vec::new(),
-            direct: Vec::new(),
-            doorbells: Vec::new(),
-        }
-    }
-
-    /// What was set aside with `iova`.
-    pub fn set_aside(&self, iova: Iova) -> Option<IovaRange> {
-        self.aside
-            .iter()
-            .find(|range| range.contains(iova))
-            .copied()
-    }
-}
 
 /// The lowest part of `range` that none of `there` has.
 fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> Option<IovaRange> {
@@ -54,6 +29,49 @@ fn missing(range: IovaRange, there: impl Iterator<Item = IovaRange> + Clone) -> 
 }
 
 impl<P: Cpus + Clone> DmaSpace<P> {
+    /// Remembers that `one` of the unit reaches memory through this space.
+    pub(super) fn join(&self, one: Requester) -> Result<Member, DeviceError> {
+        // Memory is taken and given back outside of the lock.
+        let mut spare = Vec::new();
+        loop {
+            let joined = self.streams.with(|streams| streams.join(one, &mut spare));
+            let members = match joined {
+                Ok(member) => return Ok(member),
+                Err(NotJoined::InUse) => return Err(DeviceError::InUse),
+                Err(NotJoined::NoRoom { members }) => members,
+            };
+            let reserved = spare.try_reserve_exact((members + 1).next_power_of_two());
+            reserved.map_err(|_| DeviceError::Memory)?;
+        }
+    }
+
+    /// Forgets a stream.
+    pub(super) fn leave(&self, member: Member) {
+        self.streams
+            .with(|streams| streams.members.retain(|(its, _)| *its != member));
+    }
+
+    /// Marks the space as broken and blocks its streams. Only the first failure waits for that.
+    #[cold]
+    pub(super) fn fail(&self, error: IommuError) {
+        self.why.with(|why| *why = Some(error));
+        if self.broken.swap(1, Ordering::AcqRel) != 0 {
+            return;
+        }
+        // Blocking waits for hardware: not under the lock, and without taking memory. Streams may
+        // leave meanwhile; one that joins looks for itself.
+        let mut from = Member(0);
+        loop {
+            let next = self.streams.with(|streams| streams.first_from(from));
+            let Some((member, one)) = next else {
+                return;
+            };
+            // A unit that cannot even block has stopped, or says so itself.
+            let _ = one.block(&**self.bound.unit());
+            from = Member(member.0 + 1);
+        }
+    }
+
     /// Sets `range` aside, so that no mapping gets it: for addresses with a meaning of their own.
     /// What a unit reserves for a stream is set aside when the stream is attached.
     ///

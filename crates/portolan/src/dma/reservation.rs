@@ -5,7 +5,8 @@ use alloc::sync::Arc;
 use thiserror::Error;
 
 use super::error::{MapError, UnmapError};
-use super::space::{DmaSpace, Waiting};
+use super::space::DmaSpace;
+use super::waiting::Waiting;
 use super::{Constraints, DataDirection, HostVisibility, Trust};
 use crate::addr::{Iova, IovaRange, PhysRange};
 use crate::inval::Gather;

@@ -9,10 +9,9 @@ use super::flush_queue::{Bounds, FlushQueue};
 use super::layout::Layout;
 use super::list::List;
 use super::quarantine::{Lost, Quarantine};
-use super::quieting::Wait;
 use super::range::DmaRange;
-use super::regions::Regions;
-use super::streams::Streams;
+use super::streams::{Regions, Streams};
+use super::waiting::{Wait, Waiting};
 use super::{Constraints, Policy, Trust};
 use crate::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::Gather;
@@ -84,13 +83,6 @@ impl<E: Into<MapError>> From<E> for NotPlaced {
         let (error, held) = (error.into(), None);
         Self { error, held }
     }
-}
-
-/// Whether a map may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waiting {
-    Allowed,
-    Refused,
 }
 
 /// The most ranges that fill the room between pieces: of 2 MiB for each of many pages.

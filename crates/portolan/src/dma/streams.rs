@@ -1,13 +1,10 @@
-//! The streams, and PASIDs of them, that reach memory through a space, and what becomes of them when it breaks.
+//! The streams, and PASIDs of them, that reach memory through a space, and what was set aside for them.
 
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering;
 
-use super::error::DeviceError;
-use super::space::DmaSpace;
-use crate::addr::{Pasid, StreamId};
-use crate::iommu::{AttachError, BoundDomain, Iommu, IommuError};
-use crate::platform::{Cpus, Lock, SharedWord};
+use crate::addr::{Iova, IovaRange, Pasid, PhysRange, StreamId};
+use crate::iommu::{AttachError, BoundDomain, Iommu};
+use crate::table::Access;
 
 /// A stream, or its requests with one PASID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +37,10 @@ impl Requester {
 
 /// The number of a requester among those that joined a space: never given twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Member(u64);
+pub(super) struct Member(pub u64);
 
 /// Why a stream did not join.
-enum NotJoined {
+pub(super) enum NotJoined {
     /// It is there.
     InUse,
     /// There is no room beside so many.
@@ -54,7 +51,7 @@ enum NotJoined {
 ///
 /// *Context.* Interrupt: made with no heap memory.
 pub(super) struct Streams {
-    members: Vec<(Member, Requester)>,
+    pub members: Vec<(Member, Requester)>,
     next: Member,
 }
 
@@ -71,7 +68,7 @@ impl Streams {
     }
 
     /// Adds a stream; if there is no room, in `spare`, which is larger than what there was.
-    fn join(
+    pub fn join(
         &mut self,
         one: Requester,
         spare: &mut Vec<(Member, Requester)>,
@@ -94,53 +91,36 @@ impl Streams {
     }
 
     /// The first one whose number is at least `from`.
-    fn first_from(&self, from: Member) -> Option<(Member, Requester)> {
+    pub fn first_from(&self, from: Member) -> Option<(Member, Requester)> {
         let at = self.members.partition_point(|(member, ..)| *member < from);
         self.members.get(at).copied()
     }
 }
 
-impl<P: Cpus + Clone> DmaSpace<P> {
-    /// Remembers that `one` of the unit reaches memory through this space.
-    pub(super) fn join(&self, one: Requester) -> Result<Member, DeviceError> {
-        // Memory is taken and given back outside of the lock.
-        let mut spare = Vec::new();
-        loop {
-            let joined = self.streams.with(|streams| streams.join(one, &mut spare));
-            let members = match joined {
-                Ok(member) => return Ok(member),
-                Err(NotJoined::InUse) => return Err(DeviceError::InUse),
-                Err(NotJoined::NoRoom { members }) => members,
-            };
-            let reserved = spare.try_reserve_exact((members + 1).next_power_of_two());
-            reserved.map_err(|_| DeviceError::Memory)?;
+/// What was set aside in a space, what of that is mapped one to one, and where doorbells are.
+///
+/// *Context.* Interrupt: made with no heap memory.
+pub(super) struct Regions {
+    pub aside: Vec<IovaRange>,
+    pub direct: Vec<(IovaRange, Access)>,
+    /// Pages of registers, and where they are mapped.
+    pub doorbells: Vec<(PhysRange, IovaRange)>,
+}
+
+impl Regions {
+    pub const fn new() -> Self {
+        Self {
+            aside: Vec::new(),
+            direct: Vec::new(),
+            doorbells: Vec::new(),
         }
     }
 
-    /// Forgets a stream.
-    pub(super) fn leave(&self, member: Member) {
-        self.streams
-            .with(|streams| streams.members.retain(|(its, _)| *its != member));
-    }
-
-    /// Marks the space as broken and blocks its streams. Only the first failure waits for that.
-    #[cold]
-    pub(super) fn fail(&self, error: IommuError) {
-        self.why.with(|why| *why = Some(error));
-        if self.broken.swap(1, Ordering::AcqRel) != 0 {
-            return;
-        }
-        // Blocking waits for hardware: not under the lock, and without taking memory. Streams may
-        // leave meanwhile; one that joins looks for itself.
-        let mut from = Member(0);
-        loop {
-            let next = self.streams.with(|streams| streams.first_from(from));
-            let Some((member, one)) = next else {
-                return;
-            };
-            // A unit that cannot even block has stopped, or says so itself.
-            let _ = one.block(&**self.bound.unit());
-            from = Member(member.0 + 1);
-        }
+    /// What was set aside with `iova`.
+    pub fn set_aside(&self, iova: Iova) -> Option<IovaRange> {
+        self.aside
+            .iter()
+            .find(|range| range.contains(iova))
+            .copied()
     }
 }

@@ -2,8 +2,8 @@
 
 use super::FreeError;
 use super::class::Kind;
-use super::exchange::Heap;
 use super::ranges::Refused;
+use super::shortage::Heap;
 use super::space::{Home, IovaSpace};
 use crate::addr::{Iova, IovaRange};
 use crate::platform::{Cpus, Lock};

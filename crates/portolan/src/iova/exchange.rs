@@ -8,6 +8,7 @@
 use super::class::{Block, Kind};
 use super::magazine::{Empty, Magazine, Put};
 use super::ranges::{RangeAllocator, Refused};
+use super::shortage::Heap;
 use super::space::{Home, IovaSpace};
 use super::{FreeError, IovaError, Request};
 use crate::addr::{IovaRange, PageSize};
@@ -15,15 +16,6 @@ use crate::platform::{Cpus, Lock};
 
 /// Blocks that go to the ranges while their lock is held once.
 const BATCH: usize = 16;
-
-/// Whether room that records lack is taken from the heap.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heap {
-    /// It is: not in handlers of interrupts.
-    Use,
-    /// It is not: what lacks room fails.
-    Spare,
-}
 
 impl<P: Cpus> IovaSpace<P> {
     /// Does `f` under the ranges' lock, and again with the room that it lacked, which is allocated

@@ -14,6 +14,7 @@ mod ledger;
 mod magazine;
 mod ranges;
 mod reserve;
+mod shortage;
 mod space;
 mod tree;
 

@@ -10,34 +10,12 @@ use core::sync::atomic::Ordering;
 
 use super::IovaError;
 use super::class::Kind;
-use super::exchange::Heap;
 use super::ledger::Ledger;
 use super::ranges::RangeAllocator;
+use super::shortage::{Heap, RECORDS, bit};
 use super::space::IovaSpace;
 use super::tree::Room;
 use crate::platform::{Cpus, Lock, SharedWord};
-
-/// The bit of [`Shortage`] for records; that of a kind's magazines is its index.
-const RECORDS: u64 = 1 << 63;
-
-/// What there is too little of.
-///
-/// *Context.* Interrupt.
-pub(super) struct Shortage<P: Cpus>(P::Word);
-
-impl<P: Cpus> Shortage<P> {
-    /// Of records: there are none yet.
-    pub fn new() -> Self {
-        Self(P::Word::new(RECORDS))
-    }
-
-    /// Only who finds something new writes.
-    fn add(&self, bits: u64) {
-        if self.0.load(Ordering::Relaxed) & bits != bits {
-            self.0.fetch_or(bits, Ordering::Relaxed);
-        }
-    }
-}
 
 impl<P: Cpus> IovaSpace<P> {
     /// Whether [`IovaSpace::replenish`] has something to do.
@@ -113,8 +91,4 @@ impl<P: Cpus> IovaSpace<P> {
     pub(super) fn miss_magazine(&self, kind: Kind) {
         self.shortage.0.add(bit(kind));
     }
-}
-
-const fn bit(kind: Kind) -> u64 {
-    1 << kind.index()
 }

@@ -16,11 +16,10 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::class::{Block, Classes, KINDS, Kind};
-use super::exchange::Heap;
 use super::front::{FRONT, Fronts};
 use super::ledger::Ledger;
 use super::magazine::{CpuCache, Depot, Put};
-use super::reserve::Shortage;
+use super::shortage::{Heap, Shortage};
 use super::{FreeError, IovaError, RangeAllocator, Request};
 use crate::addr::{Iova, IovaRange, PageSize};
 use crate::platform::{CachePadded, Cpus, Lock};

@@ -1,0 +1,45 @@
+//! What a range waits for, and whether its caller may wait.
+
+use super::flush_queue::Ticket;
+use crate::addr::IovaRange;
+
+/// Whether a map may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    Allowed,
+    Refused,
+}
+
+/// What an unmapped range waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// Never quiet without.
+    pub ticket: Option<Ticket>,
+    /// Addresses that are to be given back once it is quiet: the queue had no room for them.
+    pub range: Option<IovaRange>,
+}
+
+/// What is left of a range after an unmap that failed.
+#[derive(Debug)]
+pub(super) enum Left {
+    /// It is mapped, as it was.
+    Mapped,
+    /// It is unmapped, and not known to be quiet.
+    Held(Wait),
+}
+
+/// How much an unmap has to have done when it returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Until {
+    /// What the policy says.
+    Policy,
+    /// No device reaches the memory.
+    Quiet,
+}
+
+impl Wait {
+    pub fn on(ticket: Ticket) -> Self {
+        let (ticket, range) = (Some(ticket), None);
+        Self { ticket, range }
+    }
+}

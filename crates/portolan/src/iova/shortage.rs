@@ -1,0 +1,42 @@
+//! What there is too little of in reserve: a flag for each, so that nobody takes a lock to find out.
+
+use core::sync::atomic::Ordering;
+
+use super::class::Kind;
+use crate::platform::{Cpus, SharedWord};
+
+/// Whether room that records lack is taken from the heap.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heap {
+    /// It is: not in handlers of interrupts.
+    Use,
+    /// It is not: what lacks room fails.
+    Spare,
+}
+
+/// The bit of [`Shortage`] for records; that of a kind's magazines is its index.
+pub(super) const RECORDS: u64 = 1 << 63;
+
+/// What there is too little of.
+///
+/// *Context.* Interrupt.
+pub(super) struct Shortage<P: Cpus>(pub(super) P::Word);
+
+impl<P: Cpus> Shortage<P> {
+    /// Of records: there are none yet.
+    pub fn new() -> Self {
+        Self(P::Word::new(RECORDS))
+    }
+
+    /// Only who finds something new writes.
+    pub fn add(&self, bits: u64) {
+        if self.0.load(Ordering::Relaxed) & bits != bits {
+            self.0.fetch_or(bits, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The bit of a kind's magazines.
+pub(super) const fn bit(kind: Kind) -> u64 {
+    1 << kind.index()
+}
