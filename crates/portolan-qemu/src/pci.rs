@@ -211,15 +211,6 @@ impl Function {
         self.write16(COMMAND, command | MEMORY_AND_MASTER)
     }
 
-    /// Takes DMA away from the device.
-    ///
-    /// # Errors
-    /// [`QtestError`].
-    pub fn disable_dma(&self) -> Result<(), QtestError> {
-        let command = self.read16(COMMAND)?;
-        self.write16(COMMAND, command & !0x4)
-    }
-
     /// Capabilities as id and offset, in the order of the list, which is cut where it loops.
     ///
     /// # Errors

@@ -69,10 +69,6 @@ pub const P_NONE: u16 = 0;
 pub const P_RESV_MEM: u16 = 1;
 /// Bytes of that property behind its head.
 pub const RESV_MEM_BYTES: usize = 20;
-/// Bytes of a property's head.
-pub const PROPERTY_HEAD_BYTES: usize = 4;
-/// Kind of reserved addresses: not accessible.
-pub const RESV_RESERVED: u8 = 0;
 /// Kind of reserved addresses: writes are message-signalled interrupts.
 pub const RESV_MSI: u8 = 1;
 

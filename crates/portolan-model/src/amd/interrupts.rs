@@ -106,7 +106,6 @@ impl AmdRegisters {
         if let Some(kept) = state.own.interrupts.get(&(device, index)) {
             return Some(*kept);
         }
-        state.counts.configuration_reads += 1;
         let at = (word & 0x000f_ffff_ffff_ffc0) + u64::from(index / 2) * 8;
         let both = self.memory.snooped().read_u64(PhysAddr::new(at))?;
         let entry = (both >> (u32::from(index & 1) * 32)) as u32;

@@ -112,14 +112,10 @@ impl Default for AmdSetup {
 pub struct AmdCounts {
     /// Commands carried out, by kind; a refused one is not.
     pub commands: BTreeMap<CommandKind, u64>,
-    /// Translations answered by a cache.
-    pub hits: u64,
     /// Translations that needed a walk.
     pub misses: u64,
     /// Table entries read.
     pub walk_steps: u64,
-    /// Device table entries read.
-    pub configuration_reads: u64,
     /// Accesses that went through.
     pub accesses: u64,
     /// Accesses that did not.

@@ -75,7 +75,6 @@ impl AmdRegisters {
         if offset >= bytes {
             return Err(Refusal::NoEntry);
         }
-        state.counts.configuration_reads += 1;
         let at = PhysAddr::new((base & 0x000f_ffff_ffff_f000) + offset);
         let entry = self.words(at).ok_or(Refusal::NoTable(at));
         let entry = entry.and_then(|words| decode(words, &self.setup.identification));
@@ -106,7 +105,6 @@ impl AmdRegisters {
         let context = InvalTag::new(owner);
         let tag = Tag { context, owner };
         if let Some(known) = state.own.pages.lookup(context, at) {
-            state.counts.hits += 1;
             return Ok(known);
         }
         state.counts.misses += 1;

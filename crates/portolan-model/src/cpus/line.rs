@@ -72,7 +72,6 @@ impl Line {
     fn transfer(&self, core: &mut Core) -> u64 {
         let wait = self.free_at.saturating_sub(core.now());
         core.counters.transfers += 1;
-        core.counters.line_wait_ns += wait as f64 / 1000.0;
         core.advance(wait);
         let begin = core.now();
         core.advance(core.ticks.transfer);

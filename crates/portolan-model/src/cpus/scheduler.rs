@@ -33,12 +33,8 @@ pub struct SharingCounters {
     pub hits: u64,
     /// Accesses that brought a line from elsewhere.
     pub transfers: u64,
-    /// Nanoseconds that CPUs stood in line for cache lines.
-    pub line_wait_ns: f64,
     /// Times that a lock was found held.
     pub lock_waits: u64,
-    /// Nanoseconds until it was had.
-    pub lock_wait_ns: f64,
     /// Times that a CPU relaxed.
     pub relaxes: u64,
     /// Times that another CPU went on.
@@ -264,8 +260,6 @@ impl Core {
 
     /// `cpu`, which waits for a lock, has it from `at` on.
     pub(super) fn unblock(&mut self, cpu: usize, at: u64) {
-        let waited = at.saturating_sub(self.cpus[cpu].now);
-        self.counters.lock_wait_ns += waited as f64 / 1000.0;
         self.schedule(cpu, at);
     }
 

@@ -148,10 +148,6 @@ impl SmmuV2Setup {
 pub struct SmmuV2Counts {
     /// Registers written, by name; `configuration` for all that configure.
     pub writes: BTreeMap<&'static str, u64>,
-    /// Translations answered by a micro TLB.
-    pub micro_hits: u64,
-    /// Translations answered by the main TLB.
-    pub main_hits: u64,
     /// Translations that needed a walk.
     pub misses: u64,
     /// Table entries read.

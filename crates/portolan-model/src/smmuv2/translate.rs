@@ -167,7 +167,6 @@ impl SmmuV2Registers {
             hit = micro.lookup(global_context(vmid), iova);
         }
         if let Some(held) = hit {
-            state.counts.micro_hits += 1;
             return self.unless_conflicting(tables, iova, held.what);
         }
         let (leaf, tag) = self.main(state, tables, iova)?;
@@ -217,7 +216,6 @@ impl SmmuV2Registers {
             other => other,
         };
         if let Some((Known::Present { leaf, .. }, tag)) = cached {
-            state.counts.main_hits += 1;
             return Ok((self.unless_conflicting(tables, iova, leaf)?, tag));
         }
         state.counts.misses += 1;

@@ -157,7 +157,6 @@ impl SmmuRegisters {
         ];
         let answer = self.record_request(&mut state, words);
         if let Some(response) = answer.filter(|_| place == Place::Last && !raw.is_stop_marker()) {
-            state.counts.answered_by_unit += 1;
             state.asking.tell(raw.reply_to(), response);
         }
     }

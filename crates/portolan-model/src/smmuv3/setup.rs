@@ -159,14 +159,10 @@ impl Default for SmmuSetup {
 pub struct SmmuCounts {
     /// Commands carried out, by kind; a refused one is not.
     pub commands: BTreeMap<CommandKind, u64>,
-    /// Translations answered by a cache.
-    pub hits: u64,
     /// Translations that needed a walk.
     pub misses: u64,
     /// Table entries read.
     pub walk_steps: u64,
-    /// Stream table entries and context descriptors read.
-    pub configuration_reads: u64,
     /// Accesses that went through.
     pub accesses: u64,
     /// Accesses that did not.
@@ -175,8 +171,6 @@ pub struct SmmuCounts {
     pub lost_events: u64,
     /// Page requests that found no room.
     pub lost_requests: u64,
-    /// Groups that the unit answered because their last request found no room.
-    pub answered_by_unit: u64,
     /// Responses to what nobody had asked, or had got one already.
     pub stray_responses: u64,
 }

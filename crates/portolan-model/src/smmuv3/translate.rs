@@ -130,7 +130,6 @@ impl SmmuRegisters {
             return *cached;
         }
         let entry = self.locate_stream(state, sid).and_then(|at| {
-            state.counts.configuration_reads += 1;
             let code = events::STE_FETCH;
             let words = self.words(at).ok_or(Refusal::Fetch { code, at })?;
             let id = &self.setup.identification;
@@ -230,7 +229,6 @@ impl SmmuRegisters {
             }
         };
         let at = self.behind(state, stage2, vmid, PhysAddr::new(at), Class::Descriptor)?;
-        state.counts.configuration_reads += 1;
         let words = self.words(at).ok_or(Refusal::Fetch { code, at })?;
         let id = &self.setup.identification;
         context_descriptor(words, stage1.stalls, id).map_err(|_| configuration(events::BAD_CD))
@@ -264,7 +262,6 @@ impl SmmuRegisters {
     ) -> Result<Leaf, Refusal> {
         let tag = stage2_tag(vmid);
         if let Some(Known::Present { leaf, .. }) = state.own.stage2.lookup(tag.context, ipa) {
-            state.counts.hits += 1;
             return Ok(leaf);
         }
         state.counts.misses += 1;
@@ -325,7 +322,6 @@ impl SmmuRegisters {
             known => known,
         };
         if let Some(Known::Present { leaf, .. }) = cached {
-            state.counts.hits += 1;
             if stage2.is_none() && self.conflicts(context, iova, leaf) {
                 return Err(refused(events::TLB_CONFLICT));
             }

@@ -170,12 +170,8 @@ pub enum RegisterUse {
 pub struct TegraCounts {
     /// Register accesses that arrived, by use.
     pub registers: BTreeMap<RegisterUse, u64>,
-    /// Translations that the TLB answered.
-    pub hits: u64,
     /// Translations that needed a walk.
     pub misses: u64,
-    /// Entries that the PTC answered.
-    pub line_hits: u64,
     /// Lines read from memory.
     pub line_reads: u64,
     /// Accesses that went through.

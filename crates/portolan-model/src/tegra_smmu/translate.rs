@@ -139,10 +139,7 @@ impl TegraRegisters {
         }
         let context = InvalTag::new(asid);
         let group = match state.tlb.lookup(context, iova) {
-            Some(group) => {
-                state.counts.hits += 1;
-                group
-            }
+            Some(group) => group,
             None => {
                 state.counts.misses += 1;
                 let group = self.walk(state, asid, iova);
@@ -235,7 +232,6 @@ impl TegraRegisters {
         let index = ((at.get() - start.get()) / 4) as usize;
         let caches = state.registers.ptc_config >> 29 & 1 == 1;
         if let Some(line) = state.ptc.lookup(context, here).filter(|_| caches) {
-            state.counts.line_hits += 1;
             return *line.entries.get(index)?;
         }
         state.counts.line_reads += 1;

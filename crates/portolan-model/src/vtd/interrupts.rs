@@ -149,7 +149,6 @@ impl VtdRegisters {
         if let Some(cached) = state.own.interrupts.get(&index) {
             return *cached;
         }
-        state.counts.configuration_reads += 1;
         let table = state.own.registers.interrupt_table;
         let at = (table & !0xfff).wrapping_add(u64::from(index) * 16);
         let found = self.read_interrupt(PhysAddr::new(at), table & EXTENDED != 0);

@@ -69,7 +69,6 @@ impl VtdRegisters {
             Lets::No => Some(Response::Failure),
         };
         if let Some(response) = answer.filter(|_| place == Place::Last && !raw.is_stop_marker()) {
-            state.counts.answered_by_unit += 1;
             state.asking.tell(raw.reply_to(), response);
         }
     }

@@ -164,14 +164,10 @@ pub struct VtdCounts {
     pub through_registers: (u64, u64),
     /// Flushes of the write buffer.
     pub write_buffer_flushes: u64,
-    /// Translations answered by a cache.
-    pub hits: u64,
     /// Translations that needed a walk.
     pub misses: u64,
     /// Table entries read.
     pub walk_steps: u64,
-    /// Context and PASID entries read.
-    pub configuration_reads: u64,
     /// Accesses that went through.
     pub accesses: u64,
     /// Accesses that did not.
@@ -180,8 +176,6 @@ pub struct VtdCounts {
     pub lost_faults: u64,
     /// Page requests that found no room.
     pub lost_requests: u64,
-    /// Groups that the unit answered because their last request found no room.
-    pub answered_by_unit: u64,
     /// Responses to what nobody had asked, or had got one already.
     pub stray_responses: u64,
 }

@@ -170,8 +170,7 @@ impl VtdRegisters {
         entry
     }
 
-    fn read_context(&self, state: &mut State, source: u16) -> Result<ContextEntry, Refusal> {
-        state.counts.configuration_reads += 1;
+    fn read_context(&self, state: &State, source: u16) -> Result<ContextEntry, Refusal> {
         let id = &self.setup.identification;
         let table = state.own.registers.root & !0xfff;
         let entry = table + u64::from(source >> 8) * 16;
@@ -215,7 +214,7 @@ impl VtdRegisters {
         if let Some(cached) = state.own.pasids.get(&(source, pasid)) {
             return cached.entry;
         }
-        let entry = self.read_pasid(state, pasid, directory);
+        let entry = self.read_pasid(pasid, directory);
         if self.caches(&entry) {
             let domain = Some(entry.map_or(0, |entry| entry.domain));
             let cached = Cached { entry, domain };
@@ -224,13 +223,7 @@ impl VtdRegisters {
         entry
     }
 
-    fn read_pasid(
-        &self,
-        state: &mut State,
-        pasid: u32,
-        directory: PhysAddr,
-    ) -> Result<PasidEntry, Refusal> {
-        state.counts.configuration_reads += 1;
+    fn read_pasid(&self, pasid: u32, directory: PhysAddr) -> Result<PasidEntry, Refusal> {
         let wide = u64::from(pasid);
         let at = PhysAddr::new(directory.get() + (wide >> 6) * 8);
         let unreadable = Refusal::recorded(reason::SM_DIRECTORY_UNREADABLE);
@@ -280,10 +273,7 @@ impl VtdRegisters {
         }
         let tag = path.second_tag();
         let known = match state.own.second.lookup(tag.context, at) {
-            Some(known) => {
-                state.counts.hits += 1;
-                known
-            }
+            Some(known) => known,
             None => {
                 state.counts.misses += 1;
                 self.second_from_memory(state, path, tag, table, at)?
@@ -359,7 +349,6 @@ impl VtdRegisters {
         let context = state.own.first_tag(path.domain, path.pasid);
         let tag = Tag { context, owner };
         if let Some(Known::Present { leaf, .. }) = state.own.first.lookup(context, at) {
-            state.counts.hits += 1;
             return match leaf.permissions.allow(access) {
                 true => Ok(leaf.address(at)),
                 false => Err(path.first_denied(access)),

@@ -82,28 +82,6 @@ impl PageSizes {
         PageSize::from_lg2(self.0.trailing_zeros())
     }
 
-    /// The largest size that divides `mix` (the bitwise or of the addresses) and is at most `bytes`.
-    #[inline]
-    pub const fn largest_for(self, mix: u64, bytes: u64) -> Option<PageSize> {
-        let lowest = mix & mix.wrapping_neg();
-        let aligned = if lowest == 0 {
-            u64::MAX
-        } else {
-            lowest | (lowest - 1)
-        };
-        let fits = if bytes == 0 {
-            0
-        } else {
-            u64::MAX >> bytes.leading_zeros()
-        };
-        let usable = self.0 & aligned & fits;
-        if usable == 0 {
-            None
-        } else {
-            PageSize::from_lg2(63 - usable.leading_zeros())
-        }
-    }
-
     /// The sizes, smallest first.
     pub fn iter(self) -> impl Iterator<Item = PageSize> {
         (0..64)
@@ -116,46 +94,13 @@ impl PageSizes {
 mod tests {
     use super::*;
 
-    fn brute(set: PageSizes, mix: u64, bytes: u64) -> Option<PageSize> {
-        set.iter()
-            .filter(|s| mix % s.bytes() == 0 && s.bytes() <= bytes)
-            .last()
-    }
-
-    #[test]
-    fn largest_for_agrees_with_brute_force() {
-        let set = PageSizes::default()
-            .with(PageSize::SIZE_4K)
-            .with(PageSize::SIZE_2M)
-            .with(PageSize::SIZE_1G);
-        for mix_lg2 in 0..64 {
-            for mix in [1u64 << mix_lg2, (1 << mix_lg2) | 1 << 63] {
-                for bytes in [
-                    0,
-                    1,
-                    4095,
-                    4096,
-                    4097,
-                    1 << 21,
-                    (1 << 30) - 1,
-                    1 << 30,
-                    u64::MAX,
-                ] {
-                    let want = brute(set, mix, bytes);
-                    assert_eq!(set.largest_for(mix, bytes), want, "{mix:#x} {bytes:#x}");
-                }
-            }
-        }
-        assert_eq!(set.largest_for(0, u64::MAX), Some(PageSize::SIZE_1G));
-        assert_eq!(set.smallest(), Some(PageSize::SIZE_4K));
-        assert_eq!(PageSizes::default().smallest(), None);
-    }
-
     #[test]
     fn a_size_that_is_added_twice_is_in_the_set() {
         let set = PageSizes::from_bits(1 << 12 | 1 << 21);
         assert_eq!(set.bits(), 0x20_1000);
         assert_eq!(set.with(PageSize::SIZE_2M), set);
         assert!(set.contains(PageSize::SIZE_4K) && !set.contains(PageSize::SIZE_1G));
+        assert_eq!(set.smallest(), Some(PageSize::SIZE_4K));
+        assert_eq!(PageSizes::default().smallest(), None);
     }
 }

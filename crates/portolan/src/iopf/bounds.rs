@@ -21,9 +21,8 @@ impl Flow {
     };
 }
 
-/// Bounds of a [`super::Dispatcher`], and what those who exceed them are told.
-///
-/// [`Response::Success`] there means: try again.
+/// Bounds of a [`super::Dispatcher`]. A device is stopped where it floods, refused where it is wrong,
+/// and tries again where others are in its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Groups of all devices that are not answered yet.
@@ -36,20 +35,11 @@ pub struct Bounds {
     pub timeout: Nanos,
     /// Requests of one device over time. Requests of groups that were refused before count as well.
     pub flow: Flow,
-    /// If there are too many groups, or no memory for another.
-    pub when_full: Response,
-    /// If a group has too many requests.
-    pub when_large: Response,
-    /// If the last request did not come in time.
-    pub when_late: Response,
-    /// If a device sends more than it may.
-    pub when_flooded: Response,
 }
 
 impl Default for Bounds {
     /// 256 groups, 64 of a device; 64 requests of a group, a second for them to come; 4,096 requests
-    /// at once and 100,000 a second. A device is stopped where it floods, refused where it is wrong,
-    /// and tries again where others are in its way.
+    /// at once and 100,000 a second.
     fn default() -> Self {
         Self {
             groups: 256,
@@ -60,10 +50,6 @@ impl Default for Bounds {
                 burst: 4_096,
                 each: Nanos::new(10_000),
             },
-            when_full: Response::Success,
-            when_large: Response::Invalid,
-            when_late: Response::Invalid,
-            when_flooded: Response::Failure,
         }
     }
 }
@@ -72,12 +58,12 @@ impl Bounds {
     /// What a group is told that is not handled.
     pub(super) const fn response(&self, cause: Cause) -> Response {
         match cause {
-            Cause::Full => self.when_full,
-            Cause::Large => self.when_large,
-            Cause::Late => self.when_late,
-            Cause::Flooded => self.when_flooded,
-            Cause::HandlerLost => Response::Failure,
-            Cause::UnknownDevice
+            // Try again: others are in its way.
+            Cause::Full => Response::Success,
+            Cause::Flooded | Cause::HandlerLost => Response::Failure,
+            Cause::Large
+            | Cause::Late
+            | Cause::UnknownDevice
             | Cause::UnknownPasid
             | Cause::Outside
             | Cause::Impossible

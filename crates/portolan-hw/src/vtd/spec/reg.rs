@@ -22,12 +22,6 @@ pub const CCMD: usize = 0x28;
 pub const FSTS: usize = 0x34;
 /// Fault event control.
 pub const FECTL: usize = 0x38;
-/// Fault event data.
-pub const FEDATA: usize = 0x3c;
-/// Fault event address.
-pub const FEADDR: usize = 0x40;
-/// Fault event address, upper half.
-pub const FEUADDR: usize = 0x44;
 /// Protected memory enable.
 pub const PMEN: usize = 0x64;
 /// Invalidation queue head (64 bits).

@@ -23,27 +23,25 @@ const STREAMS: usize = 8;
 const LONGEST_STEP: u64 = 512;
 /// Granules mapped ahead one by one, where the step is not 1: each is a map of its own.
 const MOST_APART: u32 = 64;
+/// By how much a window grows each time that it was used.
+const GROWTH: u32 = 8;
+/// Of so many granules used, one may be mapped for nothing.
+const WASTED: u64 = 10;
 
 /// How windows adapt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adaptive {
     /// The largest window, in granules.
     pub most: u32,
-    /// By how much a window grows each time that it was used.
-    pub growth: u32,
-    /// Of each hundred granules used, how many may be mapped for nothing.
-    pub waste_percent: u32,
-    /// Granules of each requester that may be mapped for nothing beyond that.
+    /// Granules of each requester that may be mapped for nothing, beyond one of each ten used.
     pub allowance: u32,
 }
 
 impl Default for Adaptive {
-    /// Up to 4096 granules, eight times as many each time; a tenth and 4096 granules for nothing.
+    /// Windows of up to 4096 granules, and as many for nothing.
     fn default() -> Self {
         Self {
             most: 4096,
-            growth: 8,
-            waste_percent: 10,
             allowance: 4096,
         }
     }
@@ -172,8 +170,7 @@ impl History {
 
     /// Granules that may be mapped for nothing.
     fn headroom(&self, options: &Adaptive) -> u64 {
-        let part = self.used.saturating_mul(options.waste_percent.into()) / 100;
-        let bound = part.saturating_add(options.allowance.into());
+        let bound = (self.used / WASTED).saturating_add(options.allowance.into());
         bound.saturating_sub(self.wasted)
     }
 
@@ -227,7 +224,7 @@ impl Stream {
             _ => options.most.min(MOST_APART),
         };
         let room = u32::try_from(headroom.saturating_add(1)).unwrap_or(u32::MAX);
-        let grown = self.window.saturating_mul(options.growth);
+        let grown = self.window.saturating_mul(GROWTH);
         self.window = grown.min(most).min(room).max(1);
     }
 }
@@ -255,7 +252,6 @@ mod tests {
     #[test]
     fn a_share_of_what_was_used_may_be_wasted_and_the_allowance() {
         let options = Adaptive {
-            waste_percent: 10,
             allowance: 5,
             ..Adaptive::default()
         };
