@@ -10,6 +10,7 @@
 //! Sources: those of [`crate::firmware`]. Not supported: SMMUv2 (an embedder enables
 //! it by its driver, which is an [`IommuDomains`]), and devices that are not PCI functions.
 
+mod check;
 mod claim;
 mod dmar;
 mod error;

@@ -1,18 +1,16 @@
 //! What makes no sense in what firmware and configuration space say, or is worth knowing: the remarks
-//! of a [`Survey`], and those on units and bridges.
+//! of a survey.
 //!
-//! *Context.* Task: it takes heap memory.
+//! *Context.* Interrupt: a value.
 
-use alloc::vec::Vec;
 use core::fmt;
 
-use portolan::addr::{PciFunction, PhysAddr, PhysRange};
+use portolan::addr::{PciFunction, PhysAddr};
 use thiserror::Error;
 
 use super::TopologyError;
 use super::claim::Claim;
 use super::pci::{OddBridge, VirtualFunctions};
-use super::survey::{Place, Survey};
 use crate::firmware::reservations::LeftOut;
 
 /// Something that is odd, or worth knowing.
@@ -114,52 +112,5 @@ impl Remark {
             self,
             Self::NotDriven(_) | Self::NotThere { .. } | Self::TooManySegments { .. }
         )
-    }
-}
-
-impl Survey {
-    /// Remarks on what is wrong with units and bridges.
-    pub(super) fn check(&mut self) {
-        let mut remarks = Vec::new();
-        for (number, unit) in self.units().iter().enumerate() {
-            if let Place::Nowhere(at) = unit.place {
-                remarks.push(Remark::Nowhere { unit: number, at });
-            }
-            let left_out = unit.reserved.left_out();
-            if left_out.count > 0 {
-                let unit = number;
-                remarks.push(Remark::Reserved { unit, left_out });
-            }
-            for claim in &unit.claims {
-                if !claim.is_there(self.tree()) {
-                    let (unit, claim) = (number, *claim);
-                    remarks.push(Remark::NotThere { unit, claim });
-                }
-            }
-        }
-        remarks.extend(self.shared());
-        let odd = self.tree().odd().iter();
-        remarks.extend(odd.map(|&bridge| Remark::OddBridge { bridge }));
-        remarks.into_iter().for_each(|remark| self.remark(remark));
-    }
-
-    /// Units that have registers in common, neighbours by address.
-    fn shared(&self) -> Vec<Remark> {
-        let units = self.units().iter().enumerate();
-        let mut windows: Vec<(PhysRange, usize)> = units
-            .filter_map(|(number, unit)| match unit.place {
-                Place::Registers(window) => Some((window, number)),
-                _ => None,
-            })
-            .collect();
-        windows.sort_unstable_by_key(|(window, number)| (window.start(), *number));
-        let pairs = windows.windows(2).filter_map(|pair| match pair {
-            [(one, first), (other, second)] if one.last() >= other.start() => {
-                let (one, other) = (*first.min(second), *first.max(second));
-                Some(Remark::SameRegisters { one, other })
-            }
-            _ => None,
-        });
-        pairs.collect()
     }
 }

@@ -1,4 +1,6 @@
 //! What a range waits for, and whether its caller may wait.
+//!
+//! *Context.* Interrupt: values.
 
 use super::flush_queue::Ticket;
 use crate::addr::IovaRange;
