@@ -137,7 +137,6 @@ pub(super) fn small() -> Bounds {
         requests: 3,
         timeout: Nanos::new(100),
         flow: Flow::UNBOUNDED,
-        ..Bounds::default()
     }
 }
 
