@@ -150,7 +150,7 @@ impl<'t, F: Format, M: TableMem<F::Word>> Tree<'t, F, M> {
     /// Visits the table at `at`, whose first address is `base`; returns its entries that are not 0.
     fn walk(&mut self, at: PhysAddr, level: u8, base: u64, above: Permissions) -> u32 {
         self.linked += 1;
-        let words = self.table.memory().table(at, self.model.granule());
+        let words = self.table.memory().table(at, self.model.table_size(level));
         if words.is_empty() {
             self.found.push(format!("no table memory at {at}"));
         }

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use portolan::addr::PageSize;
 use portolan::table::Access;
 use portolan::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, SplitRule,
-    Tegra, TegraMemory, VtdFirstLevels, VtdFirstStage, VtdLevels, VtdSecondStage,
+    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Format, Riscv,
+    RiscvLevels, RiscvMemoryTypes, SplitRule, Tegra, TegraMemory, VtdFirstLevels, VtdFirstStage,
+    VtdLevels, VtdSecondStage,
 };
 use portolan_model::decode::TableFormat;
 
@@ -42,6 +43,18 @@ pub enum FormatName {
     AmdV1Levels4,
     /// Tegra SMMU with 34-bit memory addresses.
     Tegra,
+    /// RISC-V Sv39.
+    RiscvSv39,
+    /// RISC-V Sv48.
+    RiscvSv48,
+    /// RISC-V Sv57.
+    RiscvSv57,
+    /// RISC-V second stage, Sv39x4.
+    RiscvSv39x4,
+    /// RISC-V second stage, Sv48x4.
+    RiscvSv48x4,
+    /// RISC-V second stage, Sv57x4.
+    RiscvSv57x4,
 }
 
 /// What is done with a format whose type is known.
@@ -55,7 +68,7 @@ pub trait Visitor {
 
 impl FormatName {
     /// Every one.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 20] = [
         Self::Armv8S1Granule4K,
         Self::Armv8S1Granule16K,
         Self::Armv8S1Granule64K,
@@ -70,6 +83,12 @@ impl FormatName {
         Self::AmdV1Levels3,
         Self::AmdV1Levels4,
         Self::Tegra,
+        Self::RiscvSv39,
+        Self::RiscvSv48,
+        Self::RiscvSv57,
+        Self::RiscvSv39x4,
+        Self::RiscvSv48x4,
+        Self::RiscvSv57x4,
     ];
 
     /// The name, as it is written on a command line.
@@ -89,6 +108,12 @@ impl FormatName {
             Self::AmdV1Levels3 => "amd-v1-3",
             Self::AmdV1Levels4 => "amd-v1-4",
             Self::Tegra => "tegra",
+            Self::RiscvSv39 => "riscv-sv39",
+            Self::RiscvSv48 => "riscv-sv48",
+            Self::RiscvSv57 => "riscv-sv57",
+            Self::RiscvSv39x4 => "riscv-sv39x4",
+            Self::RiscvSv48x4 => "riscv-sv48x4",
+            Self::RiscvSv57x4 => "riscv-sv57x4",
         }
     }
 
@@ -106,6 +131,20 @@ impl FormatName {
         )
     }
 
+    /// Whether it is one of RISC-V's.
+    const fn is_riscv(self) -> bool {
+        use FormatName as N;
+        matches!(
+            self,
+            N::RiscvSv39
+                | N::RiscvSv48
+                | N::RiscvSv57
+                | N::RiscvSv39x4
+                | N::RiscvSv48x4
+                | N::RiscvSv57x4
+        )
+    }
+
     /// The bit that the hardware changes in a leaf when it is written through, and the value that it
     /// then has; `None` if the format keeps no dirty state.
     pub const fn dirty_mark(self) -> Option<(u64, u64)> {
@@ -120,16 +159,20 @@ impl FormatName {
             N::VtdSs3 | N::VtdSs4 | N::VtdSs5 => Some((1 << 9, 1 << 9)),
             N::VtdFs4 | N::VtdFs5 => Some((1 << 6, 1 << 6)),
             N::AmdV1Levels3 | N::AmdV1Levels4 | N::Tegra => None,
+            // D is set.
+            _ => Some((1 << 7, 1 << 7)),
         }
     }
 
     /// The bit of a leaf that hands its dirty state to the hardware: a clean leaf that has it can be
     /// written all the same, though its permissions say otherwise.
     pub const fn dirty_managed(self) -> Option<u64> {
-        match self.may_need_break() {
+        match self {
             // DBM.
-            true => Some(1 << 51),
-            false => None,
+            _ if self.may_need_break() => Some(1 << 51),
+            // W.
+            _ if self.is_riscv() => Some(1 << 2),
+            _ => None,
         }
     }
 
@@ -146,6 +189,7 @@ impl FormatName {
             Self::Armv8S2Granule4K | Self::Armv8S2Granule16K | Self::Armv8S2Granule64K => {
                 Some(access)
             }
+            _ if self.is_riscv() => Some(access | Access::READ),
             _ if access.contains(Access::EXECUTE) => None,
             Self::VtdFs4 | Self::VtdFs5 => Some(access | Access::READ),
             // The force-coherent bit of a leaf keeps the kind of memory.
@@ -193,6 +237,17 @@ impl FormatName {
                 )
             };
         }
+        macro_rules! riscv {
+            ($root:literal, $levels:ident, $model:ident, $count:literal) => {{
+                let format = Riscv::<$root> {
+                    levels: RiscvLevels::$levels,
+                    output_lg2: 56,
+                    memory_types: RiscvMemoryTypes::Svpbmt,
+                    dirty,
+                };
+                visitor.visit(format, known(TableFormat::$model($count)))
+            }};
+        }
         let vtd_ss = |levels| known(TableFormat::vtd_second_stage(levels));
         let vtd_fs = |levels| known(TableFormat::vtd_first_stage(levels));
         match self {
@@ -213,6 +268,12 @@ impl FormatName {
             Self::AmdV1Levels4 => {
                 visitor.visit(amd(AmdLevels::Four), known(TableFormat::amd_v1(4)))
             }
+            Self::RiscvSv39 => riscv!(12, Three, riscv_first_stage, 3),
+            Self::RiscvSv48 => riscv!(12, Four, riscv_first_stage, 4),
+            Self::RiscvSv57 => riscv!(12, Five, riscv_first_stage, 5),
+            Self::RiscvSv39x4 => riscv!(14, Three, riscv_second_stage, 3),
+            Self::RiscvSv48x4 => riscv!(14, Four, riscv_second_stage, 4),
+            Self::RiscvSv57x4 => riscv!(14, Five, riscv_second_stage, 5),
             Self::Tegra => {
                 let memory = TegraMemory::Bits34;
                 visitor.visit(Tegra { memory }, known(TableFormat::tegra(34)))

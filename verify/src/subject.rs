@@ -17,9 +17,9 @@ use crate::oracle::Oracle;
 /// First physical address of table memory.
 pub const TABLES_AT: PhysAddr = PhysAddr::new(0x1_4000_0000);
 
-/// Table memory for a format, of `pages` pages.
+/// Table memory for a format, of `pages` pages that hold a root each.
 pub fn tables<F: Format>(pages: u32) -> SlabTables<F::Word> {
-    SlabTables::new(TABLES_AT, F::GRANULE, pages)
+    SlabTables::new(TABLES_AT, F::ROOT, pages)
 }
 
 /// A queue that completes at once: for tests that look at tables only.

@@ -37,11 +37,11 @@ pub(super) struct Memory<F: Format> {
 impl<F: Format> Memory<F> {
     /// As late as `caps` says, of `pages` pages.
     pub(super) fn new(format: &F, caps: &Capabilities, pages: u32) -> Self {
-        let late = |lag| Kind::Late(NonCoherentTables::new(TABLES_AT, F::GRANULE, pages, lag));
+        let late = |lag| Kind::Late(NonCoherentTables::new(TABLES_AT, F::ROOT, pages, lag));
         let kind = match (caps.walker, caps.write_buffer) {
             (Walker::NonCoherent, _) => late(Lag::CacheLines),
             (_, WriteBuffer::MustFlush) => late(Lag::WriteBuffer),
-            _ => Kind::Coherent(SlabTables::new(TABLES_AT, F::GRANULE, pages)),
+            _ => Kind::Coherent(SlabTables::new(TABLES_AT, F::ROOT, pages)),
         };
         let poison = format.template(Access::READ | Access::WRITE, 0);
         Self {
@@ -121,14 +121,14 @@ impl<F: Format> TableMem<F::Word> for Memory<F> {
 impl<F: Format> WalkMemory for Memory<F> {
     fn read_u64(&self, pa: PhysAddr) -> Option<u64> {
         match &self.kind {
-            Kind::Coherent(slab) => TableReader::new(slab, F::GRANULE).read_u64(pa),
+            Kind::Coherent(slab) => TableReader::new(slab, F::ROOT).read_u64(pa),
             Kind::Late(late) => late.walker().read_u64(pa),
         }
     }
 
     fn read_u32(&self, pa: PhysAddr) -> Option<u32> {
         match &self.kind {
-            Kind::Coherent(slab) => TableReader::new(slab, F::GRANULE).read_u32(pa),
+            Kind::Coherent(slab) => TableReader::new(slab, F::ROOT).read_u32(pa),
             Kind::Late(late) => late.walker().read_u32(pa),
         }
     }

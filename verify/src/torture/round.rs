@@ -86,7 +86,7 @@ pub(super) fn run<F: Format>(
 ) -> Checked {
     let caps = machine::capabilities(rng, F::GRANULE, plan.sabotage);
     let quirks = machine::quirks(rng, plan.sabotage);
-    let pages = (MEMORY >> F::GRANULE.lg2()).max(FEWEST_PAGES) as u32;
+    let pages = (MEMORY >> F::ROOT.lg2()).max(FEWEST_PAGES) as u32;
     let memory = Memory::<F>::new(&format, &caps, pages);
     let outcome = {
         let table = PageTable::new(format, &memory).map_err(|error| error.to_string())?;

@@ -18,6 +18,12 @@ macro_rules! with_formats {
             amd_v1_3: "amd-v1-3",
             amd_v1_4: "amd-v1-4",
             tegra: "tegra",
+            riscv_sv39: "riscv-sv39",
+            riscv_sv48: "riscv-sv48",
+            riscv_sv57: "riscv-sv57",
+            riscv_sv39x4: "riscv-sv39x4",
+            riscv_sv48x4: "riscv-sv48x4",
+            riscv_sv57x4: "riscv-sv57x4",
         }
     };
 }

@@ -3,7 +3,7 @@
 use portolan::addr::{Iova, PageSize};
 use thiserror::Error;
 
-use super::{Decoded, amd, armv8, tegra, vtd};
+use super::{Decoded, amd, armv8, riscv, tegra, vtd};
 
 /// A table format with its widths, made by the functions below, which check them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,6 +11,8 @@ pub struct TableFormat {
     kind: Kind,
     granule: PageSize,
     index_lg2: u8,
+    /// How many bits of index the root takes beside those of other tables.
+    root_more_lg2: u8,
     input_lg2: u8,
     output_lg2: u8,
 }
@@ -24,6 +26,8 @@ pub(crate) enum Kind {
     VtdFirstStage,
     Tegra,
     AmdV1,
+    RiscvFirstStage,
+    RiscvSecondStage,
 }
 
 /// Widths that a format does not have.
@@ -87,6 +91,7 @@ impl TableFormat {
             kind,
             granule,
             index_lg2: granule_lg2 - 3,
+            root_more_lg2: 0,
             input_lg2,
             output_lg2,
         })
@@ -104,6 +109,7 @@ impl TableFormat {
             kind: Kind::VtdSecondStage,
             granule: PageSize::SIZE_4K,
             index_lg2: 9,
+            root_more_lg2: 0,
             input_lg2: 12 + 9 * levels,
             output_lg2: 52,
         })
@@ -122,6 +128,7 @@ impl TableFormat {
             kind: Kind::VtdFirstStage,
             granule: PageSize::SIZE_4K,
             index_lg2: 9,
+            root_more_lg2: 0,
             // The top bit of the index is the sign.
             input_lg2: 12 + 9 * levels - 1,
             output_lg2: 52,
@@ -140,6 +147,7 @@ impl TableFormat {
             kind: Kind::Tegra,
             granule: PageSize::SIZE_4K,
             index_lg2: 10,
+            root_more_lg2: 0,
             input_lg2: 32,
             output_lg2,
         })
@@ -156,9 +164,52 @@ impl TableFormat {
         })
     }
 
-    /// Smallest page, which is the size of a table too.
+    /// RISC-V's Sv39, Sv48 or Sv57, of 3, 4 or 5 levels. Addresses of the upper, sign-extended half count as
+    /// beyond the table.
+    ///
+    /// # Errors
+    /// [`FormatError::Levels`].
+    pub fn riscv_first_stage(levels: u8) -> Result<Self, FormatError> {
+        let plain = Self::vtd_second_stage(levels)?;
+        Ok(Self {
+            kind: Kind::RiscvFirstStage,
+            input_lg2: plain.input_lg2 - 1,
+            output_lg2: 56,
+            ..plain
+        })
+    }
+
+    /// RISC-V's Sv39x4, Sv48x4 or Sv57x4, whose root has four times as many entries.
+    ///
+    /// # Errors
+    /// [`FormatError::Levels`].
+    pub fn riscv_second_stage(levels: u8) -> Result<Self, FormatError> {
+        let plain = Self::vtd_second_stage(levels)?;
+        Ok(Self {
+            kind: Kind::RiscvSecondStage,
+            root_more_lg2: 2,
+            input_lg2: plain.input_lg2 + 2,
+            output_lg2: 56,
+            ..plain
+        })
+    }
+
+    /// Smallest page, which is the size of a table too, but for a larger root.
     pub fn granule(&self) -> PageSize {
         self.granule
+    }
+
+    /// Size of a table of `level`.
+    pub fn table_size(&self, level: u8) -> PageSize {
+        PageSize::of_lg2(self.granule.lg2() + u32::from(self.more_lg2(level)))
+    }
+
+    /// By how many bits the index of a table of `level` is wider than that of others.
+    fn more_lg2(&self, level: u8) -> u8 {
+        match level + 1 == self.levels() {
+            true => self.root_more_lg2,
+            false => 0,
+        }
     }
 
     /// Width of input addresses.
@@ -173,8 +224,8 @@ impl TableFormat {
 
     /// Number of levels.
     pub fn levels(&self) -> u8 {
-        let granule = self.granule.lg2() as u8;
-        (self.input_lg2 - granule).div_ceil(self.index_lg2)
+        let below = self.granule.lg2() as u8 + self.root_more_lg2;
+        (self.input_lg2 - below).div_ceil(self.index_lg2)
     }
 
     /// Bytes of an entry.
@@ -197,7 +248,8 @@ impl TableFormat {
 
     /// Which entry of a table of `level` is for `iova`.
     pub fn index(&self, iova: Iova, level: u8) -> u64 {
-        (iova.get() >> self.span(level).lg2()) & ((1 << self.index_lg2) - 1)
+        let width = self.index_lg2 + self.more_lg2(level);
+        (iova.get() >> self.span(level).lg2()) & ((1 << width) - 1)
     }
 
     /// What `raw` says at `level`.
@@ -209,6 +261,7 @@ impl TableFormat {
             Kind::VtdSecondStage => vtd::second_stage(raw, level),
             Kind::VtdFirstStage => vtd::first_stage(raw, level),
             Kind::AmdV1 => amd::entry(raw, level),
+            Kind::RiscvFirstStage | Kind::RiscvSecondStage => riscv::entry(raw, level),
             Kind::Tegra => tegra::entry(self.output_lg2, raw, level),
         }
     }

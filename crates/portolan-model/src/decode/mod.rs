@@ -8,6 +8,7 @@ mod amd;
 mod armv8;
 mod format;
 mod memory;
+mod riscv;
 mod tegra;
 #[cfg(test)]
 mod tests;

@@ -429,3 +429,59 @@ fn amd_v1() {
     assert_eq!(table(0x3010_0012_3456_7001, 0), Decoded::Bad);
     assert_eq!(table(0x3800_0012_3456_7000, 0), Decoded::Nothing);
 }
+
+#[test]
+fn riscv() {
+    let mut memory = Bytes::default();
+    // Sv39x4: the root has four pages in a row. Entry 0x602 of it, for 0x180_8000_0000, is a table at 0x9000.
+    memory.put(0x1000 + 0x602 * 8, &[0x01, 0x24, 0, 0, 0, 0, 0, 0]);
+    // Entry 0x201 a leaf of 1 GiB at 0x4000_0000, which may be read by users.
+    memory.put(0x1000 + 0x201 * 8, &[0x53, 0, 0, 0x10, 0, 0, 0, 0]);
+    // Its entry 1 is a table at 0xa000; its entry 2 a leaf of 2 MiB that does not start with one.
+    memory.put(0x9008, &[0x01, 0x28, 0, 0, 0, 0, 0, 0]);
+    memory.put(0x9010, &[0xd7, 0x04, 0x08, 0, 0, 0, 0, 0]);
+    // Pages at 0x12_3456_7000: I/O that may be written; not dirty; not accessed; not for users.
+    memory.put(0xa000, &[0xd7, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0x40]);
+    memory.put(0xa008, &[0x57, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0]);
+    memory.put(0xa010, &[0x97, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0]);
+    memory.put(0xa018, &[0xc7, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0]);
+    // What is reserved: write without read, bit 54, a memory type of 3, a part of a larger page, no leaf.
+    memory.put(0xa020, &[0xd5, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0]);
+    memory.put(0xa028, &[0xd7, 0x9c, 0x15, 0x8d, 0x04, 0, 0x40, 0]);
+    memory.put(0xa030, &[0xd7, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0x60]);
+    memory.put(0xa038, &[0xd7, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0x80]);
+    memory.put(0xa040, &[0x01, 0x9c, 0x15, 0x8d, 0x04, 0, 0, 0]);
+    // Not valid, whatever else is set.
+    memory.put(0xa048, &[0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+    let format = TableFormat::riscv_second_stage(3).unwrap();
+    assert_eq!((format.levels(), format.input_lg2()), (3, 41));
+    assert_eq!(format.table_size(2).bytes(), 0x4000);
+    assert_eq!(format.table_size(1).bytes(), 0x1000);
+    let page = |n: u64| 0x180_8020_0000 + n * 0x1000;
+    let go = |iova| at(&memory, format, iova);
+    assert_eq!(go(0x80_4000_0123), Ok((0x4000_0123, 1 << 30, RO)));
+    assert_eq!(go(page(0) | 0xabc), Ok((0x12_3456_7abc, 4096, RW)));
+    assert_eq!(go(page(1)), Ok((0x12_3456_7000, 4096, RO)));
+    assert_eq!(go(page(2)), Ok((0x12_3456_7000, 4096, NO)));
+    assert_eq!(go(page(3)), Ok((0x12_3456_7000, 4096, NO)));
+    for bad in 4..9 {
+        assert!(
+            matches!(go(page(bad)), Err(WalkFault::BadEntry { level: 0, .. })),
+            "{bad}"
+        );
+    }
+    assert_eq!(go(page(9)), Err(WalkFault::NoTranslation { level: 0 }));
+    assert!(matches!(
+        go(0x180_8040_0000),
+        Err(WalkFault::BadEntry { level: 1, .. })
+    ));
+    assert_eq!(go(1 << 41), Err(WalkFault::NoTranslation { level: 2 }));
+    // A first stage serves the lower half of its 39 bits.
+    let format = TableFormat::riscv_first_stage(3).unwrap();
+    assert_eq!((format.levels(), format.input_lg2()), (3, 38));
+    assert!(TableFormat::riscv_first_stage(2).is_err());
+    // What points at a table keeps its reserved bits clear; two are ignored.
+    let table = |raw| matches!(format.decode(raw, 1), Decoded::Table { .. });
+    assert!(table(0x2401) && table(0x2701));
+    assert!(!table(0x2441) && !table(0x2481) && !table(0x2411) && !table(0x0040_0000_0000_2401));
+}

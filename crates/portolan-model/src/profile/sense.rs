@@ -94,8 +94,8 @@ fn unit(profile: &Profile) -> Result<(), ProfileError> {
         _ => {}
     }
     let tag = match kind {
-        Kind::Armv8Stage1 | Kind::Tegra => ContextKind::Asid,
-        Kind::Armv8Stage2 => ContextKind::Vmid,
+        Kind::Armv8Stage1 | Kind::Tegra | Kind::RiscvFirstStage => ContextKind::Asid,
+        Kind::Armv8Stage2 | Kind::RiscvSecondStage => ContextKind::Vmid,
         Kind::VtdFirstStage | Kind::VtdSecondStage | Kind::AmdV1 => ContextKind::Domain,
     };
     if profile.context != tag {

@@ -53,7 +53,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         while self.format.is_dirty(raw) && matches!(F::classify(raw, level), Entry::Leaf(_)) {
             match word.compare_exchange(raw, self.format.cleaned(raw)) {
                 Ok(_) => {
-                    self.owe_lines(gather, table, Self::index(range.start(), level), 1);
+                    self.owe_lines(gather, table, self.index(range.start(), level), 1);
                     gather.add_unmapped(range, size, Depth::LeafOnly);
                     return true;
                 }

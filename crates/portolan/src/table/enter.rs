@@ -55,7 +55,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         // Whoever is faster decides: the ordinary way finds out.
         let linked = entry.compare_exchange(raw, F::table(table, count, 1));
         linked.ok()?;
-        self.publish(parent, Self::index(iova, 1));
+        self.publish(parent, self.index(iova, 1));
         Some(table)
     }
 

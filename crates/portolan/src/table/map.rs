@@ -318,7 +318,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             }
             Enter::Taken => Err(self.already_mapped(slot)),
             Enter::Entered { table, before } => {
-                let index = Self::index(iova, 0);
+                let index = self.index(iova, 0);
                 let words = self
                     .words(table)
                     .get(index..index + count as usize)
@@ -392,7 +392,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
                     let raw = F::leaf(request.templates[level as usize], pa);
                     if let Some((word, table)) = self.reach(iova, level, reserve) {
                         word.store(raw);
-                        self.owe_lines(gather, table, Self::index(iova, level), 1);
+                        self.owe_lines(gather, table, self.index(iova, level), 1);
                     }
                     pieces.skip(Self::span(level).bytes());
                     at = IovaRange::page(iova, Self::span(level))
@@ -430,7 +430,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Some(table) = table else {
             return;
         };
-        let index = Self::index(slot.start(), 0);
+        let index = self.index(slot.start(), 0);
         let words = self
             .words(table)
             .get(index..index + count as usize)
@@ -452,7 +452,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut table = self.root;
         let mut at = self.levels - 1;
         while at > level {
-            let index = Self::index(iova, at);
+            let index = self.index(iova, at);
             let word = self.words(table).get(index)?;
             let raw = word.load();
             table = match F::classify(raw, at) {
@@ -476,7 +476,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             };
             at -= 1;
         }
-        let word = self.words(table).get(Self::index(iova, level))?;
+        let word = self.words(table).get(self.index(iova, level))?;
         Some((word, table))
     }
 
@@ -505,7 +505,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             };
             match entry.compare_exchange(raw, new) {
                 Ok(_) => {
-                    self.publish(parent, Self::index(iova, 1));
+                    self.publish(parent, self.index(iova, 1));
                     return Some(table);
                 }
                 Err(now) => {

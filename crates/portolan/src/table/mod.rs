@@ -152,7 +152,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// # Errors
     /// If there is no memory for the root.
     pub fn new(format: F, mem: M) -> Result<Self, OutOfTableMemory> {
-        let root = mem.alloc(F::GRANULE)?;
+        let root = mem.alloc(F::ROOT)?;
         Ok(Self::at(format, mem, root))
     }
 
@@ -216,14 +216,26 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         IovaRange::page(Iova::new(0), size)
     }
 
+    /// By how much the root's index is wider than that of other tables; a constant, so that formats whose
+    /// root is a table like others pay nothing for it.
+    const ROOT_MORE_LG2: u32 = F::ROOT.lg2() - F::GRANULE.lg2();
+
     #[inline]
     fn words(&self, table: PhysAddr) -> &[F::Word] {
-        self.mem.table(table, F::GRANULE)
+        let size = match Self::ROOT_MORE_LG2 > 0 && table == self.root {
+            true => F::ROOT,
+            false => F::GRANULE,
+        };
+        self.mem.table(table, size)
     }
 
     #[inline]
-    fn index(iova: Iova, level: u32) -> usize {
-        ((iova.get() >> span_lg2::<F>(level)) & ((1 << F::INDEX_LG2) - 1)) as usize
+    fn index(&self, iova: Iova, level: u32) -> usize {
+        let width = match Self::ROOT_MORE_LG2 > 0 && level + 1 == self.levels {
+            true => F::INDEX_LG2 + Self::ROOT_MORE_LG2,
+            false => F::INDEX_LG2,
+        };
+        ((iova.get() >> span_lg2::<F>(level)) & ((1 << width) - 1)) as usize
     }
 
     /// What one entry of `level` spans.
@@ -238,7 +250,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut table = self.root;
         let mut at = self.levels - 1;
         loop {
-            let Some(word) = self.words(table).get(Self::index(iova, at)) else {
+            let Some(word) = self.words(table).get(self.index(iova, at)) else {
                 return Walk::Stopped { level: at, raw: 0 };
             };
             if at == level {
@@ -286,18 +298,21 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         self.pages.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Frees the table at `table` of `level` and all below it.
-    fn free_tree(&self, table: PhysAddr, level: u32) {
-        if level > 0 {
-            for word in self.words(table) {
-                match F::classify(word.load(), level) {
-                    Entry::Table(next) => self.free_tree(next, level - 1),
-                    Entry::Unlinked(next) | Entry::Broken(next) => self.free_page(next),
-                    Entry::Empty | Entry::Leaf(_) => {}
+    /// Frees all that is below the table at `table` of `level`.
+    fn free_below(&self, table: PhysAddr, level: u32) {
+        if level == 0 {
+            return;
+        }
+        for word in self.words(table) {
+            match F::classify(word.load(), level) {
+                Entry::Table(next) => {
+                    self.free_below(next, level - 1);
+                    self.free_page(next);
                 }
+                Entry::Unlinked(next) | Entry::Broken(next) => self.free_page(next),
+                Entry::Empty | Entry::Leaf(_) => {}
             }
         }
-        self.free_page(table);
     }
 }
 
@@ -315,7 +330,8 @@ impl<F: Format, M: TableMem<F::Word>> Drop for PageTable<F, M> {
     fn drop(&mut self) {
         if self.when_dropped == WhenDropped::Free {
             self.free_parked();
-            self.free_tree(self.root, self.levels - 1);
+            self.free_below(self.root, self.levels - 1);
+            self.mem.free(self.root, F::ROOT);
         }
     }
 }

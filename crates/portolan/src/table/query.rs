@@ -91,7 +91,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         loop {
             let word = self
                 .words(table)
-                .get(Self::index(iova, level))
+                .get(self.index(iova, level))
                 .ok_or(level)?;
             let raw = word.load();
             match F::classify(raw, level) {

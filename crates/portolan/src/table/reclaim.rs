@@ -89,7 +89,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     /// Links an emptied leaf table that nothing remembers any more.
     fn link_again(&self, entry: &F::Word, parent: PhysAddr, slot: Iova, raw: u64, table: PhysAddr) {
         if entry.compare_exchange(raw, F::table(table, 0, 1)).is_ok() {
-            self.publish(parent, Self::index(slot, 1));
+            self.publish(parent, self.index(slot, 1));
         }
     }
 

@@ -55,7 +55,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         };
         let iova = range.start();
         let taken = MapError::AlreadyMapped { iova };
-        let index = Self::index(iova, 0);
+        let index = self.index(iova, 0);
         let word = self.words(table).get(index).ok_or(taken)?;
         if (before != 0 || !Self::counted()) && word.load() != 0 {
             self.leave(entry, 1);
@@ -88,7 +88,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let taken = MapError::AlreadyMapped {
             iova: range.start(),
         };
-        let index = Self::index(range.start(), 0);
+        let index = self.index(range.start(), 0);
         let words = self
             .words(table)
             .get(index..index + count as usize)

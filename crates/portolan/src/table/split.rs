@@ -114,7 +114,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             reserve.put_back(self.wiped(table));
             return Err(contended);
         }
-        let index = Self::index(at, level);
+        let index = self.index(at, level);
         if direct {
             // Another debt may cover a part of the block and be paid first.
             self.publish(parent, index);
@@ -168,7 +168,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             let made = Self::full_table(table, level);
             // Not if the block was unmapped meanwhile.
             if word.compare_exchange(F::broken(table), made).is_ok() {
-                self.owe_lines(gather, parent, Self::index(block.start(), level), 1);
+                self.owe_lines(gather, parent, self.index(block.start(), level), 1);
                 gather.add_mapped(block, Self::span(level - 1));
             }
         }
@@ -179,7 +179,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
     fn block_at(&self, at: Iova) -> Option<(&F::Word, PhysAddr, u32, u64)> {
         let mut table = self.root;
         for level in (1..self.levels).rev() {
-            let word = self.words(table).get(Self::index(at, level))?;
+            let word = self.words(table).get(self.index(at, level))?;
             let raw = word.load();
             match F::classify(raw, level) {
                 Entry::Table(next) => table = next,

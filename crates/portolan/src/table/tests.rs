@@ -3,5 +3,6 @@
 pub(super) mod kept;
 mod late;
 mod memory;
+mod roots;
 mod tokens;
 mod written_back;

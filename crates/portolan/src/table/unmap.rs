@@ -88,7 +88,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         gather: &mut Gather,
     ) -> Result<(), UnmapError> {
         let iova = range.start();
-        let index = Self::index(iova, 0);
+        let index = self.index(iova, 0);
         let word = self.words(table).get(index);
         let word = word.filter(|word| word.load() != 0);
         let word = word.ok_or(UnmapError::NotMapped { iova })?;
@@ -112,7 +112,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return false;
         };
         let (at, count) = (
-            Self::index(range.start(), 1),
+            self.index(range.start(), 1),
             range.pages(Self::span(1)) as usize,
         );
         let Some(entries) = self.words(parent).get(at..at + count) else {
@@ -209,7 +209,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let Entry::Table(table) = F::classify(raw, 1) else {
             return None;
         };
-        let index = Self::index(range.start(), 0);
+        let index = self.index(range.start(), 0);
         let count = (range.len_minus_one() >> F::GRANULE.lg2()) as usize + 1;
         let words = self.words(table).get(index..index + count).unwrap_or(&[]);
         Some(Slot {
@@ -245,7 +245,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         if count == 1 << F::INDEX_LG2 {
             // The caller owns all that the table spans: nobody else is in it.
             slot.found.0.store(0);
-            let at = Self::index(slot.range.start(), 1);
+            let at = self.index(slot.range.start(), 1);
             self.owe_lines(gather, slot.found.1, at, 1);
             self.detach(&mut gather.tables, slot.table);
             return Depth::AllLevels;
@@ -253,7 +253,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         for word in slot.words {
             word.store(0);
         }
-        let index = Self::index(slot.range.start(), 0);
+        let index = self.index(slot.range.start(), 0);
         self.owe_lines(gather, slot.table, index, count);
         self.leave_table(slot.found, slot.range.start(), count as u32, gather)
     }
@@ -271,7 +271,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         match self.release(found, count, gather) {
             Release::Kept => Depth::LeafOnly,
             Release::Unlinked(event) => {
-                self.owe_lines(gather, found.1, Self::index(iova, 1), 1);
+                self.owe_lines(gather, found.1, self.index(iova, 1), 1);
                 let slot = iova.align_down(Self::span(1));
                 // There was room when the table was unlinked, and the gather is ours alone.
                 let _ = gather.unlinked.try_push(Vacancy { slot, event });
@@ -319,7 +319,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
         let mut level = self.levels - 1;
         let mut table = self.root;
         loop {
-            let index = Self::index(iova, level);
+            let index = self.index(iova, level);
             let Some(word) = self.words(table).get(index) else {
                 return (range, F::GRANULE, Depth::AllLevels);
             };
@@ -375,7 +375,7 @@ impl<F: Format, M: TableMem<F::Word>> PageTable<F, M> {
             return false;
         }
         entry.store(0);
-        self.owe_lines(gather, parent, Self::index(iova, level + 1), 1);
+        self.owe_lines(gather, parent, self.index(iova, level + 1), 1);
         self.detach(&mut gather.tables, table);
         true
     }

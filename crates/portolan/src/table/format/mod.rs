@@ -58,16 +58,20 @@ macro_rules! tables_of_512 {
 
 mod amd;
 mod armv8;
+mod riscv;
 mod tegra;
 mod vtd;
 
 pub use amd::AmdV1;
 pub use armv8::{Armv8Config, Armv8ConfigError, Armv8Stage1, Armv8Stage2};
+pub use riscv::{Riscv, RiscvFirstStage, RiscvMemoryTypes, RiscvSecondStage};
 pub use tegra::{Tegra, TegraMemory};
 pub use vtd::{VtdFirstLevels, VtdFirstStage, VtdSecondStage};
 
 /// Number of levels: the paging mode of an AMD-Vi device-table entry.
 pub type AmdLevels = Levels;
+/// Number of levels of RISC-V's tables: Sv39, Sv48 and Sv57.
+pub type RiscvLevels = Levels;
 /// Number of levels of VT-d's second-stage tables.
 pub type VtdLevels = Levels;
 
@@ -99,11 +103,11 @@ const BROKEN: u64 = 1 << 10;
 /// Number of levels of tables of 512 entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Levels {
-    /// 39-bit input addresses.
+    /// 39-bit input addresses (RISC-V: 38 in the lower half, 41 in a second stage).
     Three,
-    /// 48-bit input addresses.
+    /// 48-bit input addresses (RISC-V: 47, 50).
     Four,
-    /// 57-bit input addresses.
+    /// 57-bit input addresses (RISC-V: 56, 59).
     Five,
 }
 
@@ -192,6 +196,9 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     const GRANULE: PageSize;
     /// Exponent of the number of entries of a table.
     const INDEX_LG2: u32;
+    /// Size of the root, at least that of a table. A root that is larger has more entries, and three levels
+    /// at least.
+    const ROOT: PageSize = Self::GRANULE;
     /// Where live entries are counted.
     const LIVE_COUNT: LiveCount;
 

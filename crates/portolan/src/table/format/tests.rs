@@ -25,6 +25,18 @@ const FIRST: VtdFirstStage = VtdFirstStage {
     output_lg2: 46,
     dirty: DirtyTracking::Hardware,
 };
+const RISCV: RiscvFirstStage = Riscv {
+    levels: RiscvLevels::Four,
+    output_lg2: 56,
+    memory_types: RiscvMemoryTypes::Svpbmt,
+    dirty: DirtyTracking::Hardware,
+};
+const RISCV_SECOND: RiscvSecondStage = Riscv {
+    levels: RiscvLevels::Three,
+    output_lg2: 56,
+    memory_types: RiscvMemoryTypes::Absent,
+    dirty: DirtyTracking::Off,
+};
 const TEGRA: Tegra = Tegra {
     memory: TegraMemory::Bits34,
 };
@@ -75,6 +87,10 @@ fn what_is_granted_is_what_was_asked_for_or_the_next_more() {
     accesses(TEGRA, &same(&[R, W, RW]), &[none, D, X, RW | X]);
     let more = [(R | X, R | X), (RW | X | D, RW | X | D)];
     accesses(stage1(), &[&first[..], &more].concat(), &[none, D, X]);
+    accesses(RISCV, &[&first[..], &more].concat(), &[none, D, X]);
+    // Without memory types a device's memory is memory.
+    let plain = [(R, R), (W, RW), (R | X, R | X), (RW | D, RW)];
+    accesses(RISCV_SECOND, &plain, &[none, D, X]);
     let all = same(&[R, W, RW, R | X, W | X, RW | D, RW | X | D]);
     accesses(stage2(), &all, &[none, D, X]);
 }
@@ -125,10 +141,13 @@ fn entries_are_told_apart() {
     entries::<VtdSecondStage>(4);
     entries::<VtdFirstStage>(4);
     entries::<Tegra>(2);
+    entries::<RiscvFirstStage>(5);
+    entries::<RiscvSecondStage>(5);
     entries::<Armv8Stage1<12>>(4);
     entries::<Armv8Stage2<12>>(4);
     remembered::<AmdV1>();
     remembered::<VtdSecondStage>();
+    remembered::<RiscvFirstStage>();
     remembered::<VtdFirstStage>();
     remembered::<Armv8Stage1<12>>();
     remembered::<Armv8Stage2<12>>();
@@ -212,8 +231,11 @@ fn dirty<F: Format>(format: F, marked: impl Fn(u64) -> u64) {
 fn written_leaves_are_found_and_made_clean() {
     never_dirty(AMD);
     never_dirty(TEGRA);
+    let plain = RISCV_SECOND.template(RW, 0).unwrap();
+    assert!(!RISCV_SECOND.is_dirty(plain));
     dirty(SECOND, |raw| raw | 1 << 9);
     dirty(FIRST, |raw| raw | 1 << 6);
+    dirty(RISCV, |raw| raw | 1 << 7);
     let off = VtdSecondStage {
         dirty: DirtyTracking::Off,
         ..SECOND

@@ -8,8 +8,8 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange};
 use crate::inval::{Gather, Quirks};
 use crate::platform::SlabTables;
 use crate::table::format::{
-    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, SplitRule, Tegra,
-    VtdLevels, VtdSecondStage, span_lg2,
+    AmdLevels, AmdV1, Armv8Config, Armv8Stage1, Armv8Stage2, DirtyTracking, Riscv, RiscvLevels,
+    RiscvMemoryTypes, SplitRule, Tegra, VtdLevels, VtdSecondStage, span_lg2,
 };
 use crate::table::tests::kept::{CAPS, Willing};
 use crate::table::{
@@ -49,7 +49,7 @@ impl<F: Format> Game<F> {
             true => 1u64 << upper,
             false => 8 << slot,
         };
-        let memory = SlabTables::new(PhysAddr::new(1 << 31), F::GRANULE, tables);
+        let memory = SlabTables::new(PhysAddr::new(1 << 31), F::ROOT, tables);
         Self {
             table: PageTable::new(format, memory).unwrap(),
             pages: BTreeMap::new(),
@@ -325,6 +325,16 @@ fn amd_tables_agree_with_a_list_of_pages() {
     play(AmdV1 {
         levels: AmdLevels::Four,
         output_lg2: 48,
+    });
+}
+
+#[test]
+fn riscv_tables_agree_with_a_list_of_pages() {
+    play(Riscv::<14> {
+        levels: RiscvLevels::Three,
+        output_lg2: 56,
+        memory_types: RiscvMemoryTypes::Absent,
+        dirty: DirtyTracking::Off,
     });
 }
 

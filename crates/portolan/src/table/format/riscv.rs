@@ -1,0 +1,289 @@
+//! RISC-V page tables: Sv39, Sv48 and Sv57, and the x4 second stages.
+//!
+//! The RISC-V Instruction Set Manual, Volume II (privileged architecture), version 20240411: the sections on Sv39, Sv48
+//! and Sv57, on guest physical addresses (the x4 modes), and the chapters on Svpbmt and Svadu; the RISC-V IOMMU
+//! Architecture Specification, version 1.0: sections 2.1.3 (`iohgatp` and `fsc`) and 2.3 (translation).
+//!
+//! 4 KiB granule with a leaf on each level. A second stage has a root of four pages in a row, and takes two bits of
+//! address more. First-stage addresses are sign-extended: only the lower half of the space is served.
+//!
+//! Not supported: Sv32; leaves of 64 KiB (Svnapot), which are sixteen entries that would have to be changed at
+//! once; global and supervisor pages; memory types beside that of I/O.
+//!
+//! Entries that point at tables have two ignored bits (9:8): there is no live count.
+//!
+//! *Context.* Interrupt: functions of values.
+
+use super::{DirtyTracking, Entry, Format, LiveCount, RiscvLevels, SplitRule, TAG_BITS};
+use crate::addr::{PageSize, PageSizes, PhysAddr};
+use crate::table::{Access, AccessError};
+
+const VALID: u64 = 1;
+const READ: u64 = 1 << 1;
+const WRITE: u64 = 1 << 2;
+const EXECUTE: u64 = 1 << 3;
+/// An IOMMU treats accesses as a user's where the request names no privilege, and in second stages always.
+const USER: u64 = 1 << 4;
+const ACCESSED: u64 = 1 << 6;
+const DIRTY: u64 = 1 << 7;
+/// The page's number, bits 53:10.
+const NUMBER_SHIFT: u32 = 10;
+const NUMBER: u64 = ((1 << 44) - 1) << NUMBER_SHIFT;
+/// The memory type of Svpbmt, bits 62:61: I/O.
+const IO: u64 = 2 << 61;
+
+/// Software's marks in entries that are not valid, all other bits of which are its own: which of the two
+/// kinds of table the number is of, and a tag in two parts around it.
+const VACATED: u64 = 1 << 1;
+const BROKEN: u64 = 1 << 2;
+const TAG_LOW: u32 = 3;
+const TAG_LOW_BITS: u32 = 7;
+const TAG_HIGH: u32 = 54;
+
+/// Whether leaves say what kind of memory is behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RiscvMemoryTypes {
+    /// They do not: the platform's attributes of the address hold.
+    #[default]
+    Absent,
+    /// Svpbmt: memory of a device ([`Access::DEVICE`]) is I/O.
+    Svpbmt,
+}
+
+/// First-stage tables: Sv39, Sv48, Sv57. What can be written can be read.
+pub type RiscvFirstStage = Riscv<12>;
+/// Second-stage tables: Sv39x4, Sv48x4, Sv57x4, whose root has 2,048 entries.
+pub type RiscvSecondStage = Riscv<14>;
+
+/// RISC-V tables whose root has `1 << ROOT` bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Riscv<const ROOT: u32> {
+    /// Number of levels.
+    pub levels: RiscvLevels,
+    /// Width of output addresses, at most 56.
+    pub output_lg2: u32,
+    /// Whether leaves have a memory type (the capability Svpbmt).
+    pub memory_types: RiscvMemoryTypes,
+    /// Whether the hardware keeps accessed and dirty bits (SADE of a first stage, GADE of a second).
+    pub dirty: DirtyTracking,
+}
+
+const fn pa_of(raw: u64) -> PhysAddr {
+    PhysAddr::new((raw & NUMBER) >> NUMBER_SHIFT << 12)
+}
+
+const fn number_of(pa: PhysAddr) -> u64 {
+    pa.get() >> 12 << NUMBER_SHIFT
+}
+
+impl<const ROOT: u32> Format for Riscv<ROOT> {
+    type Word = core::sync::atomic::AtomicU64;
+    const GRANULE: PageSize = PageSize::SIZE_4K;
+    const INDEX_LG2: u32 = 9;
+    const ROOT: PageSize = PageSize::of_lg2(ROOT);
+    const LIVE_COUNT: LiveCount = LiveCount::Absent;
+
+    #[inline]
+    fn levels(&self) -> u32 {
+        self.levels.count()
+    }
+
+    #[inline]
+    fn input_lg2(&self) -> u32 {
+        let width = ROOT + 9 * self.levels.count();
+        // Without the sign, which the index of an ordinary root includes.
+        if ROOT == 12 { width - 1 } else { width }
+    }
+
+    #[inline]
+    fn output_lg2(&self) -> u32 {
+        self.output_lg2.min(56)
+    }
+
+    fn page_sizes(&self) -> PageSizes {
+        (0..self.levels.count()).fold(PageSizes::default(), |sizes, level| {
+            sizes.with(PageSize::of_lg2(12 + 9 * level))
+        })
+    }
+
+    fn split_rule(&self) -> SplitRule {
+        SplitRule::Direct
+    }
+
+    fn dirty_tracking(&self) -> DirtyTracking {
+        self.dirty
+    }
+
+    fn template(&self, access: Access, _level: u32) -> Result<u64, AccessError> {
+        let write = access.contains(Access::WRITE);
+        if !write && !access.contains(Access::READ) {
+            return Err(AccessError { access });
+        }
+        // A leaf that can be written and not read is reserved. Where the hardware keeps no dirty bits, one
+        // that is clear makes a write fault.
+        let mut raw = VALID | READ | USER | ACCESSED;
+        if write {
+            raw |= WRITE;
+            if self.dirty == DirtyTracking::Off {
+                raw |= DIRTY;
+            }
+        }
+        if access.contains(Access::EXECUTE) {
+            raw |= EXECUTE;
+        }
+        if access.contains(Access::DEVICE) && self.memory_types == RiscvMemoryTypes::Svpbmt {
+            raw |= IO;
+        }
+        Ok(raw)
+    }
+
+    #[inline]
+    fn leaf(template: u64, pa: PhysAddr) -> u64 {
+        template | number_of(pa)
+    }
+
+    #[inline]
+    fn table(pa: PhysAddr, _live: u32, _level: u32) -> u64 {
+        number_of(pa) | VALID
+    }
+
+    #[inline]
+    fn unlinked(pa: PhysAddr, tag: u64) -> u64 {
+        let low = tag & ((1 << TAG_LOW_BITS) - 1);
+        let high = (tag & ((1 << TAG_BITS) - 1)) >> TAG_LOW_BITS;
+        number_of(pa) | VACATED | low << TAG_LOW | high << TAG_HIGH
+    }
+
+    #[inline]
+    fn tag(raw: u64) -> u64 {
+        raw >> TAG_HIGH << TAG_LOW_BITS | (raw >> TAG_LOW & ((1 << TAG_LOW_BITS) - 1))
+    }
+
+    fn demote(raw: u64, _level: u32) -> u64 {
+        raw & !NUMBER
+    }
+
+    #[inline]
+    fn broken(pa: PhysAddr) -> u64 {
+        number_of(pa) | BROKEN
+    }
+
+    fn live(_raw: u64) -> u32 {
+        0
+    }
+
+    #[inline]
+    fn classify(raw: u64, level: u32) -> Entry {
+        let pa = pa_of(raw);
+        if raw & VALID != 0 {
+            let leaf = level == 0 || raw & (READ | WRITE | EXECUTE) != 0;
+            return if leaf {
+                Entry::Leaf(pa)
+            } else {
+                Entry::Table(pa)
+            };
+        }
+        if raw & VACATED != 0 {
+            Entry::Unlinked(pa)
+        } else if raw & BROKEN != 0 {
+            Entry::Broken(pa)
+        } else {
+            Entry::Empty
+        }
+    }
+
+    fn access(&self, raw: u64, _level: u32) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::READ, raw & READ != 0);
+        access.set(Access::WRITE, raw & WRITE != 0);
+        access.set(Access::EXECUTE, raw & EXECUTE != 0);
+        access.set(Access::DEVICE, raw & IO != 0);
+        access
+    }
+
+    fn is_dirty(&self, raw: u64) -> bool {
+        self.dirty == DirtyTracking::Hardware && raw & DIRTY != 0
+    }
+
+    fn cleaned(&self, raw: u64) -> u64 {
+        raw & !DIRTY
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FORMAT: RiscvSecondStage = Riscv {
+        levels: RiscvLevels::Three,
+        output_lg2: 56,
+        memory_types: RiscvMemoryTypes::Svpbmt,
+        dirty: DirtyTracking::Off,
+    };
+
+    /// By hand, from figures "Sv39 page table entry" and "Sv48 page table entry": V 0, R 1, W 2, X 3, U 4, G 5, A 6,
+    /// D 7, PPN 53:10, PBMT 62:61, N 63.
+    #[test]
+    fn entries_by_hand() {
+        let pa = PhysAddr::new(0x12_3456_7000);
+        assert_eq!(RiscvFirstStage::table(pa, 7, 1), 0x4_8d15_9c01);
+        let word = |access| FORMAT.template(access, 0).unwrap();
+        assert_eq!(
+            RiscvSecondStage::leaf(word(Access::READ), pa),
+            0x4_8d15_9c53
+        );
+        assert_eq!(word(Access::READ_WRITE), 0xd7);
+        assert_eq!(word(Access::WRITE), 0xd7);
+        assert_eq!(word(Access::READ | Access::EXECUTE), 0x5b);
+        assert_eq!(word(Access::READ | Access::DEVICE), 0x4000_0000_0000_0053);
+        let plain = Riscv {
+            memory_types: RiscvMemoryTypes::Absent,
+            dirty: DirtyTracking::Hardware,
+            ..FORMAT
+        };
+        let device = Access::READ_WRITE | Access::DEVICE;
+        assert_eq!(plain.template(device, 2).unwrap(), 0x57);
+        let top = PhysAddr::new(0xff_ffff_ffff_f000);
+        assert_eq!(RiscvFirstStage::leaf(0x53, top), 0x003f_ffff_ffff_fc53);
+        assert_eq!(
+            RiscvFirstStage::classify(0x003f_ffff_ffff_fc53, 0),
+            Entry::Leaf(top)
+        );
+    }
+
+    #[test]
+    fn what_is_not_valid_keeps_tables_and_tags() {
+        let pa = PhysAddr::new(0xff_ffff_ffff_f000);
+        for tag in [0, 1, 0x7f, 0x80, 0x1_5555, 0x1_ffff] {
+            let raw = RiscvFirstStage::unlinked(pa, tag);
+            assert_eq!((raw & VALID, RiscvFirstStage::tag(raw)), (0, tag));
+            assert_eq!(RiscvFirstStage::classify(raw, 1), Entry::Unlinked(pa));
+        }
+        let broken = RiscvFirstStage::broken(pa);
+        assert_eq!(broken & VALID, 0);
+        assert_eq!(RiscvFirstStage::classify(broken, 2), Entry::Broken(pa));
+        assert_eq!(
+            RiscvFirstStage::classify(RiscvFirstStage::link(pa), 1),
+            Entry::Empty
+        );
+    }
+
+    #[test]
+    fn widths() {
+        let first = |levels| RiscvFirstStage {
+            levels,
+            output_lg2: 60,
+            memory_types: RiscvMemoryTypes::Absent,
+            dirty: DirtyTracking::Off,
+        };
+        let widths = [RiscvLevels::Three, RiscvLevels::Four, RiscvLevels::Five].map(|levels| {
+            let second = RiscvSecondStage { levels, ..FORMAT };
+            (first(levels).input_lg2(), second.input_lg2())
+        });
+        assert_eq!(widths, [(38, 41), (47, 50), (56, 59)]);
+        assert_eq!(first(RiscvLevels::Three).output_lg2(), 56);
+        assert_eq!(RiscvSecondStage::ROOT.bytes(), 16384);
+        let sizes = first(RiscvLevels::Five).page_sizes().bits();
+        assert_eq!(sizes, 1 << 12 | 1 << 21 | 1 << 30 | 1 << 39 | 1 << 48);
+    }
+}
