@@ -32,5 +32,5 @@ pub use queue::{InvalidationQueue, SyncError};
 pub use steps::Steps;
 
 pub(crate) use gather::{TableChain, Vacancy};
-pub(crate) use page::PageCommand;
+pub(crate) use page::OneCommand;
 pub(crate) use queue::submit;

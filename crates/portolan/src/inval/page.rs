@@ -1,21 +1,24 @@
-//! The command that pays for one page, decided once for a unit: most unmaps owe nothing else.
+//! The command that pays for one page, or for tables that left the tree, decided once for a unit: most unmaps
+//! owe nothing else.
 //!
 //! *Context.* Interrupt: a value.
 
 use super::plan::one;
-use super::{Caching, Capabilities, Command, Depth, Gather, Quirks, Run};
+use super::{Caching, Capabilities, Command, Depth, Gather, Quirks, Run, WalkFlush};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 
-/// What pays for a page of a table where nothing comes before the command but the page's address.
+/// What pays a debt of one span, where that does not depend on more than its address.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PageCommand {
+pub(crate) struct OneCommand {
     /// For the page at 0; none where a page takes more than one command, or depends on more.
-    command: Option<Command>,
+    page: Option<Command>,
+    /// For tables that left the tree, where that drops the context whatever they spanned.
+    tables: Option<Command>,
     /// Bytes of a page, less one.
     inside: u64,
 }
 
-impl PageCommand {
+impl OneCommand {
     /// For pages of `granule`, in a table with the tag `context`.
     pub(crate) fn new(
         context: InvalTag,
@@ -29,20 +32,30 @@ impl PageCommand {
         // What was mapped differs from debt to debt.
         let alike = caps.caching == Caching::PresentOnly;
         let alike = alike && caps.granule <= granule;
-        let command = one(context, caps, quirks, &owed).filter(|_| alike);
+        let page = one(context, caps, quirks, &owed).filter(|_| alike);
+        let by_context = alike && quirks.walk_flush == WalkFlush::ByContext;
+        let mut owed = Gather::new();
+        owed.add_unmapped(first, granule, Depth::AllLevels);
+        let tables = one(context, caps, quirks, &owed).filter(|_| by_context);
         let inside = granule.bytes() - 1;
-        Self { command, inside }
+        Self {
+            page,
+            tables,
+            inside,
+        }
     }
 
-    /// The command that pays all of `owed`, if that is one page whose table stayed in the tree.
+    /// The command that pays all of `owed`, if that is one page whose table stayed in the tree, or tables.
     #[inline]
     pub(crate) fn of(&self, owed: &Gather) -> Option<Command> {
         let [span] = owed.unmapped() else {
             return None;
         };
-        let page = span.range.len_minus_one() == self.inside;
-        let command = self.command?;
-        (page && span.depth == Depth::LeafOnly).then(|| at(command, span.range.start()))
+        if span.depth == Depth::AllLevels {
+            return self.tables;
+        }
+        let page = self.page?;
+        (span.range.len_minus_one() == self.inside).then(|| at(page, span.range.start()))
     }
 }
 

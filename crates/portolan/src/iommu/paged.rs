@@ -6,7 +6,7 @@
 use super::{Domain, DomainError, IommuError, Shadowing, SplitFailed, UnmapFailed};
 use crate::addr::{InvalTag, Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
 use crate::inval::{
-    Capabilities, Combined, Depth, Gather, InvalidationQueue, PageCommand, Quiesced, Quirks, Step,
+    Capabilities, Combined, Depth, Gather, InvalidationQueue, OneCommand, Quiesced, Quirks, Step,
     SyncError, WrongTable, owes_nothing, plan, submit,
 };
 use crate::platform::{Cpus, ForeignTables, TableMem};
@@ -47,7 +47,7 @@ pub struct PagedDomain<F: Format, M: TableMem<F::Word>, Q: TagPool> {
     context: InvalTag,
     caps: Capabilities,
     quirks: Quirks,
-    page: PageCommand,
+    one: OneCommand,
     shadowing: Shadowing,
     queue: Q,
 }
@@ -63,7 +63,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         queue: Q,
     ) -> Self {
         Self {
-            page: PageCommand::new(context, &caps, &quirks, F::GRANULE),
+            one: OneCommand::new(context, &caps, &quirks, F::GRANULE),
             table,
             context,
             caps,
@@ -110,7 +110,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> PagedDomain<F, M, Q> {
         plan(self.context, &self.caps, &self.quirks, owed).steps()
     }
 
-    /// Hands the plan of `owed` over: seldom, beside the command of one page.
+    /// Hands the plan of `owed` over: seldom, beside the command of one page or of tables.
     #[inline(never)]
     fn submit(&self, owed: &Gather) -> Result<(), IommuError> {
         submit(&self.queue, self.context, &self.caps, &self.quirks, owed)
@@ -232,7 +232,7 @@ impl<F: Format, M: TableMem<F::Word>, Q: TagPool> Domain for PagedDomain<F, M, Q
     fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
         owed.check(self.table.id())?;
         self.table.write_back(self.caps.walker, owed);
-        let paid = match self.page.of(owed) {
+        let paid = match self.one.of(owed) {
             Some(command) => self.queue.pay_by(command, owed),
             None => self.submit(owed),
         };

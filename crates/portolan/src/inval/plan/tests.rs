@@ -3,7 +3,7 @@
 use super::*;
 use crate::addr::{Iova, IovaRange, PhysAddr, PhysRange};
 use crate::inval::tests::CAPS;
-use crate::inval::{PageCommand, Step};
+use crate::inval::{OneCommand, Step};
 
 const CONTEXT: InvalTag = InvalTag::new(7);
 
@@ -52,7 +52,7 @@ fn every_unit(mut look: impl FnMut(&Capabilities, &Quirks)) -> usize {
 
 #[test]
 fn a_lone_page_is_paid_as_its_plan_would() {
-    let mut known = 0;
+    let (mut known, mut tables) = (0, 0);
     let units = every_unit(|caps, quirks| {
         for (granule, least) in [(12, 12), (14, 12), (12, 14)] {
             let caps = Capabilities {
@@ -60,7 +60,7 @@ fn a_lone_page_is_paid_as_its_plan_would() {
                 ..*caps
             };
             let page = PageSize::of_lg2(granule);
-            let command = PageCommand::new(CONTEXT, &caps, quirks, page);
+            let command = OneCommand::new(CONTEXT, &caps, quirks, page);
             for at in [0, 1, 0x1_2345, (1 << 40) - 1] {
                 let range = IovaRange::page(Iova::new(at << granule), page);
                 let mut owed = Gather::new();
@@ -74,14 +74,23 @@ fn a_lone_page_is_paid_as_its_plan_would() {
                 let both = IovaRange::from_len(range.start(), 2 * page.bytes()).unwrap();
                 two.add_unmapped(both, page, Depth::LeafOnly);
                 assert_eq!(command.of(&two), None);
-                let mut left = Gather::new();
-                left.add_unmapped(range, page, Depth::AllLevels);
-                assert_eq!(command.of(&left), None);
+                // With its table, or with many, it is dropped with the context, or not foretold.
+                for range in [range, both] {
+                    let mut left = Gather::new();
+                    left.add_unmapped(range, page, Depth::AllLevels);
+                    if let Some(command) = command.of(&left) {
+                        assert_eq!(Some(command), one(CONTEXT, &caps, quirks, &left));
+                        assert_eq!(command, Command::Context { context: CONTEXT });
+                        tables += 1;
+                    }
+                }
             }
         }
     });
     // Most units, where their granule is not the larger one.
     assert!(known > 4 * units, "{known} of {units}");
+    // Half of them drop the context with tables.
+    assert_eq!(tables, units / 2 * 2 * 4 * 2, "{units}");
 }
 
 #[test]
@@ -91,7 +100,7 @@ fn what_comes_before_a_command_is_not_left_out_for_a_lone_page() {
     let of = |caps: &Capabilities, quirks: &Quirks| {
         let mut owed = Gather::new();
         owed.add_unmapped(IovaRange::page(Iova::new(0), page), page, Depth::LeafOnly);
-        PageCommand::new(CONTEXT, caps, quirks, page).of(&owed)
+        OneCommand::new(CONTEXT, caps, quirks, page).of(&owed)
     };
     assert!(of(&CAPS, &quirks).is_some());
     let caching = Caching::NotPresentToo;
