@@ -311,7 +311,8 @@ fn a_page_of_a_table_is_used_again() {
         let stream = streams(chip)[0];
         smmu.attach(stream, &domain).expect("attached");
         let rw = Access::READ | Access::WRITE;
-        let old = PhysAddr::new(0x9000_0000);
+        // A page off a section, which would take no table.
+        let old = PhysAddr::new(0x9000_1000);
         let new = PhysAddr::new(0xa000_0000);
         let map = |pa, bytes| {
             let mut owed = Gather::new();
