@@ -7,7 +7,6 @@
 //! * [`backend`]: machines to run those on.
 //! * [`command`]: the command line.
 //! * [`conformance`]: scenarios for every unit, whoever made it.
-//! * [`count`]: what a replay of a trace must count.
 //! * [`mappings`]: buffers through the DMA layer, by many CPUs in virtual time.
 //! * [`mutate`]: what a driver must not leave out, left out.
 //! * [`torture`]: random operations against an adversarial IOMMU, and several CPUs at once.
@@ -20,7 +19,6 @@ pub mod backend;
 pub mod command;
 pub mod conformance;
 pub mod contract;
-pub mod count;
 pub mod faults;
 pub mod format;
 pub mod mappings;

@@ -2,14 +2,16 @@
 //! but what unpacks the file, whose checksum vouches for that.
 #![allow(missing_docs)]
 
+mod count;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::count::{Counts, count};
 use portolan_lab::trace;
-use portolan_verify::count::{Counts, count};
 use serde_json::Value;
 
 /// The traces that come with the program.
