@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use portolan_cli::display::width_of_output;
 use portolan_cli::{Outcome, Output};
 use portolan_model::profile::Profile;
 use serde_json::json;
@@ -58,6 +59,7 @@ struct Rest {
 }
 
 #[derive(Debug, Default, Args)]
+#[command(after_help = replay::COLUMNS_IN_WORDS)]
 struct ReplayArgs {
     /// Linux ftrace text, `trace-cmd report` or `perf script` output, plain, .gz, .xz or .zst; a
     /// bundled trace if absent.
@@ -78,6 +80,9 @@ struct ReplayArgs {
     swiotlb: Option<Swiotlb>,
     #[command(flatten)]
     linux: LinuxArgs,
+    /// Print all columns of the table, however narrow the terminal is.
+    #[arg(long)]
+    wide: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -219,7 +224,12 @@ fn replay_trace(args: ReplayArgs) -> Result<Outcome> {
     }
     let linux = args.linux.rules(&profile)?;
     let report = replay::run_file(args.trace.as_deref(), &profile, &policies, linux)?;
-    args.output.show(&report, replay::text)?;
+    let columns = match args.wide {
+        true => usize::MAX,
+        false => width_of_output(),
+    };
+    args.output
+        .show(&report, |report| replay::text(report, columns))?;
     let faults = report.policies.iter().map(|policy| policy.device.faults);
     Ok(Outcome::of(faults.sum::<u64>() == 0))
 }

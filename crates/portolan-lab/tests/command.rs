@@ -72,6 +72,82 @@ fn the_readme_shows_what_the_first_command_prints() {
     assert!(shown == printed, "README.md:\n{shown}\nprinted:\n{printed}");
 }
 
+/// What the first command prints on a terminal of `columns`; `None` without util-linux's `script`.
+fn on_a_terminal(columns: usize) -> Option<String> {
+    let program = env!("CARGO_BIN_EXE_portolan");
+    // Progress is on the terminal too, while it lasts.
+    let run = format!("stty cols {columns} rows 24 && '{program}' 2>/dev/null");
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command", &run, "/dev/null"])
+        .output()
+        .ok()?;
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8(output.stdout).unwrap().replace('\r', ""))
+}
+
+#[test]
+fn the_first_command_fits_terminals_and_says_the_same_on_each() {
+    let wide = String::from_utf8(portolan(&["replay", "--wide"]).stdout).unwrap();
+    let words = |text: &str| -> Vec<String> {
+        let sentences = text.split("policy ").next().unwrap();
+        sentences.split_whitespace().map(str::to_owned).collect()
+    };
+    let row = |text: &str, policy: &str| -> Vec<String> {
+        let table = text.lines().skip_while(|line| !line.starts_with("---"));
+        let mut rows = table.filter(|line| line.starts_with(policy));
+        rows.next()
+            .unwrap()
+            .split_whitespace()
+            .map(str::to_owned)
+            .collect()
+    };
+    for columns in [60, 80, 200] {
+        let Some(text) = on_a_terminal(columns) else {
+            println!("SKIP: no `script` (Debian: bsdutils), so no terminal of {columns} columns");
+            continue;
+        };
+        for line in text.lines() {
+            assert!(line.chars().count() <= columns, "{columns}: `{line}`");
+        }
+        assert_eq!(words(&text), words(&wide), "{columns}");
+        for policy in ["strict-page", "strict-range", "lazy", "deferred"] {
+            let (here, all) = (row(&text, policy), row(&wide, policy));
+            assert!(
+                here.iter().all(|cell| all.contains(cell)),
+                "{here:?} {all:?}"
+            );
+            assert_eq!(
+                here.len() == all.len(),
+                columns == 200,
+                "{columns}: {here:?}"
+            );
+        }
+        assert_eq!(text.contains("Left out"), columns != 200, "{columns}");
+    }
+    let piped = String::from_utf8(portolan(&[]).stdout).unwrap();
+    assert!(
+        piped.lines().all(|line| line.chars().count() <= 80),
+        "{piped}"
+    );
+}
+
+#[test]
+fn help_says_what_each_column_is() {
+    let wide = String::from_utf8(portolan(&["replay", "--wide"]).stdout).unwrap();
+    let help = String::from_utf8(portolan(&["replay", "--help"]).stdout).unwrap();
+    let header = wide
+        .lines()
+        .find(|line| line.starts_with("policy "))
+        .unwrap();
+    // What the header has, its units aside.
+    let names = header.split_whitespace().filter(|word| *word != "µs");
+    let count = names.clone().count();
+    for name in names {
+        assert!(help.contains(name), "{name}: {help}");
+    }
+    assert_eq!(count, 17, "{header}");
+}
+
 #[test]
 fn replay_json_has_the_agreed_keys() {
     let report = json(&[

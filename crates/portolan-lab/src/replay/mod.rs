@@ -20,7 +20,7 @@ pub use report::{
     BounceCounts, DeviceCounts, PolicyReport, ReplayReport, Saved, TimeByCause, TraceReport,
 };
 pub use run::{run, run_beside, run_file};
-pub use text::text;
+pub use text::{COLUMNS_IN_WORDS, text};
 
 /// The machine that replays run on if none is named.
 pub const DEFAULT_MACHINE: &str = "xeon-vtd";

@@ -1,68 +1,126 @@
-//! A replay's report for people: one table, then what it says in sentences.
+//! A replay's report for people: what it comes to in sentences, then the table.
 
 use super::report::{PolicyReport, ReplayReport, TraceReport};
 use crate::advice::Advice;
 use crate::linux::LinuxReport;
-use portolan_cli::display::{bytes, grouped, micros, table};
+use portolan_cli::display::{Column, bytes, fitting_table, grouped, micros, wrapped};
 
-/// The report as text.
-pub fn text(report: &ReplayReport) -> String {
+/// The columns of the table, and which are left out first where they do not all fit.
+const COLUMNS: [(&str, u8); 17] = [
+    ("policy", 0),
+    ("total µs", 0),
+    ("commands", 1),
+    ("syncs", 2),
+    ("exposed", 0),
+    ("for µs", 0),
+    ("misses", 4),
+    ("stall µs", 3),
+    ("sync µs", 6),
+    ("invalidate µs", 7),
+    ("map µs", 8),
+    ("unmap µs", 9),
+    ("page", 10),
+    ("range", 11),
+    ("context", 12),
+    ("operations", 13),
+    ("tables", 14),
+];
+
+/// What the columns mean, for `--help`.
+pub const COLUMNS_IN_WORDS: &str = "\
+Columns of the table, those that do not fit the terminal left out (`--wide` prints all):
+  policy         when unmapped memory is invalidated, and by which commands
+  total µs       all that mapping costs: CPU work, commands, waits, and stalls of the device
+  commands       invalidation commands; of them by page, by range, by context
+  syncs          waits for the unit to have carried commands out
+  exposed        most memory at once that was unmapped and that a device could still reach
+  for µs         for how long at most
+  misses         accesses that the unit's TLB had no translation for
+  stall µs       what the device waits for the walks after them
+  sync µs        what CPUs wait for syncs (and exits to a hypervisor)
+  invalidate µs  what commands take
+  map µs         CPU work of maps
+  unmap µs       CPU work of unmaps
+  operations     maps and unmaps, coherent memory included
+  tables         most pages of page tables at once
+* marks the policy that costs least of those that let nobody reach what was unmapped and is in use again.";
+
+/// The report as text, in lines of `columns`: what it comes to, then the table.
+pub fn text(report: &ReplayReport, columns: usize) -> String {
     let trace = &report.trace;
-    let mut out = format!(
-        "{}: {} events, {} maps of {}, {} unmaps, {} coherent allocations\nmachine {}\n\n",
+    let head = format!(
+        "{} on machine {}: {} events, {} maps of {}, {} unmaps, {} coherent allocations\n\n",
         trace.source,
+        report.machine,
         grouped(trace.events),
         grouped(trace.maps),
         bytes(trace.bytes_mapped),
         grouped(trace.unmaps),
         grouped(trace.coherent_allocs),
-        report.machine,
     );
-    let header = [
-        "policy",
-        "operations",
-        "page",
-        "range",
-        "context",
-        "syncs",
-        "map µs",
-        "unmap µs",
-        "invalidate µs",
-        "sync µs",
-        "stall µs",
-        "misses",
-        "exposed",
-        "for µs",
-        "tables",
-    ];
-    let rows = report.policies.iter().map(|p| {
-        vec![
-            p.policy.clone(),
-            grouped(p.operations),
-            grouped(p.invalidations.page),
-            grouped(p.invalidations.range),
-            grouped(p.invalidations.context + p.invalidations.global),
-            grouped(p.syncs),
-            micros(p.time_us.map),
-            micros(p.time_us.unmap),
-            micros(p.time_us.invalidation),
-            micros(p.time_us.sync_wait + p.time_us.exits),
-            micros(p.time_us.device_stall),
-            grouped(p.device.iotlb_misses),
-            bytes(p.exposed.max_bytes),
-            micros(p.exposed.max_us),
-            grouped(p.table_pages_peak),
-        ]
-    });
-    let rows = rows.chain(report.linux.iter().map(linux_row));
-    let numbers: Vec<usize> = (1..header.len()).collect();
-    out.push_str(&table(&header, &numbers, rows.collect()));
-    out.push_str("\n\n");
+    let mut out = wrapped(&head, columns);
     for finding in &report.findings {
-        out.push_str(finding);
+        out.push_str(&wrapped(finding, columns));
         out.push('\n');
     }
-    out + &report.defaults.text()
+    out.push_str(&wrapped(&report.defaults.text(), columns));
+    out.push('\n');
+    let least = least_closed(&report.policies);
+    let rows = report.policies.iter().map(|policy| row(policy, least));
+    let rows = rows.chain(report.linux.iter().map(linux_row)).collect();
+    let header = COLUMNS.map(|(header, spare)| Column { header, spare });
+    let (table, left_out) = fitting_table(&header, rows, columns);
+    out.push_str(&table);
+    out.push('\n');
+    if least.is_some() {
+        let star = "* costs least of those that leave no window.";
+        out.push_str(&wrapped(star, columns));
+        out.push('\n');
+    }
+    if !left_out.is_empty() {
+        let more = format!(
+            "Left out for want of room: {}. `--wide` prints them.",
+            left_out.join(", ")
+        );
+        out.push_str(&wrapped(&more, columns));
+        out.push('\n');
+    }
+    out
+}
+
+/// The name of the policy that costs least of those that let nobody reach what is in use again, if there
+/// is another to compare it with.
+fn least_closed(policies: &[PolicyReport]) -> Option<&str> {
+    let closed = || policies.iter().filter(|p| p.exposed.reusable_bytes == 0);
+    let least = closed().min_by(|a, b| a.time_us.total.total_cmp(&b.time_us.total))?;
+    (closed().count() > 1 && least.time_us.total > 0.0).then_some(least.policy.as_str())
+}
+
+fn row(p: &PolicyReport, least: Option<&str>) -> Vec<String> {
+    let invalidations = &p.invalidations;
+    let mark = match least == Some(p.policy.as_str()) {
+        true => " *",
+        false => "",
+    };
+    vec![
+        format!("{}{mark}", p.policy),
+        micros(p.time_us.total),
+        grouped(invalidations.total()),
+        grouped(p.syncs),
+        bytes(p.exposed.max_bytes),
+        micros(p.exposed.max_us),
+        grouped(p.device.iotlb_misses),
+        micros(p.time_us.device_stall),
+        micros(p.time_us.sync_wait + p.time_us.exits),
+        micros(p.time_us.invalidation),
+        micros(p.time_us.map),
+        micros(p.time_us.unmap),
+        grouped(invalidations.page),
+        grouped(invalidations.range),
+        grouped(invalidations.context + invalidations.global),
+        grouped(p.operations),
+        grouped(p.table_pages_peak),
+    ]
 }
 
 /// Linux's row: what its rules tell, under the columns of the policies.
@@ -77,21 +135,24 @@ fn linux_row(linux: &LinuxReport) -> Vec<String> {
         _ => [untold(), untold()],
     };
     let [most, longest] = exposed;
+    let invalidations = &linux.invalidations;
     vec![
         format!("Linux, {}", linux.policy),
-        grouped(operations.sum()),
-        grouped(linux.invalidations.page),
-        grouped(linux.invalidations.range),
-        grouped(linux.invalidations.context + linux.invalidations.global),
+        untold(),
+        grouped(invalidations.total()),
         grouped(linux.syncs),
-        untold(),
-        untold(),
-        micros(linux.invalidation_us),
-        micros(linux.sync_wait_us),
-        untold(),
-        untold(),
         most,
         longest,
+        untold(),
+        untold(),
+        micros(linux.sync_wait_us),
+        micros(linux.invalidation_us),
+        untold(),
+        untold(),
+        grouped(invalidations.page),
+        grouped(invalidations.range),
+        grouped(invalidations.context + invalidations.global),
+        grouped(operations.sum()),
         untold(),
     ]
 }
@@ -139,11 +200,6 @@ pub(super) fn findings(
         said.push("The trace maps nothing; record it while the device is at work.".to_owned());
         return said;
     }
-    said.push(format!(
-        "The trace maps {} at a time on average and holds at most {} mappings at once.",
-        bytes(trace.bytes_mapped / trace.maps),
-        grouped(first.mapped_peak),
-    ));
     let mut strict: Vec<_> = policies
         .iter()
         .filter(|p| p.policy.starts_with("strict"))
@@ -170,6 +226,11 @@ pub(super) fn findings(
         )),
         None => {}
     }
+    said.push(format!(
+        "The trace maps {} at a time on average and holds at most {} mappings at once.",
+        bytes(trace.bytes_mapped / trace.maps),
+        grouped(first.mapped_peak),
+    ));
     let faults: u64 = policies.iter().map(|p| p.device.faults).sum();
     if faults > 0 {
         said.push(format!(
