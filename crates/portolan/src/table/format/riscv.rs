@@ -4,10 +4,10 @@
 //! and Sv57, on guest physical addresses (the x4 modes), and the chapters on Svpbmt and Svadu; the RISC-V IOMMU
 //! Architecture Specification, version 1.0: sections 2.1.3 (`iohgatp` and `fsc`) and 2.3 (translation).
 //!
-//! 4 KiB granule with a leaf on each level. A second stage has a root of four pages in a row, and takes two bits of
+//! 4 KiB granule with leaves of 4 KiB, 2 MiB, 1 GiB and 512 GiB. A second stage has a root of four pages in a row, and takes two bits of
 //! address more. First-stage addresses are sign-extended: only the lower half of the space is served.
 //!
-//! Not supported: Sv32; leaves of 64 KiB (Svnapot), which are sixteen entries that would have to be changed at
+//! Not supported: Sv32; leaves of 256 TiB, which no memory fills; leaves of 64 KiB (Svnapot), which are sixteen entries that would have to be changed at
 //! once; global and supervisor pages; memory types beside that of I/O.
 //!
 //! Entries that point at tables have two ignored bits (9:8): there is no live count.
@@ -102,7 +102,7 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
 
     fn page_sizes(&self) -> PageSizes {
         (0..self.levels.count()).fold(PageSizes::default(), |sizes, level| {
-            sizes.with(PageSize::of_lg2(12 + 9 * level))
+            sizes.with(PageSize::of_lg2(12 + 9 * level.min(3)))
         })
     }
 
@@ -284,6 +284,6 @@ mod tests {
         assert_eq!(first(RiscvLevels::Three).output_lg2(), 56);
         assert_eq!(RiscvSecondStage::ROOT.bytes(), 16384);
         let sizes = first(RiscvLevels::Five).page_sizes().bits();
-        assert_eq!(sizes, 1 << 12 | 1 << 21 | 1 << 30 | 1 << 39 | 1 << 48);
+        assert_eq!(sizes, 1 << 12 | 1 << 21 | 1 << 30 | 1 << 39);
     }
 }
