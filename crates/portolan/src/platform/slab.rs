@@ -77,12 +77,13 @@ impl<W: Word> SlabTables<W> {
     }
 
     #[inline]
-    fn words_at(&self, table: PhysAddr) -> &[W] {
+    fn words_at(&self, table: PhysAddr, size: PageSize) -> &[W] {
+        let words = (size.bytes() >> W::LG2_BYTES) as usize;
         let offset = (table.get().wrapping_sub(self.base) >> W::LG2_BYTES) as usize;
         let start = self.first.wrapping_add(offset);
         self.words
             .get(start..)
-            .and_then(|rest| rest.get(..self.words_per_page))
+            .and_then(|rest| rest.get(..words.min(self.words_per_page)))
             .unwrap_or(&[])
     }
 
@@ -113,7 +114,7 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
         };
         let table = PhysAddr::new(self.base + (u64::from(index) << self.page.lg2()));
         // A chunk of constant length is cleared without a branch for each word.
-        for line in self.words_at(table).chunks(16) {
+        for line in self.words_at(table, size).chunks(16) {
             match <&[W; 16]>::try_from(line) {
                 Ok(line) => line.iter().for_each(|word| word.store(0)),
                 Err(_) => line.iter().for_each(|word| word.store(0)),
@@ -142,8 +143,8 @@ impl<W: Word> TableMem<W> for SlabTables<W> {
     }
 
     #[inline]
-    fn table(&self, table: PhysAddr, _size: PageSize) -> &[W] {
-        self.words_at(table)
+    fn table(&self, table: PhysAddr, size: PageSize) -> &[W] {
+        self.words_at(table, size)
     }
 }
 

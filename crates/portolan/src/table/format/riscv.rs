@@ -7,8 +7,8 @@
 //! 4 KiB granule with leaves of 4 KiB, 2 MiB, 1 GiB and 512 GiB. A second stage has a root of four pages in a row, and takes two bits of
 //! address more. First-stage addresses are sign-extended: only the lower half of the space is served.
 //!
-//! Not supported: Sv32; leaves of 256 TiB, which no memory fills; leaves of 64 KiB (Svnapot), which are sixteen entries that would have to be changed at
-//! once; global and supervisor pages; memory types beside that of I/O.
+//! Not supported: Sv32; leaves of 256 TiB, which no memory fills; leaves of 64 KiB (Svnapot), which are sixteen
+//! entries that would have to be changed at once; global and supervisor pages; memory types beside that of I/O.
 //!
 //! Entries that point at tables have two ignored bits (9:8): there is no live count.
 //!

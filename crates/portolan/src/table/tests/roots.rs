@@ -42,7 +42,7 @@ impl TableMem<AtomicU64> for &Sized {
 
     fn table(&self, table: PhysAddr, size: PageSize) -> &[AtomicU64] {
         assert_eq!(self.sizes.lock().unwrap().get(&table), Some(&size));
-        &self.slab.table(table, size)[..size.bytes() as usize / 8]
+        self.slab.table(table, size)
     }
 }
 
