@@ -133,7 +133,7 @@ impl<F: Format> Ground<'_, F> {
         let model = self.subject.model;
         let mut table = self.subject.table.root();
         for level in (0..model.levels()).rev() {
-            let words = self.memory.table(table, F::GRANULE);
+            let words = self.memory.table(table, model.table_size(level));
             let word = &words[model.index(iova, level) as usize];
             let raw = word.load();
             match model.decode(raw, level) {

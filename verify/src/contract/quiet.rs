@@ -31,7 +31,9 @@ impl<F: Format> Ground<'_, F> {
         for leaf in self.leaves() {
             let size = leaf.size.bytes();
             let table = size << F::INDEX_LG2;
-            if table >= self.input() {
+            // The root never leaves, however much it spans.
+            let root = leaf.level + 1 == self.format().levels();
+            if root || table >= self.input() {
                 continue;
             }
             // Out of step in memory, so that it takes leaves of this size and no larger ones.
