@@ -12,8 +12,8 @@ use crate::addr::{InvalTag, Iova, IovaRange, PageSize};
 pub(crate) struct OneCommand {
     /// For the page at 0; none where a page takes more than one command, or depends on more.
     page: Option<Command>,
-    /// For tables that left the tree, where that drops the context whatever they spanned.
-    tables: Option<Command>,
+    /// The context that tables which left the tree drop, where they do, whatever they spanned.
+    tables: Option<InvalTag>,
     /// Bytes of a page, less one.
     inside: u64,
 }
@@ -36,7 +36,7 @@ impl OneCommand {
         let by_context = alike && quirks.walk_flush == WalkFlush::ByContext;
         let mut owed = Gather::new();
         owed.add_unmapped(first, granule, Depth::AllLevels);
-        let tables = one(context, caps, quirks, &owed).filter(|_| by_context);
+        let tables = one(context, caps, quirks, &owed).and(by_context.then_some(context));
         let inside = granule.bytes() - 1;
         Self {
             page,
@@ -52,7 +52,7 @@ impl OneCommand {
             return None;
         };
         if span.depth == Depth::AllLevels {
-            return self.tables;
+            return self.tables.map(|context| Command::Context { context });
         }
         let page = self.page?;
         (span.range.len_minus_one() == self.inside).then(|| at(page, span.range.start()))
