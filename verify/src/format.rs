@@ -221,14 +221,6 @@ impl FormatName {
             output_lg2: 46,
             dirty,
         };
-        let amd = |levels| AmdV1 {
-            levels,
-            output_lg2: 52,
-        };
-        /// The formats' constructors refuse only widths that do not exist; these do.
-        fn known<T, E: fmt::Debug>(format: Result<T, E>) -> T {
-            format.expect("the widths in this file exist")
-        }
         macro_rules! armv8 {
             ($stage:ident, $model:ident, $lg2:literal, $input:literal, $output:literal) => {
                 visitor.visit(
@@ -238,15 +230,12 @@ impl FormatName {
             };
         }
         macro_rules! riscv {
-            ($root:literal, $levels:ident, $model:ident, $count:literal) => {{
-                let format = Riscv::<$root> {
-                    levels: RiscvLevels::$levels,
-                    output_lg2: 56,
-                    memory_types: RiscvMemoryTypes::Svpbmt,
-                    dirty,
-                };
-                visitor.visit(format, known(TableFormat::$model($count)))
-            }};
+            ($root:literal, $levels:ident, $model:ident, $count:literal) => {
+                visitor.visit(
+                    riscv::<$root>(RiscvLevels::$levels, dirty),
+                    known(TableFormat::$model($count)),
+                )
+            };
         }
         let vtd_ss = |levels| known(TableFormat::vtd_second_stage(levels));
         let vtd_fs = |levels| known(TableFormat::vtd_first_stage(levels));
@@ -279,6 +268,27 @@ impl FormatName {
                 visitor.visit(Tegra { memory }, known(TableFormat::tegra(34)))
             }
         }
+    }
+}
+
+/// The formats' constructors refuse only widths that do not exist; those in this file do.
+fn known<T, E: fmt::Debug>(format: Result<T, E>) -> T {
+    format.expect("the widths in this file exist")
+}
+
+const fn amd(levels: AmdLevels) -> AmdV1 {
+    AmdV1 {
+        levels,
+        output_lg2: 52,
+    }
+}
+
+const fn riscv<const ROOT: u32>(levels: RiscvLevels, dirty: DirtyTracking) -> Riscv<ROOT> {
+    Riscv {
+        levels,
+        output_lg2: 56,
+        memory_types: RiscvMemoryTypes::Svpbmt,
+        dirty,
     }
 }
 

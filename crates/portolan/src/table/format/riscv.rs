@@ -1,11 +1,12 @@
 //! RISC-V page tables: Sv39, Sv48 and Sv57, and the x4 second stages.
 //!
-//! The RISC-V Instruction Set Manual, Volume II (privileged architecture), version 20240411: the sections on Sv39, Sv48
-//! and Sv57, on guest physical addresses (the x4 modes), and the chapters on Svpbmt and Svadu; the RISC-V IOMMU
-//! Architecture Specification, version 1.0: sections 2.1.3 (`iohgatp` and `fsc`) and 2.3 (translation).
+//! The RISC-V Instruction Set Manual, Volume II (privileged architecture), version 20240411: the sections on Sv39,
+//! Sv48 and Sv57, on guest physical addresses (the x4 modes), and the chapters on Svpbmt and Svadu; the RISC-V
+//! IOMMU Architecture Specification, version 1.0: sections 2.1.3 (`iohgatp` and `fsc`) and 2.3 (translation).
 //!
-//! 4 KiB granule with leaves of 4 KiB, 2 MiB, 1 GiB and 512 GiB. A second stage has a root of four pages in a row, and takes two bits of
-//! address more. First-stage addresses are sign-extended: only the lower half of the space is served.
+//! 4 KiB granule with leaves of 4 KiB, 2 MiB, 1 GiB and 512 GiB. A second stage has a root of four pages in a row,
+//! and takes two bits of address more. First-stage addresses are sign-extended: only the lower half of the space
+//! is served.
 //!
 //! Not supported: Sv32; leaves of 256 TiB, which no memory fills; leaves of 64 KiB (Svnapot), which are sixteen
 //! entries that would have to be changed at once; global and supervisor pages; memory types beside that of I/O.
