@@ -18,19 +18,19 @@ pub trait Asks {
     /// How writes went that waited, since the last call.
     fn finished(&self) -> Vec<Transfer>;
 
-    /// See [`Asker::ask`].
+    /// See [`Asker::ask`](crate::conformance::Asker::ask).
     fn ask(&self, raw: RawPageRequest);
 
-    /// See [`Asker::told`].
+    /// See [`Asker::told`](crate::conformance::Asker::told).
     fn told(&self) -> Vec<(ReplyTo, Response)>;
 
-    /// See [`Asker::unanswered`].
+    /// See [`Asker::unanswered`](crate::conformance::Asker::unanswered).
     fn unanswered(&self) -> usize;
 
-    /// See [`Asker::strays`] and [`Asker::lost`].
+    /// See [`Asker::strays`](crate::conformance::Asker::strays) and [`Asker::lost`](crate::conformance::Asker::lost).
     fn strays_and_lost(&self) -> (u64, u64);
 
-    /// See [`Asker::reset`].
+    /// See [`Asker::reset`](crate::conformance::Asker::reset).
     fn reset(&self, device: StreamId);
 }
 

@@ -45,13 +45,13 @@ pub trait Behind {
     /// What the driver did that it must not do.
     fn violations(&self) -> Vec<Violation>;
 
-    /// See [`Host::raise`].
+    /// See [`Host::raise`](crate::conformance::Host::raise).
     fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
         let _ = (device, message);
         None
     }
 
-    /// See [`Host::refuse`].
+    /// See [`Host::refuse`](crate::conformance::Host::refuse).
     fn refuse(&self, nth: Option<u64>) -> Has {
         let _ = nth;
         Has::No("the model refuses no command of this unit")
