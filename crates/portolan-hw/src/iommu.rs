@@ -14,6 +14,7 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
 
 use crate::amd::{self, AmdVi};
+use crate::riscv::RiscvIommu;
 use crate::smmuv2::SmmuV2;
 use crate::smmuv3::{self, Smmu, StallModel};
 use crate::tegra_smmu::TegraSmmu;
@@ -214,6 +215,33 @@ where
         self.signal(match target {
             Some(_) => amd::Signal::Sent,
             None => amd::Signal::NotSent,
+        })
+    }
+
+    counted!();
+}
+
+impl<R, M, C> IommuDomains for RiscvIommu<R, M, C>
+where
+    R: Mmio + 'static,
+    M: TableMem<AtomicU64> + Clone + 'static,
+    C: Cpus,
+{
+    /// First-stage tables; second-stage tables where there is no first stage.
+    fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
+        if let Some(levels) = self.best_first() {
+            let domain = Arc::new(self.first_stage(levels)?);
+            return Ok(BoundDomain::new(self, domain));
+        }
+        let levels = self.best_second().ok_or(IommuError::Unsupported)?;
+        let domain = Arc::new(self.second_stage(levels)?);
+        Ok(BoundDomain::new(self, domain))
+    }
+
+    fn conditions(&self) -> Conditions {
+        plain(match self.best_first() {
+            Some(_) => Stage::First,
+            None => Stage::Second,
         })
     }
 

@@ -6,9 +6,10 @@
 //!
 //! [`ids`] gives identifiers out and takes them back; [`smmuv2`] and [`smmuv3`] drive the Arm SMMU
 //! architecture v2 and v3, [`tegra_smmu`] the SMMU of Tegra30 to Tegra210, [`vtd`] Intel VT-d,
-//! [`virtio`] virtio-iommu and [`amd`] AMD-Vi; [`firmware`] reads the tables that say which units
-//! there are (DMAR, IVRS, IORT, VIOT), [`firmware::reservations`] has the addresses that they reserve for streams, and
-//! [`overrides`] what they say that counts for more than a unit's registers.
+//! [`virtio`] virtio-iommu, [`amd`] AMD-Vi and [`riscv`] the RISC-V IOMMU; [`firmware`] reads the tables
+//! that say which units there are (DMAR, IVRS, IORT, VIOT), [`firmware::reservations`] has the addresses
+//! that they reserve for streams, and [`overrides`] what they say that counts for more than a unit's
+//! registers.
 //!
 //! [`interrupt`] has what units that remap interrupts have in common.
 //!
@@ -28,6 +29,7 @@ pub mod ids;
 pub mod interrupt;
 mod iommu;
 pub mod overrides;
+pub mod riscv;
 pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra_smmu;

@@ -4,8 +4,8 @@
 //! * [`decode`]: table walkers that share no code with the library's.
 //! * [`iommu`]: an IOMMU with IOTLB, walk caches and configuration cache, adversarial or realistic,
 //!   fed through a command queue.
-//! * [`amd`], [`smmuv2`], [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers, queues and
-//!   tables, for drivers.
+//! * [`amd`], [`riscv`], [`smmuv2`], [`smmuv3`], [`tegra_smmu`], [`vtd`]: such hardware behind its registers,
+//!   queues and tables, for drivers.
 //! * [`inject`]: what is to go wrong with those, and what a driver did wrong.
 //! * [`cache`]: one such cache.
 //! * [`tables`]: table memory that a walker sees late: without snooping, or behind a write buffer.
@@ -38,6 +38,7 @@ pub mod iommu;
 pub mod machine;
 pub mod memory;
 pub mod profile;
+pub mod riscv;
 pub mod smmuv2;
 pub mod smmuv3;
 mod stage;

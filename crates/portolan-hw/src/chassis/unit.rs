@@ -31,7 +31,8 @@ pub(crate) struct Stop {
     pub(crate) seen: u32,
     /// It refused the command at its head, with this code.
     pub(crate) refused: Option<u32>,
-    /// A device did not answer: `Some(None)` if the unit does not say which.
+    /// A device did not answer: `Some(None)` if the unit does not say which, and, where the unit
+    /// [aborts syncs](Unit::ABORTS_SYNCS), if it took what is under way with it for another reason.
     pub(crate) silent: Option<Option<u16>>,
 }
 
@@ -46,7 +47,8 @@ pub(crate) trait Unit {
     const TURN_BITS: u32;
     /// Whether the index moves behind a sync only once that is complete.
     const INDEX_COMPLETES: bool;
-    /// Whether a device that does not answer takes the syncs under way with it.
+    /// Whether a device that does not answer takes the syncs under way with it, or commands that no
+    /// sync has confirmed.
     const ABORTS_SYNCS: bool;
     /// Register of the head.
     const HEAD: usize;

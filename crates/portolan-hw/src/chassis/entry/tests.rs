@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::amd::ENTRY as AMD;
+use crate::riscv::CONTEXT as RISCV;
 use crate::smmuv3::{CONTEXT, STREAM};
 use crate::vtd::ENTRY as VTD;
 use alloc::vec::Vec;
@@ -56,14 +57,19 @@ fn amd_meaning(entry: &Words) -> Meaning {
     (!blocks).then_some(*entry)
 }
 
+fn riscv_meaning(entry: &Words) -> Meaning {
+    (entry[0] & 1 != 0).then_some(*entry)
+}
+
 /// A kind, and what an entry of it means.
 type Of = (Kind, fn(&Words) -> Meaning);
 
-const KINDS: [Of; 4] = [
+const KINDS: [Of; 5] = [
     (STREAM, stream_meaning),
     (CONTEXT, context_meaning),
     (VTD, vtd_meaning),
     (AMD, amd_meaning),
+    (RISCV, riscv_meaning),
 ];
 
 /// Checks everything that can be read while a plan is carried out on `old`; returns its syncs.

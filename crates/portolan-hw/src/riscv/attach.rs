@@ -1,0 +1,178 @@
+//! Moving streams: blocked, passed through, or attached to a domain.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Changing device directory table
+//! entry" (what to invalidate after which change) and "Caching invalid entries" (what need not be).
+
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
+
+use arrayvec::ArrayVec;
+use portolan::addr::StreamId;
+use portolan::inval::Walker;
+use portolan::iommu::{
+    Attach, AttachError, FaultEvent, FaultReason, FaultRecord, Iommu, IommuError, PagedDomain,
+};
+use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
+use portolan::table::format::{RiscvFirstStage, RiscvSecondStage};
+
+use super::command::{self, Counted};
+use super::directory::{CONTEXT, Directory};
+use super::shared::RiscvQueue;
+use super::streams::{Attachment, NOWHERE, PASSING, Streams, Tag, translated};
+use super::unit::RiscvIommu;
+use crate::chassis::book::Left;
+use crate::chassis::entry::{After, At, Words};
+
+/// What hardware has to forget when `stream` leaves what is tagged by `tag`: the context, and then, so
+/// that nothing is kept again by what is stale, the translations.
+fn forget(stream: u32, tag: Option<Tag>) -> ArrayVec<Counted, 3> {
+    let mut commands = ArrayVec::new();
+    commands.push(command::device(stream));
+    if let Some(tag) = tag {
+        commands.push(command::fence());
+        commands.push(command::context(tag));
+    }
+    commands
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+    /// Who has a turn moves streams, and waits no longer than the limit.
+    pub(super) fn turn(&self) -> (&C, Nanos) {
+        let control = &self.shared.control;
+        (&control.clock, control.limit)
+    }
+
+    /// Blocks all streams.
+    ///
+    /// *Context.* Task: domains that nobody else holds are dropped.
+    ///
+    /// # Errors
+    /// The first failure; the others are tried all the same.
+    pub fn block_all(&self) -> Result<(), AttachError> {
+        self.book
+            .block_all(self.turn(), |stream| self.block(StreamId::new(stream)))
+    }
+
+    fn go(
+        &self,
+        stream: StreamId,
+        words: Words,
+        new: Option<Attachment>,
+    ) -> Result<(), AttachError> {
+        let no_such = AttachError::NoSuchStream { stream };
+        let stream = Directory::has(self.streams_lg2(), stream).ok_or(no_such)?;
+        let move_to = |streams: &mut Streams| self.move_to(streams, stream, &words, new);
+        let left = self.book.with(self.turn(), move_to)??;
+        // Domains wait for the hardware when they are dropped: without the turn.
+        drop(left);
+        Ok(())
+    }
+
+    fn move_to(
+        &self,
+        streams: &mut Streams,
+        stream: u32,
+        words: &Words,
+        new: Option<Attachment>,
+    ) -> Result<Left<Option<Tag>>, IommuError> {
+        let settle = |_: &mut Directory, unsettled: &[Attachment]| {
+            let mut all = unsettled.iter();
+            all.try_for_each(|left| self.shared.run(forget(stream, left.to).into_iter()))
+        };
+        if new.is_none() && streams.attachment(stream).is_none() {
+            return Ok(streams.settle(stream, settle)?.into_iter().collect());
+        }
+        // Without memory for it, the stream is where it was.
+        let at = streams.state.place(&self.shared.control.mem, stream)?;
+        let change = |_: &mut Directory, old: Option<&Attachment>, _: Option<&Attachment>| {
+            self.change(at, words, &forget(stream, old.and_then(|old| old.to)))
+        };
+        streams.go(stream, new, settle, change)
+    }
+
+    /// Changes a context step by step. On an error it does not count any more, and hardware may still use
+    /// what it kept of it.
+    fn change(&self, at: At, words: &Words, old: &[Counted]) -> Result<(), IommuError> {
+        let mem = &self.shared.control.mem;
+        let changed = at.change(
+            (mem, Walker::Coherent),
+            &CONTEXT,
+            words,
+            |after| match after {
+                After::Closed => self.shared.run(old.iter().copied()),
+                // A context that does not count is not kept.
+                After::Unread | After::Changed => Ok(()),
+            },
+        );
+        changed.inspect_err(|_| {
+            at.write(mem, 0, 0);
+            at.publish(mem, Walker::Coherent);
+        })
+    }
+
+    /// A page fault does not say whether something is mapped: the domain's tables do, as they are now.
+    fn is_mapped(&self, record: &FaultRecord) -> Option<()> {
+        let (stream, iova) = (record.stream.get(), record.iova?);
+        let mapped = self.book.try_with(|streams| {
+            let domain = streams.attachment(stream)?.domain.as_ref()?;
+            domain.0.translate(iova)
+        });
+        mapped.flatten().map(drop)
+    }
+}
+
+/// *Context.* [`Iommu::next_fault`]: interrupt. The others: task: they make pages of the directory, and may
+/// let go of the last handle of a domain.
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.go(stream, NOWHERE, None)
+    }
+
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        let new = Attachment::without_domain(None);
+        self.go(stream, PASSING, Some(new))
+    }
+
+    /// A fault is [`FaultReason::Permission`] where the domain maps the address at the time of this call,
+    /// and [`FaultReason::NotMapped`] where it does not, or where a stream is just being moved: the unit
+    /// has one cause for both.
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
+        let mut event = self.shared.faults.next(&self.shared.control)?;
+        if let Some(FaultEvent::Fault(record)) = &mut event {
+            if record.reason == FaultReason::NotMapped && self.is_mapped(record).is_some() {
+                record.reason = FaultReason::Permission;
+            }
+        }
+        Ok(event)
+    }
+}
+
+macro_rules! attach {
+    ($format:ident) => {
+        /// *Context.* Task.
+        impl<R, M, C: Cpus> Attach<PagedDomain<$format, M, RiscvQueue<R, M, C>>>
+            for RiscvIommu<R, M, C>
+        where
+            R: Mmio + Send + Sync + 'static,
+            M: TableMem<AtomicU64> + Send + Sync + 'static,
+            C: Cpus,
+        {
+            fn attach(
+                &self,
+                stream: StreamId,
+                domain: &Arc<PagedDomain<$format, M, RiscvQueue<R, M, C>>>,
+            ) -> Result<(), AttachError> {
+                if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
+                    return Err(AttachError::Mismatch);
+                }
+                let tag = Tag::of(domain.context());
+                let table = domain.table();
+                let words = translated(tag, table.root(), table.format().levels.count());
+                self.go(stream, words, Some(Attachment::new(Some(tag), domain)))
+            }
+        }
+    };
+}
+
+attach!(RiscvFirstStage);
+attach!(RiscvSecondStage);

@@ -1,0 +1,230 @@
+//! Commands as words.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, section "Command-Queue", and the extensions
+//! for ranges and for entries above the leaves.
+
+use portolan::addr::PageSize;
+use portolan::inval::{Command, Depth};
+
+use super::counts::CommandKind as Kind;
+use super::features::{Features, Has, MAX_LG2_PAGES};
+use super::spec::command::{FUNCTION, OPCODE, directory, fence, opcode, translations as of};
+use super::streams::Tag;
+use crate::chassis::Words;
+
+/// A command and what it is counted as.
+pub(super) type Counted = (Kind, Words);
+
+/// Behind everything in front of it, and behind what devices have read and written through what is
+/// forgotten now.
+const ORDERED: u64 = OPCODE.at(opcode::FENCE) | fence::PR.at(1) | fence::PW.at(1);
+
+/// Stores `data` at `address`, which is aligned to 4, once everything in front is complete.
+pub(super) fn store(address: u64, data: u32) -> Words {
+    let word = ORDERED | fence::AV.at(1) | fence::DATA.at(data.into());
+    [word, fence::ADDRESS.at(address >> 2)]
+}
+
+/// Harmless, whoever put it there.
+pub(super) fn nothing() -> Words {
+    [ORDERED, 0]
+}
+
+/// Keeps what is behind back until everything in front is complete: what is behind is fetched once
+/// the head has passed this.
+pub(super) fn fence() -> Counted {
+    (Kind::Fence, [OPCODE.at(opcode::FENCE), 0])
+}
+
+/// Forget the device context of `stream`.
+pub(super) fn device(stream: u32) -> Counted {
+    let named = directory::DV.at(1) | directory::DID.at(stream.into());
+    (Kind::Device, [devices().1[0] | named, 0])
+}
+
+/// Forget the device contexts of all devices, and what leads to them.
+pub(super) fn devices() -> Counted {
+    let word = OPCODE.at(opcode::DIRECTORY) | FUNCTION.at(directory::DEVICES);
+    (Kind::Devices, [word, 0])
+}
+
+/// Forget all translations of all contexts: first stages without a second, and second stages.
+pub(super) fn translations() -> [Counted; 2] {
+    let word = |function| OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(function);
+    [
+        (Kind::All, [word(of::VMA), 0]),
+        (Kind::Guests, [word(of::GVMA), 0]),
+    ]
+}
+
+/// Word 0 of what is forgotten of `tag`.
+fn tagged(tag: Tag) -> u64 {
+    let word = |function| OPCODE.at(opcode::TRANSLATIONS) | FUNCTION.at(function);
+    match tag {
+        Tag::First(id) => word(of::VMA) | of::PSCV.at(1) | of::PSCID.at(id.into()),
+        Tag::Second(id) => word(of::GVMA) | of::GV.at(1) | of::GSCID.at(id.into()),
+    }
+}
+
+/// Forget all of `tag`.
+pub(super) fn context(tag: Tag) -> Counted {
+    let kind = match tag {
+        Tag::First(_) => Kind::Context,
+        Tag::Second(_) => Kind::Guest,
+    };
+    (kind, [tagged(tag), 0])
+}
+
+/// Forget `2^lg2_pages` pages of `tag` around `start`: all of the tag where the unit has no command for
+/// that.
+fn some(has: Has, tag: Tag, start: u64, lg2_pages: u32, depth: Depth) -> Counted {
+    let above = match depth {
+        Depth::LeafOnly => 0,
+        Depth::AllLevels => of::NL.at(1),
+    };
+    let ranges = lg2_pages == 0 || has.contains(Has::RANGES);
+    let levels = above == 0 || has.contains(Has::NON_LEAF);
+    if lg2_pages > u32::from(MAX_LG2_PAGES) || !ranges || !levels {
+        return context(tag);
+    }
+    let first = start >> (12 + lg2_pages) << lg2_pages;
+    let address = match lg2_pages {
+        0 => of::PAGE.at(first),
+        // Ones below the top bit of the offset, which is zero.
+        lg2 => of::S.at(1) | of::PAGE.at(first | ((1 << (lg2 - 1)) - 1)),
+    };
+    let kind = match tag {
+        Tag::First(_) => Kind::Pages,
+        Tag::Second(_) => Kind::GuestPages,
+    };
+    (kind, [tagged(tag) | of::AV.at(1) | above, address])
+}
+
+/// The command for an invalidation of translations; `None` for one of configuration.
+///
+/// An address names leaves that hold it. A unit that keeps a large page in pieces may take that for one
+/// of the pieces: a page that is larger than the smallest is a range, or goes with its context.
+pub(super) fn invalidate(features: &Features, command: Command) -> Option<Counted> {
+    let has = features.has;
+    Some(match command {
+        Command::Page {
+            context,
+            iova,
+            size,
+            depth,
+        } => {
+            let lg2 = size.lg2().saturating_sub(12);
+            some(has, Tag::of(context), iova.get(), lg2, depth)
+        }
+        Command::Range {
+            context,
+            run,
+            granule,
+            depth,
+        } => {
+            let range = run.range(granule);
+            let differ = (range.start().get() ^ range.last().get()) >> PageSize::SIZE_4K.lg2();
+            let lg2 = 64 - differ.leading_zeros();
+            some(has, Tag::of(context), range.start().get(), lg2, depth)
+        }
+        Command::Context { context: tag } => context(Tag::of(tag)),
+        Command::Global | Command::Configuration { .. } => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan::addr::Iova;
+    use portolan::inval::Run;
+
+    fn unit(has: Has) -> Features {
+        Features {
+            has,
+            version: 0x10,
+            output_lg2: 56,
+        }
+    }
+
+    #[test]
+    fn commands_by_hand() {
+        // AV, PR and PW; the address in units of 4 bytes.
+        assert_eq!(store(0x12_3458, 7), [0x0000_0007_0000_3402, 0x4_8d16]);
+        assert_eq!(nothing(), [0x3002, 0]);
+        assert_eq!(fence().1, [0x0002, 0]);
+        assert_eq!(device(0x12_3456).1, [0x1234_5602_0000_0003, 0]);
+        assert_eq!(devices().1, [0x0003, 0]);
+        assert_eq!(translations().map(|(_, words)| words), [[1, 0], [0x81, 0]]);
+        assert_eq!(context(Tag::First(0xf_edcb)).1, [0x1_fedc_b001, 0]);
+        assert_eq!(context(Tag::Second(0xfedc)).1, [0x0fed_c002_0000_0081, 0]);
+    }
+
+    #[test]
+    fn pages_and_ranges_by_hand() {
+        let both = unit(Has::NON_LEAF | Has::RANGES);
+        let context = Tag::First(3).context();
+        let page = |lg2, depth| Command::Page {
+            context,
+            iova: Iova::new(0x4000_5000),
+            size: PageSize::of_lg2(lg2),
+            depth,
+        };
+        let words = |command| invalidate(&both, command).unwrap().1;
+        let (head, deep) = (0x1_0000_3401, 0x5_0000_3401);
+        assert_eq!(words(page(12, Depth::LeafOnly)), [head, 0x1000_1400]);
+        assert_eq!(words(page(12, Depth::AllLevels)), [deep, 0x1000_1400]);
+        let range = |start, lg2_pages| Command::Range {
+            context,
+            run: Run::PowerOfTwo {
+                start: Iova::new(start),
+                lg2_pages,
+            },
+            granule: PageSize::SIZE_4K,
+            depth: Depth::LeafOnly,
+        };
+        // Bit 9 says that it is a range; pages count from bit 10.
+        assert_eq!(words(range(0x4000_6000, 1)), [head, 0x1000_1a00]);
+        assert_eq!(words(range(0x4000_0000, 2)), [head, 0x1000_0600]);
+        assert_eq!(words(range(0x4000_0000, 9)), [head, 0x1003_fe00]);
+        assert_eq!(words(range(0, 51)), [head, 0x0fff_ffff_ffff_fe00]);
+        assert_eq!(words(range(0, 52)), [0x1_0000_3001, 0]);
+        // A block is a range.
+        let block = words(page(21, Depth::LeafOnly));
+        assert_eq!(block, [head, 0x1003_fe00]);
+    }
+
+    #[test]
+    fn what_a_unit_has_no_command_for_goes_with_its_context() {
+        let context = Tag::Second(3).context();
+        let page = |lg2, depth| Command::Page {
+            context,
+            iova: Iova::new(0x4000_5000),
+            size: PageSize::of_lg2(lg2),
+            depth,
+        };
+        let plain = unit(Has::empty());
+        let words = |command| invalidate(&plain, command).unwrap().1;
+        let (some, all) = (0x0000_3002_0000_0481, 0x0000_3002_0000_0081);
+        assert_eq!(words(page(12, Depth::LeafOnly)), [some, 0x1000_1400]);
+        assert_eq!(words(page(12, Depth::AllLevels)), [all, 0]);
+        assert_eq!(words(page(21, Depth::LeafOnly)), [all, 0]);
+    }
+
+    /// What an address covers: the lowest zero of the page's number is the top bit of the offset.
+    #[test]
+    fn every_exponent_covers_what_it_says() {
+        for lg2_pages in 1..=u32::from(MAX_LG2_PAGES) {
+            let start = 0x5a5a_5000u64 << 20;
+            let (_, [_, word]) = some(
+                Has::RANGES,
+                Tag::First(1),
+                start,
+                lg2_pages,
+                Depth::LeafOnly,
+            );
+            let zero = (10..62).find(|bit| word >> bit & 1 == 0).unwrap();
+            assert_eq!(zero + 1, 10 + lg2_pages);
+            assert_eq!(word >> (zero + 1), start >> 12 >> lg2_pages);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What an embedder chooses.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use portolan::addr::PhysAddr;
+use portolan::inval::Quirks;
+use portolan::platform::Nanos;
+
+/// How a unit is to be driven.
+///
+/// ```no_run
+/// # use core::sync::atomic::AtomicU64;
+/// # use portolan::iommu::IommuError;
+/// # use portolan::platform::{Cpus, Mmio, TableMem};
+/// # use portolan_hw::riscv::{Config, RiscvIommu, Signal};
+/// /// A platform device of 2^16 devices, whose interrupts are wires.
+/// fn open<R, M, C: Cpus>(registers: R, memory: M, cpus: C) -> Result<RiscvIommu<R, M, C>, IommuError>
+/// where
+///     R: Mmio + Send + Sync + 'static,
+///     M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
+/// {
+///     let mut config = Config::default();
+///     config.streams_lg2 = 16;
+///     config.signal = Signal::Wired;
+///     RiscvIommu::enable(registers, memory, cpus, config)
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// How long to wait for the hardware, each time: for commands, how long the unit may fetch none.
+    pub limit: Nanos,
+    /// Commands in the command queue as an exponent, from 8 to 15.
+    pub queue_lg2: u32,
+    /// Records in the fault queue as an exponent, from 7 to 15.
+    pub faults_lg2: u32,
+    /// Width of the numbers of devices in bits, up to 24. Wider ones are not of this unit.
+    pub streams_lg2: u32,
+    /// What the invalidation plans are to know beyond the hardware's own word.
+    pub quirks: Quirks,
+    /// How the unit tells of faults.
+    pub signal: Signal,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            limit: Nanos::from_millis(1000),
+            queue_lg2: 8,
+            faults_lg2: 7,
+            streams_lg2: 16,
+            quirks: Quirks::default(),
+            signal: Signal::None,
+        }
+    }
+}
+
+/// How a unit tells that there is something for
+/// [`next_fault`](portolan::iommu::Iommu::next_fault). Who is told reads until there is nothing left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Signal {
+    /// Not at all.
+    #[default]
+    None,
+    /// By its first wire, which is raised until it is read.
+    Wired,
+    /// By a message.
+    Message {
+        /// Where it is written: a multiple of 4, of at most 56 bits.
+        address: PhysAddr,
+        /// What is written there.
+        data: u32,
+    },
+}

@@ -1,0 +1,85 @@
+//! Registers, memory and time of a unit.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, chapter "Memory-mapped register interface":
+//! registers of 64 bits may be read and written in halves, and a write of both is the upper half's
+//! first.
+
+use portolan::iommu::{Awaited, IommuError};
+use portolan::platform::{Cpus, Mmio, Nanos};
+
+use super::counts::Counters;
+use super::features::Features;
+use super::spec::reg::{self, directory, queue};
+use crate::chassis::{Present, wait_for};
+
+/// What all parts of a unit need.
+#[derive(Debug)]
+pub(super) struct Control<R, M, C> {
+    pub(super) regs: R,
+    pub(super) mem: M,
+    pub(super) clock: C,
+    pub(super) limit: Nanos,
+    pub(super) features: Features,
+    pub(super) counters: Counters,
+}
+
+impl<R: Mmio, M, C: Cpus> Control<R, M, C> {
+    /// A register that never reads as all ones while the unit is there.
+    pub(super) fn read(&self, offset: usize) -> Result<u32, IommuError> {
+        self.regs.present32(offset)
+    }
+
+    /// Writes a register of 64 bits. The half with the mode or the length of a structure comes last, so
+    /// that it never counts with half an address: [`Mmio::write64`] may write it first.
+    pub(super) fn write(&self, offset: usize, value: u64) {
+        self.regs.write32(offset + 4, (value >> 32) as u32);
+        self.regs.write32(offset, value as u32);
+    }
+
+    /// Waits until a queue's last change is done, and writes its control register.
+    pub(super) fn set_queue(&self, control: usize, value: u32) -> Result<(), IommuError> {
+        self.await_queue(control, queue::BUSY, 0)?;
+        self.regs.write32(control, value);
+        Ok(())
+    }
+
+    /// Turns a queue on, with `more` of its bits, or off.
+    pub(super) fn turn_queue(&self, control: usize, wanted: Turned) -> Result<(), IommuError> {
+        let (value, on) = match wanted {
+            Turned::On { more } => (queue::ENABLE | more, queue::ON),
+            Turned::Off => (0, 0),
+        };
+        self.set_queue(control, value)?;
+        self.await_queue(control, queue::BUSY | queue::ON, on)
+    }
+
+    fn await_queue(&self, control: usize, mask: u32, wanted: u32) -> Result<(), IommuError> {
+        let look = || Ok((self.read(control)? & mask == wanted).then_some(()));
+        wait_for(&self.clock, self.limit, Awaited::Control, look)
+    }
+
+    /// What the directory's register says once no change of it is under way.
+    pub(super) fn directory(&self) -> Result<u64, IommuError> {
+        let look = || {
+            let value = self.regs.present64(reg::DIRECTORY)?;
+            Ok((directory::BUSY.of(value) == 0).then_some(value))
+        };
+        wait_for(&self.clock, self.limit, Awaited::Control, look)
+    }
+
+    /// Writes the directory's register once no change is under way, and returns what it says after.
+    pub(super) fn set_directory(&self, value: u64) -> Result<u64, IommuError> {
+        self.directory()?;
+        self.write(reg::DIRECTORY, value);
+        self.directory()
+    }
+}
+
+/// What a queue is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turned {
+    /// Fetched or filled, with further bits of its control register.
+    On { more: u32 },
+    /// Left alone.
+    Off,
+}

@@ -1,0 +1,199 @@
+//! The device directory: one device context for each stream, at the leaves of a tree of pages of 4 KiB.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, section "Device-Directory-Table". A stream that
+//! was never named has no context that counts, and is blocked; the page that would hold it need not be
+//! there. An empty root means the same whatever the number of levels.
+
+use alloc::collections::BTreeMap;
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::StreamId;
+use portolan::inval::Walker;
+use portolan::iommu::IommuError;
+use portolan::platform::{TableMem, Word};
+
+use super::spec::context::{BASE_WORDS, V};
+use super::spec::page_of;
+use crate::chassis::Block;
+use crate::chassis::entry::{self, At, Kind, Live};
+
+/// The unit may read a context word by word, whenever it likes, and keeps what counts until it is told
+/// to forget it (section "Updating in-memory data structure entries").
+pub(crate) const CONTEXT: Kind = Kind {
+    deciding: V,
+    closed: 0,
+    reads: |_| [u64::MAX; entry::WORDS],
+    live: Live::Closed,
+};
+
+/// Bits of a device's number that one page above the leaves resolves.
+const INDEX_LG2: u32 = 9;
+/// Most levels.
+const MOST_LEVELS: u32 = 3;
+
+/// The shape of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Number of levels.
+    pub(super) levels: u32,
+    /// Words of a context.
+    pub(super) words: usize,
+    /// Width of the numbers of devices in bits.
+    pub(super) lg2: u32,
+}
+
+impl Shape {
+    /// Bits of a device's number that a page of contexts of `words` words resolves.
+    const fn leaf_lg2(words: usize) -> u32 {
+        match words {
+            BASE_WORDS => 7,
+            _ => 6,
+        }
+    }
+
+    /// The shapes for numbers of `lg2` bits, the shallowest first.
+    pub(super) fn all(words: usize, lg2: u32) -> impl Iterator<Item = Self> {
+        let deep = move |levels: &u32| Self::leaf_lg2(words) + INDEX_LG2 * (levels - 1) >= lg2;
+        let levels = (1..=MOST_LEVELS).filter(deep);
+        levels.map(move |levels| Self { levels, words, lg2 })
+    }
+
+    /// The device's number without what `level` and those below resolve; contexts are level 0.
+    fn above(self, stream: u32, level: u32) -> u32 {
+        stream >> (Self::leaf_lg2(self.words) + INDEX_LG2 * level)
+    }
+}
+
+/// The tree. Who has it changes it alone.
+#[derive(Debug)]
+pub(super) struct Directory {
+    shape: Shape,
+    root: Block,
+    /// The other pages, by their level and by what is resolved above them.
+    pages: BTreeMap<(u32, u32), Block>,
+}
+
+impl Directory {
+    /// A directory over the empty page `root`.
+    pub(super) fn new(root: Block, shape: Shape) -> Self {
+        let pages = BTreeMap::new();
+        Self { shape, root, pages }
+    }
+
+    /// `stream`, if it can have a context.
+    pub(super) fn has(lg2: u32, stream: StreamId) -> Option<u32> {
+        Some(stream.get()).filter(|stream| u64::from(*stream) >> lg2 == 0)
+    }
+
+    /// Where the context of `stream` lies. The pages that lead to it are made if they are not there:
+    /// that entries begin to count need not be told.
+    ///
+    /// # Errors
+    /// [`IommuError::Memory`].
+    pub(super) fn place<M: TableMem<AtomicU64>>(
+        &mut self,
+        mem: &M,
+        stream: u32,
+    ) -> Result<At, IommuError> {
+        let Self { shape, root, pages } = self;
+        let mut page = *root;
+        for level in (0..shape.levels - 1).rev() {
+            let above = shape.above(stream, level);
+            page = match pages.get(&(level, above)) {
+                Some(known) => *known,
+                None => {
+                    let new = Block::new(mem, 12)?;
+                    let index = above as usize & ((1 << INDEX_LG2) - 1);
+                    let at = page.entry(index, 1);
+                    at.publish(mem, Walker::Coherent);
+                    at.write(mem, 0, V | page_of(new.at.get()));
+                    pages.insert((level, above), new);
+                    new
+                }
+            };
+        }
+        let index = stream as usize & ((1 << Shape::leaf_lg2(shape.words)) - 1);
+        Ok(page.entry(index * shape.words, shape.words))
+    }
+
+    /// Has no context count any more, so that streams are blocked as soon as the unit looks. Where the
+    /// root holds contexts, their other words stay: the unit reads words in any order.
+    pub(super) fn clear<M: TableMem<AtomicU64>>(&self, mem: &M) {
+        let words = match self.shape.levels {
+            1 => self.shape.words,
+            _ => 1,
+        };
+        for word in self.root.words(mem).iter().step_by(words) {
+            Word::store(word, 0);
+        }
+    }
+
+    /// Gives the memory back. The unit must have stopped using it.
+    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+        for (_, page) in core::mem::take(&mut self.pages) {
+            page.free(mem);
+        }
+        self.root.free(mem);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+    use portolan::addr::{PageSize, PhysAddr};
+    use portolan::platform::SlabTables;
+
+    /// Levels that are deep enough, by the width of numbers.
+    #[test]
+    fn shapes_by_hand() {
+        let levels =
+            |words, lg2| -> Vec<u32> { Shape::all(words, lg2).map(|of| of.levels).collect() };
+        for (words, widths) in [(4, [7, 16, 24]), (8, [6, 15, 24])] {
+            assert_eq!(levels(words, 0), [1, 2, 3]);
+            assert_eq!(levels(words, widths[0]), [1, 2, 3]);
+            assert_eq!(levels(words, widths[0] + 1), [2, 3]);
+            assert_eq!(levels(words, widths[1]), [2, 3]);
+            assert_eq!(levels(words, widths[1] + 1), [3]);
+            assert_eq!(levels(words, widths[2]), [3]);
+        }
+    }
+
+    /// Where a context lies, by what the entries that lead to it say.
+    #[test]
+    fn a_context_is_found_by_the_parts_of_its_number() {
+        let stream = 0xab_cdef;
+        // In base format DDI is 0xab, 0x19b and 0x6f; in extended format 0x157, 0x137 and 0x2f.
+        for (words, parts) in [(4, [0xab, 0x19b, 0x6f]), (8, [0x157, 0x137, 0x2f])] {
+            let mem = SlabTables::new(PhysAddr::new(0x10_0000), PageSize::SIZE_4K, 8);
+            let shape = Shape {
+                levels: 3,
+                words,
+                lg2: 24,
+            };
+            let root = Block::new(&mem, 12).unwrap();
+            let mut directory = Directory::new(root, shape);
+            let place = directory.place(&mem, stream).unwrap();
+            assert_eq!((place.first, place.words), (parts[2] * words, words));
+            let mut page = root.at;
+            for part in &parts[..2] {
+                let entry = Word::load(&TableMem::<AtomicU64>::table(&mem, page, root.size)[*part]);
+                // A page number from bit 10, and the bit that says that it counts.
+                assert_eq!(entry & 0x3ff, 1);
+                page = PhysAddr::new(entry >> 10 << 12);
+            }
+            assert_eq!(place.table, page);
+            assert_eq!(directory.place(&mem, stream), Ok(place));
+            assert_eq!(directory.pages.len(), 2);
+            directory.free(&mem);
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_too_wide_have_no_context() {
+        let has = |lg2, stream| Directory::has(lg2, StreamId::new(stream));
+        assert_eq!(has(7, 127), Some(127));
+        assert_eq!(has(7, 128), None);
+        assert_eq!(has(24, 1 << 24), None);
+    }
+}

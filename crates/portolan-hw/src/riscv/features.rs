@@ -1,0 +1,176 @@
+//! What a unit can do, from its registers.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, section "IOMMU capabilities", and the
+//! extensions for ranges and for entries above the leaves.
+//!
+//! *Context.* Interrupt: everything here is a value.
+
+use bitflags::bitflags;
+use portolan::addr::PageSize;
+use portolan::inval::{
+    Caching, Capabilities, LeafOnly, PageForm, Quirks, RangeForm, WalkFlush, Walker, WriteBuffer,
+};
+use portolan::iommu::IommuError;
+use portolan::platform::Mmio;
+
+use super::config::Signal;
+use super::spec::Bits;
+use super::spec::context::{BASE_WORDS, EXTENDED_WORDS};
+use super::spec::reg::{self, capability};
+use crate::chassis::Present;
+
+/// Largest range of one command, as an exponent of pages: with one more, all addresses are meant.
+pub(super) const MAX_LG2_PAGES: u8 = 51;
+/// Major version of the specification that the driver follows.
+const MAJOR: u64 = 1;
+/// What no bit of a message's address is in: it is a multiple of 4.
+const ALIGNED: u64 = 3;
+/// Widths of physical addresses that there are.
+const OUTPUT_LG2: core::ops::RangeInclusive<u32> = 12..=56;
+
+bitflags! {
+    /// What a unit has or has not.
+    ///
+    /// *Context.* Interrupt: a value.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Has: u32 {
+        /// First-stage tables of three levels (Sv39).
+        const FIRST_3 = 1;
+        /// First-stage tables of four levels (Sv48).
+        const FIRST_4 = 1 << 1;
+        /// First-stage tables of five levels (Sv57).
+        const FIRST_5 = 1 << 2;
+        /// Second-stage tables of three levels (Sv39x4).
+        const SECOND_3 = 1 << 3;
+        /// Second-stage tables of four levels (Sv48x4).
+        const SECOND_4 = 1 << 4;
+        /// Second-stage tables of five levels (Sv57x4).
+        const SECOND_5 = 1 << 5;
+        /// MSI page tables (`MSI_FLAT`).
+        const MESSAGE_TABLES = 1 << 6;
+        /// ATS and page requests, and registers of a queue for them.
+        const ATS = 1 << 7;
+        /// Structures of either endianness (`END`).
+        const EITHER_ENDIAN = 1 << 8;
+        /// Interrupts by messages (`IGS`).
+        const MESSAGES = 1 << 9;
+        /// Interrupts by wires (`IGS`).
+        const WIRES = 1 << 10;
+        /// Invalidation by address of entries above the leaves (`NL`).
+        const NON_LEAF = 1 << 11;
+        /// Invalidation of ranges (`S`).
+        const RANGES = 1 << 12;
+        /// Memory types in tables (`Svpbmt`).
+        const MEMORY_TYPES = 1 << 13;
+    }
+}
+
+/// The fields of one bit.
+const FLAGS: [(Bits, Has); 12] = [
+    (capability::SV39, Has::FIRST_3),
+    (capability::SV48, Has::FIRST_4),
+    (capability::SV57, Has::FIRST_5),
+    (capability::SV39X4, Has::SECOND_3),
+    (capability::SV48X4, Has::SECOND_4),
+    (capability::SV57X4, Has::SECOND_5),
+    (capability::MSI_FLAT, Has::MESSAGE_TABLES),
+    (capability::ATS, Has::ATS),
+    (capability::END, Has::EITHER_ENDIAN),
+    (capability::NL, Has::NON_LEAF),
+    (capability::S, Has::RANGES),
+    (capability::SVPBMT, Has::MEMORY_TYPES),
+];
+
+/// What a unit can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// What it has.
+    pub has: Has,
+    /// Version of the specification that it follows: the major one in bits 7:4, the minor one in bits
+    /// 3:0.
+    pub version: u8,
+    /// Width of physical addresses in bits.
+    pub output_lg2: u32,
+}
+
+impl Features {
+    /// Reads the registers.
+    ///
+    /// # Errors
+    /// [`IommuError::Gone`]; [`IommuError::Unsupported`] for another version of the specification;
+    /// [`IommuError::Nonsense`] for a width or for interrupts that cannot be.
+    pub(super) fn read(regs: &impl Mmio) -> Result<Self, IommuError> {
+        let offset = reg::CAPABILITIES;
+        let value = regs.present64(offset)?;
+        let version = capability::VERSION.of(value);
+        if version >> 4 != MAJOR {
+            return Err(IommuError::Unsupported);
+        }
+        let interrupts = match capability::IGS.of(value) {
+            capability::MESSAGES => Has::MESSAGES,
+            capability::WIRES => Has::WIRES,
+            capability::BOTH => Has::MESSAGES | Has::WIRES,
+            _ => return Err(IommuError::Nonsense { offset, value }),
+        };
+        let output_lg2 = capability::PAS.of(value) as u32;
+        if !OUTPUT_LG2.contains(&output_lg2) {
+            return Err(IommuError::Nonsense { offset, value });
+        }
+        let set = FLAGS.iter().filter(|(field, _)| field.of(value) == 1);
+        Ok(Self {
+            has: set.fold(interrupts, |all, (_, has)| all | *has),
+            version: version as u8,
+            output_lg2,
+        })
+    }
+
+    /// Whether the unit can raise interrupts so.
+    pub(super) fn can_signal(&self, signal: Signal) -> bool {
+        match signal {
+            Signal::None => true,
+            Signal::Wired => self.has.contains(Has::WIRES),
+            Signal::Message { address, .. } => {
+                let fits = reg::MESSAGE_ADDRESS.at(address.get()) == address.get();
+                self.has.contains(Has::MESSAGES) && fits && address.get() & ALIGNED == 0
+            }
+        }
+    }
+
+    /// Words of a device context.
+    pub(super) fn context_words(&self) -> usize {
+        match self.has.contains(Has::MESSAGE_TABLES) {
+            true => EXTENDED_WORDS,
+            false => BASE_WORDS,
+        }
+    }
+
+    /// What invalidation plans know of the hardware.
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            granule: PageSize::SIZE_4K,
+            page: PageForm::Granule,
+            range: match self.has.contains(Has::RANGES) {
+                true => RangeForm::PowerOfTwo {
+                    max_lg2_pages: MAX_LG2_PAGES,
+                },
+                false => RangeForm::Absent,
+            },
+            leaf_only: LeafOnly::Present,
+            walker: Walker::Coherent,
+            caching: Caching::PresentOnly,
+            write_buffer: WriteBuffer::Absent,
+        }
+    }
+
+    /// `quirks` for this unit: without the extension for entries above the leaves, an address names
+    /// leaves alone, and what was kept of freed tables goes with the whole context.
+    pub(super) fn quirks(&self, quirks: Quirks) -> Quirks {
+        match self.has.contains(Has::NON_LEAF) {
+            true => quirks,
+            false => Quirks {
+                walk_flush: WalkFlush::ByContext,
+                ..quirks
+            },
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! The RISC-V IOMMU.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: process directories (PASIDs), page
+//! requests and ATS, MSI page tables, hardware counters, guests with first stages of their own.
+
+mod attach;
+mod command;
+mod config;
+mod control;
+mod counts;
+mod directory;
+mod faults;
+mod features;
+mod queue;
+pub mod refusal;
+mod shared;
+pub mod spec;
+mod streams;
+mod takeover;
+mod unit;
+
+#[cfg(test)]
+pub(crate) use directory::CONTEXT;
+#[cfg(test)]
+mod tests;
+
+pub use config::{Config, Signal};
+pub use counts::{CommandKind, Counts};
+pub use features::{Features, Has};
+pub use shared::RiscvQueue;
+pub use unit::{FirstDomain, RiscvIommu, SecondDomain};

@@ -1,0 +1,13 @@
+//! The codes with which [`portolan::iommu::IommuError::Refused`] says why: the bits of `cqcsr` that the
+//! unit set when it stopped.
+
+use super::spec::reg::queue;
+
+/// The command is malformed, or the unit does not have it.
+pub const ILLEGAL: u32 = queue::ILLEGAL;
+/// The command could not be read, or what it stores could not be written.
+pub const MEMORY: u32 = queue::MEMORY_FAULT;
+/// A device did not answer.
+pub const TIME_OUT: u32 = queue::TIME_OUT;
+/// Others' commands were refused so often that what they may have undone was not done in time.
+pub const INTERRUPTED: u32 = 0;

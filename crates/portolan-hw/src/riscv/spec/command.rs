@@ -1,0 +1,88 @@
+//! Commands: two words each.
+
+use super::Bits;
+use crate::chassis::fields;
+
+/// Bytes of a command, as an exponent.
+pub const LG2_BYTES: u32 = 4;
+
+fields! { Bits;
+    /// Word 0 of all: what it is.
+    OPCODE: 0, 7;
+    /// Word 0 of all: which of those.
+    FUNCTION: 7, 3;
+}
+
+/// Values of [`OPCODE`].
+pub mod opcode {
+    /// IOTINVAL.
+    pub const TRANSLATIONS: u64 = 1;
+    /// IOFENCE.
+    pub const FENCE: u64 = 2;
+    /// IODIR.
+    pub const DIRECTORY: u64 = 3;
+}
+
+/// IOTINVAL.
+pub mod translations {
+    use super::{Bits, fields};
+
+    /// Value of FUNCTION: VMA, the first stage.
+    pub const VMA: u64 = 0;
+    /// Value of FUNCTION: GVMA, the second stage.
+    pub const GVMA: u64 = 1;
+
+    fields! { Bits;
+        /// Word 0: word 1 names an address.
+        AV: 10, 1;
+        /// Word 0: which of the first stage's tags.
+        PSCID: 12, 20;
+        /// Word 0: the first stage's tag counts.
+        PSCV: 32, 1;
+        /// Word 0: the second stage's tag counts; without it, VMA is about translations of no second
+        /// stage, and GVMA about those of all.
+        GV: 33, 1;
+        /// Word 0: entries above the leaves as well, where the unit has that (`capabilities.NL`).
+        NL: 34, 1;
+        /// Word 0: which of the second stage's tags.
+        GSCID: 44, 16;
+        /// Word 1: the address is that of a range, where the unit has that (`capabilities.S`): the
+        /// lowest zero of the page's number tells how long it is.
+        S: 9, 1;
+        /// Word 1: the page's number.
+        PAGE: 10, 52;
+    }
+}
+
+/// IOFENCE.C.
+pub mod fence {
+    use super::{Bits, fields};
+
+    fields! { Bits;
+        /// Word 0: data is stored at the address in word 1.
+        AV: 10, 1;
+        /// Word 0: reads of devices that the unit has processed are ordered before.
+        PR: 12, 1;
+        /// Word 0: writes of devices that the unit has processed are ordered before.
+        PW: 13, 1;
+        /// Word 0: what is stored.
+        DATA: 32, 32;
+        /// Word 1: the address, less its low two bits.
+        ADDRESS: 0, 62;
+    }
+}
+
+/// IODIR.
+pub mod directory {
+    use super::{Bits, fields};
+
+    /// Value of FUNCTION: INVAL_DDT.
+    pub const DEVICES: u64 = 0;
+
+    fields! { Bits;
+        /// Word 0: the device counts; without it, all are meant.
+        DV: 33, 1;
+        /// Word 0: which device.
+        DID: 40, 24;
+    }
+}

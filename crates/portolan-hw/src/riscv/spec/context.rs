@@ -1,0 +1,36 @@
+//! The device directory: entries that lead to the next level, and device contexts of 32 bytes (base
+//! format) or of 64 (extended format), of which the first four words are the same.
+
+use super::Bits;
+use crate::chassis::fields;
+
+/// An entry of the directory above its leaves, and word 0 of a device context: it counts.
+pub const V: u64 = 1;
+
+/// Words of a context in base format.
+pub const BASE_WORDS: usize = 4;
+/// Words of a context in extended format.
+pub const EXTENDED_WORDS: usize = 8;
+
+/// Word of a context: translation control (`tc`).
+pub const CONTROL: usize = 0;
+/// Word of a context: the second stage (`iohgatp`).
+pub const SECOND: usize = 1;
+/// Word of a context: translation attributes (`ta`).
+pub const ATTRIBUTES: usize = 2;
+/// Word of a context: the first stage (`fsc`, as `iosatp`).
+pub const FIRST: usize = 3;
+
+fields! { Bits;
+    /// [`SECOND`] and [`FIRST`]: page number of the root.
+    ROOT: 0, 44;
+    /// [`SECOND`] and [`FIRST`]: which tables. 0: addresses pass that stage as they are.
+    MODE: 60, 4;
+    /// [`SECOND`]: what the stage's translations are tagged by.
+    GSCID: 44, 16;
+    /// [`ATTRIBUTES`]: what the first stage's translations are tagged by.
+    PSCID: 12, 20;
+}
+
+/// Value of [`MODE`]: tables of three levels; of four and five levels the next values.
+pub const THREE_LEVELS: u64 = 8;

@@ -1,0 +1,149 @@
+//! From whatever firmware or a previous kernel left to a unit that uses our directory.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Guidelines for initialization",
+//! "Device-directory-table pointer" and "Features-control register". A directory can be exchanged, and
+//! features changed, only while the unit lets nothing through: devices of a previous owner are blocked from
+//! there on, as our empty directory blocks them afterwards. Nothing passes untranslated meanwhile, unless
+//! it did before.
+
+use core::sync::atomic::AtomicU64;
+
+use portolan::iommu::IommuError;
+use portolan::platform::{Cpus, Mmio, TableMem};
+
+use super::config::Signal;
+use super::control::{Control, Turned};
+use super::directory::Shape;
+use super::features::Has;
+use super::queue;
+use super::shared::Shared;
+use super::spec::PPN;
+use super::spec::page_of;
+use super::spec::reg::{self, directory, feature, pending};
+use crate::chassis::Block;
+
+/// Stops the queues, and lets no access through.
+pub(super) fn stop<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
+    let requests = unit.features.has.contains(Has::ATS);
+    let requests = requests.then_some(reg::REQUEST_CONTROL);
+    let queues = [reg::COMMAND_CONTROL, reg::FAULT_CONTROL];
+    for control in queues.into_iter().chain(requests) {
+        unit.turn_queue(control, Turned::Off)?;
+    }
+    set_mode(unit, directory::OFF)
+}
+
+/// Changes the directory's mode, and leaves its address, as it must be where nothing is let through.
+fn set_mode<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>, mode: u64) -> Result<(), IommuError> {
+    let before = unit.directory()?;
+    let value = unit.set_directory(before & PPN.mask() | directory::MODE.at(mode))?;
+    let offset = reg::DIRECTORY;
+    match directory::MODE.of(value) == mode {
+        true => Ok(()),
+        false => Err(IommuError::Nonsense { offset, value }),
+    }
+}
+
+/// From a stopped unit to one that carries commands out and has forgotten everything, and then to one
+/// that uses the empty directory at `root` for numbers of `lg2` bits: how deep it is.
+///
+/// # Errors
+/// [`IommuError::Unsupported`] if the unit has no queues so long, no directory so deep, or no message with
+/// such an address.
+pub(super) fn start<R: Mmio, M: TableMem<AtomicU64>, C: Cpus>(
+    shared: &Shared<R, M, C>,
+    root: Block,
+    lg2: u32,
+    signal: Signal,
+) -> Result<Shape, IommuError> {
+    let Shared {
+        control: unit,
+        queue,
+        faults,
+        ..
+    } = shared;
+    set_features(unit, signal)?;
+    set_signal(unit, signal)?;
+    install(unit, reg::COMMAND_BASE, queue::base(queue))?;
+    unit.regs.write32(reg::COMMAND_TAIL, 0);
+    install(unit, reg::FAULT_BASE, faults.base())?;
+    unit.regs.write32(reg::FAULT_HEAD, 0);
+    unit.turn_queue(reg::COMMAND_CONTROL, Turned::On { more: 0 })?;
+    let more = faults.more();
+    unit.turn_queue(reg::FAULT_CONTROL, Turned::On { more })?;
+    shared.forget_everything()?;
+    for shape in Shape::all(unit.features.context_words(), lg2) {
+        let mode = directory::ONE_LEVEL + u64::from(shape.levels) - 1;
+        let value = directory::MODE.at(mode) | page_of(root.at.get());
+        let got = unit.set_directory(value)?;
+        if got == value {
+            return Ok(shape);
+        }
+        set_mode(unit, directory::OFF)?;
+    }
+    Err(IommuError::Unsupported)
+}
+
+/// Little-endian structures, wide guests, and interrupts as they are wanted.
+fn set_features<R: Mmio, M, C: Cpus>(
+    unit: &Control<R, M, C>,
+    signal: Signal,
+) -> Result<(), IommuError> {
+    let (of_us, wanted) = match signal {
+        Signal::None => (feature::BIG_ENDIAN | feature::GUEST_32, 0),
+        Signal::Wired => (OF_ALL, feature::WIRED),
+        Signal::Message { .. } => (OF_ALL, 0),
+    };
+    let before = unit.read(reg::FEATURES)?;
+    if before & of_us == wanted {
+        return Ok(());
+    }
+    unit.regs.write32(reg::FEATURES, before & !of_us | wanted);
+    match unit.read(reg::FEATURES)? & of_us == wanted {
+        true => Ok(()),
+        false => Err(IommuError::Unsupported),
+    }
+}
+
+/// All features.
+const OF_ALL: u32 = feature::BIG_ENDIAN | feature::GUEST_32 | feature::WIRED;
+
+/// Vector 0 for every cause, and its message.
+fn set_signal<R: Mmio, M, C: Cpus>(
+    unit: &Control<R, M, C>,
+    signal: Signal,
+) -> Result<(), IommuError> {
+    let regs = &unit.regs;
+    if signal != Signal::None {
+        regs.write32(reg::VECTORS, 0);
+    }
+    if let Signal::Message { address, data } = signal {
+        install(unit, reg::MESSAGES, address.get())?;
+        regs.write32(reg::MESSAGES + 8, data);
+        regs.write32(reg::MESSAGES + 12, 0);
+    }
+    regs.write32(reg::PENDING, pending::ALL);
+    Ok(())
+}
+
+/// Writes a register of 64 bits that keeps only what the unit can do.
+fn install<R: Mmio, M, C: Cpus>(
+    unit: &Control<R, M, C>,
+    offset: usize,
+    value: u64,
+) -> Result<(), IommuError> {
+    unit.write(offset, value);
+    match unit.regs.read64(offset) {
+        u64::MAX => Err(IommuError::Gone),
+        kept if kept == value => Ok(()),
+        _ => Err(IommuError::Unsupported),
+    }
+}
+
+/// Lets all accesses through, and turns the queues off.
+pub(super) fn turn_off<R: Mmio, M, C: Cpus>(unit: &Control<R, M, C>) -> Result<(), IommuError> {
+    set_mode(unit, directory::OFF)?;
+    set_mode(unit, directory::BARE)?;
+    unit.turn_queue(reg::COMMAND_CONTROL, Turned::Off)?;
+    unit.turn_queue(reg::FAULT_CONTROL, Turned::Off)
+}

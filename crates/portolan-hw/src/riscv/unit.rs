@@ -1,0 +1,311 @@
+//! A unit: taking it over, making domains for it, letting go of it.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0. Several units are several instances; nothing is
+//! shared between them.
+
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
+
+use portolan::inval::Capabilities;
+use portolan::iommu::{IommuError, PagedDomain};
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::table::PageTable;
+use portolan::table::format::{
+    DirtyTracking, Riscv, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
+};
+
+use super::config::{Config, Signal};
+use super::control::Control;
+use super::counts::Counts;
+use super::directory::Directory;
+use super::faults::Faults;
+use super::features::{Features, Has};
+use super::queue;
+use super::shared::{RiscvQueue, Shared};
+use super::spec::reg;
+use super::streams::{Streams, Tag};
+use super::takeover::{start, stop, turn_off};
+use crate::chassis::book::Book;
+use crate::chassis::{Block, Ring};
+use crate::ids::Ids;
+
+/// Last PSCID, of 20 bits.
+const LAST_FIRST: u32 = (1 << 20) - 1;
+/// Last GSCID, of 16 bits.
+const LAST_SECOND: u32 = (1 << 16) - 1;
+/// Widest number of a device.
+const MOST_STREAMS_LG2: u32 = 24;
+
+/// A domain of a unit with first-stage tables.
+pub type FirstDomain<R, M, C> = PagedDomain<RiscvFirstStage, M, RiscvQueue<R, M, C>>;
+/// A domain of a unit with second-stage tables.
+pub type SecondDomain<R, M, C> = PagedDomain<RiscvSecondStage, M, RiscvQueue<R, M, C>>;
+
+/// One IOMMU with the RISC-V IOMMU's registers `R`, tables in memory `M`, and clock `C`.
+///
+/// *Locking.* Streams are moved one at a time; whoever waits for that waits no longer than the
+/// limit. When it is dropped, all streams are blocked, and nothing that the hardware may use is
+/// freed: neither its own tables nor, if it does not follow, the domains of its streams.
+#[derive(Debug)]
+pub struct RiscvIommu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
+    pub(super) shared: Arc<Shared<R, M, C>>,
+    pub(super) book: Book<C, u32, Option<Tag>, Directory>,
+    config: Config,
+}
+
+/// Memory that the hardware is going to be told of.
+struct Parts<C: Cpus> {
+    queue: Ring<C>,
+    faults: Faults<C>,
+    root: Block,
+}
+
+impl<C: Cpus> Parts<C> {
+    fn new<M: TableMem<AtomicU64>>(mem: &M, config: &Config) -> Result<Self, IommuError> {
+        let more = match config.signal {
+            Signal::None => 0,
+            Signal::Wired | Signal::Message { .. } => reg::queue::INTERRUPT,
+        };
+        let queue: Ring<C> = queue::ring(mem, config.queue_lg2)?;
+        let faults = Faults::new(mem, config.faults_lg2, more).inspect_err(|_| queue.free(mem))?;
+        let root = Block::new(mem, 12).inspect_err(|_| {
+            queue.free(mem);
+            faults.free(mem);
+        })?;
+        Ok(Self {
+            queue,
+            faults,
+            root,
+        })
+    }
+
+    fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+        self.queue.free(mem);
+        self.faults.free(mem);
+        self.root.free(mem);
+    }
+}
+
+impl<R, M, C> RiscvIommu<R, M, C>
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Clone + Send + Sync + 'static,
+    C: Cpus,
+{
+    /// Takes the unit over: all streams are blocked. If that fails once the unit was stopped, it lets
+    /// nothing through.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// See [`IommuError`]; [`IommuError::Unsupported`] for a unit of another major version, for one that is
+    /// big-endian alone, and where it cannot do what `config` says. Memory that the hardware may have been
+    /// told of is then not freed.
+    pub fn enable(regs: R, mem: M, clock: C, mut config: Config) -> Result<Self, IommuError> {
+        config.streams_lg2 = config.streams_lg2.min(MOST_STREAMS_LG2);
+        let features = Features::read(&regs)?;
+        if !features.can_signal(config.signal) {
+            return Err(IommuError::Unsupported);
+        }
+        let control = Control {
+            regs,
+            mem,
+            clock,
+            limit: config.limit,
+            features,
+            counters: Default::default(),
+        };
+        let mem = &control.mem;
+        let parts = Parts::new(mem, &config)?;
+        stop(&control).inspect_err(|_| parts.free(mem))?;
+        let Parts {
+            queue,
+            faults,
+            root,
+        } = parts;
+        let shared = Arc::new(Shared {
+            control,
+            queue,
+            faults,
+            firsts: Ids::new(1, LAST_FIRST),
+            seconds: Ids::new(1, LAST_SECOND),
+        });
+        let shape = start(&shared, root, config.streams_lg2, config.signal)?;
+        let streams = Streams::new(Directory::new(root, shape));
+        Ok(Self {
+            shared,
+            book: Book::new(streams),
+            config,
+        })
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+    /// What the unit can do.
+    ///
+    /// *Context.* Interrupt.
+    pub fn features(&self) -> &Features {
+        &self.shared.control.features
+    }
+
+    /// What the plans of domains know of the hardware.
+    ///
+    /// *Context.* Interrupt.
+    pub fn capabilities(&self) -> Capabilities {
+        self.features().capabilities()
+    }
+
+    /// A handle to its invalidations.
+    ///
+    /// *Context.* Interrupt.
+    pub fn queue(&self) -> RiscvQueue<R, M, C> {
+        RiscvQueue(Arc::clone(&self.shared))
+    }
+
+    /// Commands submitted so far.
+    ///
+    /// *Context.* Interrupt.
+    pub fn counts(&self) -> Counts {
+        self.shared.control.counters.read()
+    }
+
+    /// Width of the numbers of devices in bits.
+    pub(super) fn streams_lg2(&self) -> u32 {
+        self.config.streams_lg2
+    }
+
+    /// Turns the unit off and frees its own tables: from now on devices reach all memory,
+    /// untranslated. For handing the machine over.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// If the hardware does not follow. What it may use then stays allocated.
+    pub fn release(self) -> Result<(), IommuError> {
+        let unit = &self.shared.control;
+        let left = self.book.with(self.turn(), |streams| {
+            // Contexts that name the domains are gone before the domains are.
+            streams.state.clear(&unit.mem);
+            match self.shared.forget_everything() {
+                Ok(()) => Ok(streams.settled(..)),
+                Err(error) => {
+                    // Nothing leads to the contexts any more; what they led to may still be kept.
+                    streams.unsettle(..);
+                    Err(error)
+                }
+            }
+        })?;
+        // While commands are fetched, by which domains that nobody else holds say good-bye.
+        drop(left?);
+        self.shared.queue.drain(&*self.shared)?;
+        turn_off(unit)?;
+        self.book
+            .with(self.turn(), |streams| streams.state.free(&unit.mem))?;
+        let shared = Arc::clone(&self.shared);
+        drop(self);
+        // Domains that are still held keep the queue: they will find it off.
+        if let Some(shared) = Arc::into_inner(shared) {
+            shared.queue.free(&shared.control.mem);
+            shared.faults.free(&shared.control.mem);
+        }
+        Ok(())
+    }
+}
+
+/// The stages' tables by what a unit has, those that cover most of what devices ask for first.
+const FIRST: [(RiscvLevels, Has); 3] = [
+    (RiscvLevels::Four, Has::FIRST_4),
+    (RiscvLevels::Three, Has::FIRST_3),
+    (RiscvLevels::Five, Has::FIRST_5),
+];
+const SECOND: [(RiscvLevels, Has); 3] = [
+    (RiscvLevels::Four, Has::SECOND_4),
+    (RiscvLevels::Three, Has::SECOND_3),
+    (RiscvLevels::Five, Has::SECOND_5),
+];
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+    fn best(&self, of: &[(RiscvLevels, Has)]) -> Option<RiscvLevels> {
+        let has = self.features().has;
+        let mut all = of.iter();
+        all.find(|(_, bit)| has.contains(*bit))
+            .map(|(levels, _)| *levels)
+    }
+
+    /// Whether the unit has that many levels.
+    fn walks(&self, of: &[(RiscvLevels, Has)], levels: RiscvLevels) -> Result<(), IommuError> {
+        let has = self.features().has;
+        let walks = |(known, bit): &(_, Has)| *known == levels && has.contains(*bit);
+        match of.iter().any(walks) {
+            true => Ok(()),
+            false => Err(IommuError::Unsupported),
+        }
+    }
+
+    /// Tables of `levels` levels whose root has `2^ROOT` bytes.
+    fn format<const ROOT: u32>(&self, levels: RiscvLevels) -> Riscv<ROOT> {
+        let features = self.features();
+        Riscv {
+            levels,
+            output_lg2: features.output_lg2,
+            memory_types: match features.has.contains(Has::MEMORY_TYPES) {
+                true => RiscvMemoryTypes::Svpbmt,
+                false => RiscvMemoryTypes::Absent,
+            },
+            dirty: DirtyTracking::Off,
+        }
+    }
+
+    /// Levels of the first-stage tables that suit most devices: of 48-bit addresses if there are such.
+    pub(crate) fn best_first(&self) -> Option<RiscvLevels> {
+        self.best(&FIRST)
+    }
+
+    /// The same of second-stage tables.
+    pub(crate) fn best_second(&self) -> Option<RiscvLevels> {
+        self.best(&SECOND)
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64> + Clone, C: Cpus> RiscvIommu<R, M, C> {
+    /// An empty domain with first-stage tables.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if the unit does not walk such tables;
+    /// [`IommuError::OutOfContexts`], [`IommuError::Memory`].
+    pub fn first_stage(&self, levels: RiscvLevels) -> Result<FirstDomain<R, M, C>, IommuError> {
+        self.walks(&FIRST, levels)?;
+        let format: RiscvFirstStage = self.format(levels);
+        let table = PageTable::new(format, self.shared.control.mem.clone())?;
+        let tag = Tag::First(self.shared.take(&self.shared.firsts)?);
+        let quirks = self.features().quirks(self.config.quirks);
+        let (caps, queue) = (self.capabilities(), self.queue());
+        Ok(PagedDomain::new(table, tag.context(), caps, quirks, queue))
+    }
+
+    /// An empty domain with second-stage tables.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// As [`RiscvIommu::first_stage`].
+    pub fn second_stage(&self, levels: RiscvLevels) -> Result<SecondDomain<R, M, C>, IommuError> {
+        self.walks(&SECOND, levels)?;
+        let format: RiscvSecondStage = self.format(levels);
+        let table = PageTable::new(format, self.shared.control.mem.clone())?;
+        let tag = Tag::Second(self.shared.take(&self.shared.seconds)?);
+        let quirks = self.features().quirks(self.config.quirks);
+        let (caps, queue) = (self.capabilities(), self.queue());
+        Ok(PagedDomain::new(table, tag.context(), caps, quirks, queue))
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Drop for RiscvIommu<R, M, C> {
+    /// *Context.* Task: waits for the hardware.
+    fn drop(&mut self) {
+        // A failure leaves what it concerns unsettled, which is kept.
+        let _ = self.block_all();
+    }
+}

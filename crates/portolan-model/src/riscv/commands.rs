@@ -1,0 +1,156 @@
+//! Commands: words in, what they ask for out. Section "Command-Queue", and the extensions.
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr};
+
+use super::RiscvIdentification;
+use crate::asking::encoded;
+use crate::stage::Drops;
+
+/// Kinds of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CommandKind {
+    /// IOTINVAL.VMA.
+    InvalVma,
+    /// IOTINVAL.GVMA.
+    InvalGvma,
+    /// IOFENCE.C.
+    Fence,
+    /// IODIR.INVAL_DDT.
+    InvalDdt,
+}
+
+/// What an invalidation drops.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Invalidate {
+    /// The context of a device; those of all, and what leads to them, without one.
+    Contexts(Option<u32>),
+    /// Translations of a first stage without a second.
+    First(Translations),
+    /// Translations of a second stage.
+    Second(Translations),
+    /// Nothing that is cached: of first stages over a second, of which there are none.
+    Nothing,
+}
+
+/// Some translations of one stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Translations {
+    /// Of one tag, or of all.
+    pub tag: Option<u32>,
+    /// Of some addresses, or of all.
+    pub range: Option<IovaRange>,
+    pub drops: Drops,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    Invalidate(Invalidate),
+    Fence {
+        /// Where to store what.
+        store: Option<(PhysAddr, u32)>,
+        order: Order,
+    },
+}
+
+/// Whether what devices have read and written is ordered before a fence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    Both,
+    Less,
+}
+
+fn field(word: u64, low: u32, bits: u32) -> u64 {
+    (word >> low) & ((1 << bits) - 1)
+}
+
+fn bit(word: u64, at: u32) -> bool {
+    word >> at & 1 == 1
+}
+
+/// The bits of both words that a command may set.
+fn fields(opcode: u64, function: u64, id: &RiscvIdentification) -> Option<[u64; 2]> {
+    let named = 0x3ff;
+    let (pages, range) = (((1 << 52) - 1) << 10, 1 << 9);
+    let range = if id.has_ranges() { range } else { 0 };
+    let above = if id.has_non_leaf() { 1 << 34 } else { 0 };
+    let (first, second) = (1 << 10 | 0xfffff << 12, 1 << 33 | 0xffff << 44);
+    Some(match (opcode, function) {
+        (1, 0) => [named | first | 1 << 32 | second | above, pages | range],
+        // PSCV may not be set; PSCID is not looked at then.
+        (1, 1) => [named | first | second | above, pages | range],
+        // WSI is reserved: nothing here raises wires for commands.
+        (2, 0) => [named | 0x3400 | 0xffff_ffff << 32, (1 << 62) - 1],
+        (3, 0) => [named | 1 << 33 | 0xff_ffff << 40, 0],
+        _ => return None,
+    })
+}
+
+/// What a command asks for; nothing if it is illegal or the unit does not have it. `widest` is the
+/// highest number of a device that the directory's mode resolves.
+pub(super) fn decode(
+    words: [u64; 2],
+    id: &RiscvIdentification,
+    widest: u32,
+) -> Option<(CommandKind, Effect)> {
+    let [low, high] = words;
+    let (opcode, function) = (field(low, 0, 7), field(low, 7, 3));
+    let [first, second] = fields(opcode, function, id)?;
+    if low & !first != 0 || high & !second != 0 {
+        return None;
+    }
+    let (kind, effect) = match (opcode, function) {
+        (1, 0) => (CommandKind::InvalVma, Effect::Invalidate(vma(low, high))),
+        (1, _) => (CommandKind::InvalGvma, Effect::Invalidate(gvma(low, high))),
+        (2, _) => (CommandKind::Fence, fence(low, high)),
+        _ => {
+            let device = bit(low, 33).then(|| field(low, 40, 24) as u32);
+            if device.is_some_and(|device| device > widest) {
+                return None;
+            }
+            let what = Invalidate::Contexts(device);
+            (CommandKind::InvalDdt, Effect::Invalidate(what))
+        }
+    };
+    Some((kind, effect))
+}
+
+fn vma(low: u64, high: u64) -> Invalidate {
+    match bit(low, 33) {
+        true => Invalidate::Nothing,
+        false => {
+            let tag = bit(low, 32).then(|| field(low, 12, 20) as u32);
+            Invalidate::First(translations(tag, low, high))
+        }
+    }
+}
+
+fn gvma(low: u64, high: u64) -> Invalidate {
+    let tag = bit(low, 33).then(|| field(low, 44, 16) as u32);
+    // Without GV, AV and what belongs to it are not looked at.
+    let low = if tag.is_some() { low } else { 0 };
+    Invalidate::Second(translations(tag, low, high))
+}
+
+fn translations(tag: Option<u32>, low: u64, high: u64) -> Translations {
+    let page = field(high, 10, 52) << 12;
+    let range = bit(low, 10).then(|| match bit(high, 9) {
+        true => encoded(page, 12),
+        false => IovaRange::page(Iova::new(page), PageSize::SIZE_4K),
+    });
+    // An address names leaves, and what is above them where that is asked for.
+    let drops = match range.is_some() && !bit(low, 34) {
+        true => Drops::LEAVES,
+        false => Drops::ALL,
+    };
+    Translations { tag, range, drops }
+}
+
+fn fence(low: u64, high: u64) -> Effect {
+    let at = PhysAddr::new(high << 2);
+    let store = bit(low, 10).then_some((at, (low >> 32) as u32));
+    let order = match field(low, 12, 2) {
+        3 => Order::Both,
+        _ => Order::Less,
+    };
+    Effect::Fence { store, order }
+}

@@ -1,0 +1,143 @@
+//! Faults and their queue: section "Fault/Event-Queue".
+
+use portolan::addr::PhysAddr;
+
+use super::registers::{pending, queue};
+use super::{RiscvRegisters, State};
+use crate::asking::Request;
+use crate::decode::AccessKind;
+use crate::inject::DmaFault;
+
+/// A fault, as its record's four words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RiscvFault {
+    /// The words, lowest first.
+    pub words: [u64; 4],
+}
+
+impl RiscvFault {
+    /// Why.
+    pub fn cause(&self) -> u32 {
+        (self.words[0] & 0xfff) as u32
+    }
+
+    /// Whose.
+    pub fn device(&self) -> u32 {
+        (self.words[0] >> 40) as u32
+    }
+}
+
+/// Why an access is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The unit is off.
+    Off,
+    /// The directory cannot be read.
+    NoDirectory,
+    /// The device has no context.
+    NoContext,
+    /// Its context, or what leads to it, is malformed.
+    Malformed,
+    /// Accesses of this kind are not let through.
+    Disallowed,
+    /// By first-stage tables.
+    Page,
+    /// By second-stage tables.
+    GuestPage,
+    /// Tables, or what they lead to, cannot be accessed.
+    NoMemory,
+}
+
+impl Refusal {
+    /// The cause, which for some says what the access was.
+    fn cause(self, access: AccessKind) -> u32 {
+        let by = |read, write| match access {
+            AccessKind::Read => read,
+            AccessKind::Write => write,
+        };
+        match self {
+            Self::Off => 256,
+            Self::NoDirectory => 257,
+            Self::NoContext => 258,
+            Self::Malformed => 259,
+            Self::Disallowed => 260,
+            Self::Page => by(13, 15),
+            Self::GuestPage => by(21, 23),
+            Self::NoMemory => by(5, 7),
+        }
+    }
+}
+
+impl RiscvRegisters {
+    /// Records a refusal and returns what the device is told.
+    pub(super) fn refuse(&self, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+        state.counts.faults += 1;
+        let cause = refusal.cause(of.access);
+        let kind = match of.access {
+            AccessKind::Read => 2,
+            AccessKind::Write => 3,
+        };
+        let pasid = of
+            .pasid
+            .map_or(0, |pasid| 1 << 32 | u64::from(pasid.get() & 0xf_ffff) << 12);
+        let device = u64::from(of.stream.get() & 0xff_ffff) << 40;
+        let guest = match refusal {
+            Refusal::GuestPage => of.iova.get() & !3,
+            _ => 0,
+        };
+        let words = [
+            device | kind << 34 | pasid | u64::from(cause),
+            0,
+            of.iova.get(),
+            guest,
+        ];
+        self.record(state, words);
+        of.refused(cause)
+    }
+
+    /// Records a fault; with no room left, or no memory, recording stops.
+    fn record(&self, state: &mut State, words: [u64; 4]) {
+        state.own.faults.push(RiscvFault { words });
+        let registers = &mut state.own.registers;
+        let stopped = queue::MEMORY_FAULT | queue::OVERFLOW;
+        if registers.fqcsr & queue::ON == 0 || registers.fqcsr & stopped != 0 {
+            state.counts.lost_faults += 1;
+            return;
+        }
+        let slots = 2u32 << (registers.fqb & 0x1f);
+        let (head, tail) = (registers.fqh, registers.fqt);
+        let next = (tail + 1) % slots;
+        if next == head {
+            registers.fqcsr |= queue::OVERFLOW;
+            state.counts.lost_faults += 1;
+        } else if self.write_record(registers.fqb, tail, words).is_none() {
+            registers.fqcsr |= queue::MEMORY_FAULT;
+            state.counts.lost_faults += 1;
+        } else {
+            registers.fqt = next;
+        }
+        self.pend(state);
+    }
+
+    fn write_record(&self, base: u64, slot: u32, words: [u64; 4]) -> Option<()> {
+        let at = (base >> 10 & 0xfff_ffff_ffff) << 12 | u64::from(slot) << 5;
+        for (n, word) in (0..).zip(words) {
+            self.memory.write_u64(PhysAddr::new(at + 8 * n), word)?;
+        }
+        Some(())
+    }
+
+    /// Raises the fault queue's interrupt, unless it is pending.
+    pub(super) fn pend(&self, state: &mut State) {
+        let registers = &mut state.own.registers;
+        let quiet = registers.ipsr & pending::FAULTS == 0;
+        if registers.fqcsr & queue::INTERRUPT != 0 && quiet {
+            registers.ipsr |= pending::FAULTS;
+            state.counts.fault_interrupts += 1;
+            if let Some((at, data)) = registers.message() {
+                // A message to where nobody is, is lost.
+                let _ = self.memory.write_u32(PhysAddr::new(at), data);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The command queue: sections "Command-Queue" and "Command-queue CSR".
+
+use portolan::addr::{InvalTag, PhysAddr};
+
+use super::commands::{Effect, Invalidate, Order, Translations, decode};
+use super::registers::queue;
+use super::{RiscvRegisters, State};
+use crate::adversary::Rank;
+use crate::cache::Reach;
+use crate::decode::WalkMemory;
+use crate::iommu::Temper;
+use crate::stage::{Sizes, Stage};
+
+/// All tags of a stage are one owner's.
+pub(super) const OWNER: u32 = 0;
+
+impl RiscvRegisters {
+    /// Carries out the commands whose time has come.
+    pub(super) fn fetch_all(&self, state: &mut State) {
+        let slots = 2u32 << (state.own.registers.cqb & 0x1f);
+        // Once around at most, whatever the indices say.
+        for _ in 0..slots {
+            let registers = &state.own.registers;
+            let (head, status) = (registers.cqh, registers.cqcsr);
+            let stopped = status & queue::ERRORS != 0 || status & queue::ON == 0;
+            if head == registers.cqt || stopped || self.rests(state) {
+                return;
+            }
+            match self.carry_out(state, head) {
+                Ok(()) => state.own.registers.cqh = (head + 1) % slots,
+                Err(errors) => {
+                    state.own.registers.cqcsr |= errors & queue::ERRORS;
+                    // What no fence has confirmed may not have been done: at its worst, none of it.
+                    if self.setup.temper == Temper::Adversarial {
+                        state.pending.clear();
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    fn fetch(&self, state: &State, slot: u32) -> Option<[u64; 2]> {
+        let base = (state.own.registers.cqb >> 10 & 0xfff_ffff_ffff) << 12;
+        let at = base | u64::from(slot) << 4;
+        let read = |at| self.memory.snooped().read_u64(PhysAddr::new(at));
+        Some([read(at)?, read(at + 8)?])
+    }
+
+    fn carry_out(&self, state: &mut State, head: u32) -> Result<(), u32> {
+        let words = self.fetch(state, head).ok_or(queue::MEMORY_FAULT)?;
+        if let Some(errors) = self.consume(state, &[words[0], words[1], 0, 0]) {
+            return Err(errors);
+        }
+        let id = &self.setup.identification;
+        let widest = match state.own.registers.levels() {
+            Some(levels) => (1u64 << (id.leaf_lg2() + 9 * (levels - 1)).min(24)) as u32 - 1,
+            None => 0xff_ffff,
+        };
+        let (kind, effect) = decode(words, id, widest).ok_or(queue::ILLEGAL)?;
+        match effect {
+            Effect::Invalidate(what) => self.take(state, what),
+            Effect::Fence { store, order } => {
+                let awaited = std::mem::take(&mut state.pending);
+                self.complete(state, awaited);
+                if let Some((at, data)) = store {
+                    let stored = self.memory.write_u32(at, data);
+                    stored.ok_or(queue::MEMORY_FAULT)?;
+                    state.counts.unordered += u64::from(order == Order::Less);
+                }
+            }
+        }
+        *state.counts.commands.entry(kind).or_default() += 1;
+        Ok(())
+    }
+}
+
+pub(super) fn rank(what: &Invalidate) -> Rank {
+    let leaves = |of: &Translations| of.drops.pointers == Sizes::NONE;
+    match what {
+        Invalidate::Contexts(_) | Invalidate::Nothing => Rank::Streams,
+        Invalidate::Second(of) if leaves(of) => Rank::SecondStageLeaves,
+        Invalidate::Second(_) => Rank::SecondStage,
+        Invalidate::First(of) if leaves(of) => Rank::Leaves,
+        Invalidate::First(_) => Rank::Translations,
+    }
+}
+
+pub(super) fn invalidate(state: &mut State, what: Invalidate) {
+    match what {
+        Invalidate::Contexts(Some(device)) => {
+            state.own.contexts.remove(&device);
+        }
+        Invalidate::Contexts(None) => {
+            state.own.contexts.clear();
+            state.own.pages.clear();
+        }
+        Invalidate::First(of) => drop_some(&mut state.own.first, of),
+        Invalidate::Second(of) => drop_some(&mut state.own.second, of),
+        Invalidate::Nothing => {}
+    }
+}
+
+fn drop_some(stage: &mut Stage, of: Translations) {
+    let Translations { tag, range, drops } = of;
+    let context = tag.map(InvalTag::new);
+    match (context, range) {
+        (Some(context), Some(range)) => stage.invalidate(Reach::Range(context, range), None, drops),
+        (Some(context), None) => stage.invalidate(Reach::Context(context), None, drops),
+        (None, Some(range)) => stage.invalidate_range_of_owner(range, OWNER, drops),
+        (None, None) => stage.invalidate(Reach::All, None, drops),
+    }
+}

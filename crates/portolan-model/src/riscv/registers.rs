@@ -1,0 +1,318 @@
+//! The register file: chapter "Memory-mapped register interface".
+
+use portolan::platform::Mmio;
+
+use super::{RiscvIdentification, RiscvRegisters, State};
+use crate::inject::{Drain, Violation};
+
+/// Words of a message: two of its address, its data and its mask.
+type Message = [u32; 4];
+
+/// The contents of the registers.
+#[derive(Debug, Default)]
+pub(super) struct Registers {
+    capabilities: u64,
+    fctl: u32,
+    pub ddtp: u64,
+    pub cqb: u64,
+    pub cqh: u32,
+    pub cqt: u32,
+    pub fqb: u64,
+    pub fqh: u32,
+    pub fqt: u32,
+    pub cqcsr: u32,
+    pub fqcsr: u32,
+    pqcsr: u32,
+    pub ipsr: u32,
+    icvec: u64,
+    /// Of each message its address, its data and its mask.
+    messages: [Message; 16],
+}
+
+/// Bits of control registers of queues.
+pub(super) mod queue {
+    pub const ENABLE: u32 = 1;
+    pub const INTERRUPT: u32 = 1 << 1;
+    pub const MEMORY_FAULT: u32 = 1 << 8;
+    pub const OVERFLOW: u32 = 1 << 9;
+    pub const ILLEGAL: u32 = 1 << 10;
+    pub const ON: u32 = 1 << 16;
+    pub const BUSY: u32 = 1 << 17;
+    /// Those that are cleared by writing them.
+    pub const ERRORS: u32 = 0xf << 8;
+}
+
+/// Bits of `ipsr`.
+pub(super) mod pending {
+    pub const FAULTS: u32 = 1 << 1;
+}
+
+/// Values of `ddtp.iommu_mode`.
+pub(super) mod mode {
+    pub const OFF: u64 = 0;
+    pub const BARE: u64 = 1;
+    pub const ONE_LEVEL: u64 = 2;
+    pub const THREE_LEVELS: u64 = 4;
+}
+
+const WIRED: u32 = 1 << 1;
+const PAGE: u64 = 0xfff_ffff_ffff << 10;
+/// `ddtp.busy`.
+const CHANGING: u64 = 1 << 4;
+
+impl Registers {
+    pub(super) fn reset(id: &RiscvIdentification) -> Self {
+        Self {
+            capabilities: id.capabilities,
+            fctl: if id.interrupts() == 1 { WIRED } else { 0 },
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn mode(&self) -> u64 {
+        self.ddtp & 0xf
+    }
+
+    /// Number of the directory's levels, if the unit uses one.
+    pub(super) fn levels(&self) -> Option<u32> {
+        let levels = mode::ONE_LEVEL..=mode::THREE_LEVELS;
+        levels
+            .contains(&self.mode())
+            .then(|| self.mode() as u32 - 1)
+    }
+
+    /// The message for faults, if it is one and is not masked.
+    pub(super) fn message(&self) -> Option<(u64, u32)> {
+        let vector = (self.icvec >> 4 & 0xf) as usize;
+        let [low, high, data, mask] = self.messages[vector];
+        let address = u64::from(high) << 32 | u64::from(low);
+        (self.fctl & WIRED == 0 && mask & 1 == 0).then_some((address, data))
+    }
+
+    fn word(&self, offset: usize) -> Option<u32> {
+        let half = |register: u64, first: usize| (register >> (8 * (offset - first))) as u32;
+        Some(match offset {
+            0 | 4 => half(self.capabilities, 0),
+            8 => self.fctl,
+            16 | 20 => half(self.ddtp, 16),
+            24 | 28 => half(self.cqb, 24),
+            32 => self.cqh,
+            36 => self.cqt,
+            40 | 44 => half(self.fqb, 40),
+            48 => self.fqh,
+            52 => self.fqt,
+            72 => self.cqcsr,
+            76 => self.fqcsr,
+            80 => self.pqcsr,
+            84 => self.ipsr,
+            760 | 764 => half(self.icvec, 760),
+            768..1024 => self.messages[(offset - 768) / 16][offset % 16 / 4],
+            _ => return None,
+        })
+    }
+}
+
+/// Registers of 64 bits, by the offset of either half.
+fn is_wide(offset: usize) -> bool {
+    matches!(offset & !7, 0 | 16 | 24 | 40 | 760)
+        || (768..1024).contains(&offset) && offset & 8 == 0
+}
+
+fn with_half(register: u64, offset: usize, value: u32) -> u64 {
+    let mut word = register;
+    crate::unit::set_half(&mut word, offset, value);
+    word
+}
+
+/// What a base register of a queue keeps, of entries whose number has an exponent up to `most_lg2`.
+fn base(value: u64, most_lg2: u32) -> u64 {
+    value & PAGE | (value & 0x1f).min(u64::from(most_lg2) - 1)
+}
+
+impl RiscvRegisters {
+    fn read(&self, state: &mut State, offset: usize) -> u32 {
+        let word = state.own.registers.word(offset);
+        word.unwrap_or_else(|| {
+            state.violations.push(Violation::BadAccess { offset });
+            0
+        })
+    }
+
+    fn write(&self, state: &mut State, offset: usize, value: u32) {
+        let id = &self.setup.identification;
+        let follows = state.faults.control;
+        let registers = &mut state.own.registers;
+        let commands_on = registers.cqcsr & (queue::ON | queue::BUSY) != 0;
+        let faults_on = registers.fqcsr & (queue::ON | queue::BUSY) != 0;
+        let in_use = match offset {
+            8 => commands_on || faults_on || registers.mode() != mode::OFF,
+            16 | 20 => !changes(registers, offset, value),
+            24 | 28 => commands_on,
+            40 | 44 => faults_on,
+            72 => registers.cqcsr & queue::BUSY != 0,
+            76 => registers.fqcsr & queue::BUSY != 0,
+            _ => false,
+        };
+        if in_use {
+            state.violations.push(Violation::WrittenInUse { offset });
+            return;
+        }
+        match offset {
+            // What is the unit's own.
+            0 | 4 | 32 | 52 => {}
+            8 if id.interrupts() == 2 => registers.fctl = value & WIRED,
+            8 => {}
+            16 | 20 => set_directory(registers, id, offset, value, follows),
+            24 | 28 => {
+                registers.cqb = base(with_half(registers.cqb, offset, value), id.queue_lg2);
+                registers.cqt = 1;
+            }
+            36 => {
+                let slots = 2u32 << (registers.cqb & 0x1f);
+                registers.cqt = value & (slots - 1);
+                if value >= slots {
+                    let tail = value.into();
+                    state.violations.push(Violation::QueueOverrun { tail });
+                }
+                self.wait_for(state, self.setup.pace);
+            }
+            40 | 44 => {
+                registers.fqb = base(with_half(registers.fqb, offset, value), id.queue_lg2);
+                registers.fqh = 1;
+            }
+            48 => registers.fqh = value & ((2 << (registers.fqb & 0x1f)) - 1),
+            72 if turn(&mut registers.cqcsr, value, follows) => registers.cqh = 0,
+            76 if turn(&mut registers.fqcsr, value, follows) => registers.fqt = 0,
+            72 | 76 => {}
+            80 if id.has_ats() => {
+                turn(&mut registers.pqcsr, value, follows);
+            }
+            80 => {}
+            84 => {
+                registers.ipsr &= !value;
+                if registers.fqcsr & (queue::MEMORY_FAULT | queue::OVERFLOW) != 0 {
+                    self.pend(state);
+                }
+            }
+            760 => registers.icvec = u64::from(value & 0xffff),
+            764 => {}
+            768..1024 if id.interrupts() == 1 => {}
+            768..1024 => {
+                let message = &mut registers.messages[(offset - 768) / 16];
+                message[offset % 16 / 4] = kept_of_message(offset, value);
+            }
+            _ => state.violations.push(Violation::BadAccess { offset }),
+        }
+        self.go_on(state);
+    }
+}
+
+/// Whether a write of half of `ddtp` is one that a driver may make: no address changes while a directory
+/// is in use or on the way out of that, none is exchanged for another, and none follows on another.
+fn changes(registers: &Registers, offset: usize, value: u32) -> bool {
+    let (old, new) = (registers.ddtp, with_half(registers.ddtp, offset, value));
+    let used = registers.levels().is_some();
+    let same = (old ^ new) & PAGE == 0;
+    let next = new & 0xf;
+    let follows = match next {
+        mode::OFF => true,
+        mode::BARE => registers.mode() <= mode::BARE,
+        _ => !used || next == registers.mode(),
+    };
+    old & CHANGING == 0 && follows && (same || !used)
+}
+
+/// Writes half of `ddtp`; a mode that the unit does not have is not taken.
+fn set_directory(
+    registers: &mut Registers,
+    id: &RiscvIdentification,
+    offset: usize,
+    value: u32,
+    follows: Drain,
+) {
+    let new = with_half(registers.ddtp, offset, value);
+    if offset == 16 && follows == Drain::Never {
+        registers.ddtp |= CHANGING;
+        return;
+    }
+    let has = match new & 0xf {
+        mode::OFF | mode::BARE => true,
+        deep @ mode::ONE_LEVEL..=mode::THREE_LEVELS => id.levels >> (deep - 1) & 1 == 1,
+        _ => false,
+    };
+    let mode = if has { new & 0xf } else { registers.mode() };
+    registers.ddtp = new & PAGE | mode;
+}
+
+/// Writes the control register of a queue; whether that turns it on.
+fn turn(register: &mut u32, value: u32, follows: Drain) -> bool {
+    let kept = queue::ENABLE | queue::INTERRUPT;
+    let turned = (*register ^ value) & queue::ENABLE != 0;
+    let left = *register & (queue::ERRORS | queue::ON) & !(value & queue::ERRORS);
+    *register = left | value & kept;
+    if turned && follows == Drain::Never {
+        *register |= queue::BUSY;
+        return false;
+    }
+    if turned && value & queue::ENABLE != 0 {
+        *register = *register & !queue::ERRORS | queue::ON;
+        return true;
+    }
+    if turned {
+        *register &= !queue::ON;
+    }
+    false
+}
+
+/// What a word of a message keeps.
+fn kept_of_message(offset: usize, value: u32) -> u32 {
+    match offset % 16 {
+        0 => value & !3,
+        4 => value & 0x00ff_ffff,
+        8 => value,
+        _ => value & 1,
+    }
+}
+
+impl Mmio for RiscvRegisters {
+    fn read32(&self, offset: usize) -> u32 {
+        let mut state = self.lock();
+        match self.arrive(&mut state, offset, 4) {
+            Some(()) => self.read(&mut state, offset),
+            None => u32::MAX,
+        }
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset, 4).is_some() {
+            self.write(&mut state, offset, value);
+        }
+    }
+
+    fn read64(&self, offset: usize) -> u64 {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset, 8).is_none() {
+            return u64::MAX;
+        }
+        if !is_wide(offset) {
+            state.violations.push(Violation::BadAccess { offset });
+            return 0;
+        }
+        let [low, high] = [offset, offset + 4].map(|at| self.read(&mut state, at));
+        u64::from(high) << 32 | u64::from(low)
+    }
+
+    fn write64(&self, offset: usize, value: u64) {
+        let mut state = self.lock();
+        if self.arrive(&mut state, offset, 8).is_none() {
+            return;
+        }
+        if !is_wide(offset) {
+            state.violations.push(Violation::BadAccess { offset });
+            return;
+        }
+        self.write(&mut state, offset + 4, (value >> 32) as u32);
+        self.write(&mut state, offset, value as u32);
+    }
+}

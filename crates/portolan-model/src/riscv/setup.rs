@@ -1,0 +1,158 @@
+//! How a unit is set up, and what it tells of itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::CommandKind;
+use crate::clock::VirtualClock;
+use crate::inject::Pace;
+use crate::iommu::Temper;
+
+/// What a unit is, as a driver reads it and as the model behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RiscvIdentification {
+    /// The register `capabilities`.
+    pub capabilities: u64,
+    /// Numbers of levels that a device directory may have: bit `n` stands for `n` levels.
+    pub levels: u8,
+    /// Longest queue, as an exponent of entries.
+    pub queue_lg2: u32,
+}
+
+/// Version 1.0, and physical addresses of 56 bits.
+const PLAIN: u64 = 0x10 | 56 << 32;
+/// Sv39, Sv48 and Sv57, and the second stages beside them.
+const TABLES: u64 = 7 << 9 | 7 << 17;
+/// `Svpbmt`.
+const MEMORY_TYPES: u64 = 1 << 15;
+/// `MSI_FLAT`: contexts of 64 bytes.
+const FLAT: u64 = 1 << 22;
+/// `IGS`: interrupts by messages and by wires.
+const BOTH: u64 = 2 << 28;
+/// `NL` and `S`.
+const NON_LEAF: u64 = 1 << 42;
+const RANGES: u64 = 1 << 43;
+
+impl Default for RiscvIdentification {
+    /// Tables of all depths, contexts in base format, interrupts of either kind; addresses are invalidated
+    /// one by one, and leaves alone.
+    fn default() -> Self {
+        Self {
+            capabilities: PLAIN | TABLES | BOTH,
+            levels: 0b1110,
+            queue_lg2: 15,
+        }
+    }
+}
+
+impl RiscvIdentification {
+    /// With contexts in extended format, memory types, and invalidation of ranges and of entries above the
+    /// leaves.
+    #[must_use]
+    pub fn extended(mut self) -> Self {
+        self.capabilities |= FLAT | MEMORY_TYPES | NON_LEAF | RANGES;
+        self
+    }
+
+    /// Without first stages.
+    #[must_use]
+    pub fn second_stage_only(mut self) -> Self {
+        self.capabilities &= !(7 << 9);
+        self
+    }
+
+    fn has(&self, bit: u32) -> bool {
+        self.capabilities >> bit & 1 == 1
+    }
+
+    /// Whether it walks first-stage tables of `levels` levels.
+    pub(super) fn walks_first(&self, levels: u8) -> bool {
+        (3..=5).contains(&levels) && self.has(6 + u32::from(levels))
+    }
+
+    /// Whether it walks second-stage tables of `levels` levels.
+    pub(super) fn walks_second(&self, levels: u8) -> bool {
+        (3..=5).contains(&levels) && self.has(14 + u32::from(levels))
+    }
+
+    pub(super) fn has_message_tables(&self) -> bool {
+        self.has(22)
+    }
+
+    pub(super) fn has_ats(&self) -> bool {
+        self.has(25)
+    }
+
+    pub(super) fn has_non_leaf(&self) -> bool {
+        self.has(42)
+    }
+
+    pub(super) fn has_ranges(&self) -> bool {
+        self.has(43)
+    }
+
+    /// `IGS`: 0 messages, 1 wires, 2 either.
+    pub(super) fn interrupts(&self) -> u64 {
+        self.capabilities >> 28 & 3
+    }
+
+    /// Bits of a device's number that a page of contexts resolves.
+    pub(super) fn leaf_lg2(&self) -> u32 {
+        match self.has_message_tables() {
+            true => 6,
+            false => 7,
+        }
+    }
+}
+
+/// All that a unit is made from.
+#[derive(Clone, Debug)]
+pub struct RiscvSetup {
+    /// What it is.
+    pub identification: RiscvIdentification,
+    /// How its caches behave.
+    pub temper: Temper,
+    /// How fast its queue is.
+    pub pace: Pace,
+    /// The clock by which it is slow.
+    pub clock: Arc<VirtualClock>,
+}
+
+impl Default for RiscvSetup {
+    /// Adversarial and fast.
+    fn default() -> Self {
+        Self {
+            identification: RiscvIdentification::default(),
+            temper: Temper::Adversarial,
+            pace: Pace::AtOnce,
+            clock: Arc::default(),
+        }
+    }
+}
+
+/// Numbers of what happened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RiscvCounts {
+    /// Commands carried out, by kind; a refused one is not.
+    pub commands: BTreeMap<CommandKind, u64>,
+    /// IOFENCE.C with data that does not order what devices have read and written before.
+    pub unordered: u64,
+    /// Translations answered by a cache.
+    pub hits: u64,
+    /// Translations that needed a walk.
+    pub misses: u64,
+    /// Table entries read.
+    pub walk_steps: u64,
+    /// Contexts and entries above them read.
+    pub configuration_reads: u64,
+    /// Accesses that went through.
+    pub accesses: u64,
+    /// Accesses that did not.
+    pub faults: u64,
+    /// Interrupts for faults: one for all that come until the last is acknowledged.
+    pub fault_interrupts: u64,
+    /// Faults that found no room, or no queue.
+    pub lost_faults: u64,
+    /// Responses to what nobody had asked, or had got one already.
+    pub stray_responses: u64,
+}

@@ -1,0 +1,154 @@
+//! From a device and an address to memory: section "Process to translate an IOVA".
+
+use portolan::addr::{InvalTag, PhysAddr, StreamId};
+
+use super::contexts::{Context, Tables, Words, decode};
+use super::faults::Refusal;
+use super::queue::OWNER;
+use super::registers::mode;
+use super::{RiscvRegisters, State};
+use crate::asking::Request;
+use crate::decode::{Cursor, WalkFault, WalkMemory};
+use crate::stage::{Ended, Known, Tag};
+
+/// Which of the stages has tables.
+#[derive(Clone, Copy)]
+enum Which {
+    First,
+    Second,
+}
+
+impl RiscvRegisters {
+    /// Where one address goes.
+    pub(super) fn translate(&self, state: &mut State, of: Request) -> Result<PhysAddr, Refusal> {
+        let untranslated = Ok(PhysAddr::new(of.iova.get()));
+        match state.own.registers.mode() {
+            mode::OFF => return Err(Refusal::Off),
+            mode::BARE => return untranslated,
+            _ => {}
+        }
+        let context = self.context(state, of.stream)?;
+        // No context has a process directory.
+        if of.pasid.is_some() {
+            return Err(Refusal::Disallowed);
+        }
+        match context {
+            Context::Passes => untranslated,
+            Context::First(tables) => self.page(state, Which::First, tables, of),
+            Context::Second(tables) => self.page(state, Which::Second, tables, of),
+        }
+    }
+
+    /// The context of a device, kept or from memory. One that does not count is not kept.
+    fn context(&self, state: &mut State, stream: StreamId) -> Result<Context, Refusal> {
+        let device = stream.get();
+        if let Some(kept) = state.own.contexts.get(&device) {
+            return *kept;
+        }
+        let id = &self.setup.identification;
+        let levels = state.own.registers.levels().ok_or(Refusal::Off)?;
+        if u64::from(device) >> (id.leaf_lg2() + 9 * (levels - 1)).min(24) != 0 {
+            return Err(Refusal::Disallowed);
+        }
+        let page = self.page_of_contexts(state, device, levels)?;
+        let bytes = if id.has_message_tables() { 64 } else { 32 };
+        let index = u64::from(device) & ((1 << id.leaf_lg2()) - 1);
+        let words = self.words(page + index * bytes, bytes / 8);
+        state.counts.configuration_reads += 1;
+        let words = words.ok_or(Refusal::NoDirectory)?;
+        if words[0] & 1 == 0 {
+            return Err(Refusal::NoContext);
+        }
+        let context = decode(words, id);
+        state.own.contexts.insert(device, context);
+        context
+    }
+
+    /// The page of the directory that holds a device's context. Entries that lead there are kept, if
+    /// they count, by their level and by what of the number they resolve.
+    fn page_of_contexts(
+        &self,
+        state: &mut State,
+        device: u32,
+        levels: u32,
+    ) -> Result<u64, Refusal> {
+        let leaf_lg2 = self.setup.identification.leaf_lg2();
+        let mut page = (state.own.registers.ddtp >> 10 & 0xfff_ffff_ffff) << 12;
+        for level in (0..levels - 1).rev() {
+            let above = device >> (leaf_lg2 + 9 * level);
+            if let Some(kept) = state.own.pages.get(&(level, above)) {
+                page = *kept;
+                continue;
+            }
+            state.counts.configuration_reads += 1;
+            let at = PhysAddr::new(page + 8 * u64::from(above & 0x1ff));
+            let entry = self.memory.snooped().read_u64(at);
+            let entry = entry.ok_or(Refusal::NoDirectory)?;
+            if entry & 1 == 0 {
+                return Err(Refusal::NoContext);
+            }
+            if entry & !(0xfff_ffff_ffff << 10 | 1) != 0 {
+                return Err(Refusal::Malformed);
+            }
+            page = entry >> 10 << 12;
+            state.own.pages.insert((level, above), page);
+        }
+        Ok(page)
+    }
+
+    fn words(&self, at: u64, count: u64) -> Option<Words> {
+        let mut words = [0; 8];
+        for (n, word) in (0..count).zip(&mut words) {
+            *word = self.memory.snooped().read_u64(PhysAddr::new(at + 8 * n))?;
+        }
+        Some(words)
+    }
+
+    /// Where a stage's tables say that an address goes.
+    fn page(
+        &self,
+        state: &mut State,
+        which: Which,
+        tables: Tables,
+        of: Request,
+    ) -> Result<PhysAddr, Refusal> {
+        let (stage, refused) = match which {
+            Which::First => (&mut state.own.first, Refusal::Page),
+            Which::Second => (&mut state.own.second, Refusal::GuestPage),
+        };
+        let context = InvalTag::new(tables.tag);
+        let tag = Tag {
+            context,
+            owner: OWNER,
+        };
+        let leaf = match stage.lookup(context, of.iova) {
+            Some(Known::Present { leaf, .. }) => {
+                state.counts.hits += 1;
+                leaf
+            }
+            _ => {
+                state.counts.misses += 1;
+                let format = tables.table.format;
+                if !format.holds(of.iova) {
+                    return Err(refused);
+                }
+                let top = Cursor::top(&tables.table);
+                let memory = self.memory.snooped();
+                let walk = stage.walk(&memory, tag, format, top, of.iova, Ok::<_, WalkFault>);
+                let found = walk.map_err(|ended| match ended {
+                    Ended::Here(WalkFault::Unreadable { .. })
+                    | Ended::Locating(WalkFault::Unreadable { .. }) => Refusal::NoMemory,
+                    Ended::Here(_) | Ended::Locating(_) => refused,
+                })?;
+                let leaf = found.leaf;
+                let page = leaf.size;
+                stage.insert(tag, of.iova, page, Known::Present { leaf, page });
+                leaf
+            }
+        };
+        match leaf.permissions.allow(of.access) {
+            true => Ok(leaf.address(of.iova)),
+            false => Err(refused),
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a RISC-V IOMMU has of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use portolan::addr::PhysAddr;
+
+use super::commands::Invalidate;
+use super::contexts::Context;
+use super::faults::Refusal;
+use super::registers::Registers;
+use super::{RiscvCounts, RiscvFault, RiscvRegisters, RiscvSetup, State, queue};
+use crate::adversary::Rank;
+use crate::asking::Request;
+use crate::clock::VirtualClock;
+use crate::inject::DmaFault;
+use crate::iommu::Temper;
+use crate::stage::Stage;
+use crate::unit::{Design, Sums};
+
+/// The RISC-V IOMMU.
+#[derive(Debug)]
+pub enum Riscv {}
+
+#[derive(Debug)]
+pub struct Own {
+    pub(super) registers: Registers,
+    /// Contexts that count, or the refusals that reading them ended in.
+    pub(super) contexts: BTreeMap<u32, Result<Context, Refusal>>,
+    /// Pages of the directory, by their level and by what is resolved above them.
+    pub(super) pages: BTreeMap<(u32, u32), u64>,
+    pub(super) first: Stage,
+    pub(super) second: Stage,
+    pub(super) faults: Vec<RiscvFault>,
+}
+
+impl Design for Riscv {
+    type Setup = RiscvSetup;
+    type Own = Own;
+    type Counts = RiscvCounts;
+    type Invalidate = Invalidate;
+    type Refusal = Refusal;
+
+    const WINDOW: usize = 0x1000;
+
+    fn conditions(setup: &RiscvSetup) -> (&Temper, &Arc<VirtualClock>) {
+        (&setup.temper, &setup.clock)
+    }
+
+    fn reset(setup: &RiscvSetup) -> Own {
+        Own {
+            registers: Registers::reset(&setup.identification),
+            contexts: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            first: Stage::new(&setup.temper),
+            second: Stage::new(&setup.temper),
+            faults: Vec::new(),
+        }
+    }
+
+    fn stages(own: &mut Own) -> Vec<&mut Stage> {
+        vec![&mut own.first, &mut own.second]
+    }
+
+    fn others(own: &Own) -> usize {
+        own.contexts.len() + own.pages.len()
+    }
+
+    fn told(counts: &RiscvCounts, sums: Sums) -> RiscvCounts {
+        RiscvCounts {
+            accesses: sums.accesses,
+            walk_steps: sums.walk_steps,
+            stray_responses: sums.stray_responses,
+            ..counts.clone()
+        }
+    }
+
+    fn go_on(unit: &RiscvRegisters, state: &mut State) {
+        unit.fetch_all(state);
+    }
+
+    fn translate(
+        unit: &RiscvRegisters,
+        state: &mut State,
+        of: Request,
+    ) -> Result<PhysAddr, Refusal> {
+        unit.translate(state, of)
+    }
+
+    fn refuse(unit: &RiscvRegisters, state: &mut State, refusal: Refusal, of: Request) -> DmaFault {
+        unit.refuse(state, refusal, of)
+    }
+
+    fn rank(what: &Invalidate) -> Rank {
+        queue::rank(what)
+    }
+
+    fn invalidate(state: &mut State, what: Invalidate) {
+        queue::invalidate(state, what);
+    }
+}
