@@ -4,7 +4,7 @@
 use portolan_verify::conformance::Outcome;
 use portolan_verify::mutate::seam::Sabotage;
 use portolan_verify::mutate::{
-    AMD_MUTANTS, Fate, Ground, MUTANTS, Mutant, SMMUV2_MUTANTS, TEGRA_MUTANTS,
+    AMD_MUTANTS, Fate, Ground, MUTANTS, Mutant, RISCV_MUTANTS, SMMUV2_MUTANTS, TEGRA_MUTANTS,
 };
 
 #[test]
@@ -20,6 +20,11 @@ fn what_is_left_out_on_smmuv2_is_noticed() {
 #[test]
 fn what_is_left_out_on_amd_is_noticed() {
     all_are_noticed(AMD_MUTANTS);
+}
+
+#[test]
+fn what_is_left_out_on_riscv_is_noticed() {
+    all_are_noticed(RISCV_MUTANTS);
 }
 
 #[test]
@@ -67,6 +72,11 @@ fn the_seam_alone_changes_nothing_on_smmuv2() {
 #[test]
 fn the_seam_alone_changes_nothing_on_amd() {
     nothing_changes(AMD_MUTANTS);
+}
+
+#[test]
+fn the_seam_alone_changes_nothing_on_riscv() {
+    nothing_changes(RISCV_MUTANTS);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use portolan::platform::Word;
 use portolan_model::amd::AmdRegisters;
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{Piece, RegisterFaults, Violation};
+use portolan_model::riscv::RiscvRegisters;
 use portolan_model::smmuv2::SmmuV2Registers;
 use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::tegra_smmu::TegraRegisters;
@@ -209,6 +210,28 @@ impl Behind for AmdRegisters {
             vector: arrived.vector,
             destination: arrived.destination.into(),
         })
+    }
+
+    fn commands(&self) -> BTreeMap<String, u64> {
+        by_kind(self.counts().commands)
+    }
+}
+
+impl Behind for RiscvRegisters {
+    type Word = AtomicU64;
+
+    fn pieces(&self, of: Access) -> Option<Vec<Piece>> {
+        self.dma(of.device, of.pasid, of.iova, of.kind, 4).ok()
+    }
+
+    fn violations(&self) -> Vec<Violation> {
+        self.violations()
+    }
+
+    fn refuse(&self, nth: Option<u64>) -> Has {
+        const ILLEGAL: u32 = 1 << 10;
+        self.inject(refusal(self.consumed(), nth, ILLEGAL));
+        Has::Yes
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {

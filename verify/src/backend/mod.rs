@@ -1,7 +1,7 @@
 //! Machines to run the conformance scenarios on.
 //!
-//! [`BackendName`] names them. [`smmuv2`], [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`virtio`]: those
-//! drivers.
+//! [`BackendName`] names them. [`smmuv2`], [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`riscv`],
+//! [`virtio`]: those drivers.
 //! [`nested`]: the SMMUv3 driver with guests. [`wrap`]: what can be put between a driver and its
 //! hardware.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
@@ -16,6 +16,7 @@ pub mod model;
 mod named;
 pub mod nested;
 pub mod qemu;
+pub mod riscv;
 pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra;

@@ -7,7 +7,7 @@ use portolan_hw::tegra_smmu::Chip;
 
 use super::vtd::Kind;
 use super::wrap::Bare;
-use super::{Line, amd, run, smmuv2, smmuv3, tegra, virtio, vtd};
+use super::{Line, amd, riscv, run, smmuv2, smmuv3, tegra, virtio, vtd};
 
 macro_rules! backends {
     ($($(#[$doc:meta])* $name:ident = $text:literal: $run:expr;)*) => {
@@ -75,6 +75,13 @@ backends! {
     /// The same, caching absence.
     ModelAmdCachesAbsence = "model:amd-caches-absence":
         || amd::on_model(amd::Kind::CachesAbsence, &Bare);
+    /// The model's RISC-V IOMMU, first stage.
+    ModelRiscv = "model:riscv": || riscv::first_on_model(riscv::Kind::Plain, &Bare);
+    /// The same with contexts in extended format, ranges, and entries above the leaves.
+    ModelRiscvExtended = "model:riscv-extended":
+        || riscv::first_on_model(riscv::Kind::Extended, &Bare);
+    /// The model's RISC-V IOMMU, second stage.
+    ModelRiscvStage2 = "model:riscv-stage2": || riscv::second_on_model(riscv::Kind::Plain, &Bare);
     /// The model's SMMU of a Tegra 3.
     ModelTegra30 = "model:tegra30": || tegra::on_model(Chip::Tegra30, &Bare);
     /// The same of a Tegra 4.

@@ -8,12 +8,14 @@ mod bent;
 mod edits;
 mod list;
 mod list_amd;
+mod list_riscv;
 mod list_smmuv2;
 mod registers;
 pub mod seam;
 
 pub use list::MUTANTS;
 pub use list_amd::AMD_MUTANTS;
+pub use list_riscv::RISCV_MUTANTS;
 pub use list_smmuv2::SMMUV2_MUTANTS;
 pub use registers::TEGRA_MUTANTS;
 
@@ -23,6 +25,7 @@ use std::sync::atomic::AtomicU32;
 use portolan_hw::tegra_smmu::Chip;
 use portolan_model::amd::AmdRegisters;
 use portolan_model::memory::ModelMemory;
+use portolan_model::riscv::RiscvRegisters;
 use portolan_model::smmuv2::SmmuV2Registers;
 use portolan_model::smmuv3::SmmuRegisters;
 use portolan_model::tegra_smmu::TegraRegisters;
@@ -32,7 +35,7 @@ use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;
 
 use crate::backend::wrap::Wrap;
-use crate::backend::{Line, amd, run, smmuv2, smmuv3, tegra, vtd};
+use crate::backend::{Line, amd, riscv, run, smmuv2, smmuv3, tegra, vtd};
 use crate::conformance::Outcome;
 use bent::Bent;
 use seam::{Interface, Sabotage, Tampered, Unclean};
@@ -56,6 +59,10 @@ pub enum Ground {
     VtdFirst,
     /// The model's AMD-Vi.
     Amd(amd::Kind),
+    /// The model's RISC-V IOMMU, first stage.
+    Riscv(riscv::Kind),
+    /// The model's RISC-V IOMMU, second stage.
+    RiscvStage2,
     /// The model's SMMU of a Tegra.
     Tegra(Chip),
     /// QEMU's SMMUv3.
@@ -88,6 +95,9 @@ impl Ground {
             Self::VtdFirst => "model:vtd-first-stage",
             Self::Amd(amd::Kind::Plain) => "model:amd",
             Self::Amd(amd::Kind::CachesAbsence) => "model:amd-caches-absence",
+            Self::Riscv(riscv::Kind::Plain) => "model:riscv",
+            Self::Riscv(riscv::Kind::Extended) => "model:riscv-extended",
+            Self::RiscvStage2 => "model:riscv-stage2",
             Self::Tegra(Chip::Tegra30) => "model:tegra30",
             Self::Tegra(Chip::Tegra114) => "model:tegra114",
             Self::Tegra(Chip::Tegra124) => "model:tegra124",
@@ -117,6 +127,11 @@ impl Ground {
             Self::Vtd(kind) => run(|| vtd::second_on_model(kind, &seam), quiet),
             Self::VtdFirst => run(|| vtd::first_on_model(&seam), quiet),
             Self::Amd(kind) => run(|| amd::on_model(kind, &seam), quiet),
+            Self::Riscv(kind) => run(|| riscv::first_on_model(kind, &seam), quiet),
+            Self::RiscvStage2 => {
+                let kind = riscv::Kind::Plain;
+                run(|| riscv::second_on_model(kind, &seam), quiet)
+            }
             Self::Tegra(chip) => run(|| tegra::on_model(chip, &seam), quiet),
             Self::QemuSmmuv3 => run(|| smmuv3::first_on_qemu(&seam), quiet),
             Self::QemuVtd => run(|| vtd::legacy_on_qemu(&seam), quiet),
@@ -227,6 +242,20 @@ impl Wrap<Arc<AmdRegisters>, Arc<ModelMemory>> for Seam {
         memory: Arc<ModelMemory>,
     ) -> (Self::Registers, Self::Memory) {
         let tampered = Tampered::new(registers, memory.clone(), Interface::Amd, self.0);
+        (tampered, Unclean::new(memory, self.0.cleans))
+    }
+}
+
+impl Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>> for Seam {
+    type Registers = Tampered<Arc<RiscvRegisters>, Arc<ModelMemory>>;
+    type Memory = Unclean<Arc<ModelMemory>>;
+
+    fn wrap(
+        &self,
+        registers: Arc<RiscvRegisters>,
+        memory: Arc<ModelMemory>,
+    ) -> (Self::Registers, Self::Memory) {
+        let tampered = Tampered::new(registers, memory.clone(), Interface::Riscv, self.0);
         (tampered, Unclean::new(memory, self.0.cleans))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Commands are edited in queue memory at the moment in which the driver tells the unit that they
 //! are there. Layouts of queues: SMMUv3 (IHI 0070, sections 3.5 and 4), VT-d (D51397, section
-//! 6.5.2), of either descriptor width, and AMD-Vi (48882, sections 2.4 and 3.4).
+//! 6.5.2), of either descriptor width, AMD-Vi (48882, sections 2.4 and 3.4), and the RISC-V IOMMU (version
+//! 1.0, "Command-Queue").
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -58,6 +59,8 @@ pub enum Interface {
     Vtd,
     /// Commands of 16 bytes, byte offsets.
     Amd,
+    /// Commands of 16 bytes, indices; bases are written in halves.
+    Riscv,
     /// No queue: registers alone.
     Registers,
 }
@@ -167,10 +170,16 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
     fn edit(&self, tail: u64) -> Vec<(PhysAddr, u64)> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let (slots, bytes) = self.geometry(queue.base);
-        let base = queue.base & 0x000f_ffff_ffff_f000;
+        let base = match self.interface {
+            // The page's number is two bits lower than the address.
+            Interface::Riscv => queue.base << 2,
+            _ => queue.base,
+        };
+        let base = base & 0x000f_ffff_ffff_f000;
         // Positions count slots, with a wrap bit where the interface has one.
         let (positions, end) = match self.interface {
             Interface::Smmuv3 => (2 * slots, tail % (2 * slots)),
+            Interface::Riscv => (slots, tail % slots),
             _ => (slots, tail / bytes % slots),
         };
         let mut at = queue.tail;
@@ -205,6 +214,9 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
                     let at = old[0] & 0x000f_ffff_ffff_fff8;
                     signals.push((PhysAddr::new(at), old[1]));
                 }
+                Interface::Riscv if riscv::is_wait(old) && !riscv::is_wait(new) => {
+                    signals.push((PhysAddr::new(old[1] << 2), old[0] >> 32));
+                }
                 _ => {}
             }
         }
@@ -216,6 +228,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         match self.interface {
             Interface::Smmuv3 => (1 << (base & 0x1f), 16),
             Interface::Amd => (1 << (base >> 56 & 0xf), 16),
+            Interface::Riscv => (2 << (base & 0x1f), 16),
             Interface::Vtd | Interface::Registers => {
                 let bytes = 16 << (base >> 11 & 1);
                 ((0x1000 << (base & 7)) / bytes, bytes)
@@ -223,7 +236,19 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         }
     }
 
-    /// Notes a write of eight bytes; whether it moves the tail.
+    /// Notes a write of four bytes, half of a base.
+    fn note_half(&self, offset: usize, value: u32) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let (base, value) = (queue.base, u64::from(value));
+        let base = match (self.interface, offset) {
+            (Interface::Riscv, 24) => base >> 32 << 32 | value,
+            (Interface::Riscv, 28) => base & 0xffff_ffff | value << 32,
+            _ => return,
+        };
+        *queue = Queue { base, tail: 0 };
+    }
+
+    /// Notes a write of eight bytes.
     fn note(&self, offset: usize, value: u64) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // SMMU_CMDQ_BASE and IQA_REG have the same offset.
@@ -245,6 +270,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
         match (self.interface, offset) {
             (Interface::Smmuv3, 0x64) => (read(0x60) ^ read(0x64)) & 1 != 0,
             (Interface::Vtd, 0x34) => read(0x34) & value & 1 << 4 != 0,
+            (Interface::Riscv, 72) => read(72) & value & 7 << 8 != 0,
             _ => false,
         }
     }
@@ -254,6 +280,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
             Interface::Smmuv3 => Some(0x98),
             Interface::Vtd => Some(0x88),
             Interface::Amd => Some(0x2008),
+            Interface::Riscv => Some(36),
             Interface::Registers => None,
         }
     }
@@ -276,6 +303,16 @@ pub(super) mod amd {
     /// Whether a command is a COMPLETION_WAIT that stores.
     pub fn is_wait(words: Words) -> bool {
         words[0] >> 60 == 1 && words[0] & 1 != 0
+    }
+}
+
+/// The waits of the RISC-V IOMMU.
+pub(super) mod riscv {
+    use super::Words;
+
+    /// Whether a command is an IOFENCE.C that stores.
+    pub fn is_wait(words: Words) -> bool {
+        words[0] & 0x7f == 2 && words[0] & 1 << 10 != 0
     }
 }
 
@@ -303,6 +340,7 @@ impl<R: Mmio, Q: QueueMemory + Send + Sync> Mmio for Tampered<R, Q> {
             }
             Arrives::Yes => value,
         };
+        self.note_half(offset, value);
         let signals = if self.tail_at() == Some(offset) {
             self.edit(value.into())
         } else {

@@ -8,7 +8,7 @@ mod tegra;
 
 use portolan::iommu::{Awaited, IommuError};
 use portolan_model::inject::{Drain, RegisterFaults};
-use rig::{Amd, Bench, Driver, Iommu as _, Legacy, Registers, Scalable, SmmuV3};
+use rig::{Amd, Bench, Driver, Iommu as _, Legacy, Registers, Riscv, Scalable, SmmuV3};
 
 /// `IQE`, `ICE` and `ITE` of VT-d's fault status register.
 const VTD_ERRORS: [u32; 3] = [1 << 4, 1 << 5, 1 << 6];
@@ -16,6 +16,8 @@ const VTD_ERRORS: [u32; 3] = [1 << 4, 1 << 5, 1 << 6];
 const SMMU_ERRORS: [u32; 3] = [1, 2, 3];
 /// Nothing is logged, ILLEGAL_COMMAND_ERROR and COMMAND_HARDWARE_ERROR of AMD-Vi.
 const AMD_ERRORS: [u32; 3] = [0, 5, 6];
+/// `cmd_ill`, `cqmf` and `cmd_to` of the RISC-V IOMMU's command queue.
+const RISCV_ERRORS: [u32; 3] = [1 << 10, 1 << 8, 1 << 9];
 
 /// Tables of a domain with one run of pages.
 const LEVELS: usize = 4;
@@ -224,4 +226,5 @@ of! {
     Registers: vtd_registers, VTD_ERRORS;
     SmmuV3: smmuv3, SMMU_ERRORS;
     Amd: amd, AMD_ERRORS;
+    Riscv: riscv, RISCV_ERRORS;
 }

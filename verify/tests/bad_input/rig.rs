@@ -8,12 +8,14 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, AttachError, Domain, IommuError};
 use portolan::platform::{Cpus, Mmio, Nanos};
 use portolan::table::Access;
-use portolan_hw::{amd, smmuv3, vtd};
+use portolan::table::format::RiscvLevels;
+use portolan_hw::{amd, riscv, smmuv3, vtd};
 use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_model::clock::{PollingClock, Tick, VirtualClock};
 use portolan_model::decode::AccessKind;
 use portolan_model::inject::{DmaFault, Piece, RegisterFaults, Violation};
 use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::riscv::{RiscvRegisters, RiscvSetup};
 use portolan_model::smmuv3::{SmmuRegisters, SmmuSetup};
 use portolan_model::tegra_smmu::TegraRegisters;
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
@@ -71,6 +73,7 @@ units! {
     VtdRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, None, iova, READ, 4);
     SmmuRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, None, iova, READ, 4);
     AmdRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, iova, READ, 4);
+    RiscvRegisters: Self::consumed, |unit, stream, iova| unit.dma(stream, None, iova, READ, 4);
     TegraRegisters: |unit| unit.counts().writes(), |unit, stream, iova| {
         unit.dma(stream, iova, READ, 4)
     };
@@ -459,5 +462,39 @@ impl<D: Driver> Bench<D> {
     pub fn is_sound(&self) {
         assert_eq!(self.unit.violations(), []);
         assert_eq!(self.memory.reads_of_freed_pages(), 0);
+    }
+}
+
+pub struct Riscv;
+
+impl Driver for Riscv {
+    const NAME: &'static str = "RISC-V IOMMU";
+    const IDENTIFICATION: usize = 0x8;
+    type Iommu = RiscvRegisters;
+    type Driver<R: Regs, C: Time> = riscv::RiscvIommu<R, Arc<ModelMemory>, C>;
+    type Domain<R: Regs, C: Time> = riscv::FirstDomain<R, Arc<ModelMemory>, C>;
+
+    fn unit(memory: Arc<ModelMemory>) -> RiscvRegisters {
+        RiscvRegisters::new(RiscvSetup::default(), memory)
+    }
+
+    fn enable<R: Regs, C: Time>(
+        regs: R,
+        memory: Arc<ModelMemory>,
+        clock: C,
+    ) -> Result<Self::Driver<R, C>, IommuError> {
+        let mut config = riscv::Config::default();
+        config.limit = LIMIT;
+        riscv::RiscvIommu::enable(regs, memory, clock, config)
+    }
+
+    fn domain<R: Regs, C: Time>(
+        driver: &Self::Driver<R, C>,
+    ) -> Result<Self::Domain<R, C>, IommuError> {
+        driver.first_stage(RiscvLevels::Four)
+    }
+
+    fn close<R: Regs, C: Time>(driver: Self::Driver<R, C>) -> Result<(), IommuError> {
+        driver.release()
     }
 }

@@ -1,0 +1,132 @@
+//! The RISC-V IOMMU's driver on the model's registers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use portolan::addr::StreamId;
+use portolan::iommu::{Attach, Domain};
+use portolan::platform::{Cpus, Mmio, TableMem};
+use portolan::table::format::RiscvLevels;
+use portolan_hw::riscv::{CommandKind as K, Config, FirstDomain, RiscvIommu, SecondDomain};
+use portolan_model::clock::PollingClock;
+use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
+
+use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
+use super::wrap::Wrap;
+use super::{by_name, failed};
+use crate::conformance::{Abilities, MakeDomain, Outcome, Rig};
+
+type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
+/// Registers and memory of the model behind `W`.
+type ModelRegs<W> = <W as Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>>::Registers;
+type ModelMem<W> = <W as Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>>::Memory;
+type ModelUnit<W> = RiscvIommu<ModelRegs<W>, ModelMem<W>, ModelClock>;
+/// The driver on the model, behind `W`, with domains `D`.
+pub type OnModel<W, D> = Rig<ModelUnit<W>, D, ModelHost<RiscvRegisters>>;
+/// First-stage domains on the model.
+pub type FirstOnModel<W> = FirstDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+/// Second-stage domains on the model.
+pub type SecondOnModel<W> = SecondDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+
+/// Which unit the model plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Contexts in base format; leaves are invalidated by address, and all else by context.
+    Plain,
+    /// Contexts in extended format; ranges, and entries above the leaves.
+    Extended,
+}
+
+/// A new model with a unit of `kind`, first stage.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn first_on_model<W>(kind: Kind, wrap: &W) -> Result<OnModel<W, FirstOnModel<W>>, Outcome>
+where
+    W: Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>,
+{
+    model(kind, wrap, |unit| {
+        unit.first_stage(RiscvLevels::Four).map(Arc::new)
+    })
+}
+
+/// A new model with a unit of `kind`, second stage.
+///
+/// # Errors
+/// If the driver does not take it over.
+pub fn second_on_model<W>(kind: Kind, wrap: &W) -> Result<OnModel<W, SecondOnModel<W>>, Outcome>
+where
+    W: Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>,
+{
+    model(kind, wrap, |unit| {
+        unit.second_stage(RiscvLevels::Three).map(Arc::new)
+    })
+}
+
+fn model<W, D>(
+    kind: Kind,
+    wrap: &W,
+    domain: MakeDomain<ModelUnit<W>, D>,
+) -> Result<OnModel<W, D>, Outcome>
+where
+    W: Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>,
+    D: Domain + Send + Sync + 'static,
+    ModelUnit<W>: Attach<D>,
+{
+    let plain = RiscvIdentification::default();
+    let identification = match kind {
+        Kind::Plain => plain,
+        Kind::Extended => plain.extended(),
+    };
+    let setup = RiscvSetup {
+        identification,
+        ..RiscvSetup::default()
+    };
+    let mut config = Config::default();
+    config.limit = LIMIT;
+    let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
+    let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));
+    let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
+    let (queue_entries, records) = (1 << config.queue_lg2, 1 << config.faults_lg2);
+    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let unit = RiscvIommu::enable(theirs, tables, Arc::new(clock), config);
+    let devices = [StreamId::new(0x20), StreamId::new(0x128)];
+    Ok(Rig {
+        unit: unit.map_err(failed)?,
+        host: ModelHost::new(registers, memory, devices),
+        abilities: Abilities::ALL,
+        domain,
+        pasids: None,
+        foreign: None,
+        guest: None,
+        faulting: None,
+        interrupts: None,
+        queue_entries: Some(queue_entries),
+        // One place stays empty.
+        fault_room: Some(records - 1),
+        bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
+        submitted,
+    })
+}
+
+/// Commands by what both sides count.
+fn submitted<R, M, C>(unit: &RiscvIommu<R, M, C>) -> BTreeMap<String, u64>
+where
+    R: Mmio,
+    M: TableMem<AtomicU64>,
+    C: Cpus,
+{
+    let counts = unit.counts();
+    let of = |kind| counts.of(kind);
+    by_name([
+        ("INVAL_VMA", of(K::Pages) + of(K::Context) + of(K::All)),
+        (
+            "INVAL_GVMA",
+            of(K::GuestPages) + of(K::Guest) + of(K::Guests),
+        ),
+        ("INVAL_DDT", of(K::Device) + of(K::Devices)),
+        ("FENCE", of(K::Wait) + of(K::Fence) + of(K::Replaced)),
+    ])
+}

@@ -1,0 +1,258 @@
+//! All mutants of the RISC-V IOMMU's driver.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, section "Command-Queue", and the extensions for
+//! ranges and for entries above the leaves.
+
+use super::list::{commands, mutant};
+use super::{Ground, Mutant};
+use crate::backend::riscv::Kind;
+
+const PLAIN: Ground = Ground::Riscv(Kind::Plain);
+const EXTENDED: Ground = Ground::Riscv(Kind::Extended);
+
+/// Each thing that is left out, and who has to notice.
+pub const RISCV_MUTANTS: &[Mutant] = &[
+    mutant(
+        PLAIN,
+        "IOFENCE.C",
+        commands(riscv::without_wait),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "attach-block-attach",
+        ],
+    ),
+    mutant(
+        PLAIN,
+        "IOTINVAL.VMA of pages",
+        commands(riscv::without_pages),
+        &[
+            "unmapped-access-faults",
+            "stale-until-sync",
+            "random-operations",
+        ],
+    ),
+    mutant(
+        PLAIN,
+        "IOTINVAL.VMA of a tag",
+        commands(riscv::without_context),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        PLAIN,
+        "IODIR.INVAL_DDT",
+        commands(riscv::without_devices),
+        &["attach-block-attach", "pass-through-to-paging"],
+    ),
+    mutant(
+        PLAIN,
+        "the right device",
+        commands(riscv::wrong_device),
+        &["attach-block-attach", "pass-through-to-paging"],
+    ),
+    mutant(
+        PLAIN,
+        "the right PSCID",
+        commands(riscv::wrong_first),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        PLAIN,
+        "the right page",
+        commands(riscv::wrong_page),
+        &["stale-until-sync"],
+    ),
+    mutant(
+        PLAIN,
+        "the first of several IOTINVAL.VMA",
+        commands(riscv::without_first),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        PLAIN,
+        "the last of several IOTINVAL.VMA",
+        commands(riscv::without_last),
+        &["one-sync-pays-for-all"],
+    ),
+    mutant(
+        EXTENDED,
+        "the second half of each range",
+        commands(riscv::short_ranges),
+        &["ranges-are-whole"],
+    ),
+    mutant(
+        EXTENDED,
+        "blocks: ranges of a page less",
+        commands(riscv::ranges_below_blocks),
+        &["block-split-keeps-the-rest", "debts-of-one-block"],
+    ),
+    mutant(
+        EXTENDED,
+        "walk caches, where tables were freed",
+        commands(riscv::leaves_only),
+        &["freed-tables-are-forgotten"],
+    ),
+    mutant(
+        PLAIN,
+        "walk caches, where no address names them",
+        commands(riscv::a_page_of_the_context),
+        &["freed-tables-are-forgotten"],
+    ),
+    mutant(
+        Ground::RiscvStage2,
+        "IOTINVAL.GVMA of pages",
+        commands(riscv::without_guest_pages),
+        &["unmapped-access-faults", "stale-until-sync"],
+    ),
+    mutant(
+        Ground::RiscvStage2,
+        "IOTINVAL.GVMA of a tag",
+        commands(riscv::without_guest),
+        &["identifier-reuse-forgets"],
+    ),
+    mutant(
+        Ground::RiscvStage2,
+        "the right GSCID",
+        commands(riscv::wrong_second),
+        &["stale-until-sync"],
+    ),
+];
+
+/// Edits.
+mod riscv {
+    use super::super::edits::{drop_all, drop_first};
+    use super::super::seam::{Words, riscv::is_wait};
+
+    /// IOTINVAL.VMA of a guest that there is not.
+    const NOTHING: Words = [1 | 1 << 33 | 0xffff << 44, 0];
+    /// IOTINVAL: the address counts, the first stage's tag, the second stage's.
+    const AV: u64 = 1 << 10;
+    const PSCV: u64 = 1 << 32;
+    const GV: u64 = 1 << 33;
+    /// Entries above the leaves.
+    const NL: u64 = 1 << 34;
+    /// Word 1: a range.
+    const RANGE: u64 = 1 << 9;
+
+    /// IOTINVAL.VMA of one tag.
+    fn first(words: &Words) -> bool {
+        words[0] & 0x3ff == 1 && words[0] & PSCV != 0
+    }
+
+    /// IOTINVAL.GVMA of one tag.
+    fn second(words: &Words) -> bool {
+        words[0] & 0x3ff == 0x81 && words[0] & GV != 0
+    }
+
+    fn named(words: &Words) -> bool {
+        words[0] & AV != 0
+    }
+
+    fn drop_where(commands: &mut [Words], dropped: impl Fn(&Words) -> bool) {
+        drop_all(commands, dropped, NOTHING);
+    }
+
+    fn addressed(commands: &mut [Words]) -> impl DoubleEndedIterator<Item = &mut Words> {
+        let some = |words: &&mut Words| first(words) && named(words);
+        commands.iter_mut().filter(some)
+    }
+
+    /// No fence that stores.
+    pub fn without_wait(commands: &mut [Words]) {
+        drop_where(commands, |words| is_wait(*words));
+    }
+
+    /// No invalidation of pages of a first stage.
+    pub fn without_pages(commands: &mut [Words]) {
+        drop_where(commands, |words| first(words) && named(words));
+    }
+
+    /// No invalidation of a first stage as a whole.
+    pub fn without_context(commands: &mut [Words]) {
+        drop_where(commands, |words| first(words) && !named(words));
+    }
+
+    /// No invalidation of pages of a second stage.
+    pub fn without_guest_pages(commands: &mut [Words]) {
+        drop_where(commands, |words| second(words) && named(words));
+    }
+
+    /// No invalidation of a second stage as a whole.
+    pub fn without_guest(commands: &mut [Words]) {
+        drop_where(commands, |words| second(words) && !named(words));
+    }
+
+    /// No invalidation of device contexts.
+    pub fn without_devices(commands: &mut [Words]) {
+        drop_where(commands, |words| words[0] & 0x3ff == 3);
+    }
+
+    /// The context of the device beside the one that is meant.
+    pub fn wrong_device(commands: &mut [Words]) {
+        let named = |words: &&mut Words| words[0] & 0x3ff == 3 && words[0] & GV != 0;
+        let them = commands.iter_mut().filter(named);
+        them.for_each(|words| words[0] ^= 1 << 40);
+    }
+
+    /// Another first stage instead of this one.
+    pub fn wrong_first(commands: &mut [Words]) {
+        addressed(commands).for_each(|words| words[0] ^= 1 << 25);
+    }
+
+    /// Another second stage instead of this one.
+    pub fn wrong_second(commands: &mut [Words]) {
+        let some = |words: &&mut Words| second(words) && named(words);
+        let them = commands.iter_mut().filter(some);
+        them.for_each(|words| words[0] ^= 1 << 57);
+    }
+
+    /// The address as it is, though what is written is its page's number.
+    pub fn wrong_page(commands: &mut [Words]) {
+        addressed(commands).for_each(|words| words[1] <<= 2);
+    }
+
+    /// Without the first of several invalidations of pages.
+    pub fn without_first(commands: &mut [Words]) {
+        drop_first(addressed(commands), NOTHING);
+    }
+
+    /// Without the last of several invalidations of pages.
+    pub fn without_last(commands: &mut [Words]) {
+        drop_first(addressed(commands).rev(), NOTHING);
+    }
+
+    /// Half of a range: one of the ones that tell its size is a zero.
+    fn halve(words: &mut Words) {
+        match (words[1] >> 10).trailing_ones() {
+            0 => words[1] &= !RANGE,
+            ones => words[1] &= !(1 << (9 + ones)),
+        }
+    }
+
+    /// Half of the pages of each range.
+    pub fn short_ranges(commands: &mut [Words]) {
+        let several = addressed(commands).filter(|words| words[1] & RANGE != 0);
+        several.for_each(halve);
+    }
+
+    /// Ranges that are smaller than a block.
+    pub fn ranges_below_blocks(commands: &mut [Words]) {
+        for words in addressed(commands).filter(|words| words[1] & RANGE != 0) {
+            while (words[1] >> 10).trailing_ones() >= 8 {
+                halve(words);
+            }
+        }
+    }
+
+    /// Leaves only, even where tables were freed.
+    pub fn leaves_only(commands: &mut [Words]) {
+        addressed(commands).for_each(|words| words[0] &= !NL);
+    }
+
+    /// A page where the whole tag is meant.
+    pub fn a_page_of_the_context(commands: &mut [Words]) {
+        let whole = |words: &&mut Words| first(words) && !named(words);
+        let them = commands.iter_mut().filter(whole);
+        them.for_each(|words| words[0] |= AV);
+    }
+}
