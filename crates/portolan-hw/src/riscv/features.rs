@@ -25,8 +25,8 @@ pub(super) const MAX_LG2_PAGES: u8 = 51;
 const MAJOR: u64 = 1;
 /// What no bit of a message's address is in: it is a multiple of 4.
 const ALIGNED: u64 = 3;
-/// Widths of physical addresses that there are.
-const OUTPUT_LG2: core::ops::RangeInclusive<u32> = 12..=56;
+/// Widths of physical addresses that are believed: with fewer bits there were no 4 GiB.
+const OUTPUT_LG2: core::ops::RangeInclusive<u32> = 32..=56;
 
 bitflags! {
     /// What a unit has or has not.
