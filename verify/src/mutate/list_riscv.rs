@@ -19,7 +19,7 @@ pub const RISCV_MUTANTS: &[Mutant] = &[
         &[
             "unmapped-access-faults",
             "stale-until-sync",
-            "attach-block-attach",
+            "identifier-reuse-forgets",
         ],
     ),
     mutant(
@@ -84,7 +84,7 @@ pub const RISCV_MUTANTS: &[Mutant] = &[
         EXTENDED,
         "blocks: ranges of a page less",
         commands(riscv::ranges_below_blocks),
-        &["block-split-keeps-the-rest", "debts-of-one-block"],
+        &["blocks-among-pages", "ranges-are-whole"],
     ),
     mutant(
         EXTENDED,
