@@ -20,7 +20,8 @@ use portolan_model::riscv::{CommandKind, RiscvRegisters, RiscvSetup};
 use super::machine::{Riscv, new_machine};
 use super::{BASE, PAGE, STREAM, attached, config, map, unmap};
 use crate::riscv::counts::CommandKind as Kind;
-use crate::riscv::spec::command::opcode;
+use crate::riscv::spec::command::translations::PSCID;
+use crate::riscv::spec::command::{OPCODE, opcode};
 use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, RiscvIommu, refusal};
 
@@ -99,8 +100,16 @@ fn commands_that_a_refused_one_took_with_it_are_done_again() {
             assert!(machine.read(STREAM, here(n)).is_some());
         }
         let mut owed = unmap(&domain, PAGES);
-        // Of all contexts: the handler's alone.
-        machine.refuse_kind(opcode::DIRECTORY, 1, queue::ILLEGAL);
+        // The handler's command is of a tag that nobody else names, and drops nothing of the body's.
+        let (another, mut times) = (unit.first_stage(RiscvLevels::Four).unwrap(), 1u32);
+        let context = another.context();
+        machine.wrong(RegisterFaults::NONE);
+        machine.refuse(move |words| {
+            let named = PSCID.of(words[0]) == context.get().into();
+            let refused = OPCODE.of(words[0]) == opcode::TRANSLATIONS && named && times > 0;
+            times -= u32::from(refused);
+            refused.then_some(queue::ILLEGAL)
+        });
         let in_handler = unit.queue();
         Scenario {
             body: Box::new(move || {
@@ -111,12 +120,12 @@ fn commands_that_a_refused_one_took_with_it_are_done_again() {
                 machine.expect_obedience();
             }),
             handler: Box::new(move || {
-                let steps = [Step::Invalidate(Command::Global), Step::Sync];
+                let steps = [Step::Invalidate(Command::Context { context }), Step::Sync];
                 let code = refusal::ILLEGAL;
                 let refused = Err(IommuError::Refused { code });
                 assert_eq!(in_handler.execute(&mut steps.into_iter()), refused);
             }),
-            after: Box::new(move || drop(unit)),
+            after: Box::new(move || drop((another, unit))),
         }
     });
     assert!(steps > 4, "{steps}");
