@@ -10,14 +10,22 @@ use crate::{backports, packages};
 
 /// The oldest release that will do.
 const WANTED: u32 = 10;
-const PACKAGES: [&str; 2] = ["qemu-system-x86", "qemu-system-arm"];
-const PROGRAMS: [&str; 2] = ["qemu-system-x86_64", "qemu-system-aarch64"];
+const PACKAGES: [&str; 3] = ["qemu-system-x86", "qemu-system-arm", "qemu-system-riscv"];
+const PROGRAMS: [&str; 3] = [
+    "qemu-system-x86_64",
+    "qemu-system-aarch64",
+    "qemu-system-riscv64",
+];
 /// The variables by which tests are told of other programs.
-const VARIABLES: [&str; 2] = ["PORTOLAN_QEMU_X86", "PORTOLAN_QEMU_ARM"];
+const VARIABLES: [&str; 3] = [
+    "PORTOLAN_QEMU_X86",
+    "PORTOLAN_QEMU_ARM",
+    "PORTOLAN_QEMU_RISCV",
+];
 
-/// A pair of programs.
+/// A program of each architecture.
 pub struct Newer {
-    programs: [PathBuf; 2],
+    programs: [PathBuf; 3],
     /// Where libraries are that came with them.
     libraries: Option<PathBuf>,
 }
@@ -94,11 +102,9 @@ pub fn provide(root: &Path) -> Result<Newer, String> {
 
 fn unpacked(place: &Path) -> Option<Newer> {
     let place = place.canonicalize().ok()?.join("root/usr");
-    // Libraries lie below the name of the machine's kind.
-    let libraries = std::fs::read_dir(place.join("lib")).ok().and_then(|all| {
-        let mut all = all.flatten().map(|entry| entry.path());
-        all.find(|path| path.to_string_lossy().ends_with("-linux-gnu"))
-    });
+    // Firmware of other architectures lies beside these libraries, below their names.
+    let libraries = place.join(format!("lib/{}-linux-gnu", std::env::consts::ARCH));
+    let libraries = Some(libraries).filter(|libraries| libraries.is_dir());
     let newer = Newer {
         programs: PROGRAMS.map(|program| place.join("bin").join(program)),
         libraries,
