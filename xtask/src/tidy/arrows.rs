@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("portolan-model", &["portolan", "portolan-hw"]),
     ("portolan-qemu", &["portolan", "portolan-hw"]),
     ("portolan-linux", &["portolan", "portolan-hw"]),
+    ("portolan-vmm", &["portolan", "portolan-hw"]),
     ("portolan-cli", &[]),
     // Nothing that only the other programs run: it would be compiled before the first replay.
     (

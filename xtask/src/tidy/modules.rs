@@ -15,6 +15,7 @@ const CRATES: &[(&str, &str)] = &[
     ("portolan-hw", "crates/portolan-hw/src/"),
     ("portolan-model", "crates/portolan-model/src/"),
     ("portolan-qemu", "crates/portolan-qemu/src/"),
+    ("portolan-vmm", "crates/portolan-vmm/src/"),
     ("portolan-lab", "crates/portolan-lab/src/"),
     ("portolan-verify", "verify/src/"),
     ("portolan-bench", "bench/src/"),

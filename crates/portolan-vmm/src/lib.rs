@@ -1,0 +1,32 @@
+//! A device of a virtual machine, in a process of its own or in the monitor, behind the guest's IOMMU.
+//!
+//! * [`VhostIotlb`]: the translations that a vhost-user front-end (QEMU) sends, as `vm_memory`'s `Iommu`. The
+//!   device reaches what the guest has mapped for it, and nothing else of the guest's memory.
+//! * [`Message`]: the messages by which a front-end speaks of translations.
+//!
+//! Written for `vm-memory` 0.18, and for the vhost-user protocol as QEMU documents it (`vhost-user.rst`,
+//! sections "IOMMU support" and "Front-end message types").
+//!
+//! Calling contexts are those of a process: everything here may take heap memory and locks, so it is for
+//! tasks. [`VhostIotlb`]'s look-ups take no lock as long as they hit.
+
+#![warn(missing_docs)]
+#![forbid(unsafe_code)]
+
+#[cfg(not(all(
+    target_os = "linux",
+    target_endian = "little",
+    target_pointer_width = "64"
+)))]
+compile_error!("portolan-vmm needs a little-endian 64-bit Linux");
+
+mod iotlb;
+mod message;
+mod regions;
+
+pub use iotlb::{
+    ApplyError, Counts, IotlbGuard, IotlbOptions, Replacement, SetMemoryError, StillHeld,
+    VhostIotlb,
+};
+pub use message::{Message, MessageError};
+pub use regions::{FrontendAddr, MemoryRegion, RegionsError};
