@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vm_memory::iommu::Iotlb;
 
-use super::sets::Set;
+use super::set::Set;
 
 /// Translations that a look-up has found, and of which an invalidation waits until this is gone.
 ///

@@ -6,6 +6,7 @@
 mod counts;
 mod held;
 mod questions;
+mod set;
 mod sets;
 mod vhost;
 

@@ -15,20 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::addr::{Iova, IovaRange};
 use vm_memory::iommu::{Iotlb, IotlbIterator};
 use vm_memory::{GuestAddress, Permissions};
 
 use super::held::IotlbGuard;
-
-/// One translation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Translation {
-    pub(super) iova: IovaRange,
-    /// Where they lead in the guest's memory, from the first on.
-    pub(super) target: PhysAddr,
-    pub(super) access: Permissions,
-}
+use super::set::{Set, Translation, put};
 
 /// What makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,50 +47,6 @@ const LEVELS: [u32; 4] = [16, 25, 34, 64];
 const WAYS: usize = 32;
 /// Pieces of which a look-up may consist: 16 MiB in pages of 4 KiB.
 const MOST_PIECES: usize = 4096;
-
-/// Translations of some regions, the oldest first, and what look-ups take them from.
-#[derive(Debug, Default)]
-pub(super) struct Set {
-    entries: Vec<Translation>,
-    iotlb: Iotlb,
-}
-
-impl Set {
-    fn of(entries: Vec<Translation>) -> Self {
-        let mut iotlb = Iotlb::new();
-        for entry in &entries {
-            put(&mut iotlb, *entry);
-        }
-        Self { entries, iotlb }
-    }
-
-    pub(super) fn iotlb(&self) -> &Iotlb {
-        &self.iotlb
-    }
-
-    /// The translation of `at` that allows `access`.
-    fn find(&self, at: Iova, access: Permissions) -> Option<Translation> {
-        let mut entries = self.entries.iter();
-        let found = entries.find(|entry| entry.iova.contains(at));
-        found.copied().filter(|entry| entry.access.allow(access))
-    }
-
-    fn overlaps(&self, range: IovaRange) -> bool {
-        self.entries.iter().any(|entry| entry.iova.overlaps(range))
-    }
-}
-
-/// `vm_memory` counts to the end of a range, so the last byte of all cannot be in one: it is left out.
-fn put(iotlb: &mut Iotlb, entry: Translation) {
-    let (start, last) = (entry.iova.start().get(), entry.iova.last().get());
-    let length = last.min(u64::MAX - 1).saturating_sub(start) as usize + 1;
-    if start == u64::MAX {
-        return;
-    }
-    let target = GuestAddress(entry.target.get());
-    // It cannot fail as of `vm-memory` 0.18; a translation that is not there is a miss.
-    let _ = iotlb.set_mapping(GuestAddress(start), target, length, entry.access);
-}
 
 #[derive(Debug)]
 struct Level {
@@ -279,7 +227,7 @@ impl Sets {
             return evicted;
         };
         let place = level.place(level.region(new.iova.start()));
-        let mut entries = level.sets[place].load().entries.clone();
+        let mut entries = level.sets[place].load().entries().to_vec();
         let gone = entries.len().saturating_sub(self.ways - 1);
         entries.drain(..gone);
         entries.push(new);
@@ -323,7 +271,7 @@ impl Sets {
             for place in level.places(range) {
                 let set = level.sets[place].load();
                 if set.overlaps(range) {
-                    let entries = set.entries.iter().copied();
+                    let entries = set.entries().iter().copied();
                     let left = entries.filter(|entry| !entry.iova.overlaps(range));
                     self.replace(writer, level, place, left.collect());
                 }
@@ -341,7 +289,7 @@ impl Sets {
                 false => ((number + 1) % self.levels.len(), 0),
             };
             let set = level.sets[place].load();
-            if let [_, left @ ..] = set.entries.as_slice() {
+            if let [_, left @ ..] = set.entries() {
                 self.replace(writer, level, place, left.to_vec());
                 return 1;
             }
@@ -352,8 +300,8 @@ impl Sets {
         let added = new.len();
         let old = level.sets[place].swap(Arc::new(Set::of(new)));
         level.used.fetch_add(added, Relaxed);
-        level.used.fetch_sub(old.entries.len(), Relaxed);
-        if !old.entries.is_empty() {
+        level.used.fetch_sub(old.entries().len(), Relaxed);
+        if !old.entries().is_empty() {
             writer.replaced.push(old);
         }
         writer.prune();

@@ -14,7 +14,8 @@ use vm_memory::{GuestAddress, Permissions};
 use super::counts::{Counters, Counts};
 use super::held::IotlbGuard;
 use super::questions::{Questions, Replies};
-use super::sets::{Missing, Replacement, Sets, StillHeld, Translation};
+use super::set::Translation;
+use super::sets::{Missing, Replacement, Sets, StillHeld};
 use crate::message::{Message, MessageError};
 use crate::regions::{FrontendAddr, MemoryRegion, Regions, RegionsError};
 
