@@ -174,7 +174,7 @@ impl Scene<'_> {
                 self.interrupts.listen(lines.event)?;
                 self.interrupts.listen(lines.gerror)?;
             }
-            FaultInterrupt::Absent => return Ok(false),
+            FaultInterrupt::Wire(_) | FaultInterrupt::Absent => return Ok(false),
         }
         Ok(true)
     }

@@ -46,12 +46,13 @@ pub struct DeviceTree<'t> {
 #[derive(Clone, Copy, Debug)]
 pub struct Node<'t> {
     tree: DeviceTree<'t>,
+    name: &'t [u8],
     first: usize,
 }
 
 /// One piece of the structure.
 enum Token<'t> {
-    Begin,
+    Begin { name: &'t [u8] },
     End,
     Property { name: u32, value: &'t [u8] },
 }
@@ -73,9 +74,10 @@ impl<'t> DeviceTree<'t> {
             match kind {
                 NOTHING => {}
                 BEGIN_NODE => {
-                    let name = text(self.structure.get(at..)?).len().checked_add(1)?;
-                    let next = at.checked_add(name)?.checked_next_multiple_of(4)?;
-                    return Some((Token::Begin, next));
+                    let name = text(self.structure.get(at..)?);
+                    let end = at.checked_add(name.len())?.checked_add(1)?;
+                    let next = end.checked_next_multiple_of(4)?;
+                    return Some((Token::Begin { name }, next));
                 }
                 END_NODE => return Some((Token::End, at)),
                 PROPERTY => {
@@ -100,10 +102,10 @@ impl<'t> DeviceTree<'t> {
                 let (token, next) = self.token(at)?;
                 at = next;
                 match token {
-                    Token::Begin => {
+                    Token::Begin { name } => {
                         depth = depth.checked_add(1)?;
                         let (tree, first) = (self, at);
-                        return Some((depth, Node { tree, first }));
+                        return Some((depth, Node { tree, name, first }));
                     }
                     Token::End => depth = depth.checked_sub(1)?,
                     Token::Property { .. } => {}
@@ -123,6 +125,12 @@ impl<'t> DeviceTree<'t> {
         self.nodes().find(|node| node.is(what))
     }
 
+    /// The node that others refer to by `phandle`.
+    pub fn referred(self, phandle: u32) -> Option<Node<'t>> {
+        let mut nodes = self.walk().map(|(_, node)| node);
+        nodes.find(|node| node.cell("phandle", 0) == Some(phandle))
+    }
+
     /// The largest range of memory.
     pub fn memory(self) -> Option<PhysRange> {
         let memory = self.nodes().filter(|node| {
@@ -136,6 +144,21 @@ impl<'t> DeviceTree<'t> {
 }
 
 impl<'t> Node<'t> {
+    /// Its name, with the address behind `@` if it has one.
+    pub fn name(&self) -> &'t [u8] {
+        self.name
+    }
+
+    /// Where in the tree's structure its properties begin: no other node has the same.
+    pub fn offset(&self) -> usize {
+        self.first
+    }
+
+    /// The tree that it is of.
+    pub(crate) fn tree(&self) -> DeviceTree<'t> {
+        self.tree
+    }
+
     /// The value of a property of the node's own.
     pub fn property(&self, wanted: &str) -> Option<&'t [u8]> {
         let mut at = self.first;

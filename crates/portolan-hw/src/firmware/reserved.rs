@@ -15,7 +15,7 @@ use portolan::iommu::{ReservedKind, ReservedRegion};
 use super::TableError;
 
 /// Memory that a device reaches at the memory's own addresses.
-pub(super) fn region(memory: PhysRange, kind: ReservedKind) -> ReservedRegion {
+pub(crate) fn region(memory: PhysRange, kind: ReservedKind) -> ReservedRegion {
     // Of two bytes, since a range of memory is not empty and no conversion can fail.
     let byte = |at: PhysAddr| IovaRange::page(Iova::new(at.get()), PageSize::of_lg2(0));
     let range = byte(memory.start()).hull(byte(memory.last()));

@@ -11,6 +11,7 @@ use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{
     Attach, AttachError, FaultEvent, FaultReason, FaultRecord, Iommu, IommuError, PagedDomain,
+    ReservedRegion,
 };
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::{RiscvFirstStage, RiscvSecondStage};
@@ -131,6 +132,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         let new = Attachment::without_domain(None);
         self.go(stream, PASSING, Some(new))
+    }
+
+    fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        self.reservations().of(stream, each);
     }
 
     /// A fault is [`FaultReason::Permission`] where the domain maps the address at the time of this call,

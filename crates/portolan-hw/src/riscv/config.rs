@@ -6,6 +6,8 @@ use portolan::addr::PhysAddr;
 use portolan::inval::Quirks;
 use portolan::platform::Nanos;
 
+use crate::firmware::reservations::Reservations;
+
 /// How a unit is to be driven.
 ///
 /// ```no_run
@@ -40,6 +42,8 @@ pub struct Config {
     pub quirks: Quirks,
     /// How the unit tells of faults.
     pub signal: Signal,
+    /// What is reserved for streams: memory that firmware's devices go on using, doorbells.
+    pub reserved: Reservations,
 }
 
 impl Default for Config {
@@ -51,6 +55,7 @@ impl Default for Config {
             streams_lg2: 16,
             quirks: Quirks::default(),
             signal: Signal::None,
+            reserved: Reservations::default(),
         }
     }
 }

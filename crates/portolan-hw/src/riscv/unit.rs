@@ -27,6 +27,7 @@ use super::streams::{Streams, Tag};
 use super::takeover::{start, stop, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::{Block, Ring};
+use crate::firmware::reservations::Reservations;
 use crate::ids::Ids;
 
 /// Last PSCID, of 20 bits.
@@ -107,6 +108,7 @@ where
         if !features.can_signal(config.signal) {
             return Err(IommuError::Unsupported);
         }
+        config.reserved.within(features.output_lg2);
         let control = Control {
             regs,
             mem,
@@ -141,6 +143,23 @@ where
 }
 
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+    /// Whether the unit with these registers, which are left as they are, could tell of faults so.
+    ///
+    /// *Context.* Interrupt.
+    ///
+    /// # Errors
+    /// As [`RiscvIommu::enable`], of what the unit says that it has.
+    pub fn can_signal(regs: &R, signal: Signal) -> Result<bool, IommuError> {
+        Ok(Features::read(regs)?.can_signal(signal))
+    }
+
+    /// What is reserved for streams, and what of [`Config::reserved`] was ignored.
+    ///
+    /// *Context.* Interrupt.
+    pub fn reservations(&self) -> &Reservations {
+        &self.config.reserved
+    }
+
     /// What the unit can do.
     ///
     /// *Context.* Interrupt.

@@ -55,6 +55,12 @@ pub enum EnableError {
         /// Where they are.
         window: PhysRange,
     },
+    /// The PCI function that is the unit has no window of registers, or one that its bus does not reach.
+    #[error("{function} has no registers where processors reach them")]
+    NoWindow {
+        /// The function.
+        function: PciFunction,
+    },
     /// Two units have registers in common.
     #[error("units {one} and {other} are said to have the same registers")]
     SameRegisters {

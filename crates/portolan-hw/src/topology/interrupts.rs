@@ -4,7 +4,7 @@
 //! Intel Virtualization Technology for Directed I/O (D51397), revision 4.1, sections 8.1 (flags) and
 //! 8.3.1 (scopes of I/O APICs and timers). AMD I/O Virtualization Technology (48882), revision 3.10,
 //! section 5.2.2 (special devices). Not supported: scopes that
-//! lead through bridges; lines of units in device trees.
+//! lead through bridges; lines of SMMUs in device trees.
 
 use alloc::sync::Arc;
 
@@ -12,7 +12,7 @@ use portolan::addr::{PciFunction, RequesterId};
 use portolan::iommu::{InterruptSource, IommuDomains};
 use portolan::platform::Platform;
 
-use super::{EnableError, Iommus, Kind, Options, Topology, TopologyError, iort, ivrs};
+use super::{EnableError, Iommus, Kind, Options, Topology, TopologyError, Wire, iort, ivrs, tree};
 use crate::firmware::dmar::{Dmar, ScopeKind, Structure};
 use crate::firmware::iort::Interrupts;
 use crate::firmware::ivrs::{EntryKind, Ivrs, SpecialKind};
@@ -55,6 +55,8 @@ pub enum FaultInterrupt {
     /// By lines of the interrupt controller, as firmware numbers them; 0 is none. They are on from the
     /// start: SMMUv3.
     Lines(Interrupts),
+    /// By this wire, which is on from the start: a RISC-V IOMMU of a device tree.
+    Wire(Wire),
     /// By none that the table names.
     Absent,
 }
@@ -97,12 +99,13 @@ impl Topology {
         }
     }
 
-    fn fault_interrupt(&self, unit: usize) -> Result<FaultInterrupt, TopologyError> {
+    pub(super) fn fault_interrupt(&self, unit: usize) -> Result<FaultInterrupt, TopologyError> {
         let found = match self.kind {
             Kind::Dmar => Some(FaultInterrupt::Message),
             Kind::Ivrs => ivrs::function(&self.table, unit)?.map(FaultInterrupt::Function),
             Kind::Iort => iort::lines(&self.table, unit)?.map(FaultInterrupt::Lines),
-            Kind::Viot | Kind::Tree => None,
+            Kind::Tree => tree::wire(&self.table, unit)?.map(FaultInterrupt::Wire),
+            Kind::Viot => None,
         };
         Ok(found.unwrap_or(FaultInterrupt::Absent))
     }

@@ -39,7 +39,7 @@ fn units<'t>(
 /// Streams whose devices firmware has at work, by the memory that it reserves for them: they pass
 /// through until they are opened, as Linux has it. A claim to more than a few streams is none of a
 /// device, and is left aside.
-fn at_work(reserved: &Reservations) -> Result<Vec<StreamId>, EnableError> {
+pub(super) fn at_work(reserved: &Reservations) -> Result<Vec<StreamId>, EnableError> {
     let mut at_work = Vec::new();
     for item in reserved.iter() {
         let (first, last) = (item.streams.first().get(), item.streams.last().get());

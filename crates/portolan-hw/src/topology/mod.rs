@@ -2,7 +2,7 @@
 //! by which stream, and what is reserved for it.
 //!
 //! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), or a
-//!   device tree (SMMUv3).
+//!   device tree (SMMUv3, RISC-V IOMMU).
 //! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
 //! * [`Survey`]: both put together, with what makes no sense.
 //! * [`Iommus`]: the units, enabled; [`Iommus::device`] opens a device.
@@ -33,6 +33,7 @@ pub use interrupts::{Controller, FaultInterrupt, Sender};
 pub use iommus::{DeviceOptions, Iommus};
 pub use remark::Remark;
 pub use survey::{Place, Served, Survey, SurveyedUnit, UnitKind};
+pub use tree::Wire;
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -129,7 +130,7 @@ impl Topology {
     /// The topology that a flattened device tree describes.
     ///
     /// # Errors
-    /// If it is none, or has no SMMU of version 3.
+    /// If it is none, or has neither an SMMU of version 3 nor a RISC-V IOMMU.
     pub fn from_device_tree(tree: &[u8]) -> Result<Self, TopologyError> {
         Self::of(Kind::Tree, tree)
     }
@@ -202,8 +203,8 @@ impl Topology {
 
     /// Takes all units over and enables them: every stream is blocked until its device is opened.
     /// Devices that firmware has at work, by the memory that it reserves for them, go on behind AMD-Vi
-    /// with that memory, and behind an SMMU with all of it; behind VT-d they are blocked as well, and
-    /// reach that memory once they are opened.
+    /// with that memory, and behind an SMMU with all of it; behind VT-d and a RISC-V IOMMU they are blocked
+    /// as well, and reach that memory once they are opened.
     ///
     /// # Errors
     /// With the first unit that was not enabled; no device can be opened. Those before it are dropped: an
@@ -222,7 +223,7 @@ impl Topology {
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
             Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
             Kind::Viot => viot::without_transport(&self.table)?,
-            Kind::Tree => tree::enable(&self.table, &platform)?,
+            Kind::Tree => tree::enable(&self.table, &platform, options)?,
         };
         Ok(Iommus::new(self, survey, platform, units))
     }

@@ -35,6 +35,8 @@ pub enum UnitKind {
     AmdVi,
     /// Arm SMMU, version 3.
     SmmuV3,
+    /// RISC-V IOMMU.
+    Riscv,
     /// virtio-iommu.
     Virtio,
 }
@@ -46,6 +48,7 @@ impl UnitKind {
             Self::Vtd => "VT-d",
             Self::AmdVi => "AMD-Vi",
             Self::SmmuV3 => "SMMUv3",
+            Self::Riscv => "RISC-V IOMMU",
             Self::Virtio => "virtio-iommu",
         }
     }

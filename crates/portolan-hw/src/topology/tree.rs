@@ -1,43 +1,65 @@
-//! SMMUs of version 3 by a device tree.
+//! SMMUs of version 3 and RISC-V IOMMUs by a device tree.
 //!
-//! Devicetree bindings `arm,smmu-v3` (units), `pci-iommu` (`iommu-map`, `iommu-map-mask` and
-//! `linux,pci-domain` of a PCI host) and `iommu` (`iommus` of other devices, which the survey names).
-//! Units and devices may be on buses of their own, whose `ranges` are followed. Not supported: memory
-//! that devices go on using (`reserved-memory` with `iommu-addresses`), `msi-map`, other units.
+//! Devicetree bindings `arm,smmu-v3`, `riscv,iommu` and `riscv,pci-iommu` (units), `pci-iommu` (`iommu-map`,
+//! `iommu-map-mask` and `linux,pci-domain` of a PCI host), `iommu` (`iommus` of other devices, which the
+//! survey names) and `reserved-memory` (`iommu-addresses`). Units and devices may be on buses of their own,
+//! whose `ranges` are followed. Not supported: `msi-map`, `#iommu-cells` other than 1, other units.
+
+mod bus;
+mod carveouts;
+mod riscv;
+mod wires;
+
+pub use wires::Wire;
 
 use alloc::vec::Vec;
 
-use portolan::addr::{PciFunction, PhysAddr, RequesterId, Segment, StreamId};
+use portolan::addr::{PciFunction, PhysAddr, PhysRange, RequesterId, Segment, StreamId};
 use portolan::platform::Platform;
 
 use super::claim::Claim;
 use super::remark::Remark;
 use super::survey::{Place, Survey, UnitKind};
-use super::{EnableError, Enabled, TopologyError, enable_all, enable_at, window};
+use super::{
+    EnableError, Enabled, FirmwareMemory, Options, TopologyError, enable_all, enable_at, iort,
+    window,
+};
 use crate::firmware::fdt::{DeviceTree, Node};
 use crate::overrides::CoherencyOverride;
 use crate::smmuv3::{Config, RegisterPages, Smmu};
+use bus::{Window, okay, registers, widths};
+use carveouts::Carveout;
 
 /// Buses between a device and the root, at most.
 const MOST_BUSES: usize = 16;
 /// Cells of an entry of `iommu-map`.
 const ENTRY: usize = 4;
 /// Units that other drivers are for.
-const OTHERS: [&str; 5] = [
-    "arm,smmu-v1",
-    "arm,smmu-v2",
-    "arm,mmu-500",
-    "riscv,iommu",
-    "qcom,smmu-500",
-];
+const OTHERS: [&str; 4] = ["arm,smmu-v1", "arm,smmu-v2", "arm,mmu-500", "qcom,smmu-500"];
+
+/// Where a unit has its registers.
+enum At {
+    /// There, so many bytes.
+    Registers(PhysAddr, u64),
+    /// In the first window of this function, on a bus with these windows.
+    Function(PciFunction, Vec<Window>),
+}
+
+/// What drives a unit.
+enum Driver {
+    Smmu(Config),
+    Riscv,
+}
 
 /// A unit.
-struct Unit {
+struct Unit<'t> {
+    node: Node<'t>,
     /// The number by which other nodes refer to it.
     phandle: u32,
-    base: PhysAddr,
-    bytes: u64,
-    config: Config,
+    at: At,
+    driver: Driver,
+    /// The interrupt controller of its wires, if its node does not name another.
+    parent: Option<u32>,
 }
 
 /// A PCI host.
@@ -46,71 +68,26 @@ struct Host<'t> {
     segment: Segment,
 }
 
+/// A device that is no PCI function.
+struct Device {
+    phandle: Option<u32>,
+    base: PhysAddr,
+    /// Units, by the number by which nodes refer to them, and its streams there.
+    streams: Vec<(u32, u32)>,
+    /// Cells of an address and of a length on its bus.
+    widths: (usize, usize),
+}
+
 /// What a tree says of units.
 #[derive(Default)]
 struct Described<'t> {
-    units: Vec<Unit>,
+    units: Vec<Unit<'t>>,
     hosts: Vec<Host<'t>>,
-    /// Registers of other devices, with a unit's number and a stream.
-    devices: Vec<(PhysAddr, u32, u32)>,
+    devices: Vec<Device>,
+    /// PCI functions that other nodes may refer to, by the number by which they do.
+    functions: Vec<(u32, PciFunction)>,
+    carveouts: Vec<Carveout<'t>>,
     others: Vec<PhysAddr>,
-}
-
-/// Whether a node is in use.
-fn okay(node: &Node<'_>) -> bool {
-    match node.property("status") {
-        None => true,
-        Some(status) => status.starts_with(b"okay\0") || status.starts_with(b"ok\0"),
-    }
-}
-
-/// The number in `cells`, of one or two cells.
-fn number(cells: &[u32]) -> Option<u64> {
-    match *cells {
-        [one] => Some(one.into()),
-        [high, low] => Some(u64::from(high) << 32 | u64::from(low)),
-        _ => None,
-    }
-}
-
-/// Cells of addresses and of lengths on a bus.
-fn widths(bus: &Node<'_>) -> Option<(usize, usize)> {
-    let width = |name, usual: u32| usize::try_from(bus.cell(name, 0).unwrap_or(usual)).ok();
-    let (address, size) = (width("#address-cells", 2)?, width("#size-cells", 1)?);
-    (address <= 2 && size <= 2).then_some((address, size))
-}
-
-/// Where the first registers of `node` are, by the buses above it, the root first.
-fn registers(node: &Node<'_>, buses: &[Node<'_>]) -> Option<(PhysAddr, u64)> {
-    let (bus, above) = buses.split_last()?;
-    let (address, size) = widths(bus)?;
-    let reg: Vec<u32> = node.cells("reg").take(address + size).collect();
-    let bytes = number(reg.get(address..)?)?;
-    let mut at = number(reg.get(..address)?)?;
-    let mut bus = bus;
-    for next in above.iter().rev() {
-        at = translated(at, bus, next)?;
-        bus = next;
-    }
-    Some((PhysAddr::new(at), bytes))
-}
-
-/// Where `at` of `bus` is on the bus `above`.
-fn translated(at: u64, bus: &Node<'_>, above: &Node<'_>) -> Option<u64> {
-    bus.property("ranges")?;
-    let ((address, size), (outer, _)) = (widths(bus)?, widths(above)?);
-    let cells: Vec<u32> = bus.cells("ranges").collect();
-    if cells.is_empty() {
-        return Some(at);
-    }
-    let entry = address.checked_add(outer)?.checked_add(size)?;
-    cells.chunks_exact(entry.max(1)).find_map(|entry| {
-        let (from, rest) = entry.split_at_checked(address)?;
-        let (to, length) = rest.split_at_checked(outer)?;
-        let inside = at.checked_sub(number(from)?)?;
-        (inside < number(length)?).then_some(())?;
-        number(to)?.checked_add(inside)
-    })
 }
 
 fn read(tree: &[u8]) -> Result<Described<'_>, TopologyError> {
@@ -131,31 +108,35 @@ fn read(tree: &[u8]) -> Result<Described<'_>, TopologyError> {
     Ok(found)
 }
 
+/// An SMMU of version 3 as its node describes it.
+fn smmu(node: &Node<'_>) -> Driver {
+    let coherency = match node.property("dma-coherent") {
+        Some(_) => CoherencyOverride::Coherent,
+        None => CoherencyOverride::NotCoherent,
+    };
+    let pages = match node.property("cavium,cn9900-broken-page1-regspace") {
+        Some(_) => RegisterPages::OnlyFirst,
+        None => RegisterPages::Two,
+    };
+    Driver::Smmu(Config {
+        coherency,
+        pages,
+        ..Config::default()
+    })
+}
+
 impl<'t> Described<'t> {
     fn add(&mut self, node: Node<'t>, buses: &[Node<'t>]) {
-        let at = registers(&node, buses);
+        let at = registers(&node, 0, buses);
+        let registers = at.map(|(base, bytes)| At::Registers(base, bytes));
         if node.is("arm,smmu-v3") {
-            let Some((base, bytes)) = at else { return };
-            let phandle = node.cell("phandle", 0).unwrap_or(0);
-            let coherency = match node.property("dma-coherent") {
-                Some(_) => CoherencyOverride::Coherent,
-                None => CoherencyOverride::NotCoherent,
-            };
-            let pages = match node.property("cavium,cn9900-broken-page1-regspace") {
-                Some(_) => RegisterPages::OnlyFirst,
-                None => RegisterPages::Two,
-            };
-            let config = Config {
-                coherency,
-                pages,
-                ..Config::default()
-            };
-            self.units.push(Unit {
-                phandle,
-                base,
-                bytes,
-                config,
-            });
+            self.add_unit(node, buses, registers, smmu(&node));
+        } else if node.is("riscv,pci-iommu") {
+            let function = self.function(&node, buses);
+            let at = function.map(|function| At::Function(function, bus::windows(buses)));
+            self.add_unit(node, buses, at, Driver::Riscv);
+        } else if node.is("riscv,iommu") {
+            self.add_unit(node, buses, registers, Driver::Riscv);
         } else if OTHERS.iter().any(|other| node.is(other)) {
             self.others.extend(at.map(|(base, _)| base));
         } else if node.property("iommu-map").is_some() {
@@ -165,15 +146,107 @@ impl<'t> Described<'t> {
                 let segment = Segment::new(segment);
                 self.hosts.push(Host { node, segment });
             }
-        } else if let (Some(at), Some(unit), Some(stream)) =
-            (at, node.cell("iommus", 0), node.cell("iommus", 1))
+        } else if node.property("iommu-addresses").is_some() {
+            self.carveouts.extend(Carveout::of(node, buses));
+        } else if let Some((base, _)) = at {
+            self.add_device(&node, buses, base);
+        } else if let (Some(phandle), Some(function)) =
+            (node.cell("phandle", 0), self.function(&node, buses))
         {
-            self.devices.push((at.0, unit, stream));
+            self.functions.push((phandle, function));
         }
+    }
+
+    fn add_unit(&mut self, node: Node<'t>, buses: &[Node<'t>], at: Option<At>, driver: Driver) {
+        let Some(at) = at else { return };
+        self.units.push(Unit {
+            node,
+            phandle: node.cell("phandle", 0).unwrap_or(0),
+            at,
+            driver,
+            parent: wires::parent(&node, buses),
+        });
+    }
+
+    fn add_device(&mut self, node: &Node<'_>, buses: &[Node<'_>], base: PhysAddr) {
+        let cells: Vec<u32> = node.cells("iommus").collect();
+        let pairs = cells.chunks_exact(2);
+        let streams: Vec<(u32, u32)> = pairs.map(|pair| (pair[0], pair[1])).collect();
+        let Some(widths) = buses.last().and_then(widths) else {
+            return;
+        };
+        if !streams.is_empty() {
+            self.devices.push(Device {
+                phandle: node.cell("phandle", 0),
+                base,
+                streams,
+                widths,
+            });
+        }
+    }
+
+    /// The PCI function that `node` is, on the first bus of the host that it is below.
+    fn function(&self, node: &Node<'_>, buses: &[Node<'_>]) -> Option<PciFunction> {
+        let host = self.hosts.last()?;
+        (buses.last()?.offset() == host.node.offset()).then_some(())?;
+        let requester = u16::try_from(node.cell("reg", 0)? >> 8 & 0xffff).ok()?;
+        Some(PciFunction {
+            segment: host.segment,
+            requester: RequesterId::new(requester),
+        })
     }
 
     fn unit(&self, phandle: u32) -> Option<usize> {
         self.units.iter().position(|unit| unit.phandle == phandle)
+    }
+
+    /// The number of the unit of `function`, and its stream there.
+    fn find(&self, function: PciFunction) -> Option<(usize, StreamId)> {
+        let mut hosts = self.hosts.iter();
+        let host = hosts.find(|host| host.segment == function.segment)?;
+        let mask = host.node.cell("iommu-map-mask", 0).unwrap_or(u32::MAX);
+        let requester = u32::from(function.requester.get()) & mask;
+        let mut entries = entries(host).into_iter();
+        entries.find_map(|[first, unit, stream, count]| {
+            let above = requester
+                .checked_sub(first)
+                .filter(|above| *above < count)?;
+            let stream = stream.checked_add(above)?;
+            Some((self.unit(unit)?, StreamId::new(stream)))
+        })
+    }
+
+    /// The last stream that anything has at the unit that nodes refer to by `phandle`.
+    fn last_stream(&self, phandle: u32) -> Option<u32> {
+        let hosts = self.hosts.iter().flat_map(entries);
+        let ranges = hosts.filter(|[_, unit, _, count]| *unit == phandle && *count > 0);
+        let mapped = ranges.map(|[_, _, stream, count]| stream.saturating_add(count - 1));
+        let devices = self.devices.iter().flat_map(|device| &device.streams);
+        let named = devices.filter(|(unit, _)| *unit == phandle);
+        mapped.chain(named.map(|(_, stream)| *stream)).max()
+    }
+}
+
+impl Unit<'_> {
+    fn kind(&self) -> UnitKind {
+        match self.driver {
+            Driver::Smmu(_) => UnitKind::SmmuV3,
+            Driver::Riscv => UnitKind::Riscv,
+        }
+    }
+
+    fn place(&self) -> Place {
+        match self.at {
+            At::Registers(base, bytes) => Place::of(base, bytes),
+            At::Function(function, _) => Place::Function(function),
+        }
+    }
+
+    fn window(&self, platform: &impl Platform) -> Result<PhysRange, EnableError> {
+        match &self.at {
+            At::Registers(base, bytes) => window(*base, *bytes),
+            At::Function(function, windows) => riscv::window(platform, *function, windows),
+        }
     }
 }
 
@@ -190,13 +263,37 @@ pub(super) fn count(tree: &[u8]) -> Result<usize, TopologyError> {
 }
 
 /// Takes over and enables all units of the tree.
-pub(super) fn enable<P: Platform>(tree: &[u8], platform: &P) -> Result<Vec<Enabled>, EnableError> {
-    let units = read(tree)?.units.into_iter().map(Ok);
-    enable_all(units, |unit| {
-        let window = window(unit.base, unit.bytes)?;
-        enable_at(platform, window, |registers, memory, clock| {
-            Smmu::enable(registers, memory, clock, unit.config)
-        })
+pub(super) fn enable<P: Platform>(
+    tree: &[u8],
+    platform: &P,
+    options: Options,
+) -> Result<Vec<Enabled>, EnableError> {
+    let described = read(tree)?;
+    let reserved = match options.reserved {
+        FirmwareMemory::Reached => described.reserved(),
+        FirmwareMemory::Refused => Vec::new(),
+    };
+    let units = described.units.iter().enumerate().map(Ok);
+    enable_all(units, |(number, unit)| {
+        let window = unit.window(platform)?;
+        let its = reserved.iter().filter(|(of, _)| *of == number);
+        let its = its.map(|(_, reserved)| *reserved);
+        match &unit.driver {
+            Driver::Smmu(config) => {
+                let mut config = config.clone();
+                // What makes no sense is left out, and counted there.
+                let _ = config.reserved.read(its);
+                config.at_work = iort::at_work(&config.reserved)?;
+                enable_at(platform, window, |registers, memory, clock| {
+                    Smmu::enable(registers, memory, clock, config)
+                })
+            }
+            Driver::Riscv => {
+                let mut config = riscv::config(&described, unit);
+                let _ = config.reserved.read(its);
+                riscv::enable(platform, window, config)
+            }
+        }
     })
 }
 
@@ -205,30 +302,22 @@ pub(super) fn find(
     tree: &[u8],
     function: PciFunction,
 ) -> Result<Option<(usize, StreamId)>, TopologyError> {
+    Ok(read(tree)?.find(function))
+}
+
+/// The wire by which a unit tells of faults.
+pub(super) fn wire(tree: &[u8], unit: usize) -> Result<Option<Wire>, TopologyError> {
     let described = read(tree)?;
-    let mut hosts = described.hosts.iter();
-    let Some(host) = hosts.find(|host| host.segment == function.segment) else {
-        return Ok(None);
-    };
-    let mask = host.node.cell("iommu-map-mask", 0).unwrap_or(u32::MAX);
-    let requester = u32::from(function.requester.get()) & mask;
-    let found = entries(host)
-        .into_iter()
-        .find_map(|[first, unit, stream, count]| {
-            let above = requester
-                .checked_sub(first)
-                .filter(|above| *above < count)?;
-            let stream = stream.checked_add(above)?;
-            Some((described.unit(unit)?, StreamId::new(stream)))
-        });
-    Ok(found)
+    let unit = described.units.get(unit);
+    let unit = unit.filter(|unit| matches!(unit.driver, Driver::Riscv));
+    Ok(unit.and_then(|unit| Wire::first(&unit.node, unit.parent)))
 }
 
 /// What the tree says of units, of PCI hosts and of other devices.
 pub(super) fn survey(tree: &[u8], into: &mut Survey) -> Result<(), TopologyError> {
     let described = read(tree)?;
     for unit in &described.units {
-        into.unit(UnitKind::SmmuV3, Place::of(unit.base, unit.bytes), None);
+        into.unit(unit.kind(), unit.place(), None);
     }
     for host in &described.hosts {
         for [first, unit, stream, count] in entries(host) {
@@ -251,11 +340,17 @@ pub(super) fn survey(tree: &[u8], into: &mut Survey) -> Result<(), TopologyError
             }
         }
     }
-    for &(base, unit, stream) in &described.devices {
-        let stream = StreamId::new(stream);
-        if let Some(unit) = described.unit(unit) {
-            into.claim(unit, Claim::Device { base, stream });
+    for device in &described.devices {
+        let base = device.base;
+        for &(unit, stream) in &device.streams {
+            let stream = StreamId::new(stream);
+            if let Some(unit) = described.unit(unit) {
+                into.claim(unit, Claim::Device { base, stream });
+            }
         }
+    }
+    for (unit, reserved) in described.reserved() {
+        into.reserve(unit, [reserved]);
     }
     for other in described.others {
         into.remark(Remark::NotDriven(other));

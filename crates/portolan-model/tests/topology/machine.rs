@@ -10,6 +10,7 @@ use portolan::platform::{Mmio, Nanos, Platform, SpinLock, TableMem};
 use portolan_model::amd::{AmdIdentification, AmdRegisters, AmdSetup};
 use portolan_model::clock::{Tick, VirtualClock};
 use portolan_model::memory::{ModelMemory, Visibility};
+use portolan_model::riscv::{RiscvRegisters, RiscvSetup};
 use portolan_model::smmuv3::{SmmuIdentification, SmmuRegisters, SmmuSetup};
 use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 
@@ -206,6 +207,16 @@ pub(crate) fn amd() -> Machine<AmdRegisters> {
             ..AmdSetup::default()
         };
         AmdRegisters::new(setup, memory)
+    })
+}
+
+pub(crate) fn riscv(setup: &RiscvSetup) -> Machine<RiscvRegisters> {
+    machine(&[], |clock, memory| {
+        let setup = RiscvSetup {
+            clock,
+            ..setup.clone()
+        };
+        RiscvRegisters::new(setup, memory)
     })
 }
 

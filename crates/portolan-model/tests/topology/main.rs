@@ -4,6 +4,7 @@
 mod grouped;
 mod lies;
 mod machine;
+mod riscv;
 mod told;
 mod two;
 

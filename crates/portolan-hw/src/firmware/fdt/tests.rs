@@ -13,8 +13,12 @@ pub(crate) struct Builder {
 }
 
 impl Builder {
-    pub(crate) fn begin(mut self) -> Self {
-        begin(&mut self.body, b"node\0");
+    pub(crate) fn begin(self) -> Self {
+        self.named("node")
+    }
+
+    pub(crate) fn named(mut self, name: &str) -> Self {
+        begin(&mut self.body, &[name.as_bytes(), b"\0"].concat());
         self
     }
 
@@ -118,6 +122,8 @@ fn nodes_below_the_root_are_found_by_what_they_are() {
         let found = tree.compatible(name).and_then(|node| node.reg());
         assert_eq!(found, range(0x902_0000, 0x18), "{name}");
     }
+    let names: Vec<&[u8]> = tree.nodes().map(|node| node.name()).collect();
+    assert_eq!(names, [&b"memory@40000000"[..], b"bus", b"device@9"]);
     assert!(tree.compatible("a").is_none() && tree.compatible("board").is_none());
     assert!(
         tree.compatible("a,device")

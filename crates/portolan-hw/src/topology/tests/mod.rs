@@ -3,5 +3,6 @@
 mod build;
 mod lies;
 mod machines;
+mod riscv_trees;
 mod trees;
 mod virtual_functions;

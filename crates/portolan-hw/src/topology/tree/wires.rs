@@ -1,0 +1,60 @@
+//! The wires by which units tell of faults.
+//!
+//! Devicetree specification 0.4, section 2.4 (interrupts). Not supported: interrupt nexus nodes
+//! (`interrupt-map`).
+
+use alloc::vec::Vec;
+
+use crate::firmware::fdt::Node;
+
+/// Cells that name an interrupt, at most.
+const MOST_CELLS: usize = 3;
+
+/// A wire of an interrupt controller, as a device tree names it.
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// The number (`phandle`) by which the tree refers to the controller.
+    pub controller: u32,
+    /// What the controller's binding names the wire by: its number first. Cells that the controller does
+    /// not have are 0.
+    pub specifier: [u32; MOST_CELLS],
+}
+
+/// The interrupt controller of `node`, by its own word or by that of the nearest bus that has one.
+pub(super) fn parent(node: &Node<'_>, buses: &[Node<'_>]) -> Option<u32> {
+    let parent = |of: &Node<'_>| of.cell("interrupt-parent", 0);
+    parent(node).or_else(|| buses.iter().rev().find_map(parent))
+}
+
+/// Whether `node` names wires.
+pub(super) fn has_any(node: &Node<'_>) -> Option<()> {
+    let named = |what| node.property(what).map(drop);
+    named("interrupts-extended").or_else(|| named("interrupts"))
+}
+
+impl Wire {
+    /// The first wire of `node`, which is of `parent` where it does not say otherwise.
+    pub(super) fn first(node: &Node<'_>, parent: Option<u32>) -> Option<Self> {
+        let mut cells = node.cells("interrupts-extended").peekable();
+        let (controller, cells): (u32, Vec<u32>) = match cells.next() {
+            Some(controller) => (controller, cells.take(MOST_CELLS).collect()),
+            None => {
+                let cells = node.cells("interrupts");
+                (parent?, cells.take(MOST_CELLS).collect())
+            }
+        };
+        let its = node.tree().referred(controller)?;
+        let width = usize::try_from(its.cell("#interrupt-cells", 0)?).ok()?;
+        (1..=MOST_CELLS).contains(&width).then_some(())?;
+        let mut specifier = [0; MOST_CELLS];
+        specifier
+            .get_mut(..width)?
+            .copy_from_slice(cells.get(..width)?);
+        Some(Self {
+            controller,
+            specifier,
+        })
+    }
+}

@@ -1,0 +1,228 @@
+//! RISC-V IOMMUs of a device tree: a platform device, and a PCI function whose window is read.
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, PciFunction, StreamId};
+use portolan::iommu::ReservedKind;
+use portolan::table::Access;
+use portolan_hw::topology::{EnableError, Options, Topology};
+use portolan_model::decode::AccessKind;
+use portolan_model::riscv::RiscvSetup;
+
+use super::driver;
+use super::machine::{DEVICE, Machine, PciWords, REGISTERS, riscv};
+
+/// A flattened tree as it is put together.
+#[derive(Default)]
+struct Tree {
+    body: Vec<u8>,
+    names: Vec<u8>,
+}
+
+impl Tree {
+    fn words(&mut self, words: &[u32]) {
+        let bytes = words.iter().flat_map(|word| word.to_be_bytes());
+        self.body.extend(bytes);
+    }
+
+    fn padded(&mut self, bytes: &[u8]) {
+        self.body.extend(bytes);
+        self.body.resize(self.body.len().next_multiple_of(4), 0);
+    }
+
+    fn node(&mut self, inside: impl FnOnce(&mut Self)) {
+        self.named("node", inside);
+    }
+
+    fn named(&mut self, name: &str, inside: impl FnOnce(&mut Self)) {
+        self.words(&[1]);
+        self.padded(&[name.as_bytes(), b"\0"].concat());
+        inside(self);
+        self.words(&[2]);
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) {
+        let at = self.names.len() as u32;
+        self.names.extend(name.as_bytes());
+        self.names.push(0);
+        self.words(&[3, value.len() as u32, at]);
+        self.padded(value);
+    }
+
+    fn cells(&mut self, name: &str, cells: &[u32]) {
+        let value: Vec<u8> = cells.iter().flat_map(|cell| cell.to_be_bytes()).collect();
+        self.set(name, &value);
+    }
+
+    fn bytes(mut self) -> Vec<u8> {
+        self.words(&[9]);
+        let strings = 40 + self.body.len() as u32;
+        let whole = strings + self.names.len() as u32;
+        let header = [0xd00d_feed, whole, 40, strings, 0, 0, 0, 0, 0, 0];
+        let mut all: Vec<u8> = header
+            .iter()
+            .flat_map(|word: &u32| word.to_be_bytes())
+            .collect();
+        all.extend(self.body);
+        all.extend(self.names);
+        all
+    }
+}
+
+/// The unit's function.
+const UNIT: PciFunction = PciFunction::of(0, 2, 0);
+
+/// Memory that the device refers to as 5.
+const FRAMES: [u32; 4] = [0, 0x7000_0000, 0, 0x1000];
+
+/// A PCI host with `map` and 16 MiB of memory at 0x1000_0000, which processors reach where the unit's
+/// registers are; and the unit, as `of` describes it, on the root's bus or on that of the host.
+fn tree(map: &[u32], outside: impl FnOnce(&mut Tree), inside: impl FnOnce(&mut Tree)) -> Vec<u8> {
+    let mut tree = Tree::default();
+    tree.node(|tree| {
+        tree.cells("#address-cells", &[2]);
+        tree.cells("#size-cells", &[2]);
+        tree.node(|tree| {
+            tree.cells("iommu-map", map);
+            let window = [
+                0x200_0000,
+                0,
+                0x1000_0000,
+                0,
+                REGISTERS as u32,
+                0,
+                0x100_0000,
+            ];
+            tree.cells("ranges", &window);
+            tree.node(inside);
+            tree.node(|tree| {
+                let device = u32::from(DEVICE.requester.get());
+                tree.cells("reg", &[device << 8, 0, 0, 0, 0]);
+                tree.cells("phandle", &[5]);
+            });
+        });
+        tree.node(outside);
+        tree.named("reserved-memory", |tree| {
+            tree.cells("#address-cells", &[2]);
+            tree.cells("#size-cells", &[2]);
+            tree.cells("ranges", &[]);
+            tree.node(|tree| {
+                tree.cells("reg", &FRAMES);
+                tree.cells("iommu-addresses", &[&[5, 0][..], &FRAMES].concat());
+            });
+        });
+    });
+    tree.bytes()
+}
+
+fn platform_device() -> Vec<u8> {
+    let unit = |tree: &mut Tree| {
+        tree.cells("reg", &[0, REGISTERS as u32, 0, 0x1000]);
+        tree.set("compatible", b"riscv,iommu\0");
+        tree.cells("interrupts", &[9]);
+        tree.cells("phandle", &[7]);
+    };
+    tree(&[0, 7, 0x100, 0x1_0000], unit, |_| {})
+}
+
+fn function() -> Vec<u8> {
+    let unit = |tree: &mut Tree| {
+        tree.cells("reg", &[u32::from(UNIT.requester.get()) << 8, 0, 0, 0, 0]);
+        tree.set("compatible", b"riscv,pci-iommu\0");
+        tree.cells("phandle", &[7]);
+    };
+    tree(&[0, 7, 0x100, 0x10, 0x11, 7, 0x111, 0xffef], |_| {}, unit)
+}
+
+fn does_dma(tree: &[u8], config: PciWords) {
+    let machine = Machine {
+        config,
+        ..riscv(&RiscvSetup::default())
+    };
+    let topology = Topology::from_device_tree(tree).expect("a tree with a unit");
+    let iommus = topology.enable(machine.clone(), Options::default());
+    let iommus = iommus.expect("enabled");
+    let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
+    assert!(Arc::ptr_eq(unit, &iommus.units()[0]));
+    assert_eq!(stream, StreamId::new(0x118));
+    let mut reserved = Vec::new();
+    unit.reserved(stream, &mut |one| reserved.push(one));
+    let [one] = reserved[..] else {
+        panic!("{reserved:?}");
+    };
+    let both = Access::READ_WRITE;
+    assert_eq!(one.kind, ReservedKind::DirectUntilDriven(both));
+    let at = Iova::new(FRAMES[1].into());
+    assert_eq!(one.range.start(), at);
+    let reads = || {
+        machine
+            .unit
+            .dma(stream, None, at, AccessKind::Read, 8)
+            .is_ok()
+    };
+    assert!(!reads());
+    let device = iommus.device(DEVICE).expect("a device");
+    assert!(reads());
+    driver(&device, |at| {
+        let unit = &machine.unit;
+        let found = unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+        found.first().map(|piece| piece.pa.get())
+    });
+    drop(device);
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn a_disk_behind_a_platform_device_does_dma() {
+    does_dma(&platform_device(), &[]);
+}
+
+#[test]
+fn a_disk_behind_a_function_does_dma_wherever_its_window_is() {
+    // 32 bits; 64 bits, prefetchable.
+    does_dma(&function(), &[(UNIT, 0x10, 0x1000_0000)]);
+    does_dma(&function(), &[(UNIT, 0x10, 0x1000_000c), (UNIT, 0x14, 0)]);
+}
+
+#[test]
+fn a_function_without_a_window_that_processors_reach_is_refused() {
+    // None; not placed; ports; beyond the bus' memory, by the low half and by the high one.
+    const WRONG: [PciWords; 5] = [
+        &[],
+        &[(UNIT, 0x10, 0)],
+        &[(UNIT, 0x10, 0x1000_0001)],
+        &[(UNIT, 0x10, 0x2000_0000)],
+        &[(UNIT, 0x10, 0x1000_0004), (UNIT, 0x14, 1)],
+    ];
+    for config in WRONG {
+        let machine = Machine {
+            config,
+            ..riscv(&RiscvSetup::default())
+        };
+        let topology = Topology::from_device_tree(&function()).expect("a tree with a unit");
+        let refused = topology.enable(machine, Options::default()).err();
+        let wanted = EnableError::NoWindow { function: UNIT };
+        assert_eq!(refused, Some(wanted), "{config:x?}");
+    }
+}
+
+/// Bit 1 of `fctl`, and the fault queue's interrupt.
+#[test]
+fn a_unit_tells_of_faults_by_wire_if_the_tree_names_one_and_the_unit_has_it() {
+    let told = |interrupts: u64| {
+        let mut setup = RiscvSetup::default();
+        setup.identification.capabilities &= !(3 << 28);
+        setup.identification.capabilities |= interrupts << 28;
+        let machine = riscv(&setup);
+        let topology = Topology::from_device_tree(&platform_device()).expect("a tree");
+        let iommus = topology.enable(machine.clone(), Options::default());
+        let _iommus = iommus.expect("enabled");
+        let stream = StreamId::new(0x118);
+        let at = Iova::new(0);
+        let refused = machine.unit.dma(stream, None, at, AccessKind::Write, 8);
+        assert!(refused.is_err());
+        machine.unit.counts().fault_interrupts
+    };
+    // Messages alone; wires alone; both.
+    assert_eq!([0, 1, 2].map(told), [0, 1, 1]);
+}
