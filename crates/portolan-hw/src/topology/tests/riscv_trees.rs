@@ -98,15 +98,9 @@ fn qemus_virt_has_one_unit_for_all_of_pci() {
     assert_eq!(topology.fault_interrupt(1), Ok(FaultInterrupt::Absent));
 }
 
-/// A tree with a PCI host on a bus of its own, whose function 00:02.0 is the unit of the others, a device
-/// with two streams at a unit on the same bus, and reserved memory for both and for a function.
-fn board() -> Builder {
-    Builder::default()
-        .named("")
-        .cells("#address-cells", &[2])
-        .cells("#size-cells", &[2])
-        .cells("interrupt-parent", &[9])
-        .named("reserved-memory")
+/// Memory of the board's, and what is wrong beside it.
+fn reserved(tree: Builder) -> Builder {
+    tree.named("reserved-memory")
         .cells("#address-cells", &[2])
         .cells("#size-cells", &[2])
         .cells("ranges", &[])
@@ -125,6 +119,17 @@ fn board() -> Builder {
         .cells("iommu-addresses", &[5, 0x10_0000])
         .end()
         .end()
+}
+
+/// A tree with a PCI host on a bus of its own, whose function 00:02.0 is the unit of the others, a device
+/// with two streams at a unit on the same bus, and reserved memory for both and for a function.
+fn board() -> Builder {
+    let root = Builder::default()
+        .named("")
+        .cells("#address-cells", &[2])
+        .cells("#size-cells", &[2])
+        .cells("interrupt-parent", &[9]);
+    reserved(root)
         .named("intc")
         .cells("phandle", &[9])
         .cells("#interrupt-cells", &[1])
