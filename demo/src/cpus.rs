@@ -8,7 +8,7 @@ use core::mem;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use portolan::platform::{Nanos, Platform, SpinLock, poll};
-use portolan_bare::{Machine, madt};
+use portolan_bare::Machine;
 
 use crate::Outcome;
 use crate::arch::{self, Loader};
@@ -34,8 +34,7 @@ static NEXT_TASK: [SpinLock<Option<Task<()>>>; MOST] = [const { SpinLock::new(No
 /// What the hardware calls the CPUs besides the one that calls, of those that are used.
 fn others(machine: &Machine) -> impl Iterator<Item = u64> {
     let me = arch::processor();
-    let all = machine.tables().find_map(madt::processors);
-    let others = all.into_iter().flatten().filter(move |one| *one != me);
+    let others = machine.processors().filter(move |one| *one != me);
     others.take(MOST - 1)
 }
 

@@ -17,6 +17,7 @@ mod cpus;
 mod disk;
 mod edu;
 mod flash;
+#[cfg(not(target_os = "none"))]
 mod freestanding;
 mod guarded;
 mod interrupts;
@@ -29,7 +30,7 @@ use core::ffi::c_void;
 use portolan_bare::pci::{self, Function};
 use portolan_bare::{DirectMap, Heap, Machine};
 use portolan_hw::interrupt::Remapping;
-use portolan_hw::topology::{EnableError, Iommus, Options, Topology};
+use portolan_hw::topology::{EnableError, Iommus, Options};
 
 use arch::Loader;
 use commands::Commands;
@@ -95,7 +96,7 @@ fn run(left: *const c_void) -> Outcome<End> {
 /// Finds the IOMMUs and enables them: from there on each device reaches nothing, and nothing interrupts
 /// but what the kernel has set up.
 fn enable(machine: Machine) -> Result<Iommus<Machine>, EnableError> {
-    let topology = Topology::from_acpi(machine.tables())?;
+    let topology = machine.topology()?;
     let mut options = Options::default();
     options.interrupts = topology.interrupt_remapping().map(|_| Remapping::default());
     // Only a virtio-iommu needs queues that are started for it.

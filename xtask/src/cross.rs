@@ -1,4 +1,4 @@
-//! A Rust compiler for AArch64, where the toolchain in use has no library for it.
+//! Rust compilers for other machines: the one in use, where rustup has a library for it, and one for AArch64.
 //!
 //! Debian's security suite carries a newer compiler as the source package `rustc-web`, with its library for
 //! other architectures. It is unpacked below `target`; nothing of it is installed.
@@ -14,8 +14,21 @@ pub const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// The oldest release that compiles all of the workspace: its rust-version.
 const WANTED: (u32, u32) = (1, 88);
 
+/// Sees to Rust's library for `target`; or says that there is none.
+pub fn add_target(target: &str) -> Result<(), String> {
+    let mut install = Command::new("rustup");
+    install.args(["target", "add", target]);
+    install.stdout(Stdio::null()).stderr(Stdio::null());
+    match install.status().is_ok_and(|status| status.success()) {
+        true => Ok(()),
+        false => Err(format!(
+            "Rust's library for {target} is not here and cannot be installed"
+        )),
+    }
+}
+
 /// What Clippy's driver is told: cargo's way to say `-D warnings`.
-const LINTS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
+pub const LINTS: &str = "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
 
 /// A compiler with its lints, and the linker for it.
 pub struct Compiler {

@@ -39,6 +39,17 @@ impl Newer {
         }
     }
 
+    /// Has `command` go on with `program`, one of them, and with the firmware that came with it.
+    pub fn start(&self, program: &str, command: &mut Command) {
+        let known = PROGRAMS.iter().zip(&self.programs);
+        let found = known.into_iter().find(|(name, _)| **name == program);
+        command.arg(found.map_or(Path::new(program), |(_, path)| path));
+        if let Some(libraries) = &self.libraries {
+            command.env("LD_LIBRARY_PATH", libraries);
+            command.arg("-L").arg(libraries.join("../../share/qemu"));
+        }
+    }
+
     fn works(&self) -> bool {
         let new = |program: &Path| {
             let mut command = Command::new(program);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{demo, packages, qemu, tidy};
+use crate::{cross, demo, packages, qemu, tidy};
 
 /// How much is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -281,13 +281,8 @@ fn no_std_gate(root: &Path) -> Outcome {
 
 /// Has the compiler check the libraries for a machine without an operating system.
 fn bare(root: &Path, target: &str) -> Outcome {
-    let mut install = Command::new("rustup");
-    install.args(["target", "add", target]);
-    install.stdout(Stdio::null()).stderr(Stdio::null());
-    if !install.status().is_ok_and(|status| status.success()) {
-        return Outcome::Skip(format!(
-            "Rust's library for {target} is not here and cannot be installed"
-        ));
+    if let Err(why) = cross::add_target(target) {
+        return Outcome::Skip(why);
     }
     let mut command = Command::new("cargo");
     command.args(["check", "--quiet", "-p", "portolan", "-p", "portolan-hw"]);

@@ -1,15 +1,18 @@
 //! PCI configuration space in memory: where each function's 4 KiB are.
 //!
 //! PCI firmware specification 3.3, section 4.1.2 (MCFG); PCI Express base specification 6.0, section
-//! 7.2.2. Not supported: ports 0xcf8 and 0xcfc.
+//! 7.2.2; devicetree binding `pci-host-ecam-generic`. Not supported: ports 0xcf8 and 0xcfc.
 //!
-//! *Context.* Interrupt, but for [`Ecam::parse`], which takes heap memory (task).
+//! *Context.* Interrupt, but for [`Ecam::parse`] and [`Ecam::of_tree`], which take heap memory (task).
 
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 use portolan_hw::firmware::TableError;
+use portolan_hw::firmware::fdt::{DeviceTree, Node};
 use portolan_hw::firmware::sdt::{HEADER_BYTES, Sdt};
+
+use crate::tree;
 
 /// Signature of the table.
 pub const SIGNATURE: [u8; 4] = *b"MCFG";
@@ -29,6 +32,30 @@ struct Window {
     segment: u16,
     first: u8,
     last: u8,
+}
+
+impl Window {
+    /// That of a PCI host in a device tree: the first of its buses is at its base.
+    fn of_host(host: &Node<'_>) -> Option<Self> {
+        let bus =
+            |number, usual| u8::try_from(host.cell("bus-range", number).unwrap_or(usual)).ok();
+        let (first, last) = (bus(0, 0)?, bus(1, 0xff)?);
+        let base = host.reg()?.start().get();
+        let window = Self {
+            base: PhysAddr::new(base.checked_sub(u64::from(first) << 20)?),
+            segment: u16::try_from(host.cell("linux,pci-domain", 0).unwrap_or(0)).ok()?,
+            first,
+            last,
+        };
+        window.checked()
+    }
+
+    /// The window, if it makes sense.
+    fn checked(self) -> Option<Self> {
+        let after = self.base.checked_add((u64::from(self.last) + 1) << 20);
+        let aligned = self.base.get() % FUNCTION == 0;
+        (self.first <= self.last && aligned && after.is_some()).then_some(self)
+    }
 }
 
 /// All windows of a machine.
@@ -51,18 +78,23 @@ impl Ecam {
             let [first, last, ..] = *rest else {
                 return None;
             };
-            let base = PhysAddr::new(u64::from_le_bytes(*base));
             let window = Window {
-                base,
+                base: PhysAddr::new(u64::from_le_bytes(*base)),
                 segment: u16::from_le_bytes(*segment),
                 first,
                 last,
             };
-            let after = base.checked_add((u64::from(last) + 1) << 20);
-            (first <= last && base.get() % FUNCTION == 0 && after.is_some()).then_some(window)
+            window.checked()
         });
         let windows = windows.collect();
         Ok(Self { windows })
+    }
+
+    /// The windows of a device tree's PCI hosts. One that makes no sense is left out.
+    pub fn of_tree(tree: DeviceTree<'_>) -> Self {
+        let hosts = tree::nodes(tree).filter(|node| node.is(tree::PCI_HOST));
+        let windows = hosts.filter_map(|host| Window::of_host(&host)).collect();
+        Self { windows }
     }
 
     /// The configuration space of `function`; `None` if no window has its bus.

@@ -1,11 +1,13 @@
-//! The platform of a kernel on bare metal: `portolan::platform::Platform` for x86-64 and AArch64.
+//! The platform of a kernel on bare metal: `portolan::platform::Platform` for x86-64, AArch64 and RISC-V.
 //!
 //! * [`Heap`]: memory of any size from one region of RAM, for the kernel's own `alloc` and for devices.
 //! * [`Machine`]: that heap, a clock, locks that keep interrupts out, registers, PCI configuration
-//!   space and firmware's tables, found from ACPI's root pointer.
-//! * [`pci`]: functions, their windows and messages; [`apic`] and [`gic`]: interrupts, and other CPUs.
+//!   space and firmware's tables, found from ACPI's root pointer, or a device tree.
+//! * [`pci`]: functions, their windows and messages; [`apic`], [`gic`], [`imsic`] and [`aplic`]: interrupts,
+//!   and other CPUs.
 //! * [`nvme`]: a driver of disks, with a queue for each CPU.
-//! * [`fdt`] and [`fw_cfg`]: the same tables on a machine of QEMU's that starts without firmware.
+//! * [`fdt`] and [`tree`]: what a device tree says; [`fw_cfg`]: ACPI's tables on a machine of QEMU's that
+//!   starts without firmware.
 //!
 //! ```no_run
 //! use portolan::addr::{PciFunction, PhysAddr, PhysRange};
@@ -30,8 +32,9 @@
 //!
 //! Sources: ACPI specification 6.5, sections 5.2.5 to 5.2.9; PCI firmware specification 3.3, section
 //! 4.1 (MCFG); Intel 64 and IA-32 architectures software developer's manual; Arm architecture
-//! reference manual for A-profile. Not supported: IOMMUs in device trees, memory that CPUs do not cache. To start
-//! other CPUs is the kernel's; [`madt`] names them, and [`Machine::with_cpus`] takes their numbers.
+//! reference manual for A-profile; RISC-V Instruction Set Manual. Not supported: memory that CPUs do not
+//! cache. To start other CPUs is the kernel's; [`Machine::processors`] names them, and
+//! [`Machine::with_cpus`] takes their numbers.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -39,18 +42,23 @@ extern crate alloc;
 
 pub mod acpi;
 pub mod apic;
+pub mod aplic;
 pub mod arena;
 pub mod ecam;
 pub mod fw_cfg;
 pub mod gic;
 mod hardware;
+pub mod imsic;
 pub mod madt;
 pub mod nvme;
 pub mod pci;
 pub mod ticks;
+pub mod tree;
 
 pub use portolan_hw::firmware::fdt;
 
+#[cfg(target_arch = "riscv64")]
+pub use hardware::OwnFile;
 pub use hardware::{
     CpuInterrupts, DirectMap, Heap, HeapError, Machine, Pages, Pvh, Registers, StartError,
 };

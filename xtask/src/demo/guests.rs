@@ -10,6 +10,15 @@ pub struct Kinds {
     pub event: &'static str,
 }
 
+/// Releases of QEMU.
+#[derive(Clone, Copy)]
+pub enum Release {
+    /// The distribution's will do.
+    Any,
+    /// From 10.0 on.
+    Ten,
+}
+
 /// One machine.
 pub struct Guest {
     /// Its name in commands.
@@ -19,6 +28,8 @@ pub struct Guest {
     /// QEMU's program, and the variable that names another one.
     pub program: &'static str,
     pub variable: &'static str,
+    /// Which releases have the machine.
+    pub release: Release,
     /// Rust's target.
     pub target: &'static str,
     /// What the machine consists of, but for the kernel and the disk's image.
@@ -36,6 +47,7 @@ pub struct Guest {
 }
 
 const X86: &str = "x86_64-unknown-linux-gnu";
+pub const RISCV: &str = "riscv64gc-unknown-none-elf";
 
 /// A PC with a disk and an `edu` device behind `$iommu`.
 macro_rules! pc {
@@ -85,6 +97,23 @@ macro_rules! board {
             // RAM is where 28 bits do not reach.
             "-device",
             "edu,dma_mask=0xffffffffff",
+        ]
+    };
+}
+
+/// `$machine`, a board of RISC-V's with interrupts by message, and `$iommu`.
+macro_rules! riscv {
+    ($machine:literal $(, $iommu:literal)*) => {
+        &[
+            "-M", concat!($machine, ",aia=aplic-imsic"),
+            "-accel", "tcg", "-cpu", "rv64", "-m", "256", "-smp", "2",
+            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
+            "-serial", "stdio",
+            $("-device", $iommu,)*
+            "-device", "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=",
+            "-device", "nvme,serial=1,drive=flash",
+            // RAM is where 28 bits do not reach.
+            "-device", "edu,dma_mask=0xffffffffff",
         ]
     };
 }
@@ -197,6 +226,7 @@ const fn without_dma(
         step,
         program: "qemu-system-x86_64",
         variable: "PORTOLAN_QEMU_X86",
+        release: Release::Any,
         target: X86,
         arguments,
         code: WITHOUT_DMA,
@@ -214,6 +244,7 @@ pub const GUESTS: &[Guest] = &[
         step: "demo x86-vtd",
         program: "qemu-system-x86_64",
         variable: "PORTOLAN_QEMU_X86",
+        release: Release::Any,
         target: X86,
         arguments: pc!("intel-iommu,intremap=on"),
         code: GOOD,
@@ -238,6 +269,7 @@ pub const GUESTS: &[Guest] = &[
         step: "demo x86-amd",
         program: "qemu-system-x86_64",
         variable: "PORTOLAN_QEMU_X86",
+        release: Release::Any,
         target: X86,
         // With `pt=on`, its default, QEMU 10 lets devices past the unit.
         arguments: pc!("amd-iommu,pt=off,intremap=on"),
@@ -269,6 +301,7 @@ pub const GUESTS: &[Guest] = &[
         step: "demo x86-virtio",
         program: "qemu-system-x86_64",
         variable: "PORTOLAN_QEMU_X86",
+        release: Release::Any,
         target: X86,
         arguments: pc!("virtio-iommu-pci,romfile="),
         code: GOOD,
@@ -292,6 +325,7 @@ pub const GUESTS: &[Guest] = &[
         step: "demo aarch64",
         program: "qemu-system-aarch64",
         variable: "PORTOLAN_QEMU_ARM",
+        release: Release::Any,
         target: cross::TARGET,
         arguments: board!("virt,iommu=smmuv3"),
         code: GOOD,
@@ -360,8 +394,28 @@ pub const GUESTS: &[Guest] = &[
         step: "demo aarch64-none",
         program: "qemu-system-aarch64",
         variable: "PORTOLAN_QEMU_ARM",
+        release: Release::Any,
         target: cross::TARGET,
         arguments: board!("virt"),
+        code: WITHOUT_DMA,
+        said: [
+            &["no DMA: firmware's table has no unit", GOES_ON],
+            &[],
+            &[],
+            &[],
+        ],
+        tables: &[],
+        traced: &[],
+        kinds: &[],
+    },
+    Guest {
+        name: "riscv-none",
+        step: "demo riscv-none",
+        program: "qemu-system-riscv64",
+        variable: "PORTOLAN_QEMU_RISCV",
+        release: Release::Ten,
+        target: RISCV,
+        arguments: riscv!("virt"),
         code: WITHOUT_DMA,
         said: [
             &["no DMA: firmware's table has no unit", GOES_ON],

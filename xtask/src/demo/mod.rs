@@ -10,7 +10,8 @@ mod image;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{cross, packages};
+use crate::{cross, packages, qemu};
+use guests::Release;
 pub use guests::{GUESTS, Guest};
 
 /// Seconds after which a kernel is stuck.
@@ -57,26 +58,54 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
 
 /// Builds and runs one, and looks at what it did.
 pub fn one(root: &Path, guest: &Guest) -> Ended {
-    let qemu = std::env::var_os(guest.variable).map_or_else(|| guest.program.into(), PathBuf::from);
-    if !qemu.to_str().is_some_and(packages::present) {
-        return Ended::Skipped(format!("{} is not installed", guest.program));
-    }
-    let mut cargo = cargo(root, guest.target, "build");
-    if guest.target == cross::TARGET {
-        match cross::provide(root) {
-            Ok(compiler) => compiler.give(&mut cargo),
-            Err(why) => return Ended::Skipped(why),
-        }
-    }
+    let ready = emulator(root, guest).and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
+    let (qemu, cargo) = match ready {
+        Ok(ready) => ready,
+        Err(why) => return Ended::Skipped(why),
+    };
     let done = build(root, guest, cargo).and_then(|kernel| {
         let place = root.join("target/demo/runs").join(guest.name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        boot(&place, guest, &qemu, &kernel)
+        boot(&place, guest, qemu, &kernel)
     });
     match done {
         Ok(()) => Ended::Well,
         Err(why) => Ended::Failed(why),
     }
+}
+
+/// A QEMU that has the machine, limited in time; or why there is none.
+fn emulator(root: &Path, guest: &Guest) -> Result<Command, String> {
+    let mut command = Command::new("timeout");
+    command.arg(LIMIT);
+    let named = std::env::var_os(guest.variable).map(PathBuf::from);
+    match (guest.release, named) {
+        (Release::Ten, None) => qemu::provide(root)?.start(guest.program, &mut command),
+        (_, named) => {
+            let program = named.unwrap_or_else(|| guest.program.into());
+            if !program.to_str().is_some_and(packages::present) {
+                return Err(format!("{} is not installed", guest.program));
+            }
+            command.arg(program);
+        }
+    }
+    Ok(command)
+}
+
+/// A `cargo` with a compiler for the machine; or why there is none.
+fn compiler(root: &Path, guest: &Guest) -> Result<Command, String> {
+    let mut cargo = cargo(root, guest.target, "build");
+    match guest.target {
+        cross::TARGET => cross::provide(root)?.give(&mut cargo),
+        guests::RISCV => {
+            cross::add_target(guests::RISCV)?;
+            // As there, so that nothing is compiled twice.
+            cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+            cargo.env("CLIPPY_ARGS", cross::LINTS);
+        }
+        _ => {}
+    }
+    Ok(cargo)
 }
 
 /// A `cargo` that builds for bare metal, where the folder of the kernel says how.
@@ -101,14 +130,13 @@ fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, Stri
     Ok(target.join("debug/portolan-demo"))
 }
 
-fn boot(place: &Path, guest: &Guest, qemu: &Path, kernel: &Path) -> Result<(), String> {
+fn boot(place: &Path, guest: &Guest, mut command: Command, kernel: &Path) -> Result<(), String> {
     let error = |error: std::io::Error| error.to_string();
     let trace = place.join("trace.txt");
     let image = |disk: &image::Disk| place.join(disk.name).with_extension("img");
     let complaints = std::fs::File::create(place.join("qemu.txt")).map_err(error)?;
 
-    let mut command = Command::new("timeout");
-    command.arg(LIMIT).arg(qemu).args(guest.arguments);
+    command.args(guest.arguments);
     for disk in &image::DISKS {
         let (name, file) = (disk.name, image(disk));
         std::fs::write(&file, disk.before()).map_err(error)?;

@@ -41,12 +41,12 @@ pub(super) fn counter_hertz(_timer: Option<PowerTimer>) -> Option<NonZeroU64> {
 }
 
 /// Size of the smallest cache line of any data cache.
-pub(super) fn line() -> PageSize {
+pub(super) fn line() -> Option<PageSize> {
     let caches: u64;
     // SAFETY: it is read.
     unsafe { asm!("mrs {}, ctr_el0", out(reg) caches, options(nomem, nostack, preserves_flags)) };
     // DminLine is an exponent of words of four bytes.
-    PageSize::of_lg2((caches >> 16 & 0xf) as u32 + 2)
+    Some(PageSize::of_lg2((caches >> 16 & 0xf) as u32 + 2))
 }
 
 /// # Safety

@@ -5,6 +5,7 @@
 use core::ptr::NonNull;
 
 use portolan::addr::{PhysAddr, PhysRange};
+use portolan_hw::firmware::fdt;
 
 use super::Registers;
 
@@ -37,6 +38,19 @@ impl DirectMap {
         let first = self.virt(window)?;
         // SAFETY: it is mapped for good, and the caller's promise.
         Some(unsafe { Registers::new(first, bytes) })
+    }
+
+    /// The flattened device tree at `at`; `None` if there is none, or if a part of it is not mapped.
+    ///
+    /// # Safety
+    /// The boot loader says that a device tree is there, and nobody writes to it.
+    pub unsafe fn device_tree(self, at: PhysAddr) -> Option<&'static [u8]> {
+        let bytes = |bytes: usize| {
+            let first = self.virt(PhysRange::from_len(at, bytes as u64)?)?;
+            // SAFETY: it is mapped for good, and the caller's promise.
+            Some(unsafe { core::slice::from_raw_parts(first.as_ptr(), bytes) })
+        };
+        bytes(fdt::length(bytes(fdt::HEADER_BYTES)?)?)
     }
 
     /// Where the first byte of `range` is seen; `None` if a part of it is not mapped.

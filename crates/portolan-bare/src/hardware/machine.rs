@@ -10,6 +10,8 @@ use core::sync::atomic::AtomicU64;
 use portolan::addr::{CpuId, PageSize, PciFunction, PhysAddr, PhysRange};
 use portolan::platform::{Leavings, LeftBehind, Lock, Mmio, Nanos, Platform};
 use portolan_hw::firmware::TableError;
+use portolan_hw::firmware::fdt::DeviceTree;
+use portolan_hw::topology::{Topology, TopologyError};
 use thiserror::Error;
 
 use super::cpus::Cpus;
@@ -17,6 +19,7 @@ use super::{CpuLock, Heap, Registers, cpu};
 use crate::acpi::{self, AcpiError, Firmware};
 use crate::ecam::{self, Ecam};
 use crate::ticks::Ticks;
+use crate::{madt, tree};
 
 /// Why there is no machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -30,6 +33,9 @@ pub enum StartError {
     /// The table of PCI's configuration space.
     #[error("the MCFG table: {0}")]
     Ecam(TableError),
+    /// What should be a device tree is none.
+    #[error("it is no device tree")]
+    NoTree,
     /// Nothing says how fast the CPU's counter counts.
     #[error("the frequency of the CPU's counter is not known")]
     NoClock,
@@ -39,6 +45,8 @@ pub enum StartError {
 struct State {
     heap: &'static Heap,
     ticks: Ticks,
+    /// Size of the smallest cache line; `None` where the CPUs have no instructions for lines.
+    line: Option<PageSize>,
     cpus: Cpus,
     rest: &'static Rest,
 }
@@ -46,14 +54,17 @@ struct State {
 /// What there is once, however many CPUs there are.
 struct Rest {
     tables: Vec<&'static [u8]>,
+    /// In place of tables.
+    tree: Option<&'static [u8]>,
     ecam: Ecam,
     left: CpuLock<Leavings>,
 }
 
-/// A machine whose memory is a [`Heap`] and whose firmware speaks ACPI: with one CPU, until
-/// [`Machine::with_cpus`] says that there are more.
+/// A machine whose memory is a [`Heap`] and whose firmware left ACPI tables or a device tree: with one CPU,
+/// until [`Machine::with_cpus`] says that there are more.
 ///
-/// *Context.* Interrupt, but for [`Machine::from_acpi`] (task).
+/// *Context.* Interrupt, but for [`Machine::from_acpi`], [`Machine::from_tables`],
+/// [`Machine::from_device_tree`] and [`Machine::topology`] (task).
 #[derive(Clone, Copy)]
 pub struct Machine {
     state: &'static State,
@@ -91,16 +102,49 @@ impl Machine {
         let ecam = of(ecam::SIGNATURE).map(|table| Ecam::parse(table));
         let ecam = ecam.transpose().map_err(StartError::Ecam)?;
         let timer = of(acpi::FADT).and_then(|table| acpi::power_timer(table));
-        let hertz: Option<NonZeroU64> = cpu::counter_hertz(timer);
-        let ticks = Ticks::of_hertz(hertz.ok_or(StartError::NoClock)?);
         let rest = Rest {
             tables,
+            tree: None,
             ecam: ecam.unwrap_or_default(),
             left: Lock::new(Leavings::new()),
         };
+        Self::new(heap, cpu::counter_hertz(timer), cpu::line(), rest)
+    }
+
+    /// The machine that a flattened device tree describes. Its records stay allocated for good.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    ///
+    /// # Safety
+    /// The boot loader handed the tree over, and as of [`Machine::from_acpi`], but for the root pointer.
+    pub unsafe fn from_device_tree(
+        heap: &'static Heap,
+        bytes: &'static [u8],
+    ) -> Result<Self, StartError> {
+        let of = DeviceTree::parse(bytes).ok_or(StartError::NoTree)?;
+        let rest = Rest {
+            tables: Vec::new(),
+            tree: Some(bytes),
+            ecam: Ecam::of_tree(of),
+            left: Lock::new(Leavings::new()),
+        };
+        // The CPU knows better, where it knows.
+        let hertz = cpu::counter_hertz(None).or_else(|| tree::timebase(of));
+        let line = cpu::line().or_else(|| tree::cache_block(of));
+        Self::new(heap, hertz, line, rest)
+    }
+
+    fn new(
+        heap: &'static Heap,
+        hertz: Option<NonZeroU64>,
+        line: Option<PageSize>,
+        rest: Rest,
+    ) -> Result<Self, StartError> {
         Ok(Self::of(State {
             heap,
-            ticks,
+            ticks: Ticks::of_hertz(hertz.ok_or(StartError::NoClock)?),
+            line,
             cpus: Cpus::one(),
             rest: Box::leak(Box::new(rest)),
         }))
@@ -118,8 +162,8 @@ impl Machine {
     ///
     /// What the kernel sees to on each CPU before it calls the library there: `current` returns the
     /// CPU's own number, for which a register of the CPU is read best; the same memory is mapped in the
-    /// same way as on the first one; and all CPUs' counters tell the same time (AArch64 has it so; on
-    /// x86-64 firmware or the kernel sets the time-stamp counters alike). A CPU whose number is
+    /// same way as on the first one; and all CPUs' counters tell the same time (AArch64 and RISC-V have it so;
+    /// on x86-64 firmware or the kernel sets the time-stamp counters alike). A CPU whose number is
     /// another's, or too high, is slower and no less safe.
     ///
     /// *Context.* Task; `current` is called from any context.
@@ -132,9 +176,34 @@ impl Machine {
         })
     }
 
-    /// Firmware's tables, for [`Topology::from_acpi`](portolan_hw::topology::Topology::from_acpi).
+    /// Firmware's ACPI tables; there are none where there is a device tree.
     pub fn tables(&self) -> impl Iterator<Item = &'static [u8]> {
         self.state.rest.tables.iter().copied()
+    }
+
+    /// The device tree; `None` where there are ACPI tables.
+    pub fn device_tree(&self) -> Option<DeviceTree<'static>> {
+        DeviceTree::parse(self.state.rest.tree?)
+    }
+
+    /// The machine's IOMMUs, as firmware's tables or the device tree describe them.
+    ///
+    /// # Errors
+    /// Those of [`Topology::from_acpi`] and [`Topology::from_device_tree`].
+    pub fn topology(&self) -> Result<Topology, TopologyError> {
+        match self.state.rest.tree {
+            Some(tree) => Topology::from_device_tree(tree),
+            None => Topology::from_acpi(self.tables()),
+        }
+    }
+
+    /// What the hardware calls each CPU that can be used: see [`madt::processors`] and
+    /// [`tree::processors`].
+    pub fn processors(&self) -> impl Iterator<Item = u64> {
+        let by_table = self.tables().find_map(madt::processors);
+        let by_tree = self.device_tree().map(tree::processors);
+        let by_table = by_table.into_iter().flatten();
+        by_table.chain(by_tree.into_iter().flatten())
     }
 
     /// Where PCI functions have their configuration space.
@@ -196,16 +265,16 @@ impl Firmware for Mapped {
 
 /// The start of each cache line of `lines`.
 fn each_line(machine: &Machine, lines: PhysRange, each: unsafe fn(*const u8)) {
-    let line = cpu::line();
-    let start = lines.start().align_down(line);
-    let Some(first) = machine.heap().map().virt(lines) else {
+    let first = machine.heap().map().virt(lines);
+    let (Some(line), Some(first)) = (machine.state.line, first) else {
         return;
     };
+    let start = lines.start().align_down(line);
     let first = first
         .as_ptr()
         .wrapping_sub((lines.start().get() - start.get()) as usize);
     for number in 0..lines.pages(line) as usize {
-        // SAFETY: the line holds a byte that is mapped.
+        // SAFETY: the line holds a byte that is mapped, and CPUs have instructions for lines of this size.
         unsafe { each(first.wrapping_add(number << line.lg2())) }
     }
 }

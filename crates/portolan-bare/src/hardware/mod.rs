@@ -6,10 +6,13 @@
 
 #[cfg_attr(target_arch = "x86_64", path = "x86_64.rs")]
 #[cfg_attr(target_arch = "aarch64", path = "aarch64.rs")]
+#[cfg_attr(target_arch = "riscv64", path = "riscv64.rs")]
 mod cpu;
 mod cpus;
 mod direct_map;
 mod heap;
+#[cfg(target_arch = "riscv64")]
+mod imsic_file;
 mod machine;
 mod pages;
 mod pvh;
@@ -17,6 +20,8 @@ mod registers;
 
 pub use direct_map::DirectMap;
 pub use heap::{Heap, HeapError};
+#[cfg(target_arch = "riscv64")]
+pub use imsic_file::OwnFile;
 pub use machine::{Machine, StartError};
 pub use pages::Pages;
 pub use pvh::Pvh;

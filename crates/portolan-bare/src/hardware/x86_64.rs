@@ -88,8 +88,8 @@ fn read_port(port: u16) -> u32 {
 }
 
 /// Size of a cache line: of each x86-64 CPU with CLFLUSH that was built.
-pub(super) const fn line() -> PageSize {
-    PageSize::of_lg2(6)
+pub(super) const fn line() -> Option<PageSize> {
+    Some(PageSize::of_lg2(6))
 }
 
 /// # Safety

@@ -1,6 +1,6 @@
 //! AArch64 on QEMU's `virt` machine: what the device tree says, and the way to the host by semihosting.
 //!
-//! PCI bus binding to IEEE 1275 (`ranges`). Arm semihosting, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED).
+//! Arm semihosting, version 3 (SYS_WRITEC, SYS_EXIT_EXTENDED).
 //! QEMU: `docs/system/arm/virt`.
 
 mod interrupts;
@@ -10,12 +10,12 @@ use core::arch::{asm, global_asm};
 use core::ffi::c_void;
 
 use portolan::addr::{PhysAddr, PhysRange};
-use portolan_bare::fdt::{self, DeviceTree};
+use portolan_bare::fdt::DeviceTree;
 use portolan_bare::fw_cfg::{self, FwCfg};
 use portolan_bare::pci::{self, Function};
-use portolan_bare::{Heap, Machine};
+use portolan_bare::{Heap, Machine, tree};
 
-use crate::{End, Outcome, say};
+use crate::{End, HEAP, Outcome, say};
 
 pub use interrupts::Interrupts;
 pub use processors::{number, processor, set_number};
@@ -43,12 +43,10 @@ impl Loader {
     /// # Safety
     /// The loader left the pointer, and nobody writes to its memory.
     pub unsafe fn at(pointer: *const c_void) -> Option<Self> {
-        let first = pointer.cast::<u8>();
+        let at = PhysAddr::new(pointer.expose_provenance() as u64);
         // SAFETY: the caller's promise.
-        let header = unsafe { core::slice::from_raw_parts(first, fdt::HEADER_BYTES) };
-        let bytes = fdt::length(header)?;
-        // SAFETY: the caller's promise, and the header says that it is so long.
-        let tree = DeviceTree::parse(unsafe { core::slice::from_raw_parts(first, bytes) })?;
+        let bytes = unsafe { HEAP.map().device_tree(at) }?;
+        let tree = DeviceTree::parse(bytes)?;
         Some(Self { tree })
     }
 
@@ -90,21 +88,9 @@ impl Loader {
 
     /// Gives the windows of all functions addresses, as there is no firmware that did.
     pub fn give_addresses(&self, functions: &[Function]) -> Outcome<()> {
-        let host = self.tree.compatible("pci-host-ecam-generic");
-        let ranges = host.and_then(|node| node.property("ranges"));
-        let ranges = ranges.ok_or("there is no PCI host in the device tree")?;
-        let window = memory_of(ranges).ok_or("PCI has no memory of 32 bits")?;
+        let window = tree::pci_memory(self.tree).ok_or("PCI has no memory of 32 bits")?;
         Ok(pci::give_addresses(functions, window).ok_or("PCI has too little memory")?)
     }
-}
-
-/// The memory below 4 GiB that the bus has at the CPU's addresses, by the entries of `ranges`: a kind and
-/// an address on the bus (12 bytes), one of the CPU's (8), a length (8).
-fn memory_of(ranges: &[u8]) -> Option<PhysRange> {
-    const MEMORY_32: u8 = 2;
-    let mut entries = ranges.chunks_exact(28);
-    let entry = entries.find(|of| of[0] & 3 == MEMORY_32 && of[4..12] == of[12..20])?;
-    fdt::range(entry, 12)
 }
 
 /// Asks the host for something.

@@ -1,0 +1,109 @@
+//! RISC-V on QEMU's `virt` machine: what the device tree says, and firmware's services.
+//!
+//! QEMU: `docs/system/riscv/virt`, and the device that ends it (`hw/misc/sifive_test`).
+
+mod interrupts;
+mod processors;
+mod sbi;
+
+use core::arch::global_asm;
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{PhysAddr, PhysRange};
+use portolan::platform::Mmio;
+use portolan_bare::fdt::DeviceTree;
+use portolan_bare::pci::{self, Function};
+use portolan_bare::{Heap, Machine, tree};
+
+use crate::{End, HEAP, Outcome, say};
+
+pub use interrupts::Interrupts;
+pub use processors::{number, processor, set_number};
+pub use sbi::put;
+
+global_asm!(include_str!("boot.s"));
+
+/// The highest physical address that there can be: all are seen where they are.
+pub const LAST_MAPPED: PhysAddr = PhysAddr::new((1 << 56) - 1);
+
+unsafe extern "C" {
+    /// Where the kernel ends (`kernel.ld`).
+    static kernel_end: c_void;
+}
+
+/// What the loader leaves behind: a device tree.
+pub struct Loader {
+    bytes: &'static [u8],
+    tree: DeviceTree<'static>,
+}
+
+impl Loader {
+    /// What is at the loader's pointer; `None` if it makes no sense.
+    ///
+    /// # Safety
+    /// The loader left the pointer, and nobody writes to its memory.
+    pub unsafe fn at(pointer: *const c_void) -> Option<Self> {
+        let at = PhysAddr::new(pointer.expose_provenance() as u64);
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { HEAP.map().device_tree(at) }?;
+        let tree = DeviceTree::parse(bytes)?;
+        let end = tree::compatible(tree, "sifive,test0").and_then(|node| node.reg());
+        FINISHER.store(end.map_or(0, |end| end.start().get()), Ordering::Relaxed);
+        Some(Self { bytes, tree })
+    }
+
+    /// RAM behind the kernel, up to what is taken. OpenSBI lies before the kernel.
+    pub fn ram(&self) -> Option<PhysRange> {
+        let behind = (&raw const kernel_end).expose_provenance() as u64;
+        let tree = self.bytes.as_ptr().expose_provenance() as u64;
+        let tree = PhysRange::from_len(PhysAddr::new(tree), self.bytes.len() as u64)?;
+        tree::memory_from(self.tree, PhysAddr::new(behind), tree)
+    }
+
+    /// The machine, by the device tree.
+    ///
+    /// # Safety
+    /// As of [`Machine::from_device_tree`].
+    pub unsafe fn machine(&self, heap: &'static Heap) -> Outcome<Machine> {
+        // SAFETY: the caller's promise.
+        Ok(unsafe { Machine::from_device_tree(heap, self.bytes) }?)
+    }
+
+    /// Has this hart enter `boot.s`.
+    pub fn start_processor(&self, _machine: &Machine, hart: u64) -> Outcome<()> {
+        processors::start(hart)
+    }
+
+    /// Gives the windows of all functions addresses, as there is no firmware that did.
+    pub fn give_addresses(&self, functions: &[Function]) -> Outcome<()> {
+        let window = tree::pci_memory(self.tree).ok_or("PCI has no memory of 32 bits")?;
+        Ok(pci::give_addresses(functions, window).ok_or("PCI has too little memory")?)
+    }
+}
+
+/// The registers of the device that ends QEMU; 0 before they are known, and where there is none.
+static FINISHER: AtomicU64 = AtomicU64::new(0);
+/// What has it end QEMU, with a code in the upper half.
+const FINISHED: u32 = 0x3333;
+
+/// Ends the machine, with `end` for a code.
+pub fn exit(end: End) -> ! {
+    let at = PhysAddr::new(FINISHER.load(Ordering::Relaxed));
+    // SAFETY: the device tree says that the registers are there.
+    let finisher = PhysRange::from_len(at, 4).map(|window| unsafe { HEAP.map().registers(window) });
+    if let Some(finisher) = finisher.flatten() {
+        finisher.write32(0, (end as u32) << 16 | FINISHED);
+    }
+    sbi::shut_down();
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// Where `boot.s` ends up with an exception: none is expected.
+#[unsafe(no_mangle)]
+extern "C" fn kernel_exception(cause: u64, at: u64, address: u64) -> ! {
+    say!("exception {cause:#x} at {at:#x}, address {address:#x}");
+    exit(End::Bad)
+}
