@@ -174,7 +174,8 @@ impl Scene<'_> {
                 self.interrupts.listen(lines.event)?;
                 self.interrupts.listen(lines.gerror)?;
             }
-            FaultInterrupt::Wire(_) | FaultInterrupt::Absent => return Ok(false),
+            FaultInterrupt::Wire(wire) => self.interrupts.listen(wire.specifier[0])?,
+            FaultInterrupt::Absent => return Ok(false),
         }
         Ok(true)
     }

@@ -1,6 +1,6 @@
 //! What the kernel counted beside what QEMU traced.
 
-use super::guests::Kinds;
+use super::guests::{Event, Kinds};
 
 /// How the kernel's lines with the numbers of the whole run begin.
 const IN_ALL: &str = "commands in all: ";
@@ -18,17 +18,27 @@ fn ours(console: &str, kind: &str) -> u64 {
         .sum()
 }
 
-/// How often QEMU traced `event`: by the name of the event, or by the command that it names last.
-fn traced(trace: &str, event: &str) -> u64 {
+/// How often QEMU traced `event`: by its name, or by the command that it names last; and, of a command
+/// that is traced as a word, as often as the word is of that kind.
+fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
     let named = |line: &&str| {
         let mut words = line.split_ascii_whitespace();
         // Some builds write the process and the time before the name.
         let first = words
             .next()
             .map(|name| name.rsplit(':').next().unwrap_or(name));
-        first == Some(event) || words.next_back() == Some(event)
+        first == Some(name) || words.next_back() == Some(name)
     };
-    trace.lines().filter(named).count() as u64
+    let is_of_kind = |line: &&str| {
+        let Some((mask, value)) = word else {
+            return true;
+        };
+        let mut words = line.split_ascii_whitespace();
+        let number = words.find_map(|word| word.strip_prefix("0x"));
+        let number = number.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        number.is_some_and(|number| number & mask == *value)
+    };
+    trace.lines().filter(named).filter(is_of_kind).count() as u64
 }
 
 /// Compares the two, of each kind.
@@ -38,7 +48,7 @@ pub(super) fn check(console: &str, trace: &str, kinds: &[Kinds]) -> Result<(), S
         let counted: u64 = names.iter().map(|name| ours(console, name)).sum();
         let traced = traced(trace, event);
         if counted != traced {
-            let names = names.join(" and ");
+            let (names, event) = (names.join(" and "), event.name);
             return Err(format!(
                 "the kernel counted {counted} {names}, QEMU traced {traced} {event}"
             ));
@@ -56,16 +66,20 @@ pub(super) fn check(console: &str, trace: &str, kinds: &[Kinds]) -> Result<(), S
 mod tests {
     use super::*;
 
+    const fn event(name: &'static str) -> Event {
+        Event { name, word: None }
+    }
+
     #[test]
     fn numbers_are_compared_kind_by_kind() {
         let kinds = &[
             Kinds {
                 ours: &["wait", "wait (again)"],
-                event: "unit_wait",
+                event: event("unit_wait"),
             },
             Kinds {
                 ours: &["page"],
-                event: "unit_page",
+                event: event("unit_page"),
             },
         ];
         let console =
@@ -76,6 +90,20 @@ mod tests {
         assert!(check(console, "unit_wait a\n", kinds).is_err());
         assert!(check("", "", kinds).is_err());
         let trace = "opcode <--- CMD_SYNC\nopcode <--- CMD_SYNC_ALL\n9@1.2:opcode <--- CMD_SYNC\n";
-        assert_eq!((traced(trace, "CMD_SYNC"), traced(trace, "opcode")), (2, 3));
+        let of = |name| traced(trace, &event(name));
+        assert_eq!((of("CMD_SYNC"), of("opcode")), (2, 3));
+    }
+
+    #[test]
+    fn words_are_told_apart_by_their_bits() {
+        let trace = "unit_cmd (a): word 0x402 0x7\n9@1.2:unit_cmd (a): word 0x100003402 0x402\n\
+                     unit_cmd (a): word 0x2 0x402\nunit_other 0x402\nunit_cmd (a): none\n";
+        let of = |mask, value| {
+            let word = Some((mask, value));
+            let name = "unit_cmd";
+            traced(trace, &Event { name, word })
+        };
+        assert_eq!((of(0x7ff, 0x402), of(0x7ff, 2), of(0x7ff, 3)), (2, 1, 0));
+        assert_eq!(of(1 << 32 | 0x7f, 1 << 32 | 2), 1);
     }
 }

@@ -7,7 +7,15 @@ pub struct Kinds {
     /// The kernel's names.
     pub ours: &'static [&'static str],
     /// The event.
-    pub event: &'static str,
+    pub event: Event,
+}
+
+/// An event of QEMU's.
+pub struct Event {
+    /// Its name, or the command that it names last.
+    pub name: &'static str,
+    /// Bits of the first number in it, and what they are, where one event is for all commands.
+    pub word: Option<(u64, u64)>,
 }
 
 /// Releases of QEMU.
@@ -122,7 +130,16 @@ macro_rules! riscv {
 const GOOD: i32 = 33;
 const WITHOUT_DMA: i32 = 37;
 
-const fn kinds(ours: &'static [&'static str], event: &'static str) -> Kinds {
+const fn kinds(ours: &'static [&'static str], name: &'static str) -> Kinds {
+    let event = Event { name, word: None };
+    Kinds { ours, event }
+}
+
+/// Commands of the RISC-V IOMMU whose first word has these bits: the operation with its function (9:0),
+/// an address (10), and which of its operands count (32 and 33).
+const fn words(ours: &'static [&'static str], mask: u64, value: u64) -> Kinds {
+    let (name, word) = ("riscv_iommu_cmd", Some((mask, value)));
+    let event = Event { name, word };
     Kinds { ours, event }
 }
 
@@ -407,6 +424,29 @@ pub const GUESTS: &[Guest] = &[
         tables: &[],
         traced: &[],
         kinds: &[],
+    },
+    Guest {
+        name: "riscv",
+        step: "demo riscv",
+        program: "qemu-system-riscv64",
+        variable: "PORTOLAN_QEMU_RISCV",
+        release: Release::Ten,
+        target: RISCV,
+        arguments: riscv!("virt,iommu-sys=on"),
+        code: GOOD,
+        said: [RECORDED, INTERRUPTED, MOVED, &[]],
+        tables: &[],
+        traced: &["riscv_iommu_cmd"],
+        kinds: &[
+            words(&["IOFENCE.C"], 0x7ff, 0x402),
+            words(&["IOFENCE.C (fence)", "IOFENCE.C (replaced)"], 0x7ff, 2),
+            words(&["IODIR.INVAL_DDT"], 1 << 33 | 0x7ff, 1 << 33 | 3),
+            words(&["IODIR.INVAL_DDT (all)"], 1 << 33 | 0x7ff, 3),
+            words(&["IOTINVAL.VMA"], 0x7ff, 0x401),
+            words(&["IOTINVAL.VMA (context)"], 1 << 32 | 0x7ff, 1 << 32 | 1),
+            words(&["IOTINVAL.VMA (all)"], 1 << 32 | 0x7ff, 1),
+            words(&["IOTINVAL.GVMA (all)"], 1 << 33 | 0x7ff, 0x81),
+        ],
     },
     Guest {
         name: "riscv-none",

@@ -92,10 +92,11 @@ pub fn exit(end: End) -> ! {
     let at = PhysAddr::new(FINISHER.load(Ordering::Relaxed));
     // SAFETY: the device tree says that the registers are there.
     let finisher = PhysRange::from_len(at, 4).map(|window| unsafe { HEAP.map().registers(window) });
-    if let Some(finisher) = finisher.flatten() {
-        finisher.write32(0, (end as u32) << 16 | FINISHED);
+    match finisher.flatten() {
+        // What comes behind it would replace the code.
+        Some(finisher) => finisher.write32(0, (end as u32) << 16 | FINISHED),
+        None => sbi::shut_down(),
     }
-    sbi::shut_down();
     loop {
         core::hint::spin_loop();
     }
