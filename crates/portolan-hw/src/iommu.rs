@@ -227,9 +227,10 @@ where
     M: TableMem<AtomicU64> + Clone + 'static,
     C: Cpus,
 {
-    /// First-stage tables; second-stage tables where there is no first stage.
+    /// First-stage tables; second-stage tables where there is no first stage, or where interrupts go
+    /// through MSI page tables.
     fn new_domain(self: Arc<Self>) -> Result<BoundDomain, IommuError> {
-        if let Some(levels) = self.best_first() {
+        if let Some(levels) = self.best_first().filter(|_| self.interrupts().is_none()) {
             let domain = Arc::new(self.first_stage(levels)?);
             return Ok(BoundDomain::new(self, domain));
         }
@@ -239,10 +240,14 @@ where
     }
 
     fn conditions(&self) -> Conditions {
-        plain(match self.best_first() {
-            Some(_) => Stage::First,
-            None => Stage::Second,
+        plain(match (self.best_first(), self.interrupts()) {
+            (Some(_), None) => Stage::First,
+            _ => Stage::Second,
         })
+    }
+
+    fn interrupts(&self) -> Option<&dyn RemapInterrupts> {
+        self.interrupts_config().map(|_| self as _)
     }
 
     counted!();

@@ -18,6 +18,7 @@ use portolan_model::vtd::VtdRegisters;
 
 use super::asks::Asks;
 use super::by_name;
+use super::riscv::INTERRUPT_FILES;
 use crate::conformance::{HIGH_BASE, Has, LOW_BASE, Raised};
 
 /// An access of a device.
@@ -108,6 +109,21 @@ impl Behind for SmmuRegisters {
         const ILLEGAL: u32 = 1;
         self.inject(refusal(self.consumed(), nth, ILLEGAL));
         Has::Yes
+    }
+
+    /// By the interrupt file that it is written to.
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        let at = Iova::new(message.address);
+        let pieces = self.dma(device, None, at, AccessKind::Write, 4).ok()?;
+        let inside = pieces
+            .first()?
+            .pa
+            .get()
+            .checked_sub(INTERRUPT_FILES.get())?;
+        Some(Raised {
+            vector: u8::try_from(message.data).ok()?,
+            destination: u32::try_from(inside >> 12).ok()?,
+        })
     }
 
     fn asks(&self) -> Option<&dyn Asks> {

@@ -82,6 +82,9 @@ backends! {
         || riscv::first_on_model(riscv::Kind::Extended, &Bare);
     /// The model's RISC-V IOMMU, second stage.
     ModelRiscvStage2 = "model:riscv-stage2": || riscv::second_on_model(riscv::Kind::Plain, &Bare);
+    /// The same with contexts in extended format, and interrupts through MSI page tables.
+    ModelRiscvInterrupts = "model:riscv-interrupts":
+        || riscv::second_on_model(riscv::Kind::Interrupts, &Bare);
     /// The model's SMMU of a Tegra 3.
     ModelTegra30 = "model:tegra30": || tegra::on_model(Chip::Tegra30, &Bare);
     /// The same of a Tegra 4.

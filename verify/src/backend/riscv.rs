@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::StreamId;
+use portolan::addr::{PhysAddr, StreamId};
 use portolan::iommu::{Attach, Domain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::RiscvLevels;
-use portolan_hw::riscv::{CommandKind as K, Config, FirstDomain, RiscvIommu, SecondDomain};
+use portolan_hw::riscv::{
+    CommandKind as K, Config, FirstDomain, InterruptFiles, Messages, RiscvIommu, SecondDomain,
+};
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
@@ -16,7 +18,7 @@ use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::wrap::Wrap;
 use super::{by_name, failed};
-use crate::conformance::{Abilities, MakeDomain, Outcome, Rig};
+use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
 /// Registers and memory of the model behind `W`.
@@ -37,7 +39,12 @@ pub enum Kind {
     Plain,
     /// Contexts in extended format; ranges, and entries above the leaves.
     Extended,
+    /// The same with interrupts through MSI page tables.
+    Interrupts,
 }
+
+/// The interrupt file of the model's first hart.
+pub(super) const INTERRUPT_FILES: PhysAddr = PhysAddr::new(0x2800_0000);
 
 /// A new model with a unit of `kind`, first stage.
 ///
@@ -78,7 +85,7 @@ where
     let plain = RiscvIdentification::default();
     let identification = match kind {
         Kind::Plain => plain,
-        Kind::Extended => plain.extended(),
+        Kind::Extended | Kind::Interrupts => plain.extended(),
     };
     let setup = RiscvSetup {
         identification,
@@ -86,6 +93,10 @@ where
     };
     let mut config = Config::default();
     config.limit = LIMIT;
+    if kind == Kind::Interrupts {
+        let files = InterruptFiles::new(INTERRUPT_FILES, 2);
+        config.interrupts = Some(Messages::new(files));
+    }
     let memory = Arc::new(ModelMemory::new(MEMORY.0, MEMORY.1, Visibility::AtOnce));
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
@@ -96,13 +107,17 @@ where
     Ok(Rig {
         unit: unit.map_err(failed)?,
         host: ModelHost::new(registers, memory, devices),
-        abilities: Abilities::ALL,
+        abilities: Abilities {
+            refuses_plain: Has::No("a message names an address, and there is no other kind"),
+            renumbers: Has::No("the interrupt's number is the device's own word"),
+            ..Abilities::ALL
+        },
         domain,
         pasids: None,
         foreign: None,
         guest: None,
         faulting: None,
-        interrupts: None,
+        interrupts: (kind == Kind::Interrupts).then_some(|unit| unit),
         queue_entries: Some(queue_entries),
         // One place stays empty.
         fault_room: Some(records - 1),

@@ -6,7 +6,7 @@ use portolan::iommu::{
     InterruptTarget, Iommu as _, MsiMessage, RemapInterrupts, Vector,
 };
 
-use super::{Machine, Outcome, Run, Verdict, drain, expect, fail, must, needs};
+use super::{Has, Machine, Outcome, Run, Verdict, drain, expect, fail, must, needs};
 
 /// What arrived at the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,10 @@ fn remapped_interrupts_arrive<M: Machine>(machine: &M) -> Verdict {
     let (mut interrupt, message) = set_up(machine, device, FIRST)?;
     let (_others, other) = set_up(machine, device, SECOND)?;
     let moved = Raised {
-        vector: 0x77,
+        vector: match machine.abilities().renumbers {
+            Has::Yes => 0x77,
+            Has::No(_) => FIRST.vector,
+        },
         destination: 0,
     };
     must("moving", unit.retarget(&mut interrupt, target(moved)?))?;

@@ -71,6 +71,8 @@ pub struct Abilities {
     pub records_interrupts: Has,
     /// Interrupts that choose CPU and vector themselves are refused.
     pub refuses_plain: Has,
+    /// An interrupt in use can be given another number.
+    pub renumbers: Has,
 }
 
 impl Abilities {
@@ -87,6 +89,7 @@ impl Abilities {
         reads: Has::Yes,
         records_interrupts: Has::Yes,
         refuses_plain: Has::Yes,
+        renumbers: Has::Yes,
     };
 }
 

@@ -8,6 +8,7 @@ use super::{Ground, Mutant};
 use crate::backend::riscv::Kind;
 
 const PLAIN: Ground = Ground::Riscv(Kind::Plain);
+const INTERRUPTS: Ground = Ground::Riscv(Kind::Interrupts);
 const EXTENDED: Ground = Ground::Riscv(Kind::Extended);
 
 /// Each thing that is left out, and who has to notice.
@@ -115,6 +116,18 @@ pub const RISCV_MUTANTS: &[Mutant] = &[
         "the right GSCID",
         commands(riscv::wrong_second),
         &["stale-until-sync"],
+    ),
+    mutant(
+        INTERRUPTS,
+        "IOTINVAL.GVMA of an interrupt's page",
+        commands(riscv::without_guest_pages),
+        &["remapped-interrupts-arrive", "freed-interrupts-are-refused"],
+    ),
+    mutant(
+        INTERRUPTS,
+        "the right GSCID of an interrupt's page",
+        commands(riscv::wrong_second),
+        &["freed-interrupts-are-refused"],
     ),
 ];
 

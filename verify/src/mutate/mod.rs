@@ -59,7 +59,7 @@ pub enum Ground {
     VtdFirst,
     /// The model's AMD-Vi.
     Amd(amd::Kind),
-    /// The model's RISC-V IOMMU, first stage.
+    /// The model's RISC-V IOMMU, first stage; second stage with interrupts.
     Riscv(riscv::Kind),
     /// The model's RISC-V IOMMU, second stage.
     RiscvStage2,
@@ -97,6 +97,7 @@ impl Ground {
             Self::Amd(amd::Kind::CachesAbsence) => "model:amd-caches-absence",
             Self::Riscv(riscv::Kind::Plain) => "model:riscv",
             Self::Riscv(riscv::Kind::Extended) => "model:riscv-extended",
+            Self::Riscv(riscv::Kind::Interrupts) => "model:riscv-interrupts",
             Self::RiscvStage2 => "model:riscv-stage2",
             Self::Tegra(Chip::Tegra30) => "model:tegra30",
             Self::Tegra(Chip::Tegra114) => "model:tegra114",
@@ -127,6 +128,9 @@ impl Ground {
             Self::Vtd(kind) => run(|| vtd::second_on_model(kind, &seam), quiet),
             Self::VtdFirst => run(|| vtd::first_on_model(&seam), quiet),
             Self::Amd(kind) => run(|| amd::on_model(kind, &seam), quiet),
+            Self::Riscv(kind @ riscv::Kind::Interrupts) => {
+                run(|| riscv::second_on_model(kind, &seam), quiet)
+            }
             Self::Riscv(kind) => run(|| riscv::first_on_model(kind, &seam), quiet),
             Self::RiscvStage2 => {
                 let kind = riscv::Kind::Plain;

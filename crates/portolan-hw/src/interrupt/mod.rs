@@ -11,7 +11,8 @@ mod slots;
 
 pub(crate) use slots::Slots;
 
-/// Which identifiers local interrupt controllers have.
+/// Which identifiers local interrupt controllers have. Behind a RISC-V IOMMU they are the places of harts
+/// among those of the interrupt controller, whichever of the two is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApicMode {
     /// Of 8 bits.
@@ -39,7 +40,7 @@ pub struct Remapping {
     /// What destinations are.
     pub apic: ApicMode,
     /// Entries of each table, as an exponent: of a unit's behind VT-d (8 to 16), of a stream's behind
-    /// AMD-Vi, where more than 9 are cut off.
+    /// AMD-Vi, where more than 9 are cut off, and behind a RISC-V IOMMU, where more than 8 are.
     pub lg2_entries: u32,
 }
 

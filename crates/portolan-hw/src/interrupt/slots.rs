@@ -58,6 +58,12 @@ impl Slots {
         matches!(slot, Some(Slot::InUse { serial, .. }) if *serial == of)
     }
 
+    /// Whether any entry is in use.
+    pub(crate) fn are_used(&self) -> bool {
+        let mut slots = self.slots.iter();
+        slots.any(|slot| matches!(slot, Slot::InUse { .. }))
+    }
+
     /// Ends the use of all entries that are in use for `stream`, or for anybody: `close` closes each in
     /// memory. Whether there was one.
     pub(crate) fn unsettle_all(

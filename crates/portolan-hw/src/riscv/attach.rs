@@ -10,16 +10,17 @@ use arrayvec::ArrayVec;
 use portolan::addr::StreamId;
 use portolan::inval::Walker;
 use portolan::iommu::{
-    Attach, AttachError, FaultEvent, FaultReason, FaultRecord, Iommu, IommuError, PagedDomain,
-    ReservedRegion,
+    Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal,
+    Iommu, IommuError, PagedDomain, ReservedRegion,
 };
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::{RiscvFirstStage, RiscvSecondStage};
 
 use super::command::{self, Counted};
 use super::directory::{CONTEXT, Directory};
+use super::messages;
 use super::shared::RiscvQueue;
-use super::streams::{Attachment, NOWHERE, PASSING, Streams, Tag, translated};
+use super::streams::{Attachment, NOWHERE, PASSING, Streams, Tables, Tag, translated};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
@@ -69,14 +70,59 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Ok(())
     }
 
-    fn move_to(
+    /// What a context says, with the stream's MSI page table where the new one has a second stage. Entries
+    /// that are in use keep a stream where there is one; nothing is reached by them once it is blocked.
+    fn with_messages(
+        &self,
+        streams: &mut Streams,
+        stream: u32,
+        words: &Words,
+        new: Option<&Attachment>,
+    ) -> Result<Words, AttachError> {
+        let mem = &self.shared.control.mem;
+        let Some(messages) = &mut streams.state.messages else {
+            return Ok(*words);
+        };
+        if let Some(Some(Tag::Second(_))) = new.map(|new| new.to) {
+            return Ok(messages.with_table(mem, stream, words)?);
+        }
+        if let Some(table) = messages.known(stream) {
+            match new {
+                None => drop(table.close(mem)),
+                Some(_) if table.slots().are_used() => return Err(AttachError::Mismatch),
+                Some(_) => {}
+            }
+        }
+        Ok(*words)
+    }
+
+    /// Moves a stream. What this lets go of is to be dropped without the turn.
+    pub(super) fn move_to(
+        &self,
+        streams: &mut Streams,
+        stream: u32,
+        words: &Words,
+        new: Option<Attachment>,
+    ) -> Result<Left<Option<Tag>>, AttachError> {
+        let words = self.with_messages(streams, stream, words, new.as_ref())?;
+        let blocks = new.is_none().then_some(());
+        let left = self.change_to(streams, stream, &words, new)?;
+        let messages = blocks.and(streams.state.messages.as_mut());
+        if let Some(table) = messages.and_then(|messages| messages.known(stream)) {
+            // With the tag that they were kept by.
+            table.slots().settle_all();
+        }
+        Ok(left)
+    }
+
+    fn change_to(
         &self,
         streams: &mut Streams,
         stream: u32,
         words: &Words,
         new: Option<Attachment>,
     ) -> Result<Left<Option<Tag>>, IommuError> {
-        let settle = |_: &mut Directory, unsettled: &[Attachment]| {
+        let settle = |_: &mut Tables, unsettled: &[Attachment]| {
             let mut all = unsettled.iter();
             all.try_for_each(|left| self.shared.run(forget(stream, left.to).into_iter()))
         };
@@ -84,8 +130,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             return Ok(streams.settle(stream, settle)?.into_iter().collect());
         }
         // Without memory for it, the stream is where it was.
-        let at = streams.state.place(&self.shared.control.mem, stream)?;
-        let change = |_: &mut Directory, old: Option<&Attachment>, _: Option<&Attachment>| {
+        let at = streams
+            .state
+            .directory
+            .place(&self.shared.control.mem, stream)?;
+        let change = |_: &mut Tables, old: Option<&Attachment>, _: Option<&Attachment>| {
             self.change(at, words, &forget(stream, old.and_then(|old| old.to)))
         };
         streams.go(stream, new, settle, change)
@@ -109,6 +158,15 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             at.write(mem, 0, 0);
             at.publish(mem, Walker::Coherent);
         })
+    }
+
+    /// A write where messages go that is none of a table: of a stream that is blocked, or to a part of the
+    /// window that is another's.
+    fn is_message(&self, record: &FaultRecord) -> Option<()> {
+        let window = messages::window(self.interrupts_config()?).range;
+        let write = record.access == Some(FaultAccess::Write);
+        let stopped = matches!(record.reason, FaultReason::NotMapped | FaultReason::Blocked);
+        (write && stopped && window.contains(record.iova?)).then_some(())
     }
 
     /// A page fault does not say whether something is mapped: the domain's tables do, as they are now.
@@ -146,6 +204,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
         if let Some(FaultEvent::Fault(record)) = &mut event {
             if record.reason == FaultReason::NotMapped && self.is_mapped(record).is_some() {
                 record.reason = FaultReason::Permission;
+            }
+            if self.is_message(record).is_some() {
+                let (index, refusal) = (None, InterruptRefusal::Absent);
+                record.reason = FaultReason::Interrupt { index, refusal };
             }
         }
         Ok(event)

@@ -100,6 +100,11 @@ fn some(has: Has, tag: Tag, start: u64, lg2_pages: u32, depth: Depth) -> Counted
     (kind, [tagged(tag) | of::AV.at(1) | above, address])
 }
 
+/// Forget the smallest page at `address`, and what leads an interrupt there: leaves of `tag`.
+pub(super) fn page(has: Has, tag: Tag, address: u64) -> Counted {
+    some(has, tag, address, 0, Depth::LeafOnly)
+}
+
 /// The command for an invalidation of translations; `None` for one of configuration.
 ///
 /// An address names leaves that hold it. A unit that keeps a large page in pieces may take that for one

@@ -2,10 +2,11 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use portolan::addr::PhysAddr;
+use portolan::addr::{Iova, PhysAddr};
 use portolan::inval::Quirks;
 use portolan::platform::Nanos;
 
+use super::files::InterruptFiles;
 use crate::firmware::reservations::Reservations;
 
 /// How a unit is to be driven.
@@ -44,6 +45,48 @@ pub struct Config {
     pub signal: Signal,
     /// What is reserved for streams: memory that firmware's devices go on using, doorbells.
     pub reserved: Reservations,
+    /// Where messages of devices go, if they go through MSI page tables. New domains then have second-stage
+    /// tables, beside which alone there are such.
+    pub interrupts: Option<Messages>,
+}
+
+/// How a unit lets messages of devices through.
+///
+/// ```
+/// use portolan::addr::{Iova, PhysAddr};
+/// use portolan_hw::riscv::{Config, InterruptFiles, Messages};
+/// let files = InterruptFiles::new(PhysAddr::new(0x2800_0000), 4);
+/// let mut config = Config::default();
+/// config.interrupts = Some(Messages::new(files));
+/// // Devices write their messages there; a stream has 2^lg2_entries pages of it.
+/// assert_eq!(config.interrupts.map(|of| of.window), Some(Iova::new(0xe000_0000)));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Messages {
+    /// The first address of those that devices write messages to: below 4 GiB, which devices with
+    /// addresses of 32 bits reach, aligned to its length, and not 0. Nothing is mapped there. It must not
+    /// be where bridges before the unit take addresses for functions' registers.
+    pub window: Iova,
+    /// Its length in bytes as an exponent.
+    pub window_lg2: u32,
+    /// Entries for each stream as an exponent, up to 8. Each entry takes a page of the window: as many
+    /// streams as there is room for can have interrupts.
+    pub lg2_entries: u32,
+    /// What messages are written to in the end.
+    pub files: InterruptFiles,
+}
+
+impl Messages {
+    /// To `files`, by 256 MiB from 0xe000_0000 on, with 64 entries for each of 1,024 streams.
+    pub const fn new(files: InterruptFiles) -> Self {
+        Self {
+            window: Iova::new(0xe000_0000),
+            window_lg2: 28,
+            lg2_entries: 6,
+            files,
+        }
+    }
 }
 
 impl Default for Config {
@@ -56,6 +99,7 @@ impl Default for Config {
             quirks: Quirks::default(),
             signal: Signal::None,
             reserved: Reservations::default(),
+            interrupts: None,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The RISC-V IOMMU.
 //!
 //! RISC-V IOMMU Architecture Specification, version 1.0. Not here: process directories (PASIDs), page
-//! requests and ATS, MSI page tables, hardware counters, guests with first stages of their own.
+//! requests and ATS, memory-resident interrupt files, hardware counters, guests with first stages of
+//! their own.
 
 mod attach;
 mod command;
@@ -11,8 +12,11 @@ mod counts;
 mod directory;
 mod faults;
 mod features;
+mod files;
+mod messages;
 mod queue;
 pub mod refusal;
+mod remap;
 mod shared;
 pub mod spec;
 mod streams;
@@ -24,8 +28,9 @@ pub(crate) use directory::CONTEXT;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Signal};
+pub use config::{Config, Messages, Signal};
 pub use counts::{CommandKind, Counts};
 pub use features::{Features, Has};
+pub use files::InterruptFiles;
 pub use shared::RiscvQueue;
 pub use unit::{FirstDomain, RiscvIommu, SecondDomain};

@@ -14,16 +14,17 @@ use portolan::table::format::{
     DirtyTracking, Riscv, RiscvFirstStage, RiscvLevels, RiscvMemoryTypes, RiscvSecondStage,
 };
 
-use super::config::{Config, Signal};
+use super::config::{self, Config, Signal};
 use super::control::Control;
 use super::counts::Counts;
 use super::directory::Directory;
 use super::faults::Faults;
 use super::features::{Features, Has};
+use super::messages::{self, Messages};
 use super::queue;
 use super::shared::{RiscvQueue, Shared};
 use super::spec::reg;
-use super::streams::{Streams, Tag};
+use super::streams::{Streams, Tables, Tag};
 use super::takeover::{start, stop, turn_off};
 use crate::chassis::book::Book;
 use crate::chassis::{Block, Ring};
@@ -50,7 +51,7 @@ pub type SecondDomain<R, M, C> = PagedDomain<RiscvSecondStage, M, RiscvQueue<R, 
 #[derive(Debug)]
 pub struct RiscvIommu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
-    pub(super) book: Book<C, u32, Option<Tag>, Directory>,
+    pub(super) book: Book<C, u32, Option<Tag>, Tables>,
     config: Config,
 }
 
@@ -59,10 +60,21 @@ struct Parts<C: Cpus> {
     queue: Ring<C>,
     faults: Faults<C>,
     root: Block,
+    messages: Option<Messages>,
 }
 
+/// The tag of streams that have interrupts and no domain.
+const NO_DOMAIN: u32 = LAST_SECOND;
+
 impl<C: Cpus> Parts<C> {
-    fn new<M: TableMem<AtomicU64>>(mem: &M, config: &Config) -> Result<Self, IommuError> {
+    fn new<M: TableMem<AtomicU64>>(
+        mem: &M,
+        config: &Config,
+        features: &Features,
+    ) -> Result<Self, IommuError> {
+        let levels = best(&SECOND, features.has);
+        let levels = levels.filter(|_| features.has.contains(Has::MESSAGE_TABLES));
+
         let more = match config.signal {
             Signal::None => 0,
             Signal::Wired | Signal::Message { .. } => reg::queue::INTERRUPT,
@@ -73,14 +85,27 @@ impl<C: Cpus> Parts<C> {
             queue.free(mem);
             faults.free(mem);
         })?;
+        let messages = config.interrupts.map(|wanted| {
+            let levels = levels.ok_or(IommuError::Unsupported)?.count();
+            Messages::new(mem, wanted, levels, Tag::Second(NO_DOMAIN))
+        });
+        let messages = messages.transpose().inspect_err(|_| {
+            queue.free(mem);
+            faults.free(mem);
+            root.free(mem);
+        })?;
         Ok(Self {
             queue,
             faults,
             root,
+            messages,
         })
     }
 
-    fn free<M: TableMem<AtomicU64>>(&self, mem: &M) {
+    fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
+        if let Some(messages) = &mut self.messages {
+            messages.free(mem);
+        }
         self.queue.free(mem);
         self.faults.free(mem);
         self.root.free(mem);
@@ -109,6 +134,11 @@ where
             return Err(IommuError::Unsupported);
         }
         config.reserved.within(features.output_lg2);
+        if let Some(interrupts) = &config.interrupts {
+            config
+                .reserved
+                .hold([messages::window(interrupts)].into_iter());
+        }
         let control = Control {
             regs,
             mem,
@@ -118,22 +148,27 @@ where
             counters: Default::default(),
         };
         let mem = &control.mem;
-        let parts = Parts::new(mem, &config)?;
+        let mut parts = Parts::new(mem, &config, &features)?;
         stop(&control).inspect_err(|_| parts.free(mem))?;
         let Parts {
             queue,
             faults,
             root,
+            messages,
         } = parts;
+
         let shared = Arc::new(Shared {
             control,
             queue,
             faults,
             firsts: Ids::new(1, LAST_FIRST),
-            seconds: Ids::new(1, LAST_SECOND),
+            seconds: Ids::new(1, NO_DOMAIN - 1),
         });
         let shape = start(&shared, root, config.streams_lg2, config.signal)?;
-        let streams = Streams::new(Directory::new(root, shape));
+        let streams = Streams::new(Tables {
+            directory: Directory::new(root, shape),
+            messages,
+        });
         Ok(Self {
             shared,
             book: Book::new(streams),
@@ -174,6 +209,11 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         self.features().capabilities()
     }
 
+    /// Where messages of devices go.
+    pub(crate) fn interrupts_config(&self) -> Option<&config::Messages> {
+        self.config.interrupts.as_ref()
+    }
+
     /// A handle to its invalidations.
     ///
     /// *Context.* Interrupt.
@@ -204,7 +244,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         let unit = &self.shared.control;
         let left = self.book.with(self.turn(), |streams| {
             // Contexts that name the domains are gone before the domains are.
-            streams.state.clear(&unit.mem);
+            streams.state.directory.clear(&unit.mem);
             match self.shared.forget_everything() {
                 Ok(()) => Ok(streams.settled(..)),
                 Err(error) => {
@@ -243,14 +283,13 @@ const SECOND: [(RiscvLevels, Has); 3] = [
     (RiscvLevels::Five, Has::SECOND_5),
 ];
 
-impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
-    fn best(&self, of: &[(RiscvLevels, Has)]) -> Option<RiscvLevels> {
-        let has = self.features().has;
-        let mut all = of.iter();
-        all.find(|(_, bit)| has.contains(*bit))
-            .map(|(levels, _)| *levels)
-    }
+fn best(of: &[(RiscvLevels, Has)], has: Has) -> Option<RiscvLevels> {
+    let mut all = of.iter();
+    all.find(|(_, bit)| has.contains(*bit))
+        .map(|(levels, _)| *levels)
+}
 
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// Whether the unit has that many levels.
     fn walks(&self, of: &[(RiscvLevels, Has)], levels: RiscvLevels) -> Result<(), IommuError> {
         let has = self.features().has;
@@ -277,12 +316,12 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
 
     /// Levels of the first-stage tables that suit most devices: of 48-bit addresses if there are such.
     pub(crate) fn best_first(&self) -> Option<RiscvLevels> {
-        self.best(&FIRST)
+        best(&FIRST, self.features().has)
     }
 
     /// The same of second-stage tables.
     pub(crate) fn best_second(&self) -> Option<RiscvLevels> {
-        self.best(&SECOND)
+        best(&SECOND, self.features().has)
     }
 }
 

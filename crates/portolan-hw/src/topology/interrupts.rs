@@ -81,7 +81,9 @@ impl Topology {
             }
             // Each unit remaps; entries for identifiers of 32 bits are not written.
             Kind::Ivrs => Some(ApicMode::XApic),
-            Kind::Iort | Kind::Viot | Kind::Tree => None,
+            // Destinations are places of harts among those that the tree's IMSIC interrupts.
+            Kind::Tree => tree::remaps(&self.table).ok()?.then_some(ApicMode::X2Apic),
+            Kind::Iort | Kind::Viot => None,
         }
     }
 

@@ -2,11 +2,12 @@
 //!
 //! Devicetree bindings `arm,smmu-v3`, `riscv,iommu` and `riscv,pci-iommu` (units), `pci-iommu` (`iommu-map`,
 //! `iommu-map-mask` and `linux,pci-domain` of a PCI host), `iommu` (`iommus` of other devices, which the
-//! survey names) and `reserved-memory` (`iommu-addresses`). Units and devices may be on buses of their own,
+//! survey names), `reserved-memory` (`iommu-addresses`) and `riscv,imsics` (`msi-parent` of a unit). Units and devices may be on buses of their own,
 //! whose `ranges` are followed. Not supported: `msi-map`, `#iommu-cells` other than 1, other units.
 
 mod bus;
 mod carveouts;
+mod imsic;
 mod riscv;
 mod wires;
 
@@ -29,6 +30,7 @@ use crate::overrides::CoherencyOverride;
 use crate::smmuv3::{Config, RegisterPages, Smmu};
 use bus::{Window, okay, registers, widths};
 use carveouts::Carveout;
+use imsic::Imsic;
 
 /// Buses between a device and the root, at most.
 const MOST_BUSES: usize = 16;
@@ -87,6 +89,7 @@ struct Described<'t> {
     /// PCI functions that other nodes may refer to, by the number by which they do.
     functions: Vec<(u32, PciFunction)>,
     carveouts: Vec<Carveout<'t>>,
+    imsics: Vec<Imsic>,
     others: Vec<PhysAddr>,
 }
 
@@ -137,6 +140,8 @@ impl<'t> Described<'t> {
             self.add_unit(node, buses, at, Driver::Riscv);
         } else if node.is("riscv,iommu") {
             self.add_unit(node, buses, registers, Driver::Riscv);
+        } else if node.is("riscv,imsics") {
+            self.imsics.extend(Imsic::of(&node, buses));
         } else if OTHERS.iter().any(|other| node.is(other)) {
             self.others.extend(at.map(|(base, _)| base));
         } else if node.property("iommu-map").is_some() {
@@ -289,7 +294,7 @@ pub(super) fn enable<P: Platform>(
                 })
             }
             Driver::Riscv => {
-                let mut config = riscv::config(&described, unit);
+                let mut config = riscv::config(&described, unit, options);
                 let _ = config.reserved.read(its);
                 riscv::enable(platform, window, config)
             }
@@ -303,6 +308,14 @@ pub(super) fn find(
     function: PciFunction,
 ) -> Result<Option<(usize, StreamId)>, TopologyError> {
     Ok(read(tree)?.find(function))
+}
+
+/// Whether all units are such as could have messages of devices go through tables, to files that the tree
+/// names. Whether they can, they say themselves.
+pub(super) fn remaps(tree: &[u8]) -> Result<bool, TopologyError> {
+    let described = read(tree)?;
+    let mut units = described.units.iter();
+    Ok(units.all(|unit| matches!(unit.driver, Driver::Riscv) && described.files(unit).is_some()))
 }
 
 /// The wire by which a unit tells of faults.

@@ -17,8 +17,31 @@ pub(super) enum Context {
     Passes,
     /// The first stage has.
     First(Tables),
-    /// The second stage has.
-    Second(Tables),
+    /// The second stage has, beside which there may be a table of messages.
+    Second(Tables, Option<Messages>),
+}
+
+/// An MSI page table, and the pages that it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Messages {
+    pub table: u64,
+    pub mask: u64,
+    pub pattern: u64,
+}
+
+impl Messages {
+    /// The place of a page's entry, if it has one.
+    pub fn entry(&self, page: u64) -> Option<PhysAddr> {
+        if (page ^ self.pattern) & !self.mask != 0 {
+            return None;
+        }
+        let (mut index, mut width) = (0, 0);
+        for bit in (0..52).filter(|bit| self.mask >> bit & 1 == 1) {
+            index |= (page >> bit & 1) << width;
+            width += 1;
+        }
+        Some(PhysAddr::new(self.table | index << 4))
+    }
 }
 
 /// Tables of a stage, and what tags their translations.
@@ -34,7 +57,7 @@ const ALLOWED: Words = [
     u64::MAX,
     0xffff_f000,
     0xf000_0fff_ffff_ffff,
-    0,
+    0xf000_0fff_ffff_ffff,
     (1 << 52) - 1,
     (1 << 52) - 1,
     0,
@@ -51,7 +74,19 @@ pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<Context, 
     if !words.iter().zip(&ALLOWED).all(allowed) {
         return malformed;
     }
-    let [_, second, attributes, first, ..] = words;
+    let [_, second, attributes, first, message, mask, pattern, _] = words;
+    let messages = match field(message, 60, 4) {
+        0 => None,
+        1 => Some(Messages {
+            table: field(message, 0, 44) << 12,
+            mask,
+            pattern,
+        }),
+        _ => return malformed,
+    };
+    if messages.is_some() && field(second, 60, 4) == 0 {
+        return malformed;
+    }
     let root = |word| PhysAddr::new(field(word, 0, 44) << 12);
     let levels = |word| match field(word, 60, 4) {
         mode @ 8..=10 => Some(mode as u8 - 5),
@@ -78,10 +113,11 @@ pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<Context, 
             let (Some(Ok(format)), 0) = (format, root.get() & 0x3fff) else {
                 return malformed;
             };
-            Ok(Context::Second(Tables {
+            let tables = Tables {
                 tag: field(second, 44, 16) as u32,
                 table: TableRoot { root, format },
-            }))
+            };
+            Ok(Context::Second(tables, messages))
         }
         _ => malformed,
     }

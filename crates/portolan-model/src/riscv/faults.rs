@@ -40,6 +40,12 @@ pub enum Refusal {
     Malformed,
     /// Accesses of this kind are not let through.
     Disallowed,
+    /// The entry of a message cannot be read.
+    NoMessageTable,
+    /// The entry of a message does not count.
+    NoMessage,
+    /// The entry of a message is malformed.
+    BadMessage,
     /// By first-stage tables.
     Page,
     /// By second-stage tables.
@@ -61,6 +67,9 @@ impl Refusal {
             Self::NoContext => 258,
             Self::Malformed => 259,
             Self::Disallowed => 260,
+            Self::NoMessageTable => 261,
+            Self::NoMessage => 262,
+            Self::BadMessage => 263,
             Self::Page => by(13, 15),
             Self::GuestPage => by(21, 23),
             Self::NoMemory => by(5, 7),

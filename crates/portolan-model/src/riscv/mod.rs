@@ -9,10 +9,11 @@
 //! pointers at tables; commands that take effect at the IOFENCE.C behind them, and, where one is refused,
 //! those before it that none has confirmed lost; the fault queue with overflow and with memory that is
 //! not there; interrupts of that queue by wire or by message, counted; registers that keep only what the
-//! unit can do; changes that a unit takes its time for.
+//! unit can do; changes that a unit takes its time for; MSI page tables, whose entries are kept by the
+//! second stage's tag.
 //!
 //! Not modelled: a first stage over a second (such contexts count as malformed), process directories, page
-//! requests, ATS, MSI page tables, global translations, tables of 32-bit schemes, big-endian structures, silenced
+//! requests, ATS, memory-resident interrupt files, global translations, tables of 32-bit schemes, big-endian structures, silenced
 //! faults (`DTF`),
 //! performance counters, the translation-request interface.
 

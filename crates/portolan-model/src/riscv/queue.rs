@@ -1,6 +1,6 @@
 //! The command queue: sections "Command-Queue" and "Command-queue CSR".
 
-use portolan::addr::{InvalTag, PhysAddr};
+use portolan::addr::{InvalTag, Iova, PhysAddr};
 
 use super::commands::{Effect, Invalidate, Order, Translations, decode};
 use super::registers::queue;
@@ -96,7 +96,14 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
             state.own.pages.clear();
         }
         Invalidate::First(of) => drop_some(&mut state.own.first, of),
-        Invalidate::Second(of) => drop_some(&mut state.own.second, of),
+        Invalidate::Second(of) => {
+            let Translations { tag, range, .. } = of;
+            let covers =
+                |page: u64| range.is_none_or(|range| range.contains(Iova::new(page << 12)));
+            let messages = &mut state.own.messages;
+            messages.retain(|(of, page), _| tag.is_some_and(|tag| tag != *of) || !covers(*page));
+            drop_some(&mut state.own.second, of);
+        }
         Invalidate::Nothing => {}
     }
 }

@@ -35,7 +35,13 @@ impl RiscvRegisters {
         match context {
             Context::Passes => untranslated,
             Context::First(tables) => self.page(state, Which::First, tables, of),
-            Context::Second(tables) => self.page(state, Which::Second, tables, of),
+            Context::Second(tables, messages) => {
+                let page = of.iova.get() >> 12;
+                match messages.and_then(|messages| messages.entry(page)) {
+                    Some(entry) => self.message(state, tables.tag, page, entry, of),
+                    None => self.page(state, Which::Second, tables, of),
+                }
+            }
         }
     }
 
@@ -102,6 +108,37 @@ impl RiscvRegisters {
             *word = self.memory.snooped().read_u64(PhysAddr::new(at + 8 * n))?;
         }
         Some(words)
+    }
+
+    /// Where the entry of a page says that messages go. Entries that count are kept by the second stage's tag
+    /// and the page, whichever table they are of.
+    fn message(
+        &self,
+        state: &mut State,
+        tag: u32,
+        page: u64,
+        entry: PhysAddr,
+        of: Request,
+    ) -> Result<PhysAddr, Refusal> {
+        let kept = state.own.messages.get(&(tag, page)).copied();
+        let word = match kept {
+            Some(word) => word,
+            None => {
+                let read = |at: u64| self.memory.snooped().read_u64(PhysAddr::new(at));
+                let words = read(entry.get()).zip(read(entry.get() + 8));
+                let (word, other) = words.ok_or(Refusal::NoMessageTable)?;
+                if word & 1 == 0 {
+                    return Err(Refusal::NoMessage);
+                }
+                // Not by a file in memory, and with no bit beside the page's number.
+                if word & !(0xfff_ffff_ffff << 10 | 1) != 6 || other != 0 {
+                    return Err(Refusal::BadMessage);
+                }
+                state.own.messages.insert((tag, page), word);
+                word
+            }
+        };
+        Ok(PhysAddr::new(word >> 10 << 12 | of.iova.get() & 0xfff))
     }
 
     /// Where a stage's tables say that an address goes.

@@ -29,6 +29,8 @@ pub struct Own {
     pub(super) contexts: BTreeMap<u32, Result<Context, Refusal>>,
     /// Pages of the directory, by their level and by what is resolved above them.
     pub(super) pages: BTreeMap<(u32, u32), u64>,
+    /// Entries of MSI page tables, by the second stage's tag and the page's number.
+    pub(super) messages: BTreeMap<(u32, u64), u64>,
     pub(super) first: Stage,
     pub(super) second: Stage,
     pub(super) faults: Vec<RiscvFault>,
@@ -52,6 +54,7 @@ impl Design for Riscv {
             registers: Registers::reset(&setup.identification),
             contexts: BTreeMap::new(),
             pages: BTreeMap::new(),
+            messages: BTreeMap::new(),
             first: Stage::new(&setup.temper),
             second: Stage::new(&setup.temper),
             faults: Vec::new(),
@@ -63,7 +66,7 @@ impl Design for Riscv {
     }
 
     fn others(own: &Own) -> usize {
-        own.contexts.len() + own.pages.len()
+        own.contexts.len() + own.pages.len() + own.messages.len()
     }
 
     fn told(counts: &RiscvCounts, sums: Sums) -> RiscvCounts {

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use portolan::addr::{Iova, PciFunction, StreamId};
-use portolan::iommu::ReservedKind;
+use portolan::addr::{Iova, PciFunction, RequesterId, StreamId};
+use portolan::iommu::{
+    Destination, InterruptError, InterruptSource, InterruptTarget, IommuError, ReservedKind, Vector,
+};
 use portolan::table::Access;
+use portolan_hw::interrupt::Remapping;
 use portolan_hw::topology::{EnableError, Options, Topology};
 use portolan_model::decode::AccessKind;
 use portolan_model::riscv::RiscvSetup;
@@ -102,6 +105,7 @@ fn tree(map: &[u32], outside: impl FnOnce(&mut Tree), inside: impl FnOnce(&mut T
             });
         });
         tree.node(outside);
+        tree.node(imsic);
         tree.named("reserved-memory", |tree| {
             tree.cells("#address-cells", &[2]);
             tree.cells("#size-cells", &[2]);
@@ -121,8 +125,21 @@ fn platform_device() -> Vec<u8> {
         tree.set("compatible", b"riscv,iommu\0");
         tree.cells("interrupts", &[9]);
         tree.cells("phandle", &[7]);
+        tree.cells("msi-parent", &[4]);
     };
     tree(&[0, 7, 0x100, 0x1_0000], unit, |_| {})
+}
+
+/// The file of the first of four harts, each with one for a guest.
+const INTERRUPT_FILES: u64 = 0x2800_0000;
+
+fn imsic(tree: &mut Tree) {
+    tree.set("compatible", b"riscv,imsics\0");
+    tree.cells("reg", &[0, INTERRUPT_FILES as u32, 0, 0x8000]);
+    tree.cells("interrupts-extended", &[1, 9, 2, 9, 3, 9, 8, 9]);
+    tree.cells("riscv,num-ids", &[63]);
+    tree.cells("riscv,guest-index-bits", &[1]);
+    tree.cells("phandle", &[4]);
 }
 
 fn function() -> Vec<u8> {
@@ -225,4 +242,61 @@ fn a_unit_tells_of_faults_by_wire_if_the_tree_names_one_and_the_unit_has_it() {
     };
     // Messages alone; wires alone; both.
     assert_eq!([0, 1, 2].map(told), [0, 1, 1]);
+}
+
+/// The remapping that a topology is asked for.
+fn remapping() -> Options {
+    let mut options = Options::default();
+    options.interrupts = Some(Remapping::default());
+    options
+}
+
+#[test]
+fn messages_of_a_device_go_to_the_files_that_the_tree_names() {
+    let mut setup = RiscvSetup::default();
+    setup.identification = setup.identification.extended();
+    let machine = riscv(&setup);
+    let topology = Topology::from_device_tree(&platform_device()).expect("a tree");
+    let iommus = topology.enable(machine.clone(), remapping());
+    let iommus = iommus.expect("enabled");
+    let device = iommus.device(DEVICE).expect("a device");
+    let (unit, stream) = iommus.unit_of(DEVICE).expect("a unit");
+    let interrupts = unit.interrupts().expect("interrupts are remapped");
+    let source = InterruptSource::Requester(RequesterId::new(stream.get() as u16));
+    let to = |vector, hart| {
+        let vector = Vector::new(vector).expect("a vector");
+        InterruptTarget::new(vector, Destination::Physical(hart))
+    };
+    let interrupt = interrupts.allocate(source, to(63, 3)).expect("an entry");
+    let message = interrupts.message(&interrupt).expect("its message");
+    assert_eq!(message.data, 63);
+    let send = || {
+        let at = Iova::new(message.address);
+        let found = machine.unit.dma(stream, None, at, AccessKind::Write, 4);
+        found.ok()?.first().map(|piece| piece.pa.get())
+    };
+    assert_eq!(send(), Some(INTERRUPT_FILES + 0x6000));
+    let refused = interrupts.allocate(source, to(64, 3));
+    assert_eq!(refused, Err(InterruptError::Target));
+    assert!(interrupts.allocate(source, to(63, 4)).is_err());
+    drop(device);
+    assert_eq!(send(), None);
+    assert_eq!(machine.unit.violations(), []);
+}
+
+#[test]
+fn messages_go_through_tables_only_where_unit_and_tree_have_what_it_takes() {
+    let error = |tree: &[u8], setup: &RiscvSetup| {
+        let topology = Topology::from_device_tree(tree).expect("a tree");
+        topology.enable(riscv(setup), remapping()).err()
+    };
+    // Contexts in base format have no such tables.
+    let plain = error(&platform_device(), &RiscvSetup::default());
+    let unsupported = IommuError::Unsupported;
+    assert!(matches!(plain, Some(EnableError::Iommu { error, .. }) if error == unsupported));
+    // The function's node names no IMSIC.
+    let mut setup = RiscvSetup::default();
+    setup.identification = setup.identification.extended();
+    let refused = error(&function(), &setup);
+    assert_eq!(refused, Some(EnableError::NoRemapping { offered: None }));
 }

@@ -21,6 +21,15 @@ pub const ATTRIBUTES: usize = 2;
 /// Word of a context: the first stage (`fsc`, as `iosatp`).
 pub const FIRST: usize = 3;
 
+/// Word of a context in extended format: the MSI page table (`msiptp`).
+pub const MESSAGE_TABLE: usize = 4;
+/// Word of a context in extended format: the bits of a page's number that choose an entry
+/// (`msi_addr_mask`).
+pub const MESSAGE_MASK: usize = 5;
+/// Word of a context in extended format: the others, for a page to be one of messages
+/// (`msi_addr_pattern`).
+pub const MESSAGE_PATTERN: usize = 6;
+
 fields! { Bits;
     /// [`SECOND`] and [`FIRST`]: page number of the root.
     ROOT: 0, 44;
@@ -32,5 +41,7 @@ fields! { Bits;
     PSCID: 12, 20;
 }
 
+/// [`MESSAGE_TABLE`], [`MODE`]: a flat table.
+pub const MESSAGE_MODE: u64 = MODE.at(1);
 /// Value of [`MODE`]: tables of three levels; of four and five levels the next values.
 pub const THREE_LEVELS: u64 = 8;

@@ -3,15 +3,17 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0, with its extensions for ranges and for
 //! entries above the leaves. Registers in [`reg`] (chapter "Memory-mapped register interface"),
 //! device contexts and what leads to them in [`context`] (chapter "Data structures"), commands in
-//! [`command`] and fault records in [`fault`] (chapter "In-memory queue interface").
-//! Not here: page tables, process contexts, page requests, MSI page tables, performance counters, the
-//! translation-request interface, QoS identifiers.
+//! [`command`] and fault records in [`fault`] (chapter "In-memory queue interface"), MSI page tables in
+//! [`message`].
+//! Not here: page tables, process contexts, page requests, performance counters, the translation-request
+//! interface, QoS identifiers.
 //!
 //! *Context.* Interrupt: everything here is a value.
 
 pub mod command;
 pub mod context;
 pub mod fault;
+pub mod message;
 pub mod reg;
 
 pub use crate::chassis::{Bits, Bits32};

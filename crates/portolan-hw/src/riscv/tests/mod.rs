@@ -2,6 +2,7 @@
 
 mod faults;
 mod machine;
+mod messages;
 mod queue;
 mod takeover;
 

@@ -9,6 +9,7 @@ use portolan::addr::PciFunction;
 
 use super::build::{at, is};
 use crate::firmware::fdt::tests::Builder;
+use crate::interrupt::ApicMode;
 use crate::topology::pci::PciOverrides;
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::{FaultInterrupt, Survey, Topology, Wire};
@@ -96,6 +97,10 @@ fn qemus_virt_has_one_unit_for_all_of_pci() {
     };
     assert_eq!(topology.fault_interrupt(0), Ok(FaultInterrupt::Wire(wire)));
     assert_eq!(topology.fault_interrupt(1), Ok(FaultInterrupt::Absent));
+    // There is an IMSIC; the board below has none.
+    assert_eq!(topology.interrupt_remapping(), Some(ApicMode::X2Apic));
+    let board = Topology::from_device_tree(&board().bytes()).unwrap();
+    assert_eq!(board.interrupt_remapping(), None);
 }
 
 /// Memory of the board's, and what is wrong beside it.
@@ -245,7 +250,10 @@ fn damaged_trees_end() {
             let found = topology.survey(PciOverrides::KNOWN, read);
             assert!(found.units().len() <= 2);
             for unit in 0..3 {
-                let _ = topology.fault_interrupt(unit);
+                let _ = (
+                    topology.fault_interrupt(unit),
+                    topology.interrupt_remapping(),
+                );
             }
             surveyed += 1;
         }

@@ -8,8 +8,9 @@ use portolan::addr::{PciFunction, PhysAddr, PhysRange};
 use portolan::platform::Platform;
 
 use super::bus::Window;
-use super::{Described, EnableError, Enabled, Unit, enable_at, wires};
-use crate::riscv::{Config, RiscvIommu, Signal};
+use super::{Described, EnableError, Enabled, Options, Unit, enable_at, wires};
+use crate::interrupt::Remapping;
+use crate::riscv::{Config, Messages, RiscvIommu, Signal};
 
 /// Bytes of a unit's registers.
 const WINDOW: u64 = 0x1000;
@@ -45,7 +46,7 @@ pub(super) fn window(
 }
 
 /// How the tree wants a unit to be driven.
-pub(super) fn config(described: &Described<'_>, unit: &Unit<'_>) -> Config {
+pub(super) fn config(described: &Described<'_>, unit: &Unit<'_>, options: Options) -> Config {
     let mut config = Config::default();
     if let Some(last) = described.last_stream(unit.phandle) {
         config.streams_lg2 = u32::BITS - last.leading_zeros();
@@ -53,6 +54,12 @@ pub(super) fn config(described: &Described<'_>, unit: &Unit<'_>) -> Config {
     if wires::has_any(&unit.node).is_some() {
         config.signal = Signal::Wired;
     }
+    let messages = |wanted: Remapping| {
+        let mut messages = Messages::new(described.files(unit)?);
+        messages.lg2_entries = wanted.lg2_entries;
+        Some(messages)
+    };
+    config.interrupts = options.interrupts.and_then(messages);
     config
 }
 

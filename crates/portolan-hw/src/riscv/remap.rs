@@ -1,0 +1,204 @@
+//! Interrupt remapping, as the library asks for it: entries of MSI page tables, given out and taken back.
+//!
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Changing MSI page table entry" and
+//! "Caching in-memory data structures": an entry that does not count is not kept, so that one that begins
+//! to count takes no command; units keep entries by the tag of the second stage.
+
+use core::sync::atomic::AtomicU64;
+
+use portolan::addr::StreamId;
+use portolan::iommu::{
+    AttachError, Interrupt, InterruptError, InterruptSource, InterruptTarget, IommuError,
+    MsiMessage, Polarity, RedirectionEntry, RemapInterrupts,
+};
+use portolan::platform::{Cpus, Mmio, TableMem};
+
+use super::command;
+use super::directory::Directory;
+use super::messages::{Messages, Table, entry};
+use super::streams::{Attachment, Streams, Tag};
+use super::unit::RiscvIommu;
+use crate::chassis::book::Left;
+
+/// Where a source's entries are.
+type At<'s> = (&'s mut Table, Tag);
+
+/// The table of `stream` and the tag by which the unit keeps its entries.
+fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
+    let at = streams.attachment(stream).and_then(|at| at.to);
+    let messages = streams.state.messages.as_mut();
+    let table = messages.and_then(|messages| messages.known(stream));
+    match (table, at) {
+        (Some(table), Some(tag @ Tag::Second(_))) => Ok((table, tag)),
+        _ => Err(InterruptError::NotInUse),
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
+    /// The stream of a source: the unit tells devices apart, and nothing else.
+    fn sender(&self, source: InterruptSource) -> Result<u32, InterruptError> {
+        let stream = match source {
+            InterruptSource::Requester(of) => Directory::has(self.streams_lg2(), of.stream()),
+            InterruptSource::Device(_) | InterruptSource::Buses { .. } => None,
+        };
+        stream.ok_or(InterruptError::Source(source))
+    }
+
+    fn entry(&self, target: &InterruptTarget) -> Result<u64, InterruptError> {
+        let config = self.interrupts_config().ok_or(IommuError::Unsupported)?;
+        entry(config, target, self.features().output_lg2)
+    }
+
+    /// Has a stream that is blocked reach its table, and nothing else. What this lets go of is to be
+    /// dropped without the turn.
+    fn open_table(
+        &self,
+        streams: &mut Streams,
+        stream: u32,
+    ) -> Result<Left<Option<Tag>>, InterruptError> {
+        match streams.attachment(stream).map(|at| at.to) {
+            Some(Some(Tag::Second(_))) => return Ok(Left::new_const()),
+            // Its writes are not translated, or not by a stage that has message tables.
+            Some(_) => return Err(InterruptError::Target),
+            None => {}
+        }
+        let messages = streams.state.messages.as_ref();
+        let (tag, words) = messages
+            .map(Messages::without_domain)
+            .ok_or(IommuError::Unsupported)?;
+        let new = Attachment::without_domain(Some(tag));
+        let moved = self.move_to(streams, stream, &words, Some(new));
+        moved.map_err(|error| match error {
+            AttachError::Iommu(error) => error.into(),
+            _ => InterruptError::Target,
+        })
+    }
+
+    /// Has the unit forget entry `index` of `table`.
+    fn forget_entry(&self, table: &Table, tag: Tag, index: u16) -> Result<(), IommuError> {
+        let has = self.features().has;
+        let page = command::page(has, tag, table.address(index));
+        self.shared.run([page].into_iter())
+    }
+
+    /// A free entry of the stream, once all that are closed have been forgotten if need be.
+    fn take(
+        &self,
+        streams: &mut Streams,
+        stream: u32,
+        source: InterruptSource,
+        target: InterruptTarget,
+    ) -> Result<Interrupt, InterruptError> {
+        let word = self.entry(&target)?;
+        // A stream without room in the window has none.
+        let (table, tag) = used(streams, stream).map_err(|_| InterruptError::Full)?;
+        let (index, serial) = match table.slots().take(source) {
+            Some(taken) => taken,
+            None => {
+                self.shared.run([command::context(tag)].into_iter())?;
+                table.slots().settle_all();
+                table.slots().take(source).ok_or(InterruptError::Full)?
+            }
+        };
+        table.set(&self.shared.control.mem, index, word);
+        let place = (table.at(), index, serial);
+        Ok(Interrupt::given_out(place, source, target))
+    }
+
+    /// Works on the entry of an interrupt that is in use.
+    fn with_used<T>(
+        &self,
+        interrupt: &Interrupt,
+        work: impl FnOnce(At<'_>, u16) -> Result<T, InterruptError>,
+    ) -> Result<T, InterruptError> {
+        let stream = self.sender(interrupt.source())?;
+        self.book.with(self.turn(), |streams| {
+            let (table, tag) = used(streams, stream)?;
+            let index = table.used(interrupt)?;
+            work((table, tag), index)
+        })?
+    }
+}
+
+impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RemapInterrupts for RiscvIommu<R, M, C> {
+    /// A stream that is blocked reaches its messages from then on, and nothing else. One that passes
+    /// through, or has first-stage tables, can have none ([`InterruptError::Target`]), and as long as
+    /// one has some it cannot be moved there.
+    fn allocate(
+        &self,
+        source: InterruptSource,
+        target: InterruptTarget,
+    ) -> Result<Interrupt, InterruptError> {
+        let stream = self.sender(source)?;
+        self.entry(&target)?;
+        let (left, taken) = self.book.with(self.turn(), |streams| {
+            let left = self.open_table(streams, stream)?;
+            let taken = self.take(streams, stream, source, target);
+            Ok::<_, InterruptError>((left, taken))
+        })??;
+        // Domains wait for the hardware when they are dropped: without the turn.
+        drop(left);
+        taken
+    }
+
+    /// The number of the interrupt, which the device writes, stays: it is another hart that is
+    /// interrupted ([`InterruptError::Target`] for another number).
+    fn retarget(
+        &self,
+        interrupt: &mut Interrupt,
+        target: InterruptTarget,
+    ) -> Result<(), InterruptError> {
+        if target.vector != interrupt.target().vector {
+            return Err(InterruptError::Target);
+        }
+        let word = self.entry(&target)?;
+        self.with_used(interrupt, |(table, tag), index| {
+            table.set(&self.shared.control.mem, index, word);
+            Ok(self.forget_entry(table, tag, index)?)
+        })?;
+        interrupt.retargeted(target);
+        Ok(())
+    }
+
+    fn free(&self, interrupt: Interrupt) -> Result<(), InterruptError> {
+        self.with_used(&interrupt, |(table, tag), index| {
+            table.slots().unsettle(index);
+            table.set(&self.shared.control.mem, index, 0);
+            self.forget_entry(table, tag, index)?;
+            table.slots().settle(index);
+            Ok(())
+        })
+    }
+
+    fn revoke(&self, stream: StreamId) -> Result<(), IommuError> {
+        let Some(stream) = Directory::has(self.streams_lg2(), stream) else {
+            return Ok(());
+        };
+        self.book.with(self.turn(), |streams| {
+            let Ok((table, tag)) = used(streams, stream) else {
+                return Ok(());
+            };
+            if table.close(&self.shared.control.mem).is_some() {
+                self.shared.run([command::context(tag)].into_iter())?;
+                table.slots().settle_all();
+            }
+            Ok(())
+        })?
+    }
+
+    fn message(&self, interrupt: &Interrupt) -> Result<MsiMessage, InterruptError> {
+        let target = interrupt.target();
+        self.with_used(interrupt, |(table, _), index| {
+            Ok(table.message(index, &target))
+        })
+    }
+
+    /// There are no I/O APICs: [`InterruptError::Target`].
+    fn redirection(
+        &self,
+        _interrupt: &Interrupt,
+        _polarity: Polarity,
+    ) -> Result<RedirectionEntry, InterruptError> {
+        Err(InterruptError::Target)
+    }
+}
