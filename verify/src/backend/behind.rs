@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use portolan::addr::{Iova, Pasid, StreamId};
+use portolan::addr::{Iova, Pasid, PhysAddr, StreamId};
 use portolan::iommu::MsiMessage;
 use portolan::platform::Word;
 use portolan_model::amd::AmdRegisters;
@@ -18,7 +18,6 @@ use portolan_model::vtd::VtdRegisters;
 
 use super::asks::Asks;
 use super::by_name;
-use super::riscv::INTERRUPT_FILES;
 use crate::conformance::{HIGH_BASE, Has, LOW_BASE, Raised};
 
 /// An access of a device.
@@ -232,6 +231,9 @@ impl Behind for AmdRegisters {
         by_kind(self.counts().commands)
     }
 }
+
+/// The interrupt file of the first hart behind a RISC-V IOMMU.
+pub(super) const INTERRUPT_FILES: PhysAddr = PhysAddr::new(0x2800_0000);
 
 impl Behind for RiscvRegisters {
     type Word = AtomicU64;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use portolan::addr::{PhysAddr, StreamId};
+use portolan::addr::StreamId;
 use portolan::iommu::{Attach, Domain};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::RiscvLevels;
@@ -15,6 +15,7 @@ use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
 
+use super::behind::INTERRUPT_FILES;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::wrap::Wrap;
 use super::{by_name, failed};
@@ -42,9 +43,6 @@ pub enum Kind {
     /// The same with interrupts through MSI page tables.
     Interrupts,
 }
-
-/// The interrupt file of the model's first hart.
-pub(super) const INTERRUPT_FILES: PhysAddr = PhysAddr::new(0x2800_0000);
 
 /// A new model with a unit of `kind`, first stage.
 ///

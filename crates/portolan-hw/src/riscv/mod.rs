@@ -19,6 +19,7 @@ pub mod refusal;
 mod remap;
 mod shared;
 pub mod spec;
+mod state;
 mod streams;
 mod takeover;
 mod unit;

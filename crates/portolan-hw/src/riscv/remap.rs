@@ -16,7 +16,8 @@ use portolan::platform::{Cpus, Mmio, TableMem};
 use super::command;
 use super::directory::Directory;
 use super::messages::{Messages, Table, entry};
-use super::streams::{Attachment, Streams, Tag};
+use super::state::Streams;
+use super::streams::{Attachment, Tag};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 

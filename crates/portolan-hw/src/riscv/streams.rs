@@ -4,13 +4,8 @@
 //!
 //! *Context.* Interrupt: everything here is a value.
 
-use core::sync::atomic::AtomicU64;
-
 use portolan::addr::{InvalTag, PhysAddr};
-use portolan::platform::TableMem;
 
-use super::directory::Directory;
-use super::messages::Messages;
 use super::spec::context::{
     ATTRIBUTES, CONTROL, FIRST, GSCID, MODE, PSCID, ROOT, SECOND, THREE_LEVELS, V,
 };
@@ -49,27 +44,6 @@ impl Tag {
 
 /// An attachment, by what tags it: nothing where accesses pass through.
 pub(super) type Attachment = book::Attachment<Option<Tag>>;
-
-/// What says to the unit where streams are attached.
-#[derive(Debug)]
-pub(super) struct Tables {
-    pub(super) directory: Directory,
-    /// MSI page tables, where messages go through such.
-    pub(super) messages: Option<Messages>,
-}
-
-impl Tables {
-    /// Gives the memory back. The unit must have stopped using it.
-    pub(super) fn free<M: TableMem<AtomicU64>>(&mut self, mem: &M) {
-        self.directory.free(mem);
-        if let Some(messages) = &mut self.messages {
-            messages.free(mem);
-        }
-    }
-}
-
-/// Which stream is attached to what, and the tables that say so to the unit.
-pub(super) type Streams = book::Streams<u32, Option<Tag>, Tables>;
 
 /// The context of a stream that is nowhere.
 pub(super) const NOWHERE: Words = [0; WORDS];

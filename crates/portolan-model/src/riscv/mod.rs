@@ -13,9 +13,8 @@
 //! second stage's tag.
 //!
 //! Not modelled: a first stage over a second (such contexts count as malformed), process directories, page
-//! requests, ATS, memory-resident interrupt files, global translations, tables of 32-bit schemes, big-endian structures, silenced
-//! faults (`DTF`),
-//! performance counters, the translation-request interface.
+//! requests, ATS, memory-resident interrupt files, global translations, tables of 32-bit schemes, big-endian
+//! structures, silenced faults (`DTF`), performance counters, the translation-request interface.
 
 mod commands;
 mod contexts;
