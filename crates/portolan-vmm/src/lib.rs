@@ -3,8 +3,10 @@
 //! * [`VhostIotlb`]: the translations that a vhost-user front-end (QEMU) sends, as `vm_memory`'s `Iommu`. The
 //!   device reaches what the guest has mapped for it, and nothing else of the guest's memory.
 //! * [`Message`]: the messages by which a front-end speaks of translations.
+//! * [`backend`]: a vhost-user back-end around it: the connection, the rings, their threads. The example
+//!   `vhost-user-blk` is a disk on it.
 //!
-//! Written for `vm-memory` 0.18, and for the vhost-user protocol as QEMU documents it (`vhost-user.rst`,
+//! Written for `vm-memory` 0.18 and `virtio-queue` 0.18, and for the vhost-user protocol as QEMU documents it (`vhost-user.rst`,
 //! sections "IOMMU support" and "Front-end message types").
 //!
 //! Calling contexts are those of a process: everything here may take heap memory and locks, so it is for
@@ -20,6 +22,7 @@
 )))]
 compile_error!("portolan-vmm needs a little-endian 64-bit Linux");
 
+pub mod backend;
 mod iotlb;
 mod message;
 mod regions;

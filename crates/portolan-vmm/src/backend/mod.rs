@@ -1,0 +1,29 @@
+//! A vhost-user back-end behind its guest's IOMMU: one connection to a front-end, a thread for each ring.
+//!
+//! `vhost-user-backend` 0.24 cannot be one (`docs/vmm.md` says what it lacks), so here is a message loop for what
+//! such a device needs. [`wire`] has messages, [`session`] answers them, [`ring`] serves rings.
+
+mod ring;
+mod session;
+mod wire;
+
+pub use ring::{DeviceMemory, Request};
+pub use session::{Backend, BackendOptions, Invalidations, ServeError, Served};
+pub use wire::WireError;
+
+/// A virtio device.
+pub trait Device: Send + Sync + 'static {
+    /// Its feature bits, without those of the transport and of the ring.
+    fn features(&self) -> u64;
+
+    /// Its configuration space, of at most 256 bytes.
+    fn config(&self) -> &[u8];
+
+    /// How many rings it has, 1 to 64.
+    fn queues(&self) -> u16;
+
+    /// Carries out a request: how many bytes of the guest's memory were written. May be called by several
+    /// threads, one for each ring. What it reads of the guest's memory may have changed when it is read
+    /// again.
+    fn request(&self, memory: &DeviceMemory, request: &Request) -> u32;
+}
