@@ -57,19 +57,42 @@ pub struct Guest {
 const X86: &str = "x86_64-unknown-linux-gnu";
 pub const RISCV: &str = "riscv64gc-unknown-none-elf";
 
+/// Where a process of its own serves the disk, if one does.
+pub const SOCKET: &str = "socket,id=disk,path=disk.sock";
+
 /// A PC with a disk and an `edu` device behind `$iommu`.
 macro_rules! pc {
     ($($iommu:literal),* $(; $firmware:literal)?) => {
+        pc!(@
+            "-device", "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=";
+            $($iommu),* $(; $firmware)?
+        )
+    };
+    // The same, its disk being `$disk`.
+    (@ $($disk:expr),*; $($iommu:literal),* $(; $firmware:literal)?) => {
         &[
             "-M", concat!("q35,kernel-irqchip=off" $(, $firmware)?),
             "-accel", "tcg", "-cpu", "max", "-m", "256", "-smp", "2",
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
             "-device", "isa-debug-exit,iobase=0xf4,iosize=4",
             $("-device", $iommu,)*
-            "-device", "virtio-blk-pci,drive=disk,disable-legacy=on,iommu_platform=on,romfile=",
+            $($disk,)*
             "-device", "nvme,serial=1,drive=flash",
             "-device", "edu",
         ]
+    };
+}
+
+/// A PC whose disk is the device `$device`, in a process of its own that has the machine's memory.
+macro_rules! served_pc {
+    ($($device:literal),*; $iommu:literal) => {
+        pc!(@
+            "-object", "memory-backend-memfd,id=ram,size=256M,share=on",
+            "-machine", "memory-backend=ram",
+            "-chardev", SOCKET
+            $(, "-device", $device)*;
+            $iommu
+        )
     };
 }
 
@@ -254,6 +277,20 @@ const fn without_dma(
     }
 }
 
+/// What the driver of VT-d counts.
+const VTD_KINDS: &[Kinds] = &[
+    kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
+    kinds(&["cc_inv_dsc (device)"], "vtd_inv_desc_cc_devices"),
+    kinds(&["iotlb_inv_dsc (global)"], "vtd_inv_desc_iotlb_global"),
+    kinds(&["iotlb_inv_dsc (domain)"], "vtd_inv_desc_iotlb_domain"),
+    kinds(&["iotlb_inv_dsc (pages)"], "vtd_inv_desc_iotlb_pages"),
+    kinds(&["iec_inv_dsc"], "vtd_inv_desc_iec"),
+    kinds(
+        &["inv_wait_dsc", "inv_wait_dsc (replaced)"],
+        "vtd_inv_desc_wait_sw",
+    ),
+];
+
 /// All of them.
 pub const GUESTS: &[Guest] = &[
     Guest {
@@ -268,18 +305,23 @@ pub const GUESTS: &[Guest] = &[
         said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
         tables: &[],
         traced: &["vtd_inv_desc*"],
-        kinds: &[
-            kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
-            kinds(&["cc_inv_dsc (device)"], "vtd_inv_desc_cc_devices"),
-            kinds(&["iotlb_inv_dsc (global)"], "vtd_inv_desc_iotlb_global"),
-            kinds(&["iotlb_inv_dsc (domain)"], "vtd_inv_desc_iotlb_domain"),
-            kinds(&["iotlb_inv_dsc (pages)"], "vtd_inv_desc_iotlb_pages"),
-            kinds(&["iec_inv_dsc"], "vtd_inv_desc_iec"),
-            kinds(
-                &["inv_wait_dsc", "inv_wait_dsc (replaced)"],
-                "vtd_inv_desc_wait_sw",
-            ),
-        ],
+        kinds: VTD_KINDS,
+    },
+    Guest {
+        name: "x86-vhost",
+        step: "demo x86-vhost",
+        program: "qemu-system-x86_64",
+        variable: "PORTOLAN_QEMU_X86",
+        target: X86,
+        arguments: served_pc!(
+            "vhost-user-blk-pci,chardev=disk,disable-legacy=on,iommu_platform=on,romfile=";
+            "intel-iommu,intremap=on"
+        ),
+        code: GOOD,
+        said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
+        tables: &[],
+        traced: &["vtd_inv_desc*"],
+        kinds: VTD_KINDS,
     },
     Guest {
         name: "x86-amd",

@@ -29,6 +29,11 @@ pub(super) const DISKS: [Disk; 2] = [
 ];
 
 impl Disk {
+    /// Whether it is the virtio disk, which a process of its own may serve.
+    pub(super) fn is_virtio(&self) -> bool {
+        self.name == "disk"
+    }
+
     /// A disk on which no two sectors are the same.
     pub(super) fn before(&self) -> Vec<u8> {
         let sector = |number: usize| {

@@ -6,6 +6,7 @@
 mod counts;
 mod guests;
 mod image;
+mod vhost;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -66,7 +67,11 @@ pub fn one(root: &Path, guest: &Guest) -> Ended {
     let done = build(root, guest, cargo).and_then(|kernel| {
         let place = root.join("target/demo/runs").join(guest.name);
         std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
-        boot(&place, guest, qemu, &kernel)
+        let daemon = match vhost::serves(guest) {
+            true => Some(vhost::build(root)?),
+            false => None,
+        };
+        boot(&place, guest, qemu, &kernel, daemon.as_deref())
     });
     match done {
         Ok(()) => Ended::Well,
@@ -130,7 +135,13 @@ fn build(root: &Path, guest: &Guest, mut cargo: Command) -> Result<PathBuf, Stri
     Ok(target.join("debug/portolan-demo"))
 }
 
-fn boot(place: &Path, guest: &Guest, mut command: Command, kernel: &Path) -> Result<(), String> {
+fn boot(
+    place: &Path,
+    guest: &Guest,
+    mut command: Command,
+    kernel: &Path,
+    daemon: Option<&Path>,
+) -> Result<(), String> {
     let error = |error: std::io::Error| error.to_string();
     let trace = place.join("trace.txt");
     let image = |disk: &image::Disk| place.join(disk.name).with_extension("img");
@@ -140,6 +151,9 @@ fn boot(place: &Path, guest: &Guest, mut command: Command, kernel: &Path) -> Res
     for disk in &image::DISKS {
         let (name, file) = (disk.name, image(disk));
         std::fs::write(&file, disk.before()).map_err(error)?;
+        if daemon.is_some() && disk.is_virtio() {
+            continue;
+        }
         let drive = format!(
             "if=none,id={name},format=raw,cache=unsafe,file={}",
             file.display()
@@ -154,7 +168,12 @@ fn boot(place: &Path, guest: &Guest, mut command: Command, kernel: &Path) -> Res
     }
     command.arg("-kernel").arg(kernel);
     command.args(guest.traced.iter().flat_map(|events| ["-trace", events]));
-    command.arg("-D").arg(&trace);
+    let served = daemon.map(|program| vhost::Daemon::start(program, place));
+    let served = served.transpose()?;
+    if served.is_some() {
+        command.args(vhost::TRACED.iter().flat_map(|events| ["-trace", events]));
+    }
+    command.arg("-D").arg(&trace).current_dir(place);
     command.stdin(Stdio::null()).stderr(complaints);
     let output = command.output().map_err(error)?;
 
@@ -180,6 +199,9 @@ fn boot(place: &Path, guest: &Guest, mut command: Command, kernel: &Path) -> Res
         return Ok(());
     }
     let trace = std::fs::read_to_string(&trace).map_err(error)?;
+    if let Some(daemon) = served {
+        vhost::check(&daemon.end()?, &console, &trace, vhost::kind(guest))?;
+    }
     counts::check(&console, &trace, guest.kinds)
 }
 
