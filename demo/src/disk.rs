@@ -9,6 +9,7 @@ use core::mem;
 
 use portolan::bounce::{Fill, Pool, PoolMemory, PoolOptions};
 use portolan::dma::{Buffers, CopyWhen, Copying, PolicyPreference, Trust};
+use portolan::iommu::IommuError;
 use portolan::platform::RawMemory;
 use portolan_bare::Machine;
 use portolan_bare::pci::Function;
@@ -35,6 +36,7 @@ type Hal = SlotHal<0>;
 
 pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
     let copying = copying(machine)?;
+    keep_translations(iommus, function)?;
 
     // Not trusted: it reaches the bytes of its buffers, each until its own invalidation.
     let mut options = DeviceOptions::default();
@@ -47,6 +49,21 @@ pub fn show(machine: Machine, iommus: &Iommus<Machine>, function: &Function) -> 
     options.constraints.trust = Trust::Trusted;
     options.preference = PolicyPreference::Lazy;
     copy_sectors(machine, iommus, function, &options, &copying, SECTORS)
+}
+
+/// Lets a disk that has a TLB use it, if its unit can tell it what to forget.
+fn keep_translations(iommus: &Iommus<Machine>, function: &Function) -> Outcome<()> {
+    let (unit, stream) = iommus.unit_of(function.at())?;
+    let Some(tlb) = function.device_tlb() else {
+        return Ok(());
+    };
+    match unit.use_device_tlb(stream, tlb) {
+        Ok(()) => function.start_device_tlb(),
+        Err(IommuError::Unsupported) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    say!("the disk has a TLB of its own");
+    Ok(())
 }
 
 /// How what must not be reached in place is copied.

@@ -1,6 +1,6 @@
 //! PCI functions: found, started and stopped, given addresses and an interrupt.
 //!
-//! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI) and 7.7.11 (ACS). Not supported:
+//! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI), 7.7.11 (ACS) and 10.5.1 (ATS). Not supported:
 //! addresses for bridges and for what is behind them, ports, MSI-X.
 //!
 //! *Context.* Interrupt, but for [`functions`], which takes heap memory (task).
@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 
 use portolan::addr::{PciFunction, PhysAddr, PhysRange};
-use portolan::iommu::MsiMessage;
+use portolan::iommu::{DeviceTlb, MsiMessage};
 use portolan::platform::{Mmio, Platform as _};
 
 use crate::{Machine, Registers};
@@ -50,6 +50,10 @@ const MOST_CAPABILITIES: usize = 48;
 const EXTENDED: usize = 0x100;
 const MOST_EXTENDED: usize = 480;
 const ACS: u32 = 0x0d;
+/// The capability of address translation services; in its word the depth of its queue, and whether it is on.
+const ATS: u32 = 0x0f;
+const ATS_DEPTH: u32 = 0x1f;
+const ATS_ON: u32 = 1 << 31;
 const ISOLATION: u32 = 0x1d;
 
 /// A function, by its configuration space.
@@ -135,21 +139,51 @@ impl<R: Mmio> Function<R> {
         Some(())
     }
 
-    /// Switches access control services on, as far as the function has them: what is behind it, or beside
-    /// it in the same device, then reaches others through the IOMMU alone.
-    fn isolate(&self) {
+    /// Where the first extended capability with this number is.
+    fn extended(&self, wanted: u32) -> Option<usize> {
         let mut at = EXTENDED;
         for _ in 0..MOST_EXTENDED {
             let head = self.space.read32(at);
-            if head & 0xffff == ACS && head != u32::MAX {
-                // The capability is in the lower half, and read-only.
-                let word = self.space.read32(at + 4);
-                self.space.write32(at + 4, word | (word & ISOLATION) << 16);
+            if head == u32::MAX {
+                return None;
+            }
+            if head & 0xffff == wanted {
+                return Some(at);
             }
             at = (head >> 20 & !3) as usize;
-            if at < EXTENDED || head == u32::MAX {
-                return;
+            if at < EXTENDED {
+                return None;
             }
+        }
+        None
+    }
+
+    /// Switches access control services on, as far as the function has them: what is behind it, or beside
+    /// it in the same device, then reaches others through the IOMMU alone.
+    fn isolate(&self) {
+        if let Some(at) = self.extended(ACS) {
+            // The capability is in the lower half, and read-only.
+            let word = self.space.read32(at + 4);
+            self.space.write32(at + 4, word | (word & ISOLATION) << 16);
+        }
+    }
+
+    /// The TLB that the function has of its own, if it has one.
+    pub fn device_tlb(&self) -> Option<DeviceTlb> {
+        let at = self.extended(ATS)?;
+        let depth = (self.space.read32(at + 4) & ATS_DEPTH) as u8;
+        Some(DeviceTlb {
+            depth: if depth == 0 { 32 } else { depth },
+            physical: self.at.requester.get(),
+        })
+    }
+
+    /// Lets the function ask for translations and keep them, in pages of 4 KiB and more. Whoever attaches it
+    /// tells its unit before ([`IommuDomains::use_device_tlb`](portolan::iommu::IommuDomains::use_device_tlb)).
+    pub fn start_device_tlb(&self) {
+        if let Some(at) = self.extended(ATS) {
+            // The lower half is read-only. QEMU looks for the bit there in a write of 32 bits.
+            self.space.write32(at + 4, ATS_ON | ATS_ON >> 16);
         }
     }
 
@@ -334,6 +368,32 @@ mod tests {
         // A list that never ends.
         let circle = Space::with(&[(0x100, 0x1001_0001)], |_| 0);
         isolate(&[circle]);
+    }
+
+    #[test]
+    fn a_tlb_of_a_function_is_found_and_switched_on() {
+        let ats = |depth| {
+            [
+                (0x100, 0x1401_0001),
+                (0x140, 0x1_000f),
+                (0x144, 0x20 | depth),
+            ]
+        };
+        let mask = |offset| if offset == 0x144 { 0xffff_0000 } else { 0 };
+        for (depth, found) in [(0, 32), (5, 5)] {
+            let function = Space::with(&ats(depth), mask);
+            let physical = function.at().requester.get();
+            let tlb = DeviceTlb {
+                depth: found,
+                physical,
+            };
+            assert_eq!(function.device_tlb(), Some(tlb));
+            function.start_device_tlb();
+            assert_eq!(function.space.read32(0x144), 1 << 31 | 0x20 | depth);
+        }
+        let without = Space::with(&[(0x100, 0x1_0001)], mask);
+        assert_eq!(without.device_tlb(), None);
+        without.start_device_tlb();
     }
 
     #[test]

@@ -5,10 +5,10 @@
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use portolan::addr::PageSize;
+use portolan::addr::{PageSize, StreamId};
 use portolan::iommu::{
-    BoundDomain, Conditions, InterruptTarget, IommuDomains, IommuError, RecoverableFaults,
-    RemapInterrupts, Shadowing, Stage, TrapCost,
+    BoundDomain, Conditions, DeviceTlb, InterruptTarget, IommuDomains, IommuError,
+    RecoverableFaults, RemapInterrupts, Shadowing, Stage, TrapCost,
 };
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::VtdFirstLevels;
@@ -95,6 +95,10 @@ where
 
     fn signal_faults(&self, target: Option<InterruptTarget>) -> Result<(), IommuError> {
         self.signal(target)
+    }
+
+    fn use_device_tlb(&self, stream: StreamId, tlb: DeviceTlb) -> Result<(), IommuError> {
+        Vtd::use_device_tlb(self, stream, tlb)
     }
 
     counted!();

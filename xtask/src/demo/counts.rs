@@ -18,8 +18,8 @@ fn ours(console: &str, kind: &str) -> u64 {
         .sum()
 }
 
-/// How often QEMU traced `event`: by its name, or by the command that it names last; and, of a command
-/// that is traced as a word, as often as the word is of that kind.
+/// How often QEMU traced `event`: by its name, by the command that it names last, or by several words; and,
+/// of a command that is traced as a word, as often as the word is of that kind.
 fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
     let named = |line: &&str| {
         let mut words = line.split_ascii_whitespace();
@@ -27,7 +27,8 @@ fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
         let first = words
             .next()
             .map(|name| name.rsplit(':').next().unwrap_or(name));
-        first == Some(name) || words.next_back() == Some(name)
+        let named = first == Some(name) || words.next_back() == Some(name);
+        named || name.contains(' ') && line.contains(name)
     };
     let is_of_kind = |line: &&str| {
         let Some((mask, value)) = word else {
@@ -92,6 +93,8 @@ mod tests {
         let trace = "opcode <--- CMD_SYNC\nopcode <--- CMD_SYNC_ALL\n9@1.2:opcode <--- CMD_SYNC\n";
         let of = |name| traced(trace, &event(name));
         assert_eq!((of("CMD_SYNC"), of("opcode")), (2, 3));
+        let trace = "9@1.2:desc type device high 0x0\ndesc type devices high 0x0\n";
+        assert_eq!(traced(trace, &event("desc type device high")), 1);
     }
 
     #[test]

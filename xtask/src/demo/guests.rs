@@ -204,6 +204,14 @@ const MOVED: &[&str] = &[
     "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
 ];
 
+/// And with a disk that keeps translations.
+const MOVED_BY_TLB: &[&str] = &[
+    "the disk has a TLB of its own",
+    "Strict, Untrusted: 192 requests",
+    "Lazy, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
+];
+
 /// And where a lazy one is refused: a hypervisor follows the tables.
 const MOVED_STRICTLY: &[&str] = &[
     "Strict, Untrusted: 192 requests",
@@ -278,18 +286,26 @@ const fn without_dma(
 }
 
 /// What the driver of VT-d counts.
-const VTD_KINDS: &[Kinds] = &[
-    kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
-    kinds(&["cc_inv_dsc (device)"], "vtd_inv_desc_cc_devices"),
-    kinds(&["iotlb_inv_dsc (global)"], "vtd_inv_desc_iotlb_global"),
-    kinds(&["iotlb_inv_dsc (domain)"], "vtd_inv_desc_iotlb_domain"),
-    kinds(&["iotlb_inv_dsc (pages)"], "vtd_inv_desc_iotlb_pages"),
-    kinds(&["iec_inv_dsc"], "vtd_inv_desc_iec"),
-    kinds(
-        &["inv_wait_dsc", "inv_wait_dsc (replaced)"],
-        "vtd_inv_desc_wait_sw",
-    ),
-];
+macro_rules! vtd_kinds {
+    ($($more:expr),*) => {
+        &[
+            kinds(&["cc_inv_dsc (global)"], "vtd_inv_desc_cc_global"),
+            kinds(&["cc_inv_dsc (device)"], "vtd_inv_desc_cc_devices"),
+            kinds(&["iotlb_inv_dsc (global)"], "vtd_inv_desc_iotlb_global"),
+            kinds(&["iotlb_inv_dsc (domain)"], "vtd_inv_desc_iotlb_domain"),
+            kinds(&["iotlb_inv_dsc (pages)"], "vtd_inv_desc_iotlb_pages"),
+            kinds(&["iec_inv_dsc"], "vtd_inv_desc_iec"),
+            kinds(
+                &["inv_wait_dsc", "inv_wait_dsc (replaced)"],
+                "vtd_inv_desc_wait_sw",
+            ),
+            $($more),*
+        ]
+    };
+}
+
+/// And a device with a TLB of its own.
+const DEVICE_TLB: Kinds = kinds(&["dev_tlb_inv_dsc"], "desc type device high");
 
 /// All of them.
 pub const GUESTS: &[Guest] = &[
@@ -305,13 +321,14 @@ pub const GUESTS: &[Guest] = &[
         said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
         tables: &[],
         traced: &["vtd_inv_desc*"],
-        kinds: VTD_KINDS,
+        kinds: vtd_kinds!(),
     },
     Guest {
         name: "x86-vhost",
         step: "demo x86-vhost",
         program: "qemu-system-x86_64",
         variable: "PORTOLAN_QEMU_X86",
+        release: Release::Any,
         target: X86,
         arguments: served_pc!(
             "vhost-user-blk-pci,chardev=disk,disable-legacy=on,iommu_platform=on,romfile=";
@@ -321,7 +338,25 @@ pub const GUESTS: &[Guest] = &[
         said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
         tables: &[],
         traced: &["vtd_inv_desc*"],
-        kinds: VTD_KINDS,
+        kinds: vtd_kinds!(),
+    },
+    Guest {
+        name: "x86-vhost-ats",
+        step: "demo x86-vhost-ats",
+        program: "qemu-system-x86_64",
+        variable: "PORTOLAN_QEMU_X86",
+        release: Release::Any,
+        target: X86,
+        arguments: served_pc!(
+            "pcie-root-port,id=root,chassis=1,slot=1",
+            "vhost-user-blk-pci,bus=root,chardev=disk,disable-legacy=on,iommu_platform=on,ats=on,romfile=";
+            "intel-iommu,intremap=on,device-iotlb=on"
+        ),
+        code: GOOD,
+        said: [RECORDED, REMAPPED, INTERRUPTED, MOVED_BY_TLB],
+        tables: &[],
+        traced: &["vtd_inv_desc*"],
+        kinds: vtd_kinds!(DEVICE_TLB),
     },
     Guest {
         name: "x86-amd",

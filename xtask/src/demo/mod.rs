@@ -172,8 +172,10 @@ fn boot(
     let served = served.transpose()?;
     if served.is_some() {
         command.args(vhost::TRACED.iter().flat_map(|events| ["-trace", events]));
+        // The socket is there.
+        command.current_dir(place);
     }
-    command.arg("-D").arg(&trace).current_dir(place);
+    command.arg("-D").arg(&trace);
     command.stdin(Stdio::null()).stderr(complaints);
     let output = command.output().map_err(error)?;
 

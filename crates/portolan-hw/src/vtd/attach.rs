@@ -7,13 +7,15 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU64;
 
 use portolan::addr::{InvalTag, Pasid, StreamId};
-use portolan::iommu::{AttachError, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion};
+use portolan::iommu::{
+    AttachError, DeviceTlb, FaultEvent, FaultReason, Iommu, IommuError, ReservedRegion,
+};
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
 use portolan::table::format::{VtdFirstLevels, VtdLevels};
 
 use super::core::{Remote, split_id};
 use super::features::Has;
-use super::request::{Contexts, DeviceTlb, Ending, Extent, Iotlb, Request};
+use super::request::{Contexts, Ending, Extent, Iotlb, Request};
 use super::spec::ADDRESS;
 use super::spec::entry::{P, scalable};
 use super::streams::{Attachment, Key, Streams, To};

@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use portolan::addr::InvalTag;
-use portolan::iommu::{Awaited, IommuError, TagPool};
+use portolan::iommu::{Awaited, DeviceTlb, IommuError, TagPool};
 use portolan::platform::{Cpus, Guarded, Mmio, Nanos, TableMem};
 
 use super::control::Control;
@@ -19,7 +19,7 @@ use super::counts::CommandKind as Kind;
 use super::direct::Direct;
 use super::features::Has;
 use super::refusal;
-use super::request::{Counted, DeviceTlb, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
+use super::request::{Counted, Ending, Extent, InterruptEntries, Iotlb, Request, fence};
 use super::spec::reg::{self, command, prs};
 use crate::chassis::{Ending as Next, Outcome, Present, Ring, Sorted, Ticket, wait_for, with_room};
 use crate::ids::Ids;

@@ -38,8 +38,9 @@ pub use counts::{CommandKind, Counts};
 pub use domains::{FirstDomain, ForeignFirstDomain, SecondDomain};
 pub use features::{Features, Has};
 pub use page_request::PageEvent;
+pub use portolan::iommu::DeviceTlb;
 pub use quirks::{INTEL, PciIdentity, Quirks};
-pub use request::{DeviceTlb, InterruptEntries};
+pub use request::InterruptEntries;
 #[cfg(test)]
 pub(crate) use structures::ENTRY;
 pub use structures::Mode;

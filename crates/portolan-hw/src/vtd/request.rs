@@ -4,6 +4,7 @@
 //! 7.6.1.
 
 use portolan::addr::PhysAddr;
+use portolan::iommu::DeviceTlb;
 use portolan::iopf::Response;
 
 use super::counts::CommandKind as Kind;
@@ -106,17 +107,6 @@ pub enum InterruptEntries {
         /// Exponent of their number: the index mask.
         lg2_count: u8,
     },
-}
-
-/// A device with a TLB of its own.
-///
-/// *Context.* Interrupt: a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceTlb {
-    /// Invalidations that it takes at a time, 1 to 32 (its ATS capability, where 0 stands for 32).
-    pub depth: u8,
-    /// Requester id of its physical function: its own, unless it is a virtual function.
-    pub physical: u16,
 }
 
 /// One command.

@@ -7,7 +7,7 @@ use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use portolan::addr::StreamId;
-use portolan::iommu::IommuError;
+use portolan::iommu::{DeviceTlb, IommuError};
 use portolan::platform::{Cpus, Guarded, Mmio, TableMem};
 use portolan::table::format::VtdLevels;
 
@@ -20,7 +20,7 @@ use super::fault::Reader;
 use super::features::{Features, Has};
 use super::page_queue::PageQueue;
 use super::quirks::Quirks;
-use super::request::{Contexts, DeviceTlb, Iotlb, Request};
+use super::request::{Contexts, Iotlb, Request};
 use super::ring::{self, Width};
 use super::spec::reg::{self, command};
 use super::streams::{Key, Streams, To};

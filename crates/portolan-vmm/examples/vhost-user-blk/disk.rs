@@ -166,7 +166,9 @@ fn words(header: [u8; 16]) -> [u32; 4] {
 /// What the disk calls itself.
 fn name(memory: &DeviceMemory, mut parts: impl Iterator<Item = Part>) -> (u8, u32) {
     let name = b"portolan\0\0\0\0\0\0\0\0\0\0\0\0";
-    let place = parts.next().filter(|part| part.writable && part.bytes >= 20);
+    let place = parts
+        .next()
+        .filter(|part| part.writable && part.bytes >= 20);
     match place.map(|part| memory.write_slice(name, part.at)) {
         Some(Ok(())) => (OK, 20),
         _ => (IO_ERROR, 0),

@@ -12,8 +12,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use virtio_queue::desc::split::Descriptor;
 use virtio_queue::{Queue, QueueT};
-use vm_memory::iommu::IommuMemory;
 use vm_memory::GuestMemoryMmap;
+use vm_memory::iommu::IommuMemory;
 
 use super::Device;
 use crate::VhostIotlb;

@@ -7,9 +7,7 @@ use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
 /// Files that a message brings along at most: as many as a table of memory has regions without slots.
 const MOST_FILES: usize = 8;
@@ -62,7 +60,9 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Option<Incoming>, WireError
     let mut reader = stream;
     reader.read_exact(header.get_mut(got..).unwrap_or_default())?;
     let word = |at: usize| {
-        let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        let bytes = header
+            .get(at..at + 4)
+            .and_then(|bytes| bytes.try_into().ok());
         u32::from_le_bytes(bytes.unwrap_or_default())
     };
     let (request, flags, bytes) = (word(0), word(4), word(8));
@@ -84,10 +84,7 @@ pub(super) fn receive(stream: &UnixStream) -> Result<Option<Incoming>, WireError
 }
 
 /// Files come along with a message's first byte.
-fn first_bytes(
-    stream: &UnixStream,
-    header: &mut [u8],
-) -> Result<(usize, Vec<File>), WireError> {
+fn first_bytes(stream: &UnixStream, header: &mut [u8]) -> Result<(usize, Vec<File>), WireError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC;

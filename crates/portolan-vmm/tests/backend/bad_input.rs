@@ -51,9 +51,7 @@ fn headers_that_make_no_sense_end_the_connection() {
 #[test]
 fn what_cannot_be_carried_out_is_refused() {
     let ring = |ring: u32, value: u32| [ring, value].map(u32::to_le_bytes).concat();
-    let region = |words: [u64; 4]| {
-        [ring(1, 0), words.map(u64::to_le_bytes).concat()].concat()
-    };
+    let region = |words: [u64; 4]| [ring(1, 0), words.map(u64::to_le_bytes).concat()].concat();
     let cases: Vec<(u32, Vec<u8>, usize)> = vec![
         (0, vec![], 0),
         (99, vec![], 0),
@@ -178,5 +176,11 @@ fn change(guest: &Guest, rng: &mut Rng) {
     let bytes = rng.choice([0, 1, 512, 0x1000, 0x1_0000, u32::MAX]).unwrap();
     let flags = rng.u16(..8);
     let ring = rng.usize(..RINGS);
-    guest.describe(ring, rng.u16(..SIZE), (at.unwrap(), bytes), flags, rng.u16(..SIZE));
+    guest.describe(
+        ring,
+        rng.u16(..SIZE),
+        (at.unwrap(), bytes),
+        flags,
+        rng.u16(..SIZE),
+    );
 }

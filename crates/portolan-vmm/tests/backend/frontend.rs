@@ -195,7 +195,11 @@ impl Frontend {
 impl Drop for Frontend {
     fn drop(&mut self) {
         // Clones of it are in other threads.
-        let _ = self.stream.lock().unwrap().shutdown(std::net::Shutdown::Both);
+        let _ = self
+            .stream
+            .lock()
+            .unwrap()
+            .shutdown(std::net::Shutdown::Both);
         if let Some(channel) = &self.channel {
             let _ = channel.shutdown(std::net::Shutdown::Both);
         }
@@ -235,7 +239,12 @@ pub fn raw(stream: &UnixStream, bytes: &[u8], files: &[BorrowedFd]) -> rustix::i
     if !files.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(files)));
     }
-    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    let sent = sendmsg(
+        stream,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )?;
     assert_eq!(sent, bytes.len());
     Ok(())
 }

@@ -63,12 +63,21 @@ impl Guest {
 
     pub fn check(&self, ring: usize, round: u8) {
         let mut found = [0; 512];
-        self.memory.read_exact_at(&mut found, place(ring, 4)).unwrap();
+        self.memory
+            .read_exact_at(&mut found, place(ring, 4))
+            .unwrap();
         assert_eq!(found, [!(round.wrapping_mul(7) | 1); 512]);
     }
 
     /// Writes descriptor `number` of `ring`.
-    pub fn describe(&self, ring: usize, number: u16, (at, bytes): (u64, u32), flags: u16, next: u16) {
+    pub fn describe(
+        &self,
+        ring: usize,
+        number: u16,
+        (at, bytes): (u64, u32),
+        flags: u16,
+        next: u16,
+    ) {
         let mut descriptor = at.to_le_bytes().to_vec();
         descriptor.extend(bytes.to_le_bytes());
         descriptor.extend(flags.to_le_bytes());

@@ -239,6 +239,17 @@ pub trait Attach<D: Domain>: Iommu {
     }
 }
 
+/// A device with a TLB of its own (PCI Express's address translation services, ATS).
+///
+/// *Context.* Interrupt: a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceTlb {
+    /// Invalidations that it takes at a time, 1 to 32 (its ATS capability, where 0 stands for 32).
+    pub depth: u8,
+    /// Requester id of its physical function: its own, unless it is a virtual function.
+    pub physical: u16,
+}
+
 /// Which tables translate a device's addresses.
 ///
 /// *Context.* Interrupt: a value.
@@ -353,6 +364,17 @@ pub trait IommuDomains: Iommu {
     /// # Errors
     /// [`IommuError::Unsupported`] if it has no such message, or cannot send it there.
     fn signal_faults(&self, _target: Option<InterruptTarget>) -> Result<(), IommuError> {
+        Err(IommuError::Unsupported)
+    }
+
+    /// Says that `stream` has a TLB of its own, to be used from its next attachment on: each invalidation
+    /// is sent to it as well. ATS has to be on at the device by then, and to stay on while it is attached.
+    ///
+    /// *Context.* Task.
+    ///
+    /// # Errors
+    /// [`IommuError::Unsupported`] if the unit or its driver has no part for them.
+    fn use_device_tlb(&self, _stream: StreamId, _tlb: DeviceTlb) -> Result<(), IommuError> {
         Err(IommuError::Unsupported)
     }
 
