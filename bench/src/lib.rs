@@ -5,6 +5,7 @@
 //! * [`measure`]: repeated timing of a scenario, and the rows that come of it.
 //! * [`bounce`]: bounce slots on real threads, with copies.
 //! * [`fault`]: serving I/O page faults on this process's own memory.
+//! * [`iotlb`]: look-ups in a virtual machine's device's IOTLB.
 //! * [`linux`]: Linux's own code as a peer.
 //! * [`text`]: the reports for people.
 //! * [`markdown`]: the tables of docs/performance.md.
@@ -16,6 +17,7 @@ mod addresses;
 pub mod bounce;
 mod commands;
 pub mod fault;
+pub mod iotlb;
 pub mod linux;
 mod lists;
 mod mappings;

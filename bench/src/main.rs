@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use portolan_bench::linux::{self, Absent, Fetch};
 use portolan_bench::measure::{self, Extent, Report};
-use portolan_bench::{all, bounce, fault, markdown, text};
+use portolan_bench::{all, bounce, fault, iotlb, markdown, text};
 use portolan_cli::progress::Progress;
 use portolan_cli::{Outcome, Output};
 
@@ -15,7 +15,7 @@ use portolan_cli::{Outcome, Output};
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version, about)]
 struct Cli {
-    /// Measures only what has this in its name; `fault`, and `bounce` (pools on real threads), only if
+    /// Measures only what has this in its name; `fault`, `iotlb`, and `bounce` (pools on real threads), only if
     /// named. `linux` measures nothing: it downloads Linux's sources if they are not here, compiles
     /// them and runs their self-test (exit code 3 if something is not installed).
     #[arg(default_value = "")]
@@ -26,7 +26,7 @@ struct Cli {
     /// For `bounce`: the most threads; as many as there are CPUs if absent.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: Option<u16>,
-    /// The tables of docs/performance.md; not of `bounce` and `fault`.
+    /// The tables of docs/performance.md; not of `bounce`, `fault` and `iotlb`.
     #[arg(long, conflicts_with = "json")]
     markdown: bool,
     #[command(flatten)]
@@ -67,17 +67,18 @@ fn run(args: &Cli) -> Result<Outcome> {
     if name != bounce::NAME && args.threads.is_some() {
         bail!("--threads is for `portolan-bench {}`", bounce::NAME);
     }
+    let extent = match args.short {
+        true => Extent::Short,
+        false => Extent::Whole,
+    };
     match name {
         bounce::NAME => {
             let report = pools(args.threads.map(usize::from))?;
             output.show(&report, text::of_bounce)?;
         }
         fault::NAME => output.show(&fault::measure()?, fault::text)?,
+        iotlb::NAME => output.show(&iotlb::measure(extent)?, iotlb::text)?,
         name => {
-            let extent = match args.short {
-                true => Extent::Short,
-                false => Extent::Whole,
-            };
             let text = match args.markdown {
                 true => markdown::tables,
                 false => text::of_scenarios,
@@ -95,10 +96,11 @@ fn scenarios(name: &str, extent: Extent) -> Result<Report> {
     let wanted: Vec<_> = all.iter().filter(|s| s.name.contains(name)).collect();
     if wanted.is_empty() {
         bail!(
-            "no benchmark's name holds {name:?}; there are {}, {} and {}",
+            "no benchmark's name holds {name:?}; there are {}, {}, {} and {}",
             names.join(", "),
             bounce::NAME,
-            fault::NAME
+            fault::NAME,
+            iotlb::NAME
         );
     }
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

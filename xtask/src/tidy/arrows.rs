@@ -33,6 +33,7 @@ const BACKENDS: &[&str] = &[
     "portolan-model",
     "portolan-qemu",
     "portolan-linux",
+    "portolan-vmm",
     "portolan-cli",
 ];
 

@@ -105,7 +105,7 @@ impl Frontend {
             while channel.read_exact(&mut question).is_ok() {
                 asked.fetch_add(1, SeqCst);
                 let at = u64::from_le_bytes(question[12..20].try_into().unwrap());
-                let granted = at >= IOVA && at < IOVA + GRANTED;
+                let granted = (IOVA..IOVA + GRANTED).contains(&at);
                 let good = granted && grant == Grant::Everything;
                 if good {
                     let page = at & !(PAGE - 1);
