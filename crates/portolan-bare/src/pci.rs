@@ -1,7 +1,7 @@
 //! PCI functions: found, started and stopped, given addresses and an interrupt.
 //!
-//! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI), 7.7.11 (ACS) and 10.5.1 (ATS). Not supported:
-//! addresses for bridges and for what is behind them, ports, MSI-X.
+//! PCI Express base specification 6.0, sections 7.5.1 (header), 7.7.1 (MSI), 7.7.11 (ACS) and 10.5.1 (ATS). Not
+//! supported: addresses for bridges and for what is behind them, ports, MSI-X.
 //!
 //! *Context.* Interrupt, but for [`functions`], which takes heap memory (task).
 

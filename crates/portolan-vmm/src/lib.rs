@@ -6,8 +6,8 @@
 //! * [`backend`]: a vhost-user back-end around it: the connection, the rings, their threads. The example
 //!   `vhost-user-blk` is a disk on it.
 //!
-//! Written for `vm-memory` 0.18 and `virtio-queue` 0.18, and for the vhost-user protocol as QEMU documents it (`vhost-user.rst`,
-//! sections "IOMMU support" and "Front-end message types").
+//! Written for `vm-memory` 0.18 and `virtio-queue` 0.18, and for the vhost-user protocol as QEMU documents it
+//! (`vhost-user.rst`, sections "IOMMU support" and "Front-end message types").
 //!
 //! Calling contexts are those of a process: everything here may take heap memory and locks, so it is for
 //! tasks. [`VhostIotlb`]'s look-ups take no lock as long as they hit.

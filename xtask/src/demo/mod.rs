@@ -168,13 +168,8 @@ fn boot(
     }
     command.arg("-kernel").arg(kernel);
     command.args(guest.traced.iter().flat_map(|events| ["-trace", events]));
-    let served = daemon.map(|program| vhost::Daemon::start(program, place));
+    let served = daemon.map(|program| vhost::Daemon::start(program, place, &mut command));
     let served = served.transpose()?;
-    if served.is_some() {
-        command.args(vhost::TRACED.iter().flat_map(|events| ["-trace", events]));
-        // The socket is there.
-        command.current_dir(place);
-    }
     command.arg("-D").arg(&trace);
     command.stdin(Stdio::null()).stderr(complaints);
     let output = command.output().map_err(error)?;
@@ -189,15 +184,16 @@ fn boot(
         ));
     }
     said(&console, &guest.said)?;
+    let without_dma = guest.kinds.is_empty();
     for disk in &image::DISKS {
         let found = std::fs::read(image(disk)).map_err(error)?;
-        match guest.kinds {
-            [] if found != disk.before() => return Err(format!("{} has changed", disk.name)),
-            [] => {}
-            _ => disk.check(&found)?,
+        match without_dma {
+            true if found != disk.before() => return Err(format!("{} has changed", disk.name)),
+            true => {}
+            false => disk.check(&found)?,
         }
     }
-    if guest.kinds.is_empty() {
+    if without_dma {
         return Ok(());
     }
     let trace = std::fs::read_to_string(&trace).map_err(error)?;

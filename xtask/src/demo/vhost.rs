@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use super::guests::{Guest, SOCKET};
 
 /// QEMU's events: a question of its own or the daemon's, and a message to the daemon, by kind.
-pub(super) const TRACED: [&str; 2] = ["vhost_iotlb_miss", "vhost_user_write"];
+const TRACED: [&str; 2] = ["vhost_iotlb_miss", "vhost_user_write"];
 
 /// Whether a process of its own serves the disk of `guest`.
 pub(super) fn serves(guest: &Guest) -> bool {
@@ -50,8 +50,11 @@ pub(super) fn build(root: &Path) -> Result<PathBuf, String> {
 }
 
 impl Daemon {
-    /// Starts it in `place`, where it serves the image of the disk.
-    pub(super) fn start(program: &Path, place: &Path) -> Result<Self, String> {
+    /// Starts it in `place`, where it serves the image of the disk to `qemu`.
+    pub(super) fn start(program: &Path, place: &Path, qemu: &mut Command) -> Result<Self, String> {
+        // The socket is there.
+        qemu.current_dir(place);
+        qemu.args(TRACED.iter().flat_map(|events| ["-trace", events]));
         let error = |error: std::io::Error| format!("the disk's daemon: {error}");
         let complaints = File::create(place.join("daemon.txt")).map_err(error)?;
         let mut command = Command::new(program);
