@@ -1,6 +1,7 @@
 //! What a machine consists of, as QEMU's arguments.
 //!
-//! Two machines: q35 (x86) and virt (aarch64). The CPU never runs and there is no firmware.
+//! Three machines: q35 (x86), virt (aarch64) and virt (riscv64). The CPU never runs and there is no
+//! firmware.
 
 use portolan::addr::{PhysAddr, PhysRange};
 
@@ -14,17 +15,20 @@ pub enum Architecture {
     X86,
     /// virt.
     Aarch64,
+    /// virt of RISC-V.
+    Riscv64,
 }
 
 impl Architecture {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::X86, Self::Aarch64];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::X86, Self::Aarch64, Self::Riscv64];
 
     /// The program, and the environment variable that names another one.
     pub const fn program(self) -> (&'static str, &'static str) {
         match self {
             Self::X86 => ("qemu-system-x86_64", "PORTOLAN_QEMU_X86"),
             Self::Aarch64 => ("qemu-system-aarch64", "PORTOLAN_QEMU_ARM"),
+            Self::Riscv64 => ("qemu-system-riscv64", "PORTOLAN_QEMU_RISCV"),
         }
     }
 
@@ -33,14 +37,15 @@ impl Architecture {
         match self {
             Self::X86 => PhysAddr::new(0),
             Self::Aarch64 => PhysAddr::new(0x4000_0000),
+            Self::Riscv64 => PhysAddr::new(0x8000_0000),
         }
     }
 
-    /// RAM that nothing else uses: above x86's first MiB, and above virt's device tree.
+    /// RAM that nothing else uses: above x86's first MiB, and above the device tree of Arm's virt.
     pub(crate) const fn free_ram(self) -> Option<PhysRange> {
         let skipped = match self {
             Self::X86 => 0x10_0000,
-            Self::Aarch64 => 0x20_0000,
+            Self::Aarch64 | Self::Riscv64 => 0x20_0000,
         };
         let start = PhysAddr::new(self.ram_base().get() + skipped);
         PhysRange::new(start, PhysAddr::new(u64::MAX))
@@ -130,6 +135,10 @@ pub enum Iommu {
     Virtio,
     /// AMD-Vi; x86 only.
     Amd,
+    /// The RISC-V IOMMU as a platform device; riscv64 only, from QEMU 10.0 on.
+    Riscv,
+    /// The same as a PCI function, in slot 1, whose first BAR the registers are.
+    RiscvPci,
 }
 
 impl Iommu {
@@ -139,10 +148,11 @@ impl Iommu {
     /// identification registers are; VT-d gives zero for reads of one and two bytes.
     pub const fn registers(&self) -> Option<(u64, u64)> {
         match self {
-            Self::None | Self::Virtio => None,
+            Self::None | Self::Virtio | Self::RiscvPci => None,
             Self::Vtd(_) => Some((0xfed9_0000, 0x1000)),
             Self::Smmuv3 => Some((0x0905_0000, 0x2_0000)),
             Self::Amd => Some((0xfed8_0000, 0x4000)),
+            Self::Riscv => Some((0x0301_0000, 0x1000)),
         }
     }
 
@@ -152,23 +162,26 @@ impl Iommu {
             Self::None | Self::Virtio => true,
             Self::Vtd(_) | Self::Amd => matches!(architecture, Architecture::X86),
             Self::Smmuv3 => matches!(architecture, Architecture::Aarch64),
+            Self::Riscv | Self::RiscvPci => matches!(architecture, Architecture::Riscv64),
         }
     }
 
     fn machine_option(&self) -> &'static str {
         match self {
             Self::Smmuv3 => ",iommu=smmuv3",
+            Self::Riscv => ",iommu-sys=on",
             _ => "",
         }
     }
 
     fn device(&self) -> Option<String> {
         match self {
-            Self::None | Self::Smmuv3 => None,
+            Self::None | Self::Smmuv3 | Self::Riscv => None,
             Self::Vtd(vtd) => Some(vtd.argument()),
             Self::Virtio => Some("virtio-iommu-pci,addr=01.0,disable-legacy=on".to_owned()),
             // With pt=on, the default, QEMU 10 lets all DMA pass by.
             Self::Amd => Some("amd-iommu,pt=off,intremap=on".to_owned()),
+            Self::RiscvPci => Some("riscv-iommu-pci,addr=01.0".to_owned()),
         }
     }
 
@@ -197,6 +210,7 @@ impl Iommu {
                 "amdvi_page_fault",
                 "amdvi_command_error",
             ],
+            Self::Riscv | Self::RiscvPci => &["riscv_iommu_cmd", "riscv_iommu_flt"],
         }
     }
 }
@@ -330,7 +344,7 @@ impl Config {
     pub(crate) fn arguments(&self, fds: &Inherited) -> Vec<String> {
         let machine = match self.architecture {
             Architecture::X86 => "q35",
-            Architecture::Aarch64 => "virt",
+            Architecture::Aarch64 | Architecture::Riscv64 => "virt",
         };
         let quiet = "-nodefaults -display none -vga none -serial none -monitor none -nic none";
         let mut arguments: Vec<String> = quiet.split(' ').map(str::to_owned).collect();
@@ -353,6 +367,9 @@ impl Config {
         push("-D", format!("/proc/self/fd/{}", fds.trace));
         if self.architecture == Architecture::Aarch64 {
             push("-cpu", "cortex-a57".to_owned());
+        }
+        if self.architecture == Architecture::Riscv64 {
+            push("-bios", "none".to_owned());
         }
         if let Some(device) = self.iommu.device() {
             push("-device", device);

@@ -215,6 +215,9 @@ impl<'m> Reader<'m> {
             Architecture::Aarch64 => {
                 batch.write64(0x0902_0010, command.to_be());
             }
+            Architecture::Riscv64 => {
+                batch.write64(0x1010_0010, command.to_be());
+            }
         }
         self.machine.qtest().submit(&batch)?;
         let done = poll(LIMIT, || {

@@ -49,18 +49,19 @@
 //!
 //! # Which QEMU
 //!
-//! `qemu-system-x86_64` and `qemu-system-aarch64` from the path, or the programs that the
-//! environment variables `PORTOLAN_QEMU_X86` and `PORTOLAN_QEMU_ARM` name. 7.2 is enough but for
-//! VT-d's first level and SMMUv3's stage 2, which need 10.0; [`machine::version`] tells.
+//! `qemu-system-x86_64`, `qemu-system-aarch64` and `qemu-system-riscv64` from the path, or the programs
+//! that the environment variables `PORTOLAN_QEMU_X86`, `PORTOLAN_QEMU_ARM` and `PORTOLAN_QEMU_RISCV`
+//! name. 7.2 is enough but for VT-d's first level, SMMUv3's stage 2 and the RISC-V IOMMU, which need
+//! 10.0; [`machine::version`] tells.
 //!
 //! # What a scenario can rely on
 //!
-//! * A register write is carried out before it returns. VT-d and SMMUv3 work off a whole queue in
+//! * A register write is carried out before it returns. VT-d, SMMUv3 and the RISC-V IOMMU work off a whole queue in
 //!   the write of its tail; their waits and syncs are done then. A missing sync is therefore seen
 //!   only in the trace.
 //! * [`edu::Edu::dma_write32`] is over when it returns. Neither it nor the disks report a
 //!   blocked write of data: the proof is a fault record and unchanged RAM.
-//! * VT-d, SMMUv3 and AMD-Vi keep translations until told; virtio-iommu has no cache.
+//! * VT-d, SMMUv3, AMD-Vi and the RISC-V IOMMU keep translations until told; virtio-iommu has no cache.
 //! * Every wait has a limit. After the first failure of the connection, every call fails
 //!   ([`qtest::Qtest::failed`]), and registers read all ones as those of a removed device.
 //!

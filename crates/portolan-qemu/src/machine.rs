@@ -43,7 +43,8 @@ pub struct Version {
 }
 
 impl Version {
-    /// The first release whose VT-d translates first-level tables and whose SMMUv3 has stage 2.
+    /// The first release whose VT-d translates first-level tables, whose SMMUv3 has stage 2, and
+    /// which has the RISC-V IOMMU.
     pub const STAGES: Self = Self {
         major: 10,
         minor: 0,
@@ -259,7 +260,12 @@ impl Builder {
                 count: devices.len(),
             });
         }
-        if matches!(iommu, Iommu::Vtd(vtd) if vtd.has(VtdFeature::FirstLevel)) {
+        let newer = match iommu {
+            Iommu::Vtd(vtd) => vtd.has(VtdFeature::FirstLevel),
+            Iommu::Riscv | Iommu::RiscvPci => true,
+            _ => false,
+        };
+        if newer {
             let (found, wanted) = (version(*architecture)?, Version::STAGES);
             if found < wanted {
                 return Err(StartError::TooOld { found, wanted });

@@ -87,7 +87,7 @@ impl FunctionId {
         self.0
     }
 
-    /// What the IOMMU knows it by, on both machines.
+    /// What the IOMMU knows it by, on all machines.
     pub const fn stream(self) -> StreamId {
         StreamId::new(self.0 as u32)
     }
@@ -302,6 +302,7 @@ impl Pci {
                 (0xb000_0000, 0xe000_0000, 0xfdff_ffff)
             }
             Architecture::Aarch64 => (0x40_1000_0000, 0x1000_0000, 0x3efe_ffff),
+            Architecture::Riscv64 => (0x3000_0000, 0x4000_0000, 0x7fff_ffff),
         };
         let functions = Vec::new();
         let mut scan = Scan {

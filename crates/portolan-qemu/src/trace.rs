@@ -2,7 +2,8 @@
 //!
 //! A line is there when the answer to the command that caused it is. Counts are keyed by the name
 //! of the event; the events that stand for commands of several kinds are keyed by name and kind,
-//! as in `vtd_inv_desc iotlb` and `smmuv3_cmdq_opcode SMMU_CMD_SYNC`. The enums name the keys.
+//! as in `vtd_inv_desc iotlb` and `smmuv3_cmdq_opcode SMMU_CMD_SYNC`. The enums name the keys. Of a
+//! command of the RISC-V IOMMU the kind is its opcode and function, as in `riscv_iommu_cmd 3.1`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -150,6 +151,11 @@ impl Counts {
         self.of(command.key())
     }
 
+    /// Commands of the RISC-V IOMMU of a kind.
+    pub fn riscv(&self, command: RiscvCommand) -> u64 {
+        self.of(command.key())
+    }
+
     fn add(&mut self, line: &str) {
         let Some(key) = key_of(line) else { return };
         match self.by_kind.get_mut(&key) {
@@ -172,6 +178,12 @@ fn key_of(line: &str) -> Option<String> {
         return None;
     }
     let kind = match name {
+        "riscv_iommu_cmd" => {
+            let command = words.find_map(|word| word.strip_prefix("0x"));
+            let command = u64::from_str_radix(command?, 16).ok()?;
+            // RISC-V IOMMU Architecture Specification 1.0, section "Command-Queue": opcode, func3.
+            return Some(format!("{name} {}.{}", command & 0x7f, command >> 7 & 7));
+        }
         "vtd_inv_desc" => words.skip_while(|word| *word != "type").nth(1),
         "smmuv3_cmdq_opcode" => words.find(|word| word.starts_with("SMMU_CMD_")),
         _ => None,
@@ -326,6 +338,26 @@ kinds! {
     }
 }
 
+kinds! {
+    /// The RISC-V IOMMU's commands.
+    RiscvCommand {
+        /// IOTINVAL.VMA.
+        InvalVma = "riscv_iommu_cmd 1.0",
+        /// IOTINVAL.GVMA.
+        InvalGvma = "riscv_iommu_cmd 1.1",
+        /// IOFENCE.C.
+        Fence = "riscv_iommu_cmd 2.0",
+        /// IODIR.INVAL_DDT.
+        InvalDdt = "riscv_iommu_cmd 3.0",
+        /// IODIR.INVAL_PDT.
+        InvalPdt = "riscv_iommu_cmd 3.1",
+        /// ATS.INVAL.
+        AtsInval = "riscv_iommu_cmd 4.0",
+        /// ATS.PRGR.
+        AtsPrgr = "riscv_iommu_cmd 4.1",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -344,10 +376,12 @@ mod tests {
             12@3.000004:vtd_inv_desc invalidate desc type wait high 0x0 low 0x5\n\
             Invalid read at addr 0x1000\n\
             vtd_inv_desc_wait_sw wait invalidate status write addr 0x1 data 0x2\n\
+            riscv_iommu_cmd riscv.iommu.2: command 0x83 0x0\n\
             virtio_iommu_map domain=1";
         file.write_all_at(more.as_bytes(), mark.0).unwrap();
         let counts = trace.counts().unwrap();
-        assert_eq!(counts.by_kind().len(), 4);
+        assert_eq!(counts.by_kind().len(), 5);
+        assert_eq!(counts.riscv(RiscvCommand::InvalPdt), 1);
         assert_eq!(counts.vtd(VtdDescriptor::Iotlb), 1);
         assert_eq!(counts.vtd_descriptors(), 2);
         assert_eq!(counts.vtd_invalidation(VtdInvalidation::WaitWrite), 1);
@@ -359,7 +393,7 @@ mod tests {
         );
         // An incomplete line is not there yet.
         assert_eq!(counts.virtio(VirtioRequest::Map), 0);
-        assert_eq!(trace.lines_since(mark).unwrap().len(), 4);
+        assert_eq!(trace.lines_since(mark).unwrap().len(), 5);
     }
 
     #[test]

@@ -132,7 +132,7 @@ fn iort_without_smmu_leads_to_none() {
 
 #[test]
 fn viot_of_virtio_iommu() {
-    for architecture in Architecture::ALL {
+    for architecture in [Architecture::X86, Architecture::Aarch64] {
         let builder = Builder::new(architecture)
             .iommu(Iommu::Virtio)
             .device(Device::edu());

@@ -1,0 +1,309 @@
+//! The RISC-V IOMMU's driver on QEMU's platform device and on its PCI function: real DMA through
+//! them, their fault records, and QEMU's own count of their commands.
+
+mod support;
+
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, StreamId};
+use portolan::inval::Gather;
+use portolan::iommu::{
+    Attach, AttachError, Domain, FaultEvent, FaultReason, Iommu as _, IommuError,
+};
+use portolan::platform::Nanos;
+use portolan::table::Access;
+use portolan::table::format::RiscvLevels;
+use portolan_hw::riscv::{CommandKind as K, Config, RiscvIommu};
+use portolan_qemu::config::{Architecture, Device, Iommu};
+use portolan_qemu::edu::Edu;
+use portolan_qemu::guest_tables::GuestTables;
+use portolan_qemu::machine::{Builder, Machine};
+use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::trace::RiscvCommand as Q;
+
+use support::start;
+
+type Driver = RiscvIommu<Registers, GuestTables, HostClock>;
+
+const PAGE: u64 = 4096;
+const BASE: Iova = Iova::new(0x1000_0000);
+/// The vendor and device of QEMU's function.
+const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
+
+/// A machine with an edu, the driver, and a buffer.
+struct Ground {
+    unit: Driver,
+    edu: Edu,
+    buffer: PhysAddr,
+    registers: Registers,
+    machine: Machine,
+}
+
+impl Ground {
+    fn new(iommu: Iommu, config: Config) -> Option<Self> {
+        let builder = Builder::new(Architecture::Riscv64)
+            .iommu(iommu)
+            .device(Device::edu());
+        let machine = start(&builder)?;
+        let pci = machine.pci().unwrap();
+        let edu = Edu::find(&pci).unwrap();
+        let registers = machine.iommu_registers().unwrap_or_else(|| {
+            let function = pci.first(FUNCTION.0, FUNCTION.1).unwrap();
+            function.enable().unwrap();
+            function.bar(0).unwrap()
+        });
+        let unit = enable(&machine, registers.clone(), config).unwrap();
+        let buffer = machine.tables().alloc(PageSize::SIZE_64K).unwrap();
+        Some(Self {
+            unit,
+            edu,
+            buffer,
+            registers,
+            machine,
+        })
+    }
+
+    /// Once with the platform device and once with the function.
+    fn each(run: impl Fn(&Self)) {
+        for iommu in [Iommu::Riscv, Iommu::RiscvPci] {
+            if let Some(ground) = Self::new(iommu, Config::default()) {
+                run(&ground);
+                ground.same_counts();
+            }
+        }
+    }
+
+    fn stream(&self) -> StreamId {
+        self.edu.function().stream()
+    }
+
+    fn page(&self, n: u64) -> PhysAddr {
+        PhysAddr::new(self.buffer.get() + n * PAGE)
+    }
+
+    /// Writes through the device; whether the write came to page `n` of the buffer.
+    fn reaches(&self, iova: Iova, n: u64) -> bool {
+        let ram = self.machine.ram();
+        ram.write32(self.page(n), 0xdead).unwrap();
+        self.edu.dma_write32(iova, 0x1234).unwrap();
+        ram.read32(self.page(n)) == Ok(0x1234)
+    }
+
+    /// Each kind of command was executed as often as it was submitted.
+    fn same_counts(&self) {
+        let ours = self.unit.counts();
+        let qemu = self.machine.trace().counts().unwrap();
+        let of = |kinds: &[K]| kinds.iter().map(|kind| ours.of(*kind)).sum::<u64>();
+        let pairs = [
+            (of(&[K::Wait, K::Fence, K::Replaced]), Q::Fence),
+            (of(&[K::Device, K::Devices]), Q::InvalDdt),
+            (of(&[K::Pages, K::Context, K::All]), Q::InvalVma),
+            (of(&[K::GuestPages, K::Guest, K::Guests]), Q::InvalGvma),
+        ];
+        for (ours, kind) in pairs {
+            let theirs = qemu.riscv(kind);
+            assert_eq!(ours, theirs, "{kind:?}: submitted, and executed");
+        }
+    }
+}
+
+fn enable(machine: &Machine, registers: Registers, config: Config) -> Result<Driver, IommuError> {
+    RiscvIommu::enable(
+        registers,
+        machine.tables().clone(),
+        HostClock::new(),
+        config,
+    )
+}
+
+fn map(domain: &impl Domain, iova: Iova, pa: PhysAddr, bytes: u64, access: Access) {
+    let mut owed = Gather::new();
+    domain.map(iova, pa, bytes, access, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+}
+
+fn unmap(domain: &impl Domain, iova: Iova, bytes: u64) {
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(iova, bytes).unwrap();
+    domain.unmap_part(range, &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+}
+
+fn rw() -> Access {
+    Access::READ | Access::WRITE
+}
+
+fn at(iova: Iova, bytes: u64) -> Iova {
+    Iova::new(iova.get() + bytes)
+}
+
+/// The oldest record says that `stream` wrote at `iova`, for `reason`; there is no other.
+fn refused(ground: &Ground, iova: Iova, reason: FaultReason) {
+    let Some(FaultEvent::Fault(record)) = ground.unit.next_fault().unwrap() else {
+        panic!("no record");
+    };
+    assert_eq!(record.stream, ground.stream());
+    assert_eq!((record.iova, record.reason), (Some(iova), reason));
+    assert_eq!(ground.unit.next_fault(), Ok(None));
+}
+
+/// What a domain of any kind has to do on any kind of unit.
+fn maps_and_unmaps<D: Domain>(ground: &Ground, domain: &Arc<D>)
+where
+    Driver: Attach<D>,
+{
+    let stream = ground.stream();
+    ground.unit.attach(stream, domain).unwrap();
+    assert!(!ground.reaches(BASE, 0));
+    refused(ground, BASE, FaultReason::NotMapped);
+    map(&**domain, BASE, ground.page(0), 2 * PAGE, rw());
+    assert!(ground.reaches(BASE, 0) && ground.reaches(at(BASE, PAGE), 1));
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(BASE, PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    // Until it is paid for, the old translation is there.
+    assert!(ground.reaches(BASE, 0));
+    domain.sync(&mut owed).unwrap();
+    assert!(!ground.reaches(BASE, 0));
+    refused(ground, BASE, FaultReason::NotMapped);
+    assert!(ground.reaches(at(BASE, PAGE), 1));
+    ground.unit.block(stream).unwrap();
+    assert!(!ground.reaches(at(BASE, PAGE), 1));
+    while ground.unit.next_fault().unwrap().is_some() {}
+    unmap(&**domain, at(BASE, PAGE), PAGE);
+}
+
+#[test]
+fn mapped_is_reached_and_unmapped_is_not() {
+    Ground::each(|ground| {
+        assert!(!ground.reaches(Iova::new(ground.page(0).get()), 0));
+        while ground.unit.next_fault().unwrap().is_some() {}
+        for levels in [RiscvLevels::Three, RiscvLevels::Four, RiscvLevels::Five] {
+            let first = Arc::new(ground.unit.first_stage(levels).unwrap());
+            maps_and_unmaps(ground, &first);
+            let second = Arc::new(ground.unit.second_stage(levels).unwrap());
+            maps_and_unmaps(ground, &second);
+        }
+    });
+}
+
+#[test]
+fn a_page_for_reading_is_not_written() {
+    Ground::each(|ground| {
+        let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
+        ground.unit.attach(ground.stream(), &domain).unwrap();
+        map(&*domain, BASE, ground.page(0), PAGE, Access::READ);
+        assert!(!ground.reaches(BASE, 0));
+        assert!(ground.unit.next_fault().unwrap().is_some());
+    });
+}
+
+#[test]
+fn streams_move_between_domains_and_pass_through() {
+    Ground::each(|ground| {
+        let stream = ground.stream();
+        let [a, b] = [(); 2].map(|()| {
+            let domain = ground.unit.first_stage(RiscvLevels::Three).unwrap();
+            Arc::new(domain)
+        });
+        let c = Arc::new(ground.unit.second_stage(RiscvLevels::Three).unwrap());
+        map(&*a, BASE, ground.page(0), PAGE, rw());
+        map(&*b, BASE, ground.page(1), PAGE, rw());
+        map(&*c, BASE, ground.page(3), PAGE, rw());
+        let straight = Iova::new(ground.page(2).get());
+        for _ in 0..3 {
+            ground.unit.attach(stream, &a).unwrap();
+            assert!(ground.reaches(BASE, 0));
+            ground.unit.attach(stream, &b).unwrap();
+            assert!(!ground.reaches(BASE, 0) && ground.reaches(BASE, 1));
+            ground.unit.attach(stream, &c).unwrap();
+            assert!(!ground.reaches(BASE, 1) && ground.reaches(BASE, 3));
+            ground.unit.pass_through(stream).unwrap();
+            assert!(ground.reaches(straight, 2));
+            ground.unit.attach(stream, &a).unwrap();
+            assert!(ground.reaches(BASE, 0) && !ground.reaches(straight, 2));
+            ground.unit.block(stream).unwrap();
+            assert!(!ground.reaches(BASE, 0) && !ground.reaches(straight, 2));
+        }
+    });
+}
+
+#[test]
+fn blocks_are_split_and_large_pages_go() {
+    Ground::each(|ground| {
+        let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
+        ground.unit.attach(ground.stream(), &domain).unwrap();
+        let large = ground.machine.tables().alloc(PageSize::SIZE_2M).unwrap();
+        map(&*domain, BASE, large, 2 << 20, rw());
+        let ram = ground.machine.ram();
+        let write = |page: u64| {
+            ground.edu.dma_write32(at(BASE, page * PAGE), 7).unwrap();
+            let at = large.checked_add(page * PAGE).unwrap();
+            let there = ram.read32(at) == Ok(7);
+            ram.write32(at, 0).unwrap();
+            there
+        };
+        assert!(write(0) && write(3) && write(511));
+        unmap(&*domain, at(BASE, 3 * PAGE), PAGE);
+        assert!(write(0) && write(2) && !write(3) && write(4) && write(511));
+    });
+}
+
+#[test]
+fn the_queue_wraps_and_every_command_is_counted() {
+    Ground::each(|ground| {
+        let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
+        ground.unit.attach(ground.stream(), &domain).unwrap();
+        for _ in 0..300 {
+            map(&*domain, BASE, ground.page(0), PAGE, rw());
+            unmap(&*domain, BASE, PAGE);
+        }
+        assert!(ground.unit.counts().of(K::Pages) >= 300);
+    });
+}
+
+#[test]
+fn a_unit_left_on_is_taken_over() {
+    for iommu in [Iommu::Riscv, Iommu::RiscvPci] {
+        let Some(ground) = Ground::new(iommu, Config::default()) else {
+            return;
+        };
+        let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
+        ground.unit.attach(ground.stream(), &domain).unwrap();
+        map(&*domain, BASE, ground.page(0), PAGE, rw());
+        assert!(ground.reaches(BASE, 0));
+        // As another kernel would, without a word from the first.
+        let registers = ground.registers.clone();
+        let next = enable(&ground.machine, registers, Config::default()).unwrap();
+        assert!(!ground.reaches(BASE, 0));
+        next.release().unwrap();
+        assert!(ground.reaches(Iova::new(ground.page(1).get()), 1));
+        let Ground { unit, machine, .. } = ground;
+        std::mem::forget((unit, domain));
+        drop(machine);
+    }
+}
+
+#[test]
+fn a_unit_that_is_gone_is_an_error_at_once() {
+    let mut config = Config::default();
+    config.limit = Nanos::from_millis(200);
+    let Some(ground) = Ground::new(Iommu::Riscv, config) else {
+        return;
+    };
+    let domain = Arc::new(ground.unit.first_stage(RiscvLevels::Three).unwrap());
+    ground.unit.attach(ground.stream(), &domain).unwrap();
+    map(&*domain, BASE, ground.page(0), PAGE, rw());
+    ground.machine.kill();
+    let gone = IommuError::Gone;
+    assert_eq!(ground.unit.next_fault(), Err(gone));
+    let mut owed = Gather::new();
+    let range = IovaRange::from_len(BASE, PAGE).unwrap();
+    domain.unmap(range, &mut owed).unwrap();
+    let failed = IommuError::from(domain.sync(&mut owed).unwrap_err());
+    assert_eq!(failed, gone);
+    let blocked = ground.unit.block(ground.stream());
+    assert_eq!(blocked, Err(AttachError::Iommu(gone)));
+    let again = enable(&ground.machine, ground.registers.clone(), Config::default());
+    assert_eq!(again.err(), Some(gone));
+}
