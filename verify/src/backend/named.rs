@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use portolan_hw::tegra_smmu::Chip;
+use portolan_qemu::config::Iommu;
 
 use super::vtd::Kind;
 use super::wrap::Bare;
@@ -107,6 +108,12 @@ backends! {
     QemuVtdFirstStage = "qemu:vtd-first-stage": || vtd::first_on_qemu(&Bare);
     /// QEMU's AMD-Vi.
     QemuAmd = "qemu:amd": amd::on_qemu;
+    /// QEMU's RISC-V IOMMU as a platform device, first stage. This and the next two take version 10.0.
+    QemuRiscv = "qemu:riscv": || riscv::first_on_qemu(Iommu::Riscv);
+    /// The same as a PCI function.
+    QemuRiscvPci = "qemu:riscv-pci": || riscv::first_on_qemu(Iommu::RiscvPci);
+    /// The same, second stage.
+    QemuRiscvStage2 = "qemu:riscv-stage2": riscv::second_on_qemu;
     /// QEMU's virtio-iommu.
     QemuVirtio = "qemu:virtio-iommu": virtio::on_qemu;
 }

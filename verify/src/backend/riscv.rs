@@ -1,4 +1,4 @@
-//! The RISC-V IOMMU's driver on the model's registers.
+//! The RISC-V IOMMU's driver on the model's registers and on QEMU's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,15 @@ use portolan_hw::riscv::{
 use portolan_model::clock::PollingClock;
 use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::riscv::{RiscvIdentification, RiscvRegisters, RiscvSetup};
+use portolan_qemu::config::{Architecture, Iommu};
+use portolan_qemu::guest_tables::GuestTables;
+use portolan_qemu::machine::Builder;
+use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::trace::{Counts, RiscvCommand as Q};
 
 use super::behind::INTERRUPT_FILES;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
+use super::qemu::QemuHost;
 use super::wrap::Wrap;
 use super::{by_name, failed};
 use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Rig};
@@ -32,6 +38,17 @@ pub type OnModel<W, D> = Rig<ModelUnit<W>, D, ModelHost<RiscvRegisters>>;
 pub type FirstOnModel<W> = FirstDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
 /// Second-stage domains on the model.
 pub type SecondOnModel<W> = SecondDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+
+type QemuUnit = RiscvIommu<Registers, GuestTables, HostClock>;
+/// The driver on QEMU, with domains `D`.
+pub type OnQemu<D> = Rig<QemuUnit, D, QemuHost>;
+/// First-stage domains on QEMU.
+pub type FirstOnQemu = FirstDomain<Registers, GuestTables, HostClock>;
+/// Second-stage domains on QEMU.
+pub type SecondOnQemu = SecondDomain<Registers, GuestTables, HostClock>;
+
+/// Vendor and device of QEMU's PCI function.
+const FUNCTION: (u16, u16) = (0x1b36, 0x0014);
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +139,75 @@ where
         bad_command: |unit, host| Some(host.refuse_one(&unit.queue())),
         submitted,
     })
+}
+
+/// A new QEMU with a unit that is `iommu`, first stage.
+///
+/// # Errors
+/// [`Outcome::Skip`] without QEMU 10; [`Outcome::Fail`] if the driver does not take the unit over.
+pub fn first_on_qemu(iommu: Iommu) -> Result<OnQemu<FirstOnQemu>, Outcome> {
+    on_qemu(iommu, |unit| {
+        unit.first_stage(RiscvLevels::Four).map(Arc::new)
+    })
+}
+
+/// A new QEMU with a unit, second stage.
+///
+/// # Errors
+/// As [`first_on_qemu`].
+pub fn second_on_qemu() -> Result<OnQemu<SecondOnQemu>, Outcome> {
+    on_qemu(Iommu::Riscv, |unit| {
+        unit.second_stage(RiscvLevels::Three).map(Arc::new)
+    })
+}
+
+fn on_qemu<D>(iommu: Iommu, domain: MakeDomain<QemuUnit, D>) -> Result<OnQemu<D>, Outcome>
+where
+    D: Domain + Send + Sync + 'static,
+    QemuUnit: Attach<D>,
+{
+    let builder = Builder::new(Architecture::Riscv64).iommu(iommu);
+    let host = QemuHost::start(builder, Some(seen))?;
+    let registers = match host.machine().iommu_registers() {
+        Some(registers) => registers,
+        None => {
+            let function = host.pci().first(FUNCTION.0, FUNCTION.1).map_err(failed)?;
+            function.enable().map_err(failed)?;
+            function.bar(0).map_err(failed)?
+        }
+    };
+    let config = Config::default();
+    let (queue_entries, records) = (1 << config.queue_lg2, 1 << config.faults_lg2);
+    let tables = host.machine().tables().clone();
+    let unit = RiscvIommu::enable(registers, tables, HostClock::new(), config);
+    Ok(Rig {
+        unit: unit.map_err(failed)?,
+        abilities: Abilities {
+            reads: Has::No("edu writes only"),
+            details_of_blocked: Has::No("QEMU records a read of address zero"),
+            ..Abilities::ALL
+        },
+        domain,
+        pasids: None,
+        foreign: None,
+        guest: None,
+        faulting: None,
+        interrupts: None,
+        queue_entries: Some(queue_entries),
+        fault_room: Some(records - 1),
+        bad_command: |_, _| None,
+        submitted,
+        host,
+    })
+}
+
+fn seen(counts: &Counts) -> BTreeMap<String, u64> {
+    by_name([
+        ("INVAL_VMA", counts.riscv(Q::InvalVma)),
+        ("INVAL_GVMA", counts.riscv(Q::InvalGvma)),
+        ("INVAL_DDT", counts.riscv(Q::InvalDdt)),
+        ("FENCE", counts.riscv(Q::Fence)),
+    ])
 }
 
 /// Commands by what both sides count.

@@ -91,11 +91,14 @@ impl<M: Machine> Attached<M> {
         let fits = |record: &FaultRecord| {
             let page = |iova: Iova| iova.get() >> 12;
             let told = abilities.reasons == Has::Yes;
-            record.stream == self.device
-                && record.iova.is_none_or(|at| page(at) == page(iova))
+            let details = record.iova.is_none_or(|at| page(at) == page(iova))
                 && record
                     .access
-                    .is_none_or(|access| access == FaultAccess::Write)
+                    .is_none_or(|access| access == FaultAccess::Write);
+            let detailed =
+                record.reason != FaultReason::Blocked || abilities.details_of_blocked == Has::Yes;
+            record.stream == self.device
+                && (details || !detailed)
                 && (!told || reasons.contains(&record.reason))
         };
         let found = events.iter().any(|event| match event {

@@ -59,6 +59,8 @@ pub struct Abilities {
     pub records: Has,
     /// Records name the kind of access and tell missing from forbidden.
     pub reasons: Has,
+    /// Records of a blocked device name what it asked for.
+    pub details_of_blocked: Has,
     /// Streams can be passed through.
     pub pass_through: Has,
     /// Blocks can be mapped.
@@ -83,6 +85,7 @@ impl Abilities {
         domain_exact: Has::Yes,
         records: Has::Yes,
         reasons: Has::Yes,
+        details_of_blocked: Has::Yes,
         pass_through: Has::Yes,
         blocks: Has::Yes,
         block: PageSize::SIZE_2M,
