@@ -68,9 +68,13 @@ impl<'t> Carveout<'t> {
     }
 }
 
+/// A device that `iommu-addresses` may refer to: its streams by unit, and the cells of an address and of
+/// a length there.
+type Referred = (Vec<(usize, StreamId)>, (usize, usize));
+
 impl Described<'_> {
-    /// The devices that `iommu-addresses` may refer to: their streams, and the cells of addresses there.
-    fn referred(&self) -> BTreeMap<u32, (Vec<(usize, StreamId)>, (usize, usize))> {
+    /// The devices that `iommu-addresses` may refer to, by phandle.
+    fn referred(&self) -> BTreeMap<u32, Referred> {
         let mut all = BTreeMap::new();
         for device in &self.devices {
             let Some(phandle) = device.phandle else {
