@@ -192,6 +192,13 @@ const REMAPPED: &[&str] = &[
     "an interrupt given back: refused",
 ];
 
+/// And where the unit records what it refuses of them.
+const RECORDED_REMAPPED: &[&str] = &[
+    "interrupt: arrived",
+    "another device's interrupt: refused, Interrupt",
+    "an interrupt given back: refused, Interrupt",
+];
+
 /// And where the unit raises one of its own.
 const INTERRUPTED: &[&str] = &["fault, by interrupt: Blocked"];
 
@@ -511,7 +518,7 @@ pub const GUESTS: &[Guest] = &[
         target: RISCV,
         arguments: riscv!("virt,iommu-sys=on"),
         code: GOOD,
-        said: [RECORDED, INTERRUPTED, MOVED, &[]],
+        said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED],
         tables: &[],
         traced: &["riscv_iommu_cmd"],
         kinds: &[
@@ -522,6 +529,12 @@ pub const GUESTS: &[Guest] = &[
             words(&["IOTINVAL.VMA"], 0x7ff, 0x401),
             words(&["IOTINVAL.VMA (context)"], 1 << 32 | 0x7ff, 1 << 32 | 1),
             words(&["IOTINVAL.VMA (all)"], 1 << 32 | 0x7ff, 1),
+            words(&["IOTINVAL.GVMA"], 0x7ff, 0x481),
+            words(
+                &["IOTINVAL.GVMA (context)"],
+                1 << 33 | 0x7ff,
+                1 << 33 | 0x81,
+            ),
             words(&["IOTINVAL.GVMA (all)"], 1 << 33 | 0x7ff, 0x81),
         ],
     },

@@ -56,7 +56,7 @@ impl Interrupts {
 
     /// Where this hart's messages have to be sent.
     pub fn destination(&self) -> Option<Destination> {
-        None
+        Some(Destination::Physical(self.messages.place().index))
     }
 
     /// Takes the interrupts of a wire, which is the IOMMU's, as well.
