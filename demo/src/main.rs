@@ -85,6 +85,7 @@ fn run(left: *const c_void) -> Outcome<End> {
     let functions = pci::functions(&machine);
     loader.give_addresses(&functions)?;
     pci::stop_all(&functions);
+    pci::start_iommus(&functions);
     pci::isolate(&functions);
     let cpus = Cpus::start(machine, &loader)?;
     match enable(machine) {

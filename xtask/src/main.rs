@@ -21,7 +21,7 @@ usage: cargo xtask COMMAND
                   Linux's code (its sources are downloaded once, 153 MB), instruction counts, tidy,
                   demos; --fast leaves out the compilers and the counts
   {mutants}  tidy            structure and style only
-  demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv
+  demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
   qemu            fetches QEMU 10 if need be, and prints the variables that have tests use it
 ";
 

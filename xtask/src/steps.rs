@@ -144,7 +144,7 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
 
 /// A kernel on each of the demo's machines.
 fn demos(root: &Path) -> impl Iterator<Item = Step<'_>> {
-    demo::GUESTS.iter().map(move |guest| Step {
+    demo::all().map(move |guest| Step {
         name: guest.step,
         run: Box::new(move || match demo::one(root, guest) {
             demo::Ended::Well => Outcome::Pass,
@@ -205,7 +205,7 @@ fn lints(root: &Path) -> Outcome {
         Outcome::Pass => {}
         other => return other,
     }
-    let mut kernel = demo::cargo(root, demo::GUESTS[0].target, "clippy");
+    let mut kernel = demo::cargo(root, demo::X86, "clippy");
     outcome(kernel.args(["--", "-D", "warnings"]))
 }
 

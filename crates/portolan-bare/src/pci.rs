@@ -261,6 +261,12 @@ pub fn stop_all<R: Mmio>(functions: &[Function<R>]) {
     devices.filter(|of| !of.is_iommu()).for_each(Function::stop);
 }
 
+/// Lets IOMMUs that are functions answer, and read their own tables.
+pub fn start_iommus<R: Mmio>(functions: &[Function<R>]) {
+    let units = functions.iter().filter(|of| of.is_iommu());
+    units.for_each(Function::start);
+}
+
 /// Switches access control services on wherever they are, before the IOMMUs are enabled: functions that
 /// would share an address space otherwise need not.
 pub fn isolate<R: Mmio>(functions: &[Function<R>]) {
@@ -397,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn bridges_and_iommus_are_not_stopped() {
+    fn bridges_and_iommus_are_not_stopped_and_iommus_are_started() {
         let command = (COMMAND, 0x10_0006);
         let of = |class, header| Space::with(&[command, (CLASS, class), (HEADER, header)], bars);
         let all = [
@@ -406,7 +412,10 @@ mod tests {
             of(0x0604_0000, 1 << 16),
         ];
         stop_all(&all);
-        let left = all.map(|of| of.space.read32(COMMAND) & COMMANDS);
-        assert_eq!(left, [2, 6, 6]);
+        let left = || all.each_ref().map(|of| of.space.read32(COMMAND) & COMMANDS);
+        assert_eq!(left(), [2, 6, 6]);
+        all.iter().for_each(|of| of.space.write32(COMMAND, 0));
+        start_iommus(&all);
+        assert_eq!(left(), [0, 6, 0]);
     }
 }

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use crate::{cross, packages, qemu};
 use guests::Release;
-pub use guests::{GUESTS, Guest};
+pub use guests::{Guest, X86, all};
 
 /// Seconds after which a kernel is stuck.
 const LIMIT: &str = "60";
@@ -31,17 +31,15 @@ pub enum Ended {
 /// Runs those named, or all; whether none failed.
 pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
     for name in names {
-        if !GUESTS.iter().any(|guest| guest.name == *name) {
-            let all: Vec<&str> = GUESTS.iter().map(|guest| guest.name).collect();
+        if !guests::all().any(|guest| guest.name == *name) {
+            let all: Vec<&str> = guests::all().map(|guest| guest.name).collect();
             return Err(format!(
                 "no demo is called {name}; there are {}",
                 all.join(", ")
             ));
         }
     }
-    let wanted = GUESTS
-        .iter()
-        .filter(|guest| names.is_empty() || names.contains(&guest.name));
+    let wanted = guests::all().filter(|guest| names.is_empty() || names.contains(&guest.name));
     let mut good = true;
     for guest in wanted {
         println!("==> {}", guest.name);

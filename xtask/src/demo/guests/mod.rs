@@ -1,6 +1,10 @@
 //! The machines on which the kernel runs.
 
 use crate::cross;
+use said::{
+    INTERRUPTED, INTERRUPTED_UNMAPPED, MOVED, MOVED_BY_TLB, MOVED_STRICTLY, RECORDED,
+    RECORDED_REMAPPED, REFUSED, REMAPPED,
+};
 
 /// What the kernel calls some commands, and QEMU's events for as many.
 pub struct Kinds {
@@ -54,7 +58,7 @@ pub struct Guest {
     pub kinds: &'static [Kinds],
 }
 
-const X86: &str = "x86_64-unknown-linux-gnu";
+pub const X86: &str = "x86_64-unknown-linux-gnu";
 pub const RISCV: &str = "riscv64gc-unknown-none-elf";
 
 /// Where a process of its own serves the disk, if one does.
@@ -149,6 +153,10 @@ macro_rules! riscv {
     };
 }
 
+mod said;
+// Behind the macros, which it uses.
+mod without;
+
 /// How the kernel ends: well, and without DMA.
 const GOOD: i32 = 33;
 const WITHOUT_DMA: i32 = 37;
@@ -164,132 +172,6 @@ const fn words(ours: &'static [&'static str], mask: u64, value: u64) -> Kinds {
     let (name, word) = ("riscv_iommu_cmd", Some((mask, value)));
     let event = Event { name, word };
     Kinds { ours, event }
-}
-
-/// Once a machine's QEMU has them, they are to be shown (`docs/demo.md`).
-const NO_PAGE_FAULTS: &str = "page faults: Absent";
-
-/// What the kernel says where the unit records what it refuses.
-const RECORDED: &[&str] = &[
-    NO_PAGE_FAULTS,
-    "not opened: refused, Blocked",
-    "mapped at ",
-    "taken back: refused, NotMapped",
-];
-
-/// And where it does not.
-const REFUSED: &[&str] = &[
-    NO_PAGE_FAULTS,
-    "not opened: refused",
-    "mapped at ",
-    "taken back: refused",
-];
-
-/// What it says where interrupts are remapped.
-const REMAPPED: &[&str] = &[
-    "interrupt: arrived",
-    "another device's interrupt: refused",
-    "an interrupt given back: refused",
-];
-
-/// And where the unit records what it refuses of them.
-const RECORDED_REMAPPED: &[&str] = &[
-    "interrupt: arrived",
-    "another device's interrupt: refused, Interrupt",
-    "an interrupt given back: refused, Interrupt",
-];
-
-/// And where the unit raises one of its own.
-const INTERRUPTED: &[&str] = &["fault, by interrupt: Blocked"];
-
-/// What the kernel says where the disks' data is moved under each policy.
-const MOVED: &[&str] = &[
-    "Strict, Untrusted: 192 requests",
-    "Lazy, Trusted: 192 requests",
-    "NVMe on 2 CPUs, Strict, Untrusted: 192 requests",
-    "NVMe on 2 CPUs, Deferred, Untrusted: 192 requests",
-    "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
-];
-
-/// And with a disk that keeps translations.
-const MOVED_BY_TLB: &[&str] = &[
-    "the disk has a TLB of its own",
-    "Strict, Untrusted: 192 requests",
-    "Lazy, Trusted: 192 requests",
-    "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
-];
-
-/// And where a lazy one is refused: a hypervisor follows the tables.
-const MOVED_STRICTLY: &[&str] = &[
-    "Strict, Untrusted: 192 requests",
-    "Strict, Trusted: 192 requests",
-    "NVMe on 2 CPUs, Strict, Untrusted: 192 requests",
-    "NVMe on 2 CPUs, Deferred, Untrusted: 192 requests",
-    "NVMe on 2 CPUs, Strict, Trusted: 192 requests",
-];
-
-/// What it says where it goes on without DMA.
-const GOES_ON: &str = "2 CPUs go on";
-
-/// A DMAR table, behind its header, of a unit at `base` that says to have so many bytes, with a scope
-/// that names nothing.
-const fn dmar(base: u64, bytes: u8) -> [u8; 36] {
-    let mut table = [0; 36];
-    // Addresses of 48 bits, interrupts remapped.
-    (table[0], table[1]) = (47, 1);
-    (table[14], table[16]) = (bytes, 0);
-    let base = base.to_le_bytes();
-    let mut at = 0;
-    while at < base.len() {
-        table[20 + at] = base[at];
-        at += 1;
-    }
-    // A function, of 8 bytes: 7f:1f.7.
-    (table[28], table[29], table[33], table[34], table[35]) = (1, 8, 0x7f, 0x1f, 7);
-    table
-}
-
-/// Where no memory is; in the kernel; where nothing answers; and of a unit without a length.
-const NOWHERE: [u8; 36] = dmar(0x000f_ffff_ffff_f000, 24);
-const IN_THE_KERNEL: [u8; 36] = dmar(0x10_0000, 24);
-const SILENT: [u8; 36] = dmar(0xfed9_0000, 24);
-const ENDLESS: [u8; 36] = dmar(0xfed9_0000, 0);
-
-/// Two units: one that is there, with the scope that names nothing, and one for all functions where
-/// nothing answers.
-const HALF: [u8; 52] = {
-    let (one, other) = (dmar(0xfed9_0000, 24), dmar(0xfeda_0000, 16));
-    let mut table = [0; 52];
-    let mut at = 0;
-    while at < table.len() {
-        table[at] = if at < 36 { one[at] } else { other[at - 24] };
-        at += 1;
-    }
-    table[36 + 4] = 1;
-    table
-};
-
-/// A PC whose kernel goes on without DMA.
-const fn without_dma(
-    [name, step]: [&'static str; 2],
-    arguments: &'static [&'static str],
-    tables: &'static [(&'static str, &'static [u8])],
-    said: &'static [&'static str],
-) -> Guest {
-    Guest {
-        name,
-        step,
-        program: "qemu-system-x86_64",
-        variable: "PORTOLAN_QEMU_X86",
-        release: Release::Any,
-        target: X86,
-        arguments,
-        code: WITHOUT_DMA,
-        said: [said, &[], &[], &[]],
-        tables,
-        traced: &[],
-        kinds: &[],
-    }
 }
 
 /// What the driver of VT-d counts.
@@ -314,21 +196,66 @@ macro_rules! vtd_kinds {
 /// And a device with a TLB of its own.
 const DEVICE_TLB: Kinds = kinds(&["dev_tlb_inv_dsc"], "desc type device high");
 
-/// All of them.
-pub const GUESTS: &[Guest] = &[
+/// All machines.
+pub fn all() -> impl Iterator<Item = &'static Guest> {
+    GUESTS.iter().chain(without::GUESTS)
+}
+
+const VTD: Guest = Guest {
+    name: "x86-vtd",
+    step: "demo x86-vtd",
+    program: "qemu-system-x86_64",
+    variable: "PORTOLAN_QEMU_X86",
+    release: Release::Any,
+    target: X86,
+    arguments: pc!("intel-iommu,intremap=on"),
+    code: GOOD,
+    said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
+    tables: &[],
+    traced: &["vtd_inv_desc*"],
+    kinds: vtd_kinds!(),
+};
+
+const RISCV_SYSTEM: Guest = Guest {
+    name: "riscv",
+    step: "demo riscv",
+    program: "qemu-system-riscv64",
+    variable: "PORTOLAN_QEMU_RISCV",
+    release: Release::Ten,
+    target: RISCV,
+    arguments: riscv!("virt,iommu-sys=on"),
+    code: GOOD,
+    said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED_UNMAPPED, MOVED],
+    tables: &[],
+    traced: &["riscv_iommu_cmd"],
+    kinds: &[
+        words(&["IOFENCE.C"], 0x7ff, 0x402),
+        words(&["IOFENCE.C (fence)", "IOFENCE.C (replaced)"], 0x7ff, 2),
+        words(&["IODIR.INVAL_DDT"], 1 << 33 | 0x7ff, 1 << 33 | 3),
+        words(&["IODIR.INVAL_DDT (all)"], 1 << 33 | 0x7ff, 3),
+        words(&["IOTINVAL.VMA"], 0x7ff, 0x401),
+        words(&["IOTINVAL.VMA (context)"], 1 << 32 | 0x7ff, 1 << 32 | 1),
+        words(&["IOTINVAL.VMA (all)"], 1 << 32 | 0x7ff, 1),
+        words(&["IOTINVAL.GVMA"], 0x7ff, 0x481),
+        words(
+            &["IOTINVAL.GVMA (context)"],
+            1 << 33 | 0x7ff,
+            1 << 33 | 0x81,
+        ),
+        words(&["IOTINVAL.GVMA (all)"], 1 << 33 | 0x7ff, 0x81),
+    ],
+};
+
+/// Those whose kernel moves data behind an IOMMU.
+const GUESTS: &[Guest] = &[
+    VTD,
     Guest {
-        name: "x86-vtd",
-        step: "demo x86-vtd",
-        program: "qemu-system-x86_64",
-        variable: "PORTOLAN_QEMU_X86",
-        release: Release::Any,
-        target: X86,
-        arguments: pc!("intel-iommu,intremap=on"),
-        code: GOOD,
-        said: [RECORDED, REMAPPED, INTERRUPTED, MOVED],
-        tables: &[],
-        traced: &["vtd_inv_desc*"],
-        kinds: vtd_kinds!(),
+        name: "x86-vtd-10",
+        step: "demo x86-vtd-10",
+        release: Release::Ten,
+        // It records the interrupts that it refuses, as older releases do not.
+        said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED],
+        ..VTD
     },
     Guest {
         name: "x86-vhost",
@@ -444,117 +371,13 @@ pub const GUESTS: &[Guest] = &[
             kinds(&["SYNC"], "SMMU_CMD_SYNC"),
         ],
     },
-    without_dma(
-        ["x86-none", "demo x86-none"],
-        pc!(),
-        &[],
-        &[
-            "no DMA: there is no DMAR, IORT, IVRS or VIOT table",
-            GOES_ON,
-        ],
-    ),
-    without_dma(
-        ["x86-two", "demo x86-two"],
-        pc!("intel-iommu,intremap=on"),
-        &[("IVRS", &[0; 12])],
-        &["no DMA: two tables describe units", GOES_ON],
-    ),
-    without_dma(
-        ["x86-nowhere", "demo x86-nowhere"],
-        pc!(),
-        &[("DMAR", &NOWHERE)],
-        &["no DMA: the registers at", GOES_ON],
-    ),
-    without_dma(
-        ["x86-kernel", "demo x86-kernel"],
-        pc!(),
-        &[("DMAR", &IN_THE_KERNEL)],
-        &["no DMA: ", GOES_ON],
-    ),
-    without_dma(
-        ["x86-silent", "demo x86-silent"],
-        pc!(),
-        &[("DMAR", &SILENT)],
-        &["no DMA: the unit at 0xfed90000: ", GOES_ON],
-    ),
-    without_dma(
-        ["x86-half", "demo x86-half"],
-        // Firmware makes its own tables, and of the DMAR only ours.
-        pc!("intel-iommu,intremap=on"; ",acpi=off"),
-        &[("DMAR", &HALF)],
-        &["no DMA: the unit at 0xfeda0000: ", GOES_ON],
-    ),
-    without_dma(
-        ["x86-endless", "demo x86-endless"],
-        pc!(),
-        &[("DMAR", &ENDLESS)],
-        &["no DMA: ", GOES_ON],
-    ),
+    RISCV_SYSTEM,
+    // Its node in the tree has neither wires nor a way for messages of devices.
     Guest {
-        name: "aarch64-none",
-        step: "demo aarch64-none",
-        program: "qemu-system-aarch64",
-        variable: "PORTOLAN_QEMU_ARM",
-        release: Release::Any,
-        target: cross::TARGET,
-        arguments: board!("virt"),
-        code: WITHOUT_DMA,
-        said: [
-            &["no DMA: firmware's table has no unit", GOES_ON],
-            &[],
-            &[],
-            &[],
-        ],
-        tables: &[],
-        traced: &[],
-        kinds: &[],
-    },
-    Guest {
-        name: "riscv",
-        step: "demo riscv",
-        program: "qemu-system-riscv64",
-        variable: "PORTOLAN_QEMU_RISCV",
-        release: Release::Ten,
-        target: RISCV,
-        arguments: riscv!("virt,iommu-sys=on"),
-        code: GOOD,
-        said: [RECORDED, RECORDED_REMAPPED, INTERRUPTED, MOVED],
-        tables: &[],
-        traced: &["riscv_iommu_cmd"],
-        kinds: &[
-            words(&["IOFENCE.C"], 0x7ff, 0x402),
-            words(&["IOFENCE.C (fence)", "IOFENCE.C (replaced)"], 0x7ff, 2),
-            words(&["IODIR.INVAL_DDT"], 1 << 33 | 0x7ff, 1 << 33 | 3),
-            words(&["IODIR.INVAL_DDT (all)"], 1 << 33 | 0x7ff, 3),
-            words(&["IOTINVAL.VMA"], 0x7ff, 0x401),
-            words(&["IOTINVAL.VMA (context)"], 1 << 32 | 0x7ff, 1 << 32 | 1),
-            words(&["IOTINVAL.VMA (all)"], 1 << 32 | 0x7ff, 1),
-            words(&["IOTINVAL.GVMA"], 0x7ff, 0x481),
-            words(
-                &["IOTINVAL.GVMA (context)"],
-                1 << 33 | 0x7ff,
-                1 << 33 | 0x81,
-            ),
-            words(&["IOTINVAL.GVMA (all)"], 1 << 33 | 0x7ff, 0x81),
-        ],
-    },
-    Guest {
-        name: "riscv-none",
-        step: "demo riscv-none",
-        program: "qemu-system-riscv64",
-        variable: "PORTOLAN_QEMU_RISCV",
-        release: Release::Ten,
-        target: RISCV,
-        arguments: riscv!("virt"),
-        code: WITHOUT_DMA,
-        said: [
-            &["no DMA: firmware's table has no unit", GOES_ON],
-            &[],
-            &[],
-            &[],
-        ],
-        tables: &[],
-        traced: &[],
-        kinds: &[],
+        name: "riscv-pci",
+        step: "demo riscv-pci",
+        arguments: riscv!("virt", "riscv-iommu-pci"),
+        said: [RECORDED, MOVED, &[], &[]],
+        ..RISCV_SYSTEM
     },
 ];

@@ -1,0 +1,66 @@
+//! What the kernel says: how its lines begin, in their order.
+
+/// Once a machine's QEMU has them, they are to be shown (`docs/demo.md`).
+pub(super) const NO_PAGE_FAULTS: &str = "page faults: Absent";
+
+/// What the kernel says where the unit records what it refuses.
+pub(super) const RECORDED: &[&str] = &[
+    NO_PAGE_FAULTS,
+    "not opened: refused, Blocked",
+    "mapped at ",
+    "taken back: refused, NotMapped",
+];
+
+/// And where it does not.
+pub(super) const REFUSED: &[&str] = &[
+    NO_PAGE_FAULTS,
+    "not opened: refused",
+    "mapped at ",
+    "taken back: refused",
+];
+
+/// What it says where interrupts are remapped.
+pub(super) const REMAPPED: &[&str] = &[
+    "interrupt: arrived",
+    "another device's interrupt: refused",
+    "an interrupt given back: refused",
+];
+
+/// And where the unit records what it refuses of them.
+pub(super) const RECORDED_REMAPPED: &[&str] = &[
+    "interrupt: arrived",
+    "another device's interrupt: refused, Interrupt",
+    "an interrupt given back: refused, Interrupt",
+];
+
+/// And where the unit raises one of its own.
+pub(super) const INTERRUPTED: &[&str] = &["fault, by interrupt: Blocked"];
+
+/// The same where a device that may interrupt has a second stage in which nothing is mapped.
+pub(super) const INTERRUPTED_UNMAPPED: &[&str] = &["fault, by interrupt: NotMapped"];
+
+/// What the kernel says where the disks' data is moved under each policy.
+pub(super) const MOVED: &[&str] = &[
+    "Strict, Untrusted: 192 requests",
+    "Lazy, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Strict, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Deferred, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
+];
+
+/// And with a disk that keeps translations.
+pub(super) const MOVED_BY_TLB: &[&str] = &[
+    "the disk has a TLB of its own",
+    "Strict, Untrusted: 192 requests",
+    "Lazy, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Lazy, Trusted: 192 requests",
+];
+
+/// And where a lazy one is refused: a hypervisor follows the tables.
+pub(super) const MOVED_STRICTLY: &[&str] = &[
+    "Strict, Untrusted: 192 requests",
+    "Strict, Trusted: 192 requests",
+    "NVMe on 2 CPUs, Strict, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Deferred, Untrusted: 192 requests",
+    "NVMe on 2 CPUs, Strict, Trusted: 192 requests",
+];

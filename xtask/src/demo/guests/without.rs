@@ -1,0 +1,156 @@
+//! Machines without an IOMMU that the kernel can use: it goes on without DMA.
+
+use super::{Guest, RISCV, Release, WITHOUT_DMA, X86};
+use crate::cross;
+
+/// What the kernel says where it goes on without DMA.
+const GOES_ON: &str = "2 CPUs go on";
+
+/// A DMAR table, behind its header, of a unit at `base` that says to have so many bytes, with a scope
+/// that names nothing.
+const fn dmar(base: u64, bytes: u8) -> [u8; 36] {
+    let mut table = [0; 36];
+    // Addresses of 48 bits, interrupts remapped.
+    (table[0], table[1]) = (47, 1);
+    (table[14], table[16]) = (bytes, 0);
+    let base = base.to_le_bytes();
+    let mut at = 0;
+    while at < base.len() {
+        table[20 + at] = base[at];
+        at += 1;
+    }
+    // A function, of 8 bytes: 7f:1f.7.
+    (table[28], table[29], table[33], table[34], table[35]) = (1, 8, 0x7f, 0x1f, 7);
+    table
+}
+
+/// Where no memory is; in the kernel; where nothing answers; and of a unit without a length.
+const NOWHERE: [u8; 36] = dmar(0x000f_ffff_ffff_f000, 24);
+const IN_THE_KERNEL: [u8; 36] = dmar(0x10_0000, 24);
+const SILENT: [u8; 36] = dmar(0xfed9_0000, 24);
+const ENDLESS: [u8; 36] = dmar(0xfed9_0000, 0);
+
+/// Two units: one that is there, with the scope that names nothing, and one for all functions where
+/// nothing answers.
+const HALF: [u8; 52] = {
+    let (one, other) = (dmar(0xfed9_0000, 24), dmar(0xfeda_0000, 16));
+    let mut table = [0; 52];
+    let mut at = 0;
+    while at < table.len() {
+        table[at] = if at < 36 { one[at] } else { other[at - 24] };
+        at += 1;
+    }
+    table[36 + 4] = 1;
+    table
+};
+
+/// A PC whose kernel goes on without DMA.
+const fn without_dma(
+    [name, step]: [&'static str; 2],
+    arguments: &'static [&'static str],
+    tables: &'static [(&'static str, &'static [u8])],
+    said: &'static [&'static str],
+) -> Guest {
+    Guest {
+        name,
+        step,
+        program: "qemu-system-x86_64",
+        variable: "PORTOLAN_QEMU_X86",
+        release: Release::Any,
+        target: X86,
+        arguments,
+        code: WITHOUT_DMA,
+        said: [said, &[], &[], &[]],
+        tables,
+        traced: &[],
+        kinds: &[],
+    }
+}
+
+/// All of them.
+pub(super) const GUESTS: &[Guest] = &[
+    without_dma(
+        ["x86-none", "demo x86-none"],
+        pc!(),
+        &[],
+        &[
+            "no DMA: there is no DMAR, IORT, IVRS or VIOT table",
+            GOES_ON,
+        ],
+    ),
+    without_dma(
+        ["x86-two", "demo x86-two"],
+        pc!("intel-iommu,intremap=on"),
+        &[("IVRS", &[0; 12])],
+        &["no DMA: two tables describe units", GOES_ON],
+    ),
+    without_dma(
+        ["x86-nowhere", "demo x86-nowhere"],
+        pc!(),
+        &[("DMAR", &NOWHERE)],
+        &["no DMA: the registers at", GOES_ON],
+    ),
+    without_dma(
+        ["x86-kernel", "demo x86-kernel"],
+        pc!(),
+        &[("DMAR", &IN_THE_KERNEL)],
+        &["no DMA: ", GOES_ON],
+    ),
+    without_dma(
+        ["x86-silent", "demo x86-silent"],
+        pc!(),
+        &[("DMAR", &SILENT)],
+        &["no DMA: the unit at 0xfed90000: ", GOES_ON],
+    ),
+    without_dma(
+        ["x86-half", "demo x86-half"],
+        // Firmware makes its own tables, and of the DMAR only ours.
+        pc!("intel-iommu,intremap=on"; ",acpi=off"),
+        &[("DMAR", &HALF)],
+        &["no DMA: the unit at 0xfeda0000: ", GOES_ON],
+    ),
+    without_dma(
+        ["x86-endless", "demo x86-endless"],
+        pc!(),
+        &[("DMAR", &ENDLESS)],
+        &["no DMA: ", GOES_ON],
+    ),
+    Guest {
+        name: "aarch64-none",
+        step: "demo aarch64-none",
+        program: "qemu-system-aarch64",
+        variable: "PORTOLAN_QEMU_ARM",
+        release: Release::Any,
+        target: cross::TARGET,
+        arguments: board!("virt"),
+        code: WITHOUT_DMA,
+        said: [
+            &["no DMA: firmware's table has no unit", GOES_ON],
+            &[],
+            &[],
+            &[],
+        ],
+        tables: &[],
+        traced: &[],
+        kinds: &[],
+    },
+    Guest {
+        name: "riscv-none",
+        step: "demo riscv-none",
+        program: "qemu-system-riscv64",
+        variable: "PORTOLAN_QEMU_RISCV",
+        release: Release::Ten,
+        target: RISCV,
+        arguments: riscv!("virt"),
+        code: WITHOUT_DMA,
+        said: [
+            &["no DMA: firmware's table has no unit", GOES_ON],
+            &[],
+            &[],
+            &[],
+        ],
+        tables: &[],
+        traced: &[],
+        kinds: &[],
+    },
+];
