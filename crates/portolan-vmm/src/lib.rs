@@ -5,6 +5,7 @@
 //! * [`Message`]: the messages by which a front-end speaks of translations.
 //! * [`backend`]: a vhost-user back-end around it: the connection, the rings, their threads. The example
 //!   `vhost-user-blk` is a disk on it.
+//! * [`viommu`]: a virtio-iommu as a device, for monitors that offer one.
 //!
 //! Written for `vm-memory` 0.18 and `virtio-queue` 0.18, and for the vhost-user protocol as QEMU documents it
 //! (`vhost-user.rst`, sections "IOMMU support" and "Front-end message types").
@@ -26,6 +27,7 @@ pub mod backend;
 mod iotlb;
 mod message;
 mod regions;
+pub mod viommu;
 
 pub use iotlb::{
     ApplyError, Counts, IotlbGuard, IotlbOptions, Replacement, SetMemoryError, StillHeld,

@@ -12,5 +12,8 @@ mod vhost;
 
 pub use counts::Counts;
 pub use held::IotlbGuard;
+pub(crate) use set::Translation;
+pub(crate) use sets::{Missing, Sets};
 pub use sets::{Replacement, StillHeld};
+pub(crate) use vhost::nothing;
 pub use vhost::{ApplyError, IotlbOptions, SetMemoryError, VhostIotlb};

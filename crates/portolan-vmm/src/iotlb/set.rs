@@ -6,11 +6,11 @@ use vm_memory::{GuestAddress, Permissions};
 
 /// One translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Translation {
-    pub(super) iova: IovaRange,
+pub(crate) struct Translation {
+    pub(crate) iova: IovaRange,
     /// Where they lead in the guest's memory, from the first on.
-    pub(super) target: PhysAddr,
-    pub(super) access: Permissions,
+    pub(crate) target: PhysAddr,
+    pub(crate) access: Permissions,
 }
 
 /// Translations of some regions, the oldest first, and what look-ups take them from.

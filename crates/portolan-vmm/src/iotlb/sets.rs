@@ -1,6 +1,6 @@
 //! Translations in sets, each of which is replaced as a whole.
 //!
-//! An address belongs to one set in each of four levels: its region's, of 64 KiB, 32 MiB, 16 GiB and of
+//! An address belongs to one set in each of four levels: its region's, of 32 KiB, 16 MiB, 8 GiB and of
 //! everything. A translation is in the lowest level where it lies in one region, so that a look-up asks as many
 //! sets as levels are in use: one, where a guest's pages are of one size.
 //!
@@ -25,7 +25,7 @@ use super::set::{Set, Translation, put};
 /// What makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
-    /// A set has room for 32 translations, and forgets its oldest for a new one: changes take as long
+    /// A set has room for 16 translations, and forgets its oldest for a new one: changes take as long
     /// whatever the capacity.
     InSets,
     /// Nothing is forgotten before the capacity is reached. For tests of guests and their IOMMUs, which are to
@@ -42,9 +42,9 @@ pub struct StillHeld {
 }
 
 /// Exponents of the sizes of regions; the last level has one region.
-const LEVELS: [u32; 4] = [16, 25, 34, 64];
+const LEVELS: [u32; 4] = [15, 24, 33, 64];
 /// Translations in a set at most: as many pages of 4 KiB as two regions of the first level have.
-const WAYS: usize = 32;
+const WAYS: usize = 16;
 /// Pieces of which a look-up may consist: 16 MiB in pages of 4 KiB.
 const MOST_PIECES: usize = 4096;
 
@@ -124,7 +124,7 @@ impl Writer {
 
 /// All translations.
 #[derive(Debug)]
-pub(super) struct Sets {
+pub(crate) struct Sets {
     levels: [Level; LEVELS.len()],
     capacity: usize,
     ways: usize,
@@ -132,7 +132,7 @@ pub(super) struct Sets {
 }
 
 impl Sets {
-    pub(super) fn new(capacity: NonZeroUsize, replacement: Replacement) -> Self {
+    pub(crate) fn new(capacity: NonZeroUsize, replacement: Replacement) -> Self {
         // Four times as much room in sets as there may be translations, so that most regions find some.
         let lg2 = capacity.get().div_ceil(WAYS / 4).min(1 << 24);
         let lg2 = lg2.next_power_of_two().ilog2();
@@ -155,7 +155,7 @@ impl Sets {
 
     /// Translations of all of `range` that allow `access`; or else the first address that has none. Takes no
     /// lock.
-    pub(super) fn find(
+    pub(crate) fn find(
         &self,
         range: IovaRange,
         access: Permissions,
@@ -214,7 +214,7 @@ impl Sets {
     }
 
     /// Takes in `new`, in place of everything that it overlaps: how many others went for want of room.
-    pub(super) fn insert(&self, new: Translation) -> u64 {
+    pub(crate) fn insert(&self, new: Translation) -> u64 {
         let mut writer = self.writer();
         self.remove(&mut writer, new.iova);
         let mut evicted = 0;
@@ -240,7 +240,7 @@ impl Sets {
     ///
     /// # Errors
     /// If somebody did all the time until `limit` was over.
-    pub(super) fn invalidate(&self, range: IovaRange, limit: Duration) -> Result<u32, StillHeld> {
+    pub(crate) fn invalidate(&self, range: IovaRange, limit: Duration) -> Result<u32, StillHeld> {
         let mut writer = self.writer();
         self.remove(&mut writer, range);
         let (mut until, mut looks) = (None, 1);
@@ -261,7 +261,7 @@ impl Sets {
     }
 
     /// How many translations there are.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         let counts = self.levels.iter().map(|level| level.used.load(Relaxed));
         counts.sum()
     }
@@ -310,7 +310,7 @@ impl Sets {
 
 /// Why a look-up found nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(crate) enum Missing {
     /// No translation of this address allows the access.
     At(Iova),
     /// It would consist of more pieces than one may.

@@ -322,7 +322,7 @@ impl Iommu for VhostIotlb {
 }
 
 /// A translation of no bytes, which needs no permission. `vm_memory` finds one only inside of another.
-fn nothing() -> Option<IotlbIterator<IotlbGuard>> {
+pub(crate) fn nothing() -> Option<IotlbIterator<IotlbGuard>> {
     let mut any = vm_memory::iommu::Iotlb::new();
     any.set_mapping(GuestAddress(0), GuestAddress(0), 2, Permissions::ReadWrite)
         .ok()?;

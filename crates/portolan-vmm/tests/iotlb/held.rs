@@ -55,7 +55,7 @@ fn what_a_guard_holds_counts_whatever_came_in_its_place() {
 #[test]
 fn a_guard_on_several_sets_holds_each_of_them() {
     let iotlb = impatient(64);
-    let (first, second) = (0xf, 0x10);
+    let (first, second) = (7, 8);
     map(&iotlb, first, 20, Permissions::ReadWrite);
     map(&iotlb, second, 30, Permissions::ReadWrite);
     let both = || {
