@@ -1,7 +1,7 @@
 //! A vhost-user back-end behind its guest's IOMMU: one connection to a front-end, a thread for each ring.
 //!
 //! `vhost-user-backend` 0.24 cannot be one (`docs/vmm.md` says what it lacks), so here is a message loop for what
-//! such a device needs. [`wire`] has messages, [`session`] answers them, [`ring`] serves rings.
+//! such a device needs. `wire` has messages, `session` answers them, `ring` serves rings.
 
 mod ring;
 mod session;

@@ -2,38 +2,23 @@
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, section 5.13. Not supported: mappings of device memory (`VIRTIO_IOMMU_F_MMIO`).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use portolan::addr::{Iova, IovaRange, PageSize, PageSizes, PhysAddr};
+use portolan::addr::{Iova, IovaRange, PageSize, PageSizes};
 use portolan_hw::virtio::spec::{
-    self, ATTACH_BYPASS, FAULT_ADDRESS, FAULT_BYTES, FAULT_READ, FAULT_WRITE, MAP_READ, MAP_WRITE,
-    P_RESV_MEM, R_DOMAIN, R_MAPPING, RESV_MEM_BYTES, RESV_MSI, Request, TAIL_BYTES, config,
+    self, ATTACH_BYPASS, FAULT_BYTES, MAP_READ, MAP_WRITE, P_RESV_MEM, R_MAPPING, RESV_MEM_BYTES,
+    RESV_MSI, Request, TAIL_BYTES, config,
 };
 use vm_memory::Permissions;
 
 use super::domains::{Domain, Kind, Mappings};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, EndpointId, Source};
 use super::requests::{self, status};
+use super::state::{EVERYTHING, Place, State};
 use crate::iotlb::Translation;
-
-/// A device behind the virtio-iommu, by the number that firmware's VIOT table gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EndpointId(u32);
-
-impl EndpointId {
-    /// Wraps a raw number.
-    pub const fn new(raw: u32) -> Self {
-        Self(raw)
-    }
-
-    /// The raw number.
-    pub const fn get(self) -> u32 {
-        self.0
-    }
-}
 
 /// What a virtio-iommu offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,28 +70,8 @@ pub enum NotAdded {
 const PROBE_BYTES: usize = 512;
 /// Bytes of a property's head.
 const HEAD_BYTES: usize = 4;
-/// Fault records that wait for the guest at most; what comes then is counted and lost.
-const MOST_FAULTS: usize = 256;
 /// Pieces of a look-up that are taken in at once.
 const MOST_PIECES: usize = 64;
-
-#[derive(Debug)]
-struct Place {
-    endpoint: Arc<Endpoint>,
-    domain: Option<u32>,
-    /// Doorbells of messages: never mapped, and not translated.
-    doorbells: Vec<IovaRange>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Whether endpoints without a domain pass through, as the guest reads and writes it.
-    bypass: u8,
-    endpoints: BTreeMap<u32, Place>,
-    domains: BTreeMap<u32, Domain>,
-    faults: VecDeque<[u8; FAULT_BYTES]>,
-    faults_lost: u64,
-}
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -141,7 +106,8 @@ impl VirtioIommu {
             return Err(NotAdded::Taken(id));
         }
         let capacity = self.0.options.capacity;
-        let endpoint = Arc::new(Endpoint::new(id, Arc::downgrade(&self.0), capacity));
+        let source: Arc<dyn Source> = self.0.clone();
+        let endpoint = Arc::new(Endpoint::new(id, Arc::downgrade(&source), capacity));
         let place = Place {
             endpoint: Arc::clone(&endpoint),
             domain: None,
@@ -224,11 +190,6 @@ impl VirtioIommu {
         self.0.state().faults_lost
     }
 }
-
-const EVERYTHING: IovaRange = match IovaRange::new(Iova::new(0), Iova::new(u64::MAX)) {
-    Some(all) => all,
-    None => panic!(),
-};
 
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -381,16 +342,10 @@ impl Inner {
         }
         Ok(())
     }
+}
 
-    /// Takes translations of `range` from `at` on into the endpoint's IOTLB; without one that allows `access`
-    /// at `at` itself, a fault is recorded. Whether there was one.
-    pub(super) fn fill(
-        &self,
-        endpoint: &Endpoint,
-        at: Iova,
-        range: IovaRange,
-        access: Permissions,
-    ) -> bool {
+impl Source for Inner {
+    fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
         let mut state = self.state();
         let mut from = at;
         for _ in 0..MOST_PIECES {
@@ -417,64 +372,5 @@ impl Inner {
             }
         }
         true
-    }
-}
-
-impl State {
-    /// Takes an endpoint out of its domain, if it has one; an empty domain goes, with its mappings.
-    fn leave(&mut self, endpoint: u32) -> Result<Arc<Endpoint>, u8> {
-        let place = self.endpoints.get_mut(&endpoint).ok_or(status::NOENT)?;
-        if let Some(left) = place.domain.take() {
-            if let Some(domain) = self.domains.get_mut(&left) {
-                domain.endpoints.remove(&endpoint);
-                if domain.endpoints.is_empty() {
-                    self.domains.remove(&left);
-                }
-            }
-        }
-        Ok(Arc::clone(&place.endpoint))
-    }
-
-    fn mappings(&self) -> usize {
-        let of = |domain: &Domain| match &domain.kind {
-            Kind::Bypass => 0,
-            Kind::Mapped(mappings) => mappings.count(),
-        };
-        self.domains.values().map(of).sum()
-    }
-
-    /// The translation of `at`, or the reason of the fault.
-    fn find(&self, endpoint: u32, at: Iova) -> Result<(IovaRange, PhysAddr, Permissions), u8> {
-        let same = (EVERYTHING, PhysAddr::new(0), Permissions::ReadWrite);
-        let place = self.endpoints.get(&endpoint).ok_or(R_DOMAIN)?;
-        match place.domain.and_then(|domain| self.domains.get(&domain)) {
-            None if self.bypass != 0 => Ok(same),
-            None => Err(R_DOMAIN),
-            Some(domain) => match &domain.kind {
-                Kind::Bypass => Ok(same),
-                Kind::Mapped(mappings) => mappings.find(at).ok_or(R_MAPPING),
-            },
-        }
-    }
-
-    fn record(&mut self, reason: u8, endpoint: EndpointId, at: Iova, access: Permissions) {
-        if self.faults.len() >= MOST_FAULTS {
-            self.faults_lost += 1;
-            return;
-        }
-        let kind = match access {
-            Permissions::No | Permissions::Read => FAULT_READ,
-            Permissions::Write => FAULT_WRITE,
-            Permissions::ReadWrite => FAULT_READ | FAULT_WRITE,
-        };
-        let words = [u32::from(reason), FAULT_ADDRESS | kind, endpoint.get(), 0];
-        let mut record = [0; FAULT_BYTES];
-        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
-        let bytes = bytes.chain(at.get().to_le_bytes());
-        record
-            .iter_mut()
-            .zip(bytes)
-            .for_each(|(to, from)| *to = from);
-        self.faults.push_back(record);
     }
 }

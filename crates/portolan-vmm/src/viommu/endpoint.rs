@@ -8,8 +8,30 @@ use portolan::addr::{Iova, IovaRange};
 use vm_memory::iommu::{Error as IommuError, Iommu, IotlbIterator, IovaRange as VmIovaRange};
 use vm_memory::{GuestAddress, Permissions};
 
-use super::device::{EndpointId, Inner};
 use crate::iotlb::{IotlbGuard, Missing, Replacement, Sets, StillHeld, nothing};
+
+/// A device behind the virtio-iommu, by the number that firmware's VIOT table gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(u32);
+
+impl EndpointId {
+    /// Wraps a raw number.
+    pub const fn new(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// The raw number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Where an endpoint's translations come from.
+pub(super) trait Source: std::fmt::Debug + Send + Sync {
+    /// Takes translations of `range` from `at` on into the endpoint's IOTLB; without one that allows `access`
+    /// at `at` itself, a fault is recorded. Whether there was one.
+    fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool;
+}
 
 /// How often a look-up takes translations in: they may go as soon as they have come.
 const MOST_LOOKS: usize = 128;
@@ -20,12 +42,12 @@ const MOST_LOOKS: usize = 128;
 #[derive(Debug)]
 pub struct Endpoint {
     id: EndpointId,
-    device: Weak<Inner>,
+    device: Weak<dyn Source>,
     sets: Sets,
 }
 
 impl Endpoint {
-    pub(super) fn new(id: EndpointId, device: Weak<Inner>, capacity: NonZeroUsize) -> Self {
+    pub(super) fn new(id: EndpointId, device: Weak<dyn Source>, capacity: NonZeroUsize) -> Self {
         Self {
             id,
             device,

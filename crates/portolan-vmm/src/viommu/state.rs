@@ -1,0 +1,111 @@
+//! What a virtio-iommu remembers: endpoints, their domains, and faults that the guest has not read.
+//!
+//! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3, 5.13.6.4 and 5.13.6.8.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan_hw::virtio::spec::{
+    FAULT_ADDRESS, FAULT_BYTES, FAULT_READ, FAULT_WRITE, R_DOMAIN, R_MAPPING,
+};
+use vm_memory::Permissions;
+
+use super::domains::{Domain, Kind};
+use super::endpoint::{Endpoint, EndpointId};
+use super::requests::status;
+
+/// Fault records that wait for the guest at most; what comes then is counted and lost.
+const MOST_FAULTS: usize = 256;
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) domain: Option<u32>,
+    /// Doorbells of messages: never mapped, and not translated.
+    pub(super) doorbells: Vec<IovaRange>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// Whether endpoints without a domain pass through, as the guest reads and writes it.
+    pub(super) bypass: u8,
+    pub(super) endpoints: BTreeMap<u32, Place>,
+    pub(super) domains: BTreeMap<u32, Domain>,
+    pub(super) faults: VecDeque<[u8; FAULT_BYTES]>,
+    pub(super) faults_lost: u64,
+}
+
+pub(super) const EVERYTHING: IovaRange = match IovaRange::new(Iova::new(0), Iova::new(u64::MAX)) {
+    Some(all) => all,
+    None => panic!(),
+};
+
+impl State {
+    /// Takes an endpoint out of its domain, if it has one; an empty domain goes, with its mappings.
+    pub(super) fn leave(&mut self, endpoint: u32) -> Result<Arc<Endpoint>, u8> {
+        let place = self.endpoints.get_mut(&endpoint).ok_or(status::NOENT)?;
+        let left = place.domain.take();
+        if let Some(left) = left
+            && let Some(domain) = self.domains.get_mut(&left)
+        {
+            domain.endpoints.remove(&endpoint);
+            if domain.endpoints.is_empty() {
+                self.domains.remove(&left);
+            }
+        }
+        Ok(Arc::clone(&place.endpoint))
+    }
+
+    pub(super) fn mappings(&self) -> usize {
+        let of = |domain: &Domain| match &domain.kind {
+            Kind::Bypass => 0,
+            Kind::Mapped(mappings) => mappings.count(),
+        };
+        self.domains.values().map(of).sum()
+    }
+
+    /// The translation of `at`, or the reason of the fault.
+    pub(super) fn find(
+        &self,
+        endpoint: u32,
+        at: Iova,
+    ) -> Result<(IovaRange, PhysAddr, Permissions), u8> {
+        let same = (EVERYTHING, PhysAddr::new(0), Permissions::ReadWrite);
+        let place = self.endpoints.get(&endpoint).ok_or(R_DOMAIN)?;
+        match place.domain.and_then(|domain| self.domains.get(&domain)) {
+            None if self.bypass != 0 => Ok(same),
+            None => Err(R_DOMAIN),
+            Some(domain) => match &domain.kind {
+                Kind::Bypass => Ok(same),
+                Kind::Mapped(mappings) => mappings.find(at).ok_or(R_MAPPING),
+            },
+        }
+    }
+
+    pub(super) fn record(
+        &mut self,
+        reason: u8,
+        endpoint: EndpointId,
+        at: Iova,
+        access: Permissions,
+    ) {
+        if self.faults.len() >= MOST_FAULTS {
+            self.faults_lost += 1;
+            return;
+        }
+        let kind = match access {
+            Permissions::No | Permissions::Read => FAULT_READ,
+            Permissions::Write => FAULT_WRITE,
+            Permissions::ReadWrite => FAULT_READ | FAULT_WRITE,
+        };
+        let words = [u32::from(reason), FAULT_ADDRESS | kind, endpoint.get(), 0];
+        let mut record = [0; FAULT_BYTES];
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        let bytes = bytes.chain(at.get().to_le_bytes());
+        record
+            .iter_mut()
+            .zip(bytes)
+            .for_each(|(to, from)| *to = from);
+        self.faults.push_back(record);
+    }
+}
