@@ -7,30 +7,30 @@ use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use arrayvec::ArrayVec;
-use portolan::addr::StreamId;
+use portolan::addr::{Pasid, StreamId};
 use portolan::inval::Walker;
 use portolan::iommu::{
     Attach, AttachError, FaultAccess, FaultEvent, FaultReason, FaultRecord, InterruptRefusal,
     Iommu, IommuError, PagedDomain, ReservedRegion,
 };
 use portolan::platform::{Cpus, Mmio, Nanos, TableMem};
-use portolan::table::format::{RiscvFirstStage, RiscvSecondStage};
+use portolan::table::format::{Riscv, RiscvFirstStage, RiscvSecondStage};
 
 use super::command::{self, Counted};
 use super::directory::{CONTEXT, Directory};
 use super::messages;
 use super::shared::RiscvQueue;
-use super::state::{Streams, Tables};
+use super::state::{Key, Place, Streams, Tables};
 use super::streams::{Attachment, NOWHERE, PASSING, Tag, translated};
 use super::unit::RiscvIommu;
 use crate::chassis::book::Left;
 use crate::chassis::entry::{After, At, Words};
 
-/// What hardware has to forget when `stream` leaves what is tagged by `tag`: the context, and then, so
-/// that nothing is kept again by what is stale, the translations.
-fn forget(stream: u32, tag: Option<Tag>) -> ArrayVec<Counted, 3> {
+/// What hardware has to forget when what has a context leaves what is tagged by `tag`: the context, and
+/// then, so that nothing is kept again by what is stale, the translations.
+fn forget(context: Counted, tag: Option<Tag>) -> ArrayVec<Counted, 3> {
     let mut commands = ArrayVec::new();
-    commands.push(command::device(stream));
+    commands.push(context);
     if let Some(tag) = tag {
         commands.push(command::fence());
         commands.push(command::context(tag));
@@ -52,19 +52,23 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     /// # Errors
     /// The first failure; the others are tried all the same.
     pub fn block_all(&self) -> Result<(), AttachError> {
-        self.book
-            .block_all(self.turn(), |stream| self.block(StreamId::new(stream)))
+        self.book.block_all(self.turn(), |(stream, pasid)| {
+            let stream = StreamId::new(stream);
+            self.go(stream, Pasid::new(pasid), NOWHERE, None)
+        })
     }
 
     fn go(
         &self,
         stream: StreamId,
+        pasid: Pasid,
         words: Words,
         new: Option<Attachment>,
     ) -> Result<(), AttachError> {
         let no_such = AttachError::NoSuchStream { stream };
         let stream = Directory::has(self.streams_lg2(), stream).ok_or(no_such)?;
-        let move_to = |streams: &mut Streams| self.move_to(streams, stream, &words, new);
+        let key = (stream, pasid.get());
+        let move_to = |streams: &mut Streams| self.move_to(streams, key, &words, new);
         let left = self.book.with(self.turn(), move_to)??;
         // Domains wait for the hardware when they are dropped: without the turn.
         drop(left);
@@ -97,17 +101,22 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         Ok(*words)
     }
 
-    /// Moves a stream. What this lets go of is to be dropped without the turn.
+    /// Moves an address space. What this lets go of is to be dropped without the turn.
     pub(super) fn move_to(
         &self,
         streams: &mut Streams,
-        stream: u32,
+        key: Key,
         words: &Words,
         new: Option<Attachment>,
     ) -> Result<Left<Option<Tag>>, AttachError> {
+        streams.state.has(key)?;
+        if streams.state.processes.contains_key(&key.0) {
+            return self.change_to(streams, key, words, new);
+        }
+        let (stream, _) = key;
         let words = self.with_messages(streams, stream, words, new.as_ref())?;
         let blocks = new.is_none().then_some(());
-        let left = self.change_to(streams, stream, &words, new)?;
+        let left = self.change_to(streams, key, &words, new)?;
         let messages = blocks.and(streams.state.messages.as_mut());
         if let Some(table) = messages.and_then(|messages| messages.known(stream)) {
             // With the tag that they were kept by.
@@ -119,31 +128,30 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
     fn change_to(
         &self,
         streams: &mut Streams,
-        stream: u32,
+        key: Key,
         words: &Words,
         new: Option<Attachment>,
-    ) -> Result<Left<Option<Tag>>, IommuError> {
+    ) -> Result<Left<Option<Tag>>, AttachError> {
+        let context = streams.state.forget(key);
         let settle = |_: &mut Tables, unsettled: &[Attachment]| {
             let mut all = unsettled.iter();
-            all.try_for_each(|left| self.shared.run(forget(stream, left.to).into_iter()))
+            all.try_for_each(|left| self.shared.run(forget(context, left.to).into_iter()))
         };
-        if new.is_none() && streams.attachment(stream).is_none() {
-            return Ok(streams.settle(stream, settle)?.into_iter().collect());
+        if new.is_none() && streams.attachment(key).is_none() {
+            return Ok(streams.settle(key, settle)?.into_iter().collect());
         }
         // Without memory for it, the stream is where it was.
-        let at = streams
-            .state
-            .directory
-            .place(&self.shared.control.mem, stream)?;
+        let mem = &self.shared.control.mem;
+        let Place { at, words } = streams.state.place(mem, key, words)?;
         let change = |_: &mut Tables, old: Option<&Attachment>, _: Option<&Attachment>| {
-            self.change(at, words, &forget(stream, old.and_then(|old| old.to)))
+            self.change(at, &words, &forget(context, old.and_then(|old| old.to)))
         };
-        streams.go(stream, new, settle, change)
+        Ok(streams.go(key, new, settle, change)?)
     }
 
     /// Changes a context step by step. On an error it does not count any more, and hardware may still use
     /// what it kept of it.
-    fn change(&self, at: At, words: &Words, old: &[Counted]) -> Result<(), IommuError> {
+    pub(super) fn change(&self, at: At, words: &Words, old: &[Counted]) -> Result<(), IommuError> {
         let mem = &self.shared.control.mem;
         let changed = at.change(
             (mem, Walker::Coherent),
@@ -172,9 +180,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
 
     /// A page fault does not say whether something is mapped: the domain's tables do, as they are now.
     fn is_mapped(&self, record: &FaultRecord) -> Option<()> {
-        let (stream, iova) = (record.stream.get(), record.iova?);
+        let pasid = record.pasid.map_or(0, Pasid::get);
+        let (key, iova) = ((record.stream.get(), pasid), record.iova?);
         let mapped = self.book.try_with(|streams| {
-            let domain = streams.attachment(stream)?.domain.as_ref()?;
+            let domain = streams.attachment(key)?.domain.as_ref()?;
             domain.0.translate(iova)
         });
         mapped.flatten().map(drop)
@@ -185,12 +194,16 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
 /// let go of the last handle of a domain.
 impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
     fn block(&self, stream: StreamId) -> Result<(), AttachError> {
-        self.go(stream, NOWHERE, None)
+        self.go(stream, WITHOUT, NOWHERE, None)
+    }
+
+    fn block_pasid(&self, stream: StreamId, pasid: Pasid) -> Result<(), AttachError> {
+        self.go(stream, named(pasid)?, NOWHERE, None)
     }
 
     fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
         let new = Attachment::without_domain(None);
-        self.go(stream, PASSING, Some(new))
+        self.go(stream, WITHOUT, PASSING, Some(new))
     }
 
     fn reserved(&self, stream: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
@@ -215,6 +228,42 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> Iommu for RiscvIommu<R, M, C> {
     }
 }
 
+/// Of requests without a PASID.
+const WITHOUT: Pasid = Pasid::new(0);
+
+/// A PASID that requests can name.
+fn named(pasid: Pasid) -> Result<Pasid, AttachError> {
+    Some(pasid)
+        .filter(|pasid| *pasid != WITHOUT)
+        .ok_or(AttachError::Mismatch)
+}
+
+impl<R, M, C: Cpus> RiscvIommu<R, M, C>
+where
+    R: Mmio + Send + Sync + 'static,
+    M: TableMem<AtomicU64> + Send + Sync + 'static,
+{
+    fn attach_to<const ROOT: u32>(
+        &self,
+        stream: StreamId,
+        pasid: Pasid,
+        domain: &Arc<PagedDomain<Riscv<ROOT>, M, RiscvQueue<R, M, C>>>,
+    ) -> Result<(), AttachError> {
+        if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
+            return Err(AttachError::Mismatch);
+        }
+        let tag = Tag::of(domain.context());
+        let table = domain.table();
+        let words = translated(tag, table.root(), table.format().levels.count());
+        self.go(
+            stream,
+            pasid,
+            words,
+            Some(Attachment::new(Some(tag), domain)),
+        )
+    }
+}
+
 macro_rules! attach {
     ($format:ident) => {
         /// *Context.* Task.
@@ -230,13 +279,16 @@ macro_rules! attach {
                 stream: StreamId,
                 domain: &Arc<PagedDomain<$format, M, RiscvQueue<R, M, C>>>,
             ) -> Result<(), AttachError> {
-                if !Arc::ptr_eq(&domain.queue().0, &self.shared) {
-                    return Err(AttachError::Mismatch);
-                }
-                let tag = Tag::of(domain.context());
-                let table = domain.table();
-                let words = translated(tag, table.root(), table.format().levels.count());
-                self.go(stream, words, Some(Attachment::new(Some(tag), domain)))
+                self.attach_to(stream, WITHOUT, domain)
+            }
+
+            fn attach_pasid(
+                &self,
+                stream: StreamId,
+                pasid: Pasid,
+                domain: &Arc<PagedDomain<$format, M, RiscvQueue<R, M, C>>>,
+            ) -> Result<(), AttachError> {
+                self.attach_to(stream, named(pasid)?, domain)
             }
         }
     };

@@ -42,6 +42,14 @@ pub(super) fn device(stream: u32) -> Counted {
     (Kind::Device, [devices().1[0] | named, 0])
 }
 
+/// Forget the process context of `pasid` of `stream`.
+pub(super) fn process(stream: u32, pasid: u32) -> Counted {
+    let named =
+        directory::DV.at(1) | directory::DID.at(stream.into()) | directory::PID.at(pasid.into());
+    let word = OPCODE.at(opcode::DIRECTORY) | FUNCTION.at(directory::PROCESS);
+    (Kind::Process, [word | named, 0])
+}
+
 /// Forget the device contexts of all devices, and what leads to them.
 pub(super) fn devices() -> Counted {
     let word = OPCODE.at(opcode::DIRECTORY) | FUNCTION.at(directory::DEVICES);
@@ -158,6 +166,7 @@ mod tests {
         assert_eq!(nothing(), [0x3002, 0]);
         assert_eq!(fence().1, [0x0002, 0]);
         assert_eq!(device(0x12_3456).1, [0x1234_5602_0000_0003, 0]);
+        assert_eq!(process(0x12_3456, 0xa_bcde).1, [0x1234_5602_abcd_e083, 0]);
         assert_eq!(devices().1, [0x0003, 0]);
         assert_eq!(translations().map(|(_, words)| words), [[1, 0], [0x81, 0]]);
         assert_eq!(context(Tag::First(0xf_edcb)).1, [0x1_fedc_b001, 0]);

@@ -15,6 +15,8 @@ crate::chassis::counters! {
         Device = "IODIR.INVAL_DDT";
         /// IODIR.INVAL_DDT of all devices.
         Devices = "IODIR.INVAL_DDT (all)";
+        /// IODIR.INVAL_PDT.
+        Process = "IODIR.INVAL_PDT";
         /// IOTINVAL.VMA of addresses.
         Pages = "IOTINVAL.VMA";
         /// IOTINVAL.VMA of a tag.

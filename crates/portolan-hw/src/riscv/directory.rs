@@ -1,6 +1,8 @@
-//! The device directory: one device context for each stream, at the leaves of a tree of pages of 4 KiB.
+//! Directories: contexts at the leaves of a tree of pages of 4 KiB. The device directory has a device context for
+//! each stream, a stream's process directory a process context for each PASID.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0, section "Device-Directory-Table". A stream that
+//! RISC-V IOMMU Architecture Specification, version 1.0, sections "Device-Directory-Table" and
+//! "Process-Directory-Table", whose entries above the leaves are the same. A stream that
 //! was never named has no context that counts, and is blocked; the page that would hold it need not be
 //! there. An empty root means the same whatever the number of levels.
 
@@ -12,7 +14,7 @@ use portolan::inval::Walker;
 use portolan::iommu::IommuError;
 use portolan::platform::{TableMem, Word};
 
-use super::spec::context::{BASE_WORDS, V};
+use super::spec::context::{BASE_WORDS, PROCESS_WORDS, V};
 use super::spec::page_of;
 use crate::chassis::Block;
 use crate::chassis::entry::{self, At, Kind, Live};
@@ -46,6 +48,7 @@ impl Shape {
     /// Bits of a device's number that a page of contexts of `words` words resolves.
     const fn leaf_lg2(words: usize) -> u32 {
         match words {
+            PROCESS_WORDS => 8,
             BASE_WORDS => 7,
             _ => 6,
         }
@@ -83,6 +86,11 @@ impl Directory {
     /// `stream`, if it can have a context.
     pub(super) fn has(lg2: u32, stream: StreamId) -> Option<u32> {
         Some(stream.get()).filter(|stream| u64::from(*stream) >> lg2 == 0)
+    }
+
+    /// Width of the numbers that have contexts, in bits.
+    pub(super) fn lg2(&self) -> u32 {
+        self.shape.lg2
     }
 
     /// Where the context of `stream` lies. The pages that lead to it are made if they are not there:

@@ -62,11 +62,17 @@ bitflags! {
         const RANGES = 1 << 12;
         /// Memory types in tables (`Svpbmt`).
         const MEMORY_TYPES = 1 << 13;
+        /// PASIDs of 8 bits (`PD8`).
+        const PASIDS_8 = 1 << 14;
+        /// PASIDs of 17 bits (`PD17`).
+        const PASIDS_17 = 1 << 15;
+        /// PASIDs of 20 bits (`PD20`).
+        const PASIDS_20 = 1 << 16;
     }
 }
 
 /// The fields of one bit.
-const FLAGS: [(Bits, Has); 12] = [
+const FLAGS: [(Bits, Has); 15] = [
     (capability::SV39, Has::FIRST_3),
     (capability::SV48, Has::FIRST_4),
     (capability::SV57, Has::FIRST_5),
@@ -79,6 +85,9 @@ const FLAGS: [(Bits, Has); 12] = [
     (capability::NL, Has::NON_LEAF),
     (capability::S, Has::RANGES),
     (capability::SVPBMT, Has::MEMORY_TYPES),
+    (capability::PD8, Has::PASIDS_8),
+    (capability::PD17, Has::PASIDS_17),
+    (capability::PD20, Has::PASIDS_20),
 ];
 
 /// What a unit can do.

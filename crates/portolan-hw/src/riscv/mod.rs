@@ -1,7 +1,6 @@
 //! The RISC-V IOMMU.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: process directories (PASIDs), page
-//! requests and ATS, memory-resident interrupt files, hardware counters, guests with first stages of
+//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: page requests and ATS, memory-resident interrupt files, hardware counters, guests with first stages of
 //! their own.
 
 mod attach;
@@ -14,6 +13,7 @@ mod faults;
 mod features;
 mod files;
 mod messages;
+mod processes;
 mod queue;
 pub mod refusal;
 mod remap;

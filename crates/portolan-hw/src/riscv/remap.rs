@@ -26,7 +26,7 @@ type At<'s> = (&'s mut Table, Tag);
 
 /// The table of `stream` and the tag by which the unit keeps its entries.
 fn used(streams: &mut Streams, stream: u32) -> Result<At<'_>, InterruptError> {
-    let at = streams.attachment(stream).and_then(|at| at.to);
+    let at = streams.attachment((stream, 0)).and_then(|at| at.to);
     let messages = streams.state.messages.as_mut();
     let table = messages.and_then(|messages| messages.known(stream));
     match (table, at) {
@@ -57,7 +57,10 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
         streams: &mut Streams,
         stream: u32,
     ) -> Result<Left<Option<Tag>>, InterruptError> {
-        match streams.attachment(stream).map(|at| at.to) {
+        if streams.state.processes.contains_key(&stream) {
+            return Err(InterruptError::Target);
+        }
+        match streams.attachment((stream, 0)).map(|at| at.to) {
             Some(Some(Tag::Second(_))) => return Ok(Left::new_const()),
             // Its writes are not translated, or not by a stage that has message tables.
             Some(_) => return Err(InterruptError::Target),
@@ -68,7 +71,7 @@ impl<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> RiscvIommu<R, M, C> {
             .map(Messages::without_domain)
             .ok_or(IommuError::Unsupported)?;
         let new = Attachment::without_domain(Some(tag));
-        let moved = self.move_to(streams, stream, &words, Some(new));
+        let moved = self.move_to(streams, (stream, 0), &words, Some(new));
         moved.map_err(|error| match error {
             AttachError::Iommu(error) => error.into(),
             _ => InterruptError::Target,

@@ -71,6 +71,15 @@ pub(super) fn translated(tag: Tag, root: PhysAddr, levels: u32) -> Words {
     words
 }
 
+/// A process context that says what the context `words` of a whole stream does; `None` of a second stage,
+/// which is that of all of a stream's address spaces or of none.
+pub(super) fn process(words: &Words) -> Option<Words> {
+    let mut process = NOWHERE;
+    process[0] = words[CONTROL] & V | words[ATTRIBUTES];
+    process[1] = words[FIRST];
+    (words[SECOND] == 0).then_some(process)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,6 +3,7 @@
 //! RISC-V IOMMU Architecture Specification, version 1.0. Several units are several instances; nothing is
 //! shared between them.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
@@ -24,7 +25,7 @@ use super::messages::{self, Messages};
 use super::queue;
 use super::shared::{RiscvQueue, Shared};
 use super::spec::reg;
-use super::state::{Streams, Tables};
+use super::state::{Key, Streams, Tables};
 use super::streams::Tag;
 use super::takeover::{start, stop, turn_off};
 use crate::chassis::book::Book;
@@ -52,7 +53,7 @@ pub type SecondDomain<R, M, C> = PagedDomain<RiscvSecondStage, M, RiscvQueue<R, 
 #[derive(Debug)]
 pub struct RiscvIommu<R: Mmio, M: TableMem<AtomicU64>, C: Cpus> {
     pub(super) shared: Arc<Shared<R, M, C>>,
-    pub(super) book: Book<C, u32, Option<Tag>, Tables>,
+    pub(super) book: Book<C, Key, Option<Tag>, Tables>,
     config: Config,
 }
 
@@ -169,6 +170,7 @@ where
         let streams = Streams::new(Tables {
             directory: Directory::new(root, shape),
             messages,
+            processes: BTreeMap::new(),
         });
         Ok(Self {
             shared,

@@ -17,6 +17,8 @@ pub enum CommandKind {
     Fence,
     /// IODIR.INVAL_DDT.
     InvalDdt,
+    /// IODIR.INVAL_PDT.
+    InvalPdt,
 }
 
 /// What an invalidation drops.
@@ -24,6 +26,8 @@ pub enum CommandKind {
 pub enum Invalidate {
     /// The context of a device; those of all, and what leads to them, without one.
     Contexts(Option<u32>),
+    /// The process context of an address space of a device.
+    Process(u32, u32),
     /// Translations of a first stage without a second.
     First(Translations),
     /// Translations of a second stage.
@@ -81,6 +85,7 @@ fn fields(opcode: u64, function: u64, id: &RiscvIdentification) -> Option<[u64; 
         // WSI is reserved: nothing here raises wires for commands.
         (2, 0) => [named | 0x3400 | 0xffff_ffff << 32, (1 << 62) - 1],
         (3, 0) => [named | 1 << 33 | 0xff_ffff << 40, 0],
+        (3, 1) => [named | 0xfffff << 12 | 1 << 33 | 0xff_ffff << 40, 0],
         _ => return None,
     })
 }
@@ -106,6 +111,15 @@ pub(super) fn decode(
             let device = bit(low, 33).then(|| field(low, 40, 24) as u32);
             if device.is_some_and(|device| device > widest) {
                 return None;
+            }
+            if function == 1 {
+                let pasid = field(low, 12, 20) as u32;
+                let width = [20, 17, 8].into_iter().zip([3, 2, 1]);
+                let width = width.filter(|(_, levels)| id.has_processes(*levels));
+                let width = width.map(|(lg2, _)| lg2).max()?;
+                (pasid >> width == 0).then_some(())?;
+                let what = Invalidate::Process(device?, pasid);
+                return Some((CommandKind::InvalPdt, Effect::Invalidate(what)));
             }
             let what = Invalidate::Contexts(device);
             (CommandKind::InvalDdt, Effect::Invalidate(what))

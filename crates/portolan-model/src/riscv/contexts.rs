@@ -17,8 +17,35 @@ pub(super) enum Context {
     Passes,
     /// The first stage has.
     First(Tables),
+    /// The first stage of each address space has tables of its own.
+    Processes(Processes),
     /// The second stage has, beside which there may be a table of messages.
     Second(Tables, Option<Messages>),
+}
+
+/// A process directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Processes {
+    pub root: u64,
+    pub levels: u32,
+    /// What requests without a PASID are: of address space 0, or untranslated.
+    pub without: Without,
+}
+
+/// What requests without a PASID are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Without {
+    /// Those of address space 0 (`DPE`).
+    Zero,
+    /// Untranslated.
+    Untranslated,
+}
+
+impl Processes {
+    /// Width of the numbers of address spaces.
+    pub fn lg2(&self) -> u32 {
+        (8 + 9 * (self.levels - 1)).min(20)
+    }
 }
 
 /// An MSI page table, and the pages that it is for.
@@ -53,7 +80,7 @@ pub(super) struct Tables {
 
 /// Bits of each word that a context may set: those of what is modelled.
 const ALLOWED: Words = [
-    1,
+    1 | 1 << 5 | 1 << 9,
     u64::MAX,
     0xffff_f000,
     0xf000_0fff_ffff_ffff,
@@ -65,6 +92,43 @@ const ALLOWED: Words = [
 
 fn field(word: u64, low: u32, bits: u32) -> u64 {
     (word >> low) & ((1 << bits) - 1)
+}
+
+fn levels_of(word: u64) -> Option<u8> {
+    match field(word, 60, 4) {
+        mode @ 8..=10 => Some(mode as u8 - 5),
+        _ => None,
+    }
+}
+
+/// The tables of a first stage.
+fn first_stage(first: u64, attributes: u64, id: &RiscvIdentification) -> Result<Tables, Refusal> {
+    let levels = levels_of(first).filter(|levels| id.walks_first(*levels));
+    let format = levels.map(TableFormat::riscv_first_stage);
+    let Some(Ok(format)) = format else {
+        return Err(Refusal::Malformed);
+    };
+    let root = PhysAddr::new(field(first, 0, 44) << 12);
+    Ok(Tables {
+        tag: field(attributes, 12, 20) as u32,
+        table: TableRoot { root, format },
+    })
+}
+
+/// What the words of a process context say that counts.
+pub(super) fn decode_process(
+    [attributes, first]: [u64; 2],
+    id: &RiscvIdentification,
+) -> Result<Context, Refusal> {
+    let fits = attributes & !0xffff_f007 == 0 && first & !0xf000_0fff_ffff_ffff == 0;
+    match field(first, 60, 4) {
+        _ if !fits => Err(Refusal::BadProcess),
+        0 => Ok(Context::Passes),
+        _ => {
+            let tables = first_stage(first, attributes, id);
+            tables.map(Context::First).map_err(|_| Refusal::BadProcess)
+        }
+    }
 }
 
 /// What the words of a context say that counts.
@@ -88,26 +152,30 @@ pub(super) fn decode(words: Words, id: &RiscvIdentification) -> Result<Context, 
         return malformed;
     }
     let root = |word| PhysAddr::new(field(word, 0, 44) << 12);
-    let levels = |word| match field(word, 60, 4) {
-        mode @ 8..=10 => Some(mode as u8 - 5),
-        _ => None,
-    };
+    match (words[0] >> 5 & 1, words[0] >> 9 & 1) {
+        (0, 0) => {}
+        (0, _) => return malformed,
+        (_, default) => {
+            let levels = field(first, 60, 4);
+            let none = field(second, 60, 4) == 0;
+            if !none || !(1..=3).contains(&levels) || !id.has_processes(levels as u32) {
+                return malformed;
+            }
+            return Ok(Context::Processes(Processes {
+                root: root(first).get(),
+                levels: levels as u32,
+                without: match default {
+                    1 => Without::Zero,
+                    _ => Without::Untranslated,
+                },
+            }));
+        }
+    }
     match (field(first, 60, 4), field(second, 60, 4)) {
         (0, 0) => Ok(Context::Passes),
-        (_, 0) => {
-            let levels = levels(first).filter(|levels| id.walks_first(*levels));
-            let format = levels.map(TableFormat::riscv_first_stage);
-            let Some(Ok(format)) = format else {
-                return malformed;
-            };
-            let root = root(first);
-            Ok(Context::First(Tables {
-                tag: field(attributes, 12, 20) as u32,
-                table: TableRoot { root, format },
-            }))
-        }
+        (_, 0) => first_stage(first, attributes, id).map(Context::First),
         (0, _) => {
-            let levels = levels(second).filter(|levels| id.walks_second(*levels));
+            let levels = levels_of(second).filter(|levels| id.walks_second(*levels));
             let format = levels.map(TableFormat::riscv_second_stage);
             let root = root(second);
             let (Some(Ok(format)), 0) = (format, root.get() & 0x3fff) else {

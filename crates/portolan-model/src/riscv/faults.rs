@@ -40,6 +40,12 @@ pub enum Refusal {
     Malformed,
     /// Accesses of this kind are not let through.
     Disallowed,
+    /// The process directory cannot be read.
+    NoProcessDirectory,
+    /// The address space has no context.
+    NoProcess,
+    /// Its context, or what leads to it, is malformed.
+    BadProcess,
     /// The entry of a message cannot be read.
     NoMessageTable,
     /// The entry of a message does not count.
@@ -67,6 +73,9 @@ impl Refusal {
             Self::NoContext => 258,
             Self::Malformed => 259,
             Self::Disallowed => 260,
+            Self::NoProcessDirectory => 265,
+            Self::NoProcess => 266,
+            Self::BadProcess => 267,
             Self::NoMessageTable => 261,
             Self::NoMessage => 262,
             Self::BadMessage => 263,

@@ -78,7 +78,7 @@ impl RiscvRegisters {
 pub(super) fn rank(what: &Invalidate) -> Rank {
     let leaves = |of: &Translations| of.drops.pointers == Sizes::NONE;
     match what {
-        Invalidate::Contexts(_) | Invalidate::Nothing => Rank::Streams,
+        Invalidate::Contexts(_) | Invalidate::Process(..) | Invalidate::Nothing => Rank::Streams,
         Invalidate::Second(of) if leaves(of) => Rank::SecondStageLeaves,
         Invalidate::Second(_) => Rank::SecondStage,
         Invalidate::First(of) if leaves(of) => Rank::Leaves,
@@ -90,8 +90,16 @@ pub(super) fn invalidate(state: &mut State, what: Invalidate) {
     match what {
         Invalidate::Contexts(Some(device)) => {
             state.own.contexts.remove(&device);
+            state.own.processes.retain(|(of, _), _| *of != device);
+            state.own.process_pages.retain(|(of, ..), _| *of != device);
+        }
+        // Of a process, its context alone.
+        Invalidate::Process(device, pasid) => {
+            state.own.processes.remove(&(device, pasid));
         }
         Invalidate::Contexts(None) => {
+            state.own.processes.clear();
+            state.own.process_pages.clear();
             state.own.contexts.clear();
             state.own.pages.clear();
         }

@@ -54,9 +54,17 @@ impl RiscvIdentification {
         self
     }
 
-    /// Without first stages.
+    /// With process directories of one, two and three levels.
+    #[must_use]
+    pub fn pasids(mut self) -> Self {
+        self.capabilities |= 7 << 38;
+        self
+    }
+
+    /// Without first stages, and so without process directories.
     #[must_use]
     pub fn second_stage_only(mut self) -> Self {
+        self.capabilities &= !(7 << 38);
         self.capabilities &= !(7 << 9);
         self
     }
@@ -73,6 +81,11 @@ impl RiscvIdentification {
     /// Whether it walks second-stage tables of `levels` levels.
     pub(super) fn walks_second(&self, levels: u8) -> bool {
         (3..=5).contains(&levels) && self.has(14 + u32::from(levels))
+    }
+
+    /// Whether it has process directories of `levels` levels.
+    pub(super) fn has_processes(&self, levels: u32) -> bool {
+        self.has(37 + levels)
     }
 
     pub(super) fn has_message_tables(&self) -> bool {

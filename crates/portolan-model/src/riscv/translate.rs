@@ -2,7 +2,7 @@
 
 use portolan::addr::{InvalTag, PhysAddr, StreamId};
 
-use super::contexts::{Context, Tables, Words, decode};
+use super::contexts::{Context, Processes, Tables, Without, Words, decode, decode_process};
 use super::faults::Refusal;
 use super::queue::OWNER;
 use super::registers::mode;
@@ -28,11 +28,20 @@ impl RiscvRegisters {
             _ => {}
         }
         let context = self.context(state, of.stream)?;
-        // No context has a process directory.
-        if of.pasid.is_some() {
-            return Err(Refusal::Disallowed);
-        }
+        let context = match (context, of.pasid) {
+            (Context::Processes(all), Some(pasid)) => {
+                self.process(state, of.stream, all, pasid.get())?
+            }
+            (Context::Processes(all), None) => match all.without {
+                Without::Zero => self.process(state, of.stream, all, 0)?,
+                Without::Untranslated => Context::Passes,
+            },
+            (_, Some(_)) => return Err(Refusal::Disallowed),
+            (context, None) => context,
+        };
         match context {
+            // No process context has a process directory.
+            Context::Processes(_) => Err(Refusal::BadProcess),
             Context::Passes => untranslated,
             Context::First(tables) => self.page(state, Which::First, tables, of),
             Context::Second(tables, messages) => {
@@ -67,6 +76,53 @@ impl RiscvRegisters {
         }
         let context = decode(words, id);
         state.own.contexts.insert(device, context);
+        context
+    }
+
+    /// The process context of an address space, kept or from memory.
+    fn process(
+        &self,
+        state: &mut State,
+        stream: StreamId,
+        all: Processes,
+        pasid: u32,
+    ) -> Result<Context, Refusal> {
+        let key = (stream.get(), pasid);
+        if u64::from(pasid) >> all.lg2() != 0 {
+            return Err(Refusal::Disallowed);
+        }
+        if let Some(kept) = state.own.processes.get(&key) {
+            return *kept;
+        }
+        let mut page = all.root;
+        for level in (0..all.levels - 1).rev() {
+            let above = pasid >> (8 + 9 * level);
+            let key = (stream.get(), level, above);
+            if let Some(kept) = state.own.process_pages.get(&key) {
+                page = *kept;
+                continue;
+            }
+            state.counts.configuration_reads += 1;
+            let at = PhysAddr::new(page + 8 * u64::from(above & 0x1ff));
+            let entry = self.memory.snooped().read_u64(at);
+            let entry = entry.ok_or(Refusal::NoProcessDirectory)?;
+            if entry & 1 == 0 {
+                return Err(Refusal::NoProcess);
+            }
+            if entry & !(0xfff_ffff_ffff << 10 | 1) != 0 {
+                return Err(Refusal::BadProcess);
+            }
+            page = entry >> 10 << 12;
+            state.own.process_pages.insert(key, page);
+        }
+        state.counts.configuration_reads += 1;
+        let words = self.words(page + u64::from(pasid & 0xff) * 16, 2);
+        let [attributes, first, ..] = words.ok_or(Refusal::NoProcessDirectory)?;
+        if attributes & 1 == 0 {
+            return Err(Refusal::NoProcess);
+        }
+        let context = decode_process([attributes, first], &self.setup.identification);
+        state.own.processes.insert(key, context);
         context
     }
 

@@ -29,6 +29,10 @@ pub struct Own {
     pub(super) contexts: BTreeMap<u32, Result<Context, Refusal>>,
     /// Pages of the directory, by their level and by what is resolved above them.
     pub(super) pages: BTreeMap<(u32, u32), u64>,
+    /// Process contexts that count, by device and address space.
+    pub(super) processes: BTreeMap<(u32, u32), Result<Context, Refusal>>,
+    /// Pages of process directories, by device, level and what is resolved above them.
+    pub(super) process_pages: BTreeMap<(u32, u32, u32), u64>,
     /// Entries of MSI page tables, by the second stage's tag and the page's number.
     pub(super) messages: BTreeMap<(u32, u64), u64>,
     pub(super) first: Stage,
@@ -54,6 +58,8 @@ impl Design for Riscv {
             registers: Registers::reset(&setup.identification),
             contexts: BTreeMap::new(),
             pages: BTreeMap::new(),
+            processes: BTreeMap::new(),
+            process_pages: BTreeMap::new(),
             messages: BTreeMap::new(),
             first: Stage::new(&setup.temper),
             second: Stage::new(&setup.temper),
@@ -66,7 +72,8 @@ impl Design for Riscv {
     }
 
     fn others(own: &Own) -> usize {
-        own.contexts.len() + own.pages.len() + own.messages.len()
+        let processes = own.processes.len() + own.process_pages.len();
+        own.contexts.len() + own.pages.len() + processes + own.messages.len()
     }
 
     fn told(counts: &RiscvCounts, sums: Sums) -> RiscvCounts {

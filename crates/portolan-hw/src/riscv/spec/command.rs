@@ -78,8 +78,12 @@ pub mod directory {
 
     /// Value of FUNCTION: INVAL_DDT.
     pub const DEVICES: u64 = 0;
+    /// Value of FUNCTION: INVAL_PDT.
+    pub const PROCESS: u64 = 1;
 
     fields! { Bits;
+        /// Word 0: which address space.
+        PID: 12, 20;
         /// Word 0: the device counts; without it, all are meant.
         DV: 33, 1;
         /// Word 0: which device.

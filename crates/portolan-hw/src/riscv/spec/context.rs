@@ -7,6 +7,14 @@ use crate::chassis::fields;
 /// An entry of the directory above its leaves, and word 0 of a device context: it counts.
 pub const V: u64 = 1;
 
+/// Word 0 of a device context: the first stage is a process directory's (`PDTV`).
+pub const DIRECTORY: u64 = 1 << 5;
+/// Word 0 of a device context with a process directory: requests without a PASID are those of address
+/// space 0 (`DPE`).
+pub const BY_DEFAULT: u64 = 1 << 9;
+
+/// Words of a process context: control and tag, and the first stage, as in [`ATTRIBUTES`] and [`FIRST`].
+pub const PROCESS_WORDS: usize = 2;
 /// Words of a context in base format.
 pub const BASE_WORDS: usize = 4;
 /// Words of a context in extended format.

@@ -65,6 +65,12 @@ pub mod capability {
         IGS: 28, 2;
         /// Width of physical addresses.
         PAS: 32, 6;
+        /// Process directories for 8 bits.
+        PD8: 38, 1;
+        /// Process directories for 17 bits.
+        PD17: 39, 1;
+        /// Process directories for 20 bits.
+        PD20: 40, 1;
         /// Invalidation of entries above the leaves by address.
         NL: 42, 1;
         /// Invalidation of ranges.

@@ -3,6 +3,7 @@
 mod faults;
 mod machine;
 mod messages;
+mod processes;
 mod queue;
 mod takeover;
 
