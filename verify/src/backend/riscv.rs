@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use portolan::addr::StreamId;
-use portolan::iommu::{Attach, Domain};
+use portolan::iommu::{Attach, Domain, Iommu as _};
 use portolan::platform::{Cpus, Mmio, TableMem};
 use portolan::table::format::RiscvLevels;
 use portolan_hw::riscv::{
@@ -25,7 +25,7 @@ use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
 use super::wrap::Wrap;
 use super::{by_name, failed};
-use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Rig};
+use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
 /// Registers and memory of the model behind `W`.
@@ -69,9 +69,15 @@ pub fn first_on_model<W>(kind: Kind, wrap: &W) -> Result<OnModel<W, FirstOnModel
 where
     W: Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>,
 {
-    model(kind, wrap, |unit| {
+    let made = model(kind, wrap, |unit| {
         unit.first_stage(RiscvLevels::Four).map(Arc::new)
-    })
+    });
+    let pasids = Some(Pasids {
+        enable: |unit: &ModelUnit<W>, stream| unit.enable_pasids(stream, 4),
+        attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
+        block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
+    });
+    made.map(|rig| Rig { pasids, ..rig })
 }
 
 /// A new model with a unit of `kind`, second stage.
@@ -97,7 +103,7 @@ where
     D: Domain + Send + Sync + 'static,
     ModelUnit<W>: Attach<D>,
 {
-    let plain = RiscvIdentification::default();
+    let plain = RiscvIdentification::default().pasids();
     let identification = match kind {
         Kind::Plain => plain,
         Kind::Extended | Kind::Interrupts => plain.extended(),
@@ -226,6 +232,7 @@ where
             of(K::GuestPages) + of(K::Guest) + of(K::Guests),
         ),
         ("INVAL_DDT", of(K::Device) + of(K::Devices)),
+        ("INVAL_PDT", of(K::Process)),
         ("FENCE", of(K::Wait) + of(K::Fence) + of(K::Replaced)),
     ])
 }

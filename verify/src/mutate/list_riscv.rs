@@ -47,6 +47,18 @@ pub const RISCV_MUTANTS: &[Mutant] = &[
     ),
     mutant(
         PLAIN,
+        "IODIR.INVAL_PDT",
+        commands(riscv::without_processes),
+        &["pasid-moves"],
+    ),
+    mutant(
+        PLAIN,
+        "the right PASID",
+        commands(riscv::wrong_process),
+        &["pasid-moves"],
+    ),
+    mutant(
+        PLAIN,
         "the right device",
         commands(riscv::wrong_device),
         &["attach-block-attach", "pass-through-to-paging"],
@@ -198,6 +210,18 @@ mod riscv {
     /// No invalidation of device contexts.
     pub fn without_devices(commands: &mut [Words]) {
         drop_where(commands, |words| words[0] & 0x3ff == 3);
+    }
+
+    /// No invalidation of process contexts.
+    pub fn without_processes(commands: &mut [Words]) {
+        drop_where(commands, |words| words[0] & 0x3ff == 0x83);
+    }
+
+    /// The context of the address space beside the one that is meant.
+    pub fn wrong_process(commands: &mut [Words]) {
+        let them = commands.iter_mut();
+        let them = them.filter(|words| words[0] & 0x3ff == 0x83);
+        them.for_each(|words| words[0] ^= 1 << 19);
     }
 
     /// The context of the device beside the one that is meant.

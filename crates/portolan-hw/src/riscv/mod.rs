@@ -1,7 +1,7 @@
 //! The RISC-V IOMMU.
 //!
-//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: page requests and ATS, memory-resident interrupt files, hardware counters, guests with first stages of
-//! their own.
+//! RISC-V IOMMU Architecture Specification, version 1.0. Not here: page requests and ATS, memory-resident
+//! interrupt files, hardware counters, guests with first stages of their own.
 
 mod attach;
 mod command;
