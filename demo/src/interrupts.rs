@@ -175,6 +175,7 @@ impl Scene<'_> {
                 self.interrupts.listen(lines.gerror)?;
             }
             FaultInterrupt::Wire(wire) => self.interrupts.listen(wire.specifier[0])?,
+            FaultInterrupt::Global(wire) => self.interrupts.listen(wire.interrupt)?,
             FaultInterrupt::Absent => return Ok(false),
         }
         Ok(true)

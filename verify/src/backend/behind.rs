@@ -110,21 +110,6 @@ impl Behind for SmmuRegisters {
         Has::Yes
     }
 
-    /// By the interrupt file that it is written to.
-    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
-        let at = Iova::new(message.address);
-        let pieces = self.dma(device, None, at, AccessKind::Write, 4).ok()?;
-        let inside = pieces
-            .first()?
-            .pa
-            .get()
-            .checked_sub(INTERRUPT_FILES.get())?;
-        Some(Raised {
-            vector: u8::try_from(message.data).ok()?,
-            destination: u32::try_from(inside >> 12).ok()?,
-        })
-    }
-
     fn asks(&self) -> Option<&dyn Asks> {
         Some(self)
     }
@@ -250,6 +235,21 @@ impl Behind for RiscvRegisters {
         const ILLEGAL: u32 = 1 << 10;
         self.inject(refusal(self.consumed(), nth, ILLEGAL));
         Has::Yes
+    }
+
+    /// By the interrupt file that it is written to.
+    fn raise(&self, device: StreamId, message: MsiMessage) -> Option<Raised> {
+        let at = Iova::new(message.address);
+        let pieces = self.dma(device, None, at, AccessKind::Write, 4).ok()?;
+        let inside = pieces
+            .first()?
+            .pa
+            .get()
+            .checked_sub(INTERRUPT_FILES.get())?;
+        Some(Raised {
+            vector: u8::try_from(message.data).ok()?,
+            destination: u32::try_from(inside >> 12).ok()?,
+        })
     }
 
     fn commands(&self) -> BTreeMap<String, u64> {

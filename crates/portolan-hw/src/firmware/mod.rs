@@ -1,8 +1,8 @@
 //! The tables in which firmware says which IOMMUs there are, read from byte slices.
 //!
 //! [`sdt`] has the common header and the walk over tables, [`dmar`] Intel's DMA remapping table,
-//! [`ivrs`] AMD's I/O virtualization reporting structure, [`iort`] Arm's I/O remapping table and
-//! [`viot`] the table of virtio-iommu; [`fdt`] has device trees. They share requester identifiers and the notion of
+//! [`ivrs`] AMD's I/O virtualization reporting structure, [`iort`] Arm's I/O remapping table,
+//! [`viot`] the table of virtio-iommu and [`rimt`] that of RISC-V IOMMUs; [`fdt`] has device trees. They share requester identifiers and the notion of
 //! memory that devices go on using ([`reserved`]).
 //!
 //! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every
@@ -19,6 +19,7 @@ pub mod iort;
 pub mod ivrs;
 pub mod reservations;
 pub mod reserved;
+pub mod rimt;
 pub mod sdt;
 pub mod viot;
 mod walk;

@@ -18,7 +18,7 @@ use crate::interrupt::ApicMode;
 #[non_exhaustive]
 pub enum TopologyError {
     /// No table describes units.
-    #[error("there is no DMAR, IORT, IVRS or VIOT table")]
+    #[error("there is no DMAR, IORT, IVRS, VIOT or RIMT table")]
     NoTable,
     /// What should be a device tree is none.
     #[error("it is no device tree")]
@@ -27,7 +27,7 @@ pub enum TopologyError {
     #[error("firmware's table has no unit that can be enabled")]
     NoUnit,
     /// Two tables describe units: a machine has units of one architecture.
-    #[error("two tables describe units; a machine has one of DMAR, IORT, IVRS and VIOT")]
+    #[error("two tables describe units; a machine has one of DMAR, IORT, IVRS, VIOT and RIMT")]
     TwoTables,
     /// A table is damaged.
     #[error(transparent)]

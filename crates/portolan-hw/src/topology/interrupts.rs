@@ -12,10 +12,14 @@ use portolan::addr::{PciFunction, RequesterId};
 use portolan::iommu::{InterruptSource, IommuDomains};
 use portolan::platform::Platform;
 
-use super::{EnableError, Iommus, Kind, Options, Topology, TopologyError, Wire, iort, ivrs, tree};
+use super::{
+    EnableError, Iommus, Kind, Options, Topology, TopologyError, Wire, iort, ivrs, rimt as own,
+    tree,
+};
 use crate::firmware::dmar::{Dmar, ScopeKind, Structure};
 use crate::firmware::iort::Interrupts;
 use crate::firmware::ivrs::{EntryKind, Ivrs, SpecialKind};
+use crate::firmware::rimt;
 use crate::interrupt::ApicMode;
 
 /// A sender of interrupts that is no PCI device, by firmware's number of it.
@@ -57,6 +61,8 @@ pub enum FaultInterrupt {
     Lines(Interrupts),
     /// By this wire, which is on from the start: a RISC-V IOMMU of a device tree.
     Wire(Wire),
+    /// By this wire, which is on from the start: a RISC-V IOMMU of ACPI.
+    Global(rimt::Wire),
     /// By none that the table names.
     Absent,
 }
@@ -83,7 +89,7 @@ impl Topology {
             Kind::Ivrs => Some(ApicMode::XApic),
             // Destinations are places of harts among those that the tree's IMSIC interrupts.
             Kind::Tree => tree::remaps(&self.table).ok()?.then_some(ApicMode::X2Apic),
-            Kind::Iort | Kind::Viot => None,
+            Kind::Iort | Kind::Viot | Kind::Rimt => None,
         }
     }
 
@@ -107,6 +113,7 @@ impl Topology {
             Kind::Ivrs => ivrs::function(&self.table, unit)?.map(FaultInterrupt::Function),
             Kind::Iort => iort::lines(&self.table, unit)?.map(FaultInterrupt::Lines),
             Kind::Tree => tree::wire(&self.table, unit)?.map(FaultInterrupt::Wire),
+            Kind::Rimt => own::wire(&self.table, unit)?.map(FaultInterrupt::Global),
             Kind::Viot => None,
         };
         Ok(found.unwrap_or(FaultInterrupt::Absent))
@@ -118,7 +125,7 @@ impl Topology {
         match self.kind {
             Kind::Dmar => by_dmar(&self.table, of),
             Kind::Ivrs => by_ivrs(&self.table, of),
-            Kind::Iort | Kind::Viot | Kind::Tree => Ok(None),
+            Kind::Iort | Kind::Viot | Kind::Rimt | Kind::Tree => Ok(None),
         }
     }
 }

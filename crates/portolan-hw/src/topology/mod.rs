@@ -1,7 +1,8 @@
 //! From firmware's tables to devices: which units there are, which of them serves a PCI function and
 //! by which stream, and what is reserved for it.
 //!
-//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), or a
+//! * [`Topology`]: what the tables say: DMAR (VT-d), IORT (SMMUv3), IVRS (AMD-Vi), VIOT (virtio-iommu), RIMT (RISC-V
+//!   IOMMU), or a
 //!   device tree (SMMUv3, RISC-V IOMMU).
 //! * [`pci`]: the PCI functions, the identifiers that their accesses carry, and groups.
 //! * [`Survey`]: both put together, with what makes no sense.
@@ -21,6 +22,8 @@ mod ivrs;
 mod memory;
 pub mod pci;
 mod remark;
+mod rimt;
+mod riscv;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -89,6 +92,7 @@ enum Kind {
     Iort,
     Ivrs,
     Viot,
+    Rimt,
     Tree,
 }
 
@@ -117,6 +121,7 @@ impl Topology {
                 Some(b"IORT") => Kind::Iort,
                 Some(b"IVRS") => Kind::Ivrs,
                 Some(b"VIOT") => Kind::Viot,
+                Some(b"RIMT") => Kind::Rimt,
                 _ => continue,
             };
             match found {
@@ -147,6 +152,7 @@ impl Topology {
             Kind::Iort => iort::count(table),
             Kind::Ivrs => ivrs::count(table),
             Kind::Viot => viot::count(table),
+            Kind::Rimt => rimt::count(table),
             Kind::Tree => tree::count(table),
         };
         match units? {
@@ -193,6 +199,7 @@ impl Topology {
             Kind::Iort => iort::survey(&self.table, &mut survey),
             Kind::Ivrs => ivrs::survey(&self.table, &mut survey),
             Kind::Viot => viot::survey(&self.table, &mut survey),
+            Kind::Rimt => rimt::survey(&self.table, &mut survey),
             Kind::Tree => tree::survey(&self.table, &mut survey),
         };
         survey.note(described);
@@ -223,6 +230,7 @@ impl Topology {
             Kind::Iort => iort::enable(&self.table, &platform, options)?,
             Kind::Ivrs => ivrs::enable(&self.table, &platform, options)?,
             Kind::Viot => viot::without_transport(&self.table)?,
+            Kind::Rimt => rimt::enable(&self.table, &platform)?,
             Kind::Tree => tree::enable(&self.table, &platform, options)?,
         };
         Ok(Iommus::new(self, survey, platform, units))
@@ -292,6 +300,7 @@ impl Topology {
             Kind::Iort => iort::find(&self.table, function),
             Kind::Ivrs => ivrs::find(&self.table, function),
             Kind::Viot => viot::find(&self.table, function),
+            Kind::Rimt => rimt::find(&self.table, function),
             Kind::Tree => tree::find(&self.table, function),
         }
     }

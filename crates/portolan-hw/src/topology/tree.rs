@@ -297,7 +297,7 @@ pub(super) fn enable<P: Platform>(
             Driver::Riscv => {
                 let mut config = riscv::config(&described, unit, options);
                 let _ = config.reserved.read(its);
-                riscv::enable(platform, window, config)
+                super::riscv::enable(platform, window, config)
             }
         }
     })

@@ -13,7 +13,7 @@ use portolan_model::decode::AccessKind;
 use portolan_model::riscv::RiscvSetup;
 
 use super::driver;
-use super::machine::{DEVICE, Machine, PciWords, REGISTERS, riscv};
+use super::machine::{DEVICE, Machine, PciWords, REGISTERS, riscv, table};
 
 /// A flattened tree as it is put together.
 #[derive(Default)]
@@ -149,6 +149,65 @@ fn function() -> Vec<u8> {
         tree.cells("phandle", &[7]);
     };
     tree(&[0, 7, 0x100, 0x10, 0x11, 7, 0x111, 0xffef], |_| {}, unit)
+}
+
+/// RIMT with the unit, and a root complex whose streams are as in the trees.
+fn rimt(place: Place) -> Vec<u8> {
+    let (base, flags, at) = match place {
+        Place::Registers => (REGISTERS, 0u32, 0),
+        Place::Function => (0, 1, UNIT.requester.get()),
+    };
+    let mut body = vec![2, 0, 0, 0, 48, 0, 0, 0, 0, 0, 0, 0];
+    // 48 bytes with one wire.
+    body.extend([0, 1, 48, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    body.extend(base.to_le_bytes());
+    body.extend(flags.to_le_bytes());
+    body.extend([0; 6]);
+    body.extend(at.to_le_bytes());
+    body.extend([1, 0, 40, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    body.extend([1, 1, 40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 20, 0, 1, 0]);
+    for word in [0u32, 0x1_0000, 0x100, 48, 0] {
+        body.extend(word.to_le_bytes());
+    }
+    table(*b"RIMT", &body)
+}
+
+/// Where the unit of a table is.
+enum Place {
+    Registers,
+    Function,
+}
+
+#[test]
+fn a_disk_behind_a_unit_of_acpi_does_dma() {
+    // ACPI's bases are those that processors reach.
+    const BASE: PciWords = &[(UNIT, 0x10, REGISTERS as u32)];
+    for (place, config) in [(Place::Registers, &[][..]), (Place::Function, BASE)] {
+        let machine = Machine {
+            config,
+            ..riscv(&RiscvSetup::default())
+        };
+        let bytes = rimt(place);
+        let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
+        let iommus = topology.enable(machine.clone(), Options::default());
+        let iommus = iommus.expect("enabled");
+        let (_, stream) = iommus.unit_of(DEVICE).expect("a unit");
+        assert_eq!(stream, StreamId::new(0x118));
+        let device = iommus.device(DEVICE).expect("a device");
+        driver(&device, |at| {
+            let unit = &machine.unit;
+            let found = unit.dma(stream, None, at, AccessKind::Write, 8).ok()?;
+            found.first().map(|piece| piece.pa.get())
+        });
+        drop(device);
+        assert_eq!(machine.unit.violations(), []);
+        assert_eq!(machine.unit.counts().fault_interrupts, 1);
+    }
+    let bytes = rimt(Place::Function);
+    let topology = Topology::from_acpi([&bytes[..]]).expect("a table with a unit");
+    let refused = topology.enable(riscv(&RiscvSetup::default()), Options::default());
+    let wanted = EnableError::NoWindow { function: UNIT };
+    assert_eq!(refused.err(), Some(wanted));
 }
 
 fn does_dma(tree: &[u8], config: PciWords) {

@@ -74,7 +74,7 @@ pub(super) const GUESTS: &[Guest] = &[
         pc!(),
         &[],
         &[
-            "no DMA: there is no DMAR, IORT, IVRS or VIOT table",
+            "no DMA: there is no DMAR, IORT, IVRS, VIOT or RIMT table",
             GOES_ON,
         ],
     ),

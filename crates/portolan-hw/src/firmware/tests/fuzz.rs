@@ -10,12 +10,13 @@ use std::vec::Vec;
 use fastrand::Rng;
 use portolan::addr::StreamId;
 
-use super::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, table, viot_bytes};
+use super::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, rimt_bytes, table, viot_bytes};
 use crate::firmware::TableError;
 use crate::firmware::dmar::{Dmar, Structure};
 use crate::firmware::iort::{Body, Iort};
 use crate::firmware::ivrs::{Ivrs, SpecialKind};
 use crate::firmware::reservations::{Reservations, Reserved, Streams};
+use crate::firmware::rimt::{self, Rimt};
 use crate::firmware::sdt::{Sdt, Tables};
 use crate::firmware::viot::Viot;
 use portolan::addr::{RequesterId, Segment};
@@ -76,6 +77,27 @@ fn read_all(bytes: &[u8]) -> usize {
         let found = viot.resolve(Segment::new(2), RequesterId::new(0x123));
         let _ = found.map_err(&mut see);
     }
+    if let Ok(rimt) = Rimt::parse(bytes).map_err(&mut see) {
+        read += read_rimt(&rimt, &mut see);
+    }
+    read
+}
+
+fn read_rimt(rimt: &Rimt<'_>, mut see: impl FnMut(TableError)) -> usize {
+    let mut read = 0;
+    for node in rimt.nodes() {
+        read += match node.map_err(&mut see).map(|node| node.body) {
+            Ok(rimt::Body::RootComplex { mappings, .. }) => mappings.count(),
+            Ok(rimt::Body::Device { name, mappings }) => name.len() + mappings.count(),
+            Ok(rimt::Body::Unit(_)) => 1,
+            Err(_) => 0,
+        };
+    }
+    let found = rimt.resolve(portolan::addr::PciFunction {
+        segment: Segment::new(2),
+        requester: RequesterId::new(3),
+    });
+    let _ = found.map_err(&mut see);
     read
 }
 
@@ -181,7 +203,13 @@ fn random_bytes() {
 #[test]
 fn mutated_tables() {
     let mut rng = rng();
-    let tables = [dmar_bytes(), iort_bytes(), ivrs_bytes(), viot_bytes()];
+    let tables = [
+        dmar_bytes(),
+        iort_bytes(),
+        ivrs_bytes(),
+        rimt_bytes(),
+        viot_bytes(),
+    ];
     let mut survived = 0;
     for _ in 0..ROUNDS {
         let mut bytes = tables[rng.usize(..tables.len())].clone();
@@ -204,7 +232,13 @@ fn mutated_tables() {
 /// Each table cut at each byte: by the slice, and by its own length.
 #[test]
 fn truncated_tables() {
-    for whole in [dmar_bytes(), iort_bytes(), ivrs_bytes(), viot_bytes()] {
+    for whole in [
+        dmar_bytes(),
+        iort_bytes(),
+        ivrs_bytes(),
+        rimt_bytes(),
+        viot_bytes(),
+    ] {
         for end in 0..whole.len() {
             read_all(&whole[..end]);
             assert!(Sdt::parse(&whole[..end]).is_err(), "{end}");

@@ -100,7 +100,7 @@ pub(super) fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-pub(super) fn survey(table: &[u8], fake: &Fake) -> Survey {
+pub(in crate::topology) fn survey(table: &[u8], fake: &Fake) -> Survey {
     let topology = Topology::from_acpi([table]).unwrap();
     topology.survey(PciOverrides::KNOWN, |of, at| fake.read(of, at))
 }
@@ -139,7 +139,7 @@ pub(super) fn text(survey: &Survey) -> String {
 }
 
 /// Compares line by line, so that what differs is seen.
-pub(super) fn is(survey: &Survey, expected: &str) {
+pub(in crate::topology) fn is(survey: &Survey, expected: &str) {
     let found = text(survey);
     let lines = |text: &str| -> Vec<String> {
         text.lines()

@@ -10,7 +10,9 @@ use fastrand::Rng;
 use portolan::addr::PciFunction;
 
 use super::build::{at, bridge, dmar, drhd, endpoint, rmrr, scope, survey};
-use crate::firmware::tests::golden::{dmar_bytes, iort_bytes, ivrs_bytes, reseal, viot_bytes};
+use crate::firmware::tests::golden::{
+    dmar_bytes, iort_bytes, ivrs_bytes, reseal, rimt_bytes, viot_bytes,
+};
 use crate::topology::pci::tests::{Fake, Has, Is};
 use crate::topology::pci::{PciOverrides, PciTree};
 use crate::topology::{Remark, Survey, Topology};
@@ -121,7 +123,13 @@ fn surveys_of_mutated_tables_end() {
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     println!("PORTOLAN_SEED={seed}");
     let mut rng = Rng::with_seed(seed);
-    let tables = [dmar_bytes(), iort_bytes(), ivrs_bytes(), viot_bytes()];
+    let tables = [
+        dmar_bytes(),
+        iort_bytes(),
+        ivrs_bytes(),
+        rimt_bytes(),
+        viot_bytes(),
+    ];
     // One bus of bridges and functions; the tree is read for each table.
     let read = |of: PciFunction, offset: u16| {
         let there = of.requester.bus() < 3 && of.requester.device() < 4 && of.segment.get() < 2;

@@ -6,3 +6,6 @@ mod machines;
 mod riscv_trees;
 mod trees;
 mod virtual_functions;
+
+pub(super) use super::pci::tests::{Fake, Has, Is};
+pub(super) use build::{is, survey};

@@ -19,9 +19,11 @@ use portolan::addr::{RequesterId, Segment};
 mod edges;
 mod iort;
 mod ivrs;
+mod rimt;
 
 pub(crate) use iort::iort_bytes;
 pub(crate) use ivrs::ivrs_bytes;
+pub(crate) use rimt::rimt_bytes;
 
 /// A table with its length and checksum made.
 pub(crate) fn table(signature: [u8; 4], body: &[u8]) -> Vec<u8> {
