@@ -2,8 +2,8 @@
 //!
 //! [`sdt`] has the common header and the walk over tables, [`dmar`] Intel's DMA remapping table,
 //! [`ivrs`] AMD's I/O virtualization reporting structure, [`iort`] Arm's I/O remapping table,
-//! [`viot`] the table of virtio-iommu and [`rimt`] that of RISC-V IOMMUs; [`fdt`] has device trees. They share requester identifiers and the notion of
-//! memory that devices go on using ([`reserved`]).
+//! [`viot`] the table of virtio-iommu and [`rimt`] that of RISC-V IOMMUs; [`fdt`] has device trees. They
+//! share requester identifiers and the notion of memory that devices go on using ([`reserved`]).
 //!
 //! Nothing is allocated and nothing is trusted: each length is checked before a byte is read, every
 //! walk ends, and what is wrong is said with its offset in the table. Structures of unknown kind are

@@ -10,7 +10,7 @@ use portolan_hw::firmware::fdt::{self, DeviceTree};
 use portolan_hw::firmware::sdt::Tables;
 
 /// The tables that describe IOMMUs.
-const WANTED: [&str; 4] = ["DMAR", "IVRS", "IORT", "VIOT"];
+const WANTED: [&str; 5] = ["DMAR", "IVRS", "IORT", "VIOT", "RIMT"];
 /// Bytes of a file that are read at most.
 const MOST_BYTES: u64 = 64 << 20;
 
