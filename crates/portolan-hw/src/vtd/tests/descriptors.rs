@@ -1,10 +1,11 @@
 //! Words of descriptors.
 
+use portolan::iommu::DeviceTlb;
 use portolan::iopf::Response;
 
 use crate::vtd::features::Features;
 use crate::vtd::request::{
-    Contexts, DeviceTlb, Ending, Extent, Hint, InterruptEntries, Iotlb, Request, wait_words,
+    Contexts, Ending, Extent, Hint, InterruptEntries, Iotlb, Request, wait_words,
 };
 use crate::vtd::spec::descriptor::Words;
 
