@@ -20,7 +20,7 @@ use vm_memory::Permissions;
 use crate::guest::{BYTES, GRANTED, Guest, IOVA, PAGE, RINGS, SIZE};
 
 /// Where the front-end says to have the guest's memory.
-const FRONTEND: u64 = 0x7f12_0000_0000;
+pub const FRONTEND: u64 = 0x7f12_0000_0000;
 
 /// What the guest's IOMMU lets through.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -212,7 +212,7 @@ pub fn table() -> Vec<u8> {
     [head, [0, BYTES, FRONTEND, 0].map(u64::to_le_bytes).concat()].concat()
 }
 
-fn update(page: u64) -> Message {
+pub fn update(page: u64) -> Message {
     Message::Update {
         iova: IovaRange::from_len(Iova::new(page), PAGE).unwrap(),
         target: FrontendAddr::new(FRONTEND + (page - IOVA)),

@@ -3,6 +3,7 @@
 mod bad_input;
 mod frontend;
 mod guest;
+mod vhost;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
