@@ -1,7 +1,7 @@
 //! Devices that ask, on every model that has them: no scenario of theirs is skipped there.
 #![allow(missing_docs)]
 
-use portolan_verify::backend::wrap::Bare;
+use portolan_verify::backend::seam::Seam;
 use portolan_verify::backend::{smmuv3, vtd};
 use portolan_verify::conformance::{Machine, Outcome, scenarios};
 
@@ -51,7 +51,7 @@ fn must_pass<M: Machine>(names: &[&str], make: impl Fn() -> Result<M, Outcome>) 
 
 #[test]
 fn smmuv3_first_stage() {
-    let make = || smmuv3::first_on_model(smmuv3::Kind::Plain, &Bare);
+    let make = || smmuv3::first_on_model(smmuv3::Kind::Plain, Seam::Bare);
     must_pass(
         &[REQUESTS, END, STALLS, SHARED, SHARED_STALLS].concat(),
         make,
@@ -60,25 +60,27 @@ fn smmuv3_first_stage() {
 
 #[test]
 fn smmuv3_second_stage() {
-    let make = || smmuv3::second_on_model(smmuv3::Kind::Plain, &Bare);
+    let make = || smmuv3::second_on_model(smmuv3::Kind::Plain, Seam::Bare);
     must_pass(&[REQUESTS, END, STALLS].concat(), make);
 }
 
 /// With a guest's first stage on top.
 #[test]
 fn smmuv3_nested() {
-    let make = || smmuv3::nested_on_model(&Bare);
+    let make = || smmuv3::nested_on_model(Seam::Bare);
     must_pass(&[REQUESTS, END, STALLS].concat(), make);
 }
 
 #[test]
 fn vtd_scalable() {
     must_pass(REQUESTS, || {
-        vtd::second_on_model(vtd::Kind::Scalable, &Bare)
+        vtd::second_on_model(vtd::Kind::Scalable, Seam::Bare)
     });
 }
 
 #[test]
 fn vtd_first_stage() {
-    must_pass(&[REQUESTS, SHARED].concat(), || vtd::first_on_model(&Bare));
+    must_pass(&[REQUESTS, SHARED].concat(), || {
+        vtd::first_on_model(Seam::Bare)
+    });
 }

@@ -1,8 +1,8 @@
 //! Each thing that a driver leaves out is noticed, by the scenarios that are there for it.
 #![allow(missing_docs)]
 
+use portolan_verify::backend::seam::Sabotage;
 use portolan_verify::conformance::Outcome;
-use portolan_verify::mutate::seam::Sabotage;
 use portolan_verify::mutate::{
     AMD_MUTANTS, Fate, Ground, MUTANTS, Mutant, RISCV_MUTANTS, SMMUV2_MUTANTS, TEGRA_MUTANTS,
 };

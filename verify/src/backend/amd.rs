@@ -21,17 +21,17 @@ use portolan_qemu::trace::{AmdCommand, Counts};
 use super::failed;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
-use super::wrap::Wrap;
+use super::seam::{self, Interface, Seam};
 use crate::conformance::{Abilities, Has, Outcome, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<AmdRegisters>>>;
-/// Registers and memory of the model behind `W`.
-type ModelRegs<W> = <W as Wrap<Arc<AmdRegisters>, Arc<ModelMemory>>>::Registers;
-type ModelMem<W> = <W as Wrap<Arc<AmdRegisters>, Arc<ModelMemory>>>::Memory;
-/// The driver on the model, behind `W`.
-pub type OnModel<W> = Rig<
-    AmdVi<ModelRegs<W>, ModelMem<W>, ModelClock>,
-    AmdDomain<ModelRegs<W>, ModelMem<W>, ModelClock>,
+/// Registers and memory of the model behind a seam.
+type ModelRegs = seam::ModelRegs<AmdRegisters>;
+type ModelMem = seam::ModelTables;
+/// The driver on the model.
+pub type OnModel = Rig<
+    AmdVi<ModelRegs, ModelMem, ModelClock>,
+    AmdDomain<ModelRegs, ModelMem, ModelClock>,
     ModelHost<AmdRegisters>,
 >;
 type Opened = AmdVi<Registers, GuestTables, HostClock>;
@@ -58,10 +58,7 @@ const NAMES: Has = Has::No("each message names an entry of the device's table");
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn on_model<W>(kind: Kind, wrap: &W) -> Result<OnModel<W>, Outcome>
-where
-    W: Wrap<Arc<AmdRegisters>, Arc<ModelMemory>>,
-{
+pub fn on_model(kind: Kind, seam: Seam) -> Result<OnModel, Outcome> {
     let plain = AmdIdentification::default();
     let identification = match kind {
         Kind::Plain => plain,
@@ -78,7 +75,7 @@ where
     let registers = Arc::new(AmdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, log_entries) = (1 << config.queue_lg2, 1 << config.events_lg2);
-    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let (theirs, tables) = seam.model(&registers, &memory, Interface::Amd);
     let capability = Capability::parse(identification.capability).map_err(failed)?;
     let unit = AmdVi::enable(theirs, tables, Arc::new(clock), capability, config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];

@@ -11,18 +11,19 @@
 pub mod amd;
 pub mod asks;
 pub mod behind;
+pub mod bent;
 mod disk;
 pub mod model;
 mod named;
 pub mod nested;
 pub mod qemu;
 pub mod riscv;
+pub mod seam;
 pub mod smmuv2;
 pub mod smmuv3;
 pub mod tegra;
 pub mod virtio;
 pub mod vtd;
-pub mod wrap;
 
 pub use named::{BackendGroup, BackendName, NoSuchBackend};
 

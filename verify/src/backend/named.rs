@@ -6,8 +6,8 @@ use std::str::FromStr;
 use portolan_hw::tegra_smmu::Chip;
 use portolan_qemu::config::Iommu;
 
+use super::seam::Seam;
 use super::vtd::Kind;
-use super::wrap::Bare;
 use super::{Line, amd, riscv, run, smmuv2, smmuv3, tegra, virtio, vtd};
 
 macro_rules! backends {
@@ -35,77 +35,77 @@ macro_rules! backends {
 
 backends! {
     /// The model's SMMUv2.
-    ModelSmmuv2 = "model:smmuv2": || smmuv2::first_on_model(smmuv2::Kind::Plain, &Bare);
+    ModelSmmuv2 = "model:smmuv2": || smmuv2::first_on_model(smmuv2::Kind::Plain, Seam::Bare);
     /// The same, not snooping.
     ModelSmmuv2NotCoherent = "model:smmuv2-not-coherent":
-        || smmuv2::first_on_model(smmuv2::Kind::NotCoherent, &Bare);
+        || smmuv2::first_on_model(smmuv2::Kind::NotCoherent, Seam::Bare);
     /// The model's SMMUv2, second stage.
     ModelSmmuv2Stage2 = "model:smmuv2-stage2":
-        || smmuv2::second_on_model(smmuv2::Kind::Plain, &Bare);
+        || smmuv2::second_on_model(smmuv2::Kind::Plain, Seam::Bare);
     /// The model's SMMUv2 as Qualcomm builds it.
     ModelSmmuv2Qcom = "model:smmuv2-qcom":
-        || smmuv2::first_on_model(smmuv2::Kind::Qualcomm, &Bare);
+        || smmuv2::first_on_model(smmuv2::Kind::Qualcomm, Seam::Bare);
     /// The model's SMMUv3.
-    ModelSmmuv3 = "model:smmuv3": || smmuv3::first_on_model(smmuv3::Kind::Plain, &Bare);
+    ModelSmmuv3 = "model:smmuv3": || smmuv3::first_on_model(smmuv3::Kind::Plain, Seam::Bare);
     /// The same, not snooping.
     ModelSmmuv3NotCoherent = "model:smmuv3-not-coherent":
-        || smmuv3::first_on_model(smmuv3::Kind::NotCoherent, &Bare);
+        || smmuv3::first_on_model(smmuv3::Kind::NotCoherent, Seam::Bare);
     /// The same as an MMU-700 with its errata.
-    ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": || smmuv3::first_on_model(smmuv3::Kind::Mmu700, &Bare);
+    ModelSmmuv3Mmu700 = "model:smmuv3-mmu700": || smmuv3::first_on_model(smmuv3::Kind::Mmu700, Seam::Bare);
     /// The model's SMMUv3, second stage.
     ModelSmmuv3Stage2 = "model:smmuv3-stage2":
-        || smmuv3::second_on_model(smmuv3::Kind::Plain, &Bare);
+        || smmuv3::second_on_model(smmuv3::Kind::Plain, Seam::Bare);
     /// The same, with a guest's first stage on top.
-    ModelSmmuv3Nested = "model:smmuv3-nested": || smmuv3::nested_on_model(&Bare);
+    ModelSmmuv3Nested = "model:smmuv3-nested": || smmuv3::nested_on_model(Seam::Bare);
     /// The model's VT-d in legacy mode.
-    ModelVtd = "model:vtd": || vtd::second_on_model(Kind::Plain, &Bare);
+    ModelVtd = "model:vtd": || vtd::second_on_model(Kind::Plain, Seam::Bare);
     /// The same, caching absence.
-    ModelVtdCachingMode = "model:vtd-caching-mode": || vtd::second_on_model(Kind::CachingMode, &Bare);
+    ModelVtdCachingMode = "model:vtd-caching-mode": || vtd::second_on_model(Kind::CachingMode, Seam::Bare);
     /// The same, with a write buffer.
-    ModelVtdWriteBuffer = "model:vtd-write-buffer": || vtd::second_on_model(Kind::WriteBuffer, &Bare);
+    ModelVtdWriteBuffer = "model:vtd-write-buffer": || vtd::second_on_model(Kind::WriteBuffer, Seam::Bare);
     /// The same, not snooping.
-    ModelVtdNotCoherent = "model:vtd-not-coherent": || vtd::second_on_model(Kind::NotCoherent, &Bare);
+    ModelVtdNotCoherent = "model:vtd-not-coherent": || vtd::second_on_model(Kind::NotCoherent, Seam::Bare);
     /// The same, invalidated through registers.
-    ModelVtdRegisters = "model:vtd-registers": || vtd::second_on_model(Kind::Registers, &Bare);
+    ModelVtdRegisters = "model:vtd-registers": || vtd::second_on_model(Kind::Registers, Seam::Bare);
     /// The model's VT-d in scalable mode, second stage.
-    ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable, &Bare);
+    ModelVtdScalable = "model:vtd-scalable": || vtd::second_on_model(Kind::Scalable, Seam::Bare);
     /// The model's VT-d in scalable mode, first stage.
-    ModelVtdFirstStage = "model:vtd-first-stage": || vtd::first_on_model(&Bare);
+    ModelVtdFirstStage = "model:vtd-first-stage": || vtd::first_on_model(Seam::Bare);
     /// The model's AMD-Vi.
-    ModelAmd = "model:amd": || amd::on_model(amd::Kind::Plain, &Bare);
+    ModelAmd = "model:amd": || amd::on_model(amd::Kind::Plain, Seam::Bare);
     /// The same, caching absence.
     ModelAmdCachesAbsence = "model:amd-caches-absence":
-        || amd::on_model(amd::Kind::CachesAbsence, &Bare);
+        || amd::on_model(amd::Kind::CachesAbsence, Seam::Bare);
     /// The model's RISC-V IOMMU, first stage.
-    ModelRiscv = "model:riscv": || riscv::first_on_model(riscv::Kind::Plain, &Bare);
+    ModelRiscv = "model:riscv": || riscv::first_on_model(riscv::Kind::Plain, Seam::Bare);
     /// The same with contexts in extended format, ranges, and entries above the leaves.
     ModelRiscvExtended = "model:riscv-extended":
-        || riscv::first_on_model(riscv::Kind::Extended, &Bare);
+        || riscv::first_on_model(riscv::Kind::Extended, Seam::Bare);
     /// The model's RISC-V IOMMU, second stage.
-    ModelRiscvStage2 = "model:riscv-stage2": || riscv::second_on_model(riscv::Kind::Plain, &Bare);
+    ModelRiscvStage2 = "model:riscv-stage2": || riscv::second_on_model(riscv::Kind::Plain, Seam::Bare);
     /// The same with contexts in extended format, and interrupts through MSI page tables.
     ModelRiscvInterrupts = "model:riscv-interrupts":
-        || riscv::second_on_model(riscv::Kind::Interrupts, &Bare);
+        || riscv::second_on_model(riscv::Kind::Interrupts, Seam::Bare);
     /// The model's SMMU of a Tegra 3.
-    ModelTegra30 = "model:tegra30": || tegra::on_model(Chip::Tegra30, &Bare);
+    ModelTegra30 = "model:tegra30": || tegra::on_model(Chip::Tegra30, Seam::Bare);
     /// The same of a Tegra 4.
-    ModelTegra114 = "model:tegra114": || tegra::on_model(Chip::Tegra114, &Bare);
+    ModelTegra114 = "model:tegra114": || tegra::on_model(Chip::Tegra114, Seam::Bare);
     /// The same of a Tegra K1.
-    ModelTegra124 = "model:tegra124": || tegra::on_model(Chip::Tegra124, &Bare);
+    ModelTegra124 = "model:tegra124": || tegra::on_model(Chip::Tegra124, Seam::Bare);
     /// The same of a Tegra X1.
-    ModelTegra210 = "model:tegra210": || tegra::on_model(Chip::Tegra210, &Bare);
+    ModelTegra210 = "model:tegra210": || tegra::on_model(Chip::Tegra210, Seam::Bare);
     /// QEMU's SMMUv3.
-    QemuSmmuv3 = "qemu:smmuv3": || smmuv3::first_on_qemu(&Bare);
+    QemuSmmuv3 = "qemu:smmuv3": || smmuv3::first_on_qemu(Seam::Bare);
     /// The same, second stage, which takes version 10.0.
-    QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": || smmuv3::second_on_qemu(&Bare);
+    QemuSmmuv3Stage2 = "qemu:smmuv3-stage2": || smmuv3::second_on_qemu(Seam::Bare);
     /// The same, with a guest's first stage on top.
-    QemuSmmuv3Nested = "qemu:smmuv3-nested": || smmuv3::nested_on_qemu(&Bare);
+    QemuSmmuv3Nested = "qemu:smmuv3-nested": || smmuv3::nested_on_qemu(Seam::Bare);
     /// QEMU's VT-d in legacy mode, caching mode on.
-    QemuVtd = "qemu:vtd": || vtd::legacy_on_qemu(&Bare);
+    QemuVtd = "qemu:vtd": || vtd::legacy_on_qemu(Seam::Bare);
     /// QEMU's VT-d in scalable mode, second stage.
-    QemuVtdScalable = "qemu:vtd-scalable": || vtd::scalable_on_qemu(&Bare);
+    QemuVtdScalable = "qemu:vtd-scalable": || vtd::scalable_on_qemu(Seam::Bare);
     /// QEMU's VT-d in scalable mode, first stage.
-    QemuVtdFirstStage = "qemu:vtd-first-stage": || vtd::first_on_qemu(&Bare);
+    QemuVtdFirstStage = "qemu:vtd-first-stage": || vtd::first_on_qemu(Seam::Bare);
     /// QEMU's AMD-Vi.
     QemuAmd = "qemu:amd": amd::on_qemu;
     /// QEMU's RISC-V IOMMU as a platform device, first stage. This and the next two take version 10.0.

@@ -23,21 +23,21 @@ use portolan_qemu::trace::{Counts, RiscvCommand as Q};
 use super::behind::INTERRUPT_FILES;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
-use super::wrap::Wrap;
+use super::seam::{self, Interface, Seam};
 use super::{by_name, failed};
 use crate::conformance::{Abilities, Has, MakeDomain, Outcome, Pasids, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<RiscvRegisters>>>;
-/// Registers and memory of the model behind `W`.
-type ModelRegs<W> = <W as Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>>::Registers;
-type ModelMem<W> = <W as Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>>::Memory;
-type ModelUnit<W> = RiscvIommu<ModelRegs<W>, ModelMem<W>, ModelClock>;
-/// The driver on the model, behind `W`, with domains `D`.
-pub type OnModel<W, D> = Rig<ModelUnit<W>, D, ModelHost<RiscvRegisters>>;
+/// Registers and memory of the model behind a seam.
+type ModelRegs = seam::ModelRegs<RiscvRegisters>;
+type ModelMem = seam::ModelTables;
+type ModelUnit = RiscvIommu<ModelRegs, ModelMem, ModelClock>;
+/// The driver on the model, with domains `D`.
+pub type OnModel<D> = Rig<ModelUnit, D, ModelHost<RiscvRegisters>>;
 /// First-stage domains on the model.
-pub type FirstOnModel<W> = FirstDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+pub type FirstOnModel = FirstDomain<ModelRegs, ModelMem, ModelClock>;
 /// Second-stage domains on the model.
-pub type SecondOnModel<W> = SecondDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+pub type SecondOnModel = SecondDomain<ModelRegs, ModelMem, ModelClock>;
 
 type QemuUnit = RiscvIommu<Registers, GuestTables, HostClock>;
 /// The driver on QEMU, with domains `D`.
@@ -65,15 +65,12 @@ pub enum Kind {
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model<W>(kind: Kind, wrap: &W) -> Result<OnModel<W, FirstOnModel<W>>, Outcome>
-where
-    W: Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>,
-{
-    let made = model(kind, wrap, |unit| {
+pub fn first_on_model(kind: Kind, seam: Seam) -> Result<OnModel<FirstOnModel>, Outcome> {
+    let made = model(kind, seam, |unit| {
         unit.first_stage(RiscvLevels::Four).map(Arc::new)
     });
     let pasids = Some(Pasids {
-        enable: |unit: &ModelUnit<W>, stream| unit.enable_pasids(stream, 4),
+        enable: |unit: &ModelUnit, stream| unit.enable_pasids(stream, 4),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
         block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
     });
@@ -84,24 +81,16 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model<W>(kind: Kind, wrap: &W) -> Result<OnModel<W, SecondOnModel<W>>, Outcome>
-where
-    W: Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>,
-{
-    model(kind, wrap, |unit| {
+pub fn second_on_model(kind: Kind, seam: Seam) -> Result<OnModel<SecondOnModel>, Outcome> {
+    model(kind, seam, |unit| {
         unit.second_stage(RiscvLevels::Three).map(Arc::new)
     })
 }
 
-fn model<W, D>(
-    kind: Kind,
-    wrap: &W,
-    domain: MakeDomain<ModelUnit<W>, D>,
-) -> Result<OnModel<W, D>, Outcome>
+fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<ModelUnit, D>) -> Result<OnModel<D>, Outcome>
 where
-    W: Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>>,
     D: Domain + Send + Sync + 'static,
-    ModelUnit<W>: Attach<D>,
+    ModelUnit: Attach<D>,
 {
     let plain = RiscvIdentification::default().pasids();
     let identification = match kind {
@@ -122,7 +111,7 @@ where
     let registers = Arc::new(RiscvRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let (queue_entries, records) = (1 << config.queue_lg2, 1 << config.faults_lg2);
-    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let (theirs, tables) = seam.model(&registers, &memory, Interface::Riscv);
     let unit = RiscvIommu::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {

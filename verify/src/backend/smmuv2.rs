@@ -14,23 +14,24 @@ use portolan_model::memory::{ModelMemory, Visibility};
 use portolan_model::smmuv2::{SmmuV2Identification, SmmuV2Registers, SmmuV2Setup};
 use portolan_model::tables::Lag;
 
+use super::bent::Bent;
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
-use super::wrap::Wrap;
+use super::seam::{ModelTables, Seam};
 use super::{by_name, failed};
 use crate::conformance::{Abilities, MakeDomain, Outcome, Rig};
 
 type ModelClock = Arc<PollingClock<Arc<SmmuV2Registers>>>;
-/// Registers and memory of the model behind `W`.
-type Regs<W> = <W as Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>>::Registers;
-type Mem<W> = <W as Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>>::Memory;
-type Iommu<W> = SmmuV2<Regs<W>, Mem<W>, ModelClock>;
+/// Registers and memory of the model behind a seam.
+type Regs = Bent<Arc<SmmuV2Registers>>;
+type Mem = ModelTables;
+type Iommu = SmmuV2<Regs, Mem, ModelClock>;
 
-/// The driver on the model, behind `W`, with domains `D`.
-pub type ModelRig<W, D> = Rig<Iommu<W>, D, ModelHost<SmmuV2Registers>>;
+/// The driver on the model, with domains `D`.
+pub type ModelRig<D> = Rig<Iommu, D, ModelHost<SmmuV2Registers>>;
 /// First-stage domains.
-pub type First<W> = FirstStage<12, Regs<W>, Mem<W>, ModelClock>;
+pub type First = FirstStage<12, Regs, Mem, ModelClock>;
 /// Second-stage domains.
-pub type Second<W> = SecondStage<12, Regs<W>, Mem<W>, ModelClock>;
+pub type Second = SecondStage<12, Regs, Mem, ModelClock>;
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,14 +59,7 @@ where
 }
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
-fn model<W, D>(
-    kind: Kind,
-    wrap: &W,
-    domain: MakeDomain<Iommu<W>, D>,
-) -> Result<ModelRig<W, D>, Outcome>
-where
-    W: Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>,
-{
+fn model<D>(kind: Kind, seam: Seam, domain: MakeDomain<Iommu, D>) -> Result<ModelRig<D>, Outcome> {
     let plain = SmmuV2Setup::default();
     let (setup, visibility, implementation) = match kind {
         Kind::Plain => (plain, Visibility::AtOnce, Implementation::Arm),
@@ -93,7 +87,8 @@ where
     let mut config = Config::default();
     config.limit = LIMIT;
     config.implementation = implementation;
-    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let theirs = Bent::new(registers.clone(), seam.sabotage());
+    let tables = seam.tables(&memory);
     let unit = SmmuV2::enable(theirs, tables, Arc::new(clock), config);
     let devices = [StreamId::new(0x20), StreamId::new(0x128)];
     Ok(Rig {
@@ -119,23 +114,17 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, First<W>>, Outcome>
-where
-    W: Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>,
-{
+pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<First>, Outcome> {
     let domain = |unit: &SmmuV2<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
-    model(kind, wrap, domain)
+    model(kind, seam, domain)
 }
 
 /// A new model whose domains have second-stage tables.
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, Second<W>>, Outcome>
-where
-    W: Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>>,
-{
+pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<Second>, Outcome> {
     let domain =
         |unit: &SmmuV2<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
-    model(kind, wrap, domain)
+    model(kind, seam, domain)
 }

@@ -18,46 +18,43 @@ use portolan_model::tables::Lag;
 use portolan_qemu::config::{Architecture, Iommu};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
-use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::mmio::HostClock;
 use portolan_qemu::trace::Counts;
 
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::nested::Nested;
 use super::qemu::QemuHost;
-use super::wrap::Wrap;
+use super::seam::{self, Interface, QemuRegs, Seam};
 use super::{by_name, failed};
 use crate::conformance::{
     Abilities, Asked, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig, Way,
 };
 
 type ModelClock = Arc<PollingClock<Arc<SmmuRegisters>>>;
-/// Registers and memory of the model behind `W`.
-type ModelRegs<W> = <W as Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>>::Registers;
-type ModelMem<W> = <W as Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>>::Memory;
-type ModelUnit<W> = Smmu<ModelRegs<W>, ModelMem<W>, ModelClock>;
-/// Registers of QEMU behind `W`.
-type QemuRegs<W> = <W as Wrap<Registers, GuestTables>>::Registers;
-type QemuUnit<W> = Smmu<QemuRegs<W>, GuestTables, HostClock>;
+/// Registers and memory of the model behind a seam.
+type ModelRegs = seam::ModelRegs<SmmuRegisters>;
+type ModelMem = seam::ModelTables;
+type ModelUnit = Smmu<ModelRegs, ModelMem, ModelClock>;
+type QemuUnit = Smmu<QemuRegs, GuestTables, HostClock>;
 
-/// The driver on the model, behind `W`, with domains `D`.
-pub type ModelRig<W, D> = Rig<ModelUnit<W>, D, ModelHost<SmmuRegisters>>;
-/// The driver on QEMU, behind `W`, with domains `D`.
-pub type QemuRig<W, D> = Rig<QemuUnit<W>, D, QemuHost>;
+/// The driver on the model, with domains `D`.
+pub type ModelRig<D> = Rig<ModelUnit, D, ModelHost<SmmuRegisters>>;
+/// The driver on QEMU, with domains `D`.
+pub type QemuRig<D> = Rig<QemuUnit, D, QemuHost>;
 /// First-stage domains on the model.
-pub type FirstOnModel<W> = FirstStage<12, ModelRegs<W>, ModelMem<W>, ModelClock>;
+pub type FirstOnModel = FirstStage<12, ModelRegs, ModelMem, ModelClock>;
 /// Second-stage domains on the model.
-pub type SecondOnModel<W> = SecondStage<12, ModelRegs<W>, ModelMem<W>, ModelClock>;
+pub type SecondOnModel = SecondStage<12, ModelRegs, ModelMem, ModelClock>;
 /// First-stage domains on QEMU.
-pub type FirstOnQemu<W> = FirstStage<12, QemuRegs<W>, GuestTables, HostClock>;
+pub type FirstOnQemu = FirstStage<12, QemuRegs, GuestTables, HostClock>;
 /// Second-stage domains on QEMU.
-pub type SecondOnQemu<W> = SecondStage<12, QemuRegs<W>, GuestTables, HostClock>;
+pub type SecondOnQemu = SecondStage<12, QemuRegs, GuestTables, HostClock>;
 
 /// A guest in each domain, on the model.
-pub type NestedModelRig<W> =
-    Rig<Nested<ModelRegs<W>, ModelMem<W>, ModelClock>, SecondOnModel<W>, ModelHost<SmmuRegisters>>;
+pub type NestedModelRig =
+    Rig<Nested<ModelRegs, ModelMem, ModelClock>, SecondOnModel, ModelHost<SmmuRegisters>>;
 /// A guest in each domain, on QEMU.
-pub type NestedQemuRig<W> =
-    Rig<Nested<QemuRegs<W>, GuestTables, HostClock>, SecondOnQemu<W>, QemuHost>;
+pub type NestedQemuRig = Rig<Nested<QemuRegs, GuestTables, HostClock>, SecondOnQemu, QemuHost>;
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,15 +86,12 @@ const NESTED: Abilities = Abilities {
 };
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
-fn model<W, D>(
+fn model<D>(
     kind: Kind,
-    wrap: &W,
-    domain: MakeDomain<ModelUnit<W>, D>,
-    pasids: Option<Pasids<ModelUnit<W>, D>>,
-) -> Result<ModelRig<W, D>, Outcome>
-where
-    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
-{
+    seam: Seam,
+    domain: MakeDomain<ModelUnit, D>,
+    pasids: Option<Pasids<ModelUnit, D>>,
+) -> Result<ModelRig<D>, Outcome> {
     let plain = SmmuIdentification::default();
     let (identification, visibility) = match kind {
         Kind::Plain => (plain.stalls().page_requests(), Visibility::AtOnce),
@@ -116,7 +110,7 @@ where
     let mut config = Config::default();
     config.limit = LIMIT;
     config.page_requests = Want::IfThere;
-    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let (theirs, tables) = seam.model(&registers, &memory, Interface::Smmuv3);
     let queue_entries = Some(1 << config.command_queue_lg2);
     let fault_room = Some(1 << config.event_queue_lg2);
     let unit = Smmu::enable(theirs, tables, Arc::new(clock), config);
@@ -152,17 +146,14 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, FirstOnModel<W>>, Outcome>
-where
-    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
-{
+pub fn first_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<FirstOnModel>, Outcome> {
     let pasids = Pasids {
-        enable: |unit: &ModelUnit<W>, stream| unit.enable_pasids(stream, PASIDS_LG2),
+        enable: |unit: &ModelUnit, stream| unit.enable_pasids(stream, PASIDS_LG2),
         attach: |unit, stream, pasid, domain| unit.attach_pasid(stream, pasid, domain),
         block: |unit, stream, pasid| unit.block_pasid(stream, pasid),
     };
     let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
-    let mut rig = model(kind, wrap, domain, Some(pasids))?;
+    let mut rig = model(kind, seam, domain, Some(pasids))?;
     rig.foreign = Some(Foreign {
         layout: Layout::ARMV8,
         memory: rig.host.ram().clone(),
@@ -180,23 +171,17 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, SecondOnModel<W>>, Outcome>
-where
-    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
-{
+pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
     let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
-    model(kind, wrap, domain, None)
+    model(kind, seam, domain, None)
 }
 
 /// A new model whose domains have second-stage tables with a guest's first stage on top.
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn nested_on_model<W>(wrap: &W) -> Result<NestedModelRig<W>, Outcome>
-where
-    W: Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>>,
-{
-    let rig = second_on_model(Kind::Plain, wrap)?;
+pub fn nested_on_model(seam: Seam) -> Result<NestedModelRig, Outcome> {
+    let rig = second_on_model(Kind::Plain, seam)?;
     let memory = rig.host.ram().clone();
     let unit = Nested::new(rig.unit, memory).map_err(failed)?;
     Ok(Rig {
@@ -251,10 +236,7 @@ where
 }
 
 /// A new QEMU with a unit, for domains that `domain` makes.
-fn qemu<W, D>(wrap: &W, domain: MakeDomain<QemuUnit<W>, D>) -> Result<QemuRig<W, D>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
+fn qemu<D>(seam: Seam, domain: MakeDomain<QemuUnit, D>) -> Result<QemuRig<D>, Outcome> {
     let builder = Builder::new(Architecture::Aarch64)
         .iommu(Iommu::Smmuv3)
         .trace("smmuv3_cmdq_opcode");
@@ -263,7 +245,8 @@ where
     let none = || Outcome::Fail("the machine has no unit".to_owned());
     let registers = machine.iommu_registers().ok_or_else(none)?;
     let config = Config::default();
-    let (registers, tables) = wrap.wrap(registers, machine.tables().clone());
+    let tables = machine.tables().clone();
+    let registers = seam.qemu(registers, &tables, Interface::Smmuv3);
     let queue_entries = Some(1 << config.command_queue_lg2);
     let fault_room = Some(1 << config.event_queue_lg2);
     let unit = Smmu::enable(registers, tables, HostClock::new(), config);
@@ -291,25 +274,19 @@ where
 ///
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
-pub fn first_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, FirstOnQemu<W>>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
+pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
     let domain = |unit: &Smmu<_, _, _>| unit.first_stage(&DomainOptions::default()).map(Arc::new);
-    qemu(wrap, domain)
+    qemu(seam, domain)
 }
 
 /// A new QEMU whose domains have second-stage tables, which takes version 10.0.
 ///
 /// # Errors
 /// As [`first_on_qemu`].
-pub fn second_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, SecondOnQemu<W>>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
+pub fn second_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
     super::qemu::needs_stages(Architecture::Aarch64)?;
     let domain = |unit: &Smmu<_, _, _>| unit.second_stage(&DomainOptions::default()).map(Arc::new);
-    qemu(wrap, domain)
+    qemu(seam, domain)
 }
 
 /// A new QEMU whose domains have second-stage tables with a guest's first stage on top, which takes
@@ -317,11 +294,8 @@ where
 ///
 /// # Errors
 /// As [`first_on_qemu`].
-pub fn nested_on_qemu<W>(wrap: &W) -> Result<NestedQemuRig<W>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
-    let rig = second_on_qemu(wrap)?;
+pub fn nested_on_qemu(seam: Seam) -> Result<NestedQemuRig, Outcome> {
+    let rig = second_on_qemu(seam)?;
     let tables = Arc::new(rig.host.machine().tables().clone());
     let unit = Nested::new(rig.unit, tables);
     Ok(Rig {

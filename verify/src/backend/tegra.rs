@@ -14,21 +14,21 @@ use portolan_model::tables::Lag;
 use portolan_model::tegra_smmu::{TegraChip, TegraRegisters, TegraSetup};
 
 use super::model::{LIMIT, LOOK_NS, ModelHost};
-use super::wrap::Wrap;
+use super::seam::{self, Interface, Seam};
 use super::{by_name, failed};
 use crate::conformance::{Abilities, Has, Outcome, Rig};
 
 /// The model's memory.
 pub type Memory = Arc<ModelMemory<AtomicU32>>;
 type ModelClock = Arc<PollingClock<Arc<TegraRegisters>>>;
-/// Registers and memory of the model behind `W`.
-type Regs<W> = <W as Wrap<Arc<TegraRegisters>, Memory, AtomicU32>>::Registers;
-type Mem<W> = <W as Wrap<Arc<TegraRegisters>, Memory, AtomicU32>>::Memory;
-type Iommu<W> = TegraSmmu<Regs<W>, Mem<W>, ModelClock>;
-type Domain<W> = TegraDomain<Regs<W>, Mem<W>, ModelClock>;
+/// Registers and memory of the model behind a seam.
+type Regs = seam::ModelRegs<TegraRegisters, AtomicU32>;
+type Mem = seam::ModelTables<AtomicU32>;
+type Iommu = TegraSmmu<Regs, Mem, ModelClock>;
+type Domain = TegraDomain<Regs, Mem, ModelClock>;
 
-/// The driver on the model, behind `W`.
-pub type ModelRig<W> = Rig<Iommu<W>, Domain<W>, ModelHost<TegraRegisters>>;
+/// The driver on the model.
+pub type ModelRig = Rig<Iommu, Domain, ModelHost<TegraRegisters>>;
 
 /// Pages of the model's memory.
 const PAGES: u32 = 1 << 12;
@@ -65,10 +65,7 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn on_model<W>(chip: Chip, wrap: &W) -> Result<ModelRig<W>, Outcome>
-where
-    W: Wrap<Arc<TegraRegisters>, Memory, AtomicU32>,
-{
+pub fn on_model(chip: Chip, seam: Seam) -> Result<ModelRig, Outcome> {
     let (model, base) = model_of(chip);
     let late = Visibility::Late(Lag::CacheLines);
     let memory = Arc::new(ModelMemory::narrow(base, PAGES, late));
@@ -76,7 +73,7 @@ where
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let mut config = Config::of(chip);
     config.limit = LIMIT;
-    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let (theirs, tables) = seam.model(&registers, &memory, Interface::Registers);
     let unit = TegraSmmu::enable(theirs, tables, Arc::new(clock), config);
     let [first, second, _] = model.clients();
     let devices = [first.stream, second.stream];

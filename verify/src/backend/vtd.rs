@@ -21,38 +21,36 @@ use portolan_model::vtd::{VtdIdentification, VtdRegisters, VtdSetup};
 use portolan_qemu::config::{Architecture, Iommu, Vtd as QemuVtd, VtdFeature, VtdWidth};
 use portolan_qemu::guest_tables::GuestTables;
 use portolan_qemu::machine::Builder;
-use portolan_qemu::mmio::{HostClock, Registers};
+use portolan_qemu::mmio::HostClock;
 use portolan_qemu::trace::{Counts, VtdDescriptor, VtdInvalidation};
 
 use super::model::{LIMIT, LOOK_NS, MEMORY, ModelHost};
 use super::qemu::QemuHost;
-use super::wrap::Wrap;
+use super::seam::{self, Interface, QemuRegs, Seam};
 use super::{by_name, failed};
 use crate::conformance::{
     Abilities, Asked, Faulting, Foreign, Has, Layout, MakeDomain, Outcome, Pasids, Rig, Way,
 };
 
 type ModelClock = Arc<PollingClock<Arc<VtdRegisters>>>;
-/// Registers and memory of the model behind `W`.
-type ModelRegs<W> = <W as Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>>::Registers;
-type ModelMem<W> = <W as Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>>::Memory;
-type ModelUnit<W> = Vtd<ModelRegs<W>, ModelMem<W>, ModelClock>;
-/// Registers of QEMU behind `W`.
-type QemuRegs<W> = <W as Wrap<Registers, GuestTables>>::Registers;
-type QemuUnit<W> = Vtd<QemuRegs<W>, GuestTables, HostClock>;
+/// Registers and memory of the model behind a seam.
+type ModelRegs = seam::ModelRegs<VtdRegisters>;
+type ModelMem = seam::ModelTables;
+type ModelUnit = Vtd<ModelRegs, ModelMem, ModelClock>;
+type QemuUnit = Vtd<QemuRegs, GuestTables, HostClock>;
 
-/// The driver on the model, behind `W`, with domains `D`.
-pub type ModelRig<W, D> = Rig<ModelUnit<W>, D, ModelHost<VtdRegisters>>;
-/// The driver on QEMU, behind `W`, with domains `D`.
-pub type QemuRig<W, D> = Rig<QemuUnit<W>, D, QemuHost>;
+/// The driver on the model, with domains `D`.
+pub type ModelRig<D> = Rig<ModelUnit, D, ModelHost<VtdRegisters>>;
+/// The driver on QEMU, with domains `D`.
+pub type QemuRig<D> = Rig<QemuUnit, D, QemuHost>;
 /// First-stage domains on the model.
-pub type FirstOnModel<W> = FirstDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+pub type FirstOnModel = FirstDomain<ModelRegs, ModelMem, ModelClock>;
 /// Second-stage domains on the model.
-pub type SecondOnModel<W> = SecondDomain<ModelRegs<W>, ModelMem<W>, ModelClock>;
+pub type SecondOnModel = SecondDomain<ModelRegs, ModelMem, ModelClock>;
 /// First-stage domains on QEMU.
-pub type FirstOnQemu<W> = FirstDomain<QemuRegs<W>, GuestTables, HostClock>;
+pub type FirstOnQemu = FirstDomain<QemuRegs, GuestTables, HostClock>;
 /// Second-stage domains on QEMU.
-pub type SecondOnQemu<W> = SecondDomain<QemuRegs<W>, GuestTables, HostClock>;
+pub type SecondOnQemu = SecondDomain<QemuRegs, GuestTables, HostClock>;
 
 /// Which unit the model plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,15 +132,14 @@ fn config_of(kind: Kind) -> Config {
 }
 
 /// A new model with a unit of `kind`, for domains that `domain` makes.
-fn model<W, D>(
+fn model<D>(
     kind: Kind,
-    wrap: &W,
-    domain: MakeDomain<ModelUnit<W>, D>,
-) -> Result<ModelRig<W, D>, Outcome>
+    seam: Seam,
+    domain: MakeDomain<ModelUnit, D>,
+) -> Result<ModelRig<D>, Outcome>
 where
-    W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
     D: Domain,
-    ModelUnit<W>: Attach<D>,
+    ModelUnit: Attach<D>,
 {
     let plain = VtdIdentification::default();
     let (identification, visibility) = match kind {
@@ -165,7 +162,7 @@ where
     let registers = Arc::new(VtdRegisters::new(setup, memory.clone()));
     let clock = PollingClock::new(registers.clock().clone(), LOOK_NS, registers.clone());
     let queue_entries = (kind != Kind::Registers).then_some(entries(&config));
-    let (theirs, tables) = wrap.wrap(registers.clone(), memory.clone());
+    let (theirs, tables) = seam.model(&registers, &memory, Interface::Vtd);
     let unit = Vtd::enable(theirs, tables, Arc::new(clock), config);
     let unit = unit.map_err(failed)?;
     if kind == Kind::Scalable {
@@ -203,23 +200,17 @@ where
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn second_on_model<W>(kind: Kind, wrap: &W) -> Result<ModelRig<W, SecondOnModel<W>>, Outcome>
-where
-    W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
-{
-    model(kind, wrap, |unit| unit.second_stage().map(Arc::new))
+pub fn second_on_model(kind: Kind, seam: Seam) -> Result<ModelRig<SecondOnModel>, Outcome> {
+    model(kind, seam, |unit| unit.second_stage().map(Arc::new))
 }
 
 /// A new model in scalable mode whose domains have first-stage tables.
 ///
 /// # Errors
 /// If the driver does not take it over.
-pub fn first_on_model<W>(wrap: &W) -> Result<ModelRig<W, FirstOnModel<W>>, Outcome>
-where
-    W: Wrap<Arc<VtdRegisters>, Arc<ModelMemory>>,
-{
+pub fn first_on_model(seam: Seam) -> Result<ModelRig<FirstOnModel>, Outcome> {
     let domain = |unit: &Vtd<_, _, _>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
-    let mut rig = model(Kind::Scalable, wrap, domain)?;
+    let mut rig = model(Kind::Scalable, seam, domain)?;
     rig.foreign = Some(Foreign {
         layout: Layout::X86,
         memory: rig.host.ram().clone(),
@@ -256,15 +247,12 @@ where
 }
 
 /// A new QEMU with a unit, for domains that `domain` makes.
-fn qemu<W, D>(
+fn qemu<D>(
     vtd: QemuVtd,
     mode: Mode,
-    wrap: &W,
-    domain: MakeDomain<QemuUnit<W>, D>,
-) -> Result<QemuRig<W, D>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
+    seam: Seam,
+    domain: MakeDomain<QemuUnit, D>,
+) -> Result<QemuRig<D>, Outcome> {
     let vtd = vtd.with(VtdFeature::InterruptRemapping);
     let builder = Builder::new(Architecture::X86)
         .iommu(Iommu::Vtd(vtd))
@@ -278,7 +266,8 @@ where
     config.mode = mode;
     config.interrupts = Some(small());
     let queue_entries = Some(entries(&config));
-    let (registers, tables) = wrap.wrap(registers, machine.tables().clone());
+    let tables = machine.tables().clone();
+    let registers = seam.qemu(registers, &tables, Interface::Vtd);
     let unit = Vtd::enable(registers, tables, HostClock::new(), config);
     let unit = unit.map_err(failed)?;
     Ok(Rig {
@@ -335,38 +324,29 @@ fn seen(counts: &Counts) -> BTreeMap<String, u64> {
 ///
 /// # Errors
 /// [`Outcome::Skip`] without QEMU; [`Outcome::Fail`] if the driver does not take the unit over.
-pub fn legacy_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, SecondOnQemu<W>>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
+pub fn legacy_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
     let vtd = QemuVtd::new(VtdWidth::Bits48).with(VtdFeature::CachingMode);
     let domain = |unit: &Vtd<_, _, _>| unit.second_stage().map(Arc::new);
-    qemu(vtd, Mode::Legacy, wrap, domain)
+    qemu(vtd, Mode::Legacy, seam, domain)
 }
 
 /// A new QEMU in scalable mode, with second-stage tables.
 ///
 /// # Errors
 /// As [`legacy_on_qemu`].
-pub fn scalable_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, SecondOnQemu<W>>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
+pub fn scalable_on_qemu(seam: Seam) -> Result<QemuRig<SecondOnQemu>, Outcome> {
     let vtd = QemuVtd::new(VtdWidth::Bits48).with(VtdFeature::Scalable);
     let domain = |unit: &Vtd<_, _, _>| unit.second_stage().map(Arc::new);
-    qemu(vtd, Mode::Scalable, wrap, domain)
+    qemu(vtd, Mode::Scalable, seam, domain)
 }
 
 /// A new QEMU in scalable mode, with first-stage tables, which takes version 10.0.
 ///
 /// # Errors
 /// As [`legacy_on_qemu`].
-pub fn first_on_qemu<W>(wrap: &W) -> Result<QemuRig<W, FirstOnQemu<W>>, Outcome>
-where
-    W: Wrap<Registers, GuestTables, Memory = GuestTables>,
-{
+pub fn first_on_qemu(seam: Seam) -> Result<QemuRig<FirstOnQemu>, Outcome> {
     let vtd = QemuVtd::new(VtdWidth::Bits48);
     let vtd = vtd.with(VtdFeature::Scalable).with(VtdFeature::FirstLevel);
     let domain = |unit: &Vtd<_, _, _>| unit.first_stage(VtdFirstLevels::Four).map(Arc::new);
-    qemu(vtd, Mode::Scalable, wrap, domain)
+    qemu(vtd, Mode::Scalable, seam, domain)
 }

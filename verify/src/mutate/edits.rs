@@ -3,7 +3,7 @@
 //! SMMUv2: IHI 0062. SMMUv3: IHI 0070, section 4. VT-d: D51397, sections 6.5.2 and 11.4. A dropped command becomes
 //! one that is legal and does nothing to anybody.
 
-use super::seam::{Arrives, Words, vtd};
+use crate::backend::seam::{Arrives, Words, vtd};
 
 /// Puts `nothing` in the place of each command that is `dropped`.
 pub(super) fn drop_all(commands: &mut [Words], dropped: impl Fn(&Words) -> bool, nothing: Words) {

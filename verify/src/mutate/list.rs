@@ -1,8 +1,8 @@
 //! All mutants.
 
 use super::edits::{intel, smmuv3};
-use super::seam::{Arrives, Cleans, Sabotage, Words};
 use super::{Ground, Mutant};
+use crate::backend::seam::{Arrives, Cleans, Sabotage, Words};
 use crate::backend::smmuv3::Kind::{Mmu700, NotCoherent as SmmuNotCoherent, Plain as Smmu};
 use crate::backend::vtd::Kind;
 

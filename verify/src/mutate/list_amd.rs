@@ -101,7 +101,7 @@ pub const AMD_MUTANTS: &[Mutant] = &[
 /// Edits.
 mod amd {
     use super::super::edits::{drop_all, drop_first};
-    use super::super::seam::{Words, amd::is_wait};
+    use crate::backend::seam::{Words, amd::is_wait};
 
     const ENTRY: u64 = 2;
     const PAGES: u64 = 3;

@@ -146,7 +146,7 @@ pub const RISCV_MUTANTS: &[Mutant] = &[
 /// Edits.
 mod riscv {
     use super::super::edits::{drop_all, drop_first};
-    use super::super::seam::{Words, riscv::is_wait};
+    use crate::backend::seam::{Words, riscv::is_wait};
 
     /// IOTINVAL.VMA of a guest that there is not.
     const NOTHING: Words = [1 | 1 << 33 | 0xffff << 44, 0];

@@ -2,8 +2,8 @@
 
 use super::edits::smmuv2;
 use super::list::{UNCLEAN, mutant, read, write};
-use super::seam::Sabotage;
 use super::{Ground, Mutant};
+use crate::backend::seam::Sabotage;
 use crate::backend::smmuv2::Kind;
 
 const fn bend(bend: fn(usize, u64) -> (usize, u64)) -> Sabotage {

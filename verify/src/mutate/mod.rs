@@ -4,14 +4,12 @@
 //! it is submitted, a register as it is written or read, a cache line as it is cleaned. It has to
 //! fail the scenarios that it names.
 
-mod bent;
 mod edits;
 mod list;
 mod list_amd;
 mod list_riscv;
 mod list_smmuv2;
 mod registers;
-pub mod seam;
 
 pub use list::MUTANTS;
 pub use list_amd::AMD_MUTANTS;
@@ -19,26 +17,11 @@ pub use list_riscv::RISCV_MUTANTS;
 pub use list_smmuv2::SMMUV2_MUTANTS;
 pub use registers::TEGRA_MUTANTS;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
-
 use portolan_hw::tegra_smmu::Chip;
-use portolan_model::amd::AmdRegisters;
-use portolan_model::memory::ModelMemory;
-use portolan_model::riscv::RiscvRegisters;
-use portolan_model::smmuv2::SmmuV2Registers;
-use portolan_model::smmuv3::SmmuRegisters;
-use portolan_model::tegra_smmu::TegraRegisters;
-use portolan_model::vtd::VtdRegisters;
-use portolan_qemu::guest_tables::GuestTables;
-use portolan_qemu::mmio::Registers;
-use portolan_qemu::ram::GuestRam;
 
-use crate::backend::wrap::Wrap;
+use crate::backend::seam::{Sabotage, Seam};
 use crate::backend::{Line, amd, riscv, run, smmuv2, smmuv3, tegra, vtd};
 use crate::conformance::Outcome;
-use bent::Bent;
-use seam::{Interface, Sabotage, Tampered, Unclean};
 
 /// Where a mutant runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,35 +94,35 @@ impl Ground {
 
     /// Runs all scenarios with a sabotaged driver.
     pub fn run(self, sabotage: Sabotage) -> Vec<Line> {
-        let seam = Seam(sabotage);
+        let seam = Seam::Of(sabotage);
         let quiet = &mut |_: &Line| {};
         match self {
-            Self::Smmuv2(kind) => run(|| smmuv2::first_on_model(kind, &seam), quiet),
+            Self::Smmuv2(kind) => run(|| smmuv2::first_on_model(kind, seam), quiet),
             Self::Smmuv2Stage2 => {
                 let kind = smmuv2::Kind::Plain;
-                run(|| smmuv2::second_on_model(kind, &seam), quiet)
+                run(|| smmuv2::second_on_model(kind, seam), quiet)
             }
-            Self::Smmuv3(kind) => run(|| smmuv3::first_on_model(kind, &seam), quiet),
+            Self::Smmuv3(kind) => run(|| smmuv3::first_on_model(kind, seam), quiet),
             Self::Smmuv3Stage2 => {
                 let kind = smmuv3::Kind::Plain;
-                run(|| smmuv3::second_on_model(kind, &seam), quiet)
+                run(|| smmuv3::second_on_model(kind, seam), quiet)
             }
-            Self::Smmuv3Nested => run(|| smmuv3::nested_on_model(&seam), quiet),
-            Self::Vtd(kind) => run(|| vtd::second_on_model(kind, &seam), quiet),
-            Self::VtdFirst => run(|| vtd::first_on_model(&seam), quiet),
-            Self::Amd(kind) => run(|| amd::on_model(kind, &seam), quiet),
+            Self::Smmuv3Nested => run(|| smmuv3::nested_on_model(seam), quiet),
+            Self::Vtd(kind) => run(|| vtd::second_on_model(kind, seam), quiet),
+            Self::VtdFirst => run(|| vtd::first_on_model(seam), quiet),
+            Self::Amd(kind) => run(|| amd::on_model(kind, seam), quiet),
             Self::Riscv(kind @ riscv::Kind::Interrupts) => {
-                run(|| riscv::second_on_model(kind, &seam), quiet)
+                run(|| riscv::second_on_model(kind, seam), quiet)
             }
-            Self::Riscv(kind) => run(|| riscv::first_on_model(kind, &seam), quiet),
+            Self::Riscv(kind) => run(|| riscv::first_on_model(kind, seam), quiet),
             Self::RiscvStage2 => {
                 let kind = riscv::Kind::Plain;
-                run(|| riscv::second_on_model(kind, &seam), quiet)
+                run(|| riscv::second_on_model(kind, seam), quiet)
             }
-            Self::Tegra(chip) => run(|| tegra::on_model(chip, &seam), quiet),
-            Self::QemuSmmuv3 => run(|| smmuv3::first_on_qemu(&seam), quiet),
-            Self::QemuVtd => run(|| vtd::legacy_on_qemu(&seam), quiet),
-            Self::QemuVtdScalable => run(|| vtd::scalable_on_qemu(&seam), quiet),
+            Self::Tegra(chip) => run(|| tegra::on_model(chip, seam), quiet),
+            Self::QemuSmmuv3 => run(|| smmuv3::first_on_qemu(seam), quiet),
+            Self::QemuVtd => run(|| vtd::legacy_on_qemu(seam), quiet),
+            Self::QemuVtdScalable => run(|| vtd::scalable_on_qemu(seam), quiet),
         }
     }
 }
@@ -187,109 +170,5 @@ impl Mutant {
             Some(Outcome::Skip(why)) if !passed => Fate::Skipped(why),
             _ => Fate::Survived,
         }
-    }
-}
-
-/// Puts a sabotage between driver and hardware.
-struct Seam(Sabotage);
-
-impl Wrap<Arc<SmmuV2Registers>, Arc<ModelMemory>> for Seam {
-    type Registers = Bent<Arc<SmmuV2Registers>>;
-    type Memory = Unclean<Arc<ModelMemory>>;
-
-    fn wrap(
-        &self,
-        registers: Arc<SmmuV2Registers>,
-        memory: Arc<ModelMemory>,
-    ) -> (Self::Registers, Self::Memory) {
-        let bent = Bent::new(registers, self.0);
-        (bent, Unclean::new(memory, self.0.cleans))
-    }
-}
-
-impl Wrap<Arc<SmmuRegisters>, Arc<ModelMemory>> for Seam {
-    type Registers = Tampered<Arc<SmmuRegisters>, Arc<ModelMemory>>;
-    type Memory = Unclean<Arc<ModelMemory>>;
-
-    fn wrap(
-        &self,
-        registers: Arc<SmmuRegisters>,
-        memory: Arc<ModelMemory>,
-    ) -> (Self::Registers, Self::Memory) {
-        let interface = Interface::Smmuv3;
-        let tampered = Tampered::new(registers, memory.clone(), interface, self.0);
-        (tampered, Unclean::new(memory, self.0.cleans))
-    }
-}
-
-impl Wrap<Arc<VtdRegisters>, Arc<ModelMemory>> for Seam {
-    type Registers = Tampered<Arc<VtdRegisters>, Arc<ModelMemory>>;
-    type Memory = Unclean<Arc<ModelMemory>>;
-
-    fn wrap(
-        &self,
-        registers: Arc<VtdRegisters>,
-        memory: Arc<ModelMemory>,
-    ) -> (Self::Registers, Self::Memory) {
-        let tampered = Tampered::new(registers, memory.clone(), Interface::Vtd, self.0);
-        (tampered, Unclean::new(memory, self.0.cleans))
-    }
-}
-
-impl Wrap<Arc<AmdRegisters>, Arc<ModelMemory>> for Seam {
-    type Registers = Tampered<Arc<AmdRegisters>, Arc<ModelMemory>>;
-    type Memory = Unclean<Arc<ModelMemory>>;
-
-    fn wrap(
-        &self,
-        registers: Arc<AmdRegisters>,
-        memory: Arc<ModelMemory>,
-    ) -> (Self::Registers, Self::Memory) {
-        let tampered = Tampered::new(registers, memory.clone(), Interface::Amd, self.0);
-        (tampered, Unclean::new(memory, self.0.cleans))
-    }
-}
-
-impl Wrap<Arc<RiscvRegisters>, Arc<ModelMemory>> for Seam {
-    type Registers = Tampered<Arc<RiscvRegisters>, Arc<ModelMemory>>;
-    type Memory = Unclean<Arc<ModelMemory>>;
-
-    fn wrap(
-        &self,
-        registers: Arc<RiscvRegisters>,
-        memory: Arc<ModelMemory>,
-    ) -> (Self::Registers, Self::Memory) {
-        let tampered = Tampered::new(registers, memory.clone(), Interface::Riscv, self.0);
-        (tampered, Unclean::new(memory, self.0.cleans))
-    }
-}
-
-impl Wrap<Arc<TegraRegisters>, tegra::Memory, AtomicU32> for Seam {
-    type Registers = Tampered<Arc<TegraRegisters>, tegra::Memory>;
-    type Memory = Unclean<tegra::Memory>;
-
-    fn wrap(
-        &self,
-        registers: Arc<TegraRegisters>,
-        memory: tegra::Memory,
-    ) -> (Self::Registers, Self::Memory) {
-        let interface = Interface::Registers;
-        let tampered = Tampered::new(registers, memory.clone(), interface, self.0);
-        (tampered, Unclean::new(memory, self.0.cleans))
-    }
-}
-
-impl Wrap<Registers, GuestTables> for Seam {
-    type Registers = Tampered<Registers, GuestRam>;
-    type Memory = GuestTables;
-
-    fn wrap(&self, registers: Registers, memory: GuestTables) -> (Self::Registers, GuestTables) {
-        // VT-d's registers are a page, SMMUv3's two of 64 KiB.
-        let interface = match registers.bytes() {
-            0x1000 => Interface::Vtd,
-            _ => Interface::Smmuv3,
-        };
-        let ram = memory.ram().clone();
-        (Tampered::new(registers, ram, interface, self.0), memory)
     }
 }

@@ -5,8 +5,8 @@
 use portolan_hw::tegra_smmu::Chip;
 
 use super::list::{UNCLEAN, mutant, write};
-use super::seam::Sabotage;
 use super::{Ground, Mutant};
+use crate::backend::seam::Sabotage;
 
 const UNREAD: Sabotage = Sabotage {
     unread: Some(tegra::READ_BACK),
@@ -96,7 +96,7 @@ pub const TEGRA_MUTANTS: &[Mutant] = &[
 
 /// Edits.
 mod tegra {
-    use super::super::seam::Arrives;
+    use crate::backend::seam::Arrives;
 
     /// What reads complete the flushes.
     pub const READ_BACK: usize = 0x1c;

@@ -1,4 +1,5 @@
-//! Wrappers around what drivers are made from, which take away what a [`Sabotage`] says.
+//! What lies between a driver and its hardware: nothing that changes anything, or wrappers around what
+//! drivers are made from, which take away what a [`Sabotage`] says.
 //!
 //! Commands are edited in queue memory at the moment in which the driver tells the unit that they
 //! are there. Layouts of queues: SMMUv3 (IHI 0070, sections 3.5 and 4), VT-d (D51397, section
@@ -6,12 +7,14 @@
 //! 1.0, "Command-Queue").
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use portolan::addr::{PageSize, PhysAddr, PhysRange};
 use portolan::platform::{Mmio, OutOfTableMemory, TableMem, Word};
 use portolan_model::memory::ModelMemory;
+use portolan_qemu::guest_tables::GuestTables;
+use portolan_qemu::mmio::Registers;
 use portolan_qemu::ram::GuestRam;
 
 /// The first two words of a command or descriptor.
@@ -125,6 +128,61 @@ impl Sabotage {
             commands,
             ..Self::NONE
         }
+    }
+}
+
+/// What lies between a driver and its hardware. The types are those of a sabotage in any case, so that
+/// each driver is compiled once.
+#[derive(Clone, Copy, Debug)]
+pub enum Seam {
+    /// Nothing: commands are not looked at.
+    Bare,
+    /// A sabotage.
+    Of(Sabotage),
+}
+
+/// Registers of a model behind a seam.
+pub type ModelRegs<R, W = AtomicU64> = Tampered<Arc<R>, Arc<ModelMemory<W>>>;
+/// Memory of a model behind a seam.
+pub type ModelTables<W = AtomicU64> = Unclean<Arc<ModelMemory<W>>>;
+/// Registers of QEMU behind a seam.
+pub type QemuRegs = Tampered<Registers, GuestRam>;
+
+impl Seam {
+    pub(super) const fn sabotage(self) -> Sabotage {
+        match self {
+            Self::Bare => Sabotage::NONE,
+            Self::Of(sabotage) => sabotage,
+        }
+    }
+
+    fn tampered<R: Mmio, Q: QueueMemory>(self, regs: R, queue: Q, of: Interface) -> Tampered<R, Q> {
+        let interface = match self {
+            Self::Bare => Interface::Registers,
+            Self::Of(_) => of,
+        };
+        Tampered::new(regs, queue, interface, self.sabotage())
+    }
+
+    /// Memory of a model as the driver is to have it.
+    pub(super) fn tables<W: Word>(self, memory: &Arc<ModelMemory<W>>) -> ModelTables<W> {
+        Unclean::new(memory.clone(), self.sabotage().cleans)
+    }
+
+    /// The same, and the registers.
+    pub(super) fn model<R: Mmio, W: Word>(
+        self,
+        registers: &Arc<R>,
+        memory: &Arc<ModelMemory<W>>,
+        interface: Interface,
+    ) -> (ModelRegs<R, W>, ModelTables<W>) {
+        let tampered = self.tampered(registers.clone(), memory.clone(), interface);
+        (tampered, self.tables(memory))
+    }
+
+    /// Registers of QEMU as the driver is to have them.
+    pub(super) fn qemu(self, regs: Registers, memory: &GuestTables, of: Interface) -> QemuRegs {
+        self.tampered(regs, memory.ram().clone(), of)
     }
 }
 
@@ -287,7 +345,7 @@ impl<R: Mmio, Q: QueueMemory> Tampered<R, Q> {
 }
 
 /// The waits of VT-d.
-pub(super) mod vtd {
+pub(crate) mod vtd {
     use super::Words;
 
     /// Whether a descriptor is a wait that writes a status.
@@ -297,7 +355,7 @@ pub(super) mod vtd {
 }
 
 /// The waits of AMD-Vi.
-pub(super) mod amd {
+pub(crate) mod amd {
     use super::Words;
 
     /// Whether a command is a COMPLETION_WAIT that stores.
@@ -307,7 +365,7 @@ pub(super) mod amd {
 }
 
 /// The waits of the RISC-V IOMMU.
-pub(super) mod riscv {
+pub(crate) mod riscv {
     use super::Words;
 
     /// Whether a command is an IOFENCE.C that stores.
