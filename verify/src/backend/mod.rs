@@ -2,7 +2,7 @@
 //!
 //! [`BackendName`] names them. [`smmuv2`], [`smmuv3`], [`tegra`], [`vtd`], [`amd`], [`riscv`],
 //! [`virtio`]: those drivers.
-//! [`nested`]: the SMMUv3 driver with guests. [`wrap`]: what can be put between a driver and its
+//! [`nested`]: the SMMUv3 driver with guests. [`seam`]: what can be put between a driver and its
 //! hardware.
 //! [`qemu`]: QEMU's memory and devices; [`model`]: those of the model behind registers.
 //! [`run`] runs every scenario, each on a machine of its own, and compares what drivers submitted
