@@ -137,7 +137,7 @@ fn fetch(place: &Path) -> Result<(), String> {
     if !packages::present("apt-get") || !packages::present("dpkg-deb") {
         return Err("apt-get and dpkg-deb are not here".to_owned());
     }
-    let get = Apt::at(place, &[]).map_err(|error| error.to_string())?;
+    let get = Apt::at(place).map_err(|error| error.to_string())?;
     let suite = format!("{codename}-backports");
     get.add(&source.backports(&codename))?;
     get.run("apt-get", &["update", "-qq"])?;
@@ -160,12 +160,11 @@ fn fetch(place: &Path) -> Result<(), String> {
 /// apt's programs with lists, caches and sources of their own.
 pub struct Apt {
     place: PathBuf,
-    options: Vec<String>,
 }
 
 impl Apt {
-    /// Below `place`, with the sources that are configured, and `options` of apt's configuration.
-    pub fn at(place: &Path, options: &[&str]) -> std::io::Result<Self> {
+    /// Below `place`, with the sources that are configured.
+    pub fn at(place: &Path) -> std::io::Result<Self> {
         // What an earlier attempt left behind would be unpacked as well.
         let _ = std::fs::remove_dir_all(place);
         for part in [
@@ -181,8 +180,7 @@ impl Apt {
         for entry in std::fs::read_dir("/etc/apt/sources.list.d")?.flatten() {
             std::fs::copy(entry.path(), place.join("parts").join(entry.file_name()))?;
         }
-        let options = options.iter().map(|option| (*option).to_owned()).collect();
-        Ok(Self { place, options })
+        Ok(Self { place })
     }
 
     /// Adds a source.
@@ -203,8 +201,8 @@ impl Apt {
             "Acquire::http::Timeout=20".to_owned(),
             "Acquire::Retries=1".to_owned(),
         ];
-        for option in options.iter().chain(&self.options) {
-            command.args(["-o", option]);
+        for option in options {
+            command.args(["-o", &option]);
         }
         command.args(arguments).current_dir(self.place.join("debs"));
         let output = command.output().map_err(|error| error.to_string())?;

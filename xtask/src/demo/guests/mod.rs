@@ -1,6 +1,5 @@
 //! The machines on which the kernel runs.
 
-use crate::cross;
 use said::{
     INTERRUPTED, INTERRUPTED_UNMAPPED, MOVED, MOVED_BY_TLB, MOVED_STRICTLY, RECORDED,
     RECORDED_REMAPPED, REFUSED, REMAPPED,
@@ -58,7 +57,9 @@ pub struct Guest {
     pub kinds: &'static [Kinds],
 }
 
+/// Targets of the kernels.
 pub const X86: &str = "x86_64-unknown-linux-gnu";
+pub const ARM: &str = "aarch64-unknown-none";
 pub const RISCV: &str = "riscv64gc-unknown-none-elf";
 
 /// Where a process of its own serves the disk, if one does.
@@ -354,7 +355,7 @@ const GUESTS: &[Guest] = &[
         program: "qemu-system-aarch64",
         variable: "PORTOLAN_QEMU_ARM",
         release: Release::Any,
-        target: cross::TARGET,
+        target: ARM,
         arguments: board!("virt,iommu=smmuv3"),
         code: GOOD,
         said: [RECORDED, INTERRUPTED, MOVED, &[]],

@@ -1,7 +1,6 @@
 //! Machines without an IOMMU that the kernel can use: it goes on without DMA.
 
-use super::{Guest, RISCV, Release, WITHOUT_DMA, X86};
-use crate::cross;
+use super::{ARM, Guest, RISCV, Release, WITHOUT_DMA, X86};
 
 /// What the kernel says where it goes on without DMA.
 const GOES_ON: &str = "2 CPUs go on";
@@ -121,7 +120,7 @@ pub(super) const GUESTS: &[Guest] = &[
         program: "qemu-system-aarch64",
         variable: "PORTOLAN_QEMU_ARM",
         release: Release::Any,
-        target: cross::TARGET,
+        target: ARM,
         arguments: board!("virt"),
         code: WITHOUT_DMA,
         said: [
