@@ -21,6 +21,10 @@ use crate::chassis::Present;
 
 /// Largest range of one command, as an exponent of pages: with one more, all addresses are meant.
 pub(super) const MAX_LG2_PAGES: u8 = 51;
+/// With more commands than this, each of a page, the whole context is forgotten instead, where the unit has
+/// no ranges: a quarter of the smallest command queue, so that a flush of many addresses neither fills the
+/// queue nor has others wait for as many commands. What is walked again is bounded by the IOTLB.
+pub(super) const MOST_PAGES: u64 = 64;
 /// Major version of the specification that the driver follows.
 const MAJOR: u64 = 1;
 /// What no bit of a message's address is in: it is a multiple of 4.
@@ -172,14 +176,15 @@ impl Features {
     }
 
     /// `quirks` for this unit: without the extension for entries above the leaves, an address names
-    /// leaves alone, and what was kept of freed tables goes with the whole context.
-    pub(super) fn quirks(&self, quirks: Quirks) -> Quirks {
-        match self.has.contains(Has::NON_LEAF) {
-            true => quirks,
-            false => Quirks {
-                walk_flush: WalkFlush::ByContext,
-                ..quirks
-            },
+    /// leaves alone, and what was kept of freed tables goes with the whole context; without ranges, so do
+    /// more than [`MOST_PAGES`] pages.
+    pub(super) fn quirks(&self, mut quirks: Quirks) -> Quirks {
+        if !self.has.contains(Has::NON_LEAF) {
+            quirks.walk_flush = WalkFlush::ByContext;
         }
+        if !self.has.contains(Has::RANGES) {
+            quirks.context_above = quirks.context_above.min(MOST_PAGES);
+        }
+        quirks
     }
 }

@@ -15,15 +15,23 @@ use portolan_model::inject::{Drain, RegisterFaults};
 use portolan_model::interrupts::{Masking, Scenario, sweep};
 use portolan_model::machine::LOOK_NS;
 use portolan_model::memory::{ModelMemory, Visibility};
-use portolan_model::riscv::{CommandKind, RiscvRegisters, RiscvSetup};
+use portolan_model::riscv::{
+    CommandKind, RiscvIdentification, RiscvMachine, RiscvRegisters, RiscvSetup,
+};
 
-use super::machine::{Riscv, new_machine};
+use super::machine::{self, Riscv, new_machine};
 use super::{BASE, PAGE, STREAM, attached, config, map, unmap};
 use crate::riscv::counts::CommandKind as Kind;
+use crate::riscv::features::MOST_PAGES;
 use crate::riscv::spec::command::translations::PSCID;
 use crate::riscv::spec::command::{OPCODE, opcode};
 use crate::riscv::spec::reg::{self, queue};
 use crate::riscv::{Config, RiscvIommu, refusal};
+
+/// With a unit that has ranges: without them many pages go with their context.
+fn extended() -> RiscvMachine {
+    machine::with(RiscvIdentification::default().extended())
+}
 
 /// Each page is named.
 fn by_page() -> Config {
@@ -37,7 +45,7 @@ fn by_page() -> Config {
 
 #[test]
 fn the_queue_wraps_and_nothing_is_lost() {
-    let machine = new_machine();
+    let machine = extended();
     let unit = machine.enable(by_page()).unwrap();
     let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
     unit.attach(STREAM, &domain).unwrap();
@@ -54,6 +62,30 @@ fn the_queue_wraps_and_nothing_is_lost() {
     }
     let [head, tail] = [reg::COMMAND_HEAD, reg::COMMAND_TAIL].map(|at| machine.reg32(at));
     assert_eq!(head, tail);
+    machine.expect_obedience();
+}
+
+/// As a flush of many buffers' addresses: one command a page up to a limit, and one of the context above it.
+#[test]
+fn many_pages_go_with_their_context() {
+    let machine = new_machine();
+    let (_unit, domain) = attached(&machine);
+    let most = MOST_PAGES;
+    for (pages, named) in [(most, most), (most + 1, 0), (300, 0)] {
+        // A page that stays keeps the tables, so that leaves alone are owed.
+        domain.sync(&mut map(&domain, pages + 1)).unwrap();
+        assert!(machine.read(STREAM, BASE.get()).is_some());
+        machine.commands();
+        domain.sync(&mut unmap(&domain, pages)).unwrap();
+        let commands = machine.commands();
+        match named {
+            0 => assert_eq!(commands, [[0x1_0000_1001, 0]], "{pages}"),
+            _ => assert_eq!(commands.len() as u64, named),
+        }
+        assert_eq!(machine.read(STREAM, BASE.get()), None);
+        domain.sync(&mut map(&domain, pages)).unwrap();
+        domain.sync(&mut unmap(&domain, pages + 1)).unwrap();
+    }
     machine.expect_obedience();
 }
 
@@ -90,7 +122,7 @@ fn a_refused_command_is_told_to_its_submitter_and_the_others_go_on() {
 fn commands_that_a_refused_one_took_with_it_are_done_again() {
     const PAGES: u64 = 100;
     let steps = sweep(Masking::Present, || {
-        let machine = new_machine();
+        let machine = extended();
         let unit = machine.enable(by_page()).unwrap();
         let domain = Arc::new(unit.first_stage(RiscvLevels::Four).unwrap());
         unit.attach(STREAM, &domain).unwrap();
