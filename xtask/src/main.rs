@@ -4,6 +4,7 @@
 mod backports;
 mod cross;
 mod demo;
+mod guest;
 mod mutants;
 mod packages;
 mod qemu;
@@ -22,6 +23,9 @@ usage: cargo xtask COMMAND
                   demos; --fast leaves out the compilers and the counts
   {mutants}  tidy            structure and style only
   demo [NAME...]  kernels of our own on QEMU: x86-vtd x86-amd x86-virtio aarch64 riscv ...
+  guest [NAME...] Linux on QEMU, with Debian's kernel (downloaded once, 34 MB) and programs of this workspace
+  guest --build-kernel
+                  builds a kernel with iommufd for those guests that need it (from Debian's sources, 10 minutes)
   qemu            fetches QEMU 10 if need be, and prints the variables that have tests use it
 ";
 
@@ -43,10 +47,18 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(&root),
         ["demo", names @ ..] => match demo::run(&root, names) {
             Ok(good) => good,
-            Err(why) => {
-                eprintln!("{why}");
-                return ExitCode::from(2);
+            Err(why) => return refuse(&why),
+        },
+        ["guest", "--build-kernel"] => match guest::kernel::build(&root) {
+            Ok(image) => {
+                println!("{}", image.display());
+                true
             }
+            Err(why) => return refuse(&why),
+        },
+        ["guest", names @ ..] => match guest::run(&root, names) {
+            Ok(good) => good,
+            Err(why) => return refuse(&why),
         },
         ["qemu"] => qemu::tell(&root),
         [] | ["help" | "--help" | "-h"] => {
@@ -63,4 +75,10 @@ fn main() -> ExitCode {
     } else {
         ExitCode::from(1)
     }
+}
+
+/// Says `why` nothing was run.
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("{why}");
+    ExitCode::from(2)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::{cross, demo, packages, qemu, tidy};
+use crate::{cross, demo, guest, packages, qemu, tidy};
 
 /// How much is run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,7 @@ pub fn beside(root: &Path, extent: Extent) -> Vec<Step<'_>> {
             run: Box::new(move || oldest(root, extent, "Cargo.toml", &["--workspace"])),
         },
     ];
-    steps.extend(demos(root));
+    steps.extend(machines(root));
     steps
 }
 
@@ -142,19 +142,24 @@ fn programs(root: &Path, extent: Extent) -> Vec<Step<'_>> {
     ]
 }
 
-/// A kernel on each of the demo's machines.
-fn demos(root: &Path) -> impl Iterator<Item = Step<'_>> {
-    demo::all().map(move |guest| Step {
-        name: guest.step,
-        run: Box::new(move || match demo::one(root, guest) {
-            demo::Ended::Well => Outcome::Pass,
-            demo::Ended::Skipped(why) => Outcome::Skip(why),
-            demo::Ended::Failed(why) => {
-                eprintln!("{why}");
-                Outcome::Fail
-            }
-        }),
-    })
+/// A kernel on each of the demo's machines, and Linux on each of the guests'.
+fn machines(root: &Path) -> impl Iterator<Item = Step<'_>> {
+    let demos = demo::all().map(move |guest| ended(guest.step, move || demo::one(root, guest)));
+    let guests = guest::ALL.iter();
+    demos.chain(guests.map(move |machine| ended(machine.step, move || guest::one(root, machine))))
+}
+
+/// A step that runs a machine.
+fn ended<'s>(name: &'static str, run: impl FnOnce() -> demo::Ended + 's) -> Step<'s> {
+    let run = Box::new(|| match run() {
+        demo::Ended::Well => Outcome::Pass,
+        demo::Ended::Skipped(why) => Outcome::Skip(why),
+        demo::Ended::Failed(why) => {
+            eprintln!("{why}");
+            Outcome::Fail
+        }
+    });
+    Step { name, run }
 }
 
 fn tidy(root: &Path) -> Outcome {

@@ -20,7 +20,7 @@ fn ours(console: &str, kind: &str) -> u64 {
 
 /// How often QEMU traced `event`: by its name, by the command that it names last, or by several words; and,
 /// of a command that is traced as a word, as often as the word is of that kind.
-fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
+pub fn traced(trace: &str, Event { name, word }: &Event) -> u64 {
     let named = |line: &&str| {
         let mut words = line.split_ascii_whitespace();
         // Some builds write the process and the time before the name.

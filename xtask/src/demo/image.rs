@@ -28,21 +28,26 @@ pub(super) const DISKS: [Disk; 2] = [
     },
 ];
 
+/// So many sectors, no two of them the same.
+pub fn sectors(count: usize) -> Vec<u8> {
+    let sector = |number: usize| {
+        // Odd, and so another value for each number.
+        let word = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let eight = move |at: usize| word.to_le_bytes().map(|byte| byte ^ at as u8);
+        (0..SECTOR / 8).flat_map(eight)
+    };
+    (0..count).flat_map(sector).collect()
+}
+
 impl Disk {
     /// Whether it is the virtio disk, which a process of its own may serve.
     pub(super) fn is_virtio(&self) -> bool {
         self.name == "disk"
     }
 
-    /// A disk on which no two sectors are the same.
+    /// What is on it at first.
     pub(super) fn before(&self) -> Vec<u8> {
-        let sector = |number: usize| {
-            // Odd, and so another value for each number.
-            let word = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let eight = move |at: usize| word.to_le_bytes().map(|byte| byte ^ at as u8);
-            (0..SECTOR / 8).flat_map(eight)
-        };
-        (0..2 * self.copies).flat_map(sector).collect()
+        sectors(2 * self.copies)
     }
 
     /// Compares the disk, byte by byte, with what has to be on it.

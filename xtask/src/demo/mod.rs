@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::{cross, packages, qemu};
-use guests::Release;
-pub use guests::{Guest, X86, all};
+pub use counts::traced;
+pub use guests::{Event, Guest, Release, X86, all};
+pub use image::sectors;
 
 /// Seconds after which a kernel is stuck.
 const LIMIT: &str = "60";
@@ -40,24 +41,32 @@ pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
         }
     }
     let wanted = guests::all().filter(|guest| names.is_empty() || names.contains(&guest.name));
+    Ok(each(
+        wanted.map(|guest| (guest.name, move || one(root, guest))),
+    ))
+}
+
+/// Runs each, and says how it ended; whether none failed.
+pub fn each(all: impl Iterator<Item = (&'static str, impl FnOnce() -> Ended)>) -> bool {
     let mut good = true;
-    for guest in wanted {
-        println!("==> {}", guest.name);
-        match one(root, guest) {
-            Ended::Well => println!("PASS  {}", guest.name),
+    for (name, run) in all {
+        println!("==> {name}");
+        match run() {
+            Ended::Well => println!("PASS  {name}"),
             Ended::Failed(why) => {
                 good = false;
-                println!("FAIL  {}: {why}", guest.name);
+                println!("FAIL  {name}: {why}");
             }
-            Ended::Skipped(why) => println!("SKIP  {}: {why}", guest.name),
+            Ended::Skipped(why) => println!("SKIP  {name}: {why}"),
         }
     }
-    Ok(good)
+    good
 }
 
 /// Builds and runs one, and looks at what it did.
 pub fn one(root: &Path, guest: &Guest) -> Ended {
-    let ready = emulator(root, guest).and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
+    let ready = emulator(root, (guest.program, guest.variable), guest.release, LIMIT);
+    let ready = ready.and_then(|qemu| Ok((qemu, compiler(root, guest)?)));
     let (qemu, cargo) = match ready {
         Ok(ready) => ready,
         Err(why) => return Ended::Skipped(why),
@@ -77,19 +86,24 @@ pub fn one(root: &Path, guest: &Guest) -> Ended {
     }
 }
 
-/// A QEMU that has the machine, limited in time; or why there is none.
-fn emulator(root: &Path, guest: &Guest) -> Result<Command, String> {
+/// A QEMU of `release`, limited to so many seconds; or why there is none. `variable` names another program.
+pub fn emulator(
+    root: &Path,
+    (program, variable): (&str, &str),
+    release: Release,
+    limit: &str,
+) -> Result<Command, String> {
     let mut command = Command::new("timeout");
-    command.arg(LIMIT);
-    let named = std::env::var_os(guest.variable).map(PathBuf::from);
-    match (guest.release, named) {
-        (Release::Ten, None) => qemu::provide(root)?.start(guest.program, &mut command),
+    command.arg(limit);
+    let named = std::env::var_os(variable).map(PathBuf::from);
+    match (release, named) {
+        (Release::Ten, None) => qemu::provide(root)?.start(program, &mut command),
         (_, named) => {
-            let program = named.unwrap_or_else(|| guest.program.into());
-            if !program.to_str().is_some_and(packages::present) {
-                return Err(format!("{} is not installed", guest.program));
+            let found = named.unwrap_or_else(|| program.into());
+            if !found.to_str().is_some_and(packages::present) {
+                return Err(format!("{program} is not installed"));
             }
-            command.arg(program);
+            command.arg(found);
         }
     }
     Ok(command)

@@ -1,0 +1,210 @@
+//! The kernels of the guests: Debian's own package, and one built from Debian's sources that has iommufd.
+//!
+//! Both are unpacked or built below `target`; nothing of the machine is changed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::packages;
+use crate::qemu::Apt;
+
+/// Which kernel a machine boots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Debian's, of the flavour for virtual machines: VFIO with type 1, VT-d, NVMe, virtio and tracing, but neither
+    /// iommufd nor AMD-Vi.
+    Stock,
+    /// One of our own, from Debian's sources by `xtask/guest-kernel.config`: iommufd and AMD-Vi as well; no modules.
+    Own,
+}
+
+/// A kernel that is there.
+pub struct Found {
+    /// What QEMU loads.
+    pub image: PathBuf,
+    /// Where its modules are, if it has any.
+    pub modules: Option<PathBuf>,
+}
+
+/// The packages that stand for the newest kernel that has the `dma` events (6.12), the first that there is.
+const STOCK: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
+const SOURCE: &str = "linux-source-6.12";
+/// The variable that names another kernel of our own, for example a cached one.
+const VARIABLE: &str = "PORTOLAN_GUEST_KERNEL";
+
+/// Finds the kernel, or fetches it; one of our own is only looked for.
+///
+/// # Errors
+/// Why there is none.
+pub fn provide(root: &Path, kernel: Kernel) -> Result<Found, String> {
+    match kernel {
+        Kernel::Stock => stock(&root.join("target/guest-stock")),
+        Kernel::Own => own(root),
+    }
+}
+
+fn stock(place: &Path) -> Result<Found, String> {
+    if let Some(found) = unpacked(place) {
+        return Ok(found);
+    }
+    let apt = apt(place)?;
+    let depends = STOCK
+        .iter()
+        .find_map(|name| apt.run("apt-cache", &["depends", name]).ok());
+    let package = depends.as_deref().and_then(image);
+    let package = package.ok_or("the configured mirrors have no kernel from Linux 6.12 on")?;
+    apt.run("apt-get", &["download", "-qq", package])?;
+    apt.unpack()?;
+    unpacked(place).ok_or_else(|| format!("{package} has no kernel, or no modules"))
+}
+
+/// The image that a package which stands for the newest one depends on, unless it is too old.
+fn image(depends: &str) -> Option<&str> {
+    let mut names = depends
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Depends: "));
+    let (name, release) =
+        names.find_map(|name| Some((name, name.strip_prefix("linux-image-")?)))?;
+    let mut numbers = release
+        .split('.')
+        .map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next()?, numbers.next()?);
+    (version >= (6, 12)).then_some(name)
+}
+
+fn apt(place: &Path) -> Result<Apt, String> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Err("the guests are x86-64, and so are their programs".to_owned());
+    }
+    if !packages::present("apt-get") || !packages::present("dpkg-deb") {
+        return Err("apt-get and dpkg-deb are not here".to_owned());
+    }
+    let apt = Apt::at(place).map_err(|error| error.to_string())?;
+    apt.run("apt-get", &["update", "-qq"])?;
+    Ok(apt)
+}
+
+fn unpacked(place: &Path) -> Option<Found> {
+    let first = |folder: &str, start: &str| {
+        let entries = std::fs::read_dir(place.join("root").join(folder)).ok()?;
+        let mut paths = entries.flatten().map(|entry| entry.path());
+        paths.find(|path| {
+            path.file_name()
+                .is_some_and(|name| name.to_string_lossy().starts_with(start))
+        })
+    };
+    Some(Found {
+        image: first("boot", "vmlinuz-")?,
+        modules: Some(first("lib/modules", "").or_else(|| first("usr/lib/modules", ""))?),
+    })
+}
+
+fn own(root: &Path) -> Result<Found, String> {
+    let named = std::env::var_os(VARIABLE).map(PathBuf::from);
+    let image = named.unwrap_or_else(|| built(root));
+    if !image.is_file() {
+        let image = image.display();
+        return Err(format!(
+            "{image} is not there: `cargo xtask guest --build-kernel` builds it (10 minutes), {VARIABLE} names another"
+        ));
+    }
+    Ok(Found {
+        image,
+        modules: None,
+    })
+}
+
+fn built(root: &Path) -> PathBuf {
+    let root = root.canonicalize().unwrap_or_else(|_| root.to_owned());
+    root.join("target/guest-own/bzImage")
+}
+
+/// Builds the kernel of our own, unless it is there.
+///
+/// # Errors
+/// What is missing, or failed.
+pub fn build(root: &Path) -> Result<PathBuf, String> {
+    let image = built(root);
+    if image.is_file() {
+        return Ok(image);
+    }
+    let needed = ["make", "gcc", "flex", "bison", "bc", "tar", "xz"];
+    let absent = needed.into_iter().filter(|name| !packages::present(name));
+    let absent: Vec<&str> = absent.collect();
+    if !absent.is_empty() {
+        return Err(format!("to build a kernel, install {}", absent.join(", ")));
+    }
+    let place = root.join("target/guest-own");
+    let apt = apt(&place)?;
+    apt.run("apt-get", &["download", "-qq", SOURCE])?;
+    apt.unpack()?;
+    let place = place.canonicalize().map_err(|error| error.to_string())?;
+    let archive = place.join(format!("root/usr/src/{SOURCE}.tar.xz"));
+    let mut tar = Command::new("tar");
+    tar.arg("-xJf").arg(archive).arg("-C").arg(&place);
+    run(&mut tar)?;
+    let options = root.join("xtask/guest-kernel.config");
+    let options = options.canonicalize().map_err(|error| error.to_string())?;
+    let make = |goals: &[&str]| {
+        let mut make = Command::new("make");
+        make.arg("-C").arg(place.join(SOURCE)).args(goals);
+        make.env("KCONFIG_ALLCONFIG", &options);
+        // They would reach the build of the kernel's tools.
+        make.env_remove("CARGO").env_remove("LD_LIBRARY_PATH");
+        run(make.stdout(Stdio::null()))
+    };
+    make(&["allnoconfig"])?;
+    let (wanted, made) = (read(&options)?, read(&place.join(SOURCE).join(".config"))?);
+    if let Some(option) = missing(&wanted, &made) {
+        return Err(format!("the kernel would be built without {option}"));
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    make(&[&format!("-j{processors}"), "bzImage"])?;
+    let made = place.join(SOURCE).join("arch/x86/boot/bzImage");
+    std::fs::copy(made, &image).map_err(|error| error.to_string())?;
+    for left in [SOURCE, "root", "debs"] {
+        // A gigabyte that nobody needs any more.
+        let _ = std::fs::remove_dir_all(place.join(left));
+    }
+    Ok(image)
+}
+
+/// The first option of `wanted` that `made` has not.
+fn missing<'w>(wanted: &'w str, made: &str) -> Option<&'w str> {
+    let mut options = wanted.lines().filter(|line| line.starts_with("CONFIG_"));
+    options.find(|option| !made.lines().any(|line| line == *option))
+}
+
+fn read(path: &Path) -> Result<String, String> {
+    std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{command:?} ended with {status}")),
+        Err(error) => Err(format!("{command:?}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{image, missing};
+
+    #[test]
+    fn the_newest_image_is_named_by_what_stands_for_it() {
+        let of = |name: &str| format!("linux-image-cloud-amd64\n  Depends: {name}\n");
+        let newest = "linux-image-6.12.117+deb12-cloud-amd64";
+        assert_eq!(image(&of(newest)), Some(newest));
+        assert_eq!(image(&of("linux-image-6.1.0-50-cloud-amd64")), None);
+        assert_eq!(image(&of("libc6")), None);
+    }
+
+    #[test]
+    fn a_kernel_without_what_was_asked_for_is_noticed() {
+        let made = "CONFIG_VFIO=y\n# CONFIG_IOMMUFD is not set\n";
+        assert_eq!(missing("# Users.\nCONFIG_VFIO=y\n", made), None);
+        let without = missing("CONFIG_VFIO=y\nCONFIG_IOMMUFD=y\n", made);
+        assert_eq!(without, Some("CONFIG_IOMMUFD=y"));
+    }
+}

@@ -1,0 +1,274 @@
+//! `cargo xtask guest`: Linux on QEMU with programs of this workspace, and what they did, seen from outside.
+//!
+//! The kernel is Debian's or one of our own; everything else is an initramfs of static programs, of which
+//! `portolan-guest` is the first. The guest says on its console how its programs ended; one that does not say
+//! within [`LIMIT`] seconds has failed.
+
+mod disk;
+mod initramfs;
+pub mod kernel;
+mod machines;
+mod modules;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::demo::{self, Ended};
+use initramfs::Archive;
+pub use machines::{ALL, Machine};
+use machines::{Program, Target};
+
+/// Seconds after which a guest is stuck.
+const LIMIT: &str = "180";
+/// Of the target with which programs become static.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// Words that the kernel hands to its first process, less two of its own.
+const MOST_WORDS: usize = 30;
+/// A PC without devices; its console is QEMU's standard output.
+const PC: [&str; 14] = [
+    "-M",
+    "q35,kernel-irqchip=off",
+    "-cpu",
+    "max",
+    "-m",
+    "512",
+    "-smp",
+    "2",
+    "-nodefaults",
+    "-no-user-config",
+    "-display",
+    "none",
+    "-no-reboot",
+    "-serial",
+];
+
+/// What a machine did.
+pub struct Ran {
+    /// Where its files are: disks (`NAME.img`), ports (`NAME`), QEMU's trace.
+    pub place: PathBuf,
+    /// What it said.
+    pub console: String,
+    trace: String,
+}
+
+impl Ran {
+    /// How often QEMU traced the event called `name`.
+    pub fn traced(&self, name: &'static str) -> u64 {
+        demo::traced(&self.trace, &demo::Event { name, word: None })
+    }
+}
+
+/// Runs those named, or all; whether none failed.
+pub fn run(root: &Path, names: &[&str]) -> Result<bool, String> {
+    let all = || ALL.iter().map(|machine| machine.name);
+    if let Some(name) = names
+        .iter()
+        .find(|name| !all().any(|known| known == **name))
+    {
+        let all: Vec<&str> = all().collect();
+        return Err(format!(
+            "no guest is called {name}; there are {}",
+            all.join(", ")
+        ));
+    }
+    let wanted = ALL.iter();
+    let wanted = wanted.filter(|machine| names.is_empty() || names.contains(&machine.name));
+    Ok(demo::each(
+        wanted.map(|machine| (machine.name, move || one(root, machine))),
+    ))
+}
+
+/// Runs one and looks at what it did.
+pub fn one(root: &Path, machine: &Machine) -> Ended {
+    let program = ("qemu-system-x86_64", "PORTOLAN_QEMU_X86");
+    let ready = demo::emulator(root, program, machine.release, LIMIT);
+    let ready = ready.and_then(|qemu| Ok((qemu, kernel::provide(root, machine.kernel)?)));
+    let (qemu, kernel) = match ready {
+        Ok(ready) => ready,
+        Err(why) => return Ended::Skipped(why),
+    };
+    match initramfs(root, machine, &kernel)
+        .and_then(|initramfs| boot(root, machine, qemu, &kernel, &initramfs))
+    {
+        Ok(()) => Ended::Well,
+        Err(why) => Ended::Failed(why),
+    }
+}
+
+/// Builds the guest's programs, and packs them with the modules.
+fn initramfs(root: &Path, machine: &Machine, kernel: &kernel::Found) -> Result<Vec<u8>, String> {
+    let mut archive = Archive::default();
+    for folder in ["bin", "dev", "modules", "proc", "sys", "tmp"] {
+        archive.folder(folder)?;
+    }
+    let init = Program {
+        package: "portolan-guest",
+        target: Target::Binary("init"),
+        opt_level: "1",
+    };
+    archive.file("init", &program(root, &init)?.1)?;
+    for wanted in machine.programs {
+        let (name, body) = program(root, wanted)?;
+        archive.file(&format!("bin/{name}"), &body)?;
+    }
+    if let Some(folder) = &kernel.modules {
+        let modules = modules::Modules::of(folder)?.with_needed(machine.modules)?;
+        for (number, (name, body)) in modules.iter().enumerate() {
+            archive.file(&format!("modules/{number:02}-{name}.ko"), body)?;
+        }
+    }
+    archive.finish()
+}
+
+/// Builds a static program; its name and what is in the file.
+fn program(root: &Path, program: &Program) -> Result<(&'static str, Vec<u8>), String> {
+    let folder = root.join("target/guest");
+    let (kind, name, below) = match program.target {
+        Target::Binary(name) => ("--bin", name, "debug"),
+        Target::Example(name) => ("--example", name, "debug/examples"),
+    };
+    let mut cargo = Command::new("cargo");
+    cargo.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--target",
+        TARGET,
+        "-p",
+        program.package,
+        kind,
+        name,
+    ]);
+    cargo.current_dir(root).env("CARGO_TARGET_DIR", &folder);
+    cargo
+        .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
+        .env_remove("CARGO_ENCODED_RUSTFLAGS");
+    // The guest's memory is small.
+    cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", program.opt_level);
+    cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    if !cargo.status().is_ok_and(|status| status.success()) {
+        return Err(format!("{name} is not built"));
+    }
+    let file = folder.join(TARGET).join(below).join(name);
+    let body = std::fs::read(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok((name, body))
+}
+
+/// What the kernel is told, and behind `--` its first process.
+fn command_line(machine: &Machine) -> Result<String, String> {
+    let runs = machine.runs.join(" ; ");
+    if runs.split(' ').count() > MOST_WORDS {
+        return Err(format!("the kernel hands over {MOST_WORDS} words at most"));
+    }
+    let told = machine.kernel_arguments;
+    Ok(format!(
+        "console=ttyS0 quiet panic=-1 mitigations=off {told} -- {runs}"
+    ))
+}
+
+fn boot(
+    root: &Path,
+    machine: &Machine,
+    mut qemu: Command,
+    kernel: &kernel::Found,
+    initramfs: &[u8],
+) -> Result<(), String> {
+    let error = |error: std::io::Error| error.to_string();
+    let place = root.join("target/guest/runs").join(machine.name);
+    std::fs::create_dir_all(&place).map_err(error)?;
+    let place = place.canonicalize().map_err(error)?;
+    let file = |name: &str| place.join(name);
+    std::fs::write(file("initramfs"), initramfs).map_err(error)?;
+    qemu.args(PC).arg("stdio").args(machine.devices);
+    qemu.arg("-kernel")
+        .arg(&kernel.image)
+        .arg("-initrd")
+        .arg(file("initramfs"));
+    qemu.args(["-append", &command_line(machine)?]);
+    for (name, mebibytes) in machine.disks {
+        let image = file(name).with_extension("img");
+        std::fs::write(&image, disk::before(*mebibytes)).map_err(error)?;
+        let image = image.display();
+        qemu.args([
+            "-drive",
+            &format!("if=none,id={name},format=raw,cache=unsafe,file={image}"),
+        ]);
+    }
+    for (number, name) in machine.ports.iter().enumerate() {
+        if number == 0 {
+            qemu.args([
+                "-device",
+                "virtio-serial-pci,disable-legacy=on,iommu_platform=on",
+            ]);
+        }
+        qemu.args([
+            "-chardev",
+            &format!("file,id={name},path={}", file(name).display()),
+        ]);
+        qemu.args([
+            "-device",
+            &format!("virtserialport,chardev={name},name={name}"),
+        ]);
+    }
+    qemu.args(machine.traced.iter().flat_map(|events| ["-trace", events]));
+    qemu.arg("-D").arg(file("trace.txt")).current_dir(&place);
+    let complaints = std::fs::File::create(file("qemu.txt")).map_err(error)?;
+    let output = qemu
+        .stdin(Stdio::null())
+        .stderr(complaints)
+        .output()
+        .map_err(error)?;
+    let console = String::from_utf8_lossy(&output.stdout).into_owned();
+    std::fs::write(file("console.txt"), &console).map_err(error)?;
+    ended(&console, machine.runs.len()).inspect_err(|_| print!("{console}"))?;
+    let trace = match machine.traced {
+        [] => String::new(),
+        _ => std::fs::read_to_string(file("trace.txt")).map_err(error)?,
+    };
+    let ran = Ran {
+        place,
+        console,
+        trace,
+    };
+    (machine.check)(&ran).inspect_err(|_| print!("{}", ran.console))
+}
+
+/// Whether the guest said that all of its programs ended well.
+fn ended(console: &str, programs: usize) -> Result<(), String> {
+    let mut lines = console
+        .lines()
+        .filter_map(|line| line.strip_prefix("guest: "));
+    match lines.next_back() {
+        Some(said) if said == format!("{programs} programs ended well") => Ok(()),
+        Some(said) => Err(format!("the guest said {said:?}")),
+        None => Err(format!(
+            "the guest did not say within {LIMIT} s how it ended"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guest_has_to_say_that_all_ended_well() {
+        let console = "Linux\r\nguest: 2 programs ended well\r\n";
+        assert_eq!(ended(console, 2), Ok(()));
+        assert!(ended(console, 3).is_err());
+        assert!(ended("guest: failed: a ended with exit status: 1\n", 1).is_err());
+        assert!(ended("Linux\n", 0).is_err_and(|why| why.contains("did not say")));
+    }
+
+    #[test]
+    fn machines_can_be_told_apart_and_started() {
+        for machine in ALL {
+            let same = ALL
+                .iter()
+                .filter(|other| other.name == machine.name || other.step == machine.step);
+            assert_eq!(same.count(), 1, "{}", machine.name);
+            let line = command_line(machine).unwrap();
+            assert!(line.ends_with(machine.runs[machine.runs.len() - 1]) && line.len() < 2048);
+        }
+    }
+}
