@@ -6,6 +6,8 @@
 //! * [`backend`]: a vhost-user back-end around it: the connection, the rings, their threads. The example
 //!   `vhost-user-blk` is a disk on it.
 //! * [`viommu`]: a virtio-iommu as a device, for monitors that offer one.
+//! * [`emulated`]: page tables in the guest's memory, for monitors that emulate VT-d, AMD-Vi, SMMUv3 or a RISC-V IOMMU.
+//! * [`Endpoint`]: what a device behind either sees, as `vm_memory`'s `Iommu`.
 //!
 //! Written for `vm-memory` 0.18 and `virtio-queue` 0.18, and for the vhost-user protocol as QEMU documents it
 //! (`vhost-user.rst`, sections "IOMMU support" and "Front-end message types").
@@ -24,11 +26,15 @@
 compile_error!("portolan-vmm needs a little-endian 64-bit Linux");
 
 pub mod backend;
+pub mod emulated;
+mod endpoint;
+mod faults;
 mod iotlb;
 mod message;
 mod regions;
 pub mod viommu;
 
+pub use endpoint::{Endpoint, EndpointId};
 pub use iotlb::{
     ApplyError, Counts, IotlbGuard, IotlbOptions, Replacement, SetMemoryError, StillHeld,
     VhostIotlb,

@@ -114,6 +114,12 @@ impl Format for Tiny {
     fn access(&self, _raw: u64, _level: u32) -> Access {
         Access::READ
     }
+    fn table_access(&self, _raw: u64, _level: u32) -> Access {
+        Access::READ
+    }
+    fn is_reserved(&self, _raw: u64, _level: u32) -> bool {
+        false
+    }
     fn is_dirty(&self, _raw: u64) -> bool {
         false
     }

@@ -1,8 +1,9 @@
 //! A device's IOTLB: what a front-end has said, with bounds, for threads that look up and one that changes.
 //!
-//! [`sets`] has the translations, [`held`] what a look-up hands out, [`questions`] the misses that wait for an
-//! answer, [`vhost`] puts them together, [`counts`] counts.
+//! [`asked`] says what is looked up, [`sets`] has the translations, [`held`] what a look-up hands out,
+//! [`questions`] the misses that wait for an answer, [`vhost`] puts them together, [`counts`] counts.
 
+mod asked;
 mod counts;
 mod held;
 mod questions;
@@ -10,10 +11,10 @@ mod set;
 mod sets;
 mod vhost;
 
+pub(crate) use asked::translate;
 pub use counts::Counts;
 pub use held::IotlbGuard;
-pub(crate) use set::Translation;
-pub(crate) use sets::{Missing, Sets};
+pub(crate) use set::{EVERYTHING, Translation};
+pub(crate) use sets::Sets;
 pub use sets::{Replacement, StillHeld};
-pub(crate) use vhost::nothing;
 pub use vhost::{ApplyError, IotlbOptions, SetMemoryError, VhostIotlb};

@@ -4,6 +4,12 @@ use portolan::addr::{Iova, IovaRange, PhysAddr};
 use vm_memory::iommu::Iotlb;
 use vm_memory::{GuestAddress, Permissions};
 
+/// All addresses.
+pub(crate) const EVERYTHING: IovaRange = match IovaRange::new(Iova::new(0), Iova::new(u64::MAX)) {
+    Some(all) => all,
+    None => panic!(),
+};
+
 /// One translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Translation {
@@ -11,6 +17,15 @@ pub(crate) struct Translation {
     /// Where they lead in the guest's memory, from the first on.
     pub(crate) target: PhysAddr,
     pub(crate) access: Permissions,
+}
+
+impl Translation {
+    /// Every address leads to itself.
+    pub(crate) const SAME: Self = Self {
+        iova: EVERYTHING,
+        target: PhysAddr::new(0),
+        access: Permissions::ReadWrite,
+    };
 }
 
 /// Translations of some regions, the oldest first, and what look-ups take them from.

@@ -319,6 +319,17 @@ pub(crate) enum Missing {
     Top,
 }
 
+impl Missing {
+    /// The address that is missing; or why nothing that comes would help.
+    pub(crate) fn at(self) -> Result<Iova, &'static str> {
+        match self {
+            Self::At(at) => Ok(at),
+            Self::Pieces => Err("it consists of too many pieces"),
+            Self::Top => Err("it ends with the address space"),
+        }
+    }
+}
+
 /// `range` as `vm_memory` says it.
 fn ends(range: IovaRange) -> Result<(GuestAddress, usize), Missing> {
     match range.last().get() {

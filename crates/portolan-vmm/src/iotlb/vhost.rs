@@ -7,14 +7,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use portolan::addr::{Iova, IovaRange};
-use vm_memory::iommu::{Error as IommuError, Iommu, IotlbIterator, IovaRange as VmIovaRange};
+use portolan::addr::IovaRange;
+use vm_memory::iommu::{Error as IommuError, Iommu, IotlbIterator};
 use vm_memory::{GuestAddress, Permissions};
 
+use super::asked::translate;
 use super::counts::{Counters, Counts};
 use super::held::IotlbGuard;
 use super::questions::{Questions, Replies};
-use super::set::Translation;
+use super::set::{EVERYTHING, Translation};
 use super::sets::{Missing, Replacement, Sets, StillHeld};
 use crate::message::{Message, MessageError};
 use crate::regions::{FrontendAddr, MemoryRegion, Regions, RegionsError};
@@ -253,11 +254,7 @@ impl VhostIotlb {
         let until = Instant::now() + self.options.miss_limit;
         let mut missing = missing;
         loop {
-            let at = match missing {
-                Missing::At(at) => at,
-                Missing::Pieces => return Err("it consists of too many pieces".to_owned()),
-                Missing::Top => return Err("it ends with the address space".to_owned()),
-            };
+            let at = missing.at()?;
             self.counters.misses.fetch_add(1, Relaxed);
             if let Err(error) = self.questions.ask(at, access, until) {
                 self.counters.failures.fetch_add(1, Relaxed);
@@ -270,11 +267,6 @@ impl VhostIotlb {
         }
     }
 }
-
-const EVERYTHING: IovaRange = match IovaRange::new(Iova::new(0), Iova::new(u64::MAX)) {
-    Some(all) => all,
-    None => panic!(),
-};
 
 /// Why a table of memory was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -302,30 +294,12 @@ impl Iommu for VhostIotlb {
         length: usize,
         access: Permissions,
     ) -> Result<IotlbIterator<IotlbGuard>, IommuError> {
-        let refused = |reason: String| IommuError::CannotResolve {
-            iova_range: VmIovaRange { base: iova, length },
-            reason,
-        };
-        if length == 0 {
-            return nothing().ok_or_else(|| refused("nothing is asked for".to_owned()));
-        }
-        let range = IovaRange::from_len(Iova::new(iova.0), length as u64);
-        let range = range.ok_or_else(|| refused("it goes past the top".to_owned()))?;
-        match self.sets.find(range, access) {
+        translate(iova, length, |range| match self.sets.find(range, access) {
             Ok(found) => {
                 self.counters.hits.add_one();
                 Ok(found)
             }
-            Err(missing) => self.miss(range, access, missing).map_err(refused),
-        }
+            Err(missing) => self.miss(range, access, missing),
+        })
     }
-}
-
-/// A translation of no bytes, which needs no permission. `vm_memory` finds one only inside of another.
-pub(crate) fn nothing() -> Option<IotlbIterator<IotlbGuard>> {
-    let mut any = vm_memory::iommu::Iotlb::new();
-    any.set_mapping(GuestAddress(0), GuestAddress(0), 2, Permissions::ReadWrite)
-        .ok()?;
-    let guard = IotlbGuard::several(any, Vec::new());
-    vm_memory::iommu::Iotlb::lookup(guard, GuestAddress(1), 0, Permissions::No).ok()
 }

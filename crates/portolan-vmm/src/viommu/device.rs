@@ -15,10 +15,10 @@ use portolan_hw::virtio::spec::{
 use vm_memory::Permissions;
 
 use super::domains::{Domain, Kind, Mappings};
-use super::endpoint::{Endpoint, EndpointId, Source};
 use super::requests::{self, status};
-use super::state::{EVERYTHING, Place, State};
-use crate::iotlb::Translation;
+use super::state::{Place, State};
+use crate::endpoint::{Endpoint, EndpointId, Source};
+use crate::iotlb::EVERYTHING;
 
 /// What a virtio-iommu offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +70,6 @@ pub enum NotAdded {
 const PROBE_BYTES: usize = 512;
 /// Bytes of a property's head.
 const HEAD_BYTES: usize = 4;
-/// Pieces of a look-up that are taken in at once.
-const MOST_PIECES: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -96,7 +94,7 @@ impl VirtioIommu {
     ///
     /// # Errors
     /// See [`NotAdded`].
-    pub fn add(&self, id: EndpointId, doorbells: &[IovaRange]) -> Result<Arc<Endpoint>, NotAdded> {
+    pub fn add(&self, id: EndpointId, doorbells: &[IovaRange]) -> Result<Endpoint, NotAdded> {
         let found = doorbells.len();
         if found > PROBE_BYTES / (HEAD_BYTES + RESV_MEM_BYTES) {
             return Err(NotAdded::Doorbells { found });
@@ -107,9 +105,9 @@ impl VirtioIommu {
         }
         let capacity = self.0.options.capacity;
         let source: Arc<dyn Source> = self.0.clone();
-        let endpoint = Arc::new(Endpoint::new(id, Arc::downgrade(&source), capacity));
+        let endpoint = Endpoint::new(id, Arc::downgrade(&source), capacity);
         let place = Place {
-            endpoint: Arc::clone(&endpoint),
+            endpoint: endpoint.clone(),
             domain: None,
             doorbells: doorbells.to_vec(),
         };
@@ -160,7 +158,7 @@ impl VirtioIommu {
             .endpoints
             .values()
             .filter(|place| place.domain.is_none());
-        let endpoints: Vec<_> = places.map(|place| Arc::clone(&place.endpoint)).collect();
+        let endpoints: Vec<_> = places.map(|place| place.endpoint.clone()).collect();
         drop(state);
         // There is no answer that could say that a guard is still held.
         let _ = self.0.forget(&endpoints, EVERYTHING);
@@ -182,12 +180,12 @@ impl VirtioIommu {
 
     /// The oldest record of an access that was refused, for the event queue.
     pub fn next_fault(&self) -> Option<[u8; FAULT_BYTES]> {
-        self.0.state().faults.pop_front()
+        self.0.state().faults.next()
     }
 
     /// Records for which there was no room.
     pub fn faults_lost(&self) -> u64 {
-        self.0.state().faults_lost
+        self.0.state().faults.lost()
     }
 }
 
@@ -196,7 +194,7 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn forget(&self, endpoints: &[Arc<Endpoint>], range: IovaRange) -> Result<(), u8> {
+    fn forget(&self, endpoints: &[Endpoint], range: IovaRange) -> Result<(), u8> {
         let limit = self.options.invalidation_limit;
         // Each of them, also after one that failed.
         let all = endpoints
@@ -318,7 +316,7 @@ impl Inner {
             Kind::Mapped(mappings) => mappings.unmap(range)?,
         }
         let places = domain.endpoints.iter().filter_map(|at| endpoints.get(at));
-        let told: Vec<_> = places.map(|place| Arc::clone(&place.endpoint)).collect();
+        let told: Vec<_> = places.map(|place| place.endpoint.clone()).collect();
         drop(state);
         self.forget(&told, range)
     }
@@ -346,31 +344,17 @@ impl Inner {
 
 impl Source for Inner {
     fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
+        // Under the lock: what is unmapped afterwards is taken out again.
         let mut state = self.state();
-        let mut from = at;
-        for _ in 0..MOST_PIECES {
-            // Under the lock: what is unmapped afterwards is taken out again.
+        let filled = endpoint.fill(at, range, |from| {
             match state.find(endpoint.id().get(), from) {
-                Ok((iova, target, allowed)) if allowed.allow(access) => {
-                    endpoint.sets().insert(Translation {
-                        iova,
-                        target,
-                        access: allowed,
-                    });
-                    if iova.last() >= range.last() {
-                        return true;
-                    }
-                    from = Iova::new(iova.last().get() + 1);
-                }
-                // It is looked at again from there.
-                _ if from != at => return true,
-                found => {
-                    let reason = found.err().unwrap_or(R_MAPPING);
-                    state.record(reason, endpoint.id(), at, access);
-                    return false;
-                }
+                Ok(found) if !found.access.allow(access) => Err(R_MAPPING),
+                found => found,
             }
+        });
+        if let Err(reason) = filled {
+            state.record(reason, endpoint.id(), at, access);
         }
-        true
+        filled.is_ok()
     }
 }

@@ -9,6 +9,7 @@ use portolan_hw::virtio::spec::{MAP_READ, MAP_WRITE};
 use vm_memory::Permissions;
 
 use super::requests::status;
+use crate::iotlb::Translation;
 
 /// A mapping, behind its first address.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +79,7 @@ impl Mappings {
     }
 
     /// The mapping of `at`: its addresses, where they lead, and what may be done.
-    pub(super) fn find(&self, at: Iova) -> Option<(IovaRange, PhysAddr, Permissions)> {
+    pub(super) fn find(&self, at: Iova) -> Option<Translation> {
         let (start, mapping) = self.below(at.get())?;
         let access = match (
             mapping.flags & MAP_READ != 0,
@@ -90,8 +91,10 @@ impl Mappings {
             (true, true) => Permissions::ReadWrite,
         };
         let range = IovaRange::new(Iova::new(start), Iova::new(mapping.last))?;
-        range
-            .contains(at)
-            .then_some((range, PhysAddr::new(mapping.phys), access))
+        range.contains(at).then_some(Translation {
+            iova: range,
+            target: PhysAddr::new(mapping.phys),
+            access,
+        })
     }
 }

@@ -1,15 +1,13 @@
 //! A virtio-iommu as a device: for monitors that offer one to their guests.
 //!
-//! [`VirtioIommu`] carries out a guest's requests; [`Endpoint`] is what a device behind it sees, as `vm_memory`'s
-//! `Iommu`. The monitor has the transport: it takes requests from queue 0, and gives [`VirtioIommu::next_fault`] to
-//! queue 1. `device` carries out, `state` has endpoints and faults, `domains` mappings,
+//! [`VirtioIommu`] carries out a guest's requests; [`Endpoint`](crate::Endpoint) is what a device behind it sees, as
+//! `vm_memory`'s `Iommu`. The monitor has the transport: it takes requests from queue 0, and gives
+//! [`VirtioIommu::next_fault`] to queue 1. `device` carries out, `state` has endpoints and faults, `domains` mappings,
 //! `requests` reads what the guest sends.
 
 mod device;
 mod domains;
-mod endpoint;
 mod requests;
 mod state;
 
 pub use device::{NotAdded, ViommuOptions, VirtioIommu};
-pub use endpoint::{Endpoint, EndpointId};

@@ -2,24 +2,23 @@
 //!
 //! Virtual I/O Device (VIRTIO) 1.2, sections 5.13.6.3, 5.13.6.4 and 5.13.6.8.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use portolan::addr::{Iova, IovaRange, PhysAddr};
+use portolan::addr::{Iova, IovaRange};
 use portolan_hw::virtio::spec::{
     FAULT_ADDRESS, FAULT_BYTES, FAULT_READ, FAULT_WRITE, R_DOMAIN, R_MAPPING,
 };
 use vm_memory::Permissions;
 
 use super::domains::{Domain, Kind};
-use super::endpoint::{Endpoint, EndpointId};
 use super::requests::status;
+use crate::endpoint::{Endpoint, EndpointId};
+use crate::faults::Faults;
+use crate::iotlb::Translation;
 
-/// Fault records that wait for the guest at most; what comes then is counted and lost.
-const MOST_FAULTS: usize = 256;
 #[derive(Debug)]
 pub(super) struct Place {
-    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) endpoint: Endpoint,
     pub(super) domain: Option<u32>,
     /// Doorbells of messages: never mapped, and not translated.
     pub(super) doorbells: Vec<IovaRange>,
@@ -31,18 +30,12 @@ pub(super) struct State {
     pub(super) bypass: u8,
     pub(super) endpoints: BTreeMap<u32, Place>,
     pub(super) domains: BTreeMap<u32, Domain>,
-    pub(super) faults: VecDeque<[u8; FAULT_BYTES]>,
-    pub(super) faults_lost: u64,
+    pub(super) faults: Faults<[u8; FAULT_BYTES]>,
 }
-
-pub(super) const EVERYTHING: IovaRange = match IovaRange::new(Iova::new(0), Iova::new(u64::MAX)) {
-    Some(all) => all,
-    None => panic!(),
-};
 
 impl State {
     /// Takes an endpoint out of its domain, if it has one; an empty domain goes, with its mappings.
-    pub(super) fn leave(&mut self, endpoint: u32) -> Result<Arc<Endpoint>, u8> {
+    pub(super) fn leave(&mut self, endpoint: u32) -> Result<Endpoint, u8> {
         let place = self.endpoints.get_mut(&endpoint).ok_or(status::NOENT)?;
         let left = place.domain.take();
         if let Some(left) = left
@@ -53,7 +46,7 @@ impl State {
                 self.domains.remove(&left);
             }
         }
-        Ok(Arc::clone(&place.endpoint))
+        Ok(place.endpoint.clone())
     }
 
     pub(super) fn mappings(&self) -> usize {
@@ -65,12 +58,8 @@ impl State {
     }
 
     /// The translation of `at`, or the reason of the fault.
-    pub(super) fn find(
-        &self,
-        endpoint: u32,
-        at: Iova,
-    ) -> Result<(IovaRange, PhysAddr, Permissions), u8> {
-        let same = (EVERYTHING, PhysAddr::new(0), Permissions::ReadWrite);
+    pub(super) fn find(&self, endpoint: u32, at: Iova) -> Result<Translation, u8> {
+        let same = Translation::SAME;
         let place = self.endpoints.get(&endpoint).ok_or(R_DOMAIN)?;
         match place.domain.and_then(|domain| self.domains.get(&domain)) {
             None if self.bypass != 0 => Ok(same),
@@ -89,10 +78,6 @@ impl State {
         at: Iova,
         access: Permissions,
     ) {
-        if self.faults.len() >= MOST_FAULTS {
-            self.faults_lost += 1;
-            return;
-        }
         let kind = match access {
             Permissions::No | Permissions::Read => FAULT_READ,
             Permissions::Write => FAULT_WRITE,
@@ -106,6 +91,6 @@ impl State {
             .iter_mut()
             .zip(bytes)
             .for_each(|(to, from)| *to = from);
-        self.faults.push_back(record);
+        self.faults.record(record);
     }
 }

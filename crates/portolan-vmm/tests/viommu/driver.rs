@@ -9,7 +9,8 @@ use portolan::inval::Gather;
 use portolan::iommu::{Attach, Domain, FaultReason, Iommu as _, ReservedKind};
 use portolan::table::Access;
 use portolan_hw::virtio::{Config, Viommu, VirtioDomain};
-use portolan_vmm::viommu::{Endpoint, VirtioIommu};
+use portolan_vmm::Endpoint;
+use portolan_vmm::viommu::VirtioIommu;
 use vm_memory::iommu::Iommu;
 use vm_memory::{GuestAddress, Permissions};
 

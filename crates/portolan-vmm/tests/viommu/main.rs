@@ -12,7 +12,8 @@ use portolan::iommu::IommuError;
 use portolan::platform::{Clock, Nanos};
 use portolan_hw::virtio::Transport;
 use portolan_hw::virtio::spec::FAULT_BYTES;
-use portolan_vmm::viommu::{Endpoint, EndpointId, ViommuOptions, VirtioIommu};
+use portolan_vmm::viommu::{ViommuOptions, VirtioIommu};
+use portolan_vmm::{Endpoint, EndpointId};
 use vm_memory::iommu::Iommu;
 use vm_memory::{GuestAddress, Permissions};
 
@@ -75,7 +76,7 @@ fn doorbell() -> IovaRange {
     range(0xfee0_0000, 0xfeef_ffff)
 }
 
-fn machine(limit: Duration) -> (Arc<VirtioIommu>, [Arc<Endpoint>; 2]) {
+fn machine(limit: Duration) -> (Arc<VirtioIommu>, [Endpoint; 2]) {
     let mut options = ViommuOptions::default();
     options.invalidation_limit = limit;
     options.mappings = 1000;

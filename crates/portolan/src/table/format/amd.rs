@@ -30,6 +30,9 @@ const OTHER_SIZE: u64 = 7 << NEXT_SHIFT;
 /// Accesses snoop whatever the device says.
 const FORCE_COHERENT: u64 = 1 << 60;
 const READ: u64 = 1 << 61;
+/// Bits 58:52 of a leaf, and 60:52 of what points at a table.
+const LEAF_RESERVED: u64 = 0x7f << 52;
+const TABLE_RESERVED: u64 = 0x1ff << 52;
 const WRITE: u64 = 1 << 62;
 
 /// AMD-Vi host tables. Read and write permission are independent.
@@ -92,6 +95,18 @@ impl Format for AmdV1 {
         access.set(Access::WRITE, raw & WRITE != 0);
         access.set(Access::DEVICE, raw & FORCE_COHERENT == 0);
         access
+    }
+
+    fn table_access(&self, raw: u64, level: u32) -> Access {
+        self.access(raw, level).difference(Access::DEVICE)
+    }
+
+    /// Skipped levels and sizes in between count: a walk that expects neither would go astray.
+    fn is_reserved(&self, raw: u64, level: u32) -> bool {
+        match (raw & NEXT) >> NEXT_SHIFT {
+            0 => raw & LEAF_RESERVED != 0,
+            next => u64::from(level) != next || raw & TABLE_RESERVED != 0,
+        }
     }
 }
 

@@ -28,6 +28,9 @@ const NOT_GLOBAL: u64 = 1 << 11;
 const DIRTY_MANAGED: u64 = 1 << 51;
 const PXN: u64 = 1 << 53;
 const UXN: u64 = 1 << 54;
+const UXN_TABLE: u64 = 1 << 60;
+const AP_TABLE_PRIVILEGED: u64 = 1 << 61;
+const AP_TABLE_READ_ONLY: u64 = 1 << 62;
 
 const S2_NORMAL: u64 = 0b1111 << 2;
 const S2_DEVICE: u64 = 0b0001 << 2;
@@ -71,6 +74,11 @@ pub enum Armv8ConfigError {
 }
 
 impl Armv8Config {
+    /// Whether a leaf becomes writable when it is written: hardware has to keep dirty state for that.
+    fn is_dirty_managed(self, raw: u64) -> bool {
+        raw & DIRTY_MANAGED != 0 && self.dirty == DirtyTracking::Hardware
+    }
+
     fn check(self, granule: u32) -> Result<Self, Armv8ConfigError> {
         let widest = if granule == 16 { 52 } else { 48 };
         let narrowest = granule + (granule - 3) + 1;
@@ -232,6 +240,20 @@ macro_rules! stage {
                 self.decode_access(raw)
             }
 
+            fn table_access(&self, raw: u64, _level: u32) -> Access {
+                Self::let_through(raw)
+            }
+
+            /// A leaf without its access flag counts: hardware that does not set it refuses it.
+            fn is_reserved(&self, raw: u64, level: u32) -> bool {
+                match Self::classify(raw, level) {
+                    Entry::Leaf(_) => {
+                        raw & ACCESSED == 0 || (raw & TABLE_OR_PAGE == 0) == (level == 0)
+                    }
+                    _ => false,
+                }
+            }
+
             fn is_dirty(&self, raw: u64) -> bool {
                 raw & DIRTY_MANAGED != 0 && self.writable_now(raw)
             }
@@ -277,13 +299,29 @@ impl<const G: u32> Armv8Stage1<G> {
     }
 
     fn decode_access(&self, raw: u64) -> Access {
-        let mut access = Access::READ;
-        access.set(
-            Access::WRITE,
-            raw & AP_READ_ONLY == 0 || raw & DIRTY_MANAGED != 0,
-        );
+        let mut access = Access::empty();
+        if raw & AP_UNPRIVILEGED != 0 {
+            let writable = raw & AP_READ_ONLY == 0 || self.0.is_dirty_managed(raw);
+            access = Access::READ;
+            access.set(Access::WRITE, writable);
+        }
         access.set(Access::EXECUTE, raw & UXN == 0);
         access.set(Access::DEVICE, raw & ATTR_DEVICE != 0);
+        access
+    }
+
+    /// `APTable` and `UXNTable`. `NSTable` means nothing to streams that are not secure.
+    fn let_through(raw: u64) -> Access {
+        let mut access = Access::all();
+        if raw & AP_TABLE_PRIVILEGED != 0 {
+            access.remove(Access::READ_WRITE);
+        }
+        if raw & AP_TABLE_READ_ONLY != 0 {
+            access.remove(Access::WRITE);
+        }
+        if raw & UXN_TABLE != 0 {
+            access.remove(Access::EXECUTE);
+        }
         access
     }
 
@@ -324,10 +362,16 @@ impl<const G: u32> Armv8Stage2<G> {
     fn decode_access(&self, raw: u64) -> Access {
         let mut access = Access::empty();
         access.set(Access::READ, raw & S2_READ != 0);
-        access.set(Access::WRITE, raw & (S2_WRITE | DIRTY_MANAGED) != 0);
+        let writable = raw & S2_WRITE != 0 || self.0.is_dirty_managed(raw);
+        access.set(Access::WRITE, writable);
         access.set(Access::EXECUTE, raw & S2_XN == 0);
         access.set(Access::DEVICE, raw & S2_NORMAL == S2_DEVICE);
         access
+    }
+
+    /// Second-stage tables take nothing away.
+    fn let_through(_raw: u64) -> Access {
+        Access::all()
     }
 
     fn writable_now(&self, raw: u64) -> bool {

@@ -240,8 +240,13 @@ pub trait Format: Copy + Send + Sync + core::fmt::Debug + 'static {
     fn live(raw: u64) -> u32;
     /// What `raw` says at `level`.
     fn classify(raw: u64, level: u32) -> Entry;
-    /// What a leaf lets a device do.
+    /// What a leaf by itself lets a device do, by accesses that are not privileged.
     fn access(&self, raw: u64, level: u32) -> Access;
+    /// What the table entry `raw` of `level` lets through: no leaf below allows anything else.
+    fn table_access(&self, raw: u64, level: u32) -> Access;
+    /// Whether an entry that is present has what is reserved or forbidden at `level`, so that hardware
+    /// refuses it. What depends on sizes and widths, alignment included, is not looked at.
+    fn is_reserved(&self, raw: u64, level: u32) -> bool;
     /// Whether a leaf was written through since it was last cleaned.
     fn is_dirty(&self, _raw: u64) -> bool {
         false

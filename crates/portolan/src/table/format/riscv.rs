@@ -30,6 +30,10 @@ const DIRTY: u64 = 1 << 7;
 /// The page's number, bits 53:10.
 const NUMBER_SHIFT: u32 = 10;
 const NUMBER: u64 = ((1 << 44) - 1) << NUMBER_SHIFT;
+/// Of a leaf, bits 60:54 and the mark of Svnapot; of what points at a table, U, G, A, D and all above the
+/// number.
+const LEAF_RESERVED: u64 = 0x7f << 54 | 1 << 63;
+const TABLE_RESERVED: u64 = 0x3ff << 54 | 0xf << 4;
 /// The memory type of Svpbmt, bits 62:61: I/O.
 const IO: u64 = 2 << 61;
 
@@ -194,12 +198,32 @@ impl<const ROOT: u32> Format for Riscv<ROOT> {
     }
 
     fn access(&self, raw: u64, _level: u32) -> Access {
+        // What hardware would have to mark, and does not, it refuses.
+        let marked = |bits| self.dirty == DirtyTracking::Hardware || raw & bits == bits;
+        let user = raw & USER != 0 && marked(ACCESSED);
         let mut access = Access::empty();
-        access.set(Access::READ, raw & READ != 0);
-        access.set(Access::WRITE, raw & WRITE != 0);
-        access.set(Access::EXECUTE, raw & EXECUTE != 0);
+        access.set(Access::READ, user && raw & READ != 0);
+        access.set(Access::WRITE, user && raw & WRITE != 0 && marked(DIRTY));
+        access.set(Access::EXECUTE, user && raw & EXECUTE != 0);
         access.set(Access::DEVICE, raw & IO != 0);
         access
+    }
+
+    /// Tables take nothing away.
+    fn table_access(&self, _raw: u64, _level: u32) -> Access {
+        Access::all()
+    }
+
+    fn is_reserved(&self, raw: u64, level: u32) -> bool {
+        if raw & (READ | WRITE | EXECUTE) == 0 {
+            return level == 0 || raw & TABLE_RESERVED != 0;
+        }
+        let types = match self.memory_types {
+            RiscvMemoryTypes::Absent => 3 << 61,
+            RiscvMemoryTypes::Svpbmt if raw >> 61 & 3 == 3 => 3 << 61,
+            RiscvMemoryTypes::Svpbmt => 0,
+        };
+        raw & (READ | WRITE) == WRITE || raw & (LEAF_RESERVED | types) != 0
     }
 
     fn is_dirty(&self, raw: u64) -> bool {

@@ -130,6 +130,15 @@ impl Format for Tegra {
         access
     }
 
+    fn table_access(&self, raw: u64, level: u32) -> Access {
+        self.access(raw, level)
+    }
+
+    /// Nothing is.
+    fn is_reserved(&self, _raw: u64, _level: u32) -> bool {
+        false
+    }
+
     #[inline]
     fn link(pa: PhysAddr) -> u64 {
         pa.get() >> 12

@@ -4,6 +4,7 @@ use super::*;
 use alloc::vec::Vec;
 
 mod random;
+mod walked;
 
 const R: Access = Access::READ;
 const W: Access = Access::WRITE;

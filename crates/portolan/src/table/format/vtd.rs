@@ -27,6 +27,8 @@ const WRITE_THROUGH: u64 = 1 << 3;
 const CACHE_DISABLE: u64 = 1 << 4;
 const ACCESSED: u64 = 1 << 5;
 const S1_DIRTY: u64 = 1 << 6;
+/// Part of the memory type in a large page, where others have an address.
+const LARGE_PAT: u64 = 1 << 12;
 
 /// The live count: bits 61:52 of entries that point at tables.
 const LIVE_SHIFT: u32 = 52;
@@ -66,6 +68,20 @@ const fn classify(raw: u64, level: u32, present: u64) -> Entry {
         Entry::Table(pa)
     } else {
         Entry::Leaf(pa)
+    }
+}
+
+/// Whether an entry says to be a page where there are none.
+const fn is_large_too_high(raw: u64, level: u32) -> bool {
+    level > 2 && raw & LARGE != 0
+}
+
+/// What a first-stage entry allows a user, which devices are.
+fn user_access(raw: u64) -> Access {
+    match (raw & USER != 0, raw & WRITE != 0) {
+        (false, _) => Access::empty(),
+        (true, false) => Access::READ,
+        (true, true) => Access::READ_WRITE,
     }
 }
 
@@ -137,6 +153,14 @@ impl Format for VtdSecondStage {
         access.set(Access::WRITE, raw & WRITE != 0);
         access
     }
+
+    fn table_access(&self, raw: u64, level: u32) -> Access {
+        self.access(raw, level)
+    }
+
+    fn is_reserved(&self, raw: u64, level: u32) -> bool {
+        is_large_too_high(raw, level)
+    }
 }
 
 /// First-stage tables: the x86-64 layout. A leaf that can be written can be read as well.
@@ -170,13 +194,23 @@ impl Format for VtdFirstStage {
 
     #[inline]
     fn classify(raw: u64, level: u32) -> Entry {
-        classify(raw, level, PRESENT)
+        match classify(raw, level, PRESENT) {
+            Entry::Leaf(pa) if level > 0 => Entry::Leaf(PhysAddr::new(pa.get() & !LARGE_PAT)),
+            entry => entry,
+        }
     }
 
     fn access(&self, raw: u64, _level: u32) -> Access {
-        let mut access = Access::READ;
-        access.set(Access::WRITE, raw & WRITE != 0);
+        let mut access = user_access(raw);
         access.set(Access::DEVICE, raw & CACHE_DISABLE != 0);
         access
+    }
+
+    fn table_access(&self, raw: u64, _level: u32) -> Access {
+        user_access(raw)
+    }
+
+    fn is_reserved(&self, raw: u64, level: u32) -> bool {
+        is_large_too_high(raw, level)
     }
 }

@@ -1,0 +1,130 @@
+//! What an endpoint is attached to, as the guest's structures say.
+
+use std::sync::atomic::AtomicU64;
+
+use portolan::addr::{InvalTag, Iova, PhysAddr};
+use portolan::table::format::{DirtyTracking, Format, span_lg2};
+use vm_memory::Permissions;
+
+use super::walk::{FaultKind, Read, walk};
+use crate::iotlb::Translation;
+
+/// Why a context is not taken: to the guest, its structure is reserved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContextError {
+    /// The root is not aligned to its size.
+    #[error("a root at {root} is not aligned to its {bytes:#x} bytes")]
+    Misaligned {
+        /// Where it would be.
+        root: PhysAddr,
+        /// Its size, in bytes.
+        bytes: u64,
+    },
+    /// The root's address is wider than the format's output addresses.
+    #[error("a root at {root} is where no table can be")]
+    Root {
+        /// Where it would be.
+        root: PhysAddr,
+    },
+    /// The unit would have to set bits in the guest's tables.
+    #[error("accessed and dirty bits are not set")]
+    Dirty,
+}
+
+/// What an endpoint's accesses meet.
+#[derive(Debug)]
+pub struct Context(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Blocked,
+    PassThrough,
+    Tables {
+        tables: Box<dyn Walk>,
+        tag: InvalTag,
+    },
+}
+
+/// Tables of some format.
+trait Walk: std::fmt::Debug + Send {
+    fn walk(
+        &self,
+        iova: Iova,
+        access: Permissions,
+        read: Read<'_>,
+    ) -> Result<Translation, FaultKind>;
+}
+
+#[derive(Debug)]
+struct Tables<F> {
+    format: F,
+    root: PhysAddr,
+}
+
+impl<F: Format<Word = AtomicU64>> Walk for Tables<F> {
+    fn walk(
+        &self,
+        iova: Iova,
+        access: Permissions,
+        read: Read<'_>,
+    ) -> Result<Translation, FaultKind> {
+        walk(&self.format, self.root, iova, access, read)
+    }
+}
+
+impl Context {
+    /// Every access is refused.
+    pub fn blocked() -> Self {
+        Self(Kind::Blocked)
+    }
+
+    /// Addresses are the guest's own.
+    pub fn pass_through() -> Self {
+        Self(Kind::PassThrough)
+    }
+
+    /// Addresses are translated by the tables at `root`, which is an address of the guest. `tag` is what the guest's
+    /// invalidations name them by: a domain id, an ASID or a VMID.
+    ///
+    /// # Errors
+    /// See [`ContextError`]. Whether there is memory at `root` is seen when it is walked.
+    pub fn tables<F: Format<Word = AtomicU64>>(
+        format: F,
+        root: PhysAddr,
+        tag: InvalTag,
+    ) -> Result<Self, ContextError> {
+        if format.dirty_tracking() == DirtyTracking::Hardware {
+            return Err(ContextError::Dirty);
+        }
+        let entries_lg2 = format.input_lg2() - span_lg2::<F>(format.levels() - 1);
+        let bytes = 8 << entries_lg2;
+        if root.get() & (bytes - 1) != 0 {
+            return Err(ContextError::Misaligned { root, bytes });
+        }
+        if root.get() >> format.output_lg2() != 0 {
+            return Err(ContextError::Root { root });
+        }
+        let tables = Box::new(Tables { format, root });
+        Ok(Self(Kind::Tables { tables, tag }))
+    }
+
+    pub(super) fn tag(&self) -> Option<InvalTag> {
+        match &self.0 {
+            Kind::Blocked | Kind::PassThrough => None,
+            Kind::Tables { tag, .. } => Some(*tag),
+        }
+    }
+
+    pub(super) fn find(
+        &self,
+        iova: Iova,
+        access: Permissions,
+        read: Read<'_>,
+    ) -> Result<Translation, FaultKind> {
+        match &self.0 {
+            Kind::Blocked => Err(FaultKind::Blocked),
+            Kind::PassThrough => Ok(Translation::SAME),
+            Kind::Tables { tables, .. } => tables.walk(iova, access, read),
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The endpoints of an emulated unit, what each is attached to, and what the guest invalidates.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::atomic::Ordering::Acquire;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use portolan::addr::{InvalTag, Iova, IovaRange, PhysAddr};
+use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, Permissions};
+
+use super::context::Context;
+use super::walk::FaultKind;
+use crate::StillHeld;
+use crate::endpoint::{Endpoint, EndpointId, Source};
+use crate::faults::Faults;
+use crate::iotlb::EVERYTHING;
+
+/// What a unit keeps, and how long it waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnitOptions {
+    /// Translations that an endpoint's IOTLB keeps at most.
+    pub capacity: NonZeroUsize,
+    /// How long an invalidation waits for guards on what it takes away.
+    pub invalidation_limit: Duration,
+}
+
+impl Default for UnitOptions {
+    /// 4,096 translations, 5 seconds.
+    fn default() -> Self {
+        Self {
+            capacity: const { NonZeroUsize::new(4096).unwrap() },
+            invalidation_limit: Duration::from_secs(5),
+        }
+    }
+}
+
+/// There is an endpoint of this number already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is an endpoint {} already", .0.get())]
+pub struct Taken(pub EndpointId);
+
+/// Why an endpoint is not attached anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// There is none of this number.
+    #[error("there is no endpoint {}", .0.get())]
+    NoEndpoint(EndpointId),
+    /// It is, but a guard on what it reached before was still held when the time was over.
+    #[error(transparent)]
+    StillHeld(#[from] StillHeld),
+}
+
+/// Of which contexts translations are invalidated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Of all.
+    All,
+    /// Of those with this tag.
+    Tag(InvalTag),
+}
+
+/// An access that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Whose it was.
+    pub endpoint: EndpointId,
+    /// The first address that could not be accessed.
+    pub iova: Iova,
+    /// What was to be done.
+    pub access: Permissions,
+    /// Why it was not.
+    pub kind: FaultKind,
+}
+
+/// An endpoint and what it is attached to: where its translations come from.
+struct Place<M> {
+    endpoint: Endpoint,
+    walker: Arc<Walker<M>>,
+}
+
+/// What walks for an endpoint.
+struct Walker<M> {
+    memory: M,
+    /// Held for a walk and until what it found is in the IOTLB.
+    context: Mutex<Context>,
+    faults: Arc<Mutex<Faults<Fault>>>,
+}
+
+/// The devices behind an emulated IOMMU, and their page tables in `M`, the guest's memory.
+///
+/// A walk and an invalidation of the same endpoint wait for each other, so a translation that was found before its
+/// invalidation is not kept after it. Look-ups that hit take no lock.
+pub struct EmulatedUnit<M> {
+    memory: M,
+    options: UnitOptions,
+    places: RwLock<BTreeMap<EndpointId, Place<M>>>,
+    faults: Arc<Mutex<Faults<Fault>>>,
+}
+
+impl<M> EmulatedUnit<M>
+where
+    M: GuestAddressSpace + Send + Sync + 'static,
+{
+    /// A unit without endpoints.
+    pub fn new(memory: M, options: UnitOptions) -> Self {
+        Self {
+            memory,
+            options,
+            places: RwLock::default(),
+            faults: Arc::default(),
+        }
+    }
+
+    /// Adds a device, which is blocked.
+    ///
+    /// # Errors
+    /// [`Taken`].
+    pub fn add(&self, id: EndpointId) -> Result<Endpoint, Taken> {
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        if places.contains_key(&id) {
+            return Err(Taken(id));
+        }
+        let walker = Arc::new(Walker {
+            memory: self.memory.clone(),
+            context: Mutex::new(Context::blocked()),
+            faults: Arc::clone(&self.faults),
+        });
+        let source: Arc<dyn Source> = walker.clone();
+        let capacity = self.options.capacity;
+        let endpoint = Endpoint::new(id, Arc::downgrade(&source), capacity);
+        let place = Place {
+            endpoint: endpoint.clone(),
+            walker,
+        };
+        places.insert(id, place);
+        Ok(endpoint)
+    }
+
+    /// Takes a device away: its accesses are refused from now on.
+    ///
+    /// # Errors
+    /// See [`AttachError`]. The device is taken away all the same.
+    pub fn remove(&self, id: EndpointId) -> Result<(), AttachError> {
+        let attached = self.attach(id, Context::blocked());
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        places.remove(&id);
+        attached
+    }
+
+    /// Lets a device meet `context`, and nothing of what it met before: to be called when the guest invalidates what
+    /// the unit knows of the device, or gives it another table of them.
+    ///
+    /// # Errors
+    /// See [`AttachError`].
+    pub fn attach(&self, id: EndpointId, context: Context) -> Result<(), AttachError> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let place = places.get(&id).ok_or(AttachError::NoEndpoint(id))?;
+        let endpoint = place.endpoint.clone();
+        *place.walker.context() = context;
+        drop(places);
+        Ok(endpoint.forget(EVERYTHING, self.options.invalidation_limit)?)
+    }
+
+    /// Forgets translations of `range`, or of all addresses, that `scope` selects, and waits until no device uses one.
+    /// The guest's tables have to be changed before; it may be told that its command is done afterwards.
+    ///
+    /// # Errors
+    /// If a device used one all the time until the limit was over. All are forgotten all the same.
+    pub fn invalidate(&self, scope: Scope, range: Option<IovaRange>) -> Result<(), StillHeld> {
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let selected = places.values().filter(|place| {
+            // A walk that has begun is waited for here: what it finds is taken away below.
+            let tag = place.walker.context().tag();
+            scope == Scope::All || tag.map(Scope::Tag) == Some(scope)
+        });
+        let selected: Vec<_> = selected.map(|place| place.endpoint.clone()).collect();
+        drop(places);
+        let (range, limit) = (range.unwrap_or(EVERYTHING), self.options.invalidation_limit);
+        let forgotten = selected
+            .iter()
+            .map(|endpoint| endpoint.forget(range, limit));
+        forgotten.fold(Ok(()), Result::and)
+    }
+
+    /// The oldest record of an access that was refused.
+    pub fn next_fault(&self) -> Option<Fault> {
+        lock(&self.faults).next()
+    }
+
+    /// Records for which there was no room.
+    pub fn faults_lost(&self) -> u64 {
+        lock(&self.faults).lost()
+    }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<M> Walker<M> {
+    fn context(&self) -> MutexGuard<'_, Context> {
+        lock(&self.context)
+    }
+}
+
+impl<M: GuestAddressSpace + Send + Sync> Source for Walker<M> {
+    fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool {
+        let memory = self.memory.memory();
+        let read = |at: PhysAddr| {
+            let word = memory.load::<u64>(GuestAddress(at.get()), Acquire).ok()?;
+            Some(u64::from_le(word))
+        };
+        let context = self.context();
+        let filled = endpoint.fill(at, range, |from| context.find(from, access, &read));
+        drop(context);
+        if let Err(kind) = filled {
+            lock(&self.faults).record(Fault {
+                endpoint: endpoint.id(),
+                iova: at,
+                access,
+                kind,
+            });
+        }
+        filled.is_ok()
+    }
+}
+
+/// Without the guest's memory.
+impl<M> fmt::Debug for Walker<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut of = f.debug_struct("Walker");
+        of.field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Debug for EmulatedUnit<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut of = f.debug_struct("EmulatedUnit");
+        of.field("options", &self.options).finish_non_exhaustive()
+    }
+}

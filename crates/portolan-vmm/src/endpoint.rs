@@ -1,0 +1,135 @@
+//! What a device behind a virtual IOMMU sees of the guest's memory.
+
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use portolan::addr::{Iova, IovaRange};
+use vm_memory::iommu::{Error as IommuError, Iommu, IotlbIterator};
+use vm_memory::{GuestAddress, Permissions};
+
+use crate::iotlb::{IotlbGuard, Replacement, Sets, StillHeld, Translation, translate};
+
+/// A device behind a virtual IOMMU, by the number under which the guest speaks of it: that of firmware's VIOT table,
+/// a VT-d source id, an AMD device id, an SMMU stream id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(u32);
+
+impl EndpointId {
+    /// Wraps a raw number.
+    pub const fn new(raw: u32) -> Self {
+        Self(raw)
+    }
+
+    /// The raw number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+/// Where an endpoint's translations come from.
+pub(crate) trait Source: std::fmt::Debug + Send + Sync {
+    /// Takes translations of `range` from `at` on into the endpoint's IOTLB; without one that allows `access`
+    /// at `at` itself, a fault is recorded. Whether there was one.
+    fn fill(&self, endpoint: &Endpoint, at: Iova, range: IovaRange, access: Permissions) -> bool;
+}
+
+/// How often a look-up takes translations in: they may go as soon as they have come.
+const MOST_LOOKS: usize = 128;
+/// Pieces of a look-up that are taken in at once.
+const MOST_PIECES: usize = 64;
+
+/// An endpoint's translations: looked up without a lock as long as they are in its IOTLB, and else in what the guest
+/// has said.
+///
+/// Clones share it: one of them goes below [`IommuMemory`](vm_memory::iommu::IommuMemory).
+///
+/// Drop a guard before the next look-up of the same thread: a guest's request may wait for it.
+#[derive(Clone, Debug)]
+pub struct Endpoint(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    id: EndpointId,
+    source: Weak<dyn Source>,
+    sets: Sets,
+}
+
+impl Endpoint {
+    pub(crate) fn new(id: EndpointId, source: Weak<dyn Source>, capacity: NonZeroUsize) -> Self {
+        Self(Arc::new(Inner {
+            id,
+            source,
+            sets: Sets::new(capacity, Replacement::InSets),
+        }))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> EndpointId {
+        self.0.id
+    }
+
+    /// Takes in what `find` says of `range` from `at` on, as far as it goes; the error of `at` itself.
+    ///
+    /// Hold a lock across it that is taken before what `find` found is taken away with [`Endpoint::forget`]:
+    /// nothing is put in after its invalidation then.
+    pub(crate) fn fill<E>(
+        &self,
+        at: Iova,
+        range: IovaRange,
+        find: impl Fn(Iova) -> Result<Translation, E>,
+    ) -> Result<(), E> {
+        let mut from = at;
+        for _ in 0..MOST_PIECES {
+            let found = match find(from) {
+                // It is looked at again from there.
+                Err(_) if from != at => break,
+                found => found?,
+            };
+            self.0.sets.insert(found);
+            if found.iova.last() >= range.last() {
+                break;
+            }
+            from = Iova::new(found.iova.last().get() + 1);
+        }
+        Ok(())
+    }
+
+    /// Forgets every translation that overlaps `range`, once nobody uses one any more.
+    pub(crate) fn forget(&self, range: IovaRange, limit: Duration) -> Result<(), StillHeld> {
+        self.0.sets.invalidate(range, limit).map(drop)
+    }
+
+    fn find(
+        &self,
+        range: IovaRange,
+        access: Permissions,
+    ) -> Result<IotlbIterator<IotlbGuard>, &'static str> {
+        for _ in 0..MOST_LOOKS {
+            let at = match self.0.sets.find(range, access) {
+                Ok(found) => return Ok(found),
+                Err(missing) => missing.at()?,
+            };
+            let source = self.0.source.upgrade().ok_or("the IOMMU has gone")?;
+            // All of it at once: what is taken in may push out what was.
+            let filled = source.fill(self, at, range, access);
+            if !filled {
+                return Err("it is not mapped");
+            }
+        }
+        Err("translations do not stay")
+    }
+}
+
+impl Iommu for Endpoint {
+    type IotlbGuard<'a> = IotlbGuard;
+
+    fn translate(
+        &self,
+        iova: GuestAddress,
+        length: usize,
+        access: Permissions,
+    ) -> Result<IotlbIterator<IotlbGuard>, IommuError> {
+        translate(iova, length, |range| self.find(range, access))
+    }
+}
