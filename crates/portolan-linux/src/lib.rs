@@ -16,5 +16,14 @@
 )))]
 compile_error!("portolan-linux needs a little-endian 64-bit Linux");
 
+mod calls;
+mod chain;
+mod domain;
 pub mod guest;
 pub mod memory;
+mod sys;
+pub mod vfio;
+
+pub use calls::{CallCounts, Refusal};
+pub use chain::InfoError;
+pub use domain::UserDomain;

@@ -6,8 +6,12 @@
 //! (`transfer`). Every address is checked against the bounds; what lies outside is an error, or
 //! for [`PhysMemory`], which has none to return, nothing happens.
 //!
-//! Not supported: memory that grows, mappings of device registers.
+//! [`Pages`] are a buffer with one owner, and [`Process`] is the platform that devices' drivers run on.
+//!
+//! Not supported: memory that grows.
 
+mod pool;
+mod process;
 mod transfer;
 mod userfault;
 
@@ -28,6 +32,8 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use thiserror::Error;
 
+pub use pool::{DevicePoolError, with_device_pool};
+pub use process::{Pages, Process};
 pub use userfault::{MadeBy, Told, UserFaultError, UserFaults};
 
 /// An access that is not wholly inside the memory, or not aligned to its width.

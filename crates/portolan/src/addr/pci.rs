@@ -3,6 +3,9 @@
 //! *Context.* Interrupt: everything here is a value.
 
 use core::fmt;
+use core::str::FromStr;
+
+use thiserror::Error;
 
 use super::StreamId;
 
@@ -96,10 +99,62 @@ impl fmt::Display for PciFunction {
     }
 }
 
+/// Not the name of a PCI function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not a PCI function as `lspci -D` writes it, such as 0000:03:00.0")]
+pub struct NotAFunction;
+
+impl FromStr for PciFunction {
+    type Err = NotAFunction;
+
+    /// As `lspci` writes it, with or without the segment.
+    fn from_str(text: &str) -> Result<Self, NotAFunction> {
+        let number = |text: &str, most: u16| {
+            // A number by itself: `from_str_radix` takes a sign as well.
+            let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let number = u16::from_str_radix(text, 16).ok().filter(|_| digits);
+            number.filter(|number| *number <= most).ok_or(NotAFunction)
+        };
+        let (place, function) = text.rsplit_once('.').ok_or(NotAFunction)?;
+        let (place, device) = place.rsplit_once(':').ok_or(NotAFunction)?;
+        let (segment, bus) = place.rsplit_once(':').unwrap_or(("0", place));
+        let (bus, device) = (number(bus, 0xff)?, number(device, 0x1f)?);
+        let function = number(function, 7)?;
+        Ok(Self {
+            segment: Segment::new(number(segment, u16::MAX)?),
+            requester: RequesterId::of(bus as u8, device as u8, function as u8),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloc::string::ToString as _;
+
+    #[test]
+    fn functions_read_back_and_other_text_does_not() {
+        let far = PciFunction {
+            segment: Segment::new(0xabcd),
+            requester: RequesterId::of(0xff, 0x1f, 7),
+        };
+        assert_eq!(far.to_string().parse(), Ok(far));
+        assert_eq!("3a:02.1".parse(), Ok(PciFunction::of(0x3a, 2, 1)));
+        let bad = [
+            "",
+            "1.0",
+            "00:20.0",
+            "00:1f.8",
+            "100:00.0",
+            "0:0:0:0.0",
+            "00:+1.0",
+            "00:00",
+            "00:00.",
+        ];
+        for text in bad {
+            assert_eq!(text.parse::<PciFunction>(), Err(NotAFunction), "{text:?}");
+        }
+    }
 
     #[test]
     fn a_requester_is_bus_device_and_function() {

@@ -1,0 +1,186 @@
+//! A user-space driver of an NVMe disk, over VFIO: reads and writes with many requests in flight, each manner of
+//! mapping beside the others.
+//!
+//! ```text
+//! nvme 0000:03:00.0 --bind                  # take the disk from the kernel, and read
+//! nvme 0000:03:00.0 --bind --write SEED     # DESTROYS its data: writes, then reads and compares
+//! nvme 0000:03:00.0 --compare SEED          # give it back to the kernel, and compare by its driver
+//! ```
+
+mod controller;
+mod mover;
+mod naive;
+mod work;
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Parser;
+use portolan::addr::PciFunction;
+use portolan_cli::Output;
+use portolan_linux::vfio;
+use serde::Serialize;
+
+use controller::{Identity, PAGE};
+use mover::Manner;
+use work::Row;
+
+/// Reads and writes an NVMe disk from user space, over VFIO.
+#[derive(Parser)]
+struct Arguments {
+    /// The disk's PCI function, as `lspci -D` writes it.
+    function: PciFunction,
+    /// Bind it to vfio-pci first. Its file systems must not be in use.
+    #[arg(long)]
+    bind: bool,
+    /// Write first, and compare what is read: the data of the disk is lost.
+    #[arg(long, value_name = "SEED")]
+    write: Option<u64>,
+    /// Give the disk back to the kernel, and compare what its driver reads with what was written.
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["bind", "write"])]
+    compare: Option<u64>,
+    /// How pages are mapped; all manners if none is named.
+    #[arg(long, value_enum)]
+    manner: Vec<Manner>,
+    /// Requests of 4 KiB, each way, in each manner.
+    #[arg(long, default_value_t = 1024)]
+    requests: u64,
+    /// Requests in flight.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1023))]
+    depth: u16,
+    /// Wait for interrupts (MSI-X) instead of polling.
+    #[arg(long)]
+    interrupts: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Arguments {
+    fn manners(&self) -> &[Manner] {
+        match &self.manner[..] {
+            [] => &Manner::ALL,
+            some => some,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    function: String,
+    disk: Identity,
+    interface: &'static str,
+    requests: u64,
+    depth: u16,
+    rows: Vec<Row>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let ended = match arguments.compare {
+        Some(seed) => compare(&arguments, seed),
+        None => drive(&arguments),
+    };
+    portolan_cli::exit("nvme", ended.map(|()| portolan_cli::Outcome::Good))
+}
+
+fn drive(arguments: &Arguments) -> Result<()> {
+    if arguments.bind {
+        vfio::bind(arguments.function)?;
+    }
+    let opened = vfio::open(&[arguments.function])?;
+    let manners = arguments.manners();
+    let mut report = Report {
+        function: arguments.function.to_string(),
+        disk: Identity::default(),
+        interface: "type 1",
+        requests: arguments.requests,
+        depth: arguments.depth,
+        rows: Vec::new(),
+    };
+    for &manner in manners {
+        let (identity, rows) = work::run(&opened, manner, arguments)
+            .with_context(|| format!("{manner}, over {}", report.interface))?;
+        report.disk = identity;
+        report.rows.extend(rows);
+    }
+    arguments.output.show(&report, text)
+}
+
+fn text(report: &Report) -> String {
+    let Report {
+        disk,
+        requests,
+        depth,
+        ..
+    } = report;
+    let mut out = format!(
+        "{}: {} ({}), {} blocks of {} bytes\n{requests} requests of 4 KiB, {depth} in flight, over {}\n",
+        report.function, disk.model, disk.serial, disk.blocks, disk.block, report.interface,
+    );
+    let header = ["manner", "", "µs each", "maps", "unmaps", "ioctls each"];
+    let row = |row: &Row| {
+        vec![
+            row.manner.to_string(),
+            row.way.to_owned(),
+            format!("{:.1}", row.microseconds),
+            row.maps.to_string(),
+            row.unmaps.to_string(),
+            format!("{:.3}", row.calls_each),
+        ]
+    };
+    let rows = report.rows.iter().map(row).collect();
+    let _ = write!(
+        out,
+        "{}",
+        portolan_cli::display::table(&header, &[2, 3, 4, 5], rows)
+    );
+    out
+}
+
+/// The node of the disk once the kernel's driver has it.
+fn node(function: PciFunction) -> Result<PathBuf> {
+    let begin = Instant::now();
+    let controllers = PathBuf::from(format!("/sys/bus/pci/devices/{function}/nvme"));
+    // The kernel looks at the disk by and by.
+    while begin.elapsed() < Duration::from_secs(60) {
+        let below = |path: &PathBuf| -> Vec<PathBuf> {
+            let entries = fs::read_dir(path).into_iter().flatten().flatten();
+            entries.map(|entry| entry.path()).collect()
+        };
+        for path in below(&controllers).iter().flat_map(below) {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+                continue;
+            };
+            let node = PathBuf::from("/dev").join(name);
+            let kind = fs::metadata(&node).map(|node| node.file_type());
+            if name.starts_with("nvme") && kind.is_ok_and(|kind| kind.is_block_device()) {
+                return Ok(node);
+            }
+        }
+        std::thread::yield_now();
+    }
+    bail!("the kernel's driver has not found a disk at {function}")
+}
+
+fn compare(arguments: &Arguments, seed: u64) -> Result<()> {
+    vfio::unbind(arguments.function)?;
+    let last = arguments.manners().last().context("no manner")?;
+    let node = node(arguments.function)?;
+    let disk = File::open(&node).with_context(|| format!("{}", node.display()))?;
+    let mut page = vec![0; PAGE];
+    for at in 0..arguments.requests {
+        disk.read_exact_at(&mut page, at * PAGE as u64)?;
+        let wanted = work::content(last.seed(seed), at);
+        ensure!(page == wanted, "page {at} is not what was written");
+    }
+    portolan_cli::print(&format!(
+        "{} pages read by the kernel's driver from {} are those that were written\n",
+        arguments.requests,
+        node.display()
+    ))
+}

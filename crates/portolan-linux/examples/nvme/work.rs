@@ -1,0 +1,200 @@
+//! Requests, many of them in flight, and what they cost.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use portolan_linux::memory::Pages;
+use portolan_linux::vfio::{InterruptKind, Interrupts, Opened};
+use serde::Serialize;
+
+use crate::Arguments;
+use crate::controller::{Controller, Identity, PAGE, Transfer, VECTOR};
+use crate::mover::{Back, Held, Manner, Mover};
+
+/// What the requests of one manner in one direction cost.
+#[derive(Serialize)]
+pub struct Row {
+    pub manner: Manner,
+    pub way: &'static str,
+    /// Of a request.
+    pub microseconds: f64,
+    pub maps: u64,
+    pub unmaps: u64,
+    /// System calls that map or unmap, of a request.
+    pub calls_each: f64,
+}
+
+/// What belongs into page `at` of the disk.
+pub fn content(seed: u64, at: u64) -> Vec<u8> {
+    let mut state = seed ^ at.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let words = (0..PAGE / 8).flat_map(|_| {
+        // SplitMix64 (Steele, Lea and Flood, 2014).
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31).to_le_bytes()
+    });
+    words.collect()
+}
+
+/// A run of one manner: requests are put into the queue, and taken out of it.
+struct Run<'a> {
+    controller: Controller,
+    mover: Mover,
+    interrupts: Option<&'a Interrupts>,
+    /// By number: the page that the device has, and where on the disk it belongs.
+    flight: Vec<Option<(Held, u64)>>,
+    free: Vec<Pages>,
+    seed: Option<u64>,
+    /// Time that went into making and comparing data.
+    aside: Duration,
+}
+
+/// Reads, and writes before if that is wanted, in one manner.
+pub fn run(opened: &Opened, manner: Manner, arguments: &Arguments) -> Result<(Identity, Vec<Row>)> {
+    let device = opened.devices.first().context("no device")?;
+    let depth = arguments.depth;
+    let interrupts = match arguments.interrupts {
+        true => Some(device.interrupts(InterruptKind::MsiX, VECTOR as u32 + 1)?),
+        false => None,
+    };
+    let mover = Mover::new(opened, manner, depth)?;
+    let bar = device.bar(0)?;
+    let controller = Controller::start(bar, &mover.device, depth, interrupts.as_ref())?;
+    let pages = controller.pages();
+    let requests = arguments.requests;
+    ensure!(
+        requests <= pages,
+        "the disk has {pages} pages, fewer than {requests}"
+    );
+    let free = (0..2 * depth)
+        .map(|_| Pages::new(PAGE))
+        .collect::<Option<_>>();
+    let seed = arguments.write.map(|seed| manner.seed(seed));
+    let mut run = Run {
+        controller,
+        mover,
+        interrupts: interrupts.as_ref(),
+        flight: (0..depth).map(|_| None).collect(),
+        free: free.context("no memory")?,
+        seed,
+        aside: Duration::ZERO,
+    };
+    let ways: &[Transfer] = match seed {
+        Some(_) => &[Transfer::Write, Transfer::Read],
+        None => &[Transfer::Read],
+    };
+    let mut rows = Vec::new();
+    for &way in ways {
+        let before = (opened.unit.counts(), run.mover.by_hand());
+        let took = run.all(way, requests)?;
+        let after = (opened.unit.counts(), run.mover.by_hand());
+        let maps = after.0.map - before.0.map + after.1.0 - before.1.0;
+        let unmaps = after.0.unmap - before.0.unmap + after.1.1 - before.1.1;
+        rows.push(Row {
+            manner,
+            way: match way {
+                Transfer::Write => "write",
+                Transfer::Read => "read",
+            },
+            microseconds: took.as_secs_f64() * 1e6 / requests as f64,
+            maps,
+            unmaps,
+            calls_each: (maps + unmaps) as f64 / requests as f64,
+        });
+    }
+    // It reaches no memory any more, so that taking its queues away is no fault.
+    run.controller.stop()?;
+    Ok((run.controller.identity.clone(), rows))
+}
+
+impl Run<'_> {
+    /// Makes all requests of one way; how long that took, without making and comparing data.
+    fn all(&mut self, way: Transfer, requests: u64) -> Result<Duration> {
+        let begin = Instant::now();
+        self.aside = Duration::ZERO;
+        let (mut next, mut done) = (0, 0);
+        let mut back = Vec::new();
+        let mut last = begin;
+        while done < requests {
+            let mut put = 0;
+            for number in 0..self.flight.len() {
+                if next == requests || self.flight[number].is_some() {
+                    continue;
+                }
+                let Some(page) = self.free.pop() else { break };
+                self.put(number, way, next, page)?;
+                (next, put) = (next + 1, put + 1);
+            }
+            if put > 0 {
+                self.controller.ring();
+            }
+            let taken = self.take(&mut back)?;
+            done += taken;
+            if taken > 0 || put > 0 {
+                last = Instant::now();
+            }
+            self.check_back(way, &mut back)?;
+            if taken == 0 {
+                self.wait(last)?;
+            }
+        }
+        self.mover.settle(&mut back)?;
+        self.check_back(way, &mut back)?;
+        Ok(begin.elapsed().saturating_sub(self.aside))
+    }
+
+    fn put(&mut self, number: usize, way: Transfer, at: u64, mut page: Pages) -> Result<()> {
+        let begin = Instant::now();
+        match (way, self.seed) {
+            (Transfer::Write, Some(seed)) => page.copy_from_slice(&content(seed, at)),
+            // What was there before must not pass for what is read.
+            _ => page.fill(0xa5),
+        }
+        self.aside += begin.elapsed();
+        let (held, iova) = self.mover.begin(number as u16, page, way)?;
+        self.controller.put(number as u16, way, at, iova)?;
+        self.flight[number] = Some((held, at));
+        Ok(())
+    }
+
+    /// Takes what is complete; how many requests.
+    fn take(&mut self, back: &mut Vec<Back>) -> Result<u64> {
+        let mut taken = 0;
+        while let Some(number) = self.controller.take()? {
+            let slot = self
+                .flight
+                .get_mut(usize::from(number))
+                .and_then(Option::take);
+            let (held, at) = slot.with_context(|| format!("request {number} is not in flight"))?;
+            self.mover.end(held, at, back)?;
+            taken += 1;
+        }
+        if taken > 0 {
+            self.controller.taken();
+        }
+        Ok(taken)
+    }
+
+    /// Compares what was read with what was written.
+    fn check_back(&mut self, way: Transfer, back: &mut Vec<Back>) -> Result<()> {
+        let begin = Instant::now();
+        for (page, at) in back.drain(..) {
+            if let (Transfer::Read, Some(seed)) = (way, self.seed) {
+                let same = *page == *content(seed, at);
+                ensure!(same, "page {at} was read, and is not what was written");
+            }
+            self.free.push(page);
+        }
+        self.aside += begin.elapsed();
+        Ok(())
+    }
+
+    /// Waits until there may be a completion.
+    fn wait(&self, since: Instant) -> Result<()> {
+        if let Some(interrupts) = self.interrupts {
+            interrupts.wait(VECTOR, Duration::from_millis(100))?;
+        }
+        self.controller.check(since)
+    }
+}

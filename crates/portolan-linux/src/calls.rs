@@ -1,0 +1,134 @@
+//! An address space that the kernel keeps, as the two interfaces offer one: map, unmap.
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use portolan::addr::{IovaRange, PhysAddr};
+use portolan::iommu::IommuError;
+use portolan::table::Access;
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// An address space of the kernel's. Mappings are neither cut nor joined.
+pub(crate) trait Calls: Send + Sync + fmt::Debug {
+    /// Maps and pins `range` to the memory of this process from `memory` on.
+    fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError>;
+
+    /// Unmaps the mappings that lie in `range`, which cuts none, and of which there are some, of `bytes`
+    /// bytes in all. No device reaches their memory when this returns.
+    fn unmap(&self, range: IovaRange, bytes: u64) -> Result<(), IommuError>;
+}
+
+/// System calls that were made of each kind.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) map: AtomicU64,
+    pub(crate) unmap: AtomicU64,
+    pub(crate) attach: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn get(&self) -> CallCounts {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CallCounts {
+            map: of(&self.map),
+            unmap: of(&self.unmap),
+            attach: of(&self.attach),
+        }
+    }
+}
+
+/// Counts one more.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// System calls that a unit's domains have made, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallCounts {
+    /// Maps.
+    pub map: u64,
+    /// Unmaps.
+    pub unmap: u64,
+    /// Attaching devices, and taking them away.
+    pub attach: u64,
+}
+
+/// What the kernel's refusal is for a caller who knows units only.
+pub(crate) fn refused(error: &io::Error) -> IommuError {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NODEV | Errno::IO) => IommuError::Gone,
+        Some(errno) => IommuError::Refused {
+            code: errno.raw_os_error().unsigned_abs(),
+        },
+        None => IommuError::Refused { code: 0 },
+    }
+}
+
+/// What a refusal of the kernel's means for maps, and what to do.
+///
+/// ```
+/// use portolan::iommu::IommuError;
+/// use portolan_linux::Refusal;
+///
+/// let error = IommuError::Refused { code: 12 };
+/// assert!(matches!(Refusal::of(error), Some(Refusal::LockedMemory { .. })));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// More would be pinned than the process may lock.
+    #[error(
+        "the kernel does not pin more memory: RLIMIT_MEMLOCK is {limit} bytes. Raise it (`ulimit -l`, \
+         `LimitMEMLOCK=` of a service, /etc/security/limits.conf), or give the program CAP_IPC_LOCK"
+    )]
+    LockedMemory {
+        /// The limit, in bytes.
+        limit: u64,
+    },
+    /// There are as many mappings as the container may have.
+    #[error(
+        "the container has as many mappings as it may: map larger pieces, or raise \
+         /sys/module/vfio_iommu_type1/parameters/dma_entry_limit"
+    )]
+    Entries,
+    /// The memory is not mapped in this process, or not writable.
+    #[error("the memory is not this process's, or may not be written")]
+    Memory,
+    /// Something is mapped there of which this library does not know.
+    #[error("something is mapped there already, by somebody else who has the container")]
+    Taken,
+    /// Anything else.
+    #[error("{}", io::Error::from_raw_os_error(*.code))]
+    Other {
+        /// The system's number of the error.
+        code: i32,
+    },
+}
+
+impl Refusal {
+    /// What `error` of a map means; `None` if the kernel did not refuse.
+    pub fn of(error: IommuError) -> Option<Self> {
+        let IommuError::Refused { code } = error else {
+            return None;
+        };
+        let code = i32::try_from(code).ok()?;
+        Some(match Errno::from_raw_os_error(code) {
+            Errno::NOMEM => Self::LockedMemory {
+                limit: locked_memory_limit(),
+            },
+            Errno::NOSPC => Self::Entries,
+            Errno::FAULT => Self::Memory,
+            Errno::EXIST | Errno::ADDRINUSE => Self::Taken,
+            _ => Self::Other { code },
+        })
+    }
+}
+
+/// RLIMIT_MEMLOCK in bytes; the most there is if there is none.
+pub(crate) fn locked_memory_limit() -> u64 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+    limit.current.unwrap_or(u64::MAX)
+}

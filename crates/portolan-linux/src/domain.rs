@@ -1,0 +1,461 @@
+//! An address space over an interface of the kernel's: VFIO type 1, or iommufd.
+//!
+//! There are no tables here: a map is a system call, made at once, so that what it can fail of is known.
+//! An unmap is noted, and [`Domain::sync`] makes the call: one for all mappings in a row that nobody wants
+//! any more, also where there are holes between them. So deferred unmaps are one call, and strict ones a
+//! call each.
+//!
+//! The kernel neither cuts nor joins mappings. A piece of memory is one mapping, and is unmapped whole: an
+//! unmap that would cut one is refused ([`UnmapError::NeedsSplit`]), and cannot be made possible.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+
+use portolan::addr::{Iova, IovaRange, PageSize, PhysAddr, PhysRange, TableId};
+use portolan::inval::{Gather, SyncError, WrongTable};
+use portolan::iommu::{AttachError, Domain, DomainError, IommuError, UnmapFailed};
+use portolan::table::{Access, AccessError, MapError, Segment, Translation, UnmapError};
+
+use crate::calls::Calls;
+
+#[cfg(test)]
+mod tests;
+
+/// What devices can be given: the kernel's own words.
+#[derive(Debug)]
+pub(crate) struct Reach {
+    /// Ascending, at least one.
+    pub(crate) ranges: Vec<IovaRange>,
+    pub(crate) granule: PageSize,
+}
+
+impl Reach {
+    pub(crate) fn window(&self) -> IovaRange {
+        let whole = IovaRange::page(Iova::new(0), self.granule);
+        let ends = self.ranges.first().zip(self.ranges.last());
+        ends.map_or(whole, |(first, last)| first.hull(*last))
+    }
+
+    fn holds(&self, range: IovaRange) -> bool {
+        self.ranges.iter().any(|one| one.covers(range))
+    }
+
+    /// What lies between the ranges.
+    pub(crate) fn holes(&self) -> impl Iterator<Item = IovaRange> {
+        let neighbours = self.ranges.iter().zip(self.ranges.iter().skip(1));
+        neighbours.filter_map(|(below, above)| {
+            let last = above.start().get().checked_sub(1)?;
+            IovaRange::new(below.last().checked_add(1)?, Iova::new(last))
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The call that maps it is being made.
+    Mapping,
+    Mapped,
+    /// Unmapped for its owner, and not yet for the kernel.
+    Unwanted,
+    /// The call that unmaps it is being made.
+    Unmapping,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    range: IovaRange,
+    memory: PhysAddr,
+    access: Access,
+    state: State,
+}
+
+impl Record {
+    fn bytes(&self) -> u64 {
+        self.range.len_minus_one().saturating_add(1)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    records: BTreeMap<Iova, Record>,
+    /// Where calls are unmapping: nothing is mapped in between.
+    unmapping: Vec<IovaRange>,
+}
+
+impl Inner {
+    /// The records that overlap `range`, ascending.
+    fn within(&self, range: IovaRange) -> impl Iterator<Item = &Record> {
+        let before = self.records.range(..range.start()).next_back();
+        let before = before.map(|(_, record)| record);
+        let from = self.records.range(range.start()..=range.last());
+        let all = before.into_iter().chain(from.map(|(_, record)| record));
+        all.filter(move |record| record.range.overlaps(range))
+    }
+
+    fn put(&mut self, range: IovaRange, from: State, to: State) {
+        let starts: Vec<Iova> = self.within(range).map(|one| one.range.start()).collect();
+        for start in starts {
+            if let Some(record) = self.records.get_mut(&start) {
+                record.state = if record.state == from {
+                    to
+                } else {
+                    record.state
+                };
+            }
+        }
+    }
+
+    fn remove(&mut self, range: IovaRange, of: State) {
+        let gone = |record: &&Record| record.state == of;
+        let gone = self.within(range).filter(gone);
+        let gone: Vec<Iova> = gone.map(|one| one.range.start()).collect();
+        for start in gone {
+            self.records.remove(&start);
+        }
+    }
+
+    /// The first mapping in `range` that nobody wants, with all in a row behind it, also past the range;
+    /// and the bytes in them.
+    fn unwanted(&self, range: IovaRange) -> Option<(IovaRange, u64)> {
+        let unwanted = |record: &&Record| record.state == State::Unwanted;
+        let first = self.within(range).find(unwanted)?;
+        let from = self.records.range(first.range.start()..);
+        extent(from.map(|(_, record)| record).take_while(unwanted))
+    }
+}
+
+type Place = Option<Arc<dyn Calls>>;
+
+/// An address space of a process's devices. Its physical addresses are addresses of the process.
+///
+/// Memory is pinned by the map, and stays pinned until [`Domain::sync`] has paid for the unmap.
+///
+/// *Context.* Task, all methods: they make system calls.
+#[derive(Debug)]
+pub struct UserDomain {
+    table: TableId,
+    reach: Arc<Reach>,
+    /// Who keeps it; nobody, where the kernel has the address space with the device and no device is
+    /// attached. Held for writing while it moves.
+    place: RwLock<Place>,
+    inner: Mutex<Inner>,
+    settled: Condvar,
+}
+
+impl UserDomain {
+    pub(crate) fn new(reach: Arc<Reach>, place: Place) -> Self {
+        Self {
+            table: TableId::fresh(),
+            reach,
+            place: RwLock::new(place),
+            inner: Mutex::default(),
+            settled: Condvar::new(),
+        }
+    }
+
+    /// Whether it is of a unit with such a reach.
+    pub(crate) fn is_of(&self, reach: &Arc<Reach>) -> bool {
+        Arc::ptr_eq(&self.reach, reach)
+    }
+
+    // Nothing panics while one of the locks is held, so what a poisoned one guards is whole.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn place(&self) -> RwLockReadGuard<'_, Place> {
+        self.place.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Maps all that is recorded in `calls`, which has nothing of it, and keeps to it from now on.
+    ///
+    /// # Errors
+    /// If it is elsewhere, or the kernel refuses a mapping: none is there then.
+    pub(crate) fn enter(&self, calls: Arc<dyn Calls>) -> Result<(), AttachError> {
+        let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
+        if place.is_some() {
+            return Err(AttachError::Mismatch);
+        }
+        let mut inner = self.inner();
+        inner.remove(self.reach.window(), State::Unwanted);
+        make(inner.records.values(), &*calls)?;
+        *place = Some(calls);
+        Ok(())
+    }
+
+    /// Unmaps everything where it is; the records stay.
+    pub(crate) fn leave(&self) -> Result<(), IommuError> {
+        let mut place = self.place.write().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
+        if let (Some(calls), Some((all, bytes))) = (&*place, extent(inner.records.values())) {
+            calls.unmap(all, bytes)?;
+        }
+        inner.remove(self.reach.window(), State::Unwanted);
+        *place = None;
+        Ok(())
+    }
+
+    /// The mapping that is asked for.
+    fn checked(&self, iova: Iova, segment: Segment, access: Access) -> Result<Record, MapError> {
+        let Segment { pa, bytes } = segment;
+        if bytes == 0 {
+            return Err(MapError::Empty { iova });
+        }
+        if !iova.is_aligned(self.reach.granule) {
+            return Err(MapError::UnalignedIova { iova });
+        }
+        let mask = self.reach.granule.bytes() - 1;
+        if (pa.get() | bytes) & mask != 0 {
+            return Err(MapError::UnalignedMemory { pa, bytes });
+        }
+        if self.grants(access) != Some(access) {
+            return Err(AccessError { access }.into());
+        }
+        let range = IovaRange::from_len(iova, bytes);
+        let range = range.filter(|range| self.reach.holds(*range));
+        let range = range.ok_or(MapError::IovaOutOfRange { iova })?;
+        PhysRange::from_len(pa, bytes).ok_or(MapError::MemoryOutOfRange { pa, bytes })?;
+        Ok(Record {
+            range,
+            memory: pa,
+            access,
+            state: State::Mapping,
+        })
+    }
+
+    /// The records for `segments` from `iova` on, neighbours in memory in one, and the range of all.
+    fn asked(
+        &self,
+        iova: Iova,
+        segments: impl Iterator<Item = Segment>,
+        access: Access,
+    ) -> Result<(Vec<Record>, IovaRange), MapError> {
+        let mut joined: Vec<Segment> = Vec::new();
+        for next in segments {
+            match joined.last_mut() {
+                Some(last) if last.pa.checked_add(last.bytes) == Some(next.pa) => {
+                    let bytes = last.bytes.checked_add(next.bytes);
+                    last.bytes = bytes.ok_or(MapError::IovaOutOfRange { iova })?;
+                }
+                _ => joined.push(next),
+            }
+        }
+        let mut at = Some(iova);
+        let mut records: Vec<Record> = Vec::with_capacity(joined.len());
+        for segment in joined {
+            let here = at.ok_or(MapError::IovaOutOfRange { iova })?;
+            let record = self.checked(here, segment, access)?;
+            at = record.range.last().checked_add(1);
+            records.push(record);
+        }
+        let ends = records.first().zip(records.last());
+        let all = ends.map(|(first, last)| first.range.hull(last.range));
+        Ok((records, all.ok_or(MapError::Empty { iova })?))
+    }
+
+    fn map_segments(
+        &self,
+        iova: Iova,
+        segments: impl Iterator<Item = Segment>,
+        access: Access,
+        owed: &Gather,
+    ) -> Result<IovaRange, DomainError> {
+        owed.check(self.table).map_err(MapError::from)?;
+        let (records, all) = self.asked(iova, segments, access)?;
+        let place = self.place();
+        // Where something was unmapped and not yet paid for, that is first.
+        let mut inner = self.settle(all, &place)?;
+        if let Some(found) = inner.within(all).next() {
+            let iova = found.range.start().max(all.start());
+            return Err(MapError::AlreadyMapped { iova }.into());
+        }
+        let named = records.iter().map(|one| (one.range.start(), *one));
+        inner.records.extend(named);
+        drop(inner);
+        let made = match &*place {
+            Some(calls) => make(records.iter(), &**calls),
+            None => Ok(()),
+        };
+        let mut inner = self.inner();
+        match made {
+            Ok(()) => inner.put(all, State::Mapping, State::Mapped),
+            Err(_) => inner.remove(all, State::Mapping),
+        }
+        made?;
+        Ok(all)
+    }
+
+    /// Has the kernel unmap what nobody wants in `range`, and waits for others who do so there: each of
+    /// them is in a system call, which ends as this one's would. As long as the caller keeps what is
+    /// returned, nobody begins to.
+    fn settle(&self, range: IovaRange, place: &Place) -> Result<MutexGuard<'_, Inner>, IommuError> {
+        let mut inner = self.inner();
+        loop {
+            let Some((run, bytes)) = inner.unwanted(range) else {
+                if !inner.unmapping.iter().any(|one| one.overlaps(range)) {
+                    return Ok(inner);
+                }
+                let woken = self.settled.wait(inner);
+                inner = woken.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            inner.put(run, State::Unwanted, State::Unmapping);
+            inner.unmapping.push(run);
+            drop(inner);
+            let calls = place.as_ref();
+            let unmapped = calls.map_or(Ok(()), |calls| calls.unmap(run, bytes));
+            inner = self.inner();
+            inner.unmapping.retain(|one| *one != run);
+            match unmapped {
+                Ok(()) => inner.remove(run, State::Unmapping),
+                Err(_) => inner.put(run, State::Unmapping, State::Unwanted),
+            }
+            self.settled.notify_all();
+            unmapped?;
+        }
+    }
+
+    /// Whether mappings hold all of `range` and nothing else.
+    fn covered(inner: &Inner, range: IovaRange) -> Result<(), UnmapError> {
+        let mut next = Some(range.start());
+        for record in inner.within(range).filter(|one| one.state == State::Mapped) {
+            let iova = next.unwrap_or(range.start());
+            if record.range.start() > iova {
+                return Err(UnmapError::NotMapped { iova });
+            }
+            if !range.covers(record.range) {
+                let block = record.range;
+                return Err(UnmapError::NeedsSplit { block });
+            }
+            next = record.range.last().checked_add(1);
+        }
+        match next {
+            Some(iova) if iova <= range.last() => Err(UnmapError::NotMapped { iova }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where `records`, which ascend, begin and end, and the bytes in them.
+fn extent<'r>(records: impl Iterator<Item = &'r Record>) -> Option<(IovaRange, u64)> {
+    let all = records.map(|record| (record.range, record.bytes()));
+    all.reduce(|(range, bytes), (next, more)| (range.hull(next), bytes.saturating_add(more)))
+}
+
+/// Has the kernel map all of `records`, which ascend, or none.
+fn make<'r>(
+    records: impl Iterator<Item = &'r Record> + Clone,
+    calls: &dyn Calls,
+) -> Result<(), IommuError> {
+    for (done, record) in records.clone().enumerate() {
+        if let Err(error) = calls.map(record.range, record.memory, record.access) {
+            let undone = match extent(records.take(done)) {
+                Some((range, bytes)) => calls.unmap(range, bytes),
+                None => Ok(()),
+            };
+            return Err(undone.err().unwrap_or(error));
+        }
+    }
+    Ok(())
+}
+
+impl Domain for UserDomain {
+    fn id(&self) -> TableId {
+        self.table
+    }
+
+    fn input_range(&self) -> IovaRange {
+        self.reach.window()
+    }
+
+    fn granule(&self) -> PageSize {
+        self.reach.granule
+    }
+
+    fn grants(&self, access: Access) -> Option<Access> {
+        let data = access.intersection(Access::READ_WRITE);
+        (data == access && !data.is_empty()).then_some(access)
+    }
+
+    fn map_sg(
+        &self,
+        iova: Iova,
+        pieces: &[PhysRange],
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        let granule = self.granule();
+        let whole = pieces.iter().map(|piece| Segment::around(*piece, granule));
+        self.map_segments(iova, whole, access, owed)
+    }
+
+    fn absorb(&self, into: &mut Gather, from: &mut Gather) -> Result<(), WrongTable> {
+        into.absorb_spans(self.table, from)
+    }
+
+    fn map(
+        &self,
+        iova: Iova,
+        pa: PhysAddr,
+        bytes: u64,
+        access: Access,
+        owed: &mut Gather,
+    ) -> Result<IovaRange, DomainError> {
+        let whole = std::iter::once(Segment { pa, bytes });
+        self.map_segments(iova, whole, access, owed)
+    }
+
+    fn unmap(&self, range: IovaRange, owed: &mut Gather) -> Result<(), UnmapFailed> {
+        owed.check(self.table).map_err(UnmapError::from)?;
+        let after = Iova::new(range.last().get().wrapping_add(1));
+        if !range.start().is_aligned(self.granule()) || !after.is_aligned(self.granule()) {
+            return Err(UnmapError::Unaligned { range }.into());
+        }
+        if !self.input_range().covers(range) {
+            return Err(UnmapError::OutOfRange { range }.into());
+        }
+        let mut inner = self.inner();
+        Self::covered(&inner, range)?;
+        inner.put(range, State::Mapped, State::Unwanted);
+        drop(inner);
+        owed.owe_unmap(self.table, range, self.granule())
+            .map_err(UnmapError::from)?;
+        Ok(())
+    }
+
+    fn sync(&self, owed: &mut Gather) -> Result<(), SyncError<IommuError>> {
+        owed.check(self.table)?;
+        let place = self.place();
+        // Ascending, so that a call that reaches into the next span leaves nothing to do there.
+        let mut spans: Vec<IovaRange> = owed.unmapped().iter().map(|span| span.range).collect();
+        spans.sort_unstable_by_key(|range| range.start());
+        for range in spans {
+            let settled = self.settle(range, &place);
+            drop(settled.map_err(SyncError::Queue)?);
+        }
+        owed.paid(self.table)?;
+        Ok(())
+    }
+
+    /// A map is complete when it returns.
+    fn is_due(&self, owed: &Gather) -> bool {
+        !owed.unmapped().is_empty()
+    }
+
+    /// The size is the kernel's smallest page: it does not say which it uses.
+    fn translate(&self, iova: Iova) -> Option<Translation> {
+        let inner = self.inner();
+        let record = inner
+            .within(IovaRange::page(iova, PageSize::of_lg2(0)))
+            .next()?;
+        if record.state != State::Mapped {
+            return None;
+        }
+        let above = iova.get() - record.range.start().get();
+        Some(Translation {
+            pa: record.memory.checked_add(above)?,
+            size: self.granule(),
+            access: record.access,
+        })
+    }
+}

@@ -1,0 +1,350 @@
+//! The domain over a kernel in miniature, which keeps type 1's rules, against a map of pages.
+
+use super::*;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+const PAGE: u64 = 4096;
+
+/// Mappings as type 1 keeps them: never cut, never joined.
+#[derive(Debug, Default)]
+struct Kernel {
+    mappings: Mutex<BTreeMap<u64, (IovaRange, PhysAddr)>>,
+    calls: Mutex<(u64, u64)>,
+    /// Mappings that there may be.
+    room: Mutex<Option<usize>>,
+}
+
+impl Kernel {
+    fn pages(&self) -> BTreeMap<u64, u64> {
+        let mappings = self.mappings.lock().unwrap();
+        let each = mappings.values().flat_map(|(range, memory)| {
+            let pages = 0..range.pages(PageSize::SIZE_4K);
+            pages.map(|n| (range.start().get() + n * PAGE, memory.get() + n * PAGE))
+        });
+        each.collect()
+    }
+
+    fn counts(&self) -> (u64, u64) {
+        *self.calls.lock().unwrap()
+    }
+}
+
+impl Calls for Kernel {
+    fn map(&self, range: IovaRange, memory: PhysAddr, _: Access) -> Result<(), IommuError> {
+        self.calls.lock().unwrap().0 += 1;
+        let mut mappings = self.mappings.lock().unwrap();
+        if self
+            .room
+            .lock()
+            .unwrap()
+            .is_some_and(|room| mappings.len() >= room)
+        {
+            return Err(IommuError::Refused { code: 12 });
+        }
+        assert!(
+            mappings.values().all(|(other, _)| !other.overlaps(range)),
+            "EEXIST"
+        );
+        mappings.insert(range.start().get(), (range, memory));
+        Ok(())
+    }
+
+    fn unmap(&self, range: IovaRange, bytes: u64) -> Result<(), IommuError> {
+        self.calls.lock().unwrap().1 += 1;
+        let mut mappings = self.mappings.lock().unwrap();
+        let mut sum = 0;
+        mappings.retain(|_, (one, _)| {
+            assert!(
+                !one.overlaps(range) || range.covers(*one),
+                "EINVAL: {one} cut by {range}"
+            );
+            let gone = range.covers(*one);
+            sum += if gone { one.len_minus_one() + 1 } else { 0 };
+            !gone
+        });
+        assert_eq!(sum, bytes, "the kernel says how many bytes it unmapped");
+        Ok(())
+    }
+}
+
+fn reach() -> Arc<Reach> {
+    let range = |a, b| IovaRange::new(Iova::new(a), Iova::new(b)).unwrap();
+    Arc::new(Reach {
+        ranges: vec![range(0, 0xfedf_ffff), range(0xfef0_0000, 0xffff_ffff)],
+        granule: PageSize::SIZE_4K,
+    })
+}
+
+fn domain() -> (Arc<Kernel>, UserDomain) {
+    let kernel = Arc::new(Kernel::default());
+    let domain = UserDomain::new(reach(), None);
+    domain.enter(kernel.clone()).unwrap();
+    (kernel, domain)
+}
+
+fn pages(first: u64, count: u64) -> IovaRange {
+    IovaRange::from_len(Iova::new(first * PAGE), count * PAGE).unwrap()
+}
+
+fn map(domain: &UserDomain, first: u64, memory: u64, count: u64) -> Result<IovaRange, DomainError> {
+    let (iova, pa) = (Iova::new(first * PAGE), PhysAddr::new(memory * PAGE));
+    let mut owed = Gather::new();
+    let mapped = domain.map(iova, pa, count * PAGE, Access::READ_WRITE, &mut owed);
+    assert!(!domain.is_due(&owed));
+    mapped
+}
+
+#[test]
+fn one_call_unmaps_all_in_a_row_and_stops_at_what_is_wanted() {
+    let (kernel, domain) = domain();
+    for page in 0..10 {
+        map(&domain, 2 * page, 100 + page, 1).unwrap();
+    }
+    let mut owed = Gather::new();
+    for page in (0..10).filter(|page| *page != 6) {
+        domain.unmap(pages(2 * page, 1), &mut owed).unwrap();
+    }
+    assert_eq!(
+        kernel.pages().len(),
+        10,
+        "nothing is unmapped before it is paid for"
+    );
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(kernel.counts(), (10, 2));
+    assert_eq!(kernel.pages(), BTreeMap::from([(12 * PAGE, 106 * PAGE)]));
+    assert_eq!(
+        domain.translate(Iova::new(12 * PAGE + 5)).unwrap().pa.get(),
+        106 * PAGE + 5
+    );
+    assert!(owed.is_empty());
+}
+
+#[test]
+fn a_mapping_is_not_cut() {
+    let (kernel, domain) = domain();
+    map(&domain, 4, 100, 4).unwrap();
+    map(&domain, 8, 200, 1).unwrap();
+    let mut owed = Gather::new();
+    for (first, count) in [(4, 1), (5, 2), (7, 1), (7, 2)] {
+        let error = domain.unmap(pages(first, count), &mut owed).unwrap_err();
+        let block = pages(4, 4);
+        assert_eq!(
+            error,
+            UnmapError::NeedsSplit { block }.into(),
+            "{first} {count}"
+        );
+        assert!(domain.unmap_part(pages(first, count), &mut owed).is_err());
+    }
+    for (first, count, missing) in [(3, 5, 3), (4, 6, 9), (9, 1, 9)] {
+        let error = domain.unmap(pages(first, count), &mut owed).unwrap_err();
+        let iova = Iova::new(missing * PAGE);
+        assert_eq!(error, UnmapError::NotMapped { iova }.into());
+    }
+    domain.unmap(pages(4, 5), &mut owed).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!((kernel.counts(), kernel.pages().len()), ((2, 1), 0));
+}
+
+#[test]
+fn neighbours_in_memory_are_one_mapping() {
+    let (kernel, domain) = domain();
+    let piece = |at, bytes| PhysRange::from_len(PhysAddr::new(at), bytes).unwrap();
+    // Two that meet at a page's end, and one elsewhere that fills no page.
+    let list = [
+        piece(0x5000, 0x1000),
+        piece(0x6000, 0x2000),
+        piece(0x9010, 0x20),
+    ];
+    let mut owed = Gather::new();
+    let at = Iova::new(0x10_0000);
+    let range = domain.map_sg(at, &list, Access::WRITE, &mut owed).unwrap();
+    assert_eq!(
+        (range.pages(PageSize::SIZE_4K), kernel.counts()),
+        (4, (2, 0))
+    );
+    assert_eq!(kernel.pages()[&0x10_3000], 0x9000);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_any_call() {
+    let (kernel, domain) = domain();
+    let mut owed = Gather::new();
+    let mut map = |iova: u64, pa: u64, bytes: u64, access| {
+        domain
+            .map(Iova::new(iova), PhysAddr::new(pa), bytes, access, &mut owed)
+            .unwrap_err()
+    };
+    let rw = Access::READ_WRITE;
+    let iova = Iova::new;
+    assert_eq!(map(0, 0, 0, rw), MapError::Empty { iova: iova(0) }.into());
+    assert_eq!(
+        map(8, 0, PAGE, rw),
+        MapError::UnalignedIova { iova: iova(8) }.into()
+    );
+    let (pa, bytes) = (PhysAddr::new(8), PAGE);
+    assert_eq!(
+        map(0, 8, PAGE, rw),
+        MapError::UnalignedMemory { pa, bytes }.into()
+    );
+    // Into the window of interrupts, over it, and past the end.
+    for (at, bytes) in [
+        (0xfee0_0000, PAGE),
+        (0xfedf_f000, 2 * PAGE),
+        (0xfedf_f000, 1 << 24),
+        (1 << 32, PAGE),
+    ] {
+        assert_eq!(
+            map(at, 0, bytes, rw),
+            MapError::IovaOutOfRange { iova: iova(at) }.into()
+        );
+    }
+    for access in [Access::empty(), Access::EXECUTE, rw | Access::DEVICE] {
+        assert_eq!(
+            map(0, 0, PAGE, access),
+            MapError::from(AccessError { access }).into()
+        );
+    }
+    assert_eq!(kernel.counts(), (0, 0));
+    let holes: Vec<_> = reach().holes().collect();
+    assert_eq!(
+        holes,
+        [IovaRange::new(iova(0xfee0_0000), iova(0xfeef_ffff)).unwrap()]
+    );
+}
+
+#[test]
+fn a_map_that_fails_leaves_nothing() {
+    let (kernel, domain) = domain();
+    map(&domain, 1, 50, 1).unwrap();
+    *kernel.room.lock().unwrap() = Some(3);
+    let piece = |page| PhysRange::from_len(PhysAddr::new(page * PAGE), PAGE).unwrap();
+    let list = [piece(10), piece(20), piece(30)];
+    let mut owed = Gather::new();
+    let failed = domain.map_sg(Iova::new(8 * PAGE), &list, Access::READ, &mut owed);
+    assert_eq!(failed, Err(IommuError::Refused { code: 12 }.into()));
+    assert_eq!(kernel.pages().len(), 1);
+    *kernel.room.lock().unwrap() = None;
+    domain
+        .map_sg(Iova::new(8 * PAGE), &list, Access::READ, &mut owed)
+        .unwrap();
+    assert_eq!(kernel.pages().len(), 4);
+}
+
+#[test]
+fn what_was_unmapped_and_not_paid_for_makes_room() {
+    let (kernel, domain) = domain();
+    map(&domain, 1, 50, 1).unwrap();
+    let mut owed = Gather::new();
+    domain.unmap(pages(1, 1), &mut owed).unwrap();
+    assert_eq!(domain.translate(Iova::new(PAGE)), None);
+    map(&domain, 1, 60, 1).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(kernel.pages(), BTreeMap::from([(PAGE, 60 * PAGE)]));
+    assert_eq!(
+        map(&domain, 1, 70, 1),
+        Err(MapError::AlreadyMapped {
+            iova: Iova::new(PAGE)
+        }
+        .into())
+    );
+}
+
+#[test]
+fn it_moves_with_all_that_is_mapped_and_is_in_one_place() {
+    let (first, second) = (Arc::new(Kernel::default()), Arc::new(Kernel::default()));
+    let domain = UserDomain::new(reach(), None);
+    map(&domain, 1, 50, 2).unwrap();
+    map(&domain, 9, 90, 1).unwrap();
+    domain.enter(first.clone()).unwrap();
+    assert_eq!(first.pages().len(), 3);
+    assert_eq!(domain.enter(second.clone()), Err(AttachError::Mismatch));
+    let mut owed = Gather::new();
+    domain.unmap(pages(9, 1), &mut owed).unwrap();
+    domain.leave().unwrap();
+    assert_eq!((first.pages().len(), first.counts()), (0, (2, 1)));
+    *second.room.lock().unwrap() = Some(0);
+    let refused = IommuError::Refused { code: 12 };
+    assert_eq!(domain.enter(second.clone()), Err(refused.into()));
+    *second.room.lock().unwrap() = None;
+    domain.enter(second.clone()).unwrap();
+    domain.sync(&mut owed).unwrap();
+    assert_eq!(second.pages().len(), 2);
+}
+
+#[test]
+fn random_maps_and_unmaps_against_a_map_of_pages() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let mut state = seed;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 33) % below
+    };
+    let (kernel, domain) = domain();
+    // What is mapped, and what is unmapped and owed.
+    let mut wanted: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut owed = Gather::new();
+    for _ in 0..4000 {
+        let first = random(64);
+        match random(4) {
+            0 | 1 => {
+                let (count, memory) = (1 + random(3), 1000 + random(1000));
+                let free = wanted
+                    .iter()
+                    .all(|(at, (n, _))| at + n <= first || first + count <= *at);
+                let mapped = map(&domain, first, memory, count);
+                assert_eq!(mapped.is_ok(), free, "{mapped:?}");
+                if free {
+                    wanted.insert(first, (count, memory));
+                }
+            }
+            2 => {
+                let Some((&at, &(count, _))) = wanted.range(first..).next() else {
+                    continue;
+                };
+                domain.unmap(pages(at, count), &mut owed).unwrap();
+                wanted.remove(&at);
+            }
+            _ => domain.sync(&mut owed).unwrap(),
+        }
+        if owed.is_empty() {
+            let each = wanted.iter().flat_map(|(at, (count, memory))| {
+                (0..*count).map(move |n| ((at + n) * PAGE, (memory + n) * PAGE))
+            });
+            assert_eq!(kernel.pages(), each.collect());
+        }
+    }
+}
+
+#[test]
+fn threads_on_ranges_of_their_own_never_lose_a_mapping() {
+    let (kernel, domain) = domain();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (domain, kernel) = (&domain, &kernel);
+            scope.spawn(move || {
+                for round in 0..500 {
+                    // Every fourth page: runs of unwanted ones have holes where others map.
+                    let at = 4 * (round % 8) + thread;
+                    map(domain, at, 1000 + at, 1).unwrap();
+                    assert_eq!(
+                        kernel.pages().get(&(at * PAGE)),
+                        Some(&((1000 + at) * PAGE))
+                    );
+                    let mut owed = Gather::new();
+                    domain.unmap(pages(at, 1), &mut owed).unwrap();
+                    let mut wide = Gather::new();
+                    wide.owe_unmap(domain.id(), pages(0, 32), PageSize::SIZE_4K)
+                        .unwrap();
+                    domain.absorb(&mut wide, &mut owed).unwrap();
+                    domain.sync(&mut wide).unwrap();
+                    assert_eq!(kernel.pages().get(&(at * PAGE)), None);
+                }
+            });
+        }
+    });
+    assert!(kernel.pages().is_empty());
+}

@@ -1,0 +1,65 @@
+//! A pool that stays mapped: one map for all buffers of a device, which are copied.
+
+#![allow(unsafe_code)]
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use portolan::addr::PageSize;
+use portolan::bounce::{Fill, Pool, PoolError, PoolMemory, PoolOptions};
+use portolan::dma::{Buffer as _, CopyWhen, Copying, Device, PremapError, Unowned};
+use portolan::platform::RawMemory;
+use thiserror::Error;
+
+use super::{Pages, Process};
+
+/// Why a device got no pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum DevicePoolError {
+    /// There is no memory of that size.
+    #[error("there is no memory for a pool of {bytes} bytes")]
+    NoMemory {
+        /// The size.
+        bytes: usize,
+    },
+    /// The pool itself.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// It was not mapped.
+    #[error(transparent)]
+    Premap(#[from] PremapError),
+}
+
+/// `device`, whose buffers are copied through a pool of its own of `bytes` bytes, which stays mapped: a map and
+/// an unmap of a buffer are then no system calls. For trusted devices; what finds no room in the pool is
+/// mapped in place. The memory stays with the process for good, like that of a stack.
+///
+/// *Context.* Task.
+///
+/// # Errors
+/// See [`DevicePoolError`]; the device is gone then.
+pub fn with_device_pool(
+    device: Device<Process>,
+    bytes: usize,
+) -> Result<Device<Process>, DevicePoolError> {
+    let pages = Pages::new(bytes).ok_or(DevicePoolError::NoMemory { bytes })?;
+    let memory = pages.pieces().as_slice().first().copied();
+    let memory = memory.ok_or(DevicePoolError::NoMemory { bytes })?;
+    let options = PoolOptions {
+        slot: PageSize::SIZE_4K,
+        ..PoolOptions::for_cpus(&Process)
+    };
+    let pool = Pool::new(Process, memory, options)?;
+    // Whoever has the pool or the mapping may have it for as long as they like.
+    let _ = ManuallyDrop::new(pages);
+    // SAFETY: it is handed to `PoolMemory`, which keeps its promise.
+    let raw = unsafe { RawMemory::new(Process) };
+    let copying = Copying {
+        pool: Arc::new(PoolMemory::new(pool, raw)),
+        when: CopyWhen::Always,
+        fill: Fill::Buffer,
+    };
+    // SAFETY: the memory is never freed, and nobody but the pool and the device reaches it.
+    let memory = unsafe { Unowned::new(memory) };
+    Ok(device.with_copies(copying).with_premapped_pool(memory)?)
+}

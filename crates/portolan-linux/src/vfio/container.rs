@@ -1,0 +1,221 @@
+//! A group, and the container of type 1 that it is in.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use portolan::addr::{IovaRange, PageSize, PageSizes, PciFunction, PhysAddr};
+use portolan::iommu::IommuError;
+use portolan::table::Access;
+use rustix::io::Errno;
+use vfio_bindings::bindings::vfio as sys;
+
+use super::error::{OpenError, Step, VfioError};
+use super::sysfs;
+use crate::calls::{Calls, Counters, count, refused};
+use crate::chain::{InfoError, capability, long, range_list, word};
+use crate::domain::Reach;
+use crate::sys as call;
+
+/// Bytes of `vfio_iommu_type1_info`.
+const INFO: usize = 24;
+
+/// An address space of type 1, with the one group that is in it.
+#[derive(Debug)]
+pub(super) struct Container {
+    fd: OwnedFd,
+    /// The group is in the container as long as it is open.
+    _group: OwnedFd,
+    counters: Arc<Counters>,
+}
+
+fn node(path: &str) -> io::Result<OwnedFd> {
+    let file: io::Result<File> = OpenOptions::new().read(true).write(true).open(path);
+    file.map(OwnedFd::from)
+}
+
+fn errno(error: &io::Error) -> Option<Errno> {
+    error.raw_os_error().map(Errno::from_raw_os_error)
+}
+
+/// Opens a node of `group`; `None` if it is not there.
+fn open(path: &str, group: u32, step: Step) -> Result<Option<OwnedFd>, OpenError> {
+    let error = match node(path) {
+        Ok(fd) => return Ok(Some(fd)),
+        Err(error) => error,
+    };
+    match errno(&error) {
+        Some(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Ok(None),
+        Some(Errno::ACCESS | Errno::PERM) => Err(OpenError::NoPermission { group, step }),
+        Some(Errno::BUSY) => Err(OpenError::Busy { group }),
+        _ => Err(VfioError::of(step)(error).into()),
+    }
+}
+
+impl Container {
+    /// A new container with the group of `function`, and the device.
+    pub(super) fn open(
+        function: PciFunction,
+        counters: Arc<Counters>,
+    ) -> Result<(Self, OwnedFd), OpenError> {
+        let group = sysfs::group(function)?;
+        let fd = open("/dev/vfio/vfio", group, Step::Container)?.ok_or(OpenError::NoVfio)?;
+        let version = call::plain(fd.as_fd(), call::GET_API_VERSION, 0);
+        let version = version.map_err(VfioError::of(Step::Container))?;
+        let type1 = sys::VFIO_TYPE1v2_IOMMU as usize;
+        let has = call::plain(fd.as_fd(), call::CHECK_EXTENSION, type1);
+        if version != 0 || !has.is_ok_and(|has| has > 0) {
+            return Err(OpenError::NoType1);
+        }
+        let node = open(&format!("/dev/vfio/{group}"), group, Step::Group)?;
+        let node = node.ok_or(OpenError::NotBound { function, group })?;
+        let mut status = sys::vfio_group_status {
+            argsz: size_of::<sys::vfio_group_status>() as u32,
+            flags: 0,
+        };
+        call::with(node.as_fd(), &call::GROUP_GET_STATUS, &mut status)
+            .map_err(VfioError::of(Step::Group))?;
+        if status.flags & sys::VFIO_GROUP_FLAGS_VIABLE == 0 {
+            return Err(OpenError::NotViable { group });
+        }
+        let joined = call::set_container(node.as_fd(), fd.as_fd());
+        joined.map_err(|error| match errno(&error) {
+            Some(Errno::BUSY) => OpenError::Busy { group },
+            _ => VfioError::of(Step::Join)(error).into(),
+        })?;
+        let set = call::plain(fd.as_fd(), call::SET_IOMMU, type1);
+        set.map_err(|error| match errno(&error) {
+            Some(Errno::PERM) => OpenError::UnsafeInterrupts { group },
+            Some(Errno::BUSY) => OpenError::Busy { group },
+            _ => VfioError::of(Step::Type1)(error).into(),
+        })?;
+        let name = std::ffi::CString::new(function.to_string()).unwrap_or_default();
+        let device = call::device_of(node.as_fd(), &name);
+        let device = device.map_err(|error| match errno(&error) {
+            Some(Errno::NODEV | Errno::INVAL) => OpenError::NotBound { function, group },
+            Some(Errno::BUSY) => OpenError::Busy { group },
+            _ => VfioError::of(Step::Device)(error).into(),
+        })?;
+        let opened = Self {
+            fd,
+            _group: node,
+            counters,
+        };
+        Ok((opened, device))
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    fn info(&self) -> Result<Vec<u8>, VfioError> {
+        let info = call::ask(self.fd.as_fd(), call::IOMMU_GET_INFO, INFO, &[]);
+        info.map_err(VfioError::of(Step::Info))
+    }
+
+    /// The addresses and pages that the kernel names.
+    pub(super) fn reach(&self) -> Result<Reach, VfioError> {
+        Ok(reach(&self.info()?)?)
+    }
+
+    /// How many more mappings there may be, if the kernel says so.
+    pub(super) fn available(&self) -> Result<Option<u32>, VfioError> {
+        Ok(available(&self.info()?)?)
+    }
+}
+
+/// The first capability of an answer; 0 if there are none.
+fn first(info: &[u8]) -> Result<u32, InfoError> {
+    match word(info, 4)? & sys::VFIO_IOMMU_INFO_CAPS {
+        0 => Ok(0),
+        _ => word(info, 16),
+    }
+}
+
+fn reach(info: &[u8]) -> Result<Reach, InfoError> {
+    let sizes = match word(info, 4)? & sys::VFIO_IOMMU_INFO_PGSIZES {
+        0 => 0,
+        _ => long(info, 8)?,
+    };
+    let none = InfoError::NoPages { sizes };
+    let granule = PageSizes::from_bits(sizes).smallest().ok_or(none)?;
+    // Pages of the process are no smaller.
+    let granule = granule.max(PageSize::SIZE_4K);
+    let wanted = sys::VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE;
+    let body = capability(info, first(info)?, wanted)?.ok_or(InfoError::NoRanges)?;
+    let ranges = range_list(body)?;
+    Ok(Reach { ranges, granule })
+}
+
+fn available(info: &[u8]) -> Result<Option<u32>, InfoError> {
+    let body = capability(info, first(info)?, sys::VFIO_IOMMU_TYPE1_INFO_DMA_AVAIL)?;
+    body.map(|body| word(body, 0)).transpose()
+}
+
+impl Calls for Container {
+    fn map(&self, range: IovaRange, memory: PhysAddr, access: Access) -> Result<(), IommuError> {
+        count(&self.counters.map);
+        let flag = |of, flag| if access.contains(of) { flag } else { 0 };
+        let read = flag(Access::READ, sys::VFIO_DMA_MAP_FLAG_READ);
+        let write = flag(Access::WRITE, sys::VFIO_DMA_MAP_FLAG_WRITE);
+        let mut map = sys::vfio_iommu_type1_dma_map {
+            argsz: size_of::<sys::vfio_iommu_type1_dma_map>() as u32,
+            flags: read | write,
+            vaddr: memory.get(),
+            iova: range.start().get(),
+            size: bytes(range)?,
+        };
+        let mapped = call::with(self.fd.as_fd(), &call::MAP_DMA, &mut map);
+        mapped.map(drop).map_err(|error| refused(&error))
+    }
+
+    fn unmap(&self, range: IovaRange, bytes_there: u64) -> Result<(), IommuError> {
+        count(&self.counters.unmap);
+        let mut unmap = call::Unmap::new(range.start().get(), bytes(range)?);
+        let unmapped = call::with(self.fd.as_fd(), &call::UNMAP_DMA, &mut unmap);
+        unmapped.map_err(|error| refused(&error))?;
+        match unmap.unmapped() {
+            all if all == bytes_there => Ok(()),
+            value => Err(IommuError::Nonsense { offset: 0, value }),
+        }
+    }
+}
+
+/// The bytes of a range; it is never all of 64 bits, where memory of a process is to lie in it.
+fn bytes(range: IovaRange) -> Result<u64, IommuError> {
+    range
+        .len_minus_one()
+        .checked_add(1)
+        .ok_or(IommuError::Unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_and_the_room_come_from_the_kernel() {
+        // A structure of 24 bytes, the ranges behind it, and the room.
+        let mut info = [72u32, 3, 0x4020_1000, 0, 24, 0].to_vec();
+        info.extend([1 | 1 << 16, 56, 1, 0, 0x1000, 0, 0xffff_ffff, 0x7f]);
+        info.extend([3 | 1 << 16, 0, 65535, 0]);
+        let bytes =
+            |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_ne_bytes()).collect() };
+        let found = reach(&bytes(&info)).unwrap();
+        assert_eq!(found.granule, PageSize::SIZE_4K);
+        assert_eq!(found.window().start().get(), 0x1000);
+        assert_eq!(found.window().last().get(), 0x7f_ffff_ffff);
+        assert_eq!(available(&bytes(&info)), Ok(Some(65535)));
+        // No capabilities: a kernel that names no ranges is not guessed at.
+        info[1] = 1;
+        assert_eq!(reach(&bytes(&info)).unwrap_err(), InfoError::NoRanges);
+        assert_eq!(available(&bytes(&info)), Ok(None));
+        info[1] = 2;
+        assert_eq!(
+            reach(&bytes(&info)).unwrap_err(),
+            InfoError::NoPages { sizes: 0 }
+        );
+        assert!(reach(&bytes(&info[..3])).is_err() && reach(&[]).is_err());
+    }
+}

@@ -1,0 +1,339 @@
+//! A PCI function that this process has.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use portolan::addr::{PciFunction, StreamId};
+use rustix::io::{pread, pwrite};
+use vfio_bindings::bindings::vfio as sys;
+
+use super::bar::Bar;
+use super::error::{Step, VfioError};
+use super::interrupts::{InterruptKind, Interrupts, Removal};
+use crate::chain::{areas, capability, long, word};
+use crate::sys::{self as call, Window};
+
+/// Bytes of `vfio_device_info`, `vfio_irq_info` and `vfio_region_info`, as far as they are used.
+const DEVICE_INFO: usize = 16;
+const IRQ_INFO: usize = 16;
+const REGION_INFO: usize = 32;
+
+const COMMAND: u64 = 4;
+const COMMAND_MEMORY: u16 = 1 << 1;
+const COMMAND_BUS_MASTER: u16 = 1 << 2;
+
+/// A PCI function, opened: its registers, configuration space and interrupts.
+///
+/// *Context.* Task, all methods.
+///
+/// *Drop.* Once its [`Bar`]s and [`Interrupts`] are gone as well, the kernel resets the function and keeps it
+/// from memory.
+#[derive(Debug)]
+pub struct VfioDevice {
+    fd: Arc<OwnedFd>,
+    function: PciFunction,
+    flags: u32,
+    config: Region,
+}
+
+/// What the kernel says of a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Region {
+    offset: u64,
+    bytes: u64,
+    /// The parts that may be mapped.
+    areas: Vec<(u64, u64)>,
+}
+
+/// The stream of a function: its requester identifier below its segment.
+pub(super) fn stream(function: PciFunction) -> StreamId {
+    let segment = u32::from(function.segment.get());
+    StreamId::new(segment << 16 | u32::from(function.requester.get()))
+}
+
+fn region(info: &[u8], index: u32) -> Result<Region, VfioError> {
+    let (flags, first) = (word(info, 4)?, word(info, 12)?);
+    let (bytes, offset) = (long(info, 16)?, long(info, 24)?);
+    if bytes == 0 {
+        return Err(VfioError::NoRegion { index });
+    }
+    let mapped = flags & sys::VFIO_REGION_INFO_FLAG_MMAP != 0;
+    let first = match flags & sys::VFIO_REGION_INFO_FLAG_CAPS {
+        0 => 0,
+        _ => first,
+    };
+    let sparse = capability(info, first, sys::VFIO_REGION_INFO_CAP_SPARSE_MMAP)?;
+    let areas = match (mapped, sparse) {
+        (false, _) => Vec::new(),
+        (true, Some(body)) => areas(body, bytes)?,
+        (true, None) => vec![(0, bytes)],
+    };
+    Ok(Region {
+        offset,
+        bytes,
+        areas,
+    })
+}
+
+impl VfioDevice {
+    /// Takes `fd` over: memory space and bus mastering are on.
+    pub(super) fn new(fd: OwnedFd, function: PciFunction) -> Result<Self, VfioError> {
+        let info = call::ask(fd.as_fd(), call::DEVICE_GET_INFO, DEVICE_INFO, &[]);
+        let info = info.map_err(VfioError::of(Step::Info))?;
+        let fd = Arc::new(fd);
+        let config = Self::region(&fd, sys::VFIO_PCI_CONFIG_REGION_INDEX)?;
+        let device = Self {
+            flags: word(&info, 4)?,
+            fd,
+            function,
+            config,
+        };
+        let command = device.config_read16(COMMAND)?;
+        device.config_write16(COMMAND, command | COMMAND_MEMORY | COMMAND_BUS_MASTER)?;
+        Ok(device)
+    }
+
+    fn region(fd: &OwnedFd, index: u32) -> Result<Region, VfioError> {
+        let info = call::ask(
+            fd.as_fd(),
+            call::DEVICE_GET_REGION_INFO,
+            REGION_INFO,
+            &[0, index],
+        );
+        match info {
+            Ok(info) => region(&info, index),
+            Err(error) if error.raw_os_error() == Some(22) => Err(VfioError::NoRegion { index }),
+            Err(error) => Err(VfioError::of(Step::Info)(error)),
+        }
+    }
+
+    /// The function.
+    pub fn function(&self) -> PciFunction {
+        self.function
+    }
+
+    /// The stream by which its unit knows it.
+    pub fn stream(&self) -> StreamId {
+        stream(self.function)
+    }
+
+    /// The registers of BAR `number`, 0 to 5.
+    ///
+    /// # Errors
+    /// [`VfioError::NoRegion`] if it has none; otherwise what the kernel says.
+    pub fn bar(&self, number: u8) -> Result<Bar, VfioError> {
+        let index = u32::from(number);
+        if index > sys::VFIO_PCI_BAR5_REGION_INDEX {
+            return Err(VfioError::NoRegion { index });
+        }
+        let Region {
+            offset,
+            bytes,
+            areas,
+        } = Self::region(&self.fd, index)?;
+        let outside = |at| VfioError::OutOfBounds {
+            offset: at,
+            bytes,
+            length: bytes,
+        };
+        let window = |(at, size): (u64, u64)| {
+            let (start, size) = (offset.checked_add(at), usize::try_from(size));
+            let (Some(start), Ok(size)) = (start, size) else {
+                return Err(outside(at));
+            };
+            let window = Window::new(self.fd.as_fd(), start, size);
+            Ok((at, window.map_err(VfioError::of(Step::Registers))?))
+        };
+        let windows: Result<_, VfioError> = areas.into_iter().map(window).collect();
+        Ok(Bar {
+            device: self.fd.clone(),
+            offset,
+            bytes,
+            windows: windows?,
+        })
+    }
+
+    /// Where `bytes` bytes of configuration space at `offset` are in the device's file.
+    fn config(&self, offset: u64, bytes: u64) -> Result<u64, VfioError> {
+        let (length, at) = (self.config.bytes, self.config.offset.checked_add(offset));
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= length);
+        at.filter(|_| inside).ok_or(VfioError::OutOfBounds {
+            offset,
+            bytes,
+            length,
+        })
+    }
+
+    /// Reads two bytes of configuration space.
+    ///
+    /// # Errors
+    /// [`VfioError::OutOfBounds`]; otherwise what the kernel says.
+    pub fn config_read16(&self, offset: u64) -> Result<u16, VfioError> {
+        let mut bytes = [0; 2];
+        self.config_read(offset, &mut bytes)?;
+        Ok(u16::from_le_bytes(bytes))
+    }
+
+    /// Writes two bytes of configuration space. Some of it the kernel keeps to itself: BARs and
+    /// message-signalled interrupts are written and change nothing.
+    ///
+    /// # Errors
+    /// As [`VfioDevice::config_read16`].
+    pub fn config_write16(&self, offset: u64, value: u16) -> Result<(), VfioError> {
+        let at = self.config(offset, 2)?;
+        let written = pwrite(self.fd.as_fd(), &value.to_le_bytes(), at);
+        match written.map_err(|error| VfioError::of(Step::Config)(error.into()))? {
+            2 => Ok(()),
+            _ => Err(VfioError::Gone),
+        }
+    }
+
+    /// Reads configuration space.
+    ///
+    /// # Errors
+    /// As [`VfioDevice::config_read16`].
+    pub fn config_read(&self, offset: u64, into: &mut [u8]) -> Result<(), VfioError> {
+        let at = self.config(offset, into.len() as u64)?;
+        let read = pread(self.fd.as_fd(), &mut *into, at);
+        match read.map_err(|error| VfioError::of(Step::Config)(error.into()))? {
+            all if all == into.len() => Ok(()),
+            _ => Err(VfioError::Gone),
+        }
+    }
+
+    /// How many interrupts of a kind the device has.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn interrupt_count(&self, kind: InterruptKind) -> Result<u32, VfioError> {
+        self.count_of(kind.index())
+    }
+
+    fn count_of(&self, index: u32) -> Result<u32, VfioError> {
+        let info = call::ask(
+            self.fd.as_fd(),
+            call::DEVICE_GET_IRQ_INFO,
+            IRQ_INFO,
+            &[0, index],
+        );
+        let info = match info {
+            Ok(info) => info,
+            Err(error) if error.raw_os_error() == Some(22) => return Ok(0),
+            Err(error) => return Err(VfioError::of(Step::Interrupts)(error)),
+        };
+        match word(&info, 4)? & sys::VFIO_IRQ_INFO_EVENTFD {
+            0 => Ok(0),
+            _ => Ok(word(&info, 12)?),
+        }
+    }
+
+    /// Has the device signal its first `count` interrupts. One kind is on at a time.
+    ///
+    /// # Errors
+    /// [`VfioError::NoInterrupts`] if it has fewer; otherwise what the kernel says.
+    pub fn interrupts(&self, kind: InterruptKind, wanted: u32) -> Result<Interrupts, VfioError> {
+        self.signalled(kind.index(), wanted)
+    }
+
+    fn signalled(&self, index: u32, wanted: u32) -> Result<Interrupts, VfioError> {
+        let there = self.count_of(index)?;
+        if wanted == 0 || wanted > there {
+            return Err(VfioError::NoInterrupts { wanted, there });
+        }
+        Interrupts::new(self.fd.clone(), index, wanted)
+    }
+
+    /// Has the kernel say when it wants the device back.
+    ///
+    /// # Errors
+    /// [`VfioError::NoInterrupts`] if it never says so; otherwise what it says.
+    pub fn removal(&self) -> Result<Removal, VfioError> {
+        let asked = self.signalled(sys::VFIO_PCI_REQ_IRQ_INDEX, 1)?;
+        Ok(Removal { asked })
+    }
+
+    /// Resets the function. What it was doing ends; its registers are as after power-on, bus mastering and
+    /// interrupts as they were.
+    ///
+    /// # Errors
+    /// [`VfioError::NoReset`] if the function cannot be reset by itself; otherwise what the kernel says.
+    pub fn reset(&self) -> Result<(), VfioError> {
+        if self.flags & sys::VFIO_DEVICE_FLAGS_RESET == 0 {
+            return Err(VfioError::NoReset);
+        }
+        let reset = call::plain(self.fd.as_fd(), call::DEVICE_RESET, 0);
+        reset.map(drop).map_err(VfioError::of(Step::Reset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::InfoError;
+
+    fn info(flags: u32, first: u32, bytes: u64, more: &[u32]) -> Vec<u8> {
+        let (low, high) = (bytes as u32, (bytes >> 32) as u32);
+        let words = [
+            32 + 4 * more.len() as u32,
+            flags,
+            2,
+            first,
+            low,
+            high,
+            0,
+            2 << 8,
+        ];
+        words
+            .iter()
+            .chain(more)
+            .flat_map(|word| word.to_ne_bytes())
+            .collect()
+    }
+
+    const ALL: u32 = 7;
+
+    #[test]
+    fn a_region_is_mapped_as_far_as_the_kernel_lets_it_be() {
+        let whole = region(&info(ALL, 0, 0x4000, &[]), 2).unwrap();
+        let offset = 2 << 40;
+        assert_eq!(
+            (whole.offset, whole.bytes, whole.areas),
+            (offset, 0x4000, vec![(0, 0x4000)])
+        );
+        assert!(
+            region(&info(3, 0, 0x4000, &[]), 2)
+                .unwrap()
+                .areas
+                .is_empty()
+        );
+        let sparse = [1 | 1 << 16, 0, 2, 0, 0, 0, 0x1000, 0, 0x3000, 0, 0x1000, 0];
+        let areas = region(&info(ALL | 8, 32, 0x4000, &sparse), 2)
+            .unwrap()
+            .areas;
+        assert_eq!(areas, [(0, 0x1000), (0x3000, 0x1000)]);
+    }
+
+    #[test]
+    fn regions_that_make_no_sense_are_refused() {
+        let none = VfioError::NoRegion { index: 2 };
+        assert_eq!(region(&info(0, 0, 0, &[]), 2), Err(none));
+        let past = [1 | 1 << 16, 0, 1, 0, 0x3000, 0, 0x2000, 0];
+        let (offset, bytes) = (0x3000, 0x2000);
+        let area = InfoError::Area { offset, bytes };
+        assert_eq!(
+            region(&info(ALL | 8, 32, 0x4000, &past), 2),
+            Err(area.into())
+        );
+        let cut = region(&info(ALL | 8, 0x1000, 0x4000, &[]), 2);
+        assert!(matches!(cut, Err(VfioError::Info(InfoError::Cut { .. }))));
+        assert!(region(&info(ALL, 0, 0x4000, &[])[..24], 2).is_err());
+    }
+
+    #[test]
+    fn functions_of_two_segments_are_two_streams() {
+        let one = PciFunction::of(1, 2, 3);
+        let far: PciFunction = "0001:01:02.3".parse().unwrap();
+        assert_eq!(stream(one).get(), 0x113);
+        assert_eq!(stream(far).get(), 0x1_0113);
+    }
+}

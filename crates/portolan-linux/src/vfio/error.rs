@@ -1,0 +1,181 @@
+//! What can be wrong with a device, and what to do.
+
+use std::io;
+
+use portolan::addr::PciFunction;
+use portolan::iommu::IommuError;
+use thiserror::Error;
+
+use crate::chain::InfoError;
+
+/// What the kernel was asked for when it refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Step {
+    /// Looking at the function in /sys.
+    Sysfs,
+    /// Opening /dev/vfio/vfio.
+    Container,
+    /// Opening the group's node below /dev/vfio.
+    Group,
+    /// Joining the group to the container.
+    Join,
+    /// Choosing type 1.
+    Type1,
+    /// Opening the device.
+    Device,
+    /// Asking what it is, and what it has.
+    Info,
+    /// Its configuration space.
+    Config,
+    /// Its registers.
+    Registers,
+    /// Its interrupts.
+    Interrupts,
+    /// Its reset.
+    Reset,
+}
+
+/// Why a function was not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// There is none.
+    #[error("there is no PCI function {function}: `lspci -D` lists those that there are")]
+    NoSuchFunction {
+        /// The function.
+        function: PciFunction,
+    },
+    /// No IOMMU is between it and memory.
+    #[error(
+        "{function} is behind no IOMMU: switch it on in the firmware (VT-d, AMD-Vi, SMMU), and on Intel \
+         boot with intel_iommu=on"
+    )]
+    NoIommu {
+        /// The function.
+        function: PciFunction,
+    },
+    /// The kernel has no VFIO.
+    #[error("the kernel has no VFIO (/dev/vfio/vfio is not there): `modprobe vfio-pci`")]
+    NoVfio,
+    /// Another driver has it, or none.
+    #[error(
+        "{function} (group {group}) is not VFIO's: `echo vfio-pci > \
+         /sys/bus/pci/devices/{function}/driver_override`, unbind it from its driver (`echo {function} > \
+         /sys/bus/pci/devices/{function}/driver/unbind`), then `echo {function} > /sys/bus/pci/drivers_probe`"
+    )]
+    NotBound {
+        /// The function.
+        function: PciFunction,
+        /// Its group.
+        group: u32,
+    },
+    /// The process may not open it.
+    #[error(
+        "no permission for {step:?} of group {group}: run as root, or `chown $USER /dev/vfio/{group}`"
+    )]
+    NoPermission {
+        /// Its group.
+        group: u32,
+        /// What was to be opened.
+        step: Step,
+    },
+    /// Somebody else has it.
+    #[error(
+        "group {group} is in use by another process, or twice by this one: `fuser /dev/vfio/{group}`"
+    )]
+    Busy {
+        /// Its group.
+        group: u32,
+    },
+    /// Functions beside it belong to drivers of the kernel.
+    #[error(
+        "group {group} is not viable: functions beside this one reach the same memory, and drivers of the \
+         kernel have them. Bind all of /sys/kernel/iommu_groups/{group}/devices to vfio-pci"
+    )]
+    NotViable {
+        /// Its group.
+        group: u32,
+    },
+    /// The kernel's VFIO has no type 1.
+    #[error("the kernel's VFIO has no type 1 IOMMU, version 2: `modprobe vfio_iommu_type1`")]
+    NoType1,
+    /// Its interrupts are not remapped, so that it could raise any of the machine's.
+    #[error(
+        "interrupts of group {group} are not remapped, so the kernel does not hand it out: switch remapping \
+         on in the firmware, or, if the device is trusted, load vfio_iommu_type1 with \
+         allow_unsafe_interrupts=1"
+    )]
+    UnsafeInterrupts {
+        /// Its group.
+        group: u32,
+    },
+    /// The functions have no addresses in common.
+    #[error("the functions have no addresses in common")]
+    NoCommonAddresses,
+    /// Something else.
+    #[error(transparent)]
+    Device(#[from] VfioError),
+}
+
+/// Why a device did not do something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum VfioError {
+    /// What the kernel said of it makes no sense.
+    #[error(transparent)]
+    Info(#[from] InfoError),
+    /// It has no such region, or none with bytes.
+    #[error("the device has no region {index}")]
+    NoRegion {
+        /// The region.
+        index: u32,
+    },
+    /// Past the end of a region.
+    #[error("{bytes} bytes at {offset:#x} are not inside of the {length} bytes of the region")]
+    OutOfBounds {
+        /// Where.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+        /// Length of the region.
+        length: u64,
+    },
+    /// Fewer interrupts than asked for.
+    #[error("the device has {there} interrupts of that kind, not {wanted}")]
+    NoInterrupts {
+        /// So many were asked for.
+        wanted: u32,
+        /// So many there are.
+        there: u32,
+    },
+    /// It cannot be reset by itself.
+    #[error("the device cannot be reset by itself")]
+    NoReset,
+    /// It was taken out of the machine.
+    #[error("the device is gone")]
+    Gone,
+    /// It has an IOMMU that refuses.
+    #[error(transparent)]
+    Iommu(#[from] IommuError),
+    /// The kernel refused.
+    #[error("{step:?}: {}", io::Error::from_raw_os_error(*.code))]
+    System {
+        /// What it was asked for.
+        step: Step,
+        /// The system's number of the error.
+        code: i32,
+    },
+}
+
+impl VfioError {
+    pub(super) fn of(step: Step) -> impl Fn(io::Error) -> Self {
+        move |error| {
+            let code = error.raw_os_error().unwrap_or(0);
+            match rustix::io::Errno::from_raw_os_error(code) {
+                rustix::io::Errno::NODEV => Self::Gone,
+                _ => Self::System { step, code },
+            }
+        }
+    }
+}

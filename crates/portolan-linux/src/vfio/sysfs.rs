@@ -1,0 +1,78 @@
+//! What /sys says of a PCI function, and which driver it has.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use portolan::addr::PciFunction;
+
+use super::error::{OpenError, Step, VfioError};
+
+fn directory(function: PciFunction) -> PathBuf {
+    PathBuf::from(format!("/sys/bus/pci/devices/{function}"))
+}
+
+/// The group of a function.
+pub(super) fn group(function: PciFunction) -> Result<u32, OpenError> {
+    let directory = directory(function);
+    if !directory.exists() {
+        return Err(OpenError::NoSuchFunction { function });
+    }
+    let link = match fs::read_link(directory.join("iommu_group")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenError::NoIommu { function });
+        }
+        link => link.map_err(VfioError::of(Step::Sysfs))?,
+    };
+    let name = link.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.parse().ok());
+    number.ok_or(OpenError::NoIommu { function })
+}
+
+/// Takes `function` from the driver that it has and binds it to `vfio-pci`, as [`OpenError::NotBound`] says to
+/// do by hand. It needs the rights of root. A disk that is in use is taken away as well: who calls this
+/// knows that it is not.
+///
+/// *Context.* Task.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind(function: PciFunction) -> Result<(), VfioError> {
+    rebind(function, "vfio-pci\n")
+}
+
+/// Gives `function` back to the driver that the kernel finds for it.
+///
+/// *Context.* Task.
+///
+/// # Errors
+/// What the kernel says. It waits until every process has closed the function.
+pub fn unbind(function: PciFunction) -> Result<(), VfioError> {
+    rebind(function, "\n")
+}
+
+fn rebind(function: PciFunction, driver: &str) -> Result<(), VfioError> {
+    let (directory, name) = (directory(function), function.to_string());
+    let failed = VfioError::of(Step::Sysfs);
+    fs::write(directory.join("driver_override"), driver).map_err(&failed)?;
+    match fs::write(directory.join("driver/unbind"), &name) {
+        // It has no driver.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        done => done.map_err(&failed)?,
+    }
+    fs::write("/sys/bus/pci/drivers_probe", name).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_bound_that_is_not_there() {
+        let function: PciFunction = "ffff:ff:1f.7".parse().unwrap();
+        for done in [bind(function), unbind(function)] {
+            let (step, code) = (Step::Sysfs, 2);
+            assert_eq!(done, Err(VfioError::System { step, code }));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The kernel's IOMMUs as one unit: functions that were opened together.
+
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use portolan::addr::{IovaRange, PciFunction, StreamId};
+use portolan::iommu::{
+    Attach, AttachError, BoundDomain, FaultEvent, Iommu, IommuError, ReservedKind, ReservedRegion,
+};
+
+use super::container::Container;
+use super::device::{VfioDevice, stream};
+use super::error::{OpenError, VfioError};
+use crate::calls::{CallCounts, Counters, count};
+use crate::domain::{Reach, UserDomain};
+
+/// A function and the container that its group is in.
+#[derive(Debug)]
+struct Port {
+    stream: StreamId,
+    container: Arc<Container>,
+    attached: Mutex<Option<Arc<UserDomain>>>,
+}
+
+/// The functions of a call of [`open`], each in an address space of its own: what a unit is to a kernel.
+///
+/// A domain is in the container of the one function that is attached to it; a second function is refused
+/// ([`AttachError::Mismatch`]). What is mapped moves along when a function is moved. The kernel reports no
+/// faults to processes, and passes no function through.
+///
+/// *Context.* Task, all methods: they make system calls.
+#[derive(Debug)]
+pub struct UserUnit {
+    ports: Vec<Port>,
+    reach: Arc<Reach>,
+    counters: Arc<Counters>,
+}
+
+/// Functions that were opened, and their unit.
+#[derive(Debug)]
+pub struct Opened {
+    /// What their domains are attached by.
+    pub unit: Arc<UserUnit>,
+    /// The functions, in the order in which they were named.
+    pub devices: Vec<VfioDevice>,
+}
+
+/// Opens PCI functions that are bound to `vfio-pci`. They reach nothing until they are attached.
+///
+/// ```no_run
+/// use portolan::dma::{Constraints, Device, DmaSpace, FromDevice, SpaceOptions};
+/// use portolan_linux::memory::{Pages, Process};
+/// use portolan_linux::vfio;
+/// use std::sync::Arc;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let opened = vfio::open(&["0000:03:00.0".parse()?])?;
+/// let space = DmaSpace::new(opened.unit.new_domain(), Process, &SpaceOptions::default())?;
+/// let stream = opened.devices[0].stream();
+/// let device = Device::translated(Arc::new(space), stream, Constraints::default())?;
+/// let page = Pages::new(4096).ok_or("no memory")?;
+/// let mapped = device.map(page, FromDevice).map_err(|failed| failed.error)?;
+/// println!("the device writes at {}", mapped.iova());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// *Context.* Task.
+///
+/// # Errors
+/// See [`OpenError`], which says what to do. Nothing is left open.
+pub fn open(functions: &[PciFunction]) -> Result<Opened, OpenError> {
+    let counters = Arc::new(Counters::default());
+    let (mut ports, mut devices) = (Vec::new(), Vec::new());
+    let mut common: Option<Reach> = None;
+    for &function in functions {
+        let (container, fd) = Container::open(function, counters.clone())?;
+        devices.push(VfioDevice::new(fd, function)?);
+        let reach = container.reach()?;
+        common = Some(match common.take() {
+            None => reach,
+            Some(before) => both(&before, &reach),
+        });
+        ports.push(Port {
+            stream: stream(function),
+            container: Arc::new(container),
+            attached: Mutex::default(),
+        });
+    }
+    let some = common.filter(|reach| !reach.ranges.is_empty());
+    let reach = Arc::new(some.ok_or(OpenError::NoCommonAddresses)?);
+    let unit = UserUnit {
+        ports,
+        reach,
+        counters,
+    };
+    let unit = Arc::new(unit);
+    Ok(Opened { unit, devices })
+}
+
+/// What two functions reach.
+fn both(one: &Reach, other: &Reach) -> Reach {
+    let meet = |range: &IovaRange| {
+        let range = *range;
+        let others = other.ranges.iter();
+        others.filter_map(move |other| range.intersection(*other))
+    };
+    Reach {
+        ranges: one.ranges.iter().flat_map(meet).collect(),
+        granule: one.granule.max(other.granule),
+    }
+}
+
+impl UserUnit {
+    /// An empty domain.
+    pub fn domain(&self) -> Arc<UserDomain> {
+        Arc::new(UserDomain::new(self.reach.clone(), None))
+    }
+
+    /// An empty domain of the unit, for a space.
+    pub fn new_domain(self: &Arc<Self>) -> BoundDomain {
+        BoundDomain::new(self.clone(), self.domain())
+    }
+
+    /// System calls that were made for its domains.
+    pub fn counts(&self) -> CallCounts {
+        self.counters.get()
+    }
+
+    /// How many more mappings `stream` may have, if the kernel says so.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn mappings_left(&self, stream: StreamId) -> Result<Option<u32>, VfioError> {
+        let port = self.ports.iter().find(|port| port.stream == stream);
+        port.map_or(Ok(None), |port| port.container.available())
+    }
+
+    /// The container of `stream`, for calls that the library does not make. It does not learn of what is
+    /// mapped and unmapped there.
+    pub fn descriptor(&self, stream: StreamId) -> Option<BorrowedFd<'_>> {
+        let port = self.ports.iter().find(|port| port.stream == stream);
+        port.map(|port| port.container.descriptor())
+    }
+
+    fn port(&self, stream: StreamId) -> Result<&Port, AttachError> {
+        let port = self.ports.iter().find(|port| port.stream == stream);
+        port.ok_or(AttachError::NoSuchStream { stream })
+    }
+}
+
+impl Port {
+    fn attached(&self) -> MutexGuard<'_, Option<Arc<UserDomain>>> {
+        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Iommu for UserUnit {
+    fn block(&self, stream: StreamId) -> Result<(), AttachError> {
+        let mut attached = self.port(stream)?.attached();
+        if let Some(domain) = &*attached {
+            count(&self.counters.attach);
+            domain.leave()?;
+            *attached = None;
+        }
+        Ok(())
+    }
+
+    /// The kernel passes no function of a process through.
+    fn pass_through(&self, stream: StreamId) -> Result<(), AttachError> {
+        self.port(stream)?;
+        Err(IommuError::Unsupported.into())
+    }
+
+    fn reserved(&self, _: StreamId, each: &mut dyn FnMut(ReservedRegion)) {
+        let kind = ReservedKind::Unusable;
+        let holes = self.reach.holes();
+        holes.for_each(|range| each(ReservedRegion { range, kind }));
+    }
+
+    /// The kernel logs faults, and tells processes of none.
+    fn next_fault(&self) -> Result<Option<FaultEvent>, IommuError> {
+        Ok(None)
+    }
+}
+
+impl Attach<UserDomain> for UserUnit {
+    fn attach(&self, stream: StreamId, domain: &Arc<UserDomain>) -> Result<(), AttachError> {
+        let port = self.port(stream)?;
+        if !domain.is_of(&self.reach) {
+            return Err(AttachError::Mismatch);
+        }
+        let mut attached = port.attached();
+        if attached
+            .as_ref()
+            .is_some_and(|old| Arc::ptr_eq(old, domain))
+        {
+            return Ok(());
+        }
+        count(&self.counters.attach);
+        if let Some(old) = &*attached {
+            old.leave()?;
+        }
+        *attached = None;
+        domain.enter(port.container.clone())?;
+        *attached = Some(domain.clone());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use portolan::addr::{Iova, PageSize};
+
+    #[test]
+    fn two_functions_reach_what_both_reach() {
+        let reach = |pairs: &[(u64, u64)]| Reach {
+            ranges: pairs
+                .iter()
+                .map(|&(a, b)| IovaRange::new(Iova::new(a), Iova::new(b)).unwrap())
+                .collect(),
+            granule: PageSize::SIZE_4K,
+        };
+        let one = reach(&[(0, 0xfedf_ffff), (0xfef0_0000, 0xff_ffff_ffff)]);
+        let other = reach(&[(0x1000, 0x8fff), (0xfe00_0000, 0xffff_ffff)]);
+        let wanted = [
+            (0x1000, 0x8fff),
+            (0xfe00_0000, 0xfedf_ffff),
+            (0xfef0_0000, 0xffff_ffff),
+        ];
+        assert_eq!(both(&one, &other).ranges, reach(&wanted).ranges);
+        assert!(both(&one, &reach(&[(1 << 50, 1 << 51)])).ranges.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_there_is_said_before_anything_is_opened() {
+        let function: PciFunction = "ffff:ff:1f.7".parse().unwrap();
+        let error = open(&[function]).unwrap_err();
+        assert_eq!(error, OpenError::NoSuchFunction { function });
+        assert!(error.to_string().contains("lspci"));
+        assert_eq!(open(&[]).unwrap_err(), OpenError::NoCommonAddresses);
+    }
+}
