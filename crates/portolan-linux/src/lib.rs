@@ -1,10 +1,12 @@
-//! Portolan in a Linux process: memory that devices are given and that the library copies.
+//! Portolan in a Linux process: devices that the kernel hands to it, and memory that they are given.
 //!
-//! * [`memory`]: one mapping, by physical or host address.
+//! * [`vfio`]: a device, opened: its unit, registers and interrupts.
+//! * [`UserDomain`]: its address space, in which a map is a system call.
+//! * [`memory`]: the process as a platform, buffers, and one mapping by physical or host address.
 //! * [`guest`]: such memory as a guest's: populated by real page faults, taken back at any time, also by
 //!   threads that know nothing of devices (userfaultfd).
 //!
-//! Unsafe code is confined to `memory`, where each block names who guarantees what.
+//! Unsafe code is confined to `memory` and `sys`, where each block names who guarantees what.
 
 #![warn(missing_docs)]
 #![deny(unsafe_code)]

@@ -44,7 +44,6 @@ pub struct Program {
 /// What cargo builds a program from.
 pub enum Target {
     Binary(&'static str),
-    #[expect(dead_code, reason = "no machine runs one yet")]
     Example(&'static str),
 }
 
@@ -81,8 +80,39 @@ const DISKS: Machine = Machine {
     check: strict_reads,
 };
 
+/// A disk driven from user space, over VFIO, and then by the kernel again.
+const VFIO: Machine = Machine {
+    name: "vfio",
+    step: "Linux guest: an NVMe disk driven from user space",
+    kernel: Kernel::Stock,
+    release: Release::Any,
+    devices: &[
+        "-device",
+        "intel-iommu,intremap=on",
+        "-device",
+        "nvme,serial=1,drive=flash,addr=5",
+    ],
+    disks: &[("flash", 8)],
+    ports: &[],
+    kernel_arguments: "intel_iommu=on",
+    modules: &["vfio-pci", "vfio_iommu_type1"],
+    programs: &[Program {
+        package: "portolan-linux",
+        target: Target::Example("nvme"),
+        opt_level: "1",
+    }],
+    runs: &[
+        "nvme 0000:00:05.0 --bind --write 7",
+        "nvme 0000:00:05.0 --write 8 --interrupts",
+        "nvme 0000:00:05.0 --compare 8",
+    ],
+    traced: &[STARTS, "vtd_inv_desc_iotlb_*"],
+    check: driven_from_user_space,
+};
+
 /// All machines.
 pub const ALL: &[Machine] = &[
+    VFIO,
     DISKS,
     Machine {
         name: "disks-own",
@@ -118,3 +148,70 @@ fn strict_reads(ran: &Ran) -> Result<(), String> {
         false => Err("a strict kernel invalidates after each request".to_owned()),
     }
 }
+
+/// What QEMU says when its NVMe controller is started: each manner of mapping does so.
+const STARTS: &str = "pci_nvme_mmio_start_success";
+/// Of the driver's runs.
+const REQUESTS: u64 = 1024;
+
+/// What each manner of mapping cost: by the driver's count of system calls, and by QEMU's trace of what the
+/// kernel invalidated.
+fn driven_from_user_space(ran: &Ran) -> Result<(), String> {
+    let read = format!("{REQUESTS} pages read by the kernel's driver from /dev/nvme0n1 are those");
+    if !ran.console.lines().any(|line| line.starts_with(&read)) {
+        return Err(format!("the guest did not say {read:?}"));
+    }
+    // Manner, way, microseconds, maps, unmaps, calls.
+    let row = |line: &str| -> Option<(String, f64, u64, u64)> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [manner, _, time, maps, unmaps, _] = words.last_chunk()?;
+        let name = format!("{manner} {}", words.first()?);
+        Some((
+            name,
+            time.parse().ok()?,
+            maps.parse().ok()?,
+            unmaps.parse().ok()?,
+        ))
+    };
+    let rows: Vec<_> = ran.console.lines().filter_map(row).collect();
+    let pages = ran.traced_after(STARTS, "vtd_inv_desc_iotlb_pages");
+    let domains = ran.traced_after(STARTS, "vtd_inv_desc_iotlb_domain");
+    // Firmware and the kernel start the controller before, and the kernel once afterwards.
+    let first = pages.len().checked_sub(2 * MANNERS.len() + 1);
+    let Some(first) = first.filter(|_| rows.len() == 4 * MANNERS.len()) else {
+        let found = (rows.len(), pages.len());
+        return Err(format!("rows, and starts of the controller: {found:?}"));
+    };
+    let (pages, domains) = (&pages[first..], &domains[first..]);
+    for (run, both) in rows.chunks_exact(2).enumerate() {
+        let (manner, most) = MANNERS[run % MANNERS.len()];
+        let sum = |of: fn(&(String, f64, u64, u64)) -> u64| both.iter().map(of).sum::<u64>();
+        let (maps, unmaps) = (sum(|row| row.2), sum(|row| row.3));
+        let each = |count: u64| count as f64 / (2 * REQUESTS) as f64;
+        println!(
+            "{manner:10} {:8.1} us, {:.3} maps, {:.3} unmaps; invalidated: {:.3} by page, {} whole domains",
+            both.iter().map(|row| row.1).sum::<f64>() / 2.0,
+            each(maps),
+            each(unmaps),
+            each(pages[run]),
+            domains[run],
+        );
+        if each(unmaps) > most || each(maps) > most.ceil() {
+            return Err(format!("{manner}: more calls than {most} a request"));
+        }
+        // Nothing is reused before the kernel has invalidated it.
+        if pages[run] + domains[run] < unmaps.min(1) {
+            return Err(format!("{manner}: unmaps, and no invalidation"));
+        }
+    }
+    Ok(())
+}
+
+/// The manners of mapping, in the order in which the driver tries them, and the most unmaps of a request.
+const MANNERS: [(&str, f64); 5] = [
+    ("naive", 1.0),
+    ("strict", 1.0),
+    ("deferred", 0.5),
+    ("lazy", 0.5),
+    ("pool", 0.0),
+];

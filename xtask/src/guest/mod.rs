@@ -56,6 +56,13 @@ impl Ran {
     pub fn traced(&self, name: &'static str) -> u64 {
         demo::traced(&self.trace, &demo::Event { name, word: None })
     }
+
+    /// The same between one event called `mark` and the next, or the end.
+    pub fn traced_after(&self, mark: &str, name: &'static str) -> Vec<u64> {
+        let parts = self.trace.split(mark).skip(1);
+        let event = demo::Event { name, word: None };
+        parts.map(|part| demo::traced(part, &event)).collect()
+    }
 }
 
 /// Runs those named, or all; whether none failed.

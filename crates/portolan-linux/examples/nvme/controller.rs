@@ -236,7 +236,10 @@ impl Controller {
     fn create_io(&mut self, interrupts: bool) -> Result<()> {
         let size = u32::from(self.io.entries - 1) << 16 | u32::from(self.io.number);
         let contiguous = 1;
-        let raises = (VECTOR as u32) << 16 | u32::from(interrupts) << 1;
+        let raises = match interrupts {
+            true => (VECTOR as u32) << 16 | 1 << 1,
+            false => 0,
+        };
         let data = self.io.completions.iova();
         let words = [size, raises | contiguous, 0];
         self.execute(command(CREATE_COMPLETION, 0, data, words))

@@ -134,7 +134,7 @@ fn text(report: &Report) -> String {
         ]
     };
     let rows = report.rows.iter().map(row).collect();
-    let _ = write!(
+    let _ = writeln!(
         out,
         "{}",
         portolan_cli::display::table(&header, &[2, 3, 4, 5], rows)
@@ -142,36 +142,45 @@ fn text(report: &Report) -> String {
     out
 }
 
+/// The disk's name below /dev, by that of a namespace in /sys: with several paths to a disk (`nvme0c1n1`) the
+/// path is left out.
+fn disk_of(namespace: &str) -> Option<String> {
+    let (controller, number) = namespace.strip_prefix("nvme")?.split_once('n')?;
+    let (subsystem, _) = controller.split_once('c').unwrap_or((controller, ""));
+    Some(format!("/dev/nvme{subsystem}n{number}"))
+}
+
 /// The node of the disk once the kernel's driver has it.
-fn node(function: PciFunction) -> Result<PathBuf> {
+fn node(function: PciFunction) -> Result<String> {
     let begin = Instant::now();
     let controllers = PathBuf::from(format!("/sys/bus/pci/devices/{function}/nvme"));
+    let below = |path: &PathBuf| -> Vec<PathBuf> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect()
+    };
     // The kernel looks at the disk by and by.
     while begin.elapsed() < Duration::from_secs(60) {
-        let below = |path: &PathBuf| -> Vec<PathBuf> {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.map(|entry| entry.path()).collect()
-        };
         for path in below(&controllers).iter().flat_map(below) {
-            let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            let name = path.file_name().and_then(|name| name.to_str());
+            let Some(node) = name.and_then(disk_of) else {
                 continue;
             };
-            let node = PathBuf::from("/dev").join(name);
             let kind = fs::metadata(&node).map(|node| node.file_type());
-            if name.starts_with("nvme") && kind.is_ok_and(|kind| kind.is_block_device()) {
+            if kind.is_ok_and(|kind| kind.is_block_device()) {
                 return Ok(node);
             }
         }
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(20));
     }
-    bail!("the kernel's driver has not found a disk at {function}")
+    let found = below(&controllers);
+    bail!("no driver of the kernel's has found a disk at {function} (there is {found:?})")
 }
 
 fn compare(arguments: &Arguments, seed: u64) -> Result<()> {
     vfio::unbind(arguments.function)?;
     let last = arguments.manners().last().context("no manner")?;
     let node = node(arguments.function)?;
-    let disk = File::open(&node).with_context(|| format!("{}", node.display()))?;
+    let disk = File::open(&node).with_context(|| node.clone())?;
     let mut page = vec![0; PAGE];
     for at in 0..arguments.requests {
         disk.read_exact_at(&mut page, at * PAGE as u64)?;
@@ -179,8 +188,7 @@ fn compare(arguments: &Arguments, seed: u64) -> Result<()> {
         ensure!(page == wanted, "page {at} is not what was written");
     }
     portolan_cli::print(&format!(
-        "{} pages read by the kernel's driver from {} are those that were written\n",
+        "{} pages read by the kernel's driver from {node} are those that were written\n",
         arguments.requests,
-        node.display()
     ))
 }

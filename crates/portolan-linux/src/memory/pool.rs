@@ -30,7 +30,10 @@ pub enum DevicePoolError {
     Premap(#[from] PremapError),
 }
 
-/// `device`, whose buffers are copied through a pool of its own of `bytes` bytes, which stays mapped: a map and
+/// Slots that a pool's areas are made of.
+const SLOTS: usize = 64;
+
+/// `device`, whose buffers are copied through a pool of its own of at least `bytes` bytes, which stays mapped: a map and
 /// an unmap of a buffer are then no system calls. For trusted devices; what finds no room in the pool is
 /// mapped in place. The memory stays with the process for good, like that of a stack.
 ///
@@ -42,13 +45,18 @@ pub fn with_device_pool(
     device: Device<Process>,
     bytes: usize,
 ) -> Result<Device<Process>, DevicePoolError> {
-    let pages = Pages::new(bytes).ok_or(DevicePoolError::NoMemory { bytes })?;
-    let memory = pages.pieces().as_slice().first().copied();
-    let memory = memory.ok_or(DevicePoolError::NoMemory { bytes })?;
+    let slot = PageSize::SIZE_4K;
     let options = PoolOptions {
-        slot: PageSize::SIZE_4K,
+        slot,
         ..PoolOptions::for_cpus(&Process)
     };
+    let area = SLOTS << slot.lg2();
+    let areas = area.checked_mul((options.areas as usize).next_power_of_two());
+    let whole = areas.and_then(|areas| bytes.checked_next_multiple_of(areas));
+    let pages = whole.and_then(Pages::new);
+    let pages = pages.ok_or(DevicePoolError::NoMemory { bytes })?;
+    let memory = pages.pieces().as_slice().first().copied();
+    let memory = memory.ok_or(DevicePoolError::NoMemory { bytes })?;
     let pool = Pool::new(Process, memory, options)?;
     // Whoever has the pool or the mapping may have it for as long as they like.
     let _ = ManuallyDrop::new(pages);
