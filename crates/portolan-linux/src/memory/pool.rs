@@ -33,9 +33,9 @@ pub enum DevicePoolError {
 /// Slots that a pool's areas are made of.
 const SLOTS: usize = 64;
 
-/// `device`, whose buffers are copied through a pool of its own of at least `bytes` bytes, which stays mapped: a map and
-/// an unmap of a buffer are then no system calls. For trusted devices; what finds no room in the pool is
-/// mapped in place. The memory stays with the process for good, like that of a stack.
+/// `device`, whose buffers are copied through a pool of its own of at least `bytes` bytes, which stays
+/// mapped: a map and an unmap of a buffer are then no system calls. For trusted devices; what finds no room
+/// in the pool is mapped in place. The memory stays with the process for good.
 ///
 /// *Context.* Task.
 ///
